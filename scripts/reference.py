@@ -108,6 +108,7 @@ Besides these, `process_*` describes the agent's own process: memory, CPU time, 
 - Room left, in GPUs: `sum(vcuda_gpu_usable * (1 - vcuda_gpu_cores_allocated_ratio))`
 - Pods that were refused, by kind of error: `sum by (reason) (rate(vcuda_allocations_total{{outcome="refused"}}[5m]))`
 - An agent that kubelet does not know: `vcuda_kubelet_registered == 0`
+- A node whose agent keeps NVML closed: `vcuda_nvml_open == 0`
 - XIDs that say that a GPU may be faulty: `increase(vcuda_gpu_xids_total{{xid=~"48|63|64|74|79|92|94|95|140"}}[1d]) > 0`
 - A watch that fell silent: `time() - vcuda_watch_last_event_timestamp_seconds > 300`
 - A node on which no share starts: `vcuda_shares_enforceable == 0`

@@ -36,6 +36,7 @@ class AgentView:
             uses=uses,
             cordoned=self.cordoned(),
             xids=self._hardware.xids,
+            nvml_open=not self._hardware.nvml_closed,
         )
 
     def state(self) -> AgentState:
@@ -54,6 +55,10 @@ class AgentView:
         return self._hardware.samples
 
     def cordoned(self) -> frozenset[GpuUuid]:
+        """All while NVML is closed, also by an agent that was restarted and has not reached the API server yet."""
+        inventory = self._hardware.inventory
+        if inventory is not None and self._hardware.nvml_closed:
+            return frozenset(gpu.uuid for gpu in inventory.gpus)
         return self._cluster.cordon.gpus()
 
     def processes(self) -> Mapping[GpuUuid, int]:

@@ -45,11 +45,12 @@ class Cluster:
         labels: Mapping[str, str],
         share_mode: bool,
         inventory: Callable[[], Inventory | None],
+        close_nvml: Callable[[bool], None],
     ) -> None:
         self.credentials = Credentials(kubeconfig)
         self.client = KubeClient(Transport(self.credentials), names=names)
         self.reflector = Reflector(self.client, pods_of_node(node, names))
-        self.cordon = Cordon(self.client, node=node, names=names, inventory=inventory)
+        self.cordon = Cordon(self.client, node=node, names=names, inventory=inventory, close_nvml=close_nvml)
         self.events = EventRecorder(self.client, node=node)
         self.publisher = NodePublisher(self.client, node=node, names=names, labels=labels, share_mode=share_mode)
 
@@ -106,18 +107,25 @@ class NodePods:
 
 
 class Cordon:
-    """The GPUs of this node that the annotation `vcuda-cordon` names. `run` until it is cancelled.
+    """What the operator asks by annotations of this node: `vcuda-cordon` and `vcuda-close-nvml`. `run` until cancelled.
 
     If the API server is away, or does not let the agent watch its node, the last known cordon counts. Only a fresh
     agent knows none; its first Allocate waits a moment for it (`wait_known`).
     """
 
     def __init__(
-        self, client: KubeClient, *, node: str, names: ResourceNames, inventory: Callable[[], Inventory | None]
+        self,
+        client: KubeClient,
+        *,
+        node: str,
+        names: ResourceNames,
+        inventory: Callable[[], Inventory | None],
+        close_nvml: Callable[[bool], None],
     ) -> None:
         self._reflector = Reflector(client, cluster_nodes(names, only=node))
         self._reflector.subscribe(self._changed)
         self._inventory = inventory
+        self._close_nvml = close_nvml
         self._has_waited = False
         self._names: frozenset[str] = frozenset()
 
@@ -141,6 +149,7 @@ class Cordon:
         return node.cordoned(inventory) if node is not None and inventory is not None else frozenset()
 
     def _changed(self, change: StoreChange[ClusterNode]) -> None:
+        self._close_nvml(change.item.close_nvml)
         if change.item.cordon != self._names:
             self._names = change.item.cordon
             log.info("cordon_changed", gpus=sorted(self._names))

@@ -92,6 +92,7 @@ def build_base(settings: AgentSettings, ledger: Ledger, hardware: Hardware) -> A
         labels=settings.node.labels,
         share_mode=settings.allocation.share_mode,
         inventory=lambda: hardware.inventory,
+        close_nvml=lambda wanted: hardware.close_nvml(wanted=wanted),
     )
     view = AgentView(settings.node.name, hardware, ledger, cluster)
     return AgentBase(settings, ledger, hardware, cluster, view, AgentMetrics(version=__version__))

@@ -31,6 +31,7 @@ class _CacheFile(msgspec.Struct, frozen=True):
     boot_id: str
     inventory: str
     quiet: dict[GpuUuid, QuietPeriod]
+    nvml_closed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Remembered:
 
     inventory: Inventory
     quiet: dict[GpuUuid, QuietPeriod]
+    nvml_closed: bool = False
 
 
 class InventoryCache:
@@ -55,7 +57,7 @@ class InventoryCache:
         try:
             with self._path.open("rb") as stream:
                 file = msgspec.json.decode(stream.read(_LARGEST), type=_CacheFile)
-            remembered = Remembered(parse_inventory(file.inventory)[0], file.quiet)
+            remembered = Remembered(parse_inventory(file.inventory)[0], file.quiet, file.nvml_closed)
             doubt = self._doubt(file, remembered.inventory.driver.version)
         except (OSError, ValueError, msgspec.MsgspecError, ParseError) as error:
             doubt = str(error)
@@ -69,7 +71,7 @@ class InventoryCache:
         if self._path is None:
             return
         inventory = format_inventory(remembered.inventory, share_mode=True)
-        file = _CacheFile(FORMAT, self._boot_id(), inventory, remembered.quiet)
+        file = _CacheFile(FORMAT, self._boot_id(), inventory, remembered.quiet, remembered.nvml_closed)
         try:
             _replace(self._path, msgspec.json.encode(file))
         except OSError as error:

@@ -2,10 +2,13 @@
 
 In: options. Out: `inventory` and `samples`, readable at any moment without waiting, and a call for each change. Not
 here: each of the things it puts together. Invariants: a GPU that was once in the inventory stays, unhealthy if need be,
-unless another took its place; nothing that the driver does, hanging included, blocks the event loop or ends the watch.
+unless another took its place; nothing that the driver does, hanging included, blocks the event loop or ends the watch;
+while NVML is closed on request, nothing of the driver is touched.
 """
 
 import asyncio
+import contextlib
+import math
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -46,6 +49,8 @@ class Hardware:
         self._session: Session | None = None
         self._bound: frozenset[str] = frozenset()
         self._driver_left = False
+        self._shall_close = False
+        self._asked = asyncio.Event()
         self._said: set[str] = set()
         self._kept: Remembered | None = None
         self._task: asyncio.Task[None] | None = None
@@ -65,6 +70,17 @@ class Hardware:
         """How often each GPU raised each XID since the agent started."""
         return self._state.xids
 
+    @property
+    def nvml_closed(self) -> bool:
+        """Whether NVML was closed on request, so that GPUs can be reset and the driver unloaded."""
+        return self._state.nvml_closed
+
+    def close_nvml(self, *, wanted: bool) -> None:
+        """Comes back at once; `nvml_closed` says when it is done. Not wanted any more: NVML is opened again."""
+        if wanted is not self._shall_close:
+            self._shall_close = wanted
+            self._asked.set()
+
     def subscribe(self, subscriber: Callable[[InventoryChange], None]) -> None:
         """Calls back on the loop after each change."""
         self._subscribers.append(subscriber)
@@ -75,6 +91,7 @@ class Hardware:
         if remembered is not None:
             self._state.adopt(remembered)
             self._state.publish()
+            self._shall_close = self._driver_left = remembered.nvml_closed
             _log.info("inventory_restored", gpus=len(remembered.inventory.gpus))
         else:
             await self._first_contact()
@@ -91,13 +108,16 @@ class Hardware:
     async def _first_contact(self) -> None:
         backoff = Backoff(first=self._options.retry_first_s, most=self._options.retry_most_s, jitter=no_jitter)
         while True:
+            if self._shall_close:
+                await self._rest(math.inf)
+                continue
             try:
                 await self._open()
             except HardwareError as error:
                 if not self._options.wait_for_driver:
                     raise
                 self._say("waiting_for_driver", error.message, topic=type(error).__name__)
-                await asyncio.sleep(backoff.next())
+                await self._rest(backoff.next())
             else:
                 return
 
@@ -109,16 +129,40 @@ class Hardware:
                 _log.exception("hardware_watch_failed")
                 self._session = None
                 self._schedule.failed(time.monotonic())
-            await asyncio.sleep(self._schedule.pause(time.monotonic(), is_open=self._session is not None))
+            is_idle = self._shall_close and self.nvml_closed
+            pause = self._schedule.pause(time.monotonic(), is_open=self._session is not None)
+            await self._rest(math.inf if is_idle else pause)
+
+    async def _rest(self, seconds: float) -> None:
+        """Until then, or until NVML shall be closed or opened."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None if seconds == math.inf else seconds):
+                await self._asked.wait()
+        self._asked.clear()
 
     async def _turn(self) -> None:
         try:
+            if self._shall_close:
+                await self._close()
+                return
             if self._schedule.must_open(time.monotonic()):
                 await self._open()
             if self._session is not None:
                 await self._read(self._session)
         except HardwareError as error:
             await self._failed(error)
+
+    async def _close(self) -> None:
+        """Unmaps the library too: another driver may come, and a file in use would keep its directory mounted."""
+        if self.nvml_closed:
+            return
+        self._session = None
+        await self._executor.run(Nvml.forget_library, what="closing NVML", budget=self._options.open_budget_s)
+        self._driver_left = True
+        self._state.closed()
+        self._schedule.open_at_once()
+        _log.info("nvml_closed")
+        await self._publish()
 
     async def _open(self) -> None:
         """Everything from the kernel modules to a discovery; without a driver it raises."""

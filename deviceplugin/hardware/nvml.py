@@ -3,8 +3,8 @@
 In: names of NVML functions and their arguments. Out: their answers, or an `NvmlCallError` whose sentence names the
 function, the GPU, what NVML said and what to do. A function that the driver lacks, and a question that this GPU does
 not answer, are "unknown" (None), not errors. Not here: what the answers mean (`device`, `nvml_events`), and threads
-(`nvml_executor`): every method runs on the NVML thread. Invariant: NVML is initialised once and kept, because an
-init/shutdown pair costs more than everything else that is ever asked.
+(`nvml_executor`): every method runs on the NVML thread. Invariant: NVML is initialised once and kept until it shall be
+closed, because an init/shutdown pair costs more than everything else that is ever asked.
 """
 
 import _ctypes

@@ -37,6 +37,7 @@ class HardwareState:
 
     def __init__(self, *, rules: RecoveryRules, xids: XidPolicy) -> None:
         self.inventory: Inventory | None = None
+        self.nvml_closed = False
         self.samples: Mapping[GpuUuid, GpuSample] = {}
         self.xids: Counter[tuple[GpuUuid, str]] = Counter()
         self._next: Inventory | None = None
@@ -58,15 +59,17 @@ class HardwareState:
             reason = inventory.health_of(uuid).reason
             self._history.restore(uuid, reason=reason, event=remembered.quiet.get(uuid))
         self._next = inventory
+        self.nvml_closed = remembered.nvml_closed
 
     def remembered(self) -> Remembered | None:
         """What a restart must not forget."""
         if self.inventory is None:
             return None
-        return Remembered(self.inventory, self._history.quiet_periods(gpu.uuid for gpu in self.inventory.gpus))
+        quiet = self._history.quiet_periods(gpu.uuid for gpu in self.inventory.gpus)
+        return Remembered(self.inventory, quiet, self.nvml_closed)
 
     def discovered(self, found: Discovery, *, driver_reloaded: bool) -> None:
-        self._history.hung = False
+        self._history.hung = self.nvml_closed = False
         if driver_reloaded:
             self._history.driver_reloaded()
         for uuid, reason in found.failed.items():
@@ -93,6 +96,11 @@ class HardwareState:
         """No GPU can be asked at all."""
         for gpu in self.gpus:
             self._history.failed(gpu.uuid, reason, for_certain=True)
+        self.samples = {}
+
+    def closed(self) -> None:
+        """NVML was closed on request: nothing is read, and each GPU keeps its health."""
+        self.nvml_closed = True
         self.samples = {}
 
     def driver_hangs(self) -> None:

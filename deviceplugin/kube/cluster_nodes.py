@@ -40,6 +40,7 @@ def cluster_node(item: ClusterNodeObject, names: ResourceNames) -> ClusterNode:
         uid=meta.uid,
         inventory=annotations.get(known.inventory, ""),
         cordon=cordon_words(annotations.get(known.cordon, ""), annotations.get(_HAMI_CORDON, "")),
+        close_nvml=annotations.get(known.close_nvml, "false") != "false",
         unschedulable=bool(spec.unschedulable),
         ready=_is_ready(status.conditions or ()),
         deleting=bool(meta.deletion_timestamp),

@@ -43,6 +43,7 @@ class AnnotationNames:
         self.inventory: Final = f"{domain}/vcuda-inventory"  # written by the agent
         self.node_labels: Final = f"{domain}/vcuda-node-labels"  # the keys of the labels that the agent set
         self.cordon: Final = f"{domain}/vcuda-cordon"  # by the operator: GPUs that take no new work, by UUID or minor
+        self.close_nvml: Final = f"{domain}/vcuda-close-nvml"  # by the operator: the agent lets go of the driver
         self.freed: Final = f"{domain}/vcuda-freed"  # by the extender when GPUs became free: kube-scheduler tries again
 
         # In Allocate's answer.

@@ -14,6 +14,7 @@ from deviceplugin.model.units import Compute
 class ClusterNode:
     """`cores` and `blocks` are what kubelet offers: 0 while the agent is down. `cordon` has UUIDs and minors.
 
+    `close_nvml`: the agent shall let go of the driver; every GPU is cordoned as long as this is asked.
     `allocatable` is the CPU and memory that kubelet offers, None if unknown.
     """
 
@@ -21,6 +22,7 @@ class ClusterNode:
     uid: str
     inventory: str = ""
     cordon: frozenset[str] = frozenset()
+    close_nvml: bool = False
     unschedulable: bool = False
     ready: bool = False
     deleting: bool = False
@@ -30,6 +32,8 @@ class ClusterNode:
 
     def cordoned(self, inventory: Inventory) -> frozenset[GpuUuid]:
         """The GPUs that get no new pods; words that match no GPU of the node are ignored."""
+        if self.close_nvml:
+            return frozenset(gpu.uuid for gpu in inventory.gpus)
         if not self.cordon:
             return frozenset()
         return frozenset(gpu.uuid for gpu in inventory.gpus if gpu.uuid in self.cordon or str(gpu.minor) in self.cordon)

@@ -37,6 +37,12 @@ GPU_USABLE = Family(
     GPU,
 )
 GPU_CORDONED = Family("vcuda_gpu_cordoned", "gauge", "1 while the GPU is cordoned and gets no new containers.", GPU)
+NVML_OPEN = Family(
+    "vcuda_nvml_open",
+    "gauge",
+    "0 while the agent keeps NVML closed on request, so that GPUs can be reset and the driver upgraded; else 1.",
+    ("node",),
+)
 GPU_MEMORY = Family("vcuda_gpu_memory_capacity_bytes", "gauge", "Memory of the GPU.", GPU)
 GPU_MEMORY_ALLOCATED = Family(
     "vcuda_gpu_memory_allocated_bytes",
@@ -187,6 +193,7 @@ class AgentMetrics(Exposition):
         if self._shown is None:
             return
         picture, state = self._shown
+        yield metric_of(NVML_OPEN, [((picture.node,), picture.nvml_open)])
         yield from _gpu_families(picture)
         yield from _sample_families(picture)
         yield metric_of(GPU_XIDS, [((picture.node, *raised), count) for raised, count in picture.xids.items()])

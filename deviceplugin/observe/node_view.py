@@ -24,7 +24,7 @@ class NodePicture:
 
     `inventory` is None until the driver answered for the first time. `grants` stand in the order they were made; `uses`
     has an entry for each grant whose container is measured. `cordoned` GPUs take no new work. `xids` counts by GPU and
-    number.
+    number. `nvml_open` is False while the agent keeps NVML closed on request.
     """
 
     node: str
@@ -34,6 +34,7 @@ class NodePicture:
     uses: Mapping[GrantId, ContainerUse] = field(default_factory=dict)
     cordoned: frozenset[GpuUuid] = frozenset()
     xids: Mapping[tuple[GpuUuid, str], int] = field(default_factory=dict)
+    nvml_open: bool = True
 
     @cached_property
     def taken(self) -> Mapping[GpuUuid, GpuAmount]:

@@ -7,7 +7,7 @@ from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import PodAllocation, format_allocation
 from deviceplugin.model.gpu import GpuUuid
 from sandbox.gpunode import GpuNode
-from tests.agent.harness import NODE, minors, node_with_agent, refused, run, share, until_usage
+from tests.agent.harness import NODE, PATIENCE_S, minors, node_with_agent, phase, refused, run, share, until_usage
 
 NAMES = AnnotationNames()
 HAMI = "hami.io/device-cordon"
@@ -51,6 +51,44 @@ async def test_a_cordon_is_followed_within_moments_and_shown_everywhere(short_tm
         await until_cordoned(node)
         (third,) = await run(node, share("third"))
         assert minors(node, third) == [0], "the fullest that has room"
+
+
+async def test_nvml_is_closed_on_request_and_the_node_goes_on(short_tmp: Path) -> None:
+    """NVML D9: a reset of a GPU and an upgrade of the driver need every client of the driver gone."""
+
+    async def nvml_open(node: GpuNode, wanted: int) -> None:
+        async def shown() -> bool:
+            return f'vcuda_nvml_open{{node="{NODE}"}} {wanted}.0' in (await node.agent.get("/metrics")).text
+
+        await node.agent.until(shown, what=f"vcuda_nvml_open is {wanted}", deadline_s=PATIENCE_S)
+
+    async with node_with_agent(short_tmp, started=False) as node:
+        make_node(node, {NAMES.cordon: "3"})
+        await node.start_agent()
+        (first,) = await run(node, share("first"))
+        assert node.gpus.command("clients") != ""
+
+        annotate(node, {NAMES.close_nvml: "true"})
+        await nvml_open(node, 0)
+        assert node.gpus.command("clients") == ""
+        node.gpus.command("reset", 5)
+        assert "GPUs 0-7 are cordoned" in await refused(node, share("second"))
+        assert phase(node, "first") == "Running"
+        usage = await node.agent.usage()
+        assert [gpu.cordoned for gpu in usage.gpus] == [True] * 8
+        assert (await node.agent.get("/readyz")).status == 200
+
+        await node.agent.kill()
+        node.gpus.command("driver", "unload")
+        await node.start_agent()
+        assert "GPUs 0-7 are cordoned" in await refused(node, share("third"))
+        node.gpus.command("driver", "load")
+
+        annotate(node, {NAMES.close_nvml: None})
+        await nvml_open(node, 1)
+        await until_cordoned(node, 3)
+        (fourth,) = await run(node, share("fourth"))
+        assert minors(node, first) == minors(node, fourth) == [0], "the grants of before still count"
 
 
 async def test_a_fresh_agent_knows_the_cordon_before_it_places_anything(short_tmp: Path) -> None:

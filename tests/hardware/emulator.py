@@ -28,11 +28,19 @@ class Emulator:
 
     def command(self, *words: str | int) -> str:
         """`vcuda-emulator WORDS`, from another process, as an operator would."""
-        done = subprocess.run(
-            [self.build / "vcuda-emulator", *map(str, words)], capture_output=True, text=True, timeout=20, check=False
-        )
+        done = self._run(*words)
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+    def refused(self, *words: str | int) -> str:
+        """Why the command cannot be carried out."""
+        done = self._run(*words)
+        assert done.returncode == 1, done.stdout
+        return done.stderr
+
+    def _run(self, *words: str | int) -> subprocess.CompletedProcess[str]:
+        command = [str(self.build / "vcuda-emulator"), *map(str, words)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def build() -> Path:

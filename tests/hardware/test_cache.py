@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,9 @@ def cache(short_tmp: Path, proc: Path) -> InventoryCache:
 
 
 @pytest.mark.parametrize(
-    "remembered", [FULL, Remembered(inventory(0), {}), Remembered(inventory(64), {})], ids=["full", "none", "many"]
+    "remembered",
+    [FULL, replace(FULL, nvml_closed=True), Remembered(inventory(0), {}), Remembered(inventory(64), {})],
+    ids=["full", "closed", "none", "many"],
 )
 def test_what_was_written_comes_back(cache: InventoryCache, remembered: Remembered) -> None:
     cache.write(remembered)

@@ -226,3 +226,62 @@ async def test_an_event_storm_neither_blocks_nor_multiplies(emulated: Emulator, 
     before = time.monotonic()
     await until(lambda: time.monotonic() - before > 0.1)
     assert changes.empty()
+
+
+async def test_closed_nvml_lets_a_gpu_be_reset_and_opens_again(emulated: Emulator, start: Start) -> None:
+    """NVML D9: the agent's own advice, to reset the GPU, was refused because the agent used the driver."""
+    hardware = await start(recovery=PATIENT)
+    uuids = await sampled(hardware)
+    emulated.command("lose", 2)
+    await until(lambda: reasons(hardware) == {uuids[2]: "GPU is lost"})
+    before = hardware.inventory
+    assert "is in use by another client" in emulated.refused("reset", 2)
+    hardware.close_nvml(wanted=True)
+    await until(lambda: hardware.nvml_closed)
+    assert emulated.command("clients") == ""
+    emulated.command("reset", 2)
+    assert (hardware.inventory, hardware.samples) == (before, {})
+    hardware.close_nvml(wanted=False)
+    await until(lambda: reasons(hardware) == {})  # the XID is forgiven: the operator reset the GPU
+    await sampled(hardware)
+    assert not hardware.nvml_closed
+    assert emulated.command("clients") != ""
+
+
+async def test_while_nvml_is_closed_the_driver_can_come_and_go(emulated: Emulator, start: Start) -> None:
+    hardware = await start()
+    await sampled(hardware)
+    changes = heard(hardware)
+    hardware.close_nvml(wanted=True)
+    await until(lambda: hardware.nvml_closed)
+    for step in ("unload", "load", "unload"):
+        emulated.command("driver", step)
+    hardware.close_nvml(wanted=False)
+    await until(lambda: set(reasons(hardware).values()) == {"there is no NVIDIA driver"})
+    assert hardware.nvml_closed, "nothing is open, so all GPUs stay cordoned"
+    emulated.command("driver", "load")
+    await until(lambda: reasons(hardware) == {} and not hardware.nvml_closed)
+    await sampled(hardware)
+    seen = [changes.get_nowait() for _ in range(changes.qsize())]
+    assert [len(change.health) for change in seen] == [4, 4], "unhealthy and healthy again, only when opened too early"
+
+
+async def test_an_agent_that_restarts_keeps_nvml_closed_until_it_may_open(
+    emulated: Emulator, start: Start, short_tmp: Path
+) -> None:
+    cache = short_tmp / "inventory.json"
+    first = await start(cache_path=cache)
+    uuids = await sampled(first)
+    first.close_nvml(wanted=True)
+    await until(lambda: first.nvml_closed)
+    await first.stop()
+    emulated.command("driver", "unload")
+    second = await start(cache_path=cache)
+    assert gpus(second) == uuids
+    second.close_nvml(wanted=True)  # as the API server says, a moment later
+    for _ in range(20):
+        await asyncio.sleep(0.01)
+        assert (second.nvml_closed, reasons(second)) == (True, {})
+    emulated.command("driver", "load")
+    second.close_nvml(wanted=False)
+    await sampled(second)

@@ -191,3 +191,49 @@ async def test_the_modules_are_loaded_when_the_control_device_is_missing(stub: S
     (tools / "nvidia-modprobe").chmod(0o755)
     await start(modules=ModuleTools(path=str(tools)))
     assert (stub.orders / "modprobe").read_text() == "called\ncalled\n"
+
+
+async def test_a_driver_that_is_upgraded_while_nvml_is_closed_is_taken(stub: Stub, start: Start) -> None:
+    """NVML D9: nothing of the old library may stay mapped, or its directory could not be unmounted."""
+    library = stub.orders / "driver.so"
+    shutil.copy(stub.old_library, library)
+    hardware = await start(library=library)
+    hardware.close_nvml(wanted=True)
+    await until(lambda: hardware.nvml_closed)
+    assert not nvml_library.is_mapped()
+    shutil.copy(stub.library, stub.orders / "fresh.so")
+    (stub.orders / "fresh.so").rename(library)
+    hardware.close_nvml(wanted=False)
+    await until(lambda: hardware.inventory is not None and hardware.inventory.topology.link(0, 1).level is Level.PIX)
+    assert reasons(hardware) == {}
+
+
+async def test_nvml_of_a_hung_driver_is_closed_when_it_answers(stub: Stub, start: Start) -> None:
+    hardware = await start(call_budget_s=0.05, hang_s=0.2)
+    stub.order("hang")
+    await until(lambda: hardware._executor.stuck_for > 0)
+    hardware.close_nvml(wanted=True)
+    await until(lambda: set(reasons(hardware).values()) == {HUNG})
+    assert not hardware.nvml_closed
+    stub.withdraw("hang")
+    await until(lambda: hardware.nvml_closed)
+    assert not nvml_library.is_mapped()
+
+
+async def test_an_agent_without_a_known_gpu_does_not_touch_a_driver_that_it_shall_leave_alone(
+    stub: Stub, start: Start
+) -> None:
+    stub.order("nvmlInitWithFlags", 9)
+    hardware = Hardware(options(stub.library, stub.orders, wait_for_driver=True))
+    starting = asyncio.create_task(hardware.start())
+    with structlog.testing.capture_logs() as logs:
+        await until(lambda: any(entry["event"] == "waiting_for_driver" for entry in logs))
+    hardware.close_nvml(wanted=True)
+    await until(lambda: not hardware._asked.is_set())
+    stub.withdraw("nvmlInitWithFlags")
+    for _ in range(20):
+        await asyncio.sleep(0.01)
+        assert not starting.done()
+    hardware.close_nvml(wanted=False)
+    await asyncio.wait_for(starting, 60)
+    await hardware.stop()

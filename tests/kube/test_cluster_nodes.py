@@ -103,14 +103,27 @@ def test_a_node_that_is_going_says_so() -> None:
     assert read({"metadata": {"name": "n1", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z"}}).deleting
 
 
-def test_a_cordon_names_gpus_by_uuid_or_minor() -> None:
-    gpus = tuple(
+FOUR_GPUS = Inventory(
+    gpus=tuple(
         Gpu(uuid=GpuUuid(f"GPU-{name}"), index=index, minor=index, model="A100", memory_bytes=1 << 34)
         for index, name in enumerate("abcd")
-    )
-    inventory = Inventory(gpus=gpus, driver=Driver("570", (12, 8)), topology=Topology((0, 1, 2, 3)))
-    assert read(FULL).cordoned(inventory) == {"GPU-a", "GPU-b", "GPU-d"}
-    assert ClusterNode("n", "u").cordoned(inventory) == frozenset()
+    ),
+    driver=Driver("570", (12, 8)),
+    topology=Topology((0, 1, 2, 3)),
+)
+
+
+def test_a_cordon_names_gpus_by_uuid_or_minor() -> None:
+    assert read(FULL).cordoned(FOUR_GPUS) == {"GPU-a", "GPU-b", "GPU-d"}
+    assert ClusterNode("n", "u").cordoned(FOUR_GPUS) == frozenset()
+
+
+@pytest.mark.parametrize(("value", "closes"), [("true", True), ("", True), ("false", False), (None, False)])
+def test_a_node_whose_nvml_shall_be_closed_is_cordoned_as_a_whole(value: str | None, closes: bool) -> None:
+    annotations = {} if value is None else {"tencent.com/vcuda-close-nvml": value}
+    node = read({"metadata": {"name": "n1", "uid": "u-1", "annotations": annotations}})
+    assert node.close_nvml is closes
+    assert len(node.cordoned(FOUR_GPUS)) == (4 if closes else 0)
 
 
 @given(st.lists(st.lists(st.text("ab0-", min_size=1)).map(",".join)))
