@@ -1,6 +1,6 @@
 """A grant's row in the activity table of one GPU, as the agent makes it: library/abi/activity.h.
 
-In: a grant and its limits. Out: the form to make the row from, and what neighbours are told of its container, in
+In: a grant and its limits. Out: the form to make the row from, and what the agent tells neighbours, in
 the row and in a file that no container can write.
 """
 
@@ -35,7 +35,7 @@ def form(grant: GrantId) -> Form:
 
 
 class Told(NamedTuple):
-    """What neighbours are told of a container. `assumed_cores`: what it uses, whatever its row says; 0: believe it."""
+    """What the agent tells neighbours. `assumed_cores`: what it uses, whatever its row says; 0: believe it."""
 
     cores: int
     soft_cores: int
