@@ -78,6 +78,11 @@ def burst(prefix: str) -> list[GpuPod]:
     return [*shares, GpuPod(f"{prefix}-whole", (GpuContainer("main", WHOLE, 0),))]
 
 
+def crowd(prefix: str, count: int) -> list[GpuPod]:
+    """Up to 110 pods of 2 to 4 cores and 3 to 11 blocks: single and double containers, init containers, sidecars."""
+    return [_small_pod(f"{prefix}-{number:03}", number) for number in range(count)]
+
+
 def lookalikes(prefix: str) -> list[GpuPod]:
     """12 pods that share either their cores or their blocks with many others; together they fit on one GPU."""
     return [share(f"{prefix}-{number:02}", 4 + number % 2, 8 + number % 3) for number in range(12)]
@@ -104,3 +109,19 @@ def _share_pod(name: str, number: int) -> GpuPod:
             return share(name, 24, 13 + more)
         case _:
             return GpuPod(name, (main,), sidecars=(side,))
+
+
+def _small_pod(name: str, number: int) -> GpuPod:
+    more = number % 7
+    main, side = GpuContainer("main", 2, 2 + more % 4), GpuContainer("side", 1 + more % 2, 1 + more % 3)
+    match number % 5:
+        case 0:
+            return share(name, 3, 3 + more)
+        case 1:
+            return GpuPod(name, (main, side))
+        case 2:
+            return GpuPod(name, (main,), init=(GpuContainer("first", 3, 3 + more),))
+        case 3:
+            return GpuPod(name, (main,), sidecars=(side,))
+        case _:
+            return share(name, 4, 1 + more)
