@@ -88,7 +88,7 @@ def everybody(
 
 def _agent(node: Cluster, folder: Path, stack: ExitStack) -> Agent:
     (folder / "gpus").mkdir(parents=True)
-    gpus = EmulatedGpus(_profile(folder, node.kubelet.node), folder / "gpus" / "state")
+    gpus = EmulatedGpus(profile_of(folder, node.kubelet.node), folder / "gpus" / "state")
     agent = make_agent(node, folder, gpus, Identity(node.admin, "vcuda-agent"))  # as base/ has made it
     stack.callback(agent.process.stop)
     agent.start()
@@ -97,7 +97,7 @@ def _agent(node: Cluster, folder: Path, stack: ExitStack) -> Agent:
     return agent
 
 
-def _profile(folder: Path, node: str) -> Path:
+def profile_of(folder: Path, node: str) -> Path:
     """A100s that no other node has."""
     document = json.loads((PROFILES / "hgx-a100.json").read_text())
     document["gpus"] = document["gpus"][:GPUS]

@@ -1,0 +1,103 @@
+"""Which pods count as stuck, and what is kept of refused ones."""
+
+import pytest
+
+from sandbox.cluster.client import JsonObject
+from tests.e2e.soak.waiting_pods import FORGOTTEN, LONGEST_S, WaitingPods, why_unbound, why_waiting
+
+
+def item(
+    *,
+    phase: str = "Pending",
+    reason: str = "",
+    message: str = "",
+    node: str = "node",
+    blocks: str = "5",
+    **status: object,
+) -> JsonObject:
+    waiting = [{"state": {"waiting": {"reason": reason, "message": message}}}] if reason else []
+    return {
+        "metadata": {"name": "soak-1", "uid": "uid-1"},
+        "spec": {"nodeName": node, "containers": [{"env": [{"name": "SOAK_BLOCKS", "value": blocks}]}]},
+        "status": {"phase": phase, "containerStatuses": waiting, **status},
+    }
+
+
+REFUSED_START = item(reason="CreateContainerConfigError", message="was given two GPU slices")
+
+
+def test_a_pod_is_stuck_after_the_bound_and_is_told_once() -> None:
+    pods = WaitingPods()
+    assert pods.look([REFUSED_START], 0) == []
+    assert pods.look([REFUSED_START], LONGEST_S) == []
+
+    (said,) = pods.look([REFUSED_START], LONGEST_S + 1)
+
+    assert said == ("pod soak-1 (uid-1) waits for more than 180 s: CreateContainerConfigError was given two GPU slices")
+    assert pods.look([REFUSED_START], LONGEST_S + 2) == []
+    assert list(pods.stuck.values()) == [said]
+
+
+def test_time_counts_anew_after_a_pod_ran() -> None:
+    pods = WaitingPods()
+    pods.look([REFUSED_START], 0)
+    pods.look([item(phase="Running")], 1)
+    assert pods.look([REFUSED_START], LONGEST_S + 1) == []
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        pytest.param(item(), id="Pending without a word"),
+        pytest.param(item(phase="Running", reason="ContainerCreating"), id="a container of a running pod"),
+        pytest.param(item(initContainerStatuses=[{"state": {"waiting": {"reason": "PodInitializing"}}}]), id="init"),
+        pytest.param(
+            item(phase="Running") | {"metadata": {"name": "a", "uid": "b", "deletionTimestamp": "now"}}, id="deleted"
+        ),
+    ],
+)
+def test_these_wait(waits: JsonObject) -> None:
+    assert why_waiting(waits)
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        pytest.param(item(phase="Running"), id="it runs"),
+        pytest.param(item(phase="Succeeded"), id="it has ended"),
+        pytest.param(item(phase="Failed"), id="it was refused"),
+        pytest.param(item(node=""), id="there is no room"),
+        pytest.param(item(phase="Running", reason="CrashLoopBackOff"), id="it crashes"),
+    ],
+)
+def test_these_do_not(runs: JsonObject) -> None:
+    assert not why_waiting(runs)
+
+
+def test_a_pod_whose_devices_kubelet_forgot_is_counted_and_not_stuck() -> None:
+    pods = WaitingPods()
+    forgotten = item(reason="CreateContainerConfigError", message=f"{FORGOTTEN} for pod x")
+    pods.look([forgotten], 0)
+
+    assert pods.look([forgotten], LONGEST_S + 1) == []
+    assert pods.forgotten == {"uid-1"}
+
+
+def test_refused_pods_are_counted_by_what_was_said() -> None:
+    pods = WaitingPods()
+    for number in range(3):
+        refused = item(phase="Failed")
+        refused["metadata"]["uid"] = f"uid-{number}"
+        refused["status"] |= {"reason": "UnexpectedAdmissionError", "message": f"GPU {number} has {number} cores"}
+        pods.look([refused], 0)
+    pods.look([item(phase="Failed")], 0)  # its process failed: nobody refused it
+
+    assert pods.reasons() == {"UnexpectedAdmissionError: GPU # has # cores": 3}
+
+
+def test_at_the_end_a_share_must_be_bound_and_whole_gpus_may_wait_for_room() -> None:
+    waits = item(node="", conditions=[{"message": "0/1 nodes are available"}])
+    assert why_unbound(waits) == "0/1 nodes are available"
+    assert why_unbound(item(node="")) == "no scheduler says why it is not bound"
+    assert why_unbound(item(node="", blocks="0")) == ""
+    assert why_unbound(item()) == ""

@@ -1,0 +1,21 @@
+"""Three minutes of the soak: whatever pods and faults the seed brings, no promise is broken."""
+
+import os
+import secrets
+
+import pytest
+
+from sandbox.cluster.cluster import Cluster
+from tests.e2e.soak.report import table
+from tests.e2e.soak.soak import Plan, soak
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+
+SEED = 1 if os.environ.get("CI") == "true" else secrets.randbelow(10**6)
+
+
+def test_no_promise_is_broken_in_three_minutes_of_faults(empty_cluster: Cluster) -> None:
+    found = soak(empty_cluster, Plan(minutes=3, seed=SEED))
+
+    print(table(found))
+    assert found.wrong == []
