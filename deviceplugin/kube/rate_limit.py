@@ -17,6 +17,7 @@ class TokenBucket:
         self._ahead = burst * self._step
         self._clock = clock
         self._next = clock() - self._ahead
+        self._turn = asyncio.Lock()  # timers alone would not keep the order on a machine that stops between two of them
 
     def reserve(self) -> float:
         """Takes a token; returns in how many seconds it may be used."""
@@ -25,6 +26,7 @@ class TokenBucket:
         return max(0.0, self._next - now)
 
     async def take(self) -> None:
-        wait = self.reserve()
-        if wait > 0:
-            await asyncio.sleep(wait)
+        async with self._turn:
+            wait = self.reserve()
+            if wait > 0:
+                await asyncio.sleep(wait)
