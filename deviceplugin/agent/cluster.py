@@ -7,7 +7,7 @@ an error that says why.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 
 import structlog
@@ -96,14 +96,19 @@ class NodePods:
         return self._cluster.pods()
 
     async def find(self, uid: PodUid) -> Pod | None:
-        if (pod := self._cluster.pod(uid)) is not None:
-            return pod
+        return (await self.find_all({uid})).get(uid)
+
+    async def find_all(self, uids: Set[PodUid]) -> dict[PodUid, Pod]:
+        """Those of them that are shown; kubelet is asked at most once."""
+        found = {uid: pod for uid in uids if (pod := self._cluster.pod(uid)) is not None}
+        if found.keys() == uids:
+            return found
         try:
             async with asyncio.timeout(_KUBELET_BUDGET_S):
                 shown = await self._kubelet.fetch()
         except (TimeoutError, VcudaError):
-            return None
-        return next((pod for pod in shown if pod.ref.uid == uid), None)
+            return found
+        return {pod.ref.uid: pod for pod in shown if pod.ref.uid in uids} | found
 
 
 class Cordon:

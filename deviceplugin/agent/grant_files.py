@@ -1,8 +1,8 @@
-"""The files and sockets of each grant: connects the decisions of `kubelet` with what `container` writes.
+"""The files of each grant: connects the decisions of `kubelet` with what `container` writes.
 
-In: grants and answers. Out: the grant's directory before Allocate answers, its limits at PreStartContainer,
-`vcuda.sock` from that proof to the grant's end, and nothing after it. The mounts' sources exist from `open` on: the
-runtime refuses a container whose mount has no source. No share starts while the driver mirror lacks the interposer.
+In: grants and answers. Out: the grant's directory before Allocate answers, its limits at PreStartContainer, and nothing
+after the grant's end. The mounts' sources exist from `open` on: the runtime refuses a container whose mount has no
+source. No share starts while the driver mirror lacks the interposer. Not here: `vcuda.sock` (`grant_sockets`).
 """
 
 import asyncio
@@ -16,19 +16,16 @@ from deviceplugin.container.cdi import CdiSpecs
 from deviceplugin.container.directories import GrantDirectories
 from deviceplugin.container.driver_mirror.mirror import DriverMirror
 from deviceplugin.container.gpu_manager.client_files import LIMITS_FILE, ClientFiles, ContainerLimits, encode_limits
-from deviceplugin.container.gpu_manager.registration import LONGEST_PATH, RegistrationServers
 from deviceplugin.container.limits_file import DeviceLimits, GrantLimits, soft_limit, successor
 from deviceplugin.container.shared_state import SharedState
 from deviceplugin.errors import ContainerError
 from deviceplugin.kubelet.allocate_answer import Answer
 from deviceplugin.ledger.grant import Grant, GrantId
-from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.units import BLOCK_BYTES
 
 log = structlog.get_logger("vcuda.agent")
 _AFTER_FIRST_S = 0.02  # kubelet asks for the other resource at once, and waits until both are answered
-_SOCKETS_AFTER_S = 0.02  # kubelet has its answer first; no container starts that fast
 _AFTER_LAST_S = 0.002  # kubelet has the answer then, and writes its checkpoint before it starts a container
 
 
@@ -157,43 +154,3 @@ class AgentFiles:
         self._shared.remove_all_but(keep)
         if self._cdi is not None:
             self._cdi.remove_all_but(keep)
-
-
-class GrantSockets:
-    """`vcuda.sock` of each share, kept equal to the ledger. `run` until it is cancelled.
-
-    A socket is open from the proof at PreStartContainer to the grant's end; after a restart of the agent all are back
-    at once. `container_watch` carries out what a container registers. A base path too long for sockets is logged once.
-    """
-
-    def __init__(self, ledger: Ledger, servers: RegistrationServers) -> None:
-        self._ledger = ledger
-        self._servers = servers
-        self._due = asyncio.Event()
-        self._due.set()
-        self._has_warned = False
-        ledger.subscribe(self._due.set)
-
-    async def run(self) -> None:
-        try:
-            while True:
-                await self._due.wait()
-                await asyncio.sleep(_SOCKETS_AFTER_S)
-                self._due.clear()
-                await self._sync()
-        finally:
-            await self._servers.close_all()
-
-    async def _sync(self) -> None:
-        wanted = {grant.id for grant in self._ledger.grants() if grant.proved and grant.is_share}
-        for grant in self._servers.open_grants - wanted:
-            await self._servers.close(grant)
-        for grant in wanted - self._servers.open_grants:
-            if not await self._servers.open(grant) and not self._has_warned:
-                self._has_warned = True
-                log.warning(
-                    "registration_unavailable",
-                    path=str(self._servers.path(grant)),
-                    error="containers with vcuda-controller's client cannot register: a socket's path has "
-                    f"{LONGEST_PATH} bytes at most and its directory must exist; check --virtual-manager-path",
-                )

@@ -11,7 +11,8 @@ from deviceplugin import __version__
 from deviceplugin.agent.agent_view import AgentView
 from deviceplugin.agent.cluster import Cluster, NodePods
 from deviceplugin.agent.container_watch import ContainerWatch
-from deviceplugin.agent.grant_files import AgentFiles, GrantSockets
+from deviceplugin.agent.grant_files import AgentFiles
+from deviceplugin.agent.grant_sockets import GrantSockets
 from deviceplugin.agent.live_limits import LiveLimits
 from deviceplugin.agent.mirroring import Mirroring, driver_mirror
 from deviceplugin.agent.pod_hints import PodHints
@@ -23,7 +24,7 @@ from deviceplugin.container.cgroup import Naming
 from deviceplugin.container.containers import ContainerFinder
 from deviceplugin.container.directories import GrantDirectories
 from deviceplugin.container.driver_mirror.mirror import DriverMirror
-from deviceplugin.container.gpu_manager.registration import RegistrationServers
+from deviceplugin.container.gpu_manager.registration_supervisor import RegistrationSupervisor
 from deviceplugin.container.processes import CgroupTree, ProcessTable
 from deviceplugin.container.runtime import ContainerRuntime
 from deviceplugin.container.shared_state import SharedState
@@ -122,6 +123,7 @@ def build_agent(base: AgentBase) -> NodeAgent:
         names=annotation_names(settings.names.domain),
         period_s=settings.allocation.check_period,
     )
+    node_pods = NodePods(cluster, pods)
     context = AllocateContext(
         feed=feed,
         ledger=ledger,
@@ -132,7 +134,7 @@ def build_agent(base: AgentBase) -> NodeAgent:
         ),
         layout=_layout(settings),
         checkpoint=checkpoint,
-        pods=NodePods(cluster, pods),
+        pods=node_pods,
         hints=hints,
         gpus=view,
         reclaim=reconciler,
@@ -143,7 +145,6 @@ def build_agent(base: AgentBase) -> NodeAgent:
     view.link = _kubelet_link(base, context)
     runtime = _runtime(settings)
     view.watch = _container_watch(base, files, report, runtime)
-    servers = RegistrationServers(settings.allocation.virtual_manager_path, view.watch.register)
 
     def living() -> frozenset[GrantId] | None:
         return frozenset(grant.id for grant in ledger.grants()) if reconciler.knows_all_grants else None
@@ -158,7 +159,7 @@ def build_agent(base: AgentBase) -> NodeAgent:
         kubelet_pods=pods,
         pod_resources=resources,
         watch=view.watch,
-        sockets=GrantSockets(ledger, servers),
+        sockets=_sockets(base, node_pods, view.watch),
         runtime=runtime,
     )
 
@@ -176,6 +177,21 @@ def _kubelet_link(base: AgentBase, context: AllocateContext) -> KubeletLink:
         mode=kubelet.registration.value,
         on_registered=base.metrics.registered,
     )
+
+
+def _sockets(base: AgentBase, pods: NodePods, watch: ContainerWatch) -> GrantSockets:
+    allocation, names = base.settings.allocation, annotation_names(base.settings.names.domain)
+    supervisor = RegistrationSupervisor(allocation.virtual_manager_path, watch.register)
+    sockets = GrantSockets(
+        base.ledger,
+        pods,
+        supervisor,
+        base=allocation.virtual_manager_path,
+        names=names,
+        for_all=allocation.vcuda_socket,
+    )
+    base.cluster.reflector.subscribe(sockets.pod_changed)
+    return sockets
 
 
 def _runtime(settings: AgentSettings) -> ContainerRuntime | None:

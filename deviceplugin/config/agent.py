@@ -193,6 +193,12 @@ class AllocationSettings:
         Path("/etc/gpu-manager/vm"),
         "Directory with one directory for each grant; the same path on the node and here.",
     )
+    vcuda_socket: bool = setting(
+        "vcuda-socket",
+        False,
+        "Serve vcuda.sock to every share, for images with vcuda-controller's client; otherwise only to pods with the "
+        "annotation vcuda-socket.",
+    )
     identity: tuple[IdentitySourceName, ...] = setting(
         "identity",
         tuple(IdentitySourceName),

@@ -36,6 +36,7 @@ class AnnotationNames:
         self.use_gpus: Final = f"{domain}/vcuda-use-gpus"
         self.avoid_gpus: Final = f"{domain}/vcuda-avoid-gpus"
         self.numa: Final = f"{domain}/vcuda-numa"
+        self.socket: Final = f"{domain}/vcuda-socket"  # the pod has gpu-manager's client
         filters = (self.use_models, self.avoid_models, self.use_gpus, self.avoid_gpus, self.numa)
         self.preferences: Final = (self.node_policy, self.gpu_policy, *filters)
 

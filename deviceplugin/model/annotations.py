@@ -82,6 +82,14 @@ def parse_core_limit(text: str) -> int:
     return percent
 
 
+def parse_socket(text: str) -> bool:
+    """Whether the containers of a pod get `vcuda.sock`."""
+    found = {"true": True, "false": False}.get(text.strip().lower())
+    if found is None:
+        raise ParseError(f"annotation vcuda-socket holds {text[:40]!r}; write true or false")
+    return found
+
+
 def format_allocation(allocation: PodAllocation) -> str:
     """Equal allocations give equal text, so that an unchanged annotation is not written again."""
     containers = {name: _ContainerJson(allocation.containers[name]) for name in sorted(allocation.containers)}

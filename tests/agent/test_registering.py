@@ -1,4 +1,4 @@
-"""gpu-manager's client at a real agent: its socket is there when the container starts, and as long as the grant."""
+"""gpu-manager's client at a real agent: its socket is there for pods that ask for it, as long as the grant."""
 
 from pathlib import Path
 
@@ -10,10 +10,11 @@ from deviceplugin.wire import registration_pb2_grpc as rpc
 from sandbox.gpunode import GpuNode
 from sandbox.runtime import RuntimeContainer, StandInRuntime
 from sandbox.station import pod_json
-from tests.agent.harness import PATIENCE_S, delete, node_with_agent, run, share, until_held_by
+from tests.agent.harness import PATIENCE_S, delete, node_with_agent, run, share, start_unsynced, until_held_by
 from tests.container.gpu_manager.client_reader import read_limits, read_pids
 
 ID = "a1" * 32
+ASKS = {"tencent.com/vcuda-socket": "true"}
 
 
 async def register(node: GpuNode, uid: str, container_id: str = ID) -> None:
@@ -30,13 +31,13 @@ def seen(node: GpuNode, uid: str, path: str) -> Path:
 
 async def test_a_container_registers_and_reads_its_files_also_at_the_next_agent(short_tmp: Path) -> None:
     async with node_with_agent(short_tmp) as node, StandInRuntime(short_tmp / "cri.sock") as runtime:
-        uid, neighbour = await run(node, share("p", 30, 8), share("q", 20, 4))
+        uid, neighbour = await run(node, share("p", 30, 8, annotations=ASKS), share("q", 20, 4))
         runtime.containers.append(RuntimeContainer(ID, uid, "c"))
         await register(node, uid)
         limits = read_limits(seen(node, uid, f"{ID}/vcuda.config").read_bytes())
         assert (limits.pod_uid, limits.cores, limits.memory_bytes) == (uid, 30, 8 << 28)
         assert read_pids(seen(node, uid, f"{ID}/pids.config").read_bytes()) == ()
-        assert not seen(node, neighbour, "pids.config").exists(), "the socket says whose it is"
+        assert not seen(node, neighbour, "vcuda.sock").exists(), "its pod did not ask"
 
         await node.agent.kill()
         await node.start_agent()
@@ -46,7 +47,7 @@ async def test_a_container_registers_and_reads_its_files_also_at_the_next_agent(
 
 async def test_the_next_life_of_a_container_begins_without_what_the_last_one_registered(short_tmp: Path) -> None:
     async with node_with_agent(short_tmp) as node, StandInRuntime(short_tmp / "cri.sock"):
-        (uid,) = await run(node, share("p"))
+        (uid,) = await run(node, share("p", annotations=ASKS))
         await register(node, uid)
         assert seen(node, uid, ID).is_dir()
         node.kubelet.exit_container(uid, "c", code=1)
@@ -58,7 +59,7 @@ async def test_the_next_life_of_a_container_begins_without_what_the_last_one_reg
 
 async def test_nothing_is_left_when_the_grant_ends_and_whole_gpus_have_no_socket(short_tmp: Path) -> None:
     async with node_with_agent(short_tmp) as node, StandInRuntime(short_tmp / "cri.sock"):
-        pods = [share("p"), pod_json("whole", ("c", 100, 0))]
+        pods = [share("p", annotations=ASKS), pod_json("whole", ("c", 100, 0), annotations=ASKS)]
         uid, whole = await run(node, *pods)
         await register(node, uid)
         assert not seen(node, whole, "vcuda.sock").exists()
@@ -73,19 +74,42 @@ async def test_nothing_is_left_when_the_grant_ends_and_whole_gpus_have_no_socket
         await node.agent.until(empty, what="nothing is left of the grants", deadline_s=PATIENCE_S)
 
 
+async def test_with_the_flag_every_share_has_its_own_socket(short_tmp: Path) -> None:
+    async with node_with_agent(short_tmp, flags={"vcuda-socket": "true"}) as node:
+        uid, neighbour = await run(node, share("p"), share("q"))
+        await register(node, uid)
+        assert seen(node, uid, "pids.config").exists()
+        assert not seen(node, neighbour, "pids.config").exists(), "the socket says whose it is"
+        assert seen(node, neighbour, "vcuda.sock").is_socket()
+
+
+async def test_the_next_agent_serves_sockets_again_before_anybody_shows_the_pods(short_tmp: Path) -> None:
+    async with node_with_agent(short_tmp) as node:
+        (uid,) = await run(node, share("p", annotations=ASKS))
+        await register(node, uid)
+        await node.agent.kill()
+        node.kubelet.pods_faults.status = 403
+        async with node.server.refuse():
+            await start_unsynced(node)
+            await register(node, uid, "b2" * 32)
+            assert seen(node, uid, f"{'b2' * 32}/vcuda.config").exists()
+
+
 async def test_a_path_too_long_for_sockets_is_said_once_and_costs_nothing_else(short_tmp: Path) -> None:
     deep = short_tmp / ("d" * 80)
-    async with node_with_agent(short_tmp, flags={"virtual-manager-path": deep}) as node:
+    async with node_with_agent(short_tmp, flags={"virtual-manager-path": deep, "vcuda-socket": "true"}) as node:
         await run(node, share("p"), share("q"))
         said = node.agent.entries("registration_unavailable")
         assert len(said) == 1
+        length = len(str(deep)) + len("/g-0123456789abcdef/vcuda.sock")
+        assert f"has {length} bytes and Linux allows 107" in said[0]["error"]
         assert "--virtual-manager-path" in said[0]["error"]
 
 
 @pytest.mark.parametrize("name", ["../other", "x" * 200])
 async def test_nonsense_is_refused_and_the_agent_lives(short_tmp: Path, name: str) -> None:
     async with node_with_agent(short_tmp) as node:
-        (uid,) = await run(node, share("p"))
+        (uid,) = await run(node, share("p", annotations=ASKS))
         with pytest.raises(grpc.aio.AioRpcError):
             await register(node, uid, name)
         await register(node, uid)

@@ -24,7 +24,7 @@ PAIR = GpuPod("pair", (GpuContainer("one", 10, 8), GpuContainer("two", 20, 4)))
 
 def run_pair(cluster: Cluster) -> dict[str, str]:
     """The containers' ids by name."""
-    pods.create(cluster.admin, PAIR.manifest())
+    pods.create(cluster.admin, PAIR.manifest(annotations={"tencent.com/vcuda-socket": "true"}))
     wait_all_running(cluster, [PAIR])
     return {each.name: each.container_id for each in pods.states(cluster.admin)[PAIR.name].containers}
 

@@ -14,7 +14,7 @@ from deviceplugin.cluster.webhook.resources import count, differing, is_gpu
 from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.errors import RequestError
 from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
-from deviceplugin.model.annotations import parse_core_limit
+from deviceplugin.model.annotations import parse_core_limit, parse_socket
 from deviceplugin.model.pod_request import Parts, parse_parts
 from deviceplugin.model.preferences import GpuFilter, parse_preferences
 from deviceplugin.model.request import Request, parse_request
@@ -37,6 +37,8 @@ def validate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[st
     preferences = parse_preferences(written, names)
     if names.core_limit in written:
         parse_core_limit(written[names.core_limit])
+    if names.socket in written:
+        parse_socket(written[names.socket])
     asked = [(each, _request(each, parts, settings)) for each in asking]
     return tuple(
         warning

@@ -1,35 +1,44 @@
-"""`vcuda.sock` in each grant's directory, for containers that still bring gpu-manager's client.
+"""`vcuda.sock` in the directories of grants, for containers that still bring gpu-manager's client.
 
 In: RegisterVDevice, called once by each process of the container. Out: a call of `register` with the grant, which the
 socket alone identifies, and with the name of the directory in which the client looks: its container's id or name.
-Callers are tenants: what they send is short and checked, and few calls are served at once. On an error the client ends
-the application, so only malformed requests are refused.
+Callers are tenants: what they send is short and checked, and few connections, calls and headers are taken from each.
+Memory is bounded by the process (`registration_process`), because gRPC reads headers before it counts them. On an error
+the client ends the application, so only malformed requests are refused.
 """
 
 import asyncio
-import os
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from pathlib import Path
 from typing import Any
 
 import grpc
-import structlog
 
-from deviceplugin.errors import VcudaError
+from deviceplugin.container.gpu_manager.registration_messages import RegistrationResult
+from deviceplugin.errors import one_line
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.wire import registration_pb2 as pb
 from deviceplugin.wire import registration_pb2_grpc as rpc
 
-log = structlog.get_logger("vcuda.container")
 SOCKET_NAME = "vcuda.sock"
-LONGEST_PATH = 107
-_BUDGET_S = 2.0
+MOST_CONNECTIONS = 16  # of one socket: processes of a container that register at the same time
+_MOST_CALLS = 8
+_BUDGET_S = 3.0
 _APART_S = 0.05
-_OPTIONS = [("grpc.max_receive_message_length", 4096), ("grpc.so_reuseport", 0)]
+_OPTIONS = [
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", 4096),
+    ("grpc.max_metadata_size", 4096),
+    ("grpc.absolute_max_metadata_size", 8192),
+    ("grpc.max_concurrent_streams", _MOST_CALLS),
+    ("grpc.max_allowed_incoming_connections", MOST_CONNECTIONS),
+    ("grpc.server_handshake_timeout_ms", 5_000),
+    ("grpc.max_connection_idle_ms", 15_000),
+]
 _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,127}")
 
-Register = Callable[[GrantId, str], Awaitable[None]]
+Register = Callable[[GrantId, str], Awaitable[RegistrationResult]]
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -48,33 +57,29 @@ class RegistrationServers:
     def path(self, grant: GrantId) -> Path:
         return self._base / grant / SOCKET_NAME
 
-    async def open(self, grant: GrantId) -> bool:
-        """Harmless when it is open. False where no socket is possible; the container starts without one."""
+    async def serve(self, grants: Set[GrantId]) -> dict[GrantId, str]:
+        """These and no others have a socket from now on; returns why, for each that has none."""
+        for grant in self.open_grants - grants:
+            await self._servers.pop(grant).stop(None)
+        failures: dict[GrantId, str] = {}
+        for grant in grants - self.open_grants:
+            if error := await self._open(grant):
+                failures[grant] = error
+        return failures
+
+    async def _open(self, grant: GrantId) -> str:
         path = self.path(grant)
-        if grant in self._servers:
-            return True
-        if len(os.fsencode(path)) > LONGEST_PATH:
-            return False
-        server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=8)
+        server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_MOST_CALLS)
         rpc.add_VCUDAServiceServicer_to_server(_Service(grant, self._register), server)
         try:
             server.add_insecure_port(f"unix:{path}")
             await server.start()
             path.chmod(0o777)
         except (RuntimeError, OSError) as error:
-            log.warning("registration_socket_failed", grant=grant, error=str(error))
             await server.stop(None)
-            return False
+            return one_line(str(error))
         self._servers[grant] = server
-        return True
-
-    async def close(self, grant: GrantId) -> None:
-        server = self._servers.pop(grant, None)
-        if server is not None:
-            await server.stop(None)
-
-    async def close_all(self) -> None:
-        await asyncio.gather(*(self.close(grant) for grant in tuple(self._servers)))
+        return ""
 
 
 class _Service(rpc.VCUDAServiceServicer):
@@ -91,13 +96,10 @@ class _Service(rpc.VCUDAServiceServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this is neither the id nor the name of a container")
         try:
             async with asyncio.timeout(_BUDGET_S), self._one_at_a_time:
-                await self._register(self._grant, name)
+                result = await self._register(self._grant, name)
                 await asyncio.sleep(_APART_S)
         except TimeoutError:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the limits were not written in time; try again")
-        except VcudaError as error:
-            await context.abort(grpc.StatusCode[error.status], error.message)
-        except Exception:
-            log.exception("registration_failed", grant=self._grant)
-            await context.abort(grpc.StatusCode.INTERNAL, "vcuda internal error; see the agent log on this node")
+        if result.status:
+            await context.abort(grpc.StatusCode[result.status], result.message)
         return pb.VDeviceResponse()

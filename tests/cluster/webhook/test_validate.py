@@ -48,6 +48,7 @@ def _unlike() -> Json:
         (gpu_pod(SHARE, {"tencent.com/vcuda-gpu-policy": "pack"}), ["vcuda-gpu-policy", "binpack or spread or link"]),
         (gpu_pod(SHARE, {"tencent.com/vcuda-numa": "1"}), ["vcuda-numa", "write true or false"]),
         (gpu_pod(SHARE, {"tencent.com/vcuda-core-limit": "0"}), ["vcuda-core-limit", "from 1 to 100"]),
+        (gpu_pod(SHARE, {"tencent.com/vcuda-socket": "yes"}), ["vcuda-socket", "write true or false"]),
         (_unlike(), ["container main", CORE, "remove it from requests"]),
         (gpu_pod({CORE: "30", MEMORY: "4Gi"}), ["container main", "4294967296", "blocks of 256 MiB", "4 GiB are 16"]),
         (gpu_pod({CORE: "1M"}), ["container main", "1000000", "more than any node has"]),
