@@ -10,6 +10,7 @@
     ├── OwnershipError     what kubelet has recorded for a container cannot start; only a new pod can
     ├── HardwareError      the driver is missing, fails or does not answer
     │   ├── DriverMissingError
+    │   ├── GpuHangError   questions about one GPU hang; the others go on
     │   └── NvmlCallError
     ├── LedgerError        the journal cannot be read or written
     ├── KubeletError       kubelet refuses or does not answer
@@ -91,6 +92,14 @@ class HardwareError(VcudaError):
 
 class DriverMissingError(HardwareError):
     """There is no NVIDIA driver on this machine."""
+
+
+class GpuHangError(HardwareError):
+    """The driver does not come back from a question about one GPU; `index` is NVML's number of it."""
+
+    def __init__(self, message: str, *, index: int) -> None:
+        super().__init__(message)
+        self.index = index
 
 
 class NvmlCallError(HardwareError):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import structlog
 
 from deviceplugin.errors import NvmlCallError
-from deviceplugin.hardware.nvml import GONE, STALE, Answer, Nvml, Status
+from deviceplugin.hardware.nvml import GONE, STALE, Answer, Nvml, Status, Subject
 from deviceplugin.model.gpu import ComputeMode, Driver, GpuUuid
 from deviceplugin.model.topology import Level
 
@@ -66,7 +66,7 @@ class Device:
 
     def __init__(self, nvml: Nvml, handle: Answer, index: int) -> None:
         self.index = index
-        self.about = f"GPU {index}"
+        self.about = Subject(index)
         self.handle = handle
         self._nvml = nvml
         self._generation = nvml.generation
@@ -74,7 +74,7 @@ class Device:
 
     @classmethod
     def at(cls, nvml: Nvml, index: int) -> "Device":
-        return cls(nvml, nvml.required("nvmlDeviceGetHandleByIndex", index, about=f"GPU {index}"), index)
+        return cls(nvml, nvml.required("nvmlDeviceGetHandleByIndex", index, about=Subject(index)), index)
 
     @property
     def address(self) -> int:
@@ -83,7 +83,7 @@ class Device:
 
     def uuid(self) -> GpuUuid:
         uuid = GpuUuid(str(self._ask("nvmlDeviceGetUUID")))
-        self.about = f"GPU {self.index} ({uuid})"
+        self.about = Subject(self.index, uuid)
         return uuid
 
     def name(self) -> str:

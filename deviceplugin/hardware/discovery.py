@@ -6,15 +6,16 @@ Invariant: one GPU that fails never affects the others. Where its identity is kn
 out, with a note.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from deviceplugin.errors import NvmlCallError
 from deviceplugin.hardware import pci
 from deviceplugin.hardware.device import Device, count, driver_of
+from deviceplugin.hardware.health import GPU_HUNG
 from deviceplugin.hardware.links import topology_of
-from deviceplugin.hardware.nvml import STALE, Nvml
+from deviceplugin.hardware.nvml import STALE, Nvml, Status, Subject
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
 from deviceplugin.model.topology import Topology
 
@@ -39,13 +40,18 @@ class Discovery:
         return not self.failed and len(self.devices) == self.counted
 
 
-def discover(nvml: Nvml, *, known: Inventory | None = None, sys_root: Path = Path("/sys")) -> Discovery:
-    """Runs on the NVML thread; only a driver that is gone altogether raises."""
+def discover(
+    nvml: Nvml, *, known: Inventory | None = None, sys_root: Path = Path("/sys"), hung: Collection[int] = ()
+) -> Discovery:
+    """Runs on the NVML thread; only a driver that is gone altogether raises. GPUs that hang are not asked."""
     driver = driver_of(nvml)
     found: dict[GpuUuid, tuple[Gpu, Device]] = {}
     silent: dict[int, NvmlCallError] = {}
     counted = count(nvml)
     for index in range(counted):
+        if index in hung:
+            silent[index] = _hang(index)
+            continue
         try:
             device = Device.at(nvml, index)
             gpu = _describe(device, sys_root)
@@ -68,6 +74,11 @@ def discover(nvml: Nvml, *, known: Inventory | None = None, sys_root: Path = Pat
         counted=counted,
         notes=notes,
     )
+
+
+def _hang(index: int) -> NvmlCallError:
+    sentence = f"{GPU_HUNG}; see the kernel log (dmesg) for NVRM and reset the GPU or reboot the node"
+    return NvmlCallError(f"{Subject(index)}: {sentence}", code=Status.TIMEOUT, said=GPU_HUNG)
 
 
 def _describe(device: Device, sys_root: Path) -> Gpu:

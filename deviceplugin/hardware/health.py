@@ -20,6 +20,7 @@ from deviceplugin.model.gpu import GpuUuid, Health
 
 _DAY_S = 86_400.0
 HUNG = "the NVIDIA driver does not answer"
+GPU_HUNG = "the NVIDIA driver does not answer about it"
 _HEALTHY = Health()
 _ACTIONS = {
     1: "the driver asks for a reset of the GPU",

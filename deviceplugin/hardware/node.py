@@ -16,7 +16,7 @@ from functools import partial
 import structlog
 
 from deviceplugin.backoff import Backoff, no_jitter
-from deviceplugin.errors import DriverMissingError, HardwareError, NvmlCallError
+from deviceplugin.errors import DriverMissingError, GpuHangError, HardwareError, NvmlCallError
 from deviceplugin.hardware import pci
 from deviceplugin.hardware.cache import InventoryCache, Remembered
 from deviceplugin.hardware.kernel_modules import load_modules
@@ -114,7 +114,7 @@ class Hardware:
             try:
                 await self._open()
             except HardwareError as error:
-                if not self._options.wait_for_driver:
+                if not self._options.wait_for_driver and not isinstance(error, GpuHangError):
                     raise
                 self._say("waiting_for_driver", error.message, topic=type(error).__name__)
                 await self._rest(backoff.next())
@@ -157,6 +157,7 @@ class Hardware:
         if self.nvml_closed:
             return
         self._session = None
+        self._executor.require_all_threads("closing NVML")
         await self._executor.run(Nvml.forget_library, what="closing NVML", budget=self._options.open_budget_s)
         self._driver_left = True
         self._state.closed()
@@ -175,6 +176,7 @@ class Hardware:
             sampler=self._sampler,
             sys_root=options.sys_root,
             new_library=self._driver_left,  # a mapped library keeps the old version
+            hung=self._executor.hung.keys(),
         )
         bound = await asyncio.to_thread(pci.gpus_of_driver, options.sys_root)
         try:
@@ -192,18 +194,21 @@ class Hardware:
 
     async def _read(self, session: Session) -> None:
         now = time.monotonic()
-        due = self._schedule.due(now)
+        due, hung = self._schedule.due(now), self._executor.hung
+        for index, seconds in hung.items():
+            if seconds > self._options.hang_s:
+                self._gpu_hangs(session, index, for_certain=True)
         report = await self._executor.run(
-            lambda _nvml: session.read(listen=due.listen, sample=due.sample, survey=due.survey),
+            lambda _nvml: session.read(listen=due.listen, sample=due.sample, survey=due.survey, hung=hung),
             what="reading the GPUs",
             budget=self._options.call_budget_s,
         )
         self._state.apply(report, now=now)
-        lost = self._state.lost or not session.discovery.is_complete
+        lost = self._state.lost_beside(hung) or not session.discovery.is_complete
         self._schedule.answered(now, due, deaf=bool(report.deaf), events=bool(report.events), lost=lost)
         if report.deaf:
             self._say("nvml_events_failed", report.deaf, topic="events")
-        elif due.listen and not lost:
+        elif due.listen and not lost and not hung:
             self._said.clear()
         if report.survey is not None and await self._is_new_hardware(report.survey, session):
             self._schedule.open_at_once()
@@ -213,22 +218,31 @@ class Hardware:
         bound = await asyncio.to_thread(pci.gpus_of_driver, self._options.sys_root)
         return bound != self._bound or survey.counted != session.discovery.counted
 
+    def _gpu_hangs(self, session: Session, index: int, *, for_certain: bool) -> None:
+        for uuid, device in session.discovery.devices.items():
+            if device.index == index:
+                self._state.gpu_hangs(uuid, for_certain=for_certain)
+
     async def _failed(self, error: HardwareError) -> None:
-        """The driver as a whole fails; the failure of a single GPU never comes here."""
+        """The driver as a whole fails, or hangs in a question about one GPU; then the others are read on."""
         now = time.monotonic()
+        if isinstance(error, GpuHangError) and self._session is not None:
+            self._gpu_hangs(self._session, error.index, for_certain=False)
+            self._say("gpu_hangs", error.message, topic=f"GPU {error.index}")
+            await self._publish()
+            return
         was_open, self._session = self._session is not None, None
         self._driver_left |= _code(error) in STALE
         if was_open and _code(error) in STALE and self._schedule.went_stale():
             _log.info("nvml_reopened", error=error.message)
             return
-        if self._executor.stuck_for:
-            self._schedule.open_in(now, _STUCK_PERIOD_S)
-            if self._executor.stuck_for > self._options.hang_s:
-                self._state.driver_hangs()
-        else:
+        if isinstance(error, DriverMissingError | NvmlCallError):
             self._schedule.failed(now)
-            if isinstance(error, DriverMissingError | NvmlCallError):
-                self._state.driver_gone(_phrase(error))
+            self._state.driver_gone(_phrase(error))
+        else:
+            self._schedule.open_in(now, _STUCK_PERIOD_S)
+        if self._executor.stuck_for > self._options.hang_s:
+            self._state.driver_hangs()
         self._say("driver_failed", error.message, topic=type(error).__name__)
         await self._publish()
 

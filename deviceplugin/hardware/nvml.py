@@ -9,12 +9,14 @@ closed, because an init/shutdown pair costs more than everything else that is ev
 
 import _ctypes
 import enum
+import threading
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pynvml
 import structlog
 
-from deviceplugin.errors import DriverMissingError, NvmlCallError
+from deviceplugin.errors import DriverMissingError, HardwareError, NvmlCallError
 from deviceplugin.hardware.nvml_library import SONAME, NvmlLibrary
 
 _log = structlog.get_logger("vcuda.hardware")
@@ -74,17 +76,44 @@ _ADVICE = {
     Status.LIB_RM_VERSION_MISMATCH: "reload the kernel module of the new driver or reboot the node",
     Status.GPU_NOT_FOUND: "rescan the PCI bus or reboot the node",
 }
+_GIVEN_UP = -1  # no thread has this number
 _MISSING = frozenset({Status.DRIVER_NOT_LOADED, Status.LIBRARY_NOT_FOUND})
 
 
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The GPU that a question is about: NVML's index, and the UUID once it is known."""
+
+    index: int
+    uuid: str = ""
+
+    def __str__(self) -> str:
+        return f"GPU {self.index} ({self.uuid})" if self.uuid else f"GPU {self.index}"
+
+
 class Nvml:
-    """The library of one process; `generation` grows with every opening and closing and dates the handles."""
+    """The library of one process; `generation` grows with every opening and closing and dates the handles.
+
+    `asking`: what the question that is outstanding is about, None if it is about no single GPU. One thread asks at a
+    time. A thread that was given up (`disown`) may still be inside a question; it gets no answer and asks nothing more.
+    """
 
     def __init__(self, library: NvmlLibrary | None = None) -> None:
         self.generation = 0
+        self.asking: Subject | None = None
+        self._asker: int | None = None
         self._library = library or NvmlLibrary()
         self._absent: set[str] = set()
         self._open = False
+
+    def take_over(self) -> None:
+        """From here on the calling thread asks."""
+        self._asker = threading.get_ident()
+        self.asking = None
+
+    def disown(self) -> None:
+        """The thread that asks is given up."""
+        self._asker = _GIVEN_UP
 
     def open(self) -> None:
         """Loads and initialises; without a driver this is a DriverMissingError."""
@@ -97,7 +126,7 @@ class Nvml:
             if error.value in _MISSING:
                 advice = _ADVICE[Status(error.value)]
                 raise DriverMissingError(f"no NVIDIA driver answers: NVML says {_said(error)!r}; {advice}") from None
-            raise _failure("nvmlInit", error, "") from None
+            raise _failure("nvmlInit", error, None) from None
         self._open = True
         self.generation += 1
 
@@ -122,16 +151,16 @@ class Nvml:
         self._library.unmap()
         self._absent.clear()
 
-    def required(self, function: str, *arguments: object, about: str = "") -> Answer:
+    def required(self, function: str, *arguments: object, about: Subject | None = None) -> Answer:
         """The answer, or NvmlCallError."""
         try:
-            return getattr(pynvml, function)(*arguments)
+            return self._call(function, arguments, about)
         except pynvml.NVMLError as error:
             raise _failure(function, error, about) from None
         except UnicodeDecodeError:
             raise _garbled(function, about) from None
 
-    def optional(self, function: str, *arguments: object, about: str = "", form: str = "") -> Answer:
+    def optional(self, function: str, *arguments: object, about: Subject | None = None, form: str = "") -> Answer:
         """The answer, or None where this driver or this GPU does not say; a GPU in trouble still raises.
 
         `form` distinguishes calls for which pynvml has one function with an argument.
@@ -139,7 +168,7 @@ class Nvml:
         if function + form in self._absent:
             return None
         try:
-            return getattr(pynvml, function)(*arguments)
+            return self._call(function, arguments, about)
         except pynvml.NVMLError as error:
             if error.value not in _UNKNOWN:
                 raise _failure(function, error, about) from None
@@ -147,12 +176,25 @@ class Nvml:
                 self._remember_absent(function + form)
             return None
 
+    def _call(self, function: str, arguments: tuple[object, ...], about: Subject | None) -> Answer:
+        self._check_asker(function)
+        self.asking = about
+        try:
+            return getattr(pynvml, function)(*arguments)
+        finally:
+            self._check_asker(function)
+            self.asking = None
+
+    def _check_asker(self, function: str) -> None:
+        if self._asker not in (None, threading.get_ident()):
+            raise HardwareError(f"{function}: the answer came too late, and another thread asks now")
+
     def _remember_absent(self, function: str) -> None:
         self._absent.add(function)
         _log.info("nvml_function_missing", function=function)
 
 
-def _failure(function: str, error: Answer, about: str) -> NvmlCallError:
+def _failure(function: str, error: Answer, about: Subject | None) -> NvmlCallError:
     code = int(error.value)
     advice = next((text for status, text in _ADVICE.items() if status == code), "see the kernel log (dmesg) for NVRM")
     subject = f" for {about}" if about else ""
@@ -160,7 +202,7 @@ def _failure(function: str, error: Answer, about: str) -> NvmlCallError:
     return NvmlCallError(f"{function} failed{subject}: NVML says {said!r} ({code}); {advice}", code=code, said=said)
 
 
-def _garbled(function: str, about: str) -> NvmlCallError:
+def _garbled(function: str, about: Subject | None) -> NvmlCallError:
     """The firmware of a broken card has given such names; pynvml decodes them strictly."""
     said = "bytes that are no text"
     return NvmlCallError(f"{function} for {about} gave {said}; update the firmware", code=Status.UNKNOWN, said=said)

@@ -5,7 +5,7 @@ threads, time, and what follows from a report (`node`). Invariant: every handle 
 session is used on the NVML thread only.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -51,27 +51,46 @@ class Session:
         self._sampler = sampler
         self._devices: Mapping[GpuUuid, Device] = discovery.devices
         self._events = EventSet(nvml, self._devices)
+        self._heard: tuple[GpuEvent, ...] = ()
         self._left_out: frozenset[GpuUuid] = frozenset()
         self._links = Inventory(gpus=discovery.gpus, topology=discovery.topology, driver=discovery.driver)
 
     @classmethod
     def begin(
-        cls, nvml: Nvml, *, known: Inventory | None, sampler: Sampler, sys_root: Path, new_library: bool = False
+        cls,
+        nvml: Nvml,
+        *,
+        known: Inventory | None,
+        sampler: Sampler,
+        sys_root: Path,
+        new_library: bool = False,
+        hung: Collection[int] = (),
     ) -> "Session":
-        """Opens NVML again, so that it lists what is there now, and discovers."""
-        if new_library:
-            nvml.forget_library()
-        nvml.close()
-        nvml.open()
-        return cls(nvml, discover(nvml, known=known, sys_root=sys_root), sampler)
+        """Opens NVML again, so that it lists what is there now, and discovers.
 
-    def read(self, *, listen: bool, sample: bool, survey: bool) -> GpuReport:
-        """An event is followed by a sample at once: it may be the first sign of a GPU that no longer answers."""
+        While a question about a GPU hangs, a thread is inside NVML: it stays open then, and lists what it listed.
+        """
+        if not hung:
+            if new_library:
+                nvml.forget_library()
+            nvml.close()
+        nvml.open()
+        return cls(nvml, discover(nvml, known=known, sys_root=sys_root, hung=hung), sampler)
+
+    def read(self, *, listen: bool, sample: bool, survey: bool, hung: Collection[int] = ()) -> GpuReport:
+        """An event is followed by a sample at once: it may be the first sign of a GPU that no longer answers.
+
+        Events that were read stay here until a report has them: a question after them may hang.
+        """
+        devices = {uuid: device for uuid, device in self._devices.items() if device.index not in hung}
         events, deaf = _drain(self._events) if listen else ((), "")
-        readings = self._sampler.read(self._devices) if sample or events or deaf else _EMPTY
+        self._heard += events
+        readings = self._sampler.read(devices) if sample or self._heard or deaf else _EMPTY
         if deaf or self._left_out & readings.samples.keys():
-            events += self._listen_to(readings.samples.keys())
-        return GpuReport(events, deaf, readings, self._survey() if survey else None)
+            self._heard += self._listen_to(readings.samples.keys())
+        report = GpuReport(self._heard, deaf, readings, self._survey(devices) if survey else None)
+        self._heard = ()
+        return report
 
     def _listen_to(self, answering: Set[GpuUuid]) -> tuple[GpuEvent, ...]:
         """Makes a new event set and returns the old one's last events: no event may get lost in between."""
@@ -82,11 +101,11 @@ class Session:
         old.close()
         return heard
 
-    def _survey(self) -> GpuSurvey:
+    def _survey(self, devices: Mapping[GpuUuid, Device]) -> GpuSurvey:
         gpus: dict[GpuUuid, Gpu] = {}
         actions: dict[GpuUuid, int] = {}
         for gpu in self.discovery.gpus:
-            device = self._devices.get(gpu.uuid)
+            device = devices.get(gpu.uuid)
             if device is None:
                 continue
             try:
@@ -95,12 +114,12 @@ class Session:
             except NvmlCallError as error:
                 if error.code in STALE:
                     raise
-        return GpuSurvey(gpus, actions, count(self._nvml), self._topology())
+        return GpuSurvey(gpus, actions, count(self._nvml), self._topology(devices))
 
-    def _topology(self) -> Topology:
+    def _topology(self, devices: Mapping[GpuUuid, Device]) -> Topology:
         gpus = self.discovery.gpus
-        devices = {gpu.minor: self._devices[gpu.uuid] for gpu in gpus if gpu.uuid in self._devices}
-        self._links = replace(self._links, topology=topology_of(gpus, devices, known=self._links))
+        by_minor = {gpu.minor: devices[gpu.uuid] for gpu in gpus if gpu.uuid in devices}
+        self._links = replace(self._links, topology=topology_of(gpus, by_minor, known=self._links))
         return self._links.topology
 
 

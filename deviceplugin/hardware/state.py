@@ -7,14 +7,14 @@ no GPU unhealthy.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 
 import structlog
 
 from deviceplugin.hardware.cache import Remembered
 from deviceplugin.hardware.discovery import Discovery
-from deviceplugin.hardware.health import HealthChange, HealthHistory, RecoveryRules, changes
+from deviceplugin.hardware.health import GPU_HUNG, HealthChange, HealthHistory, RecoveryRules, changes
 from deviceplugin.hardware.nvml_events import GpuEvent
 from deviceplugin.hardware.nvml_session import GpuReport
 from deviceplugin.hardware.xid import XidPolicy, label, phrase
@@ -48,10 +48,9 @@ class HardwareState:
     def gpus(self) -> tuple[Gpu, ...]:
         return self._next.gpus if self._next is not None else ()
 
-    @property
-    def lost(self) -> bool:
-        """Some GPU does not answer, so that opening NVML again may find it."""
-        return any(gpu.uuid not in self.samples for gpu in self.gpus)
+    def lost_beside(self, hung: Container[int]) -> bool:
+        """Some GPU fails, so that opening NVML again may find it; not so those about which a question still hangs."""
+        return any(gpu.uuid not in self.samples and gpu.index not in hung for gpu in self.gpus)
 
     def adopt(self, remembered: Remembered) -> None:
         inventory = remembered.inventory
@@ -102,6 +101,10 @@ class HardwareState:
         """NVML was closed on request: nothing is read, and each GPU keeps its health."""
         self.nvml_closed = True
         self.samples = {}
+
+    def gpu_hangs(self, uuid: GpuUuid, *, for_certain: bool) -> None:
+        """The driver does not come back from a question about this GPU."""
+        self._history.failed(uuid, GPU_HUNG, for_certain=for_certain)
 
     def driver_hangs(self) -> None:
         self._history.hung = True

@@ -87,5 +87,5 @@ def emulated(emulator_build: Path, short_tmp: Path, monkeypatch: pytest.MonkeyPa
 async def start(stub: Stub) -> AsyncIterator[Start]:
     async with starting(stub.library, stub.orders) as begin:
         yield begin
-        for order in stub.orders.glob("hang"):
+        for order in stub.orders.glob("hang*"):
             order.unlink()

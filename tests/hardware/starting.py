@@ -31,6 +31,7 @@ class Changed(TypedDict, total=False):
     xids: XidPolicy
     recovery: RecoveryRules
     call_budget_s: float
+    open_budget_s: float
     hang_s: float
     retry_first_s: float
     retry_most_s: float
@@ -76,12 +77,12 @@ async def starting(driver: Path, node: Path) -> AsyncIterator[Start]:
 
 
 async def _unstuck(hardware: Hardware) -> None:
-    await until(lambda: hardware._executor.stuck_for == 0.0)
+    await until(lambda: hardware._executor.stuck_for == 0.0 and not hardware._executor.hung)
 
 
 def answers(hardware: Hardware) -> bool:
     """The driver itself has answered, and not only the cache, and it does not hang."""
-    return hardware._session is not None and hardware._executor.stuck_for == 0.0
+    return hardware._session is not None and hardware._executor.stuck_for == 0.0 and not hardware._executor.hung
 
 
 def reasons(hardware: Hardware) -> dict[GpuUuid, str]:

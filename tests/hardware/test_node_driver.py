@@ -8,7 +8,7 @@ import pytest
 import structlog.testing
 
 from deviceplugin.errors import DriverMissingError, NvmlCallError
-from deviceplugin.hardware.health import HUNG, RecoveryRules
+from deviceplugin.hardware.health import GPU_HUNG, HUNG, RecoveryRules
 from deviceplugin.hardware.kernel_modules import ModuleTools
 from deviceplugin.hardware.node import Hardware
 from deviceplugin.model.topology import Level
@@ -237,3 +237,89 @@ async def test_an_agent_without_a_known_gpu_does_not_touch_a_driver_that_it_shal
     hardware.close_nvml(wanted=False)
     await asyncio.wait_for(starting, 60)
     await hardware.stop()
+
+
+async def test_a_gpu_that_hangs_costs_only_itself(stub: Stub, start: Start) -> None:
+    """NVML D10: one GPU whose calls took 45 s took all GPUs out for a minute."""
+    stub.order("gpus", 4)
+    hardware = await start(call_budget_s=0.5, hang_s=0.6, recovery=RecoveryRules(quiet_s=1000))
+    await until(lambda: len(hardware.samples) == 4)
+    changes = heard(hardware)
+    stub.order("hang.1")
+    await until(lambda: reasons(hardware) == {uuid(1): GPU_HUNG})
+    await until(lambda: set(hardware.samples) == {uuid(0), uuid(2), uuid(3)})
+    stub.event(3, xid=79)
+    await until(lambda: set(reasons(hardware)) == {uuid(1), uuid(3)})
+    seen = [one.uuid for change in [changes.get_nowait() for _ in range(changes.qsize())] for one in change.health]
+    assert seen == [uuid(1), uuid(3)]
+    stub.withdraw("hang.1")
+    await until(lambda: set(reasons(hardware)) == {uuid(3)})
+    await until(lambda: len(hardware.samples) == 4)
+
+
+async def test_a_question_that_is_given_up_is_a_failure_of_the_gpu_before_it_counts_as_hung(
+    stub: Stub, start: Start
+) -> None:
+    """With 6 s for each call a GPU answers between two readings, and never hangs for long."""
+    hardware = await start(call_budget_s=0.1, hang_s=1000, recovery=RecoveryRules(failures=1))
+    await until(lambda: len(hardware.samples) == 2)
+    stub.order("hang.0")
+    await until(lambda: reasons(hardware) == {uuid(0): GPU_HUNG})
+    stub.withdraw("hang.0")
+    await until(lambda: reasons(hardware) == {})
+
+
+async def test_several_gpus_may_hang_at_once(stub: Stub, start: Start) -> None:
+    stub.order("gpus", 5)
+    hardware = await start(call_budget_s=0.5, hang_s=0.6)
+    await until(lambda: len(hardware.samples) == 5)
+    for index in (0, 2, 4):
+        stub.order(f"hang.{index}")
+    await until(lambda: reasons(hardware) == {uuid(index): GPU_HUNG for index in (0, 2, 4)})
+    await until(lambda: set(hardware.samples) == {uuid(1), uuid(3)})
+    for index in (0, 2, 4):
+        stub.withdraw(f"hang.{index}")
+    await until(lambda: reasons(hardware) == {})
+
+
+async def test_an_agent_starts_beside_a_gpu_that_hangs(stub: Stub, start: Start) -> None:
+    stub.order("gpus", 3)
+    stub.order("hang.1")
+    with structlog.testing.capture_logs() as logs:
+        hardware = await start(open_budget_s=0.5)
+    assert gpus(hardware) == [uuid(0), uuid(2)]
+    (note,) = [entry["error"] for entry in logs if entry["event"] == "discovery_note"]
+    assert note.startswith("left out: GPU 1: the NVIDIA driver does not answer about it; see the kernel log")
+    await until(lambda: len(hardware.samples) == 2)
+    stub.withdraw("hang.1")
+    await until(lambda: gpus(hardware) == [uuid(0), uuid(1), uuid(2)])
+
+
+async def test_a_restarted_agent_keeps_the_health_of_the_others_while_one_gpu_hangs(stub: Stub, start: Start) -> None:
+    stub.order("gpus", 3)
+    cache = stub.orders / "inventory.json"
+    await (await start(cache_path=cache)).stop()
+    stub.order("hang.2")
+    hardware = await start(cache_path=cache, open_budget_s=0.5)
+    changes = heard(hardware)
+    await until(lambda: reasons(hardware) == {uuid(2): GPU_HUNG})
+    await until(lambda: set(hardware.samples) == {uuid(0), uuid(1)})
+    stub.withdraw("hang.2")
+    await until(lambda: reasons(hardware) == {})
+    assert {one.uuid for change in [changes.get_nowait() for _ in range(changes.qsize())] for one in change.health} == {
+        uuid(2)
+    }
+
+
+async def test_nvml_is_not_closed_while_a_gpu_hangs(stub: Stub, start: Start) -> None:
+    """A thread is inside the library: to unmap it would end the agent."""
+    hardware = await start(call_budget_s=0.1)
+    stub.order("hang.1")
+    await until(lambda: bool(hardware._executor.hung))
+    with structlog.testing.capture_logs() as logs:
+        hardware.close_nvml(wanted=True)
+        await until(lambda: any(entry["event"] == "driver_failed" for entry in logs))
+    assert nvml_library.is_mapped()
+    stub.withdraw("hang.1")
+    await until(lambda: hardware.nvml_closed)
+    assert not nvml_library.is_mapped()

@@ -9,9 +9,12 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from deviceplugin.errors import HardwareError
+from deviceplugin.errors import GpuHangError, HardwareError
+from deviceplugin.hardware.device import Device, count
 from deviceplugin.hardware.nvml import Nvml
 from deviceplugin.hardware.nvml_executor import NvmlExecutor
+from deviceplugin.hardware.nvml_library import NvmlLibrary
+from tests.hardware.conftest import Stub
 from tests.waiting import until
 
 
@@ -153,3 +156,30 @@ async def test_a_finished_job_keeps_nothing_alive(executor: NvmlExecutor) -> Non
     assert await executor.run(work, what="holding")
     del heavy, work
     await until(lambda: gc.collect() >= 0 and gone() is None)
+
+
+async def test_a_question_about_one_gpu_that_hangs_costs_a_thread_and_nothing_else(stub: Stub) -> None:
+    executor = NvmlExecutor(Nvml(NvmlLibrary(path=stub.library)))
+    answered: list[int] = []
+
+    def ask_each(nvml: Nvml) -> None:
+        nvml.open()
+        for index in range(count(nvml)):
+            Device.at(nvml, index).utilization()
+            answered.append(index)
+
+    stub.order("hang.0")
+    with pytest.raises(GpuHangError, match=r"asking: the NVIDIA driver has not answered about GPU 0 for \d+ s; see"):
+        await executor.run(ask_each, what="asking", budget=0.1)
+    assert (list(executor.hung), executor.stuck_for) == ([0], 0.0)
+    assert await executor.run(count, what="counting") == 2
+    with pytest.raises(HardwareError, match=r"closing: the NVIDIA driver has not answered about GPU 0 for \d+ s; see"):
+        executor.require_all_threads("closing")
+    stub.withdraw("hang.0")
+    await until(lambda: not executor.hung)
+    executor.require_all_threads("closing")
+    assert answered == [], "what came too late is not used, and nothing more is asked"
+    await executor.run(ask_each, what="asking")
+    assert answered == [0, 1]
+    await executor.close()
+    assert "nvml" not in [thread.name for thread in threading.enumerate()]

@@ -73,14 +73,15 @@ def test_a_lost_gpu_has_no_sample_and_comes_back_after_its_probes(state: Hardwar
     assert change is not None
     assert not change.gpus_changed
     assert change.health == (HealthChange(ONE, HEALTHY, ill("GPU is lost")),)
-    assert (ONE in state.samples, state.lost) == (False, True)
+    assert (ONE in state.samples, state.lost_beside(())) == (False, True)
+    assert not state.lost_beside({1}), "a GPU that hangs is not looked for"
     state.apply(well(), now=2.0)
     assert state.publish() is None
     state.apply(well(), now=3.0)
     back = state.publish()
     assert back is not None
     assert back.health == (HealthChange(ONE, ill("GPU is lost"), HEALTHY),)
-    assert not state.lost
+    assert not state.lost_beside(())
 
 
 def test_an_event_without_a_gpu_condemns_none(state: HardwareState) -> None:

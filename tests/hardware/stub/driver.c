@@ -5,6 +5,7 @@
  *   NAME          NVML function NAME answers with the number in the file instead
  *   NAME.GPU      the same for one GPU only (its index)
  *   hang          every call blocks for as long as the file exists
+ *   hang.GPU      the same for calls about one GPU only (its index)
  *   processes.GPU lines "PID BYTES" of compute processes
  *   loads.GPU     lines "PID MICROSECONDS SM" of per-process readings
  *   nvlink.GPU    lines "BUS-ID TYPE", the far end of each NVLink: TYPE 0 a GPU, 2 a switch, -1 untold
@@ -47,11 +48,17 @@ static int number(const char *name, int otherwise) {
     return value;
 }
 
+static void wait_while(const char *name) {
+    FILE *file;
+    while ((file = order(name)) != NULL) { fclose(file); usleep(2000); }
+}
+
 static int enter(const char *name, const device_t *device) {
     char own[128];
-    FILE *file;
-    while ((file = order("hang")) != NULL) { fclose(file); usleep(2000); }
+    wait_while("hang");
     if (device != NULL) {
+        snprintf(own, sizeof own, "hang.%d", device->index);
+        wait_while(own);
         snprintf(own, sizeof own, "%s.%d", name, device->index);
         int ordered = number(own, OK);
         if (ordered != OK) return ordered;
