@@ -120,6 +120,7 @@ class ContainerWatch:
         return (
             known.look is None
             or known.look.use.processes > 0
+            or bool(known.look.use.overruns)
             or known.shown is not None
             or not busy.isdisjoint(grant.allocation.uuids)
             or self._turn % _IDLE_TURNS == 0

@@ -6,14 +6,13 @@ read with pread, because a mapping would fault where the container has cut the f
 """
 
 import contextlib
-import errno
 import fcntl
 import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from deviceplugin.container.shared_file import Form, opened
+from deviceplugin.container.shared_file import NOT_OF_THE_CONTAINER, Form, opened
 from deviceplugin.errors import ContainerError, ParseError
 from deviceplugin.ledger.grant import GrantId
 
@@ -35,7 +34,6 @@ SIZE = SLOTS_AT + SLOT_SIZE * SLOTS
 
 CLEARING = 1 << 31
 _UNKNOWN = (1 << 64) - 1
-_NOT_OF_THE_CONTAINER = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EIO}
 _HIGH = struct.Struct("<I")
 _FLOCK = struct.Struct("@hhqqi4x")  # struct flock
 MOST = 1 << 60
@@ -106,7 +104,7 @@ def read(path: Path, *, grant: GrantId, devices: int) -> Region:
             return parse(_read_used(fd), grant=grant, devices=devices)
     except OSError as error:
         text = f"region {path} cannot be read: {error.strerror}"
-        if error.errno not in _NOT_OF_THE_CONTAINER:
+        if error.errno not in NOT_OF_THE_CONTAINER:
             raise ParseError(text) from None
         raise ContainerError(f"{text}; check the disk and the agent's limit of open files") from None
 

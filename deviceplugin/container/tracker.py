@@ -72,6 +72,7 @@ class Tracker:
     _before: Reading | None = None
     _known: dict[int, ProcessIdentity] = field(default_factory=dict)
     _unreadable: str = ""
+    _rows: dict[GpuUuid, activity.Activity] = field(default_factory=dict)
 
     def read(
         self,
@@ -94,7 +95,8 @@ class Tracker:
         overruns = self.monitor.check(self._observed(held, on_gpu, living, unmanaged, corrupted), now=now.at)
         shown = (replace(each, pids=tuple(one.pid for one in on_gpu.get(each.uuid, ()))) for each in gpu_uses)
         processes = len(living) + len({pid for pids in unmanaged.values() for pid in pids})
-        use = ContainerUse(tuple(shown), processes, overruns)
+        self._tell_neighbours(held)
+        use = ContainerUse(tuple(shown), processes, overruns, dict(self.monitor.seconds))
         return ShareReport(use, members, wants_place=is_used and (place is None or is_lost))
 
     def _region(self, held: Sequence[HeldGpu]) -> tuple[Region, str]:
@@ -117,6 +119,29 @@ class Tracker:
         if grown:
             return found, "a file is longer than allowed"
         return found, f"{found.implausible} numbers are impossible" if found.implausible else ""
+
+    def _tell_neighbours(self, held: Sequence[HeldGpu]) -> None:
+        """What to assume of the container, where its activity file hides what it does."""
+        assumed = self.monitor.assumed_cores()
+        for each in held:
+            try:
+                self.shared.assume(self.grant, each.gpu.uuid, assumed.get(each.gpu.uuid, 0))
+            except ContainerError as error:
+                log.warning("neighbours_not_told", grant=self.grant, error=error.message)
+
+    def _shown(self, uuid: GpuUuid, on_gpu: Sequence[GpuProcess]) -> float | None:
+        """Percent of the GPU's time that the activity file shows since the last reading; None: not known."""
+        before = self._rows.pop(uuid, None)
+        if not any(process.sm_percent for process in on_gpu):
+            return None
+        try:
+            now = activity.read(self.shared.own_row(self.grant, uuid), grant=self.grant)
+        except ParseError:
+            return 0.0
+        except ContainerError:
+            return None
+        self._rows[uuid] = now
+        return activity.shown_percent(now, before) if before is not None else None
 
     def _living(self, found: Region, members: Members | None, *, is_lost: bool) -> tuple[ProcessSlot, ...]:
         if is_lost:
@@ -191,6 +216,7 @@ class Tracker:
                 accounted_bytes=held_bytes(living, index),
                 seen_bytes=sum(process.memory_bytes for process in on_gpu.get(each.gpu.uuid, ())) or None,
                 seen_percent=float(sum(process.sm_percent for process in on_gpu.get(each.gpu.uuid, ()))),
+                shown_percent=self._shown(each.gpu.uuid, on_gpu.get(each.gpu.uuid, ())),
                 unmanaged=tuple(unmanaged.get(each.gpu.uuid, ())),
                 corrupted=corrupted,
             )

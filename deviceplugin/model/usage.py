@@ -5,7 +5,8 @@ kind of container. Counters grow from the last start of the container.
 """
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from deviceplugin.model.gpu import GpuUuid
 
@@ -51,8 +52,12 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True)
 class ContainerUse:
-    """One container; `processes` counts those that use a GPU."""
+    """One container; `processes` counts those that use a GPU.
+
+    `over_seconds`: for how long each breach was seen, also where that was too short to be one of `overruns`.
+    """
 
     gpus: tuple[GpuUse, ...]
     processes: int
     overruns: tuple[Overrun, ...] = ()
+    over_seconds: Mapping[tuple[GpuUuid, Breach], float] = field(default_factory=dict)

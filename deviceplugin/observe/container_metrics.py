@@ -84,6 +84,12 @@ OVER_LIMIT = Family(
     "state (corrupted shared state).",
     (*CONTAINER, "breach"),
 )
+OVER_LIMIT_SECONDS = Family(
+    "vcuda_container_over_limit_seconds_total",
+    "counter",
+    "Time in which a violation was seen, by kind. Also what was too short or too seldom to be reported.",
+    (*CONTAINER, "breach"),
+)
 
 _BY_SHARE: tuple[tuple[Family, Callable[[GpuShare], float]], ...] = (
     (MEMORY_LIMIT, lambda share: share.blocks * BLOCK_BYTES),
@@ -112,6 +118,7 @@ def collect(picture: NodePicture) -> Iterator[Metric]:
         yield metric_of(family, _by_gpu(picture.node, known, read))
     yield metric_of(PROCESSES, (((picture.node, *names), use.processes) for names, use in known))
     yield metric_of(OVER_LIMIT, _over_limit(picture.node, known).items())
+    yield metric_of(OVER_LIMIT_SECONDS, _over_limit_seconds(picture.node, known).items())
 
 
 def _by_share(picture: NodePicture, read: Callable[[GpuShare], float]) -> Iterator[tuple[_Labels, float]]:
@@ -138,6 +145,17 @@ def _over_limit(node: str, known: Iterable[tuple[_Labels, ContainerUse]]) -> dic
             for breach in Breach:
                 labels = (node, each.uuid, *names, breach.value)
                 rows[labels] = max(rows.get(labels, 0.0), float((each.uuid, breach) in lasting))
+    return rows
+
+
+def _over_limit_seconds(node: str, known: Iterable[tuple[_Labels, ContainerUse]]) -> dict[_Labels, float]:
+    """Zeros too: a counter that begins at its first increase hides that increase."""
+    rows: dict[_Labels, float] = {}
+    for names, use in known:
+        for each in use.gpus:
+            for breach in Breach:
+                labels = (node, each.uuid, *names, breach.value)
+                rows[labels] = rows.get(labels, 0.0) + use.over_seconds.get((each.uuid, breach), 0.0)
     return rows
 
 

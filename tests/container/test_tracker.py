@@ -5,12 +5,13 @@ import os
 import resource
 import signal
 import struct
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from deviceplugin.container import region
+from deviceplugin.container import activity, region
 from deviceplugin.container.containers import ContainerFinder, Place
 from deviceplugin.container.limit_monitor import LimitMonitor, Tolerance
 from deviceplugin.container.processes import CgroupTree, ProcessTable
@@ -239,3 +240,39 @@ def test_an_idle_share_does_not_look_for_processes(scene: Scene) -> None:
     scene.shared.prepare(GRANT, {GPU.uuid})
     report = scene.read(placed=False)
     assert (report.members, report.wants_place, report.use.processes) == (None, False, 0)
+
+
+# ---- what neighbours shall assume ----
+
+
+def watched(scene: Scene, percent: int) -> ShareReport:
+    on_gpu = {GPU.uuid: [GpuProcess(101, GIB, percent)]}
+    return scene.tracker.read(HELD, on_gpu, place=scene.place)
+
+
+@pytest.mark.parametrize("row", ["silent", "spoilt"])
+def test_neighbours_are_told_of_a_container_that_hides_its_turns(scene: Scene, row: str) -> None:
+    """Security 8: the driver sees its process at work, and its activity file shows nothing."""
+    scene.shared.show_limits(GRANT, GPU.uuid, cores=20, soft_cores=0)
+    scene.tracker.monitor = LimitMonitor(tolerance=Tolerance(patience_s=0, window_s=1e-9))
+    if row == "spoilt":
+        put(scene.shared.own_row(GRANT, GPU.uuid), 0, bytes(8))
+    told = scene.shared.shown_limits(GRANT, GPU.uuid)
+    watched(scene, 18)
+    overruns = watched(scene, 18).use.overruns
+    assert [each.breach for each in overruns] == [Breach.STATE]
+    assert activity.read_told(told) == activity.Told(20, 0, 20)
+    assert watched(scene, 0).use.overruns == ()
+    assert activity.read_told(told) == activity.Told(20, 0, 0)
+
+
+def test_neighbours_believe_a_container_that_shows_its_turns(scene: Scene) -> None:
+    scene.shared.show_limits(GRANT, GPU.uuid, cores=20, soft_cores=0)
+    scene.tracker.monitor = LimitMonitor(tolerance=Tolerance(patience_s=0, window_s=1e-9))
+    now = time.monotonic_ns()
+    open_work = activity.SLOT.pack(now, now - 10**9, 0, 0)
+    watched(scene, 18)
+    put(scene.shared.own_row(GRANT, GPU.uuid), activity.HEADER_SIZE, open_work)
+    put(scene.shared.own_row(GRANT, GPU.uuid), activity.HEAD.size, b"\1")
+    assert watched(scene, 18).use.overruns == ()
+    assert activity.read_told(scene.shared.shown_limits(GRANT, GPU.uuid)) == activity.Told(20, 0, 0)

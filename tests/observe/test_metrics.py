@@ -31,6 +31,7 @@ PICTURE = node(
             (GpuUse(uuid(0), 5 * GIB, GIB, 6 * GIB, 2, 40.0, 50.0, 120.5, 3.25, 70, pids=(1, 2)),),
             processes=2,
             overruns=(Overrun(Breach.BYPASS, uuid(0), "says so"),),
+            over_seconds={(uuid(0), Breach.BYPASS): 40.0, (uuid(0), Breach.MEMORY): 2.5},
         )
     },
     xids={(uuid(1), "79"): 1, (uuid(1), "other"): 3},
@@ -117,6 +118,8 @@ def test_container_use_is_reported_if_it_is_measured(metrics: AgentMetrics) -> N
     assert found["vcuda_container_processes", "container=main", *pod] == 2
     breaches = {key[1]: value for key, value in found.items() if key[0] == "vcuda_container_over_limit"}
     assert breaches == {"breach=bypass": 1, "breach=memory": 0, "breach=cores": 0, "breach=state": 0}
+    seconds = {key[1]: value for key, value in found.items() if key[0] == "vcuda_container_over_limit_seconds_total"}
+    assert seconds == {"breach=bypass": 40, "breach=memory": 2.5, "breach=cores": 0, "breach=state": 0}
     assert not [key for key in found if "pod=nb" in key and key[0].startswith("vcuda_container_memory_used")]
 
 
