@@ -384,6 +384,12 @@ def test_a_program_past_the_library_is_charged_with_what_the_agent_saw(simulatio
     assert victim.share == pytest.approx(50, abs=2)
 
 
+def test_a_balance_of_any_size_overflows_nothing(simulation: Simulation) -> None:
+    """Security 18: the simulation is built with a sanitizer that ends it. The container gets more, as it would anyway."""
+    (own,) = simulation.run("seconds=2", "c:30", "overwrites", "p:medium")
+    assert own.share > 30
+
+
 @pytest.mark.parametrize("lie", ["forever", "overflowing"])
 def test_wants_far_in_the_future_hold_back_nothing(simulation: Simulation, lie: str) -> None:
     borrower, _ = simulation.run("seconds=3", "c:30:90", "p:medium", f"h:{lie}:50")

@@ -76,7 +76,8 @@ int64_t budget_refill(struct budget *budget, uint64_t now)
     do {
         inflight = (int64_t)budget_inflight(budget);
         /* Reservations are still in the balance, so they do not count towards what is saved up. */
-        wanted = clamp(balance + credit, budget_cap(rate) + inflight);
+        int64_t most = budget_cap(rate) + inflight;
+        wanted = clamp(clamp(balance, most) + credit, most);
     } while (wanted != balance && !atomic_compare_exchange_weak_explicit(&device->balance_ns, &balance, wanted, memory_order_acq_rel,
                                                                           memory_order_acquire));
     return wanted - inflight;

@@ -7,6 +7,7 @@
  *   c:CORES[:SOFT]                   a container
  *   unreadable                       its row cannot be read by others
  *   silent[:CORES]                   its row says to others that it is idle, and the agent that it uses so many cores
+ *   overwrites                       it writes the largest number into its own balance, again and again
  *   l:SECOND:CORES                   its cores change
  *   p:WORKLOAD[:START[:STOP]]        a process of it, in seconds
  *   h:LIE[:CORES[:SOFT]]             a container that lies (hostile.c) and has so many cores, else none
@@ -79,6 +80,8 @@ static void turn(uint64_t jitter)
     for (unsigned i = 0; i < container_count; i++) {
         if (containers[i].lies[0] != '\0' && containers[i].lies_again <= now_ns)
             lie(&containers[i]);
+        if (containers[i].overwrites)
+            atomic_store(&containers[i].region->devices[0].balance_ns, INT64_MAX);
     }
     for (unsigned i = 0; i < process_count; i++) {
         struct process *process = &processes[i];
@@ -197,6 +200,8 @@ int main(int count, char **words)
             parse_process(word, end);
         else if (word[0] == 'u' && container_count > 0)
             containers[container_count - 1].unreadable = true;
+        else if (word[0] == 'o' && container_count > 0)
+            containers[container_count - 1].overwrites = true;
         else if (word[0] == 's' && container_count > 0) {
             containers[container_count - 1].silent = true;
             sscanf(word, "silent:%u", &containers[container_count - 1].assumed);

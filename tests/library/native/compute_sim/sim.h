@@ -69,6 +69,7 @@ struct container {
     uint64_t longest_stall;
     char lies[16];              /* "": it is honest */
     bool unreadable, silent;    /* its row, for others */
+    bool overwrites;            /* its own balance, with the most that a word holds */
     uint32_t assumed;           /* what the agent tells of it */
     uint64_t lies_again;
 };
