@@ -385,7 +385,7 @@ def test_a_program_past_the_library_is_charged_with_what_the_agent_saw(simulatio
 
 
 def test_a_balance_of_any_size_overflows_nothing(simulation: Simulation) -> None:
-    """Security 18: the simulation is built with a sanitizer that ends it. The container gets more, as it would anyway."""
+    """Security 18: the simulation is built with a sanitizer that ends it. It gets more: the budget is its own."""
     (own,) = simulation.run("seconds=2", "c:30", "overwrites", "p:medium")
     assert own.share > 30
 

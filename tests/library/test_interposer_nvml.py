@@ -14,6 +14,7 @@ from tests.library.test_interposer_loading import program
 KINDS = {"Compute": "compute", "Graphics": "graphics", "MPSCompute": "mps"}
 GENERATIONS = ("", "_v2", "_v3")
 FUNCTION_NOT_FOUND = 13
+NOT_FOUND = 6
 FOREIGN, HOST = 3_999_998, 3_999_999
 Views = dict[str, dict[str, Any]]
 
@@ -138,6 +139,58 @@ def test_many_neighbours_are_filtered_too(busy: Container, build: Path) -> None:
         command = [str(build / "vcuda-emulator"), "process", "add", "0", str(FOREIGN - 200 + pid), "1"]
         subprocess.run(command, env=busy.environment, check=True)
     assert busy.run("running", 0, "Compute", "_v3", 1).value == [SUCCESS, 0, []]
+
+
+LOADS = ("nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo")
+
+
+@pytest.fixture
+def loaded(container: Container, build: Path) -> Container:
+    """The driver has loads of a process of the container, one by its host pid, and a neighbour."""
+    container.grant(device(0))
+    hold(container, used=GIB)
+    (container.base / "pids.config").write_bytes(HOST.to_bytes(4, "little"))
+    command = [str(build / "vcuda-emulator")]
+    subprocess.run([*command, "init"], env=container.environment, check=True, stdout=subprocess.DEVNULL)
+    for pid, percent in ((FOREIGN, 60), (os.getpid(), 20), (HOST, 10)):
+        subprocess.run(
+            [*command, "process", "add", "0", str(pid), "77", str(percent)], env=container.environment, check=True
+        )
+    return container
+
+
+@pytest.mark.parametrize("function", LOADS)
+def test_a_container_sees_the_load_of_its_own_processes_only(loaded: Container, function: str) -> None:
+    """NVML D5."""
+    error, count, found = loaded.run("loads", 0, function, 10).value
+    assert (error, count) == (SUCCESS, 2)
+    assert sorted(found) == sorted([[os.getpid(), 20], [HOST, 10]])
+
+
+@pytest.mark.parametrize("function", LOADS)
+def test_the_number_of_loads_is_that_of_its_own_processes(loaded: Container, function: str) -> None:
+    assert loaded.run("loads", 0, function, 0).value == [INSUFFICIENT_SIZE, 2, []]
+    assert loaded.run("loads", 0, function, 1).value == [INSUFFICIENT_SIZE, 2, []]
+    assert loaded.run("loads", 0, function, 2).value[:2] == [SUCCESS, 2]
+
+
+@pytest.mark.parametrize("function", LOADS)
+def test_without_a_load_of_its_own_there_is_none(loaded: Container, function: str) -> None:
+    """As the driver answers where nobody uses the GPU."""
+    loaded.occupy(9, 1, 1)
+    (loaded.base / "pids.config").unlink()
+    assert loaded.run("loads", 0, function, 10).value == [NOT_FOUND, 0, []]
+
+
+def test_questions_for_loads_that_are_malformed_are_answered_by_the_driver(loaded: Container) -> None:
+    assert loaded.run("loads_without_count", 0).value == [INVALID_ARGUMENT] * 2
+    assert loaded.run("loads", 0, LOADS[1], 10, 9).value[0] == VERSION_MISMATCH
+
+
+@pytest.mark.parametrize("function", LOADS)
+def test_a_gpu_that_is_not_limited_shows_the_load_of_everybody(loaded: Container, function: str) -> None:
+    loaded.grant(device(1), generation=2)
+    assert loaded.run("loads", 0, function, 10).value[1] == 3
 
 
 def test_the_list_of_newer_drivers_too(container: Container, short_tmp: Path) -> None:

@@ -1,5 +1,5 @@
 /*
- * Who runs on a limited GPU: this container's processes alone, with what our ledger says they hold.
+ * Who runs on a limited GPU: this container's processes alone, with what our ledger says they hold, and how busy they keep it, as the driver says.
  *
  * A driver names processes by the pids of our own namespace (open kernel modules since 535.113) or of the host. Ours are those with a slot in
  * the region under that pid, and those of the agent's list of host pids (pids.config), whose memory only the driver can tell.
@@ -15,7 +15,7 @@
 
 enum { MAX_HOST_PIDS = 1024, FIRST_CAPACITY = 64, ATTEMPTS = 8 };
 
-/* Every generation of an entry begins so. */
+/* Every generation of an entry of a list begins so. Samples of utilization have a pid only, somewhere. */
 struct entry {
     unsigned int pid;
     unsigned long long used;
@@ -32,7 +32,8 @@ struct host_pids {
 
 struct list {
     nvmlDevice_t device;
-    size_t entry_size;
+    size_t entry_size, pid_at;
+    bool samples;                       /* none at all is NOT_FOUND, and to ask for their number needs no count */
     nvmlReturn_t (*ask)(nvmlDevice_t device, unsigned int *count, void *entries, const void *extra);
     const void *extra;
 };
@@ -57,28 +58,27 @@ static bool is_listed(const struct host_pids *host, unsigned int pid)
 }
 
 /* Fills in what a process of ours holds; false: it is not ours. */
-static bool keep(struct entry *entry, int index, const struct host_pids *host)
+static bool keep(const struct list *list, char *entry, int index, const struct host_pids *host)
 {
+    unsigned int pid;
     uint64_t bytes;
-    if (vcuda_used_by(entry->pid, index, &bytes)) {
-        entry->used = bytes;
-        return true;
-    }
-    return is_listed(host, entry->pid);
+    memcpy(&pid, entry + list->pid_at, sizeof pid);
+    if (!vcuda_used_by(pid, index, &bytes))
+        return is_listed(host, pid);
+    if (!list->samples)
+        memcpy(entry + offsetof(struct entry, used), &(unsigned long long){bytes}, sizeof(unsigned long long));
+    return true;
 }
 
-static unsigned int filter(char *entries, unsigned int count, size_t size, int index)
+static unsigned int filter(const struct list *list, char *entries, unsigned int count, int index)
 {
     struct host_pids host;
+    size_t size = list->entry_size;
     unsigned int kept = 0;
     read_host_pids(&host);
     for (unsigned int i = 0; i < count; i++) {
-        struct entry entry;
-        memcpy(&entry, entries + i * size, sizeof entry);
-        if (keep(&entry, index, &host)) {
-            memmove(entries + kept * size, entries + i * size, size);
-            memcpy(entries + kept++ * size, &entry, sizeof entry);
-        }
+        if (keep(list, entries + i * size, index, &host))
+            memmove(entries + kept++ * size, entries + i * size, size);
     }
     return kept;
 }
@@ -104,11 +104,13 @@ static nvmlReturn_t ask_all(const struct list *list, char **entries, unsigned in
 static nvmlReturn_t answer(const struct list *list, int index, unsigned int *count, void *out)
 {
     char *entries;
-    unsigned int found, room = *count;
+    unsigned int found, room = out == NULL ? 0 : *count;
     nvmlReturn_t error = ask_all(list, &entries, &found);
     if (error == NVML_SUCCESS) {
-        *count = filter(entries, found, list->entry_size, index);
-        if (*count > room)
+        *count = filter(list, entries, found, index);
+        if (list->samples && *count == 0)
+            error = NVML_ERROR_NOT_FOUND;
+        else if (*count > room)
             error = NVML_ERROR_INSUFFICIENT_SIZE;
         else
             memcpy(out == NULL ? entries : out, entries, *count * list->entry_size);
@@ -120,7 +122,7 @@ static nvmlReturn_t answer(const struct list *list, int index, unsigned int *cou
 /* What is malformed, or asked of a GPU that is not limited, is the driver's to answer. */
 static nvmlReturn_t running(const struct list *list, unsigned int *count, void *out)
 {
-    bool asked_well = count != NULL && (out != NULL || *count == 0);
+    bool asked_well = count != NULL && (out != NULL || *count == 0 || list->samples);
     int index = asked_well ? nvml_device_index(list->device) : VCUDA_NOT_LIMITED;
     return index == VCUDA_NOT_LIMITED ? list->ask(list->device, count, out, list->extra) : answer(list, index, count, out);
 }
@@ -133,7 +135,7 @@ static nvmlReturn_t running(const struct list *list, unsigned int *count, void *
     }                                                                                                                  \
     nvmlReturn_t symbol(nvmlDevice_t device, unsigned int *count, type *entries)                                       \
     {                                                                                                                  \
-        return running(&(struct list){device, sizeof *entries, ask_##symbol, NULL}, count, entries);                   \
+        return running(&(struct list){device, sizeof *entries, 0, false, ask_##symbol, NULL}, count, entries);         \
     }
 
 RUNNING(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t)
@@ -161,6 +163,38 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProc
 {
     if (list == NULL)
         return NVML(nvmlDeviceGetRunningProcessDetailList, device, list);
-    struct list question = {device, sizeof *list->procArray, ask_details, list};
+    struct list question = {device, sizeof *list->procArray, 0, false, ask_details, list};
     return running(&question, &list->numProcArrayEntries, list->procArray);
+}
+
+/* ---- how busy they keep it ---- */
+
+static nvmlReturn_t ask_samples(nvmlDevice_t device, unsigned int *count, void *entries, const void *extra)
+{
+    return NVML(nvmlDeviceGetProcessUtilization, device, entries, count, *(const unsigned long long *)extra);
+}
+
+nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples, unsigned int *count,
+                                             unsigned long long last_seen)
+{
+    struct list question = {device, sizeof *samples, offsetof(nvmlProcessUtilizationSample_t, pid), true, ask_samples, &last_seen};
+    return running(&question, count, samples);
+}
+
+static nvmlReturn_t ask_infos(nvmlDevice_t device, unsigned int *count, void *entries, const void *extra)
+{
+    nvmlProcessesUtilizationInfo_t info = *(const nvmlProcessesUtilizationInfo_t *)extra;
+    info.processSamplesCount = *count;
+    info.procUtilArray = entries;
+    nvmlReturn_t error = NVML(nvmlDeviceGetProcessesUtilizationInfo, device, &info);
+    *count = info.processSamplesCount;
+    return error;
+}
+
+nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *info)
+{
+    if (info == NULL)
+        return NVML(nvmlDeviceGetProcessesUtilizationInfo, device, info);
+    struct list question = {device, sizeof *info->procUtilArray, offsetof(nvmlProcessUtilizationInfo_v1_t, pid), true, ask_infos, info};
+    return running(&question, &info->processSamplesCount, info->procUtilArray);
 }

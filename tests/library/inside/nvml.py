@@ -91,6 +91,63 @@ def details(room: int, version: int) -> Answer:
     return [error, asked.count, [[entry.pid, entry.used] for entry in entries[: asked.count]] if error == 0 else []]
 
 
+class Sample(ctypes.Structure):
+    """nvmlProcessUtilizationSample_t."""
+
+    _fields_ = (
+        ("pid", c_uint),
+        ("time", c_ulonglong),
+        *((name, c_uint) for name in ("sm", "memory", "encoder", "decoder")),
+    )
+
+
+class Utilization(ctypes.Structure):
+    """nvmlProcessUtilizationInfo_v1_t."""
+
+    _fields_ = (
+        ("time", c_ulonglong),
+        *((name, c_uint) for name in ("pid", "sm", "memory", "encoder", "decoder", "jpeg", "ofa")),
+    )
+
+
+class Utilizations(ctypes.Structure):
+    """nvmlProcessesUtilizationInfo_v1_t."""
+
+    _fields_ = (
+        ("version", c_uint),
+        ("count", c_uint),
+        ("last_seen", c_ulonglong),
+        ("entries", ctypes.POINTER(Utilization)),
+    )
+
+
+def loads(device: int, function: str, room: int, version: int = 1) -> Answer:
+    """[error, count, [[pid, percent], ...]] of one of the two functions; with no room: their number is asked for."""
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    nvml.nvmlInit_v2()
+    handle = c_void_p()
+    nvml.nvmlDeviceGetHandleByIndex_v2(device, byref(handle))
+    if function == "nvmlDeviceGetProcessUtilization":
+        count, samples = c_uint(room), (Sample * max(room, 1))()
+        error = nvml[function](handle, samples if room else None, byref(count), c_ulonglong(0))
+        return [error, count.value, [[each.pid, each.sm] for each in samples[: count.value]] if error == 0 else []]
+    entries = (Utilization * max(room, 1))()
+    asked = Utilizations(ctypes.sizeof(Utilizations) | version << 24, room, 0, entries if room else None)
+    error = nvml[function](handle, byref(asked))
+    return [error, asked.count, [[each.pid, each.sm] for each in entries[: asked.count]] if error == 0 else []]
+
+
+def loads_without_count(device: int) -> list[int]:
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    nvml.nvmlInit_v2()
+    handle = c_void_p()
+    nvml.nvmlDeviceGetHandleByIndex_v2(device, byref(handle))
+    return [
+        nvml.nvmlDeviceGetProcessUtilization(handle, None, None, c_ulonglong(0)),
+        nvml.nvmlDeviceGetProcessesUtilizationInfo(handle, None),
+    ]
+
+
 def memory_error() -> int:
     nvml = ctypes.CDLL("libnvidia-ml.so.1")
     error: int = nvml.nvmlDeviceGetMemoryInfo_v2(None, byref(Memory2(version=MEMORY_2)))
