@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import structlog
 
 from deviceplugin.errors import NvmlCallError
+from deviceplugin.hardware.condition import Condition, Fabric
 from deviceplugin.hardware.nvml import GONE, STALE, Answer, Nvml, Status, Subject
 from deviceplugin.model.gpu import ComputeMode, Driver, GpuUuid
 from deviceplugin.model.topology import Level
@@ -59,6 +60,20 @@ def driver_of(nvml: Nvml) -> Driver:
 
 def count(nvml: Nvml) -> int:
     return int(nvml.required("nvmlDeviceGetCount"))
+
+
+def is_locked(nvml: Nvml) -> bool | None:
+    """Whether confidential computing is on and the GPUs accept no work yet; None where the driver does not say."""
+    try:
+        state = nvml.optional("nvmlSystemGetConfComputeState")
+        if state is None:
+            return None
+        ready = nvml.optional("nvmlSystemGetConfComputeGpusReadyState") if state.ccFeature else 1
+        return None if ready is None else int(ready) == 0
+    except NvmlCallError as error:
+        if error.code in STALE:
+            raise
+        return None
 
 
 class Device:
@@ -191,9 +206,27 @@ class Device:
         loads = (ProcessLoad(int(one.pid), int(one.timeStamp), int(one.smUtil)) for one in found)
         return tuple(load for load in loads if load.pid and load.sm_percent <= 100 and load.timestamp_us > since_us)
 
+    def condition(self) -> Condition:
+        """What the driver says about the GPU, as far as it does."""
+        _corrected, _uncorrected, pending, failed = self._statistic("nvmlDeviceGetRemappedRows") or (None,) * 4
+        return Condition(
+            action=self.recovery_action(),
+            remap_failed=None if failed is None else bool(failed),
+            remap_pending=None if pending is None else bool(pending),
+            fabric=self.fabric(),
+        )
+
+    def fabric(self) -> Fabric | None:
+        """The NVLink fabric of machines with NVSwitches. The first form is older than the versioned one."""
+        for form in ("V", ""):
+            info = self._nvml.structure(f"c_nvmlGpuFabricInfo{form}_t")
+            if self._statistic(f"nvmlDeviceGetGpuFabricInfo{form}", ctypes.byref(info)) is not None:
+                return Fabric(state=int(info.state) & 0xFF, status=int(info.status))
+        return None
+
     def recovery_action(self) -> int | None:
         """What the driver asks for before new work (0: nothing); None before driver 565."""
-        values = self._may("nvmlDeviceGetFieldValues", [_FIELD_RECOVERY_ACTION])
+        values = self._statistic("nvmlDeviceGetFieldValues", [_FIELD_RECOVERY_ACTION])
         if not values or values[0].nvmlReturn != 0:
             return None
         return int(values[0].value.uiVal)

@@ -3,10 +3,11 @@
 In: probes that pass or fail, critical events, a driver that was loaded again. Out: the `Health` of each GPU. Not here:
 asking (`sampling`, `nvml_events`) and publishing (`state`).
 
-Two things make a GPU unhealthy, each with its own way back:
+Three things make a GPU unhealthy, each with its own way back:
  - it does not answer (lost, vanished, needs a reset): at once where NVML leaves no doubt, after `failures` failures in
    a row where the failure may pass. Back after `passes` good probes in a row.
- - a critical event (XID, double-bit ECC error). Back after a quiet period without another one, and good probes, and no
+ - what the driver says about it (`condition`), for as long as it says so.
+ - a critical event (XID). Back after a quiet period without another one, and good probes, and no
    recovery action that the driver still asks for. Events until then are one incident, however many they are: one fault
    often raises several XIDs. Each further incident within a day doubles the quiet period, so that a faulty GPU is
    tried less and less often. Loading the driver again resets the GPU and ends the quiet period.
@@ -16,20 +17,14 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from deviceplugin.hardware.condition import Condition
 from deviceplugin.model.gpu import GpuUuid, Health
 
 _DAY_S = 86_400.0
 HUNG = "the NVIDIA driver does not answer"
 GPU_HUNG = "the NVIDIA driver does not answer about it"
 _HEALTHY = Health()
-_ACTIONS = {
-    1: "the driver asks for a reset of the GPU",
-    2: "the driver asks for a reboot of the node",
-    3: "the driver asks to stop peer-to-peer work and to reset the GPU",
-    4: "the driver asks to drain the GPU and to reset it",
-    6: "the driver asks for a reset of the GPU's bus",
-    7: "the driver asks for a reboot of the system",
-}
+_UNKNOWN = Condition()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +60,7 @@ class QuietPeriod:
 @dataclass(slots=True)
 class _Record:
     lost: str = ""
-    action: int = 0
+    condition: Condition = _UNKNOWN
     passes: int = 0
     failures: int = 0
     event: str = ""
@@ -74,7 +69,7 @@ class _Record:
     quiet_until: float = 0.0
 
     def health(self) -> Health:
-        reason = self.lost or self.event or _ACTIONS.get(self.action, "")
+        reason = self.lost or self.event or self.condition.reason
         return Health(healthy=False, reason=reason) if reason else _HEALTHY
 
 
@@ -103,7 +98,7 @@ class HealthHistory:
         if record.passes < self.rules.passes:
             return
         record.lost = ""
-        if record.event and now >= record.quiet_until and not _ACTIONS.get(record.action):
+        if record.event and now >= record.quiet_until and not record.condition.reason:
             record.event = ""
 
     def failed(self, uuid: GpuUuid, reason: str, *, for_certain: bool) -> None:
@@ -122,15 +117,21 @@ class HealthHistory:
         record.passes = 0
         record.quiet_until = now + (self.rules.quiet_after(record.incidents) or math.inf)
 
-    def advised(self, uuid: GpuUuid, action: int) -> None:
-        """What the driver wants done (nvmlDeviceGpuRecoveryAction_t); new work waits until it is done."""
-        self._record(uuid).action = action
+    def surveyed(self, uuid: GpuUuid, condition: Condition) -> None:
+        """What the driver says about the GPU now; what it does not say stays as it was."""
+        record = self._record(uuid)
+        record.condition = record.condition.updated(condition)
+
+    def condition(self, uuid: GpuUuid) -> Condition:
+        record = self._records.get(uuid)
+        return _UNKNOWN if record is None else record.condition
 
     def driver_reloaded(self) -> None:
         """Every GPU was reset with it: good probes are enough from here."""
         for record in self._records.values():
             record.passes = 0
             record.quiet_until = 0.0
+            record.condition = _UNKNOWN
 
     def restore(self, uuid: GpuUuid, *, reason: str, event: QuietPeriod | None) -> None:
         """What the agent knew before it was restarted; probes decide from here."""

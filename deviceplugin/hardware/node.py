@@ -71,6 +71,11 @@ class Hardware:
         return self._state.xids
 
     @property
+    def repairs_pending(self) -> frozenset[GpuUuid]:
+        """The GPUs that remap a faulty row of their memory at the next reset."""
+        return self._state.repairs_pending
+
+    @property
     def nvml_closed(self) -> bool:
         """Whether NVML was closed on request, so that GPUs can be reset and the driver unloaded."""
         return self._state.nvml_closed

@@ -176,6 +176,10 @@ class Nvml:
                 self._remember_absent(function + form)
             return None
 
+    def structure(self, name: str) -> Answer:
+        """An empty structure for NVML to fill."""
+        return getattr(pynvml, name)()
+
     def _call(self, function: str, arguments: tuple[object, ...], about: Subject | None) -> Answer:
         self._check_asker(function)
         self.asking = about

@@ -1,10 +1,11 @@
-"""NVML's events: XIDs and double-bit ECC errors.
+"""NVML's events: XIDs, and what some drivers send beside or instead of them.
 
 In: the devices that answer. Out: `GpuEvent` values, each with its GPU where NVML says which. Not here: what they mean
 (`xid`, `health`). The wait is a millisecond: the NVML thread serves everyone, and the driver queues events between two
 readings. Invariant: an event whose GPU is not known makes no GPU unhealthy.
 """
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,19 +18,30 @@ from deviceplugin.model.gpu import GpuUuid
 
 _log = structlog.get_logger("vcuda.hardware")
 
-_DOUBLE_BIT_ECC = 0x2
-_XID = 0x8
-_WANTED = _XID | _DOUBLE_BIT_ECC
+
+class EventKind(enum.IntEnum):
+    """The values of nvmlEventType that count."""
+
+    DOUBLE_BIT_ECC = 0x2
+    XID = 0x8
+    UNAVAILABLE = 0x4000
+    RECOVERY_ACTION = 0x8000
+
+
+_ALL = sum(EventKind)
+_WITHOUT_ECC = _ALL & ~EventKind.DOUBLE_BIT_ECC
+_OLD = EventKind.XID | EventKind.DOUBLE_BIT_ECC  # of a driver that does not say what it supports
 _WAIT_MS = 1
 _MOST_AT_ONCE = 256  # a GPU in a fault storm must not keep the thread from its other work
 
 
 @dataclass(frozen=True, slots=True)
 class GpuEvent:
-    """`uuid` is None where the driver names no GPU; without an XID it is a double-bit ECC error."""
+    """`uuid` is None where the driver names no GPU; `xid` is None for the other kinds."""
 
     uuid: GpuUuid | None
-    xid: int | None
+    xid: int | None = None
+    kind: EventKind = EventKind.XID
 
 
 class EventSet:
@@ -81,7 +93,7 @@ class EventSet:
     def _register(self, uuid: GpuUuid, device: Device) -> None:
         try:
             supported = self._nvml.optional("nvmlDeviceGetSupportedEventTypes", device.handle, about=device.about)
-            wanted = _WANTED if supported is None else _WANTED & int(supported)
+            wanted = _wanted(_OLD if supported is None else int(supported))
             if wanted:
                 self._nvml.required("nvmlDeviceRegisterEvents", device.handle, wanted, self._set, about=device.about)
                 self._by_address[device.address] = uuid
@@ -91,14 +103,19 @@ class EventSet:
             _log.warning("gpu_events_unavailable", gpu=uuid, error=error.message)
 
     def _read(self, data: Answer) -> GpuEvent | None:
-        kind = int(data.eventType)
-        if not kind & _WANTED:
+        kind = next((kind for kind in EventKind if int(data.eventType) & kind), None)
+        if kind is None:
             return None
         handle = Device(self._nvml, data.device, -1)
         uuid = self._by_address.get(handle.address)
         if uuid is None and handle.address:
             uuid = _uuid_of(handle)
-        return GpuEvent(uuid=uuid, xid=int(data.eventData) if kind & _XID else None)
+        return GpuEvent(uuid=uuid, xid=int(data.eventData) if kind is EventKind.XID else None, kind=kind)
+
+
+def _wanted(supported: int) -> int:
+    """A double-bit ECC error comes with an XID, which also tells whether it was contained (48, 94, 95)."""
+    return supported & (_WITHOUT_ECC if supported & EventKind.XID else _ALL)
 
 
 def _uuid_of(handle: Device) -> GpuUuid | None:

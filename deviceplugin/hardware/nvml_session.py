@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from deviceplugin.errors import NvmlCallError
-from deviceplugin.hardware.device import Device, count
+from deviceplugin.hardware.condition import Condition
+from deviceplugin.hardware.device import Device, count, is_locked
 from deviceplugin.hardware.discovery import Discovery, discover
 from deviceplugin.hardware.links import topology_of
 from deviceplugin.hardware.nvml import STALE, Nvml
@@ -24,10 +25,10 @@ _EMPTY = Readings({}, {})
 
 @dataclass(frozen=True, slots=True)
 class GpuSurvey:
-    """What changes seldom: settings of each GPU, the driver's advice for it, how many GPUs NVML counts, and links."""
+    """What changes seldom: settings and condition of each GPU, how many GPUs NVML counts, and links."""
 
     gpus: Mapping[GpuUuid, Gpu]
-    actions: Mapping[GpuUuid, int]
+    conditions: Mapping[GpuUuid, Condition]
     counted: int
     topology: Topology
 
@@ -103,18 +104,19 @@ class Session:
 
     def _survey(self, devices: Mapping[GpuUuid, Device]) -> GpuSurvey:
         gpus: dict[GpuUuid, Gpu] = {}
-        actions: dict[GpuUuid, int] = {}
+        conditions: dict[GpuUuid, Condition] = {}
+        locked = is_locked(self._nvml)
         for gpu in self.discovery.gpus:
             device = devices.get(gpu.uuid)
             if device is None:
                 continue
             try:
                 gpus[gpu.uuid] = replace(gpu, compute_mode=device.compute_mode(), mig_enabled=device.mig_enabled())
-                actions[gpu.uuid] = device.recovery_action() or 0
+                conditions[gpu.uuid] = replace(device.condition(), locked=locked)
             except NvmlCallError as error:
                 if error.code in STALE:
                     raise
-        return GpuSurvey(gpus, actions, count(self._nvml), self._topology(devices))
+        return GpuSurvey(gpus, conditions, count(self._nvml), self._topology(devices))
 
     def _topology(self, devices: Mapping[GpuUuid, Device]) -> Topology:
         gpus = self.discovery.gpus

@@ -15,12 +15,13 @@ import structlog
 from deviceplugin.hardware.cache import Remembered
 from deviceplugin.hardware.discovery import Discovery
 from deviceplugin.hardware.health import GPU_HUNG, HealthChange, HealthHistory, RecoveryRules, changes
-from deviceplugin.hardware.nvml_events import GpuEvent
+from deviceplugin.hardware.nvml_events import EventKind, GpuEvent
 from deviceplugin.hardware.nvml_session import GpuReport
 from deviceplugin.hardware.xid import XidPolicy, label, phrase
 from deviceplugin.model.gpu import Gpu, GpuSample, GpuUuid, Inventory
 
 _log = structlog.get_logger("vcuda.hardware")
+_EVENTS = {EventKind.DOUBLE_BIT_ECC: "double-bit ECC error", EventKind.UNAVAILABLE: "the driver calls it unavailable"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,11 @@ class HardwareState:
     @property
     def gpus(self) -> tuple[Gpu, ...]:
         return self._next.gpus if self._next is not None else ()
+
+    @property
+    def repairs_pending(self) -> frozenset[GpuUuid]:
+        """The GPUs that remap a faulty row of their memory at the next reset."""
+        return frozenset(gpu.uuid for gpu in self.gpus if self._history.condition(gpu.uuid).remap_pending)
 
     def lost_beside(self, hung: Container[int]) -> bool:
         """Some GPU fails, so that opening NVML again may find it; not so those about which a question still hangs."""
@@ -86,8 +92,8 @@ class HardwareState:
         if report.readings.samples or report.readings.faults:
             self.samples = report.readings.samples
         if report.survey is not None and self._next is not None:
-            for uuid, action in report.survey.actions.items():
-                self._history.advised(uuid, action)
+            for uuid, condition in report.survey.conditions.items():
+                self._history.surveyed(uuid, condition)
             gpus = tuple(report.survey.gpus.get(gpu.uuid, gpu) for gpu in self._next.gpus)
             self._next = replace(self._next, gpus=gpus, topology=report.survey.topology)
 
@@ -123,7 +129,9 @@ class HardwareState:
         return InventoryChange(new, changes(old.health if old else {}, new.health), gpus_changed=not same_gpus)
 
     def _heard(self, event: GpuEvent, *, now: float) -> None:
-        what = "double-bit ECC error" if event.xid is None else phrase(event.xid)
+        if event.kind is EventKind.RECOVERY_ACTION:
+            return  # the survey that follows each event reads the action itself
+        what = _EVENTS[event.kind] if event.xid is None else phrase(event.xid)
         if event.uuid is None:
             _log.warning("gpu_event_unassigned", error=what)
             return

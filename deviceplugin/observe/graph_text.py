@@ -173,6 +173,8 @@ class _Drawing:
             yield f"{self._glyphs.mark} {'MIG' if gpu.mig_enabled else 'compute mode prohibited'}, not given out"
         if gpu.uuid in self._picture.cordoned:
             yield f"{self._glyphs.mark} cordoned"
+        if gpu.uuid in self._picture.repairs_pending:
+            yield f"{self._glyphs.mark} reset it when it is free: a memory repair is pending"
         if len(grants) == 1:
             yield self._owner(grants[0])
         if sample and sample.utilization_percent:

@@ -164,7 +164,8 @@ class _Pages:
                 log.exception("view_failed", view=name)
                 return _BROKEN
 
-        basis = (changes, state, picture.inventory, picture.grants, picture.cordoned, picture.nvml_open)
+        seldom = (picture.cordoned, picture.nvml_open, picture.repairs_pending)
+        basis = (changes, state, picture.inventory, picture.grants, seldom)
         return (await self._rendered[name].get(make, basis)).response
 
     async def version(self, request: web.Request) -> web.Response:

@@ -37,6 +37,12 @@ GPU_USABLE = Family(
     GPU,
 )
 GPU_CORDONED = Family("vcuda_gpu_cordoned", "gauge", "1 while the GPU is cordoned and gets no new containers.", GPU)
+GPU_REPAIR_PENDING = Family(
+    "vcuda_gpu_memory_repair_pending",
+    "gauge",
+    "1 while a reset of the GPU is due, because a faulty row of its memory is remapped only then.",
+    GPU,
+)
 NVML_OPEN = Family(
     "vcuda_nvml_open",
     "gauge",
@@ -221,6 +227,7 @@ def _gpu_families(picture: NodePicture) -> Iterator[Metric]:
     yield metric_of(GPU_HEALTHY, [(at[gpu.uuid], inventory.health_of(gpu.uuid).healthy) for gpu in inventory.gpus])
     yield metric_of(GPU_USABLE, [(at[gpu.uuid], picture.is_usable(gpu)) for gpu in inventory.gpus])
     yield metric_of(GPU_CORDONED, [(at[gpu.uuid], gpu.uuid in picture.cordoned) for gpu in inventory.gpus])
+    yield metric_of(GPU_REPAIR_PENDING, [(at[gpu.uuid], gpu.uuid in picture.repairs_pending) for gpu in inventory.gpus])
     yield metric_of(GPU_MEMORY, [(at[gpu.uuid], gpu.memory_bytes) for gpu in inventory.gpus])
     held = [(at[gpu.uuid], picture.taken_of(gpu.uuid)) for gpu in inventory.gpus]
     yield metric_of(GPU_MEMORY_ALLOCATED, [(labels, taken.blocks * BLOCK_BYTES) for labels, taken in held])

@@ -25,6 +25,7 @@ class NodePicture:
     `inventory` is None until the driver answered for the first time. `grants` stand in the order they were made; `uses`
     has an entry for each grant whose container is measured. `cordoned` GPUs take no new work. `xids` counts by GPU and
     number. `nvml_open` is False while the agent keeps NVML closed on request.
+    `repairs_pending`: GPUs that repair their memory at the next reset.
     """
 
     node: str
@@ -35,6 +36,7 @@ class NodePicture:
     cordoned: frozenset[GpuUuid] = frozenset()
     xids: Mapping[tuple[GpuUuid, str], int] = field(default_factory=dict)
     nvml_open: bool = True
+    repairs_pending: frozenset[GpuUuid] = frozenset()
 
     @cached_property
     def taken(self) -> Mapping[GpuUuid, GpuAmount]:

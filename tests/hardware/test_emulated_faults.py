@@ -96,16 +96,18 @@ async def test_an_applications_xid_leaves_the_gpu_healthy(emulated: Emulator, st
     assert reasons(hardware) == {}
 
 
-async def test_memory_errors_count_when_they_cannot_be_corrected(emulated: Emulator, start: Start) -> None:
+async def test_memory_errors_count_by_the_xid_that_comes_with_them(emulated: Emulator, start: Start) -> None:
     profile = profiles.many(2)
     for model in profile["models"].values():
         model["ecc"] = True
     emulated.describe(profile)
     hardware = await start(recovery=PATIENT)
     uuids = await sampled(hardware)
-    emulated.command("ecc", 0, "corrected", 3)
+    emulated.command("ecc", 0, "uncorrected", 3)
     emulated.command("ecc", 1, "uncorrected", 1)
-    await until(lambda: reasons(hardware) == {uuids[1]: "double-bit ECC error"})
+    emulated.command("xid", 0, 94)
+    emulated.command("xid", 1, 95)
+    await until(lambda: reasons(hardware) == {uuids[1]: "XID 95 (uncontained ECC error)"})
 
 
 async def test_what_runs_on_a_gpu_shows_in_its_samples(emulated: Emulator, start: Start) -> None:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deviceplugin.hardware.condition import Condition
 from deviceplugin.hardware.health import HUNG, HealthChange, HealthHistory, QuietPeriod, RecoveryRules, changes
 from deviceplugin.model.gpu import GpuUuid, Health
 
@@ -145,18 +146,21 @@ def test_a_reload_of_the_driver_ends_the_quiet_period_but_not_the_probes() -> No
 def test_what_the_driver_asks_for_keeps_new_work_away_until_it_is_done() -> None:
     book = HealthHistory(RULES)
     book.struck(A, "XID 95", now=0.0)
-    book.advised(A, 1)
+    book.surveyed(A, Condition(action=1))
     _pass(book, 10, now=1000.0)
     assert book.health(A).reason == "XID 95"
-    book.advised(A, 0)
+    book.surveyed(A, Condition(action=0))
     _pass(book, 1, now=1001.0)
     assert book.health(A).healthy
 
 
-@pytest.mark.parametrize(("action", "healthy"), [(0, True), (1, False), (2, False), (3, False), (4, False), (5, True)])
+@pytest.mark.parametrize(
+    ("action", "healthy"),
+    [(0, True), (1, False), (2, False), (3, False), (4, False), (5, True), (6, False), (7, False), (8, True)],
+)
 def test_an_action_alone_is_reason_enough(action: int, healthy: bool) -> None:
     book = HealthHistory(RULES)
-    book.advised(A, action)
+    book.surveyed(A, Condition(action=action))
     assert book.health(A).healthy is healthy
 
 
@@ -236,9 +240,9 @@ def test_whatever_happened_a_gpu_that_stays_well_comes_back(steps: list[tuple[tu
                 book.struck(A, "XID 79", now=now)
                 assert not book.health(A).healthy
             case ("advise", int(action)):
-                book.advised(A, action)
+                book.surveyed(A, Condition(action=action))
             case _:
                 book.driver_reloaded()
-    book.advised(A, 0)
+    book.surveyed(A, Condition(action=0))
     _pass(book, 3, now=now + DAY)
     assert book.health(A) == Health()

@@ -5,7 +5,7 @@ import pytest
 from deviceplugin.errors import NvmlCallError
 from deviceplugin.hardware.device import Device
 from deviceplugin.hardware.nvml import Nvml
-from deviceplugin.hardware.nvml_events import EventSet, GpuEvent
+from deviceplugin.hardware.nvml_events import EventKind, EventSet, GpuEvent
 from deviceplugin.hardware.nvml_library import NvmlLibrary
 from deviceplugin.model.gpu import GpuUuid
 from tests.hardware.conftest import Stub, uuid
@@ -21,7 +21,9 @@ def event_set(stub: Stub, *indices: int, old: bool = False) -> EventSet:
     ("order", "expected"),
     [
         ("1 8 79", (GpuEvent(GpuUuid(uuid(1)), 79),)),
-        ("0 2 0", (GpuEvent(GpuUuid(uuid(0)), None),)),
+        ("0 2 0", (GpuEvent(GpuUuid(uuid(0)), kind=EventKind.DOUBLE_BIT_ECC),)),
+        ("0 16384 0", (GpuEvent(GpuUuid(uuid(0)), kind=EventKind.UNAVAILABLE),)),
+        ("1 32768 1", (GpuEvent(GpuUuid(uuid(1)), kind=EventKind.RECOVERY_ACTION),)),
         ("-1 8 79", (GpuEvent(None, 79),)),
         ("0 4 2", ()),  # a change of the P-state
         ("0 1 1", ()),  # a corrected memory error
@@ -75,3 +77,18 @@ def test_closing_twice_or_after_nvml_harms_nothing(stub: Stub) -> None:
     events.close()
     events.close()
     assert events.drain() == ()
+
+
+@pytest.mark.parametrize(
+    ("supported", "asked"),
+    [
+        (0x8 | 0x2 | 0x1, 0x8),  # an XID tells more than the ECC error beside it: NVML E, NVIDIA's plugin skips it too
+        (0x2 | 0x1, 0x2),
+        (0x8 | 0x2 | 0x4000 | 0x8000 | 0x80, 0x8 | 0x4000 | 0x8000),
+        (0xFFFF, 0x8 | 0x4000 | 0x8000),
+    ],
+)
+def test_the_driver_is_asked_for_what_it_supports_and_what_counts(stub: Stub, supported: int, asked: int) -> None:
+    stub.order("event-types", supported)
+    event_set(stub, 0)
+    assert int((stub.orders / "registered.0").read_text()) == asked

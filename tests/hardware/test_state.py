@@ -7,7 +7,7 @@ import pytest
 from deviceplugin.hardware.cache import Remembered
 from deviceplugin.hardware.discovery import Discovery
 from deviceplugin.hardware.health import HealthChange, QuietPeriod, RecoveryRules
-from deviceplugin.hardware.nvml_events import GpuEvent
+from deviceplugin.hardware.nvml_events import EventKind, GpuEvent
 from deviceplugin.hardware.nvml_session import GpuReport, GpuSurvey
 from deviceplugin.hardware.sampling import Fault, Readings
 from deviceplugin.hardware.state import HardwareState
@@ -96,11 +96,23 @@ def test_an_event_of_a_gpu_condemns_it_alone(state: HardwareState) -> None:
     assert change.inventory.health == {TWO: ill("XID 79 (GPU has fallen off the bus)")}
 
 
-def test_a_double_bit_error_is_critical(state: HardwareState) -> None:
-    state.apply(well(events=(GpuEvent(uuid=ZERO, xid=None),)), now=1.0)
+def test_a_double_bit_error_of_a_gpu_without_xids_is_critical(state: HardwareState) -> None:
+    state.apply(well(events=(GpuEvent(ZERO, kind=EventKind.DOUBLE_BIT_ECC),)), now=1.0)
     state.publish()
     assert state.inventory is not None
     assert state.inventory.health == {ZERO: ill("double-bit ECC error")}
+
+
+def test_an_event_that_only_announces_a_recovery_action_is_no_verdict(state: HardwareState) -> None:
+    state.apply(well(events=(GpuEvent(ZERO, kind=EventKind.RECOVERY_ACTION),)), now=1.0)
+    assert state.publish() is None
+
+
+def test_a_gpu_that_the_driver_calls_unavailable_is_unhealthy(state: HardwareState) -> None:
+    state.apply(well(events=(GpuEvent(ZERO, kind=EventKind.UNAVAILABLE),)), now=1.0)
+    state.publish()
+    assert state.inventory is not None
+    assert state.inventory.health == {ZERO: ill("the driver calls it unavailable")}
 
 
 def test_the_applications_own_xids_harm_nothing(state: HardwareState) -> None:
@@ -110,7 +122,7 @@ def test_the_applications_own_xids_harm_nothing(state: HardwareState) -> None:
 
 def test_xids_are_counted_by_gpu_whether_critical_or_not(state: HardwareState) -> None:
     state.apply(well(events=(GpuEvent(ZERO, 31), GpuEvent(ZERO, 31), GpuEvent(ONE, 79), GpuEvent(None, 79))), now=1.0)
-    state.apply(well(events=(GpuEvent(ZERO, 31), GpuEvent(TWO, None))), now=2.0)
+    state.apply(well(events=(GpuEvent(ZERO, 31), GpuEvent(TWO, kind=EventKind.DOUBLE_BIT_ECC))), now=2.0)
     assert state.xids == {(ZERO, "31"): 3, (ONE, "79"): 1}
 
 
@@ -121,9 +133,7 @@ def test_whatever_xids_a_driver_sends_the_numbers_counted_are_bounded(state: Har
 
 def test_what_an_operator_changes_shows_in_the_gpu(state: HardwareState) -> None:
     changed = replace(NODE.gpus[1], compute_mode=ComputeMode.PROHIBITED, mig_enabled=True)
-    state.apply(
-        GpuReport(survey=GpuSurvey({ONE: changed}, actions={ONE: 0}, counted=3, topology=NODE.topology)), now=1.0
-    )
+    state.apply(GpuReport(survey=GpuSurvey({ONE: changed}, conditions={}, counted=3, topology=NODE.topology)), now=1.0)
     change = state.publish()
     assert change is not None
     assert change.gpus_changed
@@ -132,7 +142,7 @@ def test_what_an_operator_changes_shows_in_the_gpu(state: HardwareState) -> None
 
 def test_links_that_came_up_are_a_change_of_gpus(state: HardwareState) -> None:
     linked = replace(NODE.topology, links={(0, 1): Link(Level.PIX, nvlinks=12)})
-    state.apply(GpuReport(survey=GpuSurvey(gpus={}, actions={}, counted=3, topology=linked)), now=1.0)
+    state.apply(GpuReport(survey=GpuSurvey(gpus={}, conditions={}, counted=3, topology=linked)), now=1.0)
     change = state.publish()
     assert change is not None
     assert change.gpus_changed

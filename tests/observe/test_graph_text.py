@@ -56,6 +56,11 @@ def test_no_line_is_wider_than_a_hundred_columns(name: str, glyphs: object) -> N
     assert all(line == line.rstrip() for line in text.splitlines())
 
 
+def test_a_memory_repair_that_waits_for_a_reset_is_shown() -> None:
+    picture = replace(PICTURES["laptop"], repairs_pending=frozenset({uuid(0)}))
+    assert "reset it when it is free: a memory repair is pending" in draw(picture)
+
+
 def test_ascii_is_ascii() -> None:
     assert all(draw(picture, ASCII).isascii() for picture in PICTURES.values())
 

@@ -102,6 +102,16 @@ def test_the_query_for_the_room_left_counts_only_what_takes_new_containers() -> 
     assert "Room left, in GPUs: `sum(vcuda_gpu_usable * (1 - vcuda_gpu_cores_allocated_ratio))`" in page
 
 
+def test_a_memory_repair_that_waits_for_a_reset_and_closed_nvml_are_shown() -> None:
+    found = values(AgentMetrics(version="1.2.3"), replace(PICTURE, repairs_pending=frozenset({uuid(1)})))
+    pending = {key[1]: value for key, value in found.items() if key[0] == "vcuda_gpu_memory_repair_pending"}
+    assert pending == {f"gpu={uuid(0)}": 0, f"gpu={uuid(1)}": 1}
+    assert found["vcuda_nvml_open", "node=gpu-7"] == 1
+    assert (
+        values(AgentMetrics(version="1.2.3"), replace(PICTURE, nvml_open=False))["vcuda_nvml_open", "node=gpu-7"] == 0
+    )
+
+
 def test_container_use_is_reported_if_it_is_measured(metrics: AgentMetrics) -> None:
     found = values(metrics)
     pod = ("namespace=ml", "node=gpu-7", "pod=train")
@@ -188,7 +198,7 @@ def test_the_reference_lists_exactly_what_is_scraped_with_its_labels(metrics: Ag
 
 
 BASE_UNITS = ("_seconds", "_bytes", "_ratio", "_info", "_total", "_healthy", "_registered", "_processes")
-STATES = ("_missing", "_enforceable", "_over_limit", "_cordoned", "_usable", "_open")
+STATES = ("_missing", "_enforceable", "_over_limit", "_cordoned", "_usable", "_open", "_pending")
 OTHER_UNITS = r"(milli|micro|nano|minutes|hours|days|percent|[kmg]i?b\b|kilobytes|megabytes|celsius)"
 
 

@@ -10,6 +10,12 @@
  *   loads.GPU     lines "PID MICROSECONDS SM" of per-process readings
  *   nvlink.GPU    lines "BUS-ID TYPE", the far end of each NVLink: TYPE 0 a GPU, 2 a switch, -1 untold
  *   p2p           what nvmlDeviceGetP2PStatus says of every pair (without the file: NOT_SUPPORTED)
+ *   remapped.GPU  "PENDING FAILED" of nvmlDeviceGetRemappedRows (without the file: NOT_SUPPORTED)
+ *   fabric.GPU    "STATE STATUS" of its NVLink fabric (without the file: a GPU that has none)
+ *   action.GPU    the recovery action (without the file: 0)
+ *   cc, cc-ready  whether confidential computing is on, and whether GPUs accept work
+ *   event-types   what nvmlDeviceGetSupportedEventTypes says (without the file: XIDs and double-bit ECC errors)
+ *   registered.GPU (written) the types that nvmlDeviceRegisterEvents was asked for
  *   garbled       the index of a GPU whose name is no text
  *   event         one event, taken by the next wait: "GPU TYPE DATA", GPU -1 for none
  *   calls         (written) one byte is added for each call of nvmlEventSetWait
@@ -170,8 +176,56 @@ int nvmlDeviceGetMemoryAffinity(device_t *d, unsigned words, unsigned long *out,
 int nvmlDeviceGetComputeMode(device_t *d, unsigned *out) { ENTER(d); *out = 0; return OK; }
 int nvmlDeviceGetMigMode(device_t *d, unsigned *now, unsigned *next) { ENTER(d); *now = *next = 0; return OK; }
 int nvmlDeviceGetTopologyCommonAncestor(device_t *a, device_t *b, unsigned *out) { (void)b; ENTER(a); *out = 10; return OK; }
-int nvmlDeviceGetSupportedEventTypes(device_t *d, unsigned long long *out) { ENTER(d); *out = 0xA; return OK; }
-int nvmlDeviceRegisterEvents(device_t *d, unsigned long long types, void *set) { (void)types; (void)set; ENTER(d); return OK; }
+int nvmlDeviceGetSupportedEventTypes(device_t *d, unsigned long long *out) {
+    ENTER(d);
+    *out = (unsigned)number("event-types", 0xA);
+    return OK;
+}
+int nvmlDeviceRegisterEvents(device_t *d, unsigned long long types, void *set) {
+    char path[512];
+    (void)set;
+    ENTER(d);
+    snprintf(path, sizeof path, "%s/registered.%d", getenv("STUB_NVML"), d->index);
+    FILE *file = fopen(path, "we");
+    if (file != NULL) { fprintf(file, "%llu", types); fclose(file); }
+    return OK;
+}
+
+typedef struct { unsigned field, scope; long long time, latency; int type, error; unsigned long long value; } field_t;
+typedef struct { unsigned version; unsigned char cluster[16]; int status; unsigned clique; unsigned char state; unsigned health; } fabric_t;
+typedef struct { unsigned environment, feature, tools; } cc_t;
+
+/* The first line of a file as two numbers; false without the file. */
+static int pair(const char *name, const device_t *device, unsigned long long out[3]) {
+    unsigned long long found[1][3];
+    if (rows(name, device, found, 1) == 0) return 0;
+    memcpy(out, found[0], sizeof found[0]);
+    return 1;
+}
+
+int nvmlDeviceGetRemappedRows(device_t *d, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed) {
+    unsigned long long told[3];
+    ENTER(d);
+    if (!pair("remapped", d, told)) return NOT_SUPPORTED;
+    *corrected = 0; *uncorrected = 1; *pending = (unsigned)told[0]; *failed = (unsigned)told[1];
+    return OK;
+}
+int nvmlDeviceGetGpuFabricInfoV(device_t *d, fabric_t *out) {
+    unsigned long long told[3] = { 0, 0, 0 };
+    ENTER(d);
+    pair("fabric", d, told);
+    out->state = (unsigned char)told[0]; out->status = (int)told[1];
+    return OK;
+}
+int nvmlDeviceGetFieldValues(device_t *d, int count, field_t *values) {
+    unsigned long long told[3] = { 0, 0, 0 };
+    ENTER(d);
+    pair("action", d, told);
+    for (int i = 0; i < count; i++) { values[i].type = 1; values[i].error = OK; values[i].value = told[0]; }
+    return OK;
+}
+int nvmlSystemGetConfComputeState(cc_t *out) { ENTER(NULL); *out = (cc_t){ 2, (unsigned)number("cc", 0), 0 }; return OK; }
+int nvmlSystemGetConfComputeGpusReadyState(unsigned *out) { ENTER(NULL); *out = (unsigned)number("cc-ready", 0); return OK; }
 /* The far end of a link; false for one that is down. */
 static int far_end(const device_t *device, unsigned link, pci_t *out, int *type) {
     char own[128], line[128];
