@@ -1,6 +1,6 @@
 """Accepts connections, and bounds how many of them unknown peers keep open.
 
-In: listening sockets, with TLS or without, and the factory of aiohttp's protocols. Out: connections, until `close`.
+In: listening sockets, with TLS or without, and aiohttp's server. Out: connections, until `close`.
 Known are callers of a listener that is on loopback only, and those with a verified client certificate. Everybody else
 can only be told apart by address: the API server shows no certificate.
 
@@ -12,6 +12,9 @@ connection that has not been answered is closed after a short idle time, and aio
 
 Three quarters of the descriptors are never given to connections: they are for kubelet's sockets, the journal and other
 files. If accept() fails, the next try is after a pause, and the log tells it once a minute.
+
+What a connection held is free as soon as it ends: errors are cut from the frames that refer to both. A cycle would
+wait for the collector, which the scheduler runs once an hour over all objects, with 256 KiB for each handshake.
 """
 
 import asyncio
@@ -21,11 +24,14 @@ import socket
 import ssl
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import structlog
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
 log = structlog.get_logger("vcuda.connections")
@@ -38,9 +44,11 @@ _RETRY_S = 1.0
 _TELL_S = 60.0
 _READ_S = 5.0  # after this, the peer has read its answer or never will
 _PART = 4  # of the descriptors
-
-_Handler = RequestHandler
-_Factory = Callable[[], _Handler]
+_OPTIONS: Mapping[str, Any] = {
+    "access_log": None,
+    "keepalive_timeout": 120.0,  # longer than the 90 s after which Go's clients close an idle connection
+    "lingering_time": 1.0,  # reads the rest of an unread body, so that its sender sees the answer and not a reset
+}
 
 
 def raise_descriptor_limit() -> None:
@@ -67,6 +75,26 @@ class _Connection:
     served: bool = False
 
 
+class _Handler(RequestHandler):
+    """Answers what is no HTTP without a line in the log: a peer can send thousands of such requests a second."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if not isinstance(exc, HttpProcessingError):
+            return super().handle_error(request, status, exc, message)
+        exc.__traceback__ = None
+        response = web.Response(status=status, text="the request is not HTTP/1.1, or its headers are too large\n")
+        response.force_close()
+        return response
+
+
 class Connections:
     """`open` are those that are open or in their handshake, by handler; a peer may have one of `parts` of all."""
 
@@ -82,12 +110,12 @@ class Connections:
         self.open: dict[object, _Connection] = {}
 
     def listen(
-        self, listening: socket.socket, factory: _Factory, context: ssl.SSLContext | None, *, known: bool = False
+        self, listening: socket.socket, server: web.Server, context: ssl.SSLContext | None, *, known: bool = False
     ) -> None:
         """`known`: the callers are not counted."""
         listening.setblocking(False)
         listening.listen(_BACKLOG)
-        accepting = self._accept(listening, factory, context, known=known)
+        accepting = self._accept(listening, server, context, known=known)
         self._tasks.append(asyncio.create_task(accepting, name="accept connections"))
         self._tasks[-1].add_done_callback(lambda _: listening.close())
         if len(self._tasks) == 1:
@@ -112,7 +140,7 @@ class Connections:
             connection.served = connection.served or served
 
     async def _accept(
-        self, listening: socket.socket, factory: _Factory, context: ssl.SSLContext | None, *, known: bool
+        self, listening: socket.socket, server: web.Server, context: ssl.SSLContext | None, *, known: bool
     ) -> None:
         loop = asyncio.get_running_loop()
         while True:
@@ -127,9 +155,9 @@ class Connections:
                 continue
             if known or self._make_room(address[0]):
                 accepted.setblocking(False)
-                handler = factory()
+                handler = _Handler(server, loop=loop, **_OPTIONS)
                 handshake = loop.create_task(_connect(accepted, handler, context), name="handshake")
-                handshake.add_done_callback(partial(_close_failed, accepted))
+                handshake.add_done_callback(partial(_close_failed, accepted, handler))
                 self.open[handler] = _Connection(address[0], self._clock(), known, handshake, accepted)
             else:
                 accepted.close()
@@ -210,16 +238,21 @@ async def _readable(listening: socket.socket) -> None:
 
 async def _connect(accepted: socket.socket, handler: RequestHandler, context: ssl.SSLContext | None) -> None:
     """Raises OSError: no TLS, or gone, or late."""
-    await asyncio.get_running_loop().connect_accepted_socket(
-        lambda: handler,
-        accepted,
-        ssl=context,
-        ssl_handshake_timeout=_HANDSHAKE_S if context else None,
-        ssl_shutdown_timeout=_SHUTDOWN_S if context else None,
-    )
+    try:
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: handler,
+            accepted,
+            ssl=context,
+            ssl_handshake_timeout=_HANDSHAKE_S if context else None,
+            ssl_shutdown_timeout=_SHUTDOWN_S if context else None,
+        )
+    except BaseException as error:
+        error.__traceback__ = None
+        raise
 
 
-def _close_failed(accepted: socket.socket, handshake: asyncio.Task[None]) -> None:
+def _close_failed(accepted: socket.socket, handler: RequestHandler, handshake: asyncio.Task[None]) -> None:
     """Also of a task that was cancelled before it began: nothing else has the socket then."""
     if handshake.cancelled() or handshake.exception() is not None:
         accepted.close()
+        handler.connection_lost(None)  # otherwise it and its parser refer to each other

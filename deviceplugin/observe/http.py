@@ -42,8 +42,6 @@ _PROBE_PERIOD_S = 1.0
 _MOST_CONNECTIONS = 64  # for kubelet, Prometheus and people; each can take 1 MiB of headers
 _PARTS = 4  # a quarter of them for one address at most
 _FIRST_REQUEST_S = 15.0
-_IDLE_S = 120.0
-_LINGER_S = 1.0
 _END_S = 1.0
 
 
@@ -63,9 +61,7 @@ class QueryServer:
         self._connections = Connections(most=_MOST_CONNECTIONS, parts=_PARTS, idle=idle_s, clock=clock)
         self._pages = _Pages(view, metrics, version, period_s=period_s, clock=clock)
         app = make_app(self._pages, self._connections)
-        self._runner = web.AppRunner(
-            app, access_log=None, keepalive_timeout=_IDLE_S, lingering_time=_LINGER_S, shutdown_timeout=_END_S
-        )
+        self._runner = web.AppRunner(app, shutdown_timeout=_END_S)
         self.port = 0
 
     async def start(self, address: str, port: int) -> None:

@@ -49,7 +49,8 @@ class Bodies:
                 return await self._all(request, verb)
         except TimeoutError:
             raise HttpError(408, "slow", f"the body did not arrive within {self._within:g}s; send it at once") from None
-        except (ConnectionError, web.RequestPayloadError, HttpProcessingError):
+        except (ConnectionError, web.RequestPayloadError, HttpProcessingError) as error:
+            error.__traceback__ = None  # its frames hold the body, and the request holds the error: a cycle
             raise HttpError(400, "disconnected", "the body ended before it was complete; send it again") from None
 
     async def _all(self, request: web.BaseRequest, verb: Verb) -> bytes:

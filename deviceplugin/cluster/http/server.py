@@ -21,8 +21,6 @@ from deviceplugin.errors import ConfigError
 from deviceplugin.listen import bind_tcp
 
 _LOOPBACK = "127.0.0.1"
-_IDLE_S = 120.0  # longer than the 90 s after which Go's clients close an idle connection
-_LINGER_S = 1.0  # reads the rest of an unread body, so that its sender sees the answer and not a reset
 
 
 class SchedulerServer:
@@ -46,7 +44,7 @@ class SchedulerServer:
 
     async def start(self, address: str, port: int, *, loopback_port: int = 0, end_within: float = 10.0) -> None:
         """Raises a ConfigError if it cannot listen; without `loopback_port` there is only TLS."""
-        server = web.Server(self._router.answer, access_log=None, keepalive_timeout=_IDLE_S, lingering_time=_LINGER_S)
+        server = web.Server(self._router.answer)
         self._runner = web.ServerRunner(server, shutdown_timeout=end_within)
         await self._runner.setup()
         bound: list[socket.socket] = []
