@@ -7,11 +7,12 @@ an error that says why.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 
 import structlog
 
+from deviceplugin.agent.mirror_pods import MirrorPods, as_static
 from deviceplugin.errors import KubeNotFoundError, VcudaError
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.cluster_nodes import cluster_nodes
@@ -46,10 +47,12 @@ class Cluster:
         share_mode: bool,
         inventory: Callable[[], Inventory | None],
         close_nvml: Callable[[bool], None],
+        owners: Callable[[], Iterable[PodRef]],
     ) -> None:
         self.credentials = Credentials(kubeconfig)
         self.client = KubeClient(Transport(self.credentials), names=names)
         self.reflector = Reflector(self.client, pods_of_node(node, names))
+        self.mirror_pods = MirrorPods(owners)
         self.cordon = Cordon(self.client, node=node, names=names, inventory=inventory, close_nvml=close_nvml)
         self.events = EventRecorder(self.client, node=node)
         self.publisher = NodePublisher(self.client, node=node, names=names, labels=labels, share_mode=share_mode)
@@ -71,18 +74,22 @@ class Cluster:
         await self.client.close()
 
     def pods(self) -> tuple[Pod, ...]:
-        """This node's pods as far as the watch has come; empty before."""
-        return tuple(self.reflector.items.values())
+        """This node's pods as far as the watch has come, by kubelet's UIDs; empty before."""
+        return tuple(self.mirror_pods.resolved(self.reflector.items.values()))
 
     def pod(self, uid: PodUid) -> Pod | None:
-        return self.reflector.items.get(uid)
+        """By kubelet's UID."""
+        if (found := self.reflector.items.get(uid)) is not None and not found.mirror_of:
+            return found
+        return next((pod for pod in self.pods() if pod.is_static and pod.ref.uid == uid), None)
 
     async def fetch(self, namespace: str, name: str) -> Pod | None:
-        """One pod by name, None if there is none; raises KubeError."""
+        """A pod that kubelet has under this name, None if there is none; raises KubeError."""
         try:
-            return await self.client.get_pod(PodRef(PodUid(""), namespace, name))
+            found = await self.client.get_pod(PodRef(PodUid(""), namespace, name))
         except KubeNotFoundError:
             return None
+        return as_static(found) if found.mirror_of else found
 
 
 class NodePods:

@@ -8,12 +8,13 @@ stays.
 
 import structlog
 
+from deviceplugin.agent.cluster import Cluster
 from deviceplugin.agent.grant_files import AgentFiles
 from deviceplugin.agent.pod_hints import PodHints
 from deviceplugin.agent.reporter import AgentReport, owner_fields
 from deviceplugin.errors import VcudaError
 from deviceplugin.kube.collection import EventKind
-from deviceplugin.kube.reflector import Reflector, StoreChange
+from deviceplugin.kube.reflector import StoreChange
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import PodUid
@@ -23,29 +24,29 @@ log = structlog.get_logger("vcuda.agent")
 
 
 class LiveLimits:
-    """Subscribes itself to the reflector."""
+    """Subscribes itself to the cluster's pods."""
 
     def __init__(
         self,
         ledger: Ledger,
-        reflector: Reflector[PodUid, Pod],
+        cluster: Cluster,
         *,
         files: AgentFiles,
         hints: PodHints,
         report: AgentReport,
     ) -> None:
         self._ledger = ledger
-        self._reflector = reflector
+        self._cluster = cluster
         self._files = files
         self._hints = hints
         self._report = report
         self._known: dict[PodUid, tuple[str | None, int]] = {}
         self._has_begun = False
-        reflector.subscribe(self._pod_changed)
+        cluster.reflector.subscribe(self._pod_changed)
 
     def sync(self) -> None:
         """Every watched pod; the first time the files too, which a crash may have left older than the ledger."""
-        for pod in tuple(self._reflector.items.values()):
+        for pod in self._cluster.pods():
             self._follow(pod)
         if not self._has_begun:
             self._has_begun = True
@@ -55,6 +56,8 @@ class LiveLimits:
     def _pod_changed(self, change: StoreChange[Pod]) -> None:
         if change.kind is EventKind.DELETED:
             self._known.pop(change.item.ref.uid, None)
+        elif change.item.mirror_of:
+            self.sync()  # whether it is the mirror of a static pod, `cluster` knows
         else:
             self._follow(change.item)
 

@@ -34,7 +34,7 @@ def expected(pod: Pod, grants: Sequence[Grant], inventory: Inventory, names: Ann
     out = {
         names.gpu_assigned: "true",
         names.predicate_node: pod.node,
-        names.allocation: text.format_allocation(text.PodAllocation(pod.ref.uid, shares)),
+        names.allocation: text.format_allocation(text.PodAllocation(PodUid(pod.api_uid or pod.ref.uid), shares)),
     }
     for container in apps:
         found = sorted(minors[share.uuid] for share in shares[container.ref.name] if share.uuid in minors)

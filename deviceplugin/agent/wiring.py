@@ -94,6 +94,7 @@ def build_base(settings: AgentSettings, ledger: Ledger, hardware: Hardware) -> A
         share_mode=settings.allocation.share_mode,
         inventory=lambda: hardware.inventory,
         close_nvml=lambda wanted: hardware.close_nvml(wanted=wanted),
+        owners=lambda: (grant.allocation.owner.pod for grant in ledger.grants()),
     )
     view = AgentView(settings.node.name, hardware, ledger, cluster)
     return AgentBase(settings, ledger, hardware, cluster, view, AgentMetrics(version=__version__))
@@ -119,7 +120,7 @@ def build_agent(base: AgentBase) -> NodeAgent:
         resources=resources,
         files=files,
         report=report,
-        limits=LiveLimits(ledger, cluster.reflector, files=files, hints=hints, report=report),
+        limits=LiveLimits(ledger, cluster, files=files, hints=hints, report=report),
         names=annotation_names(settings.names.domain),
         period_s=settings.allocation.check_period,
     )
@@ -265,6 +266,7 @@ def _kubelet_pods(settings: AgentSettings, cluster: Cluster) -> KubeletPods:
         names=settings.names,
         own_ca_files=own,
         insecure=kubelet.insecure_tls,
+        observe=cluster.mirror_pods.kubelet_lists,
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from deviceplugin.kube.collection import Collection, Seen
 from deviceplugin.kube.pod_resources import pod_needs
-from deviceplugin.kube.pods import pod_from
+from deviceplugin.kube.pods import api_pod
 from deviceplugin.kube.structs import (
     ClusterPodObject,
     ClusterPodSpec,
@@ -64,7 +64,7 @@ def cluster_pod(item: ClusterPodObject, names: ResourceNames) -> ClusterPod:
     spec, status = item.spec or ClusterPodSpec(), item.status or ClusterPodStatus()
     return ClusterPod(
         # Without the states of its containers: the scheduler need not hear of their changes.
-        pod=pod_from(PodObject(item.metadata, spec, PodStatus(status.phase, status.reason)), names),
+        pod=api_pod(PodObject(item.metadata, spec, PodStatus(status.phase, status.reason)), names),
         scheduler=spec.scheduler_name or "",
         priority=spec.priority or 0,
         nominated_node=status.nominated_node_name or "",

@@ -10,7 +10,7 @@ the agent's token. The connection is kept open; a kubelet that restarted costs o
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -23,7 +23,7 @@ from deviceplugin.model.units import ResourceNames
 
 
 class KubeletPods:
-    """One kept connection; `fetch` may be called at any time, also in parallel."""
+    """One kept connection; `fetch` may be called at any time, also in parallel. `observe` gets each list."""
 
     def __init__(
         self,
@@ -34,6 +34,7 @@ class KubeletPods:
         names: ResourceNames,
         own_ca_files: tuple[Path, ...] = (),
         insecure: bool = False,
+        observe: Callable[[Sequence[Pod]], None] = lambda _: None,
     ) -> None:
         self._url = url
         self._access = access
@@ -41,6 +42,7 @@ class KubeletPods:
         self._reader = PodListReader(names)
         self._own_ca_files = own_ca_files
         self._insecure = insecure
+        self._observe = observe
         self._session: aiohttp.ClientSession | None = None
         self._context: tuple[Access, ssl.SSLContext] | None = None
 
@@ -52,9 +54,11 @@ class KubeletPods:
             raise KubeletError(f"kubelet cannot be asked for its pods: {error.message}") from None
         body = await self._get(access)
         try:
-            return self._reader.read(body)
+            pods = self._reader.read(body)
         except ParseError as error:
             raise KubeletError(f"kubelet's list of pods cannot be read: {error.message}") from None
+        self._observe(pods)
+        return pods
 
     async def close(self) -> None:
         if self._session is not None:

@@ -7,8 +7,8 @@ inventory of a node (`inventory_annotation`).
 
 The contract of extender and agent about a bound pod. Both call `trusted_allocation`, and one table of cases tests both:
 
-- `vcuda-allocation` is trusted if it can be parsed, has the UID of this pod (that of the API server, or for a static
-  pod that of kubelet), and no `predicate-node` names another node. Each container is trusted separately.
+- `vcuda-allocation` is trusted if it can be parsed, has the UID of this pod at the API server, and no `predicate-node`
+  names another node. Each container is trusted separately, and only if it gives what the container asks for.
 - The agent carries out what is trusted if the GPUs are still free, also if they are cordoned: a cordon is for new
   decisions. Otherwise it places the container again.
 - `predicate-gpu-idx-<i>` (minors without a UID) is trusted only if there is no `vcuda-allocation`, no `predicate-node`
@@ -168,7 +168,7 @@ def trusted_allocation(pod: Pod, names: AnnotationNames) -> TrustedAllocation:
         found = parse_allocation(written)
     except ParseError as error:
         return TrustedAllocation(doubt=error.message)
-    if found.pod not in {pod.ref.uid, pod.api_uid}:
+    if found.pod != (pod.api_uid or pod.ref.uid):
         return TrustedAllocation(doubt=f"annotation {names.allocation} was written for another pod; it is ignored")
     return TrustedAllocation(found)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
 from deviceplugin.model.units import Compute, Resource
 
+NO_UID = PodUid("")
 _NAMES = (
     "scheduling.volcano.sh/group-name",
     "scheduling.k8s.io/group-name",
@@ -96,7 +97,9 @@ class Pod:
     """One pod bound to this node. Times are Unix seconds, 0.0 if unknown.
 
     `ref.uid` is the UID that kubelet uses. The mirror of a static pod has another one at the API server: `api_uid`,
-    empty if only kubelet knows the pod. `annotations` has those of vcuda's domain, and `clusterName`.
+    empty if only kubelet knows the pod. `mirror_of` is what a pod of the API server says of itself: it is the mirror of
+    the static pod with this UID. Everybody can write that (see `agent.mirror_pods`). `annotations` has those of vcuda's
+    domain, and `clusterName`.
     """
 
     ref: PodRef
@@ -113,6 +116,7 @@ class Pod:
     resource_version: str = ""
     api_uid: str = ""
     is_static: bool = False
+    mirror_of: PodUid = NO_UID
 
     @property
     def api_ref(self) -> PodRef:

@@ -170,8 +170,10 @@ class ApiSource:
         """Shows a static pod at the API server, under a UID that the API server chooses."""
         metadata = pod["metadata"]
         annotations = {**metadata["annotations"], MIRROR: metadata["uid"], "kubernetes.io/config.source": "file"}
+        node = {"apiVersion": "v1", "kind": "Node", "name": self._options.node_name, "uid": "n", "controller": True}
+        told = {"annotations": annotations, "ownerReferences": [node]}
         body: Json = {
-            "metadata": {key: value for key, value in metadata.items() if key != "uid"} | {"annotations": annotations},
+            "metadata": {key: value for key, value in metadata.items() if key != "uid"} | told,
             "spec": {**pod["spec"], "nodeName": self._options.node_name},
         }
         while not await self._tried("POST", f"/api/v1/namespaces/{metadata['namespace']}/pods", body):

@@ -201,12 +201,39 @@ def _in(namespace: str, manifest: Object) -> tuple[str, Object]:
     return f"/api/v1/namespaces/{namespace}/pods?dryRun=All", manifest
 
 
-def _static(name: str) -> Object:
-    """Its image at the API server, as the node's kubelet makes it."""
-    mirror = {"kubernetes.io/config.mirror": "abc", "kubernetes.io/config.source": "file"}
-    made = gpu_pod(name, {CORE: 100}, annotations=mirror, nodeName="n1")
+MIRROR = "kubernetes.io/config.mirror"
+
+
+def as_kubelet(admin: Client, node: str) -> Client:
+    groups = "system:nodes"  # urllib3 sends a header once; the API server adds system:authenticated
+    return Client(admin.server, admin.pool, {"Impersonate-User": f"system:node:{node}", "Impersonate-Group": groups})
+
+
+def _static(name: str, node: Object, **annotations: str) -> Object:
+    """A mirror pod at the API server, as the node's kubelet makes it."""
+    mirror = {MIRROR: "abc", "kubernetes.io/config.source": "file", **annotations}
+    made = gpu_pod(name, {CORE: 100}, annotations=mirror, nodeName=node["metadata"]["name"])
+    owner = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "controller": True,
+        **{k: node["metadata"][k] for k in ("name", "uid")},
+    }
+    made["metadata"]["ownerReferences"] = [owner]
     made["spec"]["automountServiceAccountToken"] = False
     return made
+
+
+@pytest.fixture
+def node(cluster: Cluster) -> Object:
+    return cluster.admin.get(f"/api/v1/nodes/{cluster.kubelet.node}")
+
+
+def test_while_the_webhook_is_away_kubelets_show_their_static_pods(away: Client, node: Object) -> None:
+    """And nobody else passes for a kubelet (Security 9)."""
+    mirror = _static("away-static", node)
+    assert not _is_held(as_kubelet(away, node["metadata"]["name"]), DRY, mirror)
+    assert _is_held(away, DRY, mirror)
 
 
 def test_while_the_webhook_is_away_only_pods_that_need_it_are_held(away: Client) -> None:
@@ -215,7 +242,6 @@ def test_while_the_webhook_is_away_only_pods_that_need_it_are_held(away: Client)
     passing = {
         "no GPU": gpu_pod("away-plain", {}),
         "NVIDIA's own plugin": gpu_pod("away-nvidia", {"nvidia.com/gpu": 1}),
-        "the image of a static pod": _static("away-static"),
         "opted out": labelled,
     }
     assert {why: _is_held(away, DRY, each) for why, each in passing.items()} == dict.fromkeys(passing, False)
@@ -237,13 +263,18 @@ def test_while_the_webhook_is_away_the_system_and_namespaces_that_opted_out_go_o
     if label is None:
         assert not _is_held(away, *_in("kube-system", gpu_pod("away-system", {CORE: 100})))
         return
-    name = f"away-{label.partition('.')[0]}"
-    away.post("/api/v1/namespaces", {"metadata": {"name": name, "labels": {label: "ignore"}}})
-    try:
-        wait_until(lambda: _has_account(away, name), "the namespace has its service account")
+    with _namespace(away, f"away-{label.partition('.')[0]}", {label: "ignore"}) as name:
         assert not _is_held(away, *_in(name, gpu_pod("away-ignored", {CORE: 100})))
+
+
+@contextlib.contextmanager
+def _namespace(client: Client, name: str, labels: dict[str, str]) -> Iterator[str]:
+    client.post("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
+    try:
+        wait_until(lambda: _has_account(client, name), "the namespace has its service account")
+        yield name
     finally:
-        away.delete(f"/api/v1/namespaces/{name}")
+        client.delete(f"/api/v1/namespaces/{name}")
 
 
 def _has_account(client: Client, namespace: str) -> bool:
@@ -340,6 +371,52 @@ class TestPolicy:
     def test_the_message_names_all_of_them(self, admin: Client, path: str) -> None:
         change = {"metadata": {"annotations": {INDEX: "2", ALLOCATION: None}}}
         assert f"{INDEX}, {ALLOCATION} are written by vcuda alone" in _message(admin, path, change)
+
+    @pytest.mark.parametrize("label", [None, "tencent.com/vcuda-webhook", "hami.io/webhook"])
+    def test_new_pods_do_not_bring_them_where_the_webhook_is_not_asked(
+        self, admin: Client, server: WebhookServer, label: str | None
+    ) -> None:
+        """Security 9: as with the failure policy Ignore, or with no webhook at all."""
+        forged = gpu_pod("forged", {CORE: 1}, annotations={ALLOCATION: "{}", INDEX: "0"}, nodeName="n1")
+        mirror = gpu_pod("mirror", {CORE: 1}, annotations={MIRROR: "uid-of-a-victim"}, nodeName="n1")
+        mirror["spec"]["automountServiceAccountToken"] = False
+        with contextlib.ExitStack() as undo:
+            name = "kube-system"
+            if label is not None:
+                name = undo.enter_context(_namespace(admin, f"new-{label.partition('.')[0]}", {label: "ignore"}))
+            user = as_account(admin, "default")
+            with pytest.raises(ApiError, match="are written by vcuda alone; leave out these annotations"):
+                user.post(*_in(name, forged))
+            with pytest.raises(ApiError, match=r"config\.mirror is written by kubelets alone"):
+                user.post(*_in(name, mirror))
+            user.post(*_in(name, gpu_pod("plain", {CORE: 100}, annotations={"mine": "1"})))
+        assert not server.asked
+
+    def test_a_forged_mirror_is_sent_to_the_webhook_and_refused_in_spite_of_every_label(
+        self, admin: Client, server: WebhookServer
+    ) -> None:
+        """Security 9: the webhook never saw it."""
+        mirror = gpu_pod("mirror", {CORE: 30}, annotations={MIRROR: "uid-of-a-victim", INDEX: "0"}, nodeName="n1")
+        mirror["spec"]["automountServiceAccountToken"] = False
+        for labels in ({}, {"tencent.com/vcuda-webhook": "ignore"}):
+            mirror["metadata"]["labels"] = labels
+            refusal(admin, mirror)
+        assert server.asked == ["mirror", "mirror"]
+        del mirror["metadata"]["annotations"][INDEX]
+        assert "config.mirror is written by kubelets alone" in refusal(admin, mirror)
+        assert server.asked == ["mirror", "mirror"]
+
+    def test_kubelet_shows_its_static_pods_with_whatever_their_files_have(
+        self, admin: Client, server: WebhookServer, node: Object
+    ) -> None:
+        mirror = _static("static", node, **{INDEX: "0"})
+        made = as_kubelet(admin, node["metadata"]["name"]).post(DRY, mirror)
+        assert made["metadata"]["annotations"].items() >= {MIRROR: "abc", INDEX: "0"}.items()
+        assert not server.asked
+
+    def test_the_api_server_finds_nothing_wrong_with_its_expressions(self, admin: Client) -> None:
+        found = admin.get(f"{PATHS['ValidatingAdmissionPolicy']}/vcuda-annotations")
+        assert found["status"]["typeChecking"] == {}
 
     def test_all_other_changes_are_everybodys(self, admin: Client, path: str) -> None:
         change = {

@@ -120,10 +120,40 @@ def test_a_static_pod_gets_its_slice_and_gives_it_back(empty_cluster: Cluster, s
         assert view.limits is not None
         assert (view.limits.cores, view.limits.pod_uid) == (15, holder.uid)
         assert {each.minor for each in holder.gpus} == view.reachable_gpus
+        _wait_annotated(admin, name, sorted(view.reachable_gpus))
+        mirror = admin.get(f"{pods.PODS}/{name}")["metadata"]
+        said = json.loads(mirror["annotations"]["tencent.com/vcuda-allocation"])
+        assert said["pod"] == mirror["uid"] != holder.uid
     finally:
         file.unlink()
     pods.wait_gone(admin, [name])
     wait_ledger_empty(agent)
+
+
+def test_a_forged_mirror_changes_nothing_of_the_pod_that_it_names(
+    empty_cluster: Cluster, start_agent: StartAgent
+) -> None:
+    """Security 9, where no webhook and no policy refuses it: neither kubelet nor the agent believes it."""
+    agent, admin = start_agent(), empty_cluster.admin
+    victim = share("victim", 20, 8).manifest()
+    victim["metadata"]["annotations"] = {"tencent.com/vcuda-core-limit": "90"}
+    pods.create(admin, victim)
+    pods.wait_running(admin, ["victim"])
+    (holder,) = agent.usage().containers
+    before, logged = _view(admin, "victim"), len(agent.log())
+    node = admin.get(f"/api/v1/nodes/{NODE}")["metadata"]
+    forged = share("forged", 20, 8).manifest()
+    forged["metadata"]["annotations"] = {"kubernetes.io/config.mirror": holder.uid}
+    owner = {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": node["uid"], "controller": True}
+    forged["metadata"]["ownerReferences"] = [owner]
+    forged["spec"] |= {"nodeName": NODE, "automountServiceAccountToken": False}
+    pods.create(admin, forged)
+    wait_until(lambda: "forged" not in pods.states(admin), "kubelet removes the mirror of no static pod")
+    assert _view(admin, "victim") == before
+    assert [each.uid for each in agent.usage().containers] == [holder.uid]
+    said = agent.log()[logged:]
+    assert "forged" not in said
+    assert "limits_changed" not in said
 
 
 def test_linked_gpus_and_the_annotations_that_name_them(empty_cluster: Cluster, start_agent: StartAgent) -> None:

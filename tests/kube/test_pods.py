@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.errors import ParseError
+from deviceplugin.kube.cluster_pods import cluster_pods
 from deviceplugin.kube.pods import UNREADABLE_COUNT, PodListReader, decode_pod
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.pod import ContainerState, Pod
@@ -113,27 +114,41 @@ def test_another_domain_has_other_limits_and_annotations() -> None:
     assert not decode_pod(text).is_gpu
 
 
-def test_the_mirror_of_a_static_pod_has_kubelets_uid_and_its_own() -> None:
+STATIC = {"kubernetes.io/config.hash": "0123hash", "kubernetes.io/config.source": "file"}
+
+
+def test_the_api_servers_view_of_a_mirror_pod_has_its_uid_there_and_says_what_the_pod_claims() -> None:
     meta = {
         "name": "etcd-n1",
         "namespace": "kube-system",
         "uid": "api-uid",
-        "annotations": {
-            "kubernetes.io/config.mirror": "0123hash",
-            "kubernetes.io/config.hash": "0123hash",
-            "kubernetes.io/config.source": "file",
-        },
+        "annotations": {"kubernetes.io/config.mirror": "0123hash", **STATIC},
         "ownerReferences": [{"kind": "Node", "name": "n1", "controller": True}],
     }
     found = decode_pod(json.dumps({"metadata": meta}).encode())
-    assert (found.ref.uid, found.api_uid, found.is_static, found.owner_kind) == ("0123hash", "api-uid", True, "Node")
-    assert found.api_ref.uid == "api-uid"
+    assert (found.ref.uid, found.api_uid, found.mirror_of, found.owner_kind) == (
+        "api-uid",
+        "api-uid",
+        "0123hash",
+        "Node",
+    )
+    assert not found.is_static
+
+
+def test_a_pod_of_the_api_server_has_a_uid_there_whatever_its_annotations_say() -> None:
+    """Security 9: the annotations are the user's own."""
+    meta = {"name": "p", "namespace": "mallory", "uid": "api-uid", "annotations": STATIC}
+    found = decode_pod(json.dumps({"metadata": meta}).encode())
+    assert (found.ref.uid, found.api_uid, found.is_static) == ("api-uid", "api-uid", False)
+    raw = json.dumps({"metadata": meta, "spec": {"containers": [], "nodeName": "n1"}}).encode()
+    watched = cluster_pods().read(raw).item
+    assert watched is not None
+    assert watched.uid == "api-uid"
 
 
 def test_kubelets_own_view_of_a_static_pod_knows_no_uid_of_the_api_server() -> None:
-    annotations = {"kubernetes.io/config.hash": "0123hash", "kubernetes.io/config.source": "file"}
-    meta = {"name": "etcd-n1", "namespace": "kube-system", "uid": "0123hash", "annotations": annotations}
-    found = decode_pod(json.dumps({"metadata": meta}).encode())
+    meta = {"name": "etcd-n1", "namespace": "kube-system", "uid": "0123hash", "annotations": STATIC}
+    (found,) = PodListReader().read(json.dumps({"items": [{"metadata": meta}]}).encode())
     assert (found.ref.uid, found.api_uid, found.is_static) == ("0123hash", "", True)
 
 

@@ -25,6 +25,11 @@
 {{ .Values.webhook.certificates.secretName }}
 {{- end -}}
 
+{{/* CEL: whether a kubelet asks. */}}
+{{- define "vcuda.isKubelet" -}}
+request.userInfo.username.startsWith("system:node:") && "system:nodes" in request.userInfo.groups
+{{- end -}}
+
 {{/* A list of strings in CEL. */}}
 {{- define "vcuda.list" -}}["{{ join "\", \"" . }}"]{{- end -}}
 

@@ -15,7 +15,6 @@ from deviceplugin.cluster.webhook.environment import hide_gpus, leave_choice_to_
 from deviceplugin.cluster.webhook.hami import HAMI_SCHEDULER, translate
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.pod_json import (
-    MIRROR,
     Json,
     JsonContainer,
     annotations,
@@ -51,8 +50,7 @@ class Mutation:
 def mutate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> Mutation:
     changed = copied(pod)
     names = annotation_names(settings.names.domain)
-    if not is_static(changed):
-        _strip(changed, names)
+    _strip(changed, names)
     if is_left_alone(changed, settings):
         return Mutation(changed)
     warnings = translate(changed, settings, known)
@@ -69,14 +67,9 @@ def mutate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> Mutation:
 
 
 def is_left_alone(pod: Json, settings: WebhookSettings) -> bool:
-    """A static pod, or one with the opt-out label. Both still lose forged annotations: `mutate` strips those first."""
+    """It has the opt-out label. It still loses forged annotations: `mutate` strips those first."""
     labels = texts(metadata(pod), "labels")
-    return is_static(pod) or any(labels.get(name) == "ignore" for name in settings.opt_out_labels)
-
-
-def is_static(pod: Json) -> bool:
-    """The mirror of a static pod: kubelet runs it already."""
-    return MIRROR in annotations(pod)
+    return any(labels.get(name) == "ignore" for name in settings.opt_out_labels)
 
 
 def parts_of(pod: Json, names: AnnotationNames) -> Parts:

@@ -14,7 +14,7 @@ import msgspec
 
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.mutate import mutate
-from deviceplugin.cluster.webhook.pod_json import Json, Operation, difference
+from deviceplugin.cluster.webhook.pod_json import MIRROR, Json, Operation, annotations, difference
 from deviceplugin.cluster.webhook.read_pod import read_pod
 from deviceplugin.cluster.webhook.validate import validate
 from deviceplugin.config.webhook import WebhookSettings
@@ -32,12 +32,22 @@ class _Resource(msgspec.Struct):
     resource: str = ""
 
 
+class _User(msgspec.Struct):
+    username: str = ""
+    groups: list[str] | None = None
+
+    @property
+    def is_kubelet(self) -> bool:
+        return self.username.startswith("system:node:") and "system:nodes" in (self.groups or ())
+
+
 class _Request(msgspec.Struct, rename="camel"):
     uid: str
     resource: _Resource = msgspec.field(default_factory=_Resource)
     sub_resource: str | None = None
     operation: str = ""
     namespace: str | None = None
+    user_info: _User = msgspec.field(default_factory=_User)
     object: msgspec.Raw = msgspec.Raw(b"null")
 
 
@@ -75,6 +85,8 @@ class AdmissionWebhook:
             return _allowed(request.uid, (), ())
         try:
             pod = read_pod(request.object)
+            if request.user_info.is_kubelet and MIRROR in annotations(pod):
+                return _allowed(request.uid, (), ())  # the mirror of a static pod, which kubelet runs already
             mutation = mutate(pod, self.settings, known)
             warnings = (*mutation.warnings, *validate(mutation.pod, self.settings, known))
             return _allowed(request.uid, tuple(difference(pod, mutation.pod)), warnings)

@@ -5,8 +5,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from deviceplugin.cluster.webhook.hami import is_for_hami
-from deviceplugin.cluster.webhook.mutate import is_left_alone, is_static, mutate
-from deviceplugin.cluster.webhook.pod_json import Json, annotations, containers
+from deviceplugin.cluster.webhook.mutate import is_left_alone, mutate
+from deviceplugin.cluster.webhook.pod_json import MIRROR, Json, annotations, containers
 from deviceplugin.cluster.webhook.validate import validate
 from deviceplugin.config.webhook import HamiScope, WebhookSettings
 from deviceplugin.errors import VcudaError
@@ -17,6 +17,8 @@ from tests.daemonset.chart import NAMESPACE, Object, Rendered
 from tests.examples import examples
 
 NAMES = AnnotationNames()
+USER = {"userInfo": {"username": "system:node:mine", "groups": ["system:authenticated"]}}
+KUBELET = {"userInfo": {"username": "system:node:n1", "groups": ["system:nodes", "system:authenticated"]}}
 
 
 @pytest.fixture(scope="session")
@@ -56,14 +58,16 @@ def _is_named(pod: Json, chosen: WebhookSettings) -> bool:
 @example(pod=gpu_pod({GPU: "1"}))
 @example(pod=gpu_pod({GPU: "1"}, {"nvidia.com/use-gputype": "A100"}))
 @example(pod=gpu_pod({CORE: "0"}))
+@example(pod=gpu_pod({CORE: "30"}, {MIRROR: "uid-of-a-victim"}))
 def test_a_pod_that_is_not_sent_would_not_have_been_touched_and_one_that_is_sent_concerns_us(
     sent: dict[str, Compiled], name: str, pod: Json
 ) -> None:
     chosen = CHOSEN[name]
     names = AnnotationNames(chosen.names.domain)
     stale = any(names.is_machine_written(each) for each in annotations(pod))
-    wanted = not is_static(pod) and (stale or (not is_left_alone(pod, chosen) and _is_named(pod, chosen)))
-    assert sent[name].all_say_yes(object=pod) == wanted
+    wanted = stale or (not is_left_alone(pod, chosen) and _is_named(pod, chosen))
+    assert sent[name].all_say_yes(object=pod, request=USER) == wanted
+    assert sent[name].all_say_yes(object=pod, request=KUBELET) == (wanted and MIRROR not in annotations(pod))
     if not wanted:
         assert _outcome(pod, chosen) == "same"
 
@@ -85,8 +89,8 @@ def variables_of(policy: Object) -> Compiled:
 
 @pytest.fixture(scope="session")
 def allowed(policy: Object) -> Compiled:
-    (validation,) = policy["validations"]
-    return Compiled([{"name": "nothing changed", "expression": validation["expression"]}])
+    validations = zip(("nothing changed", "nothing forged"), policy["validations"], strict=True)
+    return Compiled([{"name": name, "expression": each["expression"]} for name, each in validations])
 
 
 @examples(400)
@@ -108,6 +112,26 @@ def test_the_policy_names_exactly_the_protected_annotations_that_differ(
 
 
 @pytest.mark.parametrize(
+    ("kind", "pod", "is_forged"),
+    [
+        ("Pod", gpu_pod({CORE: "1"}, {MIRROR: "x"}), True),
+        ("Pod", gpu_pod({CORE: "1"}, {"mine": "x"}), False),
+        ("Pod", gpu_pod({"cpu": "1"}, {MIRROR: "x"}), False),
+        ("Binding", {"metadata": {"name": "p", "annotations": {MIRROR: "x"}}}, False),
+    ],
+)
+def test_the_policy_refuses_mirrors_that_ask_for_gpus_and_no_other_pods(
+    variables_of: Compiled, allowed: Compiled, kind: str, pod: Json, is_forged: bool
+) -> None:
+    """Security 9. Where kubelets are no nodes, the mirrors of other static pods must not be refused."""
+    variables = {"before": {}, "after": annotations(pod)}
+    request = {"kind": {"kind": kind}}
+    forged = variables_of.says("forged", object=pod, oldObject=None, variables=variables, request=request)
+    assert forged is is_forged
+    assert allowed.says("nothing forged", variables={"forged": forged}) is not is_forged
+
+
+@pytest.mark.parametrize(
     ("user", "groups", "looked_at"),
     [
         (f"system:serviceaccount:{NAMESPACE}:vcuda-agent", ["system:serviceaccounts"], False),
@@ -116,6 +140,8 @@ def test_the_policy_names_exactly_the_protected_annotations_that_differ(
         ("system:node:n1", ["system:nodes", "system:authenticated"], False),
         ("admin", ["system:masters"], True),
         ("admin", [], True),
+        ("system:node:n1", ["system:authenticated"], True),
+        ("mine", ["system:nodes"], True),
     ],
 )
 def test_the_policy_applies_to_all_users_but_vcudas_programs_and_kubelets(

@@ -144,12 +144,6 @@ def test_a_pod_that_opted_out_loses_stale_annotations_and_nothing_else_happens(l
     assert mutated(given) == expected
 
 
-def test_the_image_of_a_static_pod_is_not_touched() -> None:
-    given = gpu_pod({CORE: "30"}, {"kubernetes.io/config.mirror": "abc", "tencent.com/gpu-assigned": "true"})
-    given["spec"]["nodeName"] = "n1"
-    assert mutated(given) == given
-
-
 def _term(*nodes: str, **more: Any) -> Json:
     return {**more, "matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]} for node in nodes]}
 

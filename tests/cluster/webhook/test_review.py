@@ -56,6 +56,28 @@ def test_a_denial_is_one_sentence_and_carries_no_patch() -> None:
     assert reply.outcome is Outcome.DENIED
 
 
+@pytest.mark.parametrize(
+    ("user", "is_touched"),
+    [
+        ({"username": "system:node:n1", "groups": ["system:nodes", "system:authenticated"]}, False),
+        ({"username": "system:node:n1", "groups": ["system:authenticated"]}, True),
+        ({"username": "mallory", "groups": ["system:nodes"]}, True),
+        ({"username": "mallory", "groups": None}, True),
+        ({}, True),
+    ],
+)
+def test_only_kubelets_create_mirrors_that_are_not_touched(user: dict[str, object], is_touched: bool) -> None:
+    """Security 9: everybody can write the annotation of a mirror pod."""
+    given = gpu_pod({CORE: "30"}, {"kubernetes.io/config.mirror": "abc", "tencent.com/gpu-assigned": "true"})
+    given["spec"]["nodeName"] = "n1"
+    answer = response(review(given, userInfo=user))
+    assert answer["allowed"]
+    assert ("patch" in answer) is is_touched
+    if is_touched:
+        changed = jsonpatch.apply_patch(given, answer["patch"])
+        assert "tencent.com/gpu-assigned" not in changed["metadata"]["annotations"]
+
+
 def test_warnings_reach_the_user() -> None:
     assert "no node has more than 8" in response(review(gpu_pod({CORE: "1600"})))["warnings"][0]
 

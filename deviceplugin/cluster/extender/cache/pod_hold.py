@@ -7,10 +7,11 @@ unknown GPUs: it is `unlocated` until the node's agent writes its allocation.
 
 import enum
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from deviceplugin.errors import VcudaError
-from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef
+from deviceplugin.model.allocation import Allocation, ContainerRef, GpuShare, PodRef
 from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.annotations import PodAllocation, trusted_allocation
 from deviceplugin.model.pod import ClusterPod, Pod, ScheduledCondition
@@ -117,18 +118,26 @@ def _split(
             exact.append(Allocation(ContainerRef(pod.api_ref, each.name), each.role, each.request, found, each.index))
         else:
             unlocated.append(each)
-    exact += (_unasked(pod, name, shares[name]) for name in sorted(shares.keys() - known))
+    exact += _unreadable(pod, {name: shares[name] for name in sorted(shares.keys() - known)})
     return tuple(exact), tuple(unlocated)
 
 
 def _covers(shares: tuple[GpuShare, ...], request: Request) -> bool:
-    """An annotation that gives less than the pod requests does not describe what kubelet was asked for."""
+    """Whether the annotation gives what kubelet was asked for; of whole GPUs it gives all memory."""
     cores, blocks = sum(share.cores for share in shares), sum(share.blocks for share in shares)
-    return len(shares) == request.gpus and cores >= request.cores and blocks >= request.blocks
+    is_enough = blocks == request.blocks if request.is_share else blocks >= request.blocks
+    return len(shares) == request.gpus and cores == request.cores and is_enough
 
 
-def _unasked(pod: Pod, name: str, shares: tuple[GpuShare, ...]) -> Allocation:
-    found = pod.container(name)
-    role, index = (ContainerRole.UNKNOWN, 0) if found is None else (found.role, found.index)
-    request = Request(sum(share.cores for share in shares), sum(share.blocks for share in shares))
-    return Allocation(ContainerRef(pod.api_ref, name), role, request, shares, index)
+def _unreadable(pod: Pod, shares: Mapping[str, tuple[GpuShare, ...]]) -> Iterator[Allocation]:
+    """Containers of a pod whose request cannot be read: it may have been placed by a version that could.
+
+    An annotation gives nothing to a container that is not in the spec, and no more than the container's limits.
+    """
+    for name, found in shares.items():
+        container = pod.container(name)
+        request = Request(sum(share.cores for share in found), sum(share.blocks for share in found))
+        if container is None or not container.is_gpu or container.cores != request.cores:
+            continue
+        if container.blocks == request.blocks or not request.is_share:
+            yield Allocation(ContainerRef(pod.api_ref, name), container.role, request, found, container.index)

@@ -3,19 +3,21 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.cluster.extender.bind.bind import binding_annotations
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold, bound_hold
+from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.errors import VcudaError
-from deviceplugin.model.allocation import ContainerRole, PodUid
+from deviceplugin.model.allocation import ContainerRole, GpuShare, PodUid
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import pod_request
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.placement.node_state import node_state
 from deviceplugin.placement.pod import place_pod
-from tests.cluster.extender.makers import NAMES, bound, inventory, pod
+from tests.cluster.extender.makers import NAMES, allocated, ask, bound, inventory, node, on_gpu, pod
 
 RESOURCES = ResourceNames()
 GPUS = inventory("a", 4)
@@ -56,3 +58,39 @@ def test_an_allocation_written_for_another_pod_does_not_count(made: tuple[Cluste
     one, held = made
     again = replace(one, pod=replace(one.pod, api_uid="uid-again", ref=replace(one.pod.ref, uid=PodUid("uid-again"))))
     assert not bound_hold(bound(again, "a", annotations_of(held)), RESOURCES).allocations
+
+
+def _all_of(name: str) -> tuple[GpuShare, ...]:
+    return (*on_gpu(name, 0, 100, 64), *on_gpu(name, 1, 100, 64))
+
+
+FORGED: dict[str, Mapping[str, tuple[GpuShare, ...]]] = {
+    "containers that the pod does not have": {"ghost0": _all_of("a"), "ghost1": on_gpu("a", 1, 1, 1)},
+    "a container that asks for no GPU": {"side": _all_of("a")},
+    "more cores than the container asks for": {"main": on_gpu("a", 0, 100, 1)},
+    "more memory than the container asks for": {"main": on_gpu("a", 0, 1, 64)},
+    "more GPUs than the container asks for": {"main": _all_of("a")},
+}
+
+
+@pytest.mark.parametrize("shares", FORGED.values(), ids=FORGED.keys())
+async def test_an_annotation_gives_a_pod_nothing_that_it_did_not_ask_for(
+    extender: Extender, shares: Mapping[str, tuple[GpuShare, ...]]
+) -> None:
+    """Security 9a: pods of one core filled the GPUs of the cluster, beside every quota."""
+    for name in ("a", "b"):
+        extender.put_node(node(name))
+    forged = pod(cores=1, blocks=1, more=[("side", ContainerRole.APP, 0, 0)])
+    extender.put_pod(bound(forged, "a", allocated(forged, shares)))
+    for gpu in extender.cache.nodes["a"].state.snapshot.gpus:
+        assert (gpu.free_cores, gpu.free_blocks) == (99, 63), "it may be on either, until the agent has said which"
+    assert extender.filter(ask(pod(cores=90, blocks=60), "a")).names == ("a",)
+
+
+async def test_a_pod_whose_request_cannot_be_read_any_more_holds_what_its_limits_say(extender: Extender) -> None:
+    """Another version placed it; the wrong container must not free the GPU of the other one, nor claim one."""
+    extender.put_node(node("a"))
+    odd = pod(cores=30, blocks=8, more=[("wrong", ContainerRole.APP, 150, 1)])
+    shares = {"main": on_gpu("a", 0, 30, 8), "wrong": on_gpu("a", 1, 100, 64), "ghost": on_gpu("a", 1, 100, 64)}
+    extender.put_pod(bound(odd, "a", allocated(odd, shares)))
+    assert [view.free_cores for view in extender.cache.nodes["a"].state.snapshot.gpus] == [70, 100]
