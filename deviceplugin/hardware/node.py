@@ -124,16 +124,12 @@ class Hardware:
                 self._say("waiting_for_driver", error.message, topic=type(error).__name__)
                 await self._rest(backoff.next())
             else:
+                await self._safe_turn()  # a GPU that shall get no pods must not be offered before
                 return
 
     async def _watch(self) -> None:
         while True:
-            try:
-                await self._turn()
-            except Exception:
-                _log.exception("hardware_watch_failed")
-                self._session = None
-                self._schedule.failed(time.monotonic())
+            await self._safe_turn()
             is_idle = self._shall_close and self.nvml_closed
             pause = self._schedule.pause(time.monotonic(), is_open=self._session is not None)
             await self._rest(math.inf if is_idle else pause)
@@ -144,6 +140,14 @@ class Hardware:
             async with asyncio.timeout(None if seconds == math.inf else seconds):
                 await self._asked.wait()
         self._asked.clear()
+
+    async def _safe_turn(self) -> None:
+        try:
+            await self._turn()
+        except Exception:
+            _log.exception("hardware_watch_failed")
+            self._session = None
+            self._schedule.failed(time.monotonic())
 
     async def _turn(self) -> None:
         try:

@@ -171,6 +171,8 @@ class _Drawing:
             yield f"{self._glyphs.mark} unhealthy: {health.reason or 'no reason given'}"
         if gpu.mig_enabled or gpu.compute_mode is ComputeMode.PROHIBITED:
             yield f"{self._glyphs.mark} {'MIG' if gpu.mig_enabled else 'compute mode prohibited'}, not given out"
+        if gpu.compute_mode is ComputeMode.EXCLUSIVE_PROCESS:
+            yield "compute mode exclusive, given whole only"
         if gpu.uuid in self._picture.cordoned:
             yield f"{self._glyphs.mark} cordoned"
         if gpu.uuid in self._picture.repairs_pending:

@@ -106,7 +106,7 @@ async def test_a_gpu_whose_fabric_is_not_set_up_is_offered_when_it_is(stub: Stub
     """NVML E: GPUs were offered while the fabric manager was not ready, and CUDA did not start there."""
     stub.order("fabric.1", "2 0")
     hardware = await start()
-    await until(lambda: reasons(hardware) == {uuid(1): NOT_YET})
+    assert reasons(hardware) == {uuid(1): NOT_YET}, "never offered, not even for a moment"
     stub.order("fabric.1", "3 0")
     await until(lambda: reasons(hardware) == {})
 

@@ -1,5 +1,6 @@
 """NVML: errors that say what to do, old drivers, and which library is loaded."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -141,3 +142,11 @@ def test_forgetting_the_library_takes_the_file_that_is_there_then(stub: Stub, sh
     fresh.rename(path)
     nvml.open()
     assert nvml.optional("nvmlDeviceGetMigMode", Device.at(nvml, 0).handle) is None
+
+
+def test_nothing_of_a_gpu_is_ever_set() -> None:
+    """Lineage D9: a compute mode may be an operator's decision, and docs/gpu-policies.md says that it stays."""
+    package = Path(__file__).parents[2] / "deviceplugin"
+    asked = {name for path in package.rglob("*.py") for name in re.findall(r'"(nvml[A-Z]\w+)"', path.read_text())}
+    assert "nvmlDeviceGetComputeMode" in asked
+    assert [name for name in asked if re.match(r"nvml(Device|System|Unit|Gpu)(Set|Reset|Clear)", name)] == []

@@ -56,6 +56,11 @@ def test_no_line_is_wider_than_a_hundred_columns(name: str, glyphs: object) -> N
     assert all(line == line.rstrip() for line in text.splitlines())
 
 
+def test_a_gpu_in_exclusive_mode_says_why_it_takes_no_shares() -> None:
+    exclusive = replace(gpu(0, model=T4, mib=15360), compute_mode=ComputeMode.EXCLUSIVE_PROCESS)
+    assert "compute mode exclusive, given whole only" in draw(node([exclusive], by_groups(1)))
+
+
 def test_a_memory_repair_that_waits_for_a_reset_is_shown() -> None:
     picture = replace(PICTURES["laptop"], repairs_pending=frozenset({uuid(0)}))
     assert "reset it when it is free: a memory repair is pending" in draw(picture)
