@@ -9,7 +9,7 @@ an idle node costs nothing; nothing waits for the container runtime, which may h
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -93,10 +93,13 @@ class ContainerWatch:
         busy = {uuid for uuid, sample in samples.items() if sample.processes}
         due = [grant for grant in shares if self._is_due(grant, busy)]
         self._turn += 1
+        on_gpu = self._by_grant(shares, samples) if busy and due else {}
+        jobs = [(grant, self._watched[grant.id], on_gpu.get(grant.id, {})) for grant in due]
+        idle = [(self._watched[grant.id].tracker, grant.allocation.uuids) for grant in shares if grant not in due]
+        if idle:
+            await asyncio.to_thread(_restore, idle)
         if not due:
             return
-        on_gpu = self._by_grant(shares, samples) if busy else {}
-        jobs = [(grant, self._watched[grant.id], on_gpu.get(grant.id, {})) for grant in due]
         for grant, watched, look in await asyncio.to_thread(self._look_at, jobs):
             self._took(grant, watched, look, now=now)
 
@@ -119,6 +122,7 @@ class ContainerWatch:
         known = self._watched[grant.id]
         return (
             known.look is None
+            or known.tracker.is_tampered
             or known.look.use.processes > 0
             or bool(known.look.use.overruns)
             or known.shown is not None
@@ -145,6 +149,8 @@ class ContainerWatch:
         if self._watched.get(grant.id) is not watched:
             return  # the grant ended meanwhile
         self.report.violations(grant, look.use.overruns, now=now)
+        if look.lost_files:
+            self.report.files_lost(grant)
         watched.look = look
         if look.wants_place:
             self._look_for(grant, watched, every_s=_FIND_AGAIN_S)
@@ -232,6 +238,11 @@ class ContainerWatch:
             for gone in [grant for grant in self._watched if grant not in known]:
                 del self._watched[gone]
                 self.report.forget(gone)
+
+
+def _restore(shares: Sequence[tuple[Tracker, Collection[GpuUuid]]]) -> None:
+    for tracker, gpus in shares:
+        tracker.restore(gpus)
 
 
 def _held(grant: Grant, inventory: Inventory) -> list[HeldGpu]:

@@ -27,12 +27,13 @@ from deviceplugin.model.units import BLOCK_BYTES
 log = structlog.get_logger("vcuda.agent")
 _AFTER_FIRST_S = 0.02  # kubelet asks for the other resource at once, and waits until both are answered
 _AFTER_LAST_S = 0.002  # kubelet has the answer then, and writes its checkpoint before it starts a container
+_TRIES = 3
 
 
 class AgentFiles:
     """`inventory` is asked at each start of a container: the driver may be upgraded under a running agent.
 
-    `clients` are the files for gpu-manager's client.
+    `clients` are the files for gpu-manager's client. `mount` puts a tmpfs at the base, or says why there is none.
     """
 
     def __init__(
@@ -43,7 +44,9 @@ class AgentFiles:
         mirror: DriverMirror,
         cdi: CdiSpecs | None,
         inventory: Callable[[], Inventory],
+        mount: Callable[[bool], str] | None = None,
     ) -> None:
+        self._mount = mount
         self._directories = directories
         self._shared = shared
         self.clients = ClientFiles(directories)
@@ -54,6 +57,9 @@ class AgentFiles:
 
     def open(self, boot_id: str = "") -> None:
         """Once at start: the mirror can be mounted, and files that a reboot removed or made invalid are repaired."""
+        self._directories.open()
+        if self._mount is not None and (reason := self._mount(self._shared.is_held(boot_id))):
+            log.warning("shared_state_on_disk", error=_on_disk(reason))
         self._mirror.open()
         if self._cdi is not None:
             self._cdi.restore()
@@ -74,16 +80,34 @@ class AgentFiles:
 
     def fill(self, grant: Grant) -> bool:
         """At PreStartContainer; no process of the container runs, so its shared state starts empty."""
-        if grant.is_share:
-            if self._mirror.state.refusal:
-                raise ContainerError(self._mirror.state.refusal)
-            self._cancel(grant)
-            self._shared.renew(grant.id, grant.allocation.uuids)
-        self.clients.forget(grant.id)
-        return self.limit(grant)
+        if grant.is_share and self._mirror.state.refusal:
+            raise ContainerError(self._mirror.state.refusal)
+        return self._with_room(self._fill, grant)
 
     def limit(self, grant: Grant) -> bool:
         """Writes the limits, also for a running container; False if they were there already."""
+        return self._with_room(self._limit, grant)
+
+    def _with_room(self, write: Callable[[Grant], bool], grant: Grant) -> bool:
+        """Again, if another container has taken the room: it may take it again, but the agent needs far less."""
+        for _ in range(_TRIES):
+            try:
+                return write(grant)
+            except ContainerError:
+                taken = self._shared.restore_all()
+                if not taken:
+                    raise
+                log.warning("shared_files_restored", files=taken)
+        return write(grant)
+
+    def _fill(self, grant: Grant) -> bool:
+        if grant.is_share:
+            self._cancel(grant)
+            self._shared.renew(grant.id, grant.allocation.uuids)
+        self.clients.forget(grant.id)
+        return self._limit(grant)
+
+    def _limit(self, grant: Grant) -> bool:
         legacy = self._legacy(grant)
         written = self._directories.write(grant.id, LIMITS_FILE, legacy)
         self.clients.limit(grant.id, legacy)
@@ -154,3 +178,10 @@ class AgentFiles:
         self._shared.remove_all_but(keep)
         if self._cdi is not None:
             self._cdi.remove_all_but(keep)
+
+
+def _on_disk(reason: str) -> str:
+    return (
+        "the files that containers write stay on the node's disk, where the agent cuts them back, because there is no "
+        f"tmpfs at --virtual-manager-path: {reason}"
+    )

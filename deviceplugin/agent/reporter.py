@@ -35,6 +35,7 @@ class AgentReport:
         self._metrics = metrics
         self._events = events
         self._reported: dict[GrantId, dict[_ViolationKey, float]] = {}
+        self._lost: set[GrantId] = set()
 
     def granted(self, asking: IdentifiedContainer, grant: Grant, choice: Choice) -> None:
         owner = grant.allocation.owner
@@ -113,6 +114,19 @@ class AgentReport:
             del reported[key]
             log.info("violation_ended", **owner_fields(owner), violation=key[0].value)
 
+    def files_lost(self, grant: Grant) -> None:
+        """Once for each grant in the life of this agent."""
+        if grant.id in self._lost:
+            return
+        self._lost.add(grant.id)
+        owner = grant.allocation.owner
+        text = (
+            f"the files of container {owner.name} on the node were removed while it runs, so new processes in it have "
+            "no limits and its use is not known; delete the pod, so that it starts with new files"
+        )
+        log.warning("files_lost", **owner_fields(owner), grant=grant.id, error=text)
+        self._tell(owner, EventReason.FILES_LOST, text)
+
     def _tell(self, owner: ContainerRef, reason: EventReason, text: str) -> None:
         """On the pod, unless its grant was rebuilt without it: then only the UID is known."""
         if owner.pod.name:
@@ -120,6 +134,7 @@ class AgentReport:
 
     def forget(self, grant: GrantId) -> None:
         self._reported.pop(grant, None)
+        self._lost.discard(grant)
 
     def health_changed(self, change: HealthChange, inventory: Inventory) -> None:
         gpu = inventory.gpu(change.uuid)

@@ -28,6 +28,7 @@ from deviceplugin.container.gpu_manager.registration_supervisor import Registrat
 from deviceplugin.container.processes import CgroupTree, ProcessTable
 from deviceplugin.container.runtime import ContainerRuntime
 from deviceplugin.container.shared_state import SharedState
+from deviceplugin.container.tmpfs import provide
 from deviceplugin.hardware.node import Hardware
 from deviceplugin.kubelet.allocate_answer import HostLayout
 from deviceplugin.kubelet.allocate_context import AllocateContext
@@ -236,12 +237,14 @@ def _files(settings: AgentSettings, mirror: DriverMirror, view: AgentView) -> Ag
         if allocation.cdi
         else None
     )
+    base = allocation.virtual_manager_path
     return AgentFiles(
-        GrantDirectories(allocation.virtual_manager_path),
-        SharedState(allocation.virtual_manager_path),
+        GrantDirectories(base),
+        SharedState(base),
         mirror=mirror,
         cdi=cdi,
         inventory=view.inventory,
+        mount=(lambda held: provide(base, held=held)) if allocation.virtual_manager_tmpfs else None,
     )
 
 

@@ -199,6 +199,12 @@ class AllocationSettings:
         "Serve vcuda.sock to every share, for images with vcuda-controller's client; otherwise only to pods with the "
         "annotation vcuda-socket.",
     )
+    virtual_manager_tmpfs: bool = setting(
+        "virtual-manager-tmpfs",
+        False,
+        "Mount a tmpfs at --virtual-manager-path, so that no container can fill the node's disk. Needs CAP_SYS_ADMIN "
+        "and, in a pod, mountPropagation Bidirectional.",
+    )
     identity: tuple[IdentitySourceName, ...] = setting(
         "identity",
         tuple(IdentitySourceName),

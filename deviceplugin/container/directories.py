@@ -15,6 +15,7 @@ from deviceplugin.errors import ContainerError
 from deviceplugin.ledger.grant import GrantId
 
 _PREFIX = "g-"
+_BASE_MODE = 0o700
 
 
 class GrantDirectories:
@@ -26,9 +27,16 @@ class GrantDirectories:
     def path(self, grant: GrantId) -> Path:
         return self._base / grant
 
+    def open(self) -> None:
+        """Once at start: earlier versions left the base open to every account of the node. Raises ContainerError."""
+        make_base(self._base)
+        with contextlib.suppress(PermissionError):  # it belongs to another account, which decided
+            self._base.chmod(_BASE_MODE)
+
     def prepare(self, grant: GrantId) -> Path:
         """Makes the directory; harmless when it exists."""
         path = self.path(grant)
+        make_base(self._base)
         make_directory(path, what="grant directory")
         return path
 
@@ -70,6 +78,15 @@ class GrantDirectories:
                     self.remove(GrantId(entry.name))
                     gone.append(GrantId(entry.name))
         return tuple(gone)
+
+
+def make_base(path: Path) -> None:
+    """The directory of all grants. Mounts do not need its path, so no account of the node but the agent's enters it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=_BASE_MODE, exist_ok=True)
+    except OSError as error:
+        raise ContainerError(f"directory {path} could not be made: {error.strerror}; check the disk") from error
 
 
 def make_directory(path: Path, *, what: str) -> None:

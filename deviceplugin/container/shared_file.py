@@ -77,18 +77,6 @@ def wipe(path: Path, form: Form) -> None:
         raise ContainerError(f"shared file {path} could not be wiped: {error.strerror}; check the disk") from error
 
 
-def restore_size(path: Path, form: Form) -> bool:
-    """Cuts off what a container wrote behind the end: it would fill the node's disk. Whether there was anything."""
-    try:
-        if path.lstat().st_size <= form.size:
-            return False
-        with opened(path, writable=True) as fd:
-            os.ftruncate(fd, form.size)
-    except OSError:
-        return False
-    return True
-
-
 @contextlib.contextmanager
 def opened(path: Path, *, writable: bool = False) -> Iterator[int]:
     """A descriptor; a link or a pipe in its place neither blocks it nor leads it elsewhere. Raises OSError."""

@@ -20,7 +20,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from deviceplugin.container import activity, region, shared_file
-from deviceplugin.container.directories import make_directory
+from deviceplugin.container.directories import make_base, make_directory
+from deviceplugin.container.tampering import SharedFiles
 from deviceplugin.errors import ContainerError
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import GpuUuid
@@ -35,6 +36,7 @@ class SharedState:
 
     def __init__(self, base: Path) -> None:
         self._base = base
+        self._files = SharedFiles()
 
     def region(self, grant: GrantId) -> Path:
         return self._base / grant / STATE / region.FILE_NAME
@@ -87,6 +89,33 @@ class SharedState:
         if before is not None and before.assumed_cores != cores:
             activity.write_told(path, before._replace(assumed_cores=cores))
 
+    def restore(self, grant: GrantId, uuids: Collection[GpuUuid]) -> str:
+        """Undoes what the container may not do to its files; says what that was, empty for nothing."""
+        rows = (self._files.restore(self.own_row(grant, uuid), activity.form(grant)) for uuid in uuids)
+        return ", ".join(filter(None, (self._files.restore(self.region(grant), region.form(grant)), *rows)))
+
+    def restore_all(self) -> tuple[str, ...]:
+        """The same for every container, because no room is left; one phrase for each file."""
+        regions = self._base.glob(f"g-*/{STATE}/{region.FILE_NAME}")
+        rows = self._base.glob(f"g-*/{STATE}/*{activity.SUFFIX}")
+        forms = [
+            *((path, region.form(_grant_of(path))) for path in regions),
+            *((path, activity.form(_grant_of(path))) for path in rows),
+        ]
+        found = ((path, self._files.restore(path, form)) for path, form in forms)
+        return tuple(f"{_grant_of(path)}: {wrong}" for path, wrong in found if wrong)
+
+    def is_held(self, boot_id: str) -> bool:
+        """Whether running containers may have mounted something below the base; none has started before its agent."""
+        with contextlib.suppress(OSError):
+            marked = (self._base / GPUS / _BOOT).read_text(errors="replace")
+            if marked and boot_id and marked != boot_id:
+                return False
+        try:
+            return any(path.name != GPUS for path in self._base.iterdir())
+        except OSError:
+            return False
+
     def booted(self, boot_id: str) -> None:
         """After a reboot every row is wiped: the node's clock began again, and old times would lie in the future."""
         mark = self._base / GPUS / _BOOT
@@ -127,6 +156,7 @@ class SharedState:
     def _make_directories(self, grant: GrantId, uuids: Collection[GpuUuid]) -> None:
         tables = [self._base / grant / GPUS, self._base / GPUS]
         wanted = [self._base / grant / STATE, *tables, *(table / uuid for table in tables for uuid in uuids)]
+        make_base(self._base)
         for directory in wanted:
             make_directory(directory, what="state directory")
 
@@ -143,6 +173,10 @@ class SharedState:
             raise ContainerError(
                 f"activity row {public} could not be made: {error.strerror}; check the disk"
             ) from error
+
+
+def _grant_of(own: Path) -> GrantId:
+    return GrantId(own.parent.parent.name)
 
 
 def _is_same(own: Path, public: Path) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from deviceplugin.container import activity, region, shared_file
+from deviceplugin.container import activity, region
 from deviceplugin.container.containers import ContainerFinder, Place
 from deviceplugin.container.limit_monitor import GpuReading, LimitMonitor
 from deviceplugin.container.processes import Members, ProcessIdentity, ProcessTable
@@ -30,6 +30,7 @@ from deviceplugin.model.usage import ContainerUse, GpuUse
 log = structlog.get_logger("vcuda.container")
 
 _NS = 1e9
+_TOLD_FOR_S = 60.0  # longer than the monitor's patience: what is undone at once must not be forgotten at once
 _IN_FORCE_UNIT = 1000  # effective_cores is in thousandths of a percent
 
 
@@ -44,11 +45,15 @@ class HeldGpu:
 
 @dataclass(frozen=True, slots=True)
 class ShareReport:
-    """`members`: the container's processes, None where they are not known or it is gone. `wants_place`: find it."""
+    """`members`: the container's processes, None where they are not known or it is gone. `wants_place`: find it.
+
+    `lost_files`: it runs and its region is not there, so somebody removed the directory that it has mounted.
+    """
 
     use: ContainerUse
     members: Members | None
     wants_place: bool
+    lost_files: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,23 @@ class Tracker:
     _known: dict[int, ProcessIdentity] = field(default_factory=dict)
     _unreadable: str = ""
     _rows: dict[GpuUuid, activity.Activity] = field(default_factory=dict)
+    _tampering: str = ""
+    _told_until: float = 0.0
+
+    @property
+    def is_tampered(self) -> bool:
+        return bool(self._tampering)
+
+    def restore(self, gpus: Collection[GpuUuid]) -> None:
+        """Undoes what the container may not do to its files. Seldom costs more than a stat of each."""
+        found, now = self.shared.restore(self.grant, gpus), time.monotonic()
+        if found:
+            self._tampering, self._told_until = found, now + _TOLD_FOR_S
+        elif now >= self._told_until:
+            self._tampering = ""
+
+    def _is_missing(self) -> bool:
+        return not self.shared.region(self.grant).exists()
 
     def read(
         self,
@@ -83,8 +105,10 @@ class Tracker:
         needs_members: bool = False,
     ) -> ShareReport:
         """`on_gpu`: the container's processes as the driver shows them."""
+        self.restore([each.gpu.uuid for each in held])
         found, corrupted = self._region(held)
-        is_used = bool(found.slots or needs_members or any(on_gpu.values()))
+        is_missing = self._is_missing()
+        is_used = bool(found.slots or needs_members or is_missing or any(on_gpu.values()))
         members = self.finder.members(place) if place is not None and is_used else None
         is_lost = place is not None and is_used and members is None
         living = self._living(found, members, is_lost=is_lost)
@@ -97,28 +121,25 @@ class Tracker:
         processes = len(living) + len({pid for pids in unmanaged.values() for pid in pids})
         self._tell_neighbours(held)
         use = ContainerUse(tuple(shown), processes, overruns, dict(self.monitor.seconds))
-        return ShareReport(use, members, wants_place=is_used and (place is None or is_lost))
+        is_running = members is not None and bool(members.pids)
+        # Looked for again: a start makes the region first, and its processes may be younger than the first look.
+        lost_files = is_missing and is_running and self._is_missing()
+        return ShareReport(use, members, wants_place=is_used and (place is None or is_lost), lost_files=lost_files)
 
     def _region(self, held: Sequence[HeldGpu]) -> tuple[Region, str]:
-        """The region, and what is wrong with the container's files; a file that has grown is cut to its size."""
+        """The region, and what is wrong with the container's files."""
         path = self.shared.region(self.grant)
-        grown = shared_file.restore_size(path, region.form(self.grant))
-        for each in held:
-            row = self.shared.own_row(self.grant, each.gpu.uuid)
-            grown |= shared_file.restore_size(row, activity.form(self.grant))
         try:
             found = region.read(path, grant=self.grant, devices=len(held))
         except ParseError as error:
             return Region((region.Counters(),) * len(held), ()), error.message
         except ContainerError as error:
-            if error.message != self._unreadable:
+            if path.exists() and error.message != self._unreadable:
                 log.warning("region_unreadable", grant=self.grant, error=error.message)
             self._unreadable = error.message
             return self._before.region if self._before is not None else Region((region.Counters(),) * len(held), ()), ""
         self._unreadable = ""
-        if grown:
-            return found, "a file is longer than allowed"
-        return found, f"{found.implausible} numbers are impossible" if found.implausible else ""
+        return found, self._tampering or (f"{found.implausible} numbers are impossible" if found.implausible else "")
 
     def _tell_neighbours(self, held: Sequence[HeldGpu]) -> None:
         """What to assume of the container, where its activity file hides what it does."""

@@ -40,6 +40,7 @@ class EventReason(enum.Enum):
     LEDGER_REPAIRED = ("GPULedgerRepaired", "Warning")
     START_FAILED = ("GPUStartFailed", "Warning")
     OVER_LIMIT = ("GPUOverLimit", "Warning")
+    FILES_LOST = ("GPUFilesLost", "Warning")
 
     @property
     def word(self) -> str:

@@ -3,12 +3,15 @@ node: the processes are in its /proc and the runtime answers on a real socket.""
 
 import asyncio
 import contextlib
+import os
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import structlog
 
 from deviceplugin.agent.container_watch import ContainerWatch
 from deviceplugin.agent.grant_files import AgentFiles
@@ -143,6 +146,32 @@ async def made(base: Path, manner: RuntimeBehaviour) -> AsyncIterator[Bench]:
 async def bench(short_tmp: Path) -> AsyncIterator[Bench]:
     async with made(short_tmp, RuntimeBehaviour.CONTAINERD) as ready:
         yield ready
+
+
+async def test_an_idle_share_is_looked_at_in_every_turn(bench: Bench) -> None:
+    """Security 2: what one system call takes must not stay for 30 turns."""
+    given = bench.give("quiet", "c")
+    await bench.turns(2)
+    path = bench.shared.region(given.id)
+    for _ in range(3):
+        os.truncate(path, 1 << 30)
+        await bench.turns(1)
+        assert path.stat().st_size == region.SIZE
+
+
+async def test_a_running_container_whose_files_were_removed_is_named_once(bench: Bench) -> None:
+    """Faults D6: it keeps the removed directory mounted until it is started again."""
+    lost, well = bench.give("lost", "c"), bench.give("well", "c", minor=1)
+    bench.start(lost, IDS["one"], 501)
+    bench.start(well, IDS["two"], 502)
+    shutil.rmtree(bench.base / "vm" / lost.id)
+    with structlog.testing.capture_logs() as logs:
+        await bench.until(lambda: any(each["event"] == "files_lost" for each in logs))
+        await bench.turns(65)
+    (said,) = [each for each in logs if each["event"] == "files_lost"]
+    assert said["pod"] == str(lost.allocation.owner.pod)
+    assert "were removed while it runs" in said["error"]
+    assert not [each for each in logs if each["event"] == "region_unreadable"]
 
 
 async def test_a_share_and_a_whole_gpu(bench: Bench) -> None:

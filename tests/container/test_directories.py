@@ -67,7 +67,7 @@ def test_a_missing_base_has_nothing_to_sweep(tmp_path: Path) -> None:
 
 def test_a_directory_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "vm").write_text("a file in the way")
-    with pytest.raises(ContainerError, match=r"grant directory .*vm/g-0001 could not be made"):
+    with pytest.raises(ContainerError, match=r"directory .*vm could not be made: File exists"):
         GrantDirectories(tmp_path / "vm").prepare(ONE)
 
 

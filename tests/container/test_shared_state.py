@@ -128,12 +128,34 @@ def test_a_row_that_cannot_be_removed_keeps_nothing_else(shared: SharedState) ->
     assert shared.region(TWO).exists()
 
 
-def test_what_a_container_wrote_behind_the_end_is_cut_off(shared: SharedState) -> None:
+def test_what_containers_took_is_given_back_of_all_grants(shared: SharedState) -> None:
     shared.prepare(ONE, {GPU})
-    assert not shared_file.restore_size(shared.region(ONE), region.form(ONE))
+    shared.prepare(TWO, {GPU})
+    assert shared.restore_all() == ()
     put(shared.region(ONE), region.SIZE + 4096, b"disk")
-    assert shared_file.restore_size(shared.region(ONE), region.form(ONE))
+    os.truncate(shared.own_row(TWO, GPU), 1 << 30)
+    assert shared.restore(ONE, {GPU}) == "region is larger than allowed"
     assert shared.region(ONE).stat().st_size == region.SIZE
+    assert shared.restore_all() == ("g-0002: GPU-a.activity is larger than allowed",)
+    assert shared.own_row(TWO, GPU).stat().st_size == activity.SIZE
+    assert shared.restore_all() == ()
+
+
+@pytest.mark.parametrize(
+    ("mark", "is_held"),
+    [(None, True), ("", True), ("this boot", True), ("another boot", False)],
+)
+def test_files_of_this_boot_may_be_mounted_by_running_containers(
+    shared: SharedState, tmp_path: Path, mark: str | None, is_held: bool
+) -> None:
+    assert not shared.is_held("this boot"), "nothing is there"
+    shared.prepare(ONE, {GPU})
+    if mark is not None:
+        (tmp_path / "gpus" / ".boot").write_text(mark)
+    assert shared.is_held("this boot") is is_held
+    shared.remove(ONE)
+    GrantDirectories(tmp_path).remove(ONE)
+    assert not shared.is_held("this boot")
 
 
 def test_after_a_reboot_no_row_shows_times_of_the_old_clock(shared: SharedState) -> None:

@@ -186,7 +186,7 @@ def test_more_memory_than_the_limit_is_seen_through_the_driver(scene: Scene) -> 
     [
         pytest.param(lambda path: os.truncate(path, 50), "the container changed it", id="cut"),
         pytest.param(lambda path: put(path, 0, b"NONSENSE"), "the container changed it", id="overwritten"),
-        pytest.param(lambda path: os.truncate(path, 1 << 40), "longer than allowed", id="grown"),
+        pytest.param(lambda path: os.truncate(path, 1 << 40), "larger than allowed", id="grown"),
         pytest.param(lambda path: put_slot(path, 4, pid=9, used=2**63), "numbers are impossible", id="absurd"),
         pytest.param(lambda path: leases.append(lease(path)), "cannot be read", id="leased"),
     ],
@@ -233,6 +233,33 @@ def test_a_row_that_was_made_longer_is_cut_back(scene: Scene) -> None:
     os.truncate(row, 1 << 40)
     assert [each.breach for each in scene.read().use.overruns] == [Breach.STATE]
     assert row.stat().st_size == size
+
+
+def test_what_is_undone_at_once_is_told_nevertheless(scene: Scene) -> None:
+    """Longer than the monitor waits before it believes in a breach."""
+    os.truncate(scene.region, 1 << 40)
+    assert [each.breach for each in scene.read().use.overruns] == [Breach.STATE]
+    assert scene.region.stat().st_size == region.SIZE
+    assert scene.tracker.is_tampered
+    (breach,) = scene.read().use.overruns
+    assert "region is larger than allowed" in breach.sentence
+
+
+def test_a_running_container_without_its_region_has_lost_its_files(scene: Scene) -> None:
+    """Faults D6."""
+    assert not scene.read().lost_files
+    scene.region.unlink()
+    assert scene.read().lost_files
+    scene.shared.prepare(GRANT, {GPU.uuid})
+    assert not scene.read().lost_files
+
+
+def test_a_container_that_does_not_run_has_lost_nothing(scene: Scene) -> None:
+    """After a reboot, say: its next start makes them anew."""
+    scene.region.unlink()
+    assert scene.read(placed=False).wants_place
+    scene.node.remove(GROUP)
+    assert not scene.read().lost_files
 
 
 def test_an_idle_share_does_not_look_for_processes(scene: Scene) -> None:

@@ -118,6 +118,19 @@ def test_every_path_that_the_agent_uses_is_mounted_and_every_mount_has_its_volum
 
 
 @pytest.mark.parametrize("components", COMBINATIONS, ids="+".join)
+def test_the_agent_mounts_a_tmpfs_where_it_may_and_the_node_sees_it(components: tuple[str, ...]) -> None:
+    """The API server refuses Bidirectional without privilege; without it the runtime would not see the files."""
+    container = pod_of(built(*components))["containers"][0]
+    privileged = container["securityContext"]["privileged"]
+    allocation = settings_for(container).allocation
+    both = {
+        mount["mountPath"] for mount in container["volumeMounts"] if mount.get("mountPropagation") == "Bidirectional"
+    }
+    assert allocation.virtual_manager_tmpfs is privileged
+    assert both == ({str(allocation.virtual_manager_path.parent)} if privileged else set())
+
+
+@pytest.mark.parametrize("components", COMBINATIONS, ids="+".join)
 def test_the_drivers_files_are_seen_where_the_agent_looks_for_them(components: tuple[str, ...]) -> None:
     """Below the driver root the node's /usr and /etc; with NVIDIA's runtime, the files that it brings into the pod."""
     pod = pod_of(built(*components))

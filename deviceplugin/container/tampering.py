@@ -1,0 +1,95 @@
+"""What a container may not do to a file of its shared state, found and undone: growth, modes, extended attributes.
+
+In: the file and its form. Out: the file as it may be, and a phrase that says what was wrong. A container may allocate
+blocks behind the end without changing the size, so both are compared. Invariants: the contents are not looked at; the
+inode stays, because processes have it mapped; nothing here waits for a container. Growth under a write lease is cut in
+a thread of its own: truncate keeps new leases away while it waits until the kernel breaks the old one (45 s).
+What the container did not do is not reported: a missing file, or one that the agent may not open.
+"""
+
+import errno
+import os
+import stat
+import threading
+from pathlib import Path
+
+from deviceplugin.container.shared_file import MODE, Form, opened
+
+_MIB = 1 << 20
+_BLOCK = 512  # the unit of st_blocks, whatever the file system
+_SLACK = _MIB  # file systems that count metadata, copies or what they allocate ahead
+_OF_THE_SYSTEM = ("security.selinux", "security.ima", "security.evm", "trusted.")
+_NO_ATTRIBUTES = (errno.EOPNOTSUPP, errno.ENOENT, errno.ENOSYS)
+
+
+class SharedFiles:
+    """Undoes what was done to files; remembers only which of them it is waiting for."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Path, threading.Thread] = {}
+
+    def restore(self, path: Path, form: Form) -> str:
+        """What was wrong with the file, empty for nothing; all of it is undone where that is possible."""
+        try:
+            found = path.lstat()
+            if not stat.S_ISREG(found.st_mode):
+                return ""
+            wrong = [_restore_mode(path, found), _remove_attributes(path), self._cut(path, form, found)]
+        except OSError:
+            return ""
+        return ", ".join(filter(None, wrong))
+
+    def _cut(self, path: Path, form: Form, found: os.stat_result) -> str:
+        if not _is_larger(found, form):
+            return ""
+        try:
+            with opened(path, writable=True) as fd:
+                os.ftruncate(fd, form.size)
+        except BlockingIOError:
+            self._cut_when_possible(path, form)
+        except OSError as error:
+            return f"{path.name} is larger than allowed and cannot be cut: {error.strerror}"
+        return f"{path.name} is larger than allowed"
+
+    def _cut_when_possible(self, path: Path, form: Form) -> None:
+        thread = self._waiting.get(path)
+        if thread is None or not thread.is_alive():
+            self._waiting = {each: one for each, one in self._waiting.items() if one.is_alive()}
+            self._waiting[path] = threading.Thread(target=_truncate, args=(path, form.size), daemon=True)
+            self._waiting[path].start()
+
+
+def _is_larger(found: os.stat_result, form: Form) -> bool:
+    return found.st_size > form.size or found.st_blocks * _BLOCK > form.size + _SLACK
+
+
+def _restore_mode(path: Path, found: os.stat_result) -> str:
+    """A setuid file of root's in a directory of the node would make its every user root."""
+    mode = stat.S_IMODE(found.st_mode)
+    if mode == MODE:
+        return ""
+    try:
+        path.chmod(MODE)
+    except PermissionError:  # an agent without capabilities, and a file that has another owner by now
+        return f"{path.name} has mode {mode:04o}, which the agent may not change"
+    return f"{path.name} had mode {mode:04o}"
+
+
+def _remove_attributes(path: Path) -> str:
+    """They take room that the size does not show. A list that is too long for the kernel stays."""
+    try:
+        strange = [name for name in os.listxattr(path) if not name.startswith(_OF_THE_SYSTEM)]
+        for name in strange:
+            os.removexattr(path, name)
+    except OSError as error:
+        if error.errno in _NO_ATTRIBUTES:
+            return ""
+        return f"{path.name} has extended attributes that cannot be removed: {error.strerror}"
+    return f"{path.name} had extended attributes" if strange else ""
+
+
+def _truncate(path: Path, size: int) -> None:
+    try:
+        os.truncate(path, size)
+    except OSError:  # the next look sees the file as it is
+        return

@@ -1,0 +1,111 @@
+"""The tmpfs at --virtual-manager-path, so that files which containers write neither fill the node's disk nor run there.
+
+In: the directory, and whether running containers may hold what lies in it on the disk. Out: a tmpfs that the container
+runtime sees too, or the reason why the directory stays on the disk. It is `nosuid,nodev,noexec`, and its pages are
+charged to the memory of the container that touches them first.
+
+One for all grants: containers mount the directory with their neighbours' rows, which come and go, and a directory is in
+one file system. So a container may fill it for the others, and therefore the pages that are used first are allocated
+with the files (`shared_file`), growth is cut at each look, and before the agent gives up to make a file (`tampering`).
+
+Invariants: never a second one on top, because a tmpfs that is there is used; never unmounted, because
+containers have files of it mounted while agents come and go; never over files on the disk that a container may have
+mounted. A reboot empties it: everything below it is made at PreStartContainer, the journal lies elsewhere.
+"""
+
+import ctypes
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+SIZE = 1 << 30
+"""16 GPUs with 100 shares each take 305 KiB for each share, and 12 KiB for each process beyond the first 64 of one."""
+
+INODES = 1 << 20
+"""A share has about 20; each also bounds one KiB of extended attributes."""
+
+TYPE = "tmpfs"
+_SOURCE = "vcuda"
+_NOSUID, _NODEV, _NOEXEC = 2, 4, 8
+_MODE = 0o700
+_SELINUX_CONTEXT = "system_u:object_r:container_file_t:s0"
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True)
+class MountPoint:
+    """One line of mountinfo; `shared`: what is mounted below it is seen in other mount namespaces too."""
+
+    path: Path
+    type: str
+    shared: bool
+
+
+def provide(base: Path, *, held: bool, proc: Path = Path("/proc")) -> str:
+    """Mounts the tmpfs where none is; empty, or why there is none. `base` is there."""
+    path = base.resolve()
+    mounts = _mounts(proc)
+    here = [each for each in mounts if each.path == path]
+    if here:
+        return "" if here[-1].type == TYPE else f"another file system is mounted there ({here[-1].type})"
+    if held:
+        return "containers that run have files there on the disk; it is mounted when the agent next starts without any"
+    above = max((each for each in reversed(mounts) if path.is_relative_to(each.path)), key=_depth, default=None)
+    if above is None or not above.shared:
+        return "what the agent mounts is not seen on the node; set mountPropagation: Bidirectional"
+    _clear(path)
+    try:
+        _mount(path, _options(proc))
+    except OSError as error:
+        return f"it cannot be mounted: {error.strerror}"
+    return ""
+
+
+def _mounts(proc: Path) -> list[MountPoint]:
+    try:
+        lines = (proc / "self" / "mountinfo").read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return []
+    return [each for each in map(_parse, lines) if each is not None]
+
+
+def _parse(line: str) -> MountPoint | None:
+    """`36 35 98:0 /root /mount options shared:1 - type source options`; the optional fields end with the hyphen."""
+    before, separator, after = line.partition(" - ")
+    fields, kinds = before.split(" "), after.split(" ")
+    if not separator or len(fields) < 6:
+        return None
+    path = _ESCAPED.sub(lambda found: chr(int(found[1], 8)), fields[4])
+    return MountPoint(Path(path), kinds[0], any(each.startswith("shared:") for each in fields[6:]))
+
+
+def _depth(mount: MountPoint) -> int:
+    return len(mount.path.parts)
+
+
+def _clear(path: Path) -> None:
+    """What an agent without tmpfs left on the disk: nobody could remove it below the mount."""
+    for entry in (*path.glob("g-*"), path / "gpus"):
+        shutil.rmtree(entry, ignore_errors=True)
+
+
+def _options(proc: Path) -> str:
+    options = f"size={SIZE},nr_inodes={INODES},mode={_MODE:04o}"
+    return f"{options},context={_SELINUX_CONTEXT}" if _has_selinux(proc) else options
+
+
+def _has_selinux(proc: Path) -> bool:
+    """Without a label, containers may not write to a tmpfs of the node."""
+    try:
+        return any(line.split()[-1:] == ["selinuxfs"] for line in (proc / "filesystems").read_text().splitlines())
+    except OSError:
+        return False
+
+
+def _mount(path: Path, options: str) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    flags = ctypes.c_ulong(_NOSUID | _NODEV | _NOEXEC)
+    if libc.mount(_SOURCE.encode(), os.fsencode(path), TYPE.encode(), flags, options.encode()):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -1,0 +1,153 @@
+"""What a container may do to its shared files costs the node nothing and is reported: Security 2 and 7."""
+
+import contextlib
+import fcntl
+import os
+import signal
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.container import region, shared_file
+from deviceplugin.container.shared_file import Form
+from deviceplugin.container.tampering import SharedFiles
+from deviceplugin.ledger.grant import GrantId
+
+GRANT = GrantId("g-0001")
+MIB = 1 << 20
+
+
+@pytest.fixture(params=["disk", "tmpfs"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A fresh region, on the file system of the tests and on a tmpfs."""
+    parent = tmp_path if request.param == "disk" else Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=parent) as directory:
+        shared_file.make(Path(directory) / "region", region.form(GRANT))
+        yield Path(directory) / "region"
+
+
+@pytest.fixture
+def form() -> Form:
+    return region.form(GRANT)
+
+
+def on_disk(path: Path) -> int:
+    return path.stat().st_blocks * 512
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        pytest.param(["-l", "20M"], id="from the beginning"),
+        pytest.param(["-o", "3G", "-l", "20M"], id="far behind the end"),
+        pytest.param(["-o", "580K", "-l", "20M"], id="over the end"),
+    ],
+)
+def test_blocks_behind_the_end_are_given_back(path: Path, form: Form, where: list[str]) -> None:
+    """The size does not show them."""
+    subprocess.run(["fallocate", "--keep-size", *where, path], check=True)
+    assert path.stat().st_size == form.size
+    assert SharedFiles().restore(path, form) == "region is larger than allowed"
+    assert on_disk(path) <= form.size + 4096
+    assert SharedFiles().restore(path, form) == ""
+
+
+def test_many_small_pieces_are_given_back(path: Path, form: Form) -> None:
+    fd = os.open(path, os.O_RDWR)
+    for piece in range(400):
+        os.pwrite(fd, b"x", 10 * MIB + piece * 64 * 1024)
+    os.close(fd)
+    os.truncate(path, form.size + 1)
+    assert SharedFiles().restore(path, form) == "region is larger than allowed"
+    assert (path.stat().st_size, on_disk(path) <= form.size + 4096) == (form.size, True)
+
+
+def test_the_inode_and_what_is_in_it_stay(path: Path, form: Form) -> None:
+    before, inode = path.read_bytes(), path.stat().st_ino
+    os.truncate(path, 64 * MIB)
+    SharedFiles().restore(path, form)
+    assert (path.read_bytes(), path.stat().st_ino) == (before, inode)
+
+
+@pytest.mark.parametrize("mode", [0o4755, 0o2777, 0o6666, 0o1666, 0o000])
+def test_other_modes_are_taken_back(path: Path, form: Form, mode: int) -> None:
+    path.chmod(mode)
+    assert SharedFiles().restore(path, form) == f"region had mode {mode:04o}"
+    assert stat.S_IMODE(path.stat().st_mode) == shared_file.MODE
+
+
+def test_extended_attributes_are_removed(path: Path, form: Form) -> None:
+    try:
+        os.setxattr(path, "user.one", b"x" * 2000)
+        os.setxattr(path, "user.two", b"x")
+    except OSError as error:
+        pytest.skip(f"no extended attributes here: {error}")
+    assert SharedFiles().restore(path, form) == "region had extended attributes"
+    assert not [name for name in os.listxattr(path) if name.startswith("user.")]
+
+
+def test_attributes_that_the_kernel_cannot_list_are_told_of(path: Path, form: Form) -> None:
+    try:
+        for number in range(300):
+            os.setxattr(path, f"user.{number:03}{'x' * 240}", b"")
+    except OSError as error:
+        pytest.skip(f"this file system has room for few attributes: {error}")
+    assert "attributes that cannot be removed" in SharedFiles().restore(path, form)
+
+
+def test_an_untouched_file_and_a_missing_one_are_no_fault_of_the_container(path: Path, form: Form) -> None:
+    assert SharedFiles().restore(path, form) == ""
+    assert SharedFiles().restore(path.with_name("nothing"), form) == ""
+
+
+@pytest.mark.thorough  # the kernel waits for 45 s
+def test_a_write_lease_does_not_keep_the_room(tmp_path: Path, form: Form) -> None:
+    """The holder takes its lease again and again. The wait for the kernel to break it is not the agent's."""
+    path = tmp_path / "region"
+    shared_file.make(path, form)
+    child = os.fork()
+    if child == 0:
+        _hold_lease(path)
+    try:
+        _until(lambda: path.stat().st_size > form.size and _is_leased(path))
+        files = SharedFiles()
+        assert files.restore(path, form) == "region is larger than allowed", "told, though it cannot be cut yet"
+        _until(lambda: files.restore(path, form) == "", seconds=200)
+        assert on_disk(path) <= form.size + 4096
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def _hold_lease(path: Path) -> None:
+    try:
+        signal.signal(signal.SIGIO, signal.SIG_IGN)
+        fd = os.open(path, os.O_RDWR)
+        os.ftruncate(fd, 20 * MIB)
+        while True:
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            time.sleep(0.001)
+    finally:
+        os._exit(1)
+
+
+def _is_leased(path: Path) -> bool:
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _until(holds: object, *, seconds: float = 60) -> None:
+    assert callable(holds)
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)

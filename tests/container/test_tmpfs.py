@@ -1,0 +1,130 @@
+"""The tmpfs for files that containers write: mounted once, seen on the node, not over files in use (Security 2, 7)."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.container import activity, region, tmpfs
+from deviceplugin.container.tmpfs import provide
+from deviceplugin.ledger.grant import GrantId
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+
+SHARED = "36 1 98:0 / / rw shared:1 - ext4 /dev/root rw"
+PRIVATE = "36 1 98:0 / / rw - ext4 /dev/root rw"
+
+
+def proc(directory: Path, *mounts: str, filesystems: str = "nodev\ttmpfs\n") -> Path:
+    made = directory / "proc"
+    (made / "self").mkdir(parents=True)
+    (made / "self" / "mountinfo").write_text("".join(f"{line}\n" for line in mounts))
+    (made / "filesystems").write_text(filesystems)
+    return made
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    base = tmp_path / "vm"
+    base.mkdir()
+    return base
+
+
+def test_a_tmpfs_that_is_there_is_used_whatever_else_is(base: Path, tmp_path: Path) -> None:
+    line = f"40 36 0:50 / {base} rw,nosuid - tmpfs vcuda rw"
+    assert provide(base, held=True, proc=proc(tmp_path, SHARED, line)) == ""
+
+
+def test_another_file_system_of_the_operators_is_left_alone(base: Path, tmp_path: Path) -> None:
+    line = f"40 36 0:50 / {base} rw - xfs /dev/sdb rw"
+    assert "another file system is mounted there (xfs)" in provide(base, held=False, proc=proc(tmp_path, SHARED, line))
+
+
+def test_files_that_containers_hold_are_not_hidden(base: Path, tmp_path: Path) -> None:
+    (base / "g-1").mkdir()
+    assert "containers that run have files there" in provide(base, held=True, proc=proc(tmp_path, SHARED))
+    assert (base / "g-1").is_dir()
+
+
+@pytest.mark.parametrize(
+    "mounts",
+    [
+        pytest.param([], id="unreadable"),
+        pytest.param([PRIVATE], id="private"),
+        pytest.param([SHARED, "40 36 98:1 / {parent} rw master:3 - ext4 /dev/root rw"], id="slave of the node's"),
+        pytest.param([SHARED, "garbage", "- -", "40 36 98:1 / {parent} rw - ext4 /dev/root rw"], id="garbage between"),
+    ],
+)
+def test_nothing_is_mounted_that_the_runtime_would_not_see(base: Path, tmp_path: Path, mounts: list[str]) -> None:
+    lines = [line.format(parent=tmp_path) for line in mounts]
+    assert "mountPropagation: Bidirectional" in provide(base, held=False, proc=proc(tmp_path, *lines))
+
+
+def test_a_path_with_spaces_is_found(tmp_path: Path) -> None:
+    base = tmp_path / "a b"
+    base.mkdir()
+    line = f"40 36 0:50 / {str(base).replace(' ', chr(92) + '040')} rw - tmpfs vcuda rw"
+    assert provide(base, held=True, proc=proc(tmp_path, SHARED, line)) == ""
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may mount")
+def test_an_agent_without_the_right_stays_on_the_disk(base: Path, tmp_path: Path) -> None:
+    assert "cannot be mounted: Operation not permitted" in provide(base, held=False, proc=proc(tmp_path, SHARED))
+
+
+def test_the_room_suffices_for_every_share_of_sixteen_gpus() -> None:
+    page, shares = 4096, 16 * 100
+    reserved = sum(-(-form.reserved // page) for form in (region.form(GrantId("g")), activity.form(GrantId("g"))))
+    others = 4  # limits, vcuda.config, pids.config, what neighbours read
+    of_each_process = 3  # a slot of the region and one of the row, each over the end of a page
+    assert shares * (reserved + others) * page < tmpfs.SIZE // 2
+    assert tmpfs.SIZE // 2 // (of_each_process * page) > 40_000
+
+
+IN_A_NAMESPACE = """
+import sys
+from pathlib import Path
+from deviceplugin.container.tmpfs import provide
+base, *rights = sys.argv[1:]
+print(provide(Path(base), held=False))
+print(provide(Path(base), held=False))
+for line in Path("/proc/self/mountinfo").read_text().splitlines():
+    if line.split()[4] == base:
+        print(line)
+"""
+
+
+def in_a_namespace(base: Path, *before: str) -> list[str]:
+    command = [
+        "unshare",
+        "--mount",
+        "--propagation",
+        "shared",
+        *before,
+        sys.executable,
+        "-c",
+        IN_A_NAMESPACE,
+        str(base),
+    ]
+    return subprocess.run(command, check=True, text=True, capture_output=True).stdout.splitlines()
+
+
+@needs_root
+def test_it_is_bounded_and_nothing_runs_from_it(base: Path) -> None:
+    (base / "g-old" / "state").mkdir(parents=True)
+    first, second, *mounts = in_a_namespace(base)
+    assert (first, second, len(mounts)) == ("", "", 1)
+    options = mounts[0].split()[5].split(",") + mounts[0].split(" - ")[1].split()[2].split(",")
+    assert {"nosuid", "nodev", "noexec", f"size={tmpfs.SIZE >> 10}k", f"nr_inodes={tmpfs.INODES}", "mode=700"} <= {
+        *options
+    }
+    assert not (base / "g-old").exists(), "nobody could remove it below the mount"
+
+
+@needs_root
+def test_without_the_right_to_mount_it_stays_on_the_disk(base: Path) -> None:
+    dropped = ("setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin")
+    reason, *_ = in_a_namespace(base, *dropped)
+    assert reason == "it cannot be mounted: Operation not permitted"
