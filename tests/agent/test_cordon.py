@@ -67,10 +67,14 @@ async def test_nvml_is_closed_on_request_and_the_node_goes_on(short_tmp: Path) -
         await node.start_agent()
         (first,) = await run(node, share("first"))
         assert node.gpus.command("clients") != ""
+        assert "libnvidia-ml" in Path(f"/proc/{node.agent.pid}/maps").read_text()
 
         annotate(node, {NAMES.close_nvml: "true"})
         await nvml_open(node, 0)
         assert node.gpus.command("clients") == ""
+        assert "libnvidia-ml" not in Path(f"/proc/{node.agent.pid}/maps").read_text(), (
+            "its mount could not be unmounted"
+        )
         node.gpus.command("reset", 5)
         assert "GPUs 0-7 are cordoned" in await refused(node, share("second"))
         assert phase(node, "first") == "Running"

@@ -287,3 +287,19 @@ async def test_an_agent_that_restarts_keeps_nvml_closed_until_it_may_open(
     emulated.command("driver", "load")
     second.close_nvml(wanted=False)
     await sampled(second)
+
+
+async def test_a_request_that_changes_again_and_again_ends_as_it_was_made_last(
+    emulated: Emulator, start: Start
+) -> None:
+    hardware = await start()
+    await sampled(hardware)
+    for turn in range(30):
+        hardware.close_nvml(wanted=turn % 2 == 0)
+        await asyncio.sleep(0.003 * (turn % 5))
+    await sampled(hardware)
+    assert (hardware.nvml_closed, reasons(hardware)) == (False, {})
+    for wanted in (True, False, True):
+        hardware.close_nvml(wanted=wanted)
+    await until(lambda: hardware.nvml_closed)
+    assert emulated.command("clients") == ""
