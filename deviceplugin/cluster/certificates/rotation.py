@@ -97,12 +97,16 @@ class Rotation:
         bundles = await self._bundles()
         # What this replica serves is in no usable Secret any more; it is written again, and no client notices.
         kept = self._usable(found) or self._usable(self.issued)
+        lost: set[bytes] = set()
         if kept is None:
-            trusted = {each for bundle in bundles for each in split(bundle) if is_valid(read_chain(each)[0], now)}
+            lost = {each for bundle in bundles for each in split(bundle)}
+            trusted = (each for each in lost if is_valid(read_chain(each)[0], now))
             kept = issue(self.rules, now, trusted=sorted(trusted))
         kept = renewed(kept, self.rules, now)
         await self._trust(kept, bundles)
         await self._save(kept, secret)
+        if lost:
+            self._report_replaced()
         return kept
 
     def _usable(self, issued: Issued | None) -> Issued | None:
@@ -111,6 +115,15 @@ class Rotation:
             return issued
         log.warning("ca_not_valid", error="the CA is not valid at this time; a new one replaces it")
         return None
+
+    def _report_replaced(self) -> None:
+        """The webhook's clients know the new CA by its caBundle; kube-scheduler read a file at its start."""
+        log.warning(
+            "ca_replaced",
+            error=f"Secret {self.namespace}/{self.secret} holds no valid CA any more, so a new one replaces it; "
+            "restart each kube-scheduler that calls the extender over TLS, because it trusts the old one until then",
+            command=f"kubectl -n {self.namespace} rollout restart deployment/vcuda-scheduler",
+        )
 
     async def _bundles(self) -> tuple[bytes, ...]:
         if not self.configuration:

@@ -4,6 +4,7 @@ import asyncio
 import datetime as dt
 
 import pytest
+from structlog.testing import capture_logs
 
 from deviceplugin.cluster.certificates.issued import Rules, from_data, issue, renewed, to_data
 from deviceplugin.cluster.certificates.keypair import KeyPair, is_signed_by, make_ca, read_chain, split
@@ -173,6 +174,21 @@ async def test_a_follower_keeps_what_it_serves_where_the_secret_is_malformed() -
     await follower.check(leads=False)
     assert len(shown) == 1
     assert follower.ready.is_set()
+
+
+async def test_who_must_restart_kube_scheduler_is_told_once() -> None:
+    """Faults D4: it read the lost CA at its start, and knows no caBundle."""
+    scene = Scene()
+    with capture_logs() as logs:
+        for secret in ("made", "made", None):
+            if secret is None:
+                scene.api.secret = None
+            fresh, _ = scene.replica()
+            await fresh.check(leads=True)
+            await fresh.check(leads=True)
+    (said,) = [each for each in logs if each["event"] == "ca_replaced"]
+    assert "restart each kube-scheduler that calls the extender over TLS" in said["error"]
+    assert said["command"] == "kubectl -n gpu rollout restart deployment/vcuda-scheduler"
 
 
 async def test_where_secret_and_memory_are_lost_the_old_ca_stays_trusted_while_others_serve_its_certificate() -> None:
