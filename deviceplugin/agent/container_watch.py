@@ -87,7 +87,11 @@ class ContainerWatch:
         return found
 
     async def look(self) -> None:
-        shares = [grant for grant in self.ledger.grants() if grant.proved and grant.is_share]
+        shares = [
+            grant
+            for grant in self.ledger.grants()
+            if grant.proved and grant.is_share and not self.files.has_no_container(grant)
+        ]
         self._keep(shares)
         samples, now = self.samples(), time.monotonic()
         busy = {uuid for uuid, sample in samples.items() if sample.processes}

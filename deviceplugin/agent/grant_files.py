@@ -20,7 +20,7 @@ from deviceplugin.container.limits_file import DeviceLimits, GrantLimits, soft_l
 from deviceplugin.container.shared_state import SharedState
 from deviceplugin.errors import ContainerError
 from deviceplugin.kubelet.allocate_answer import Answer
-from deviceplugin.ledger.grant import Grant, GrantId
+from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.units import BLOCK_BYTES
 
@@ -123,6 +123,10 @@ class AgentFiles:
     def register(self, grant: Grant, name: str) -> None:
         """gpu-manager's client looks for its files under this name."""
         self.clients.register(grant.id, name, self._legacy(grant))
+
+    def has_no_container(self, grant: Grant) -> bool:
+        """Rebuilt from kubelet's checkpoint, which keeps ended containers, while its directory is gone."""
+        return grant.source is Source.CHECKPOINT and self._directories.is_missing(grant.id)
 
     def _prepare_later(self, grant: Grant, delay_s: float) -> None:
         self._cancel(grant)

@@ -46,11 +46,12 @@ class LiveLimits:
 
     def sync(self) -> None:
         """Every watched pod; the first time the files too, which a crash may have left older than the ledger."""
-        for pod in self._cluster.pods():
+        pods = self._cluster.pods()
+        for pod in pods:
             self._follow(pod)
         if not self._has_begun:
             self._has_begun = True
-            for grant in self._ledger.grants():
+            for grant in (each for pod in pods for each in self._ledger.of_pod(pod.ref.uid)):
                 self._write(grant)
 
     def _pod_changed(self, change: StoreChange[Pod]) -> None:

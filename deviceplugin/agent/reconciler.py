@@ -109,6 +109,7 @@ class Reconciler:
         self._last_error = ""
         self._is_incomplete = False
         self._was_complete = False
+        self._has_adopted = False
         self._due = asyncio.Event()
         cluster.reflector.subscribe(self._pod_changed)
 
@@ -192,6 +193,9 @@ class Reconciler:
             # Only now is every grant that a container mounts in the ledger, whatever the journal had lost.
             self._is_incomplete, self._was_complete = False, True
             self._files.sweep(self._ledger.grants())
+            if self._has_adopted and not actions.suspects:
+                self._has_adopted = False
+                self._report_overcommitted()
         return _shows_all(evidence)
 
     async def _collect(self, suspects: Mapping[GrantId, int]) -> Evidence:
@@ -244,12 +248,17 @@ class Reconciler:
             log.warning("checkpoint_mismatch", error=sentence)
 
     def adopt(self, grants: Iterable[Grant]) -> None:
-        """Adds what kubelet's checkpoint proves to be held, and logs GPUs that hold more than they have."""
-        adopted = self._ledger.adopt(grants)
-        for grant in adopted:
+        """Adds what kubelet's checkpoint proves to be held."""
+        for grant in self._ledger.adopt(grants):
+            self._has_adopted = True
             log.warning("grant_rebuilt", **owner_fields(grant.allocation.owner), grant=grant.id)
-        for load in self._ledger.over_commitments(self._inventory()) if adopted else ():
-            log.error("gpu_overcommitted", gpu=load.uuid, load=str(load), action="delete one of its pods")
+
+    def _report_overcommitted(self) -> None:
+        """Once all pods were shown: before, some of these grants may be of pods that ended long ago."""
+        for load in self._ledger.over_commitments(self._inventory()):
+            holders = [grant for grant in self._ledger.grants() if load.uuid in grant.allocation.uuids]
+            pods = sorted({str(grant.allocation.owner.pod) for grant in holders})
+            log.error("gpu_overcommitted", gpu=load.uuid, load=str(load), pods=pods, action="delete one of its pods")
 
     def _reassign(self, grant: Grant, key: OwnerKey, evidence: Evidence, inventory: Inventory) -> None:
         try:

@@ -33,6 +33,10 @@ class GrantDirectories:
         with contextlib.suppress(PermissionError):  # it belongs to another account, which decided
             self._base.chmod(_BASE_MODE)
 
+    def is_missing(self, grant: GrantId) -> bool:
+        """A container that gpu-manager started has no directory here, and needs none."""
+        return grant.startswith(_PREFIX) and not self.path(grant).is_dir()
+
     def prepare(self, grant: GrantId) -> Path:
         """Makes the directory; harmless when it exists."""
         path = self.path(grant)

@@ -134,11 +134,11 @@ class Ledger:
         grant = self.get(grant_id)
         if grant is None or grant.allocation.owner.key != container.ref.key:
             return
-        before = self.over_commitments(inventory)
+        before = {load.uuid: load for load in self.over_commitments(inventory)}
         allocation = replace(grant.allocation, owner=container.ref, role=container.role, index=container.index)
         self._update("describe", grant, replace(grant, allocation=allocation))
         for load in self.over_commitments(inventory):
-            if load not in before:
+            if load.uuid not in before or load.is_worse_than(before[load.uuid]):
                 log.warning("gpu_overcommitted", gpu=load.uuid, grant=grant_id, load=str(load))
 
     def release(self, ids: Iterable[GrantId], *, why: str) -> tuple[Grant, ...]:

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from sandbox.gpunode import GpuNode
+from sandbox.kubelet import checkpoint
+from sandbox.kubelet.devices import DeviceStore
 from sandbox.station import Json, pod_json
 from tests.agent.harness import (
     PATIENCE_S,
@@ -110,6 +112,59 @@ async def test_it_is_repaired_even_if_the_live_pods_are_unknown(short_tmp: Path)
         await check_consistency(node)
         await delete(node, *company()[1:])
         await until_held_by(node, uids[:1])
+
+
+async def test_pods_that_ended_are_accused_of_nothing_and_get_no_files(short_tmp: Path) -> None:
+    """Faults D5: kubelet's checkpoint names ended pods until its next Allocate."""
+    async with node_with_agent(short_tmp, flags={**QUICK, "vcuda-socket": "true"}) as node:
+        ended = [pod_json(f"ended-{number}", ("c", 60, 8), init=[("setup", 60, 8)]) for number in range(2)]
+        await run(node, *ended)
+        await delete(node, *ended)
+        await until_held_by(node, [])
+        await node.agent.kill()
+        remove(node.journal)
+        before = len(node.agent.entries())
+        node.kubelet.pods_faults.status = 403
+        async with node.server.refuse():
+            await start_unsynced(node)
+            assert len(await until_said(node, "grant_rebuilt", times=4)) == 4, "nobody shows the pods"
+            await until_usage(node, lambda usage: len(usage.containers) == 4, what="they count")
+        seen = await directories_until_released(node)
+        assert seen == set()
+        said = node.agent.entries()[before:]
+        assert {each["msg"] for each in said if each["level"] in ("warning", "error")} <= {
+            "grant_rebuilt",
+            "watch_failed",
+            "node_update_failed",
+            "cordon_unknown",
+        }
+
+
+async def directories_until_released(node: GpuNode) -> set[str]:
+    seen: set[str] = set()
+    while (await node.agent.usage()).containers:
+        seen |= grant_directories(node)
+    return seen
+
+
+async def test_pods_that_hold_too_much_are_named_when_all_pods_are_known(short_tmp: Path) -> None:
+    async with node_with_agent(short_tmp, flags=QUICK) as node:
+        uids = await run(node, share("p", 60, 8), share("q", 60, 8))
+        first, second = (next(iter(held[3])) for held in grants(await check_consistency(node)).values())
+        assert first != second
+        await node.agent.kill()
+        await node.kubelet.kill()
+        remove(node.journal)
+        books = DeviceStore()
+        checkpoint.read(node.kubelet.checkpoint_path, books)
+        for held in books.held.values():
+            held.response.envs["NVIDIA_VISIBLE_DEVICES"] = first
+        checkpoint.write(node.kubelet.checkpoint_path, books, form="numa")
+        await node.kubelet.start()
+        await node.start_agent()
+        (said,) = await until_said(node, "gpu_overcommitted")
+        assert (said["level"], said["gpu"]) == ("error", first)
+        assert sorted(said["pods"]) == ["default/p", "default/q"], uids
 
 
 async def test_after_losing_ledger_and_checkpoint_nothing_is_granted_before_kubelet_reports(short_tmp: Path) -> None:
