@@ -249,13 +249,13 @@ def _restore(shares: Sequence[tuple[Tracker, Collection[GpuUuid]]]) -> None:
         tracker.restore(gpus)
 
 
-def _held(grant: Grant, inventory: Inventory) -> list[HeldGpu]:
-    found = []
+def _held(grant: Grant, inventory: Inventory) -> list[HeldGpu | None]:
+    """In the order of the limits file, by which the region numbers the GPUs; None for one that is gone."""
+    found: list[HeldGpu | None] = []
     for share in grant.allocation.shares:
         gpu = inventory.gpu(share.uuid)
-        if gpu is not None:
-            most = soft_limit(share.cores, grant.soft_cores) or share.cores
-            found.append(HeldGpu(gpu, share.blocks * BLOCK_BYTES, most))
+        most = soft_limit(share.cores, grant.soft_cores) or share.cores
+        found.append(HeldGpu(gpu, share.blocks * BLOCK_BYTES, most) if gpu is not None else None)
     return found
 
 

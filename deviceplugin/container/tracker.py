@@ -98,14 +98,16 @@ class Tracker:
 
     def read(
         self,
-        held: Sequence[HeldGpu],
+        held: Sequence[HeldGpu | None],
         on_gpu: Mapping[GpuUuid, Sequence[GpuProcess]],
         *,
         place: Place | None,
         needs_members: bool = False,
     ) -> ShareReport:
-        """`on_gpu`: the container's processes as the driver shows them."""
-        self.restore([each.gpu.uuid for each in held])
+        """`held`: in the grant's order, None for a GPU that is gone. `on_gpu`: the container's processes as the driver
+        shows them.
+        """
+        self.restore([each.gpu.uuid for each in held if each is not None])
         found, corrupted = self._region(held)
         is_missing = self._is_missing()
         is_used = bool(found.slots or needs_members or is_missing or any(on_gpu.values()))
@@ -113,20 +115,22 @@ class Tracker:
         is_lost = place is not None and is_used and members is None
         living = self._living(found, members, is_lost=is_lost)
         now = Reading(found, time.monotonic())
-        gpu_uses = uses(now, self._before, gpus=[each.gpu for each in held], living=living)
+        gpu_uses = uses(
+            now, self._before, gpus=[each.gpu if each is not None else None for each in held], living=living
+        )
         self._before = now
         unmanaged = self._unmanaged_pids(on_gpu, found)
         overruns = self.monitor.check(self._observed(held, on_gpu, living, unmanaged, corrupted), now=now.at)
         shown = (replace(each, pids=tuple(one.pid for one in on_gpu.get(each.uuid, ()))) for each in gpu_uses)
         processes = len(living) + len({pid for pids in unmanaged.values() for pid in pids})
-        self._tell_neighbours(held)
+        self._tell_neighbours([each for each in held if each is not None])
         use = ContainerUse(tuple(shown), processes, overruns, dict(self.monitor.seconds))
         is_running = members is not None and bool(members.pids)
         # Looked for again: a start makes the region first, and its processes may be younger than the first look.
         lost_files = is_missing and is_running and self._is_missing()
         return ShareReport(use, members, wants_place=is_used and (place is None or is_lost), lost_files=lost_files)
 
-    def _region(self, held: Sequence[HeldGpu]) -> tuple[Region, str]:
+    def _region(self, held: Sequence[HeldGpu | None]) -> tuple[Region, str]:
         """The region, and what is wrong with the container's files."""
         path = self.shared.region(self.grant)
         try:
@@ -222,7 +226,7 @@ class Tracker:
 
     def _observed(
         self,
-        held: Sequence[HeldGpu],
+        held: Sequence[HeldGpu | None],
         on_gpu: Mapping[GpuUuid, Sequence[GpuProcess]],
         living: Sequence[ProcessSlot],
         unmanaged: Mapping[GpuUuid, Sequence[int]],
@@ -242,6 +246,7 @@ class Tracker:
                 corrupted=corrupted,
             )
             for index, each in enumerate(held)
+            if each is not None
         )
 
 

@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,7 @@ from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.journal import Journal
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.gpu import GpuProcess, GpuSample, GpuUuid, Inventory
+from deviceplugin.model.request import Request
 from deviceplugin.observe.metrics import AgentMetrics
 from sandbox.runtime import RuntimeBehaviour, RuntimeContainer, StandInRuntime
 from tests.container.gpu_manager.client_reader import read_pids
@@ -62,6 +63,15 @@ class Bench:
         given = grant(made, (minor, min(cores, 100), blocks), grant_id=f"g-{name}-{container}", proved=True)
         if cores < 100:
             self.shared.prepare(given.id, given.allocation.uuids)
+        self.ledger.grant(given, self.inventory)
+        return given
+
+    def give_two(self, name: str, container: str) -> Grant:
+        """A share of two GPUs."""
+        made = pod(name, (container, 40, 16)).containers[0]
+        given = grant(made, (0, 20, 8), (1, 20, 8), grant_id=f"g-{name}-{container}", proved=True)
+        given = replace(given, allocation=replace(given.allocation, request=Request(40, 16, 2)))
+        self.shared.prepare(given.id, given.allocation.uuids)
         self.ledger.grant(given, self.inventory)
         return given
 
@@ -188,6 +198,21 @@ async def test_a_share_and_a_whole_gpu(bench: Bench) -> None:
     (use,) = uses[whole.id].gpus
     assert (use.memory_bytes, use.cores, use.peak_bytes, use.pids) == (3 * GIB, 50.0, None, (77, 78))
     assert uses[whole.id].processes == 2
+
+
+async def test_a_gpu_that_is_gone_leaves_the_other_its_place(bench: Bench) -> None:
+    """Faults D9: the region numbers the grant's GPUs, not those that are there."""
+    given = bench.give_two("p", "one")
+    bench.start(given, IDS["one"], 101)
+    namespace = bench.node.namespace(IDS["one"])
+    put_slot(bench.shared.region(given.id), 0, pid=1, used=GIB, start_time=100, pid_namespace=namespace, device=1)
+    put_counters(bench.shared.region(given.id), device=0, peak=7)
+    put_counters(bench.shared.region(given.id), device=1, peak=5)
+    fewer = replace(bench.inventory, gpus=bench.inventory.gpus[1:])
+    bench.watch.inventory = lambda: fewer
+    await bench.turns(1)
+    (use,) = bench.watch.uses()[given.id].gpus
+    assert (use.uuid, use.peak_bytes, use.memory_bytes) == ("GPU-1", 5, GIB)
 
 
 async def test_two_containers_of_one_pod_are_distinguished_by_the_runtime(bench: Bench) -> None:
