@@ -1,11 +1,12 @@
 """Writes a planned tree to disk, complete and durable, in a directory that no container uses yet.
 
 In: a plan and the files of earlier trees by content. Out: the tree and its manifest, or an error and a half-made
-directory for `trees` to remove. A file of the driver is hard-linked, from an earlier tree or from the node; where that
-is impossible (another file system or mount, protected_hardlinks) it is copied, once for both flavours, by reflink where
-the file system can. Invariant: nothing that existed before is written to.
+directory for `trees` to remove. A file of the node is copied, once for both flavours, by reflink where the file system
+can; what earlier trees have is hard-linked. Invariants: nothing that existed before is written to; no inode of the node
+is in a tree, because a container that can remount its mount writable would write into the node's driver.
 """
 
+import contextlib
 import errno
 import os
 import stat
@@ -23,6 +24,7 @@ from deviceplugin.ledger.durable_files import sync_directory
 MANIFEST = "manifest.json"
 _NO_HARD_LINK = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EROFS, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS}
 _CHUNK = 16 << 20
+_LABEL = "security.selinux"
 _READ_AND_EXECUTE = 0o555
 _READ = 0o444
 _FOR_ALL = 0o755
@@ -73,7 +75,7 @@ def build(plan: MirrorPlan, tree: Path, *, known: Mapping[str, Path], stopped: C
         if isinstance(entry, LinkEntry):
             (tree / path).symlink_to(entry.target)
         else:
-            _put(tree / path, entry, available.get(entry.identity))
+            _put(tree / path, entry, available.get(entry.identity), trees=tree.parent.resolve())
             available[entry.identity] = tree / path
     _write_manifest(plan, tree)
     for directory in directories:
@@ -86,10 +88,12 @@ def _directories(tree: Path) -> list[Path]:
     return [tree / flavour / part for flavour in FLAVOURS for part in ("", *parts)]
 
 
-def _put(path: Path, entry: FileEntry, earlier: Path | None) -> None:
-    if earlier is not None and _hard_link(earlier, path, also=(errno.ENOENT,)):
+def _put(path: Path, entry: FileEntry, earlier: Path | None, *, trees: Path) -> None:
+    is_kept = entry.source.is_relative_to(trees)  # the node has it no more
+    is_ours = earlier is not None and (is_kept or not _is_same(earlier, entry.source))
+    if earlier is not None and is_ours and _hard_link(earlier, path, also=(errno.ENOENT,)):
         return
-    linked = not entry.is_interposer and _hard_link(entry.source, path)
+    linked = is_kept and _hard_link(entry.source, path)
     if not linked:
         _copy(entry.source, path)
     found = sha256_of(path) if entry.is_interposer else identity_of(path if linked else entry.source)
@@ -97,6 +101,14 @@ def _put(path: Path, entry: FileEntry, earlier: Path | None) -> None:
         raise ContainerError(
             f"{entry.source} changed while it was put into the driver mirror; the agent tries again soon"
         )
+
+
+def _is_same(earlier: Path, source: Path) -> bool:
+    """Whether a tree of an earlier version has the node's own file."""
+    try:
+        return earlier.samefile(source)
+    except OSError:
+        return False
 
 
 def _hard_link(source: Path, target: Path, *, also: Collection[int] = ()) -> bool:
@@ -114,8 +126,15 @@ def _copy(source: Path, target: Path) -> None:
     with source.open("rb") as reading, target.open("xb") as writing:
         while _move(reading.fileno(), writing.fileno()):
             pass
+        _copy_label(reading.fileno(), writing.fileno())
         os.fchmod(writing.fileno(), os.fstat(reading.fileno()).st_mode & _READ_AND_EXECUTE | _READ)
         os.fsync(writing.fileno())
+
+
+def _copy_label(reading: int, writing: int) -> None:
+    """SELinux lets containers load libraries with a library's label, and this directory would give another one."""
+    with contextlib.suppress(OSError):  # none, or the agent may not
+        os.setxattr(writing, _LABEL, os.getxattr(reading, _LABEL))
 
 
 def _move(reading: int, writing: int) -> int:

@@ -39,7 +39,7 @@ _DRIVERS_OWN = ("libnvidia-", "libcuda.so")
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """A file of the tree; `is_interposer`: copied, never hard-linked, so that no build can reach a mapped one."""
+    """A file of the tree; `is_interposer`: vcuda's own, known by its content."""
 
     source: Path
     identity: str

@@ -1,5 +1,6 @@
 """The driver mirror over a node's life: first look, upgrades of the driver and of vcuda's library, and the log."""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -268,9 +269,10 @@ def elsewhere(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["rm", "-rf", found], check=True)
 
 
-def test_where_hard_links_are_impossible_files_are_copied_once(tmp_path: Path, elsewhere: Path) -> None:
+@pytest.mark.parametrize("is_far", [False, True], ids=["one file system", "two file systems"])
+def test_files_of_the_node_are_copied_once(tmp_path: Path, elsewhere: Path, is_far: bool) -> None:
     driver = make_driver_root(tmp_path / "host")
-    node = node_at(driver, make_interposers(tmp_path / "ours"), elsewhere / "vdriver")
+    node = node_at(driver, make_interposers(tmp_path / "ours"), (elsewhere if is_far else tmp_path) / "vdriver")
     node.refresh()
     name = f"libcuda.so.{VERSION}"
     source = driver.directory() / name
@@ -291,6 +293,37 @@ def test_where_hard_links_are_impossible_files_are_copied_once(tmp_path: Path, e
     assert version_of(node.lib64("nvidia"), "libcuda-real.so.1") == VERSION
     assert {copy.stat().st_ino for copy in copies} == {inode}
     assert node.mirror.refresh() is None
+
+
+def test_no_inode_of_the_node_is_in_the_mirror(node: Node) -> None:
+    """Security 18: a container that can remount the mirror writable must not reach the node's driver."""
+    node.refresh()
+    of_the_node = {path.stat().st_ino for path in node.driver.path.rglob("*") if path.is_file()}
+    mirrored = [path for path in node.base.rglob("*") if path.is_file()]
+    assert len(mirrored) > 10
+    assert [path for path in mirrored if path.stat().st_ino in of_the_node] == []
+
+
+def test_files_that_an_earlier_version_linked_are_copied_in_the_next_tree(node: Node) -> None:
+    node.refresh()
+    source = node.driver.directory() / f"libcuda.so.{VERSION}"
+    mirrored = [node.lib64("nvidia") / "libcuda-real.so.1", node.lib64("origin") / source.name]
+    for path in mirrored:
+        path.unlink()
+        path.hardlink_to(source)
+    make_interposers(node.ours, content=b"a newer vcuda")
+    assert node.refresh().changed
+    assert {path.read_bytes() for path in mirrored} == {source.read_bytes()}
+    assert source.stat().st_ino not in {path.stat().st_ino for path in mirrored}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives labels")
+def test_a_copy_has_the_label_of_its_source(node: Node) -> None:
+    """On this machine the kernel only stores it: no SELinux."""
+    source, label = node.driver.directory() / f"libcuda.so.{VERSION}", b"system_u:object_r:lib_t:s0"
+    os.setxattr(source, "security.selinux", label)
+    node.refresh()
+    assert os.getxattr(node.lib64("origin") / source.name, "security.selinux") == label
 
 
 def test_a_process_keeps_what_it_has_mapped_over_upgrade_and_collection(node: Node, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_shares_have_no_32_bit_libcuda() -> None:
     }
 
 
-def test_our_objects_are_copied_and_the_drivers_may_be_linked() -> None:
+def test_our_objects_are_known_from_the_drivers() -> None:
     files = [entry for entry in planned().entries.values() if isinstance(entry, FileEntry)]
     assert {entry.is_interposer for entry in files if str(entry.source).startswith("/o/")} == {True}
     assert {entry.is_interposer for entry in files if not str(entry.source).startswith("/o/")} == {False}
