@@ -21,7 +21,6 @@ from deviceplugin.container.driver_mirror.components import (
     find_interposers,
     interposer_paths,
 )
-from deviceplugin.container.driver_mirror.driver_root import CACHE, LIBRARY_DIRECTORIES, PROGRAM_DIRECTORIES, DriverRoot
 from deviceplugin.container.driver_mirror.elf import Machine
 from deviceplugin.container.driver_mirror.plan import (
     EMPTY,
@@ -43,6 +42,7 @@ from deviceplugin.container.driver_mirror.search import (
     identity_of,
 )
 from deviceplugin.container.driver_mirror.trees import Trees
+from deviceplugin.driver_root import CACHE, LIBRARY_DIRECTORIES, PROGRAM_DIRECTORIES, DriverRoot
 
 
 @dataclass(frozen=True, slots=True)

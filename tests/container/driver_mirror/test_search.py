@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.container.driver_mirror.components import WHOLE
-from deviceplugin.container.driver_mirror.driver_root import LIBRARY_DIRECTORIES
-from deviceplugin.container.driver_mirror.driver_root import DriverRoot as Root
 from deviceplugin.container.driver_mirror.elf import Machine
 from deviceplugin.container.driver_mirror.search import Finding, Kept, find_libraries, find_programs, identity_of
+from deviceplugin.driver_root import LIBRARY_DIRECTORIES
+from deviceplugin.driver_root import DriverRoot as Root
 from sandbox.driver_root import LIBRARIES, VERSION, DriverRoot, make_driver_root, put
 from sandbox.elf_file import elf_object
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.container.driver_mirror.driver_root import DriverRoot
+from deviceplugin.driver_root import DriverRoot
 
 
 @pytest.fixture
