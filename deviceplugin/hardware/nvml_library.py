@@ -10,6 +10,7 @@ import ctypes
 import os
 from pathlib import Path
 
+from deviceplugin.driver_root import DriverRoot
 from deviceplugin.errors import DriverMissingError
 
 SONAME = "libnvidia-ml.so.1"
@@ -82,10 +83,10 @@ def _unmap(library: ctypes.CDLL) -> None:
 
 
 def _below(root: Path) -> Path:
+    """The file itself: the loader would follow an absolute link from this process's root, not from the node's."""
     for directory in _DIRECTORIES:
-        candidate = root / directory / SONAME
-        if candidate.exists():
-            return candidate
+        if found := DriverRoot(root).resolve(f"{directory}/{SONAME}"):
+            return found
     raise DriverMissingError(
         f"there is no {SONAME} below the driver root {root}; install the driver there or correct --driver-root"
     )

@@ -106,6 +106,19 @@ def test_a_library_below_a_driver_root_is_found(stub: Stub, short_tmp: Path) -> 
     assert driver_of(nvml).cuda == (9, 1)
 
 
+def test_an_absolute_link_below_a_driver_root_leads_to_a_file_below_it(stub: Stub, short_tmp: Path) -> None:
+    """As Debian's alternatives: outside the root the same path is another file, or none."""
+    root, outside = short_tmp / "root", short_tmp / "outside"
+    for directory in (root / "usr/lib64", root / f".{outside}", outside):
+        directory.mkdir(parents=True)
+    shutil.copy(stub.library, root / f".{outside}" / SONAME)
+    (outside / SONAME).write_bytes(b"of the agent's image")
+    (root / "usr/lib64" / SONAME).symlink_to(outside / SONAME)
+    nvml = Nvml(NvmlLibrary(root=root))
+    nvml.open()
+    assert driver_of(nvml).version == "390.157"
+
+
 def test_a_root_without_a_library_is_refused_and_the_systems_one_not_taken(short_tmp: Path) -> None:
     with pytest.raises(DriverMissingError, match=f"there is no {SONAME} below the driver root {short_tmp}"):
         Nvml(NvmlLibrary(root=short_tmp)).open()
