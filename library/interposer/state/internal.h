@@ -34,6 +34,7 @@ void slot_clear(struct region_slot *slot);              /* what it counts, not w
 uint64_t slot_namespace(void);                          /* our pid namespace */
 uint32_t slot_high(const struct region *region);
 void slot_forget(void);
+bool slot_is_outside(void);                             /* it is claimed, and there was none left in the region */
 
 /* reap.c */
 void slot_reap_now_and_then(void);

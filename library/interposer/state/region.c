@@ -2,7 +2,8 @@
  * The container's region (abi/region.h), mapped at first use and kept for the life of the process; children inherit the mapping.
  *
  * In: state/region in the base directory. Out: the mapping. A file that is missing, short, of another version or of another grant is told in one
- * line and replaced by a private, anonymous region: this process is then held to the limit alone, without its neighbours' use.
+ * line and replaced by a private, anonymous region: this process is then held to its limit of time alone, and gets no device memory, or each process
+ * would get the whole limit. With the limits of gpu-manager's agent, which makes no region, it is held to both alone.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -56,6 +57,12 @@ static struct region *map_file(int file, const char **wrong)
     return region;
 }
 
+/* gpu-manager's agent makes none. */
+static bool needs_shared(void)
+{
+    return vcuda_limits()->origin != LIMITS_FROM_LEGACY;
+}
+
 static struct region *open_shared(void)
 {
     char path[VCUDA_PATH], text[64];
@@ -70,17 +77,18 @@ static struct region *open_shared(void)
         region = map_file(file, &wrong);
     if (file >= 0)
         close(file);
-    if (region == NULL && vcuda_limits()->origin != LIMITS_FROM_LEGACY)     /* gpu-manager's agent makes none */
-        vcuda_warn(TOPIC_REGION, "%s: %s: this process is held to the limits by itself, whatever the others use", path, wrong);
+    if (region == NULL && needs_shared())
+        vcuda_warn(TOPIC_REGION, "%s: %s: this process gets no device memory; start the container again", path, wrong);
     return region;
 }
 
+/* Without the magic number it stands for a shared one that cannot be used. */
 static struct region *open_private(void)
 {
     struct region *region = map(-1, MAP_PRIVATE | MAP_ANONYMOUS);
     if (region == NULL)
         return NULL;
-    region->magic = REGION_MAGIC;
+    region->magic = needs_shared() ? 0 : REGION_MAGIC;
     region->version = REGION_VERSION;
     region->size = sizeof *region;
     return region;
@@ -119,6 +127,17 @@ struct region *vcuda_region(void)
     region = map_now();
     pthread_setcancelstate(cancel_state, NULL);
     return region;
+}
+
+bool vcuda_memory_closed(void)
+{
+    enum limits_origin origin = vcuda_limits()->origin;
+    if (origin == LIMITS_ABSENT || origin == LIMITS_UNREADABLE)
+        return origin == LIMITS_UNREADABLE;
+    const struct region *region = vcuda_region();
+    /* A container can take the magic number out of the file that it has mapped: that changes nothing. */
+    bool usable = region != NULL && (region->magic == REGION_MAGIC || region == atomic_load(&shared));
+    return !usable || slot_is_outside();
 }
 
 /* Another file may have replaced it: locks on that file say nothing about this one. */

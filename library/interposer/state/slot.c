@@ -134,11 +134,16 @@ static struct region_slot *claim(void)
         return NULL;
     int number = find(region, pid);
     if (number < 0) {
-        vcuda_warn(TOPIC_SLOT, "%s/state/region has no slot left: process %u is held to the limits by itself", paths_base(), pid);
+        vcuda_warn(TOPIC_SLOT, "%s/state/region has no slot left: process %u gets no device memory", paths_base(), pid);
         return &outside;
     }
     atomic_store(&own_number, vcuda_region_shared() ? number : -1);
     return &region->slots[number];
+}
+
+bool slot_is_outside(void)
+{
+    return atomic_load_explicit(&vcuda_own_slot, memory_order_acquire) == &outside;
 }
 
 static bool is_claimed(void)

@@ -69,11 +69,11 @@ static inline const struct limits_device *vcuda_device(int index)
     return index >= 0 && (uint32_t)index < view->device_count ? &view->devices[index] : NULL;
 }
 
-/* No allocation of device memory may succeed: the limits are ours and unreadable. */
-static inline bool vcuda_memory_closed(void)
-{
-    return vcuda_limits()->origin == LIMITS_UNREADABLE;
-}
+/*
+ * No allocation of device memory may succeed: the limits are ours and unreadable, or this process has no part in the container's common account, so that
+ * nobody could know what it takes.
+ */
+bool vcuda_memory_closed(void);
 
 /* The index of a GPU, by the 32 hexadecimal digits of its UUID; VCUDA_NOT_LIMITED, with one line, where the limits do not name it. */
 int vcuda_index_of(const char *uuid);
@@ -87,7 +87,7 @@ void vcuda_on_limits_change(vcuda_limits_callback *callback);
 
 /* ---- the region and this process's slot ---- */
 
-/* The container's region, or a private one where the file cannot be used. NULL while there are no limits to keep (absent, unreadable). */
+/* The container's region, or, for the time only, a private one where the file cannot be used. NULL while there are no limits to keep (absent, unreadable). */
 struct region *vcuda_region(void);
 bool vcuda_region_shared(void);
 

@@ -17,6 +17,9 @@ struct traffic {
 
 static struct traffic traffic[LIMITS_MAX_DEVICES + 1];  /* the last: ACCOUNT_ANY */
 
+/* What this process has, out of reach for those who write into the region. Never more than its slot's `used`, as long as nobody else does so. */
+static _Atomic uint64_t own_bytes[LIMITS_MAX_DEVICES];
+
 static enum verdict verdict_at(int index, unsigned *out)
 {
     const struct limits_device *limits = vcuda_device(index);
@@ -49,9 +52,36 @@ static uint64_t limit_of(unsigned index)
     return limits == NULL || limits->memory_bytes == 0 ? UINT64_MAX / 2 : limits->memory_bytes;
 }
 
+static bool hold(unsigned index, uint64_t bytes)
+{
+    uint64_t limit = limit_of(index), had = atomic_load(&own_bytes[index]);
+
+    do {
+        if (had > limit || bytes > limit - had)
+            return false;
+    } while (!atomic_compare_exchange_weak(&own_bytes[index], &had, had + bytes));
+    return true;
+}
+
+static void let_go(unsigned index, uint64_t bytes)
+{
+    uint64_t had = atomic_load(&own_bytes[index]);
+
+    while (!atomic_compare_exchange_weak(&own_bytes[index], &had, had > bytes ? had - bytes : 0))
+        ;
+}
+
+/* A slot is claimed first: who gets none gets no memory. */
 static bool take_once(struct region *region, unsigned index, uint64_t bytes)
 {
-    return ledger_take(region, vcuda_slot(), index, bytes, limit_of(index), vcuda_reap);
+    struct region_slot *own = vcuda_slot();
+
+    if (vcuda_memory_closed() || !ledger_take(region, own, index, bytes, limit_of(index), vcuda_reap))
+        return false;
+    if (hold(index, bytes))
+        return true;
+    ledger_give(own, index, bytes);
+    return false;
 }
 
 /* After it is charged and before the driver is asked: a reader of first `taken` and then `used` misses nothing. */
@@ -157,8 +187,10 @@ bool account_overrun(unsigned index)
 
 void account_uncharge(unsigned index, uint64_t bytes)
 {
-    if (bytes != 0)
-        ledger_give(vcuda_slot(), index, bytes);
+    if (bytes == 0)
+        return;
+    let_go(index, bytes);
+    ledger_give(vcuda_slot(), index, bytes);
 }
 
 void account_record(unsigned index, uint64_t bytes)
@@ -168,6 +200,7 @@ void account_record(unsigned index, uint64_t bytes)
     if (region == NULL || bytes == 0)
         return;
     ledger_record(region, vcuda_slot(), index, bytes);
+    atomic_fetch_add(&own_bytes[index], bytes);
     count_taken(index, bytes);
 }
 
@@ -223,4 +256,6 @@ void account_forget(void)
         atomic_store(&traffic[i].taken, 0);
         atomic_store(&traffic[i].managed, 0);
     }
+    for (unsigned i = 0; i < LIMITS_MAX_DEVICES; i++)
+        atomic_store(&own_bytes[i], 0);
 }
