@@ -22,7 +22,7 @@ from deviceplugin.container.limits_file import soft_limit
 from deviceplugin.container.processes import Members, ProcessTable
 from deviceplugin.container.shared_state import SharedState
 from deviceplugin.container.tracker import HeldGpu, ShareReport, Tracker
-from deviceplugin.errors import VcudaError
+from deviceplugin.errors import ContainerError, VcudaError
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.gpu import GpuProcess, GpuSample, GpuUuid, Inventory
@@ -156,10 +156,19 @@ class ContainerWatch:
         if look.lost_files:
             self.report.files_lost(grant)
         watched.look = look
+        self._tell_neighbours(grant, look)
         if look.wants_place:
             self._look_for(grant, watched, every_s=_FIND_AGAIN_S)
         if watched.shown is not None:
             self._show(grant, watched, look.members)
+
+    def _tell_neighbours(self, grant: Grant, look: ShareReport) -> None:
+        """On the loop, because limits are written there, into the same file."""
+        for uuid, cores in look.assumed_cores.items():
+            try:
+                self.shared.assume(grant.id, uuid, cores)
+            except ContainerError as error:
+                log.warning("neighbours_not_told", **owner_fields(grant.allocation.owner), error=error.message)
 
     def _look_for(self, grant: Grant, watched: _Watched, *, every_s: float) -> None:
         if time.monotonic() - watched.asked_at >= every_s:

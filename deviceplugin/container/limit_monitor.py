@@ -11,7 +11,7 @@ long kernel that the container pays for by waiting is no breach.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from deviceplugin.model.gpu import Gpu, GpuUuid
@@ -111,7 +111,7 @@ class LimitMonitor:
             self.seconds[uuid, breach] = self.seconds.get((uuid, breach), 0.0) + passed
         return tuple({(each.breach, each.gpu): each for each in self._lasting.values()}.values())
 
-    def assumed_cores(self) -> Mapping[GpuUuid, int]:
+    def assumed_cores(self) -> dict[GpuUuid, int]:
         """What neighbours shall assume that the container uses of each GPU, whatever its activity file says."""
         hiding = {uuid for _, uuid, hides in self._lasting if hides}
         steps = {uuid: math.ceil(self._loads[uuid].seen / _ASSUMED_STEP) for uuid in hiding if uuid in self._loads}

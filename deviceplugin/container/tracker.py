@@ -48,12 +48,14 @@ class ShareReport:
     """`members`: the container's processes, None where they are not known or it is gone. `wants_place`: find it.
 
     `lost_files`: it runs and its region is not there, so somebody removed the directory that it has mounted.
+    `assumed_cores`: what neighbours shall assume that it uses of each GPU; 0: they believe its activity file.
     """
 
     use: ContainerUse
     members: Members | None
     wants_place: bool
     lost_files: bool = False
+    assumed_cores: Mapping[GpuUuid, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +125,12 @@ class Tracker:
         overruns = self.monitor.check(self._observed(held, on_gpu, living, unmanaged, corrupted), now=now.at)
         shown = (replace(each, pids=tuple(one.pid for one in on_gpu.get(each.uuid, ()))) for each in gpu_uses)
         processes = len(living) + len({pid for pids in unmanaged.values() for pid in pids})
-        self._tell_neighbours([each for each in held if each is not None])
         use = ContainerUse(tuple(shown), processes, overruns, dict(self.monitor.seconds))
         is_running = members is not None and bool(members.pids)
         # Looked for again: a start makes the region first, and its processes may be younger than the first look.
         lost_files = is_missing and is_running and self._is_missing()
-        return ShareReport(use, members, wants_place=is_used and (place is None or is_lost), lost_files=lost_files)
+        assumed = {each.gpu.uuid: 0 for each in held if each is not None} | self.monitor.assumed_cores()
+        return ShareReport(use, members, is_used and (place is None or is_lost), lost_files, assumed)
 
     def _region(self, held: Sequence[HeldGpu | None]) -> tuple[Region, str]:
         """The region, and what is wrong with the container's files."""
@@ -144,15 +146,6 @@ class Tracker:
             return self._before.region if self._before is not None else Region((region.Counters(),) * len(held), ()), ""
         self._unreadable = ""
         return found, self._tampering or (f"{found.implausible} numbers are impossible" if found.implausible else "")
-
-    def _tell_neighbours(self, held: Sequence[HeldGpu]) -> None:
-        """What to assume of the container, where its activity file hides what it does."""
-        assumed = self.monitor.assumed_cores()
-        for each in held:
-            try:
-                self.shared.assume(self.grant, each.gpu.uuid, assumed.get(each.gpu.uuid, 0))
-            except ContainerError as error:
-                log.warning("neighbours_not_told", grant=self.grant, error=error.message)
 
     def _shown(self, uuid: GpuUuid, on_gpu: Sequence[GpuProcess]) -> float | None:
         """Percent of the GPU's time that the activity file shows since the last reading; None: not known."""

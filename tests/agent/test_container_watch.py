@@ -16,11 +16,12 @@ import structlog
 from deviceplugin.agent.container_watch import ContainerWatch
 from deviceplugin.agent.grant_files import AgentFiles
 from deviceplugin.agent.reporter import AgentReport
-from deviceplugin.container import region
+from deviceplugin.container import activity, region
 from deviceplugin.container.containers import ContainerFinder
 from deviceplugin.container.directories import GrantDirectories
 from deviceplugin.container.driver_mirror.elf import Machine
 from deviceplugin.container.driver_mirror.mirror import DriverMirror, MirrorOptions
+from deviceplugin.container.limit_monitor import Tolerance
 from deviceplugin.container.processes import CgroupTree, ProcessTable
 from deviceplugin.container.runtime import ContainerRuntime
 from deviceplugin.container.shared_state import SharedState
@@ -113,6 +114,10 @@ class Bench:
     def pids(self, given: Grant) -> tuple[int, ...]:
         use = self.watch.uses().get(given.id)
         return use.gpus[0].pids if use is not None else ()
+
+    def forgive_nothing(self, given: Grant) -> None:
+        """What is seen once is reported, and forgotten as soon."""
+        self.watch._watched[given.id].tracker.monitor.tolerance = Tolerance(patience_s=0, window_s=1e-9)
 
     def held(self, given: Grant) -> int | None:
         (use,) = self.watch.uses()[given.id].gpus
@@ -333,3 +338,17 @@ async def test_a_grant_that_is_not_proved_is_not_watched(bench: Bench) -> None:
     bench.ledger.grant(guess, bench.inventory)
     await bench.turns(1)
     assert GrantId("g-guess") not in bench.watch.uses()
+
+
+async def test_neighbours_are_told_what_a_container_uses_that_hides_it(bench: Bench) -> None:
+    """Security 8: in the file beside its activity file, which only the agent writes; next to its limits."""
+    given = bench.give("ml", "one")
+    bench.shared.show_limits(given.id, GPU, cores=20, soft_cores=0)
+    bench.start(given, IDS["one"], 901)
+    told = bench.shared.shown_limits(given.id, GPU)
+    bench.show(GpuProcess(901, GIB, 60))
+    await bench.until(lambda: bench.pids(given) == (901,))
+    bench.forgive_nothing(given)
+    await bench.until(lambda: activity.read_told(told) == activity.Told(20, 0, 60))
+    bench.show(GpuProcess(901, GIB, 0))
+    await bench.until(lambda: activity.read_told(told) == activity.Told(20, 0, 0))

@@ -278,28 +278,27 @@ def watched(scene: Scene, percent: int) -> ShareReport:
 
 
 @pytest.mark.parametrize("row", ["silent", "spoilt"])
-def test_neighbours_are_told_of_a_container_that_hides_its_turns(scene: Scene, row: str) -> None:
+def test_a_container_that_hides_its_turns_is_found(scene: Scene, row: str) -> None:
     """Security 8: the driver sees its process at work, and its activity file shows nothing."""
-    scene.shared.show_limits(GRANT, GPU.uuid, cores=20, soft_cores=0)
     scene.tracker.monitor = LimitMonitor(tolerance=Tolerance(patience_s=0, window_s=1e-9))
     if row == "spoilt":
         put(scene.shared.own_row(GRANT, GPU.uuid), 0, bytes(8))
-    told = scene.shared.shown_limits(GRANT, GPU.uuid)
     watched(scene, 18)
-    overruns = watched(scene, 18).use.overruns
-    assert [each.breach for each in overruns] == [Breach.STATE]
-    assert activity.read_told(told) == activity.Told(20, 0, 20)
-    assert watched(scene, 0).use.overruns == ()
-    assert activity.read_told(told) == activity.Told(20, 0, 0)
+    report = watched(scene, 18)
+    assert [each.breach for each in report.use.overruns] == [Breach.STATE]
+    assert report.assumed_cores == {GPU.uuid: 20}
+    report = watched(scene, 0)
+    assert report.use.overruns == ()
+    assert report.assumed_cores == {GPU.uuid: 0}
 
 
 def test_neighbours_believe_a_container_that_shows_its_turns(scene: Scene) -> None:
-    scene.shared.show_limits(GRANT, GPU.uuid, cores=20, soft_cores=0)
     scene.tracker.monitor = LimitMonitor(tolerance=Tolerance(patience_s=0, window_s=1e-9))
     now = time.monotonic_ns()
     open_work = activity.SLOT.pack(now, now - 10**9, 0, 0)
     watched(scene, 18)
     put(scene.shared.own_row(GRANT, GPU.uuid), activity.HEADER_SIZE, open_work)
     put(scene.shared.own_row(GRANT, GPU.uuid), activity.HEAD.size, b"\1")
-    assert watched(scene, 18).use.overruns == ()
-    assert activity.read_told(scene.shared.shown_limits(GRANT, GPU.uuid)) == activity.Told(20, 0, 0)
+    report = watched(scene, 18)
+    assert report.use.overruns == ()
+    assert report.assumed_cores == {GPU.uuid: 0}
