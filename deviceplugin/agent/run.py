@@ -38,6 +38,7 @@ from deviceplugin.ledger.rebuild import rebuild
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.observe.display_service import DisplayServer
 from deviceplugin.observe.http import QueryServer
+from deviceplugin.observe.rendering import Rendering
 
 log = structlog.get_logger("vcuda.agent")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -149,8 +150,9 @@ def _hardware_options(settings: AgentSettings) -> HardwareOptions:
 @contextlib.asynccontextmanager
 async def _views(base: AgentBase) -> AsyncIterator[None]:
     settings = base.settings.query
-    query = QueryServer(base.view, base.metrics, version=__version__, period_s=base.settings.driver.sample_period)
-    display = DisplayServer(base.view, version=__version__)
+    rendering = Rendering(base.view, period_s=base.settings.driver.sample_period)
+    query = QueryServer(rendering, base.metrics, version=__version__)
+    display = DisplayServer(rendering, version=__version__)
     await query.start(settings.address, settings.port)
     try:
         if settings.display_socket is not None:
@@ -160,6 +162,7 @@ async def _views(base: AgentBase) -> AsyncIterator[None]:
     finally:
         await display.stop()
         await query.stop()
+        rendering.close()
 
 
 async def _prepare(base: AgentBase, agent: NodeAgent) -> None:

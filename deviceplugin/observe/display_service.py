@@ -1,16 +1,16 @@
 """gpu-manager's display.GPUDisplay on a unix socket: the same three views over gRPC.
 
-In: a `NodeView`. Out: a server on `--display-socket`, readable by root and its group. Pods are named as in gpu-manager,
-by their name alone; where two namespaces have a pod of one name, the later one is `namespace/name`. A value that is not
-measured stays unset.
+In: a `Rendering`. Out: a server on `--display-socket`, readable by root and its group. Pods are named as in
+gpu-manager, by their name alone; where two namespaces have a pod of one name, the later one is `namespace/name`. A
+value that is not measured stays unset.
 """
 
 import os
 import socket
 import stat
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import structlog
@@ -21,12 +21,14 @@ from deviceplugin.model.gpu import Gpu, GpuUuid
 from deviceplugin.model.units import BLOCK_MIB, MIB
 from deviceplugin.model.usage import ContainerUse
 from deviceplugin.observe.graph_text import draw
-from deviceplugin.observe.node_view import NodePicture, NodeView
+from deviceplugin.observe.node_view import AgentState, NodePicture
+from deviceplugin.observe.rendering import Rendering
 from deviceplugin.wire import display_pb2 as pb
 from deviceplugin.wire import display_pb2_grpc as rpc
 
 log = structlog.get_logger("vcuda.observe")
-_Method = Callable[["_Display", Any, Any], Coroutine[Any, Any, Any]]
+_Context = grpc.aio.ServicerContext[Any, Any]
+T = TypeVar("T")
 _MODE = 0o660
 _GRACE_S = 0.5
 _LONGEST = 107  # sun_path without its final zero
@@ -35,8 +37,8 @@ _LONGEST = 107  # sun_path without its final zero
 class DisplayServer:
     """Serves from `start` until `stop`."""
 
-    def __init__(self, view: NodeView, *, version: str) -> None:
-        self._service = _Display(view, version)
+    def __init__(self, rendering: Rendering, *, version: str) -> None:
+        self._service = _Display(rendering, version)
         self._server: grpc.aio.Server | None = None
 
     async def start(self, path: Path) -> None:
@@ -97,37 +99,32 @@ def _answers(path: Path) -> bool:
         return True
 
 
-def _without_traceback(method: _Method) -> _Method:
-    """grpc would send the text of an exception to the caller; here it goes to the log."""
-
-    async def answer(self: "_Display", request: object, context: grpc.aio.ServicerContext[Any, Any]) -> object:
-        try:
-            return await method(self, request, context)
-        except Exception:
-            log.exception("view_failed", method=method.__name__)
-            await context.abort(grpc.StatusCode.INTERNAL, "vcuda internal error; see the agent log on this node")
-
-    return answer
-
-
 class _Display(rpc.GPUDisplayServicer):
     """The three calls."""
 
-    def __init__(self, view: NodeView, version: str) -> None:
-        self._view = view
+    def __init__(self, rendering: Rendering, version: str) -> None:
+        self._rendering = rendering
         self._version = version
 
-    @_without_traceback
-    async def PrintGraph(self, request: pb.GraphRequest, context: object) -> pb.GraphResponse:
-        return pb.GraphResponse(graph=draw(self._view.picture()))
+    async def PrintGraph(self, request: pb.GraphRequest, context: _Context) -> pb.GraphResponse:
+        return await self._shown("graph over gRPC", lambda picture, _: pb.GraphResponse(graph=draw(picture)), context)
 
-    @_without_traceback
-    async def PrintUsages(self, request: pb.UsageRequest, context: object) -> pb.UsageResponse:
-        return usages(self._view.picture())
+    async def PrintUsages(self, request: pb.UsageRequest, context: _Context) -> pb.UsageResponse:
+        return await self._shown("usage over gRPC", lambda picture, _: usages(picture), context)
 
-    @_without_traceback
-    async def Version(self, request: pb.VersionRequest, context: object) -> pb.VersionResponse:
+    async def Version(self, request: pb.VersionRequest, context: _Context) -> pb.VersionResponse:
         return pb.VersionResponse(version=self._version)
+
+    async def _shown(self, name: str, render: Callable[[NodePicture, AgentState], T], context: _Context) -> T:
+        """grpc would send the text of an exception to the caller; here it goes to the log."""
+        try:
+            found = await self._rendering.get(name, render)
+        except Exception:
+            log.exception("view_failed", view=name)
+            found = None
+        if found is None:
+            await context.abort(grpc.StatusCode.INTERNAL, "vcuda internal error; see the agent log on this node")
+        return found
 
 
 def usages(picture: NodePicture) -> pb.UsageResponse:

@@ -1,18 +1,15 @@
 """The views over HTTP: metrics, the tree, usage, version and the two probes.
 
-In: a `NodeView` and the metrics. Out: an aiohttp server on `--query-addr`:`--query-port`. `/healthz` fails only where a
-restart would help: the event loop is blocked (then nothing answers) or the agent's gRPC servers do not answer. A broken
-GPU or an absent kubelet is no reason for a restart. `/readyz` fails while pods cannot be served. All requests are
-read-only, and no answer holds a traceback. The loop also answers kubelet, so clients here, however many, may not hold
-it: connections are bounded, and a page is rendered in a thread, once in a sample period and when grants, GPUs or
-counters have changed.
+In: a `Rendering` and the metrics. Out: an aiohttp server on `--query-addr`:`--query-port`. `/healthz` fails only where
+a restart would help: the event loop is blocked (then nothing answers) or the agent's gRPC servers do not answer. A
+broken GPU or an absent kubelet is no reason for a restart. `/readyz` fails while pods cannot be served. All requests
+are read-only, and no answer holds a traceback. The loop also answers kubelet, so clients here, however many, may not
+hold it: connections are bounded, and pages are rendered elsewhere.
 """
 
 import asyncio
 import time
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,12 +20,13 @@ from aiohttp import web
 
 from deviceplugin.connections import Connections
 from deviceplugin.exposition import OPENMETRICS, wants_openmetrics
+from deviceplugin.latest import Latest
 from deviceplugin.listen import bind_tcp
 from deviceplugin.observe.graph_json import graph_of
 from deviceplugin.observe.graph_text import ASCII, BOXES, draw
-from deviceplugin.observe.latest import Latest
 from deviceplugin.observe.metrics import AgentMetrics
-from deviceplugin.observe.node_view import AgentState, NodePicture, NodeView
+from deviceplugin.observe.node_view import AgentState, NodePicture
+from deviceplugin.observe.rendering import Rendering
 from deviceplugin.observe.usage import usage_of
 from deviceplugin.wire import deviceplugin_pb2 as pb
 from deviceplugin.wire import deviceplugin_pb2_grpc as rpc
@@ -39,7 +37,7 @@ _JSON = msgspec.json.Encoder()
 _TEXT = "text/plain; charset=utf-8"
 _PROBE_DEADLINE_S = 1.0
 _PROBE_PERIOD_S = 1.0
-_MOST_CONNECTIONS = 64  # for kubelet, Prometheus and people; each can take 1 MiB of headers
+_MOST_CONNECTIONS = 64  # for kubelet, Prometheus and people; each can take 320 KiB of headers
 _PARTS = 4  # a quarter of them for one address at most
 _FIRST_REQUEST_S = 15.0
 _END_S = 1.0
@@ -50,17 +48,15 @@ class QueryServer:
 
     def __init__(
         self,
-        view: NodeView,
+        rendering: Rendering,
         metrics: AgentMetrics,
         *,
         version: str,
-        period_s: float,
         idle_s: float = _FIRST_REQUEST_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._connections = Connections(most=_MOST_CONNECTIONS, parts=_PARTS, idle=idle_s, clock=clock)
-        self._pages = _Pages(view, metrics, version, period_s=period_s, clock=clock)
-        app = make_app(self._pages, self._connections)
+        app = make_app(_Pages(rendering, metrics, version, clock=clock), self._connections)
         self._runner = web.AppRunner(app, shutdown_timeout=_END_S)
         self.port = 0
 
@@ -76,7 +72,6 @@ class QueryServer:
     async def stop(self) -> None:
         self._connections.stop_listening()
         await self._runner.cleanup()
-        self._pages.close()
 
 
 def make_app(pages: "_Pages", connections: Connections) -> web.Application:
@@ -112,25 +107,20 @@ class _Page:
         return web.Response(status=self.status, body=self.body, headers={"Content-Type": self.content_type})
 
 
-_Render = Callable[[NodePicture, AgentState], _Page]
 _BROKEN = _Page(b"vcuda internal error; see the agent log on this node\n", _TEXT, 500)
 
 
 class _Pages:
-    """One method for each route. Pages are made of a picture that the loop has taken, by one thread."""
+    """One method for each route."""
 
     def __init__(
-        self, view: NodeView, metrics: AgentMetrics, version: str, *, period_s: float, clock: Callable[[], float]
+        self, rendering: Rendering, metrics: AgentMetrics, version: str, *, clock: Callable[[], float]
     ) -> None:
-        self._view = view
+        self._rendering = rendering
+        self._view = rendering.view
         self._metrics = metrics
         self._version = version
-        self._rendered: defaultdict[str, Latest[_Page]] = defaultdict(lambda: Latest(period_s, clock))
         self._healthy = Latest[tuple[str, ...]](_PROBE_PERIOD_S, clock)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="views")
-
-    def close(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def metrics(self, request: web.Request) -> web.Response:
         accept = OPENMETRICS if wants_openmetrics(request.headers.get("Accept", "")) else ""
@@ -138,31 +128,19 @@ class _Pages:
         def render(picture: NodePicture, state: AgentState) -> _Page:
             return _Page(*self._metrics.render_with(picture, state, accept))
 
-        return await self._page(f"metrics {accept}", render, changes=self._metrics.changes)
+        return _shown(await self._rendering.get(f"metrics {accept}", render, changes=self._metrics.changes))
 
     async def graph(self, request: web.Request) -> web.Response:
         if "application/json" in request.headers.get("Accept", ""):
-            return await self._page("graph in JSON", lambda picture, _: _json(graph_of(picture)))
+            return _shown(await self._rendering.get("graph in JSON", lambda picture, _: _json(graph_of(picture))))
         characters = ASCII if "ascii" in request.query else BOXES
         name = "graph in ASCII" if characters is ASCII else "graph"
-        return await self._page(name, lambda picture, _: _Page(draw(picture, characters).encode(), _TEXT))
+        return _shown(
+            await self._rendering.get(name, lambda picture, _: _Page(draw(picture, characters).encode(), _TEXT))
+        )
 
     async def usage(self, request: web.Request) -> web.Response:
-        return await self._page("usage", lambda picture, _: _json(usage_of(picture)))
-
-    async def _page(self, name: str, render: _Render, *, changes: int = 0) -> web.Response:
-        picture, state = self._view.picture(), self._view.state()
-
-        async def make() -> _Page:
-            try:
-                return await asyncio.get_running_loop().run_in_executor(self._thread, render, picture, state)
-            except Exception:
-                log.exception("view_failed", view=name)
-                return _BROKEN
-
-        seldom = (picture.cordoned, picture.nvml_open, picture.repairs_pending)
-        basis = (changes, state, picture.inventory, picture.grants, seldom)
-        return (await self._rendered[name].get(make, basis)).response
+        return _shown(await self._rendering.get("usage", lambda picture, _: _json(usage_of(picture))))
 
     async def version(self, request: web.Request) -> web.Response:
         return _json({"version": self._version}).response
@@ -191,6 +169,10 @@ async def _probe(socket: Path) -> str:
         except grpc.aio.AioRpcError as error:
             return f"the device plugin on {socket} does not answer ({error.code().name.lower()})"
     return ""
+
+
+def _shown(page: _Page | None) -> web.Response:
+    return (page or _BROKEN).response
 
 
 def _json(document: object) -> _Page:

@@ -14,6 +14,7 @@ from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.usage import ContainerUse, GpuUse
 from deviceplugin.observe.display_service import DisplayServer, usages
 from deviceplugin.observe.graph_text import draw
+from deviceplugin.observe.rendering import Rendering
 from deviceplugin.wire import display_pb2 as pb
 from deviceplugin.wire import display_pb2_grpc as rpc
 from tests.observe.pictures import grant, pcie, uuid
@@ -32,7 +33,7 @@ def view() -> StillView:
 @pytest.fixture
 async def path(view: StillView, short_tmp: Path) -> AsyncIterator[Path]:
     found = short_tmp / "display.sock"
-    server = DisplayServer(view, version="1.2.3")
+    server = DisplayServer(Rendering(view, period_s=10.0), version="1.2.3")
     await server.start(found)
     yield found
     await server.stop()
@@ -76,7 +77,7 @@ async def test_the_socket_is_for_root_and_its_group_and_goes_with_the_server(
 ) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o660
     other = short_tmp / "other.sock"
-    server = DisplayServer(view, version="1")
+    server = DisplayServer(Rendering(view, period_s=10.0), version="1")
     await server.start(other)
     await server.stop()
     assert not other.exists()
@@ -96,7 +97,7 @@ async def test_a_stale_socket_is_replaced(view: StillView, short_tmp: Path) -> N
     path = short_tmp / "display.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
-    server = DisplayServer(view, version="1")
+    server = DisplayServer(Rendering(view, period_s=10.0), version="1")
     await server.start(path)
     async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
         assert (await rpc.GPUDisplayStub(channel).Version(pb.VersionRequest(), timeout=5)).version == "1"
@@ -109,7 +110,7 @@ async def test_a_socket_that_another_process_serves_is_left_alone(view: StillVie
         alive.bind(str(path))
         alive.listen()
         with pytest.raises(ConfigError, match=r"--display-socket: another process serves /tmp/.*; stop it or give"):
-            await DisplayServer(view, version="1").start(path)
+            await DisplayServer(Rendering(view, period_s=10.0), version="1").start(path)
         assert path.exists()
 
 
@@ -131,4 +132,4 @@ async def test_a_path_that_cannot_be_served_is_a_sentence(
 ) -> None:
     (short_tmp / "file").write_text("")
     with pytest.raises(ConfigError, match=message):
-        await DisplayServer(view, version="1").start(short_tmp / name)
+        await DisplayServer(Rendering(view, period_s=10.0), version="1").start(short_tmp / name)

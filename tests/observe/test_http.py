@@ -18,6 +18,7 @@ from deviceplugin.observe.graph_text import draw
 from deviceplugin.observe.http import QueryServer
 from deviceplugin.observe.metrics import AgentMetrics
 from deviceplugin.observe.node_view import AgentState, NodePicture
+from deviceplugin.observe.rendering import Rendering
 from deviceplugin.wire import deviceplugin_pb2 as pb
 from deviceplugin.wire import deviceplugin_pb2_grpc as rpc
 from tests.observe.pictures import by_groups, gpu, grant, node, uuid
@@ -59,7 +60,7 @@ class Agent:
 async def agent() -> AsyncIterator[Agent]:
     view = StillView(PICTURE)
     clock, metrics = Clock(), AgentMetrics(version="1.2.3")
-    server = QueryServer(view, metrics, version="1.2.3", period_s=10.0, clock=clock)
+    server = QueryServer(Rendering(view, period_s=10.0, clock=clock), metrics, version="1.2.3", clock=clock)
     await server.start("127.0.0.1", 0)
     async with aiohttp.ClientSession() as client:
         yield Agent(view, client, f"http://127.0.0.1:{server.port}", clock, metrics)
@@ -223,7 +224,7 @@ async def test_a_port_that_is_taken_is_a_sentence() -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        server = QueryServer(StillView(), AgentMetrics(version="1"), version="1", period_s=1.0)
+        server = QueryServer(Rendering(StillView(), period_s=1.0), AgentMetrics(version="1"), version="1")
         with pytest.raises(ConfigError) as caught:
             await server.start("127.0.0.1", port)
     assert caught.value.message == (
@@ -232,7 +233,7 @@ async def test_a_port_that_is_taken_is_a_sentence() -> None:
 
 
 async def test_an_address_of_another_machine_is_a_sentence() -> None:
-    server = QueryServer(StillView(), AgentMetrics(version="1"), version="1", period_s=1.0)
+    server = QueryServer(Rendering(StillView(), period_s=1.0), AgentMetrics(version="1"), version="1")
     with pytest.raises(ConfigError, match=r"--query-addr: 192.0.2.1 is not an address of this machine"):
         await server.start("192.0.2.1", 0)
     with pytest.raises(ConfigError, match=r"--query-addr: no.such.host.invalid cannot be resolved"):
@@ -240,7 +241,7 @@ async def test_an_address_of_another_machine_is_a_sentence() -> None:
 
 
 async def test_localhost_is_served_on_every_family_that_is_on() -> None:
-    server = QueryServer(StillView(), AgentMetrics(version="1"), version="1", period_s=1.0)
+    server = QueryServer(Rendering(StillView(), period_s=1.0), AgentMetrics(version="1"), version="1")
     await server.start("localhost", 0)
     async with aiohttp.ClientSession() as client, client.get(f"http://127.0.0.1:{server.port}/readyz") as answer:
         assert answer.status == 200

@@ -16,11 +16,15 @@ import pytest
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.model.topology import Level
 from deviceplugin.model.usage import ContainerUse
+from deviceplugin.observe.display_service import DisplayServer
 from deviceplugin.observe.http import QueryServer
 from deviceplugin.observe.metrics import AgentMetrics
 from deviceplugin.observe.node_view import AgentState, NodePicture
+from deviceplugin.observe.rendering import Rendering
 from deviceplugin.wire import deviceplugin_pb2 as pb
 from deviceplugin.wire import deviceplugin_pb2_grpc as rpc
+from deviceplugin.wire import display_pb2 as display_pb
+from deviceplugin.wire import display_pb2_grpc as display_rpc
 from tests.observe.pictures import by_groups, gpu, grant, node
 from tests.observe.views import Clock, StillView
 
@@ -58,14 +62,9 @@ def shown(uses: Uses, *grants: Grant) -> NodePicture:
 async def serving(
     view: StillView, clock: Callable[[], float] | None = None, *, idle_s: float = 600.0
 ) -> AsyncIterator[str]:
-    server = QueryServer(
-        view,
-        AgentMetrics(version="1"),
-        version="1",
-        period_s=10.0,
-        idle_s=idle_s,
-        clock=clock or Clock(),
-    )
+    clock = clock or Clock()
+    rendering = Rendering(view, period_s=10.0, clock=clock)
+    server = QueryServer(rendering, AgentMetrics(version="1"), version="1", idle_s=idle_s, clock=clock)
     await server.start("127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{server.port}"
@@ -123,6 +122,28 @@ async def test_a_page_that_cannot_be_rendered_is_tried_once_in_a_sample_period()
     async with serving(StillView(shown(uses))) as url:
         assert [await status_of(f"{url}/usage") for _ in range(5)] == [500] * 5
     assert uses.renderings == 1
+
+
+async def test_calls_of_the_display_service_cost_one_rendering_in_a_sample_period(short_tmp: Path) -> None:
+    """Security 13: each call was rendered on the loop that answers kubelet."""
+    uses, clock, path = Uses(), Clock(), short_tmp / "display.sock"
+    server = DisplayServer(Rendering(StillView(shown(uses)), period_s=10.0, clock=clock), version="1")
+    await server.start(path)
+    try:
+        async with asyncio.timeout(PATIENCE_S), grpc.aio.insecure_channel(f"unix:{path}") as channel:
+            stub = display_rpc.GPUDisplayStub(channel)
+            uses.go.clear()
+            waiting = [asyncio.ensure_future(stub.PrintUsages(display_pb.UsageRequest())) for _ in range(12)]
+            assert (await stub.Version(display_pb.VersionRequest())).version == "1"  # the loop is free
+            uses.go.set()
+            assert ["train" in each.usage for each in await asyncio.gather(*waiting)] == [True] * 12
+            assert uses.renderings == 1
+            clock.now += 10
+            await stub.PrintUsages(display_pb.UsageRequest())
+            assert uses.renderings == 2
+    finally:
+        uses.go.set()
+        await server.stop()
 
 
 class Plugin(rpc.DevicePluginServicer):

@@ -20,6 +20,8 @@ from deviceplugin.cluster.http.metrics import SchedulerMetrics
 from deviceplugin.cluster.http.verbs import HttpError, Service, Verb, VerbResponse, unavailable
 from deviceplugin.connections import Connections
 from deviceplugin.errors import ParseError, VcudaError
+from deviceplugin.exposition import OPENMETRICS, wants_openmetrics
+from deviceplugin.latest import Latest
 
 log = structlog.get_logger("vcuda.http")
 _Handler = Callable[[web.BaseRequest], Awaitable[web.Response]]
@@ -55,11 +57,13 @@ class Router:
         *,
         bodies: Bodies | None = None,
         connections: Connections | None = None,
+        metrics_period: float = 1.0,
     ) -> None:
         self._service = service
         self._metrics = metrics
         self._bodies = bodies or Bodies()
         self._connections = connections or Connections()
+        self._shown = {accept: Latest[tuple[bytes, str]](metrics_period) for accept in ("", OPENMETRICS)}
         self._routes = {f"/{verb.name}": _Route(("POST",), self._handler(verb)) for verb in service.verbs} | {
             "/explain": _Route(_READING, self._explain),
             "/metrics": _Route(_READING, self._show_metrics),
@@ -134,7 +138,13 @@ class Router:
         return web.Response(status=status, body=body, headers=_JSON)
 
     async def _show_metrics(self, request: web.BaseRequest) -> web.Response:
-        body, content_type = self._metrics.render(request.headers.get("Accept", ""))
+        """Rendered once in a period: in a large cluster it takes this loop longer than a review of a pod."""
+        accept = OPENMETRICS if wants_openmetrics(request.headers.get("Accept", "")) else ""
+
+        async def render() -> tuple[bytes, str]:
+            return self._metrics.render(accept)
+
+        body, content_type = await self._shown[accept].get(render)
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _healthz(self, request: web.BaseRequest) -> web.Response:

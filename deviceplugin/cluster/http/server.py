@@ -34,10 +34,13 @@ class SchedulerServer:
         version: str,
         bodies: Bodies | None = None,
         connections: Connections | None = None,
+        metrics_period: float = 1.0,
     ) -> None:
         self.metrics = SchedulerMetrics(service.gauges, version=version)
         self._connections = connections or Connections()
-        self._router = Router(service, self.metrics, bodies=bodies, connections=self._connections)
+        self._router = Router(
+            service, self.metrics, bodies=bodies, connections=self._connections, metrics_period=metrics_period
+        )
         self._context = context
         self._runner: web.ServerRunner | None = None
         self.port = 0

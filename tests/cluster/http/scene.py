@@ -118,12 +118,20 @@ async def serving(
     end_within: float = 5.0,
     bodies: Bodies | None = None,
     loopback_port: int = 0,
+    metrics_period: float = 0.0,
 ) -> AsyncIterator[Scene]:
     now = dt.datetime.now(dt.UTC)
     ca = make_ca(now, 30 * DAY)
     tls = ServerTls(make_certificate(NAMES, ca, now, 10 * DAY))
     service = StandIn()
-    server = SchedulerServer(service, context=tls.context, version="1", connections=connections, bodies=bodies)
+    server = SchedulerServer(
+        service,
+        context=tls.context,
+        version="1",
+        connections=connections,
+        bodies=bodies,
+        metrics_period=metrics_period,
+    )
     await server.start("127.0.0.1", 0, loopback_port=loopback_port, end_within=end_within)
     connector = aiohttp.TCPConnector(ssl=trusting(ca.chain))
     async with aiohttp.ClientSession(connector=connector) as session:
