@@ -77,11 +77,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def start_agent(empty_cluster: Cluster, agents: Agents, request: pytest.FixtureRequest) -> Iterator[StartAgent]:
     """Finds or starts the agent that the module's tests share; with flags, without rights, or `own`, another one.
 
-    It ends with the module, or with the test if nobody else can use it.
+    It ends with the module, or with the test if nobody else can use it. `mounting`: what it mounts is seen on the node.
     """
 
-    def start(*flags: str, without: tuple[str, ...] = (), own: bool = False) -> Agent:
-        return agents.own(*flags, without=without) if flags or without or own else agents.shared()
+    def start(*flags: str, without: tuple[str, ...] = (), own: bool = False, mounting: bool = False) -> Agent:
+        is_own = flags or without or own or mounting
+        return agents.own(*flags, without=without, mounting=mounting) if is_own else agents.shared()
 
     yield start
     pods.delete_all(empty_cluster.admin)  # while the agent lives: its end must not hold up theirs

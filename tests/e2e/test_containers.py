@@ -2,6 +2,8 @@
 
 import os
 import signal
+import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -95,3 +97,41 @@ def test_a_container_that_exceeds_its_share_is_reported(empty_cluster: Cluster, 
         wait_breach(kind, 0)
     assert entry(agent, "one").over_limit == ()
     assert len(told()) == 2
+
+
+def test_what_a_container_writes_lies_on_a_tmpfs_that_outlives_the_agent(
+    empty_cluster: Cluster, start_agent: StartAgent
+) -> None:
+    """Security 2 and 7, with a real runtime. Every life of the agent is in another mount namespace, as pods are."""
+    agent = start_agent("--virtual-manager-tmpfs=true", mounting=True)
+    ids = run_pair(empty_cluster)
+    region = Path(f"/proc/{min(processes_of(ids['one']))}/root/etc/vcuda/state/region")
+    inode, size = region.stat().st_ino, region.stat().st_size
+    assert os.statvfs(region).f_flag & os.ST_NOSUID
+    assert len(tmpfs_at(agent.grants, empty_cluster)) == 1
+
+    subprocess.run(["fallocate", "--keep-size", "--length", "200M", region], check=True)
+    region.chmod(0o4777)
+    wait_until(
+        lambda: region.stat().st_blocks * 512 < 2 * size and stat.S_IMODE(region.stat().st_mode) == 0o666,
+        "the agent has undone it",
+        evidence=lambda: f"{region.stat()}",
+    )
+    agent.process.kill()
+    assert len(tmpfs_at(agent.grants, empty_cluster)) == 1
+    agent.start()
+    assert len(tmpfs_at(agent.grants, empty_cluster)) == 1
+    assert region.stat().st_ino == inode
+    subprocess.run(["fallocate", "--keep-size", "--length", "200M", region], check=True)
+    wait_until(
+        lambda: region.stat().st_blocks * 512 < 2 * size,
+        "the next agent looks at the same file",
+        evidence=lambda: f"{region.stat()}",
+    )
+    assert "shared_state_on_disk" not in agent.log()
+
+
+def tmpfs_at(path: Path, cluster: Cluster) -> list[str]:
+    """The mounts there that containerd sees."""
+    lines = Path(f"/proc/{cluster.containerd.process.pid}/mountinfo").read_text().splitlines()
+    return [line for line in lines if line.split()[4] == str(path) and " - tmpfs " in line]

@@ -21,8 +21,14 @@ from tests.offered import blocks_of_each
 
 
 @contextmanager
-def running_agent(cluster: Cluster, *flags: str, without: Sequence[str] = ()) -> Iterator[Agent]:
-    """`without`: resources that it has no right to, though the manifests grant it."""
+def running_agent(
+    cluster: Cluster, *flags: str, without: Sequence[str] = (), mounting: bool = False
+) -> Iterator[Agent]:
+    """`without`: resources that it has no right to, though the manifests grant it.
+
+    `mounting`: in a mount namespace of its own whose mounts containerd sees, as a pod with Bidirectional propagation.
+    They end with containerd's namespace.
+    """
     folder = (
         cluster.layout.root / f"vce-{secrets.token_hex(4)}"
     )  # short for its sockets, and a name that Kubernetes takes
@@ -33,6 +39,10 @@ def running_agent(cluster: Cluster, *flags: str, without: Sequence[str] = ()) ->
         identity = Identity.create(cluster.admin, f"agent-{folder.name}", shipped_rules(without=without))
         undo.callback(identity.remove)
         agent = make_agent(cluster, folder, gpus, identity, *flags)
+        if mounting:
+            node = f"--mount=/proc/{cluster.containerd.process.pid}/ns/mnt"
+            own = ("unshare", "--mount", "--propagation", "unchanged")
+            agent.process.command = ["nsenter", node, "--", *own, *agent.process.command]
         undo.callback(agent.process.stop)
         agent.start()
         wait_offered(cluster.admin, everything(blocks_of_each(gpus.profile)))
@@ -54,9 +64,10 @@ class Agents:
             self._shared = self.own()
         return self._shared
 
-    def own(self, *flags: str, without: Sequence[str] = ()) -> Agent:
+    def own(self, *flags: str, without: Sequence[str] = (), mounting: bool = False) -> Agent:
         self.stop()
-        return self._running.enter_context(running_agent(self._cluster, *flags, without=without))
+        made = running_agent(self._cluster, *flags, without=without, mounting=mounting)
+        return self._running.enter_context(made)
 
     def stop(self) -> None:
         self._shared = None
