@@ -314,13 +314,19 @@ async def test_kubelet_killed_between_two_containers_of_equal_size_asks_again(
         check_books(node)
 
 
-async def test_a_lost_kubelet_checkpoint_leads_to_the_same_grants(short_tmp: Path) -> None:
+@pytest.mark.parametrize(
+    "damage", [None, b"", bytes(100), b'{"Data":{"PodDev'], ids=["deleted", "empty", "zero", "torn"]
+)
+async def test_a_lost_kubelet_checkpoint_leads_to_the_same_grants(short_tmp: Path, damage: bytes | None) -> None:
+    """Kubelet starts with nothing, and the damaged file stays until its first Allocate."""
     async with station(short_tmp, inventory(2), retry_s=0.1) as node:
         verdict = await node.kubelet.admit(pod_json("p", ("c", 20, 4)))
         await node.kubelet.wait_running(verdict.uid)
         before = node.grant_of(verdict.uid, "c")
         node.kubelet.exit_container(verdict.uid, "c")
-        await node.kubelet.restart(forget_checkpoint=True)
+        if damage is not None:
+            node.kubelet.checkpoint_path.write_bytes(damage)
+        await node.kubelet.restart(forget_checkpoint=damage is None)
         await node.kubelet.wait_running(verdict.uid, starts=2, deadline_s=20)
         after = node.grant_of(verdict.uid, "c")
         assert (after.id, after.allocation) == (before.id, before.allocation)

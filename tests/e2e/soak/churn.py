@@ -10,6 +10,7 @@ import json
 import os
 import signal
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -36,6 +37,8 @@ class Churn:
     static_pods: Path
     cgroup: str
     rng: Random
+    late: Callable[[], frozenset[str]]
+    """Names of pods that wait for long: to delete them would hide that they are stuck."""
     alive: list[Workload] = field(default_factory=list)
     incomplete: list[Workload] = field(default_factory=list)
     """Of whose creation nobody answered: a gang may lack members, and would wait for ever."""
@@ -54,7 +57,7 @@ class Churn:
             if len(self.alive) < MOST_ALIVE + self.rng.randint(-4, 4):
                 self._create()
             else:
-                self._delete(self.alive, int(self.rng.random() * len(self.alive)))
+                self._delete_one()
         except UNREACHABLE:
             self.unanswered += 1  # by the API server, which is away, or its webhook, which is
 
@@ -86,6 +89,13 @@ class Churn:
         self.incomplete.append(workload)
         self.create(workload)
         self.alive.append(self.incomplete.pop())
+
+    def _delete_one(self) -> None:
+        """More often a young one, so that a few live through many faults."""
+        position = int(self.rng.random() ** 0.5 * len(self.alive))
+        late = self.late()
+        if not any(name.startswith(self.alive[position].name) for name in late):
+            self._delete(self.alive, position)
 
     def _delete(self, workloads: list[Workload], position: int) -> None:
         workload = workloads[position]

@@ -38,6 +38,7 @@ class Fault:
 
     name: str
     inject: Callable[[Random], None]
+    damages_checkpoint: bool = False
 
 
 @dataclass(slots=True)
@@ -57,7 +58,10 @@ class Supervisor:
 def faults_of(node: Node) -> list[Fault]:
     killed = [Fault(f"SIGKILL {name}", _killer(node.programs[name])) for name in TARGETS]
     stopped = [Fault(f"SIGSTOP {name}", _stopper(node.programs[name])) for name in TARGETS]
-    damaged = [Fault(f"kubelet's checkpoint {name}", _damager(node, damage)) for name, damage in DAMAGES.items()]
+    damaged = [
+        Fault(f"kubelet's checkpoint {name}", _damager(node, damage), damages_checkpoint=True)
+        for name, damage in DAMAGES.items()
+    ]
     return [
         *killed,
         *stopped,

@@ -33,7 +33,8 @@ class Findings:
 
     @property
     def wrong(self) -> list[str]:
-        return [*self.violations, *self.stuck, *self.left, *self.errors]
+        blind = [] if self.containers_checked else ["the watcher saw no container, so it has proved nothing"]
+        return [*self.violations, *self.stuck, *self.left, *self.errors, *blind]
 
     @property
     def passed(self) -> bool:
@@ -56,7 +57,7 @@ def table(found: Findings) -> str:
         ("refused pods", str(sum(found.refused.values()))),
         *_indented(found.refused),
         ("started by kubelet without devices", str(found.without_devices)),
-        ("devices forgotten by kubelet", str(found.forgotten)),
+        ("pods lost with kubelet's checkpoint", str(found.forgotten)),
         ("violations", str(len(found.violations) + len(found.errors))),
         ("stuck pods", str(len(found.stuck))),
         ("left over", str(len(found.left))),

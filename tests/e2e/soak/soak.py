@@ -71,7 +71,13 @@ class _Soak:
         self._node, self._plan = node, plan
         blocks = {gpu.uuid: gpu.blocks for gpu in node.agent.usage().gpus}
         self._watcher = Watcher(node, blocks, say)
-        self._churn = Churn(node.cluster.admin, layout.static_pods, layout.name, Random(f"{plan.seed} churn"))
+        self._churn = Churn(
+            node.cluster.admin,
+            layout.static_pods,
+            layout.name,
+            Random(f"{plan.seed} churn"),
+            late=lambda: self._watcher.waiting.late,
+        )
         self._supervisor = Supervisor(node)
         self._faults: Counter[str] = Counter()
         self._mounts_before = mounts_of(node)
@@ -127,6 +133,8 @@ class _Soak:
                 before = fault.name
                 say(f"fault: {fault.name}")
                 self._faults[fault.name] += 1
+                if fault.damages_checkpoint:
+                    self._watcher.waiting.damaged_at = time.monotonic()
                 fault.inject(rng)
 
     def _settle(self) -> None:

@@ -43,6 +43,10 @@ def test_anything_wrong_fails_it_and_is_told_in_full() -> None:
         assert "- something wrong" in table(bad).splitlines()
 
 
+def test_a_soak_that_saw_no_container_has_proved_nothing() -> None:
+    assert replace(GOOD, containers_checked=0).wrong == ["the watcher saw no container, so it has proved nothing"]
+
+
 def test_the_command_to_repeat_has_every_option() -> None:
     plan = Plan(90, 7, spin=4, identity_budget="30ms")
     assert plan.repeat == "scripts/soak --minutes 90 --seed 7 --spin 4 --identity-budget 30ms"

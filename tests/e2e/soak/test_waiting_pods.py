@@ -3,7 +3,15 @@
 import pytest
 
 from sandbox.cluster.client import JsonObject
-from tests.e2e.soak.waiting_pods import FORGOTTEN, LONGEST_S, WaitingPods, why_unbound, why_waiting
+from tests.e2e.soak.waiting_pods import (
+    AFTER_DAMAGE_S,
+    LONG_S,
+    LONGEST_S,
+    ONLY_A_NEW_POD_HELPS,
+    WaitingPods,
+    why_unbound,
+    why_waiting,
+)
 
 
 def item(
@@ -36,6 +44,16 @@ def test_a_pod_is_stuck_after_the_bound_and_is_told_once() -> None:
     assert said == ("pod soak-1 (uid-1) waits for more than 180 s: CreateContainerConfigError was given two GPU slices")
     assert pods.look([REFUSED_START], LONGEST_S + 2) == []
     assert list(pods.stuck.values()) == [said]
+
+
+def test_a_pod_that_waits_for_long_is_late_until_it_is_stuck() -> None:
+    pods = WaitingPods()
+    late = []
+    for now in (0, LONG_S + 1, LONGEST_S + 1, LONGEST_S + 2):
+        pods.look([REFUSED_START], now)
+        late.append(pods.late)
+
+    assert late == [frozenset(), {"soak-1"}, {"soak-1"}, frozenset()]
 
 
 def test_time_counts_anew_after_a_pod_ran() -> None:
@@ -74,13 +92,24 @@ def test_these_do_not(runs: JsonObject) -> None:
     assert not why_waiting(runs)
 
 
-def test_a_pod_whose_devices_kubelet_forgot_is_counted_and_not_stuck() -> None:
-    pods = WaitingPods()
-    forgotten = item(reason="CreateContainerConfigError", message=f"{FORGOTTEN} for pod x")
-    pods.look([forgotten], 0)
+@pytest.mark.parametrize("words", ONLY_A_NEW_POD_HELPS)
+def test_a_pod_that_lost_its_devices_with_kubelets_checkpoint_is_counted_and_not_stuck(words: str) -> None:
+    pods = WaitingPods(damaged_at=10)
+    forgotten = item(reason="CreateContainerConfigError", message=f"{words}, so that it is admitted again")
+    pods.look([forgotten], 9)
 
-    assert pods.look([forgotten], LONGEST_S + 1) == []
+    assert pods.look([forgotten], LONGEST_S + 10) == []
     assert pods.forgotten == {"uid-1"}
+
+
+@pytest.mark.parametrize("words", ONLY_A_NEW_POD_HELPS)
+def test_without_damage_in_its_life_nothing_excuses_that(words: str) -> None:
+    pods = WaitingPods(damaged_at=10)
+    refused = item(reason="CreateContainerConfigError", message=f"{words}, so that it is admitted again")
+    pods.look([refused], 11 + AFTER_DAMAGE_S)
+
+    assert pods.look([refused], 12 + AFTER_DAMAGE_S + LONGEST_S)
+    assert not pods.forgotten
 
 
 def test_refused_pods_are_counted_by_what_was_said() -> None:

@@ -14,8 +14,11 @@ from sandbox.cluster.client import JsonObject
 
 LONGEST_S = 180.0
 """Several times what a start takes while all cores are in use and faults go on."""
-FORGOTTEN = "no devices found allocated in local cache"
-"""Kubelet's words about a container whose devices were in the checkpoint that a fault damaged."""
+LONG_S = 15.0
+ONLY_A_NEW_POD_HELPS = ("no devices found allocated in local cache", "delete the pod")
+"""What kubelet and the agent say of containers whose devices were in the checkpoint that a fault damaged."""
+AFTER_DAMAGE_S = 60.0
+"""So long after it, kubelet may ask for new pods and for forgotten ones, and nobody can tell them apart."""
 _OVER = ("Succeeded", "Failed")
 _CHANGING = re.compile(r"[0-9a-f]{8}-[0-9a-f-]+|GPU-\S+|soak-[\w-]+|g-[0-9a-z]{6,}|\d[\d.:]*")
 
@@ -28,23 +31,39 @@ class WaitingPods:
     stuck: dict[str, str] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     forgotten: set[str] = field(default_factory=set)
+    """Those that lost their devices with kubelet's checkpoint, as somebody says. Only a new pod helps them."""
+    seen: dict[str, float] = field(default_factory=dict)
+    damaged_at: float = float("-inf")
+    """When kubelet's checkpoint was damaged last."""
+    late: frozenset[str] = frozenset()
+    """Names of those that wait for long and are not stuck yet: they must be left to show whether they start."""
 
     def look(self, items: Iterable[JsonObject], now: float) -> list[str]:
         """A sentence for each pod that is stuck since this look."""
         found = {str(item["metadata"]["uid"]): item for item in items}
         self._note_refused(found.items())
         waiting = {uid: why for uid, item in found.items() if (why := why_waiting(item))}
-        self.forgotten |= {uid for uid, why in waiting.items() if FORGOTTEN in why}
+        self.seen = {uid: self.seen.get(uid, now) for uid in found}
+        self.forgotten |= {uid for uid, why in waiting.items() if self._is_forgotten(uid, why)}
         self.since = {uid: self.since.get(uid, now) for uid in waiting if uid not in self.forgotten}
-        late = [uid for uid, began in self.since.items() if now - began > LONGEST_S and uid not in self.stuck]
-        for uid in late:
+        self.late = frozenset(
+            str(found[uid]["metadata"]["name"])
+            for uid, began in self.since.items()
+            if now - began > LONG_S and uid not in self.stuck
+        )
+        over = [uid for uid, began in self.since.items() if now - began > LONGEST_S and uid not in self.stuck]
+        for uid in over:
             name = found[uid]["metadata"]["name"]
             self.stuck[uid] = f"pod {name} ({uid[:8]}) waits for more than {LONGEST_S:.0f} s: {waiting[uid]}"
-        return [self.stuck[uid] for uid in late]
+        return [self.stuck[uid] for uid in over]
 
     def reasons(self) -> Counter[str]:
         """Refused pods by what was said, without what differs from pod to pod."""
         return Counter(_CHANGING.sub("#", words)[:160] for words in self.refused.values())
+
+    def _is_forgotten(self, uid: str, why: str) -> bool:
+        lived_then = self.damaged_at > self.seen[uid] - AFTER_DAMAGE_S
+        return lived_then and any(words in why for words in ONLY_A_NEW_POD_HELPS)
 
     def _note_refused(self, found: Iterable[tuple[str, JsonObject]]) -> None:
         for uid, item in found:
