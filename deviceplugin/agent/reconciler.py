@@ -196,6 +196,7 @@ class Reconciler:
             if self._has_adopted and not actions.suspects:
                 self._has_adopted = False
                 self._report_overcommitted()
+            self._report_gone()
         return _shows_all(evidence)
 
     async def _collect(self, suspects: Mapping[GrantId, int]) -> Evidence:
@@ -259,6 +260,14 @@ class Reconciler:
             holders = [grant for grant in self._ledger.grants() if load.uuid in grant.allocation.uuids]
             pods = sorted({str(grant.allocation.owner.pod) for grant in holders})
             log.error("gpu_overcommitted", gpu=load.uuid, load=str(load), pods=pods, action="delete one of its pods")
+
+    def _report_gone(self) -> None:
+        """A container keeps the device nodes that it started with, whichever GPU they lead to."""
+        inventory = self._inventory()
+        for grant in self._ledger.grants():
+            gone = sorted(uuid for uuid in grant.allocation.uuids if inventory.gpu(uuid) is None)
+            if gone and grant.proved:
+                self._report.gpu_gone(grant, gone)
 
     def _reassign(self, grant: Grant, key: OwnerKey, evidence: Evidence, inventory: Inventory) -> None:
         try:

@@ -36,6 +36,7 @@ class AgentReport:
         self._events = events
         self._reported: dict[GrantId, dict[_ViolationKey, float]] = {}
         self._lost: set[GrantId] = set()
+        self._gone: set[GrantId] = set()
 
     def granted(self, asking: IdentifiedContainer, grant: Grant, choice: Choice) -> None:
         owner = grant.allocation.owner
@@ -126,6 +127,19 @@ class AgentReport:
         )
         log.warning("files_lost", **owner_fields(owner), grant=grant.id, error=text)
         self._tell(owner, EventReason.FILES_LOST, text)
+
+    def gpu_gone(self, grant: Grant, gpus: Sequence[GpuUuid]) -> None:
+        """Once for each grant in the life of this agent."""
+        if grant.id in self._gone:
+            return
+        self._gone.add(grant.id)
+        owner = grant.allocation.owner
+        text = (
+            f"container {owner.name} holds GPU {', '.join(gpus)}, which is not on this node any more; if another GPU "
+            "has its device node now, the container may use that one uncounted, so delete the pod"
+        )
+        log.warning("gpu_gone", **owner_fields(owner), grant=grant.id, error=text)
+        self._tell(owner, EventReason.GONE, text)
 
     def _tell(self, owner: ContainerRef, reason: EventReason, text: str) -> None:
         """On the pod, unless its grant was rebuilt without it: then only the UID is known."""

@@ -41,6 +41,7 @@ class EventReason(enum.Enum):
     START_FAILED = ("GPUStartFailed", "Warning")
     OVER_LIMIT = ("GPUOverLimit", "Warning")
     FILES_LOST = ("GPUFilesLost", "Warning")
+    GONE = ("GPUGone", "Warning")
 
     @property
     def word(self) -> str:

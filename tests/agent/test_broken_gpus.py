@@ -1,10 +1,11 @@
 """GPUs that break while the agent runs: kubelet offers less, pods avoid them, events report them, they come back."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 from deviceplugin.observe.usage import GpuUsage
-from sandbox.gpunode import GpuNode
+from sandbox.gpunode import EIGHT_GPUS, GpuNode
 from sandbox.station import pod_json
 from tests.agent.harness import (
     PATIENCE_S,
@@ -53,6 +54,26 @@ def shown(node: GpuNode) -> dict[str, str]:
 def look_at_once(node: GpuNode) -> None:
     """Modes are looked at every ten seconds, and soon after any event."""
     node.gpus.command("xid", 0, 43)
+
+
+async def test_who_holds_a_gpu_that_was_exchanged_is_told_to_go(short_tmp: Path) -> None:
+    """Faults D9: the container still reaches the device node, and the ledger knows GPUs by UUID."""
+    profile = short_tmp / "profile.json"
+    profile.write_text(EIGHT_GPUS.read_text())
+    async with node_with_agent(short_tmp, profile=profile) as node:
+        await run(node, share("old", 40, 8))
+        await node.agent.kill()
+        document = json.loads(profile.read_text())
+        for number, gpu in enumerate(document["gpus"]):
+            gpu["uuid"] = f"GPU-00000000-0000-4000-8000-{number:012}"
+        profile.write_text(json.dumps(document))
+        node.gpus.state.unlink()
+        await node.start_agent()
+        (event,) = await until_event(node, "GPUGone")
+        assert event["involvedObject"]["name"] == "old"
+        assert "not on this node any more" in event["message"]
+        await run(node, share("new", 100, 0))
+        assert len(node.agent.entries("gpu_gone")) == 1
 
 
 async def test_a_gpu_that_falls_off_the_bus_gets_nothing_new_and_comes_back(short_tmp: Path) -> None:
