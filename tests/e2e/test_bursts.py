@@ -54,7 +54,7 @@ class Controller:
         return not refused and not missing and all(state.is_running for state in states.values())
 
 
-def test_a_crowd_whose_exact_sources_fail_at_random_runs_with_the_own_limits_of_each(
+def test_a_crowd_whose_exact_sources_fail_at_random_runs_with_its_own_limits(
     empty_cluster: Cluster, start_agent: StartAgent
 ) -> None:
     """No container without its grant; a pod whose start was given up is made again by its controller."""
