@@ -150,7 +150,7 @@ class Tracker:
     def _shown(self, uuid: GpuUuid, on_gpu: Sequence[GpuProcess]) -> float | None:
         """Percent of the GPU's time that the activity file shows since the last reading; None: not known."""
         before = self._rows.pop(uuid, None)
-        if not any(process.sm_percent for process in on_gpu):
+        if not on_gpu:
             return None
         try:
             now = activity.read(self.shared.own_row(self.grant, uuid), grant=self.grant)

@@ -7,20 +7,21 @@ import signal
 import struct
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from deviceplugin.container import activity, region
 from deviceplugin.container.containers import ContainerFinder, Place
-from deviceplugin.container.limit_monitor import LimitMonitor, Tolerance
+from deviceplugin.container.limit_monitor import GpuReading, LimitMonitor, Tolerance
 from deviceplugin.container.processes import CgroupTree, ProcessTable
 from deviceplugin.container.shared_state import SharedState
 from deviceplugin.container.tracker import HeldGpu, ShareReport, Tracker
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.gpu import Gpu, GpuProcess, GpuUuid
-from deviceplugin.model.usage import Breach
+from deviceplugin.model.usage import Breach, Overrun
 from tests.container.makers import GIB, put, put_counters, put_slot
 from tests.container.node_tree import NodeTree
 
@@ -302,3 +303,29 @@ def test_neighbours_believe_a_container_that_shows_its_turns(scene: Scene) -> No
     report = watched(scene, 18)
     assert report.use.overruns == ()
     assert report.assumed_cores == {GPU.uuid: 0}
+
+
+@dataclass
+class RecordingMonitor(LimitMonitor):
+    """Keeps the last reading."""
+
+    last: tuple[GpuReading, ...] = ()
+
+    def check(self, observed: tuple[GpuReading, ...], *, now: float) -> tuple[Overrun, ...]:
+        self.last = observed
+        return LimitMonitor.check(self, observed, now=now)
+
+
+def test_what_a_container_shows_counts_also_while_the_driver_sees_no_load(scene: Scene) -> None:
+    """The two look at other moments: a kernel of seconds is in one reading of the driver and in the next of the row."""
+    scene.tracker.monitor = monitor = RecordingMonitor()
+
+    def shown() -> float | None:
+        return monitor.last[0].shown_percent
+
+    watched(scene, 0)
+    assert shown() is None, "nothing to compare with yet"
+    watched(scene, 0)
+    assert shown() == 0.0
+    scene.read()
+    assert shown() is None, "it has no process on the GPU"
