@@ -54,6 +54,10 @@ class ParseError(VcudaError):
     status = "INVALID_ARGUMENT"
 
 
+class TooManyGpusError(ParseError):
+    """An inventory of more GPUs than vcuda places on one node."""
+
+
 class RequestError(VcudaError):
     """A request that can never be served, whatever is free."""
 

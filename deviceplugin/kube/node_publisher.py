@@ -20,7 +20,7 @@ from deviceplugin.errors import VcudaError
 from deviceplugin.kube.client import KubeClient, NodeMetadata, Texts
 from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.gpu import Inventory
-from deviceplugin.model.inventory_annotation import format_inventory
+from deviceplugin.model.inventory_annotation import MOST_GPUS, format_inventory
 from deviceplugin.model.units import MIB, ResourceNames
 
 GPU_MANAGER_MODEL = "gaia.tencent.com/gpu-model"
@@ -111,6 +111,7 @@ class NodePublisher:
         self._share_mode = share_mode
         self._pace = pace
         self._face: NodePatch | None = None
+        self._too_many = 0
         self._wanted = asyncio.Event()
 
     def show(self, inventory: Inventory) -> None:
@@ -121,6 +122,16 @@ class NodePublisher:
         if face != self._face:
             self._face = face
             self._wanted.set()
+            self._say_if_too_many(len(inventory.gpus))
+
+    def _say_if_too_many(self, gpus: int) -> None:
+        if gpus > MOST_GPUS and gpus != self._too_many:
+            sentence = (
+                f"this node has {gpus} GPUs and vcuda's scheduler reads an inventory of at most {MOST_GPUS}, so it "
+                "places no pod here; use another device plugin on this node"
+            )
+            log.error("too_many_gpus", node=self._node, error=sentence)
+        self._too_many = gpus
 
     async def run(self) -> None:
         """Never returns, and never raises because of the server."""

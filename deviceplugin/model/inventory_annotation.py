@@ -15,7 +15,7 @@ from typing import Annotated
 
 import msgspec
 
-from deviceplugin.errors import ParseError
+from deviceplugin.errors import ParseError, TooManyGpusError
 from deviceplugin.model.annotations import VERSION, decode_json
 from deviceplugin.model.gpu import ComputeMode, Driver, Gpu, GpuUuid, Health, Inventory
 from deviceplugin.model.topology import NO_LINK, Level, Link, Topology
@@ -84,7 +84,9 @@ def parse_inventory(text: str) -> tuple[Inventory, bool]:
     if decoded.version != VERSION:
         raise ParseError(f"annotation {_WHAT} has version {decoded.version}; this vcuda reads {VERSION}")
     if len(decoded.gpus) > MOST_GPUS:
-        raise ParseError(f"annotation {_WHAT} has {len(decoded.gpus)} GPUs; vcuda supports {MOST_GPUS} on one node")
+        raise TooManyGpusError(
+            f"annotation {_WHAT} has {len(decoded.gpus)} GPUs; vcuda supports {MOST_GPUS} on one node"
+        )
     minors = [gpu.minor for gpu in decoded.gpus]
     for numbers, name in ((minors, "minor"), ([gpu.uuid for gpu in decoded.gpus], "uuid")):
         if len(set(numbers)) != len(numbers):

@@ -5,10 +5,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deviceplugin.errors import TooManyGpusError
 from deviceplugin.kube.client import KubeClient, NodeMetadata
+from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.node_publisher import (
     NodePatch,
     NodePublisher,
@@ -17,8 +20,9 @@ from deviceplugin.kube.node_publisher import (
     label_value,
     node_patch,
 )
+from deviceplugin.kube.transport import Transport
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
-from deviceplugin.model.inventory_annotation import parse_inventory
+from deviceplugin.model.inventory_annotation import MOST_GPUS, format_inventory, parse_inventory
 from deviceplugin.model.topology import Topology
 from deviceplugin.model.units import MIB, ResourceNames
 from sandbox.apiserver import ApiServer, node
@@ -72,6 +76,20 @@ def test_labels_of_the_operator_win_and_a_node_without_gpus_has_only_those() -> 
 def test_any_text_becomes_a_valid_label_value(text: str) -> None:
     assert VALID.fullmatch(label_value(text))
     assert label_value(label_value(text)) == label_value(text)
+
+
+def test_an_agent_with_more_gpus_than_the_scheduler_reads_says_so_once() -> None:
+    client = KubeClient(Transport(Credentials(None)), names=ResourceNames())
+    publisher = NodePublisher(client, node="n1", names=ResourceNames(), labels={}, share_mode=True)
+    with structlog.testing.capture_logs() as said:
+        for mib in (1024, 2048, 4096):
+            publisher.show(inventory(*["x"] * (MOST_GPUS + 1), mib=mib))
+        publisher.show(inventory(*["x"] * MOST_GPUS))
+    (entry,) = said
+    assert (entry["event"], entry["log_level"]) == ("too_many_gpus", "error")
+    assert entry["error"].startswith("this node has 65 GPUs and vcuda's scheduler reads an inventory of at most 64")
+    with pytest.raises(TooManyGpusError, match="65 GPUs"):
+        parse_inventory(format_inventory(inventory(*["x"] * (MOST_GPUS + 1)), share_mode=True))
 
 
 texts = st.dictionaries(st.sampled_from(["a", "b", "c"]), st.sampled_from(["1", "2"]))

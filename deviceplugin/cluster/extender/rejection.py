@@ -7,6 +7,7 @@ no victims there.
 
 from dataclasses import dataclass
 
+from deviceplugin.model.inventory_annotation import MOST_GPUS
 from deviceplugin.placement.rejection import NodeRejection
 
 
@@ -21,6 +22,7 @@ class Rejection:
 UNKNOWN_NODE = Rejection("node is not in the GPU scheduler's cache yet", resolvable=False)
 NO_INVENTORY = Rejection("node has no vcuda GPU inventory", resolvable=False)
 UNREADABLE_INVENTORY = Rejection("node has a GPU inventory that this vcuda cannot read", resolvable=False)
+TOO_MANY_GPUS = Rejection(f"node has more than the {MOST_GPUS} GPUs that vcuda supports", resolvable=False)
 AGENT_DOWN = Rejection("node offers no GPU resources, because its vcuda agent is down", resolvable=False)
 NOMINATED = Rejection("GPUs are reserved for a nominated pod of the same or a higher priority")
 PREFERRED = Rejection("another node was preferred")

@@ -340,7 +340,11 @@ def written(found: ClusterPod) -> list[Allocation]:
         return []
     if read.pod != found.uid or found.pod.annotations.get(NAMES.predicate_node, found.pod.node) != found.pod.node:
         return []  # copied along
-    return _allocations(text)
+    main = found.pod.containers[0]
+    claim = [(each.cores, each.blocks) for each in read.containers.get(main.ref.name, ())]
+    if claim != [(main.cores, main.blocks)]:
+        return []  # not what kubelet was asked for
+    return [each for each in _allocations(text) if each.owner.name == main.ref.name]
 
 
 def _allocations(text: str) -> list[Allocation]:

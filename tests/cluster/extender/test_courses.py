@@ -49,8 +49,12 @@ def test_a_pod_that_a_failed_binding_showed_to_be_bound_elsewhere_counts_as_well
     course.what_is_in_doubt_is_looked_up(again=False, read=Fate.LATE, slow=1, turns=1)
     course.somebody_binds_what_says_nothing_of_itself(which=0, name="a", claimed="a", copied=False, other=0)
     course.time_passes(seconds=80.0)
+    course.create(size=(60, 8), gang=False, nonsense="broken")
+    course.somebody_else_binds(which=1, name="a", claims=True, nonsense="broken")
+    course.the_watch_catches_up()
     course.somebody_else_binds(which=0, name="a", claims=True, nonsense="broken")
     course.what_others_bound_too_much_is_said()
+    assert course.cluster.extender.overcommit.gpus == 0
     course.what_is_in_doubt_is_looked_up(again=False, read=Fate.WORKS, slow=1, turns=1)
     course.what_others_bound_too_much_is_said()
     assert course.cluster.extender.overcommit.gpus == 1

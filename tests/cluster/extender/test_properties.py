@@ -186,12 +186,14 @@ class Scheduling(RuleBasedStateMachine):
             self._bind(ours, name, True, Fate.WORKS, Fate.WORKS, 0)
             self.cluster.spin(12)
 
-    @rule(which=WHICH, name=NODE, claims=st.booleans(), nonsense=NONSENSE)
+    @rule(which=WHICH, name=NODE, claims=st.booleans(), nonsense=NONSENSE | st.just("too much"))
     def somebody_else_binds(self, which: int, name: str, claims: bool, nonsense: str) -> None:
-        """Perhaps with an allocation that says more than is true."""
+        """Perhaps with an allocation of its own, whether there is room or not, or one that claims too much."""
         if (found := self._waiting(which)) is not None:
-            text = allocated(found, {"main": (GpuShare(GpuUuid(f"GPU-{name}-0"), 100, BLOCKS),)})
-            self._binds_elsewhere(found, name, text if claims else ANNOTATIONS[nonsense])
+            main, gpu = found.pod.containers[0], GpuUuid(f"GPU-{name}-0")
+            text = allocated(found, {"main": (GpuShare(gpu, main.cores, main.blocks),)})
+            more = allocated(found, {"main": (GpuShare(gpu, 100, BLOCKS),), "ghost": (GpuShare(gpu, 100, BLOCKS),)})
+            self._binds_elsewhere(found, name, text if claims else ANNOTATIONS.get(nonsense, more))
 
     @rule(which=WHICH)
     def an_agent_places_a_pod(self, which: int) -> None:

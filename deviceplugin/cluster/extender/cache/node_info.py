@@ -17,11 +17,12 @@ from deviceplugin.cluster.extender.cache.pod_hold import PodHold
 from deviceplugin.cluster.extender.rejection import (
     AGENT_DOWN,
     NO_INVENTORY,
+    TOO_MANY_GPUS,
     UNKNOWN_NODE,
     UNREADABLE_INVENTORY,
     Rejection,
 )
-from deviceplugin.errors import ParseError
+from deviceplugin.errors import ParseError, TooManyGpusError
 from deviceplugin.model.allocation import Allocation, ContainerRef, GpuShare, PodUid
 from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
@@ -159,7 +160,8 @@ class NodeInfo:
         try:
             self.inventory, self._share_mode = parse_inventory(text)
         except ParseError as error:
-            self._unread, self.sentence = UNREADABLE_INVENTORY, error.message
+            self._unread = TOO_MANY_GPUS if isinstance(error, TooManyGpusError) else UNREADABLE_INVENTORY
+            self.sentence = error.message
             log.warning("inventory_unreadable", node=self.name, error=error.message)
         else:
             self._unread = None if self.inventory.gpus else NO_INVENTORY

@@ -16,6 +16,7 @@ from deviceplugin.cluster.extender.rejection import (
     ROOM,
     SEARCH_EXHAUSTED,
     TOGETHER,
+    TOO_MANY_GPUS,
     UNREADABLE_INVENTORY,
     Rejection,
 )
@@ -37,6 +38,7 @@ _CHANGE_BY_REJECTION = {
     PREFERRED: "nothing: the pod fits, and another node was preferred",
     NOMINATED: "the pod for which kube-scheduler makes room there must be bound first",
     GANG_YIELDED: "kube-scheduler must retry the gang, as it does when the other members have waited long enough",
+    TOO_MANY_GPUS: "another device plugin for this node, as vcuda does not support so many GPUs",
     UNREADABLE_INVENTORY: "the node's agent and the scheduler must have versions that understand each other",
 }
 _CHANGE_BY_PLACEMENT = {

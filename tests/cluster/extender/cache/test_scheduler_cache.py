@@ -6,8 +6,15 @@ import pytest
 
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
-from deviceplugin.cluster.extender.rejection import AGENT_DOWN, NO_INVENTORY, UNKNOWN_NODE, UNREADABLE_INVENTORY
+from deviceplugin.cluster.extender.rejection import (
+    AGENT_DOWN,
+    NO_INVENTORY,
+    TOO_MANY_GPUS,
+    UNKNOWN_NODE,
+    UNREADABLE_INVENTORY,
+)
 from deviceplugin.model.allocation import ContainerRole
+from deviceplugin.model.inventory_annotation import MOST_GPUS
 from deviceplugin.model.pod import ClusterPod
 from tests.cluster.extender.makers import NAMES, allocated, bound, deleting, ended, node, on_gpu, pod
 
@@ -154,6 +161,15 @@ def test_an_inventory_that_cannot_be_read_makes_the_node_unusable_and_nothing_el
     assert cache.problem("b") is None
     cache.put_node(node("a"))
     assert cache.problem("a") is None
+
+
+def test_a_node_with_more_gpus_than_are_supported_is_rejected_for_that() -> None:
+    """Security 15: nobody could tell why it got no pods."""
+    cache = cache_with()
+    cache.put_node(node("a", MOST_GPUS + 1))
+    cache.put_node(node("b", MOST_GPUS))
+    assert (cache.problem("a"), cache.problem("b")) == (TOO_MANY_GPUS, None)
+    assert "has 65 GPUs" in cache.nodes["a"].sentence
 
 
 def test_a_node_without_inventory_or_agent_is_unusable() -> None:
