@@ -57,7 +57,7 @@ def provide(base: Path, *, held: bool, proc: Path = Path("/proc")) -> str:
         return "what the agent mounts is not seen on the node; set mountPropagation: Bidirectional"
     _clear(path)
     try:
-        _mount(path, _options(proc))
+        _mount(path, options(proc))
     except OSError as error:
         return f"it cannot be mounted: {error.strerror}"
     return ""
@@ -91,9 +91,10 @@ def _clear(path: Path) -> None:
         shutil.rmtree(entry, ignore_errors=True)
 
 
-def _options(proc: Path) -> str:
-    options = f"size={SIZE},nr_inodes={INODES},mode={_MODE:04o}"
-    return f"{options},context={_SELINUX_CONTEXT}" if _has_selinux(proc) else options
+def options(proc: Path) -> str:
+    """With huge pages, a file would take more room than its size, as if its container had taken it."""
+    plain = f"size={SIZE},nr_inodes={INODES},mode={_MODE:04o},huge=never"
+    return f"{plain},context={_SELINUX_CONTEXT}" if _has_selinux(proc) else plain
 
 
 def _has_selinux(proc: Path) -> bool:

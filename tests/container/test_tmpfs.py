@@ -74,6 +74,22 @@ def test_an_agent_without_the_right_stays_on_the_disk(base: Path, tmp_path: Path
     assert "cannot be mounted: Operation not permitted" in provide(base, held=False, proc=proc(tmp_path, SHARED))
 
 
+@pytest.mark.parametrize(
+    ("filesystems", "is_labelled"),
+    [
+        pytest.param("nodev\ttmpfs\n\text4\n", False, id="without SELinux"),
+        pytest.param("nodev\tselinuxfs\nnodev\ttmpfs\n", True, id="with SELinux"),
+        pytest.param("", False, id="empty"),
+    ],
+)
+def test_containers_may_write_where_the_kernel_asks_for_a_label(
+    tmp_path: Path, filesystems: str, is_labelled: bool
+) -> None:
+    """Only what is asked of the kernel: no machine of the tests has SELinux."""
+    found = tmpfs.options(proc(tmp_path, filesystems=filesystems))
+    assert ("context=system_u:object_r:container_file_t:s0" in found) is is_labelled
+
+
 def test_the_room_suffices_for_every_share_of_sixteen_gpus() -> None:
     page, shares = 4096, 16 * 100
     reserved = sum(-(-form.reserved // page) for form in (region.form(GrantId("g")), activity.form(GrantId("g"))))
