@@ -2,7 +2,8 @@
 
 In: listening sockets, with TLS or without, and aiohttp's server. Out: connections, until `close`.
 Known are callers of a listener that is on loopback only, and those with a verified client certificate. Everybody else
-can only be told apart by address: the API server shows no certificate.
+can only be told apart by address: the API server shows no certificate. The two groups have the same bound, each for
+itself.
 
 A TLS connection takes about 240 KiB from the moment it is accepted, so handshakes count too. If there are too many, the
 peer with the most loses one: one that was not answered yet, or else the one that has been idle longest. So a peer that
@@ -10,8 +11,8 @@ opens many displaces its own connections, and the API server's and kubelet's sta
 connections of one peer; a peer whose connections all have got an answer a moment ago is refused another one. A
 connection that has not been answered is closed after a short idle time, and aiohttp closes the others.
 
-Three quarters of the descriptors are never given to connections: they are for kubelet's sockets, the journal and other
-files. If accept() fails, the next try is after a pause, and the log tells it once a minute.
+Half of the descriptors are never given to connections: they are for kubelet's sockets, the journal and other files. If
+accept() fails, the next try is after a pause, and the log tells it once a minute.
 
 What a connection held is free as soon as it ends: errors are cut from the frames that refer to both. A cycle would
 wait for the collector, which the scheduler runs once an hour over all objects, with 256 KiB for each handshake.
@@ -19,6 +20,7 @@ wait for the collector, which the scheduler runs once an hour over all objects, 
 
 import asyncio
 import contextlib
+import enum
 import resource
 import socket
 import ssl
@@ -45,6 +47,7 @@ _TELL_S = 60.0
 _READ_S = 5.0  # after this, the peer has read its answer or never will
 _PART = 4  # of the descriptors
 _OPTIONS: Mapping[str, Any] = {
+    "max_headers": 40,  # of 8 KiB each; clients send ten
     "access_log": None,
     "keepalive_timeout": 120.0,  # longer than the 90 s after which Go's clients close an idle connection
     "lingering_time": 1.0,  # reads the rest of an unread body, so that its sender sees the answer and not a reset
@@ -58,6 +61,7 @@ def raise_descriptor_limit() -> None:
 
 
 def _within_descriptors(most: int) -> int:
+    """For each of the two groups."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return most if soft == resource.RLIM_INFINITY else max(_PART, min(most, soft // _PART))
 
@@ -73,6 +77,19 @@ class _Connection:
     socket: socket.socket
     busy: bool = False
     served: bool = False
+
+
+class ClosedBecause(enum.Enum):
+    """Why a connection was closed from here."""
+
+    DISPLACED = "displaced"
+    REFUSED = "refused"
+    SILENT = "silent"
+
+
+CLOSED = (
+    "displaced by a new one while too many were open, refused because its address has its part, or silent for too long"
+)
 
 
 class _Handler(RequestHandler):
@@ -96,7 +113,10 @@ class _Handler(RequestHandler):
 
 
 class Connections:
-    """`open` are those that are open or in their handshake, by handler; a peer may have one of `parts` of all."""
+    """`open` are those that are open or in their handshake, by handler; a peer may have one of `parts` of all.
+
+    `on_closed` is called for each that is closed from here.
+    """
 
     def __init__(
         self, *, most: int = _MOST, parts: int = 1, idle: float = _IDLE_S, clock: Callable[[], float] = time.monotonic
@@ -108,11 +128,12 @@ class Connections:
         self._clock = clock
         self._tasks: list[asyncio.Task[None]] = []
         self.open: dict[object, _Connection] = {}
+        self.on_closed: Callable[[ClosedBecause], None] = lambda _: None
 
     def listen(
         self, listening: socket.socket, server: web.Server, context: ssl.SSLContext | None, *, known: bool = False
     ) -> None:
-        """`known`: the callers are not counted."""
+        """`known`: the callers count apart from those of other listeners."""
         listening.setblocking(False)
         listening.listen(_BACKLOG)
         accepting = self._accept(listening, server, context, known=known)
@@ -153,7 +174,7 @@ class Connections:
                 self._tell("accept_failed", error=str(error))
                 await asyncio.sleep(_RETRY_S)
                 continue
-            if known or self._make_room(address[0]):
+            if self._make_room(address[0], known=known):
                 accepted.setblocking(False)
                 handler = _Handler(server, loop=loop, **_OPTIONS)
                 handshake = loop.create_task(_connect(accepted, handler, context), name="handshake")
@@ -161,32 +182,33 @@ class Connections:
                 self.open[handler] = _Connection(address[0], self._clock(), known, handshake, accepted)
             else:
                 accepted.close()
+                self.on_closed(ClosedBecause.REFUSED)
             await asyncio.sleep(0)  # the others' turn: accepting does not wait while there is one to accept
 
-    def _make_room(self, peer: str) -> bool:
+    def _make_room(self, peer: str, *, known: bool) -> bool:
         """Whether this peer gets one more connection, if need be in the place of another."""
         if len(self.open) < min(self._most, self._most_of_one):
             return True
         self._forget_closed()
-        unknown = {handler: each for handler, each in self.open.items() if not each.known}
-        counts = Counter(each.peer for each in unknown.values())
+        group = {handler: each for handler, each in self.open.items() if each.known is known}
+        counts = Counter(each.peer for each in group.values())
         is_own_part = counts[peer] >= self._most_of_one < self._most
-        if len(unknown) < self._most and not is_own_part:
+        if len(group) < self._most and not is_own_part:
             return True
         largest = counts[peer] if is_own_part else max(counts.values())
         peers = {peer} if is_own_part else {each for each, count in counts.items() if count == largest}
         self._tell("connections_full", peer=min(peers), connections=largest, most=self._most)
-        candidates = [handler for handler, each in unknown.items() if each.peer in peers]
-        last = min(candidates, key=lambda handler: _worth(unknown[handler]))
-        if is_own_part and self._is_in_use(unknown[last]):
+        candidates = [handler for handler, each in group.items() if each.peer in peers]
+        last = min(candidates, key=lambda handler: _worth(group[handler]))
+        if is_own_part and self._is_in_use(group[last]):
             return False
-        self._drop(last)
+        self._drop(last, ClosedBecause.DISPLACED)
         return True
 
     def _is_in_use(self, connection: _Connection) -> bool:
         return connection.busy or (connection.served and self._clock() - connection.since < _READ_S)
 
-    def _drop(self, handler: object) -> None:
+    def _drop(self, handler: object, reason: ClosedBecause) -> None:
         """At once: asyncio would keep the descriptor of a peer that reads nothing until it has written everything."""
         connection = self.open.pop(handler)
         assert isinstance(handler, RequestHandler)
@@ -194,6 +216,7 @@ class Connections:
         with contextlib.suppress(OSError):
             connection.socket.shutdown(socket.SHUT_RDWR)
         connection.handshake.cancel()
+        self.on_closed(reason)
 
     def _forget_closed(self) -> None:
         self.open = {
@@ -209,7 +232,7 @@ class Connections:
             now = self._clock()
             for handler, each in list(self.open.items()):
                 if not (each.busy or each.served) and now - each.since >= self._idle:
-                    self._drop(handler)
+                    self._drop(handler, ClosedBecause.SILENT)
             await asyncio.sleep(self._idle / 3)
 
     def _tell(self, event: str, **fields: object) -> None:

@@ -56,6 +56,7 @@ class QueryServer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._connections = Connections(most=_MOST_CONNECTIONS, parts=_PARTS, idle=idle_s, clock=clock)
+        self._connections.on_closed = metrics.connection_closed
         app = make_app(_Pages(rendering, metrics, version, clock=clock), self._connections)
         self._runner = web.AppRunner(app, shutdown_timeout=_END_S)
         self.port = 0

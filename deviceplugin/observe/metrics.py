@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import Metric
 
+from deviceplugin.connections import CLOSED, ClosedBecause
 from deviceplugin.errors import VcudaError
 from deviceplugin.exposition import Exposition, Family, families_of, metric_of
 from deviceplugin.ledger.grant import Source
@@ -116,6 +117,12 @@ MIRROR_MISSING = Family(
 SHARES_ENFORCEABLE = Family(
     "vcuda_shares_enforceable", "gauge", "1 while shares may start; 0 while nothing would enforce their limits."
 )
+CONNECTIONS_CLOSED = Family(
+    "vcuda_connections_closed_total",
+    "counter",
+    f"Connections to the views that the agent closed: {CLOSED}.",
+    ("reason",),
+)
 BUILD = Family("vcuda_build_info", "gauge", "Always 1; the label has the version of vcuda.", ("version",))
 
 FAMILIES = (*families_of(globals()), *container_metrics.FAMILIES)
@@ -123,7 +130,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4
 
 
 class AgentMetrics(Exposition):
-    """All metrics of one agent; each method counts one kind of event, and `changes` counts them all."""
+    """All metrics of one agent; each method counts one kind of event, and `changes` counts them."""
 
     def __init__(self, *, version: str) -> None:
         super().__init__(build=BUILD, version=version)
@@ -139,6 +146,8 @@ class AgentMetrics(Exposition):
         self._mirror = self.gauge(MIRROR)
         self._mirror_missing = self.gauge(MIRROR_MISSING)
         self._shares_enforceable = self.gauge(SHARES_ENFORCEABLE)
+        closed = self.counter(CONNECTIONS_CLOSED)
+        self._closed = {reason: closed.labels(reason=reason.value) for reason in ClosedBecause}
 
     def granted(self) -> None:
         self.changes += 1
@@ -178,6 +187,10 @@ class AgentMetrics(Exposition):
         """Unix time of the last event, bookmark or list from the API server."""
         self.changes += 1
         self._last_event.set(timestamp)
+
+    def connection_closed(self, reason: ClosedBecause) -> None:
+        """Not one of the `changes`: peers cause it as often as they like, and each change is a new rendering."""
+        self._closed[reason].inc()
 
     def mirrored(self, *, driver: str, missing: Iterable[str], enforceable: bool) -> None:
         """What the driver mirror holds now."""

@@ -79,6 +79,11 @@ async def status_of(url: str) -> int:
         return answer.status
 
 
+async def text_of(url: str) -> str:
+    async with asyncio.timeout(PATIENCE_S), aiohttp.ClientSession() as client, client.get(url) as answer:
+        return await answer.text()
+
+
 @pytest.mark.parametrize("path", ["/metrics", "/usage"])
 async def test_many_clients_cost_one_rendering_in_a_sample_period(path: str) -> None:
     uses, clock = Uses(), Clock()
@@ -278,4 +283,5 @@ async def test_headers_that_never_end_are_cut_off_in_time() -> None:
         async with asyncio.timeout(PATIENCE_S):
             while open_ones(slow):
                 await asyncio.sleep(0.05)
+        assert 'vcuda_connections_closed_total{reason="silent"} 3.0' in await text_of(f"{url}/metrics")
         assert await status_of(f"{url}/healthz") == 200

@@ -97,12 +97,19 @@ class Scheduler:
             await self._process.wait()
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
     def said(self, event: str) -> list[Json]:
-        lines = [line for line in self.log.read_text().splitlines() if line.startswith("{")]
-        return [entry for entry in map(json.loads, lines) if entry.get("msg") == event]
+        return [entry for entry in self.entries() if entry.get("msg") == event]
+
+    def entries(self) -> list[Json]:
+        return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
 
 
 class Scene:

@@ -20,17 +20,16 @@ from aiohttp.http_exceptions import HttpProcessingError
 from deviceplugin.cluster.http.verbs import HttpError, Verb
 
 _WITHIN_S = 10.0
-_ROOM = 64 << 20  # for each verb
-_PEERS = 4  # this many may use all of the room
+_PEERS = 4  # this many may use all of the room of a verb, each for one body of the largest size
 _FREE = 64 << 10
 
 
 class Bodies:
     """Reads bodies; `held` are the bytes in memory now, by verb and by peer of a verb."""
 
-    def __init__(self, *, within: float = _WITHIN_S, room: int = _ROOM, free: int = _FREE) -> None:
+    def __init__(self, *, within: float = _WITHIN_S, room: int | None = None, free: int = _FREE) -> None:
         self._within = within
-        self._most = room
+        self._most = room  # None: by the verb
         self._free = free
         self.held: Counter[tuple[str, ...]] = Counter()
 
@@ -55,7 +54,7 @@ class Bodies:
 
     async def _all(self, request: web.BaseRequest, verb: Verb) -> bytes:
         body = bytearray()
-        with self._room(verb.name, request.remote or "") as room:
+        with self._room(verb, request.remote or "") as room:
             async for chunk in request.content.iter_any():
                 body += chunk
                 _check_size(len(body), verb)
@@ -63,8 +62,9 @@ class Bodies:
             return bytes(body)
 
     @contextmanager
-    def _room(self, verb: str, peer: str) -> Iterator["_Room"]:
-        room = _Room(self.held, {(verb,): self._most, (verb, peer): self._most // _PEERS})
+    def _room(self, verb: Verb, peer: str) -> Iterator["_Room"]:
+        most = _PEERS * verb.largest if self._most is None else self._most
+        room = _Room(self.held, {(verb.name,): most, (verb.name, peer): most // _PEERS})
         try:
             yield room
         finally:

@@ -9,6 +9,7 @@ from functools import cache
 
 from prometheus_client.core import Metric
 
+from deviceplugin.connections import CLOSED, ClosedBecause
 from deviceplugin.exposition import Exposition, Family, families_of
 
 REQUESTS = Family(
@@ -59,6 +60,12 @@ LAST_EVENT = Family(
     "Unix time of the last event of the watch, by kind of object.",
     ("kind",),
 )
+CONNECTIONS_CLOSED = Family(
+    "vcuda_scheduler_connections_closed_total",
+    "counter",
+    f"Connections that the scheduler closed: {CLOSED}.",
+    ("reason",),
+)
 BUILD = Family("vcuda_scheduler_build_info", "gauge", "Always 1; the label has the version of vcuda.", ("version",))
 
 FAMILIES = families_of(globals())
@@ -75,6 +82,8 @@ class SchedulerMetrics(Exposition):
         self._requests = cache(self.counter(REQUESTS).labels)
         self._seconds = cache(self.histogram(SECONDS, _BUCKETS).labels)
         self._rejections = cache(self.counter(REJECTIONS).labels)
+        closed = self.counter(CONNECTIONS_CLOSED)
+        self._closed = {reason: closed.labels(reason=reason.value) for reason in ClosedBecause}
 
     def observe(self, verb: str, outcome: str, seconds: float, rejections: Mapping[str, int]) -> None:
         """Counts one answered request."""
@@ -82,6 +91,9 @@ class SchedulerMetrics(Exposition):
         self._seconds(verb).observe(seconds)
         for reason, count in rejections.items():
             self._rejections(reason).inc(count)
+
+    def connection_closed(self, reason: ClosedBecause) -> None:
+        self._closed[reason].inc()
 
     def collect(self) -> Iterable[Metric]:
         return self._gauges()

@@ -38,6 +38,7 @@ class SchedulerServer:
     ) -> None:
         self.metrics = SchedulerMetrics(service.gauges, version=version)
         self._connections = connections or Connections()
+        self._connections.on_closed = self.metrics.connection_closed
         self._router = Router(
             service, self.metrics, bodies=bodies, connections=self._connections, metrics_period=metrics_period
         )

@@ -1,0 +1,55 @@
+"""The port of a running agent, flooded in every way by another process (Security 3 and 13).
+
+Meanwhile pods start, probes of kubelet are answered, memory stays below the chart's limit and descriptors are left.
+The socket in each container (`vcuda.sock`) is another door.
+"""
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from sandbox.gpunode import GpuNode
+from tests.agent.harness import check_consistency, delete, node_with_agent, run, share
+from tests.budget.doors import CONNECTIONS, DESCRIPTORS, Flood, descriptors, flooding, memory_limit, peak_memory
+from tests.budget.flood import WAYS
+
+PAGES = ("/metrics", "/metric", "/graph", "/usage", "/version", "/healthz", "/readyz")
+FEW = 64  # for ways that keep a processor busy
+BUSY = {"largest-bodies", "too-large-bodies", "pipelined", "every-page"}
+BODY = 4 << 20  # no page takes one
+ALLOCATE_S = 2.0
+
+
+async def start_pods_under_each_flood(node: GpuNode) -> None:
+    limit, pid = memory_limit("agent"), node.agent.pid
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (hard, hard)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+    for number, way in enumerate(WAYS):
+        flood = Flood(node.agent.command.port, way, FEW if way in BUSY else CONNECTIONS, PAGES, BODY)
+        async with flooding(flood):
+            pod = share(f"pod-{number}")
+            await run(node, pod)
+            for page in PAGES:
+                assert (await node.agent.get(page)).status == 200, (way, page)
+            assert descriptors(pid) < DESCRIPTORS / 4, way
+            assert peak_memory(pid) < limit, way
+            await delete(node, pod)
+    await check_consistency(node)
+    assert {str(entry) for entry in node.agent.entries() if entry["level"] == "error"} == set()
+    assert len(node.agent.entries("connections_full")) <= 10  # once a minute
+
+
+async def test_pods_start_and_every_page_is_shown_under_each_flood(short_tmp: Path) -> None:
+    async with node_with_agent(short_tmp) as node:
+        await start_pods_under_each_flood(node)
+
+
+@pytest.mark.realtime
+async def test_allocate_is_answered_within_two_seconds_under_each_flood(short_tmp: Path) -> None:
+    async with node_with_agent(short_tmp) as node:
+        await start_pods_under_each_flood(node)
+        calls = node.kubelet.calls.of("Allocate")
+        assert len(calls) >= 2 * len(WAYS)
+        assert max(call.ended - call.started for call in calls) < ALLOCATE_S

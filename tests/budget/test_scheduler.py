@@ -1,0 +1,90 @@
+"""The ports of a running scheduler, flooded in every way by another process (Security 5, 6 and 14).
+
+Meanwhile the webhook reviews pods, pods are placed and bound, memory stays below the chart's limit and descriptors are
+left. Bodies go to the webhook on the port for everybody, and to every verb on the port for kube-scheduler: on one
+machine every caller is on loopback, and so allowed.
+"""
+
+import asyncio
+import resource
+import ssl
+import time
+from pathlib import Path
+from statistics import quantiles
+
+import aiohttp
+import pytest
+
+from deviceplugin.scheduler.service import _LARGEST_REVIEW
+from sandbox.apiserver.objects import container, pod
+from sandbox.program import free_port
+from tests.budget.doors import CONNECTIONS, DESCRIPTORS, Flood, descriptors, flooding, memory_limit, peak_memory
+from tests.budget.flood import WAYS
+from tests.scheduler.scene import SERVICE_NAME, Scene, Scheduler, cluster
+from tests.scheduler.test_at_work import review
+from tests.waiting import PATIENCE_S
+
+FEW = 32  # for ways that keep a processor busy
+BUSY = {"largest-bodies", "too-large-bodies", "pipelined", "every-page"}
+PAGES = {"every-page", "pipelined", "slow-headers", "large-headers", "half-closed"}
+READ = ("/metrics", "/explain?pod=default/nobody", "/healthz", "/readyz")
+VERBS = ("/webhook", "/filter", "/bind", "/prioritize", "/preempt")
+REVIEW_S = 0.1
+
+
+def flood(way: str, port: int, *, tls: bool) -> Flood:
+    count = FEW if way in BUSY else CONNECTIONS
+    paths = READ if way in PAGES else VERBS[:1] if tls else VERBS
+    return Flood(port, way, count, paths, _LARGEST_REVIEW, tls)
+
+
+async def reviews(scene: Scene, replica: Scheduler, count: int) -> list[float]:
+    """The seconds that each took, over one connection, as the API server asks."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=scene.bundle())
+    taken = []
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session:
+        for number in range(count):
+            began = time.monotonic()
+            made = review(pod(f"p{number}", container(cores=30, blocks=8)))
+            async with (
+                asyncio.timeout(PATIENCE_S),
+                session.post(f"{replica.url}/webhook", json=made, server_hostname=SERVICE_NAME) as answer,
+            ):
+                assert (await answer.json())["response"]["allowed"]
+            taken.append(time.monotonic() - began)
+    return taken
+
+
+async def place(scene: Scene, replica: Scheduler, name: str) -> None:
+    made = scene.create_pod(name, cores=1, blocks=1)
+    _, found = await scene.filter(replica, made, "n1", "n2")
+    assert await scene.bind(replica, made, found["NodeNames"][0]) == (200, {"Error": ""})
+
+
+async def reviews_under_each_flood(folder: Path, count: int) -> list[float]:
+    taken = []
+    async with cluster(folder) as scene:
+        loopback = free_port()
+        replica = await scene.replica("replica-a", "--loopback-port", str(loopback), "--leader-election", "none")
+        resource.prlimit(replica.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))  # before it reads its limit
+        await scene.until_ready(replica)
+        for port, tls in ((replica.port, True), (loopback, False)):
+            for way in WAYS:
+                async with flooding(flood(way, port, tls=tls)):
+                    taken += await reviews(scene, replica, count)
+                    await place(scene, replica, f"{way}-{port}")
+                    assert descriptors(replica.pid) < DESCRIPTORS * 3 / 4, (way, port)
+                    assert peak_memory(replica.pid) < memory_limit("scheduler"), (way, port)
+        assert {str(entry) for entry in replica.entries() if entry["level"] == "error"} == set()
+    return taken
+
+
+async def test_pods_are_reviewed_and_placed_under_each_flood(tmp_path: Path) -> None:
+    await reviews_under_each_flood(tmp_path, 3)
+
+
+@pytest.mark.realtime
+async def test_a_review_takes_less_than_a_tenth_of_a_second_under_each_flood(tmp_path: Path) -> None:
+    taken = await reviews_under_each_flood(tmp_path, 200)
+    assert quantiles(taken, n=100)[-1] < REVIEW_S
