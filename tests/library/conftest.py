@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.shared_gpu import SharedGpu
 from tests.library.compiler import MEMORY_ERRORS_FATAL, compiled, emulator_made, made, runtime
 from tests.library.driver import Driver
 from tests.library.gpu_slice import GpuSlice
@@ -109,3 +110,15 @@ def running() -> Iterator[list[subprocess.Popen[str]]]:
     for process in processes:
         process.kill()
         process.communicate(timeout=10)
+
+
+@pytest.fixture(scope="session")
+def workload() -> Path:
+    """library/programs/workload.c."""
+    return made("programs") / "programs/workload"
+
+
+@pytest.fixture
+def gpu(interposers: Path, build: Path, short_tmp: Path) -> SharedGpu:
+    """For containers that share the emulated GPU's time."""
+    return SharedGpu(short_tmp, interposers, build / "libcuda.so.1")

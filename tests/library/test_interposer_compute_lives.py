@@ -26,11 +26,6 @@ def lives(build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled(output, _SOURCE, build / "libcuda.so.1", "-ldl")
 
 
-@pytest.fixture
-def gpu(interposers: Path, build: Path, short_tmp: Path) -> SharedGpu:
-    return SharedGpu(short_tmp, interposers, build / "libcuda.so.1")
-
-
 def case(gpu: SharedGpu, lives: Path, name: str, **environment: str) -> dict[str, Any]:
     with gpu.container(_LIMIT).start(lives, name, **environment) as running:
         return running.result()

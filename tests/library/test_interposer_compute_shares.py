@@ -17,7 +17,7 @@ import pytest
 
 from deviceplugin.container import activity
 from sandbox.shared_gpu import SharedGpu, SharingContainer, shares
-from tests.library.compiler import compiled, made, runtime
+from tests.library.compiler import compiled, runtime
 from tests.library.interposed import Container as Interposed
 from tests.library.interposed import device
 from tests.waiting import eventually
@@ -28,19 +28,9 @@ _PROGRAMS = Path(__file__).parent / "native/interposer_programs"
 
 
 @pytest.fixture(scope="session")
-def workload() -> Path:
-    return made("programs") / "programs/workload"
-
-
-@pytest.fixture(scope="session")
 def launching(build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("launching") / "launching"
     return compiled(output, _PROGRAMS / "launching.c", build / "libcuda.so.1", "-ldl")
-
-
-@pytest.fixture
-def gpu(interposers: Path, build: Path, short_tmp: Path) -> SharedGpu:
-    return SharedGpu(short_tmp, interposers, build / "libcuda.so.1")
 
 
 @pytest.mark.parametrize(
@@ -206,73 +196,6 @@ def test_a_row_that_lies_takes_nothing_from_those_whose_gpu_it_is(gpu: SharedGpu
             for limit, kind in ((30, "gemm"), (70, "medium"))
         ]
         assert shares(running) == [pytest.approx(30, abs=3), pytest.approx(70, abs=3)]
-
-
-@contextmanager
-def spoiling(row: Path, how: str) -> Iterator[None]:
-    """Writes into a row, until the end, what makes it say nothing of the processes that run."""
-    over = threading.Event()
-
-    def spoil() -> None:
-        while not over.wait(0.005):
-            with row.open("r+b") as file:
-                if how == "magic":
-                    file.write(bytes(8))
-                elif how == "cut":
-                    os.truncate(row, 100)
-                else:
-                    file.seek(activity.LIMITS_AT - 4)
-                    file.write(bytes(4))  # no slot is in use
-
-    spoiling = threading.Thread(target=spoil)
-    spoiling.start()
-    try:
-        yield
-    finally:
-        over.set()
-        spoiling.join()
-
-
-@pytest.mark.parametrize("limits", [(50, 50), (20, 50), (20, 30)])
-@pytest.mark.parametrize("how", ["magic", "cut", "no-slots"])
-def test_a_container_that_hides_its_turns_takes_nothing_from_another(
-    gpu: SharedGpu, workload: Path, how: str, limits: tuple[int, int]
-) -> None:
-    """Security 8. Where the file can be read and says nothing, the agent has found out."""
-    hiding, victim = (gpu.container(limit) for limit in limits)
-    row = hiding.base / f"state/{gpu.uuid}.activity"
-    with hiding.start(workload, "medium", "--seconds", 30), victim.start(workload, "medium", "--seconds", 4) as running:
-        assert eventually(lambda: hiding.counters.charged_ns > 100_000_000, within=10)
-        if how == "no-slots":
-            hiding.assume(limits[0])
-        with spoiling(row, how):
-            (share,) = shares([running])
-    assert share >= limits[1] - 4
-
-
-def test_a_program_past_the_library_takes_nothing_but_what_it_uses(gpu: SharedGpu, workload: Path) -> None:
-    """Security 8. Its container's limit is 20, it takes half of the GPU, and its row is silent. The agent tells so."""
-    past, victim = gpu.container(20), gpu.container(50)
-    past.assume(50)
-    past.environment = gpu.native
-    with past.start(workload, "medium", "--seconds", 30), victim.start(workload, "medium", "--seconds", 4) as running:
-        (share,) = shares([running])
-    assert share == pytest.approx(50, abs=4)
-
-
-def test_many_that_hide_their_turns_pay_for_each_other(gpu: SharedGpu, workload: Path) -> None:
-    """Security 8: three of 20 percent, spoilt once, beside one of 40."""
-    hiding, victim = [gpu.container(20) for _ in range(3)], gpu.container(40)
-    with ExitStack() as stack:
-        for one in hiding:
-            stack.enter_context(one.start(workload, "medium", "--seconds", 30))
-        running = stack.enter_context(victim.start(workload, "medium", "--seconds", 4))
-        assert eventually(lambda: all(one.counters.charged_ns > 50_000_000 for one in hiding), within=20)
-        for one in hiding:
-            with (one.base / f"state/{gpu.uuid}.activity").open("r+b") as file:
-                file.write(bytes(8))
-        (share,) = shares([running])
-    assert share >= 36
 
 
 @pytest.mark.parametrize(("put", "says"), [("link", "is a symbolic link"), ("rubbish", "is no activity row")])
