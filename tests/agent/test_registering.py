@@ -22,7 +22,7 @@ async def register(node: GpuNode, uid: str, container_id: str = ID) -> None:
     socket = node.kubelet.container_view(uid, "c").host_path("/etc/vcuda/vcuda.sock")
     async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
         request = pb.VDeviceRequest(pod_uid=uid, container_id=container_id)
-        await rpc.VCUDAServiceStub(channel).RegisterVDevice(request, timeout=10, wait_for_ready=True)
+        await rpc.VCUDAServiceStub(channel).RegisterVDevice(request, timeout=60, wait_for_ready=True)
 
 
 def seen(node: GpuNode, uid: str, path: str) -> Path:

@@ -35,7 +35,7 @@ log = structlog.get_logger("vcuda.container")
 _PROCESS = "deviceplugin.container.gpu_manager.registration_process"
 _FIRST_WAIT_S, _MOST_WAIT_S = 1.0, 60.0
 _STEADY_S = 300.0
-_BUDGET_S = 2.0
+_BUDGET_S = 5.0
 _END_S = 1.0
 
 RegisterContainer = Callable[[GrantId, str], Awaitable[None]]

@@ -48,7 +48,7 @@ async def servers(short_tmp: Path, calls: Calls) -> AsyncIterator[RegistrationSe
 async def register(path: Path, **fields: str) -> None:
     """As gpu-client does it: without a deadline, any error is the end."""
     async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
-        await rpc.VCUDAServiceStub(channel).RegisterVDevice(pb.VDeviceRequest(**fields), timeout=10)
+        await rpc.VCUDAServiceStub(channel).RegisterVDevice(pb.VDeviceRequest(**fields), timeout=60)
 
 
 async def test_the_socket_says_which_grant_it_is(servers: RegistrationServers, calls: Calls) -> None:
