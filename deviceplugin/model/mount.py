@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 DRIVER_MOUNT = "/usr/local/nvidia"
 GRANT_MOUNT = "/etc/vcuda"
+NODE_STATE = "/etc/gpu-manager"  # on the node, by default: journal, limits and library of all containers
 LIBRARIES = f"{DRIVER_MOUNT}/lib64"
 LIBRARIES_32 = f"{DRIVER_MOUNT}/lib"  # for containers with gpu-manager's `compat32=true`
 

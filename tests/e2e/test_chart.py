@@ -343,6 +343,25 @@ def test_the_scheduler_may_do_what_it_needs(installed: str, admin: Client, right
     assert _allowed(admin, right)
 
 
+def _secret(name: str, kind: str = "Opaque", **annotations: str) -> Object:
+    return {"kind": "Secret", "metadata": {"name": name, "annotations": annotations}, "type": kind}
+
+
+def test_the_scheduler_creates_no_secret_but_its_own(installed: str, admin: Client) -> None:
+    """Security 18: by such a Secret it would get the token of any account of its namespace."""
+    scheduler, path = _as(admin, "vcuda-scheduler"), f"/api/v1/namespaces/{NAMESPACE}/secrets?dryRun=All"
+    of_another = {"kubernetes.io/service-account.name": "default"}
+    token = "kubernetes.io/service-account-token"
+    for refused in (
+        _secret("other"),
+        _secret("other", token, **of_another),
+        _secret("vcuda-scheduler-tls", token, **of_another),
+    ):
+        with pytest.raises(ApiError, match="writes only its own Secret vcuda-scheduler-tls"):
+            scheduler.post(path, refused)
+    scheduler.post(path, _secret("vcuda-scheduler-tls"))
+
+
 @pytest.mark.parametrize("right", REFUSED, ids=str)
 def test_the_scheduler_may_do_nothing_else(installed: str, admin: Client, right: Right) -> None:
     assert not _allowed(admin, right)

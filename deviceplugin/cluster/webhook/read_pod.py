@@ -51,7 +51,7 @@ _CONTAINERS = _List(
         "env": _List({"name": _SCALAR, "value": _SCALAR}),
         "resources": {"limits": _MAP, "requests": _MAP},
         "securityContext": {"privileged": _SCALAR, "capabilities": {"add": _List(_SCALAR)}},
-        "volumeMounts": _List({"mountPath": _SCALAR}),
+        "volumeMounts": _List({"name": _SCALAR, "mountPath": _SCALAR}),
     },
     _MOST_CONTAINERS,
 )
@@ -70,6 +70,7 @@ _POD: _Shape = {
         "schedulerName": _SCALAR,
         "runtimeClassName": _SCALAR,
         "hostPID": _SCALAR,
+        "volumes": _List({"name": _SCALAR, "hostPath": {"path": _SCALAR}}),
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": _TERMS}}},
     },
 }

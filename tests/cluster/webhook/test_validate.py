@@ -23,6 +23,11 @@ def _mounted(path: str) -> Json:
     return {"volumeMounts": [{"name": "data", "mountPath": "/data"}, {"name": "other", "mountPath": path}]}
 
 
+def _of_the_node(path: object, *, name: str = "data") -> Json:
+    volumes = [{"name": name, "hostPath": {"path": path}}, {"name": "other", "emptyDir": {}}]
+    return pod(container("main", SHARE, **_mounted("/x")), volumes=volumes)
+
+
 def _adding(*capabilities: str) -> Json:
     return {"securityContext": {"capabilities": {"add": list(capabilities)}}}
 
@@ -87,6 +92,8 @@ def test_what_can_never_run_is_refused_with_what_to_write_instead(given: Json, w
         gpu_pod(SHARE, {"tencent.com/vcuda-gpu-policy": "link", "hami.io/gpu-scheduler-policy": "whatever"}),
         gpu_pod(SHARE, {"nvidia.com/use-gputype": "a100"}),
         pod(container("root", **PRIVILEGED), container("main", SHARE)),
+        *(_of_the_node(path) for path in ("/etc/gpu", "/etc/gpu-manager2", "/data", None)),
+        _of_the_node("/etc/gpu-manager", name="mounted by nobody"),
         pod(container(), annotations={"tencent.com/vcuda-gpu-policy": "pack"}),
         _init(SHARE),
         {},
@@ -106,6 +113,10 @@ def test_good_pods_pass_without_a_word(given: Json) -> None:
         (gpu_pod(SHARE, {"tencent.com/vcuda-use-models": "H200,B200"}), ["H200 or B200"]),
         (gpu_pod({CORE: "100"}, **PRIVILEGED), ["privileged", "sees every GPU"]),
         (gpu_pod({CORE: "100"}, **_mounted("/usr/local/nvidia")), ["mounts a volume", "puts the driver"]),
+        (_of_the_node("/etc/gpu-manager"), ["container main mounts /etc/gpu-manager of its node"]),
+        (_of_the_node("//etc/./gpu-manager/vm/"), ["mounts /etc/gpu-manager/vm of its node", "limits of all"]),
+        (_of_the_node("/etc"), ["mounts /etc of its node; in /etc/gpu-manager vcuda keeps"]),
+        (_of_the_node("/"), ["mounts / of its node"]),
         (gpu_pod(SHARE, **_adding("CAP_SYS_ADMIN")), ["container main", "SYS_ADMIN"]),
         (gpu_pod(SHARE, **_adding("ALL")), ["SYS_ADMIN"]),
         (gpu_pod(SHARE, env=[{"name": "LD_PRELOAD", "value": "/x/libcuda.so.1"}]), ["LD_PRELOAD"]),
