@@ -26,8 +26,8 @@ from tests.e2e.scheduling.installation import NAME, VcudaScheduler, installed
 from tests.e2e.scheduling.world import profile_of
 from tests.offered import blocks_of_each
 
-HEALTH_RECOVERY = "--health-recovery=10s"
-"""A GPU that comes back is used again before the soak is over."""
+FLAGS = ("--health-recovery=10s", "--virtual-manager-tmpfs=true")
+"""A GPU that comes back is used again before the soak is over; and as in the chart, the grants lie on a tmpfs."""
 JOURNAL_SIZE, GRANTS_SIZE = "8m", "64m"
 
 
@@ -97,7 +97,7 @@ def _agent(cluster: Cluster, folder: Path, flags: Sequence[str], stack: ExitStac
     for name, size, mode in (("checkpoint", JOURNAL_SIZE, "0700"), ("vm", GRANTS_SIZE, "0755")):
         _mount(cluster, folder / name, size, mode, stack)
     gpus = EmulatedGpus(profile_of(folder, cluster.kubelet.node), folder / "gpus" / "state")
-    agent = make_agent(cluster, folder, gpus, Identity(cluster.admin, "vcuda-agent"), HEALTH_RECOVERY, *flags)
+    agent = make_agent(cluster, folder, gpus, Identity(cluster.admin, "vcuda-agent"), *FLAGS, *flags)
     agent.process.command = [*_entering(cluster), *agent.process.command]
     agent = replace(agent, grants=_seen_from_here(cluster, agent.grants))
     stack.callback(agent.process.stop)
