@@ -63,8 +63,8 @@ async def place(scene: Scene, replica: Scheduler, name: str) -> None:
     assert await scene.bind(replica, made, found["NodeNames"][0]) == (200, {"Error": ""})
 
 
-async def reviews_under_each_flood(folder: Path, count: int, *, tls: bool) -> list[float]:
-    taken = []
+async def reviews_under_each_flood(folder: Path, count: int, *, tls: bool) -> dict[str, list[float]]:
+    taken = {}
     async with cluster(folder) as scene:
         loopback = free_port()
         replica = await scene.replica("replica-a", "--loopback-port", str(loopback), "--leader-election", "none")
@@ -73,7 +73,7 @@ async def reviews_under_each_flood(folder: Path, count: int, *, tls: bool) -> li
         port = replica.port if tls else loopback
         for way in WAYS:
             async with flooding(flood(way, port, tls=tls)):
-                taken += await reviews(scene, replica, count)
+                taken[way] = await reviews(scene, replica, count)
                 await place(scene, replica, way)
                 assert descriptors(replica.pid) < DESCRIPTORS * 3 / 4, way
                 assert peak_memory(replica.pid) < memory_limit("scheduler"), way
@@ -93,4 +93,5 @@ async def test_pods_are_reviewed_and_placed_under_each_flood(tmp_path: Path, *, 
 @pytest.mark.realtime
 async def test_a_review_takes_less_than_a_tenth_of_a_second_under_each_flood(tmp_path: Path, *, tls: bool) -> None:
     taken = await reviews_under_each_flood(tmp_path, 200, tls=tls)
-    assert quantiles(taken, n=100)[-1] < REVIEW_S
+    slowest = {way: quantiles(each, n=100)[-1] for way, each in taken.items()}
+    assert {way: seconds for way, seconds in slowest.items() if seconds >= REVIEW_S} == {}
