@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -22,6 +23,7 @@ from deviceplugin.agent.live_limits import LiveLimits
 from deviceplugin.agent.reporter import AgentReport, owner_fields
 from deviceplugin.agent.unallocated import delete_refused, warn_unallocated
 from deviceplugin.backoff import Backoff
+from deviceplugin.container.processes import ProcessTable
 from deviceplugin.errors import VcudaError
 from deviceplugin.kube.collection import EventKind
 from deviceplugin.kube.reflector import StoreChange
@@ -43,6 +45,7 @@ log = structlog.get_logger("vcuda.agent")
 SOON_S = 2.0
 _AFTER_EVENT_S = 0.3
 _APART_S = 1.5
+_RUNS_ON = "its pod has ended, but processes of the container still run and keep the GPU"
 _PODS_BUDGET_S = 0.7  # the loop may run inside an Allocate, which has 2 s
 
 
@@ -86,6 +89,7 @@ class Reconciler:
         report: AgentReport,
         limits: LiveLimits,
         names: AnnotationNames,
+        processes: ProcessTable,
         period_s: float,
     ) -> None:
         self._ledger = ledger
@@ -98,6 +102,7 @@ class Reconciler:
         self._report = report
         self._limits = limits
         self._names = names
+        self._processes = processes
         self._timer = RoundTimer(period_s)
         self._suspects: Mapping[GrantId, int] = {}
         self._counted = 0.0
@@ -108,6 +113,7 @@ class Reconciler:
         self._unstartable: set[PodUid] = set()
         self._last_error = ""
         self._is_incomplete = False
+        self._kept: frozenset[GrantId] = frozenset()
         self._was_complete = False
         self._has_adopted = False
         self._due = asyncio.Event()
@@ -178,7 +184,7 @@ class Reconciler:
         # Two rounds that agree mean more than one only if time has passed between them.
         counts = time.monotonic() - self._counted >= _APART_S
         evidence = await self._collect(self._suspects if counts else {})
-        actions = decide(evidence, self._inventory(), now=time.time())
+        actions = await self._without_running(decide(evidence, self._inventory(), now=time.time()))
         if counts:
             self._suspects, self._counted = actions.suspects, time.monotonic()
         self._apply(actions, evidence)
@@ -198,6 +204,23 @@ class Reconciler:
                 self._report_overcommitted()
             self._report_gone()
         return _shows_all(evidence)
+
+    async def _without_running(self, actions: ReconcileActions) -> ReconcileActions:
+        """What ends a pod for kubelet or the API server may leave its container running for a while, or for long.
+
+        A kubelet that has started again refuses pods of which it does not know yet that they run.
+        """
+        wanted: dict[PodUid, list[GrantId]] = {}
+        for grant in actions.ended:
+            wanted.setdefault(grant.allocation.owner.pod.uid, []).append(grant.id)
+        running = await asyncio.to_thread(self._processes.mounted, wanted) if wanted else frozenset()
+        kept = [grant for grant in actions.ended if grant.id in running]
+        for grant in kept:
+            if grant.id not in self._kept:
+                log.warning("grant_kept", **owner_fields(grant.allocation.owner), grant=grant.id, reason=_RUNS_ON)
+        self._kept = frozenset(grant.id for grant in kept)
+        ended = tuple(grant for grant in actions.ended if grant.id not in self._kept)
+        return replace(actions, ended=ended, suspects={**actions.suspects, **dict.fromkeys(self._kept, 1)})
 
     async def _collect(self, suspects: Mapping[GrantId, int]) -> Evidence:
         grants = self._ledger.grants()

@@ -123,6 +123,7 @@ def build_agent(base: AgentBase) -> NodeAgent:
         report=report,
         limits=LiveLimits(ledger, cluster, files=files, hints=hints, report=report),
         names=annotation_names(settings.names.domain),
+        processes=ProcessTable(),
         period_s=settings.allocation.check_period,
     )
     node_pods = NodePods(cluster, pods)

@@ -7,7 +7,7 @@ Not here: what the names mean (`cgroup`), which container belongs to which grant
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,6 +82,16 @@ class ProcessTable:
             if group is not None and (group.pod, group.container_id) == (pod, container_id):
                 found.append(pid)
         return Members(tuple(sorted(found)), complete=bool(found))
+
+    def mounted(self, directories: Mapping[PodUid, Collection[str]]) -> frozenset[str]:
+        """Those of the named directories that a living process of their pod has mounted. Reads every process."""
+        found: set[str] = set()
+        for pid in self._all():
+            group = self.container_of(pid)
+            names = directories.get(group.pod, ()) if group is not None else ()
+            mounts = self._read(pid, "mountinfo") if names else None
+            found.update(name for name in names if f"/{name}".encode() in (mounts or b""))
+        return frozenset(found)
 
     def own_root(self) -> str:
         """Kubelet's root among the groups, if this process is in a pod of the same kubelet."""

@@ -150,6 +150,11 @@ class Allocator:
                 first = request.blocks if resource is Resource.CORE else request.cores
                 return self._pair(grant, _with_count(asking, resource.other, first))
             return self._complete(grant, asking, resource)
+        if grant is not None and grant.proved and not asking.certain:
+            raise CapacityError(
+                "kubelet lost its checkpoint and does not show for which of several containers it asks; container "
+                f"{grant.allocation.owner} was started and keeps its GPU; create the pod again"
+            )
         if grant is not None and self._is_still_usable(grant):
             return self._repeat(grant, asking, resource)
         if grant is not None:

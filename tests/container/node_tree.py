@@ -38,8 +38,17 @@ class NodeTree:
         file.touch()
         return file.stat().st_ino
 
-    def start(self, pid: int, group: str, *, inner: int | None = None, namespace: str = "c", born: int = 100) -> None:
-        """A process; its own pid namespace calls it `inner`."""
+    def start(
+        self,
+        pid: int,
+        group: str,
+        *,
+        inner: int | None = None,
+        namespace: str = "c",
+        born: int = 100,
+        mounted: str = "/",
+    ) -> None:
+        """A process; its own pid namespace calls it `inner`. `mounted`: a directory of the node that it sees."""
         here = self.proc / str(pid)
         (here / "ns").mkdir(parents=True)
         self.namespace(namespace)
@@ -49,6 +58,7 @@ class NodeTree:
         fields = ["S", *["0"] * 18, str(born), *["0"] * 10]
         (here / "stat").write_text(f"{pid} (a ) b) {' '.join(fields)}\n")
         (here / "cgroup").write_text(self._membership(group))
+        (here / "mountinfo").write_text(f"36 35 0:40 {mounted} /etc/vcuda ro,nosuid - tmpfs vcuda rw\n")
         self._groups[pid] = group
         self._write(group)
 

@@ -36,6 +36,21 @@ def test_a_containers_processes_wherever_kubelet_has_put_them(node: NodeTree, pa
     assert tree.directory(group) == directory
 
 
+def test_which_directories_a_pods_processes_have_mounted(node: NodeTree) -> None:
+    other = PodUid(UID[::-1])
+    node.start(100, f"/kubepods/pod{UID}/{ID}", mounted="/g-1")
+    node.start(200, f"/kubepods/pod{UID}/{OTHER}", mounted="/g-2//deleted")
+    node.start(300, f"/kubepods/pod{other}/{ID}", mounted="/etc/gpu-manager/vm/g-3")
+    node.start(400, "/system.slice/containerd.service", mounted="/g-4")
+    node.start(500, f"/kubepods/pod{UID}/{ID}")
+    (node.proc / "500/mountinfo").unlink()
+    table = ProcessTable(node.proc)
+    assert table.mounted({UID: ["g-1", "g-2", "g-3", "g-4", "g-5"]}) == {"g-1", "g-2"}
+    assert table.mounted({other: ["g-3"], PodUid("gone"): ["g-1"]}) == {"g-3"}
+    node.end(100)
+    assert table.mounted({UID: ["g-1"]}) == frozenset()
+
+
 def test_a_given_naming_is_used(node: NodeTree) -> None:
     node.start(1, f"/kubepods/pod{UID}/{ID}")
     assert CgroupTree(node.cgroup, naming=Naming.CGROUPFS).find(UID, ID) is not None

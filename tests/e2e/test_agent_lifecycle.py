@@ -67,6 +67,27 @@ def test_a_terminating_pod_holds_its_slice_until_its_container_ended(
     wait_ledger_empty(agent)
 
 
+def test_a_pod_that_counts_as_ended_keeps_its_slice_as_long_as_its_container_runs(
+    empty_cluster: Cluster, start_agent: StartAgent
+) -> None:
+    """A kubelet that starts again may refuse a pod that runs. The soak found a running container without its files."""
+    agent, admin = start_agent(), empty_cluster.admin
+    pods.create(admin, share("counted-out", 20, 8).manifest())
+    _view(admin, "counted-out")
+    held = agent.usage().held()
+
+    empty_cluster.kubelet.kill()
+    try:
+        status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "containerStatuses": []}
+        admin.merge(f"{pods.PODS}/counted-out/status", {"status": status})
+        wait_until(lambda: "grant_kept" in agent.log(), "the agent finds that the container still runs")
+        assert agent.usage().held() == held
+        assert agent.grant_folders()
+    finally:
+        empty_cluster.kubelet.start()
+    wait_ledger_empty(agent)  # kubelet ends the container of a pod that has failed
+
+
 @pytest.mark.parametrize(
     ("limits", "says"),
     [

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.errors import KubeletError, OwnershipError
+from deviceplugin.kubelet.devices import catalog
+from deviceplugin.kubelet.identity_rule import IdentifiedContainer, Question
 from deviceplugin.ledger.grant import Source
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import Resource
@@ -258,3 +260,27 @@ async def test_a_guess_leaves_room_for_the_others_whatever_a_scheduler_chose_for
             await node.kubelet.wait_running(verdict.uid)
             check_container(node, verdict.uid, "c", 20, blocks)
         check_books(node)
+
+
+@pytest.mark.parametrize("lost", [(), (0,)], ids=["healthy", "lost"])
+async def test_a_guess_takes_nothing_from_a_container_that_was_started(short_tmp: Path, lost: tuple[int, ...]) -> None:
+    """Kubelet lost its checkpoint, and no status shows yet that the container runs. Its GPU may be lost too."""
+    async with station(short_tmp, inventory(2)) as node:
+        runs, waits = pod_json("runs", ("c", 20, 4)), pod_json("waits", ("c", 20, 4))
+        node.know(runs, waits)
+        first = node.kubelet.submit(runs)
+        await node.kubelet.wait_running(first)
+        grant = node.grant_of(first, "c")
+        node.feed.publish(catalog(inventory(2, unhealthy=lost)))
+        right, wrong = ((pod, pod.containers[0]) for pod in sorted(node.known, key=lambda pod: pod.ref.uid == first))
+
+        async def guessed(question: Question) -> IdentifiedContainer:
+            return IdentifiedContainer(*wrong, Source.PODRESOURCES, certain=False, others=(right,))
+
+        node.context.identity.identify = guessed  # type: ignore[method-assign]
+        second = node.kubelet.submit(waits)
+        await node.kubelet.wait_running(second)
+        assert node.grant_of(first, "c") == grant
+        assert node.grant_of(second, "c").id != grant.id
+        check_container(node, first, "c", 20, 4)
+        check_container(node, second, "c", 20, 4)
