@@ -24,6 +24,7 @@ from tests.e2e.soak.running import running_now
 from tests.e2e.soak.workloads import JOBS, LARGE, REPLICA_SETS, STATIC, Workload, make_workload, random_kind
 
 MOST_ALIVE = 14
+MOST_PRESENT = 50
 CRASHES = 0.04
 """How often, of all steps, a container's first process is killed."""
 NOT_FOUND = 404
@@ -39,6 +40,8 @@ class Churn:
     rng: Random
     late: Callable[[], frozenset[str]]
     """Names of pods that wait for long: to delete them would hide that they are stuck."""
+    present: Callable[[], int]
+    """Pods that there are, those that are being deleted too: a slow node must not be given ever more of them."""
     alive: list[Workload] = field(default_factory=list)
     incomplete: list[Workload] = field(default_factory=list)
     """Of whose creation nobody answered: a gang may lack members, and would wait for ever."""
@@ -54,9 +57,9 @@ class Churn:
             self._kill_a_container()
         try:
             self.delete_incomplete()
-            if len(self.alive) < MOST_ALIVE + self.rng.randint(-4, 4):
+            if self.present() < MOST_PRESENT and len(self.alive) < MOST_ALIVE + self.rng.randint(-4, 4):
                 self._create()
-            else:
+            elif self.alive:
                 self._delete_one()
         except UNREACHABLE:
             self.unanswered += 1  # by the API server, which is away, or its webhook, which is

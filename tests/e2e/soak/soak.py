@@ -77,6 +77,7 @@ class _Soak:
             layout.name,
             Random(f"{plan.seed} churn"),
             late=lambda: self._watcher.waiting.late,
+            present=lambda: self._watcher.waiting.present,
         )
         self._supervisor = Supervisor(node)
         self._faults: Counter[str] = Counter()
@@ -91,7 +92,11 @@ class _Soak:
             say("the faults are over")
             self._settle()
             say("deleting everything")
-            last = self._empty()
+            last = ""
+            try:
+                last = self._empty()
+            except DeadlineError as error:
+                self._left.append(str(error))
         self._judge_remains(last)
         self._judge_logs()
         return self._findings(time.monotonic() - began)

@@ -69,9 +69,6 @@ def test_time_counts_anew_after_a_pod_ran() -> None:
         pytest.param(item(), id="Pending without a word"),
         pytest.param(item(phase="Running", reason="ContainerCreating"), id="a container of a running pod"),
         pytest.param(item(initContainerStatuses=[{"state": {"waiting": {"reason": "PodInitializing"}}}]), id="init"),
-        pytest.param(
-            item(phase="Running") | {"metadata": {"name": "a", "uid": "b", "deletionTimestamp": "now"}}, id="deleted"
-        ),
     ],
 )
 def test_these_wait(waits: JsonObject) -> None:
@@ -86,6 +83,7 @@ def test_these_wait(waits: JsonObject) -> None:
         pytest.param(item(phase="Failed"), id="it was refused"),
         pytest.param(item(node=""), id="there is no room"),
         pytest.param(item(phase="Running", reason="CrashLoopBackOff"), id="it crashes"),
+        pytest.param(REFUSED_START | {"metadata": {"name": "a", "deletionTimestamp": "now"}}, id="it is being deleted"),
     ],
 )
 def test_these_do_not(runs: JsonObject) -> None:

@@ -33,6 +33,8 @@ class WaitingPods:
     forgotten: set[str] = field(default_factory=set)
     """Those that lost their devices with kubelet's checkpoint, as somebody says. Only a new pod helps them."""
     seen: dict[str, float] = field(default_factory=dict)
+    present: int = 0
+    """Pods at the last look, those that are being deleted too."""
     damaged_at: float = float("-inf")
     """When kubelet's checkpoint was damaged last."""
     late: frozenset[str] = frozenset()
@@ -41,6 +43,7 @@ class WaitingPods:
     def look(self, items: Iterable[JsonObject], now: float) -> list[str]:
         """A sentence for each pod that is stuck since this look."""
         found = {str(item["metadata"]["uid"]): item for item in items}
+        self.present = len(found)
         self._note_refused(found.items())
         waiting = {uid: why for uid, item in found.items() if (why := why_waiting(item))}
         self.seen = {uid: self.seen.get(uid, now) for uid in found}
@@ -89,10 +92,8 @@ def _environment(item: JsonObject) -> Iterator[JsonObject]:
 def why_waiting(item: JsonObject) -> str:
     """Empty if the pod runs, is over, or waits for something that is nobody's fault."""
     status = item.get("status", {})
-    if "deletionTimestamp" in item["metadata"]:
-        return "it is being deleted"
-    if not item["spec"].get("nodeName") or status.get("phase") in _OVER:
-        return ""
+    if "deletionTimestamp" in item["metadata"] or not item["spec"].get("nodeName") or status.get("phase") in _OVER:
+        return ""  # whether every deletion ends is seen at the end: each fault may hold it up again
     waits = list(_waits(status))
     if any(reason == "CrashLoopBackOff" for reason, _ in waits):
         return ""
