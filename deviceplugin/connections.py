@@ -21,6 +21,7 @@ wait for the collector, which the scheduler runs once an hour over all objects, 
 import asyncio
 import contextlib
 import enum
+import ipaddress
 import resource
 import socket
 import ssl
@@ -52,6 +53,18 @@ _OPTIONS: Mapping[str, Any] = {
     "keepalive_timeout": 120.0,  # longer than the 90 s after which Go's clients close an idle connection
     "lingering_time": 1.0,  # reads the rest of an unread body, so that its sender sees the answer and not a reset
 }
+
+
+def is_loopback(peer: str | None) -> bool:
+    """Whether a peer address is a loopback address; an IPv4 address may be mapped into IPv6."""
+    if peer == "127.0.0.1":
+        return True  # the usual case; parsing takes longer than all other checks of a caller
+    try:
+        address = ipaddress.ip_address((peer or "").partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
 
 
 def raise_descriptor_limit() -> None:

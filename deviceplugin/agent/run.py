@@ -151,7 +151,7 @@ def _hardware_options(settings: AgentSettings) -> HardwareOptions:
 async def _views(base: AgentBase) -> AsyncIterator[None]:
     settings = base.settings.query
     rendering = Rendering(base.view, period_s=base.settings.driver.sample_period)
-    query = QueryServer(rendering, base.metrics, version=__version__)
+    query = QueryServer(rendering, base.metrics, version=__version__, names_for_all=settings.names_for_all)
     display = DisplayServer(rendering, version=__version__)
     await query.start(settings.address, settings.port)
     try:

@@ -291,6 +291,12 @@ class QuerySettings:
     """Where metrics, views and probes are served."""
 
     address: str = setting("query-addr", "localhost", "Listen address of metrics, views and probes.", types.HOST)
+    names_for_all: bool = setting(
+        "query-names",
+        True,
+        "Show the namespaces, names and UIDs of pods to all readers of metrics and views; otherwise only to those on "
+        "loopback, as through kubectl port-forward.",
+    )
     port: int = setting("query-port", 5678, "Port of metrics, views and probes; 0: any free port.", types.PORT)
     display_socket: Path | None = setting(
         "display-socket",

@@ -18,7 +18,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from deviceplugin.connections import Connections
+from deviceplugin.connections import Connections, is_loopback
 from deviceplugin.exposition import OPENMETRICS, wants_openmetrics
 from deviceplugin.latest import Latest
 from deviceplugin.listen import bind_tcp
@@ -52,12 +52,13 @@ class QueryServer:
         metrics: AgentMetrics,
         *,
         version: str,
+        names_for_all: bool = True,
         idle_s: float = _FIRST_REQUEST_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._connections = Connections(most=_MOST_CONNECTIONS, parts=_PARTS, idle=idle_s, clock=clock)
         self._connections.on_closed = metrics.connection_closed
-        app = make_app(_Pages(rendering, metrics, version, clock=clock), self._connections)
+        app = make_app(_Pages(rendering, metrics, version, names_for_all=names_for_all, clock=clock), self._connections)
         self._runner = web.AppRunner(app, shutdown_timeout=_END_S)
         self.port = 0
 
@@ -108,19 +109,27 @@ class _Page:
         return web.Response(status=self.status, body=self.body, headers={"Content-Type": self.content_type})
 
 
+_Render = Callable[[NodePicture, AgentState], _Page]
 _BROKEN = _Page(b"vcuda internal error; see the agent log on this node\n", _TEXT, 500)
 
 
 class _Pages:
-    """One method for each route."""
+    """One method for each route. Without `names_for_all` only readers on loopback see the names of pods."""
 
     def __init__(
-        self, rendering: Rendering, metrics: AgentMetrics, version: str, *, clock: Callable[[], float]
+        self,
+        rendering: Rendering,
+        metrics: AgentMetrics,
+        version: str,
+        *,
+        names_for_all: bool,
+        clock: Callable[[], float],
     ) -> None:
         self._rendering = rendering
         self._view = rendering.view
         self._metrics = metrics
         self._version = version
+        self._names_for_all = names_for_all
         self._healthy = Latest[tuple[str, ...]](_PROBE_PERIOD_S, clock)
 
     async def metrics(self, request: web.Request) -> web.Response:
@@ -129,19 +138,26 @@ class _Pages:
         def render(picture: NodePicture, state: AgentState) -> _Page:
             return _Page(*self._metrics.render_with(picture, state, accept))
 
-        return _shown(await self._rendering.get(f"metrics {accept}", render, changes=self._metrics.changes))
+        return await self._show(request, f"metrics {accept}", render, changes=self._metrics.changes)
 
     async def graph(self, request: web.Request) -> web.Response:
         if "application/json" in request.headers.get("Accept", ""):
-            return _shown(await self._rendering.get("graph in JSON", lambda picture, _: _json(graph_of(picture))))
+            return await self._show(request, "graph in JSON", lambda picture, _: _json(graph_of(picture)))
         characters = ASCII if "ascii" in request.query else BOXES
         name = "graph in ASCII" if characters is ASCII else "graph"
-        return _shown(
-            await self._rendering.get(name, lambda picture, _: _Page(draw(picture, characters).encode(), _TEXT))
-        )
+        return await self._show(request, name, lambda picture, _: _Page(draw(picture, characters).encode(), _TEXT))
 
     async def usage(self, request: web.Request) -> web.Response:
-        return _shown(await self._rendering.get("usage", lambda picture, _: _json(usage_of(picture))))
+        return await self._show(request, "usage", lambda picture, _: _json(usage_of(picture)))
+
+    async def _show(self, request: web.Request, name: str, render: _Render, *, changes: int = 0) -> web.Response:
+        if self._names_for_all or is_loopback(request.remote):
+            return _shown(await self._rendering.get(name, render, changes=changes))
+
+        def without_names(picture: NodePicture, state: AgentState) -> _Page:
+            return render(picture.without_names(), state)
+
+        return _shown(await self._rendering.get(f"{name} without names", without_names, changes=changes))
 
     async def version(self, request: web.Request) -> web.Response:
         return _json({"version": self._version}).response

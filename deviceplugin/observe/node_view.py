@@ -5,17 +5,23 @@ In: nothing; the agent fills these values from its own state whenever a view ask
 `NodeView` is all that the views know of the agent.
 """
 
+import hashlib
+import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
 from deviceplugin.ledger.grant import Grant, GrantId
+from deviceplugin.model.allocation import ContainerRef, PodRef, PodUid
 from deviceplugin.model.gpu import Gpu, GpuSample, GpuUuid, Inventory
 from deviceplugin.model.usage import ContainerUse
 from deviceplugin.placement.fit import NOTHING, GpuAmount
 from deviceplugin.placement.occupancy import occupied
+
+_SALT = secrets.token_bytes(16)
+_HIDDEN = "hidden"
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,14 @@ class NodePicture:
         known = {gpu.uuid for gpu in self.gpus}
         return tuple(grant for grant in self.grants if not grant.allocation.uuids <= known)
 
+    def without_names(self) -> "NodePicture":
+        """The same node for readers who may not know its pods; names differ from agent to agent."""
+        uses = {
+            grant_id: replace(use, overruns=tuple(replace(each, sentence=each.breach.value) for each in use.overruns))
+            for grant_id, use in self.uses.items()
+        }
+        return replace(self, grants=tuple(map(_unnamed, self.grants)), uses=uses)
+
 
 @dataclass(frozen=True, slots=True)
 class AgentState:
@@ -101,3 +115,10 @@ class NodeView(Protocol):
     def state(self) -> AgentState:
         """The agent as it is now."""
         ...
+
+
+def _unnamed(grant: Grant) -> Grant:
+    """Containers of one pod stay together, because init containers and app containers hold the same slots."""
+    pod = hashlib.blake2b(grant.allocation.owner.pod.uid.encode(), key=_SALT, digest_size=6).hexdigest()
+    owner = ContainerRef(PodRef(PodUid(pod), _HIDDEN, pod), grant.id)
+    return replace(grant, allocation=replace(grant.allocation, owner=owner))

@@ -1,16 +1,19 @@
 """The pages, asked over real sockets."""
 
 import json
+import re
 import socket
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import aiohttp
 import grpc
 import pytest
+from aiohttp import web
 
 from deviceplugin.errors import ConfigError
+from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import GpuSample, Health
 from deviceplugin.model.topology import Level
 from deviceplugin.model.usage import Breach, ContainerUse, GpuUse, Overrun
@@ -24,6 +27,7 @@ from deviceplugin.wire import deviceplugin_pb2_grpc as rpc
 from tests.observe.pictures import by_groups, gpu, grant, node, uuid
 from tests.observe.views import Clock, StillView
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 PICTURE = node(
     [gpu(1, index=0), gpu(0, index=1)],
     by_groups(2, (Level.PIX, 2)),
@@ -65,6 +69,42 @@ async def agent() -> AsyncIterator[Agent]:
     async with aiohttp.ClientSession() as client:
         yield Agent(view, client, f"http://127.0.0.1:{server.port}", clock, metrics)
     await server.stop()
+
+
+@pytest.mark.parametrize(
+    ("path", "held"),
+    [("/usage", r'"cores_allocated":\d+'), ("/graph", r"\d+/200"), ("/metrics", r"vcuda_gpu_\w*allocated\w*\{.+")],
+)
+async def test_strangers_see_no_names_where_the_flag_says_so(path: str, held: str) -> None:
+    """Who asks from loopback has a right that the API server has checked; what is held of each GPU is the same."""
+    ids = {grant.id: GrantId(f"g-{number}") for number, grant in enumerate(PICTURE.grants)}
+    picture = replace(
+        PICTURE,
+        grants=tuple(replace(grant, id=ids[grant.id]) for grant in PICTURE.grants),
+        uses={ids[grant_id]: use for grant_id, use in PICTURE.uses.items()},
+    )
+    rendering = Rendering(StillView(picture), period_s=10.0)
+    server = QueryServer(rendering, AgentMetrics(version="1"), version="1", names_for_all=False)
+
+    @web.middleware
+    async def from_peer(request: web.Request, handler: Handler) -> web.StreamResponse:
+        return await handler(request.clone(remote=request.headers["Peer"]))
+
+    server._runner.app.middlewares.insert(0, from_peer)
+    await server.start("127.0.0.1", 0)
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as client:
+        texts = []
+        for peer in ("10.1.2.3", "127.0.0.1"):
+            async with client.get(path, headers={"Peer": peer}) as answer:
+                texts.append(await answer.text())
+    await server.stop()
+    hidden, shown = texts
+    uid = PICTURE.grants[0].allocation.owner.pod.uid
+    assert "train" in shown
+    assert [name for name in ("train", "ml/", '"ml"', uid, "container c does too much") if name in hidden] == []
+    assert "hidden" in hidden
+    assert re.findall(held, hidden)
+    assert re.findall(held, hidden) == re.findall(held, shown)
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/metric"])

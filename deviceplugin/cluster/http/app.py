@@ -6,7 +6,6 @@ counted, and what was begun for it runs to its end. There are a dozen fixed path
 application and router would take a fifth of a request's time.
 """
 
-import ipaddress
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from aiohttp import web
 from deviceplugin.cluster.http.body import Bodies
 from deviceplugin.cluster.http.metrics import SchedulerMetrics
 from deviceplugin.cluster.http.verbs import HttpError, Service, Verb, VerbResponse, unavailable
-from deviceplugin.connections import Connections
+from deviceplugin.connections import Connections, is_loopback
 from deviceplugin.errors import ParseError, VcudaError
 from deviceplugin.exposition import OPENMETRICS, wants_openmetrics
 from deviceplugin.latest import Latest
@@ -33,18 +32,6 @@ _JSON = {"Content-Type": "application/json"}
 class _Route:
     methods: tuple[str, ...]
     answer: _Handler
-
-
-def is_loopback(peer: str | None) -> bool:
-    """Whether a peer address is a loopback address; an IPv4 address may be mapped into IPv6."""
-    if peer == "127.0.0.1":
-        return True  # the usual case; parsing takes longer than all other checks of a caller
-    try:
-        address = ipaddress.ip_address((peer or "").partition("%")[0])
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)
 
 
 class Router:

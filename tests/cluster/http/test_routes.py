@@ -8,8 +8,9 @@ from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 from yarl import URL
 
-from deviceplugin.cluster.http.app import Router, is_loopback
+from deviceplugin.cluster.http.app import Router
 from deviceplugin.cluster.http.metrics import SchedulerMetrics
+from deviceplugin.connections import is_loopback
 from tests.cluster.http.scene import Scene, StandIn, serving
 
 
