@@ -165,7 +165,7 @@ class _ClusterRun:
         await self._clear()
         pods = [await self._submit(pod) for pod in SURVIVORS]
         filtered = [await self._filtered(pod) for pod in pods]
-        reserved = round((await cluster.scheduler.figures())["reservations"])
+        reserved = await cluster.scheduler.settled_figure("reservations", len(filtered))
         await cluster.scheduler.kill()
         refused = await cluster.kube_scheduler.bind(pods[0], filtered[0])
         await cluster.scheduler.start()
@@ -309,11 +309,12 @@ class _ClusterRun:
         scheduler, kube_scheduler = self.cluster.scheduler, self.cluster.kube_scheduler
         pods = [await self._submit(member(name, number)) for number in range(1, size + 1)]
         found = await kube_scheduler.find_all(pods)
-        reserved = round((await scheduler.figures())["reservations"])
+        members = sum(bool(each.node) for each in found)
+        reserved = await scheduler.settled_figure("reservations", members)
         await kube_scheduler.end_cycle(pods, found)
         left = await scheduler.settled_figure("reservations", 0)
         bound = tuple(each for each in map(name_of, pods) if cluster_inspect.node_of(self.cluster, each))
-        return Gang(size, sum(bool(each.node) for each in found), reserved, left, bound, found[-1].why)
+        return Gang(size, members, reserved, left, bound, found[-1].why)
 
 
 def _size(cores: int) -> str:
