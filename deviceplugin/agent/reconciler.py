@@ -23,7 +23,6 @@ from deviceplugin.agent.live_limits import LiveLimits
 from deviceplugin.agent.reporter import AgentReport, owner_fields
 from deviceplugin.agent.unallocated import delete_refused, warn_unallocated
 from deviceplugin.backoff import Backoff
-from deviceplugin.container.processes import ProcessTable
 from deviceplugin.errors import VcudaError
 from deviceplugin.kube.collection import EventKind
 from deviceplugin.kube.reflector import StoreChange
@@ -89,7 +88,7 @@ class Reconciler:
         report: AgentReport,
         limits: LiveLimits,
         names: AnnotationNames,
-        processes: ProcessTable,
+        running: Callable[[Iterable[Grant]], frozenset[str]],
         period_s: float,
     ) -> None:
         self._ledger = ledger
@@ -102,7 +101,7 @@ class Reconciler:
         self._report = report
         self._limits = limits
         self._names = names
-        self._processes = processes
+        self._running = running
         self._timer = RoundTimer(period_s)
         self._suspects: Mapping[GrantId, int] = {}
         self._counted = 0.0
@@ -210,10 +209,7 @@ class Reconciler:
 
         A kubelet that has started again refuses pods of which it does not know yet that they run.
         """
-        wanted: dict[PodUid, list[GrantId]] = {}
-        for grant in actions.ended:
-            wanted.setdefault(grant.allocation.owner.pod.uid, []).append(grant.id)
-        running = await asyncio.to_thread(self._processes.mounted, wanted) if wanted else frozenset()
+        running = await asyncio.to_thread(self._running, actions.ended) if actions.ended else frozenset()
         kept = [grant for grant in actions.ended if grant.id in running]
         for grant in kept:
             if grant.id not in self._kept:

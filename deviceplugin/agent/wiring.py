@@ -4,6 +4,7 @@ In: settings, the ledger, the hardware. Out: `AgentBase`, which works from the s
 starts and stops once the GPUs are known. No decision is made here.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -42,9 +43,9 @@ from deviceplugin.kubelet.podresources import PodResources
 from deviceplugin.kubelet.pods_client import KubeletPods
 from deviceplugin.kubelet.pre_start import PreStart
 from deviceplugin.kubelet.registration import KubeletLink, KubeletPaths
-from deviceplugin.ledger.grant import GrantId
+from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.ledger import Ledger
-from deviceplugin.model.allocation import OwnerKey
+from deviceplugin.model.allocation import OwnerKey, PodUid
 from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.pod import ContainerState
 from deviceplugin.model.units import Resource
@@ -123,7 +124,7 @@ def build_agent(base: AgentBase) -> NodeAgent:
         report=report,
         limits=LiveLimits(ledger, cluster, files=files, hints=hints, report=report),
         names=annotation_names(settings.names.domain),
-        processes=ProcessTable(),
+        running=_running,
         period_s=settings.allocation.check_period,
     )
     node_pods = NodePods(cluster, pods)
@@ -144,6 +145,7 @@ def build_agent(base: AgentBase) -> NodeAgent:
         files=files,
         report=report,
         share_mode=settings.allocation.share_mode,
+        running=_running,
     )
     view.link = _kubelet_link(base, context)
     runtime = _runtime(settings)
@@ -195,6 +197,14 @@ def _sockets(base: AgentBase, pods: NodePods, watch: ContainerWatch) -> GrantSoc
     )
     base.cluster.reflector.subscribe(sockets.pod_changed)
     return sockets
+
+
+def _running(grants: Iterable[Grant]) -> frozenset[str]:
+    """The ids of those grants whose directory a living process of their pod has mounted."""
+    wanted: dict[PodUid, list[GrantId]] = {}
+    for grant in grants:
+        wanted.setdefault(grant.allocation.owner.pod.uid, []).append(grant.id)
+    return ProcessTable().mounted(wanted) if wanted else frozenset()
 
 
 def _runtime(settings: AgentSettings) -> ContainerRuntime | None:

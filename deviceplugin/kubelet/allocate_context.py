@@ -4,7 +4,7 @@ In: filled once by `agent.wiring`. Out: read by both flows. The protocols are th
 cluster shows, what annotations say, what the reconciler does, the files that containers see, and events and metrics.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -108,9 +108,17 @@ class Report(Protocol):
     def repaired(self, before: ContainerRef, grant: Grant) -> None: ...
 
 
+def _unknown(_grants: Iterable[Grant]) -> frozenset[str]:
+    return frozenset()
+
+
 @dataclass(frozen=True, slots=True)
 class AllocateContext:
-    """One node. Without `share_mode` it gives whole GPUs only."""
+    """One node. Without `share_mode` it gives whole GPUs only.
+
+    `running`: the ids of those grants whose directory a living process of their pod has mounted; it reads every
+    process.
+    """
 
     feed: DeviceFeed
     ledger: Ledger
@@ -124,3 +132,4 @@ class AllocateContext:
     files: Files
     report: Report
     share_mode: bool = False
+    running: Callable[[Iterable[Grant]], frozenset[str]] = _unknown

@@ -11,8 +11,9 @@ sources, which have time limits, and over nothing else.
 import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 
 import structlog
 
@@ -100,7 +101,21 @@ class Allocator:
             self._is_proved,
             half=self._half(previous, resource, count) if previous is not None else None,
             guess=previous.allocation if previous is not None and _is_guess(previous) else None,
+            runs=self._runs(),
         )
+
+    def _runs(self) -> Callable[[OwnerKey], bool]:
+        """Asks the kernel once for each question, and only where kubelet has lost its record of a container."""
+
+        @cache
+        def running() -> frozenset[str]:
+            return self._context.running(grant for grant in self._ledger.grants() if grant.proved)
+
+        def runs(key: OwnerKey) -> bool:
+            grant = self._ledger.of_owner(key)
+            return grant is not None and grant.proved and grant.id in running()
+
+        return runs
 
     def _half(self, previous: Grant, resource: Resource, count: int) -> IdentifiedContainer | None:
         """The container of the previous call, if it waits for this resource and has not ended meanwhile."""

@@ -51,7 +51,8 @@ class Question:
 
     `recorded`: kubelet's checkpoint has the container. `proved`: PreStartContainer has proved its grant. `half`: the
     container of the previous call, if it waits for just this resource and count. `guess`: the allocation of the
-    previous call if its owner was a guess.
+    previous call if its owner was a guess. `runs`: processes of the container live, whatever its status says yet;
+    kubelet that starts again does not ask for them.
     """
 
     resource: Resource
@@ -61,6 +62,12 @@ class Question:
     proved: Callable[[OwnerKey], bool]
     half: "IdentifiedContainer | None" = None
     guess: Allocation | None = None
+    runs: Callable[[OwnerKey], bool] = lambda _key: False
+
+    def lost(self, container: PodContainer) -> bool:
+        """Whether kubelet has no record of the container and so asks for it again."""
+        key = container.ref.key
+        return not (_is_running(container) or self.recorded(key) or self.runs(key))
 
     def completes(self, container: PodContainer) -> bool:
         """Whether the previous call may have been for this container: same count, and no answer for it yet."""
@@ -86,7 +93,7 @@ def next_container(pod: Pod, question: Question) -> PodContainer | None:
             continue
         if not question.answered(container.ref.key, question.resource):
             return container if container.wants(question.resource) == question.count else None
-        if not _is_running(container) and not question.recorded(container.ref.key):
+        if question.lost(container):
             return None
     return None
 
@@ -115,8 +122,8 @@ def readmitted(pods: Iterable[Pod], question: Question) -> Pairs:
     """
     found: Pairs = []
     for pod in pods:
-        wanting = (each for each in pod.containers if each.wants(question.resource) and not _is_running(each))
-        first = next((each for each in wanting if not question.recorded(each.ref.key)), None)
+        wanting = (each for each in pod.containers if each.wants(question.resource))
+        first = next((each for each in wanting if question.lost(each)), None)
         if not pod.is_terminal and first is not None and first.wants(question.resource) == question.count:
             found.append((pod, first))
     return found

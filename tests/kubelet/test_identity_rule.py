@@ -1,5 +1,7 @@
 """Which container a call may be for, in kubelet's order."""
 
+from dataclasses import replace
+
 import pytest
 
 from deviceplugin.kubelet.identity_rule import Question, Recorded, candidates, next_container, readmitted
@@ -77,3 +79,16 @@ def test_a_container_that_kubelet_was_killed_over_is_asked_for_again_before_the_
     following = next_container(twins, question(20, "p/first/core", recorded=lambda key: key[1] == "first"))
     assert following is not None
     assert following.ref.name == "app"
+
+
+def test_a_container_whose_processes_live_is_not_asked_for_again_whatever_its_status_says_yet() -> None:
+    """The soak found a running container's grant in the hands of another pod: its status still said waiting."""
+    stale = pod("stale", ("c", 20, 4), state=ContainerState.WAITING)
+    stopped = pod("stopped", ("c", 20, 4), state=ContainerState.WAITING)
+    lost = replace(question(20, recorded=lambda key: False), runs=lambda key: key[0] == "uid-stale")
+    assert [each.ref.name for each, _ in readmitted([stale, stopped], lost)] == ["stopped"]
+    twins = pod("stale", ("a", 20, 4), ("b", 20, 4))
+    asked = replace(question(20, "stale/a/core", recorded=lambda key: False), runs=lambda key: key[1] == "a")
+    following = next_container(twins, asked)
+    assert following is not None
+    assert following.ref.name == "b"
