@@ -35,8 +35,7 @@ class AgentReport:
         self._metrics = metrics
         self._events = events
         self._reported: dict[GrantId, dict[_ViolationKey, float]] = {}
-        self._lost: set[GrantId] = set()
-        self._gone: set[GrantId] = set()
+        self._told: dict[GrantId, set[EventReason]] = {}
 
     def granted(self, asking: IdentifiedContainer, grant: Grant, choice: Choice) -> None:
         owner = grant.allocation.owner
@@ -116,30 +115,28 @@ class AgentReport:
             log.info("violation_ended", **owner_fields(owner), violation=key[0].value)
 
     def files_lost(self, grant: Grant) -> None:
-        """Once for each grant in the life of this agent."""
-        if grant.id in self._lost:
-            return
-        self._lost.add(grant.id)
-        owner = grant.allocation.owner
         text = (
-            f"the files of container {owner.name} on the node were removed while it runs, so new processes in it have "
-            "no limits and its use is not known; delete the pod, so that it starts with new files"
+            f"the files of container {grant.allocation.owner.name} on the node were removed while it runs, so new "
+            "processes in it have no limits and its use is not known; delete the pod, so that it starts with new files"
         )
-        log.warning("files_lost", **owner_fields(owner), grant=grant.id, error=text)
-        self._tell(owner, EventReason.FILES_LOST, text)
+        self._tell_once(grant, EventReason.FILES_LOST, "files_lost", text)
 
     def gpu_gone(self, grant: Grant, gpus: Sequence[GpuUuid]) -> None:
-        """Once for each grant in the life of this agent."""
-        if grant.id in self._gone:
-            return
-        self._gone.add(grant.id)
-        owner = grant.allocation.owner
         text = (
-            f"container {owner.name} holds GPU {', '.join(gpus)}, which is not on this node any more; if another GPU "
-            "has its device node now, the container may use that one uncounted, so delete the pod"
+            f"container {grant.allocation.owner.name} holds GPU {', '.join(gpus)}, which is not on this node any more; "
+            "if another GPU has its device node now, the container may use that one uncounted, so delete the pod"
         )
-        log.warning("gpu_gone", **owner_fields(owner), grant=grant.id, error=text)
-        self._tell(owner, EventReason.GONE, text)
+        self._tell_once(grant, EventReason.GONE, "gpu_gone", text)
+
+    def _tell_once(self, grant: Grant, reason: EventReason, entry: str, text: str) -> None:
+        """Once for each grant in the life of this agent."""
+        told = self._told.setdefault(grant.id, set())
+        if reason in told:
+            return
+        told.add(reason)
+        owner = grant.allocation.owner
+        log.warning(entry, **owner_fields(owner), grant=grant.id, error=text)
+        self._tell(owner, reason, text)
 
     def _tell(self, owner: ContainerRef, reason: EventReason, text: str) -> None:
         """On the pod, unless its grant was rebuilt without it: then only the UID is known."""
@@ -148,7 +145,7 @@ class AgentReport:
 
     def forget(self, grant: GrantId) -> None:
         self._reported.pop(grant, None)
-        self._lost.discard(grant)
+        self._told.pop(grant, None)
 
     def health_changed(self, change: HealthChange, inventory: Inventory) -> None:
         gpu = inventory.gpu(change.uuid)
