@@ -151,13 +151,9 @@ class _Pages:
         return await self._show(request, "usage", lambda picture, _: _json(usage_of(picture)))
 
     async def _show(self, request: web.Request, name: str, render: _Render, *, changes: int = 0) -> web.Response:
-        if self._names_for_all or is_loopback(request.remote):
-            return _shown(await self._rendering.get(name, render, changes=changes))
-
-        def without_names(picture: NodePicture, state: AgentState) -> _Page:
-            return render(picture.without_names(), state)
-
-        return _shown(await self._rendering.get(f"{name} without names", without_names, changes=changes))
+        if not (self._names_for_all or is_loopback(request.remote)):
+            name, render = f"{name} without names", _without_names(render)
+        return _shown(await self._rendering.get(name, render, changes=changes))
 
     async def version(self, request: web.Request) -> web.Response:
         return _json({"version": self._version}).response
@@ -186,6 +182,10 @@ async def _probe(socket: Path) -> str:
         except grpc.aio.AioRpcError as error:
             return f"the device plugin on {socket} does not answer ({error.code().name.lower()})"
     return ""
+
+
+def _without_names(render: _Render) -> _Render:
+    return lambda picture, state: render(picture.without_names(), state)
 
 
 def _shown(page: _Page | None) -> web.Response:

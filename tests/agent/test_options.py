@@ -74,7 +74,7 @@ async def test_what_a_container_is_given_besides_its_gpu(short_tmp: Path) -> Non
         gpu = f"/dev/nvidia{minors(node, first)[0]}"
         assert paths == {gpu, "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-modeset"}
         assert (limits(node, first).cores, limits(node, first).soft_cores) == (30, 60)
-        assert (limits(node, second).cores, limits(node, second).soft_cores) == (30, 0), "no wish"
+        assert (limits(node, second).cores, limits(node, second).soft_cores) == (30, 0), "nothing was asked"
         assert library_path(node, first) == "/usr/local/nvidia/lib64:/opt/lib"
         assert library_path(node, second) == "/usr/local/nvidia/lib"
         (complaint,) = {entry["error"] for entry in node.agent.entries("annotation_ignored")}

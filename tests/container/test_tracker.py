@@ -256,7 +256,7 @@ def test_a_running_container_without_its_region_has_lost_its_files(scene: Scene)
 
 
 def test_a_container_that_does_not_run_has_lost_nothing(scene: Scene) -> None:
-    """After a reboot, say: its next start makes them anew."""
+    """After a reboot, say: its next start makes them again."""
     scene.region.unlink()
     assert scene.read(placed=False).wants_place
     scene.node.remove(GROUP)

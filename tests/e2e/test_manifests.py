@@ -97,7 +97,7 @@ def _remove(admin: Client, path: str) -> None:
 
 @pytest.fixture(scope="module")
 def agent(admin: Client, cluster: Cluster) -> Iterator[Client]:
-    """Whoever has the token of the agent's pod on OWN."""
+    """A client with the token of the agent's pod on OWN."""
     path = f"{SYSTEM}/pods"
     made = admin.post(path, _pod("agent-of-own", OWN, gpus=False, account="vcuda-agent"))
     bound = {"kind": "Pod", "apiVersion": "v1", "name": "agent-of-own", "uid": made["metadata"]["uid"]}

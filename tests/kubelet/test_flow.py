@@ -284,11 +284,11 @@ async def test_the_scheduler_s_choice_is_carried_out(short_tmp: Path) -> None:
         assert node.minors(verdict.uid, "c") == [3]
 
 
-@pytest.mark.parametrize("wish", ["17", "a,b", "", "1,1"])
-async def test_a_wish_that_cannot_be_read_or_met_is_no_reason_to_fail(short_tmp: Path, wish: str) -> None:
+@pytest.mark.parametrize("wanted", ["17", "a,b", "", "1,1"])
+async def test_an_annotated_gpu_that_cannot_be_read_or_met_is_no_reason_to_fail(short_tmp: Path, wanted: str) -> None:
     async with station(short_tmp, inventory(2)) as node:
         verdict = await node.kubelet.admit(
-            pod_json("p", ("c", 20, 4), annotations={"tencent.com/predicate-gpu-idx-0": wish})
+            pod_json("p", ("c", 20, 4), annotations={"tencent.com/predicate-gpu-idx-0": wanted})
         )
         assert verdict.admitted
         assert node.minors(verdict.uid, "c") == [0]

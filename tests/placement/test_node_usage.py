@@ -49,7 +49,7 @@ def test_whatever_pods_come_and_go(
             there[pod.uid] = allocations
     for without in (absent, set[PodUid]()):  # to imagine pods away leaves no trace
         left = [one for uid, each in there.items() if uid not in without for one in each]
-        anew = node_state("node", INVENTORY, left, share_mode=False, cordoned=cordoned)
+        rebuilt = node_state("node", INVENTORY, left, share_mode=False, cordoned=cordoned)
         found = tally.state(without=without)
-        assert found.snapshot == anew.snapshot
-        assert (found.name, found.share_mode, found.cordoned) == (anew.name, anew.share_mode, anew.cordoned)
+        assert found.snapshot == rebuilt.snapshot
+        assert (found.name, found.share_mode, found.cordoned) == (rebuilt.name, rebuilt.share_mode, rebuilt.cordoned)

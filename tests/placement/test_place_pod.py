@@ -1,4 +1,4 @@
-"""Whole pods: never too much on a GPU, every wish kept, a place found wherever there is one, always the same one."""
+"""Whole pods: never too much on a GPU, every option kept, a place found wherever there is one, always the same one."""
 
 import random
 from dataclasses import replace
@@ -47,7 +47,7 @@ def fits(allocations: tuple[Allocation, ...], state: NodeState) -> bool:
 
 
 def is_allowed(asked: PodRequest, container: ContainerRequest, views: tuple[GpuView, ...], state: NodeState) -> bool:
-    """By the contract and the wishes of the pod, whatever else is on these GPUs."""
+    """By the contract and the options of the pod, whatever else is on these GPUs."""
     share = container.request.kind is RequestKind.SHARE
     closed = {ComputeMode.PROHIBITED} | ({ComputeMode.EXCLUSIVE_PROCESS} if share else set())
     wanted = asked.preferences.gpus

@@ -192,7 +192,7 @@ class Scheduling(RuleBasedStateMachine):
         if (found := self._waiting(which)) is not None:
             main, gpu = found.pod.containers[0], GpuUuid(f"GPU-{name}-0")
             text = allocated(found, {"main": (GpuShare(gpu, main.cores, main.blocks),)})
-            more = allocated(found, {"main": (GpuShare(gpu, 100, BLOCKS),), "ghost": (GpuShare(gpu, 100, BLOCKS),)})
+            more = allocated(found, {"main": (GpuShare(gpu, 100, BLOCKS),), "absent": (GpuShare(gpu, 100, BLOCKS),)})
             self._binds_elsewhere(found, name, text if claims else ANNOTATIONS.get(nonsense, more))
 
     @rule(which=WHICH)

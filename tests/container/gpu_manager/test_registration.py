@@ -53,8 +53,8 @@ async def register(path: Path, **fields: str) -> None:
 
 async def test_the_socket_says_which_grant_it_is(servers: RegistrationServers, calls: Calls) -> None:
     assert await servers.serve({ONE, TWO}) == {}
-    await register(servers.path(TWO), pod_uid="whoever", container_id="id-2")
-    await register(servers.path(ONE), pod_uid="whoever", container_id="id-1", container_name="x")
+    await register(servers.path(TWO), pod_uid="another", container_id="id-2")
+    await register(servers.path(ONE), pod_uid="another", container_id="id-1", container_name="x")
     await register(servers.path(ONE), container_name="main")
     await register(servers.path(ONE))
     assert calls.got == [(TWO, "id-2"), (ONE, "id-1"), (ONE, "main"), (ONE, "")]

@@ -29,7 +29,7 @@ def processes_of(container_id: str) -> set[int]:
 
 
 def first_and_child(pids: Set[int]) -> tuple[int, int]:
-    """One that has a child among them, and that child. PIDs begin anew at a limit, so less is not older."""
+    """One that has a child among them, and that child. PIDs wrap, so a lower one is not older."""
     parents = {pid: int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in pids}
     child = next(pid for pid, parent in parents.items() if parent in pids)
     return parents[child], child

@@ -65,7 +65,7 @@ def _all_of(name: str) -> tuple[GpuShare, ...]:
 
 
 FORGED: dict[str, Mapping[str, tuple[GpuShare, ...]]] = {
-    "containers that the pod does not have": {"ghost0": _all_of("a"), "ghost1": on_gpu("a", 1, 1, 1)},
+    "containers that the pod does not have": {"absent0": _all_of("a"), "absent1": on_gpu("a", 1, 1, 1)},
     "a container that asks for no GPU": {"side": _all_of("a")},
     "more cores than the container asks for": {"main": on_gpu("a", 0, 100, 1)},
     "more memory than the container asks for": {"main": on_gpu("a", 0, 1, 64)},
@@ -91,6 +91,6 @@ async def test_a_pod_whose_request_cannot_be_read_any_more_holds_what_its_limits
     """Another version placed it; the wrong container must not free the GPU of the other one, nor claim one."""
     extender.put_node(node("a"))
     odd = pod(cores=30, blocks=8, more=[("wrong", ContainerRole.APP, 150, 1)])
-    shares = {"main": on_gpu("a", 0, 30, 8), "wrong": on_gpu("a", 1, 100, 64), "ghost": on_gpu("a", 1, 100, 64)}
+    shares = {"main": on_gpu("a", 0, 30, 8), "wrong": on_gpu("a", 1, 100, 64), "absent": on_gpu("a", 1, 100, 64)}
     extender.put_pod(bound(odd, "a", allocated(odd, shares)))
     assert [view.free_cores for view in extender.cache.nodes["a"].state.snapshot.gpus] == [70, 100]

@@ -1,5 +1,5 @@
 /*
- * Linked against libcuda.so.1 as every program is. Out: what its own calls were answered, and those of whoever opens the library by the names given as
+ * Linked against libcuda.so.1 as every program is. Out: what its own calls were answered, and those of a caller that opens the library by the names given as
  * arguments: "LINKED VERSION NAME=ANSWER...", where 1 is the driver's answer and 101 that of ours, which has asked the driver.
  */
 #include <dlfcn.h>

@@ -5,7 +5,7 @@
  *   one, many        a process, or 128, always on the GPU
  *   flapping         128, every other 20 ms
  *   rings            128 with full rings of stretches of the last tenth of a second, in no order
- *   forever          stretches, heartbeats and wishes in all the future, and impossible limits
+ *   forever          stretches, heartbeats and requests in the far future, and impossible limits
  *   overflowing      the same at the end of what a word holds
  *   random           anything, anywhere
  */
