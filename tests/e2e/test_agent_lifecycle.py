@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
@@ -127,6 +128,33 @@ def test_a_pod_refused_while_no_agent_was_there_comes_back(empty_cluster: Cluste
         wait_until(recovered, "one pod runs, none is left refused", evidence=lambda: _list(admin))
 
 
+def test_a_pod_that_can_never_start_is_made_again_or_its_owner_reads_what_to_type(
+    empty_cluster: Cluster, start_agent: StartAgent
+) -> None:
+    """Faults D1: kubelet tried such a start for ever. Here its checkpoint loses both recorded answers."""
+    agent, admin = start_agent(), empty_cluster.admin
+    pods.create(admin, share("naked", 20, 8).manifest())
+    with _replica_set(admin, "owned", share("owned", 30, 16)):
+        owned = wait_until(lambda: next((name for name in pods.states(admin) if name != "naked"), ""), "two pods")
+        pods.wait_running(admin, ["naked", owned])
+        _forget_answers(empty_cluster.layout.device_plugins / "kubelet_internal_checkpoint")
+        _kill(admin, "naked")
+        wait_until(
+            lambda: any("run `kubectl delete pod -n default naked`" in each for each in pods.events(admin, "naked")),
+            "an event says what to type",
+            evidence=lambda: "\n".join(pods.events(admin, "naked")),
+        )
+        _kill(admin, owned)
+
+        def is_made_again() -> bool:
+            states = [state for name, state in pods.states(admin).items() if name not in ("naked", owned)]
+            return owned not in pods.states(admin) and [state.is_running for state in states] == [True]
+
+        wait_until(is_made_again, "a new pod runs instead", evidence=lambda: _list(admin))
+        assert not pods.states(admin)["naked"].is_running
+        assert len([line for line in agent.log().splitlines() if "refused_pod_deleted" in line]) == 1
+
+
 def test_a_static_pod_gets_its_slice_and_gives_it_back(empty_cluster: Cluster, start_agent: StartAgent) -> None:
     agent, admin = start_agent(), empty_cluster.admin
     asked, name = share("static", 15, 9), f"static-{NODE}"
@@ -219,6 +247,14 @@ def _replica_set(admin: Client, name: str, asked: GpuPod) -> Iterator[None]:
         yield
     finally:
         admin.delete(f"{REPLICA_SETS}/{name}")
+
+
+def _forget_answers(checkpoint: Path) -> None:
+    """Kubelet keeps its own memory of them, and writes the file again at its next Allocate."""
+    document = json.loads(checkpoint.read_text())
+    for entry in document["Data"]["PodDeviceEntries"]:
+        entry["AllocResp"] = ""
+    checkpoint.write_text(json.dumps(document))
 
 
 def _failed(admin: Client) -> list[str]:
