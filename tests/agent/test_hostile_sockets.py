@@ -5,7 +5,7 @@ import contextlib
 import os
 import resource
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from tests.agent.test_registering import ASKS, register
 DESCRIPTORS = 1024
 CONNECTIONS = 1100
 WRITERS = 8
+STOPPED_S = 3.0
 MOST_GROWTH = 48 << 20  # of the agent, which starts pods meanwhile; a flood took 500 MiB
 
 
@@ -46,6 +47,21 @@ async def test_a_flooded_agent_stops_as_asked_and_leaves_no_process(short_tmp: P
             await node.agent.stop()
             await until_gone(children)
         await node.start_agent()
+        await check_that_others_register(node)
+
+
+async def test_a_process_that_was_stopped_under_a_flood_goes_on(short_tmp: Path) -> None:
+    """A node without CPU to spare, or a debugger, stops one of the two; the work of the other does not end with it."""
+    async with node_with_hostile_pod(short_tmp) as (node, path):
+        with stopped(*registration_processes(node)):
+            async with flooded(path):
+                await check_that_pods_start(node)
+        async with flooded(path):
+            with stopped(node.agent.pid):
+                waiting = asyncio.create_task(run(node, share("during", 5, 1)))
+                await asyncio.sleep(STOPPED_S)
+                assert not waiting.done()
+            await waiting
         await check_that_others_register(node)
 
 
@@ -90,6 +106,15 @@ async def check_that_pods_start(node: GpuNode) -> None:
 async def check_that_others_register(node: GpuNode) -> None:
     (uid,) = await run(node, share("other", 5, 1, annotations=ASKS))
     await register(node, uid)
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 @asynccontextmanager
