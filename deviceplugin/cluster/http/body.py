@@ -48,7 +48,9 @@ class Bodies:
                 return await self._all(request, verb)
         except TimeoutError:
             raise HttpError(408, "slow", f"the body did not arrive within {self._within:g}s; send it at once") from None
-        except (ConnectionError, web.RequestPayloadError, HttpProcessingError) as error:
+        except (ConnectionError, web.RequestPayloadError, HttpProcessingError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and request.protocol.connected:
+                raise  # else it is aiohttp's word for a client that left before we looked for its body
             error.__traceback__ = None  # its frames hold the body, and the request holds the error: a cycle
             raise HttpError(400, "disconnected", "the body ended before it was complete; send it again") from None
 

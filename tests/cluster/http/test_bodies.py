@@ -2,12 +2,15 @@
 
 import asyncio
 import gzip
+from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
 
 from deviceplugin.cluster.http.body import Bodies
-from deviceplugin.cluster.http.verbs import HttpError
-from tests.cluster.http.scene import Scene, serving
+from deviceplugin.cluster.http.verbs import HttpError, Verb
+from tests.cluster.http.scene import Scene, StandIn, serving
 from tests.cluster.http.test_routes import counted
 from tests.waiting import until
 
@@ -33,6 +36,33 @@ async def test_a_client_that_goes_away_in_its_body_is_counted_and_forgotten() ->
         async with asyncio.timeout(60):
             while await counted(scene, "filter") != {"disconnected": 1}:
                 await asyncio.sleep(0.02)
+
+
+async def test_a_client_that_left_before_its_body_was_looked_for_is_no_error_of_ours() -> None:
+    """A flood of such requests wrote a traceback each: aiohttp says it by a RuntimeError."""
+    refused: list[str] = []
+
+    def gone(message: Any, payload: Any, protocol: RequestHandler, writer: Any, task: Any) -> web.BaseRequest:
+        """The connection is lost between the head of the request and its handler."""
+        assert protocol.transport is not None
+        protocol.transport.abort()
+        return web.BaseRequest(message, payload, protocol, writer, task, asyncio.get_running_loop())
+
+    async def handler(request: web.BaseRequest) -> web.Response:
+        assert not request.protocol.connected
+        with pytest.raises(HttpError) as error:
+            await Bodies().read(request, Verb("filter", StandIn().filter))
+        refused.append(error.value.outcome)
+        return web.Response()
+
+    listening = await asyncio.get_running_loop().create_server(
+        web.Server(handler, request_factory=gone), "127.0.0.1", 0
+    )
+    async with listening:
+        _, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
+        writer.write(b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
+        await until(lambda: refused == ["disconnected"])
+        writer.transport.abort()
 
 
 async def asked(scene: Scene, *parts: bytes) -> bytes:
