@@ -15,7 +15,7 @@ from tests.library.machine import REPOSITORY
 from tests.library.memory_client import MIB, OUT_OF_MEMORY, UNIT, Cuda, pointer_to, room
 from tests.library.test_interposer_memory_overhead import GUESS, module
 
-PATIENCE = 1.0  # OVERHEAD_PATIENCE_MS
+PATIENCE = 5.0  # OVERHEAD_PATIENCE_MS
 SLACK = 0.15  # for a machine that is busy
 HANGS = str(3_600_000)
 
@@ -35,7 +35,7 @@ def start(gpu_slice: GpuSlice, milliseconds: str) -> Cuda:
     return cuda
 
 
-@pytest.mark.parametrize("milliseconds", ["4000", HANGS])
+@pytest.mark.parametrize("milliseconds", ["12000", HANGS])
 def test_a_program_waits_for_nvml_once_and_not_long(gpu_slice: GpuSlice, milliseconds: str) -> None:
     cuda = start(gpu_slice, milliseconds)
     clock = Clock()
@@ -52,18 +52,18 @@ def test_a_program_waits_for_nvml_once_and_not_long(gpu_slice: GpuSlice, millise
 
 
 def test_a_slow_answer_counts_as_soon_as_it_is_there(gpu_slice: GpuSlice) -> None:
-    cuda = start(gpu_slice, "1600")
+    cuda = start(gpu_slice, "5600")
     cuda.begin()
     cuda.alloc(UNIT)
     assert gpu_slice.use(cuda).overhead == GUESS
-    assert eventually(lambda: gpu_slice.use(cuda).overhead == CONTEXT, within=3 * 1.6 + SLACK)
+    assert eventually(lambda: gpu_slice.use(cuda).overhead == CONTEXT, within=3 * 5.6 + SLACK)
 
 
 def test_what_a_module_takes_is_counted_before_the_next_allocation_though_nvml_is_late(gpu_slice: GpuSlice) -> None:
-    """With 100 ms for the poller, eight processes on a saturated machine had 24 MiB more than their limit."""
-    cuda = start(gpu_slice, "300")
+    """With 100 ms, even with 1 s, for the poller, eight processes on a saturated machine had 28 MiB too much."""
+    cuda = start(gpu_slice, "2500")
     cuda.begin()
-    assert eventually(lambda: gpu_slice.use(cuda).overhead == CONTEXT)
+    assert eventually(lambda: gpu_slice.use(cuda).overhead == CONTEXT, within=PATIENCE)
     cuda("cuModuleLoadData", room(8), pointer_to(module(40 * MIB)))
     assert cuda.code("cuMemAlloc_v2", room(8), gpu_slice.room - 20 * MIB) == OUT_OF_MEMORY
 

@@ -15,7 +15,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-enum { OVERHEAD_PATIENCE_MS = 1000 };
+enum { OVERHEAD_PATIENCE_MS = 5000 };
 
 /* A context is about to be made on a limited device. */
 void overhead_expect(void);
