@@ -196,7 +196,7 @@ def test_neighbours_read_limits_from_a_file_that_no_container_writes(shared: Sha
 
 
 def test_neighbours_are_told_what_to_assume_of_a_container(shared: SharedState) -> None:
-    """Next to its limits, which may change meanwhile; nothing is told of one from before this version."""
+    """Next to its limits, which may change meanwhile; for one from before this version there is nothing."""
     shared.assume(ONE, GPU, 30)
     assert not shared.shown_limits(ONE, GPU).exists()
     shared.prepare(ONE, {GPU})

@@ -1,10 +1,10 @@
 """Containers that asked for a GPU and run without anything of ours.
 
-In: those of one look, kubelet's checkpoint, whether the agent has told of each, the time. Out: a sentence for each
+In: those of one look, kubelet's checkpoint, whether the agent has reported each, the time. Out: a sentence for each
 broken promise. Not here: looking.
 Kubelet admits a pod without any Allocate while it does not know the resource, as after a start with a damaged
-checkpoint. Nobody can prevent that: the agent must tell it. But what kubelet has devices for must not start without.
-Invariant: the agent is given time to tell; a container that has ended meanwhile is forgiven.
+checkpoint. Nobody can prevent that: the agent must report it. But what kubelet has devices for must not start without.
+Invariant: the agent is given time to report; a container that has ended meanwhile is forgiven.
 """
 
 from collections.abc import Callable, Collection, Sequence
