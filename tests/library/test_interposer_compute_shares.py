@@ -75,20 +75,23 @@ def test_two_containers(gpu: SharedGpu, workload: Path, limits: tuple[int, int])
         assert shares(running) == [pytest.approx(limit, abs=3) for limit in limits]
 
 
-def test_eight_processes_share_one_budget(gpu: SharedGpu, workload: Path) -> None:
-    container = gpu.container(50)
-    with ExitStack() as stack:
-        running = [stack.enter_context(container.start(workload, "medium", "--seconds", 3)) for _ in range(8)]
-        got = shares(running)
-    assert sum(got) == pytest.approx(50, abs=3)
-    assert min(got) >= 50 / 8 / 2
-
-
 def charged_percent(container: SharingContainer, seconds: float) -> float:
     """What a container is charged from now on, in percent of the GPU."""
     before, begin = container.counters.charged_ns, time.monotonic()
     time.sleep(seconds)
     return (container.counters.charged_ns - before) / (time.monotonic() - begin) / 1e7
+
+
+def test_eight_processes_share_one_budget(gpu: SharedGpu, workload: Path) -> None:
+    """On a busy machine they begin one after the other, and each measures its own three seconds: the sum is more."""
+    container = gpu.container(50)
+    with ExitStack() as stack:
+        running = [stack.enter_context(container.start(workload, "medium", "--seconds", 3)) for _ in range(8)]
+        assert eventually(lambda: container.counters.charged_ns > 500_000_000, within=10)
+        assert charged_percent(container, 1.5) == pytest.approx(50, abs=3)
+        got = shares(running)
+    assert 47 <= sum(got) <= 65
+    assert min(got) >= 50 / 8 / 2
 
 
 def test_the_limit_changes_while_it_runs(gpu: SharedGpu, workload: Path) -> None:
