@@ -152,7 +152,7 @@ def test_a_pod_that_can_never_start_is_made_again_or_its_owner_reads_what_to_typ
 
         wait_until(is_made_again, "a new pod runs instead", evidence=lambda: _list(admin))
         assert not pods.states(admin)["naked"].is_running
-        assert len([line for line in agent.log().splitlines() if "refused_pod_deleted" in line]) == 1
+        assert len([line for line in agent.log().splitlines() if "refused_pod_deleted" in line and owned in line]) == 1
 
 
 def test_a_static_pod_gets_its_slice_and_gives_it_back(empty_cluster: Cluster, start_agent: StartAgent) -> None:
