@@ -9,8 +9,8 @@ Three things make a GPU unhealthy, each with its own way back:
  - what the driver says about it (`condition`), for as long as it says so.
  - a critical event (XID). Back after a quiet period without another one, and good probes, and no
    recovery action that the driver still asks for. Events until then are one incident, however many they are: one fault
-   often raises several XIDs. Each further incident within a day doubles the quiet period, so that a faulty GPU is
-   tried less and less often. Loading the driver again resets the GPU and ends the quiet period.
+   often raises several XIDs. Each further incident within a day of the GPU's return doubles the quiet period, so that a
+   faulty GPU is tried less and less often. Loading the driver again resets the GPU and ends the quiet period.
 """
 
 import math
@@ -65,7 +65,7 @@ class _Record:
     failures: int = 0
     event: str = ""
     incidents: int = 0
-    last_event: float = 0.0
+    returned: float = 0.0
     quiet_until: float = 0.0
 
     def health(self) -> Health:
@@ -99,7 +99,7 @@ class HealthHistory:
             return
         record.lost = ""
         if record.event and now >= record.quiet_until and not record.condition.reason:
-            record.event = ""
+            record.event, record.returned = "", now
 
     def failed(self, uuid: GpuUuid, reason: str, *, for_certain: bool) -> None:
         record = self._record(uuid)
@@ -111,9 +111,8 @@ class HealthHistory:
     def struck(self, uuid: GpuUuid, reason: str, *, now: float) -> None:
         record = self._record(uuid)
         if not record.event:
-            record.incidents = 1 if now - record.last_event > _DAY_S else record.incidents + 1
+            record.incidents = 1 if now - record.returned > _DAY_S else record.incidents + 1
         record.event = reason
-        record.last_event = now
         record.passes = 0
         record.quiet_until = now + (self.rules.quiet_after(record.incidents) or math.inf)
 
@@ -140,7 +139,6 @@ class HealthHistory:
         if event is not None:
             record.event = event.reason
             record.incidents = 1
-            record.last_event = max(0.0, event.until - self.rules.quiet_s)
             record.quiet_until = event.until
 
     def quiet_periods(self, uuids: Iterable[GpuUuid]) -> dict[GpuUuid, QuietPeriod]:

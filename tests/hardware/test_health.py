@@ -110,13 +110,26 @@ def test_a_quiet_period_longer_than_a_day_is_kept() -> None:
     assert RecoveryRules(quiet_s=2 * DAY).quiet_after(5) == 2 * DAY
 
 
-def test_after_a_day_without_events_counting_starts_again() -> None:
+def test_a_day_after_the_gpu_came_back_counting_starts_again() -> None:
     book = HealthHistory(RULES)
     book.struck(A, "XID 79", now=0.0)
     _pass(book, 3, now=100.0)
-    book.struck(A, "XID 79", now=DAY + 1)
-    _pass(book, 3, now=DAY + 101)
+    book.struck(A, "XID 79", now=DAY + 101)
+    _pass(book, 3, now=DAY + 201)
     assert book.health(A).healthy
+
+
+def test_a_gpu_that_fails_whenever_it_comes_back_ends_at_one_try_a_day() -> None:
+    """Also after a quiet period as long as the day within which incidents count."""
+    book, now, quiet = HealthHistory(RULES), 0.0, []
+    for _ in range(14):
+        book.struck(A, "XID 79", now=now)
+        quiet.append(book.quiet_periods([A])[A].until - now)
+        now += quiet[-1] + 1
+        _pass(book, 3, now=now)
+        assert book.health(A).healthy
+    assert quiet[:3] == [100, 200, 400]
+    assert quiet[-4:] == [DAY] * 4
 
 
 def test_without_a_quiet_period_a_critical_event_counts_until_a_restart() -> None:
