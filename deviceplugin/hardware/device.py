@@ -53,7 +53,7 @@ class ProcessLoad:
 
 def driver_of(nvml: Nvml) -> Driver:
     """Versions; CUDA is what the driver can run at most, (0, 0) where it does not say."""
-    cuda = int(nvml.optional("nvmlSystemGetCudaDriverVersion") or 0)
+    cuda = int(_of_system(nvml, "nvmlSystemGetCudaDriverVersion") or 0)
     version = str(nvml.required("nvmlSystemGetDriverVersion"))
     return Driver(version=version, cuda=(cuda // 1000, cuda % 1000 // 10))
 
@@ -64,12 +64,17 @@ def count(nvml: Nvml) -> int:
 
 def is_locked(nvml: Nvml) -> bool | None:
     """Whether confidential computing is on and the GPUs accept no work yet; None where the driver does not say."""
+    state = _of_system(nvml, "nvmlSystemGetConfComputeState")
+    if state is None:
+        return None
+    ready = _of_system(nvml, "nvmlSystemGetConfComputeGpusReadyState") if state.ccFeature else 1
+    return None if ready is None else int(ready) == 0
+
+
+def _of_system(nvml: Nvml, function: str) -> Answer:
+    """None where the driver does not say or fails to: no such question may cost the node its GPUs."""
     try:
-        state = nvml.optional("nvmlSystemGetConfComputeState")
-        if state is None:
-            return None
-        ready = nvml.optional("nvmlSystemGetConfComputeGpusReadyState") if state.ccFeature else 1
-        return None if ready is None else int(ready) == 0
+        return nvml.optional(function)
     except NvmlCallError as error:
         if error.code in STALE:
             raise

@@ -11,6 +11,7 @@ from deviceplugin.errors import DriverMissingError, HardwareError, NvmlCallError
 from deviceplugin.hardware.device import Device, count, driver_of
 from deviceplugin.hardware.nvml import Nvml, Status
 from deviceplugin.hardware.nvml_library import SONAME, NvmlLibrary
+from deviceplugin.model.gpu import Driver
 from tests.hardware import nvml_library
 from tests.hardware.conftest import Stub, uuid
 
@@ -94,6 +95,15 @@ def test_another_failure_of_the_first_call_is_no_missing_driver(stub: Stub) -> N
     stub.order("nvmlInitWithFlags", 999)
     with pytest.raises(NvmlCallError, match=r"^nvmlInit failed: NVML says 'Unknown Error'"):
         Nvml(NvmlLibrary(path=stub.library)).open()
+
+
+def test_an_unknown_version_of_cuda_keeps_no_agent_from_starting(stub: Stub, nvml: Nvml) -> None:
+    """NVML C: the agent did not start, for a number that it only shows."""
+    stub.order("nvmlSystemGetCudaDriverVersion", 999)
+    assert driver_of(nvml) == Driver("390.157", (0, 0))
+    stub.order("nvmlSystemGetCudaDriverVersion", 9)
+    with pytest.raises(NvmlCallError, match="Driver Not Loaded"):
+        driver_of(nvml)
 
 
 def test_a_library_below_a_driver_root_is_found(stub: Stub, short_tmp: Path) -> None:
