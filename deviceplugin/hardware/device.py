@@ -121,14 +121,17 @@ class Device:
         info = self._may("nvmlDeviceGetMemoryInfo", _MEMORY_FORM_2, form="_v2")
         if info is not None:
             return int(info.total) - int(info.reserved), int(info.used)
-        info = self._may("nvmlDeviceGetMemoryInfo")
-        if info is None:
+        try:
+            info = self._ask("nvmlDeviceGetMemoryInfo")
+        except NvmlCallError as error:
+            if error.code != Status.NOT_SUPPORTED:
+                raise
             raise NvmlCallError(
                 f"{self.about} cannot be shared: NVML reports no memory for it, because it uses the memory of the "
                 "host, as in GB10 and Jetson; use NVIDIA's device plugin on this node",
-                code=Status.NOT_SUPPORTED,
+                code=error.code,
                 said="NVML reports no memory for it",
-            )
+            ) from None
         return int(info.total), int(info.used)
 
     def bus_id(self) -> str:

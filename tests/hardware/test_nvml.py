@@ -26,6 +26,7 @@ def nvml(stub: Stub) -> Nvml:
 @pytest.mark.parametrize(
     ("code", "said", "advice"),
     [
+        (4, "Insufficient Permissions", "give the agent access to the device nodes"),
         (15, "GPU is lost", "reset the GPU or reboot the node"),
         (16, "GPU requires restart", "reset the GPU (nvidia-smi --gpu-reset)"),
         (999, "Unknown Error", "see the kernel log (dmesg) for NVRM"),
