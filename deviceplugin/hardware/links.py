@@ -50,9 +50,11 @@ def topology_of(gpus: Sequence[Gpu], devices: Mapping[int, Device], *, known: In
 
 
 def _known_link(one: Gpu, other: Gpu, known: Inventory | None) -> Link | None:
-    if known is None or any(known.gpu(gpu.uuid) is None for gpu in (one, other)):
+    """By their UUIDs: a driver that was loaded again may have given them other minor numbers."""
+    if known is None:
         return None
-    return known.topology.link(one.minor, other.minor)
+    first, second = known.gpu(one.uuid), known.gpu(other.uuid)
+    return known.topology.link(first.minor, second.minor) if first and second else None
 
 
 def _end(gpu: Gpu, device: Device, places: frozenset[str]) -> _End:

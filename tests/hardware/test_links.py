@@ -1,5 +1,7 @@
 """NVLinks between each pair, as drivers report them: direct ones, through switches, and incomplete ones."""
 
+from dataclasses import replace
+
 import pytest
 
 from deviceplugin.hardware.discovery import discover
@@ -106,6 +108,24 @@ def test_what_a_gpu_does_not_say_now_stays_as_it_is_known(stub: Stub) -> None:
         stub.order(f"{question}.0", 999)
         assert inventory(stub, known=known).topology == known.topology
         stub.withdraw(f"{question}.0")
+
+
+def test_what_is_known_of_a_pair_is_found_also_under_other_minor_numbers(stub: Stub) -> None:
+    """A driver that is loaded again numbers the GPUs as it finds them."""
+    stub.order("gpus", 3)
+    wire(stub, 0, (gpu_at(1), GPU))
+    wire(stub, 1, (gpu_at(0), GPU))
+    now = inventory(stub)
+    assert {pair for pair, link in now.topology.links.items() if link.nvlinks} == {(0, 1)}
+    other = {0: 2, 1: 0, 2: 1}
+    before = Inventory(
+        tuple(replace(gpu, minor=other[gpu.minor]) for gpu in now.gpus),
+        Topology((0, 1, 2), {(other[a], other[b]): link for (a, b), link in now.topology.links.items()}),
+        now.driver,
+    )
+    for question in ("nvmlDeviceGetTopologyCommonAncestor", "nvmlDeviceGetNvLinkState"):
+        stub.order(question, 999)
+    assert inventory(stub, known=before).topology == now.topology
 
 
 def test_a_fabric_that_failed_a_question_is_not_taken_for_ready(stub: Stub) -> None:
