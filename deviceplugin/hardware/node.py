@@ -177,7 +177,7 @@ class Hardware:
     async def _open(self) -> None:
         """Everything from the kernel modules to a discovery; without a driver it raises."""
         options = self._options
-        self._session = None
+        previous, self._session = self._session, None
         await self._load_modules()
         begin = partial(
             Session.begin,
@@ -186,6 +186,7 @@ class Hardware:
             sys_root=options.sys_root,
             new_library=self._driver_left,  # a mapped library keeps the old version
             hung=self._executor.hung.keys(),
+            previous=previous,
         )
         bound = await asyncio.to_thread(pci.gpus_of_driver, options.sys_root)
         try:

@@ -10,6 +10,7 @@ closed, because an init/shutdown pair costs more than everything else that is ev
 import _ctypes
 import enum
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -96,11 +97,13 @@ class Nvml:
 
     `asking`: what the question that is outstanding is about, None if it is about no single GPU. One thread asks at a
     time. A thread that was given up (`disown`) may still be inside a question; it gets no answer and asks nothing more.
+    `before_close`: gives back to NVML what was made of it, such as event sets, which keep device nodes open.
     """
 
     def __init__(self, library: NvmlLibrary | None = None) -> None:
         self.generation = 0
         self.asking: Subject | None = None
+        self.before_close: list[Callable[[], None]] = []
         self._asker: int | None = None
         self._library = library or NvmlLibrary()
         self._absent: set[str] = set()
@@ -134,6 +137,8 @@ class Nvml:
         """Shuts NVML down; an error of it no longer matters."""
         if not self._open:
             return
+        for give_back in tuple(self.before_close):
+            give_back()
         self._open = False
         self.generation += 1
         try:

@@ -45,23 +45,27 @@ class GpuEvent:
 
 
 class EventSet:
-    """One nvmlEventSet_t. A GPU that fell off the bus can fail every wait on its set: make a new one without it."""
+    """One nvmlEventSet_t. A GPU that fell off the bus can fail every wait on its set: make a new one without it.
+
+    `unheard`: the GPUs whose events cannot be had, and why.
+    """
 
     def __init__(self, nvml: Nvml, devices: Mapping[GpuUuid, Device]) -> None:
+        self.unheard: dict[GpuUuid, NvmlCallError] = {}
         self._nvml = nvml
         self._generation = nvml.generation
         self._by_address: dict[int, GpuUuid] = {}
         self._set: Answer = None
         self._failure: NvmlCallError | None = None
-        try:
-            self._set = nvml.optional("nvmlEventSetCreate")
-        except NvmlCallError as error:
-            if error.code in STALE:
-                raise
-            self._failure = error
-        if self._set is not None:
-            for uuid, device in devices.items():
-                self._register(uuid, device)
+        wanted = dict(devices)
+        while self._create() and (spoiler := self._register_all(wanted)) is not None:
+            del wanted[spoiler]
+            self.close()
+
+    @property
+    def may_hear_more(self) -> bool:
+        """Whether some GPU's events may be had later: it has them, and did not give them."""
+        return any(error.code != Status.NOT_SUPPORTED for error in self.unheard.values())
 
     def drain(self) -> tuple[GpuEvent, ...]:
         """Every event since the last reading; NvmlCallError if the set could not be made or waiting itself fails."""
@@ -89,18 +93,40 @@ class EventSet:
                 _log.debug("event_set_free_failed", error=error.message)
         self._set = None
         self._by_address.clear()
+        if self.close in self._nvml.before_close:
+            self._nvml.before_close.remove(self.close)
 
-    def _register(self, uuid: GpuUuid, device: Device) -> None:
+    def _create(self) -> bool:
         try:
-            supported = self._nvml.optional("nvmlDeviceGetSupportedEventTypes", device.handle, about=device.about)
-            wanted = _wanted(_OLD if supported is None else int(supported))
-            if wanted:
-                self._nvml.required("nvmlDeviceRegisterEvents", device.handle, wanted, self._set, about=device.about)
-                self._by_address[device.address] = uuid
+            self._set = self._nvml.optional("nvmlEventSetCreate")
         except NvmlCallError as error:
             if error.code in STALE:
                 raise
-            _log.warning("gpu_events_unavailable", gpu=uuid, error=error.message)
+            self._failure = error
+        if self._set is None:
+            return False
+        self._nvml.before_close.append(self.close)
+        return True
+
+    def _register_all(self, devices: Mapping[GpuUuid, Device]) -> GpuUuid | None:
+        """The GPU that left the set in an undefined state, as NVML's documentation says of the error UNKNOWN."""
+        for uuid, device in devices.items():
+            try:
+                self._register(uuid, device)
+            except NvmlCallError as error:
+                if error.code in STALE:
+                    raise
+                self.unheard[uuid] = error
+                if error.code == Status.UNKNOWN:
+                    return uuid
+        return None
+
+    def _register(self, uuid: GpuUuid, device: Device) -> None:
+        supported = self._nvml.optional("nvmlDeviceGetSupportedEventTypes", device.handle, about=device.about)
+        wanted = _wanted(_OLD if supported is None else int(supported))
+        if wanted:
+            self._nvml.required("nvmlDeviceRegisterEvents", device.handle, wanted, self._set, about=device.about)
+            self._by_address[device.address] = uuid
 
     def _read(self, data: Answer) -> GpuEvent | None:
         kind = next((kind for kind in EventKind if int(data.eventType) & kind), None)

@@ -42,6 +42,11 @@ class Stub:
         calls = self.orders / "calls"
         return calls.stat().st_size if calls.exists() else 0
 
+    @property
+    def sets_left(self) -> list[int]:
+        """How many event sets NVML still had each time that it was shut down."""
+        return [int(line) for line in (self.orders / "sets").read_text().split()]
+
 
 def uuid(index: int) -> str:
     """The stub's UUIDs."""

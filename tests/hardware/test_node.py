@@ -238,6 +238,20 @@ async def test_events_that_cannot_be_read_are_no_verdict_and_no_busy_loop(stub: 
     await until(lambda: list(reasons(hardware)) == [uuid(1)])
 
 
+async def test_events_that_a_gpu_refused_are_asked_for_again(stub: Stub, start: Start) -> None:
+    """NVML C: its XIDs were not heard until the agent was restarted."""
+    stub.order("nvmlDeviceRegisterEvents.1", 999)
+    registered = stub.orders / "registered.1"
+    with structlog.testing.capture_logs() as logs:
+        hardware = await start()
+        before = stub.waits
+        await until(lambda: stub.waits > before + 5)
+    assert [entry["gpu"] for entry in logs if entry["event"] == "gpu_events_unavailable"] == [uuid(1)], "said once"
+    assert (registered.exists(), reasons(hardware)) == (False, {})
+    stub.withdraw("nvmlDeviceRegisterEvents.1")
+    await until(registered.exists)
+
+
 async def test_a_gpu_without_events_is_judged_by_its_answers(stub: Stub, start: Start) -> None:
     stub.order("nvmlDeviceRegisterEvents.1", 3)
     hardware = await start()

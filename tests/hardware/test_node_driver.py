@@ -208,6 +208,22 @@ async def test_a_driver_that_is_upgraded_while_nvml_is_closed_is_taken(stub: Stu
     assert reasons(hardware) == {}
 
 
+async def test_no_event_set_is_left_when_nvml_is_shut_down(stub: Stub, start: Start) -> None:
+    """It keeps device nodes open: after closing, a GPU could not be reset; with every opening, there would be more."""
+    stub.order("gpus", 3)
+    hardware = await start()
+    stub.order("gpus", 2)
+    await until(lambda: reasons(hardware) == {uuid(2): "NVML no longer lists it"})
+    stub.order("nvmlDeviceGetMemoryInfo.0", 1)
+    await until(lambda: not answers(hardware))
+    stub.withdraw("nvmlDeviceGetMemoryInfo.0")
+    await until(lambda: answers(hardware))
+    hardware.close_nvml(wanted=True)
+    await until(lambda: hardware.nvml_closed)
+    assert len(stub.sets_left) >= 3
+    assert set(stub.sets_left) == {0}
+
+
 async def test_nvml_of_a_hung_driver_is_closed_when_it_answers(stub: Stub, start: Start) -> None:
     hardware = await start(call_budget_s=0.05, hang_s=0.2)
     stub.order("hang")

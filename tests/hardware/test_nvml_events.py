@@ -58,6 +58,21 @@ def test_without_any_gpu_to_listen_to_nothing_is_asked(stub: Stub, old: bool) ->
     assert stub.waits == 0
 
 
+def test_a_registration_that_spoils_the_set_costs_only_its_gpu(stub: Stub) -> None:
+    """NVML's documentation: after UNKNOWN the event set is in undefined state and should be freed."""
+    stub.order("nvmlDeviceRegisterEvents.0", 999)
+    events = event_set(stub, 0, 1)
+    assert (list(events.unheard), events.may_hear_more) == ([uuid(0)], True)
+    stub.event(1, xid=79)
+    assert events.drain() == (GpuEvent(GpuUuid(uuid(1)), 79),)
+
+
+@pytest.mark.parametrize(("code", "expected"), [(3, False), (15, True), (999, True)])
+def test_a_gpu_that_has_no_events_is_not_asked_for_them_again(stub: Stub, code: int, expected: bool) -> None:
+    stub.order("nvmlDeviceRegisterEvents.0", code)
+    assert event_set(stub, 0, 1).may_hear_more is expected
+
+
 def test_a_wait_that_fails_says_why(stub: Stub) -> None:
     events = event_set(stub, 0)
     stub.order("nvmlEventSetWait_v2", 15)

@@ -19,6 +19,8 @@
  *   garbled       the index of a GPU whose name is no text
  *   event         one event, taken by the next wait: "GPU TYPE DATA", GPU -1 for none
  *   calls         (written) one byte is added for each call of nvmlEventSetWait
+ *   sets          (written) for each nvmlShutdown a line with the number of event sets that were not freed before it
+ * A set for which a registration ended with UNKNOWN answers UNKNOWN from then on: NVML calls its state undefined.
  * Built with -DOLD it lacks every function that came after driver 390.
  */
 #include <fcntl.h>
@@ -27,11 +29,14 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { OK = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, TIMEOUT = 10 };
+enum { OK = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, TIMEOUT = 10, UNKNOWN = 999 };
 enum { MOST = 64 };
 
 typedef struct { int index; } device_t;
 static device_t devices[MOST];
+
+typedef struct { int spoilt; } set_t;
+static int sets;
 
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } pci_t;
 typedef struct { unsigned long long total, free, used; } memory_t;
@@ -76,7 +81,14 @@ static int enter(const char *name, const device_t *device) {
 
 int nvmlInitWithFlags(unsigned flags) { (void)flags; ENTER(NULL); return OK; }
 int nvmlInit_v2(void) { ENTER(NULL); return OK; }
-int nvmlShutdown(void) { ENTER(NULL); return OK; }
+int nvmlShutdown(void) {
+    char path[512];
+    ENTER(NULL);
+    snprintf(path, sizeof path, "%s/sets", getenv("STUB_NVML"));
+    FILE *file = fopen(path, "ae");
+    if (file != NULL) { fprintf(file, "%d\n", sets); fclose(file); }
+    return OK;
+}
 const char *nvmlErrorString(int code) { (void)code; return "an error of the stub"; }
 int nvmlSystemGetDriverVersion(char *out, unsigned length) { ENTER(NULL); snprintf(out, length, "390.157"); return OK; }
 int nvmlSystemGetCudaDriverVersion(int *out) { ENTER(NULL); *out = 9010; return OK; }
@@ -181,10 +193,11 @@ int nvmlDeviceGetSupportedEventTypes(device_t *d, unsigned long long *out) {
     *out = (unsigned)number("event-types", 0xA);
     return OK;
 }
-int nvmlDeviceRegisterEvents(device_t *d, unsigned long long types, void *set) {
+int nvmlDeviceRegisterEvents(device_t *d, unsigned long long types, set_t *set) {
     char path[512];
-    (void)set;
-    ENTER(d);
+    int ordered = enter(__func__, d);
+    set->spoilt |= ordered == UNKNOWN;
+    if (ordered != OK) return ordered;
     snprintf(path, sizeof path, "%s/registered.%d", getenv("STUB_NVML"), d->index);
     FILE *file = fopen(path, "we");
     if (file != NULL) { fprintf(file, "%llu", types); fclose(file); }
@@ -270,17 +283,24 @@ int nvmlDeviceGetP2PStatus(device_t *a, device_t *b, unsigned index, unsigned *o
     return OK;
 }
 
-int nvmlEventSetCreate(void **out) { ENTER(NULL); *out = devices; return OK; }
-int nvmlEventSetFree(void *set) { (void)set; ENTER(NULL); return OK; }
+int nvmlEventSetCreate(set_t **out) {
+    ENTER(NULL);
+    *out = calloc(1, sizeof **out);
+    if (*out == NULL) return UNKNOWN;
+    sets++;
+    return OK;
+}
+int nvmlEventSetFree(set_t *set) { ENTER(NULL); sets--; free(set); return OK; }
 
-int nvmlEventSetWait_v2(void *set, event_t *out, unsigned timeout) {
+int nvmlEventSetWait_v2(set_t *set, event_t *out, unsigned timeout) {
     char path[512];
     int gpu;
-    (void)set; (void)timeout;
+    (void)timeout;
     snprintf(path, sizeof path, "%s/calls", getenv("STUB_NVML"));
     int calls = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (calls >= 0) { if (write(calls, ".", 1) != 1) { /* only counted */ } close(calls); }
     ENTER(NULL);
+    if (set->spoilt) return UNKNOWN;
     FILE *file = order("event");
     if (file == NULL) return TIMEOUT;
     memset(out, 0, sizeof *out);
