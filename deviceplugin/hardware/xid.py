@@ -31,11 +31,21 @@ RAISED_BY_APPLICATIONS = frozenset({109, *_ENCODERS})
  - The catalog calls the errors of video encoders unused or support cases: its products have none. T4, L4 and A10 do.
 """
 
+POWER_SMOOTHING = frozenset(range(162, 166))
+"""The hardware that evens out the power draw was switched on or off, or wears out. The catalog asks for no reset."""
+
 APPLICATION_XIDS = RESTART_APP | IGNORE | CLEANUP | RAISED_BY_APPLICATIONS
 
-RECOVERY_ACTION_XID = 154
-"""Only says that the driver's recovery action changed; the action itself is then read and decides."""
+_NVLINK_5 = frozenset(range(144, 151))
+DECIDED_BY_ACTION = frozenset({154}) | _NVLINK_5
+"""The driver's recovery action decides, which is read after each XID.
 
+ - 154 only says that the action changed.
+ - 144-150, the errors of NVLink 5, are anything from a corrected error, or a wrong address of an application, to a dead
+   link. The catalog goes by a code that NVML does not tell. All drivers of GPUs with NVLink 5 tell the action.
+"""
+
+_HARMLESS = APPLICATION_XIDS | POWER_SMOOTHING | DECIDED_BY_ACTION
 _LAST_CATALOGED = 172
 
 _PHRASES = {
@@ -73,6 +83,8 @@ _PHRASES = {
     155: "NVLink software-defined error",
     156: "resource retirement recorded",
     158: "fatal timeout of the GPU",
+    **dict.fromkeys(_NVLINK_5, "NVLink 5 error"),
+    **dict.fromkeys(POWER_SMOOTHING, "power smoothing changed"),
     **dict.fromkeys(_COPY_ENGINES, "copy engine exception"),
     **dict.fromkeys(_VIDEO_ENGINES | _ENCODERS, "video processor exception"),
 }
@@ -89,7 +101,7 @@ class XidPolicy:
     def is_critical(self, xid: int) -> bool:
         if xid in self.critical:
             return True
-        return not (self.ignore_all or xid in APPLICATION_XIDS or xid in self.ignored or xid == RECOVERY_ACTION_XID)
+        return not (self.ignore_all or xid in self.ignored or xid in _HARMLESS)
 
 
 def parse_policy(*, ignored: str = "", critical: str = "") -> XidPolicy:
