@@ -83,8 +83,8 @@ class HardwareState:
 
     def apply(self, report: GpuReport, *, now: float) -> None:
         self._history.hung = False
-        for event in report.events:
-            self._heard(event, now=now)
+        for event, times in Counter(report.events).items():
+            self._heard(event, times, now=now)
         for uuid in report.readings.samples:
             self._history.passed(uuid, now=now)
         for uuid, fault in report.readings.faults.items():
@@ -128,7 +128,8 @@ class HardwareState:
         same_gpus = old is not None and replace(old, health={}) == replace(new, health={})
         return InventoryChange(new, changes(old.health if old else {}, new.health), gpus_changed=not same_gpus)
 
-    def _heard(self, event: GpuEvent, *, now: float) -> None:
+    def _heard(self, event: GpuEvent, times: int, *, now: float) -> None:
+        """Said once for each reading: a program that fails again and again must not fill the log."""
         if event.kind is EventKind.RECOVERY_ACTION:
             return  # the survey that follows each event reads the action itself
         what = _EVENTS[event.kind] if event.xid is None else phrase(event.xid)
@@ -136,8 +137,8 @@ class HardwareState:
             _log.warning("gpu_event_unassigned", error=what)
             return
         if event.xid is not None:
-            self.xids[event.uuid, label(event.xid)] += 1
+            self.xids[event.uuid, label(event.xid)] += times
         if event.xid is None or self._policy.is_critical(event.xid):
             self._history.struck(event.uuid, what, now=now)
         else:
-            _log.info("gpu_error_ignored", gpu=event.uuid, error=what)
+            _log.info("gpu_error_ignored", gpu=event.uuid, error=what, times=times)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from deviceplugin.hardware.cache import Remembered
 from deviceplugin.hardware.discovery import Discovery
@@ -124,6 +125,19 @@ def test_xids_are_counted_by_gpu_whether_critical_or_not(state: HardwareState) -
     state.apply(well(events=(GpuEvent(ZERO, 31), GpuEvent(ZERO, 31), GpuEvent(ONE, 79), GpuEvent(None, 79))), now=1.0)
     state.apply(well(events=(GpuEvent(ZERO, 31), GpuEvent(TWO, kind=EventKind.DOUBLE_BIT_ECC))), now=2.0)
     assert state.xids == {(ZERO, "31"): 3, (ONE, "79"): 1}
+
+
+def test_the_same_xid_again_and_again_is_one_line_of_the_log_for_each_reading(state: HardwareState) -> None:
+    """A program can raise hundreds within a second."""
+    with capture_logs() as logs:
+        state.apply(well(events=(GpuEvent(ZERO, 31),) * 256 + (GpuEvent(ONE, 31), GpuEvent(None, 31)) * 2), now=1.0)
+    said = [(entry["event"], entry.get("gpu"), entry.get("times")) for entry in logs]
+    assert said == [
+        ("gpu_error_ignored", ZERO, 256),
+        ("gpu_error_ignored", ONE, 2),
+        ("gpu_event_unassigned", None, None),
+    ]
+    assert state.xids == {(ZERO, "31"): 256, (ONE, "31"): 2}
 
 
 def test_whatever_xids_a_driver_sends_the_numbers_counted_are_bounded(state: HardwareState) -> None:
