@@ -32,6 +32,8 @@ from deviceplugin.model.units import ResourceNames
 log = structlog.get_logger("vcuda.agent")
 _CORDON_WAIT_S = 0.5
 _KUBELET_BUDGET_S = 1.0
+_WORDS_SHOWN = 8
+_WORD_SHOWN = 60
 
 
 class Cluster:
@@ -165,3 +167,11 @@ class Cordon:
         if change.item.cordon != self._names:
             self._names = change.item.cordon
             log.info("cordon_changed", gpus=sorted(self._names))
+            self._warn_unmatched(change.item)
+
+    def _warn_unmatched(self, node: ClusterNode) -> None:
+        inventory = self._inventory()
+        if inventory is not None and (words := sorted(node.unmatched(inventory))):
+            listed = ", ".join(word[:_WORD_SHOWN] for word in words[:_WORDS_SHOWN])
+            text = f"no GPU of this node is named {listed}; write UUIDs or minor numbers into the cordon"
+            log.warning("cordon_unmatched", error=text)

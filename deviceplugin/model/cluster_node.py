@@ -31,12 +31,16 @@ class ClusterNode:
     allocatable: Compute | None = None
 
     def cordoned(self, inventory: Inventory) -> frozenset[GpuUuid]:
-        """The GPUs that get no new pods; words that match no GPU of the node are ignored."""
+        """The GPUs that get no new pods; `unmatched` has the words that mean none of them."""
         if self.close_nvml:
             return frozenset(gpu.uuid for gpu in inventory.gpus)
         if not self.cordon:
             return frozenset()
         return frozenset(gpu.uuid for gpu in inventory.gpus if gpu.uuid in self.cordon or str(gpu.minor) in self.cordon)
+
+    def unmatched(self, inventory: Inventory) -> frozenset[str]:
+        """The words of the cordon that name no GPU of the node."""
+        return self.cordon - {word for gpu in inventory.gpus for word in (gpu.uuid, str(gpu.minor))}
 
 
 def cordon_words(*texts: str) -> frozenset[str]:

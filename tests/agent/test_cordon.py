@@ -38,8 +38,10 @@ async def test_a_cordon_is_followed_within_moments_and_shown_everywhere(short_tm
         assert minors(node, first) == [0]
         uuid = next(gpu.uuid for gpu in (await node.agent.usage()).gpus if gpu.minor == 0)
 
-        annotate(node, {NAMES.cordon: f"{uuid},1", HAMI: "2"})
+        annotate(node, {NAMES.cordon: f"{uuid},1,gpu3", HAMI: "2"})
         await until_cordoned(node, 0, 1, 2)
+        (warning,) = node.agent.entries("cordon_unmatched")
+        assert warning["error"].startswith("no GPU of this node is named gpu3; write UUIDs or minor numbers")
         (second,) = await run(node, share("second"))
         assert minors(node, second) == [3]
         assert (await node.agent.get("/graph")).text.count("cordoned") == 3

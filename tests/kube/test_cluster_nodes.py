@@ -116,6 +116,8 @@ FOUR_GPUS = Inventory(
 def test_a_cordon_names_gpus_by_uuid_or_minor() -> None:
     assert read(FULL).cordoned(FOUR_GPUS) == {"GPU-a", "GPU-b", "GPU-d"}
     assert ClusterNode("n", "u").cordoned(FOUR_GPUS) == frozenset()
+    wrong = ClusterNode("n", "u", cordon=frozenset({"GPU-a", "3", "4", "gpu2"}))
+    assert wrong.unmatched(FOUR_GPUS) == {"4", "gpu2"}
 
 
 @pytest.mark.parametrize(("value", "closes"), [("true", True), ("", True), ("false", False), (None, False)])
