@@ -73,7 +73,7 @@ class NodeInfo:
         known, self.node = self.node, node
         if known is None or known.inventory != node.inventory:
             self._read_inventory(node.inventory)
-        elif (known.cordon, known.cores) == (node.cordon, node.cores):
+        elif (known.cordon, known.close_nvml, known.cores) == (node.cordon, node.close_nvml, node.cores):
             if known.allocatable != node.allocatable:
                 self.known = None
             return False

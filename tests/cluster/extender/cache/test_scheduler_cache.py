@@ -195,6 +195,14 @@ def test_ill_and_cordoned_gpus_take_no_new_work() -> None:
     assert [view.gpu.minor for view in cache.nodes["a"].state.open_gpus.views] == [0, 2, 3]
 
 
+def test_a_node_takes_no_new_work_while_its_agent_shall_let_go_of_the_driver() -> None:
+    """NVML D9: the agent refused what the scheduler went on to bind."""
+    cache = cache_with()
+    for closed in (False, True, False):
+        cache.put_node(replace(node("a", 4), close_nvml=closed))
+        assert len(cache.nodes["a"].state.open_gpus.views) == (0 if closed else 4)
+
+
 def test_freed_room_is_reported() -> None:
     told: list[str] = []
     cache = SchedulerCache(lambda: 0.0, freed=told.append)
