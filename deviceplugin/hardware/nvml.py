@@ -10,6 +10,7 @@ closed, because an init/shutdown pair costs more than everything else that is ev
 import _ctypes
 import enum
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -97,12 +98,14 @@ class Nvml:
 
     `asking`: what the question that is outstanding is about, None if it is about no single GPU. One thread asks at a
     time. A thread that was given up (`disown`) may still be inside a question; it gets no answer and asks nothing more.
+    `answered_at`: when the last question was answered, on the monotonic clock.
     `before_close`: gives back to NVML what was made of it, such as event sets, which keep device nodes open.
     """
 
     def __init__(self, library: NvmlLibrary | None = None) -> None:
         self.generation = 0
         self.asking: Subject | None = None
+        self.answered_at = 0.0
         self.before_close: list[Callable[[], None]] = []
         self._asker: int | None = None
         self._library = library or NvmlLibrary()
@@ -193,6 +196,7 @@ class Nvml:
         finally:
             self._check_asker(function)
             self.asking = None
+            self.answered_at = time.monotonic()
 
     def _check_asker(self, function: str) -> None:
         if self._asker not in (None, threading.get_ident()):

@@ -183,3 +183,23 @@ async def test_a_question_about_one_gpu_that_hangs_costs_a_thread_and_nothing_el
     assert answered == [0, 1]
     await executor.close()
     assert "nvml" not in [thread.name for thread in threading.enumerate()]
+
+
+async def test_a_driver_that_answers_slowly_does_not_hang(stub: Stub) -> None:
+    """A busy machine made one GPU unhealthy, the one that was asked when all questions together had taken too long."""
+    executor = NvmlExecutor(Nvml(NvmlLibrary(path=stub.library)))
+    stub.order("slow", 150)
+    assert await executor.run(_counts(10), what="counting", budget=1.0) == [2] * 10
+    with pytest.raises(HardwareError, match="counting: the NVIDIA driver has not answered"):
+        await executor.run(_counts(100), what="counting", budget=0.4)
+    stub.withdraw("slow")
+    await until(lambda: executor.stuck_for == 0.0)
+    await executor.close()
+
+
+def _counts(times: int) -> Callable[[Nvml], list[int]]:
+    def work(nvml: Nvml) -> list[int]:
+        nvml.open()
+        return [count(nvml) for _ in range(times)]
+
+    return work

@@ -4,6 +4,7 @@
  * It serves 2 GPUs (or as many as $STUB_NVML/gpus says) and reads its orders from files in $STUB_NVML before every call:
  *   NAME          NVML function NAME answers with the number in the file instead
  *   NAME.GPU      the same for one GPU only (its index)
+ *   slow          every call takes so many milliseconds
  *   hang          every call blocks for as long as the file exists
  *   hang.GPU      the same for calls about one GPU only (its index)
  *   processes.GPU lines "PID BYTES" of compute processes
@@ -66,6 +67,7 @@ static void wait_while(const char *name) {
 
 static int enter(const char *name, const device_t *device) {
     char own[128];
+    usleep(1000 * (unsigned)number("slow", 0));
     wait_while("hang");
     if (device != NULL) {
         snprintf(own, sizeof own, "hang.%d", device->index);
