@@ -25,6 +25,17 @@ async def executor() -> AsyncIterator[NvmlExecutor]:
     await one.close()
 
 
+@pytest.fixture
+async def asking(stub: Stub) -> AsyncIterator[NvmlExecutor]:
+    """On the stub. A thread that is still inside the library when it is unmapped would end the test's process."""
+    one = NvmlExecutor(Nvml(NvmlLibrary(path=stub.library)))
+    yield one
+    for order in ("slow", "hang.0"):
+        (stub.orders / order).unlink(missing_ok=True)
+    await until(lambda: one.stuck_for == 0.0 and not one.hung)
+    await one.close()
+
+
 def _blocks_until(event: threading.Event) -> Callable[[Nvml], str]:
     def work(_nvml: Nvml) -> str:
         assert event.wait(30)
@@ -158,8 +169,9 @@ async def test_a_finished_job_keeps_nothing_alive(executor: NvmlExecutor) -> Non
     await until(lambda: gc.collect() >= 0 and gone() is None)
 
 
-async def test_a_question_about_one_gpu_that_hangs_costs_a_thread_and_nothing_else(stub: Stub) -> None:
-    executor = NvmlExecutor(Nvml(NvmlLibrary(path=stub.library)))
+async def test_a_question_about_one_gpu_that_hangs_costs_a_thread_and_nothing_else(
+    stub: Stub, asking: NvmlExecutor
+) -> None:
     answered: list[int] = []
 
     def ask_each(nvml: Nvml) -> None:
@@ -170,31 +182,27 @@ async def test_a_question_about_one_gpu_that_hangs_costs_a_thread_and_nothing_el
 
     stub.order("hang.0")
     with pytest.raises(GpuHangError, match=r"asking: the NVIDIA driver has not answered about GPU 0 for \d+ s; see"):
-        await executor.run(ask_each, what="asking", budget=0.1)
-    assert (list(executor.hung), executor.stuck_for) == ([0], 0.0)
-    assert await executor.run(count, what="counting") == 2
+        await asking.run(ask_each, what="asking", budget=0.1)
+    assert (list(asking.hung), asking.stuck_for) == ([0], 0.0)
+    assert await asking.run(count, what="counting") == 2
     with pytest.raises(HardwareError, match=r"closing: the NVIDIA driver has not answered about GPU 0 for \d+ s; see"):
-        executor.require_all_threads("closing")
+        asking.require_all_threads("closing")
     stub.withdraw("hang.0")
-    await until(lambda: not executor.hung)
-    executor.require_all_threads("closing")
+    await until(lambda: not asking.hung)
+    asking.require_all_threads("closing")
     assert answered == [], "what came too late is not used, and nothing more is asked"
-    await executor.run(ask_each, what="asking")
+    await asking.run(ask_each, what="asking")
     assert answered == [0, 1]
-    await executor.close()
+    await asking.close()
     assert "nvml" not in [thread.name for thread in threading.enumerate()]
 
 
-async def test_a_driver_that_answers_slowly_does_not_hang(stub: Stub) -> None:
+async def test_a_driver_that_answers_slowly_does_not_hang(stub: Stub, asking: NvmlExecutor) -> None:
     """A busy machine made one GPU unhealthy, the one that was asked when all questions together had taken too long."""
-    executor = NvmlExecutor(Nvml(NvmlLibrary(path=stub.library)))
     stub.order("slow", 150)
-    assert await executor.run(_counts(10), what="counting", budget=1.0) == [2] * 10
+    assert await asking.run(_counts(10), what="counting", budget=1.0) == [2] * 10
     with pytest.raises(HardwareError, match="counting: the NVIDIA driver has not answered"):
-        await executor.run(_counts(100), what="counting", budget=0.4)
-    stub.withdraw("slow")
-    await until(lambda: executor.stuck_for == 0.0)
-    await executor.close()
+        await asking.run(_counts(100), what="counting", budget=0.4)
 
 
 def _counts(times: int) -> Callable[[Nvml], list[int]]:
