@@ -1,6 +1,7 @@
 """Waiting for a condition instead of for a while, and work that goes on beside a test until it ends."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -9,6 +10,11 @@ from typing import Any
 import pytest
 
 PATIENCE_S = 60.0  # nothing that works takes so long, however busy the machine is
+
+_RETRY = {"maxAttempts": 5, "initialBackoff": "0.2s", "maxBackoff": "2s", "backoffMultiplier": 2}
+_METHODS = [{"name": [{}], "retryPolicy": {**_RETRY, "retryableStatusCodes": ["UNAVAILABLE"]}}]
+RETRYING = [("grpc.service_config", json.dumps({"methodConfig": _METHODS}))]
+"""Options of a gRPC channel to a server that may just be ending: its socket takes a connection that nobody answers."""
 
 
 async def until(condition: Callable[[], object], *, within: float = PATIENCE_S) -> None:

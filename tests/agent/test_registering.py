@@ -12,6 +12,7 @@ from sandbox.runtime import RuntimeContainer, StandInRuntime
 from sandbox.station import pod_json
 from tests.agent.harness import PATIENCE_S, delete, node_with_agent, run, share, start_unsynced, until_held_by
 from tests.container.gpu_manager.client_reader import read_limits, read_pids
+from tests.waiting import RETRYING
 
 ID = "a1" * 32
 ASKS = {"tencent.com/vcuda-socket": "true"}
@@ -20,7 +21,7 @@ ASKS = {"tencent.com/vcuda-socket": "true"}
 async def register(node: GpuNode, uid: str, container_id: str = ID) -> None:
     """As the client in the container: through its mount, once; it waits until the socket is served."""
     socket = node.kubelet.container_view(uid, "c").host_path("/etc/vcuda/vcuda.sock")
-    async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+    async with grpc.aio.insecure_channel(f"unix:{socket}", options=RETRYING) as channel:
         request = pb.VDeviceRequest(pod_uid=uid, container_id=container_id)
         await rpc.VCUDAServiceStub(channel).RegisterVDevice(request, timeout=60, wait_for_ready=True)
 

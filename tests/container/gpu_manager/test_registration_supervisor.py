@@ -20,6 +20,7 @@ from deviceplugin.ledger.grant import GrantId
 from deviceplugin.wire import registration_pb2 as pb
 from deviceplugin.wire import registration_pb2_grpc as rpc
 from tests.library.compiler import SHARED, compiled
+from tests.waiting import RETRYING
 
 ONE, TWO = GrantId("g-0001"), GrantId("g-0002")
 PATIENCE_S = 120.0
@@ -60,7 +61,7 @@ async def supervised(base: Path, registered: Registered) -> AsyncIterator[Regist
 
 async def register(path: Path, name: str = "id-1") -> None:
     """Waits for the socket, as gpu-client does."""
-    async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+    async with grpc.aio.insecure_channel(f"unix:{path}", options=RETRYING) as channel:
         request = pb.VDeviceRequest(container_id=name)
         await rpc.VCUDAServiceStub(channel).RegisterVDevice(request, timeout=PATIENCE_S, wait_for_ready=True)
 
