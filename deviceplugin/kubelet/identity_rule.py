@@ -36,7 +36,7 @@ class IdentifiedContainer:
     @property
     def is_partial(self) -> bool:
         """Whether only the pod's name and this one count are known (`unread_pod`)."""
-        return "/" in self.pod.ref.uid
+        return self.pod.ref.is_only_named
 
     def instead(self) -> "Iterator[IdentifiedContainer]":
         """The same guess with each of the others in turn; nothing if it was certain."""
@@ -65,9 +65,13 @@ class Question:
     runs: Callable[[OwnerKey], bool] = lambda _key: False
 
     def lost(self, container: PodContainer) -> bool:
-        """Whether kubelet has no record of the container and so asks for it again."""
+        """Whether kubelet asks for the container again, as far as its status and its processes show."""
+        return not _is_running(container) and self.forgot(container)
+
+    def forgot(self, container: PodContainer) -> bool:
+        """Whether kubelet has no record of our answer for the container, and none of its processes lives."""
         key = container.ref.key
-        return not (_is_running(container) or self.recorded(key) or self.runs(key))
+        return self.answered(key, self.resource) and not self.recorded(key) and not self.runs(key)
 
     def completes(self, container: PodContainer) -> bool:
         """Whether the previous call may have been for this container: same count, and no answer for it yet."""
@@ -118,15 +122,20 @@ def readmitted(pods: Iterable[Pod], question: Question) -> Pairs:
 
     Kubelet was killed before it wrote its checkpoint, or the checkpoint was lost. Of each pod it is the first such
     container, because kubelet goes in order. Running containers are skipped: kubelet does not ask for them when it
-    restarts.
+    restarts. A status may be older than the end of the container, and a container may end after kubelet saw it run: if
+    nothing else fits, it is any container that has no process.
     """
-    found: Pairs = []
-    for pod in pods:
-        wanting = (each for each in pod.containers if each.wants(question.resource))
-        first = next((each for each in wanting if question.lost(each)), None)
-        if not pod.is_terminal and first is not None and first.wants(question.resource) == question.count:
-            found.append((pod, first))
-    return found
+    living = [pod for pod in pods if not pod.is_terminal]
+    resource, count = question.resource, question.count
+    following = _firsts(living, lambda each: each.wants(resource) > 0 and question.lost(each))
+    fitting = [pair for pair in following if pair[1].wants(resource) == count]
+    return fitting or _firsts(living, lambda each: each.wants(resource) == count and question.forgot(each))
+
+
+def _firsts(pods: Iterable[Pod], fits: Callable[[PodContainer], bool]) -> Pairs:
+    """Of each pod the first container that fits."""
+    found = ((pod, next(filter(fits, pod.containers), None)) for pod in pods)
+    return [(pod, container) for pod, container in found if container is not None]
 
 
 def unread_pod(namespace: str, name: str, container: str, question: Question, annotations: Mapping[str, str]) -> Pod:

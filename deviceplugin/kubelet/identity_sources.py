@@ -78,7 +78,7 @@ class PodResourcesSource:
             return found
         if found := await self._unwatched(question, known):
             return found
-        return readmitted(known, question)
+        return await self.narrow(question, readmitted(known, question))
 
     async def narrow(self, question: Question, pairs: Sequence[tuple[Pod, PodContainer]]) -> Pairs:
         if not pairs:

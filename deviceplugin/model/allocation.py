@@ -34,6 +34,11 @@ class PodRef:
     namespace: str
     name: str
 
+    @property
+    def is_only_named(self) -> bool:
+        """The name stands in for the UID, while nobody shows the UID of a pod that kubelet admits."""
+        return self.uid == str(self)
+
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
 

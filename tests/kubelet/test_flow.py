@@ -318,7 +318,7 @@ async def test_kubelet_killed_between_two_containers_of_equal_size_asks_again(
     "damage", [None, b"", bytes(100), b'{"Data":{"PodDev'], ids=["deleted", "empty", "zero", "torn"]
 )
 async def test_a_lost_kubelet_checkpoint_leads_to_the_same_grants(short_tmp: Path, damage: bytes | None) -> None:
-    """Kubelet starts with nothing, and the damaged file stays until its first Allocate."""
+    """Kubelet starts with nothing, and writes the file again when the agent has registered."""
     async with station(short_tmp, inventory(2), retry_s=0.1) as node:
         verdict = await node.kubelet.admit(pod_json("p", ("c", 20, 4)))
         await node.kubelet.wait_running(verdict.uid)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,11 @@ import pytest
 from deviceplugin.errors import IdentityError, KubeletError
 from deviceplugin.kubelet.identity import Identity, IdentitySource
 from deviceplugin.kubelet.identity_rule import IdentifiedContainer, Question, candidates
-from deviceplugin.kubelet.identity_sources import PendingSource
+from deviceplugin.kubelet.identity_sources import PendingSource, PodResourcesSource
+from deviceplugin.kubelet.podresources import PodDevices, PodResources
 from deviceplugin.ledger.grant import Source
 from deviceplugin.model.pod import Pod, PodContainer
-from deviceplugin.model.units import Resource
+from deviceplugin.model.units import Resource, ResourceNames
 from tests.kubelet.makers import grant, pod
 
 Pairs = list[tuple[Pod, PodContainer]]
@@ -224,3 +226,28 @@ async def test_what_was_only_guessed_is_never_forgotten_by_kubelet(proved: str, 
     one = pod("one", ("c", 20, 4))
     found = await pending(one).candidates(question("one/core", forgotten="one", proved=proved))
     assert [each.ref.name for each, _ in found] == expected
+
+
+class Listing(PodResources):
+    """Kubelet's PodResources with these pods, which have no device."""
+
+    def __init__(self, *pods: Pod) -> None:
+        super().__init__(Path("unused"))
+        self._shown = {each.ref.name: PodDevices(each.ref.namespace, each.ref.name, frozenset()) for each in pods}
+
+    async def get(self, namespace: str, name: str) -> PodDevices | None:
+        return self._shown.get(name)
+
+    async def list(self) -> list[PodDevices]:
+        return [*self._shown.values()]
+
+
+async def test_what_kubelet_lost_is_looked_for_only_in_pods_that_it_shows() -> None:
+    """Kubelet that starts again comes to one pod after the other, and the watch shows all of them at once."""
+
+    async def fetch(namespace: str, name: str) -> Pod | None:
+        return None
+
+    source = PodResourcesSource(Listing(A), known=lambda: (A, B), fetch=fetch, names=ResourceNames())
+    lost = replace(question("a/core", "b/core"), recorded=lambda key: False)
+    assert [each.ref.name for each, _ in await source.candidates(lost)] == ["a"]

@@ -65,8 +65,27 @@ def test_after_a_lost_checkpoint_only_stopped_unrecorded_containers_are_asked_fo
     running = pod("running", ("c", 20, 4), state=ContainerState.RUNNING)
     recorded = pod("recorded", ("c", 20, 4), state=ContainerState.WAITING)
     stopped = pod("stopped", ("c", 20, 4), state=ContainerState.TERMINATED)
-    found = readmitted([running, recorded, stopped], question(20, recorded=lambda key: key[0] == "uid-recorded"))
+    new = pod("new", ("c", 20, 4))
+    answered = (f"{name}/c/core" for name in ("running", "recorded", "stopped"))
+    lost = question(20, *answered, recorded=lambda key: key[0] == "uid-recorded")
+    found = readmitted([running, recorded, stopped, new], lost)
     assert [each.ref.name for each, _ in found] == ["stopped"]
+
+
+def test_if_nothing_else_fits_a_container_without_a_process_was_lost_whatever_its_status_says() -> None:
+    """The soak found pods refused: containers had ended while kubelet was away, and their status still said running."""
+    running, alive = (pod(name, ("a", 20, 4), ("b", 30, 4), state=ContainerState.RUNNING) for name in ("p", "alive"))
+    answers = [f"{name}/{each}/core" for name in ("p", "alive") for each in "ab"]
+    for count, name in ((20, "a"), (30, "b")):
+        lost = question(count, *answers, recorded=lambda key: False)
+        lost = replace(lost, runs=lambda key: key[0] == "uid-alive")
+        assert [(each.ref.name, found.ref.name) for each, found in readmitted([running, alive], lost)] == [("p", name)]
+        assert readmitted([running, alive], replace(lost, recorded=lambda key: True)) == []
+
+
+def test_a_pod_without_an_answer_was_never_lost() -> None:
+    """It is bound to the node, and kubelet has not come to it yet."""
+    assert readmitted([TWO], question(20, recorded=lambda key: False)) == []
 
 
 def test_a_container_that_kubelet_was_killed_over_is_asked_for_again_before_the_next_one() -> None:
@@ -85,7 +104,8 @@ def test_a_container_whose_processes_live_is_not_asked_for_again_whatever_its_st
     """The soak found a running container's grant in the hands of another pod: its status still said waiting."""
     stale = pod("stale", ("c", 20, 4), state=ContainerState.WAITING)
     stopped = pod("stopped", ("c", 20, 4), state=ContainerState.WAITING)
-    lost = replace(question(20, recorded=lambda key: False), runs=lambda key: key[0] == "uid-stale")
+    answered = ("stale/c/core", "stopped/c/core")
+    lost = replace(question(20, *answered, recorded=lambda key: False), runs=lambda key: key[0] == "uid-stale")
     assert [each.ref.name for each, _ in readmitted([stale, stopped], lost)] == ["stopped"]
     twins = pod("stale", ("a", 20, 4), ("b", 20, 4))
     asked = replace(question(20, "stale/a/core", recorded=lambda key: False), runs=lambda key: key[1] == "a")
