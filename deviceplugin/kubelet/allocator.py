@@ -23,9 +23,10 @@ from deviceplugin.kubelet.allocate_context import AllocateContext
 from deviceplugin.kubelet.devices import choose_ids, quotas
 from deviceplugin.kubelet.identity_rule import IdentifiedContainer, Question, candidates
 from deviceplugin.kubelet.pod_placement import place_container
+from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.ledger.ledger import new_grant_id
-from deviceplugin.ledger.repair import Claimant, moved
+from deviceplugin.ledger.repair import Claimant, claimant_proved, moved
 from deviceplugin.model.allocation import OwnerKey
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import container_request
@@ -64,6 +65,8 @@ class Allocator:
             wanted = quotas(allocation, resource, self._context.feed.catalog.keys)
         except (VcudaError, TimeoutError) as error:
             log.debug("no_preference", resource=resource.value, count=size, error=str(error))
+        except Exception:  # kubelet would refuse the pod for good
+            log.exception("preference_failed", action="please report this line")
         return choose_ids(available, must_include, size, wanted)
 
     def _likely(self, question: Question) -> IdentifiedContainer | None:
@@ -129,12 +132,17 @@ class Allocator:
         return known if asking.container.wants(resource) == count and not ended else None
 
     def _is_recorded(self, key: OwnerKey) -> bool:
-        """True if it cannot be read (the reconciler reports that): then no container counts as forgotten."""
+        """True if it cannot be read: then no container counts as forgotten."""
+        checkpoint = self._recorded()
+        return checkpoint is None or checkpoint.has(*key)
+
+    def _recorded(self) -> Checkpoint | None:
+        """Kubelet's checkpoint; None if it cannot be read, which the reconciler reports."""
         try:
-            return self._context.checkpoint.read().has(*key)
+            return self._context.checkpoint.read()
         except VcudaError as error:
             log.debug("checkpoint_unreadable", error=error.message)
-            return True
+            return None
 
     def _is_proved(self, key: OwnerKey) -> bool:
         grant = self._ledger.of_owner(key)
@@ -158,7 +166,7 @@ class Allocator:
         raise refusal
 
     def _answer(self, asking: IdentifiedContainer, resource: Resource, near: frozenset[GpuUuid]) -> Answer:
-        grant = self._ledger.of_owner(asking.container.ref.key)
+        grant = self._own_grant(asking)
         if grant is not None and resource not in grant.answered:
             if asking.is_partial:
                 request = grant.allocation.request
@@ -178,6 +186,28 @@ class Allocator:
         if guess is not None and _was_meant(guess, asking, resource):
             return self._pair(guess, asking)
         return self._grant(asking, resource, near)
+
+    def _own_grant(self, asking: IdentifiedContainer) -> Grant | None:
+        """What the container holds.
+
+        A pod of which only the name is known may have been guessed for another one. Kubelet's checkpoint has that one
+        by now, so the grant goes there first.
+        """
+        key = asking.container.ref.key
+        grant = self._ledger.of_owner(key)
+        if grant is None or not asking.is_partial:
+            return grant
+        checkpoint = self._recorded()
+        seen = checkpoint.owner_of_grant(grant.id) if checkpoint is not None else None
+        if checkpoint is not None and seen is not None and len(checkpoint.grants_of(*seen)) == 1:
+            self._give(grant, seen, checkpoint.counts_of(*seen))
+        return self._ledger.of_owner(key)
+
+    def _give(self, grant: Grant, key: OwnerKey, counts: tuple[int, int]) -> None:
+        pod = next((pod for pod in self._context.pods.watched() if pod.ref.uid == key[0]), None)
+        to = claimant_proved(grant, key, counts, pod, self._context.layout.names)
+        fixed = self._ledger.reassign_to_owner(grant.id, to, self._context.feed.catalog.inventory)
+        self._context.report.repaired(grant.allocation.owner, fixed)
 
     def _complete(self, grant: Grant, asking: IdentifiedContainer, resource: Resource) -> Answer:
         """Nothing more for the second resource. But if other calls came between, the first may have been another's."""

@@ -50,8 +50,12 @@ class PreStart:
             raise
 
     def _owners(self, checkpoint: Checkpoint, resource: Resource, ids: Sequence[str]) -> Sequence[OwnerKey]:
-        """One container, or several of one pod: an app container may hold exactly its init container's IDs."""
-        owners = checkpoint.owners_of(resource, ids)
+        """One container, or several of one pod: an app container may hold exactly its init container's IDs.
+
+        Entries of pods that ended are not meant: kubelet gives their IDs to others, and drops the entries later.
+        """
+        ended = {pod.ref.uid for pod in self._context.pods.watched() if pod.is_terminal}
+        owners = [key for key in checkpoint.owners_of(resource, ids) if key[0] not in ended]
         if not owners:
             raise KubeletError(
                 f"kubelet starts a container with {len(ids)} x {resource.value} that its checkpoint does not list; "

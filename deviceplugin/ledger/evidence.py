@@ -95,6 +95,10 @@ class Checkpoint:
         """The container that mounts this grant."""
         return self._by_grant.get(grant_id)
 
+    def recorded_owner(self, grant_id: GrantId, owner: OwnerKey) -> OwnerKey | None:
+        """The same, but its present owner if a wrong guess gave the grant to that one too: no other one may start."""
+        return owner if self.grants_of(*owner) == {grant_id} else self.owner_of_grant(grant_id)
+
     def owners_of(self, resource: Resource, ids: Iterable[str]) -> tuple[OwnerKey, ...]:
         """Containers that hold exactly these IDs; several if kubelet reuses an init container's IDs for the app."""
         wanted = frozenset(ids)

@@ -6,6 +6,7 @@ free. The rules, from certain to careful:
 
  * A grant is judged by the pod that kubelet's checkpoint names for it, and by its recorded owner only if the checkpoint
    names none. An owner that is not proved yet may be a wrong guess and is judged more slowly.
+ * If kubelet shows names only, it says nothing of a pod in its checkpoint whose name nobody has told.
  * A pod that kubelet shows holds its slots until kubelet shows it terminal with no container running.
  * A pod that kubelet no longer shows has ended if the API server says so too; if the API server does not answer, after
    two rounds in a row.
@@ -19,10 +20,10 @@ the grant cannot lack its pod.
 
 import enum
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from deviceplugin.ledger.evidence import Checkpoint
-from deviceplugin.ledger.grant import Grant, GrantId
+from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.ledger.rebuild import rebuild
 from deviceplugin.model.allocation import OwnerKey, PodRef, PodUid
 from deviceplugin.model.gpu import Inventory
@@ -38,10 +39,12 @@ class PodsView:
     """All pods of this node as one source shows them, by the UID that kubelet uses (static pods: not the mirror's).
 
     `complete` is False if absence proves nothing: kubelet just started and shows no pod of the API server yet.
+    `by_name`: kubelet showed names only.
     """
 
     pods: Mapping[PodUid, Pod]
     complete: bool = True
+    by_name: bool = False
 
     @classmethod
     def of(cls, pods: Iterable[Pod], *, complete: bool = True) -> "PodsView":
@@ -64,7 +67,8 @@ class PodsView:
         listed = [known[name] for name in names if name in known]
         holders = {_name(grant.allocation.owner.pod): grant.allocation.owner.pod for grant in grants}
         unknown = [Pod(holders[name], (), phase="Running") for name in names if name in holders and name not in known]
-        return cls.of([*listed, *unknown], complete=any(not pod.is_static for pod in listed))
+        view = cls.of([*listed, *unknown], complete=any(not pod.is_static for pod in listed))
+        return replace(view, by_name=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +136,22 @@ def decide(evidence: Evidence, inventory: Inventory, *, now: float) -> Reconcile
 
 def verdict(grant: Grant, evidence: Evidence) -> Verdict:
     checkpoint = evidence.checkpoint
-    seen = checkpoint.owner_of_grant(grant.id) if checkpoint is not None else None
+    seen = _recorded_owner(grant, checkpoint)
     if seen is not None:
-        return _pod_verdict(seen[0], evidence)
+        return Verdict.HELD if _is_unnamed(grant, evidence.kubelet) else _pod_verdict(seen[0], evidence)
     found = _pod_verdict(grant.allocation.owner.pod.uid, evidence)
     if grant.proved:
         return Verdict.LIKELY_ENDED if found is Verdict.HELD and _is_orphan(grant, checkpoint) else found
     if checkpoint is None or not checkpoint.exists:
         return Verdict.HELD  # another container may really have it
     return Verdict.HELD if found is Verdict.HELD and not _is_orphan(grant, checkpoint) else Verdict.LIKELY_ENDED
+
+
+def _is_unnamed(grant: Grant, kubelet: PodsView | None) -> bool:
+    """Whether kubelet shows only names, and the pod was admitted while nobody told its name and UID together."""
+    owner = grant.allocation.owner.pod
+    is_by_name = kubelet is not None and kubelet.by_name
+    return is_by_name and grant.source is not Source.CHECKPOINT and (owner.is_only_named or not owner.name)
 
 
 def _pod_verdict(uid: PodUid, evidence: Evidence) -> Verdict:
@@ -189,13 +200,17 @@ def _is_orphan(grant: Grant, checkpoint: Checkpoint | None) -> bool:
     return checkpoint.grant_of(*grant.allocation.owner.key) is not None
 
 
+def _recorded_owner(grant: Grant, checkpoint: Checkpoint | None) -> OwnerKey | None:
+    return checkpoint.recorded_owner(grant.id, grant.allocation.owner.key) if checkpoint is not None else None
+
+
 def _is_proved(grant: Grant, checkpoint: Checkpoint | None) -> bool:
-    return checkpoint is not None and checkpoint.owner_of_grant(grant.id) == grant.allocation.owner.key
+    return _recorded_owner(grant, checkpoint) == grant.allocation.owner.key
 
 
 def _disproved(grant: Grant, checkpoint: Checkpoint | None) -> OwnerKey | None:
     """None too if the checkpoint gives that container two grants: then nothing says which one is its own."""
-    seen = checkpoint.owner_of_grant(grant.id) if checkpoint is not None else None
+    seen = _recorded_owner(grant, checkpoint)
     if checkpoint is None or seen is None or seen == grant.allocation.owner.key:
         return None
     return seen if len(checkpoint.grants_of(*seen)) == 1 else None

@@ -1,5 +1,6 @@
 """The API server is away from the start: kubelet is served, and the server gets what it missed when it comes."""
 
+import asyncio
 from functools import partial
 from pathlib import Path
 
@@ -71,6 +72,24 @@ async def test_kubelet_is_served_exactly_and_the_cluster_is_updated_later(short_
         await node.agent.wait_ready(deadline_s=PATIENCE_S)
         await check_the_cluster_is_told(node, pods[1:], uids[1:])
         assert grants(await until_held_by(node, uids[1:])) == held
+
+
+async def test_a_static_pod_that_nobody_shows_starts_and_keeps_its_grant(short_tmp: Path) -> None:
+    """Faults D3: kubelet refuses the agent's token, and PodResources shows names. Rounds go by while it starts."""
+    flags = {"allocation-check-period": "100ms"}
+    async with node_with_agent(short_tmp, flags=flags, image_pull_s=40.0, fed_by_server=False) as node:
+        known = share("before")
+        node.server.store.create("pods", known)
+        (before,) = await feed(node, [known])
+        node.kubelet.pods_faults.status = 401
+        async with node.server.refuse():
+            (uid,) = await feed(node, [share("static", 30, 4)])
+            for _ in range(10):
+                await asyncio.sleep(0.2)
+                await until_held_by(node, [before, uid])
+            seen = limits(node, uid)
+            assert (seen.pod_uid, seen.container, seen.cores) == (uid, "c", 30)
+            assert not node.agent.entries("grant_released")
 
 
 def is_written_back(node: GpuNode, pod: Json) -> bool:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from deviceplugin.kubelet.identity_rule import IdentifiedContainer, Question
 from deviceplugin.ledger.grant import Source
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import Resource
+from sandbox.kubelet import ContainerView
 from sandbox.station import NAMES, Station, pod_json, station
 from tests.kubelet.makers import inventory
 from tests.kubelet.test_flow import check_books, check_container
@@ -86,17 +88,18 @@ async def test_a_late_source_is_waited_for_and_nothing_is_guessed(short_tmp: Pat
         check_books(node)
 
 
-@pytest.mark.parametrize("seed", range(4))
-async def test_if_random_calls_fail_every_container_runs_with_its_own_limits_or_waits_for_a_new_pod(
-    short_tmp: Path, seed: int
+@pytest.mark.parametrize(("seed", "often"), [(0, 0.4), (1, 0.4), (2, 0.4), (3, 0.4), (4, 1.0), (5, 1.0)])
+async def test_if_calls_fail_every_container_runs_with_its_own_limits_or_waits_for_a_new_pod(
+    short_tmp: Path, seed: int, often: float
 ) -> None:
+    """Faults D1: also if all of them fail, and only the API server shows pods."""
     chance = random.Random(seed)
     sources = (Source.PODS, Source.APISERVER)
     async with station(short_tmp, inventory(8), sources=sources, seed=seed, retry_s=0.1) as node:
 
         def failing(fetch: Fetch) -> Fetch:
             async def fetched() -> Sequence[Pod]:
-                if chance.random() < 0.4:
+                if chance.random() < often:
                     raise KubeletError("kubelet answered 500")
                 return await fetch()
 
@@ -104,7 +107,11 @@ async def test_if_random_calls_fail_every_container_runs_with_its_own_limits_or_
 
         wrapped(node, failing)
         sizes = [(20, 4), (10, 4), (20, 8)]
-        pods = [pod_json(f"p{number}", ("one", *sizes[number % 3]), ("two", 5, 2)) for number in range(20)]
+        initial = [("first", 10, 4)]
+        pods = [
+            pod_json(f"p{number}", ("one", *sizes[number % 3]), ("two", 5, 2), init=initial if number % 4 == 0 else [])
+            for number in range(20)
+        ]
         chance.shuffle(pods)
         node.know(*pods)
         chance.shuffle(pods)
@@ -113,16 +120,11 @@ async def test_if_random_calls_fail_every_container_runs_with_its_own_limits_or_
         for uid in uids:
             if not (await node.kubelet.verdict(uid)).admitted:
                 refused.add(uid)
-        await asyncio.sleep(1.0)
         started = 0
         for uid in uids.keys() - refused:
             for container in ("one", "two"):
-                try:
-                    view = node.kubelet.container_view(uid, container)
-                except KeyError:
-                    assert any(
-                        uid in said or uids[uid]["metadata"]["name"] in said for said in node.reports.start_failures
-                    )
+                view = await started_or_given_up(node, uid, uids[uid]["metadata"]["name"], container)
+                if view is None:
                     continue
                 started += 1
                 limits = next(each for each in uids[uid]["spec"]["containers"] if each["name"] == container)
@@ -135,7 +137,21 @@ async def test_if_random_calls_fail_every_container_runs_with_its_own_limits_or_
         check_books(node)
 
 
-async def test_a_hint_that_takes_too_long_is_an_answer_without_preference(short_tmp: Path) -> None:
+async def started_or_given_up(node: Station, uid: str, name: str, container: str) -> ContainerView | None:
+    """None if a sentence says that a container of the pod cannot start."""
+    async with asyncio.timeout(60):
+        while True:
+            with suppress(LookupError):
+                return node.kubelet.container_view(uid, container)
+            if any(uid in said or name in said for said in node.reports.start_failures):
+                return None
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("a bug")], ids=["late", "fails"])
+async def test_a_hint_that_takes_too_long_or_fails_is_an_answer_without_preference(
+    short_tmp: Path, error: Exception | None
+) -> None:
     """Faults D11: kubelet refuses the pod for good if the call for a hint fails."""
     async with station(short_tmp, inventory(2), sources=(Source.PODS,)) as node:
         hints = 0
@@ -144,6 +160,8 @@ async def test_a_hint_that_takes_too_long_is_an_answer_without_preference(short_
             async def fetched() -> Sequence[Pod]:
                 nonlocal hints
                 hints += 1
+                if hints == 1 and error is not None:
+                    raise error
                 if hints == 1:
                     await asyncio.sleep(3)
                 return await fetch()
@@ -193,6 +211,21 @@ async def test_an_entry_of_a_pod_that_nobody_shows_starts_nothing(short_tmp: Pat
         assert (node.ledger.grants(), node.unstartable_) == ((), [])
 
 
+@pytest.mark.parametrize("is_released", [False, True])
+async def test_an_entry_of_a_pod_that_ended_starts_nothing(short_tmp: Path, is_released: bool) -> None:
+    """Faults D7: limits were written for the pod that had ended, and the container started without any."""
+    async with station(short_tmp, inventory(2), image_pull_s=6000.0) as node:
+        pod = pod_json("p", ("c", 20, 4))
+        verdict = await node.kubelet.admit(pod)
+        ids = sorted(node.kubelet.devices_of(verdict.uid, "c")[NAMES.core])
+        if is_released:
+            node.ledger.release([node.grant_of(verdict.uid, "c").id], why="its pod ended")
+        node.know({**pod, "status": {"phase": "Succeeded"}})
+        with pytest.raises(KubeletError, match="its checkpoint does not list"):
+            await node.pre_start.start(Resource.CORE, ids)
+        assert (node.reports.started_, node.unstartable_) == ([], [])
+
+
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_guess_that_does_not_fit_is_made_for_another_container(short_tmp: Path, seed: int) -> None:
     """Faults D2: only the API server's order is known, and its first pod does not fit any more."""
@@ -232,6 +265,27 @@ async def test_static_pods_are_admitted_while_nobody_shows_their_uid(short_tmp: 
             if cores < 100:
                 check_container(node, verdict.uid, "c", cores, blocks)
         assert node.grant_of(before.uid, "c").allocation.request.cores == 30
+        assert node.reports.start_failures == []
+        check_books(node)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_static_pods_that_nobody_shows_are_told_apart_before_the_first_one_starts(
+    short_tmp: Path, seed: int
+) -> None:
+    """Faults D3: every container without the resource may be the one that kubelet asks for, those without GPUs too."""
+    async with station(short_tmp, inventory(4), seed=seed, image_pull_s=20.0) as node:
+        assert (await node.kubelet.admit(pod_json("plain", ("c", 0, 0)))).admitted
+        node.pods_refused = node.api_is_away = True
+        sizes = {"one": 20, "two": 30, "three": 20}
+        uids = {name: node.kubelet.submit(pod_json(name, ("c", cores, 4))) for name, cores in sizes.items()}
+        for uid in uids.values():
+            verdict = await node.kubelet.verdict(uid)
+            assert verdict.admitted, verdict.message
+        for name, uid in uids.items():
+            await node.kubelet.wait_running(uid)
+            check_container(node, uid, "c", sizes[name], 4)
+        assert len({node.grant_of(uid, "c").id for uid in uids.values()}) == len(sizes)
         assert node.reports.start_failures == []
         check_books(node)
 
@@ -284,3 +338,19 @@ async def test_a_guess_takes_nothing_from_a_container_that_was_started(short_tmp
         assert node.grant_of(second, "c").id != grant.id
         check_container(node, first, "c", 20, 4)
         check_container(node, second, "c", 20, 4)
+
+
+async def test_a_container_that_ended_while_its_status_says_running_gets_its_grant_again(short_tmp: Path) -> None:
+    """Kubelet has lost its checkpoint, and the API server has not heard of the end: kubelet was away."""
+    async with station(short_tmp, inventory(2), sources=(Source.PODRESOURCES,), retry_s=0.1) as node:
+        pod = pod_json("p", ("c", 20, 4))
+        running = {"name": "c", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
+        node.know({**pod, "status": {"phase": "Running", "containerStatuses": [running]}})
+        verdict = await node.kubelet.admit(pod)
+        await node.kubelet.wait_running(verdict.uid)
+        before = node.grant_of(verdict.uid, "c")
+        node.kubelet.exit_container(verdict.uid, "c")
+        await node.kubelet.restart(forget_checkpoint=True, after=(NAMES.core, NAMES.memory))
+        await node.kubelet.wait_running(verdict.uid, starts=2)
+        assert node.grant_of(verdict.uid, "c").id == before.id
+        assert node.reports.refused_ == []

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from deviceplugin.ledger.evidence import Checkpoint
-from deviceplugin.ledger.grant import Grant, GrantId
+from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.ledger.reconcile import Evidence, PodsView, ReconcileActions, decide
-from deviceplugin.model.allocation import ContainerRole, PodUid
+from deviceplugin.model.allocation import ContainerRole, PodRef, PodUid
 from deviceplugin.model.pod import ContainerState, Pod
 from tests.ledger.makers import grant, inventory, pod
 from tests.ledger.test_rebuild import recorded
@@ -152,6 +152,19 @@ def test_a_container_with_two_grants_disproves_none_and_is_no_owner_beside_anoth
     assert decided(other, HELD, checkpoint=Checkpoint(both.entries[::-1])).proved == (other.id,)
 
 
+@pytest.mark.parametrize("proved", [True, False])
+def test_a_grant_that_two_containers_were_given_stays_with_its_owner(proved: bool) -> None:
+    """After a lost checkpoint the soak saw one change hands at each round, and a container runs with it."""
+    other = grant("other", grant_id=HELD.id)
+    owned = replace(HELD, proved=proved)
+    for entries in ((*recorded(owned), *recorded(other)), (*recorded(other), *recorded(owned))):
+        found = decided(owned, checkpoint=Checkpoint(entries), seen=kubelet(RUNS, OTHER))
+        assert found.disproved == ()
+        assert found.proved == (() if proved else (HELD.id,))
+        over = pod("other", phase="Succeeded", state=ContainerState.TERMINATED)
+        assert rounds_to_end(Checkpoint(entries), kubelet(RUNS, over), api(RUNS, over), owned) == 0
+
+
 def test_a_rebuilt_grant_gets_name_role_and_index_when_the_pod_is_seen() -> None:
     allocation = HELD.allocation
     nameless = replace(allocation.owner, pod=replace(allocation.owner.pod, namespace="", name=""))
@@ -212,6 +225,19 @@ def test_pod_resources_stand_in_for_a_kubelet_that_refuses_its_pods(
     rounds: int, names: set[tuple[str, str]], told: PodsView | None
 ) -> None:
     assert rounds_to_end(WRITTEN, PodsView.of_names(names, told, (HELD,)), told) == rounds
+
+
+@pytest.mark.parametrize("known_as", [PodRef(PodUid("default/p"), "default", "p"), PodRef(PodUid("uid-a"), "", "")])
+def test_a_pod_in_the_checkpoint_that_nobody_has_named_holds_its_grant_while_kubelet_shows_names(
+    known_as: PodRef,
+) -> None:
+    """Faults D3: without an API server nobody tells of a static pod both its name and its UID."""
+    allocation = HELD.allocation
+    unnamed = replace(HELD, allocation=replace(allocation, owner=replace(allocation.owner, pod=known_as)))
+    by_name = PodsView.of_names(named("p", "other"), api(OTHER), (unnamed,))
+    assert rounds_to_end(WRITTEN, by_name, api(OTHER), unnamed) == 0
+    assert rounds_to_end(WRITTEN, kubelet(OTHER), api(OTHER), unnamed) == 1
+    assert rounds_to_end(WRITTEN, by_name, api(OTHER), replace(unnamed, source=Source.CHECKPOINT)) == 1
 
 
 def test_what_cannot_be_rebuilt_is_said() -> None:
