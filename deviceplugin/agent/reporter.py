@@ -99,6 +99,7 @@ class AgentReport:
 
     def released(self, grant: Grant) -> None:
         log.info("grant_released", **owner_fields(grant.allocation.owner), grant=grant.id)
+        self.forget(grant.id)
 
     def violations(self, grant: Grant, overruns: Sequence[Overrun], *, now: float) -> None:
         """A container exceeds its limits: reported when it starts, every ten minutes, and when it has ended."""

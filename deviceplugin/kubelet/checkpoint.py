@@ -12,6 +12,7 @@ Measured: 1.8 MB take 5 ms; 200 pods take 5 ms the first time, under 1 ms when a
 
 import base64
 import binascii
+import errno
 import itertools
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ class CheckpointReader:
         except FileNotFoundError:
             return Checkpoint(exists=False)
         except OSError as error:
-            message = f"kubelet's checkpoint {self._path} cannot be read: {cause(error)}; run the agent as root"
+            message = f"kubelet's checkpoint {self._path} cannot be read: {cause(error)}; {_remedy(error)}"
             raise KubeletError(message) from error
         if self._last is None or self._last[0] != data:
             self._last = (data, self.parse(data, where=str(self._path)))
@@ -122,6 +123,12 @@ class CheckpointReader:
             cores=_number(annotations.get(self._names.core), self._names.core),
             memory_bytes=_number(annotations.get(self._names.memory), self._names.memory),
         )
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno in {errno.EMFILE, errno.ENFILE}:
+        return "raise the limit of open files"
+    return "check the disk, and run the agent as root"
 
 
 def _raw_entries(data: bytes, where: str) -> list[msgspec.Raw]:

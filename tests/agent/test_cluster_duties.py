@@ -5,18 +5,25 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from deviceplugin.agent.pod_annotations import corrections, sync
-from deviceplugin.agent.unallocated import delete_refused
+from deviceplugin.agent.unallocated import delete_refused, warn_unallocated
 from deviceplugin.kube.client import KubeClient
+from deviceplugin.kube.events import EventRecorder
 from deviceplugin.kube.pods import pods_of_node
+from deviceplugin.ledger.evidence import Checkpoint
+from deviceplugin.ledger.journal import Journal
+from deviceplugin.ledger.ledger import Ledger
+from deviceplugin.model.allocation import OwnerKey
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import parse_allocation
-from deviceplugin.model.pod import Pod
+from deviceplugin.model.pod import ContainerState, Pod
 from sandbox.apiserver import ApiServer
 from sandbox.station import Json, pod_json
 from tests.kube.kubeconfigs import open_transport
 from tests.kubelet.makers import grant, inventory
+from tests.kubelet.makers import pod as running
 
 NAMES = AnnotationNames()
 NODE = inventory(4)
@@ -114,6 +121,34 @@ async def test_refused_pods_go_only_where_a_controller_makes_them_again(client: 
     )
     await delete_refused(client, pods)
     assert left(server) == {"of-a-pod", "of-nobody", "evicted", "without-gpu"}
+
+
+async def test_pods_that_can_never_start_go_only_where_a_controller_makes_them_again(
+    client: KubeClient, server: ApiServer
+) -> None:
+    names = ("of-a-replicaset", "bare", "well")
+    made = [refused(name, owner="" if name == "bare" else "ReplicaSet", reason="") for name in names]
+    for pod in made:
+        pod["status"] = {"phase": "Pending"}
+    pods = await stored(client, server, *made)
+    await delete_refused(client, pods, unstartable={pod.ref.uid for pod in pods if pod.ref.name != "well"})
+    assert left(server) == {"bare", "well"}
+
+
+async def test_a_container_is_accused_if_two_rounds_in_a_row_find_it_without_its_gpu(
+    client: KubeClient, tmp_path: Path
+) -> None:
+    """Faults D10: one round compared what kubelet showed with a ledger from which the pod had just been removed."""
+    ledger, events = Ledger(Journal.open(tmp_path / "ledger.journal")), EventRecorder(client, node="node-1")
+    runs = running("p", ("c", 20, 4), state=ContainerState.RUNNING)
+    seen: dict[OwnerKey, int] = {}
+    with capture_logs() as logs:
+        for pods in ([runs], [], [runs], [replace(runs, deleting=True)], [runs]):
+            seen = warn_unallocated(pods, ledger, Checkpoint(), events, seen=seen)
+        assert logs == []
+        warn_unallocated([runs], ledger, Checkpoint(), events, seen=seen)
+    assert [each["event"] for each in logs] == ["container_without_gpu"]
+    ledger.close()
 
 
 async def test_many_refused_pods_go_in_several_rounds(client: KubeClient, server: ApiServer) -> None:

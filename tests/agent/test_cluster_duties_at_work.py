@@ -1,5 +1,6 @@
 """What the agent does for the cluster: deletes refused pods, corrects annotations, reports pods without their GPU."""
 
+import json
 from pathlib import Path
 
 from deviceplugin.model.annotation_names import AnnotationNames
@@ -54,6 +55,30 @@ async def test_refused_pods_go_where_a_controller_makes_them_again(short_tmp: Pa
         (said,) = {event["message"] for event in await until_event(node, "GPUAllocationFailed")}
         assert "write 100 or 200" in said
         await check_consistency(node)
+
+
+def without_answers(checkpoint: Path) -> None:
+    document = json.loads(checkpoint.read_text())
+    for entry in document["Data"]["PodDeviceEntries"]:
+        entry["AllocResp"] = ""
+    checkpoint.write_text(json.dumps(document))
+
+
+async def test_a_pod_that_can_never_start_goes_where_a_controller_makes_it_again(short_tmp: Path) -> None:
+    """Faults D1: kubelet would try its start for ever."""
+    async with node_with_agent(short_tmp, flags=QUICK, retry_s=0.5) as node:
+        uids = await run(node, owned(share("of-replicaset")), share("bare"))
+        without_answers(node.kubelet.checkpoint_path)
+        for uid in uids:
+            node.kubelet.exit_container(uid, "c")
+        await node.server.until(lambda: not phase(node, "of-replicaset"), seconds=PATIENCE_S)
+        command = "run `kubectl delete pod -n default bare` and create the pod again"
+        await node.server.until(
+            lambda: any(command in event["message"] for event in node.server.store.objects("events")),
+            seconds=PATIENCE_S,
+        )
+        assert phase(node, "bare"), "its owner has yet to read why"
+        await until_held_by(node, uids[1:])
 
 
 async def test_annotations_that_were_tampered_with_are_put_right(short_tmp: Path) -> None:

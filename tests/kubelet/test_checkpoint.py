@@ -2,6 +2,7 @@
 
 import base64
 import json
+import resource
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -241,6 +242,17 @@ def test_a_reader_sees_every_change_though_it_decodes_each_entry_once(short_tmp:
 def test_an_unreadable_file_is_one_sentence(short_tmp: Path) -> None:
     with pytest.raises(KubeletError, match="cannot be read: is a directory"):
         read_checkpoint(short_tmp)
+
+
+def test_where_no_descriptor_is_left_nobody_is_told_to_run_the_agent_as_root(short_tmp: Path) -> None:
+    """Faults D8."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        with pytest.raises(KubeletError, match="too many open files; raise the limit of open files"):
+            read_checkpoint(short_tmp)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_damaged_file_is_named(short_tmp: Path) -> None:
