@@ -19,9 +19,10 @@ from deviceplugin.kubelet.identity_rule import IdentifiedContainer
 from deviceplugin.model.allocation import Allocation, ContainerRef, PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest, container_request, pod_request
-from deviceplugin.model.preferences import GpuFilter, GpuPolicy
+from deviceplugin.model.preferences import GpuPolicy
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import CORES_PER_GPU
+from deviceplugin.placement.candidates import Restrictions
 from deviceplugin.placement.describe import gpus_text
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.occupancy import free_for_next_container, snapshot_for
@@ -72,7 +73,8 @@ def place_container(
     state = _without_pod(context, uid)
     view = free_for_next_container(state.snapshot, granted, role=container.role, index=container.index)
     chosen = scheduled.get(container.ref.name, frozenset())
-    roomy = _roomy(asking, request, view, asked.preferences.gpus, chosen)
+    restrictions = Restrictions(asked.preferences.gpus, state.cordoned - chosen)
+    roomy = _roomy(asking, request, view, restrictions, prefer=chosen)
     if roomy and not roomy <= chosen:  # the call may be for another container, which does not fit there
         scheduled = {}
     prefer = roomy or near
@@ -87,7 +89,7 @@ def _without_pod(context: AllocateContext, uid: PodUid) -> NodeState:
 
 
 def _roomy(
-    asking: IdentifiedContainer, request: Request, view: Snapshot, wanted: GpuFilter, prefer: frozenset[GpuUuid]
+    asking: IdentifiedContainer, request: Request, view: Snapshot, only: Restrictions, *, prefer: frozenset[GpuUuid]
 ) -> frozenset[GpuUuid]:
     """For a guess, a GPU that fits every container that may be meant: the GPU cannot be changed afterwards."""
     shares = [each for _, each in asking.others if 0 < each.cores < CORES_PER_GPU and each.blocks]
@@ -96,11 +98,10 @@ def _roomy(
     cores = max(request.cores, *(each.cores for each in shares))
     blocks = max(request.blocks, *(each.blocks for each in shares))
     try:
-        return frozenset(
-            share.uuid for share in place(Request(cores, blocks), view, prefer=prefer, wanted=wanted).shares
-        )
+        found = place(Request(cores, blocks), view, prefer=prefer, wanted=only.wanted, cordoned=only.cordoned)
     except CapacityError:
         return frozenset()
+    return frozenset(share.uuid for share in found.shares)
 
 
 def plan(

@@ -316,6 +316,26 @@ async def test_a_guess_leaves_room_for_the_others_whatever_a_scheduler_chose_for
         check_books(node)
 
 
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_guess_leaves_room_for_the_others_where_no_gpu_is_cordoned(short_tmp: Path, seed: int) -> None:
+    """The fullest GPU with room for both is cordoned: the guess fell on one that has room for the smaller only."""
+    async with station(short_tmp, inventory(3), sources=(Source.APISERVER,), seed=seed) as node:
+        for at, (name, blocks) in enumerate((("one", 2), ("filler", 48))):
+            before = pod_json(name, ("c", 20, blocks), annotations={"tencent.com/predicate-gpu-idx-0": str(at)})
+            node.know(before)
+            await node.kubelet.wait_running((await node.kubelet.admit(before)).uid)
+        node.cordon = frozenset({inventory(3).gpus[0].uuid})
+        small = pod_json("small", ("c", 20, 4), annotations={"tencent.com/predicate-time": "1000"})
+        large = pod_json("large", ("c", 20, 60), annotations={"tencent.com/predicate-time": "2000"})
+        node.know(small, large)
+        for pod, blocks in ((large, 60), (small, 4)):
+            verdict = await node.kubelet.admit(pod)
+            assert verdict.admitted, verdict.message
+            await node.kubelet.wait_running(verdict.uid)
+            check_container(node, verdict.uid, "c", 20, blocks)
+        check_books(node)
+
+
 @pytest.mark.parametrize("lost", [(), (0,)], ids=["healthy", "lost"])
 async def test_a_guess_takes_nothing_from_a_container_that_was_started(short_tmp: Path, lost: tuple[int, ...]) -> None:
     """Kubelet lost its checkpoint, and no status shows yet that the container runs. Its GPU may be lost too."""
