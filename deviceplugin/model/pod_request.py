@@ -13,7 +13,7 @@ from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.allocation import ContainerRole, PodRef
 from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
 from deviceplugin.model.pod import Pod, PodContainer
-from deviceplugin.model.preferences import NO_PREFERENCES, Preferences, parse_preferences
+from deviceplugin.model.preferences import NO_PREFERENCES, Preferences, list_items, parse_preferences
 from deviceplugin.model.request import Request, parse_request
 from deviceplugin.model.units import ResourceNames
 
@@ -100,7 +100,7 @@ def parse_parts(annotations: Mapping[str, str], names: AnnotationNames) -> Parts
     if text is None:
         return Parts(1, {})
     every, by_name = 1, {}
-    for item in text.split(","):
+    for item in list_items(text, names.gpus):
         found = _PARTS.fullmatch(item.strip())
         count = int(found.group(3)) if found else 0
         if found is None or not 1 <= count <= MOST_PARTS:

@@ -3,7 +3,8 @@
 In: the annotations of the pod, with vcuda's or HAMi's names (HAMi 2.10: `hami.io/...`, `nvidia.com/...`); vcuda's
 names take precedence. Out: `Preferences`, or a ParseError that names the annotation. Not here: sizes (`request`) and
 the effect of a preference (`placement`). An unknown word in HAMi's annotation is ignored, as another scheduler would
-do; in vcuda's it is an error.
+do; in vcuda's it is an error. A list is bounded, because the scheduler keeps what waiting pods ask for, and compares
+it with every model.
 """
 
 import enum
@@ -28,6 +29,7 @@ FOREIGN = frozenset({
     _HAMI_NUMA,
 })  # fmt: skip
 """Annotations outside vcuda's domain that are read here; a filter of annotations must keep them."""
+_LONGEST_LIST = 16 << 10  # 399 UUIDs
 
 
 class NodePolicy(enum.Enum):
@@ -137,8 +139,15 @@ def _policy(kind: type[_Word], annotations: Mapping[str, str], own: str, hami: s
 
 
 def _words(annotations: Mapping[str, str], own: str, hami: str) -> tuple[str, ...]:
-    text = annotations.get(own, annotations.get(hami, ""))
-    return tuple(word.strip() for word in text.split(",") if word.strip())
+    name = own if own in annotations else hami
+    return tuple(word for each in list_items(annotations.get(name, ""), name) if (word := each.strip()))
+
+
+def list_items(text: str, name: str) -> list[str]:
+    """What the commas separate in the annotation `name`; ParseError if there is far more than any pod needs."""
+    if len(text) > _LONGEST_LIST:
+        raise ParseError(f"annotation {name} has {len(text)} characters; write at most {_LONGEST_LIST}")
+    return text.split(",")
 
 
 def _one_numa(annotations: Mapping[str, str], names: AnnotationNames) -> bool:

@@ -64,6 +64,11 @@ def test_parts_that_cannot_be_read_are_refused(text: str) -> None:
         parse_parts({NAMES.gpus: text}, NAMES)
 
 
+def test_parts_that_no_pod_needs_are_refused() -> None:
+    with pytest.raises(ParseError, match="vcuda-gpus has 16401 characters; write at most 16384"):
+        parse_parts({NAMES.gpus: "1," * 8200 + "1"}, NAMES)
+
+
 @given(st.dictionaries(st.from_regex(r"[a-z0-9]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True), st.integers(1, 16)))
 def test_parts_read_back_as_written(by_name: dict[str, int]) -> None:
     if by_name:

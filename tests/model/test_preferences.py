@@ -67,6 +67,17 @@ def test_an_invalid_annotation_is_rejected_with_the_valid_values(name: str, text
 
 
 @pytest.mark.parametrize(
+    "name", [NAMES.use_models, NAMES.avoid_models, NAMES.use_gpus, NAMES.avoid_gpus, "nvidia.com/use-gputype"]
+)
+def test_a_list_that_no_pod_needs_is_rejected(name: str) -> None:
+    """100 waiting pods with 256 KiB of words each were all the memory of the scheduler."""
+    uuids = ",".join(f"GPU-{number:036}" for number in range(390))
+    parse_preferences({name: uuids}, NAMES)
+    with pytest.raises(ParseError, match=f"annotation {name} has 16385 characters; write at most 16384"):
+        parse_preferences({name: uuids.ljust(16385, ",")}, NAMES)
+
+
+@pytest.mark.parametrize(
     ("filter_", "admitted"),
     [
         (GpuFilter(), [A100, T4]),
