@@ -25,6 +25,7 @@ from deviceplugin.container.tracker import HeldGpu, ShareReport, Tracker
 from deviceplugin.errors import ContainerError, VcudaError
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.ledger import Ledger
+from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.gpu import GpuProcess, GpuSample, GpuUuid, Inventory
 from deviceplugin.model.units import BLOCK_BYTES
 from deviceplugin.model.usage import ContainerUse, GpuUse
@@ -214,12 +215,18 @@ class ContainerWatch:
         pids = {process.pid for sample in samples.values() for process in sample.processes}
         self._groups = {pid: self._groups.get(pid) or self.table.container_of(pid) for pid in pids}
         self._look_for_unknown(shares)
-        found: dict[GrantId, dict[GpuUuid, list[GpuProcess]]] = {}
+        by_pod: dict[PodUid, list[Grant]] = {}
         for grant in shares:
-            for uuid in grant.allocation.uuids & samples.keys():
-                own = [each for each in samples[uuid].processes if self._is_in(grant, self._groups[each.pid])]
-                if own:
-                    found.setdefault(grant.id, {})[uuid] = own
+            by_pod.setdefault(grant.allocation.owner.pod.uid, []).append(grant)
+        found: dict[GrantId, dict[GpuUuid, list[GpuProcess]]] = {}
+        for uuid, sample in samples.items():
+            for process in sample.processes:
+                group = self._groups[process.pid]
+                if group is None:
+                    continue
+                held = [each for each in by_pod.get(group.pod, ()) if uuid in each.allocation.uuids]
+                if (counted := self._grant_of(group, held)) is not None:
+                    found.setdefault(counted.id, {}).setdefault(uuid, []).append(process)
         return found
 
     def _look_for_unknown(self, shares: Sequence[Grant]) -> None:
@@ -230,14 +237,23 @@ class ContainerWatch:
             if grant.allocation.owner.pod.uid in pods:
                 self._look_for(grant, self._watched[grant.id], every_s=_OTHERS_AGAIN_S)
 
-    def _is_in(self, grant: Grant, group: ContainerGroup | None) -> bool:
-        """By the container's id if it is known, otherwise by its pod if only one of its containers holds a GPU."""
-        if group is None or group.pod != grant.allocation.owner.pod.uid:
-            return False
-        place = self._watched[grant.id].place
-        if place is not None:
-            return place.container_id == group.container_id
-        return len(self.ledger.of_pod(group.pod)) == 1
+    def _grant_of(self, group: ContainerGroup, held: Sequence[Grant]) -> Grant | None:
+        """Which of its pod's grants of a GPU a process in this group counts to: by the id of the container.
+
+        A container with an unknown id was started again, or another one has handed it its open devices.
+        """
+        places = [self._watched[each.id].place for each in held]
+        for grant, place in zip(held, places, strict=True):
+            if place is not None and place.container_id == group.container_id:
+                return grant
+        if len(held) > 1 and None in places:
+            return None  # perhaps of that one, for which the runtime is being asked
+        return min(held, key=self._is_found, default=None)
+
+    def _is_found(self, grant: Grant) -> bool:
+        """False also for a container that was started again."""
+        look = self._watched[grant.id].look
+        return look is not None and not look.wants_place
 
     def _keep(self, shares: Sequence[Grant], *, forget: bool = True) -> None:
         """A record for each share; with `forget`, none for other grants."""

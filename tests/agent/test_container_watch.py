@@ -34,6 +34,7 @@ from deviceplugin.ledger.journal import Journal
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.gpu import GpuProcess, GpuSample, GpuUuid, Inventory
 from deviceplugin.model.request import Request
+from deviceplugin.model.usage import Breach
 from deviceplugin.observe.metrics import AgentMetrics
 from sandbox.runtime import RuntimeBehaviour, RuntimeContainer, StandInRuntime
 from tests.container.gpu_manager.client_reader import read_pids
@@ -227,6 +228,34 @@ async def test_two_containers_of_one_pod_are_distinguished_by_the_runtime(bench:
     bench.show(GpuProcess(41, GIB), GpuProcess(51, GIB), GpuProcess(9999, GIB))
     await bench.until(lambda: (bench.pids(one), bench.pids(two)) == ((41,), (51,)))
     assert bench.watch.uses().keys() == {one.id, two.id}
+
+
+async def test_a_process_of_another_container_of_the_pod_counts(bench: Bench) -> None:
+    """A container can hand its open devices to another one, whose processes counted for nobody."""
+    given = bench.give("p", "one")
+    bench.start(given, IDS["one"], 41)
+    bench.slot(given, 0, IDS["one"], 1)
+    bench.show(GpuProcess(41, GIB))
+    await bench.until(lambda: bench.watch._watched[given.id].place is not None)
+    bench.node.start(51, bench.group(given, IDS["two"]), inner=1, namespace=IDS["two"])
+    bench.forgive_nothing(given)
+    bench.show(GpuProcess(41, GIB), GpuProcess(51, 40 * GIB))
+    await bench.until(lambda: bench.pids(given) == (41, 51))
+    found = {each.breach for each in bench.watch.uses()[given.id].overruns}
+    assert found == {Breach.BYPASS, Breach.MEMORY}
+
+
+async def test_a_process_of_another_container_counts_for_one_of_two(bench: Bench) -> None:
+    """Also if the pod holds the GPU twice; and not on a GPU that the pod does not hold."""
+    one, two = bench.give("p", "one"), bench.give("p", "two")
+    for given, name, pid in ((one, "one", 41), (two, "two", 51)):
+        bench.start(given, IDS[name], pid)
+    bench.node.start(61, bench.group(one, IDS["one-again"]), inner=1, namespace=IDS["one-again"])
+    bench.show(GpuProcess(41, GIB), GpuProcess(51, GIB), GpuProcess(61, GIB))
+    bench.show(GpuProcess(61, GIB), uuid=GpuUuid("GPU-1"))
+    await bench.until(lambda: sorted(bench.pids(one) + bench.pids(two)) == [41, 51, 61])
+    assert {41} <= {*bench.pids(one)}
+    assert {51} <= {*bench.pids(two)}
 
 
 async def test_a_restarted_container_is_found_again(bench: Bench) -> None:
