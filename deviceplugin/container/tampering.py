@@ -17,7 +17,7 @@ from deviceplugin.container.shared_file import MODE, Form, opened
 
 _MIB = 1 << 20
 _BLOCK = 512  # the unit of st_blocks, whatever the file system
-_SLACK = _MIB  # file systems that count metadata, copies or what they allocate ahead
+SLACK = _MIB  # file systems that count metadata, copies or what they allocate ahead
 _OF_THE_SYSTEM = ("security.selinux", "security.ima", "security.evm", "trusted.")
 _NO_ATTRIBUTES = (errno.EOPNOTSUPP, errno.ENOENT, errno.ENOSYS)
 
@@ -60,7 +60,7 @@ class SharedFiles:
 
 
 def _is_larger(found: os.stat_result, form: Form) -> bool:
-    return found.st_size > form.size or found.st_blocks * _BLOCK > form.size + _SLACK
+    return found.st_size > form.size or found.st_blocks * _BLOCK > form.size + SLACK
 
 
 def _restore_mode(path: Path, found: os.stat_result) -> str:

@@ -20,8 +20,13 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-SIZE = 1 << 30
+LEAST_SIZE = 1 << 30
 """16 GPUs with 100 shares each take 305 KiB for each share, and 12 KiB for each process beyond the first 64 of one."""
+
+MOST_SIZE = 12 << 30
+"""So much that the same shares may also fill their files, as far as nothing is cut."""
+
+_PART = 16  # of the node's memory: what lies here is not free when its container is killed
 
 INODES = 1 << 20
 """A share has about 20; each also bounds one KiB of extended attributes."""
@@ -93,8 +98,18 @@ def _clear(path: Path) -> None:
 
 def options(proc: Path) -> str:
     """With huge pages, a file would take more room than its size, as if its container had taken it."""
-    plain = f"size={SIZE},nr_inodes={INODES},mode={_MODE:04o},huge=never"
+    plain = f"size={size(proc)},nr_inodes={INODES},mode={_MODE:04o},huge=never"
     return f"{plain},context={_SELINUX_CONTEXT}" if _has_selinux(proc) else plain
+
+
+def size(proc: Path) -> int:
+    """Whole MiB, by the node's memory."""
+    try:
+        lines = (proc / "meminfo").read_text().splitlines()
+        (memory,) = (int(line.split()[1]) << 10 for line in lines if line.startswith("MemTotal:"))
+    except (OSError, ValueError, IndexError):
+        return LEAST_SIZE
+    return max(LEAST_SIZE, min(memory // _PART >> 20 << 20, MOST_SIZE))
 
 
 def _has_selinux(proc: Path) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.container import activity, region, tmpfs
+from deviceplugin.container import activity, region, tampering, tmpfs
 from deviceplugin.container.tmpfs import provide
 from deviceplugin.ledger.grant import GrantId
 
@@ -95,8 +95,35 @@ def test_the_room_suffices_for_every_share_of_sixteen_gpus() -> None:
     reserved = sum(-(-form.reserved // page) for form in (region.form(GrantId("g")), activity.form(GrantId("g"))))
     others = 4  # limits, vcuda.config, pids.config, what neighbours read
     of_each_process = 3  # a slot of the region and one of the row, each over the end of a page
-    assert shares * (reserved + others) * page < tmpfs.SIZE // 2
-    assert tmpfs.SIZE // 2 // (of_each_process * page) > 40_000
+    assert shares * (reserved + others) * page < tmpfs.LEAST_SIZE // 2
+    assert tmpfs.LEAST_SIZE // 2 // (of_each_process * page) > 40_000
+
+
+def test_shares_that_fill_their_files_leave_room_for_the_others() -> None:
+    """Of a smaller tmpfs, 200 of them took all, and no further container of the node started."""
+    form = (region.form(GrantId("g")), activity.form(GrantId("g")))
+    page, uncut = 4096, sum(each.size + tampering.SLACK for each in form)
+    assert 16 * 100 * (uncut + 20 * page) < tmpfs.MOST_SIZE
+
+
+@pytest.mark.parametrize(
+    ("memory", "expected"),
+    [
+        pytest.param("MemTotal:       16079576 kB\nMemFree: 1 kB\n", 1 << 30, id="16 GiB"),
+        pytest.param("MemTotal:       65536000 kB\n", 65536000 * 64, id="a sixteenth"),
+        pytest.param("MemTotal:       2113407180 kB\n", 12 << 30, id="2 TiB"),
+        pytest.param("MemTotal: x kB\n", 1 << 30, id="unreadable"),
+        pytest.param("", 1 << 30, id="empty"),
+    ],
+)
+def test_its_size_depends_on_the_nodes_memory(tmp_path: Path, memory: str, expected: int) -> None:
+    (tmp_path / "meminfo").write_text(memory)
+    assert tmpfs.size(tmp_path) == expected
+    assert f"size={expected}," in tmpfs.options(tmp_path)
+
+
+def test_its_size_is_the_least_where_the_memory_is_not_known(tmp_path: Path) -> None:
+    assert tmpfs.size(tmp_path) == tmpfs.LEAST_SIZE
 
 
 IN_A_NAMESPACE = """
@@ -133,9 +160,14 @@ def test_it_is_bounded_and_nothing_runs_from_it(base: Path) -> None:
     first, second, *mounts = in_a_namespace(base)
     assert (first, second, len(mounts)) == ("", "", 1)
     options = mounts[0].split()[5].split(",") + mounts[0].split(" - ")[1].split()[2].split(",")
-    assert {"nosuid", "nodev", "noexec", f"size={tmpfs.SIZE >> 10}k", f"nr_inodes={tmpfs.INODES}", "mode=700"} <= {
-        *options
-    }
+    assert {
+        "nosuid",
+        "nodev",
+        "noexec",
+        f"size={tmpfs.size(Path('/proc')) >> 10}k",
+        f"nr_inodes={tmpfs.INODES}",
+        "mode=700",
+    } <= {*options}
     assert not (base / "g-old").exists(), "nobody could remove it below the mount"
 
 
