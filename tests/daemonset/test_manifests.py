@@ -175,6 +175,16 @@ def test_the_component_unconfined_removes_the_policies_and_nothing_else() -> Non
     assert component.keys() == {"apiVersion", "kind", "patches"}
 
 
+def test_the_agent_is_held_to_its_node_in_every_namespace() -> None:
+    """kustomize's `namespace` moves the account and changes no expression, so the policies matched nobody."""
+    policies = [each for each in confinement() if each["kind"] == "ValidatingAdmissionPolicy"]
+    assert len(policies) == 2
+    for policy in policies:
+        (condition,) = policy["spec"]["matchConditions"]
+        assert 'endsWith(":vcuda-agent")' in condition["expression"]
+        assert base()["ServiceAccount"]["metadata"]["namespace"] not in condition["expression"]
+
+
 def test_the_binding_gives_the_role_to_the_agents_account_alone() -> None:
     objects = base()
     binding, account = objects["ClusterRoleBinding"], objects["ServiceAccount"]["metadata"]

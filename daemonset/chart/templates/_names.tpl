@@ -14,6 +14,11 @@
 {{- define "vcuda.agentUser" -}}system:serviceaccount:{{ .Release.Namespace }}:vcuda-agent{{- end -}}
 {{- define "vcuda.schedulerUser" -}}system:serviceaccount:{{ .Release.Namespace }}:vcuda-scheduler{{- end -}}
 
+{{/* CEL: whether an agent asks, in any namespace: kustomize can move its account, and changes no expression. */}}
+{{- define "vcuda.isAgent" -}}
+request.userInfo.username.startsWith("system:serviceaccount:") && request.userInfo.username.endsWith(":vcuda-agent")
+{{- end -}}
+
 {{/* kube-scheduler in the version of the cluster; distributions append a suffix (v1.34.1+k3s1, v1.33.5-eks-ba24e9c). */}}
 {{- define "vcuda.kubeSchedulerImage" -}}
 {{- with .Values.scheduler.kubeScheduler.image -}}
