@@ -5,11 +5,12 @@ Known are callers of a listener that is on loopback only, and those with a verif
 can only be told apart by address: the API server shows no certificate. The two groups have the same bound, each for
 itself.
 
-A TLS connection takes about 240 KiB from the moment it is accepted, so handshakes count too. If there are too many, the
-peer with the most loses one: one that was not answered yet, or else the one that has been idle longest. So a peer that
-opens many displaces its own connections, and the API server's and kubelet's stay. A server can also bound the
-connections of one peer; a peer whose connections all have got an answer a moment ago is refused another one. A
-connection that has not been answered is closed after a short idle time, and aiohttp closes the others.
+A TLS connection takes about 240 KiB from the moment it is accepted, so handshakes count too. Headers and answers that
+the peer does not read can take 1 MiB more. If there are too many, the peer with the most loses one: one that was not
+answered yet, or else the one that has been idle longest. So a peer that opens many displaces its own connections, and
+the API server's and kubelet's stay. A server can also bound the connections of one peer; a peer whose connections all
+have got an answer a moment ago is refused another one. A connection that has not been answered is closed after a short
+idle time, and aiohttp closes the others.
 
 Half of the descriptors are never given to connections: they are for kubelet's sockets, the journal and other files. If
 accept() fails, the next try is after a pause, and the log tells it once a minute.
@@ -33,7 +34,7 @@ from functools import partial
 from typing import Any
 
 import structlog
-from aiohttp import web
+from aiohttp import web, web_protocol
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
@@ -45,14 +46,19 @@ _SHUTDOWN_S = 1.0
 _BACKLOG = 256
 _RETRY_S = 1.0
 _TELL_S = 60.0
+_MOST_UNREAD = 64 << 10  # bytes of answers; asyncio's default with TLS is 512 KiB
 _READ_S = 5.0  # after this, the peer has read its answer or never will
 _PART = 4  # of the descriptors
 _OPTIONS: Mapping[str, Any] = {
-    "max_headers": 40,  # of 8 KiB each; clients send ten
+    "max_headers": 24,  # clients send ten
+    "max_field_size": 4096,  # name and value of each header
     "access_log": None,
     "keepalive_timeout": 120.0,  # longer than the 90 s after which Go's clients close an idle connection
     "lingering_time": 1.0,  # reads the rest of an unread body, so that its sender sees the answer and not a reset
 }
+# aiohttp reads so many requests of a connection ahead, while the peer does not read its answer: 32 with the largest
+# headers are 20 MiB. No client of ours sends a request before the last one is answered.
+web_protocol.MAX_MSG_QUEUE_SIZE = 1
 
 
 def is_loopback(peer: str | None) -> bool:
@@ -109,6 +115,18 @@ class _Handler(RequestHandler):
     """Answers what is no HTTP without a line in the log: a peer can send thousands of such requests a second."""
 
     __slots__ = ()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.set_write_buffer_limits(_MOST_UNREAD)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """What was read ahead may be an error: it refers to frames, and these to the handler."""
+        for message, _ in self._messages:
+            if (error := getattr(message, "exc", None)) is not None:
+                error.__traceback__ = None
+        super().connection_lost(exc)
 
     def handle_error(
         self,

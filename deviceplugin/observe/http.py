@@ -37,7 +37,7 @@ _JSON = msgspec.json.Encoder()
 _TEXT = "text/plain; charset=utf-8"
 _PROBE_DEADLINE_S = 1.0
 _PROBE_PERIOD_S = 1.0
-_MOST_CONNECTIONS = 64  # for kubelet, Prometheus and people; each can take 320 KiB of headers
+_MOST_CONNECTIONS = 64  # for kubelet, Prometheus and people; each can take 1 MiB of headers
 _PARTS = 4  # a quarter of them for one address at most
 _FIRST_REQUEST_S = 15.0
 _END_S = 1.0

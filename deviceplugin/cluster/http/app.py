@@ -6,10 +6,13 @@ counted, and what was begun for it runs to its end. There are a dozen fixed path
 application and router would take a fifth of a request's time.
 """
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 import structlog
 from aiohttp import web
@@ -23,7 +26,7 @@ from deviceplugin.exposition import OPENMETRICS, wants_openmetrics
 from deviceplugin.latest import Latest
 
 log = structlog.get_logger("vcuda.http")
-_Handler = Callable[[web.BaseRequest], Awaitable[web.Response]]
+_Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 _READING = ("GET", "HEAD")
 _JSON = {"Content-Type": "application/json"}
 
@@ -57,9 +60,10 @@ class Router:
             "/healthz": _Route(_READING, self._healthz),
             "/readyz": _Route(_READING, self._readyz),
         }
+        self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self.stopping = False
 
-    async def answer(self, request: web.BaseRequest) -> web.Response:
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         self._connections.began(request.protocol, has_certificate=bool(_certificate(request)))
         served = False
         try:
@@ -69,8 +73,9 @@ class Router:
         finally:
             self._connections.ended(request.protocol, served=served)
 
-    async def _routed(self, request: web.BaseRequest) -> web.Response:
+    async def _routed(self, request: web.BaseRequest) -> web.StreamResponse:
         route = self._routes.get(request.path)
+        response: web.StreamResponse
         try:
             if route is None:
                 response = _text_response(404, f"no such path; the paths are {', '.join(sorted(self._routes))}")
@@ -86,16 +91,16 @@ class Router:
         return response
 
     def _handler(self, verb: Verb) -> _Handler:
-        async def handle(request: web.BaseRequest) -> web.Response:
+        async def handle(request: web.BaseRequest) -> web.StreamResponse:
             began = time.perf_counter()
             rejections: Mapping[str, int] = {}
             try:
                 _check_caller(verb, request)
                 body = await self._bodies.read(request, verb)
                 began = time.perf_counter()
-                answer = await self._answer(verb, body)
+                answer = await self._answer(verb, body, request)
                 outcome, rejections = answer.outcome, answer.rejections
-                return web.Response(body=answer.body, headers=_JSON)
+                return await self._bodies.answer(request, verb, answer.body)
             except HttpError as refused:
                 outcome = refused.outcome
                 response = _text_response(refused.status, refused.sentence)
@@ -112,16 +117,27 @@ class Router:
 
         return handle
 
-    async def _answer(self, verb: Verb, body: bytes) -> VerbResponse:
+    async def _answer(self, verb: Verb, body: bytes, request: web.BaseRequest) -> VerbResponse:
         if not verb.before_ready and (missing := self._service.not_ready()):
             raise unavailable(f"not ready yet: {'; '.join(missing)}")
-        return await verb.answer(body)
+        if verb.is_restricted:
+            return await verb.answer(body)
+        async with self._in_turn(request):
+            return await verb.answer(body)
+
+    @asynccontextmanager
+    async def _in_turn(self, request: web.BaseRequest) -> AsyncIterator[None]:
+        """For unknown callers: one request of each peer, and then whatever else the loop has to do."""
+        async with self._turns.setdefault((request.path, request.remote or ""), asyncio.Lock()):
+            yield
+            await asyncio.sleep(0)
 
     async def _explain(self, request: web.BaseRequest) -> web.Response:
         namespace, slash, name = request.query.get("pod", "").partition("/")
         if not slash or not namespace or not name or "/" in name:
             return _text_response(400, "no pod given; use /explain?pod=NAMESPACE/NAME")
-        status, body = await self._service.explain(namespace, name)
+        async with self._in_turn(request):
+            status, body = await self._service.explain(namespace, name)
         return web.Response(status=status, body=body, headers=_JSON)
 
     async def _show_metrics(self, request: web.BaseRequest) -> web.Response:

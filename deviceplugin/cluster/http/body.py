@@ -1,11 +1,15 @@
-"""Reads the body of a request within limits: its size, its time, and the size of all bodies of a verb together.
+"""Bodies of requests and answers within limits: their size, their time, and the size of all of a verb together.
 
-In: a request and its verb. Out: its bytes, or an `HttpError` with a status and one sentence. A slow or huge client
-costs this process a bounded amount of memory and delays no other client.
+In: a request and its verb, later the answer. Out: the bytes of the request, or an `HttpError` with a status and one
+sentence; the answer on its way. A client that sends or reads slowly, or much, costs this process a bounded amount of
+memory and delays no other client.
 
 Only bytes that have arrived count, because a declared length costs its sender nothing. Each verb has its own room, and
 one peer gets a part of it, so uploads to one verb or from one peer do not close another. The beginning of a body needs
 no room: a connection buffers that much in any case, and nearly all bodies are shorter. So they always pass.
+
+An answer to an unknown caller takes room too until its reader has it: the patch of a large pod is as large as the pod.
+It is written piece by piece, because asyncio's TLS takes a buffer of any size and calls it written.
 """
 
 import asyncio
@@ -20,15 +24,26 @@ from aiohttp.http_exceptions import HttpProcessingError
 from deviceplugin.cluster.http.verbs import HttpError, Verb
 
 _WITHIN_S = 10.0
+_READ_WITHIN_S = 10.0
 _PEERS = 4  # this many may use all of the room of a verb, each for one body of the largest size
 _FREE = 64 << 10
+_PIECE = 64 << 10
+_JSON = {"Content-Type": "application/json"}
 
 
 class Bodies:
-    """Reads bodies; `held` are the bytes in memory now, by verb and by peer of a verb."""
+    """Reads and writes bodies; `held` are the bytes in memory now, by verb and by peer of a verb."""
 
-    def __init__(self, *, within: float = _WITHIN_S, room: int | None = None, free: int = _FREE) -> None:
+    def __init__(
+        self,
+        *,
+        within: float = _WITHIN_S,
+        read_within: float = _READ_WITHIN_S,
+        room: int | None = None,
+        free: int = _FREE,
+    ) -> None:
         self._within = within
+        self._read_within = read_within
         self._most = room  # None: by the verb
         self._free = free
         self.held: Counter[tuple[str, ...]] = Counter()
@@ -53,6 +68,28 @@ class Bodies:
                 raise  # else it is aiohttp's word for a client that left before we looked for its body
             error.__traceback__ = None  # its frames hold the body, and the request holds the error: a cycle
             raise HttpError(400, "disconnected", "the body ended before it was complete; send it again") from None
+
+    async def answer(self, request: web.BaseRequest, verb: Verb, body: bytes) -> web.StreamResponse:
+        """A short one is left to the server to send. Raises an HttpError; the client gets 503, or nothing more."""
+        if verb.is_restricted or len(body) <= self._free:
+            return web.Response(body=body, headers=_JSON)
+        response = web.StreamResponse(headers=_JSON)
+        response.content_length = len(body)
+        with self._room(verb, request.remote or "") as room:
+            room.grow(len(body) - self._free)
+            try:
+                async with asyncio.timeout(self._read_within):
+                    await response.prepare(request)
+                    for at in range(0, len(body), _PIECE):
+                        await response.write(body[at : at + _PIECE])
+                    await response.write_eof()
+            except TimeoutError:
+                if request.transport is not None:
+                    request.transport.abort()
+                raise HttpError(408, "slow", f"the answer was not read within {self._read_within:g}s") from None
+            except ConnectionError:
+                raise HttpError(400, "disconnected", "the connection ended before the answer was read") from None
+        return response
 
     async def _all(self, request: web.BaseRequest, verb: Verb) -> bytes:
         body = bytearray()

@@ -55,6 +55,11 @@ class Verb:
     largest: int = 8 << 20
     instead: str = "send names instead of whole nodes"
 
+    @property
+    def is_restricted(self) -> bool:
+        """Only known callers are answered."""
+        return self.loopback_only or bool(self.clients)
+
 
 class Service(Protocol):
     """Everything behind the routes."""

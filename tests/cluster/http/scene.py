@@ -3,6 +3,7 @@
 import asyncio
 import datetime as dt
 import io
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,13 +29,14 @@ NAMES = ("vcuda-scheduler.gpu.svc", "127.0.0.1")
 
 @dataclass
 class StandIn:
-    """Echoes; `held` keeps bind waiting until it is set."""
+    """Echoes what it has `reviewed`; `held` keeps bind waiting until it is set."""
 
     missing: tuple[str, ...] = ()
     leader: str = ""
     held: asyncio.Event = field(default_factory=asyncio.Event)
     under_way: asyncio.Event = field(default_factory=asyncio.Event)
     bound: int = 0
+    reviewed: list[bytes] = field(default_factory=list)
 
     @property
     def verbs(self) -> tuple[Verb, ...]:
@@ -61,6 +63,7 @@ class StandIn:
         return 200, msgspec.json.encode({"pod": f"{namespace}/{name}"})
 
     async def webhook(self, body: bytes) -> VerbResponse:
+        self.reviewed.append(body)
         return VerbResponse(body, "changed")
 
     async def filter(self, body: bytes) -> VerbResponse:
@@ -105,6 +108,19 @@ class Scene:
         """A connection after the TLS handshake, without a request; `peer` is the client's address."""
         context = trusting(self.ca.chain)
         return await asyncio.open_connection("127.0.0.1", self.server.port, ssl=context, local_addr=(peer, 0))
+
+    async def unread(self, body: bytes, peer: str = "127.0.0.1") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection on which the answer to a review is due and nothing is read; the kernel holds 5 MiB at most."""
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setblocking(False)
+        client.bind((peer, 0))
+        await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", self.server.port))
+        context = trusting(self.ca.chain)
+        reader, writer = await asyncio.open_connection(sock=client, ssl=context, server_hostname="127.0.0.1")
+        writer.transport.pause_reading()  # type: ignore[attr-defined]  # typeshed: any transport
+        writer.write(b"POST /webhook HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        return reader, writer
 
 
 def trusting(bundle: bytes) -> ssl.SSLContext:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -151,3 +152,52 @@ async def test_a_body_of_the_usual_size_passes_while_the_room_is_full() -> None:
         await asyncio.sleep(0.1)
         writer.write(b" ")
         assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+
+
+LARGE = b" " * (7 << 20)
+
+
+async def until_counted(scene: Scene, **outcomes: int) -> None:
+    while await counted(scene, "webhook") != outcomes:
+        await asyncio.sleep(0.1)
+
+
+async def test_an_answer_that_nobody_reads_is_given_up() -> None:
+    """Patches of large pods that 200 connections did not read were all the memory that the chart gives."""
+    async with serving(bodies=Bodies(within=600.0, read_within=0.2)) as scene:
+        reader, writer = await scene.unread(LARGE)
+        await until_counted(scene, slow=1)
+        writer.transport.resume_reading()  # type: ignore[attr-defined]  # typeshed: any transport
+        with suppress(OSError):
+            assert len(await reader.read()) < len(LARGE), "the connection was closed before the end"
+
+
+async def test_answers_that_are_not_read_yet_close_their_own_peer_alone() -> None:
+    bodies = Bodies(within=600.0, read_within=600.0)
+    async with serving(bodies=bodies) as scene:
+        writers = [(await scene.unread(LARGE, "127.0.0.2"))[1]]
+        await until(lambda: len(scene.service.reviewed) == 1, within=600.0)
+        held = len(LARGE) - (64 << 10)
+        assert bodies.held == {("webhook",): held, ("webhook", "127.0.0.2"): held}
+        writers.append((await scene.unread(LARGE, "127.0.0.2"))[1])
+        await until_counted(scene, busy=1)
+        assert await scene.post("/webhook", b" " * (1 << 20)) == (200, " " * (1 << 20))
+        assert bodies.held["webhook", "127.0.0.2"] == held
+        for writer in writers:
+            writer.transport.abort()
+        await until_counted(scene, busy=1, changed=1, disconnected=1)
+    assert not bodies.held
+
+
+async def test_a_peer_with_many_requests_delays_those_of_another_by_one_of_its_own() -> None:
+    """The API server waits 5 s for a review, and one pod could send dozens that are as slow as possible."""
+    async with serving() as scene:
+        peers = [*["127.0.0.2"] * 20, "127.0.0.1", *["127.0.0.2"] * 20]
+        writers = [(await scene.raw(peer))[1] for peer in peers]
+        await asyncio.sleep(0.3)  # the server has ended its part of all handshakes
+        for peer, writer in zip(peers, writers, strict=True):
+            writer.write(uploads("/webhook", 1, 0) + (b"o" if peer == "127.0.0.1" else b"b"))
+        await until(lambda: len(scene.service.reviewed) == 41)
+        assert scene.service.reviewed.index(b"o") <= 2
+        for writer in writers:
+            writer.close()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp.web_protocol import RequestHandler
 
 from deviceplugin.cluster.http.server import SchedulerServer
 from deviceplugin.connections import Connections
@@ -130,6 +131,31 @@ async def test_requests_sent_in_one_go_are_answered_in_their_order() -> None:
                 assert await reader.readuntil(b"\r\n\r\n")
                 assert await reader.readexactly(1) == b"%d" % number
         writer.close()
+
+
+async def test_few_requests_are_read_ahead_from_a_peer_that_does_not_read_its_answer() -> None:
+    """32 with large headers were 20 MiB for each connection."""
+    connections = Connections()
+    async with serving(connections=connections) as scene:
+        _, writer = await scene.raw()
+        writer.write(b"POST /bind HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}" + HEALTH * 20)
+        await scene.service.under_way.wait()
+        (handler,) = connections.open
+        assert isinstance(handler, RequestHandler)
+        await until(lambda: handler._buffer_paused)
+        assert len(handler._messages) <= 2
+        scene.service.held.set()
+        writer.close()
+
+
+async def test_headers_are_short_and_few() -> None:
+    async with serving() as scene:
+        for headers in (b"X: %s\r\n" % (b"x" * 5000), b"X: x\r\n" * 40):
+            reader, writer = await scene.raw()
+            writer.write(HEALTH[:-2] + headers + b"\r\n")
+            async with asyncio.timeout(60):
+                assert b" 400 Bad Request\r\n" in await reader.read()
+            writer.close()
 
 
 async def test_a_bind_whose_client_went_away_is_brought_to_its_end() -> None:

@@ -89,10 +89,17 @@ async def gone_before_its_answer(scene: Scene, connections: Connections) -> None
     scene.service.held.set()
 
 
+async def answer_not_read(scene: Scene, connections: Connections) -> None:
+    _, writer = await scene.unread(b" " * (7 << 20))
+    await until(lambda: all(each.socket.fileno() < 0 for each in connections.open.values()))
+    writer.transport.abort()
+
+
 Way = Callable[[Scene, Connections], Awaitable[None]]
 WAYS: tuple[Way, ...] = (
     *(gone_in_its_handshake, no_tls, displaced, no_http, served, too_large, slow),
     *(gone_in_its_body, gone_before_its_answer),
+    answer_not_read,
 )
 
 
@@ -100,7 +107,7 @@ WAYS: tuple[Way, ...] = (
 async def test_nothing_of_a_connection_stays(way: Way) -> None:
     before = handlers()  # the tracebacks of tests that failed in this process may hold some
     connections = Connections(most=MOST)
-    async with serving(connections=connections, bodies=Bodies(within=0.1)) as scene:
+    async with serving(connections=connections, bodies=Bodies(within=0.1, read_within=0.1)) as scene:
         for _ in range(ROUNDS):
             async with asyncio.timeout(PATIENCE_S):
                 await way(scene, connections)
