@@ -11,6 +11,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from deviceplugin.cluster.http.body import Bodies
 from deviceplugin.cluster.http.verbs import HttpError, Verb
+from deviceplugin.connections import Connections
 from tests.cluster.http.scene import Scene, StandIn, serving
 from tests.cluster.http.test_routes import counted
 from tests.waiting import until
@@ -176,9 +177,9 @@ async def test_answers_that_are_not_read_yet_close_their_own_peer_alone() -> Non
     bodies = Bodies(within=600.0, read_within=600.0)
     async with serving(bodies=bodies) as scene:
         writers = [(await scene.unread(LARGE, "127.0.0.2"))[1]]
-        await until(lambda: len(scene.service.reviewed) == 1, within=600.0)
         held = len(LARGE) - (64 << 10)
-        assert bodies.held == {("webhook",): held, ("webhook", "127.0.0.2"): held}
+        taken = {("webhook",): held, ("webhook", "127.0.0.2"): held}
+        await until(lambda: scene.service.reviewed and bodies.held == taken, within=600.0)
         writers.append((await scene.unread(LARGE, "127.0.0.2"))[1])
         await until_counted(scene, busy=1)
         assert await scene.post("/webhook", b" " * (1 << 20)) == (200, " " * (1 << 20))
@@ -191,10 +192,11 @@ async def test_answers_that_are_not_read_yet_close_their_own_peer_alone() -> Non
 
 async def test_a_peer_with_many_requests_delays_those_of_another_by_one_of_its_own() -> None:
     """The API server waits 5 s for a review, and one pod could send dozens that are as slow as possible."""
-    async with serving() as scene:
+    connections = Connections()
+    async with serving(connections=connections) as scene:
         peers = [*["127.0.0.2"] * 20, "127.0.0.1", *["127.0.0.2"] * 20]
         writers = [(await scene.raw(peer))[1] for peer in peers]
-        await asyncio.sleep(0.3)  # the server has ended its part of all handshakes
+        await until(lambda: all(each.handshake.done() for each in connections.open.values()))
         for peer, writer in zip(peers, writers, strict=True):
             writer.write(uploads("/webhook", 1, 0) + (b"o" if peer == "127.0.0.1" else b"b"))
         await until(lambda: len(scene.service.reviewed) == 41)
