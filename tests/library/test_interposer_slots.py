@@ -49,6 +49,7 @@ def test_a_program_that_becomes_itself_again_and_again_keeps_within_its_limit(
     start(gpu_slice, running, becoming, TAKEN, 100, "sleep")
 
 
+@pytest.mark.realtime
 @pytest.mark.parametrize("way", ["sleep", "leave"])
 def test_what_a_program_had_is_free_a_second_after_it_became_another(
     gpu_slice: GpuSlice, becoming: Path, running: list[subprocess.Popen[str]], way: str
@@ -75,6 +76,7 @@ def test_a_program_that_closes_every_descriptor_keeps_its_slot(
 
 
 @needs_root
+@pytest.mark.realtime
 @pytest.mark.parametrize("way", ["killed", "another program"])
 def test_a_slot_of_another_pid_namespace_is_cleared_when_its_process_is_gone(
     gpu_slice: GpuSlice, becoming: Path, running: list[subprocess.Popen[str]], way: str
