@@ -16,7 +16,7 @@ from deviceplugin.ledger.grant import Source
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import Resource
 from sandbox.kubelet import ContainerView
-from sandbox.station import NAMES, Station, pod_json, station
+from sandbox.station import NAMES, Json, Station, pod_json, station
 from tests.kubelet.makers import inventory
 from tests.kubelet.test_flow import check_books, check_container
 
@@ -290,6 +290,16 @@ async def test_static_pods_that_nobody_shows_are_told_apart_before_the_first_one
         check_books(node)
 
 
+async def check_both_start(node: Station, large: Json, small: Json) -> None:
+    """Pods of 60 and of 4 blocks; the large one is admitted first."""
+    for pod, blocks in ((large, 60), (small, 4)):
+        verdict = await node.kubelet.admit(pod)
+        assert verdict.admitted, verdict.message
+        await node.kubelet.wait_running(verdict.uid)
+        check_container(node, verdict.uid, "c", 20, blocks)
+    check_books(node)
+
+
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_guess_leaves_room_for_the_others_whatever_a_scheduler_chose_for_it(short_tmp: Path, seed: int) -> None:
     """Lineage D8: kubelet admits `large` first, and the guess followed the GPU that was chosen for `small`."""
@@ -308,12 +318,7 @@ async def test_a_guess_leaves_room_for_the_others_whatever_a_scheduler_chose_for
         node.know(filler)
         await node.kubelet.wait_running((await node.kubelet.admit(filler)).uid)
         node.know(small, large)
-        for pod, blocks in ((large, 60), (small, 4)):
-            verdict = await node.kubelet.admit(pod)
-            assert verdict.admitted, verdict.message
-            await node.kubelet.wait_running(verdict.uid)
-            check_container(node, verdict.uid, "c", 20, blocks)
-        check_books(node)
+        await check_both_start(node, large, small)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -328,12 +333,7 @@ async def test_a_guess_leaves_room_for_the_others_where_no_gpu_is_cordoned(short
         small = pod_json("small", ("c", 20, 4), annotations={"tencent.com/predicate-time": "1000"})
         large = pod_json("large", ("c", 20, 60), annotations={"tencent.com/predicate-time": "2000"})
         node.know(small, large)
-        for pod, blocks in ((large, 60), (small, 4)):
-            verdict = await node.kubelet.admit(pod)
-            assert verdict.admitted, verdict.message
-            await node.kubelet.wait_running(verdict.uid)
-            check_container(node, verdict.uid, "c", 20, blocks)
-        check_books(node)
+        await check_both_start(node, large, small)
 
 
 @pytest.mark.parametrize("lost", [(), (0,)], ids=["healthy", "lost"])

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 import structlog
 from aiohttp import web
 
-from deviceplugin.cluster.http.body import Bodies
+from deviceplugin.cluster.http.body import JSON, Bodies
 from deviceplugin.cluster.http.metrics import SchedulerMetrics
 from deviceplugin.cluster.http.verbs import HttpError, Service, Verb, VerbResponse, unavailable
 from deviceplugin.connections import Connections, is_loopback
@@ -28,7 +28,6 @@ from deviceplugin.latest import Latest
 log = structlog.get_logger("vcuda.http")
 _Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 _READING = ("GET", "HEAD")
-_JSON = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +137,7 @@ class Router:
             return _text_response(400, "no pod given; use /explain?pod=NAMESPACE/NAME")
         async with self._in_turn(request):
             status, body = await self._service.explain(namespace, name)
-        return web.Response(status=status, body=body, headers=_JSON)
+        return web.Response(status=status, body=body, headers=JSON)
 
     async def _show_metrics(self, request: web.BaseRequest) -> web.Response:
         """Rendered once in a period: in a large cluster it takes this loop longer than a review of a pod."""

@@ -28,7 +28,7 @@ _READ_WITHIN_S = 10.0
 _PEERS = 4  # this many may use all of the room of a verb, each for one body of the largest size
 _FREE = 64 << 10
 _PIECE = 64 << 10
-_JSON = {"Content-Type": "application/json"}
+JSON = {"Content-Type": "application/json"}
 
 
 class Bodies:
@@ -72,8 +72,8 @@ class Bodies:
     async def answer(self, request: web.BaseRequest, verb: Verb, body: bytes) -> web.StreamResponse:
         """A short one is left to the server to send. Raises an HttpError; the client gets 503, or nothing more."""
         if verb.is_restricted or len(body) <= self._free:
-            return web.Response(body=body, headers=_JSON)
-        response = web.StreamResponse(headers=_JSON)
+            return web.Response(body=body, headers=JSON)
+        response = web.StreamResponse(headers=JSON)
         response.content_length = len(body)
         with self._room(verb, request.remote or "") as room:
             room.grow(len(body) - self._free)
