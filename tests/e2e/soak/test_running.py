@@ -3,6 +3,7 @@
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from subprocess import PIPE
 
 from tests.e2e.soak.running import read
 
@@ -11,8 +12,14 @@ ASKED = {"SOAK_POD": "a", "SOAK_CONTAINER": "main", "SOAK_CORES": "10", "SOAK_BL
 
 @contextmanager
 def process(environment: Mapping[str, str]) -> Iterator[int]:
-    with subprocess.Popen(["/bin/sleep", "600"], env=environment) as started:
+    with subprocess.Popen(["/bin/cat"], env=environment, stdin=PIPE, stdout=PIPE) as started:
+        assert started.stdin is not None
+        assert started.stdout is not None
         try:
+            # It must run for sure: Linux lets Popen return before /proc shows the environment of the new program.
+            started.stdin.write(b"\n")
+            started.stdin.flush()
+            started.stdout.readline()
             yield started.pid
         finally:
             started.kill()
