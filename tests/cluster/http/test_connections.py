@@ -14,7 +14,7 @@ from deviceplugin.connections import Connections
 from deviceplugin.errors import ConfigError
 from sandbox.cluster.processes import free_ports
 from tests.cluster.http.scene import StandIn, serving
-from tests.waiting import until
+from tests.waiting import in_background, until
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -169,15 +169,18 @@ async def test_a_bind_whose_client_went_away_is_brought_to_its_end() -> None:
         await until(lambda: scene.service.bound == 1)
 
 
-async def test_stopping_is_not_ready_then_drained_then_closed_and_requests_under_way_end() -> None:
-    async with serving() as scene:
-        under_way = asyncio.create_task(scene.post("/bind", b"{}"))
-        await scene.service.under_way.wait()
-        stopping = asyncio.create_task(scene.server.stop(drain=0.5))
-        await asyncio.sleep(0.1)
+async def test_while_it_drains_it_is_not_ready_and_answers() -> None:
+    async with serving() as scene, in_background(scene.server.stop(drain=600)):
         assert await scene.get("/readyz") == (503, "stopping\n")
         assert (await scene.post("/filter", b"{}"))[0] == 200
-        await asyncio.sleep(0.6)
+
+
+async def test_after_it_drained_it_is_closed_and_requests_under_way_end() -> None:
+    async with serving(end_within=600) as scene:
+        under_way = asyncio.create_task(scene.post("/bind", b"{}"))
+        await scene.service.under_way.wait()
+        stopping = asyncio.create_task(scene.server.stop(drain=0.1))
+        await until(lambda: not listening_on(scene.server.port))
         with pytest.raises(aiohttp.ClientConnectorError):
             await scene.post("/filter", b"{}")
         assert not stopping.done()
