@@ -9,6 +9,9 @@ enum symbol {
 #define CUDA(symbol, base, version, stream, parameters, arguments) SYMBOL_##symbol,
 #include <cuda_functions.h>
 #undef CUDA
+#define UNSUPPORTED(symbol, base, version, stream) SYMBOL_##symbol,
+#include "unsupported_functions.h"
+#undef UNSUPPORTED
     SYMBOL_COUNT
 };
 

@@ -1,5 +1,6 @@
 /*
- * The exported functions, made from the table: each counts its call, answers for a driver that is not initialised, and goes to its entry (entry.h).
+ * The exported functions, made from the tables: each counts its call, answers for a driver that is not initialised, and goes to its entry (entry.h)
+ * or says that it is not supported.
  * The ones that CUDA's documentation lets be called before cuInit are named here.
  */
 #include <stdbool.h>
@@ -28,23 +29,39 @@ static inline bool is_early(enum symbol symbol)
     }
 }
 
+static inline CUresult begin_call(enum symbol symbol)
+{
+    count_call(symbol);
+    if (!is_early(symbol) && atomic_load_explicit(&session_state, memory_order_acquire) != SESSION_READY)
+        return session_error();
+    return !is_early(symbol) && host_calling ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
+}
+
 #define CUDA(symbol, base, version, stream, parameters, arguments)                                                                   \
     CUresult symbol parameters                                                                                                       \
     {                                                                                                                                \
-        count_call(SYMBOL_##symbol);                                                                                                 \
-        if (!is_early(SYMBOL_##symbol) && atomic_load_explicit(&session_state, memory_order_acquire) != SESSION_READY)               \
-            return session_error();                                                                                                  \
-        if (!is_early(SYMBOL_##symbol) && host_calling)                                                                              \
-            return CUDA_ERROR_NOT_PERMITTED;                                                                                         \
-        return entry_##symbol arguments;                                                                                             \
+        CUresult error_ = begin_call(SYMBOL_##symbol);                                                                               \
+        return error_ != CUDA_SUCCESS ? error_ : entry_##symbol arguments;                                                           \
     }
 #include <cuda_functions.h>
 #undef CUDA
+
+#define UNSUPPORTED(symbol, base, version, stream)                                                                                   \
+    CUresult symbol(void)                                                                                                            \
+    {                                                                                                                                \
+        CUresult error_ = begin_call(SYMBOL_##symbol);                                                                               \
+        return error_ != CUDA_SUCCESS ? error_ : CUDA_ERROR_NOT_SUPPORTED;                                                           \
+    }
+#include "unsupported_functions.h"
+#undef UNSUPPORTED
 
 static const char *const names[] = {
 #define CUDA(symbol, base, version, stream, parameters, arguments) #symbol,
 #include <cuda_functions.h>
 #undef CUDA
+#define UNSUPPORTED(symbol, base, version, stream) #symbol,
+#include "unsupported_functions.h"
+#undef UNSUPPORTED
 };
 
 /* For tests: how often this process called the symbol. */

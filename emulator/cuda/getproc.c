@@ -25,6 +25,9 @@ static const struct row rows[] = {
 #define CUDA(symbol, base, version, stream, parameters, arguments) {#symbol, #base, version, stream, (void *)symbol},
 #include <cuda_functions.h>
 #undef CUDA
+#define UNSUPPORTED(symbol, base, version, stream) {#symbol, #base, version, stream, (void *)symbol},
+#include "unsupported_functions.h"
+#undef UNSUPPORTED
 };
 
 static bool hidden(const char *symbol)

@@ -1,16 +1,5 @@
-/*
- * What exists in the driver and is not emulated: multicast, external memory, and the tables that NVIDIA's own libraries
- * exchange by UUID (the emulator has none, so it answers as for a UUID that the driver does not know).
- */
+/* What exists in the driver and is not emulated, as far as library/ calls or hooks it: multicast and external memory. The rest: unsupported_functions.h. */
 #include "entry.h"
-
-ENTRY(cuGetExportTable)(const void **export_table, const CUuuid *export_table_id)
-{
-    if (export_table == NULL || export_table_id == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *export_table = NULL;
-    return CUDA_ERROR_NOT_FOUND;
-}
 
 ENTRY(cuMulticastCreate)(CUmemGenericAllocationHandle *mc_handle, const CUmulticastObjectProp *prop)
 {

@@ -1,18 +1,20 @@
-"""What our CUDA header and function table declare, read from their text.
+"""What our CUDA header and function tables declare, read from their text.
 
-In: library/include/cuda.h and cuda_functions.h. Out: rows, constants, types and members by name. Not here: whether
-they are right (test_cuda_header.py). Invariant: nothing declared is skipped silently; a line of another shape raises.
+In: library/include/cuda.h and cuda_functions.h, and the emulator's list of what it does not emulate. Out: rows,
+constants, types and members by name. Not here: whether they are right (test_cuda_header.py). Invariant: nothing
+declared is skipped silently; a line of another shape raises.
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.library.machine import LIBRARY
+from tests.library.machine import EMULATOR, LIBRARY
 
 OURS = LIBRARY / "include"
 
 _ROW = re.compile(r"CUDA\((\w+),\s*(\w+),\s*(\d+),\s*([LT]),\s*(\([^()]*\)),\s*\([^()]*\)\)")
+_UNSUPPORTED_ROW = re.compile(r"UNSUPPORTED\((\w+),\s*(\w+),\s*(\d+),\s*([LT])\)")
 _OF_THE_THREAD = re.compile(r"_pt[sd][sz]$")
 
 
@@ -43,6 +45,14 @@ def rows() -> list[Row]:
     found = [Row(symbol, base, int(version), *rest) for symbol, base, version, *rest in _ROW.findall(text)]
     assert not _ROW.sub("", text).strip(), "a row of another shape"
     return found
+
+
+def unsupported() -> list[Row]:
+    """What the emulator exports and does not emulate; its list has no signatures."""
+    text = _without_comments((EMULATOR / "cuda/unsupported_functions.h").read_text())
+    cells = _UNSUPPORTED_ROW.findall(text)
+    assert not _UNSUPPORTED_ROW.sub("", text).strip(), "a row of another shape"
+    return [Row(symbol, base, int(version), stream, "") for symbol, base, version, stream in cells]
 
 
 def constants() -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.library.cuda_declarations import OURS, Row, constants, members, rows, types
+from tests.library.cuda_declarations import OURS, Row, constants, members, rows, types, unsupported
 
 pytestmark = pytest.mark.thorough
 
@@ -30,6 +30,17 @@ _LEFT_OUT = {
     "PFN_cuMemsetD32_v2000",
     "PFN_cuMemsetD8_v2000",
 }
+
+# What the graphics interfaces' headers need of others, which are not in the wheels: types alone.
+_GRAPHICS = {
+    "GL/gl.h": "typedef unsigned GLuint, GLenum;",
+    "EGL/egl.h": "typedef void *EGLImageKHR, *EGLStreamKHR, *EGLSyncKHR; typedef int EGLint;",
+    "EGL/eglext.h": '#include "egl.h"',
+    "vdpau/vdpau.h": "typedef unsigned VdpDevice, VdpVideoSurface, VdpOutputSurface; typedef int VdpGetProcAddress;",
+}
+_GRAPHICS_TYPEDEFS = ("cudaGLTypedefs.h", "cudaEGLTypedefs.h", "cudaVDPAUTypedefs.h")
+_OF_THE_PROFILER = {"cuProfilerInitialize", "cuProfilerStart", "cuProfilerStop"}  # their header is not in the wheels
+_INLINE = {"cuGetProcAddress_v2_ptsz"}  # declared, but no symbol of the driver
 
 # What CUDA 12 has no name for yet.
 _BROUGHT_BY_13 = {
@@ -161,7 +172,7 @@ def test_no_version_of_a_function_is_missing_but_those_of_32_bits(major: int) ->
 
 def test_a_symbol_is_its_base_with_suffixes_that_rise_with_the_version() -> None:
     by_base: defaultdict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
-    for row in rows():
+    for row in (*rows(), *unsupported()):
         assert row.stream == ("T" if row.thread else "L"), row.symbol
         suffix = re.fullmatch(rf"{row.base}(?:_v(\d+))?{row.thread}", row.symbol)
         assert suffix, row.symbol
@@ -172,5 +183,34 @@ def test_a_symbol_is_its_base_with_suffixes_that_rise_with_the_version() -> None
 
 
 def test_no_symbol_is_listed_twice() -> None:
-    symbols = [row.symbol for row in rows()]
+    symbols = [row.symbol for row in (*rows(), *unsupported())]
     assert len(symbols) == len(set(symbols))
+
+
+def _declarations(major: int, directory: Path, *flags: str) -> str:
+    """The preprocessed headers of one release with all its driver functions, those of graphics interfaces too."""
+    for name, text in _GRAPHICS.items():
+        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).write_text(text)
+    source = "".join(f"#include <{name}>\n" for name in ("cudaTypedefs.h", *_GRAPHICS_TYPEDEFS))
+    done = _compile(source, "-E", "-P", f"-I{_include(major)}", f"-I{directory}", *flags)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_emulator_exports_every_function_of_the_newest_headers(tmp_path: Path) -> None:
+    """A client that looks up all of them, as the CUDA runtime does, finds them: emulated, or said to be unsupported."""
+    every = (_INTERNAL, "-DCUDA_API_PER_THREAD_DEFAULT_STREAM", "-UCUDA_API_PER_THREAD_DEFAULT_STREAM")
+    texts = [_declarations(major, tmp_path, flag) for major in _WHEELS for flag in every]
+    declared = {name for text in texts for name in re.findall(r"\bCUresult\s+(cu\w+)\s*\(", text)}
+    assert len(declared) > 700
+    listed = {row.symbol for row in (*rows(), *unsupported())}
+    assert listed - _OF_THE_PROFILER == declared - _INLINE
+
+
+def test_the_versions_of_unsupported_functions_are_the_real_ones(tmp_path: Path) -> None:
+    texts = [_declarations(major, tmp_path, _INTERNAL) for major in _WHEELS]
+    typedefs = {name for text in texts for name in re.findall(r"\*\s*(PFN_\w+)\)", text)}
+    listed = {row.typedef for row in unsupported() if row.symbol not in _OF_THE_PROFILER}
+    assert len(listed) > 400
+    assert listed - typedefs == set()

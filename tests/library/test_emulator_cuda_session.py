@@ -13,6 +13,7 @@ from tests.library.cuda_client import (
     INVALID_VALUE,
     NO_DEVICE,
     NOT_INITIALIZED,
+    NOT_SUPPORTED,
     SUCCESS,
     UNKNOWN,
     Argument,
@@ -21,6 +22,7 @@ from tests.library.cuda_client import (
     room,
     start,
 )
+from tests.library.cuda_declarations import unsupported
 from tests.library.machine import Machine
 
 pytestmark = pytest.mark.thorough
@@ -188,6 +190,23 @@ def test_attributes_are_the_profile_s(machine: Machine) -> None:
     assert {which: _number(process, "cuDeviceGetAttribute", which, 0) for which in expected} == expected
     assert process.code("cuDeviceGetAttribute", room(4), 100_000, 0) == INVALID_VALUE
     assert process.code("cuDeviceGetAttribute", room(4), 1, 8) == INVALID_DEVICE
+
+
+def test_an_attribute_that_no_document_describes_is_0(machine: Machine) -> None:
+    process = start(machine, ready=False)
+    process("cuInit", 0)
+    answered = [process.code("cuDeviceGetAttribute", room(4), which, 0) for which in range(163)]
+    assert [which for which, code in enumerate(answered) if code == INVALID_VALUE] == [0, 162]
+    assert _number(process, "cuDeviceGetAttribute", 150, 0) == 0
+    assert _number(process, "cuDeviceGetAttribute", 69, 0) == 1 << 28
+
+
+def test_what_is_not_emulated_exists_and_says_so(machine: Machine) -> None:
+    process = start(machine, ready=False)
+    symbols = [row.symbol for row in unsupported()]
+    assert {process.code(symbol) for symbol in symbols} == {NOT_INITIALIZED}
+    process("cuInit", 0)
+    assert {process.code(symbol) for symbol in symbols} == {NOT_SUPPORTED}
 
 
 def test_memory_of_a_device_is_what_processes_can_have(machine: Machine) -> None:
