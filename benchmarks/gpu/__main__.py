@@ -1,6 +1,6 @@
 """Builds the library, runs the checks of the plan and writes the results file; see README.md.
 
-    python -m benchmarks.gpu [--only T1,T4.gemm] [--quick | --short] [--driver auto|real|emulated] [--results DIR]
+    python -m benchmarks.gpu [--only P1,T1,T4.gemm] [--quick | --short] [--driver auto|real|emulated] [--results DIR]
 [--merge]
 
 Exit status: 0 all checks that ran passed, 1 a check failed, 2 nothing could be run or an error ended it.
@@ -20,11 +20,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.command import ends_in_one_sentence
-from benchmarks.gpu import driver, plan, prepare, report, runner
+from benchmarks.gpu import build, driver, plan, prepare, report, runner
 from benchmarks.gpu.bench import Bench, ProgramFailed
+from benchmarks.gpu.build import REPOSITORY, CannotBuild
 from benchmarks.gpu.outcome import Check, Outcome, Status
 
-RESULTS = driver.REPOSITORY / "benchmarks/results"
+RESULTS = REPOSITORY / "benchmarks/results"
 FULL = (5, 2.0)  # repeats and window: ten seconds in all
 QUICK = (2, 1.0)
 SHORT = "T2.cuda,T9"
@@ -37,29 +38,33 @@ def main(words: Sequence[str] | None = None) -> int:
             "benchmark: /etc/vcuda exists and takes precedence over VCUDA_DIR; run this outside of vcuda's containers"
         )
         return 2
-    scratch = Path(tempfile.mkdtemp(prefix="vg-", dir="/tmp"))
+    scratch = Path(tempfile.mkdtemp(prefix="vg-"))
     try:
-        bench = prepared(given, scratch)
-    except (driver.NoDriver, ProgramFailed, subprocess.SubprocessError) as error:
+        return run_in(scratch, given)
+    except (CannotBuild, driver.NoDriver, ProgramFailed, subprocess.SubprocessError) as error:
         print(f"benchmark: nothing can be run: {error}")
-        shutil.rmtree(scratch, ignore_errors=True)
         return 2
-    try:
-        return run_all(
-            plan.chosen(given.only), bench, setting_of(bench, given.commit), given.results, merge=given.merge
-        )
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+def run_in(scratch: Path, given: argparse.Namespace) -> int:
+    bench = prepared(given, scratch)
+    return run_all(plan.chosen(given.only), bench, setting_of(bench, given.commit), given.results, merge=given.merge)
+
+
 def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="topics and checks, separated by commas: T1,T4.gemm (default: all)")
+    parser.add_argument(
+        "--only", default="", help="parts, topics and checks, separated by commas: P1,T1,T4.gemm (default: all)"
+    )
     parser.add_argument("--quick", action="store_true", help="2 repeats of 1 s, the smallest memory limit only")
     parser.add_argument("--short", action="store_true", help=f"a few seconds: --quick --only {SHORT}")
     parser.add_argument("--driver", choices=["auto", "real", "emulated"], default="auto")
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
-    parser.add_argument("--merge", action="store_true", help="keep the other checks in the file of this day and GPU")
+    parser.add_argument(
+        "--merge", action="store_true", help="keep the other checks of the newest file in DIR of this GPU"
+    )
     parser.add_argument("--repeats", type=int, default=0)
     parser.add_argument("--window", type=float, default=0.0, help="seconds of each measurement of a share")
     parser.add_argument("--python", default="", help="an interpreter with PyTorch (default: this one, or python3)")
@@ -75,9 +80,9 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def prepared(given: argparse.Namespace, scratch: Path) -> Bench:
-    build = prepare.build_library()
-    found = driver.find(given.driver, scratch)
-    prepare.lay_out(build, found, scratch)
+    built = build.build(scratch)
+    found = driver.find(given.driver, built, scratch)
+    prepare.lay_out(built, found, scratch)
     repeats, window = QUICK if given.quick else FULL
     bench = Bench(
         scratch=scratch,
@@ -113,7 +118,7 @@ def setting_of(bench: Bench, said: str) -> report.Setting:
         driver=bench.driver.version,
         cuda=bench.driver.cuda_version,
         torch=torch_version(bench.torch_python),
-        date=dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        date=now(),
         commit=commit() or said or "unknown",
         host=f"{os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}",
         quick=bench.quick,
@@ -121,6 +126,10 @@ def setting_of(bench: Bench, said: str) -> report.Setting:
         repeats=bench.repeats,
         why_this_driver=bench.driver.why,
     )
+
+
+def now() -> str:
+    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def torch_version(python: str) -> str:
@@ -133,7 +142,7 @@ def torch_version(python: str) -> str:
 
 def commit() -> str:
     """The commit of the repository, with `-changed` if measured files are not committed; empty without git."""
-    git = ["git", "-C", str(driver.REPOSITORY)]
+    git = ["git", "-C", str(REPOSITORY)]
     try:
         head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)
         paths = ["library", "deviceplugin/container", "benchmarks/gpu"]
@@ -148,12 +157,13 @@ def run_all(checks: Sequence[Check], bench: Bench, setting: report.Setting, resu
     print(
         f"{setting.gpu}, driver {setting.driver} ({kind}; {setting.why_this_driver}), {len(checks)} checks", flush=True
     )
-    earlier = report.read(results / f"{report.stem(setting)}.json") if merge else []
+    earlier = report.newest(results, setting) if merge else []
     kept = {each.id: each for each in earlier}
     fresh: list[Outcome] = []
     path = results
     for check in checks:
-        done = report.superseding(runner.run(check, bench), kept.get(check.id))
+        run = dataclasses.replace(runner.run(check, bench), date=now(), commit=setting.commit)
+        done = report.superseding(run, kept.get(check.id))
         fresh.append(done)
         kept[check.id] = done
         print(f"{done.status:8} {done.id:28} {done.seconds:7.1f} s  {done.reason}", flush=True)

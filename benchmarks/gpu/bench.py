@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.driver import REPOSITORY, Device, Driver
+from benchmarks.gpu.build import REPOSITORY
+from benchmarks.gpu.driver import Device, Driver
 from deviceplugin.container import region
 from deviceplugin.container.limits_file import DeviceLimits, GrantLimits, encode
 from deviceplugin.container.shared_state import SharedState

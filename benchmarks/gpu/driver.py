@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.build import DRIVER, REPOSITORY, Build
+
 PROBE = ("-m", "benchmarks.gpu.inside.probe")
-REPOSITORY = Path(__file__).resolve().parents[2]
-EMULATED = REPOSITORY / "emulator/build"
 PROFILE: dict[str, Any] = {
     "format": 1,
     "name": "benchmarks/gpu",
@@ -61,28 +61,28 @@ class Driver:
         return cls(**{**data, "devices": tuple(Device(**each) for each in data["devices"])})
 
 
-def find(kind: str, scratch: Path) -> Driver:
+def find(kind: str, build: Build, scratch: Path) -> Driver:
     """Raises NoDriver if `real` was requested and there is none."""
     if kind == "emulated":
-        return emulated(scratch, "asked for")
+        return emulated(build, scratch, "asked for")
     try:
         return real()
     except NoDriver as none:
         if kind == "real":
             raise
-        return emulated(scratch, str(none))
+        return emulated(build, scratch, str(none))
 
 
 def real() -> Driver:
     return _ask({}, emulated=False, why="found by the dynamic loader")
 
 
-def emulated(scratch: Path, why: str) -> Driver:
+def emulated(build: Build, scratch: Path, why: str) -> Driver:
     directory = scratch / "emulated"
     directory.mkdir()
     (directory / "profile.json").write_text(json.dumps(PROFILE))
-    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
-        (directory / name).write_bytes((EMULATED / name).read_bytes())
+    for name in DRIVER:
+        (directory / name).write_bytes((build.driver / name).read_bytes())
     environment = {
         "VCUDA_EMULATOR_PROFILE": str(directory / "profile.json"),
         "VCUDA_EMULATOR_STATE": str(directory / "state"),

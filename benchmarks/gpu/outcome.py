@@ -26,7 +26,10 @@ class NotRun(Exception):  # noqa: N818 - no error: a fact about the machine
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One entry of the plan. `function` is module:name, called with the Bench in a separate process."""
+    """One entry of the plan. `function` is module:name, called with the Bench in a separate process.
+
+    `seconds`: an estimate for a GPU. `part`: the command of the plan that it belongs to.
+    """
 
     id: str
     title: str
@@ -34,6 +37,8 @@ class Check:
     function: str
     arguments: tuple[str, ...] = ()
     limit_s: float = 120
+    seconds: int = 10
+    part: str = ""
 
     @property
     def topic(self) -> str:
@@ -42,10 +47,21 @@ class Check:
 
 @dataclass
 class Judgement:
-    """Figures, and the sentences that should be true."""
+    """Figures, and the sentences that should be true. `not_shown`: why this driver cannot tell; then it is no pass."""
 
     figures: Figures = field(default_factory=dict)
     missed: list[str] = field(default_factory=list)
+    not_shown: str = ""
+
+    @property
+    def status(self) -> Status:
+        if self.missed:
+            return Status.FAILED
+        return Status.NOT_RUN if self.not_shown else Status.PASSED
+
+    @property
+    def reason(self) -> str:
+        return "; ".join(self.missed) or self.not_shown
 
     def expect(self, holds: bool, sentence: str) -> None:
         if not holds:
@@ -56,7 +72,7 @@ class Judgement:
 class Outcome:
     """`reason`: why it did not pass, or empty. `earlier`: the ends of the runs that this one replaced.
 
-    `load`: load of the machine per core.
+    `load`: load of the machine per core. `date`, `commit`: when and of what; of a merged file each has its own.
     """
 
     id: str
@@ -68,6 +84,8 @@ class Outcome:
     seconds: float
     load: float = 0.0
     earlier: tuple[str, ...] = ()
+    date: str = ""
+    commit: str = ""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

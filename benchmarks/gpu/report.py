@@ -35,8 +35,12 @@ class Setting:
 
 
 def stem(setting: Setting) -> str:
+    return f"{setting.date[:10]}-{_machine(setting)}"
+
+
+def _machine(setting: Setting) -> str:
     name = re.sub(r"[^a-z0-9]+", "-", setting.gpu.lower()).strip("-")
-    return f"{setting.date[:10]}-{'emulated-' if setting.emulated else ''}{name}"
+    return f"emulated-{name}" if setting.emulated else name
 
 
 def write(directory: Path, setting: Setting, outcomes: Sequence[Outcome]) -> Path:
@@ -49,10 +53,15 @@ def write(directory: Path, setting: Setting, outcomes: Sequence[Outcome]) -> Pat
     return path
 
 
+def newest(directory: Path, setting: Setting) -> list[Outcome]:
+    """The outcomes of the last run on this GPU, of whatever day: a run of several commands may go on past midnight."""
+    form = re.compile(rf"\d{{4}}-\d\d-\d\d-{re.escape(_machine(setting))}\.json")
+    files = sorted(path for path in directory.glob("*.json") if form.fullmatch(path.name))
+    return read(files[-1]) if files else []
+
+
 def read(path: Path) -> list[Outcome]:
     """The outcomes of an earlier run."""
-    if not path.exists():
-        return []
     checks = json.loads(path.read_text())["checks"]
     return [Outcome(**{**each, "status": Status(each["status"]), "earlier": tuple(each["earlier"])}) for each in checks]
 
@@ -84,13 +93,15 @@ def table(setting: Setting, outcomes: Sequence[Outcome]) -> str:
         "| check | status | figures (median ± IQR) | criterion | load |",
         "|---|---|---|---|---|",
     ]
-    return "\n".join(head + [_row(each) for each in outcomes]) + "\n"
+    return "\n".join(head + [_row(each, setting.commit) for each in outcomes]) + "\n"
 
 
-def _row(each: Outcome) -> str:
+def _row(each: Outcome, commit: str) -> str:
     shown = "; ".join(f"{name} {_short(value)}" for name, value in each.figures.items())
     before = "".join(f"before, {end}<br>" for end in each.earlier)
     text = f"{before}{each.reason}{'<br>' if each.reason and shown else ''}{shown}"
+    if each.commit and each.commit != commit:
+        text += f"<br>{each.date}, commit {each.commit}"
     cells = (f"{each.id}: {each.title}", f"{each.status}", text, each.criterion, f"{each.load:g}")
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.driver import REPOSITORY
+from benchmarks.gpu.build import REPOSITORY
 from benchmarks.gpu.outcome import Check, Outcome, Status, outcome
 
 

@@ -18,7 +18,7 @@ def judge(function: str, arguments: list[str], bench: Bench) -> tuple[Status, st
         return Status.NOT_RUN, str(reason), {}
     except Exception as error:
         return Status.FAILED, f"{type(error).__name__}: {error}", {}
-    return (Status.FAILED if found.missed else Status.PASSED), "; ".join(found.missed), found.figures
+    return found.status, found.reason, found.figures
 
 
 def main() -> None:

@@ -67,8 +67,8 @@ def test_an_error_is_one_sentence_and_an_exit_status() -> None:
 
 
 def test_an_unexpected_error_of_the_gpu_program_is_one_sentence_too() -> None:
-    broken = "def fail(): raise OSError('no space left')"
-    start = "from benchmarks.gpu import prepare; prepare.build_library = fail; import runpy"
+    broken = "def fail(scratch): raise OSError('no space left')"
+    start = "from benchmarks.gpu import build; build.build = fail; import runpy"
     run_it = "runpy.run_module('benchmarks.gpu', run_name='__main__')"
     done = subprocess.run(
         [sys.executable, "-c", f"{broken}\n{start}\n{run_it}"],

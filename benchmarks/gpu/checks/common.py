@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.gpu.bench import Bench, Environment, Process
 from benchmarks.gpu.inside.driver_api import Nvml
-from benchmarks.gpu.outcome import NotRun
+from benchmarks.gpu.outcome import Judgement, NotRun
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -46,6 +46,12 @@ def needs_program(name: str) -> str:
     if found is None:
         raise NotRun(f"{name} is not on this machine")
     return found
+
+
+def not_shown(bench: Bench, judgement: Judgement, why: str) -> Judgement:
+    """The effect is not to be seen natively either, so that nothing can be said of a container."""
+    judgement.not_shown = f"not shown by {'an emulated' if bench.driver.emulated else 'this'} driver: {why}"
+    return judgement
 
 
 def line(process: Process) -> str:

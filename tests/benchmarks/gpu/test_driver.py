@@ -4,19 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu import driver, prepare
+from benchmarks.gpu import build, driver, prepare
+from benchmarks.gpu.build import Build
 from benchmarks.gpu.driver import Driver, NoDriver
 
 
 @pytest.fixture(scope="module")
-def build() -> Path:
-    return prepare.build_library()
+def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    return build.build(tmp_path_factory.mktemp("built"))
 
 
 @pytest.fixture
-def machine(build: Path, short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
+def machine(built: Build, short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
     """The emulated driver, as if it were this machine's own."""
-    found = driver.emulated(short_tmp, "for a test")
+    found = driver.emulated(built, short_tmp, "for a test")
     for name, value in found.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(Path(found.cuda).parent))
@@ -35,14 +36,14 @@ def test_what_the_loader_finds_is_the_machines_driver(machine: Driver) -> None:
     assert not found.emulated
 
 
-def test_auto_takes_the_machines_driver_where_there_is_one(machine: Driver, build: Path, short_tmp: Path) -> None:
-    assert driver.find("auto", short_tmp).why == "found by the dynamic loader"
+def test_auto_takes_the_machines_driver_where_there_is_one(machine: Driver, built: Build, short_tmp: Path) -> None:
+    assert driver.find("auto", built, short_tmp).why == "found by the dynamic loader"
 
 
 def test_our_own_library_is_not_taken_for_a_driver(
-    machine: Driver, build: Path, short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+    machine: Driver, built: Build, short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare.lay_out(build, machine, short_tmp)
+    prepare.lay_out(built, machine, short_tmp)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(short_tmp / "ours"))
     with pytest.raises(NoDriver, match="is vcuda's already"):
         driver.real()
@@ -55,9 +56,9 @@ def test_a_driver_without_a_gpu_is_none(machine: Driver, monkeypatch: pytest.Mon
 
 
 def test_the_real_one_is_refused_where_there_is_none(
-    build: Path, short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+    built: Build, short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")  # so on a machine with a GPU too
     monkeypatch.setenv("LD_LIBRARY_PATH", str(short_tmp))
     with pytest.raises(NoDriver, match="no driver can be used"):
-        driver.find("real", short_tmp)
+        driver.find("real", built, short_tmp)

@@ -56,7 +56,22 @@ def test_the_file_says_what_was_measured_where_and_what_came_of_it(tmp_path: Pat
 def test_what_was_written_is_read_again(tmp_path: Path) -> None:
     path = report.write(tmp_path, SETTING, OUTCOMES)
     assert report.read(path) == OUTCOMES
-    assert report.read(tmp_path / "another.json") == []
+
+
+def test_a_merge_goes_on_from_the_newest_file_of_that_gpu(tmp_path: Path) -> None:
+    """Also after midnight; never from another GPU's file or from the emulated driver's."""
+    for day, reason in (("2026-11-20", "older"), ("2026-11-22", "newer")):
+        report.write(tmp_path, replace(SETTING, date=f"{day}T06:00:00Z"), [replace(OUTCOMES[0], reason=reason)])
+    report.write(tmp_path, replace(SETTING, emulated=True, date="2026-11-25T06:00:00Z"), OUTCOMES)
+    report.write(tmp_path, replace(SETTING, gpu="H100 80GB HBM3", date="2026-11-26T06:00:00Z"), OUTCOMES)
+    assert [each.reason for each in report.newest(tmp_path, SETTING)] == ["newer"]
+    assert report.newest(tmp_path / "none", SETTING) == []
+
+
+def test_a_check_of_another_commit_says_so(tmp_path: Path) -> None:
+    old = replace(OUTCOMES[0], commit="old", date="2026-11-20T00:00:00Z")
+    assert "2026-11-20T00:00:00Z, commit old" in report.table(SETTING, [old])
+    assert "2026-11-20" not in report.table(SETTING, [replace(old, commit=SETTING.commit)])
 
 
 def test_a_check_that_is_run_again_says_how_it_ended_before(tmp_path: Path) -> None:

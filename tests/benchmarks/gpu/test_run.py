@@ -1,6 +1,7 @@
 """The whole command on the emulated driver: some checks, quick, from an empty environment to the results file."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu.driver import REPOSITORY
+from benchmarks.gpu.build import REPOSITORY
 
 LIGHT = "T1.async,T2.cuda,T2.nvml,T2.torch,T3,T7.fork,T7.capture,T8.host,T9"
 
@@ -44,9 +45,17 @@ def test_no_package_is_needed(tmp_path: Path) -> None:
 
 
 def test_a_later_run_keeps_the_checks_of_the_one_before(tmp_path: Path) -> None:
-    run(tmp_path, "--only", "T9.exports")
-    run(tmp_path, "--only", "T2.cuda", "--merge")
-    assert list(checks(tmp_path)) == ["T2.cuda", "T9.exports"]
+    """As on a borrowed machine: each command writes into an empty folder, and the next gets what it left."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    run(first, "--only", "T2.cuda", "--commit", "a")
+    (left,) = first.glob("*.json")
+    second.mkdir()
+    shutil.copy(left, second / f"2026-01-01-{left.name[11:]}")  # of another day
+    run(second, "--only", "T9.exports", "--merge")
+    (path,) = second.glob(f"{left.name[:11]}*.json")
+    found = {check["id"]: check for check in json.loads(path.read_text())["checks"]}
+    assert list(found) == ["T9.exports", "T2.cuda"]
+    assert all(check["date"] and check["commit"] for check in found.values())
 
 
 def test_without_a_gpu_the_real_driver_is_refused_in_a_sentence(tmp_path: Path) -> None:

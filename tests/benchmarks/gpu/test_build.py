@@ -1,0 +1,154 @@
+"""The command starts with whatever compiler a machine has (Library D11), and changes nothing of the GPU (D10)."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu.build import REPOSITORY
+
+ALONE = ("gcc", "as", "ld")  # a compiler without make; as and ld are gcc's own
+RECORDER = """#!/bin/sh
+echo "$(basename "$0") $*" >> {record}
+case "$(basename "$0")" in
+nvidia-smi) echo "4096, 500" ;;
+esac
+"""
+PROFILERS = ("ncu", "nsys", "compute-sanitizer", "nvidia-smi")
+CHANGES_A_GPU = re.compile(
+    r"nvmlDevice(Set|Reset)\w*|lock-(gpu|memory)-clocks|-lgc|-lmc|--(application|applications)-clocks|--power-limit|"
+    r"--persistence-mode|--compute-mode|--multi-instance|--gpu-reset|nvidia-persistenced|nvidia-cuda-mps"
+)
+
+
+def gpu(scratch: Path, path: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command with nothing but PATH; its scratch directories come into `scratch`."""
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu", "--driver", "emulated", "--quick", *words],
+        cwd=REPOSITORY,
+        env={"PATH": str(path), "TMPDIR": str(scratch)} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def only(directory: Path, *programs: str) -> Path:
+    directory.mkdir()
+    for name in programs:
+        found = shutil.which(name)
+        assert found is not None
+        (directory / name).symlink_to(found)
+    return directory
+
+
+def checks(results: Path) -> dict[str, str]:
+    (path,) = results.glob("*.json")
+    return {check["id"]: check["status"] for check in json.loads(path.read_text())["checks"]}
+
+
+@pytest.fixture
+def scratch(short_tmp: Path) -> Path:
+    (short_tmp / "s").mkdir()
+    return short_tmp / "s"
+
+
+def test_a_compiler_alone_is_enough(short_tmp: Path, scratch: Path) -> None:
+    path, results = only(short_tmp / "bin", *ALONE), short_tmp / "results"
+    done = gpu(scratch, path, "--only", "T2.cuda,T2.nvml,T3,T9.identity", "--results", str(results), CFLAGS="-O0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert set(checks(results).values()) == {"passed"}
+    assert not list(scratch.iterdir())
+
+
+def test_a_compiler_alone_builds_what_make_builds(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same names exported, needed and searched, in every file."""
+    from benchmarks.gpu import build
+
+    monkeypatch.setenv("CFLAGS", "-O0")
+    made = build.Build(short_tmp / "ours", short_tmp / "driver")
+    build.by_compiler(made, short_tmp / "build")
+    build.by_make()
+    for ours, theirs in (
+        (made.ours, build.LIBRARY / "build/interposer"),
+        (made.driver, build.EMULATOR / "build"),
+    ):
+        for file in sorted(ours.iterdir()):
+            assert surface(file) == surface(theirs / file.name), file.name
+
+
+def surface(file: Path) -> list[str]:
+    names = subprocess.run(["nm", "-D", "--defined-only", file], capture_output=True, text=True, check=True).stdout
+    tags = subprocess.run(["readelf", "-dW", file], capture_output=True, text=True, check=True).stdout
+    kept = re.findall(r"\((?:NEEDED|SONAME|RUNPATH|SYMBOLIC|FLAGS|FLAGS_1)\).*", tags)
+    return sorted(line.split()[-1] for line in names.splitlines()) + sorted(" ".join(tag.split()) for tag in kept)
+
+
+@pytest.mark.parametrize(
+    ("programs", "said"),
+    [
+        ((), "no C compiler is here: none of gcc, cc, clang is in PATH, and CC names none"),
+        (("make",), "no C compiler is here: none of gcc, cc, clang is in PATH, and CC names none"),
+    ],
+    ids=["nothing", "make alone"],
+)
+def test_without_a_compiler_it_ends_in_one_sentence(
+    short_tmp: Path, scratch: Path, programs: tuple[str, ...], said: str
+) -> None:
+    done = gpu(scratch, only(short_tmp / "bin", *programs))
+    assert (done.returncode, done.stderr) == (2, "")
+    assert done.stdout == f"benchmark: nothing can be run: {said}\n"
+    assert not list(scratch.iterdir())
+
+
+def test_a_compiler_that_fails_is_named_with_what_it_said(short_tmp: Path, scratch: Path) -> None:
+    path = only(short_tmp / "bin", "false")
+    done = gpu(scratch, path, CC="false")
+    assert (done.returncode, done.stderr) == (2, "")
+    assert done.stdout.startswith("benchmark: nothing can be run: false ended with 1")
+    assert not list(scratch.iterdir())
+
+
+def test_the_programs_of_the_checks_have_no_warnings(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warnings stop no run on a borrowed machine, so they are judged here; CFLAGS reaches every program."""
+    from benchmarks.gpu import build, prepare
+
+    built = build.build(short_tmp)
+    monkeypatch.setenv("CFLAGS", "-O1 -Werror")
+    for source in prepare.SOURCES:
+        prepare.compile_program(built, source, short_tmp / source.stem)
+    monkeypatch.setenv("CFLAGS", "-include nowhere.h")
+    with pytest.raises(build.CannotBuild, match=r"nowhere\.h"):
+        prepare.compile_program(built, prepare.SOURCES[0], short_tmp / "none")
+
+
+def test_no_command_of_the_run_changes_the_gpu(short_tmp: Path, scratch: Path) -> None:
+    """Clocks, power, compute mode, MIG and persistence are the lender's: ncu locks clocks unless it is told not to."""
+    record, path, results = short_tmp / "record", short_tmp / "bin", short_tmp / "results"
+    path.mkdir()
+    for name in PROFILERS:
+        (path / name).write_text(RECORDER.format(record=record))
+        (path / name).chmod(0o755)
+    done = gpu(
+        scratch,
+        Path(f"{path}:{os.environ['PATH']}"),
+        *("--only", "T2.nvidia-smi,T7.tools", "--results", str(results)),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    commands = record.read_text().splitlines()
+    assert {command.split()[0] for command in commands} == set(PROFILERS)
+    for command in commands:
+        assert not CHANGES_A_GPU.search(command), command
+        assert "--clock-control none" in command or not command.startswith("ncu"), command
+        assert "--query-gpu=" in command or not command.startswith("nvidia-smi"), command
+
+
+def test_nothing_in_the_checks_names_what_changes_a_gpu() -> None:
+    for path in (REPOSITORY / "benchmarks/gpu").rglob("*"):
+        if path.suffix in {".py", ".c"}:
+            assert not CHANGES_A_GPU.search(path.read_text()), path
