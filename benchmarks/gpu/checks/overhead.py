@@ -9,6 +9,8 @@ from benchmarks.gpu.outcome import Figures, Judgement
 
 NO_LIMIT_NS = {"launch": 20.0, "graph": 20.0, "memory": 200.0}
 LIMIT_NS = {"launch": 60.0, "graph": 60.0, "memory": 200.0}
+CALLS = {"launch": 2000, "graph": 2000, "memory": 50}
+"""Of a turn. A real driver's allocation and release may take a third of a millisecond."""
 STEP_PERCENT = 0.5
 START_MS = 20.0
 
@@ -19,7 +21,7 @@ def call(bench: Bench, what: str) -> Judgement:
     No base directory, 100 cores, and 99 unused cores.
     """
     judgement = Judgement()
-    words = [what, "--pairs", 60 if bench.quick else 300, "--rounds", 0]
+    words = [what, "--pairs", 60 if bench.quick else 300, "--rounds", 0, "--calls", CALLS[what]]
     limited = bench.container(cores=99, memory=bench.device.memory * 3 // 4)
     everywhere = {"no base": bench.unlimited(), "no limit": bench.container(), "limit 99": limited}
     for name, environment in everywhere.items():
@@ -51,12 +53,12 @@ def torch_step(bench: Bench, kind: str) -> Judgement:
 def start(bench: Bench) -> Judgement:
     """The time of a process from its start to the end of its first kernel."""
     words = [bench.program("pace"), "--seconds", 0, "--kernel-us", 10, "--round-ps", bench.round_ps]
-    return _start(bench, words)
+    return _start(bench, words, 2 * bench.repeats + 1)
 
 
 def torch_start(bench: Bench) -> Judgement:
     code = "import torch; torch.zeros(1, device='cuda').item(); print(0)"
-    return _start(bench, [needs_torch(bench), "-c", code])
+    return _start(bench, [needs_torch(bench), "-c", code], bench.repeats + 1)
 
 
 def _step(rates: dict[str, list[float]]) -> Judgement:
@@ -68,11 +70,11 @@ def _step(rates: dict[str, list[float]]) -> Judgement:
     return judgement
 
 
-def _start(bench: Bench, command: list[object]) -> Judgement:
+def _start(bench: Bench, command: list[object], times: int) -> Judgement:
     limited = bench.container(cores=50, memory=bench.device.memory // 2)
     everywhere = {"native": bench.native(), "no limit": bench.container(), "limited": limited}
     took: dict[str, list[float]] = {name: [] for name in everywhere}
-    for _ in range(2 * bench.repeats + 1):
+    for _ in range(times):
         for name, environment in everywhere.items():
             took[name].append(_milliseconds(environment, command))
     judgement = Judgement({f"{name}_ms": spread(values[1:], 2) for name, values in took.items()})

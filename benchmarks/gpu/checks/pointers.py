@@ -1,4 +1,4 @@
-"""T9: hooks compare pointers, so the driver's exported symbol and the result of cuGetProcAddress must be equal."""
+"""T9: whatever pointers a driver gives out for its hooked functions, programs get the interposer's."""
 
 import re
 import subprocess
@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.build import LIBRARY
 from benchmarks.gpu.checks.common import PYTHON_INSIDE, needs_program
 from benchmarks.gpu.outcome import Judgement
-from benchmarks.gpu.prepare import LIBRARY
 
 _HOOK = re.compile(r"^HOOK\((\w+)\)", re.MULTILINE)
 _ROW = re.compile(r"^CUDA\((\w+),\s*(\w+),\s*(\d+),\s*([LT])", re.MULTILINE)
@@ -29,7 +29,6 @@ def identity(bench: Bench) -> Judgement:
     printed = bench.container(cores=50).run(sys.executable, "-m", f"{PYTHON_INSIDE}.pointers", *words)
     judgement = Judgement({"hooked": len(rows), "same": printed["same"], "not_in_driver": printed["absent"]})
     judgement.figures |= {"differ": printed["differ"], "not_given_out": printed["hidden"]}
-    judgement.expect(not printed["differ"], f"the driver's symbol is not what it gives out: {printed['differ']}")
     judgement.expect(not printed["not_ours"], f"cuGetProcAddress gives the driver's: {printed['not_ours']}")
     return judgement
 

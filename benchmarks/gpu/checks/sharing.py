@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from benchmarks.gpu.bench import Bench, Environment, killed_at_end
-from benchmarks.gpu.checks.share import STALL_MS
+from benchmarks.gpu.checks.share import STALL_MS, WARMUP_S
 from benchmarks.gpu.figures import spread
 from benchmarks.gpu.outcome import Judgement
 
@@ -41,7 +41,16 @@ def pair(bench: Bench, first: str, second: str, kind_a: str, kind_b: str) -> Jud
 
 
 def _work(bench: Bench, kind: str) -> list[object]:
-    return [bench.program("workload"), kind, "--seconds", bench.window_s, "--warmup", 1, "--round-ps", bench.round_ps]
+    return [
+        bench.program("workload"),
+        kind,
+        "--seconds",
+        bench.window_s,
+        "--warmup",
+        WARMUP_S,
+        "--round-ps",
+        bench.round_ps,
+    ]
 
 
 def _both(environments: Sequence[Environment], bench: Bench, kinds: tuple[str, str]) -> list[float]:

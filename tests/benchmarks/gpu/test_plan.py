@@ -7,6 +7,7 @@ import re
 import pytest
 
 from benchmarks.gpu import plan
+from benchmarks.gpu.build import REPOSITORY
 from benchmarks.gpu.checks.pointers import hooked
 from benchmarks.gpu.outcome import Check
 
@@ -20,6 +21,11 @@ WANTED = {
     "T7": ("fork", "capture", "refused-in-capture", "empty-environment", "visible-devices", "torch-data-loader"),
     "T8": ("host", "own-namespace"),
     "T9": ("identity", "exports"),
+    "T10": ("primary-retain", "primary-table", "export", "module", "context", "heap", "ipc", "prefetch"),
+    "T11": ("copy", "host", "wait", "grids"),
+    "T12": ("25", "50", "45-stall"),
+    "T13": ("null", "burst"),
+    "T14": ("endless", "fill", "duplicate"),
     "F": ("context", "events", "symbolic", "utilization"),
 }
 
@@ -60,11 +66,36 @@ def test_a_part_of_the_plan_is_chosen_by_topic_or_name(only: str, first: str, co
     assert (chosen[0].id, len(chosen)) == (first, count)
 
 
+@pytest.mark.parametrize("part", plan.PARTS)
+def test_a_part_ends_within_one_command_on_a_borrowed_machine(part: str) -> None:
+    found = plan.chosen(part)
+    assert found
+    assert {check.part for check in found} == {part}
+    assert sum(check.seconds for check in found) <= plan.COMMAND_S
+    assert all(check.seconds <= check.limit_s for check in found)
+
+
+def test_the_order_is_that_of_what_a_gpu_answers_first() -> None:
+    """Loading and views, resets of the primary context, caps, holes, mixed steps, ranks, shares, and so on."""
+    first = ("T9.identity", "T2.cuda", "F.context", "T10.primary-retain", "T1.malloc", "T3.four", "T10.export")
+    later = ("T11.copy", "T12.25", "T4.small", "T5.50-50-medium-medium", "T6.launch", "T13.null", "T7.fork", "T14.fill")
+    ids = [check.id for check in plan.checks()]
+    assert [name for name in ids if name in {*first, *later}] == [*first, *later]
+    assert [check.part for check in plan.checks()] == sorted(check.part for check in plan.checks())
+
+
+def test_the_readme_has_every_part_with_its_time() -> None:
+    readme = (REPOSITORY / "benchmarks/gpu/README.md").read_text()
+    for part in plan.PARTS:
+        minutes = sum(check.seconds for check in plan.chosen(part)) / 60
+        assert re.search(rf"^\| `{part}` \| .* \| {minutes:.0f} \|$", readme, re.MULTILINE), (part, minutes)
+
+
 def test_nothing_named_is_everything() -> None:
     assert plan.chosen("") == plan.checks()
 
 
-@pytest.mark.parametrize("only", ["T10", "T4.nothing", "small"])
+@pytest.mark.parametrize("only", ["T99", "P99", "T4.nothing", "small"])
 def test_a_name_that_is_none_is_refused(only: str) -> None:
     with pytest.raises(ValueError, match="no check is called"):
         plan.chosen(only)

@@ -1,0 +1,196 @@
+"""The checks T10 to T14: their programs on the emulated driver, and what is made of what they say.
+
+Not here: whether the library passes them; tests/library has that for each promise.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu import build, driver, prepare
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.checks import holes, mixed, ranks
+from benchmarks.gpu.driver import Device, Driver
+from benchmarks.gpu.inside.driver_api import Memory1
+from benchmarks.gpu.outcome import Judgement, NotRun, Status
+
+MIB = 1 << 20
+STAND_IN = """#!{python}
+import json, os, sys
+print(json.dumps({printed!r}[("VCUDA_DIR" in os.environ)]))
+sys.stdout.flush()
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="module")
+def emulated(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    scratch = tmp_path_factory.mktemp("e")
+    built = build.build(scratch)
+    found = driver.emulated(built, scratch, "for a test")
+    prepare.lay_out(built, found, scratch)
+    return Bench(scratch, found, True, 0.2, 1, "", 4000)
+
+
+@pytest.mark.parametrize("way", ["export", "module", "context", "heap", "ipc"])
+def test_each_way_to_memory_is_tried_until_there_is_enough(emulated: Bench, way: str) -> None:
+    words = [way, "--block-mib", 32, "--most-mib", 96]
+    printed = emulated.native().run(emulated.program("holes"), *words, timeout=60)
+    assert printed["got"] == 96 * MIB
+    assert (printed["refusal"], printed["kernel_runs"]) == (0, 1)
+    assert printed["used_again"] == (printed["blocks"] if way == "export" else 0)
+
+
+def test_a_driver_without_the_way_is_asked_for_nothing(emulated: Bench) -> None:
+    printed = emulated.native().run(emulated.program("holes"), "prefetch", timeout=60)
+    assert printed.keys() == {"cannot"} or printed["got"] > 0
+
+
+@pytest.mark.parametrize("kind", ["plain", "copy", "host", "wait", "grids", "null", "burst", "fill", "duplicate"])
+def test_each_kind_of_mixed_work_runs(emulated: Bench, kind: str) -> None:
+    words = [kind, "--seconds", 0, "--warmup", 0, "--kernels", 8, "--mib", 1]
+    printed = emulated.native().run(emulated.program("mixed"), *words, timeout=60)
+    assert printed.keys() == {"steps", "seconds", "per_second", "kernels_per_second", "kernel_percent"}
+    assert printed["steps"] == 1
+
+
+def test_short_kernels_are_timed_beside_an_endless_one(emulated: Bench) -> None:
+    printed = emulated.native().run(emulated.program("endless"), "--seconds", 0.1, timeout=60)
+    assert 0 < printed["p50_ms"] <= printed["p99_ms"] <= printed["longest_ms"]
+
+
+def test_a_primary_context_is_taken_again_after_each_reset(emulated: Bench) -> None:
+    printed = emulated.native().run(emulated.program("primary"), "retain", "--rounds", 2, "--mib", 64, timeout=60)
+    assert printed["refused"] == 0
+    assert 64 * MIB <= printed["used"] < 1024 * MIB
+
+
+def test_two_ranks_make_their_steps(emulated: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "STEPS", 4)
+    monkeypatch.setattr(ranks, "KERNEL_US", 50)
+    both = ranks.pair(emulated, [emulated.native(), emulated.native()], "0")
+    assert [len(took) for took in both] == [4, 4]
+
+
+def bench(scratch: Path, program: str, *, native: dict[str, Any], ours: dict[str, Any]) -> Bench:
+    """A program that prints one of two lines, natively or in a container."""
+    (scratch / "programs").mkdir()
+    path = scratch / "programs" / program
+    path.write_text(STAND_IN.format(python=sys.executable, printed=[native, ours]))
+    path.chmod(0o755)
+    found = Driver(True, "/nowhere", "/nowhere", "580", "13.0", (Device("GPU-1", "0", "H100", 80 << 30),), "a test")
+    return Bench(scratch, found, True, 0.1, 1, "", 4000)
+
+
+class Host:
+    """The driver's own NVML: what it says of the GPU's memory, one look after the other."""
+
+    def __init__(self, *used_mib: int) -> None:
+        self.used = iter(used_mib)
+
+    def memory(self) -> Memory1:
+        return Memory1(used=next(self.used) * MIB)
+
+
+def held(got_mib: int, refusal: int) -> dict[str, Any]:
+    return {"got": got_mib * MIB, "blocks": 1, "refusal": refusal, "used_again": 0, "kernel_runs": 1}
+
+
+@pytest.fixture
+def way(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Judgement]:
+    def judged(*host_mib: int, got_mib: int = 2560, refusal: int = 2) -> Judgement:
+        monkeypatch.setattr(holes, "host_nvml", lambda _: Host(*host_mib))
+        tried = bench(short_tmp, "holes", native=held(6144, 0), ours=held(got_mib, refusal))
+        return holes.way(tried, "module")
+
+    return judged
+
+
+def test_memory_within_half_of_what_it_takes_natively_passes(way: Callable[..., Judgement]) -> None:
+    judgement = way(0, 6144, 0, 3072)
+    assert (judgement.status, judgement.missed) == (Status.PASSED, [])
+    assert judgement.figures["limit_mib"] == 3072
+
+
+def test_memory_beyond_the_limit_fails(way: Callable[..., Judgement]) -> None:
+    judgement = way(0, 6144, 0, 6144, got_mib=6144, refusal=0)
+    assert judgement.status is Status.FAILED
+    assert judgement.missed == ["the host sees 3072 MiB more than the limit", "refused with 0, not 2"]
+
+
+def test_what_the_driver_does_not_show_is_no_pass(way: Callable[..., Judgement]) -> None:
+    judgement = way(0, 500)
+    assert judgement.status is Status.NOT_RUN
+    assert judgement.reason.startswith("not shown by an emulated driver: its figures show 500 MiB")
+    assert judgement.figures["native"]["got_mib"] == 6144
+
+
+@pytest.mark.parametrize(
+    ("refused", "used_mib", "missed"),
+    [(0, 1500, 0), (3, 1500, 1), (0, 1100, 1)],
+    ids=["as the host sees", "refused", "not charged"],
+)
+def test_resets_leave_what_the_host_sees(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch, refused: int, used_mib: int, missed: int
+) -> None:
+    monkeypatch.setattr(holes, "host_nvml", lambda _: Host(0, 1500))
+    printed = {"pid": 1, "refused": refused, "used": used_mib * MIB}
+    assert len(holes.primary(bench(short_tmp, "primary", native={}, ours=printed), "table").missed) == missed
+
+
+def test_a_driver_without_the_runtimes_table_is_not_run(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holes, "host_nvml", lambda _: Host(0, 0))
+    with pytest.raises(NotRun, match="no table"):
+        holes.primary(bench(short_tmp, "primary", native={}, ours={"cannot": "no table"}), "table")
+
+
+@pytest.mark.parametrize(
+    ("native", "ours", "missed"),
+    [
+        (50.0, 10.0, ["limit 25: got 10.0 %, natively 50.0 %", "limit 50: got 10.0 %, natively 50.0 %"]),
+        (2.0, 1.9, []),
+        (2.0, 0.5, [f"limit {cores}: got 0.5 %, natively 2.0 %" for cores in (10, 25, 50)]),
+        (60.0, 60.0, ["limit 10: got 60.0 %", "limit 25: got 60.0 %", "limit 50: got 60.0 %"]),
+    ],
+    ids=["too little", "all it needs", "slowed down", "no limit"],
+)
+def test_mixed_work_gets_its_share_or_all_it_needs(
+    short_tmp: Path, native: float, ours: float, missed: list[str]
+) -> None:
+    tried = bench(short_tmp, "mixed", native={"kernel_percent": native}, ours={"kernel_percent": ours})
+    assert mixed.steps(tried, "copy").missed == missed
+
+
+def test_streams_that_lose_their_overlap_fail(short_tmp: Path) -> None:
+    tried = bench(short_tmp, "mixed", native={"kernels_per_second": 100.0}, ours={"kernels_per_second": 45.0})
+    assert mixed.overlapping(tried, "null").missed == ["limit 100: 45.0 % of the native rate"]
+
+
+class Ranks:
+    """Steps of both ranks, natively and then limited."""
+
+    def __init__(self, first_ms: float, *limited: list[float]) -> None:
+        self.answers = iter([[[first_ms, *[10.0] * 59]] * 2, list(limited)])
+
+    def __call__(self, *_: object) -> list[list[float]]:
+        return next(self.answers)
+
+
+@pytest.mark.parametrize(
+    ("first_ms", "limited", "status"),
+    [
+        (505.0, [20.0] * 60, Status.PASSED),
+        (505.0, [20.0 * 1.1**n for n in range(60)], Status.FAILED),
+        (505.0, [20.0] * 12, Status.FAILED),
+        (5.0, [20.0] * 60, Status.NOT_RUN),
+    ],
+    ids=["settles", "grows", "too slow to end", "kernels do not wait"],
+)
+def test_ranks_settle_or_fail(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch, first_ms: float, limited: list[float], status: Status
+) -> None:
+    monkeypatch.setattr(ranks, "pair", Ranks(first_ms, limited, limited))
+    assert ranks.together(bench(short_tmp, "meet", native={}, ours={}), "25", "0").status is status
