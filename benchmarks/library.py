@@ -6,6 +6,10 @@ both; its result is the median of the differences. It runs several times for eac
 `alloc_free_extra_ns` an allocation and its release under a memory limit. Other figures: graphs, the time of the
 driver's own call, and the worst run.
 
+Nanoseconds are of this machine in this hour. So the same turns also time an indirect call of an empty function
+(`indirect_call_ns`) and a read of CLOCK_MONOTONIC (`clock_read_ns`), and the costs are printed as multiples of them:
+`unlimited_calls`, `limited_clock_reads`, `alloc_free_clock_reads`, and the same of graphs.
+
     python -m benchmarks.library [--output json] [--runs N] [--short]
 """
 
@@ -33,6 +37,16 @@ CASES = {
 }
 
 
+MACHINE = {"indirect_call": "call_ns", "clock_read": "clock_ns"}
+UNITS = {
+    "unlimited": ("call_ns", "calls"),
+    "unlimited_graph": ("call_ns", "calls"),
+    "limited": ("clock_ns", "clock_reads"),
+    "limited_graph": ("clock_ns", "clock_reads"),
+    "alloc_free": ("clock_ns", "clock_reads"),
+}
+
+
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--runs", type=int, default=5, help="runs of each case, alternating (default: %(default)s)")
@@ -54,7 +68,8 @@ def measure(runs: int, more: Sequence[object] = ()) -> dict[str, float]:
                 results[name].append(overhead(built / "programs/overhead", containers[cores], what, *more))
     finally:
         shutil.rmtree(base, ignore_errors=True)
-    return {key: value for name, runs_of in results.items() for key, value in summary(name, runs_of).items()}
+    machine = {f"{name}_ns": of_the_machine(results, key) for name, key in MACHINE.items()}
+    return {key: value for name, runs_of in results.items() for key, value in summary(name, runs_of).items()} | machine
 
 
 def overhead(program: Path, container: SharingContainer, what: str, *more: object) -> dict[str, float]:
@@ -65,11 +80,17 @@ def overhead(program: Path, container: SharingContainer, what: str, *more: objec
 
 def summary(name: str, results: list[dict[str, float]]) -> dict[str, float]:
     extra = [run["extra_ns"] for run in results]
+    unit, many = UNITS[name]
     return {
+        f"{name}_{many}": round(statistics.median(run["extra_ns"] / run[unit] for run in results), 2),
         f"{name}_extra_ns": round(statistics.median(extra), 2),
         f"{name}_direct_ns": round(statistics.median(run["direct_ns"] for run in results), 2),
         f"{name}_worst_extra_ns": round(max(extra), 2),
     }
+
+
+def of_the_machine(results: dict[str, list[dict[str, float]]], key: str) -> float:
+    return round(statistics.median(run[key] for runs_of in results.values() for run in runs_of), 2)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,10 @@
  *
  *   overhead launch|graph|memory [--pairs N] [--calls N] [--rounds N] [--default-stream 1]
  *
- * Turns of --calls calls each, direct and through, by turns, so that whatever else the machine does touches both. Out: one line of JSON: medians over
- * all turns, in nanoseconds a call, and the median of the differences between neighbours. `memory` is an allocation and its release.
- * A launch is of --rounds rounds (4 ns each on the emulated driver). Errors: one sentence on stderr, status 1.
+ * Turns of --calls calls each, direct and through, by turns, so that whatever else the machine does touches both, and as many indirect calls of an empty
+ * function and reads of CLOCK_MONOTONIC: what the machine can do. Out: one line of JSON: medians over all turns, in nanoseconds a call, and the
+ * median of the differences between neighbours. `memory` is an allocation and its release. A launch is of --rounds rounds (4 ns each on the
+ * emulated driver). Errors: one sentence on stderr, status 1.
  */
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -116,6 +117,29 @@ static double turn_memory(const struct bench *bench, const struct side *side)
     return (double)(now_ns() - begin) / bench->calls;
 }
 
+static void nothing(void)
+{
+}
+
+/* Which the compiler does not see through. */
+static void (*volatile indirect)(void) = nothing;
+
+static double turn_indirect(const struct bench *bench)
+{
+    uint64_t begin = now_ns();
+    for (unsigned i = 0; i < bench->calls; i++)
+        indirect();
+    return (double)(now_ns() - begin) / bench->calls;
+}
+
+static double turn_clock(const struct bench *bench)
+{
+    uint64_t begin = now_ns();
+    for (unsigned i = 0; i < bench->calls; i++)
+        now_ns();
+    return (double)(now_ns() - begin) / bench->calls;
+}
+
 static double median(double *values, unsigned count)
 {
     qsort(values, count, sizeof values[0], by_size);
@@ -124,7 +148,7 @@ static double median(double *values, unsigned count)
 
 static void measure(const struct bench *bench, turn_function *turn, const char *what)
 {
-    static double direct[MOST_PAIRS], through[MOST_PAIRS], extra[MOST_PAIRS];
+    static double direct[MOST_PAIRS], through[MOST_PAIRS], extra[MOST_PAIRS], call[MOST_PAIRS], clock[MOST_PAIRS];
     const struct side ours = {cuLaunchKernel, cuGraphLaunch, cuMemAlloc_v2, cuMemFree_v2}, real = direct_side();
     for (unsigned i = 0; i < WARM + bench->pairs; i++) {
         unsigned place = i < WARM ? 0 : i - WARM;
@@ -133,10 +157,12 @@ static void measure(const struct bench *bench, turn_function *turn, const char *
         through[place] = turn(bench, &ours);
         CHECK(cuStreamSynchronize(bench->stream));
         extra[place] = through[place] - direct[place];
+        call[place] = turn_indirect(bench);
+        clock[place] = turn_clock(bench);
     }
     double extra_ns = median(extra, bench->pairs);
-    printf("{\"what\": \"%s\", \"direct_ns\": %.2f, \"through_ns\": %.2f, \"extra_ns\": %.2f}\n", what, median(direct, bench->pairs),
-           median(through, bench->pairs), extra_ns);
+    printf("{\"what\": \"%s\", \"direct_ns\": %.2f, \"through_ns\": %.2f, \"extra_ns\": %.2f, \"call_ns\": %.2f, \"clock_ns\": %.2f}\n", what,
+           median(direct, bench->pairs), median(through, bench->pairs), extra_ns, median(call, bench->pairs), median(clock, bench->pairs));
 }
 
 static unsigned number(char **argument)

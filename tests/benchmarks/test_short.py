@@ -19,7 +19,10 @@ LIBRARY = {
     f"{case}_{figure}_ns"
     for case in ("unlimited", "limited", "alloc_free", "unlimited_graph", "limited_graph")
     for figure in ("extra", "direct", "worst_extra")
-}
+} | {
+    "unlimited_calls", "unlimited_graph_calls", "limited_clock_reads", "limited_graph_clock_reads",
+    "alloc_free_clock_reads", "indirect_call_ns", "clock_read_ns",
+}  # fmt: skip
 EXTENDER = {
     "nodes", "running_pods", "ready_s", "rss_ready_mib", "rss_mib", "peak_rss_mib", "cpu_ms_a_pair", "names", "pairs",
     "filter_p50_ms", "filter_p99_ms", "filter_busy_p99_ms", "bind_calm_p99_ms", "bind_p50_ms", "bind_p99_ms",
