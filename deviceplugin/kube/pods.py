@@ -4,8 +4,8 @@ In: a pod of the API server (`api_pod`) or of kubelet's `GET /pods` (`kubelet_po
 `model.pod.Pod`, or ParseError; `PodListReader` for kubelet's lists, which are read again and again; `pods_of_node`, the
 collection that the agent watches. Invariant: `ref.uid` is the UID that the source gives the pod, never one from an
 annotation; kubelet alone says which pod is static, because it writes that annotation itself into what it lists.
-Containers are in the order in which kubelet starts them. Only the environment variables and annotations that vcuda
-reads are kept: others may be secret.
+Containers are in the order in which kubelet starts them. Of environment variables, annotations and volumes only
+what vcuda reads is kept: others may be secret.
 """
 
 import datetime as dt
@@ -25,6 +25,7 @@ from deviceplugin.kube.structs import (
     decode,
 )
 from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
+from deviceplugin.model.mount import covers_compat
 from deviceplugin.model.pod import ContainerState, Pod, PodContainer
 from deviceplugin.model.preferences import FOREIGN
 from deviceplugin.model.units import ResourceNames
@@ -102,6 +103,7 @@ def _container(
         env={var.name: var.value or "" for var in container.env or () if var.name in KEPT_ENV},
         state=_state(status.state or {}),
         runtime_id=(status.container_id or "").partition("://")[2],
+        has_volume_over_compat=any(covers_compat(each.mount_path or "/") for each in container.volume_mounts or ()),
     )
 
 

@@ -68,11 +68,18 @@ class Resources(Json):
     requests: Amounts | None = None
 
 
+class VolumeMount(Json):
+    """Where a container has a volume."""
+
+    mount_path: str | None = None
+
+
 class ContainerSpec(Json):
     """A container of a pod's spec."""
 
     name: str
     env: list[EnvVar] | None = None
+    volume_mounts: list[VolumeMount] | None = None
     resources: Resources | None = None
     restart_policy: str | None = None
 

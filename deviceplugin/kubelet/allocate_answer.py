@@ -13,7 +13,7 @@ from deviceplugin.errors import HardwareError
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.gpu import Gpu
-from deviceplugin.model.mount import DRIVER_MOUNT, GRANT_MOUNT, LIBRARIES, LIBRARIES_32, Mount
+from deviceplugin.model.mount import COMPAT, DRIVER_MOUNT, GRANT_MOUNT, LIBRARIES, LIBRARIES_32, Mount
 from deviceplugin.model.pod import PodContainer
 from deviceplugin.model.units import BLOCK_BYTES, DEFAULT_DOMAIN, ResourceNames
 
@@ -63,6 +63,7 @@ def answer_for(
             Mount(str(layout.grants / grant.id), GRANT_MOUNT),
             *(() if whole else _shared_state(grant, gpus, layout)),
             Mount(str(mirror), DRIVER_MOUNT),
+            *(() if whole or container.has_volume_over_compat else (Mount(str(mirror / "lib64"), COMPAT),)),
         ),
         env=(
             ("LD_LIBRARY_PATH", library_path(container)),

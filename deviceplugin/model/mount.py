@@ -1,14 +1,18 @@
 """Bind mounts of containers, and the paths at which libraries and limits are mounted.
 
 `Mount` is common to the Allocate answer and a CDI file. Agent and webhook both write the library directory into the
-environment of a container. No volume of a pod may cover the two mounts.
+environment of a container. No volume of a pod may cover the two mounts. A share's container also gets vcuda's libraries
+at `COMPAT`, unless the pod has a volume there: NVIDIA's images keep a newer libcuda there for older drivers, and put it
+before every other by LD_LIBRARY_PATH or by the linker's cache.
 """
 
+import posixpath
 from dataclasses import dataclass
 
 DRIVER_MOUNT = "/usr/local/nvidia"
 GRANT_MOUNT = "/etc/vcuda"
 NODE_STATE = "/etc/gpu-manager"  # on the node, by default: journal, limits and library of all containers
+COMPAT = "/usr/local/cuda/compat"  # of CUDA's images: forward compatibility
 LIBRARIES = f"{DRIVER_MOUNT}/lib64"
 LIBRARIES_32 = f"{DRIVER_MOUNT}/lib"  # for containers with gpu-manager's `compat32=true`
 
@@ -20,3 +24,9 @@ class Mount:
     host: str
     inside: str
     read_only: bool = True
+
+
+def covers_compat(path: str) -> bool:
+    """Whether a volume at this path is at, above or below `COMPAT`, so that another mount there could fail."""
+    normal = posixpath.normpath(f"/{path.lstrip('/')}")
+    return f"{COMPAT}/".startswith(f"{normal.rstrip('/')}/") or normal.startswith(f"{COMPAT}/")

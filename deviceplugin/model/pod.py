@@ -73,6 +73,7 @@ class PodContainer:
     """One container: `cores` and `blocks` are its limits, `index` is its position in its own list.
 
     `runtime_id` is the ID of the container runtime, without its name; empty before kubelet reports it.
+    `has_volume_over_compat`: see `model.mount.covers_compat`.
     """
 
     ref: ContainerRef
@@ -83,6 +84,7 @@ class PodContainer:
     env: Mapping[str, str] = field(default_factory=dict)
     state: ContainerState = ContainerState.UNKNOWN
     runtime_id: str = ""
+    has_volume_over_compat: bool = False
 
     def wants(self, resource: Resource) -> int:
         return self.cores if resource is Resource.CORE else self.blocks

@@ -10,7 +10,7 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,6 +18,8 @@ from sandbox.cluster.processes import run
 
 PAUSE = "docker.io/local/pause:1"
 BUSYBOX = "docker.io/local/busybox:1"
+NO_FILES: Mapping[str, bytes] = {}
+NO_LINKS: Mapping[str, str] = {}
 _OF_EVERY_GLIBC = ("libpthread.so.0", "libdl.so.2", "librt.so.1")  # what was built for older ones names them
 
 
@@ -41,13 +43,24 @@ def _busybox() -> tuple[dict[str, bytes], dict[str, str]]:
     return {"bin/busybox": program.read_bytes(), "etc/passwd": b"root:x:0:0:root:/:/bin/sh\n"}, links
 
 
-def image_with(reference: str, programs: Iterable[Path], libraries: Iterable[Path] = ()) -> bytes:
+def image_with(
+    reference: str,
+    programs: Iterable[Path],
+    libraries: Iterable[Path] = (),
+    *,
+    more: Mapping[str, bytes] = NO_FILES,
+    links: Mapping[str, str] = NO_LINKS,
+) -> bytes:
     """busybox and dynamically linked programs; of what these or the `libraries` need, what this system has."""
-    files = {f"bin/{program.name}": program.read_bytes() for program in programs}
+    files = {f"bin/{program.name}": program.read_bytes() for program in programs} | dict(more)
     for path in (*programs, *libraries):
         files |= {found.lstrip("/"): Path(found).read_bytes() for found in _system_libraries(path)}
-    busybox, links = _busybox()
-    return _archive(reference, _layer(busybox | files, links=links, folders=("tmp", "dev", "proc", "sys")), ["/bin/sh"])
+    busybox, applets = _busybox()
+    return _archive(
+        reference,
+        _layer(busybox | files, links=applets | dict(links), folders=("tmp", "dev", "proc", "sys")),
+        ["/bin/sh"],
+    )
 
 
 def _system_libraries(path: Path) -> list[str]:

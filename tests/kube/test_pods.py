@@ -106,6 +106,21 @@ def test_only_what_we_read_of_environment_and_annotations_is_kept() -> None:
     assert "hunter2" not in repr(found)
 
 
+@pytest.mark.parametrize(
+    ("volumes", "covers"),
+    [
+        (None, False),
+        ([{"name": "data", "mountPath": "/data"}, {"name": "cuda", "mountPath": "/usr/local/cuda"}], True),
+        ([{"name": "data", "mountPath": "/data"}], False),
+        ([{"name": "nowhere"}, {"name": "null", "mountPath": None}], True),
+    ],
+)
+def test_a_volume_over_the_path_for_forward_compatibility_is_seen(volumes: object, *, covers: bool) -> None:
+    spec = {"containers": [{"name": "main", "volumeMounts": volumes}]}
+    found = decode_pod(json.dumps({"metadata": {"name": "p", "uid": "u"}, "spec": spec}).encode())
+    assert found.containers[0].has_volume_over_compat is covers
+
+
 def test_another_domain_has_other_limits_and_annotations() -> None:
     text = json.dumps(FULL).replace("tencent.com/", "gpu.example/").encode()
     found = decode_pod(text, names=ResourceNames("gpu.example"))

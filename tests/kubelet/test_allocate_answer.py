@@ -1,5 +1,6 @@
 """The Allocate answer: what a container is given."""
 
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 import pytest
@@ -33,6 +34,7 @@ def test_a_share_sees_its_gpu_its_limits_and_the_interposer() -> None:
         Mount("/vm/g-1/state/GPU-3.activity", "/etc/vcuda/state/GPU-3.activity", read_only=False),
         Mount("/vm/gpus/GPU-3", "/etc/vcuda/gpus/GPU-3"),
         Mount("/mirror/nvidia", "/usr/local/nvidia"),
+        Mount("/mirror/nvidia/lib64", "/usr/local/cuda/compat"),
     )
     assert dict(answer.env) == {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64", "NVIDIA_VISIBLE_DEVICES": "GPU-3"}
     assert dict(answer.annotations) == {
@@ -48,6 +50,14 @@ def test_whole_gpus_get_the_untouched_driver() -> None:
     assert answer.mounts == (Mount("/vm/g-1", "/etc/vcuda"), Mount("/mirror/origin", "/usr/local/nvidia"))
     assert dict(answer.env)["NVIDIA_VISIBLE_DEVICES"] == "GPU-0,GPU-1"
     assert dict(answer.annotations)["tencent.com/vcuda-device"] == "/dev/nvidia0,/dev/nvidia1"
+
+
+def test_where_the_pod_has_a_volume_there_is_no_mount_for_forward_compatibility() -> None:
+    """A mount in a read-only volume would keep the container from starting."""
+    share = replace(SHARE, has_volume_over_compat=True)
+    answer = answer_for(grant(share, (3, 20, 8)), [gpu(3)], share, LAYOUT, exists=everything)
+    assert [mount.inside for mount in answer.mounts if "/cuda/" in mount.inside] == []
+    assert answer.mounts[-1] == Mount("/mirror/nvidia", "/usr/local/nvidia")
 
 
 def test_optional_nodes_are_given_only_where_they_exist() -> None:
