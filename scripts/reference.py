@@ -1,7 +1,7 @@
-"""Makes the reference pages from the code: settings and metrics of agent and scheduler.
+"""Makes the reference pages from the code: settings and metrics of agent and scheduler, the driver's functions.
 
-In: `AGENT`, `SCHEDULER` and the two `FAMILIES`. Out: `PAGES` under docs/reference, or with --check an exit status that
-says whether what is committed is the same. Run as scripts/docs.
+In: `AGENT`, `SCHEDULER`, the two `FAMILIES`, and `driver_functions`. Out: `PAGES` under docs/reference, or with --check
+an exit status that says whether what is committed is the same. Run as scripts/docs.
 """
 
 import sys
@@ -16,6 +16,7 @@ from deviceplugin.config.file import API_VERSION
 from deviceplugin.config.scheduler import SCHEDULER
 from deviceplugin.config.setting import Setting
 from deviceplugin.observe.metrics import FAMILIES
+from scripts import driver_functions
 
 ROOT = Path(__file__).resolve().parent.parent
 GENERATED = "<!-- made by scripts/docs; edit the code instead -->"
@@ -147,6 +148,10 @@ Besides these, `process_*` describes the process: memory, CPU time, open files.
 """
 
 
+def functions() -> str:
+    return driver_functions.page(GENERATED)
+
+
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
     return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
@@ -157,6 +162,7 @@ PAGES = {
     "docs/reference/scheduler-flags.md": scheduler_flags,
     "docs/reference/metrics.md": metrics,
     "docs/reference/scheduler-metrics.md": scheduler_metrics,
+    "docs/reference/driver-functions.md": functions,
 }
 
 

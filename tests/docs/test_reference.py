@@ -26,7 +26,7 @@ DOCS = ROOT / "docs"
 
 
 def test_the_generated_pages_are_current() -> None:
-    command = [sys.executable, "scripts/reference.py", "--check"]
+    command = [sys.executable, "-m", "scripts.reference", "--check"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (0, "")
 

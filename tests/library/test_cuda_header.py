@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.library.cuda_declarations import OURS, Row, constants, members, rows, types, unsupported
+from tests.library.cuda_releases import declared, fetched
 
 pytestmark = pytest.mark.thorough
 
@@ -155,6 +156,17 @@ def test_every_function_has_the_real_signature_and_version(major: int) -> None:
     assert len(compared) > 270
     source = "#include <cudaTypedefs.h>\n" + "".join(map(_assertions, compared))
     done = _compile(source, _INTERNAL, f"-I{_include(major)}", "-fsyntax-only")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("include", fetched(), ids=lambda path: path.parts[-4])
+def test_every_function_has_the_signature_of_each_release_that_was_fetched(include: Path) -> None:
+    """`python -m tests.library.cuda_releases` fetches the headers of all releases since 11.8."""
+    names = declared(include)
+    compared = [row for row in rows() if row.symbol in names]
+    assert len(compared) > 250
+    source = "#include <cudaTypedefs.h>\n" + "".join(map(_assertions, compared))
+    done = _compile(source, _INTERNAL, f"-I{include}", "-fsyntax-only")
     assert done.returncode == 0, done.stderr
 
 

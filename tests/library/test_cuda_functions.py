@@ -1,0 +1,72 @@
+"""Every function that CUDA's headers declare, from 11.8 to the newest, is hooked or has a written reason why not."""
+
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from scripts.driver_functions import base, classes, hooks
+from tests.library.cuda_releases import declared, listed
+
+_CLASSES = classes("cuda")
+_HOOKS = hooks("cuda")
+_HOOKED = {base(name) for name in _HOOKS}
+_PLACE = {name: key for key, one in _CLASSES.items() for name in one.functions}
+_LOCKED = {"12.9": "nvidia/cuda_runtime/include", "13.5": "nvidia/cu13/include"}
+_ADVICE = "classify it in library/interposer/cuda/functions.toml, and hook it if it allocates, launches or tells totals"
+
+
+def unclassified(names: frozenset[str]) -> set[str]:
+    """What a release brings and nobody has looked at: a new function, or a new version of one that is hooked."""
+    return {name for name in names if base(name) not in _PLACE or (base(name) in _HOOKED and name not in _HOOKS)}
+
+
+@pytest.mark.parametrize("release", listed())
+def test_every_function_of_a_release_is_classified_and_hooked_in_all_versions(release: str) -> None:
+    assert unclassified(listed()[release]) == set(), _ADVICE
+
+
+@pytest.mark.parametrize("folder", _LOCKED.values(), ids=_LOCKED)
+def test_every_function_of_the_headers_at_hand_is_classified(folder: str) -> None:
+    """Also of a release that the list does not have: this is what fails first when the lock moves to a new one."""
+    names = declared(Path(sysconfig.get_paths()["purelib"]) / folder)
+    assert len(names) > 600
+    assert unclassified(names) == set(), _ADVICE
+
+
+@pytest.mark.parametrize("release", _LOCKED)
+def test_the_list_of_releases_agrees_with_the_headers_at_hand(release: str) -> None:
+    names = declared(Path(sysconfig.get_paths()["purelib"]) / _LOCKED[release])
+    assert names == listed()[release], "run `python -m tests.library.cuda_releases`"
+
+
+@pytest.mark.parametrize(
+    "name", ["cuMemAllocSomewhere", "cuMemCreate_v2", "cuLaunchKernel_v2_ptsz", "cuMemAlloc_v3", "cuGraphLaunch_v2"]
+)
+def test_a_release_that_brings_one_more_fails(name: str) -> None:
+    assert unclassified(listed()["13.5"] | {name}) == {name}
+
+
+def test_each_function_stands_in_one_class_and_exists() -> None:
+    every = [name for one in _CLASSES.values() for name in one.functions]
+    assert len(every) == len(set(every))
+    newest = list(listed().values())[-1]
+    assert set(every) == {base(name) for name in newest}
+
+
+def test_every_hook_is_a_function_of_some_release() -> None:
+    assert set().union(*listed().values()) >= _HOOKS
+
+
+@pytest.mark.parametrize("key", _CLASSES)
+def test_a_class_says_what_its_hooks_do_or_why_there_are_none(key: str) -> None:
+    """In a class with hooks, what has none has its own reason."""
+    one = _CLASSES[key]
+    assert bool(one.hooked) != bool(one.passed)
+    assert set(one.unhooked) <= set(one.functions)
+    if one.hooked:
+        assert set(one.functions) - _HOOKED <= set(one.unhooked)
+        assert set(one.functions) & _HOOKED
+    else:
+        assert not set(one.functions) & _HOOKED
+        assert not one.unhooked
