@@ -113,6 +113,8 @@ Besides these, `process_*` describes the agent's own process: memory, CPU time, 
 - XIDs that say that a GPU may be faulty: `increase(vcuda_gpu_xids_total{{xid=~"48|63|64|74|79|92|94|95|140"}}[1d]) > 0`
 - A watch that fell silent: `time() - vcuda_watch_last_event_timestamp_seconds > 300`
 - A node on which no share starts: `vcuda_shares_enforceable == 0`
+- A driver newer than vcuda's library: `vcuda_driver_known == 0`; containers whose programs use what it brings:
+  `vcuda_container_unknown_functions_total > 0`
 - A driver with libraries missing, by name: `vcuda_driver_mirror_missing`
 - Containers that take more than they hold: `vcuda_container_over_limit == 1`
 - Containers that wait for their own limit: `rate(vcuda_container_throttled_seconds_total[5m]) > 0.1`

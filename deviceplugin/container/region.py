@@ -28,6 +28,7 @@ HEADER_SIZE = 128
 DEVICE = struct.Struct("<QQqQQQQQQ56x")  # see Counters, in this order
 SLOT = struct.Struct("<IIQQQ32x")  # pid locked start_time pid_namespace claimed_ns
 USE = struct.Struct("<QQQQ")  # used pending overhead inflight_ns
+UNKNOWN_FUNCTIONS_AT = HEAD.size + 16  # behind slot_high and reaped_ns
 SLOT_SIZE = SLOT.size + USE.size * MAX_DEVICES
 SLOTS_AT = HEADER_SIZE + DEVICE.size * MAX_DEVICES
 SIZE = SLOTS_AT + SLOT_SIZE * SLOTS
@@ -35,6 +36,7 @@ SIZE = SLOTS_AT + SLOT_SIZE * SLOTS
 CLEARING = 1 << 31
 _UNKNOWN = (1 << 64) - 1
 _HIGH = struct.Struct("<I")
+_UNKNOWN_FUNCTIONS = struct.Struct("<q")
 _FLOCK = struct.Struct("@hhqqi4x")  # struct flock
 MOST = 1 << 60
 """No byte count and no sum of nanoseconds of a node's life reaches this; a word above it is implausible."""
@@ -82,11 +84,15 @@ class ProcessSlot:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One reading. `implausible`: how many words were out of bounds and count as 0."""
+    """One reading. `implausible`: how many words were out of bounds and count as 0.
+
+    `unknown_functions`: how often a program was given a function of a newer driver that the library does not limit.
+    """
 
     counters: tuple[Counters, ...]
     slots: tuple[ProcessSlot, ...]
     implausible: int = 0
+    unknown_functions: int = 0
 
 
 def form(grant: GrantId) -> Form:
@@ -142,7 +148,9 @@ def parse(data: bytes, *, grant: GrantId, devices: int) -> Region:
     words = _Words()
     counters = tuple(_counters(data, index, words) for index in range(devices))
     slots = tuple(slot for index in range(_slots_in(data)) if (slot := _slot(data, index, devices, words)))
-    return Region(counters, slots, words.implausible)
+    (unknown,) = _UNKNOWN_FUNCTIONS.unpack_from(data, UNKNOWN_FUNCTIONS_AT)
+    told = max(0, words.bounded(unknown))
+    return Region(counters, slots, words.implausible, told)
 
 
 class _Words:

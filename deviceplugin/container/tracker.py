@@ -125,7 +125,7 @@ class Tracker:
         overruns = self.monitor.check(self._observed(held, on_gpu, living, unmanaged, corrupted), now=now.at)
         shown = (replace(each, pids=tuple(one.pid for one in on_gpu.get(each.uuid, ()))) for each in gpu_uses)
         processes = len(living) + len({pid for pids in unmanaged.values() for pid in pids})
-        use = ContainerUse(tuple(shown), processes, overruns, dict(self.monitor.seconds))
+        use = ContainerUse(tuple(shown), processes, overruns, dict(self.monitor.seconds), found.unknown_functions)
         is_running = members is not None and bool(members.pids)
         # Looked for again: a start makes the region first, and its processes may be younger than the first look.
         lost_files = is_missing and is_running and self._is_missing()

@@ -28,7 +28,7 @@ from deviceplugin.hardware.options import HardwareOptions
 from deviceplugin.hardware.reading_schedule import Schedule
 from deviceplugin.hardware.sampling import Sampler
 from deviceplugin.hardware.state import HardwareState, InventoryChange
-from deviceplugin.model.gpu import GpuSample, GpuUuid, Inventory
+from deviceplugin.model.gpu import NEWEST_CUDA, Driver, GpuSample, GpuUuid, Inventory
 
 _log = structlog.get_logger("vcuda.hardware")
 
@@ -293,11 +293,21 @@ def _phrase(error: DriverMissingError | NvmlCallError) -> str:
     return error.said if isinstance(error, NvmlCallError) else "there is no NVIDIA driver"
 
 
+def _newer(driver: Driver) -> str:
+    has, knows = (".".join(map(str, version)) for version in (driver.cuda, NEWEST_CUDA))
+    return (
+        f"driver {driver.version} has CUDA {has}, and vcuda's library knows the functions up to CUDA {knows}: what "
+        "newer ones allocate or launch is not limited in shares; install a vcuda that knows them"
+    )
+
+
 def _report(change: InventoryChange) -> None:
     if change.gpus_changed:
         inventory = change.inventory
         models = sorted({gpu.model for gpu in inventory.gpus})
         _log.info("gpus_discovered", gpus=len(inventory.gpus), models=models, driver=inventory.driver.version)
+        if not inventory.driver.is_known:
+            _log.warning("driver_newer_than_vcuda", error=_newer(inventory.driver))
     for one in change.health:
         if one.new.healthy:
             _log.info("gpu_healthy", gpu=one.uuid, was=one.old.reason)

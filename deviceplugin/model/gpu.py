@@ -54,12 +54,21 @@ class Health:
     reason: str = ""
 
 
+NEWEST_CUDA = (13, 5)
+"""The newest CUDA of whose functions vcuda's library knows all (docs/reference/driver-functions.md)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Driver:
     """Versions from NVML: driver `550.54.15`, CUDA as (major, minor)."""
 
     version: str
     cuda: tuple[int, int]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether no function of it can be newer than vcuda's library."""
+        return self.cuda <= NEWEST_CUDA
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,9 +55,11 @@ class ContainerUse:
     """One container; `processes` counts those that use a GPU.
 
     `over_seconds`: for how long each breach was seen, also where that was too short to be one of `overruns`.
+    `unknown_functions`: how often its programs were given a function that vcuda's library is too old to limit.
     """
 
     gpus: tuple[GpuUse, ...]
     processes: int
     overruns: tuple[Overrun, ...] = ()
     over_seconds: Mapping[tuple[GpuUuid, Breach], float] = field(default_factory=dict)
+    unknown_functions: int | None = None

@@ -77,6 +77,12 @@ PROCESSES = Family(
     "Processes of the container that use a GPU.",
     tuple(label for label in CONTAINER if label != "gpu"),
 )
+UNKNOWN_FUNCTIONS = Family(
+    "vcuda_container_unknown_functions_total",
+    "counter",
+    "How often a program of the container was given a function of a newer driver that vcuda's library does not limit.",
+    tuple(label for label in CONTAINER if label != "gpu"),
+)
 OVER_LIMIT = Family(
     "vcuda_container_over_limit",
     "gauge",
@@ -117,6 +123,8 @@ def collect(picture: NodePicture) -> Iterator[Metric]:
     for family, read in _BY_GPU:
         yield metric_of(family, _by_gpu(picture.node, known, read))
     yield metric_of(PROCESSES, (((picture.node, *names), use.processes) for names, use in known))
+    counted = [(names, use.unknown_functions) for names, use in known if use.unknown_functions is not None]
+    yield metric_of(UNKNOWN_FUNCTIONS, (((picture.node, *names), count) for names, count in counted))
     yield metric_of(OVER_LIMIT, _over_limit(picture.node, known).items())
     yield metric_of(OVER_LIMIT_SECONDS, _over_limit_seconds(picture.node, known).items())
 

@@ -73,6 +73,12 @@ GPU_XIDS = Family(
     "XIDs that the driver raised for the GPU, critical or not, by number; numbers beyond NVIDIA's catalog are other.",
     (*GPU, "xid"),
 )
+DRIVER_KNOWN = Family(
+    "vcuda_driver_known",
+    "gauge",
+    "0 if the driver's CUDA is newer than vcuda's library, so that functions which it brings are not limited; else 1.",
+    ("node", "cuda"),
+)
 REGISTERED = Family("vcuda_kubelet_registered", "gauge", "1 while kubelet is connected to both device plugins.")
 ALLOCATIONS = Family(
     "vcuda_allocations_total",
@@ -237,6 +243,7 @@ def _gpu_families(picture: NodePicture) -> Iterator[Metric]:
         for gpu in inventory.gpus
     ]
     yield metric_of(GPU_INFO, described)
+    yield metric_of(DRIVER_KNOWN, [((picture.node, cuda), inventory.driver.is_known)])
     yield metric_of(GPU_HEALTHY, [(at[gpu.uuid], inventory.health_of(gpu.uuid).healthy) for gpu in inventory.gpus])
     yield metric_of(GPU_USABLE, [(at[gpu.uuid], picture.is_usable(gpu)) for gpu in inventory.gpus])
     yield metric_of(GPU_CORDONED, [(at[gpu.uuid], gpu.uuid in picture.cordoned) for gpu in inventory.gpus])

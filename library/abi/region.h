@@ -65,7 +65,8 @@ struct region {
     _Atomic uint32_t slot_high;         /* slots from here on were never used */
     uint32_t spare;
     _Atomic uint64_t reaped_ns;         /* CLOCK_MONOTONIC: when a process last began to look for dead slots; one looks for all */
-    uint64_t spares[8];
+    _Atomic uint64_t unknown_functions; /* how often a program was given a function of a newer driver that ought to be limited and is not */
+    uint64_t spares[7];
     struct region_device devices[LIMITS_MAX_DEVICES];
     struct region_slot slots[REGION_SLOTS];
 };

@@ -65,6 +65,7 @@ def test_the_region(compiled: dict[str, str]) -> None:
     assert int(compiled["region.slot_high"]) == region.HEAD.size
     assert int(compiled["region.devices"]) == region.HEADER_SIZE
     assert int(compiled["region.slots"]) == region.SLOTS_AT
+    assert int(compiled["region.unknown_functions"]) == region.UNKNOWN_FUNCTIONS_AT
     check(compiled, "region", offsets(region.HEAD, "magic", "version", "size", "grant"))
     assert int(compiled["region_device"]) == region.DEVICE.size
     check(compiled, "region_device", offsets(region.DEVICE, *region.Counters.__dataclass_fields__))

@@ -46,6 +46,17 @@ def test_what_processes_wrote_is_read(made: Path) -> None:
     )
 
 
+def test_functions_that_the_library_does_not_know_are_counted(made: Path) -> None:
+    put(made, region.UNKNOWN_FUNCTIONS_AT, (3).to_bytes(8, "little"))
+    assert region.read(made, grant=GRANT, devices=1).unknown_functions == 3
+    put(made, region.UNKNOWN_FUNCTIONS_AT, b"\xff" * 8)
+    found = region.read(made, grant=GRANT, devices=1)
+    assert (found.unknown_functions, found.implausible) == (0, 0)
+    put(made, region.UNKNOWN_FUNCTIONS_AT, b"\xff" * 7 + b"\x7f")
+    found = region.read(made, grant=GRANT, devices=1)
+    assert (found.unknown_functions, found.implausible) == (0, 1)
+
+
 def test_words_out_of_bounds_count_as_nothing(made: Path) -> None:
     put_slot(made, 0, pid=1, used=2**64 - 1, overhead=GIB)
     put_counters(made, charged_ns=2**63, balance_ns=-(2**63))

@@ -64,6 +64,19 @@ async def test_a_driver_that_refuses_everything_is_an_error_of_its_own(stub: Stu
     await hardware.stop()
 
 
+@pytest.mark.parametrize(("cuda", "said"), [(13050, []), (14000, ["CUDA 14.0", "up to CUDA 13.5"])])
+async def test_a_driver_newer_than_the_library_is_said_once(
+    stub: Stub, start: Start, cuda: int, said: list[str]
+) -> None:
+    """Library D15."""
+    stub.order("cuda", cuda)
+    with structlog.testing.capture_logs() as logs:
+        await start()
+    lines = [entry["error"] for entry in logs if entry["event"] == "driver_newer_than_vcuda"]
+    assert len(lines) == bool(said)
+    assert all(word in lines[0] for word in said)
+
+
 async def test_a_restarted_agent_knows_its_gpus_while_the_driver_still_hangs(stub: Stub, start: Start) -> None:
     cache = stub.orders / "inventory.json"
     await (await start(cache_path=cache)).stop()

@@ -17,12 +17,14 @@ _SOURCES = Path(__file__).parent / "native/interposer"
 class Driver:
     """`version`: newer functions do not exist. `distinct`: cuGetProcAddress gives other addresses than dlsym.
 
-    `chained`: its cuGetProcAddress_v2 asks its own exported cuGetProcAddress.
+    `chained`: its cuGetProcAddress_v2 asks its own exported cuGetProcAddress. `newer`: a name of which this version of
+    the driver brings one more function, which no table has.
     """
 
     version: int = 13990
     distinct: bool = False
     chained: bool = False
+    newer: str = ""
     without: frozenset[str] = field(default_factory=frozenset)
 
     @property
@@ -37,5 +39,6 @@ class Driver:
         defines = [f"-DDRIVER_VERSION={self.version}", f'-DWITHOUT="{" ".join(sorted(self.without))} "']
         defines += ["-DDISTINCT"] if self.distinct else []
         defines += ["-DCHAINED"] if self.chained else []
+        defines += [f'-DNEWER="{self.newer}"'] if self.newer else []
         linking = ["-Wl,-soname,libcuda.so.1", f"-Wl,--version-script={names}"]
         return compiled(output, *SHARED, "-O0", *linking, *defines, *sorted(_SOURCES.glob("*.c")))

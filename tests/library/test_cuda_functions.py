@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from deviceplugin.model.gpu import NEWEST_CUDA
 from scripts.driver_functions import base, classes, hooks
 from tests.library.cuda_releases import declared, listed
 
@@ -38,6 +39,10 @@ def test_every_function_of_the_headers_at_hand_is_classified(folder: str) -> Non
 def test_the_list_of_releases_agrees_with_the_headers_at_hand(release: str) -> None:
     names = declared(Path(sysconfig.get_paths()["purelib"]) / _LOCKED[release])
     assert names == listed()[release], "run `python -m tests.library.cuda_releases`"
+
+
+def test_the_agent_knows_the_newest_release_of_the_list() -> None:
+    assert ".".join(map(str, NEWEST_CUDA)) == list(listed())[-1] == list(_LOCKED)[-1]
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from deviceplugin.container import region
 from tests.library.cuda_declarations import Row, rows
 from tests.library.driver import Driver
-from tests.library.interposed import GIB, Container, device
+from tests.library.interposed import GIB, GRANT, Container, device
 from tests.library.machine import LIBRARY
 from tests.library.test_interposer_loading import program
 
@@ -42,6 +43,10 @@ def expected(variants: list[Row], version: int, flag: int) -> str:
     fitting = [row for row in variants if row.version <= version]
     fitting = [row for row in fitting if row.stream == "L" or flag == 2]
     return max(fitting, key=lambda row: (row.stream == "T", row.version)).symbol if fitting else ""
+
+
+def unknown_functions(container: Container) -> int:
+    return region.read(container.region_file, grant=GRANT, devices=1).unknown_functions
 
 
 @pytest.fixture
@@ -81,6 +86,39 @@ def test_every_function_of_every_version_and_flag_is_the_hook_or_the_driver(
         else:
             assert ours[4] == real[4], (base, version, flag)
     assert routed >= {"cuInit", "cuMemGetInfo_v2", "cuDeviceTotalMem", "cuCtxDestroy_v2"}
+
+
+@pytest.mark.parametrize(
+    "driver", [FULL, OTHER_ADDRESSES, CUDA_11_4, LOST], ids=["full", "other addresses", "11.4", "with gaps"]
+)
+def test_no_function_of_the_table_passes_for_one_of_a_newer_driver(on: MakeContainer, driver: Driver) -> None:
+    container = on(driver)
+    container.grant(device(0))
+    outcome = container.run("getproc", "cuGetProcAddress", sorted(by_base()), VERSIONS, FLAGS)
+    assert outcome.errors == ""
+    assert unknown_functions(container) == 0
+
+
+@pytest.mark.parametrize("name", ["cuMemCreate", "cuLaunchKernelEx"])
+def test_a_version_that_the_library_does_not_know_is_counted_and_told(on: MakeContainer, name: str) -> None:
+    """Library D15: a driver that brings cuMemCreate_v2 gives it to the program, and nothing limits it."""
+    container = on(Driver(version=14000, newer=name))
+    container.grant(device(0))
+    questions = ("cuGetProcAddress_v2", [name, "cuMemAlloc", "cuStreamQuery"], (13000, 14000), (0,))
+    outcome = container.run("getproc", *questions)
+    assert re.fullmatch(rf"vcuda: the driver's {name} for CUDA 14.0 is newer than .*\n", outcome.errors)
+    assert unknown_functions(container) == 1
+    answers = {(base, version): (ours, real) for base, version, _, ours, real in outcome.value}
+    ours, real = answers[name, 14000]
+    assert ours == real
+    assert answers[name, 13000][0][2] == OURS
+
+
+def test_without_limits_a_newer_driver_is_nobodys_business(on: MakeContainer) -> None:
+    outcome = on(Driver(version=14000, newer="cuMemCreate")).run(
+        "getproc", "cuGetProcAddress_v2", ["cuMemCreate"], (14000,), (0,)
+    )
+    assert outcome.errors == ""
 
 
 def test_a_function_that_the_driver_lacks_is_not_offered_and_its_older_variant_keeps_its_signature(

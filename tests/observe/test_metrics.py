@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from deviceplugin.errors import CapacityError, DriverMissingError
 from deviceplugin.exposition import Family
 from deviceplugin.ledger.grant import Source
-from deviceplugin.model.gpu import ComputeMode, GpuProcess, GpuSample, Health
+from deviceplugin.model.gpu import NEWEST_CUDA, ComputeMode, Driver, GpuProcess, GpuSample, Health
 from deviceplugin.model.topology import Level
 from deviceplugin.model.usage import Breach, ContainerUse, GpuUse, Overrun
 from deviceplugin.observe.metrics import FAMILIES, AgentMetrics, reason_of
@@ -32,6 +32,7 @@ PICTURE = node(
             processes=2,
             overruns=(Overrun(Breach.BYPASS, uuid(0), "says so"),),
             over_seconds={(uuid(0), Breach.BYPASS): 40.0, (uuid(0), Breach.MEMORY): 2.5},
+            unknown_functions=4,
         )
     },
     xids={(uuid(1), "79"): 1, (uuid(1), "other"): 3},
@@ -112,6 +113,16 @@ def test_a_memory_repair_that_waits_for_a_reset_and_closed_nvml_are_shown() -> N
     )
 
 
+@pytest.mark.parametrize(
+    ("cuda", "known"), [((12, 4), 1), (NEWEST_CUDA, 1), ((13, NEWEST_CUDA[1] + 1), 0), ((14, 0), 0)]
+)
+def test_a_driver_newer_than_the_library_is_shown(cuda: tuple[int, int], known: int) -> None:
+    assert PICTURE.inventory is not None
+    newer = replace(PICTURE.inventory, driver=Driver("700.1", cuda))
+    found = values(AgentMetrics(version="1.2.3"), replace(PICTURE, inventory=newer))
+    assert found["vcuda_driver_known", f"cuda={cuda[0]}.{cuda[1]}", "node=gpu-7"] == known
+
+
 def test_container_use_is_reported_if_it_is_measured(metrics: AgentMetrics) -> None:
     found = values(metrics)
     pod = ("namespace=ml", "node=gpu-7", "pod=train")
@@ -126,6 +137,7 @@ def test_container_use_is_reported_if_it_is_measured(metrics: AgentMetrics) -> N
     assert found["vcuda_container_throttled_seconds_total", *on] == 3.25
     assert found["vcuda_container_throttled_launches_total", *on] == 70
     assert found["vcuda_container_processes", "container=main", *pod] == 2
+    assert found["vcuda_container_unknown_functions_total", "container=main", *pod] == 4
     breaches = {key[1]: value for key, value in found.items() if key[0] == "vcuda_container_over_limit"}
     assert breaches == {"breach=bypass": 1, "breach=memory": 0, "breach=cores": 0, "breach=state": 0}
     seconds = {key[1]: value for key, value in found.items() if key[0] == "vcuda_container_over_limit_seconds_total"}

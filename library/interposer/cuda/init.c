@@ -30,10 +30,23 @@ CUresult cuDriverGetVersion(int *driver_version)
     return DRIVER(cuDriverGetVersion, driver_version);
 }
 
+/* A driver newer than we are may have a version of a hooked function that we do not know: the program gets it, and it is not limited. */
+static void tell_unknown(const char *symbol, int version)
+{
+    struct region *region = vcuda_region();
+    if (region != NULL)
+        atomic_fetch_add(&region->unknown_functions, 1);
+    if (vcuda_limits()->device_count != 0)
+        vcuda_warn(TOPIC_DRIVER, "the driver's %s for CUDA %d.%d is newer than vcuda's library: its calls are not limited", symbol, version / 1000,
+                   version % 1000 / 10);
+}
+
 static void *bend(const char *symbol, void *entry, int version)
 {
     if (strcmp(symbol, "cuGetProcAddress") == 0)
         return version >= SECOND_INTERFACE && HAS(cuGetProcAddress_v2) ? (void *)cuGetProcAddress_v2 : (void *)cuGetProcAddress;
+    if (route_is_unknown(symbol, entry))
+        tell_unknown(symbol, version);
     return route(entry);
 }
 

@@ -9,6 +9,7 @@
 #include "route.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "hooks.h"
 
@@ -138,4 +139,19 @@ void *route(void *pointer)
         return pointer;
     struct pair *pair = find(table, pointer);
     return pair->from == NULL ? pointer : pair->to;
+}
+
+static bool is_hooked(const char *base)
+{
+    for (int i = 0; i < FUNCTION_COUNT; i++) {
+        if (hooks[i] != NULL && strcmp(rows[i].base, base) == 0)
+            return true;
+    }
+    return false;
+}
+
+bool route_is_unknown(const char *base, void *pointer)
+{
+    struct table *table = routes();
+    return table != NULL && find(table, pointer)->from == NULL && is_hooked(base);
 }

@@ -8,4 +8,7 @@
 void *route(void *pointer);
 bool route_is_asking(void);
 
+/* Whether a driver's answer is none of the functions that we know of this name, though we stand in front of those: a version newer than we are. */
+bool route_is_unknown(const char *base, void *pointer);
+
 #endif

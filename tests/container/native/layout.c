@@ -45,6 +45,7 @@ static void region(void)
     AT(region, size);
     AT(region, grant);
     AT(region, slot_high);
+    AT(region, unknown_functions);
     AT(region, devices);
     AT(region, slots);
     SIZE(region_device);

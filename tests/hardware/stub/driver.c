@@ -93,7 +93,7 @@ int nvmlShutdown(void) {
 }
 const char *nvmlErrorString(int code) { (void)code; return "an error of the stub"; }
 int nvmlSystemGetDriverVersion(char *out, unsigned length) { ENTER(NULL); snprintf(out, length, "390.157"); return OK; }
-int nvmlSystemGetCudaDriverVersion(int *out) { ENTER(NULL); *out = 9010; return OK; }
+int nvmlSystemGetCudaDriverVersion(int *out) { ENTER(NULL); *out = (int)number("cuda", 9010); return OK; }
 int nvmlDeviceGetCount_v2(unsigned *out) { ENTER(NULL); *out = (unsigned)number("gpus", 2); return OK; }
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, device_t **out) {

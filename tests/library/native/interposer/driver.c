@@ -2,7 +2,8 @@
  * A libcuda.so.1 with every function of the table and next to nothing behind them: for tests of which function answers, not of what it does.
  *
  * Compiled with DRIVER_VERSION (rows above it do not exist), WITHOUT (these neither; a version script hides the names of both) and DISTINCT
- * (cuGetProcAddress hands out other addresses than the symbol table, as a driver may). Its own calls of its exports go through the PLT.
+ * (cuGetProcAddress hands out other addresses than the symbol table, as a driver may) and NEWER (a name of which it has a version that no table knows, brought
+ * by DRIVER_VERSION). Its own calls of its exports go through the PLT.
  * `driver_calls(symbol)` tells how often a function was called.
  */
 #include "driver.h"
