@@ -13,13 +13,13 @@ from functools import cache
 from pathlib import Path
 
 INTERPOSER = Path(__file__).resolve().parent.parent / "library/interposer"
-_INTERFACES = {"cuda": "CUDA: `libcuda.so.1`"}
+_INTERFACES = {"cuda": "CUDA: `libcuda.so.1`", "nvml": "NVML: `libnvidia-ml.so.1`"}
 _SUFFIXES = re.compile(r"(_v\d+)?(_pt[sd][sz])?$")
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionClass:
-    """`hooked` or `passed` is empty; `unhooked`: why a function of a class with hooks has none."""
+    """`hooked`: what the hooks do. Why others have none: `unhooked`, and `passed` for those that it does not have."""
 
     title: str
     functions: tuple[str, ...]
@@ -60,7 +60,8 @@ def page(generated: str) -> str:
 
 What vcuda's library does with each function of the driver in the container of a share. Names are without the suffixes
 of versions (`_v2`) and of per-thread default streams (`_ptsz`); all that NVIDIA's headers declare are meant. Tests
-compare these lists with the headers of CUDA 11.8 to 13.5. They fail when a newer one has a function that is not here.
+compare these lists with the headers of CUDA 11.8 to 13.5, and of NVML in CUDA 12.9 and 13.5. They fail when a newer one
+has a function that is not here.
 
 {parts.rstrip()}
 """

@@ -55,7 +55,9 @@ struct region_device {
     _Atomic uint64_t launches;          /* counted only while cores are limited */
     _Atomic uint64_t effective_cores;   /* thousandths of a percent in force now: above `cores` while borrowing */
     _Atomic uint64_t context_bytes;     /* the least that a context took, right after it was made; 0: not known yet */
-    uint64_t spares[6];
+    _Atomic uint64_t sampled_ns[2];     /* CLOCK_MONOTONIC of an older and a newer sample of charged_ns; 0: none yet */
+    _Atomic uint64_t sampled_charged_ns[2];
+    uint64_t spares[2];
 };
 
 struct region {

@@ -17,10 +17,10 @@ _LAYOUT = Path(__file__).parent / "native/nvml_layout.c"
 
 
 def _real_header() -> Path:
-    """From the wheel nvidia-nvml-dev-cu12 of the dev group."""
-    found = sorted(Path(sysconfig.get_paths()["purelib"]).glob("nvidia/**/nvml.h"))
-    assert found, "the wheel nvidia-nvml-dev is not installed: run scripts/setup"
-    return found[0].parent
+    """From the wheel nvidia-nvml-dev-cu12 of the dev group; CUDA 13 has other numbers (NVML_NVLINK_MAX_LINKS)."""
+    found = Path(sysconfig.get_paths()["purelib"]) / "nvidia/nvml_dev/include"
+    assert (found / "nvml.h").is_file(), "the wheel nvidia-nvml-dev-cu12 is not installed: run scripts/setup"
+    return found
 
 
 def _names() -> list[str]:

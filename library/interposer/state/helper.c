@@ -285,6 +285,7 @@ static uint64_t watch(uint64_t now_ns)
 {
     vcuda_refresh();
     slot_reap_now_and_then();
+    utilization_sample();
     return now_ns + UINT64_C(250000000);
 }
 

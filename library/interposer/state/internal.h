@@ -40,6 +40,9 @@ bool slot_is_outside(void);                             /* it is claimed, and th
 void slot_reap_now_and_then(void);
 void reap_forget(void);
 
+/* utilization.c */
+void utilization_sample(void);                          /* now and then, while a process uses the GPU */
+
 /* slot_lock.c: a descriptor to lock with, which holds what it locks until it is closed, or longer where it is kept: until exec or the end. */
 enum slot_lock { SLOT_LOCK_TAKEN, SLOT_LOCK_HELD, SLOT_LOCK_NONE };
 int slot_lock_open(void);

@@ -113,6 +113,9 @@ uint64_t vcuda_used(int index);
 /* The same of one process, by its pid in our pid namespace; false: it has no slot. */
 bool vcuda_used_by(uint32_t pid, int index, uint64_t *bytes);
 
+/* Percent of the container's share of the GPU's time that its processes used in the last second or so; VCUDA_NOT_LIMITED where their time is not limited. */
+int vcuda_utilization(int index);
+
 /* ---- paths ---- */
 
 /* False without a base directory, or where the result does not fit. */

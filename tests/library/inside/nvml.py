@@ -179,3 +179,43 @@ def switches(device: int) -> dict[str, int]:
         "power": nvml.nvmlDeviceSetPowerManagementLimit(handle, 500_000),
         "of no device": nvml.nvmlDeviceSetComputeMode(None, 0),
     }
+
+
+class Value(ctypes.Structure):
+    """nvmlSample_t with an unsigned int."""
+
+    _fields_ = (("time", c_ulonglong), ("value", c_uint), ("rest", c_uint))
+
+
+def utilization(device: int) -> Answer:
+    """[error, gpu, memory]"""
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    nvml.nvmlInit_v2()
+    handle, rates = c_void_p(), (c_uint * 2)()
+    nvml.nvmlDeviceGetHandleByIndex_v2(device, byref(handle))
+    return [nvml.nvmlDeviceGetUtilizationRates(handle, byref(rates)), *rates]
+
+
+def samples(device: int, kind: int, room: int) -> Answer:
+    """[error, count, [value, ...], [time, ...]]; with no room: their number is asked for."""
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    nvml.nvmlInit_v2()
+    handle, count, value_type, found = c_void_p(), c_uint(room), c_uint(), (Value * max(room, 1))()
+    nvml.nvmlDeviceGetHandleByIndex_v2(device, byref(handle))
+    ask = nvml.nvmlDeviceGetSamples
+    error = ask(handle, kind, c_ulonglong(0), byref(value_type), byref(count), byref(found) if room else None)
+    got = found[: count.value] if room and error == 0 else []
+    return [error, count.value, [each.value for each in got], [each.time for each in got]]
+
+
+def utilization_malformed() -> list[int]:
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    nvml.nvmlInit_v2()
+    handle, rates = c_void_p(), (c_uint * 2)()
+    nvml.nvmlDeviceGetHandleByIndex_v2(0, byref(handle))
+    ask = nvml.nvmlDeviceGetSamples
+    return [
+        nvml.nvmlDeviceGetUtilizationRates(handle, None),
+        nvml.nvmlDeviceGetUtilizationRates(None, byref(rates)),
+        ask(handle, 1, c_ulonglong(0), None, byref(c_uint(1)), None),
+    ]

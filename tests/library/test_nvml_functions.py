@@ -1,0 +1,74 @@
+"""Every function of NVML's headers of CUDA 12 and 13 is hooked, or has a written reason why not."""
+
+import re
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from scripts.driver_functions import base, classes, hooks
+
+_CLASSES = classes("nvml")
+_HOOKS = hooks("nvml")
+_HOOKED = {base(name) for name in _HOOKS}
+_PLACE = {name for one in _CLASSES.values() for name in one.functions}
+_HEADERS = {12: "nvidia/nvml_dev/include/nvml.h", 13: "nvidia/cu13/include/nvml.h"}
+_DECLARED = re.compile(r"\b(?:nvmlReturn_t|const\s+char\s*\*)\s*DECLDIR\s+(nvml\w+)\s*\(")
+_WORDS = {"nvmlErrorString"}  # says something of no GPU
+
+
+def declared(major: int) -> frozenset[str]:
+    """Without comments, but without the preprocessor too: it would hide one half of the versions."""
+    path = Path(sysconfig.get_paths()["purelib"]) / _HEADERS[major]
+    text = re.sub(r"/\*.*?\*/", "", path.read_text(errors="replace"), flags=re.DOTALL)
+    return frozenset(_DECLARED.findall(text)) - _WORDS
+
+
+def unclassified(names: frozenset[str]) -> set[str]:
+    return {name for name in names if base(name) not in _PLACE or (base(name) in _HOOKED and name not in _HOOKS)}
+
+
+@pytest.mark.parametrize("major", _HEADERS)
+def test_every_function_is_classified_and_hooked_in_all_versions(major: int) -> None:
+    names = declared(major)
+    assert len(names) > 350
+    advice = (
+        "classify it in library/interposer/nvml/functions.toml; hook it if it tells totals, processes or utilization"
+    )
+    assert unclassified(names) - _WITHOUT_HOOK.keys() == set(), advice
+
+
+_WITHOUT_HOOK = {
+    "nvmlDeviceSetPowerManagementLimit_v2": "in struct form, of newer drivers: the kernel refuses it too",
+}
+"""Versions of hooked functions that pass."""
+
+
+def test_versions_without_a_hook_exist() -> None:
+    assert _WITHOUT_HOOK.keys() <= declared(13) - _HOOKS
+
+
+@pytest.mark.parametrize(
+    "name", ["nvmlDeviceGetMemoryInfo_v3", "nvmlDeviceGetWhoRuns", "nvmlDeviceGetUtilizationRates_v2"]
+)
+def test_a_release_that_brings_one_more_fails(name: str) -> None:
+    assert unclassified(declared(13) | {name}) - _WITHOUT_HOOK.keys() == {name}
+
+
+def test_each_function_stands_in_one_class_and_exists() -> None:
+    every = [name for one in _CLASSES.values() for name in one.functions]
+    assert len(every) == len(set(every))
+    assert set(every) == {base(name) for name in declared(12) | declared(13)}
+
+
+def test_every_hook_is_a_function_of_the_headers() -> None:
+    assert declared(12) | declared(13) >= _HOOKS
+
+
+@pytest.mark.parametrize("key", _CLASSES)
+def test_a_class_says_what_its_hooks_do_and_why_others_have_none(key: str) -> None:
+    one = _CLASSES[key]
+    without = set(one.functions) - _HOOKED
+    assert bool(one.hooked) == bool(set(one.functions) & _HOOKED)
+    assert set(one.unhooked) <= set(one.functions)
+    assert one.passed or without <= set(one.unhooked)
