@@ -203,6 +203,18 @@ def test_the_list_of_newer_drivers_too(container: Container, short_tmp: Path) ->
     assert container.run("details", 5, 2).value == [VERSION_MISMATCH, 5, []]
 
 
+def test_accounting_knows_the_containers_processes_only(container: Container, short_tmp: Path) -> None:
+    driver = program(short_tmp, "details.c", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1")
+    container.stand_behind(nvml=driver)
+    assert container.run("accounted", 5).value == [SUCCESS, 2, [FOREIGN, HOST]]
+    container.grant(device(0))
+    (container.base / "pids.config").write_bytes(HOST.to_bytes(4, "little"))
+    assert container.run("accounted", 5).value == [SUCCESS, 1, [HOST]]
+    assert container.run("accounted", 0).value == [INSUFFICIENT_SIZE, 1, []]
+    assert container.run("accounted_for", HOST).value == [[SUCCESS, True]] * 2
+    assert container.run("accounted_for", FOREIGN).value == [[NOT_FOUND, False]] * 2
+
+
 def test_what_the_driver_lacks_is_not_found(container: Container, short_tmp: Path) -> None:
     older = program(short_tmp, "details.c", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1")
     assert container.run("details", 5, 1).value == [FUNCTION_NOT_FOUND, 5, []]

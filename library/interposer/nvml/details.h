@@ -1,4 +1,4 @@
-/* One NVML function of newer drivers that include/nvml.h leaves out, because the emulated driver does not have it. */
+/* NVML functions that include/nvml.h leaves out, because the emulated driver does not have them: of newer drivers, and of accounting. */
 #ifndef VCUDA_NVML_DETAILS_H
 #define VCUDA_NVML_DETAILS_H
 
@@ -17,8 +17,14 @@ typedef struct {
 } nvmlProcessDetailList_v1_t;
 typedef nvmlProcessDetailList_v1_t nvmlProcessDetailList_t;
 
+typedef struct nvmlAccountingStats_st nvmlAccountingStats_t;            /* neither is looked into, but for the second's first member, the pid */
+typedef struct nvmlAccountingStats_v2_st nvmlAccountingStats_v2_t;
+
 #pragma GCC visibility push(default)
 nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *list);
+nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *count, unsigned int *pids);
+nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned int pid, nvmlAccountingStats_t *stats);
+nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device, nvmlAccountingStats_v2_t *stats);
 #pragma GCC visibility pop
 
 #endif

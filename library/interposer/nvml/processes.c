@@ -1,5 +1,6 @@
 /*
- * Who runs on a limited GPU: this container's processes alone, with what our ledger says they hold, and how busy they keep it, as the driver says.
+ * Who runs on a limited GPU: this container's processes alone, with what our ledger says they hold, and how busy they keep it, as the driver says; also where
+ * an administrator has switched accounting on, which keeps processes that have ended: those are nobody's any more and are left out.
  *
  * A driver names processes by the pids of our own namespace (open kernel modules since 535.113) or of the host. Ours are those with a slot in
  * the region under that pid, and those of the agent's list of host pids (pids.config), whose memory only the driver can tell.
@@ -33,6 +34,7 @@ struct host_pids {
 struct list {
     nvmlDevice_t device;
     size_t entry_size, pid_at;
+    bool memory;                        /* an entry is a struct entry */
     bool samples;                       /* none at all is NOT_FOUND, and to ask for their number needs no count */
     nvmlReturn_t (*ask)(nvmlDevice_t device, unsigned int *count, void *entries, const void *extra);
     const void *extra;
@@ -65,7 +67,7 @@ static bool keep(const struct list *list, char *entry, int index, const struct h
     memcpy(&pid, entry + list->pid_at, sizeof pid);
     if (!vcuda_used_by(pid, index, &bytes))
         return is_listed(host, pid);
-    if (!list->samples)
+    if (list->memory)
         memcpy(entry + offsetof(struct entry, used), &(unsigned long long){bytes}, sizeof(unsigned long long));
     return true;
 }
@@ -135,7 +137,7 @@ static nvmlReturn_t running(const struct list *list, unsigned int *count, void *
     }                                                                                                                  \
     nvmlReturn_t symbol(nvmlDevice_t device, unsigned int *count, type *entries)                                       \
     {                                                                                                                  \
-        return running(&(struct list){device, sizeof *entries, 0, false, ask_##symbol, NULL}, count, entries);         \
+        return running(&(struct list){device, sizeof *entries, 0, true, false, ask_##symbol, NULL}, count, entries);         \
     }
 
 RUNNING(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t)
@@ -163,7 +165,7 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProc
 {
     if (list == NULL)
         return NVML(nvmlDeviceGetRunningProcessDetailList, device, list);
-    struct list question = {device, sizeof *list->procArray, 0, false, ask_details, list};
+    struct list question = {device, sizeof *list->procArray, 0, true, false, ask_details, list};
     return running(&question, &list->numProcArrayEntries, list->procArray);
 }
 
@@ -177,7 +179,7 @@ static nvmlReturn_t ask_samples(nvmlDevice_t device, unsigned int *count, void *
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples, unsigned int *count,
                                              unsigned long long last_seen)
 {
-    struct list question = {device, sizeof *samples, offsetof(nvmlProcessUtilizationSample_t, pid), true, ask_samples, &last_seen};
+    struct list question = {device, sizeof *samples, offsetof(nvmlProcessUtilizationSample_t, pid), false, true, ask_samples, &last_seen};
     return running(&question, count, samples);
 }
 
@@ -195,6 +197,41 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProc
 {
     if (info == NULL)
         return NVML(nvmlDeviceGetProcessesUtilizationInfo, device, info);
-    struct list question = {device, sizeof *info->procUtilArray, offsetof(nvmlProcessUtilizationInfo_v1_t, pid), true, ask_infos, info};
+    struct list question = {device, sizeof *info->procUtilArray, offsetof(nvmlProcessUtilizationInfo_v1_t, pid), false, true, ask_infos, info};
     return running(&question, &info->processSamplesCount, info->procUtilArray);
+}
+
+/* ---- accounting ---- */
+
+static nvmlReturn_t ask_accounted(nvmlDevice_t device, unsigned int *count, void *entries, const void *extra)
+{
+    (void)extra;
+    return NVML(nvmlDeviceGetAccountingPids, device, count, entries);
+}
+
+nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *count, unsigned int *pids)
+{
+    return running(&(struct list){device, sizeof *pids, 0, false, false, ask_accounted, NULL}, count, pids);
+}
+
+static bool is_foreign(nvmlDevice_t device, unsigned int pid)
+{
+    struct list question = {.device = device};
+    struct host_pids host;
+    int index = nvml_device_index(device);
+    if (index == VCUDA_NOT_LIMITED)
+        return false;
+    read_host_pids(&host);
+    return !keep(&question, (char *)&pid, index, &host);
+}
+
+nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned int pid, nvmlAccountingStats_t *stats)
+{
+    return is_foreign(device, pid) ? NVML_ERROR_NOT_FOUND : NVML(nvmlDeviceGetAccountingStats, device, pid, stats);
+}
+
+nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device, nvmlAccountingStats_v2_t *stats)
+{
+    bool foreign = stats != NULL && is_foreign(device, *(const unsigned int *)stats);
+    return foreign ? NVML_ERROR_NOT_FOUND : NVML(nvmlDeviceGetAccountingStats_v2, device, stats);
 }

@@ -219,3 +219,24 @@ def utilization_malformed() -> list[int]:
         nvml.nvmlDeviceGetUtilizationRates(None, byref(rates)),
         ask(handle, 1, c_ulonglong(0), None, byref(c_uint(1)), None),
     ]
+
+
+def accounted(room: int) -> Answer:
+    """[error, count, [pid, ...]] of the processes that accounting knows on device 0."""
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    nvml.nvmlInit_v2()
+    handle, count, pids = c_void_p(), c_uint(room), (c_uint * max(room, 1))()
+    nvml.nvmlDeviceGetHandleByIndex_v2(0, byref(handle))
+    error = nvml.nvmlDeviceGetAccountingPids(handle, byref(count), byref(pids) if room else None)
+    return [error, count.value, list(pids[: count.value]) if error == 0 else []]
+
+
+def accounted_for(pid: int) -> Answer:
+    """For both generations: the error, and whether anything of the process was told."""
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    nvml.nvmlInit_v2()
+    handle, first, second = c_void_p(), (c_uint * 16)(), (c_uint * 16)(pid)
+    nvml.nvmlDeviceGetHandleByIndex_v2(0, byref(handle))
+    old = nvml.nvmlDeviceGetAccountingStats(handle, pid, byref(first))
+    new = nvml.nvmlDeviceGetAccountingStats_v2(handle, byref(second))
+    return [[old, any(first)], [new, any(second[1:])]]
