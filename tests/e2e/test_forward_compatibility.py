@@ -112,8 +112,10 @@ def _found(cluster: Cluster, gpus: EmulatedGpus, containers: list[JsonObject]) -
 
 
 def _read(log: str) -> Found:
+    """What a program says on stderr may come after what its shell printed later."""
     path = re.search(r"libcuda\.so\.1 => (/\S+)", log)
-    return Found(path[1] if path else None, json.loads(log.splitlines()[-1]).get("total_bytes"))
+    (answer,) = re.findall(r"^\{.*\}$", log, flags=re.MULTILINE)
+    return Found(path[1] if path else None, json.loads(answer).get("total_bytes"))
 
 
 @pytest.fixture(scope="module", autouse=True)
