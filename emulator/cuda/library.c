@@ -7,7 +7,6 @@
 #include "entry.h"
 #include "lock.h"
 #include "module.h"
-#include "read_file.h"
 #include "session.h"
 
 struct library {
@@ -48,13 +47,13 @@ CUresult library_module(struct library *library, struct context *context, struct
     return error;
 }
 
-/* A library belongs to no device: any that the process sees decides what its PTX may ask for. */
-static CUresult load(CUlibrary *out, const void *code)
+/* A library belongs to no device: any that the process sees decides what its image may ask for. From memory or from a file. */
+static CUresult load(CUlibrary *out, const void *code, const char *path)
 {
     struct library *library = object_begin(OBJECT_LIBRARY, sizeof *library);
     if (library == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult error = image_read(code, &driver.gpus[0], &library->image);
+    CUresult error = path != NULL ? image_read_file(path, &driver.gpus[0], &library->image) : image_read(code, &driver.gpus[0], &library->image);
     if (error == CUDA_SUCCESS)
         *out = (CUlibrary)library;
     else
@@ -62,29 +61,28 @@ static CUresult load(CUlibrary *out, const void *code)
     return error;
 }
 
+static bool options_fit(unsigned jit_count, const void *jit, const void *jit_values, unsigned count, const void *options, const void *values)
+{
+    return (jit_count == 0 || (jit != NULL && jit_values != NULL)) && (count == 0 || (options != NULL && values != NULL));
+}
+
 ENTRY(cuLibraryLoadData)(CUlibrary *library, const void *code, CUjit_option *jit_options, void **jit_options_values, unsigned int num_jit_options,
                          CUlibraryOption *library_options, void **library_option_values, unsigned int num_library_options)
 {
-    if (library == NULL || code == NULL || (num_jit_options > 0 && (jit_options == NULL || jit_options_values == NULL)) ||
-        (num_library_options > 0 && (library_options == NULL || library_option_values == NULL)))
+    if (library == NULL || code == NULL ||
+        !options_fit(num_jit_options, jit_options, jit_options_values, num_library_options, library_options, library_option_values))
         return CUDA_ERROR_INVALID_VALUE;
-    return load(library, code);
+    return load(library, code, NULL);
 }
 
 ENTRY(cuLibraryLoadFromFile)(CUlibrary *library, const char *file_name, CUjit_option *jit_options, void **jit_options_values,
                              unsigned int num_jit_options, CUlibraryOption *library_options, void **library_option_values,
                              unsigned int num_library_options)
 {
-    char *text;
-    if (file_name == NULL)
+    if (library == NULL || file_name == NULL ||
+        !options_fit(num_jit_options, jit_options, jit_options_values, num_library_options, library_options, library_option_values))
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult error = read_whole_file(file_name, &text);
-    if (error != CUDA_SUCCESS)
-        return error;
-    error = entry_cuLibraryLoadData(library, text, jit_options, jit_options_values, num_jit_options, library_options, library_option_values,
-                                    num_library_options);
-    free(text);
-    return error;
+    return load(library, NULL, file_name);
 }
 
 static struct module *any_module(const struct library *library)

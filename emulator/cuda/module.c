@@ -1,4 +1,4 @@
-/* See module.h. The entry points are in module_calls.c and library.c. */
+/* See module.h. The entry points are in module_calls.c and library.c, images in image.c. */
 #include "module.h"
 
 #include <stdlib.h>
@@ -10,56 +10,6 @@
 #include "usage.h"
 
 enum { IMAGE_UNIT = 2 << 20 };
-
-#define ELF_MARK UINT32_C(0x464c457f)
-#define FAT_BINARY_MARK UINT32_C(0xba55ed50)
-#define FAT_WRAPPER_MARK UINT32_C(0x466243b1)
-
-/* The PTX version that came with a CUDA version ("PTX ISA", release notes). */
-static unsigned newest_ptx(int cuda)
-{
-    static const unsigned char of_12[] = {80, 81, 82, 83, 84, 85, 85, 86, 87, 88};
-    unsigned major = (unsigned)cuda / 1000, minor = (unsigned)cuda % 1000 / 10;
-    if (major < 12)
-        return 70 + (minor < 9 ? minor : 9);
-    if (major == 12)
-        return of_12[minor < sizeof of_12 ? minor : sizeof of_12 - 1];
-    return 90 + (major == 13 && minor < 9 ? minor : 9);
-}
-
-static bool is_machine_code(const void *data)
-{
-    uint32_t mark;
-    memcpy(&mark, data, sizeof mark);
-    return mark == ELF_MARK || mark == FAT_BINARY_MARK || mark == FAT_WRAPPER_MARK;
-}
-
-CUresult image_read(const void *data, const struct gpu *gpu, struct image **out)
-{
-    const char *text = data;
-    if (strnlen(text, 4) >= 4 && is_machine_code(data))
-        return CUDA_ERROR_NO_BINARY_FOR_GPU; /* the emulated GPU reads PTX alone */
-    struct image *image = calloc(1, sizeof *image);
-    if (image == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    unsigned capability = gpu->facts->capability_major * 10 + gpu->facts->capability_minor;
-    CUresult error = ptx_read(text, newest_ptx(driver.cuda), capability, &image->ptx);
-    image->bytes = strlen(text);
-    atomic_store(&image->references, 1);
-    if (error == CUDA_SUCCESS)
-        *out = image;
-    else
-        image_drop(image);
-    return error;
-}
-
-void image_drop(struct image *image)
-{
-    if (atomic_fetch_sub(&image->references, 1) > 1)
-        return;
-    ptx_free(&image->ptx);
-    free(image);
-}
 
 static void drop_globals(struct module *module)
 {

@@ -12,7 +12,7 @@
 
 struct library;
 
-struct image {                  /* one text, shared by who loaded it */
+struct image {                  /* PTX or machine code, shared by who loaded it */
     struct ptx ptx;
     uint64_t bytes;
     _Atomic unsigned references;
@@ -56,6 +56,7 @@ struct kernel {
 };
 
 CUresult image_read(const void *data, const struct gpu *gpu, struct image **out);
+CUresult image_read_file(const char *path, const struct gpu *gpu, struct image **out);
 void image_drop(struct image *image);
 CUresult module_make(struct context *context, struct image *image, struct library *library, struct module **out);
 void module_end(struct module *module);

@@ -1,4 +1,4 @@
-/* The entry points of modules ("CUDA Driver API, Module Management"). Images are PTX text. */
+/* The entry points of modules ("CUDA Driver API, Module Management"). */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,23 +7,23 @@
 #include "capture.h"
 #include "entry.h"
 #include "module.h"
-#include "read_file.h"
 
 static struct module *module_of(CUmodule handle)
 {
     return object_is(handle, OBJECT_MODULE) ? (struct module *)handle : NULL;
 }
 
-ENTRY(cuModuleLoadData)(CUmodule *out, const void *data)
+/* From memory or from a file. */
+static CUresult load(CUmodule *out, const void *data, const char *path)
 {
     struct context *context;
     struct image *image;
     struct module *module;
     CUresult error = context_require(&context);
     if (error == CUDA_SUCCESS)
-        error = out == NULL || data == NULL ? CUDA_ERROR_INVALID_VALUE : unsafe_call();
+        error = out == NULL || (data == NULL && path == NULL) ? CUDA_ERROR_INVALID_VALUE : unsafe_call();
     if (error == CUDA_SUCCESS)
-        error = image_read(data, context->gpu, &image);
+        error = path != NULL ? image_read_file(path, context->gpu, &image) : image_read(data, context->gpu, &image);
     if (error != CUDA_SUCCESS)
         return error;
     error = module_make(context, image, NULL, &module);
@@ -31,6 +31,11 @@ ENTRY(cuModuleLoadData)(CUmodule *out, const void *data)
     if (error == CUDA_SUCCESS)
         *out = (CUmodule)module;
     return error;
+}
+
+ENTRY(cuModuleLoadData)(CUmodule *out, const void *data)
+{
+    return load(out, data, NULL);
 }
 
 static void empty_log(unsigned count, const CUjit_option *options, void **values)
@@ -56,15 +61,7 @@ ENTRY(cuModuleLoadFatBinary)(CUmodule *module, const void *fat_cubin)
 
 ENTRY(cuModuleLoad)(CUmodule *module, const char *fname)
 {
-    char *text;
-    if (module == NULL || fname == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    CUresult error = read_whole_file(fname, &text);
-    if (error == CUDA_SUCCESS) {
-        error = entry_cuModuleLoadData(module, text);
-        free(text);
-    }
-    return error;
+    return module == NULL || fname == NULL ? CUDA_ERROR_INVALID_VALUE : load(module, NULL, fname);
 }
 
 ENTRY(cuModuleUnload)(CUmodule handle)

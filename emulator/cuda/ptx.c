@@ -7,7 +7,7 @@
 
 #define DEFAULT_NS 10000.0
 
-enum { TOKEN = 512 };
+enum { TOKEN = 2 * PTX_NAME };
 
 /* One word, number or sign at a time. Comments are white space, but for the cost directive, which the reader keeps. */
 struct reader {
@@ -151,6 +151,15 @@ static bool skip_word(const char **at, const char *word)
     return true;
 }
 
+struct kernel_cost cost_by_default(void)
+{
+    const char *given = getenv("VCUDA_EMULATOR_KERNEL_NS");
+    char *end = NULL;
+    double ns = given == NULL ? DEFAULT_NS : strtod(given, &end);
+    bool good = given == NULL || (*given != '\0' && *end == '\0' && ns >= 0);
+    return (struct kernel_cost){.factor = good ? ns : DEFAULT_NS, .parameter = -1};
+}
+
 static void read_cost(const char *at, struct ptx_entry *entry)
 {
     struct kernel_cost cost = {.parameter = -1};
@@ -209,7 +218,7 @@ static CUresult read_entry(struct reader *reader, struct ptx *out)
     struct ptx_entry *entry = calloc(1, sizeof *entry);
     if (entry == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    entry->cost = (struct kernel_cost){.factor = DEFAULT_NS, .parameter = -1};
+    entry->cost = cost_by_default();
     entry->next = out->entries;
     out->entries = entry;
     if (!next(reader) || !is_word(reader->token[0]) || strlen(reader->token) >= PTX_NAME)

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { PTX_NAME = 256, PTX_PARAMETERS = 64, PTX_PARAMETER_BYTES = 32764 };
+enum { PTX_NAME = 2048 /* names of C++ are long */, PTX_PARAMETERS = 64, PTX_PARAMETER_BYTES = 32764 };
 
 enum kernel_width { WIDTH_BY_THREADS, WIDTH_WIDE, WIDTH_NARROW };
 
@@ -48,6 +48,8 @@ struct ptx {
     struct ptx_global *globals;
 };
 
+/* Of a kernel that says nothing: VCUDA_EMULATOR_KERNEL_NS. */
+struct kernel_cost cost_by_default(void);
 /* `newest` is the PTX version that the driver knows, `capability` 90 for 9.0. ptx_free() in any case. */
 CUresult ptx_read(const char *text, unsigned newest, unsigned capability, struct ptx *out);
 void ptx_free(struct ptx *ptx);

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-CUresult read_whole_file(const char *path, char **out)
+CUresult read_whole_file(const char *path, char **out, size_t *size_out)
 {
     size_t size = 0, got;
     FILE *file = fopen(path, "re");
@@ -29,5 +29,6 @@ CUresult read_whole_file(const char *path, char **out)
     }
     fclose(file);
     *out = text;
+    *size_out = size;
     return text == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }

@@ -6,11 +6,11 @@ import pytest
 
 from tests.library.cuda_client import (
     INVALID_HANDLE,
+    INVALID_IMAGE,
     INVALID_PTX,
     INVALID_VALUE,
     MIB,
     NEW_PTX,
-    NO_BINARY,
     NOT_FOUND,
     OUT_OF_MEMORY,
     SMALL,
@@ -95,8 +95,8 @@ def test_a_kernel_is_found_among_whatever_else_the_text_has(machine: Machine, te
         (ptx(".visible .entry a() {"), INVALID_PTX),
         (b"nonsense\0", INVALID_PTX),
         (b"\0", INVALID_PTX),
-        (b"\x7fELF" + bytes(60), NO_BINARY),
-        (struct.pack("I", 0x466243B1) + bytes(60), NO_BINARY),
+        (b"\x7fELF" + bytes(60), INVALID_IMAGE),
+        (struct.pack("I", 0x466243B1) + bytes(60), INVALID_IMAGE),
     ],
 )
 def test_images_that_the_gpu_cannot_run_are_refused(machine: Machine, image: bytes, code: int) -> None:
