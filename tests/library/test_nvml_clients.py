@@ -1,0 +1,77 @@
+"""gpustat, nvitop and nvidia-ml-py's own example as a container's user runs them: memory and processes of the share."""
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.library.gpu_slice import CONTEXT, LIMIT, GpuSlice
+from tests.library.interposed import TWO_GPUS
+from tests.library.memory_client import MIB, Cuda
+
+_USED = CONTEXT + 128 * MIB
+_NEIGHBOUR = 256 * MIB
+
+
+@pytest.fixture
+def gpu_slice(gpu_slice: GpuSlice) -> GpuSlice:
+    """Of a machine that has no other GPU."""
+    profile = Path(gpu_slice.container.environment["VCUDA_EMULATOR_PROFILE"])
+    profile.write_text(json.dumps(TWO_GPUS | {"gpus": TWO_GPUS["gpus"][:1]}))
+    return gpu_slice
+
+
+@pytest.fixture
+def neighbour(gpu_slice: GpuSlice, build: Path) -> Iterator[Cuda]:
+    """A process on the same GPU that is not the container's."""
+    outside = {key: value for key, value in gpu_slice.container.environment.items() if key != "VCUDA_DIR"}
+    with ExitStack() as processes:
+        cuda = Cuda(build / "libcuda.so.1", outside | {"LD_LIBRARY_PATH": str(build)}, gpu_slice.errors)
+        processes.enter_context(cuda).alloc(_NEIGHBOUR)
+        yield cuda
+
+
+@pytest.fixture
+def own(gpu_slice: GpuSlice, neighbour: Cuda) -> Cuda:
+    """A process of the container, beside the neighbour's."""
+    cuda = gpu_slice.start()
+    cuda.alloc(_USED - CONTEXT)
+    return cuda
+
+
+def _shown(gpu_slice: GpuSlice, *words: str, **environment: str) -> str:
+    program = gpu_slice.container.start_program(sys.executable, "-m", *words, **environment)
+    with program:
+        out, errors = program.communicate(timeout=100)
+    assert (program.returncode, errors) == (0, "")
+    return out
+
+
+def test_gpustat(gpu_slice: GpuSlice, own: Cuda) -> None:
+    gpu: dict[str, Any] = json.loads(_shown(gpu_slice, "gpustat", "--json"))["gpus"][0]
+    assert (gpu["memory.used"], gpu["memory.total"]) == (_USED // MIB, LIMIT // MIB)
+    listed = [(process["pid"], process["gpu_memory_usage"]) for process in gpu["processes"]]
+    assert listed == [(own.process.pid, _USED // MIB)]
+
+
+def test_nvitop(gpu_slice: GpuSlice, own: Cuda) -> None:
+    shown = _shown(
+        gpu_slice, "nvitop", "--once", "--ascii", TERM="dumb", COLUMNS="120", HOME=str(gpu_slice.errors.parent)
+    )
+    gpus, _, processes = shown.partition("Processes:")
+    assert re.findall(r"([\d.]+MiB) / ([\d.]+MiB)", gpus) == [(f"{_USED / MIB:.1f}MiB", f"{LIMIT / MIB:.1f}MiB")]
+    assert re.findall(r"^\|\s+0\s+(\d+)\s.*?([\d.]+MiB)", processes, re.MULTILINE) == [
+        (str(own.process.pid), f"{_USED / MIB:.1f}MiB")
+    ]
+
+
+def test_the_example_of_nvidia_ml_py(gpu_slice: GpuSlice, build: Path) -> None:
+    """It names GPUs and driver, which a share shows as they are."""
+    shown = _shown(gpu_slice, "example")
+    assert "<uuid>GPU-00000000-0000-0000-0000-000000000001</uuid>" in shown
+    assert shown == _shown(gpu_slice, "example", LD_LIBRARY_PATH=str(build))
