@@ -31,7 +31,7 @@ _KEPT_S = 24 * 3600
 
 
 @contextmanager
-def _alone(lock: Path) -> Iterator[None]:
+def alone(lock: Path) -> Iterator[None]:
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -40,7 +40,7 @@ def _alone(lock: Path) -> Iterator[None]:
 
 def made(*words: str, folder: Path = LIBRARY, timeout: float = 1200) -> Path:
     """`words`: targets and settings of the folder's Makefile."""
-    with _alone(folder / "build/.tests.lock"):
+    with alone(folder / "build/.tests.lock"):
         subprocess.run(["make", "--silent", "-C", folder, *words], check=True, timeout=timeout)
     return folder / "build"
 
@@ -58,7 +58,7 @@ def compiled(output: Path, *words: str | Path, timeout: float = 1200) -> Path:
         subprocess.run([*command, "-o", output], check=True, timeout=timeout)
         return output
     kept = built_folder() / sha256(spelled.encode()).hexdigest()[:16] / output.name
-    with _alone(kept.parent / ".lock"):
+    with alone(kept.parent / ".lock"):
         if not kept.exists():
             subprocess.run([*command, "-o", kept.with_name(".new")], check=True, timeout=timeout)
             kept.with_name(".new").replace(kept)
