@@ -10,6 +10,7 @@ import pytest
 from deviceplugin.container import region
 from tests.library.codes import INVALID_ARGUMENT, SUCCESS
 from tests.library.interposed import Container, device
+from tests.library.test_interposer_loading import program
 from tests.waiting import eventually
 
 GPU, MEMORY, POWER = 1, 2, 0
@@ -93,6 +94,15 @@ def test_samples_show_the_same(shared: Container) -> None:
     assert shared.run("samples", 0, MEMORY, 20).value[:3] == [SUCCESS, 1, [25]]
     assert shared.run("samples", 0, POWER, 20).value[1] > 1
     assert shared.run("samples", 0, GPU, 0).value[1] > 1, "how many there may be is the driver's to say"
+
+
+def test_the_domains_of_performance_states_show_the_same(shared: Container, short_tmp: Path) -> None:
+    driver = program(short_tmp, "details.c", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1")
+    shared.stand_behind(nvml=driver)
+    used(shared, 500)
+    assert shared.run("domains").value == [SUCCESS, [25, 25, 62, 63, 64, 65, 66, 67], INVALID_ARGUMENT]
+    shared.grant(device(0, cores=100), generation=2)
+    assert shared.run("domains").value[1] == list(range(60, 68))
 
 
 def test_what_is_malformed_is_answered_by_the_driver(shared: Container) -> None:

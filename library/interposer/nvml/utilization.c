@@ -25,6 +25,19 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
     return error;
 }
 
+/* The same figures in another form; video engine and bus are the whole GPU's. */
+nvmlReturn_t nvmlDeviceGetDynamicPstatesInfo(nvmlDevice_t device, nvmlGpuDynamicPstatesInfo_t *info)
+{
+    nvmlReturn_t error = NVML(nvmlDeviceGetDynamicPstatesInfo, device, info);
+    int own = error == NVML_SUCCESS ? own_percent(device) : VCUDA_NOT_LIMITED;
+    if (own == VCUDA_NOT_LIMITED)
+        return error;
+    unsigned int *memory = &info->utilization[NVML_GPU_UTILIZATION_DOMAIN_FB].percentage;
+    info->utilization[NVML_GPU_UTILIZATION_DOMAIN_GPU].percentage = (unsigned int)own;
+    *memory = smaller(*memory, (unsigned int)own);
+    return error;
+}
+
 static bool is_of_utilization(nvmlSamplingType_t type)
 {
     return type == NVML_GPU_UTILIZATION_SAMPLES || type == NVML_MEMORY_UTILIZATION_SAMPLES;

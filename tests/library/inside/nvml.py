@@ -240,3 +240,13 @@ def accounted_for(pid: int) -> Answer:
     old = nvml.nvmlDeviceGetAccountingStats(handle, pid, byref(first))
     new = nvml.nvmlDeviceGetAccountingStats_v2(handle, byref(second))
     return [[old, any(first)], [new, any(second[1:])]]
+
+
+def domains() -> Answer:
+    """[error, percent of each domain of device 0], and the error where there is no place for them."""
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    nvml.nvmlInit_v2()
+    handle, info = c_void_p(), (c_uint * 33)()
+    nvml.nvmlDeviceGetHandleByIndex_v2(0, byref(handle))
+    ask = nvml.nvmlDeviceGetDynamicPstatesInfo
+    return [ask(handle, byref(info)), list(info[2::4]), ask(handle, None)]
