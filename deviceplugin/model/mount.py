@@ -7,6 +7,7 @@ before every other by LD_LIBRARY_PATH or by the linker's cache.
 """
 
 import posixpath
+import re
 from dataclasses import dataclass
 
 DRIVER_MOUNT = "/usr/local/nvidia"
@@ -27,6 +28,9 @@ class Mount:
 
 
 def covers_compat(path: str) -> bool:
-    """Whether a volume at this path is at, above or below `COMPAT`, so that another mount there could fail."""
-    normal = posixpath.normpath(f"/{path.lstrip('/')}")
+    """Whether a volume at this path is at, above or below `COMPAT`, so that another mount there could fail.
+
+    `/usr/local/cuda` may be a link to the directory of a version.
+    """
+    normal = re.sub(r"^/usr/local/cuda-[^/]+", "/usr/local/cuda", posixpath.normpath(f"/{path.lstrip('/')}"))
     return f"{COMPAT}/".startswith(f"{normal.rstrip('/')}/") or normal.startswith(f"{COMPAT}/")

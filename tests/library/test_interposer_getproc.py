@@ -104,7 +104,7 @@ def test_a_version_that_the_library_does_not_know_is_counted_and_told(on: MakeCo
     """Library D15: a driver that brings cuMemCreate_v2 gives it to the program, and nothing limits it."""
     container = on(Driver(version=14000, newer=name))
     container.grant(device(0))
-    questions = ("cuGetProcAddress_v2", [name, "cuMemAlloc", "cuStreamQuery"], (13000, 14000), (0,))
+    questions = ("cuGetProcAddress_v2", [name, "cuMemAlloc", "cuStreamQuery"], (1000, 13000, 14000), (0,))
     outcome = container.run("getproc", *questions)
     assert re.fullmatch(rf"vcuda: the driver's {name} for CUDA 14.0 is newer than .*\n", outcome.errors)
     assert unknown_functions(container) == 1

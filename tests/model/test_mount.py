@@ -16,7 +16,10 @@ from deviceplugin.model.mount import covers_compat
         ("/usr/local/cuda/compat/lib.real", True),
         ("/usr/local/cuda/lib64", False),
         ("/usr/local/cuda/compat-tools", False),
-        ("/usr/local/cuda-12.8", False),
+        ("/usr/local/cuda-12.8", True),
+        ("/usr/local/cuda-12.8/compat", True),
+        ("/usr/local/cuda-12.8/lib64", False),
+        ("/usr/local/cudastuff", False),
         ("/data", False),
     ],
 )

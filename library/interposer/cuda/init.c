@@ -45,7 +45,7 @@ static void *bend(const char *symbol, void *entry, int version)
 {
     if (strcmp(symbol, "cuGetProcAddress") == 0)
         return version >= SECOND_INTERFACE && HAS(cuGetProcAddress_v2) ? (void *)cuGetProcAddress_v2 : (void *)cuGetProcAddress;
-    if (route_is_unknown(symbol, entry))
+    if (route_is_unknown(symbol, entry, version))
         tell_unknown(symbol, version);
     return route(entry);
 }

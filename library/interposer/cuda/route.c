@@ -141,17 +141,23 @@ void *route(void *pointer)
     return pair->from == NULL ? pointer : pair->to;
 }
 
-static bool is_hooked(const char *base)
+/* The version that brought the newest function that we stand in front of under this name; 0: there is none. */
+static int newest_hooked(const char *base)
 {
+    int newest = 0;
     for (int i = 0; i < FUNCTION_COUNT; i++) {
-        if (hooks[i] != NULL && strcmp(rows[i].base, base) == 0)
-            return true;
+        if (hooks[i] != NULL && rows[i].version > newest && strcmp(rows[i].base, base) == 0)
+            newest = rows[i].version;
     }
-    return false;
+    return newest;
 }
 
-bool route_is_unknown(const char *base, void *pointer)
+/* An older one that the table leaves out (of 32-bit addresses) is no newer one. */
+bool route_is_unknown(const char *base, void *pointer, int version)
 {
     struct table *table = routes();
-    return table != NULL && find(table, pointer)->from == NULL && is_hooked(base);
+    if (table == NULL || find(table, pointer)->from != NULL)
+        return false;
+    int newest = newest_hooked(base);
+    return newest != 0 && version > newest;
 }

@@ -8,7 +8,7 @@
 void *route(void *pointer);
 bool route_is_asking(void);
 
-/* Whether a driver's answer is none of the functions that we know of this name, though we stand in front of those: a version newer than we are. */
-bool route_is_unknown(const char *base, void *pointer);
+/* Whether a driver's answer to a question for `version` is newer than the functions of this name that we stand in front of. */
+bool route_is_unknown(const char *base, void *pointer, int version);
 
 #endif

@@ -131,7 +131,7 @@ CUresult body_cuGetProcAddress(const char *symbol, void **entry, int version, ui
     if (symbol == NULL || entry == NULL || flags > 2 || version > DRIVER_VERSION)
         return CUDA_ERROR_INVALID_VALUE;
 #ifdef NEWER
-    if (strcmp(symbol, NEWER) == 0 && version == DRIVER_VERSION) {
+    if (strcmp(symbol, NEWER) == 0 && (version == DRIVER_VERSION || version < 2000)) {
         *entry = (void *)newer_version;
         return CUDA_SUCCESS;
     }

@@ -3,7 +3,7 @@
  *
  * Compiled with DRIVER_VERSION (rows above it do not exist), WITHOUT (these neither; a version script hides the names of both) and DISTINCT
  * (cuGetProcAddress hands out other addresses than the symbol table, as a driver may) and NEWER (a name of which it has a version that no table knows, brought
- * by DRIVER_VERSION). Its own calls of its exports go through the PLT.
+ * by DRIVER_VERSION, and one from before CUDA 2). Its own calls of its exports go through the PLT.
  * `driver_calls(symbol)` tells how often a function was called.
  */
 #include "driver.h"
