@@ -1,7 +1,9 @@
 """How busy NVML shows the GPU in a share: as busy as the container keeps its share, whatever its neighbours do."""
 
+import json
 import struct
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -103,6 +105,14 @@ def test_the_domains_of_performance_states_show_the_same(shared: Container, shor
     assert shared.run("domains").value == [SUCCESS, [25, 25, 62, 63, 64, 65, 66, 67], INVALID_ARGUMENT]
     shared.grant(device(0, cores=100), generation=2)
     assert shared.run("domains").value[1] == list(range(60, 68))
+
+
+def test_gpustat_shows_it(shared: Container) -> None:
+    used(shared, 500)
+    with shared.start_program(sys.executable, "-m", "gpustat", "--json") as running:
+        out, errors = running.communicate(timeout=60)
+    assert (running.returncode, errors.count("vcuda: ")) == (0, 1), "one line: the other GPU is not limited"
+    assert [gpu["utilization.gpu"] for gpu in json.loads(out)["gpus"]] == [25, 0]
 
 
 def test_what_is_malformed_is_answered_by_the_driver(shared: Container) -> None:
