@@ -11,7 +11,7 @@ from benchmarks.gpu.outcome import Check
 
 TOPICS = {
     "T1": "memory caps",
-    "T2": "memory views",
+    "T2": "views of memory and time",
     "T3": "several processes",
     "T4": "throughput under a limit",
     "T5": "two containers on one GPU",
@@ -115,6 +115,8 @@ def _views() -> Iterator[Check]:
     yield Check("T2.nvml", "NVML memory, versions 1 and 2", f"{total}, used as cuMemGetInfo's to 2 MiB", "views:nvml")
     yield Check("T2.pynvml", "pynvml", total, "views:pynvml")
     yield Check("T2.nvidia-smi", "nvidia-smi in the container", total, "views:nvidia_smi")
+    criterion = "a share of 25 % that is used up shows at least 80 %, an idle one beside it 0 %"
+    yield Check("T2.utilization", "NVML's utilization", criterion, "views:utilization")
     yield Check("T2.torch", "torch.cuda.mem_get_info", total, "views:torch")
     yield Check("T2.cupy", "cupy.cuda.runtime.memGetInfo", total, "views:cupy")
     criterion = "sum <= limit; a killed one's memory is had again within 1 s"

@@ -1,14 +1,16 @@
-"""T2: what programs see of memory: the total is the limit, all views agree, used memory follows allocations."""
+"""T2: what programs see: of memory the limit, in all views, and what they allocate; of time what they use of theirs."""
 
 import sys
+import time
 from typing import Any
 
-from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.bench import Bench, killed_at_end
 from benchmarks.gpu.checks.common import GIB, MIB, PYTHON_INSIDE, needs_module, needs_program, needs_torch
 from benchmarks.gpu.outcome import Judgement, NotRun
 
 LIMIT = 4 * GIB
 SLACK = 2 * MIB
+BUSY_CORES, BUSY_S, BUSY_PERCENT = 25, 5, 80
 
 
 def ask(bench: Bench, name: str, python: str) -> Any:  # noqa: ANN401 - JSON
@@ -72,6 +74,20 @@ def nvidia_smi(bench: Bench) -> Judgement:
     judgement = Judgement({"total_mib": total, "used_mib": used, "reads_public_functions": total == LIMIT // MIB})
     judgement.expect(total == LIMIT // MIB, f"nvidia-smi shows {total} MiB, not the limit")
     judgement.expect(used <= total, f"nvidia-smi shows {used} MiB used")
+    return judgement
+
+
+def utilization(bench: Bench) -> Judgement:
+    """A quarter of the GPU that is used up shows as 100 %; a container that does nothing sees nothing of it."""
+    busy, idle = bench.container(cores=BUSY_CORES), bench.container(cores=BUSY_CORES)
+    words = [sys.executable, "-m", f"{PYTHON_INSIDE}.views", "utilization", bench.device.uuid]
+    command = [bench.program("workload"), "medium", "--seconds", BUSY_S, "--round-ps", bench.round_ps]
+    with killed_at_end(busy.start(*command)):
+        time.sleep(BUSY_S - 1)
+        own, others = busy.run(*words)["gpu"], idle.run(*words)["gpu"]
+    judgement = Judgement({"busy_percent": own, "idle_percent": others})
+    judgement.expect(own >= BUSY_PERCENT, f"the container that uses its share up shows {own} %")
+    judgement.expect(others == 0, f"the container that does nothing shows {others} %")
     return judgement
 
 

@@ -1,10 +1,10 @@
-"""What a process in the container hears about memory; each way asked for by name. Out: one line of JSON."""
+"""What a process in the container hears about memory and time; each way asked for by name. Out: one line of JSON."""
 
 # mypy: disable-error-code="import-not-found"
 
 import json
 import sys
-from ctypes import byref, c_size_t
+from ctypes import byref, c_size_t, c_uint
 from typing import Any
 
 from benchmarks.gpu.inside.driver_api import MIB, Cuda, Nvml
@@ -45,6 +45,13 @@ def pynvml(uuid: str) -> dict[str, Any]:
     return {"total": library.nvmlDeviceGetMemoryInfo(library.nvmlDeviceGetHandleByUUID(uuid)).total}
 
 
+def utilization(uuid: str) -> dict[str, Any]:
+    """NVML's percent of time in which the GPU and its memory were busy."""
+    library, rates = Nvml(uuid), (c_uint * 2)()
+    library.do("nvmlDeviceGetUtilizationRates", library.device, byref(rates))
+    return {"gpu": rates[0], "memory": rates[1]}
+
+
 def torch(_uuid: str) -> dict[str, Any]:
     import torch as library
 
@@ -61,5 +68,5 @@ def cupy(_uuid: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    views = {each.__name__: each for each in (cuda, nvml, pynvml, torch, cupy)}
+    views = {each.__name__: each for each in (cuda, nvml, utilization, pynvml, torch, cupy)}
     print(json.dumps(views[sys.argv[1]](sys.argv[2])))
