@@ -50,8 +50,9 @@ void *real_address(enum function function);
 /* ---- the guard: a driver that calls its own exports through the PLT meets our hooks, which then pass it through ---- */
 
 /* Not in the static part of thread-local storage (initial-exec), which is small and shared by all that a program opens: where others have used it up,
- * opening us would fail. Its two nanoseconds are only spent where something is limited: ask that first, and go to `real` directly where nothing is. */
-extern _Thread_local unsigned hook_depth;
+ * opening us would fail. Finding it is a call of the dynamic linker, one for all hidden ones in a function, and only made where something is limited: ask
+ * that first, and go to `real` directly where nothing is. */
+extern _Thread_local unsigned hook_depth __attribute__((visibility("hidden"), tls_model("local-dynamic")));
 
 static inline bool hook_nested(void)
 {
@@ -59,11 +60,13 @@ static inline bool hook_nested(void)
 }
 
 /* A call of the driver with the guard up. */
-#define DRIVER(symbol, ...)                                                                                            \
+#define DRIVER(symbol, ...) DRIVER_AT(&hook_depth, symbol, __VA_ARGS__)
+/* The same for who has found the thread's hook_depth before. */
+#define DRIVER_AT(depth, symbol, ...)                                                                                  \
     ({                                                                                                                 \
-        hook_depth++;                                                                                                  \
+        (*(depth))++;                                                                                                  \
         CUresult driver_error_ = real.symbol(__VA_ARGS__);                                                             \
-        hook_depth--;                                                                                                  \
+        (*(depth))--;                                                                                                  \
         driver_error_;                                                                                                 \
     })
 

@@ -50,6 +50,7 @@ static struct thread *begin(void)
 bool compute_enter(struct launch_ticket *ticket, const struct launch_key *key, CUstream stream)
 {
     struct thread *thread = thread_self;
+    ticket->depth = &hook_depth;
     if (hook_nested() || (thread == NULL && (thread = begin()) == NULL))
         return false;
     if (atomic_load_explicit(&compute_captures, memory_order_relaxed) != 0 && is_captured(stream))

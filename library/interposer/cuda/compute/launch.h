@@ -6,7 +6,7 @@
  *     struct launch_ticket ticket;
  *     if (!compute_enter(&ticket, &key, stream))
  *         return real.cuX(...);                    not limited, or being captured
- *     return compute_leave(&ticket, DRIVER(cuX, ...));
+ *     return compute_leave(&ticket, DRIVER_AT(ticket.depth, cuX, ...));
  */
 #ifndef VCUDA_COMPUTE_LAUNCH_H
 #define VCUDA_COMPUTE_LAUNCH_H
@@ -25,6 +25,7 @@ struct stream_queue;
 struct launch_ticket {
     struct stream_queue *queue;
     struct estimate *estimate;
+    unsigned *depth;                    /* the thread's hook_depth */
     uint64_t ns, now;
 };
 

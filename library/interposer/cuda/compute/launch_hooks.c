@@ -15,7 +15,7 @@ enum { MOST_DEVICES = 64 };
     struct launch_key launched = key;                                                                                  \
     if (!compute_enter(&ticket, &launched, stream))                                                                         \
         return real.symbol(__VA_ARGS__);                                                                               \
-    return compute_leave(&ticket, DRIVER(symbol, __VA_ARGS__));
+    return compute_leave(&ticket, DRIVER_AT(ticket.depth, symbol, __VA_ARGS__));
 
 /* Apart, so that the way without a limit needs no stack. */
 #define KERNEL(symbol, wanted_stream)                                                                                  \

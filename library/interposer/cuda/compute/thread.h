@@ -41,7 +41,7 @@ struct thread {
     struct thread_estimate estimates[THREAD_ESTIMATES];
 };
 
-extern _Thread_local struct thread *thread_self;
+extern _Thread_local struct thread *thread_self __attribute__((visibility("hidden"), tls_model("local-dynamic"))); /* as hook_depth */
 
 /* This thread's, made where there is none. NULL without memory. */
 struct thread *thread_begin(void);
