@@ -179,7 +179,7 @@ static unsigned number(char **argument)
 
 int main(int count, char **arguments)
 {
-    struct bench bench = {.rounds = 100, .calls = 500, .pairs = 1000};
+    struct bench bench = {.rounds = 100, .calls = 1000, .pairs = 500};
     static const struct { const char *name; turn_function *turn; } turns[] = {{"launch", turn_launch}, {"graph", turn_graph}, {"memory", turn_memory}};
     for (char **argument = arguments + 2; count > 2 && *argument != NULL; argument += 2) {
         unsigned value = number(argument);

@@ -105,13 +105,23 @@ static void count_one(const struct charge *charge, void *counted)
     ++*(uint64_t *)counted;
 }
 
+static uint64_t charges_left(void)
+{
+    uint64_t left = 0;
+    for (unsigned i = 0; i < CHARGES_SHARDS; i++)
+        left += charges.shards[i].count;
+    return left;
+}
+
 static void charges_by_owner(void)
 {
-    uint64_t before = atomic_load(&charges.count), counted = 0;
+    uint64_t before = charges_left(), counted = 0;
     for (long i = 0; i < threads; i++)
         charges_take_owned(&charges, (void *)(uintptr_t)(i + 1), count_one, &counted);
-    expect(counted == before && !charges_any(&charges), "owners did not have everything");
+    expect(counted == before && charges_left() == 0, "owners did not have everything");
+    expect(charges_ever(&charges), "nothing was ever there");
     charges_forget(&charges);
+    expect(!charges_ever(&charges), "a child has something");
 }
 
 /* ---- backing ---- */

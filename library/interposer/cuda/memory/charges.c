@@ -76,11 +76,10 @@ bool charges_put(struct charges *charges, uint64_t key, struct charge charge, st
         struct charges_entry *entry = &shard->entries[place(shard, key)];
 
         *replaced = entry->charge;
-        if (entry->key == 0) {
-            shard->count++;
-            atomic_fetch_add_explicit(&charges->count, 1, memory_order_relaxed);
-        }
+        shard->count += entry->key == 0;
         *entry = (struct charges_entry){key, charge};
+        if (!charges_ever(charges))
+            atomic_store_explicit(&charges->ever, true, memory_order_relaxed);
     }
     pthread_mutex_unlock(&shard->lock);
     return stored;
@@ -96,11 +95,10 @@ bool charges_has(struct charges *charges, uint64_t key)
     return found;
 }
 
-static void remove_at(struct charges *charges, struct charges_shard *shard, uint64_t at)
+static void remove_at(struct charges_shard *shard, uint64_t at)
 {
     close_hole(shard, at);
     shard->count--;
-    atomic_fetch_sub_explicit(&charges->count, 1, memory_order_relaxed);
 }
 
 bool charges_take(struct charges *charges, uint64_t key, struct charge *taken)
@@ -115,7 +113,7 @@ bool charges_take(struct charges *charges, uint64_t key, struct charge *taken)
         found = shard->entries[at].key == key;
         if (found) {
             *taken = shard->entries[at].charge;
-            remove_at(charges, shard, at);
+            remove_at(shard, at);
         }
     }
     pthread_mutex_unlock(&shard->lock);
@@ -134,7 +132,7 @@ void charges_take_owned(struct charges *charges, const void *owner, charges_visi
                 continue;
             }
             visit(&shard->entries[at].charge, context);
-            remove_at(charges, shard, at);
+            remove_at(shard, at);
         }
         pthread_mutex_unlock(&shard->lock);
     }
@@ -150,5 +148,5 @@ void charges_forget(struct charges *charges)
         memset(shard, 0, sizeof(*shard));
         shard->lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     }
-    atomic_store(&charges->count, 0);
+    atomic_store(&charges->ever, false);
 }

@@ -42,7 +42,7 @@ struct charges_shard {
 
 struct charges {
     struct charges_shard shards[CHARGES_SHARDS];
-    _Atomic uint64_t count;
+    _Atomic bool ever;          /* something was put: a count of what is there now would be one more word that all threads write to */
 };
 
 #define CHARGES_EMPTY {.shards = {[0 ... CHARGES_SHARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}}}
@@ -60,9 +60,10 @@ void charges_take_owned(struct charges *charges, const void *owner, charges_visi
 /* Forgets everything, in a child after fork: the holder of a lock does not exist there. */
 void charges_forget(struct charges *charges);
 
-static inline bool charges_any(const struct charges *charges)
+/* False: nothing was ever put. */
+static inline bool charges_ever(const struct charges *charges)
 {
-    return atomic_load_explicit(&charges->count, memory_order_relaxed) != 0;
+    return atomic_load_explicit(&charges->ever, memory_order_relaxed);
 }
 
 #endif

@@ -87,7 +87,7 @@ void uncharge_begin(struct uncharging *uncharging, struct charges *table, uint64
 {
     uncharging->table = table;
     uncharging->key = key;
-    uncharging->known = charges_any(table) && charges_take(table, key, &uncharging->charge);
+    uncharging->known = charges_ever(table) && charges_take(table, key, &uncharging->charge);
     if (uncharging->known)
         account_begin(&uncharging->span, uncharging->charge.device);
 }

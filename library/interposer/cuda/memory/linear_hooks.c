@@ -105,7 +105,7 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
 {
     struct uncharging uncharging;
 
-    if (hook_nested() || !charges_any(&charged_pointers))
+    if (hook_nested() || !charges_ever(&charged_pointers))
         return real.cuMemFree_v2(pointer);
     uncharge_begin(&uncharging, &charged_pointers, pointer);
     CUresult error = DRIVER(cuMemFree_v2, pointer);
@@ -117,7 +117,7 @@ CUresult cuMemFree(CUdeviceptr_v1 pointer)
 {
     struct uncharging uncharging;
 
-    if (hook_nested() || !charges_any(&charged_pointers))
+    if (hook_nested() || !charges_ever(&charged_pointers))
         return real.cuMemFree(pointer);
     uncharge_begin(&uncharging, &charged_pointers, pointer);
     CUresult error = DRIVER(cuMemFree, pointer);

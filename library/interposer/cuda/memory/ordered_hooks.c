@@ -94,14 +94,14 @@ static CUresult free_ordered(CUdeviceptr pointer, CUstream stream, bool per_thre
 
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 {
-    if (hook_nested() || !charges_any(&charged_pointers) || stream_captures(stream, false))
+    if (hook_nested() || !charges_ever(&charged_pointers) || stream_captures(stream, false))
         return real.cuMemFreeAsync(pointer, stream);
     return free_ordered(pointer, stream, false);
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
 {
-    if (hook_nested() || !charges_any(&charged_pointers) || stream_captures(stream, true))
+    if (hook_nested() || !charges_ever(&charged_pointers) || stream_captures(stream, true))
         return real.cuMemFreeAsync_ptsz(pointer, stream);
     return free_ordered(pointer, stream, true);
 }
