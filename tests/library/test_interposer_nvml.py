@@ -1,14 +1,17 @@
 """What NVML reports in a limited container: its share and processes, no settings; the same figures as CUDA."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scripts.driver_functions import hooks
 from tests.library.codes import INSUFFICIENT_SIZE, INVALID_ARGUMENT, MIB, NO_PERMISSION, SUCCESS, VERSION_MISMATCH
 from tests.library.interposed import GIB, Container, device, start_time
+from tests.library.machine import LIBRARY
 from tests.library.test_interposer_loading import program
 
 KINDS = {"Compute": "compute", "Graphics": "graphics", "MPSCompute": "mps"}
@@ -220,6 +223,16 @@ def test_what_the_driver_lacks_is_not_found(container: Container, short_tmp: Pat
     assert container.run("details", 5, 1).value == [FUNCTION_NOT_FOUND, 5, []]
     container.stand_behind(nvml=older)
     assert container.run("memory_error").value == FUNCTION_NOT_FOUND
+
+
+def test_settings_that_the_emulated_driver_does_not_have_are_refused_too(container: Container, short_tmp: Path) -> None:
+    container.stand_behind(nvml=program(short_tmp, "details.c", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1"))
+    declared = (LIBRARY / "include/nvml_functions.h").read_text()
+    names = sorted(name for name in hooks("nvml") if re.search(r"Set|Reset|Clear", name) and f"{name}(" not in declared)
+    assert len(names) == 12
+    assert set(container.run("settings", *names).value.values()) == {SUCCESS}
+    container.grant(device(0))
+    assert set(container.run("settings", *names).value.values()) == {NO_PERMISSION}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the driver refuses everybody but root")

@@ -35,24 +35,14 @@ def test_every_function_is_classified_and_hooked_in_all_versions(major: int) -> 
     advice = (
         "classify it in library/interposer/nvml/functions.toml; hook it if it tells totals, processes or utilization"
     )
-    assert unclassified(names) - _WITHOUT_HOOK.keys() == set(), advice
-
-
-_WITHOUT_HOOK = {
-    "nvmlDeviceSetPowerManagementLimit_v2": "in struct form, of newer drivers: the kernel refuses it too",
-}
-"""Versions of hooked functions that pass."""
-
-
-def test_versions_without_a_hook_exist() -> None:
-    assert _WITHOUT_HOOK.keys() <= declared(13) - _HOOKS
+    assert unclassified(names) == set(), advice
 
 
 @pytest.mark.parametrize(
     "name", ["nvmlDeviceGetMemoryInfo_v3", "nvmlDeviceGetWhoRuns", "nvmlDeviceGetUtilizationRates_v2"]
 )
 def test_a_release_that_brings_one_more_fails(name: str) -> None:
-    assert unclassified(declared(13) | {name}) - _WITHOUT_HOOK.keys() == {name}
+    assert unclassified(declared(13) | {name}) == {name}
 
 
 def test_each_function_stands_in_one_class_and_exists() -> None:

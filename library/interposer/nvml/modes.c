@@ -21,3 +21,17 @@ REFUSED_WHERE_SHARED(nvmlDeviceSetMigMode, (nvmlDevice_t device, unsigned int mo
 REFUSED_WHERE_SHARED(nvmlDeviceSetEccMode, (nvmlDevice_t device, nvmlEnableState_t mode), device, mode)
 REFUSED_WHERE_SHARED(nvmlDeviceClearEccErrorCounts, (nvmlDevice_t device, nvmlEccCounterType_t counter), device, counter)
 REFUSED_WHERE_SHARED(nvmlDeviceSetPowerManagementLimit, (nvmlDevice_t device, unsigned int milliwatts), device, milliwatts)
+REFUSED_WHERE_SHARED(nvmlDeviceSetPowerManagementLimit_v2, (nvmlDevice_t device, nvmlPowerValue_v2_t *power), device, power)
+
+/* Clocks, and who may change them; what was used, for whom all processes of the GPU are accounted. */
+REFUSED_WHERE_SHARED(nvmlDeviceSetApplicationsClocks, (nvmlDevice_t device, unsigned int memory, unsigned int graphics), device, memory, graphics)
+REFUSED_WHERE_SHARED(nvmlDeviceResetApplicationsClocks, (nvmlDevice_t device), device)
+REFUSED_WHERE_SHARED(nvmlDeviceSetGpuLockedClocks, (nvmlDevice_t device, unsigned int least, unsigned int most), device, least, most)
+REFUSED_WHERE_SHARED(nvmlDeviceResetGpuLockedClocks, (nvmlDevice_t device), device)
+REFUSED_WHERE_SHARED(nvmlDeviceSetMemoryLockedClocks, (nvmlDevice_t device, unsigned int least, unsigned int most), device, least, most)
+REFUSED_WHERE_SHARED(nvmlDeviceResetMemoryLockedClocks, (nvmlDevice_t device), device)
+REFUSED_WHERE_SHARED(nvmlDeviceSetAutoBoostedClocksEnabled, (nvmlDevice_t device, nvmlEnableState_t mode), device, mode)
+REFUSED_WHERE_SHARED(nvmlDeviceSetDefaultAutoBoostedClocksEnabled, (nvmlDevice_t device, nvmlEnableState_t mode, unsigned int flags), device, mode, flags)
+REFUSED_WHERE_SHARED(nvmlDeviceSetAPIRestriction, (nvmlDevice_t device, nvmlRestrictedAPI_t api, nvmlEnableState_t mode), device, api, mode)
+REFUSED_WHERE_SHARED(nvmlDeviceSetAccountingMode, (nvmlDevice_t device, nvmlEnableState_t mode), device, mode)
+REFUSED_WHERE_SHARED(nvmlDeviceClearAccountingPids, (nvmlDevice_t device), device)

@@ -250,3 +250,12 @@ def domains() -> Answer:
     nvml.nvmlDeviceGetHandleByIndex_v2(0, byref(handle))
     ask = nvml.nvmlDeviceGetDynamicPstatesInfo
     return [ask(handle, byref(info)), list(info[2::4]), ask(handle, None)]
+
+
+def settings(*functions: str) -> dict[str, int]:
+    """The answer of each function that sets something of device 0, with zeros for what is to be set."""
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    nvml.nvmlInit_v2()
+    handle = c_void_p()
+    nvml.nvmlDeviceGetHandleByIndex_v2(0, byref(handle))
+    return {name: nvml[name](handle, 0, 0) for name in functions}

@@ -1,4 +1,4 @@
-/* A libnvidia-ml.so.1 that knows one GPU, one function of newer drivers, accounting, utilization, and next to nothing else. */
+/* A libnvidia-ml.so.1 that knows one GPU, one function of newer drivers, accounting, utilization, settings, and next to nothing else. */
 #include <stdio.h>
 #include <string.h>
 
@@ -78,3 +78,22 @@ nvmlReturn_t nvmlDeviceGetDynamicPstatesInfo(nvmlDevice_t device, nvmlGpuDynamic
         info->utilization[i].percentage = 60 + i;
     return NVML_SUCCESS;
 }
+
+#define SUCCEEDS(symbol, ...)                                                                                          \
+    nvmlReturn_t symbol(__VA_ARGS__)                                                                                   \
+    {                                                                                                                  \
+        return NVML_SUCCESS;                                                                                           \
+    }
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+SUCCEEDS(nvmlDeviceSetPowerManagementLimit_v2, nvmlDevice_t device, nvmlPowerValue_v2_t *power)
+SUCCEEDS(nvmlDeviceSetApplicationsClocks, nvmlDevice_t device, unsigned int memory, unsigned int graphics)
+SUCCEEDS(nvmlDeviceResetApplicationsClocks, nvmlDevice_t device)
+SUCCEEDS(nvmlDeviceSetGpuLockedClocks, nvmlDevice_t device, unsigned int least, unsigned int most)
+SUCCEEDS(nvmlDeviceResetGpuLockedClocks, nvmlDevice_t device)
+SUCCEEDS(nvmlDeviceSetMemoryLockedClocks, nvmlDevice_t device, unsigned int least, unsigned int most)
+SUCCEEDS(nvmlDeviceResetMemoryLockedClocks, nvmlDevice_t device)
+SUCCEEDS(nvmlDeviceSetAutoBoostedClocksEnabled, nvmlDevice_t device, nvmlEnableState_t mode)
+SUCCEEDS(nvmlDeviceSetDefaultAutoBoostedClocksEnabled, nvmlDevice_t device, nvmlEnableState_t mode, unsigned int flags)
+SUCCEEDS(nvmlDeviceSetAPIRestriction, nvmlDevice_t device, nvmlRestrictedAPI_t api, nvmlEnableState_t mode)
+SUCCEEDS(nvmlDeviceSetAccountingMode, nvmlDevice_t device, nvmlEnableState_t mode)
+SUCCEEDS(nvmlDeviceClearAccountingPids, nvmlDevice_t device)
