@@ -1,5 +1,6 @@
 /*
- * How an entry point is written: ENTRY(cuMemAlloc_v2)(CUdeviceptr *pointer, size_t bytes) { ... }, one for each row of cuda_functions.h.
+ * How an entry point is written: ENTRY(cuMemAlloc_v2)(CUdeviceptr *pointer, size_t bytes) { ... }, one for each row of cuda_functions.h. A row
+ * without one answers CUDA_ERROR_NOT_SUPPORTED (unsupported_calls.c).
  *
  * exports.c makes the exported function of that name around it: it counts the call and answers for a driver that is not initialised, so an entry's
  * body runs only after cuInit and never in a forked child. One that calls another entry calls entry_NAME, which is not counted. The functions of

@@ -508,3 +508,266 @@ CUDA(cuImportExternalMemory, cuImportExternalMemory, 10000, L, (CUexternalMemory
 CUDA(cuDestroyExternalMemory, cuDestroyExternalMemory, 10000, L, (CUexternalMemory ext_mem), (ext_mem))
 CUDA(cuExternalMemoryGetMappedBuffer, cuExternalMemoryGetMappedBuffer, 10000, L, (CUdeviceptr *dev_ptr, CUexternalMemory
      ext_mem, const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *buffer_desc), (dev_ptr, ext_mem, buffer_desc))
+
+/* ---- further copies ---- */
+CUDA(cuFabricCpyBatchAsync, cuFabricCpyBatchAsync, 13050, L, (size_t count, CUDA_FABRIC_COPY_BATCH_OP *operations, unsigned long
+     long flags, CUstream stream), (count, operations, flags, stream))
+CUDA(cuFabricCpyBatchAsync_ptsz, cuFabricCpyBatchAsync, 13050, T, (size_t count, CUDA_FABRIC_COPY_BATCH_OP *operations, unsigned
+     long long flags, CUstream stream), (count, operations, flags, stream))
+CUDA(cuMemBatchDecompressAsync, cuMemBatchDecompressAsync, 12060, L, (CUmemDecompressParams *parameters, size_t count, unsigned
+     int flags, size_t *failed, CUstream stream), (parameters, count, flags, failed, stream))
+CUDA(cuMemBatchDecompressAsync_ptsz, cuMemBatchDecompressAsync, 12060, T, (CUmemDecompressParams *parameters, size_t count,
+     unsigned int flags, size_t *failed, CUstream stream), (parameters, count, flags, failed, stream))
+CUDA(cuMemcpy2D, cuMemcpy2D, 2000, L, (const CUDA_MEMCPY2D_v1 *copy), (copy))
+CUDA(cuMemcpy2D_v2, cuMemcpy2D, 3020, L, (const CUDA_MEMCPY2D *copy), (copy))
+CUDA(cuMemcpy2D_v2_ptds, cuMemcpy2D, 7000, T, (const CUDA_MEMCPY2D *copy), (copy))
+CUDA(cuMemcpy2DAsync, cuMemcpy2DAsync, 2000, L, (const CUDA_MEMCPY2D_v1 *copy, CUstream stream), (copy, stream))
+CUDA(cuMemcpy2DAsync_v2, cuMemcpy2DAsync, 3020, L, (const CUDA_MEMCPY2D *copy, CUstream stream), (copy, stream))
+CUDA(cuMemcpy2DAsync_v2_ptsz, cuMemcpy2DAsync, 7000, T, (const CUDA_MEMCPY2D *copy, CUstream stream), (copy, stream))
+CUDA(cuMemcpy2DUnaligned, cuMemcpy2DUnaligned, 2000, L, (const CUDA_MEMCPY2D_v1 *copy), (copy))
+CUDA(cuMemcpy2DUnaligned_v2, cuMemcpy2DUnaligned, 3020, L, (const CUDA_MEMCPY2D *copy), (copy))
+CUDA(cuMemcpy2DUnaligned_v2_ptds, cuMemcpy2DUnaligned, 7000, T, (const CUDA_MEMCPY2D *copy), (copy))
+CUDA(cuMemcpy3D, cuMemcpy3D, 2000, L, (const CUDA_MEMCPY3D_v1 *copy), (copy))
+CUDA(cuMemcpy3D_v2, cuMemcpy3D, 3020, L, (const CUDA_MEMCPY3D *copy), (copy))
+CUDA(cuMemcpy3D_v2_ptds, cuMemcpy3D, 7000, T, (const CUDA_MEMCPY3D *copy), (copy))
+CUDA(cuMemcpy3DAsync, cuMemcpy3DAsync, 2000, L, (const CUDA_MEMCPY3D_v1 *copy, CUstream stream), (copy, stream))
+CUDA(cuMemcpy3DAsync_v2, cuMemcpy3DAsync, 3020, L, (const CUDA_MEMCPY3D *copy, CUstream stream), (copy, stream))
+CUDA(cuMemcpy3DAsync_v2_ptsz, cuMemcpy3DAsync, 7000, T, (const CUDA_MEMCPY3D *copy, CUstream stream), (copy, stream))
+CUDA(cuMemcpy3DBatchAsync, cuMemcpy3DBatchAsync, 12080, L, (size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, size_t *failed,
+     unsigned long long flags, CUstream stream), (count, operations, failed, flags, stream))
+CUDA(cuMemcpy3DBatchAsync_ptsz, cuMemcpy3DBatchAsync, 12080, T, (size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, size_t
+     *failed, unsigned long long flags, CUstream stream), (count, operations, failed, flags, stream))
+CUDA(cuMemcpy3DBatchAsync_v2, cuMemcpy3DBatchAsync, 13000, L, (size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, unsigned long
+     long flags, CUstream stream), (count, operations, flags, stream))
+CUDA(cuMemcpy3DBatchAsync_v2_ptsz, cuMemcpy3DBatchAsync, 13000, T, (size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, unsigned
+     long long flags, CUstream stream), (count, operations, flags, stream))
+CUDA(cuMemcpy3DPeer, cuMemcpy3DPeer, 4000, L, (const CUDA_MEMCPY3D_PEER *copy), (copy))
+CUDA(cuMemcpy3DPeer_ptds, cuMemcpy3DPeer, 7000, T, (const CUDA_MEMCPY3D_PEER *copy), (copy))
+CUDA(cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync, 4000, L, (const CUDA_MEMCPY3D_PEER *copy, CUstream stream), (copy, stream))
+CUDA(cuMemcpy3DPeerAsync_ptsz, cuMemcpy3DPeerAsync, 7000, T, (const CUDA_MEMCPY3D_PEER *copy, CUstream stream), (copy, stream))
+CUDA(cuMemcpy3DWithAttributesAsync, cuMemcpy3DWithAttributesAsync, 13020, L, (CUDA_MEMCPY3D_BATCH_OP *operation, unsigned long
+     long flags, CUstream stream), (operation, flags, stream))
+CUDA(cuMemcpy3DWithAttributesAsync_ptsz, cuMemcpy3DWithAttributesAsync, 13020, T, (CUDA_MEMCPY3D_BATCH_OP *operation, unsigned
+     long long flags, CUstream stream), (operation, flags, stream))
+CUDA(cuMemcpyAtoA, cuMemcpyAtoA, 2000, L, (CUarray target, unsigned int target_offset, CUarray source, unsigned int
+     source_offset, unsigned int bytes), (target, target_offset, source, source_offset, bytes))
+CUDA(cuMemcpyAtoA_v2, cuMemcpyAtoA, 3020, L, (CUarray target, size_t target_offset, CUarray source, size_t source_offset, size_t
+     bytes), (target, target_offset, source, source_offset, bytes))
+CUDA(cuMemcpyAtoA_v2_ptds, cuMemcpyAtoA, 7000, T, (CUarray target, size_t target_offset, CUarray source, size_t source_offset,
+     size_t bytes), (target, target_offset, source, source_offset, bytes))
+CUDA(cuMemcpyAtoD, cuMemcpyAtoD, 2000, L, (CUdeviceptr_v1 target, CUarray source, unsigned int source_offset, unsigned int
+     bytes), (target, source, source_offset, bytes))
+CUDA(cuMemcpyAtoD_v2, cuMemcpyAtoD, 3020, L, (CUdeviceptr target, CUarray source, size_t source_offset, size_t bytes), (target,
+     source, source_offset, bytes))
+CUDA(cuMemcpyAtoD_v2_ptds, cuMemcpyAtoD, 7000, T, (CUdeviceptr target, CUarray source, size_t source_offset, size_t bytes),
+     (target, source, source_offset, bytes))
+CUDA(cuMemcpyAtoH, cuMemcpyAtoH, 2000, L, (void *target, CUarray source, unsigned int source_offset, unsigned int bytes),
+     (target, source, source_offset, bytes))
+CUDA(cuMemcpyAtoH_v2, cuMemcpyAtoH, 3020, L, (void *target, CUarray source, size_t source_offset, size_t bytes), (target,
+     source, source_offset, bytes))
+CUDA(cuMemcpyAtoH_v2_ptds, cuMemcpyAtoH, 7000, T, (void *target, CUarray source, size_t source_offset, size_t bytes), (target,
+     source, source_offset, bytes))
+CUDA(cuMemcpyAtoHAsync, cuMemcpyAtoHAsync, 2000, L, (void *target, CUarray source, unsigned int source_offset, unsigned int
+     bytes, CUstream stream), (target, source, source_offset, bytes, stream))
+CUDA(cuMemcpyAtoHAsync_v2, cuMemcpyAtoHAsync, 3020, L, (void *target, CUarray source, size_t source_offset, size_t bytes,
+     CUstream stream), (target, source, source_offset, bytes, stream))
+CUDA(cuMemcpyAtoHAsync_v2_ptsz, cuMemcpyAtoHAsync, 7000, T, (void *target, CUarray source, size_t source_offset, size_t bytes,
+     CUstream stream), (target, source, source_offset, bytes, stream))
+CUDA(cuMemcpyBatchAsync, cuMemcpyBatchAsync, 12080, L, (CUdeviceptr *targets, CUdeviceptr *sources, size_t *sizes, size_t count,
+     CUmemcpyAttributes *attributes, size_t *attribute_indices, size_t attribute_count, size_t *failed, CUstream stream),
+     (targets, sources, sizes, count, attributes, attribute_indices, attribute_count, failed, stream))
+CUDA(cuMemcpyBatchAsync_ptsz, cuMemcpyBatchAsync, 12080, T, (CUdeviceptr *targets, CUdeviceptr *sources, size_t *sizes, size_t
+     count, CUmemcpyAttributes *attributes, size_t *attribute_indices, size_t attribute_count, size_t *failed, CUstream stream),
+     (targets, sources, sizes, count, attributes, attribute_indices, attribute_count, failed, stream))
+CUDA(cuMemcpyBatchAsync_v2, cuMemcpyBatchAsync, 13000, L, (CUdeviceptr *targets, CUdeviceptr *sources, size_t *sizes, size_t
+     count, CUmemcpyAttributes *attributes, size_t *attribute_indices, size_t attribute_count, CUstream stream), (targets,
+     sources, sizes, count, attributes, attribute_indices, attribute_count, stream))
+CUDA(cuMemcpyBatchAsync_v2_ptsz, cuMemcpyBatchAsync, 13000, T, (CUdeviceptr *targets, CUdeviceptr *sources, size_t *sizes,
+     size_t count, CUmemcpyAttributes *attributes, size_t *attribute_indices, size_t attribute_count, CUstream stream),
+     (targets, sources, sizes, count, attributes, attribute_indices, attribute_count, stream))
+CUDA(cuMemcpyDtoA, cuMemcpyDtoA, 2000, L, (CUarray target, unsigned int target_offset, CUdeviceptr_v1 source, unsigned int
+     bytes), (target, target_offset, source, bytes))
+CUDA(cuMemcpyDtoA_v2, cuMemcpyDtoA, 3020, L, (CUarray target, size_t target_offset, CUdeviceptr source, size_t bytes), (target,
+     target_offset, source, bytes))
+CUDA(cuMemcpyDtoA_v2_ptds, cuMemcpyDtoA, 7000, T, (CUarray target, size_t target_offset, CUdeviceptr source, size_t bytes),
+     (target, target_offset, source, bytes))
+CUDA(cuMemcpyDtoD, cuMemcpyDtoD, 2000, L, (CUdeviceptr_v1 target, CUdeviceptr_v1 source, unsigned int bytes), (target, source,
+     bytes))
+CUDA(cuMemcpyDtoDAsync, cuMemcpyDtoDAsync, 3000, L, (CUdeviceptr_v1 target, CUdeviceptr_v1 source, unsigned int bytes, CUstream
+     stream), (target, source, bytes, stream))
+CUDA(cuMemcpyDtoH, cuMemcpyDtoH, 2000, L, (void *target, CUdeviceptr_v1 source, unsigned int bytes), (target, source, bytes))
+CUDA(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync, 2000, L, (void *target, CUdeviceptr_v1 source, unsigned int bytes, CUstream stream),
+     (target, source, bytes, stream))
+CUDA(cuMemcpyHtoA, cuMemcpyHtoA, 2000, L, (CUarray target, unsigned int target_offset, const void *source, unsigned int bytes),
+     (target, target_offset, source, bytes))
+CUDA(cuMemcpyHtoA_v2, cuMemcpyHtoA, 3020, L, (CUarray target, size_t target_offset, const void *source, size_t bytes), (target,
+     target_offset, source, bytes))
+CUDA(cuMemcpyHtoA_v2_ptds, cuMemcpyHtoA, 7000, T, (CUarray target, size_t target_offset, const void *source, size_t bytes),
+     (target, target_offset, source, bytes))
+CUDA(cuMemcpyHtoAAsync, cuMemcpyHtoAAsync, 2000, L, (CUarray target, unsigned int target_offset, const void *source, unsigned
+     int bytes, CUstream stream), (target, target_offset, source, bytes, stream))
+CUDA(cuMemcpyHtoAAsync_v2, cuMemcpyHtoAAsync, 3020, L, (CUarray target, size_t target_offset, const void *source, size_t bytes,
+     CUstream stream), (target, target_offset, source, bytes, stream))
+CUDA(cuMemcpyHtoAAsync_v2_ptsz, cuMemcpyHtoAAsync, 7000, T, (CUarray target, size_t target_offset, const void *source, size_t
+     bytes, CUstream stream), (target, target_offset, source, bytes, stream))
+CUDA(cuMemcpyHtoD, cuMemcpyHtoD, 2000, L, (CUdeviceptr_v1 target, const void *source, unsigned int bytes), (target, source,
+     bytes))
+CUDA(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync, 2000, L, (CUdeviceptr_v1 target, const void *source, unsigned int bytes, CUstream
+     stream), (target, source, bytes, stream))
+CUDA(cuMemcpyPeer, cuMemcpyPeer, 4000, L, (CUdeviceptr target, CUcontext target_context, CUdeviceptr source, CUcontext
+     source_context, size_t bytes), (target, target_context, source, source_context, bytes))
+CUDA(cuMemcpyPeer_ptds, cuMemcpyPeer, 7000, T, (CUdeviceptr target, CUcontext target_context, CUdeviceptr source, CUcontext
+     source_context, size_t bytes), (target, target_context, source, source_context, bytes))
+CUDA(cuMemcpyPeerAsync, cuMemcpyPeerAsync, 4000, L, (CUdeviceptr target, CUcontext target_context, CUdeviceptr source, CUcontext
+     source_context, size_t bytes, CUstream stream), (target, target_context, source, source_context, bytes, stream))
+CUDA(cuMemcpyPeerAsync_ptsz, cuMemcpyPeerAsync, 7000, T, (CUdeviceptr target, CUcontext target_context, CUdeviceptr source,
+     CUcontext source_context, size_t bytes, CUstream stream), (target, target_context, source, source_context, bytes, stream))
+CUDA(cuMemcpyWithAttributesAsync, cuMemcpyWithAttributesAsync, 13020, L, (CUdeviceptr target, CUdeviceptr source, size_t size,
+     CUmemcpyAttributes *attributes, CUstream stream), (target, source, size, attributes, stream))
+CUDA(cuMemcpyWithAttributesAsync_ptsz, cuMemcpyWithAttributesAsync, 13020, T, (CUdeviceptr target, CUdeviceptr source, size_t
+     size, CUmemcpyAttributes *attributes, CUstream stream), (target, source, size, attributes, stream))
+
+/* ---- further fills ---- */
+CUDA(cuMemsetD16, cuMemsetD16, 2000, L, (CUdeviceptr_v1 target, unsigned short value, unsigned int count), (target, value,
+     count))
+CUDA(cuMemsetD16_v2, cuMemsetD16, 3020, L, (CUdeviceptr target, unsigned short value, size_t count), (target, value, count))
+CUDA(cuMemsetD16_v2_ptds, cuMemsetD16, 7000, T, (CUdeviceptr target, unsigned short value, size_t count), (target, value,
+     count))
+CUDA(cuMemsetD16Async, cuMemsetD16Async, 3020, L, (CUdeviceptr target, unsigned short value, size_t count, CUstream stream),
+     (target, value, count, stream))
+CUDA(cuMemsetD16Async_ptsz, cuMemsetD16Async, 7000, T, (CUdeviceptr target, unsigned short value, size_t count, CUstream
+     stream), (target, value, count, stream))
+CUDA(cuMemsetD2D16, cuMemsetD2D16, 2000, L, (CUdeviceptr_v1 target, unsigned int pitch, unsigned short value, unsigned int
+     width, unsigned int height), (target, pitch, value, width, height))
+CUDA(cuMemsetD2D16_v2, cuMemsetD2D16, 3020, L, (CUdeviceptr target, size_t pitch, unsigned short value, size_t width, size_t
+     height), (target, pitch, value, width, height))
+CUDA(cuMemsetD2D16_v2_ptds, cuMemsetD2D16, 7000, T, (CUdeviceptr target, size_t pitch, unsigned short value, size_t width,
+     size_t height), (target, pitch, value, width, height))
+CUDA(cuMemsetD2D16Async, cuMemsetD2D16Async, 3020, L, (CUdeviceptr target, size_t pitch, unsigned short value, size_t width,
+     size_t height, CUstream stream), (target, pitch, value, width, height, stream))
+CUDA(cuMemsetD2D16Async_ptsz, cuMemsetD2D16Async, 7000, T, (CUdeviceptr target, size_t pitch, unsigned short value, size_t
+     width, size_t height, CUstream stream), (target, pitch, value, width, height, stream))
+CUDA(cuMemsetD2D32, cuMemsetD2D32, 2000, L, (CUdeviceptr_v1 target, unsigned int pitch, unsigned int value, unsigned int width,
+     unsigned int height), (target, pitch, value, width, height))
+CUDA(cuMemsetD2D32_v2, cuMemsetD2D32, 3020, L, (CUdeviceptr target, size_t pitch, unsigned int value, size_t width, size_t
+     height), (target, pitch, value, width, height))
+CUDA(cuMemsetD2D32_v2_ptds, cuMemsetD2D32, 7000, T, (CUdeviceptr target, size_t pitch, unsigned int value, size_t width, size_t
+     height), (target, pitch, value, width, height))
+CUDA(cuMemsetD2D32Async, cuMemsetD2D32Async, 3020, L, (CUdeviceptr target, size_t pitch, unsigned int value, size_t width,
+     size_t height, CUstream stream), (target, pitch, value, width, height, stream))
+CUDA(cuMemsetD2D32Async_ptsz, cuMemsetD2D32Async, 7000, T, (CUdeviceptr target, size_t pitch, unsigned int value, size_t width,
+     size_t height, CUstream stream), (target, pitch, value, width, height, stream))
+CUDA(cuMemsetD2D8, cuMemsetD2D8, 2000, L, (CUdeviceptr_v1 target, unsigned int pitch, unsigned char value, unsigned int width,
+     unsigned int height), (target, pitch, value, width, height))
+CUDA(cuMemsetD2D8_v2, cuMemsetD2D8, 3020, L, (CUdeviceptr target, size_t pitch, unsigned char value, size_t width, size_t
+     height), (target, pitch, value, width, height))
+CUDA(cuMemsetD2D8_v2_ptds, cuMemsetD2D8, 7000, T, (CUdeviceptr target, size_t pitch, unsigned char value, size_t width, size_t
+     height), (target, pitch, value, width, height))
+CUDA(cuMemsetD2D8Async, cuMemsetD2D8Async, 3020, L, (CUdeviceptr target, size_t pitch, unsigned char value, size_t width, size_t
+     height, CUstream stream), (target, pitch, value, width, height, stream))
+CUDA(cuMemsetD2D8Async_ptsz, cuMemsetD2D8Async, 7000, T, (CUdeviceptr target, size_t pitch, unsigned char value, size_t width,
+     size_t height, CUstream stream), (target, pitch, value, width, height, stream))
+CUDA(cuMemsetD32, cuMemsetD32, 2000, L, (CUdeviceptr_v1 target, unsigned int value, unsigned int count), (target, value, count))
+CUDA(cuMemsetD8, cuMemsetD8, 2000, L, (CUdeviceptr_v1 target, unsigned char value, unsigned int count), (target, value, count))
+
+/* ---- waits, callbacks and memory operations in streams ---- */
+CUDA(cuCtxWaitEvent, cuCtxWaitEvent, 12050, L, (CUcontext context, CUevent event), (context, event))
+CUDA(cuGreenCtxWaitEvent, cuGreenCtxWaitEvent, 12040, L, (CUgreenCtx context, CUevent event), (context, event))
+CUDA(cuSignalExternalSemaphoresAsync, cuSignalExternalSemaphoresAsync, 10000, L, (const CUexternalSemaphore *semaphores, const
+     CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS *parameters, unsigned int count, CUstream stream), (semaphores, parameters, count,
+     stream))
+CUDA(cuSignalExternalSemaphoresAsync_ptsz, cuSignalExternalSemaphoresAsync, 10000, T, (const CUexternalSemaphore *semaphores,
+     const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS *parameters, unsigned int count, CUstream stream), (semaphores, parameters,
+     count, stream))
+CUDA(cuStreamAddCallback, cuStreamAddCallback, 5000, L, (CUstream stream, CUstreamCallback callback, void *data, unsigned int
+     flags), (stream, callback, data, flags))
+CUDA(cuStreamAddCallback_ptsz, cuStreamAddCallback, 7000, T, (CUstream stream, CUstreamCallback callback, void *data, unsigned
+     int flags), (stream, callback, data, flags))
+CUDA(cuStreamBatchMemOp, cuStreamBatchMemOp, 8000, L, (CUstream stream, unsigned int count, CUstreamBatchMemOpParams
+     *parameters, unsigned int flags), (stream, count, parameters, flags))
+CUDA(cuStreamBatchMemOp_ptsz, cuStreamBatchMemOp, 8000, T, (CUstream stream, unsigned int count, CUstreamBatchMemOpParams
+     *parameters, unsigned int flags), (stream, count, parameters, flags))
+CUDA(cuStreamBatchMemOp_v2, cuStreamBatchMemOp, 11070, L, (CUstream stream, unsigned int count, CUstreamBatchMemOpParams
+     *parameters, unsigned int flags), (stream, count, parameters, flags))
+CUDA(cuStreamBatchMemOp_v2_ptsz, cuStreamBatchMemOp, 11070, T, (CUstream stream, unsigned int count, CUstreamBatchMemOpParams
+     *parameters, unsigned int flags), (stream, count, parameters, flags))
+CUDA(cuStreamWaitValue32, cuStreamWaitValue32, 8000, L, (CUstream stream, CUdeviceptr address, uint32_t value, unsigned int
+     flags), (stream, address, value, flags))
+CUDA(cuStreamWaitValue32_ptsz, cuStreamWaitValue32, 8000, T, (CUstream stream, CUdeviceptr address, uint32_t value, unsigned int
+     flags), (stream, address, value, flags))
+CUDA(cuStreamWaitValue32_v2, cuStreamWaitValue32, 11070, L, (CUstream stream, CUdeviceptr address, uint32_t value, unsigned int
+     flags), (stream, address, value, flags))
+CUDA(cuStreamWaitValue32_v2_ptsz, cuStreamWaitValue32, 11070, T, (CUstream stream, CUdeviceptr address, uint32_t value, unsigned
+     int flags), (stream, address, value, flags))
+CUDA(cuStreamWaitValue64, cuStreamWaitValue64, 9000, L, (CUstream stream, CUdeviceptr address, uint64_t value, unsigned int
+     flags), (stream, address, value, flags))
+CUDA(cuStreamWaitValue64_ptsz, cuStreamWaitValue64, 9000, T, (CUstream stream, CUdeviceptr address, uint64_t value, unsigned int
+     flags), (stream, address, value, flags))
+CUDA(cuStreamWaitValue64_v2, cuStreamWaitValue64, 11070, L, (CUstream stream, CUdeviceptr address, uint64_t value, unsigned int
+     flags), (stream, address, value, flags))
+CUDA(cuStreamWaitValue64_v2_ptsz, cuStreamWaitValue64, 11070, T, (CUstream stream, CUdeviceptr address, uint64_t value, unsigned
+     int flags), (stream, address, value, flags))
+CUDA(cuStreamWriteValue32, cuStreamWriteValue32, 8000, L, (CUstream stream, CUdeviceptr address, uint32_t value, unsigned int
+     flags), (stream, address, value, flags))
+CUDA(cuStreamWriteValue32_ptsz, cuStreamWriteValue32, 8000, T, (CUstream stream, CUdeviceptr address, uint32_t value, unsigned
+     int flags), (stream, address, value, flags))
+CUDA(cuStreamWriteValue32_v2, cuStreamWriteValue32, 11070, L, (CUstream stream, CUdeviceptr address, uint32_t value, unsigned
+     int flags), (stream, address, value, flags))
+CUDA(cuStreamWriteValue32_v2_ptsz, cuStreamWriteValue32, 11070, T, (CUstream stream, CUdeviceptr address, uint32_t value,
+     unsigned int flags), (stream, address, value, flags))
+CUDA(cuStreamWriteValue64, cuStreamWriteValue64, 9000, L, (CUstream stream, CUdeviceptr address, uint64_t value, unsigned int
+     flags), (stream, address, value, flags))
+CUDA(cuStreamWriteValue64_ptsz, cuStreamWriteValue64, 9000, T, (CUstream stream, CUdeviceptr address, uint64_t value, unsigned
+     int flags), (stream, address, value, flags))
+CUDA(cuStreamWriteValue64_v2, cuStreamWriteValue64, 11070, L, (CUstream stream, CUdeviceptr address, uint64_t value, unsigned
+     int flags), (stream, address, value, flags))
+CUDA(cuStreamWriteValue64_v2_ptsz, cuStreamWriteValue64, 11070, T, (CUstream stream, CUdeviceptr address, uint64_t value,
+     unsigned int flags), (stream, address, value, flags))
+CUDA(cuWaitExternalSemaphoresAsync, cuWaitExternalSemaphoresAsync, 10000, L, (const CUexternalSemaphore *semaphores, const
+     CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *parameters, unsigned int count, CUstream stream), (semaphores, parameters, count,
+     stream))
+CUDA(cuWaitExternalSemaphoresAsync_ptsz, cuWaitExternalSemaphoresAsync, 10000, T, (const CUexternalSemaphore *semaphores, const
+     CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *parameters, unsigned int count, CUstream stream), (semaphores, parameters, count,
+     stream))
+
+/* ---- where managed memory is ---- */
+CUDA(cuMemDiscardAndPrefetchBatchAsync, cuMemDiscardAndPrefetchBatchAsync, 13000, L, (CUdeviceptr *pointers, size_t *sizes,
+     size_t count, CUmemLocation *locations, size_t *location_indices, size_t location_count, unsigned long long flags, CUstream
+     stream), (pointers, sizes, count, locations, location_indices, location_count, flags, stream))
+CUDA(cuMemDiscardAndPrefetchBatchAsync_ptsz, cuMemDiscardAndPrefetchBatchAsync, 13000, T, (CUdeviceptr *pointers, size_t *sizes,
+     size_t count, CUmemLocation *locations, size_t *location_indices, size_t location_count, unsigned long long flags, CUstream
+     stream), (pointers, sizes, count, locations, location_indices, location_count, flags, stream))
+CUDA(cuMemDiscardBatchAsync, cuMemDiscardBatchAsync, 13000, L, (CUdeviceptr *pointers, size_t *sizes, size_t count, unsigned
+     long long flags, CUstream stream), (pointers, sizes, count, flags, stream))
+CUDA(cuMemDiscardBatchAsync_ptsz, cuMemDiscardBatchAsync, 13000, T, (CUdeviceptr *pointers, size_t *sizes, size_t count,
+     unsigned long long flags, CUstream stream), (pointers, sizes, count, flags, stream))
+CUDA(cuMemPrefetchAsync, cuMemPrefetchAsync, 8000, L, (CUdeviceptr pointer, size_t count, CUdevice target, CUstream stream),
+     (pointer, count, target, stream))
+CUDA(cuMemPrefetchAsync_ptsz, cuMemPrefetchAsync, 8000, T, (CUdeviceptr pointer, size_t count, CUdevice target, CUstream
+     stream), (pointer, count, target, stream))
+CUDA(cuMemPrefetchAsync_v2, cuMemPrefetchAsync, 12020, L, (CUdeviceptr pointer, size_t count, CUmemLocation location, unsigned
+     int flags, CUstream stream), (pointer, count, location, flags, stream))
+CUDA(cuMemPrefetchAsync_v2_ptsz, cuMemPrefetchAsync, 12020, T, (CUdeviceptr pointer, size_t count, CUmemLocation location,
+     unsigned int flags, CUstream stream), (pointer, count, location, flags, stream))
+CUDA(cuMemPrefetchBatchAsync, cuMemPrefetchBatchAsync, 13000, L, (CUdeviceptr *pointers, size_t *sizes, size_t count,
+     CUmemLocation *locations, size_t *location_indices, size_t location_count, unsigned long long flags, CUstream stream),
+     (pointers, sizes, count, locations, location_indices, location_count, flags, stream))
+CUDA(cuMemPrefetchBatchAsync_ptsz, cuMemPrefetchBatchAsync, 13000, T, (CUdeviceptr *pointers, size_t *sizes, size_t count,
+     CUmemLocation *locations, size_t *location_indices, size_t location_count, unsigned long long flags, CUstream stream),
+     (pointers, sizes, count, locations, location_indices, location_count, flags, stream))
+CUDA(cuStreamAttachMemAsync, cuStreamAttachMemAsync, 6000, L, (CUstream stream, CUdeviceptr pointer, size_t length, unsigned int
+     flags), (stream, pointer, length, flags))
+CUDA(cuStreamAttachMemAsync_ptsz, cuStreamAttachMemAsync, 7000, T, (CUstream stream, CUdeviceptr pointer, size_t length,
+     unsigned int flags), (stream, pointer, length, flags))
+
+/* ---- further captures ---- */
+CUDA(cuStreamBeginCaptureToCig, cuStreamBeginCaptureToCig, 13010, L, (CUstream stream, CUstreamCigCaptureParams *parameters),
+     (stream, parameters))
+CUDA(cuStreamBeginCaptureToCig_ptsz, cuStreamBeginCaptureToCig, 13010, T, (CUstream stream, CUstreamCigCaptureParams
+     *parameters), (stream, parameters))
+CUDA(cuStreamBeginRecaptureToGraph, cuStreamBeginRecaptureToGraph, 13030, L, (CUstream stream, CUstreamCaptureMode mode, CUgraph
+     graph, CUgraphRecaptureCallback callback, void *data), (stream, mode, graph, callback, data))
+CUDA(cuStreamBeginRecaptureToGraph_ptsz, cuStreamBeginRecaptureToGraph, 13030, T, (CUstream stream, CUstreamCaptureMode mode,
+     CUgraph graph, CUgraphRecaptureCallback callback, void *data), (stream, mode, graph, callback, data))
+CUDA(cuStreamEndCaptureToCig, cuStreamEndCaptureToCig, 13010, L, (CUstream stream), (stream))
+CUDA(cuStreamEndCaptureToCig_ptsz, cuStreamEndCaptureToCig, 13010, T, (CUstream stream), (stream))

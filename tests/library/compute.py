@@ -21,6 +21,7 @@ PURE = (
     "interval_set",
     "edges",
     "estimates",
+    "foreign_work",
     "harvest",
     "stream_queue",
     "limiter",

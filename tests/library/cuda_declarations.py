@@ -69,8 +69,10 @@ def types() -> list[str]:
     text = _header()
     completed = [name for _, names in _bodies(text) for name in names]
     enums = re.findall(r"typedef enum \w+ \{[^}]*\} (\w+);", text)
-    plain = re.findall(r"typedef (?:int|unsigned (?:int|long long)|struct \w+ \*|void \(\*)\s*(\w+)\b", text)
-    incomplete = re.findall(r"^typedef struct \w+ (\w+);", text, flags=re.MULTILINE)
+    plain = re.findall(
+        r"typedef (?:int|unsigned (?:int|long long)|struct \w+ \*|(?:void|CUresult) \(\*)\s*(\w+)\b", text
+    )
+    incomplete = re.findall(r"^typedef (?:struct|union) \w+ (\w+);", text, flags=re.MULTILINE)
     found = [*completed, *enums, *plain]
     assert len(found) + len(incomplete) == text.count("typedef ") + _second_names(text), "a typedef of another shape"
     return found

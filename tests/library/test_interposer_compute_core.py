@@ -9,7 +9,7 @@ from tests.library.compute import Simulation, build_simulation
 
 FIVE = ("small", "medium", "gemm", "step", "graph")
 UNIT_MS = {"gemm": 20, "graph": 20, "long": 2000, "longasync": 500}
-NATIVE = {"eager": 33.3, "tinysync": 18.2, "burst": 9.0, "model": 99.0}
+NATIVE = {"eager": 33.3, "tinysync": 18.2, "burst": 9.0, "model": 99.0, "waits": 6.4}
 """What the others' host threads can keep the GPU busy with, in percent; the rest can keep it busy."""
 
 
@@ -48,6 +48,21 @@ def test_and_still_held_to_a_limit_below(simulation: Simulation, limit: int) -> 
     for workload in ("eager", "tinysync"):
         (container,) = simulation.run("seconds=4", f"c:{limit}", f"p:{workload}")
         assert container.share == pytest.approx(limit, abs=1.0)
+
+
+@pytest.mark.parametrize("limit", [25, 50, 75])
+@pytest.mark.parametrize("workload", ["mixed", "mixedelsewhere"])
+def test_what_a_stream_waits_for_costs_nothing(simulation: Simulation, workload: str, limit: int) -> None:
+    """Between its kernels: waits for 30 us, put there by the thread that launches, or another. Library D6."""
+    (container,) = simulation.run("seconds=4", f"c:{limit}", f"p:{workload}")
+    assert container.share == pytest.approx(limit, abs=0.5)
+
+
+def test_long_waits_in_a_stream_hold_back_nothing(simulation: Simulation) -> None:
+    """Eight kernels of 300 us and a sync, 5 ms of waiting between them: a limit above their time changes nothing."""
+    (container,) = simulation.run("seconds=4", "c:10", "p:waits")
+    assert container.share == pytest.approx(NATIVE["waits"], abs=0.1)
+    assert container.charged == pytest.approx(4 * NATIVE["waits"] / 100, rel=0.05)
 
 
 @pytest.mark.parametrize("limits", [(30, 70), (50, 50), (25, 25), (25, 75), (10, 90)])

@@ -168,7 +168,7 @@ def test_lookups_during_the_driver_start_get_the_hooks_too(on: MakeContainer) ->
 
 def test_of_two_functions_at_one_address_the_hooked_one_answers(short_tmp: Path) -> None:
     routing = program(short_tmp, "../route_folded.c")
-    done = subprocess.run([routing], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([routing], capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout) == (0, "right\n")
 
 

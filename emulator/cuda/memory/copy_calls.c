@@ -171,6 +171,8 @@ COPY_ASYNC_PAIR(cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz, CUdeviceptr, CU
     }
 
 FILL_PAIR(cuMemsetD8_v2, cuMemsetD8_v2_ptds, unsigned char, 1)
+FILL_PAIR(cuMemsetD16_v2, cuMemsetD16_v2_ptds, unsigned short, 2)
 FILL_PAIR(cuMemsetD32_v2, cuMemsetD32_v2_ptds, unsigned int, 4)
 FILL_ASYNC_PAIR(cuMemsetD8Async, cuMemsetD8Async_ptsz, unsigned char, 1)
+FILL_ASYNC_PAIR(cuMemsetD16Async, cuMemsetD16Async_ptsz, unsigned short, 2)
 FILL_ASYNC_PAIR(cuMemsetD32Async, cuMemsetD32Async_ptsz, unsigned int, 4)

@@ -28,6 +28,8 @@ static struct region_device *device_of(const struct limiter *limiter)
  */
 static bool is_exact(const struct batch *batch, uint64_t end, uint64_t own_ns)
 {
+    if (batch->mixed)
+        return false;
     if (batch->count == 1)
         return batch->unknown || own_ns <= batch->estimated_ns || end > batch->end->asked_ns + OVER_NS ||
                (batch->prompt && batch->closed_ns > batch->first_ns + BLOCKING_NS);

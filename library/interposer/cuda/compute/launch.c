@@ -1,6 +1,7 @@
 /* See launch.h. */
 #include "launch.h"
 
+#include "foreign_work.h"
 #include "sleep_until.h"
 #include "thread.h"
 
@@ -76,5 +77,19 @@ CUresult compute_leave(const struct launch_ticket *ticket, CUresult error)
         queue_took(ticket->queue, ticket->estimate, ticket->ns, ticket->now);
     else
         queue_failed(ticket->queue);
+    return error;
+}
+
+/* Counted twice: a batch of another thread that begins or ends in between may have it or not. */
+void compute_foreign_begin(CUstream stream)
+{
+    if (thread_self != NULL)
+        thread_interrupt(thread_self, stream);
+    foreign_work_put(stream);
+}
+
+CUresult compute_foreign_end(CUstream stream, CUresult error)
+{
+    foreign_work_put(stream);
     return error;
 }

@@ -47,4 +47,16 @@ static inline CUstream own_stream(CUstream stream)
 bool compute_enter(struct launch_ticket *ticket, const struct launch_key *key, CUstream stream);
 CUresult compute_leave(const struct launch_ticket *ticket, CUresult error);
 
+/* All of a hook that is limited, whatever it launches. */
+#define LAUNCH_PASS(key, stream, symbol, ...)                                                                          \
+    struct launch_ticket ticket;                                                                                       \
+    struct launch_key launched = key;                                                                                  \
+    if (!compute_enter(&ticket, &launched, stream))                                                                    \
+        return real.symbol(__VA_ARGS__);                                                                               \
+    return compute_leave(&ticket, DRIVER_AT(ticket.depth, symbol, __VA_ARGS__));
+
+/* Around foreign work of this thread that is put into a stream (foreign_work.h). */
+void compute_foreign_begin(CUstream stream);
+CUresult compute_foreign_end(CUstream stream, CUresult error);
+
 #endif

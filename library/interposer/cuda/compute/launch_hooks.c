@@ -9,21 +9,13 @@
 
 enum { MOST_DEVICES = 64 };
 
-/* How a limited launch goes, whatever it is. */
-#define PASS(key, stream, symbol, ...)                                                                                 \
-    struct launch_ticket ticket;                                                                                            \
-    struct launch_key launched = key;                                                                                  \
-    if (!compute_enter(&ticket, &launched, stream))                                                                         \
-        return real.symbol(__VA_ARGS__);                                                                               \
-    return compute_leave(&ticket, DRIVER_AT(ticket.depth, symbol, __VA_ARGS__));
-
 /* Apart, so that the way without a limit needs no stack. */
 #define KERNEL(symbol, wanted_stream)                                                                                  \
     static __attribute__((noinline)) CUresult limited_##symbol(                                                        \
         CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,      \
         unsigned int bz, unsigned int shared, CUstream stream, void **params, void **extra)                            \
     {                                                                                                                  \
-        PASS(launch_key(function, gx, gy, gz, bx, by, bz), wanted_stream, symbol, function, gx, gy, gz, bx, by, bz, shared, stream, params, extra) \
+        LAUNCH_PASS(launch_key(function, gx, gy, gz, bx, by, bz), wanted_stream, symbol, function, gx, gy, gz, bx, by, bz, shared, stream, params, extra) \
     }                                                                                                                  \
     CUresult symbol(CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,           \
                     unsigned int by, unsigned int bz, unsigned int shared, CUstream stream, void **params, void **extra) \
@@ -40,7 +32,7 @@ KERNEL(cuLaunchKernel_ptsz, own_stream(stream))
     static __attribute__((noinline)) CUresult limited_##symbol(const CUlaunchConfig *config, CUfunction function,      \
                                                                void **params, void **extra)                            \
     {                                                                                                                  \
-        PASS(launch_key(function, config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX, config->blockDimY, \
+        LAUNCH_PASS(launch_key(function, config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX, config->blockDimY, \
                  config->blockDimZ), wanted_stream, symbol, config, function, params, extra)                           \
     }                                                                                                                  \
     CUresult symbol(const CUlaunchConfig *config, CUfunction function, void **params, void **extra)                    \
@@ -59,7 +51,7 @@ KERNEL_EX(cuLaunchKernelEx_ptsz, own_stream(config->hStream))
     {                                                                                                                  \
         if (compute_free())                                                                                            \
             return real.symbol(function, gx, gy, gz, bx, by, bz, shared, stream, params);                              \
-        PASS(launch_key(function, gx, gy, gz, bx, by, bz), wanted_stream, symbol, function, gx, gy, gz, bx, by, bz, shared, stream, params) \
+        LAUNCH_PASS(launch_key(function, gx, gy, gz, bx, by, bz), wanted_stream, symbol, function, gx, gy, gz, bx, by, bz, shared, stream, params) \
     }
 
 COOPERATIVE(cuLaunchCooperativeKernel, stream)
@@ -71,7 +63,7 @@ COOPERATIVE(cuLaunchCooperativeKernel_ptsz, own_stream(stream))
     {                                                                                                                  \
         if (compute_free())                                                                                            \
             return real.symbol(graph, stream);                                                                         \
-        PASS(launch_key(graph, 0, 0, 0, 0, 0, 0), wanted_stream, symbol, graph, stream)                                       \
+        LAUNCH_PASS(launch_key(graph, 0, 0, 0, 0, 0, 0), wanted_stream, symbol, graph, stream)                                       \
     }                                                                                                                  \
     CUresult symbol(CUgraphExec graph, CUstream stream)                                                                \
     {                                                                                                                  \
@@ -102,21 +94,21 @@ CUresult cuLaunch(CUfunction function)
 {
     if (compute_free())
         return real.cuLaunch(function);
-    PASS(launch_key(function, 1, 1, 1, 0, 0, 0), NULL, cuLaunch, function)
+    LAUNCH_PASS(launch_key(function, 1, 1, 1, 0, 0, 0), NULL, cuLaunch, function)
 }
 
 CUresult cuLaunchGrid(CUfunction function, int width, int height)
 {
     if (compute_free())
         return real.cuLaunchGrid(function, width, height);
-    PASS(launch_key(function, (uint32_t)width, (uint32_t)height, 1, 0, 0, 0), NULL, cuLaunchGrid, function, width, height)
+    LAUNCH_PASS(launch_key(function, (uint32_t)width, (uint32_t)height, 1, 0, 0, 0), NULL, cuLaunchGrid, function, width, height)
 }
 
 CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream)
 {
     if (compute_free())
         return real.cuLaunchGridAsync(function, width, height, stream);
-    PASS(launch_key(function, (uint32_t)width, (uint32_t)height, 1, 0, 0, 0), stream, cuLaunchGridAsync, function, width, height, stream)
+    LAUNCH_PASS(launch_key(function, (uint32_t)width, (uint32_t)height, 1, 0, 0, 0), stream, cuLaunchGridAsync, function, width, height, stream)
 }
 
 /* ---- one kernel on several devices: all of them let it go, one after the other ---- */

@@ -36,7 +36,7 @@ struct batch *limiter_new_batch(struct limiter *limiter)
         return calloc(1, sizeof *batch);
     batch->next = NULL;
     batch->start = batch->end = NULL;
-    batch->watch = batch->watched = false;
+    batch->watch = batch->watched = batch->mixed = false;
     batch->reserved_ns = batch->estimated_ns = 0;
     batch->count = 0;
     return batch;

@@ -47,6 +47,7 @@ struct batch {
     bool unknown;
     bool blurred;                       /* the stream ran empty, somewhere in between */
     bool prompt;                        /* closed right behind its last launch */
+    bool mixed;                         /* another thread put foreign work into the stream between the marks */
     bool watch, watched;                /* if the driver makes no marks: to be, was waited for by its thread, from first_ns until closed_ns */
     unsigned count;
     struct estimate *launches[BATCH_LAUNCHES];

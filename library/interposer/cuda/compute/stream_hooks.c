@@ -47,6 +47,26 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const 
     BEGIN(own_stream(stream), cuStreamBeginCaptureToGraph_ptsz, stream, graph, dependencies, data, count, mode)
 }
 
+CUresult cuStreamBeginRecaptureToGraph(CUstream stream, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback callback, void *data)
+{
+    BEGIN(stream, cuStreamBeginRecaptureToGraph, stream, mode, graph, callback, data)
+}
+
+CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback callback, void *data)
+{
+    BEGIN(own_stream(stream), cuStreamBeginRecaptureToGraph_ptsz, stream, mode, graph, callback, data)
+}
+
+CUresult cuStreamBeginCaptureToCig(CUstream stream, CUstreamCigCaptureParams *parameters)
+{
+    BEGIN(stream, cuStreamBeginCaptureToCig, stream, parameters)
+}
+
+CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, CUstreamCigCaptureParams *parameters)
+{
+    BEGIN(own_stream(stream), cuStreamBeginCaptureToCig_ptsz, stream, parameters)
+}
+
 /* These leave the capture as it is, or there was none. */
 static bool is_still_captured(CUresult error)
 {
@@ -70,6 +90,16 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
 {
     return ended(own_stream(stream), DRIVER(cuStreamEndCapture_ptsz, stream, graph));
+}
+
+CUresult cuStreamEndCaptureToCig(CUstream stream)
+{
+    return ended(stream, DRIVER(cuStreamEndCaptureToCig, stream));
+}
+
+CUresult cuStreamEndCaptureToCig_ptsz(CUstream stream)
+{
+    return ended(own_stream(stream), DRIVER(cuStreamEndCaptureToCig_ptsz, stream));
 }
 
 /* ---- the end of a stream, and of a capture that it was the origin of ---- */

@@ -1,6 +1,8 @@
 /* See stream_queue.h. */
 #include "stream_queue.h"
 
+#include "foreign_work.h"
+
 #define MARGIN_NS UINT64_C(5000)
 /* Beyond what is expected of the open batch, before it counts as over. */
 #define BUSY_MARGIN_NS UINT64_C(1000000)
@@ -101,7 +103,15 @@ void queue_close(struct stream_queue *queue, bool prompt)
     batch->prompt = prompt;
     batch->blurred = queue->unseen != 0 && now >= queue->tail_ns + QUEUE_GAP_NS;
     batch->alone_lag_ns = alone_lag(queue, batch, now);
-    submit(queue, batch->start == NULL ? NULL : mark_record(queue->timebase, queue->stream, &refused));
+    struct mark *end = batch->start == NULL ? NULL : mark_record(queue->timebase, queue->stream, &refused);
+    batch->mixed = foreign_work_count(queue->stream) != queue->foreign;
+    submit(queue, end);
+}
+
+void queue_interrupt(struct stream_queue *queue)
+{
+    if (queue->open != NULL)
+        queue_close(queue, false);
 }
 
 void queue_pause(struct stream_queue *queue)
@@ -128,10 +138,13 @@ void queue_end(struct stream_queue *queue)
     keep_last(queue, NULL);
 }
 
-/* The batch begins where the one before ended if the stream is still at work, else here. */
+/* The batch begins where the one before ended if the stream is still at work and nothing else is in between, else here. */
 static struct mark *first_mark(struct stream_queue *queue, uint64_t now)
 {
-    if (queue->last != NULL && queue->tail_ns > now + MARGIN_NS)
+    uint64_t foreign = foreign_work_count(queue->stream);
+    bool follows = foreign == queue->foreign;
+    queue->foreign = foreign;
+    if (follows && queue->last != NULL && queue->tail_ns > now + MARGIN_NS)
         return mark_hold(queue->last);
     return mark_record(queue->timebase, queue->stream, &queue->blind);
 }

@@ -8,6 +8,8 @@
  * BATCH_NS of estimated work, a launch of unknown cost, before a wait, or, late, when the next launch finds that the stream ran empty. Marks are recorded
  * only next to a launch of the application in the same stream. In a stream where the driver makes no marks, a launch whose cost is to be learned is waited
  * for, PATIENCE_NS at most: the host's clock measures it.
+ * What is put into the stream and is no launch is in no batch: its own thread ends the open one before it, and the next begins with a mark. Where another
+ * thread put it there, the batch is not measured by its marks.
  */
 #ifndef VCUDA_COMPUTE_STREAM_QUEUE_H
 #define VCUDA_COMPUTE_STREAM_QUEUE_H
@@ -33,6 +35,7 @@ struct stream_queue {
     bool lost;                          /* the last mark could not be recorded: the stream may be another one by now */
     bool blind;                         /* and never will be: no marks are to be had in this stream */
     uint64_t number;
+    uint64_t foreign;                   /* how often foreign work was put into the stream before the open batch, or the one before */
     uint64_t streams_ended;             /* of the process, when this was last known to be that stream: it is there if none ended since */
     struct limiter *limiter;
     struct timebase *timebase;
@@ -49,6 +52,9 @@ uint64_t queue_ask(struct stream_queue *queue, struct estimate *estimate, uint64
 /* After the launch that closes a batch (`prompt`: right after it), or one that failed. */
 void queue_close(struct stream_queue *queue, bool prompt);
 void queue_failed(struct stream_queue *queue);
+
+/* Foreign work is about to be put into the stream by this thread. */
+void queue_interrupt(struct stream_queue *queue);
 
 /* Nothing will be launched here for a while, or ever: what is open goes without an end. No call of the driver. */
 void queue_pause(struct stream_queue *queue);

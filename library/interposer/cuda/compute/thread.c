@@ -154,18 +154,30 @@ static bool is_same_stream(const struct thread_queue *place, uint64_t ended)
            (place->id != 0 && place->id == id_of(place->queue.stream));
 }
 
+static bool is_kept(const struct thread_queue *place, CUcontext context, CUstream stream, uint64_t ended)
+{
+    return place->used && place->queue.stream == stream && place->context == context && !place->queue.lost && is_same_stream(place, ended);
+}
+
+/* A default stream is another one in each context. */
+static bool find_context(CUstream stream, CUcontext *context)
+{
+    *context = NULL;
+    return !thread_is_default(stream) || DRIVER(cuCtxGetCurrent, context) == CUDA_SUCCESS;
+}
+
 struct stream_queue *thread_find_queue(struct thread *thread, CUstream stream)
 {
-    CUcontext context = NULL;
+    CUcontext context;
     uint64_t generation = atomic_load_explicit(&compute_generation, memory_order_acquire);
     uint64_t ended = atomic_load_explicit(&compute_streams_ended, memory_order_acquire);
     if (thread->generation != generation)
         end_queues(thread);
     thread->generation = generation;
-    if (thread_is_default(stream) && DRIVER(cuCtxGetCurrent, &context) != CUDA_SUCCESS)
+    if (!find_context(stream, &context))
         return NULL;
     struct thread_queue *place = place_of(thread, context, stream);
-    bool kept = place->used && place->queue.stream == stream && place->context == context && !place->queue.lost && is_same_stream(place, ended);
+    bool kept = is_kept(place, context, stream, ended);
     if (thread->recent == &place->queue)
         thread->recent = NULL;
     if (!kept && !fill(place, context, stream))
@@ -174,4 +186,18 @@ struct stream_queue *thread_find_queue(struct thread *thread, CUstream stream)
     if (!thread_is_default(stream))
         thread->recent = &place->queue;
     return place->queue.limiter == NULL ? NULL : &place->queue;
+}
+
+/* One that is another stream by now, or cannot be told, is left to its next launch: its batch ends without a mark there. */
+void thread_interrupt(struct thread *thread, CUstream stream)
+{
+    CUcontext context;
+    if (thread->generation != atomic_load_explicit(&compute_generation, memory_order_acquire) || !find_context(stream, &context))
+        return;
+    struct thread_queue *place = place_of(thread, context, stream);
+    if (place->queue.open == NULL || !is_kept(place, context, stream, atomic_load_explicit(&compute_streams_ended, memory_order_acquire)))
+        return;
+    int cancellation = cancel_off();
+    queue_interrupt(&place->queue);
+    cancel_back(cancellation);
 }

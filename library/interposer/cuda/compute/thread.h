@@ -52,6 +52,8 @@ void thread_forget(void);
 void thread_pause(struct thread *thread, const struct stream_queue *asleep);
 
 struct stream_queue *thread_find_queue(struct thread *thread, CUstream stream);
+/* Foreign work is about to be put into the stream: what this thread has open there ends before it. */
+void thread_interrupt(struct thread *thread, CUstream stream);
 
 /* NULL is legacy here; a _ptsz function says CU_STREAM_PER_THREAD for it. */
 static inline bool thread_is_default(CUstream stream)

@@ -76,17 +76,33 @@ uint64_t next_edge(uint64_t until, double target, double *virtual_at)
     return at;
 }
 
+/* A wait begins when what is before it in its stream is over. */
+static double target_of_waits(const struct process *process)
+{
+    double target = 1e30;
+    for (unsigned i = 0; i < STREAMS; i++) {
+        const struct stream *stream = &process->streams[i];
+        if (stream->count > 0 && stream->waits_until == 0 && stream->tail > now_virtual && stream->tail < target)
+            target = stream->tail;
+    }
+    return target;
+}
+
 double target_of_sync(void)
 {
     double target = 1e30;
     for (unsigned i = 0; i < process_count; i++) {
+        double waits = target_of_waits(&processes[i]);
+        target = waits < target ? waits : target;
         if (processes[i].doing == DO_SYNC && processes[i].synced > now_virtual && processes[i].synced < target)
             target = processes[i].synced;
     }
     return target;
 }
 
-double enqueue(struct process *process, struct stream *stream, uint64_t cost, bool wide)
+/* ---- streams ---- */
+
+static double place_launch(struct process *process, struct stream *stream, uint64_t cost, bool wide)
 {
     double start = stream->tail > now_virtual ? stream->tail : now_virtual;
     if (wide && process->engine > start)
@@ -97,6 +113,77 @@ double enqueue(struct process *process, struct stream *stream, uint64_t cost, bo
     if (stream->tail > process->busy_until)
         process->busy_until = stream->tail;
     return stream->tail;
+}
+
+static void place_record(const struct stream *stream, struct event *event)
+{
+    event->target = stream->tail > now_virtual ? stream->tail : now_virtual;
+    event->reached = event->target <= now_virtual ? now_ns : 0;
+}
+
+static bool wait_is_over(struct stream *stream, uint64_t ns)
+{
+    if (stream->tail > now_virtual + 1e-6)
+        return false;
+    if (stream->waits_until == 0)
+        stream->waits_until = now_ns + ns;
+    if (stream->waits_until > now_ns)
+        return false;
+    stream->waits_until = 0;
+    return true;
+}
+
+static bool place(struct process *process, struct stream *stream, const struct item *item)
+{
+    if (item->kind == ITEM_WAIT)
+        return wait_is_over(stream, item->ns);
+    if (item->kind == ITEM_RECORD) {
+        place_record(stream, &events[item->number]);
+        return true;
+    }
+    process->launch_ends[item->number % QUEUE] = place_launch(process, stream, item->ns, item->wide);
+    if (item->number == process->synced_launch)
+        process->synced = process->launch_ends[item->number % QUEUE];
+    return true;
+}
+
+static void push(struct stream *stream, struct item item)
+{
+    if (stream->count == ITEMS)
+        exit(3);
+    stream->items[(stream->first + stream->count++) % ITEMS] = item;
+}
+
+void enqueue(struct process *process, struct stream *stream, struct item item)
+{
+    if (item.kind == ITEM_LAUNCH)
+        process->launch_ends[item.number % QUEUE] = 1e30;
+    if (stream->count > 0 || !place(process, stream, &item))
+        push(stream, item);
+}
+
+void place_items(void)
+{
+    for (unsigned i = 0; i < process_count; i++) {
+        for (unsigned k = 0; k < STREAMS; k++) {
+            struct stream *stream = &processes[i].streams[k];
+            while (stream->count > 0 && place(&processes[i], stream, &stream->items[stream->first])) {
+                stream->first = (stream->first + 1) % ITEMS;
+                stream->count--;
+            }
+        }
+    }
+}
+
+uint64_t next_wait(uint64_t until)
+{
+    for (unsigned i = 0; i < process_count; i++) {
+        for (unsigned k = 0; k < STREAMS; k++) {
+            uint64_t over = processes[i].streams[k].waits_until;
+            until = over != 0 && over < until ? over : until;
+        }
+    }
+    return until;
 }
 
 /* ---- the driver ---- */
@@ -125,8 +212,11 @@ static CUresult sim_record(CUevent event, CUstream stream)
 {
     struct stream *into = (struct stream *)(void *)stream;
     struct event *recorded = event_of(event);
-    recorded->target = into->tail > now_virtual ? into->tail : now_virtual;
-    recorded->reached = recorded->target <= now_virtual ? now_ns : 0;
+    *recorded = (struct event){.target = 1e30};
+    if (into->count == 0)
+        place_record(into, recorded);
+    else
+        push(into, (struct item){.kind = ITEM_RECORD, .number = (uint64_t)(recorded - events)});
     return CUDA_SUCCESS;
 }
 

@@ -77,6 +77,7 @@ static void apply_changes(void)
 static void turn(uint64_t jitter)
 {
     apply_changes();
+    place_items();
     for (unsigned i = 0; i < container_count; i++) {
         if (containers[i].lies[0] != '\0' && containers[i].lies_again <= now_ns)
             lie(&containers[i]);
@@ -108,7 +109,7 @@ static void turn(uint64_t jitter)
 
 static uint64_t next_time(uint64_t end)
 {
-    uint64_t next = end;
+    uint64_t next = next_wait(end);
     for (unsigned i = 0; i < container_count; i++) {
         if (containers[i].lies[0] != '\0')
             next = containers[i].lies_again < next ? containers[i].lies_again : next;

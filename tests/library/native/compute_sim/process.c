@@ -20,6 +20,9 @@ static const struct workload workloads[] = {
     {"streams", 400000, 0, 0, 4000, 0, 4, 2, false},
     {"burst", 20000, 0, 25, 4000, 5000000, 1, 3, true},
     {"model", 40000, 200000, 120, 6000, 100000, 1, 40, true},
+    {"waits", 300000, 0, 8, 5000, 0, 1, 1, true, 5000000},
+    {"mixed", 200000, 0, 16, 5000, 0, 1, 4, true, 30000},
+    {"mixedelsewhere", 200000, 0, 16, 5000, 0, 1, 4, true, 30000, true},
 };
 
 const struct workload *workload_named(const char *name)
@@ -90,22 +93,39 @@ static void choose(struct process *process)
         estimate_learn(process->estimate, (uint64_t)((double)process->cost * bias));
 }
 
+static void put_wait(struct process *process, struct stream_queue *queue)
+{
+    const struct workload *load = process->workload;
+    if (load->wait == 0 || process->launches % load->per_step == 0)
+        return;
+    if (!load->elsewhere)
+        queue_interrupt(queue);
+    foreign_work_put(queue->stream);
+    enqueue(process, &process->streams[process->stream], (struct item){.kind = ITEM_WAIT, .ns = load->wait});
+}
+
+/* The host waits until a launch is over. */
+static void synchronise(struct process *process, uint64_t launch)
+{
+    process->doing = DO_SYNC;
+    process->synced_launch = launch;
+    process->synced = process->launch_ends[launch % QUEUE];
+}
+
 static void launched(struct process *process, struct stream_queue *queue, uint64_t at)
 {
     const struct workload *load = process->workload;
-    double end = enqueue(process, &process->streams[process->stream], process->cost, load->wide);
-    process->launch_ends[process->launches++ % QUEUE] = end;
+    uint64_t number = process->launches++;
+    enqueue(process, &process->streams[process->stream], (struct item){ITEM_LAUNCH, process->cost, load->wide, number});
     queue_took(queue, process->estimate, process->estimate_ns, at);
+    put_wait(process, queue);
     process->container->moved = now_ns;
     process->wake = now_ns + load->host;
     process->doing = DO_LAUNCH;
-    if (load->per_step != 0 && process->launches % load->per_step == 0) {
-        process->doing = DO_SYNC;
-        process->synced = end;
-    } else if (process->launches > QUEUE && process->launch_ends[process->launches % QUEUE] > now_virtual) {
-        process->doing = DO_SYNC;
-        process->synced = process->launch_ends[process->launches % QUEUE];
-    }
+    if (load->per_step != 0 && process->launches % load->per_step == 0)
+        synchronise(process, number);
+    else if (process->launches > QUEUE && process->launch_ends[process->launches % QUEUE] > now_virtual)
+        synchronise(process, process->launches - QUEUE);
 }
 
 void act(struct process *process, uint64_t jitter)

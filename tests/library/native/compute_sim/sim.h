@@ -8,13 +8,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "interposer/cuda/compute/foreign_work.h"
 #include "interposer/cuda/compute/stream_queue.h"
 
 #define SECOND UINT64_C(1000000000)
-enum { PROCESSES = 64, CONTAINERS = 16, STREAMS = 4, EVENTS = 8192, QUEUE = 1024, TENTHS = 1024, CHANGES = 8 };
+enum { PROCESSES = 64, CONTAINERS = 16, STREAMS = 4, EVENTS = 8192, QUEUE = 1024, TENTHS = 1024, CHANGES = 8, ITEMS = 4096 };
+
+/* What follows a wait has no place in time until the wait is over. */
+enum item_kind { ITEM_LAUNCH, ITEM_RECORD, ITEM_WAIT };
+
+struct item {
+    enum item_kind kind;
+    uint64_t ns;                /* GPU time of a launch, wall time of a wait */
+    bool wide;
+    uint64_t number;            /* of the launch; of the event */
+};
 
 struct stream {
     double tail;
+    uint64_t waits_until;       /* what is first in it; 0: that is no wait, or one that has not begun */
+    unsigned first, count;
+    struct item items[ITEMS];
 };
 
 /* What a process's thread does next. */
@@ -28,6 +42,8 @@ struct workload {
     uint64_t pause;             /* after each step */
     unsigned streams, kinds;
     bool wide;
+    uint64_t wait;              /* that the stream waits after each launch but the last of a step; for what is no work of the GPU */
+    bool elsewhere;             /* another thread put the wait there */
 };
 
 struct process {
@@ -50,6 +66,7 @@ struct process {
     uint64_t cost;
     uint64_t estimate_ns;
     double synced;
+    uint64_t synced_launch;
     uint64_t waiting_since, longest_wait;
 };
 
@@ -92,7 +109,12 @@ uint64_t random_below(uint64_t below);
 void pass(uint64_t until, double virtual_until);
 uint64_t next_edge(uint64_t until, double target, double *virtual_at);
 double target_of_sync(void);
-double enqueue(struct process *process, struct stream *stream, uint64_t cost, bool wide);
+/* A launch, by its number; or a wait. */
+void enqueue(struct process *process, struct stream *stream, struct item item);
+/* What was behind waits that are over gets its place. */
+void place_items(void);
+/* When a wait that has begun is over. */
+uint64_t next_wait(uint64_t until);
 
 /* ---- process.c ---- */
 

@@ -1,0 +1,14 @@
+/*
+ * Rows of cuda_functions.h that have no entry of their own: what library/ hooks and the emulator does not emulate (copies of arrays and in batches,
+ * memory operations in streams, external semaphores, prefetches). They answer CUDA_ERROR_NOT_SUPPORTED.
+ */
+#include "entry.h"
+
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#define CUDA(symbol, base, version, stream, parameters, arguments)                                                                   \
+    __attribute__((weak)) ENTRY(symbol) parameters                                                                                   \
+    {                                                                                                                                \
+        return CUDA_ERROR_NOT_SUPPORTED;                                                                                             \
+    }
+#include <cuda_functions.h>
+#undef CUDA

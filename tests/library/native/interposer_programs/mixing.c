@@ -1,0 +1,209 @@
+/*
+ * Streams that hold more than kernels of one shape, under a limit: `mixing KIND SECONDS`. Linked against nothing but libcuda.so.1; on the emulated driver.
+ *
+ *   copy, event, host   kernels of 400 us, eight before they are waited for; between two of them a copy from the host, a wait for an event of another
+ *                       stream in which a host function of 200 us ran, or such a host function
+ *   mixed               all of these in turns
+ *   grids               kernels of 20 us, each with a grid that none before it had, 64 before they are waited for
+ *   fill, device        a kernel of 400 us and, while it runs, 64 fills, or copies on the device, of 4 KiB, before they are waited for
+ *
+ *   captured            captures of kernels with all of that between them: `nodes` of the graphs, and `violations` of what a capture forbids
+ *   bare                copies, waits and host functions in a stream without kernels: `records`, the events that were recorded for it
+ *
+ * Out: one line of JSON: else `share_percent`, the GPU time of the kernels, fills or copies on the device over the time in which they were done, after the first
+ * second.
+ */
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "cuda.h"
+#include "programs/program.h"
+
+enum { BYTES = 4096, AHEAD = 8, SMALL_AHEAD = 64, LEAST_GRID = 264, KERNEL_NS = 400000 };
+enum between { NOTHING, COPY, EVENT, HOST, EVERYTHING };
+
+static const char kernels[] = WORK_MODULE_HEAD WORK_KERNEL("work", "wide");
+
+static CUfunction work;
+static CUstream stream, side;
+static CUevent event;
+static CUdeviceptr target, source;
+static char host[BYTES];
+
+static void sleep_a_little(void *unused)
+{
+    struct timespec span = {.tv_nsec = 200000};
+    (void)unused;
+    nanosleep(&span, NULL);
+}
+
+static void put(enum between between)
+{
+    if (between == COPY)
+        CHECK(cuMemcpyHtoDAsync_v2(target, host, sizeof host, stream));
+    if (between == HOST)
+        CHECK(cuLaunchHostFunc(stream, sleep_a_little, NULL));
+    if (between != EVENT)
+        return;
+    CHECK(cuLaunchHostFunc(side, sleep_a_little, NULL));
+    CHECK(cuEventRecord(event, side));
+    CHECK(cuStreamWaitEvent(stream, event, 0));
+}
+
+static void launch(unsigned grid, uint64_t ns)
+{
+    uint64_t rounds = ns / ROUND_NS;
+    void *parameters[] = {&rounds};
+    CHECK(cuLaunchKernel(work, grid, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL));
+}
+
+/* A step, and how much GPU time it takes. */
+static uint64_t step_between(enum between between)
+{
+    for (unsigned i = 0; i < AHEAD; i++) {
+        launch(LEAST_GRID, KERNEL_NS);
+        put(between == EVERYTHING ? COPY + i % 3 : between);
+    }
+    return (uint64_t)KERNEL_NS * AHEAD;
+}
+
+static uint64_t step_of_grids(void)
+{
+    static unsigned grid = LEAST_GRID;
+    for (unsigned i = 0; i < SMALL_AHEAD; i++)
+        launch(grid++, 20000);
+    return UINT64_C(20000) * SMALL_AHEAD;
+}
+
+static void move(bool fill)
+{
+    if (fill)
+        CHECK(cuMemsetD32Async(target, 0, BYTES / 4, stream));
+    else
+        CHECK(cuMemcpyDtoDAsync_v2(target, source, BYTES, stream));
+}
+
+static uint64_t cost_of_move(bool fill)
+{
+    CUevent begin, end;
+    float milliseconds;
+    CHECK(cuEventCreate(&begin, CU_EVENT_DEFAULT));
+    CHECK(cuEventCreate(&end, CU_EVENT_DEFAULT));
+    launch(LEAST_GRID, 5000000);                /* so that nothing but the move is between the marks */
+    CHECK(cuEventRecord(begin, stream));
+    move(fill);
+    CHECK(cuEventRecord(end, stream));
+    CHECK(cuStreamSynchronize(stream));
+    CHECK(cuEventElapsedTime(&milliseconds, begin, end));
+    return (uint64_t)(milliseconds * 1e6f);
+}
+
+static uint64_t step_of_moves(bool fill, uint64_t cost)
+{
+    launch(LEAST_GRID, KERNEL_NS);
+    for (unsigned i = 0; i < SMALL_AHEAD; i++)
+        move(fill);
+    return KERNEL_NS + cost * SMALL_AHEAD;
+}
+
+static void prepare(void)
+{
+    open_device(0);
+    work = load_kernel(kernels, "work");
+    CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CHECK(cuStreamCreate(&side, CU_STREAM_NON_BLOCKING));
+    CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CHECK(cuMemAlloc_v2(&target, BYTES));
+    CHECK(cuMemAlloc_v2(&source, BYTES));
+}
+
+static uint64_t step(const char *kind, uint64_t cost)
+{
+    if (strcmp(kind, "grids") == 0)
+        return step_of_grids();
+    if (cost != 0)
+        return step_of_moves(strcmp(kind, "fill") == 0, cost);
+    return step_between(strcmp(kind, "copy") == 0 ? COPY : strcmp(kind, "event") == 0 ? EVENT : strcmp(kind, "host") == 0 ? HOST : EVERYTHING);
+}
+
+/* ---- what is counted ---- */
+
+static void *of_the_driver(const char *name)
+{
+    void *driver = dlopen("libcuda-real.so.1", RTLD_NOW | RTLD_NOLOAD), *found = driver == NULL ? NULL : dlsym(driver, name);
+    if (found == NULL) {
+        fprintf(stderr, "mixing: this is not the emulated driver\n");
+        exit(1);
+    }
+    return found;
+}
+
+static void capture(void)
+{
+    uint64_t (*violations)(void);
+    size_t nodes = 0, found;
+    *(void **)&violations = of_the_driver("vcuda_emulator_capture_violations");
+    for (unsigned mode = 0; mode < 3; mode++) {
+        CUgraph graph;
+        CUgraphExec exec;
+        step_between(HOST);
+        CHECK(cuStreamBeginCapture_v2(stream, (CUstreamCaptureMode)mode));
+        for (unsigned i = 0; i < AHEAD; i++) {
+            launch(LEAST_GRID, KERNEL_NS);
+            put(i % 2 == 0 ? COPY : HOST);
+            move(i % 2 == 0);
+        }
+        CHECK(cuStreamEndCapture(stream, &graph));
+        CHECK(cuGraphGetNodes(graph, NULL, &found));
+        nodes += found;
+        CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+        CHECK(cuGraphLaunch(exec, stream));
+        CHECK(cuStreamSynchronize(stream));
+    }
+    printf("{\"nodes\": %zu, \"violations\": %llu}\n", nodes, (unsigned long long)violations());
+}
+
+static void put_bare(void)
+{
+    uint64_t (*calls)(const char *symbol);
+    *(void **)&calls = of_the_driver("vcuda_emulator_calls");
+    CHECK(cuEventRecord(event, side));
+    launch(LEAST_GRID, KERNEL_NS);
+    CHECK(cuStreamSynchronize(stream));
+    put(COPY);
+    uint64_t before = calls("cuEventRecord");
+    for (unsigned i = 0; i < SMALL_AHEAD; i++) {
+        put(COPY);
+        put(HOST);
+        CHECK(cuStreamWaitEvent(stream, event, 0));
+    }
+    CHECK(cuStreamSynchronize(stream));
+    printf("{\"records\": %llu}\n", (unsigned long long)(calls("cuEventRecord") - before));
+}
+
+int main(int count, char **words)
+{
+    const char *kind = count > 2 ? words[1] : "";
+    bool fill = strcmp(kind, "fill") == 0;
+    prepare();
+    if (strcmp(kind, "captured") == 0 || strcmp(kind, "bare") == 0) {
+        if (kind[0] == 'c')
+            capture();
+        else
+            put_bare();
+        return 0;
+    }
+    uint64_t cost = fill || strcmp(kind, "device") == 0 ? cost_of_move(fill) : 0;
+    uint64_t began = now_ns(), seconds = (uint64_t)(strtod(words[2], NULL) * 1e9), warm = 0, done = 0;
+    while (now_ns() < began + seconds) {
+        done += step(kind, cost);
+        CHECK(cuStreamSynchronize(stream));
+        if (warm == 0 && now_ns() >= began + UINT64_C(1000000000)) {
+            warm = now_ns();
+            done = 0;
+        }
+    }
+    printf("{\"share_percent\": %.3f}\n", 100 * (double)done / (double)(now_ns() - warm));
+    return 0;
+}

@@ -1,0 +1,45 @@
+"""Streams with more in them than kernels of one shape: waits, host functions, copies, fills, changing grids.
+
+native/interposer_programs/mixing.c has the steps. The simulated clock has the same in test_interposer_compute_core.py.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from sandbox.shared_gpu import SharedGpu
+from tests.library.compiler import compiled
+
+_PROGRAMS = Path(__file__).parent / "native/interposer_programs"
+
+
+@pytest.fixture(scope="session")
+def mixing(build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("mixing") / "mixing"
+    return compiled(output, _PROGRAMS / "mixing.c", build / "libcuda.so.1", "-ldl")
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize(("kind", "limit"), [("mixed", 50), ("mixed", 25), ("host", 10)])
+def test_a_step_that_mixes_gets_its_share(gpu: SharedGpu, mixing: Path, kind: str, limit: int) -> None:
+    """Library D6. 10 %: between its kernels of 400 us the stream waits for about 260 us, which was charged too."""
+    with gpu.container(limit).start(mixing, kind, 2.5) as running:
+        assert running.result()["share_percent"] == pytest.approx(limit, abs=2)
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize(("kind", "limit"), [("fill", 25), ("device", 40)])
+def test_fills_and_copies_on_the_device_are_limited(gpu: SharedGpu, mixing: Path, kind: str, limit: int) -> None:
+    with gpu.container(limit).start(mixing, kind, 2.5) as running:
+        assert running.result()["share_percent"] == pytest.approx(limit, abs=3)
+
+
+def test_nothing_gets_into_a_capture(gpu: SharedGpu, mixing: Path) -> None:
+    """A kernel, a copy or a host function, a fill or a copy on the device: eight times in each of three captures."""
+    with gpu.container(90).start(mixing, "captured", 1) as running:
+        assert running.result() == {"nodes": 3 * 8 * 3, "violations": 0}
+
+
+def test_who_launches_nothing_between_pays_for_no_marks(gpu: SharedGpu, mixing: Path) -> None:
+    with gpu.container(90).start(mixing, "bare", 1) as running:
+        assert running.result() == {"records": 0}
