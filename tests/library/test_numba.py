@@ -4,22 +4,17 @@ Its packages are too large for everybody's .venv: the first test installs the lo
 """
 
 import json
-import subprocess
-import sys
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.library.compiler import alone
+from tests.library.client_packages import python_with
 from tests.library.gpu_slice import CONTEXT, LIMIT, GpuSlice
-from tests.library.machine import LIBRARY
 from tests.library.memory_client import GIB, MIB
 
 pytestmark = pytest.mark.thorough
 
-_LOCK = Path(__file__).with_name("numba.lock")
 _PROGRAM = Path(__file__).parent / "children/using_numba.py"
 _SUM = 1023 * 1024 / 2
 _BLOCK = 16 * MIB
@@ -28,16 +23,7 @@ _KERNELS_MS = 100 * 0.01
 
 @pytest.fixture(scope="session")
 def with_numba() -> Path:
-    """A Python that has the locked packages."""
-    folder = LIBRARY / "build/numba" / sha256(_LOCK.read_bytes() + sys.version.encode()).hexdigest()[:16]
-    python, uv = folder / "bin/python", str(Path(sys.executable).with_name("uv"))
-    with alone(folder.parent / ".lock"):
-        if not (folder / ".complete").exists():
-            subprocess.run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, folder], check=True)
-            install = [uv, "pip", "sync", "--quiet", "--require-hashes", "--python", str(python), str(_LOCK)]
-            subprocess.run(install, check=True)
-            (folder / ".complete").touch()
-    return python
+    return python_with(Path(__file__).with_name("numba.lock"))
 
 
 def _run(gpu_slice: GpuSlice, python: Path, **environment: str) -> dict[str, Any]:
