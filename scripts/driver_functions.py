@@ -53,15 +53,15 @@ def base(name: str) -> str:
 
 
 def page(generated: str) -> str:
-    parts = "\n".join(f"## {title}\n\n{''.join(_sections(interface))}" for interface, title in _INTERFACES.items())
+    parts = "".join(f"## {title}\n\n{''.join(_sections(interface))}" for interface, title in _INTERFACES.items())
     return f"""# The driver's functions
 
 {generated}
 
 What vcuda's library does with each function of the driver in the container of a share. Names are without the suffixes
-of versions (`_v2`) and of per-thread default streams (`_ptsz`); all that NVIDIA's headers declare are meant. Tests
-compare these lists with the headers of CUDA 11.8 to 13.5, and of NVML in CUDA 12.9 and 13.5. They fail when a newer one
-has a function that is not here.
+of versions (`_v2`) and of per-thread default streams (`_ptsz`); all that cuda.h, cudaGL.h, cudaEGL.h, cudaVDPAU.h and
+nvml.h declare are meant. Tests compare these lists with the headers of CUDA 11.8 to 13.5, and of NVML in CUDA 12.9 and
+13.5. They fail when a newer one has a function that is not here.
 
 {parts.rstrip()}
 """
