@@ -33,7 +33,6 @@ _GRAPHICS = {
 }
 _GRAPHICS_TYPEDEFS = ("cudaGLTypedefs.h", "cudaEGLTypedefs.h", "cudaVDPAUTypedefs.h")
 _OF_THE_PROFILER = {"cuProfilerInitialize", "cuProfilerStart", "cuProfilerStop"}  # their header is not in the wheels
-_INLINE = {"cuGetProcAddress_v2_ptsz"}  # declared, but no symbol of the driver
 
 # What CUDA 12 has no name for yet.
 _BROUGHT_BY_13 = {
@@ -192,30 +191,26 @@ def test_no_symbol_is_listed_twice() -> None:
     assert len(symbols) == len(set(symbols))
 
 
-def _declarations(major: int, directory: Path, *flags: str) -> str:
-    """The preprocessed headers of one release with all its driver functions, those of graphics interfaces too."""
+def test_the_emulator_exports_every_function_of_the_newest_headers() -> None:
+    """A client that looks up all of them, as the CUDA runtime does, finds them: emulated, or said to be unsupported."""
+    real = frozenset().union(*(declared(_include(major)) for major in _WHEELS))
+    assert len(real) > 700
+    assert {row.symbol for row in (*rows(), *unsupported())} - _OF_THE_PROFILER == real
+
+
+def _typedefs(major: int, directory: Path) -> set[str]:
+    """Of all driver functions of one release, those of graphics interfaces too."""
     for name, text in _GRAPHICS.items():
         (directory / name).parent.mkdir(exist_ok=True)
         (directory / name).write_text(text)
     source = "".join(f"#include <{name}>\n" for name in ("cudaTypedefs.h", *_GRAPHICS_TYPEDEFS))
-    done = _compile(source, "-E", "-P", f"-I{_include(major)}", f"-I{directory}", *flags)
+    done = _compile(source, "-E", "-P", _INTERNAL, f"-I{_include(major)}", f"-I{directory}")
     assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_the_emulator_exports_every_function_of_the_newest_headers(tmp_path: Path) -> None:
-    """A client that looks up all of them, as the CUDA runtime does, finds them: emulated, or said to be unsupported."""
-    every = (_INTERNAL, "-DCUDA_API_PER_THREAD_DEFAULT_STREAM", "-UCUDA_API_PER_THREAD_DEFAULT_STREAM")
-    texts = [_declarations(major, tmp_path, flag) for major in _WHEELS for flag in every]
-    declared = {name for text in texts for name in re.findall(r"\bCUresult\s+(cu\w+)\s*\(", text)}
-    assert len(declared) > 700
-    listed = {row.symbol for row in (*rows(), *unsupported())}
-    assert listed - _OF_THE_PROFILER == declared - _INLINE
+    return set(re.findall(r"\*\s*(PFN_\w+)\)", done.stdout))
 
 
 def test_the_versions_of_unsupported_functions_are_the_real_ones(tmp_path: Path) -> None:
-    texts = [_declarations(major, tmp_path, _INTERNAL) for major in _WHEELS]
-    typedefs = {name for text in texts for name in re.findall(r"\*\s*(PFN_\w+)\)", text)}
+    typedefs = set().union(*(_typedefs(major, tmp_path) for major in _WHEELS))
     listed = {row.typedef for row in unsupported() if row.symbol not in _OF_THE_PROFILER}
     assert len(listed) > 250
     assert listed - typedefs == set()

@@ -1,7 +1,13 @@
-"""gpustat, nvitop and nvidia-ml-py's own example as a container's user runs them: memory and processes of the share."""
+"""Real clients of NVML as a container's user runs them: they show the share's memory and the container's processes.
+
+gpustat, nvitop, the example of nvidia-ml-py, and a program over go-nvml where Go is there.
+"""
 
 import json
+import os
 import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -75,3 +81,21 @@ def test_the_example_of_nvidia_ml_py(gpu_slice: GpuSlice, build: Path) -> None:
     shown = _shown(gpu_slice, "example")
     assert "<uuid>GPU-00000000-0000-0000-0000-000000000001</uuid>" in shown
     assert shown == _shown(gpu_slice, "example", LD_LIBRARY_PATH=str(build))
+
+
+@pytest.mark.thorough
+def test_go_nvml(gpu_slice: GpuSlice, own: Cuda, short_tmp: Path) -> None:
+    if shutil.which("go") is None:
+        pytest.skip("Go is not installed")
+    program = short_tmp / "go_nvml"
+    quiet = os.environ | {"CGO_CFLAGS": "-Wno-deprecated-declarations"}
+    folder = Path(__file__).parent / "native/go_nvml"
+    subprocess.run(["go", "build", "-o", program, "."], cwd=folder, env=quiet, check=True, timeout=280)
+    with gpu_slice.container.start_program(program) as running:
+        out, errors = running.communicate(timeout=100)
+    assert (running.returncode, errors) == (0, "")
+    assert json.loads(out) == {
+        "total": LIMIT,
+        "used": _USED,
+        "processes": [{"pid": own.process.pid, "memory": _USED}],
+    }
