@@ -5,6 +5,7 @@ for what belongs to the share.
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,11 @@ import pytest
 
 from tests.library.cuda_declarations import rows, unsupported
 from tests.library.interposed import GIB, TWO_GPUS, Container, device
+from tests.library.machine import EMULATOR
 
 _ROWS, _UNSUPPORTED = rows(), unsupported()
+_SOURCES = [path.read_text() for path in (EMULATOR / "cuda").rglob("*.c")]
+_ENTRIES = {symbol for text in _SOURCES for symbol in re.findall(r"^ENTRY\((cu\w+)\)", text, flags=re.MULTILINE)}
 _BASE = {row.symbol: row.base for row in (*_ROWS, *_UNSUPPORTED)}
 _SHARE = 8 * GIB
 
@@ -80,7 +84,7 @@ def _called(container: Container, **environment: str) -> Found:
 
 def _emulated(name: str, symbols: list[str]) -> bool:
     """Whether the call of that name, among those that prepared it, has a body in the emulator."""
-    return any(row.symbol in symbols and row.base == name for row in _ROWS)
+    return any(row.symbol in symbols and row.base == name and row.symbol in _ENTRIES for row in _ROWS)
 
 
 def test_every_function_of_the_driver_is_called_and_answers_as_without_ours(newest: Container, build: Path) -> None:
