@@ -22,6 +22,7 @@ PURE = (
     "edges",
     "estimates",
     "foreign_work",
+    "guesses",
     "harvest",
     "stream_queue",
     "limiter",
@@ -46,7 +47,7 @@ def build_parts(directory: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(_build(directory / "compute.so", *SHARED, _NATIVE / "compute_access.c")))
     for name in ("access_refill", "access_balance"):
         getattr(library, name).restype = ctypes.c_int64
-    for name in ("budget_wait", "access_share", "access_reach", "access_estimate"):
+    for name in ("budget_wait", "access_share", "access_reach", "access_estimate", "access_guess"):
         getattr(library, name).restype = ctypes.c_uint64
     for made in ("budget", "presence", "estimates", "interval_set", "claim", "neighbours"):
         getattr(library, f"access_{made}").restype = ctypes.c_void_p

@@ -58,6 +58,14 @@ def test_what_a_stream_waits_for_costs_nothing(simulation: Simulation, workload:
     assert container.share == pytest.approx(limit, abs=0.5)
 
 
+@pytest.mark.parametrize("limit", [25, 50, 75])
+@pytest.mark.parametrize("workload", ["grids", "shapes"])
+def test_ever_new_grids_get_the_share(simulation: Simulation, workload: str, limit: int) -> None:
+    """Kernels of 20 us on average; of `shapes` the cost grows with the grid. Library D5: it was 27 of 50 %."""
+    (container,) = simulation.run("seconds=4", f"c:{limit}", f"p:{workload}")
+    assert container.share == pytest.approx(limit, abs=2)
+
+
 def test_long_waits_in_a_stream_hold_back_nothing(simulation: Simulation) -> None:
     """Eight kernels of 300 us and a sync, 5 ms of waiting between them: a limit above their time changes nothing."""
     (container,) = simulation.run("seconds=4", "c:10", "p:waits")

@@ -6,6 +6,7 @@
 #include "interposer/cuda/compute/borrow.h"
 #include "interposer/cuda/compute/budget.h"
 #include "interposer/cuda/compute/estimates.h"
+#include "interposer/cuda/compute/guesses.h"
 #include "interposer/cuda/compute/interval_set.h"
 #include "interposer/cuda/compute/neighbours.h"
 #include "interposer/cuda/compute/presence.h"
@@ -226,6 +227,8 @@ SHOWN struct estimates *access_estimates(void);
 SHOWN void access_learn(struct estimates *made, uint64_t handle, uint32_t grid, uint64_t ns);
 SHOWN uint64_t access_estimate(struct estimates *made, uint64_t handle, uint32_t grid);
 SHOWN void access_forget(struct estimates *made, uint64_t handle, uint32_t grid);
+SHOWN uint64_t access_guess(struct estimates *made, uint64_t handle, uint32_t grid, uint32_t block);
+SHOWN void access_grid_measured(struct estimates *made, uint64_t handle, uint32_t grid, uint32_t block, uint64_t ns);
 
 static struct launch_key key_of(uint64_t handle, uint32_t grid)
 {
@@ -253,4 +256,16 @@ void access_forget(struct estimates *made, uint64_t handle, uint32_t grid)
 {
     struct launch_key key = key_of(handle, grid);
     estimates_forget(made, &key);
+}
+
+uint64_t access_guess(struct estimates *made, uint64_t handle, uint32_t grid, uint32_t block)
+{
+    struct launch_key key = launch_key((const void *)(uintptr_t)handle, grid, 1, 1, block, 1, 1);
+    return estimate_ns(guesses_find(made, &key));
+}
+
+void access_grid_measured(struct estimates *made, uint64_t handle, uint32_t grid, uint32_t block, uint64_t ns)
+{
+    struct launch_key key = launch_key((const void *)(uintptr_t)handle, grid, 1, 1, block, 1, 1);
+    estimate_learn(guesses_find(made, &key), ns);
 }

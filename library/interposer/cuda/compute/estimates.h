@@ -6,7 +6,7 @@
  * The table has a fixed size, and where it is full entries make room for others: what is forgotten is measured again. An entry is known by a 64-bit
  * hash, so two launches could share one by an accident that nobody will see. Reading and learning are atomic word by word; a lost update costs a
  * sample.
- * Invariant: an estimate is 0 or at least 1, and one sample, wrong or right, moves it by no more than a factor of four.
+ * Invariant: an estimate is 0 or at least 1, and one sample, wrong or right, moves it by no more than a factor of four, unless it was a guess.
  */
 #ifndef VCUDA_COMPUTE_ESTIMATES_H
 #define VCUDA_COMPUTE_ESTIMATES_H
@@ -44,6 +44,7 @@ static inline uint64_t launch_key_hash(const struct launch_key *key)
 struct estimate {
     _Atomic uint64_t identity;          /* 0: free */
     _Atomic uint64_t ns;
+    _Atomic bool guessed;               /* never measured */
 };
 
 struct estimates {
@@ -53,6 +54,9 @@ struct estimates {
 /* The entry of a key, made where there is none. Never NULL. */
 struct estimate *estimates_find(struct estimates *estimates, const struct launch_key *key);
 
+/* The entry, or NULL. */
+struct estimate *estimates_look(struct estimates *estimates, const struct launch_key *key);
+
 /* What a handle means may have changed, or it is gone: measure again. For graphs, whose key is the handle alone. */
 void estimates_forget(struct estimates *estimates, const struct launch_key *key);
 
@@ -60,6 +64,9 @@ static inline uint64_t estimate_ns(const struct estimate *estimate)
 {
     return atomic_load_explicit(&estimate->ns, memory_order_relaxed);
 }
+
+/* Nothing was measured, and it may take so long (guesses.h). */
+void estimate_guess(struct estimate *estimate, uint64_t ns);
 
 /* One launch took `ns`. */
 void estimate_learn(struct estimate *estimate, uint64_t ns);

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "clock.h"
+#include "guesses.h"
 #include "launch.h"
 #include "process.h"
 #include "stream_queue.h"
@@ -77,7 +78,7 @@ static inline struct thread_estimate *thread_estimate(struct thread *thread, str
     if (launch_key_equal(&found->key, key) && found->limiter == queue->limiter &&
         atomic_load_explicit(&found->estimate->identity, memory_order_relaxed) == found->identity)
         return found;
-    found->estimate = estimates_find(queue->limiter->estimates, key);
+    found->estimate = guesses_find(queue->limiter->estimates, key);
     found->identity = atomic_load_explicit(&found->estimate->identity, memory_order_relaxed);
     found->key = *key;
     found->limiter = queue->limiter;

@@ -23,6 +23,8 @@ static const struct workload workloads[] = {
     {"waits", 300000, 0, 8, 5000, 0, 1, 1, true, 5000000},
     {"mixed", 200000, 0, 16, 5000, 0, 1, 4, true, 30000},
     {"mixedelsewhere", 200000, 0, 16, 5000, 0, 1, 4, true, 30000, true},
+    {"grids", 20000, 0, 64, 4000, 0, 1, 2, true, .grids = 1000000},
+    {"shapes", 20000, 0, 64, 4000, 0, 1, 2, true, .grids = 4000, .scaled = true},
 };
 
 const struct workload *workload_named(const char *name)
@@ -81,14 +83,25 @@ void find_neighbours(struct process *process)
     }
 }
 
+/* Each kind is a function. */
+static struct launch_key choose_key(const struct process *process)
+{
+    const struct workload *load = process->workload;
+    const char *function = (const char *)load + process->launches % load->kinds;
+    uint32_t grid = load->grids == 0 ? 264 : 264 + (uint32_t)(process->launches * 2654435761u % load->grids);
+    return launch_key(function, grid, 1, 1, 256, 1, 1);
+}
+
 static void choose(struct process *process)
 {
     const struct workload *load = process->workload;
-    struct launch_key key = launch_key(load, (uint32_t)(process->launches % load->kinds) + 1, 1, 1, 1, 1, 1);
+    struct launch_key key = choose_key(process);
     uint64_t kind_cost = load->cost * (2 * (process->launches % load->kinds) + 1) / load->kinds;
+    if (load->scaled)
+        kind_cost = 2000 + kind_cost * (uint32_t)key.dimensions[0] / 1000;
     process->stream = (unsigned)(process->launches % load->streams);
     process->cost = kind_cost + random_below(load->spread);
-    process->estimate = estimates_find(process->limiter->estimates, &key);
+    process->estimate = guesses_find(process->limiter->estimates, &key);
     if (bias != 1 && estimate_ns(process->estimate) == 0)
         estimate_learn(process->estimate, (uint64_t)((double)process->cost * bias));
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "interposer/cuda/compute/foreign_work.h"
+#include "interposer/cuda/compute/guesses.h"
 #include "interposer/cuda/compute/stream_queue.h"
 
 #define SECOND UINT64_C(1000000000)
@@ -44,6 +45,8 @@ struct workload {
     bool wide;
     uint64_t wait;              /* that the stream waits after each launch but the last of a step; for what is no work of the GPU */
     bool elsewhere;             /* another thread put the wait there */
+    unsigned grids;             /* so many different ones, the next is always another; 0: one */
+    bool scaled;                /* the cost grows with the grid */
 };
 
 struct process {
