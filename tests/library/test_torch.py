@@ -1,10 +1,11 @@
-"""PyTorch in a share, over a stand-in of the CUDA runtime: its three allocators, refusals, graphs, processes.
+"""PyTorch in a share, over a stand-in of the CUDA runtime: three allocators, refusals, graphs, processes, Triton.
 
 NVIDIA's own runtime begins on no emulated driver (test_cuda_runtime.py); native/cuda_runtime has what PyTorch calls of
 it. Kernels compute nothing. The first test installs PyTorch beside the builds: 4.5 GB.
 """
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -89,6 +90,12 @@ def test_each_allocator_fills_the_share_and_gives_all_back(torch_in: Any, alloca
 
 def test_a_capture_that_does_not_fit_is_refused_and_the_next_one_works(torch_in: Any) -> None:
     assert "CUDA out of memory" in torch_in("graphs")["refused"]
+
+
+def test_kernels_of_triton(torch_in: Any, share: GpuSlice) -> None:
+    driver = share.container.driver
+    found = torch_in("compiled", TRITON_LIBCUDA_PATH=str(driver), PATH=os.environ["PATH"])
+    assert found["milliseconds"] >= 100 * 0.01
 
 
 def test_loaders_other_processes_and_forks(torch_in: Any, build: Path) -> None:

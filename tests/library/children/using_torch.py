@@ -17,6 +17,7 @@ BLOCK = 64 * MIB
 TOO_MUCH = 1 << 40
 SETTLING_S = 20
 LOOK_S = 3
+LAUNCHES = 100
 
 
 class Numbers(torch.utils.data.Dataset):  # type: ignore[misc]
@@ -113,6 +114,21 @@ def graphs() -> dict[str, Any]:
     return {"refused": refused}
 
 
+def compiled() -> dict[str, Any]:
+    """A kernel of Triton: compiled to machine code, and launched by a helper that it links with the driver."""
+    from tests.library.children.triton_kernel import increment
+
+    values = torch.zeros(1 << 12, device="cuda")
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    increment[(4,)](values, values.numel(), block=1024)
+    begin.record()
+    for _ in range(LAUNCHES):
+        increment[(4,)](values, values.numel(), block=1024)
+    end.record()
+    end.synchronize()
+    return {"milliseconds": begin.elapsed_time(end)}
+
+
 def _other(questions: Any, answers: Any) -> None:
     tensor = questions.get()
     answers.put((list(tensor.shape), float(tensor[7].item()), torch.cuda.mem_get_info()[1]))
@@ -146,4 +162,4 @@ def _forked() -> int:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"memory": memory, "graphs": graphs, "processes": processes}[sys.argv[1]]()))
+    print(json.dumps({"memory": memory, "graphs": graphs, "compiled": compiled, "processes": processes}[sys.argv[1]]()))
