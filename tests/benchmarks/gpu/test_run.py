@@ -1,6 +1,7 @@
 """The whole command on the emulated driver: some checks, quick, from an empty environment to the results file."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -9,14 +10,17 @@ from typing import Any
 
 import pytest
 
+from benchmarks.gpu import plan
 from benchmarks.gpu.build import REPOSITORY
 
 LIGHT = "T1.async,T2.cuda,T2.nvml,T2.torch,T3,T7.fork,T7.capture,T8.host,T9"
 
 
-def run(results: Path, *words: str, python: tuple[str, ...] = (sys.executable,)) -> subprocess.CompletedProcess[str]:
+def run(
+    results: Path, *words: str, python: tuple[str, ...] = (sys.executable,), timeout_s: float = 58
+) -> subprocess.CompletedProcess[str]:
     command = [*python, "-m", "benchmarks.gpu", "--driver", "emulated", "--quick", "--results", str(results), *words]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=58, check=False)
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
 def checks(results: Path) -> dict[str, dict[str, Any]]:
@@ -37,6 +41,20 @@ def test_checks_run_on_the_emulated_driver_and_say_how_it_went(tmp_path: Path) -
     assert "PyTorch" in found["T2.torch"]["reason"]
     assert found["T1.async"]["figures"]["4 GiB"]["got_mib"] == 3584
     assert found["T9.identity"]["figures"]["differ"] == []
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("topic", ["T10", "T11", "T12", "T13", "T14"])
+def test_each_experiment_runs_to_its_end(tmp_path: Path, topic: str) -> None:
+    """Whether it passes is the library's affair, and the machine's: here each ends by itself, with its figures."""
+    words = ("--only", topic, "--repeats", "1", "--window", "0.3")
+    done = run(tmp_path, *words, timeout_s=280)
+    found = checks(tmp_path)
+    assert found.keys() == {check.id for check in plan.chosen(topic)}, done.stdout + done.stderr
+    for name, check in found.items():
+        ended = check["status"] == "not run" or check["figures"]
+        assert ended, (name, check["reason"])
+        assert not re.search(r"was still running|said nothing|Error", check["reason"]), (name, check["reason"])
 
 
 def test_no_package_is_needed(tmp_path: Path) -> None:
