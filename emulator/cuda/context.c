@@ -103,16 +103,8 @@ CUresult context_wait(struct context *context)
 
 static void default_limits(struct context *context)
 {
-    static const size_t defaults[CONTEXT_LIMITS] = {
-        [CU_LIMIT_STACK_SIZE] = 1024,
-        [CU_LIMIT_PRINTF_FIFO_SIZE] = 7 << 20,
-        [CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20,
-        [CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2,
-        [CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048,
-        [CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64,
-    };
     for (unsigned i = 0; i < CONTEXT_LIMITS; i++)
-        context->limits[i] = defaults[i];
+        context->limits[i] = context_default_limit(i);
 }
 
 static CUresult check_compute_mode(const struct gpu *gpu)
@@ -135,6 +127,11 @@ static CUresult check_compute_mode(const struct gpu *gpu)
 }
 
 /* The first context of a process on a GPU pays for what the driver keeps there. */
+static uint64_t price(const struct gpu *gpu)
+{
+    return gpu->contexts == 0 ? driver.context_bytes : driver.further_bytes;
+}
+
 static CUresult charge(struct gpu *gpu)
 {
     if (!slot_claim())
@@ -143,7 +140,7 @@ static CUresult charge(struct gpu *gpu)
     if (error != CUDA_SUCCESS)
         return error;
     driver_lock();
-    bool taken = gpu->contexts > 0 || usage_take(gpu->ordinal, driver.context_bytes);
+    bool taken = usage_take(gpu->ordinal, price(gpu));
     if (taken) {
         gpu->contexts++;
         atomic_fetch_add(&gpu->shared->use[slot_own].contexts, 1);
@@ -156,8 +153,8 @@ static void uncharge(struct gpu *gpu)
 {
     driver_lock();
     atomic_fetch_sub(&gpu->shared->use[slot_own].contexts, 1);
-    if (--gpu->contexts == 0)
-        usage_give(gpu->ordinal, driver.context_bytes);
+    gpu->contexts--;
+    usage_give(gpu->ordinal, price(gpu));
     driver_unlock();
 }
 
@@ -169,6 +166,7 @@ CUresult context_begin(struct context *context, unsigned flags)
     context->flags = flags | CU_CTX_MAP_HOST;
     context->tail = context->blocking_tail = 0;
     default_limits(context);
+    context->limits_bytes = context->local_bytes = 0;
     driver_lock();
     context->legacy = stream_make(context, STREAM_LEGACY, 0, 0);
     context->next = contexts;
@@ -229,6 +227,7 @@ void context_end(struct context *context)
     context->legacy = NULL;
     context_unlink(context);
     driver_unlock();
+    usage_give(context_device(context), context->limits_bytes + context->local_bytes);
     uncharge(context->gpu);
 }
 

@@ -6,6 +6,7 @@
 #include "lock.h"
 #include "memory.h"
 #include "session.h"
+#include "usage.h"
 
 ENTRY(cuCtxGetDevice_v2)(CUdevice *device, CUcontext handle)
 {
@@ -92,15 +93,63 @@ ENTRY(cuCtxGetLimit)(size_t *pvalue, CUlimit limit)
     return error;
 }
 
+size_t context_default_limit(unsigned limit)
+{
+    static const size_t defaults[CONTEXT_LIMITS] = {
+        [CU_LIMIT_STACK_SIZE] = 1024,
+        [CU_LIMIT_PRINTF_FIFO_SIZE] = 7 << 20,
+        [CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20,
+        [CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2,
+        [CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048,
+        [CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64,
+    };
+    return defaults[limit];
+}
+
+bool context_resize(struct context *context, uint64_t *has, uint64_t bytes)
+{
+    if (bytes > *has && !usage_take(context_device(context), bytes - *has))
+        return false;
+    if (bytes < *has)
+        usage_give(context_device(context), *has - bytes);
+    *has = bytes;
+    return true;
+}
+
+/* Each thread that can be on the GPU at once has a stack. */
+static uint64_t limit_bytes(const struct context *context, CUlimit limit, uint64_t value)
+{
+    uint64_t bytes, threads = (uint64_t)context->gpu->multiprocessors * context->gpu->threads_each;
+    if (limit == CU_LIMIT_STACK_SIZE)
+        return __builtin_mul_overflow(value, threads, &bytes) ? UINT64_MAX / 4 : bytes;
+    return limit == CU_LIMIT_MALLOC_HEAP_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE ? value : 0;
+}
+
+static uint64_t all_limits(const struct context *context, CUlimit limit, uint64_t value)
+{
+    uint64_t all = 0;
+    for (unsigned i = 0; i < CONTEXT_LIMITS; i++) {
+        uint64_t now = limit_bytes(context, i, i == (unsigned)limit ? value : context->limits[i]);
+        uint64_t included = limit_bytes(context, i, context_default_limit(i));
+        all += now > included ? now - included : 0;
+    }
+    return all;
+}
+
 ENTRY(cuCtxSetLimit)(CUlimit limit, size_t value)
 {
     struct context *context;
     CUresult error = context_require(&context);
     if (error == CUDA_SUCCESS)
         error = check_limit(limit);
-    if (error == CUDA_SUCCESS)
+    if (error != CUDA_SUCCESS)
+        return error;
+    driver_lock();
+    bool fits = context_resize(context, &context->limits_bytes, all_limits(context, limit, value));
+    if (fits)
         context->limits[limit] = value;
-    return error;
+    driver_unlock();
+    return fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 ENTRY(cuCtxGetStreamPriorityRange)(int *least_priority, int *greatest_priority)

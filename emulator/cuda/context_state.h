@@ -28,6 +28,8 @@ struct context {
     uint64_t tail;              /* V at which everything in it ends, where that is known */
     uint64_t blocking_tail;     /* the same of the streams that the legacy one waits for */
     size_t limits[CONTEXT_LIMITS];
+    uint64_t limits_bytes;      /* what they take beyond their defaults */
+    uint64_t local_bytes;       /* of the kernel with the most local memory that ran so far */
     struct context *peers[MAX_PEERS];
     struct context *next;
 };
@@ -40,6 +42,9 @@ CUresult context_make(struct gpu *gpu, unsigned flags, unsigned api_version, boo
 CUresult context_begin(struct context *context, unsigned flags);
 /* Out of the list; under the lock. */
 void context_unlink(struct context *context);
+size_t context_default_limit(unsigned limit);
+/* Takes more or less of the GPU for something of the context's that took `*has`; false: there is not as much. */
+bool context_resize(struct context *context, uint64_t *has, uint64_t bytes);
 /* For its id; never used again. */
 uint64_t context_number(void);
 /* Waits for its work and ends everything in it. Without the lock. */

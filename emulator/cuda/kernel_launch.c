@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "lock.h"
 #include "session.h"
 
 enum { BLOCK_THREADS = 1024, BLOCK_XY = 1024, BLOCK_Z = 64, GRID_YZ = 65535, DEFAULT_SHARED = 49152 };
@@ -94,6 +95,20 @@ static CUresult check_cooperative(const struct launch *launch, const struct gpu 
     return blocks > (uint64_t)fit * gpu->multiprocessors ? CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE : CUDA_SUCCESS;
 }
 
+/* The context keeps as much as its threads ever needed, for all that can be on the GPU at once. */
+static bool take_local(const struct launch *launch, struct context *context)
+{
+    uint64_t bytes, threads = (uint64_t)context->gpu->multiprocessors * context->gpu->threads_each;
+    if (launch->function->entry->local_bytes == 0)
+        return true;
+    if (__builtin_mul_overflow(launch->function->entry->local_bytes, threads, &bytes))
+        return false;
+    driver_lock();
+    bool fits = bytes <= context->local_bytes || context_resize(context, &context->local_bytes, bytes);
+    driver_unlock();
+    return fits;
+}
+
 CUresult launch_check(struct launch *launch, struct context *context, struct work *out)
 {
     context = context_root(context);
@@ -109,6 +124,8 @@ CUresult launch_check(struct launch *launch, struct context *context, struct wor
         return CUDA_ERROR_INVALID_VALUE;
     if (function->entry->max_threads != 0 && launch->block[0] * launch->block[1] * launch->block[2] > function->entry->max_threads)
         return CUDA_ERROR_INVALID_VALUE;
+    if (!take_local(launch, context))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     measure(launch, context->gpu, out);
     return launch->cooperative ? check_cooperative(launch, context->gpu) : CUDA_SUCCESS;
 }

@@ -191,3 +191,28 @@ ENTRY(cuKernelGetFunction)(CUfunction *func, CUkernel kernel)
         *func = (CUfunction)function;
     return error;
 }
+
+ENTRY(cuLibraryGetGlobal)(CUdeviceptr *pointer, size_t *bytes, CUlibrary handle, const char *name)
+{
+    CUmodule module;
+    CUresult error = name == NULL ? CUDA_ERROR_INVALID_VALUE : entry_cuLibraryGetModule(&module, handle);
+    return error == CUDA_SUCCESS ? entry_cuModuleGetGlobal_v2(pointer, bytes, module, name) : error;
+}
+
+/* No image here has managed variables. */
+ENTRY(cuLibraryGetManaged)(CUdeviceptr *pointer, size_t *bytes, CUlibrary handle, const char *name)
+{
+    (void)pointer;
+    (void)bytes;
+    if (name == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    return library_of(handle) == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_NOT_FOUND;
+}
+
+ENTRY(cuFuncLoad)(CUfunction handle)
+{
+    struct context *context;
+    struct function *function;
+    CUresult error = context_require(&context);
+    return error == CUDA_SUCCESS ? function_of(handle, context, &function) : error;
+}

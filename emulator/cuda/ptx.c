@@ -192,6 +192,16 @@ static unsigned read_thread_limit(struct reader *reader)
     return product <= 1024 ? (unsigned)product : 1024;
 }
 
+static bool read_local(struct reader *reader, struct ptx_entry *entry)
+{
+    char name[PTX_NAME];
+    uint64_t bytes, alignment;
+    if (!read_variable(reader, name, &bytes, &alignment))
+        return false;
+    entry->local_bytes += bytes;
+    return true;
+}
+
 /* Directives between the parameters and the body, then the body. */
 static bool read_body(struct reader *reader, struct ptx_entry *entry)
 {
@@ -205,6 +215,8 @@ static bool read_body(struct reader *reader, struct ptx_entry *entry)
     }
     for (unsigned depth = 1; depth > 0;) {
         if (!next(reader))
+            return false;
+        if (is(reader, ".local") && !read_local(reader, entry))
             return false;
         depth += is(reader, "{");
         depth -= is(reader, "}");

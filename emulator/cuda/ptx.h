@@ -33,6 +33,7 @@ struct ptx_entry {
     struct ptx_parameter parameters[PTX_PARAMETERS];
     unsigned max_threads;       /* .maxntid or .reqntid; 0: not given */
     struct kernel_cost cost;
+    uint64_t local_bytes;       /* of each thread, .local */
     struct ptx_entry *next;
 };
 

@@ -58,12 +58,12 @@ static CUresult driver_error(const struct shared_state *state)
     }
 }
 
-static uint64_t context_bytes(void)
+static uint64_t bytes_given(const char *variable, uint64_t otherwise)
 {
-    const char *given = getenv("VCUDA_EMULATOR_CONTEXT_MIB");
+    const char *given = getenv(variable);
     char *end = NULL;
-    uint64_t mib = given == NULL ? CONTEXT_MIB : strtoull(given, &end, 10);
-    return (given == NULL || (*given != '\0' && *end == '\0') ? mib : CONTEXT_MIB) << 20;
+    uint64_t mib = given == NULL ? 0 : strtoull(given, &end, 10);
+    return given != NULL && *given != '\0' && *end == '\0' ? mib << 20 : otherwise;
 }
 
 static CUresult attach(void)
@@ -99,7 +99,8 @@ static CUresult begin(void)
     if (driver.count == 0)
         return CUDA_ERROR_NO_DEVICE;
     driver.cuda = (int)driver.machine.state->cuda;
-    driver.context_bytes = context_bytes();
+    driver.context_bytes = bytes_given("VCUDA_EMULATOR_CONTEXT_MIB", (uint64_t)CONTEXT_MIB << 20);
+    driver.further_bytes = bytes_given("VCUDA_EMULATOR_FURTHER_CONTEXT_MIB", driver.context_bytes / 4);
     for (int i = 0; i < driver.count; i++)
         gpu_prepare(&driver.gpus[i], i, positions[i]);
     pthread_atfork(NULL, NULL, after_fork_in_child);

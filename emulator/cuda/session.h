@@ -24,6 +24,7 @@ struct driver {
     int count;
     struct gpu gpus[MAX_GPUS];  /* by ordinal */
     uint64_t context_bytes;     /* what the first context of a process on a GPU takes */
+    uint64_t further_bytes;     /* what each further one takes */
 };
 
 extern struct driver driver;

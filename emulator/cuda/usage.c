@@ -5,6 +5,7 @@
 #include "usage.h"
 
 #include "gpu_lock.h"
+#include "memory/sharing.h"
 #include "session.h"
 
 static uint64_t physical(const struct gpu *gpu)
@@ -12,7 +13,7 @@ static uint64_t physical(const struct gpu *gpu)
     return (gpu->facts->memory_mib - gpu->facts->reserved_mib) << 20;
 }
 
-/* What vcuda-emulator and the profile say is in use. */
+/* What vcuda-emulator and the profile say is in use, and what processes have of others that are gone. */
 static uint64_t scripted(const struct gpu *gpu)
 {
     struct gpu_status status;
@@ -20,7 +21,8 @@ static uint64_t scripted(const struct gpu *gpu)
     uint64_t mib = status.used_mib;
     for (uint64_t i = 0; i < status.process_count; i++)
         mib += status.processes[i].memory_mib;
-    return mib << 20;
+    uint64_t left_by_the_dead = atomic_load(&gpu->shared->exported) == 0 ? 0 : sharing_left_by_the_dead(gpu->position);
+    return (mib << 20) + left_by_the_dead;
 }
 
 static uint64_t in_use(const struct gpu *gpu)
@@ -43,6 +45,11 @@ static void reap(const struct gpu *gpu)
     uint64_t now = clock_ns();
     timeline_advance(&gpu->shared->timeline, now);
     gpu_reap(gpu->shared, now);
+}
+
+void usage_note_export(int device)
+{
+    atomic_store(&driver.gpus[device].shared->exported, 1);
 }
 
 bool usage_take(int device, uint64_t bytes)

@@ -12,6 +12,8 @@
 /* False: there is not as much; nothing was taken. `device` is an ordinal of this process. */
 bool usage_take(int device, uint64_t bytes);
 void usage_give(int device, uint64_t bytes);
+/* Memory of the device may outlive the process from here on. */
+void usage_note_export(int device);
 /* As cuMemGetInfo: total is what processes can have together (without what is reserved). */
 void usage_totals(int device, uint64_t *free_bytes, uint64_t *total_bytes);
 

@@ -35,7 +35,7 @@ struct cuda_place {
 
 struct cuda_gpu {
     _Alignas(64) _Atomic uint32_t owner;        /* the lock: the holder's slot + 1, highest bit: a process waits */
-    uint32_t spare;
+    _Atomic uint32_t exported;          /* 1: memory of it was exported once: files may hold some whose makers are gone */
     _Atomic uint64_t checked_ns;        /* time of the last search for dead processes */
     _Atomic uint64_t last_place;        /* counts the events that were ever given out */
     struct cuda_place places[CUDA_PLACES];

@@ -18,6 +18,7 @@ typedef int CUdevice;
 typedef unsigned long long CUdeviceptr;
 typedef unsigned int CUdeviceptr_v1; /* functions older than 3.2 still speak 32-bit addresses, on every platform */
 typedef unsigned long long CUmemGenericAllocationHandle;
+typedef uint32_t CUlogicalEndpointId;
 typedef struct CUctx_st *CUcontext;
 typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef struct CUdevResourceDesc_st *CUdevResourceDesc;

@@ -108,6 +108,11 @@ CUDA(cuLibraryUnload, cuLibraryUnload, 12000, L, (CUlibrary library), (library))
 CUDA(cuLibraryGetKernel, cuLibraryGetKernel, 12000, L, (CUkernel *kernel, CUlibrary library, const char *name), (kernel,
      library, name))
 CUDA(cuLibraryGetModule, cuLibraryGetModule, 12000, L, (CUmodule *mod, CUlibrary library), (mod, library))
+CUDA(cuLibraryGetGlobal, cuLibraryGetGlobal, 12000, L, (CUdeviceptr *pointer, size_t *bytes, CUlibrary library, const char *name),
+     (pointer, bytes, library, name))
+CUDA(cuLibraryGetManaged, cuLibraryGetManaged, 12000, L, (CUdeviceptr *pointer, size_t *bytes, CUlibrary library, const char *name),
+     (pointer, bytes, library, name))
+CUDA(cuFuncLoad, cuFuncLoad, 12040, L, (CUfunction function), (function))
 CUDA(cuKernelGetFunction, cuKernelGetFunction, 12000, L, (CUfunction *func, CUkernel kernel), (func, kernel))
 CUDA(cuKernelGetAttribute, cuKernelGetAttribute, 12000, L, (int *pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice
      device), (pi, attrib, kernel, device))
@@ -492,6 +497,23 @@ CUDA(cuGraphExecKernelNodeSetParams_v2, cuGraphExecKernelNodeSetParams, 12000, L
      CUDA_KERNEL_NODE_PARAMS *node_params), (exec, node, node_params))
 CUDA(cuGraphExecGetFlags, cuGraphExecGetFlags, 12000, L, (CUgraphExec exec, uint64_t *flags), (exec, flags))
 CUDA(cuGraphDestroyNode, cuGraphDestroyNode, 10000, L, (CUgraphNode node), (node))
+
+/* ---- groups of GPUs behind NVSwitch ---- */
+CUDA(cuMulticastBindMem, cuMulticastBindMem, 12010, L, (CUmemGenericAllocationHandle mc_handle, size_t mc_offset,
+     CUmemGenericAllocationHandle mem_handle, size_t mem_offset, size_t size, unsigned long long flags), (mc_handle, mc_offset,
+     mem_handle, mem_offset, size, flags))
+CUDA(cuMulticastBindMem_v2, cuMulticastBindMem, 13010, L, (CUmemGenericAllocationHandle mc_handle, CUdevice device, size_t mc_offset,
+     CUmemGenericAllocationHandle mem_handle, size_t mem_offset, size_t size, unsigned long long flags), (mc_handle, device, mc_offset,
+     mem_handle, mem_offset, size, flags))
+CUDA(cuMulticastBindAddr, cuMulticastBindAddr, 12010, L, (CUmemGenericAllocationHandle mc_handle, size_t mc_offset, CUdeviceptr
+     pointer, size_t size, unsigned long long flags), (mc_handle, mc_offset, pointer, size, flags))
+CUDA(cuMulticastBindAddr_v2, cuMulticastBindAddr, 13010, L, (CUmemGenericAllocationHandle mc_handle, CUdevice device, size_t mc_offset,
+     CUdeviceptr pointer, size_t size, unsigned long long flags), (mc_handle, device, mc_offset, pointer, size, flags))
+CUDA(cuLogicalEndpointBindMem, cuLogicalEndpointBindMem, 13030, L, (CUlogicalEndpointId endpoint, CUdevice device, uint64_t offset,
+     CUmemGenericAllocationHandle mem_handle, uint64_t mem_offset, uint64_t size, unsigned long long flags), (endpoint, device, offset,
+     mem_handle, mem_offset, size, flags))
+CUDA(cuLogicalEndpointBindAddr, cuLogicalEndpointBindAddr, 13030, L, (CUlogicalEndpointId endpoint, CUdevice device, uint64_t offset,
+     void *pointer, uint64_t size, unsigned long long flags), (endpoint, device, offset, pointer, size, flags))
 
 /* ---- green contexts, external memory, multicast: seen, not counted ---- */
 CUDA(cuMulticastCreate, cuMulticastCreate, 12010, L, (CUmemGenericAllocationHandle *mc_handle, const CUmulticastObjectProp

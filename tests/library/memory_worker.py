@@ -5,8 +5,9 @@ bytes), `{"bytes": HEX}` (a pointer to these), `{"value": HEX}` (64 of them by v
 `{"of": K}`, a pointer to buffer number K of an earlier call; `{"keep": ...}` around a buffer keeps it under the number
 that comes back. Further requests: `{"receive": PATH}` and `{"send": [PATH, FD]}` hand a descriptor over a socket,
 `{"close": FD}`, `{"peek": [ADDRESS, N]}` and `{"poke": [ADDRESS, HEX]}` touch memory as the CPU does,
-`{"fork_call": ...}` makes the call in a child. Out: `{"code": CODE, "outs": [HEX, ...]}` with every buffer as it is
-now. The library is the one at argv[1].
+`{"fork_call": ...}` makes the call in a child, `{"fork": 0}` leaves one that holds what it inherits until this process
+ends, and `{"table": [UUID, PLACE], "args": [...]}` calls what stands there in an export table. Out:
+`{"code": CODE, "outs": [HEX, ...]}` with every buffer as it is now. The library is the one at argv[1].
 """
 
 import ctypes
@@ -70,6 +71,29 @@ def in_child(name: str, args: list[Value]) -> dict[str, Value]:
     return outcome
 
 
+def leave_child() -> int:
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(write)
+        os.read(read, 1)
+        os._exit(0)
+    os.close(read)
+    return child
+
+
+def call_table(uuid: str, place: int, *, args: list[Value]) -> dict[str, Value]:
+    outs: list[Value] = []
+    table = ctypes.POINTER(ctypes.c_void_p)()
+    found = LIBRARY.cuGetExportTable(ctypes.byref(table), ctypes.create_string_buffer(bytes.fromhex(uuid), 16))
+    if found != 0:
+        return {"code": found, "outs": []}
+    address = table[place]
+    assert address is not None
+    code = ctypes.CFUNCTYPE(ctypes.c_uint)(address)(*[show(one, outs) for one in args])
+    return {"code": code, "outs": [bytes(one).hex() for one in outs]}
+
+
 def send_descriptor(path: str, fd: int) -> int:
     with socket.socket(socket.AF_UNIX) as peer:
         peer.connect(path)
@@ -92,6 +116,10 @@ def answer(request: dict[str, Value]) -> dict[str, Value]:
         return call(request["call"], request["args"])
     if "fork_call" in request:
         return in_child(request["fork_call"], request["args"])
+    if "fork" in request:
+        return {"value": leave_child()}
+    if "table" in request:
+        return call_table(*request["table"], args=request["args"])
     if "send" in request:
         return {"value": send_descriptor(*request["send"])}
     if "receive" in request:

@@ -16,7 +16,6 @@
 #include "foreign.h"
 #include "linear.h"
 #include "pool.h"
-#include "sharing.h"
 
 /* A call that allocates: in a context, outside of captures that forbid it. */
 static CUresult may_allocate(struct context **context)
@@ -180,9 +179,6 @@ ENTRY(cuMemGetInfo_v2)(size_t *free_bytes, size_t *total_bytes)
     CUresult result = context_require(&context);
     if (result != CUDA_SUCCESS)
         return result;
-    memory_lock();
-    sharing_reap(context_device(context));
-    memory_unlock();
     usage_totals(context_device(context), &unused, &all);
     if (free_bytes != NULL)
         *free_bytes = unused;

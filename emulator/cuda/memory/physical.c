@@ -34,10 +34,9 @@ static bool evict(int device)
     return false;
 }
 
-/* What others no longer reach goes first. */
 static bool take(int device, uint64_t size)
 {
-    if (usage_take(device, size) || (sharing_reap(device) && usage_take(device, size)))
+    if (usage_take(device, size))
         return true;
     while (evict(device)) {
         if (usage_take(device, size))

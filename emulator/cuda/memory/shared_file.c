@@ -18,7 +18,7 @@
 #include "../../shared/state.h"
 #include "../context.h"
 
-enum { NAME_SIZE = 40, LOCKED_BYTE = 0 };
+enum { NAME_SIZE = 48, REACHED_BYTE = 0, MAKER_BYTE = 1 };
 
 static int open_directory(bool make)
 {
@@ -34,16 +34,26 @@ static void name_of(char *name, uint64_t maker, uint64_t number)
     snprintf(name, NAME_SIZE, "%016llx-%016llx", (unsigned long long)maker, (unsigned long long)number);
 }
 
+static bool lock_byte(int fd, off_t byte)
+{
+    struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+    return fcntl(fd, F_OFD_SETLK, &lock) == 0;
+}
+
+static bool is_locked(int fd, off_t byte)
+{
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+    return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
 bool file_lock(int fd)
 {
-    struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = LOCKED_BYTE, .l_len = 1};
-    return fcntl(fd, F_OFD_SETLK, &lock) == 0;
+    return lock_byte(fd, REACHED_BYTE);
 }
 
 bool file_is_locked(int fd)
 {
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LOCKED_BYTE, .l_len = 1};
-    return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+    return is_locked(fd, REACHED_BYTE);
 }
 
 int file_reopen(int fd, bool lock)
@@ -72,7 +82,7 @@ static void sweep(int directory)
     struct dirent *entry;
     while (entries != NULL && (entry = readdir(entries)) != NULL) {
         int fd = entry->d_name[0] == '.' ? -1 : openat(directory, entry->d_name, O_RDWR | O_CLOEXEC);
-        if (fd >= 0 && !file_is_locked(fd))
+        if (fd >= 0 && !is_locked(fd, REACHED_BYTE) && !is_locked(fd, MAKER_BYTE))
             unlinkat(directory, entry->d_name, 0);
         if (fd >= 0)
             close(fd);
@@ -93,21 +103,67 @@ static int open_swept(bool make)
     return directory;
 }
 
-int shared_file_make(uint64_t maker, uint64_t number, uint64_t size)
+static int make(const char *name, uint64_t size, off_t byte)
 {
-    char name[NAME_SIZE];
     int directory = open_swept(true);
     if (directory < 0)
         return -1;
-    name_of(name, maker, number);
     int fd = openat(directory, name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666);
-    bool made = fd >= 0 && fchmod(fd, 0666) == 0 && ftruncate(fd, (off_t)size) == 0 && file_lock(fd);
+    bool made = fd >= 0 && fchmod(fd, 0666) == 0 && ftruncate(fd, (off_t)size) == 0 && lock_byte(fd, byte);
     if (!made && fd >= 0) {
         unlinkat(directory, name, 0);
         close(fd);
     }
     close_directory(directory);
     return made ? fd : -1;
+}
+
+int shared_file_make(uint64_t maker, uint64_t number, uint64_t size)
+{
+    char name[NAME_SIZE];
+    name_of(name, maker, number);
+    return make(name, size, REACHED_BYTE);
+}
+
+static void export_name(char *name, unsigned gpu, uint64_t maker, uint64_t number)
+{
+    snprintf(name, NAME_SIZE, "vmm-%02u-%016llx-%llx", gpu, (unsigned long long)maker, (unsigned long long)number);
+}
+
+int export_file_make(unsigned gpu, uint64_t maker, uint64_t number, uint64_t size)
+{
+    char name[NAME_SIZE];
+    export_name(name, gpu, maker, number);
+    return make(name, size, MAKER_BYTE);
+}
+
+static uint64_t without_maker(int fd, uint64_t behind)
+{
+    struct stat found;
+    if (!is_locked(fd, REACHED_BYTE) || is_locked(fd, MAKER_BYTE) || fstat(fd, &found) != 0)
+        return 0;
+    return (uint64_t)found.st_size > behind ? (uint64_t)found.st_size - behind : 0;
+}
+
+uint64_t export_files_without_maker(unsigned gpu, uint64_t behind)
+{
+    char prefix[NAME_SIZE];
+    uint64_t bytes = 0;
+    int directory = open_directory(false);
+    DIR *entries = directory < 0 ? NULL : fdopendir(directory);
+    struct dirent *entry;
+    snprintf(prefix, sizeof prefix, "vmm-%02u-", gpu);
+    while (entries != NULL && (entry = readdir(entries)) != NULL) {
+        int fd = strncmp(entry->d_name, prefix, strlen(prefix)) != 0 ? -1 : openat(directory, entry->d_name, O_RDONLY | O_CLOEXEC);
+        bytes += fd < 0 ? 0 : without_maker(fd, behind);
+        if (fd >= 0)
+            close(fd);
+    }
+    if (entries != NULL)
+        closedir(entries);
+    else if (directory >= 0)
+        close(directory);
+    return bytes;
 }
 
 int shared_file_open(uint64_t maker, uint64_t number, uint64_t size)
@@ -127,15 +183,27 @@ int shared_file_open(uint64_t maker, uint64_t number, uint64_t size)
     return fd;
 }
 
-void shared_file_remove(uint64_t maker, uint64_t number)
+static void remove_file(const char *name)
 {
-    char name[NAME_SIZE];
     int directory = open_directory(false);
     if (directory < 0)
         return;
-    name_of(name, maker, number);
     unlinkat(directory, name, 0);
     close(directory);
+}
+
+void shared_file_remove(uint64_t maker, uint64_t number)
+{
+    char name[NAME_SIZE];
+    name_of(name, maker, number);
+    remove_file(name);
+}
+
+void export_file_remove(unsigned gpu, uint64_t maker, uint64_t number)
+{
+    char name[NAME_SIZE];
+    export_name(name, gpu, maker, number);
+    remove_file(name);
 }
 
 int anonymous_file_make(uint64_t size)

@@ -7,13 +7,14 @@
 #include <unistd.h>
 
 #include "../context.h"
+#include "../usage.h"
 #include "shared_file.h"
 
 struct sharing {
     struct physical *physical;
     int fd;                     /* -1: opened by name, where the mapping is enough */
     bool named;                 /* under a name that this process made */
-    bool kept;                  /* nothing of this process refers to it any more */
+    bool exported;              /* in a file of exported memory that this process made */
     struct shared_name name;
     uint64_t file_device, file_inode;
     struct sharing *next;
@@ -60,6 +61,8 @@ __attribute__((destructor)) static void remove_names(void)
     for (struct sharing *at = all; at != NULL; at = at->next) {
         if (at->named)
             shared_file_remove(at->name.maker, at->name.number);
+        else if (at->exported && !file_is_locked(at->fd))
+            export_file_remove(at->name.slot, at->name.maker, at->name.number);
     }
 }
 
@@ -194,9 +197,30 @@ int sharing_file(struct physical *physical)
     return physical->sharing->fd;
 }
 
+/* Where it can be counted when this process is gone. */
+static int export_file(struct physical *physical)
+{
+    pthread_once(&prepared, prepare);
+    if (physical->sharing != NULL || physical->device == HOST)
+        return sharing_file(physical);
+    struct shared_name name = {self, ++files_made, physical->span.size, device_slot(physical->device), 0};
+    struct sharing *sharing = begin(physical, export_file_make(name.slot, name.maker, name.number, name.size + TRAILER_SIZE));
+    if (sharing == NULL)
+        return -1;
+    usage_note_export(physical->device);
+    sharing->exported = true;
+    sharing->name = name;
+    return sharing->fd;
+}
+
+uint64_t sharing_left_by_the_dead(unsigned slot)
+{
+    return export_files_without_maker(slot, TRAILER_SIZE);
+}
+
 int sharing_export(struct physical *physical, const CUmemAllocationProp *properties)
 {
-    int fd = sharing_file(physical);
+    int fd = export_file(physical);
     return fd >= 0 && write_trailer(fd, physical->span.size, properties) ? file_reopen(fd, true) : -1;
 }
 
@@ -206,10 +230,8 @@ static struct physical *known(int fd)
     if (!file_identity(fd, &device, &inode))
         return NULL;
     for (struct sharing *at = all; at != NULL; at = at->next) {
-        if (at->fd >= 0 && at->file_device == device && at->file_inode == inode) {
-            at->kept = false;
+        if (at->fd >= 0 && at->file_device == device && at->file_inode == inode)
             return at->physical;
-        }
     }
     return NULL;
 }
@@ -246,28 +268,6 @@ struct physical *sharing_import(int fd, CUmemAllocationProp *properties)
     return properties->location.id == HOST ? NULL : import(fd, properties->location.id, trailer.size);
 }
 
-bool sharing_keep(struct physical *physical)
-{
-    struct sharing *sharing = physical->sharing;
-    if (sharing == NULL || sharing->named || physical->charge == 0 || !file_is_locked(sharing->fd))
-        return false;
-    return sharing->kept = true;
-}
-
-bool sharing_reap(int device)
-{
-    bool any = false;
-    struct sharing *next;
-    for (struct sharing *at = all; at != NULL; at = next) {
-        next = at->next;
-        if (!at->kept || at->physical->device != device || file_is_locked(at->fd))
-            continue;
-        physical_unmake(at->physical);
-        any = true;
-    }
-    return any;
-}
-
 void sharing_end(struct physical *physical)
 {
     struct sharing *ended = physical->sharing;
@@ -280,6 +280,8 @@ void sharing_end(struct physical *physical)
     space_unmap_file(physical->span.start, physical->span.size);
     if (ended->named)
         shared_file_remove(ended->name.maker, ended->name.number);
+    if (ended->exported && !file_is_locked(ended->fd))
+        export_file_remove(ended->name.slot, ended->name.maker, ended->name.number);
     if (ended->fd >= 0)
         close(ended->fd);
     free(ended);

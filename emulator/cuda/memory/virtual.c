@@ -87,8 +87,7 @@ void object_drop_unused(struct object *object)
     if (object->handles > 0 || object->mappings > 0)
         return;
     object->physical->owner = NULL;
-    if (!sharing_keep(object->physical))
-        physical_unmake(object->physical);
+    physical_unmake(object->physical);
     spans_remove(&objects, &object->span);
     free(object);
 }
@@ -107,8 +106,7 @@ CUresult object_import(int fd, struct object **out)
         return CUDA_ERROR_INVALID_VALUE;
     *out = physical->owner != NULL ? physical->owner : object_of(physical, &properties);
     if (*out == NULL) {
-        if (!sharing_keep(physical))
-            physical_unmake(physical);
+        physical_unmake(physical);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     (*out)->handles++;
