@@ -21,7 +21,7 @@
 
 #define REGION_MAGIC UINT64_C(0x4745524144554356)   /* the file begins with "VCUDAREG" */
 
-enum { REGION_VERSION = 1, REGION_SLOTS = 1024 };
+enum { REGION_VERSION = 1, REGION_SLOTS = 1024, REGION_LENDERS = 256 };
 
 #define REGION_CLEARING UINT32_C(0x80000000)        /* in `pid`: this process claims the slot or clears a dead one's */
 
@@ -39,7 +39,9 @@ struct region_slot {
     _Atomic uint64_t start_time;        /* field 22 of /proc/PID/stat; all ones: /proc does not tell */
     _Atomic uint64_t pid_namespace;     /* inode of /proc/self/ns/pid */
     _Atomic uint64_t claimed_ns;        /* CLOCK_MONOTONIC */
-    uint64_t spares[4];
+    /* Whose exported memory this process has imported: a bit for each slot's number modulo REGION_LENDERS. While it stands, what that process
+     * had stays in its slot also when it is dead. */
+    _Atomic uint64_t lenders[REGION_LENDERS / 64];
     struct region_use use[LIMITS_MAX_DEVICES];  /* by position in the limits file */
 };
 

@@ -13,6 +13,8 @@ from tests.library.driver import Driver
 from tests.library.gpu_slice import GpuSlice
 from tests.library.interposed import Container, two_gpus
 from tests.library.machine import EMULATOR, Machine
+from tests.library.memory_client import MIB
+from tests.library.memory_rig import STEP, Rig
 
 _NATIVE = Path(__file__).parent / "native"
 
@@ -95,6 +97,14 @@ def emulated(interposers: Path, build: Path, short_tmp: Path) -> Container:
 def gpu_slice(emulated: Container) -> Iterator[GpuSlice]:
     with ExitStack() as processes:
         yield GpuSlice(emulated, processes)
+
+
+@pytest.fixture
+def rig(gpu_slice: GpuSlice, short_tmp: Path) -> Rig:
+    """Each further context takes STEP."""
+    gpu_slice.container.environment["VCUDA_EMULATOR_FURTHER_CONTEXT_MIB"] = str(STEP // MIB)
+    outside = gpu_slice.outside()
+    return Rig(gpu_slice, short_tmp, outside, gpu_slice.start())
 
 
 @pytest.fixture(scope="session")

@@ -46,6 +46,13 @@ class GpuSlice:
             assert eventually(lambda: self.use(cuda).overhead == CONTEXT), self.use(cuda)
         return cuda
 
+    def outside(self) -> Cuda:
+        """A process on the same GPU that is in no container."""
+        environment = {key: value for key, value in self.container.environment.items() if key != "VCUDA_DIR"}
+        environment["LD_LIBRARY_PATH"] = str(self.container.cuda.parent)
+        cuda = Cuda(self.container.cuda, environment, self.errors)
+        return self.processes.enter_context(cuda)
+
     def change_limit(self, limit: int, generation: int) -> None:
         self.container.grant(device(0, memory=limit), generation=generation)
         self.limit = limit

@@ -54,6 +54,7 @@ _SAID_OTHERWISE = {
         "cuMipmappedArrayGetMemoryRequirements": "CUDA_ERROR_INVALID_VALUE",
     },
     "the emulator has no multicast": {"cuMulticastCreate": "CUDA_ERROR_NOT_SUPPORTED"},
+    "the images have no managed variables": {"cuLibraryGetManaged": "CUDA_ERROR_NOT_FOUND"},
 }
 _OF_THE_SHARE = {"cuDeviceTotalMem", "cuMemGetInfo"}
 _OF_THE_PROCESS = {  # addresses and descriptors

@@ -42,12 +42,22 @@ def test_a_full_container_has_no_room_for_another_context(gpu_slice: GpuSlice, w
     assert gpu_slice.counters().peak <= gpu_slice.limit
 
 
-def test_more_contexts_of_a_process_are_no_matter(gpu_slice: GpuSlice) -> None:
-    """The driver takes what it takes for a process; what a second context needs is found when it is there."""
+@pytest.mark.parametrize("way", [way for way in WAYS if way.startswith("cuCtx")])
+def test_a_full_process_has_no_room_for_another_context(gpu_slice: GpuSlice, way: str) -> None:
+    cuda = gpu_slice.start()
+    rest = cuda.alloc(gpu_slice.room)
+    assert cuda.code(way, room(8), *WAYS[way]) == OUT_OF_MEMORY
+    assert gpu_slice.use(cuda).pending == 0
+    cuda.free(rest)
+    cuda(way, room(8), *WAYS[way])
+    assert cuda.left() == gpu_slice.room - CONTEXT // 4
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if not way.startswith("cuCtx")])
+def test_a_primary_context_that_exists_needs_no_room(gpu_slice: GpuSlice, way: str) -> None:
     cuda = gpu_slice.start()
     cuda.alloc(gpu_slice.room)
-    cuda.get("cuDevicePrimaryCtxRetain", 0)
-    cuda.get("cuCtxCreate_v2", 0, 0)
+    cuda(way, room(8), *WAYS[way])
     assert gpu_slice.counters().refusals == 0
 
 

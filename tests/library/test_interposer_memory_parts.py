@@ -30,11 +30,12 @@ MOST = (1 << 64) - 1
 @pytest.fixture(scope="module", params=BUILDS)
 def parts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     main = Path(__file__).parent / "native/memory_parts.c"
-    sources = [main, *(_PARTS / name for name in ("ledger.c", "charges.c", "backing.c"))]
+    names = ("ledger", "charges", "backing", "backing_shared", "exports")
+    sources = [main, *(_PARTS / f"{name}.c" for name in names)]
     return compiled(tmp_path_factory.mktemp("parts") / "parts", *request.param, *sources)
 
 
-@pytest.mark.parametrize("words", ["ledger 8 4000 8", "ledger 8 4000 2", "charges 8 20000", "backing 100000"])
+@pytest.mark.parametrize("words", ["ledger 8 4000 8", "ledger 8 4000 2", "charges 8 20000", "backing 100000", "shared"])
 def test_many_threads_at_once(parts: Path, words: str) -> None:
     done = subprocess.run([parts, *words.split()], capture_output=True, text=True, timeout=50, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "right\n", "")

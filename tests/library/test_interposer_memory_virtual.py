@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.library.gpu_slice import CONTEXT, GpuSlice
+from tests.library.gpu_slice import CONTEXT, GpuSlice, eventually
 from tests.library.memory_client import (
     DEVICE,
     INVALID_VALUE,
@@ -119,8 +119,9 @@ def test_imported_into_its_own_process(gpu_slice: GpuSlice) -> None:
     cuda("cuMemRelease", again)
     assert gpu_slice.used() == 3 * UNIT
     cuda("cuMemRelease", handle)
+    assert gpu_slice.used() == 3 * UNIT
     cuda.ask(close=fd)
-    assert gpu_slice.used() == 0
+    assert eventually(lambda: gpu_slice.used() == 0)
 
 
 def test_memory_of_another_process_is_not_charged_here(gpu_slice: GpuSlice, short_tmp: Path) -> None:

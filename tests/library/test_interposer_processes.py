@@ -133,7 +133,7 @@ def test_with_every_slot_taken_a_process_gets_no_memory_with_one_line(limited: C
     assert outcome.value[0] == -1
     (said,) = outcome.errors.splitlines()
     assert f"{limited.base}/state/region has no slot left" in said
-    assert limited.run("shown").value["free"] == 2 * GIB - (region.SLOTS << 10)
+    assert limited.run("shown").value["free"] == 0
 
 
 def cut(file: Path) -> None:

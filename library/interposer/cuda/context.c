@@ -9,6 +9,7 @@
 
 static struct handles attached;         /* contexts: cuCtxAttach without its cuCtxDetach */
 static struct handles greens;           /* green contexts: their devices */
+static struct handles own;              /* contexts that were seen made and are no primary ones: their devices */
 
 enum { MAX_CALLBACKS = 4 };
 static context_callback *_Atomic callbacks[MAX_CALLBACKS];
@@ -65,18 +66,18 @@ static CUresult changed(CUresult error, CUdevice device, bool created)
     return error;
 }
 
-/* What may make a process's first context on a device, with room for it. */
-#define BEGINS(device, symbol, ...)                                                                                    \
+/* What may make a context on a device, with room for it. */
+#define BEGINS(device, primary, symbol, ...)                                                                           \
     memory_expect_context(device);                                                                                     \
     struct memory_context_room room;                                                                                   \
-    if (!memory_context_begin(&room, device))                                                                          \
+    if (!memory_context_begin(&room, device, primary))                                                                 \
         return CUDA_ERROR_OUT_OF_MEMORY;                                                                               \
     CUresult error = changed(DRIVER(symbol, __VA_ARGS__), device, true);                                               \
     memory_context_end(&room, error == CUDA_SUCCESS);
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
-    BEGINS(device, cuDevicePrimaryCtxRetain, context, device)
+    BEGINS(device, true, cuDevicePrimaryCtxRetain, context, device)
     if (error == CUDA_SUCCESS && !hook_nested())
         memory_primary(device, *context);
     return error;
@@ -101,6 +102,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 
 /* It is gone for every holder, and another context may have its place already. */
 #define ENDS_FOR_GOOD(device, context, symbol, argument)                                                               \
+    memory_find_primary(device);                                                                                       \
     tell(device, context, CONTEXT_ENDING);                                                                             \
     CUresult error = DRIVER(symbol, argument);                                                                         \
     tell(device, context, error == CUDA_SUCCESS ? CONTEXT_GONE : CONTEXT_KEPT);                                        \
@@ -116,28 +118,40 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
     ENDS_FOR_GOOD(device, NULL, cuDevicePrimaryCtxReset_v2, device)
 }
 
+static CUresult made(CUresult error, const CUcontext *context, CUdevice device)
+{
+    if (error == CUDA_SUCCESS && !hook_nested())
+        handles_set(&own, *context, device);
+    return error;
+}
+
+bool context_is_made(CUcontext context)
+{
+    return handles_get(&own, context, CU_DEVICE_INVALID) != CU_DEVICE_INVALID;
+}
+
 CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device)
 {
-    BEGINS(device, cuCtxCreate, context, flags, device)
-    return error;
+    BEGINS(device, false, cuCtxCreate, context, flags, device)
+    return made(error, context, device);
 }
 
 CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
 {
-    BEGINS(device, cuCtxCreate_v2, context, flags, device)
-    return error;
+    BEGINS(device, false, cuCtxCreate_v2, context, flags, device)
+    return made(error, context, device);
 }
 
 CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *params_array, int num_params, unsigned int flags, CUdevice device)
 {
-    BEGINS(device, cuCtxCreate_v3, context, params_array, num_params, flags, device)
-    return error;
+    BEGINS(device, false, cuCtxCreate_v3, context, params_array, num_params, flags, device)
+    return made(error, context, device);
 }
 
 CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *ctx_create_params, unsigned int flags, CUdevice device)
 {
-    BEGINS(device, cuCtxCreate_v4, context, ctx_create_params, flags, device)
-    return error;
+    BEGINS(device, false, cuCtxCreate_v4, context, ctx_create_params, flags, device)
+    return made(error, context, device);
 }
 
 /* The device of a context can be asked only while the context is current; it need not be. */
@@ -157,6 +171,7 @@ CUresult cuCtxDestroy(CUcontext context)
 {
     CUdevice device = hook_nested() ? CU_DEVICE_INVALID : device_of(context);
     handles_forget(&attached, context);
+    handles_forget(&own, context);
     ENDS(device, context, cuCtxDestroy, context)
 }
 
@@ -164,6 +179,7 @@ CUresult cuCtxDestroy_v2(CUcontext context)
 {
     CUdevice device = hook_nested() ? CU_DEVICE_INVALID : device_of(context);
     handles_forget(&attached, context);
+    handles_forget(&own, context);
     ENDS(device, context, cuCtxDestroy_v2, context)
 }
 
@@ -187,6 +203,7 @@ CUresult cuCtxDetach(CUcontext context)
         return error;
     }
     CUdevice device = device_of(context);
+    handles_forget(&own, context);
     ENDS(device, context, cuCtxDetach, context)
 }
 
@@ -195,7 +212,7 @@ CUresult cuCtxDetach(CUcontext context)
 CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc desc, CUdevice device, unsigned int flags)
 {
     struct memory_context_room room;
-    if (!memory_context_begin(&room, device))
+    if (!memory_context_begin(&room, device, true))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult error = DRIVER(cuGreenCtxCreate, green, desc, device, flags);
     if (error == CUDA_SUCCESS && !hook_nested())

@@ -92,6 +92,9 @@ enum context_fate { CONTEXT_ENDING, CONTEXT_GONE, CONTEXT_KEPT };
 typedef void context_end_callback(CUdevice device, CUcontext context, enum context_fate fate);
 void context_on_end(context_end_callback *callback);
 
+/* One that was seen made by cuCtxCreate, of whichever version. */
+bool context_is_made(CUcontext context);
+
 /* Of a green context that lives; CU_DEVICE_INVALID where we have not seen it made. Asking the driver would make it current, which it may be elsewhere. */
 CUdevice context_green_device(CUgreenCtx green);
 

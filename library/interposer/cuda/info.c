@@ -33,8 +33,8 @@ static bool is_answered(CUresult error, int *index)
     if (error != CUDA_SUCCESS || hook_nested())
         return false;
     vcuda_helper_poll();
-    memory_settle();
     *index = device_index_current();
+    memory_settle(*index);
     return true;
 }
 

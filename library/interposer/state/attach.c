@@ -20,6 +20,7 @@ static void forget(void)
     region_forget();
     slot_forget();
     reap_forget();
+    lenders_forget();
     helper_forget();
     for (int i = 0; i < MAX_CALLBACKS; i++) {
         void (*child)(void) = atomic_load(&children[i]);

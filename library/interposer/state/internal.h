@@ -36,7 +36,12 @@ uint32_t slot_high(const struct region *region);
 void slot_forget(void);
 bool slot_is_outside(void);                             /* it is claimed, and there was none left in the region */
 
-/* reap.c */
+/* lenders.c: whether a process that lives has imported memory of the slot's. */
+bool lenders_is_borrowed(const struct region *region, uint32_t number);
+void lenders_forget(void);          /* in a forked child */
+
+/* reap.c: the slot is not that tenant's any more, or he is dead. */
+bool slot_has_ended(uint32_t number, uint64_t claimed_ns);
 void slot_reap_now_and_then(void);
 void reap_forget(void);
 

@@ -68,13 +68,35 @@ static bool win(struct region_slot *slot, const struct tenant *judged, uint32_t 
     return false;
 }
 
+bool slot_has_ended(uint32_t number, uint64_t claimed_ns)
+{
+    const struct region_slot *slot = &vcuda_region()->slots[number];
+    int file = slot_lock_open();
+    if (file < 0)
+        return false;
+    enum slot_lock lock = slot_lock_try(file, number);
+    struct tenant tenant = tenant_of(slot);
+    bool another = tenant.pid == 0 || (tenant.pid & REGION_CLEARING) != 0 || tenant.claimed_ns != claimed_ns;
+    bool ended = another || is_dead(slot, &tenant, lock, (uint32_t)getpid());
+    if (lock == SLOT_LOCK_TAKEN)
+        slot_lock_release(file, number);
+    slot_lock_close(file);
+    return ended;
+}
+
+/* What it had stays while a living process has imported some of it: asked once it is dead, for nobody imports from a dead one (lenders.c). */
+static bool may_clear(const struct region_slot *slot, const struct tenant *tenant, enum slot_lock lock, uint32_t number, uint32_t self)
+{
+    return tenant->pid != 0 && is_dead(slot, tenant, lock, self) && !lenders_is_borrowed(vcuda_region(), number);
+}
+
 static bool reap_one(struct region_slot *slot, uint32_t number, int file, uint32_t self)
 {
     if (atomic_load(&slot->pid) == 0 || slot == atomic_load(&vcuda_own_slot))
         return false;
     enum slot_lock lock = slot_lock_try(file, number);
     struct tenant tenant = tenant_of(slot);
-    bool won = tenant.pid != 0 && is_dead(slot, &tenant, lock, self) && win(slot, &tenant, self);
+    bool won = may_clear(slot, &tenant, lock, number, self) && win(slot, &tenant, self);
     if (won) {
         slot_clear(slot);
         atomic_store(&slot->pid, 0);
@@ -85,12 +107,21 @@ static bool reap_one(struct region_slot *slot, uint32_t number, int file, uint32
 }
 
 /* Without a descriptor nobody is cleared: who cannot look at a lock must not take it for free. */
-static unsigned reap(struct region *region, uint32_t self)
+static unsigned reap_all(struct region *region, int file, uint32_t self)
 {
     unsigned count = 0;
-    int file = slot_lock_open();
     for (uint32_t i = 0, high = file < 0 ? 0 : slot_high(region); i < high; i++)
         count += reap_one(&region->slots[i], i, file, self);
+    return count;
+}
+
+/* A second time where somebody was cleared: he may have been what another dead one's memory was kept for. */
+static unsigned reap(struct region *region, uint32_t self)
+{
+    int file = slot_lock_open();
+    unsigned count = reap_all(region, file, self);
+    if (count != 0)
+        count += reap_all(region, file, self);
     slot_lock_close(file);
     return count;
 }

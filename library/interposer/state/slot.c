@@ -4,7 +4,6 @@
  * Invariant: a slot is one process's from the instant its `pid` is set until it is cleared. Its words are written before, with REGION_CLEARING
  * in `pid` and the slot's lock held (slot_lock.c), so that whatever kills the claimer leaves a slot that is free or seen to be nobody's.
  */
-#include <string.h>
 #include <unistd.h>
 
 #include "internal.h"
@@ -25,7 +24,8 @@ void slot_clear(struct region_slot *slot)
         atomic_store(&slot->use[i].overhead, 0);
         atomic_store(&slot->use[i].inflight_ns, 0);
     }
-    memset(slot->spares, 0, sizeof slot->spares);
+    for (int i = 0; i < REGION_LENDERS / 64; i++)
+        atomic_store(&slot->lenders[i], 0);
 }
 
 uint64_t slot_namespace(void)
@@ -73,6 +73,11 @@ static int take_over(struct region *region, uint32_t pid, int file)
         struct region_slot *slot = &region->slots[i];
         uint32_t held = pid;
         enum slot_lock lock = is_ours(slot, pid) ? slot_lock_try(file, i) : SLOT_LOCK_HELD;
+        if (lenders_is_borrowed(region, i) && lock != SLOT_LOCK_NONE) {    /* a sibling has imported memory of the program before exec */
+            if (lock == SLOT_LOCK_TAKEN)
+                slot_lock_release(file, i);
+            continue;
+        }
         if (!is_ours(slot, pid) || !atomic_compare_exchange_strong(&slot->pid, &held, pid | REGION_CLEARING))
             continue;
         slot_clear(slot);

@@ -18,9 +18,9 @@
 #define F_OFD_SETLK 37
 #endif
 
-enum { MOST_OPEN = 2, PAGE = 4096 };    /* one that claims, one that clears */
+enum { MOST_OPEN = 4, PAGE = 4096 };    /* one that claims, one that clears, some that look at a lender */
 
-static _Atomic int opened[MOST_OPEN] = {-1, -1};
+static _Atomic int opened[MOST_OPEN] = {-1, -1, -1, -1};
 
 int slot_lock_open(void)
 {

@@ -107,6 +107,20 @@ int vcuda_slot_number(void);
 /* Clears slots of dead processes of this pid namespace; returns how many. Some helper of the container does it four times a second. */
 unsigned vcuda_reap(void);
 
+/*
+ * A process of the container that exported memory which this one has imported. From vcuda_borrow on its slot keeps what it had, until this process
+ * has returned it or is dead: so the memory counts without a gap until the importer counts it. One caller at a time.
+ */
+struct vcuda_lender {
+    uint32_t pid, number;           /* in our pid namespace; of its slot */
+    uint64_t claimed_ns;
+};
+bool vcuda_borrow(uint32_t pid, struct vcuda_lender *lender);   /* false: no living process of the container */
+void vcuda_return(const struct vcuda_lender *lender);
+bool vcuda_lender_ended(const struct vcuda_lender *lender);
+/* Whether another process has something of ours. */
+bool vcuda_lends(void);
+
 /* Bytes a device has given out: `used` + `overhead` over all slots, this process's included. What every view of memory reports. */
 uint64_t vcuda_used(int index);
 

@@ -152,6 +152,7 @@ def _for(world: World, name: str) -> list[Any] | None:
         "cuMemAllocFromPoolAsync": lambda: [SIZE, world.pool(), world.stream],
         "cuMemAllocManaged": lambda: [SIZE, 1],
         "cuDeviceSetMemPool": lambda: [0, world.pool()],
+        "cuLibraryGetGlobal": lambda: [world.library, b"table"],
         "cuModuleGetGlobal": lambda: [world.module, b"table"],
         "cuParamSetv": lambda: [world.function, 0, world.pinned, 4],
         "cuPointerGetAttribute": lambda: [driver.CUpointer_attribute(2), first],

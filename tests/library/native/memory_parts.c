@@ -1,10 +1,11 @@
 /*
- * The parts of the interposer's memory accounting by themselves, in threads, for the sanitizers. Linked with ledger.c, charges.c and backing.c.
+ * The parts of the interposer's memory accounting by themselves, in threads, for the sanitizers. Linked with ledger.c, charges.c, backing*.c and exports.c.
  *
  *   memory_parts ledger THREADS ROUNDS SLOTS   threads that share SLOTS slots take and give under one limit; ends at zero, never above it,
  *                                              and nobody is refused who fits
  *   memory_parts charges THREADS ROUNDS        threads that put and take their own keys; each charge comes back once
  *   memory_parts backing ROUNDS                random holders of memory against a plain list of them
+ *   memory_parts shared                        memory that descriptors, imports and groups of GPUs hold too, each in a known order
  *
  * Out: "right", and 0; or what was wrong, and 1.
  */
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "interposer/cuda/memory/backing.h"
 #include "interposer/cuda/memory/charges.h"
@@ -137,10 +139,10 @@ static struct piece pieces[PIECES];
 static int mapped[PLACES];      /* 1 + the piece; 0: nothing */
 static uint64_t live, freed_bytes;
 
-static void freed(unsigned device, uint64_t bytes)
+static void freed(const struct backing_loss *loss)
 {
-    expect(device == 3, "another device's");
-    freed_bytes += bytes;
+    expect(loss->device == 3, "another device's");
+    freed_bytes += loss->bytes;
 }
 
 static void settle(struct piece *piece)
@@ -226,6 +228,61 @@ static void backing(void)
     backing_forget();
 }
 
+/* Created, bound or exported, and released: what is free then. */
+static uint64_t released(uint64_t handle, int descriptor, bool agreed)
+{
+    uint32_t owner = 0;
+    uint64_t before = freed_bytes;
+    expect(backing_created(handle, 3, UNIT), "no memory");
+    struct memory *memory = backing_export_begin(handle, &owner);
+    expect(owner == (uint32_t)getpid(), "another owner");
+    backing_export_end(memory, agreed, descriptor, owner, freed);
+    backing_release_end(backing_release_begin(handle), handle, true, freed);
+    backing_settle(freed);
+    return freed_bytes - before;
+}
+
+static uint64_t settled(void)
+{
+    uint64_t before = freed_bytes;
+    backing_settle(freed);
+    return freed_bytes - before;
+}
+
+/* An import of memory that this process exported: which it is nobody knows, so all counts on. */
+static void own_import(void)
+{
+    struct backing_import own = {.origin = BACKING_OWN, .device = 3};
+    char name[] = "/dev/shm/memory_parts.XXXXXX";
+    int descriptor = mkstemp(name);
+    expect(released(50, descriptor, true) == 0, "free while it is exported");
+    expect(backing_imported(51, &own) == BACKING_NEW && backing_imported(51, &own) == BACKING_KNOWN, "not what it is");
+    close(descriptor);
+    unlink(name);
+    expect(settled() == 0 && backing_apart(3) == UNIT, "free while it is imported");
+    for (int i = 0; i < 2; i++)
+        backing_release_end(backing_release_begin(51), 51, true, freed);
+    expect(settled() == UNIT && backing_apart(3) == 0, "kept for nobody");
+}
+
+static void shared(void)
+{
+    char name[] = "/dev/shm/memory_parts.XXXXXX";
+    int descriptor = mkstemp(name), copy = dup(descriptor);
+    expect(released(10, -1, false) == UNIT, "kept although the driver refused");
+    expect(released(20, descriptor, true) == 0 && backing_apart(3) == UNIT, "free while it is exported");
+    close(descriptor);
+    expect(settled() == 0, "free while a copy is open");
+    close(copy);
+    expect(settled() == UNIT && backing_apart(3) == 0, "kept for nobody");
+    unlink(name);
+    own_import();
+    expect(released(30, -1, true) == 0 && settled() == 0, "free while it is bound");
+    expect(backing_apart(3) == UNIT, "not apart");
+    backing_forget();
+    expect(backing_apart(3) == 0 && settled() == 0, "kept in a child");
+}
+
 int main(int count, char **words)
 {
     atomic_store(&region.slot_high, 64);
@@ -244,6 +301,8 @@ int main(int count, char **words)
     } else if (count == 3 && strcmp(words[1], "backing") == 0) {
         rounds = strtol(words[2], NULL, 10);
         backing();
+    } else if (count == 2 && strcmp(words[1], "shared") == 0) {
+        shared();
     } else {
         return 2;
     }

@@ -7,6 +7,7 @@
 #include "ledger.h"
 #include "overhead.h"
 #include "reclaim.h"
+#include "virtual_hooks.h"
 
 struct traffic {
     _Alignas(64) _Atomic uint64_t begun;
@@ -109,6 +110,7 @@ static bool charge_after_reclaim(unsigned index, uint64_t bytes)
     vcuda_refresh();
     if (bytes > limit_of(index))
         return false;
+    sharing_settle();
     vcuda_reap();
     reclaim_read(index);
     if (take_counted(region, index, bytes))
@@ -135,6 +137,7 @@ bool account_try(unsigned index, uint64_t bytes)
 void account_reclaim(unsigned index)
 {
     vcuda_refresh();
+    sharing_settle();
     vcuda_reap();
     reclaim_read(index);
     reclaim_trim(index);
@@ -176,9 +179,14 @@ void account_unreserve(unsigned index, uint64_t bytes)
     ledger_unreserve(vcuda_slot(), index, bytes);
 }
 
+bool account_is_over(unsigned index)
+{
+    return vcuda_used((int)index) > limit_of(index);
+}
+
 bool account_overrun(unsigned index)
 {
-    bool over = vcuda_used((int)index) > limit_of(index);
+    bool over = account_is_over(index);
 
     if (over)
         count_refusal(vcuda_region(), index);

@@ -39,12 +39,13 @@ void account_refused(unsigned index);
 
 /*
  * The same for what will count as overhead once it is there: it stands in the way of others until it is given back, and is granted whatever
- * the limit to who is alone on the device. Before a refusal the same is done as before that of an allocation.
+ * the limit where the container has nothing on the device. Before a refusal the same is done as before that of an allocation.
  */
 bool account_reserve(unsigned index, uint64_t bytes);
 void account_unreserve(unsigned index, uint64_t bytes);
 
-/* Whether the container has more of a device than it may: what the driver took went beyond what was asked for. Counts a refusal. */
+/* Whether the container has more of a device than it may: what the driver took went beyond what was asked for. The second one counts a refusal. */
+bool account_is_over(unsigned index);
 bool account_overrun(unsigned index);
 
 /* Counts what the driver has handed out already, over the limit or not. */
@@ -74,7 +75,7 @@ struct account_instant account_look(unsigned index);
 bool account_still(const struct account_instant *first, const struct account_instant *second);
 uint64_t account_most(const struct account_instant *first, const struct account_instant *second);
 
-/* Managed memory is charged in full, wherever it lies at present. */
+/* Managed memory is charged in full, wherever it lies at present; so is what a context may take for its limits. */
 void account_managed(unsigned index, int64_t bytes);
 bool account_has_managed(unsigned index);
 

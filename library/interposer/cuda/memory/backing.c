@@ -2,20 +2,12 @@
  * Backing; see backing.h. Both tables are arrays sorted by their key: handles by number, mappings by address, so that one call may unmap
  * a range of many. Programs with many mappings append at ascending addresses, which costs a sorted array nothing.
  */
-#include "backing.h"
-
 #include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
-/* One piece of physical memory; in the store's list of free ones when nobody holds it. */
-struct memory {
-    uint64_t bytes;         /* 0: imported, not ours to count */
-    unsigned device;
-    unsigned handles, mappings;
-    unsigned calls;         /* of the driver under way */
-    struct memory *next_free;
-};
+#include "backing_state.h"
 
 struct held {
     uint64_t key;           /* handle; address */
@@ -117,23 +109,25 @@ static struct memory *new_memory(unsigned device, uint64_t bytes)
         if (memory == NULL)
             return NULL;
         for (unsigned i = 1; i < MEMORIES_AT_ONCE - 1; i++)
-            memory[i].next_free = &memory[i + 1];
+            memory[i].next = &memory[i + 1];
         free_memories = &memory[1];
     } else {
-        free_memories = memory->next_free;
+        free_memories = memory->next;
     }
     *memory = (struct memory){.bytes = bytes, .device = device};
     return memory;
 }
 
-static void drop_unheld(struct memory *memory, backing_freed *freed)
+void backing_recycle(struct memory *memory)
 {
-    if (memory->handles != 0 || memory->mappings != 0 || memory->calls != 0)
-        return;
-    if (memory->bytes != 0 && freed != NULL)
-        freed(memory->device, memory->bytes);
-    memory->next_free = free_memories;
+    memory->next = free_memories;
     free_memories = memory;
+}
+
+void backing_drop_unheld(struct memory *memory, backing_freed *freed)
+{
+    if (memory->handles == 0 && memory->mappings == 0 && memory->calls == 0 && !backing_is_kept(memory))
+        backing_lose(memory, freed);
 }
 
 static bool hold(uint64_t handle, struct memory *memory)
@@ -155,11 +149,21 @@ bool backing_created(uint64_t handle, unsigned device, uint64_t bytes)
     return make_room(&handles) && hold(handle, new_memory(device, bytes));
 }
 
-bool backing_imported(uint64_t handle)
+bool backing_knows(uint64_t handle)
+{
+    return lookup(&handles, handle) != NULL;
+}
+
+enum backing_imported backing_imported(uint64_t handle, const struct backing_import *import)
 {
     struct held *known = lookup(&handles, handle);
 
-    return known != NULL ? hold(handle, known->memory) : backing_created(handle, 0, 0);
+    if (known != NULL)
+        return hold(handle, known->memory) ? BACKING_KNOWN : BACKING_NO_MEMORY;
+    if (!backing_created(handle, import->device, import->bytes))
+        return BACKING_NO_MEMORY;
+    backing_note_import(lookup(&handles, handle)->memory, import);
+    return BACKING_NEW;
 }
 
 bool backing_retained(uint64_t handle, uint64_t address)
@@ -169,6 +173,33 @@ bool backing_retained(uint64_t handle, uint64_t address)
     if (known == NULL && mapping == NULL)
         return true;
     return hold(handle, known != NULL ? known->memory : mapping->memory);
+}
+
+uint64_t backing_handle_of(const struct memory *memory)
+{
+    for (size_t i = 0; i < handles.count; i++)
+        if (handles.items[i].memory == memory)
+            return handles.items[i].key;
+    return 0;
+}
+
+static struct memory *export_begin(struct held *known, uint32_t *owner)
+{
+    if (known == NULL)
+        return NULL;
+    known->memory->calls++;
+    *owner = known->memory->origin == BACKING_BORROWED ? known->memory->lender.pid : (uint32_t)getpid();
+    return known->memory;
+}
+
+struct memory *backing_export_begin(uint64_t handle, uint32_t *owner)
+{
+    return export_begin(lookup(&handles, handle), owner);
+}
+
+struct memory *backing_export_begin_at(uint64_t address, uint32_t *owner)
+{
+    return export_begin(mapping_at(address), owner);
 }
 
 /* Out of the table first: as soon as the driver has released it, another thread may be given the same number. */
@@ -192,7 +223,7 @@ void backing_release_end(struct memory *memory, uint64_t handle, bool released, 
     if (!released && !hold(handle, memory))
         memory->handles++;
     memory->calls--;
-    drop_unheld(memory, freed);
+    backing_drop_unheld(memory, freed);
 }
 
 struct memory *backing_map_begin(uint64_t handle)
@@ -211,10 +242,11 @@ bool backing_map_end(struct memory *memory, uint64_t address, uint64_t size, boo
 
     if (mapped && size != 0 && remembered) {
         memory->mappings++;
+        memory->mapped = memory->mapped > size ? memory->mapped : size;
         insert(&mappings, (struct held){address, size, memory});
     }
     memory->calls--;
-    drop_unheld(memory, freed);
+    backing_drop_unheld(memory, freed);
     return remembered;
 }
 
@@ -224,7 +256,7 @@ void backing_unmapped(uint64_t address, uint64_t size, backing_freed *freed)
 
     for (; to < mappings.count && mappings.items[to].key - address < size; to++) {
         mappings.items[to].memory->mappings--;
-        drop_unheld(mappings.items[to].memory, freed);
+        backing_drop_unheld(mappings.items[to].memory, freed);
     }
     cut(&mappings, from, to);
 }
@@ -291,7 +323,7 @@ static void drop_tiles(const struct backing_part *part, const void *array, const
             continue;
         }
         tiles[i].memory->mappings--;
-        drop_unheld(tiles[i].memory, freed);
+        backing_drop_unheld(tiles[i].memory, freed);
     }
     tile_count = kept;
 }
@@ -323,4 +355,5 @@ void backing_forget(void)
         munmap(mappings.items, mappings.capacity * sizeof(*mappings.items));
     handles = mappings = (struct sorted){0};
     free_memories = NULL;
+    backing_forget_shared();
 }

@@ -2,10 +2,11 @@
 #include "charging.h"
 
 #include "graphs.h"
+#include "memory.h"
 #include "owners.h"
 #include "pools.h"
 
-struct charges charged_pointers = CHARGES_EMPTY, charged_arrays = CHARGES_EMPTY;
+struct charges charged_pointers = CHARGES_EMPTY, charged_arrays = CHARGES_EMPTY, charged_limits = CHARGES_EMPTY;
 
 bool charge_begin(struct charging *charging, uint64_t bytes)
 {
@@ -16,6 +17,7 @@ bool charge_begin(struct charging *charging, uint64_t bytes)
         charging->verdict = VERDICT_PASS;
         return allowed;
     }
+    memory_meet(charging->index);
     charging->owner = owners_current();
     account_begin(&charging->span, charging->index);
     if (account_charge(charging->index, bytes))
@@ -113,10 +115,12 @@ void charge_context_gone(const void *context)
 {
     charges_take_owned(&charged_pointers, context, gone, NULL);
     charges_take_owned(&charged_arrays, context, gone, NULL);
+    charges_take_owned(&charged_limits, context, gone, NULL);
 }
 
 void charge_forget(void)
 {
     charges_forget(&charged_pointers);
     charges_forget(&charged_arrays);
+    charges_forget(&charged_limits);
 }

@@ -13,7 +13,7 @@
 #include "charges.h"
 #include "interposer/cuda/hooks.h"
 
-extern struct charges charged_pointers, charged_arrays;
+extern struct charges charged_pointers, charged_arrays, charged_limits;
 
 struct charging {
     enum verdict verdict;

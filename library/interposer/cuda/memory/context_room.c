@@ -37,13 +37,23 @@ static bool reserve(struct memory_context_room *room)
     }
 }
 
-bool memory_context_begin(struct memory_context_room *room, int device)
+static bool primary_is_active(int device)
+{
+    unsigned flags;
+    int active = 0;
+
+    return DRIVER(cuDevicePrimaryCtxGetState, device, &flags, &active) == CUDA_SUCCESS && active != 0;
+}
+
+bool memory_context_begin(struct memory_context_room *room, int device, bool primary)
 {
     *room = (struct memory_context_room){0};
     if (hook_nested() || !account_needed() || account_verdict(device, &room->index) != VERDICT_COUNT)
         return true;
-    if (vcuda_region() == NULL || overhead_of(room->index) != 0)
+    if (vcuda_region() == NULL || (primary && primary_is_active(device)))
         return true;
+    if (overhead_of(room->index) != 0 && !overhead_is_measured(room->index))
+        return true;    /* a guess, which may be of a context that is gone: without NVML nobody knows */
     if (reserve(room))
         return true;
     account_refused(room->index);

@@ -83,19 +83,18 @@ static enum outcome try_once(struct region *region, struct region_slot *own, uns
     return why_not(region, own, device, &now, bytes, limit);
 }
 
-/* Nobody has anything but this process; who reserves at the same time may be the first as well. */
+/* Nobody has anything; who reserves at the same time may be the first as well. */
 static enum outcome try_to_reserve(struct region *region, struct region_slot *own, unsigned device, uint64_t bytes, uint64_t limit)
 {
     struct region_use *use = &own->use[device];
 
     atomic_fetch_add(&use->pending, bytes);
     struct reading now = read_all(region, own, device);
-    bool others_have = now.settled > atomic_load(&use->used) + atomic_load(&use->overhead);
     bool others_reserve = now.pending > atomic_load(&use->pending);
-    if (fits(now.settled, now.pending, limit) || (!others_have && !others_reserve))
+    if (fits(now.settled, now.pending, limit) || (now.settled == 0 && !others_reserve))
         return TAKEN;
     atomic_fetch_sub(&use->pending, bytes);
-    return others_have ? why_not(region, own, device, &now, bytes, limit) : CONTENDED;
+    return now.settled != 0 ? why_not(region, own, device, &now, bytes, limit) : CONTENDED;
 }
 
 static uint64_t monotonic_ns(void)

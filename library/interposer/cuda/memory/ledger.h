@@ -26,7 +26,7 @@ bool ledger_take(struct region *region, struct region_slot *own, unsigned device
 
 /*
  * For what will be in `overhead` afterwards, such as a context: the bytes stay in `pending` until ledger_unreserve. Granted also where they do not
- * fit if nobody else has or reserves anything there. Waits longer for others: who has reserved is making a context.
+ * fit if nobody has or reserves anything there. Waits longer for others: who has reserved is making a context.
  */
 bool ledger_reserve(struct region *region, struct region_slot *own, unsigned device, uint64_t bytes, uint64_t limit, ledger_reaper *reap);
 void ledger_unreserve(struct region_slot *own, unsigned device, uint64_t bytes);

@@ -2,6 +2,7 @@
 #include "ordered.h"
 
 #include "charging.h"
+#include "memory.h"
 #include "ordinals.h"
 #include "reclaim.h"
 #include "sizes.h"
@@ -24,6 +25,7 @@ void ordered_find_current(struct ordered *ordered, CUstream stream)
         ordered->verdict = account_verdict(device, &ordered->index);
     if (ordered->verdict != VERDICT_COUNT)
         return;
+    memory_meet(ordered->index);
     if (DRIVER(cuDeviceGetMemPool, &pool, device) == CUDA_SUCCESS)
         count_in(ordered, pool);
     else

@@ -3,7 +3,8 @@
  * small ones have, so that no process is refused for memory that it does not use.
  *
  * What NVML says is of one instant between two looks at the account, and nobody stops meanwhile. What is beyond the most that can have been given out in
- * between is overhead for certain: that may be published at any time. Where nothing moved it is the overhead, and the figure may fall to it.
+ * between is overhead for certain: that may be published at any time. Where nothing moved it is the overhead, and the figure may fall to it. Memory that
+ * others hold, or made, counts here and is not among what NVML says of this process: NVIDIA's kernel module counts what its owner has.
  */
 #include "overhead.h"
 
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 #include "account.h"
+#include "backing.h"
 #include "held.h"
 #include "interposer/cuda/hooks.h"
 #include "ordinals.h"
@@ -93,6 +95,7 @@ static void publish_unlisted(unsigned index, enum held answer, bool there)
 static bool measure(unsigned index, int device)
 {
     uint64_t held;
+    uint64_t apart = backing_apart(index);
     struct account_instant before = look(index);
     bool there = is_there(device, before.used);
     enum held answer = held_ask(index, device, there, &held);
@@ -105,7 +108,8 @@ static bool measure(unsigned index, int device)
         return true;
     }
     atomic_store(&listed[index], true);
-    uint64_t certain = beyond(held, account_most(&before, &after));
+    apart = apart < backing_apart(index) ? apart : backing_apart(index);
+    uint64_t certain = beyond(held, account_most(&before, &after) - apart);
     if (still && !managed)
         publish(index, certain);
     else
@@ -144,6 +148,11 @@ static uint64_t follow(uint64_t now_ns)
     atomic_store(&slow, vcuda_now_ns() - last_ns > patience_ns);
     announce(changes);
     return vcuda_now_ns() + every_ns;
+}
+
+bool overhead_is_measured(unsigned index)
+{
+    return atomic_load(&listed[index]);
 }
 
 void overhead_expect(void)

@@ -13,6 +13,7 @@
 #define VCUDA_MEMORY_OVERHEAD_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 enum { OVERHEAD_PATIENCE_MS = 5000 };
@@ -22,6 +23,9 @@ void overhead_expect(void);
 
 /* What a context takes that is not measured: the least that one of this container took, a guess before any was measured. */
 uint64_t overhead_expected(unsigned index);
+
+/* NVML has said it once. */
+bool overhead_is_measured(unsigned index);
 
 /* It may have become less: measured when there is time. */
 void overhead_changed(void);

@@ -2,8 +2,9 @@
  * The accounting's start, contexts that come and go, and forgetting all in a forked child. See memory.h.
  *
  * What was allocated in a context ends with it; memory of handles, pools and graphs belongs to the device and stays, also where the primary
- * context is reset (seen on drivers: github.com/JuliaGPU/CUDA.jl/issues/1579). Which context the primary one is is heard from those who retain it
- * and never asked: to retain it for that could make it, and our release could be its end.
+ * context is reset (seen on drivers: github.com/JuliaGPU/CUDA.jl/issues/1579). Which context the primary one is is heard from those who retain it.
+ * libcudart gets it by a private table, past that: so a context that nobody was seen to make is taken for it at its first allocation. It is asked for
+ * before a reset alone, which ends it anyway: to retain it for that could make it, and our release could be its end.
  */
 #include "account.h"
 #include "interposer/cuda/hooks.h"
@@ -21,6 +22,7 @@ enum { MOST_DEVICES = 256 };
 
 static _Atomic bool started;
 static CUcontext _Atomic primaries[MOST_DEVICES];
+_Atomic bool memory_met[LIMITS_MAX_DEVICES];
 static _Thread_local CUcontext ending;
 static _Thread_local struct account_span span;
 
@@ -34,6 +36,8 @@ static void forget(void)
     overhead_forget();
     ordinals_forget();
     account_forget();
+    for (int i = 0; i < LIMITS_MAX_DEVICES; i++)
+        atomic_store(&memory_met[i], false);
     for (int i = 0; i < MOST_DEVICES; i++)
         atomic_store(&primaries[i], NULL);
 }
@@ -50,6 +54,7 @@ static void context_changed(CUdevice device, bool created)
     }
     ordinals_note(index, device);
     overhead_grew();
+    atomic_store(&memory_met[index], true);
 }
 
 void memory_primary(int device, CUcontext primary)
@@ -58,7 +63,36 @@ void memory_primary(int device, CUcontext primary)
         atomic_store(&primaries[device], primary);
 }
 
-/* Where nobody retained it, nobody can have had it current. */
+void memory_meet_slowly(unsigned index)
+{
+    CUdevice device;
+    CUcontext context;
+
+    if (!atomic_load(&started) || DRIVER(cuCtxGetDevice, &device) != CUDA_SUCCESS || device_index(device) != (int)index)
+        return;
+    DRIVER(cuCtxGetCurrent, &context);
+    if (!context_is_made(context) && owners_current() != owners_green(device))
+        memory_primary(device, context);
+    vcuda_helper_watch();
+    context_changed(device, true);
+}
+
+void memory_find_primary(CUdevice device)
+{
+    CUcontext context;
+    unsigned flags;
+    int active = 0;
+
+    if (!atomic_load(&started) || hook_nested() || !account_needed())
+        return;
+    if (DRIVER(cuDevicePrimaryCtxGetState, device, &flags, &active) != CUDA_SUCCESS || active == 0)
+        return;
+    if (DRIVER(cuDevicePrimaryCtxRetain, &context, device) == CUDA_SUCCESS) {
+        DRIVER(cuDevicePrimaryCtxRelease_v2, device);
+        memory_primary(device, context);
+    }
+}
+
 static CUcontext primary_of(CUdevice device)
 {
     return device >= 0 && device < MOST_DEVICES ? atomic_load(&primaries[device]) : NULL;
@@ -68,6 +102,18 @@ static void owner_gone(const void *owner)
 {
     charge_context_gone(owner);
     virtual_owner_gone(owner);
+}
+
+/* The next one may have another handle, and come unseen. */
+static void primary_gone(CUdevice device)
+{
+    int index = device_index(device);
+
+    if (owners_green(device) != NULL)
+        owner_gone(owners_green(device));
+    memory_primary(device, NULL);
+    if (index >= 0)
+        atomic_store(&memory_met[index], false);
 }
 
 static void context_ends(CUdevice device, CUcontext context, enum context_fate fate)
@@ -82,8 +128,8 @@ static void context_ends(CUdevice device, CUcontext context, enum context_fate f
         return;
     if (fate == CONTEXT_GONE && ending != NULL)
         owner_gone(ending);
-    if (fate == CONTEXT_GONE && context == NULL && owners_green(device) != NULL)
-        owner_gone(owners_green(device));
+    if (fate == CONTEXT_GONE && context == NULL)
+        primary_gone(device);
     account_end(&span);
 }
 
@@ -95,10 +141,16 @@ void memory_expect_context(CUdevice device)
         overhead_expect();
 }
 
-void memory_settle(void)
+void memory_settle(int index)
 {
-    if (account_needed())
-        overhead_settle();
+    if (!account_needed())
+        return;
+    if (index >= 0)
+        memory_meet((unsigned)index);
+    overhead_settle();
+    sharing_settle();
+    if (index >= 0)
+        reclaim_read((unsigned)index);
 }
 
 void memory_start(void)

@@ -1,8 +1,8 @@
 /*
- * cuMemCreate and the holders of its memory: release, retain, import, map, unmap.
+ * cuMemCreate and the holders of its memory: release, retain, map, unmap. Those in other processes: sharing_hooks.c.
  *
  * In: the application's calls. Out: the driver's answer, or CUDA_ERROR_OUT_OF_MEMORY for memory of a device that has no room. Memory of the host, of
- * devices without a limit and of other processes is not counted. Invariant: no lock is held while the driver is called, which may wait for the GPU;
+ * devices without a limit is not counted. Invariant: no lock is held while the driver is called, which may wait for the GPU;
  * what it takes back is out of our tables before, what it gives is in them after. In between nobody takes the difference for overhead, and the
  * thread is not cancelled (account_span).
  */
@@ -13,15 +13,38 @@
 #include "account.h"
 #include "backing.h"
 #include "interposer/cuda/hooks.h"
+#include "memory.h"
 #include "owners.h"
 #include "virtual_hooks.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool counted;    /* something was created or imported */
 
-static bool not_ours(void)
+bool virtual_not_ours(void)
 {
     return hook_nested() || !atomic_load_explicit(&counted, memory_order_relaxed);
+}
+
+void virtual_lock(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+void virtual_unlock(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+void virtual_count(void)
+{
+    atomic_store(&counted, true);
+}
+
+void virtual_give_back(const struct backing_loss *loss)
+{
+    account_uncharge(loss->device, loss->bytes);
+    if (loss->lender != NULL)
+        vcuda_return(loss->lender);
 }
 
 static bool record_created(CUmemGenericAllocationHandle handle, unsigned index, size_t size)
@@ -58,6 +81,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (verdict == VERDICT_PASS)
         return DRIVER(cuMemCreate, handle, size, prop, flags);
+    memory_meet(index);
     struct account_span span;
     account_begin(&span, index);
     CUresult error = create(handle, size, prop, flags, index);
@@ -65,24 +89,9 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     return error;
 }
 
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *os_handle, CUmemAllocationHandleType handle_type)
-{
-    if (not_ours())
-        return real.cuMemImportFromShareableHandle(handle, os_handle, handle_type);
-    struct account_span span;
-    account_begin(&span, ACCOUNT_ANY);
-    CUresult error = DRIVER(cuMemImportFromShareableHandle, handle, os_handle, handle_type);
-    pthread_mutex_lock(&lock);
-    if (error == CUDA_SUCCESS)
-        backing_imported(*handle);
-    pthread_mutex_unlock(&lock);
-    account_end(&span);
-    return error;
-}
-
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
-    if (not_ours())
+    if (virtual_not_ours())
         return real.cuMemRetainAllocationHandle(handle, addr);
     struct account_span span;
     account_begin(&span, ACCOUNT_ANY);
@@ -97,7 +106,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-    if (not_ours())
+    if (virtual_not_ours())
         return real.cuMemRelease(handle);
     struct account_span span;
     account_begin(&span, ACCOUNT_ANY);
@@ -107,7 +116,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
     CUresult error = DRIVER(cuMemRelease, handle);
     if (memory != NULL) {
         pthread_mutex_lock(&lock);
-        backing_release_end(memory, handle, error == CUDA_SUCCESS, account_uncharge);
+        backing_release_end(memory, handle, error == CUDA_SUCCESS, virtual_give_back);
         pthread_mutex_unlock(&lock);
     }
     account_end(&span);
@@ -117,14 +126,14 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 static bool remember(struct memory *memory, CUdeviceptr pointer, size_t size, bool mapped)
 {
     pthread_mutex_lock(&lock);
-    bool remembered = backing_map_end(memory, pointer, size, mapped, account_uncharge);
+    bool remembered = backing_map_end(memory, pointer, size, mapped, virtual_give_back);
     pthread_mutex_unlock(&lock);
     return remembered;
 }
 
 CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
-    if (not_ours())
+    if (virtual_not_ours())
         return real.cuMemMap(pointer, size, offset, handle, flags);
     struct account_span span;
     account_begin(&span, ACCOUNT_ANY);
@@ -143,14 +152,14 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemGenericA
 /* Nobody maps anything there again before this has returned. */
 CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
 {
-    if (not_ours())
+    if (virtual_not_ours())
         return real.cuMemUnmap(pointer, size);
     struct account_span span;
     account_begin(&span, ACCOUNT_ANY);
     CUresult error = DRIVER(cuMemUnmap, pointer, size);
     pthread_mutex_lock(&lock);
     if (error == CUDA_SUCCESS)
-        backing_unmapped(pointer, size, account_uncharge);
+        backing_unmapped(pointer, size, virtual_give_back);
     pthread_mutex_unlock(&lock);
     account_end(&span);
     return error;
@@ -196,11 +205,11 @@ static void end_part(const CUarrayMapInfo *info, struct memory *memory, bool agr
     struct backing_part part = part_of(info);
 
     if (agreed && (memory != NULL || info->memOperationType == CU_MEM_OPERATION_TYPE_UNMAP))
-        backing_part_unmapped(&part, account_uncharge);
+        backing_part_unmapped(&part, virtual_give_back);
     if (memory != NULL && agreed)
         backing_part_mapped(memory, &part, owner);
     else if (memory != NULL)
-        backing_map_end(memory, 0, 0, false, account_uncharge);
+        backing_map_end(memory, 0, 0, false, virtual_give_back);
 }
 
 static CUresult ask_to_map(CUarrayMapInfo *list, unsigned count, CUstream stream, bool per_thread)
@@ -210,7 +219,7 @@ static CUresult ask_to_map(CUarrayMapInfo *list, unsigned count, CUstream stream
 
 static CUresult map_arrays(CUarrayMapInfo *list, unsigned count, CUstream stream, bool per_thread)
 {
-    struct memory **memories = not_ours() || list == NULL || count == 0 ? NULL : calloc(count, sizeof *memories);
+    struct memory **memories = virtual_not_ours() || list == NULL || count == 0 ? NULL : calloc(count, sizeof *memories);
     struct account_span span;
 
     if (memories == NULL)
@@ -240,19 +249,19 @@ CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *map_info_list, unsigned int cou
 
 void virtual_array_gone(const void *array)
 {
-    if (not_ours() || array == NULL)
+    if (virtual_not_ours() || array == NULL)
         return;
     pthread_mutex_lock(&lock);
-    backing_array_gone(array, account_uncharge);
+    backing_array_gone(array, virtual_give_back);
     pthread_mutex_unlock(&lock);
 }
 
 void virtual_owner_gone(const void *owner)
 {
-    if (not_ours() || owner == NULL)
+    if (virtual_not_ours() || owner == NULL)
         return;
     pthread_mutex_lock(&lock);
-    backing_owner_gone(owner, account_uncharge);
+    backing_owner_gone(owner, virtual_give_back);
     pthread_mutex_unlock(&lock);
 }
 
@@ -260,5 +269,6 @@ void virtual_forget(void)
 {
     lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     backing_forget();
+    sharing_forget();
     atomic_store(&counted, false);
 }

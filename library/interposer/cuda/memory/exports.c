@@ -1,0 +1,150 @@
+/* See exports.h. One caller at a time. */
+#include "exports.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#ifndef F_OFD_GETLK
+#define F_OFD_GETLK 36
+#define F_OFD_SETLK 37
+#endif
+
+/* Far behind what anybody else locks; then the pid, then a count. */
+#define FIRST_BYTE (UINT64_C(1) << 60)
+enum { COUNT_BITS = 28, PATH = 472, AT_ONCE = 8 };
+
+struct export {
+    uint64_t byte;
+    uint64_t device, inode;
+    char path[PATH];            /* "": not to be looked at */
+    struct export *next;        /* free ones */
+};
+
+static struct export *unused;
+static uint64_t last;
+
+static bool add_records(void)
+{
+    struct export *more = mmap(NULL, AT_ONCE * sizeof *more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (more == MAP_FAILED)
+        return false;
+    for (int i = 0; i < AT_ONCE; i++) {
+        more[i].next = unused;
+        unused = &more[i];
+    }
+    return true;
+}
+
+static struct export *new_export(void)
+{
+    if (unused == NULL && !add_records())
+        return NULL;
+    struct export *made = unused;
+    unused = made->next;
+    *made = (struct export){.byte = FIRST_BYTE | (uint64_t)getpid() << COUNT_BITS | (++last & ((1 << COUNT_BITS) - 1))};
+    return made;
+}
+
+static int lock(int file, int command, short type, uint64_t byte, short *found)
+{
+    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)byte, .l_len = 1};
+    int error = fcntl(file, command, &lock);
+
+    *found = lock.l_type;
+    return error;
+}
+
+static bool is_file(int file, const struct export *export)
+{
+    struct stat found;
+
+    return fstat(file, &found) == 0 && found.st_dev == export->device && found.st_ino == export->inode;
+}
+
+/* By a path that leads to the same file, if there is one. */
+static void find_path(struct export *export, int descriptor)
+{
+    struct stat found;
+    char link[64];
+
+    snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
+    ssize_t length = readlink(link, export->path, sizeof export->path);
+    if (length <= 0 || length == sizeof export->path || fstat(descriptor, &found) != 0) {
+        export->path[0] = '\0';
+        return;
+    }
+    export->path[length] = '\0';
+    export->device = found.st_dev;
+    export->inode = found.st_ino;
+    int file = open(export->path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (file < 0 || !is_file(file, export))
+        export->path[0] = '\0';
+    if (file >= 0)
+        close(file);
+}
+
+struct export *exports_mark(struct export *known, int descriptor, uint32_t owner)
+{
+    struct export *export = known != NULL ? known : new_export();
+    short ignored;
+
+    fcntl(descriptor, F_SETOWN, (int)owner);
+    if (export == NULL)
+        return NULL;
+    if (known == NULL)
+        find_path(export, descriptor);
+    if (export->path[0] != '\0' && (!is_file(descriptor, export) || lock(descriptor, F_OFD_SETLK, F_RDLCK, export->byte, &ignored) != 0))
+        export->path[0] = '\0';
+    return export;
+}
+
+struct export *exports_mark_endless(struct export *known)
+{
+    struct export *export = known != NULL ? known : new_export();
+
+    if (export != NULL)
+        export->path[0] = '\0';
+    return export;
+}
+
+/* Another open file of the same, for a lock is no hindrance to the file that holds it. */
+bool exports_is_open(const struct export *export)
+{
+    short found = F_RDLCK;
+
+    if (export->path[0] == '\0')
+        return true;
+    int file = open(export->path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (file < 0)
+        return errno != ENOENT;     /* removed: nobody had it any more */
+    bool same = is_file(file, export), told = lock(file, F_OFD_GETLK, F_WRLCK, export->byte, &found) == 0;
+    close(file);
+    return same && (!told || found != F_UNLCK);
+}
+
+void exports_drop(struct export *export)
+{
+    if (export == NULL)
+        return;
+    export->next = unused;
+    unused = export;
+}
+
+uint32_t exports_owner(int descriptor)
+{
+    int owner = fcntl(descriptor, F_GETOWN);
+
+    return owner > 0 ? (uint32_t)owner : 0;
+}
+
+void exports_forget(void)
+{
+    unused = NULL;
+}

@@ -1,0 +1,83 @@
+/*
+ * Which processes of the container have imported memory of which: bits in the slot of the one that imported.
+ *
+ * In: the pid of an exporter. Out: its slot, marked, or that there is none. Not here: what was imported (cuda/memory/backing.h).
+ * Invariants: a process marks first and then looks whether the lender lives; who clears a slot sees that its process is dead first and then looks
+ * for marks. So either the mark is seen, or the lender is found dead. Bits stand for several slots where there are more than REGION_LENDERS:
+ * then a dead one's slot is kept longer than needed, never shorter.
+ */
+#include <unistd.h>
+
+#include "internal.h"
+
+static unsigned borrowed[REGION_LENDERS];   /* so often by this process */
+
+static _Atomic uint64_t *word_of(struct region_slot *slot, uint32_t number)
+{
+    return &slot->lenders[number % REGION_LENDERS / 64];
+}
+
+static uint64_t bit_of(uint32_t number)
+{
+    return UINT64_C(1) << number % 64;
+}
+
+static bool find(uint32_t pid, struct vcuda_lender *lender)
+{
+    struct region *region = vcuda_region();
+    for (uint32_t i = 0, high = region == NULL ? 0 : slot_high(region); i < high; i++) {
+        const struct region_slot *slot = &region->slots[i];
+        uint64_t claimed_ns = atomic_load(&slot->claimed_ns);
+        if (atomic_load(&slot->pid) != pid || atomic_load(&slot->pid_namespace) != slot_namespace())
+            continue;
+        *lender = (struct vcuda_lender){pid, i, claimed_ns};
+        return true;
+    }
+    return false;
+}
+
+bool vcuda_borrow(uint32_t pid, struct vcuda_lender *lender)
+{
+    if (!vcuda_region_shared() || slot_is_outside() || !find(pid, lender))
+        return false;
+    if (borrowed[lender->number % REGION_LENDERS]++ == 0)
+        atomic_fetch_or(word_of(vcuda_slot(), lender->number), bit_of(lender->number));
+    if (!slot_has_ended(lender->number, lender->claimed_ns))
+        return true;
+    vcuda_return(lender);
+    return false;
+}
+
+void vcuda_return(const struct vcuda_lender *lender)
+{
+    if (--borrowed[lender->number % REGION_LENDERS] == 0)
+        atomic_fetch_and(word_of(vcuda_slot(), lender->number), ~bit_of(lender->number));
+}
+
+bool vcuda_lender_ended(const struct vcuda_lender *lender)
+{
+    return slot_has_ended(lender->number, lender->claimed_ns);
+}
+
+bool lenders_is_borrowed(const struct region *region, uint32_t number)
+{
+    for (uint32_t i = 0, high = slot_high(region); i < high; i++) {
+        const struct region_slot *slot = &region->slots[i];
+        uint64_t bits = i == number ? 0 : atomic_load(&slot->lenders[number % REGION_LENDERS / 64]);
+        if ((bits & bit_of(number)) != 0 && atomic_load(&slot->pid) != 0)
+            return true;
+    }
+    return false;
+}
+
+bool vcuda_lends(void)
+{
+    int number = vcuda_slot_number();
+    return number >= 0 && lenders_is_borrowed(vcuda_region(), (uint32_t)number);
+}
+
+void lenders_forget(void)
+{
+    for (unsigned i = 0; i < REGION_LENDERS; i++)
+        borrowed[i] = 0;
+}

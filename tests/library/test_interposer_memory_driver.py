@@ -1,0 +1,113 @@
+"""Memory that the driver takes by itself: limits of contexts, local memory, contexts that nobody saw made.
+
+Library D4, D8 and D13 of the verification against NVIDIA's userland.
+"""
+
+import pytest
+
+from tests.library.gpu_slice import CONTEXT, eventually
+from tests.library.memory_client import GIB, MIB, OUT_OF_MEMORY, UNIT, Cuda, pointer_to, room
+from tests.library.memory_rig import STEP, Rig, image, threads
+
+STACK, FIFO, HEAP = 0, 1, 2  # CUlimit
+RUNTIME_TABLE = "6bd5fb6c5bf4e74a8987d93912fd9df9"  # by which libcudart gets a device's primary context
+PRIMARY = 2
+
+
+# ---- limits of a context ----
+
+
+@pytest.mark.parametrize(("which", "value"), [(HEAP, 60 * GIB), (FIFO, 60 * GIB), (STACK, 512 * 1024), (HEAP, 2**63)])
+def test_a_limit_beyond_what_is_left_is_refused(rig: Rig, which: int, value: int) -> None:
+    before = rig.cuda("cuCtxGetLimit", room(8), which)
+    assert rig.cuda.code("cuCtxSetLimit", which, value) == OUT_OF_MEMORY
+    assert rig.cuda("cuCtxGetLimit", room(8), which) == before
+    assert rig.gpu_slice.use(rig.cuda).pending == 0
+    assert rig.cuda.left() == rig.gpu_slice.room
+
+
+def test_a_limit_that_is_lowered_gives_its_memory_back(rig: Rig) -> None:
+    for value in (8 * MIB + 2 * STEP, 8 * MIB + STEP, 8 * MIB + 3 * STEP, MIB):
+        rig.cuda("cuCtxSetLimit", HEAP, value)
+        assert rig.cuda.left() == rig.gpu_slice.room - max(0, value - 8 * MIB)
+
+
+@pytest.mark.parametrize("end", ["cuCtxDestroy_v2", "cuDevicePrimaryCtxReset_v2"])
+def test_a_limit_ends_with_its_context(rig: Rig, end: str) -> None:
+    argument = rig.cuda.get("cuCtxCreate_v2", 0, 0) if end == "cuCtxDestroy_v2" else 0
+    rig.cuda("cuCtxSetLimit", HEAP, 8 * MIB + STEP)
+    assert rig.gpu_slice.used() == STEP
+    rig.cuda(end, argument)
+    assert rig.gpu_slice.used() == 0
+
+
+def test_local_memory_of_a_kernel_counts_at_the_next_look(rig: Rig) -> None:
+    module = rig.cuda.get("cuModuleLoadData", pointer_to(image(variable=0, local=STEP // threads(rig.cuda))))
+    before = rig.cuda.left()
+    kernel = rig.cuda.get("cuModuleGetFunction", module, pointer_to(b"kernel\0"))
+    rig.cuda("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, 0, None, None)
+    assert eventually(lambda: rig.cuda.left() <= before - STEP + UNIT)
+    assert rig.cuda.code("cuMemAlloc_v2", room(8), before - STEP + 2 * UNIT) == OUT_OF_MEMORY
+
+
+# ---- contexts that are made past the public functions ----
+
+
+def activate(cuda: Cuda) -> int:
+    """Current, as libcudart makes it."""
+    answer = cuda.ask(table=[RUNTIME_TABLE, PRIMARY], args=[room(8), 0])
+    assert answer["code"] == 0
+    context = int.from_bytes(bytes.fromhex(answer["outs"][0]), "little")
+    cuda("cuCtxSetCurrent", context)
+    return context
+
+
+@pytest.mark.parametrize("ask", ["what is free", "everything", "everything from a pool"])
+def test_a_context_that_nobody_saw_counts_from_its_first_use_on(rig: Rig, ask: str) -> None:
+    cuda = rig.newcomer()
+    activate(cuda)
+    left = rig.gpu_slice.limit - 2 * CONTEXT
+    if ask == "what is free":
+        assert cuda.left() == left
+    else:
+        name = "cuMemAlloc_v2" if ask == "everything" else "cuMemAllocAsync"
+        assert cuda.code(name, room(8), left + UNIT, 0) == OUT_OF_MEMORY
+        assert cuda.code(name, room(8), left, 0) == 0
+    assert rig.held() <= rig.gpu_slice.limit
+
+
+def test_resets_of_a_context_that_nobody_saw_give_everything_back(rig: Rig) -> None:
+    cuda = rig.newcomer()
+    for _ in range(8):
+        activate(cuda)
+        cuda.alloc(3 * STEP)
+        cuda.alloc(2 * STEP)
+        cuda("cuDevicePrimaryCtxReset_v2", 0)
+        assert rig.gpu_slice.used() == 0
+    assert rig.gpu_slice.counters().refusals == 0
+
+
+def test_a_context_of_ones_own_is_not_taken_for_the_primary_one(rig: Rig) -> None:
+    cuda = rig.newcomer()
+    activate(cuda)
+    cuda("cuDevicePrimaryCtxReset_v2", 0)
+    cuda.get("cuCtxCreate_v2", 0, 0)
+    cuda.alloc(STEP)
+    activate(cuda)
+    cuda.alloc(STEP)
+    cuda("cuDevicePrimaryCtxReset_v2", 0)
+    assert rig.gpu_slice.used() == STEP
+
+
+# ---- given back at once ----
+
+
+@pytest.mark.parametrize("wait", ["cuStreamSynchronize", "cuCtxSynchronize"])
+def test_what_is_freed_in_a_stream_is_free_after_a_synchronize(rig: Rig, wait: str) -> None:
+    stream = rig.cuda.stream()
+    for _ in range(5):
+        pointer = rig.cuda.alloc_async(2 * STEP, stream)
+        assert rig.cuda.left() == rig.gpu_slice.room - 2 * STEP
+        rig.cuda.free_async(pointer, stream)
+        rig.cuda(wait, *((stream,) if wait == "cuStreamSynchronize" else ()))
+        assert rig.cuda.left() == rig.gpu_slice.room
