@@ -1,8 +1,10 @@
 """Pythons with packages that are too large for everybody's .venv.
 
-In: a locked requirements file. Out: an interpreter that has them, installed beside the builds at the first call.
+In: a locked requirements file. Out: an interpreter that has them, installed beside the builds at the first call. What
+an older lock had is removed then.
 """
 
+import shutil
 import subprocess
 import sys
 from hashlib import sha256
@@ -18,6 +20,8 @@ def python_with(lock: Path) -> Path:
     python, uv = folder / "bin/python", str(Path(sys.executable).with_name("uv"))
     with alone(folder.with_suffix(".lock")):
         if not (folder / ".complete").exists():
+            for older in folder.parent.glob(f"{lock.stem}-*/"):
+                shutil.rmtree(older)
             subprocess.run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, folder], check=True)
             install = [uv, "pip", "sync", "--quiet", "--require-hashes", "--python", str(python), str(lock)]
             subprocess.run(install, check=True)

@@ -3,6 +3,7 @@
 gpustat, nvitop, the example of nvidia-ml-py, and a program over go-nvml where Go is there.
 """
 
+import ctypes
 import json
 import os
 import re
@@ -81,6 +82,11 @@ def test_the_example_of_nvidia_ml_py(gpu_slice: GpuSlice, build: Path) -> None:
     shown = _shown(gpu_slice, "example")
     assert "<uuid>GPU-00000000-0000-0000-0000-000000000001</uuid>" in shown
     assert shown == _shown(gpu_slice, "example", LD_LIBRARY_PATH=str(build))
+
+
+def test_the_emulated_nvml_lacks_what_nvidia_smi_needs(build: Path) -> None:
+    """Nothing public says what its table has, so none is made up: the program does not run on it."""
+    assert not hasattr(ctypes.CDLL(str(build / "libnvidia-ml.so.1")), "nvmlInternalGetExportTable")
 
 
 @pytest.mark.thorough
