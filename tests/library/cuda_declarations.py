@@ -70,7 +70,7 @@ def types() -> list[str]:
     completed = [name for _, names in _bodies(text) for name in names]
     enums = re.findall(r"typedef enum \w+ \{[^}]*\} (\w+);", text)
     plain = re.findall(
-        r"typedef (?:int|unsigned (?:int|long long)|struct \w+ \*|(?:void|CUresult) \(\*)\s*(\w+)\b", text
+        r"typedef (?:int|uint32_t|unsigned (?:int|long long)|struct \w+ \*|(?:void|CUresult) \(\*)\s*(\w+)\b", text
     )
     incomplete = re.findall(r"^typedef (?:struct|union) \w+ (\w+);", text, flags=re.MULTILINE)
     found = [*completed, *enums, *plain]

@@ -73,6 +73,7 @@ _BROUGHT_BY_13 = {
     "CU_MEM_ALLOCATION_TYPE_MANAGED",
     "CU_MEM_LOCATION_TYPE_INVISIBLE",
     "CU_POINTER_ATTRIBUTE_LOCALITY_DOMAIN_ORDINAL",
+    "CUlogicalEndpointId",
     "CUgraphRecaptureCallback",
 }
 
