@@ -129,6 +129,22 @@ def test_where_nothing_moves_processes_take_turns(simulation: Simulation, worklo
     assert sum(container.launched[1:]) <= 7.5 / 0.23 + 3 * others, "patience is not a way round the limit"
 
 
+@pytest.mark.parametrize("limit", [25, 50, 75])
+def test_beside_an_endless_kernel_launches_of_its_process_go_at_the_limit(simulation: Simulation, limit: int) -> None:
+    """Kernels of 100 us, each waited for: from the third second on at the rate of the limit. Library D9: 4 a second."""
+    (container,) = simulation.run("seconds=8", f"c:{limit}", "p:persistent")
+    assert max(container.waits_ns) <= 262_000_000
+    assert container.launched[0] == pytest.approx(6 * limit * 100, rel=0.25)
+    assert container.launched[0] <= 6.5 * limit * 100, "it is not a way round the limit"
+
+
+@pytest.mark.parametrize("limits", [(50, 50), (25, 50)])
+def test_an_endless_kernel_takes_nothing_from_neighbours(simulation: Simulation, limits: tuple[int, int]) -> None:
+    own, neighbour = limits
+    _, other = simulation.run("seconds=8", f"c:{own}", "p:persistent", f"c:{neighbour}", "p:step")
+    assert other.share == pytest.approx(neighbour, abs=1)
+
+
 def test_limits_change_while_it_runs(simulation: Simulation) -> None:
     (container,) = simulation.run("seconds=6", "c:20", "l:2:60", "l:4:10", "p:medium")
     for limit, tenths in ((20, (10, 20)), (60, (21, 40)), (10, (42, 60))):

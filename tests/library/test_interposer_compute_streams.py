@@ -34,6 +34,13 @@ def test_fills_and_copies_on_the_device_are_limited(gpu: SharedGpu, mixing: Path
         assert running.result()["share_percent"] == pytest.approx(limit, abs=3)
 
 
+@pytest.mark.realtime
+def test_launches_go_on_beside_an_endless_kernel(gpu: SharedGpu, mixing: Path) -> None:
+    """Library D9: four a second. The limit would allow 5,000."""
+    with gpu.container(50).start(mixing, "persistent", 5) as running:
+        assert running.result()["per_second"] >= 200
+
+
 def test_nothing_gets_into_a_capture(gpu: SharedGpu, mixing: Path) -> None:
     """A kernel, a copy or a host function, a fill or a copy on the device: eight times in each of three captures."""
     with gpu.container(90).start(mixing, "captured", 1) as running:

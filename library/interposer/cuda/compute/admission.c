@@ -69,6 +69,21 @@ static bool stuck_in_debt(const struct limiter *limiter, struct waiting *waiting
     return stuck(limiter, waiting, available, moved, now);
 }
 
+static bool is_endless(const struct limiter *limiter, uint64_t now)
+{
+    uint64_t since = atomic_load_explicit(&limiter->held_since_ns, memory_order_relaxed);
+    return since != 0 && now >= since + ENDLESS_NS;
+}
+
+/* What it costs is charged as ever: only if something else is charged meanwhile, the launch that does not end, is this more than the limit. */
+static bool goes_beside(struct limiter *limiter, uint64_t expected_ns, uint64_t now)
+{
+    uint64_t next = atomic_load_explicit(&limiter->beside_ns, memory_order_relaxed);
+    if (expected_ns == 0 || now < next || !is_endless(limiter, now))
+        return false;
+    return atomic_compare_exchange_strong(&limiter->beside_ns, &next, now + budget_wait(&limiter->budget, (int64_t)expected_ns));
+}
+
 /* Behind launches of unknown cost only a measurement of one of them helps: the container's other launches may never end. */
 static bool stuck_unknown(const struct limiter *limiter, struct waiting *waiting, int64_t available, uint64_t now)
 {
@@ -117,7 +132,9 @@ static uint64_t poll_until(struct limiter *limiter, struct waiting *waiting, int
 
 static uint64_t debt_until(struct limiter *limiter, struct waiting *waiting, int64_t available, int64_t needed, uint64_t now)
 {
-    uint64_t wall = budget_wait(&limiter->budget, needed - available);
+    uint64_t wall = budget_wait(&limiter->budget, needed - available), beside = atomic_load_explicit(&limiter->beside_ns, memory_order_relaxed);
+    if (is_endless(limiter, now) && now + wall > beside)
+        wall = beside > now ? beside - now : 0;
     /* With work on the GPU a measurement may give back a reservation that was too high: look again sooner than the debt says. */
     uint64_t slice = budget_inflight(&limiter->budget) != 0 ? SLICE_MEASURING_NS : SLICE_NS;
     return wait_for(limiter, waiting, available, now, wall < slice ? wall : slice);
@@ -162,7 +179,7 @@ uint64_t limiter_admit(struct limiter *limiter, struct waiting *waiting, uint64_
     } else {
         /* The launch's own cost does not count: one that costs more than the whole credit would never go. */
         int64_t needed = bar(limiter, waiting, now);
-        if (available < needed && !stuck_in_debt(limiter, waiting, available, now))
+        if (available < needed && !goes_beside(limiter, expected_ns, now) && !stuck_in_debt(limiter, waiting, available, now))
             return debt_until(limiter, waiting, available, needed, now);
     }
     go(limiter, waiting, now);

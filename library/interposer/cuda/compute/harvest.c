@@ -210,6 +210,13 @@ static bool is_behind(uint64_t slow, const struct batch *batch)
     return (slow >> batch->queue % 64 & 1) != 0;
 }
 
+static void see_running(struct limiter *limiter, const struct batch *batch)
+{
+    uint64_t since = batch->start == NULL || mark_time(batch->start) < batch->first_ns ? batch->first_ns : mark_time(batch->start);
+    if (limiter->running_since_ns == 0 || since < limiter->running_since_ns)
+        limiter->running_since_ns = since;
+}
+
 /* It is still at work, or about to be. */
 static void see_ahead(struct limiter *limiter, struct batch *batch, uint64_t now)
 {
@@ -217,6 +224,8 @@ static void see_ahead(struct limiter *limiter, struct batch *batch, uint64_t now
         limiter->ahead_since_ns = batch->first_ns;
     if (batch->start != NULL)
         reserve_overrun(limiter, batch, now);
+    if (batch->start == NULL || mark_look(batch->start) == MARK_REACHED)
+        see_running(limiter, batch);
 }
 
 static void measure(struct limiter *limiter, uint64_t now)
@@ -224,7 +233,7 @@ static void measure(struct limiter *limiter, uint64_t now)
     const struct timebase *inside = NULL;
     struct batch **link = &limiter->pending;
     uint64_t slow = 0;
-    limiter->ahead_since_ns = 0;
+    limiter->ahead_since_ns = limiter->running_since_ns = 0;
     if (*link == NULL)
         return;
     /* An event query while another thread captures in global mode would invalidate that capture. */
@@ -253,16 +262,19 @@ static void measure(struct limiter *limiter, uint64_t now)
     measuring_restore(limiter->driver, mode);
 }
 
-/* A long kernel is on the GPU while its owner launches nothing; what only waits to be laid out is not. */
+/*
+ * A long kernel is on the GPU while its owner launches nothing, or in other streams what was measured since; what waits in its stream is not. Before
+ * anything is known to have begun, what was launched is taken to be there.
+ */
 static void publish(struct limiter *limiter, uint64_t now)
 {
-    uint64_t since = limiter->ahead_since_ns;
-    if (since != 0 && limiter->presence.row != NULL)
+    uint64_t since = limiter->running_since_ns;
+    if (limiter->ahead_since_ns != 0 && limiter->presence.row != NULL)
         atomic_store_explicit(&limiter->presence.row->wanted_ns, now, memory_order_relaxed);
-    if (since == 0 && atomic_load_explicit(&limiter->busy_until_ns, memory_order_relaxed) > now && limiter->presence.own != NULL)
+    if (since == 0 && atomic_load_explicit(&limiter->busy_until_ns, memory_order_relaxed) > now && limiter->presence.own != NULL) {
         since = atomic_load_explicit(&limiter->presence.own->busy_since_ns, memory_order_relaxed);
-    if (since != 0 && since < limiter->measured_until_ns)
-        since = limiter->measured_until_ns;
+        since = since != 0 && since < limiter->measured_until_ns ? limiter->measured_until_ns : since;
+    }
     presence_busy(limiter->presence.own, since, now);
 }
 
@@ -272,6 +284,7 @@ static void harvest(struct limiter *limiter, uint64_t now)
     measure(limiter, now);
     settle_due(limiter, now);
     publish(limiter, now);
+    atomic_store_explicit(&limiter->held_since_ns, limiter->running_since_ns, memory_order_relaxed);
     atomic_store_explicit(&limiter->harvested_ns, now, memory_order_relaxed);
 }
 

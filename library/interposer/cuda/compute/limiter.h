@@ -9,7 +9,8 @@
  * measured the measured time takes the reservation's place. Debt of any size is paid by waiting, at the rate of the limit: that is progress, and so is
  * any other launch of the container. Without progress for PATIENCE_NS a launch goes, whatever is owed, and the debt stays: an estimate that grows while
  * a kernel waits for the very launch that is held back, a clock that stands. Where several wait so, they take turns: a longer wait makes
- * less patient, or one thread could starve. A launch of unknown cost goes when fewer than UNKNOWN_LAUNCHES of them are on the GPU, or none of them was
+ * less patient, or one thread could starve. Beside a launch that does not end for ENDLESS_NS the others of its process go all the same, one after
+ * the other, each when the limit has earned its cost: they run in GPU time that is owed already. A launch of unknown cost goes when fewer than UNKNOWN_LAUNCHES of them are on the GPU, or none of them was
  * measured for PATIENCE_NS.
  */
 #ifndef VCUDA_COMPUTE_LIMITER_H
@@ -29,6 +30,7 @@
 #include "timebase.h"
 
 #define PATIENCE_NS UINT64_C(250000000)
+#define ENDLESS_NS UINT64_C(2000000000)
 /* A batch is closed, and measured, at so much estimated GPU time. */
 #define BATCH_NS UINT64_C(1000000)
 /* A queue reserves so much ahead of its launches. */
@@ -72,6 +74,8 @@ struct limiter {
     _Atomic uint64_t measured, measured_unknown; /* batches, ever; those of unknown cost */
     _Atomic uint64_t harvested_ns;
     _Atomic uint64_t busy_until_ns;     /* no launch of an open batch is expected to end later */
+    _Atomic uint64_t held_since_ns;     /* running_since_ns, for admission */
+    _Atomic uint64_t beside_ns;         /* no launch goes beside it before */
     _Atomic bool sample;                /* somebody should measure a launch alone */
     _Atomic bool asleep;                /* no tick is due */
     const struct timebase *_Atomic inside;  /* whose context the harvesting thread asks about */
@@ -89,6 +93,7 @@ struct limiter {
     struct interval_set charged_time;
     uint64_t measured_until_ns;
     uint64_t ahead_since_ns;            /* when the oldest launch that is not over was made; 0: none is */
+    uint64_t running_since_ns;          /* of these, when the first began on the GPU, as far as is known; 0: none did */
     unsigned loose_batches;
     double recent_charged, recent_own;
     unsigned correction_first, correction_count;

@@ -23,6 +23,7 @@ static const struct workload workloads[] = {
     {"waits", 300000, 0, 8, 5000, 0, 1, 1, true, 5000000},
     {"mixed", 200000, 0, 16, 5000, 0, 1, 4, true, 30000},
     {"mixedelsewhere", 200000, 0, 16, 5000, 0, 1, 4, true, 30000, true},
+    {"persistent", 100000, 0, 1, 5000, 0, 1, 2, false, .first = 1000000000000},
     {"grids", 20000, 0, 64, 4000, 0, 1, 2, true, .grids = 1000000},
     {"shapes", 20000, 0, 64, 4000, 0, 1, 2, true, .grids = 4000, .scaled = true},
 };
@@ -87,7 +88,8 @@ void find_neighbours(struct process *process)
 static struct launch_key choose_key(const struct process *process)
 {
     const struct workload *load = process->workload;
-    const char *function = (const char *)load + process->launches % load->kinds;
+    uint64_t kind = load->first == 0 ? process->launches % load->kinds : process->launches != 0;
+    const char *function = (const char *)load + kind;
     uint32_t grid = load->grids == 0 ? 264 : 264 + (uint32_t)(process->launches * 2654435761u % load->grids);
     return launch_key(function, grid, 1, 1, 256, 1, 1);
 }
@@ -101,6 +103,10 @@ static void choose(struct process *process)
         kind_cost = 2000 + kind_cost * (uint32_t)key.dimensions[0] / 1000;
     process->stream = (unsigned)(process->launches % load->streams);
     process->cost = kind_cost + random_below(load->spread);
+    if (load->first != 0) {
+        process->stream = process->launches != 0;
+        process->cost = process->launches != 0 ? load->cost : load->first;
+    }
     process->estimate = guesses_find(process->limiter->estimates, &key);
     if (bias != 1 && estimate_ns(process->estimate) == 0)
         estimate_learn(process->estimate, (uint64_t)((double)process->cost * bias));
@@ -135,7 +141,7 @@ static void launched(struct process *process, struct stream_queue *queue, uint64
     process->container->moved = now_ns;
     process->wake = now_ns + load->host;
     process->doing = DO_LAUNCH;
-    if (load->per_step != 0 && process->launches % load->per_step == 0)
+    if (load->per_step != 0 && process->launches % load->per_step == 0 && (load->first == 0 || number != 0))
         synchronise(process, number);
     else if (process->launches > QUEUE && process->launch_ends[process->launches % QUEUE] > now_virtual)
         synchronise(process, process->launches - QUEUE);

@@ -47,6 +47,7 @@ struct workload {
     bool elsewhere;             /* another thread put the wait there */
     unsigned grids;             /* so many different ones, the next is always another; 0: one */
     bool scaled;                /* the cost grows with the grid */
+    uint64_t first;             /* the first launch takes so long, in a stream of its own; 0: it is as the others */
 };
 
 struct process {

@@ -7,6 +7,7 @@
  *   grids               kernels of 20 us, each with a grid that none before it had, 64 before they are waited for
  *   fill, device        a kernel of 400 us and, while it runs, 64 fills, or copies on the device, of 4 KiB, before they are waited for
  *
+ *   persistent          kernels of 100 us, each waited for, beside one that does not end: `per_second`, how many in the last second
  *   captured            captures of kernels with all of that between them: `nodes` of the graphs, and `violations` of what a capture forbids
  *   bare                copies, waits and host functions in a stream without kernels: `records`, the events that were recorded for it
  *
@@ -16,6 +17,7 @@
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cuda.h"
 #include "programs/program.h"
@@ -23,7 +25,7 @@
 enum { BYTES = 4096, AHEAD = 8, SMALL_AHEAD = 64, LEAST_GRID = 264, KERNEL_NS = 400000 };
 enum between { NOTHING, COPY, EVENT, HOST, EVERYTHING };
 
-static const char kernels[] = WORK_MODULE_HEAD WORK_KERNEL("work", "wide");
+static const char kernels[] = WORK_MODULE_HEAD WORK_KERNEL("work", "wide") WORK_KERNEL("narrow", "narrow");
 
 static CUfunction work;
 static CUstream stream, side;
@@ -129,6 +131,24 @@ static uint64_t step(const char *kind, uint64_t cost)
 
 /* ---- what is counted ---- */
 
+static void launch_beside(double seconds)
+{
+    uint64_t endless = UINT64_C(60000000000) / ROUND_NS, end = now_ns() + (uint64_t)(seconds * 1e9);
+    unsigned count = 0;
+    void *parameters[] = {&endless};
+    CUfunction narrow = load_kernel(kernels, "narrow");
+    CHECK(cuLaunchKernel(narrow, 1, 1, 1, 32, 1, 1, 0, side, parameters, NULL));
+    endless = 100000 / ROUND_NS;
+    while (now_ns() < end) {
+        CHECK(cuLaunchKernel(narrow, 2, 1, 1, 64, 1, 1, 0, stream, parameters, NULL));
+        CHECK(cuStreamSynchronize(stream));
+        count += now_ns() + UINT64_C(1000000000) > end;
+    }
+    printf("{\"per_second\": %u}\n", count);
+    fflush(stdout);
+    _exit(0);
+}
+
 static void *of_the_driver(const char *name)
 {
     void *driver = dlopen("libcuda-real.so.1", RTLD_NOW | RTLD_NOLOAD), *found = driver == NULL ? NULL : dlsym(driver, name);
@@ -187,6 +207,8 @@ int main(int count, char **words)
     const char *kind = count > 2 ? words[1] : "";
     bool fill = strcmp(kind, "fill") == 0;
     prepare();
+    if (strcmp(kind, "persistent") == 0)
+        launch_beside(strtod(words[2], NULL));
     if (strcmp(kind, "captured") == 0 || strcmp(kind, "bare") == 0) {
         if (kind[0] == 'c')
             capture();
