@@ -10,11 +10,14 @@ from tests.library.compiler import runtime
 from tests.library.gpu_slice import CONTEXT, GpuSlice, eventually
 from tests.library.interposed import Container, two_gpus
 from tests.library.memory_client import MIB, OUT_OF_MEMORY, UNIT, Cuda, pointer_to, pool_properties, room
+from tests.library.memory_rig import STEP as GROWTH
+from tests.library.memory_rig import Rig
 from tests.library.test_interposer_memory_families import FAMILIES, STEP
 from tests.library.test_interposer_memory_graphs import captured, executable
 from tests.library.test_interposer_memory_pools import capture
 from tests.library.test_interposer_memory_processes import build_storm
 from tests.library.test_interposer_memory_virtual import MAP, map_parts, part, sparse
+from tests.library.test_interposer_memory_ways import WAYS, took
 
 pytestmark = pytest.mark.thorough
 
@@ -111,6 +114,16 @@ def _handles(checked: GpuSlice) -> None:
     assert cuda.ask(fork_call="cuMemFree_v2", args=[address])["code"] != 0
     cuda.__exit__()
     assert cuda.process.returncode == 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_to_the_limit_and_beyond(checked: GpuSlice, short_tmp: Path, way: str) -> None:
+    checked.container.environment["VCUDA_EMULATOR_FURTHER_CONTEXT_MIB"] = str(GROWTH // MIB)
+    rig = Rig(checked, short_tmp, checked.outside(), checked.start())
+    while took(way, rig, rig.cuda):
+        assert rig.held() <= checked.limit
+    rig.cuda.__exit__()
+    assert (rig.cuda.process.returncode, checked.errors.read_text()) == (0, "")
 
 
 def test_threads_without_a_race(thread_checked: GpuSlice, build: Path, short_tmp: Path) -> None:

@@ -137,6 +137,13 @@ int export_file_make(unsigned gpu, uint64_t maker, uint64_t number, uint64_t siz
     return make(name, size, MAKER_BYTE);
 }
 
+void export_files_sweep(void)
+{
+    int directory = open_swept(false);
+    if (directory >= 0)
+        close_directory(directory);
+}
+
 static uint64_t without_maker(int fd, uint64_t behind)
 {
     struct stat found;

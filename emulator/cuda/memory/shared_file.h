@@ -18,6 +18,7 @@ void shared_file_remove(uint64_t maker, uint64_t number);
  */
 int export_file_make(unsigned gpu, uint64_t maker, uint64_t number, uint64_t size);     /* -1: cannot be */
 void export_file_remove(unsigned gpu, uint64_t maker, uint64_t number);
+void export_files_sweep(void);          /* those that nobody has are removed */
 uint64_t export_files_without_maker(unsigned gpu, uint64_t behind);
 
 int anonymous_file_make(uint64_t size);

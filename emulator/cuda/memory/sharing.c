@@ -34,6 +34,7 @@ static pthread_once_t prepared = PTHREAD_ONCE_INIT;
 static struct sharing *all;
 static uint64_t self;           /* the maker in names of this process */
 static uint64_t files_made;
+static bool has_exported;
 
 void sharing_use_begin(void)
 {
@@ -53,6 +54,7 @@ static void close_in_child(void)
             close(at->fd);
     }
     all = NULL;
+    has_exported = false;
 }
 
 /* A process that ends in an orderly way leaves no name behind for others to remove. */
@@ -64,6 +66,8 @@ __attribute__((destructor)) static void remove_names(void)
         else if (at->exported && !file_is_locked(at->fd))
             export_file_remove(at->name.slot, at->name.maker, at->name.number);
     }
+    if (has_exported)
+        export_files_sweep();       /* what was released before its last descriptor was closed */
 }
 
 static void prepare(void)
@@ -208,7 +212,7 @@ static int export_file(struct physical *physical)
     if (sharing == NULL)
         return -1;
     usage_note_export(physical->device);
-    sharing->exported = true;
+    sharing->exported = has_exported = true;
     sharing->name = name;
     return sharing->fd;
 }
