@@ -125,8 +125,6 @@ static const struct constant constants[] = {
     IS(TENSOR_MAP_ACCESS_SUPPORTED, 0),
     IS(HANDLE_TYPE_FABRIC_SUPPORTED, 0),
     IS(UNIFIED_FUNCTION_POINTERS, 0),
-    IS(NUMA_CONFIG, 0),
-    IS(NUMA_ID, -1),
     IS(MULTICAST_SUPPORTED, 0),
     IS(MPS_ENABLED, 0),
     IS(HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0),
@@ -220,6 +218,12 @@ static bool of_gpu(const struct gpu *gpu, CUdevice_attribute attribute, int *out
         return true;
     case CU_DEVICE_ATTRIBUTE_GPU_PCI_SUBSYSTEM_ID:
         *out = (int)facts->pci_subsystem_id;
+        return true;
+    case CU_DEVICE_ATTRIBUTE_NUMA_CONFIG:
+        *out = driver.first_numa >= 0;
+        return true;
+    case CU_DEVICE_ATTRIBUTE_NUMA_ID:
+        *out = driver.first_numa < 0 ? -1 : driver.first_numa + gpu->ordinal;
         return true;
     case CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID:
         *out = facts->numa;

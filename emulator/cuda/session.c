@@ -58,12 +58,24 @@ static CUresult driver_error(const struct shared_state *state)
     }
 }
 
-static uint64_t bytes_given(const char *variable, uint64_t otherwise)
+static bool number_given(const char *variable, uint64_t *number)
 {
     const char *given = getenv(variable);
     char *end = NULL;
-    uint64_t mib = given == NULL ? 0 : strtoull(given, &end, 10);
-    return given != NULL && *given != '\0' && *end == '\0' ? mib << 20 : otherwise;
+    *number = given == NULL ? 0 : strtoull(given, &end, 10);
+    return given != NULL && *given != '\0' && *end == '\0';
+}
+
+static uint64_t bytes_given(const char *variable, uint64_t otherwise)
+{
+    uint64_t mib;
+    return number_given(variable, &mib) ? mib << 20 : otherwise;
+}
+
+static int first_numa(void)
+{
+    uint64_t number;
+    return number_given("VCUDA_EMULATOR_GPU_NUMA", &number) && number < INT32_MAX / 2 ? (int)number : -1;
 }
 
 static CUresult attach(void)
@@ -101,6 +113,7 @@ static CUresult begin(void)
     driver.cuda = (int)driver.machine.state->cuda;
     driver.context_bytes = bytes_given("VCUDA_EMULATOR_CONTEXT_MIB", (uint64_t)CONTEXT_MIB << 20);
     driver.further_bytes = bytes_given("VCUDA_EMULATOR_FURTHER_CONTEXT_MIB", driver.context_bytes / 4);
+    driver.first_numa = first_numa();
     for (int i = 0; i < driver.count; i++)
         gpu_prepare(&driver.gpus[i], i, positions[i]);
     pthread_atfork(NULL, NULL, after_fork_in_child);

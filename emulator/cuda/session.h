@@ -25,6 +25,7 @@ struct driver {
     struct gpu gpus[MAX_GPUS];  /* by ordinal */
     uint64_t context_bytes;     /* what the first context of a process on a GPU takes */
     uint64_t further_bytes;     /* what each further one takes */
+    int first_numa;             /* the NUMA node that the memory of the first GPU is, the next one's of the second; -1: they are none */
 };
 
 extern struct driver driver;

@@ -6,7 +6,17 @@ Library D4, D8 and D13 of the verification against NVIDIA's userland.
 import pytest
 
 from tests.library.gpu_slice import CONTEXT, eventually
-from tests.library.memory_client import GIB, MIB, OUT_OF_MEMORY, UNIT, Cuda, pointer_to, room
+from tests.library.memory_client import (
+    GIB,
+    HOST_NUMA,
+    MIB,
+    OUT_OF_MEMORY,
+    UNIT,
+    Cuda,
+    allocation_properties,
+    pointer_to,
+    room,
+)
 from tests.library.memory_rig import STEP, Rig, image, threads
 
 STACK, FIFO, HEAP = 0, 1, 2  # CUlimit
@@ -97,6 +107,24 @@ def test_a_context_of_ones_own_is_not_taken_for_the_primary_one(rig: Rig) -> Non
     cuda.alloc(STEP)
     cuda("cuDevicePrimaryCtxReset_v2", 0)
     assert rig.gpu_slice.used() == STEP
+
+
+# ---- a GPU whose memory is a NUMA node ----
+
+
+def test_memory_at_the_gpus_own_node_is_the_gpus(rig: Rig) -> None:
+    """As on Grace. The node behind it is the other GPU's, which is not limited, and 9 is a node of the machine."""
+    cuda = rig.gpu_slice.start(VCUDA_EMULATOR_GPU_NUMA="4")
+    for node in (9, 5):
+        cuda.create(2 * rig.gpu_slice.limit, allocation_properties(HOST_NUMA, node))
+    assert rig.gpu_slice.used() == 0
+    handle = cuda.create(STEP, allocation_properties(HOST_NUMA, 4))
+    assert rig.gpu_slice.used() == STEP
+    size = rig.gpu_slice.room - CONTEXT
+    assert cuda.code("cuMemCreate", room(8), size, pointer_to(allocation_properties(HOST_NUMA, 4)), 0) == OUT_OF_MEMORY
+    cuda("cuMemRelease", handle)
+    cuda.create(size, allocation_properties(HOST_NUMA, 4))
+    assert rig.held() == rig.gpu_slice.limit
 
 
 # ---- given back at once ----

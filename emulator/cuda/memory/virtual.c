@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "../context.h"
+#include "../session.h"
 #include "sharing.h"
 
 static struct spans reservations, objects;
@@ -60,10 +62,20 @@ static struct object *object_of(struct physical *physical, const CUmemAllocation
     return made;
 }
 
+/* The memory of a GPU may be a NUMA node of the machine. */
+static int device_at(const CUmemLocation *location)
+{
+    int numbered = location->id - driver.first_numa;
+    if (location->type == CU_MEM_LOCATION_TYPE_DEVICE)
+        return location->id;
+    if (location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA && driver.first_numa >= 0 && device_valid(numbered))
+        return numbered;
+    return HOST;
+}
+
 CUresult object_make(uint64_t size, const CUmemAllocationProp *properties, struct object **out)
 {
-    bool on_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-    struct physical_request request = {.device = on_device ? properties->location.id : HOST, .size = size};
+    struct physical_request request = {.device = device_at(&properties->location), .size = size};
     struct physical *physical = physical_make(&request);
     if (physical == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;

@@ -70,13 +70,37 @@ static CUresult create(CUmemGenericAllocationHandle *handle, size_t size, const 
     return error;
 }
 
+/* The memory of a GPU may be a NUMA node of the machine (Grace). */
+static bool is_node(CUdevice device, int node)
+{
+    int is_one = 0, own = -1;
+
+    return DRIVER(cuDeviceGetAttribute, &is_one, CU_DEVICE_ATTRIBUTE_NUMA_CONFIG, device) == CUDA_SUCCESS && is_one != 0 &&
+           DRIVER(cuDeviceGetAttribute, &own, CU_DEVICE_ATTRIBUTE_NUMA_ID, device) == CUDA_SUCCESS && own == node;
+}
+
+static bool device_at(const CUmemLocation *location, CUdevice *device)
+{
+    int count = 0;
+
+    *device = location->id;
+    if (location->type != CU_MEM_LOCATION_TYPE_HOST_NUMA)
+        return location->type == CU_MEM_LOCATION_TYPE_DEVICE;
+    DRIVER(cuDeviceGetCount, &count);
+    for (*device = 0; *device < count; (*device)++)
+        if (is_node(*device, location->id))
+            return true;
+    return false;
+}
+
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags)
 {
     unsigned index;
+    CUdevice device;
 
-    if (hook_nested() || handle == NULL || prop == NULL || size == 0 || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE || !account_needed())
+    if (hook_nested() || handle == NULL || prop == NULL || size == 0 || !account_needed() || !device_at(&prop->location, &device))
         return real.cuMemCreate(handle, size, prop, flags);
-    enum verdict verdict = account_verdict(prop->location.id, &index);
+    enum verdict verdict = account_verdict(device, &index);
     if (verdict == VERDICT_REFUSE)
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (verdict == VERDICT_PASS)
