@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.gpu.bench import Bench, Environment, Process
-from benchmarks.gpu.inside.driver_api import Nvml
+from benchmarks.gpu.inside.driver_api import Cuda, Nvml
 from benchmarks.gpu.outcome import Judgement, NotRun
 
 MIB = 1 << 20
@@ -19,6 +19,27 @@ def host_nvml(bench: Bench) -> Nvml:
     """The driver's own NVML, without the interposer, in this process."""
     os.environ.update(bench.driver.environment)
     return Nvml(bench.device.uuid, bench.driver.nvml)
+
+
+class HostMemory:
+    """What is taken of the GPU, as a process outside of containers hears it from the driver's NVML and from CUDA."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.nvml = host_nvml(bench)
+        self.cuda = Cuda(bench.driver.cuda)
+        self.cuda.start()
+        self.before = self.look()
+
+    def look(self) -> tuple[int, int]:
+        free, total = self.cuda.memory()
+        return self.nvml.memory().used, total - free
+
+    def mark(self) -> None:
+        self.before = self.look()
+
+    def grown(self) -> int:
+        """Since the mark, by the one that sees more."""
+        return max(now - before for before, now in zip(self.before, self.look(), strict=True))
 
 
 def needs_torch(bench: Bench) -> str:

@@ -8,8 +8,7 @@ import json
 from typing import Any
 
 from benchmarks.gpu.bench import Bench, Environment, killed_at_end
-from benchmarks.gpu.checks.common import MIB, OUT_OF_MEMORY, host_nvml, line, not_shown
-from benchmarks.gpu.inside.driver_api import Nvml
+from benchmarks.gpu.checks.common import MIB, OUT_OF_MEMORY, HostMemory, line, not_shown
 from benchmarks.gpu.outcome import Figures, Judgement, NotRun
 
 MOST_MIB = {"context": 24 * 256}
@@ -23,15 +22,15 @@ PRIMARY_MIB = 1024
 
 def way(bench: Bench, name: str) -> Judgement:
     """The limit is half of what the driver's figures show natively."""
-    nvml = host_nvml(bench)
+    host = HostMemory(bench)
     words = [name, "--block-mib", BLOCK_MIB.get(name, 256), "--most-mib", MOST_MIB.get(name, ENOUGH_MIB)]
-    native = held(bench, bench.native(), nvml, words)
+    native = held(bench, bench.native(), host, words)
     judgement = Judgement({"native": _mib(native)})
     if native["host_sees"] < SEEN_ENOUGH:
         seen = native["host_sees"] // MIB
         return not_shown(bench, judgement, f"its figures show {seen} MiB after {native['got'] // MIB} were taken")
     limit = native["host_sees"] // 2 // MIB * MIB
-    ours = held(bench, bench.container(memory=limit), nvml, words)
+    ours = held(bench, bench.container(memory=limit), host, words)
     judgement.figures |= {"limit_mib": limit // MIB, "ours": _mib(ours)}
     over = ours["host_sees"] - limit
     judgement.expect(over <= SLACK, f"the host sees {over // MIB} MiB more than the limit")
@@ -40,25 +39,24 @@ def way(bench: Bench, name: str) -> Judgement:
     return judgement
 
 
-def held(bench: Bench, environment: Environment, nvml: Nvml, words: list[Any]) -> dict[str, Any]:
+def held(bench: Bench, environment: Environment, host: HostMemory, words: list[Any]) -> dict[str, Any]:
     """What the program says and what the host sees of the whole GPU while it holds everything."""
-    before = nvml.memory().used
+    host.mark()
     with killed_at_end(environment.start(bench.program("holes"), *words)) as process:
         printed: dict[str, Any] = json.loads(line(process))
         if "cannot" in printed:
             raise NotRun(printed["cannot"])
-        return printed | {"host_sees": nvml.memory().used - before}
+        return printed | {"host_sees": host.grown()}
 
 
 def primary(bench: Bench, how: str) -> Judgement:
     """Resets of the primary context: nothing stays charged, and what is charged is what the host sees."""
-    container, nvml = bench.container(memory=PRIMARY_LIMIT), host_nvml(bench)
-    before = nvml.memory().used
+    container, host = bench.container(memory=PRIMARY_LIMIT), HostMemory(bench)
     with killed_at_end(container.start(bench.program("primary"), how, "--mib", PRIMARY_MIB)) as process:
         printed = json.loads(line(process))
         if "cannot" in printed:
             raise NotRun(printed["cannot"])
-        seen = nvml.memory().used - before
+        seen = host.grown()
     judgement = Judgement({"charged_mib": printed["used"] // MIB, "host_sees_mib": seen // MIB})
     judgement.figures["refused"] = printed["refused"]
     judgement.expect(printed["refused"] == 0, f"{printed['refused']} allocations were refused after resets")

@@ -14,7 +14,6 @@ from benchmarks.gpu import build, driver, prepare
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.checks import holes, mixed, ranks
 from benchmarks.gpu.driver import Device, Driver
-from benchmarks.gpu.inside.driver_api import Memory1
 from benchmarks.gpu.outcome import Judgement, NotRun, Status
 
 MIB = 1 << 20
@@ -86,13 +85,16 @@ def bench(scratch: Path, program: str, *, native: dict[str, Any], ours: dict[str
 
 
 class Host:
-    """The driver's own NVML: what it says of the GPU's memory, one look after the other."""
+    """What a process outside of containers hears of the GPU's memory, one growth after the other."""
 
-    def __init__(self, *used_mib: int) -> None:
-        self.used = iter(used_mib)
+    def __init__(self, *grown_mib: int) -> None:
+        self.growths = iter(grown_mib)
 
-    def memory(self) -> Memory1:
-        return Memory1(used=next(self.used) * MIB)
+    def mark(self) -> None:
+        pass
+
+    def grown(self) -> int:
+        return next(self.growths) * MIB
 
 
 def held(got_mib: int, refusal: int) -> dict[str, Any]:
@@ -102,7 +104,7 @@ def held(got_mib: int, refusal: int) -> dict[str, Any]:
 @pytest.fixture
 def way(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Judgement]:
     def judged(*host_mib: int, got_mib: int = 2560, refusal: int = 2) -> Judgement:
-        monkeypatch.setattr(holes, "host_nvml", lambda _: Host(*host_mib))
+        monkeypatch.setattr(holes, "HostMemory", lambda _: Host(*host_mib))
         tried = bench(short_tmp, "holes", native=held(6144, 0), ours=held(got_mib, refusal))
         return holes.way(tried, "module")
 
@@ -110,19 +112,19 @@ def way(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Judge
 
 
 def test_memory_within_half_of_what_it_takes_natively_passes(way: Callable[..., Judgement]) -> None:
-    judgement = way(0, 6144, 0, 3072)
+    judgement = way(6144, 3072)
     assert (judgement.status, judgement.missed) == (Status.PASSED, [])
     assert judgement.figures["limit_mib"] == 3072
 
 
 def test_memory_beyond_the_limit_fails(way: Callable[..., Judgement]) -> None:
-    judgement = way(0, 6144, 0, 6144, got_mib=6144, refusal=0)
+    judgement = way(6144, 6144, got_mib=6144, refusal=0)
     assert judgement.status is Status.FAILED
     assert judgement.missed == ["the host sees 3072 MiB more than the limit", "refused with 0, not 2"]
 
 
 def test_what_the_driver_does_not_show_is_no_pass(way: Callable[..., Judgement]) -> None:
-    judgement = way(0, 500)
+    judgement = way(500)
     assert judgement.status is Status.NOT_RUN
     assert judgement.reason.startswith("not shown by an emulated driver: its figures show 500 MiB")
     assert judgement.figures["native"]["got_mib"] == 6144
@@ -136,13 +138,13 @@ def test_what_the_driver_does_not_show_is_no_pass(way: Callable[..., Judgement])
 def test_resets_leave_what_the_host_sees(
     short_tmp: Path, monkeypatch: pytest.MonkeyPatch, refused: int, used_mib: int, missed: int
 ) -> None:
-    monkeypatch.setattr(holes, "host_nvml", lambda _: Host(0, 1500))
+    monkeypatch.setattr(holes, "HostMemory", lambda _: Host(1500))
     printed = {"pid": 1, "refused": refused, "used": used_mib * MIB}
     assert len(holes.primary(bench(short_tmp, "primary", native={}, ours=printed), "table").missed) == missed
 
 
 def test_a_driver_without_the_runtimes_table_is_not_run(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holes, "host_nvml", lambda _: Host(0, 0))
+    monkeypatch.setattr(holes, "HostMemory", lambda _: Host())
     with pytest.raises(NotRun, match="no table"):
         holes.primary(bench(short_tmp, "primary", native={}, ours={"cannot": "no table"}), "table")
 

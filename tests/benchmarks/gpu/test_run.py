@@ -46,12 +46,13 @@ def test_checks_run_on_the_emulated_driver_and_say_how_it_went(tmp_path: Path) -
 @pytest.mark.thorough
 @pytest.mark.parametrize("topic", ["T10", "T11", "T12", "T13", "T14"])
 def test_each_experiment_runs_to_its_end(tmp_path: Path, topic: str) -> None:
-    """Whether it passes is the library's affair, and the machine's: here each ends by itself, with its figures."""
+    """Each ends by itself, with its figures. Memory is within the limit too; of times a busy machine decides."""
     words = ("--only", topic, "--repeats", "1", "--window", "0.3")
     done = run(tmp_path, *words, timeout_s=280)
     found = checks(tmp_path)
     assert found.keys() == {check.id for check in plan.chosen(topic)}, done.stdout + done.stderr
     for name, check in found.items():
+        assert check["status"] != "failed" or topic != "T10", (name, check["reason"])
         ended = check["status"] == "not run" or check["figures"]
         assert ended, (name, check["reason"])
         assert not re.search(r"was still running|said nothing|Error", check["reason"]), (name, check["reason"])
