@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.shared_gpu import SharedGpu
-from tests.library.compiler import compiled
+from tests.library.compiler import compiled, runtime
 
 _PROGRAMS = Path(__file__).parent / "native/interposer_programs"
 
@@ -20,7 +20,7 @@ def mixing(build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.realtime
-@pytest.mark.parametrize(("kind", "limit"), [("mixed", 50), ("host", 10), ("grids", 50)])
+@pytest.mark.parametrize(("kind", "limit"), [("mixed", 50), ("host", 10), ("shared", 25), ("grids", 50)])
 def test_a_step_that_mixes_gets_its_share(gpu: SharedGpu, mixing: Path, kind: str, limit: int) -> None:
     """Library D6 and D5. 10 %: between its kernels of 400 us the stream waits for about 260 us, which was charged."""
     with gpu.container(limit).start(mixing, kind, 2.5) as running:
@@ -28,7 +28,7 @@ def test_a_step_that_mixes_gets_its_share(gpu: SharedGpu, mixing: Path, kind: st
 
 
 @pytest.mark.realtime
-@pytest.mark.parametrize(("kind", "limit"), [("fill", 25), ("device", 40)])
+@pytest.mark.parametrize(("kind", "limit"), [("fill", 25), ("device", 25)])
 def test_fills_and_copies_on_the_device_are_limited(gpu: SharedGpu, mixing: Path, kind: str, limit: int) -> None:
     with gpu.container(limit).start(mixing, kind, 2.5) as running:
         assert running.result()["share_percent"] == pytest.approx(limit, abs=3)
@@ -50,3 +50,28 @@ def test_nothing_gets_into_a_capture(gpu: SharedGpu, mixing: Path) -> None:
 def test_who_launches_nothing_between_pays_for_no_marks(gpu: SharedGpu, mixing: Path) -> None:
     with gpu.container(90).start(mixing, "bare", 1) as running:
         assert running.result() == {"records": 0}
+
+
+KINDS = ("mixed", "shared", "grids", "fill", "captured", "persistent")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_addresses_checked(
+    sanitized_interposers: Path, build: Path, mixing: Path, short_tmp: Path, kind: str
+) -> None:
+    gpu = SharedGpu(short_tmp, sanitized_interposers, build / "libcuda.so.1")
+    checks = {"LD_PRELOAD": runtime("libasan.so"), "ASAN_OPTIONS": "detect_leaks=0"}
+    with gpu.container(25).start(mixing, kind, 1.5, **checks) as running:
+        assert running.result()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_threads_checked(
+    thread_checked_build: Path, build: Path, mixing: Path, short_tmp: Path, kind: str
+) -> None:
+    gpu = SharedGpu(short_tmp, thread_checked_build / "interposer", build / "libcuda.so.1")
+    checks = {"LD_PRELOAD": runtime("libtsan.so"), "TSAN_OPTIONS": "exitcode=66 die_after_fork=0"}
+    with gpu.container(25).start(mixing, kind, 1.5, **checks) as running:
+        assert running.result()

@@ -4,6 +4,7 @@
  *   copy, event, host   kernels of 400 us, eight before they are waited for; between two of them a copy from the host, a wait for an event of another
  *                       stream in which a host function of 200 us ran, or such a host function
  *   mixed               all of these in turns
+ *   shared              kernels of 400 us as above, while another thread puts such host functions into their stream, one in a millisecond
  *   grids               kernels of 20 us, each with a grid that none before it had, 64 before they are waited for
  *   fill, device        a kernel of 400 us and, while it runs, 64 fills, or copies on the device, of 4 KiB, before they are waited for
  *
@@ -15,6 +16,8 @@
  * second.
  */
 #include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
 #include <unistd.h>
@@ -51,6 +54,19 @@ static void put(enum between between)
     CHECK(cuLaunchHostFunc(side, sleep_a_little, NULL));
     CHECK(cuEventRecord(event, side));
     CHECK(cuStreamWaitEvent(stream, event, 0));
+}
+
+static _Atomic bool over;
+
+static void *put_often(void *context)
+{
+    struct timespec span = {.tv_nsec = 1000000};
+    CHECK(cuCtxSetCurrent(context));
+    while (!atomic_load(&over)) {
+        put(HOST);
+        nanosleep(&span, NULL);
+    }
+    return NULL;
 }
 
 static void launch(unsigned grid, uint64_t ns)
@@ -126,6 +142,8 @@ static uint64_t step(const char *kind, uint64_t cost)
         return step_of_grids();
     if (cost != 0)
         return step_of_moves(strcmp(kind, "fill") == 0, cost);
+    if (strcmp(kind, "shared") == 0)
+        return step_between(NOTHING);
     return step_between(strcmp(kind, "copy") == 0 ? COPY : strcmp(kind, "event") == 0 ? EVENT : strcmp(kind, "host") == 0 ? HOST : EVERYTHING);
 }
 
@@ -217,6 +235,10 @@ int main(int count, char **words)
         return 0;
     }
     uint64_t cost = fill || strcmp(kind, "device") == 0 ? cost_of_move(fill) : 0;
+    pthread_t other;
+    CUcontext context;
+    CHECK(cuCtxGetCurrent(&context));
+    bool shared = strcmp(kind, "shared") == 0 && pthread_create(&other, NULL, put_often, context) == 0;
     uint64_t began = now_ns(), seconds = (uint64_t)(strtod(words[2], NULL) * 1e9), warm = 0, done = 0;
     while (now_ns() < began + seconds) {
         done += step(kind, cost);
@@ -226,6 +248,9 @@ int main(int count, char **words)
             done = 0;
         }
     }
+    atomic_store(&over, true);
+    if (shared)
+        pthread_join(other, NULL);
     printf("{\"share_percent\": %.3f}\n", 100 * (double)done / (double)(now_ns() - warm));
     return 0;
 }
