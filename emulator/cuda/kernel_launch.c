@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "exchange.h"
 #include "lock.h"
 #include "session.h"
 
@@ -74,6 +75,13 @@ static uint64_t threads_of(const struct launch *launch)
     return (uint64_t)launch->grid[0] * launch->grid[1] * launch->grid[2] * launch->block[0] * launch->block[1] * launch->block[2];
 }
 
+static bool meet(const struct ptx_entry *entry, struct work *out)
+{
+    out->ranks = entry->cost.ranks;
+    out->exchange = out->ranks > 1 ? exchange_find(entry->name) : NULL;
+    return out->ranks <= 1 || out->exchange != NULL;
+}
+
 static void measure(const struct launch *launch, const struct gpu *gpu, struct work *out)
 {
     enum { LONGEST_S = 1000000 };
@@ -127,5 +135,7 @@ CUresult launch_check(struct launch *launch, struct context *context, struct wor
     if (!take_local(launch, context))
         return CUDA_ERROR_OUT_OF_MEMORY;
     measure(launch, context->gpu, out);
+    if (!meet(function->entry, out))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     return launch->cooperative ? check_cooperative(launch, context->gpu) : CUDA_SUCCESS;
 }

@@ -178,6 +178,8 @@ static void read_cost(const char *at, struct ptx_entry *entry)
     }
     cost.per_thread = skip_word(&at, "per thread");
     cost.width = skip_word(&at, "wide") ? WIDTH_WIDE : skip_word(&at, "narrow") ? WIDTH_NARROW : WIDTH_BY_THREADS;
+    if (skip_word(&at, "ranks") && skip_word(&at, "="))
+        cost.ranks = (unsigned)strtoul(at, &end, 10);
     if (cost.parameter < (int)entry->parameter_count && cost.factor >= 0)
         entry->cost = cost;
 }

@@ -2,7 +2,7 @@
  * Reading PTX text: which kernels and global variables it has, what parameters the kernels take and what they cost on the emulated GPU.
  *
  * In: NUL-terminated text. Out: a list of entries, or which error the driver's compiler would report. Instructions are not looked at. A comment in a kernel's body
- * is the cost directive: `// vcuda-emulator: ns = A [* param N] [+ B] [per thread] [wide|narrow]`. Not here: what a module is.
+ * is the cost directive: `// vcuda-emulator: ns = A [* param N] [+ B] [per thread] [wide|narrow] [ranks = N]`. Not here: what a module is.
  */
 #ifndef VCUDA_EMULATOR_PTX_H
 #define VCUDA_EMULATOR_PTX_H
@@ -21,6 +21,7 @@ struct kernel_cost {
     uint64_t constant_ns;
     bool per_thread;
     enum kernel_width width;
+    unsigned ranks;             /* it ends when it began in so many processes; 0: it waits for nobody */
 };
 
 struct ptx_parameter {

@@ -4,11 +4,14 @@
 #include <stdlib.h>
 
 #include "event.h"
+#include "exchange.h"
 #include "graph_place.h"
 #include "lock.h"
 #include "session.h"
 
 #define PATIENCE_NS UINT64_C(100000000)
+/* A kernel that waits is on the GPU for so long at a time. */
+#define SPIN_NS UINT64_C(400000)
 
 static uint64_t last_ticket;
 static unsigned held_streams;   /* that have items */
@@ -78,11 +81,34 @@ static bool pass_point(struct stream *stream, const struct stream_point *point, 
            pass(stream, point->stream->gpu, point->end == STREAM_UNPLACED ? point->stream->tail : point->end, wake);
 }
 
+/* The others' kernels begin at a time that nobody knows: until then this one is at work, a little at a time. */
+static bool pass_exchange(struct stream *stream, struct item *item, uint64_t *wake)
+{
+    uint64_t until = stream_earliest(stream), again = clock_ns() + SPIN_NS / 2;
+    bool over = gpu_passed(stream->gpu, until);
+    if (item->begun == 0 && !over) {
+        expect(stream->gpu, until, wake);
+        return false;
+    }
+    if (item->begun == 0)
+        item->begun = exchange_begin(item->work.exchange, item->work.ranks);
+    if (exchange_is_reached(item->work.exchange, item->begun)) {
+        stream_place(stream, &item->work);
+        return true;
+    }
+    if (over || until - stream->gpu->v < SPIN_NS / 2)
+        stream_place(stream, &(struct work){.kind = WORK_KERNEL, .cost_ns = SPIN_NS});
+    *wake = again < *wake ? again : *wake;
+    return false;
+}
+
 /* True: the item is dealt with. */
-static bool try_place(struct stream *stream, const struct item *item, uint64_t *wake)
+static bool try_place(struct stream *stream, struct item *item, uint64_t *wake)
 {
     switch (item->kind) {
     case ITEM_WORK:
+        if (item->work.exchange != NULL)
+            return pass_exchange(stream, item, wake);
         stream_place(stream, &item->work);
         return true;
     case ITEM_RECORD:
@@ -142,7 +168,9 @@ bool stream_push(struct stream *stream, const struct item *item)
     if (stream->first == NULL && held_streams > 0 && waits_for_others(stream, UINT64_MAX) &&
         !append(stream, &(struct item){.kind = ITEM_STREAMS}))
         return false;
-    if (stream->first == NULL && item->kind != ITEM_HOST && try_place(stream, item, &wake))
+    struct item tried = *item;
+    bool waits = item->kind == ITEM_HOST || item->work.exchange != NULL;
+    if (stream->first == NULL && !waits && try_place(stream, &tried, &wake))
         return true;
     return append(stream, item);
 }

@@ -70,7 +70,7 @@ CUresult stream_enqueue(struct stream *stream, const struct work *work, uint64_t
     driver_lock();
     if (work->kind == WORK_KERNEL)
         stream_hold_up(stream);
-    if (!queue_holds(stream)) {
+    if (!queue_holds(stream) && work->exchange == NULL) {
         reached = stream_place(stream, work);
         if (work->kind == WORK_KERNEL)
             stream_count_launch(stream, reached);

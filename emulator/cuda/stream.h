@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 struct context;
+struct exchange;
 struct stream;
 
 enum work_kind {
@@ -24,7 +25,9 @@ enum work_kind {
 struct work {
     enum work_kind kind;
     bool wide;                  /* a kernel that leaves no room for another beside it */
-    uint64_t cost_ns;
+    uint64_t cost_ns;           /* of a kernel that waits: when all have begun */
+    struct exchange *exchange;  /* NULL: it waits for nobody */
+    unsigned ranks;
 };
 
 /* End of work that has no place in V yet, because the stream waits for the host. */

@@ -41,6 +41,7 @@ struct item {
     struct exec *exec;
     unsigned from, to;          /* nodes of it */
     struct stream_point point;
+    uint64_t begun;             /* a kernel that waits: how many must have begun; 0: it has not */
     struct item *next;
 };
 

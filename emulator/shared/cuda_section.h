@@ -11,7 +11,7 @@
 #include "layout.h"
 #include "timeline.h"
 
-enum { CUDA_SLOTS = TIMELINE_SLOTS, CUDA_PLACES = 256 };
+enum { CUDA_SLOTS = TIMELINE_SLOTS, CUDA_PLACES = 256, CUDA_EXCHANGES = 256 };
 
 struct cuda_process {
     _Atomic uint64_t pid_namespace;     /* inode; 0: free */
@@ -33,6 +33,12 @@ struct cuda_place {
     _Atomic uint64_t v;
 };
 
+/* What kernels of several processes wait for together (cuda/exchange.h). */
+struct cuda_exchange {
+    _Atomic uint64_t identity;          /* of the job and the kernel's name; 0: free */
+    _Atomic uint64_t begun;             /* kernels, ever */
+};
+
 struct cuda_gpu {
     _Alignas(64) _Atomic uint32_t owner;        /* the lock: the holder's slot + 1, highest bit: a process waits */
     _Atomic uint32_t exported;          /* 1: memory of it was exported once: files may hold some whose makers are gone */
@@ -47,6 +53,7 @@ struct cuda_section {
     _Atomic uint32_t slot_high;         /* slots from here on were never used */
     uint32_t spare;
     struct cuda_process processes[CUDA_SLOTS];
+    struct cuda_exchange exchanges[CUDA_EXCHANGES];
     struct cuda_gpu gpus[MAX_GPUS];
 };
 

@@ -17,7 +17,7 @@
 #define LAYOUT_MAGIC UINT64_C(0x454d554144554356) /* the file begins with "VCUDAUME" */
 
 enum {
-    LAYOUT_VERSION = 4,
+    LAYOUT_VERSION = 5,
     MAX_GPUS = 64,
     MAX_PROCESSES = 256,        /* on one GPU */
     MAX_LINKS = 18,             /* of one GPU, as NVML */
