@@ -441,6 +441,9 @@ typedef enum CUlaunchAttributeID_enum {
     CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT = 14
 } CUlaunchAttributeID;
 
+typedef enum CUlaunchMemSyncDomain_enum {
+    CU_LAUNCH_MEM_SYNC_DOMAIN_DEFAULT = 0, CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE = 1
+} CUlaunchMemSyncDomain;
 typedef union CUlaunchAttributeValue_union {
     char pad[64];
     int cooperative, programmaticStreamSerializationAllowed, priority;
@@ -448,6 +451,7 @@ typedef union CUlaunchAttributeValue_union {
     struct { CUevent event; int flags, triggerAtBlockStart; } programmaticEvent;
     struct { CUevent event; int flags; } launchCompletionEvent;
     struct { int deviceUpdatable; CUgraphDeviceNode devNode; } deviceUpdatableKernelNode;
+    CUlaunchMemSyncDomain memSyncDomain;
     unsigned int sharedMemCarveout;
 } CUlaunchAttributeValue;
 typedef struct CUlaunchAttribute_st {

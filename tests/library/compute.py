@@ -1,12 +1,14 @@
 """The pure half of library/interposer/cuda/compute, without a clock or a GPU: in parts, and as a whole in a simulation.
 
 In: times and amounts that a test chose. Out: what the library's own code says. Not here: hooks and threads.
-native/compute_sim/main.c describes the words of a simulation.
+native/compute_sim/main.c describes the words of a simulation, native/compute_ranks/main.c those of a job of several
+ranks.
 """
 
 import ctypes
 import json
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +32,7 @@ PURE = (
     "presence",
     "settle",
     "timebase",
+    "waits",
 )
 _COMPUTE = LIBRARY / "interposer/cuda/compute"
 _NATIVE = Path(__file__).parent / "native"
@@ -59,6 +62,11 @@ def build_parts(directory: Path) -> ctypes.CDLL:
 def build_simulation(directory: Path) -> Path:
     sources = sorted((_NATIVE / "compute_sim").glob("*.c"))
     return _build(directory / "compute_sim", *MEMORY_ERRORS_FATAL, *sources)
+
+
+def build_ranks(directory: Path) -> Path:
+    sources = sorted((_NATIVE / "compute_ranks").glob("*.c"))
+    return _build(directory / "compute_ranks", *MEMORY_ERRORS_FATAL, *sources)
 
 
 def build_rows(directory: Path) -> Path:
@@ -112,3 +120,32 @@ class Simulation:
             )
             for told in json.loads(done.stdout)["containers"]
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job of several ranks after a simulation: how long each step took, and each rank's longest wait for a launch."""
+
+    steps_ms: tuple[float, ...]
+    pauses_ms: tuple[float, ...]
+
+    @property
+    def settled_ms(self) -> float:
+        """The mean of the second half of its steps."""
+        late = self.steps_ms[len(self.steps_ms) // 2 :]
+        return sum(late) / len(late)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    program: Path
+
+    def run(self, cores: Sequence[int], *words: str) -> Job:
+        command = [str(self.program), *(f"r:{limit}" for limit in cores), *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+        assert done.returncode == 0, f"{command}: {done.returncode} {done.stderr}"
+        told = json.loads(done.stdout)
+        return Job(
+            steps_ms=tuple(step / MS for step in told["steps"]),
+            pauses_ms=tuple(rank["longest_pause_ns"] / MS for rank in told["ranks"]),
+        )

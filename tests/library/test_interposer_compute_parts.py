@@ -373,3 +373,25 @@ def test_one_sample_moves_little_and_many_all_the_way(parts: ctypes.CDLL, first:
         parts.access_learn(made, number(64), 1, number(then))
     assert parts.access_estimate(made, number(64), 1) == pytest.approx(then, rel=0.02, abs=3)
     parts.access_free(made)
+
+
+@pytest.mark.parametrize(
+    ("grid", "together", "can_wait"),
+    [
+        ((44, 1, 1), False, True),
+        ((45, 1, 1), False, False),
+        ((4, 11, 1), False, True),
+        ((4, 4, 4), False, False),
+        ((2**31 - 1, 65535, 65535), False, False),
+        ((2**16, 2**16, 2**16), False, False),  # its product is 0 in 32 bits
+        ((1000, 1, 1), True, True),
+        ((0, 0, 0), False, True),  # a graph
+    ],
+)
+def test_what_can_wait_for_another_gpu(
+    parts: ctypes.CDLL, grid: tuple[int, int, int], together: bool, can_wait: bool
+) -> None:
+    """Of 132 multiprocessors a third are few blocks; more do so only where the launch says that they run together."""
+    made = ctypes.c_void_p(parts.access_estimates())
+    parts.access_can_wait.restype = ctypes.c_bool
+    assert parts.access_can_wait(made, 44, *grid, together) == can_wait

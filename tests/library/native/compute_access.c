@@ -229,6 +229,7 @@ SHOWN uint64_t access_estimate(struct estimates *made, uint64_t handle, uint32_t
 SHOWN void access_forget(struct estimates *made, uint64_t handle, uint32_t grid);
 SHOWN uint64_t access_guess(struct estimates *made, uint64_t handle, uint32_t grid, uint32_t block);
 SHOWN void access_grid_measured(struct estimates *made, uint64_t handle, uint32_t grid, uint32_t block, uint64_t ns);
+SHOWN bool access_can_wait(struct estimates *made, uint32_t few_blocks, uint32_t gx, uint32_t gy, uint32_t gz, bool together);
 
 static struct launch_key key_of(uint64_t handle, uint32_t grid)
 {
@@ -268,4 +269,12 @@ void access_grid_measured(struct estimates *made, uint64_t handle, uint32_t grid
 {
     struct launch_key key = launch_key((const void *)(uintptr_t)handle, grid, 1, 1, block, 1, 1);
     estimate_learn(guesses_find(made, &key), ns);
+}
+
+bool access_can_wait(struct estimates *made, uint32_t few_blocks, uint32_t gx, uint32_t gy, uint32_t gz, bool together)
+{
+    struct launch_key key = launch_key(made, gx, gy, gz, 256, 1, 1);
+    key.dimensions[2] |= together ? LAUNCH_TOGETHER : 0;
+    made->few_blocks = few_blocks;
+    return estimate_can_wait(estimates_find(made, &key));
 }

@@ -11,35 +11,52 @@ static uint64_t mix(uint64_t hash, uint64_t word)
     return hash ^ hash >> 29;
 }
 
-static uint64_t identity_of(const struct launch_key *key)
+/* A kernel that waits for another GPU needs all its blocks on this one: it says so, or has few. A graph can contain one. */
+static bool can_wait(const struct estimates *estimates, const struct launch_key *key)
+{
+    uint64_t gx = (uint32_t)key->dimensions[0], gy = key->dimensions[0] >> 32, gz = (uint32_t)key->dimensions[1];
+    if ((key->dimensions[2] & LAUNCH_TOGETHER) != 0)
+        return true;
+    return gx <= estimates->few_blocks && gy <= estimates->few_blocks && gx * gy <= estimates->few_blocks && gx * gy * gz <= estimates->few_blocks;
+}
+
+static uint64_t identity_of(const struct estimates *estimates, const struct launch_key *key)
 {
     uint64_t hash = mix(UINT64_C(0x243F6A8885A308D3), key->handle);
     for (unsigned i = 0; i < 3; i++)
         hash = mix(hash, key->dimensions[i]);
-    hash = mix(hash, hash >> 32);
-    return hash == 0 ? 1 : hash;
+    hash = mix(hash, hash >> 32) & ~UINT64_C(1);
+    return can_wait(estimates, key) ? hash | 1 : hash == 0 ? 2 : hash;
+}
+
+static void clear(struct estimate *entry)
+{
+    atomic_store_explicit(&entry->ns, 0, memory_order_relaxed);
+    atomic_store_explicit(&entry->least_ns, 0, memory_order_relaxed);
+    atomic_store_explicit(&entry->calm, 0, memory_order_relaxed);
+    atomic_store_explicit(&entry->waits, false, memory_order_relaxed);
+    atomic_store_explicit(&entry->guessed, false, memory_order_relaxed);
 }
 
 static bool take(struct estimate *entry, uint64_t seen, uint64_t identity)
 {
     if (!atomic_compare_exchange_strong_explicit(&entry->identity, &seen, identity, memory_order_acq_rel, memory_order_acquire))
         return seen == identity;
-    atomic_store_explicit(&entry->ns, 0, memory_order_relaxed);
-    atomic_store_explicit(&entry->guessed, false, memory_order_relaxed);
+    clear(entry);
     return true;
 }
 
 struct estimate *estimates_find(struct estimates *estimates, const struct launch_key *key)
 {
-    uint64_t identity = identity_of(key);
+    uint64_t identity = identity_of(estimates, key);
     for (;;) {
         for (unsigned i = 0; i < PROBES; i++) {
-            struct estimate *entry = &estimates->entries[(identity + i) % ESTIMATES_CAPACITY];
+            struct estimate *entry = &estimates->entries[((identity >> 1) + i) % ESTIMATES_CAPACITY];
             uint64_t seen = atomic_load_explicit(&entry->identity, memory_order_acquire);
             if (seen == identity || (seen == 0 && take(entry, 0, identity)))
                 return entry;
         }
-        struct estimate *victim = &estimates->entries[(identity + (identity >> 40) % PROBES) % ESTIMATES_CAPACITY];
+        struct estimate *victim = &estimates->entries[((identity >> 1) + (identity >> 40) % PROBES) % ESTIMATES_CAPACITY];
         if (take(victim, atomic_load_explicit(&victim->identity, memory_order_acquire), identity))
             return victim;
     }
@@ -47,19 +64,19 @@ struct estimate *estimates_find(struct estimates *estimates, const struct launch
 
 void estimates_forget(struct estimates *estimates, const struct launch_key *key)
 {
-    uint64_t identity = identity_of(key);
+    uint64_t identity = identity_of(estimates, key);
     for (unsigned i = 0; i < PROBES; i++) {
-        struct estimate *entry = &estimates->entries[(identity + i) % ESTIMATES_CAPACITY];
+        struct estimate *entry = &estimates->entries[((identity >> 1) + i) % ESTIMATES_CAPACITY];
         if (atomic_load_explicit(&entry->identity, memory_order_acquire) == identity)
-            atomic_store_explicit(&entry->ns, 0, memory_order_relaxed);
+            clear(entry);
     }
 }
 
 struct estimate *estimates_look(struct estimates *estimates, const struct launch_key *key)
 {
-    uint64_t identity = identity_of(key), seen = identity;
+    uint64_t identity = identity_of(estimates, key), seen = identity;
     for (unsigned i = 0; i < PROBES && seen != 0; i++) {
-        struct estimate *entry = &estimates->entries[(identity + i) % ESTIMATES_CAPACITY];
+        struct estimate *entry = &estimates->entries[((identity >> 1) + i) % ESTIMATES_CAPACITY];
         seen = atomic_load_explicit(&entry->identity, memory_order_acquire);
         if (seen == identity)
             return entry;
@@ -69,7 +86,13 @@ struct estimate *estimates_look(struct estimates *estimates, const struct launch
 
 static void set(struct estimate *estimate, double ns)
 {
-    atomic_store_explicit(&estimate->ns, ns < 1 ? 1 : (uint64_t)(ns + 0.5), memory_order_relaxed);
+    uint64_t alone = estimate_word(estimate) & ESTIMATE_ALONE;
+    atomic_store_explicit(&estimate->ns, (ns < 1 ? 1 : (uint64_t)(ns + 0.5)) | alone, memory_order_relaxed);
+}
+
+void estimate_set_alone(struct estimate *estimate, bool alone)
+{
+    atomic_store_explicit(&estimate->ns, estimate_ns(estimate) | (alone ? ESTIMATE_ALONE : 0), memory_order_relaxed);
 }
 
 void estimate_learn(struct estimate *estimate, uint64_t ns)

@@ -6,6 +6,7 @@
  * The table has a fixed size, and where it is full entries make room for others: what is forgotten is measured again. An entry is known by a 64-bit
  * hash, so two launches could share one by an accident that nobody will see. Reading and learning are atomic word by word; a lost update costs a
  * sample.
+ * Launches that can wait for another GPU are known by their key, and only they keep what waits.h needs.
  * Invariant: an estimate is 0 or at least 1, and one sample, wrong or right, moves it by no more than a factor of four, unless it was a guess.
  */
 #ifndef VCUDA_COMPUTE_ESTIMATES_H
@@ -20,8 +21,11 @@ enum { ESTIMATES_CAPACITY = 8192 };
 /* In words, so that two are compared at once. */
 struct launch_key {
     uint64_t handle;                    /* CUfunction (or CUkernel) or CUgraphExec: never looked into */
-    uint64_t dimensions[3];             /* grid and block, two numbers in each; 0 for a graph */
+    uint64_t dimensions[3];             /* grid and block, two numbers in each; 0 for a graph; and LAUNCH_TOGETHER in the last */
 };
+
+/* All blocks are on the GPU at once, or memory of other GPUs is used: cooperative launches, and those of the remote memory domain. */
+#define LAUNCH_TOGETHER (UINT64_C(1) << 63)
 
 static inline struct launch_key launch_key(const void *handle, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t bx, uint32_t by, uint32_t bz)
 {
@@ -42,12 +46,19 @@ static inline uint64_t launch_key_hash(const struct launch_key *key)
 }
 
 struct estimate {
-    _Atomic uint64_t identity;          /* 0: free */
-    _Atomic uint64_t ns;
+    _Atomic uint64_t identity;          /* 0: free; odd: it can wait */
+    _Atomic uint64_t ns;                /* and ESTIMATE_ALONE */
+    _Atomic uint64_t least_ns;          /* of what can wait, measured alone; 0: never */
+    _Atomic uint32_t calm;              /* measured alone without having waited long, one after the other */
+    _Atomic bool waits;                 /* it is known to wait */
     _Atomic bool guessed;               /* never measured */
 };
 
+/* It is measured alone. In the same word, so that it is beyond every reservation and goes the long way (stream_queue.h). */
+#define ESTIMATE_ALONE (UINT64_C(1) << 63)
+
 struct estimates {
+    uint32_t few_blocks;                /* a grid of no more blocks can wait */
     struct estimate entries[ESTIMATES_CAPACITY];
 };
 
@@ -60,10 +71,23 @@ struct estimate *estimates_look(struct estimates *estimates, const struct launch
 /* What a handle means may have changed, or it is gone: measure again. For graphs, whose key is the handle alone. */
 void estimates_forget(struct estimates *estimates, const struct launch_key *key);
 
-static inline uint64_t estimate_ns(const struct estimate *estimate)
+/* With ESTIMATE_ALONE. */
+static inline uint64_t estimate_word(const struct estimate *estimate)
 {
     return atomic_load_explicit(&estimate->ns, memory_order_relaxed);
 }
+
+static inline uint64_t estimate_ns(const struct estimate *estimate)
+{
+    return estimate_word(estimate) & ~ESTIMATE_ALONE;
+}
+
+static inline bool estimate_can_wait(const struct estimate *estimate)
+{
+    return (atomic_load_explicit(&estimate->identity, memory_order_relaxed) & 1) != 0;
+}
+
+void estimate_set_alone(struct estimate *estimate, bool alone);
 
 /* Nothing was measured, and it may take so long (guesses.h). */
 void estimate_guess(struct estimate *estimate, uint64_t ns);

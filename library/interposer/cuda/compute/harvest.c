@@ -94,6 +94,9 @@ static void finish(struct limiter *limiter, struct batch *batch, bool marked, ui
     bool unknown = batch->unknown;
     if (!measured.exact)
         shorten(limiter, batch, &measured, now);
+    measured.bill = (struct waits_bill){measured.own_ns, measured.stretch.end, 0};
+    if (measured.exact)
+        measured.bill = waits_bill(limiter, batch, measured.stretch, measured.own_ns, now);
     mark_drop(batch->start);
     mark_drop(batch->end);
     if (measured.stretch.end > limiter->measured_until_ns)
@@ -122,7 +125,7 @@ static void reserve_known(struct limiter *limiter, struct batch *batch)
         reserve_more(limiter, batch, limiter_reservation(limiter, estimate_ns(batch->launches[0])));
 }
 
-/* It runs longer than was reserved for it: that much is known to be used already. */
+/* It runs longer than was reserved for it: that much is known to be used already. Of a wait, what it will cost. */
 static void reserve_overrun(struct limiter *limiter, struct batch *batch, uint64_t now)
 {
     uint32_t stretch = atomic_load_explicit(&limiter->stretch, memory_order_relaxed);
@@ -130,8 +133,11 @@ static void reserve_overrun(struct limiter *limiter, struct batch *batch, uint64
     if (most <= batch->reserved_ns || mark_look(batch->start) != MARK_REACHED)
         return;
     uint64_t start = mark_time(batch->start) > batch->first_ns ? mark_time(batch->start) : batch->first_ns;
-    if (now > start)
-        reserve_more(limiter, batch, limiter_reservation(limiter, settle_share(limiter, (struct interval){start, now}, now)));
+    if (now <= start)
+        return;
+    struct interval so_far = {start, now};
+    struct waits_bill bill = waits_bill(limiter, batch, so_far, settle_share(limiter, so_far, now), now);
+    reserve_more(limiter, batch, limiter_reservation(limiter, bill.work_ns + bill.waiting_ns));
 }
 
 /* ---- all of them ---- */

@@ -45,3 +45,9 @@ unsigned interval_set_add(struct interval_set *set, struct interval added, struc
     replace(set, first, next, merged);
     return found;
 }
+
+unsigned interval_set_new_parts(const struct interval_set *set, struct interval part, struct interval parts[static INTERVAL_SET_MOST + 1])
+{
+    struct interval_set copy = *set;
+    return interval_set_add(&copy, part, parts);
+}

@@ -23,4 +23,7 @@ struct interval_set {
 /* Adds [start, end) and writes its new parts, in order. There are at most INTERVAL_SET_MOST + 1. */
 unsigned interval_set_add(struct interval_set *set, struct interval added, struct interval parts[static INTERVAL_SET_MOST + 1]);
 
+/* The same parts, and the set stays as it is. */
+unsigned interval_set_new_parts(const struct interval_set *set, struct interval part, struct interval parts[static INTERVAL_SET_MOST + 1]);
+
 #endif

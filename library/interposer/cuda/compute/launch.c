@@ -61,7 +61,7 @@ bool compute_enter(struct launch_ticket *ticket, const struct launch_key *key, C
         if (ticket->queue == NULL || ticket->queue->limiter == NULL)
             return false;
         ticket->estimate = thread_estimate(thread, ticket->queue, key)->estimate;
-        ticket->ns = estimate_ns(ticket->estimate);
+        ticket->ns = estimate_word(ticket->estimate);
         ticket->now = queue_needs_time(ticket->queue, ticket->ns) ? clock_now(&thread->clock) : ticket->queue->now_ns;
         if (queue_goes(ticket->queue, ticket->ns, ticket->now))
             return true;

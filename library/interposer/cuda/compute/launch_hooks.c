@@ -28,12 +28,26 @@ enum { MOST_DEVICES = 64 };
 KERNEL(cuLaunchKernel, stream)
 KERNEL(cuLaunchKernel_ptsz, own_stream(stream))
 
+static bool is_together(const CUlaunchAttribute *attribute)
+{
+    return (attribute->id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && attribute->value.cooperative != 0) ||
+           (attribute->id == CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN && attribute->value.memSyncDomain == CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE);
+}
+
+static struct launch_key config_key(const CUlaunchConfig *config, CUfunction function)
+{
+    struct launch_key key = launch_key(function, config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX, config->blockDimY,
+                                       config->blockDimZ);
+    for (unsigned i = 0; config->attrs != NULL && i < config->numAttrs; i++)
+        key.dimensions[2] |= is_together(&config->attrs[i]) ? LAUNCH_TOGETHER : 0;
+    return key;
+}
+
 #define KERNEL_EX(symbol, wanted_stream)                                                                               \
     static __attribute__((noinline)) CUresult limited_##symbol(const CUlaunchConfig *config, CUfunction function,      \
                                                                void **params, void **extra)                            \
     {                                                                                                                  \
-        LAUNCH_PASS(launch_key(function, config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX, config->blockDimY, \
-                 config->blockDimZ), wanted_stream, symbol, config, function, params, extra)                           \
+        LAUNCH_PASS(config_key(config, function), wanted_stream, symbol, config, function, params, extra)              \
     }                                                                                                                  \
     CUresult symbol(const CUlaunchConfig *config, CUfunction function, void **params, void **extra)                    \
     {                                                                                                                  \
@@ -45,13 +59,20 @@ KERNEL(cuLaunchKernel_ptsz, own_stream(stream))
 KERNEL_EX(cuLaunchKernelEx, config->hStream)
 KERNEL_EX(cuLaunchKernelEx_ptsz, own_stream(config->hStream))
 
+static struct launch_key cooperative_key(CUfunction function, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t bx, uint32_t by, uint32_t bz)
+{
+    struct launch_key key = launch_key(function, gx, gy, gz, bx, by, bz);
+    key.dimensions[2] |= LAUNCH_TOGETHER;
+    return key;
+}
+
 #define COOPERATIVE(symbol, wanted_stream)                                                                             \
     CUresult symbol(CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,           \
                     unsigned int by, unsigned int bz, unsigned int shared, CUstream stream, void **params)             \
     {                                                                                                                  \
         if (compute_free())                                                                                            \
             return real.symbol(function, gx, gy, gz, bx, by, bz, shared, stream, params);                              \
-        LAUNCH_PASS(launch_key(function, gx, gy, gz, bx, by, bz), wanted_stream, symbol, function, gx, gy, gz, bx, by, bz, shared, stream, params) \
+        LAUNCH_PASS(cooperative_key(function, gx, gy, gz, bx, by, bz), wanted_stream, symbol, function, gx, gy, gz, bx, by, bz, shared, stream, params) \
     }
 
 COOPERATIVE(cuLaunchCooperativeKernel, stream)
@@ -128,8 +149,8 @@ static bool stands(const struct admission *admission)
 
 static void enter_one(struct admission *admission, const CUDA_LAUNCH_PARAMS *launch)
 {
-    struct launch_key key = launch_key(launch->function, launch->gridDimX, launch->gridDimY, launch->gridDimZ, launch->blockDimX,
-                                       launch->blockDimY, launch->blockDimZ);
+    struct launch_key key = cooperative_key(launch->function, launch->gridDimX, launch->gridDimY, launch->gridDimZ, launch->blockDimX,
+                                            launch->blockDimY, launch->blockDimZ);
     admission->entered = compute_enter(&admission->ticket, &key, launch->hStream);
 }
 

@@ -10,8 +10,9 @@
  * any other launch of the container. Without progress for PATIENCE_NS a launch goes, whatever is owed, and the debt stays: an estimate that grows while
  * a kernel waits for the very launch that is held back, a clock that stands. Where several wait so, they take turns: a longer wait makes
  * less patient, or one thread could starve. Beside a launch that does not end for ENDLESS_NS the others of its process go all the same, one after
- * the other, each when the limit has earned its cost: they run in GPU time that is owed already. A launch of unknown cost goes when fewer than UNKNOWN_LAUNCHES of them are on the GPU, or none of them was
- * measured for PATIENCE_NS.
+ * the other, each when the limit has earned its cost: they run in GPU time that is owed already. A launch of unknown cost goes when fewer than
+ * UNKNOWN_LAUNCHES of them are on the GPU, or none of them was measured for PATIENCE_NS. Of a launch that waits for another GPU only a part is charged,
+ * or ranks of a job would hold each other back ever longer (waits.h).
  */
 #ifndef VCUDA_COMPUTE_LIMITER_H
 #define VCUDA_COMPUTE_LIMITER_H
@@ -61,6 +62,7 @@ struct correction {
     struct interval part;
     uint64_t charged_ns;
     bool final;
+    bool waited;                        /* a launch waited: it costs less, and nothing where other work was measured meanwhile */
 };
 
 struct limiter {
@@ -90,7 +92,8 @@ struct limiter {
     unsigned settling_count;
     struct presence presence;
     struct neighbours neighbours;
-    struct interval_set charged_time;
+    struct interval_set charged_time, waited_time; /* a wait is in the first when it was corrected */
+    struct interval_set published_time;
     uint64_t measured_until_ns;
     uint64_t ahead_since_ns;            /* when the oldest launch that is not over was made; 0: none is */
     uint64_t running_since_ns;          /* of these, when the first began on the GPU, as far as is known; 0: none did */

@@ -135,7 +135,14 @@ static void be_present(struct limiter *limiter, const struct limits_view *view, 
     memcpy(limiter->neighbours.grant, view->grant, sizeof limiter->neighbours.grant);
 }
 
-static struct limiter *make_limiter(int index, bool divided)
+/* A third of the multiprocessors: collectives take 20 to 40 blocks, and leave the others to the kernels beside them. */
+static uint32_t few_blocks(CUdevice device)
+{
+    int count = 0;
+    return DRIVER(cuDeviceGetAttribute, &count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) == CUDA_SUCCESS && count > 0 ? (uint32_t)count / 3 : 0;
+}
+
+static struct limiter *make_limiter(int index, bool divided, uint32_t few)
 {
     struct region *region = vcuda_region();
     const struct limits_view *view = vcuda_limits();
@@ -148,6 +155,7 @@ static struct limiter *make_limiter(int index, bool divided)
     struct region_slot *slot = vcuda_slot();
     limiter_init(limiter, &compute_driver, estimates, (struct budget){.region = region, .own = &slot->use[index], .device = (unsigned)index});
     limiter->divided = divided;
+    estimates->few_blocks = few;
     be_present(limiter, view, index);
     limiter_set(limiter, view->devices[index].cores, view->devices[index].soft_cores);
     return limiter;
@@ -157,9 +165,10 @@ static struct limiter *make_limiter(int index, bool divided)
 static struct limiter *make_once(int index, CUdevice device)
 {
     bool divided = is_divided(device);
+    uint32_t few = few_blocks(device);
     pthread_mutex_lock(&lock);
     struct limiter *limiter = atomic_load_explicit(&compute_limiters[index], memory_order_acquire);
-    bool made = limiter == NULL && (limiter = make_limiter(index, divided)) != NULL;
+    bool made = limiter == NULL && (limiter = make_limiter(index, divided, few)) != NULL;
     atomic_store_explicit(&compute_limiters[index], limiter, memory_order_release);
     pthread_mutex_unlock(&lock);
     if (made)

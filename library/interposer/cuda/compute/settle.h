@@ -7,13 +7,14 @@
 #ifndef VCUDA_COMPUTE_SETTLE_H
 #define VCUDA_COMPUTE_SETTLE_H
 
-#include "limiter.h"
+#include "waits.h"
 
 struct measured {
     struct interval stretch;
     uint64_t own_ns;                    /* of it, this process's GPU time, as far as is known */
     bool exact;                         /* the stream was at work all the time: it says what the launches take */
     bool estimated;                     /* the stretch was made as long as the estimates: they are what it costs */
+    struct waits_bill bill;
 };
 
 uint64_t settle_share(struct limiter *limiter, struct interval part, uint64_t now);

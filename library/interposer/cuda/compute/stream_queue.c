@@ -138,13 +138,16 @@ void queue_end(struct stream_queue *queue)
     keep_last(queue, NULL);
 }
 
-/* The batch begins where the one before ended if the stream is still at work and nothing else is in between, else here. */
-static struct mark *first_mark(struct stream_queue *queue, uint64_t now)
+/*
+ * The batch begins where the one before ended if the stream is still at work and nothing else is in between, else here. A launch whose own time is wanted
+ * (`from`: since then) begins no earlier.
+ */
+static struct mark *first_mark(struct stream_queue *queue, uint64_t now, uint64_t from)
 {
     uint64_t foreign = foreign_work_count(queue->stream);
     bool follows = foreign == queue->foreign;
     queue->foreign = foreign;
-    if (follows && queue->last != NULL && queue->tail_ns > now + MARGIN_NS)
+    if (follows && queue->last != NULL && queue->tail_ns > now + MARGIN_NS && queue->last->asked_ns >= from)
         return mark_hold(queue->last);
     return mark_record(queue->timebase, queue->stream, &queue->blind);
 }
@@ -159,7 +162,7 @@ static void extend_busy(struct limiter *limiter, uint64_t until)
         limiter->driver->wake();
 }
 
-static bool begin(struct stream_queue *queue, bool unknown, bool learn)
+static bool begin(struct stream_queue *queue, bool unknown, bool learn, uint64_t from)
 {
     struct limiter *limiter = queue->limiter;
     struct batch *batch = limiter_new_batch(limiter);
@@ -167,7 +170,7 @@ static bool begin(struct stream_queue *queue, bool unknown, bool learn)
         return false;
     uint64_t now = limiter->driver->now();
     batch->queue = queue->number;
-    batch->start = first_mark(queue, now);
+    batch->start = first_mark(queue, now, from);
     queue->lost = batch->start == NULL;
     batch->watch = queue->lost && queue->blind && learn;
     if (batch->watch)
@@ -186,7 +189,7 @@ uint64_t queue_ask(struct stream_queue *queue, struct estimate *estimate, uint64
     uint64_t ns = estimate_ns(estimate);
     struct grant grant;
     bool sample = ns != 0 && atomic_load_explicit(&limiter->sample, memory_order_relaxed);
-    queue->alone = ns == 0 || sample || ns >= BATCH_NS;
+    queue->alone = ns == 0 || sample || ns >= BATCH_NS || estimate_word(estimate) != ns;
     if (queue->open != NULL && (queue->alone || now >= queue->tail_ns + QUEUE_GAP_NS))
         queue_close(queue, false);
     uint64_t until = limiter_admit(limiter, &queue->waiting, ns, queue->alone ? 0 : AHEAD_NS, &grant);
@@ -196,7 +199,7 @@ uint64_t queue_ask(struct stream_queue *queue, struct estimate *estimate, uint64
         return until;
     if (sample)
         atomic_store_explicit(&limiter->sample, false, memory_order_relaxed);
-    if (queue->open == NULL && !begin(queue, ns == 0, ns == 0 || sample)) {
+    if (queue->open == NULL && !begin(queue, ns == 0, ns == 0 || sample, queue->alone && estimate_can_wait(estimate) ? now : 0)) {
         budget_release(&limiter->budget, grant.reserved_ns);
         return 0;
     }

@@ -26,7 +26,24 @@ static const struct workload workloads[] = {
     {"persistent", 100000, 0, 1, 5000, 0, 1, 2, false, .first = 1000000000000},
     {"grids", 20000, 0, 64, 4000, 0, 1, 2, true, .grids = 1000000},
     {"shapes", 20000, 0, 64, 4000, 0, 1, 2, true, .grids = 4000, .scaled = true},
+    {"sizes", 50000, 5000000, 0, 4000, 0, 1, 1, true},
+    {"amongsmall", 10000, 5000000, 0, 4000, 0, 1, 2, true, .by = MIXED},
+    {"beside", 20000000, 0, 0, 4000, 0, 2, 1, false, .by = MIXED, .tiny = 1000},
+    {"grown", 5000000, 0, 0, 4000, 0, 1, 1, true, .by = SMALL_GRID, .grows = 1000},
+    {"variedsmall", 5000000, 15000000, 0, 4000, 0, 1, 1, true, .by = SMALL_GRID},
+    {"variedtiny", 50000, 150000, 0, 4000, 0, 1, 1, true, .by = SMALL_GRID},
+    {"variedtogether", 5000000, 15000000, 0, 4000, 0, 1, 1, true, .by = TOGETHER},
+    {"variedgraph", 5000000, 15000000, 0, 4000, 0, 1, 1, true, .by = GRAPH},
+    {"hidesmall", 20000000, 0, 0, 4000, 0, 1, 1, true, .by = SMALL_GRID, .tiny = 1000},
+    {"hidetogether", 20000000, 0, 0, 4000, 0, 1, 1, true, .by = TOGETHER, .tiny = 1000},
+    {"hidegraph", 20000000, 0, 0, 4000, 0, 1, 1, true, .by = GRAPH, .tiny = 1000},
+    {"hidelong", 2000000000, 0, 0, 4000, 0, 1, 1, true, .by = SMALL_GRID, .tiny = 100000},
+    {"hidenew", 500000000, 0, 0, 4000, 0, 1, 1, true, .by = SMALL_GRID, .fresh = true},
+    {"hidestreams", 20000000, 0, 0, 4000, 0, 4, 1, false, .by = SMALL_GRID, .tiny = 1000},
+    {"hidewide", 20000000, 0, 0, 4000, 0, 1, 1, true, .by = WIDE_GRID, .tiny = 1000},
 };
+
+enum { FEW_BLOCKS = 32 };
 
 const struct workload *workload_named(const char *name)
 {
@@ -51,7 +68,9 @@ static void begin(struct process *process)
     atomic_store(&container->row->slot_high, container->processes);
     struct budget budget = {container->region, &container->region->slots[place].use[0], 0, 0};
     process->limiter = malloc(sizeof *process->limiter);
-    limiter_init(process->limiter, &driver, calloc(1, sizeof(struct estimates)), budget);
+    struct estimates *estimates = calloc(1, sizeof *estimates);
+    estimates->few_blocks = FEW_BLOCKS;
+    limiter_init(process->limiter, &driver, estimates, budget);
     process->limiter->presence.row = rows ? container->row : NULL;
     process->limiter->presence.own = rows ? &container->row->slots[place] : NULL;
     limiter_set(process->limiter, container->cores, container->soft);
@@ -84,25 +103,44 @@ void find_neighbours(struct process *process)
     }
 }
 
+static bool is_small(const struct workload *load, uint64_t launch)
+{
+    return load->by == SMALL_GRID || (load->by == MIXED && launch % 2 == 1);
+}
+
+static uint32_t grid_of(const struct workload *load, uint64_t launch)
+{
+    if (load->by == GRAPH)
+        return 0;
+    if (is_small(load, launch))
+        return FEW_BLOCKS;
+    return load->grids == 0 ? 264 : 264 + (uint32_t)(launch * 2654435761u % load->grids);
+}
+
 /* Each kind is a function. */
 static struct launch_key choose_key(const struct process *process)
 {
     const struct workload *load = process->workload;
-    uint64_t kind = load->first == 0 ? process->launches % load->kinds : process->launches != 0;
-    const char *function = (const char *)load + kind;
-    uint32_t grid = load->grids == 0 ? 264 : 264 + (uint32_t)(process->launches * 2654435761u % load->grids);
-    return launch_key(function, grid, 1, 1, 256, 1, 1);
+    uint64_t kind = load->fresh ? process->launches : load->first == 0 ? process->launches % load->kinds : process->launches != 0;
+    struct launch_key key = launch_key((const char *)load + kind, grid_of(load, process->launches), 1, 1, 256, 1, 1);
+    key.dimensions[2] |= load->by == TOGETHER ? LAUNCH_TOGETHER : 0;
+    return key;
 }
 
 static void choose(struct process *process)
 {
     const struct workload *load = process->workload;
     struct launch_key key = choose_key(process);
+    bool small = is_small(load, process->launches);
     uint64_t kind_cost = load->cost * (2 * (process->launches % load->kinds) + 1) / load->kinds;
     if (load->scaled)
         kind_cost = 2000 + kind_cost * (uint32_t)key.dimensions[0] / 1000;
+    if (load->tiny != 0 && process->launches / load->streams % 2 == 0 && (load->by != MIXED || small))
+        kind_cost /= load->tiny;
+    if (process->launches < load->grows)
+        kind_cost /= 100;
     process->stream = (unsigned)(process->launches % load->streams);
-    process->cost = kind_cost + random_below(load->spread);
+    process->cost = kind_cost + (load->by == MIXED && small ? 0 : random_below(load->spread));
     if (load->first != 0) {
         process->stream = process->launches != 0;
         process->cost = process->launches != 0 ? load->cost : load->first;
@@ -170,7 +208,7 @@ void act(struct process *process, uint64_t jitter)
     if (process->doing == DO_LAUNCH)
         choose(process);
     struct stream_queue *queue = &process->queues[process->stream];
-    process->estimate_ns = estimate_ns(process->estimate);
+    process->estimate_ns = estimate_word(process->estimate);
     uint64_t at = queue_needs_time(queue, process->estimate_ns) ? now_ns : queue->now_ns;
     if (!queue_goes(queue, process->estimate_ns, at)) {
         uint64_t until = queue_ask(queue, process->estimate, at = now_ns);
@@ -183,6 +221,7 @@ void act(struct process *process, uint64_t jitter)
             process->wake = late(until, jitter);
             return;
         }
+        process->estimate_ns = estimate_ns(process->estimate);
     }
     launched(process, queue, at);
 }

@@ -48,6 +48,10 @@ struct workload {
     unsigned grids;             /* so many different ones, the next is always another; 0: one */
     bool scaled;                /* the cost grows with the grid */
     uint64_t first;             /* the first launch takes so long, in a stream of its own; 0: it is as the others */
+    enum { WIDE_GRID, SMALL_GRID, TOGETHER, GRAPH, MIXED } by; /* only wide grids cannot wait for another GPU; mixed: every other is small */
+    unsigned tiny;              /* every other launch has so small a part of the cost; 0: none has */
+    bool fresh;                 /* each launch is another kernel */
+    uint64_t grows;             /* after so many launches it has all of its cost, and a hundredth before */
 };
 
 struct process {
