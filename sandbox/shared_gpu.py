@@ -1,4 +1,4 @@
-"""One GPU that containers share, set up as the agent does: each has its limits and sees the others' activity.
+"""A GPU that containers share, set up as the agent does: each has its limits and sees the others' activity.
 
 In: directories with our library and the emulated driver (or any driver). Out: containers, programs in them, their
 regions. Base and shared files are made by the agent's own code; VCUDA_DIR stands in for the mount at /etc/vcuda.
@@ -10,7 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -22,7 +22,7 @@ from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import GpuUuid
 
 UUID = GpuUuid("GPU-00000000-0000-0000-0000-000000000001")
-PROFILE = {
+PROFILE: dict[str, Any] = {
     "format": 1,
     "name": "one GPU",
     "driver": "580.95.05",
@@ -103,7 +103,10 @@ class SharingContainer:
 
 @dataclass
 class SharedGpu:
-    """`ours` holds the three interposers, `driver` is the real libcuda.so.1 or the emulated one."""
+    """`ours` holds the three interposers, `driver` is the real libcuda.so.1 or the emulated one.
+
+    `profile`: what the emulated machine has; there may be other GPUs beside `uuid`, for other containers.
+    """
 
     root: Path
     ours: Path
@@ -111,13 +114,14 @@ class SharedGpu:
     uuid: GpuUuid = UUID
     environment: dict[str, str] = field(default_factory=dict)
     containers: int = 0
+    profile: Mapping[str, Any] = field(default_factory=lambda: PROFILE)
 
     def __post_init__(self) -> None:
         self.mirror.mkdir(parents=True)
         for name in ("libcuda.so.1", "libvcuda.so.1"):
             shutil.copy2(self.ours / name, self.mirror / name)
         (self.mirror / "libcuda-real.so.1").symlink_to(self.driver)
-        (self.root / "profile.json").write_text(json.dumps(PROFILE))
+        (self.root / "profile.json").write_text(json.dumps(self.profile))
         emulated = {
             "VCUDA_EMULATOR_PROFILE": str(self.root / "profile.json"),
             "VCUDA_EMULATOR_STATE": str(self.root / "state"),
@@ -133,16 +137,20 @@ class SharedGpu:
         """The environment of a program without us."""
         return self.environment | {"LD_LIBRARY_PATH": str(self.driver.parent)}
 
-    def container(self, cores: int, soft_cores: int = 0) -> SharingContainer:
+    def container(self, cores: int, soft_cores: int = 0, uuid: GpuUuid | None = None) -> SharingContainer:
+        """`uuid`: another GPU of the machine; it is the only one that the container sees."""
         self.containers += 1
         grant = GrantId(f"g-{self.containers}")
         vm = self.root / "vm"
-        SharedState(vm).prepare(grant, [self.uuid])
-        mount = vm / grant / "gpus" / self.uuid
+        used = uuid or self.uuid
+        SharedState(vm).prepare(grant, [used])
+        mount = vm / grant / "gpus" / used
         mount.rmdir()
-        mount.symlink_to(vm / "gpus" / self.uuid)
+        mount.symlink_to(vm / "gpus" / used)
         environment = self.environment | {"LD_LIBRARY_PATH": str(self.mirror), "VCUDA_DIR": str(vm / grant)}
-        container = SharingContainer(vm / grant, grant, self.uuid, environment)
+        if uuid is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = uuid
+        container = SharingContainer(vm / grant, grant, used, environment)
         container.limit(cores, soft_cores)
         return container
 
