@@ -24,7 +24,7 @@ enum { PAGE = 4096, APART = 256, LATE_MS = 500 };
 
 static const char kernels_text[] = WORK_MODULE_HEAD WORK_KERNEL(
     "work", "wide") ".visible .entry meet(.param .u64 own, .param .u64 other, .param .u32 turn)\n{\n"
-                    "// vcuda-emulator: ns = 10000 narrow\n"
+                    "// vcuda-emulator: ns = 10000 narrow ranks = 2\n"
                     ".reg .pred %p<3>; .reg .b32 %r<3>; .reg .b64 %rd<6>;\n"
                     "ld.param.u64 %rd1, [own];\nld.param.u64 %rd2, [other];\nld.param.u32 %r1, [turn];\n"
                     "st.volatile.global.u32 [%rd1], %r1;\nmembar.sys;\nmov.u64 %rd3, %globaltimer;\n"
