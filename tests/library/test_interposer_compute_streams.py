@@ -30,8 +30,9 @@ def test_a_step_that_mixes_gets_its_share(gpu: SharedGpu, mixing: Path, kind: st
 @pytest.mark.realtime
 @pytest.mark.parametrize(("kind", "limit"), [("fill", 25), ("device", 25)])
 def test_fills_and_copies_on_the_device_are_limited(gpu: SharedGpu, mixing: Path, kind: str, limit: int) -> None:
+    """They cost 4 us and their call as much: on a busy machine the stream runs empty. Free of charge it was 33 %."""
     with gpu.container(limit).start(mixing, kind, 2.5) as running:
-        assert running.result()["share_percent"] == pytest.approx(limit, abs=3)
+        assert limit - 6 <= running.result()["share_percent"] <= limit + 2
 
 
 @pytest.mark.realtime
