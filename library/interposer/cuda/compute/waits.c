@@ -12,10 +12,13 @@
 /* Measured alone so often without a wait, a launch is measured with others again. */
 enum { CALM = 64 };
 
-/* The launch, if it was measured alone and can wait. */
+/*
+ * The launch, if it was measured alone and can wait. What a thread watched is not: nobody knows when it began, and of launches of several streams, which
+ * the GPU ran one after the other, all but the first would seem to have waited.
+ */
 static struct estimate *alone(const struct batch *batch)
 {
-    return batch->count == 1 && estimate_can_wait(batch->launches[0]) ? batch->launches[0] : NULL;
+    return batch->count == 1 && !batch->watched && estimate_can_wait(batch->launches[0]) ? batch->launches[0] : NULL;
 }
 
 static uint64_t least_of(const struct estimate *estimate)
@@ -43,7 +46,7 @@ static uint64_t work_of(const struct estimate *estimate, uint64_t own_ns)
 /* Of several, what they may take if none waits. */
 static uint64_t most_of(const struct batch *batch)
 {
-    for (unsigned i = 0; i < batch->count; i++) {
+    for (unsigned i = 0; i < batch->count && !batch->watched; i++) {
         if (estimate_can_wait(batch->launches[i]))
             return batch->estimated_ns * OUTLIER_TIMES + SHORT_NS;
     }
