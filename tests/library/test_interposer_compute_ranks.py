@@ -95,6 +95,15 @@ def test_a_pause_for_a_wait_is_half_as_long(ranks: Ranks, limit: int) -> None:
     assert max(job.steps_ms[12:]) < 5 * 100 / limit + STALL_MS / 8
 
 
+@pytest.mark.parametrize("limit", [10, 25, 45])
+def test_a_mark_that_is_recorded_slowly_tells_no_wait(ranks: Ranks, limit: int) -> None:
+    """The exchange of the rank that stalls was over long before its end is marked: what the thread slept is no wait."""
+    for seed in range(8):
+        words = ("kernels=40", "work=500000", "exchange=50000", "record=30000", f"seed={seed}")
+        job = ranks.run([limit] * 2, "steps=14", STALL, *words)
+        assert max(job.pauses_ms) < STALL_MS / 2 + 20 * 100 / limit, seed
+
+
 @examples(60)
 @given(
     limits=st.lists(st.integers(5, 95), min_size=2, max_size=8),

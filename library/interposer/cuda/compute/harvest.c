@@ -1,7 +1,7 @@
 /* What was launched is measured, charged and published: see limiter.h. */
 #include "settle.h"
 
-/* An end that is reached no later than this after it must have been followed an empty stream; the second is for a single launch. */
+/* An end that is reached no later than this after it was recorded may have followed an empty stream; the second is for a single launch. */
 #define BACKLOG_NS UINT64_C(25000)
 #define OVER_NS UINT64_C(2000)
 /* No launch takes so long but one that waits. */
@@ -22,8 +22,8 @@ static struct region_device *device_of(const struct limiter *limiter)
 /* ---- one batch ---- */
 
 /*
- * The time between the marks is the launches' own if the stream never ran empty: of one launch, if it was still at work when its end was asked for, or
- * the call waited for it (CUDA_LAUNCH_BLOCKING); of several, if more than the last of them was. What is shorter than one launch's estimate is
+ * The time between the marks is the launches' own if the stream never ran empty: of one launch, if it was still at work when its end had been asked
+ * for, or the call waited for it (CUDA_LAUNCH_BLOCKING); of several, if more than the last of them was. What is shorter than one launch's estimate is
  * always news.
  */
 static bool is_exact(const struct batch *batch, uint64_t end, uint64_t own_ns)
@@ -31,9 +31,9 @@ static bool is_exact(const struct batch *batch, uint64_t end, uint64_t own_ns)
     if (batch->mixed)
         return false;
     if (batch->count == 1)
-        return batch->unknown || own_ns <= batch->estimated_ns || end > batch->end->asked_ns + OVER_NS ||
+        return batch->unknown || own_ns <= batch->estimated_ns || end > batch->end->told_ns + OVER_NS ||
                (batch->prompt && batch->closed_ns > batch->first_ns + BLOCKING_NS);
-    return !batch->blurred && end > batch->end->asked_ns + batch->alone_lag_ns + BACKLOG_NS;
+    return !batch->blurred && end > batch->end->told_ns + batch->alone_lag_ns + BACKLOG_NS;
 }
 
 /* A launch is not on the GPU before it was made, wherever the start was marked. */

@@ -92,6 +92,7 @@ struct mark *mark_record(struct timebase *timebase, CUstream stream, bool *refus
     atomic_store_explicit(&mark->reached, false, memory_order_relaxed);
     mark->asked_ns = timebase->driver->now();
     CUresult error = timebase->driver->event_record(mark->event, stream);
+    mark->told_ns = timebase->driver->now();
     if (error == CUDA_SUCCESS)
         return mark;
     *refused = !is_of_capture(error) && !atomic_load(&timebase->gone);

@@ -38,7 +38,7 @@ struct mark {
     struct timebase *timebase;
     CUevent event;
     _Atomic uint32_t holders;
-    uint64_t asked_ns;                  /* host, just before it was recorded */
+    uint64_t asked_ns, told_ns;         /* host, just before it was recorded, and just after */
     int64_t gpu_ns;                     /* once reached: since the first origin */
     _Atomic bool reached;
 };

@@ -166,6 +166,7 @@ static CUresult sim_record(CUevent event, CUstream stream)
     struct stream *into = (struct stream *)(void *)stream;
     struct rank *rank = owner_of(into);
     struct mark_event *mark = mark_of(event);
+    now_ns += random_below(job.record);
     mark->recorded++;
     mark->reached_ns = 0;
     put(rank, (unsigned)(into - rank->streams), (struct operation){.kind = MARK, .number = (unsigned)(mark - rank->marks), .recorded = mark->recorded});

@@ -11,6 +11,7 @@
  *   apart                            the exchanges have a stream of their own, ordered by events
  *   stall=STEP:NS                    the thread of the first rank sleeps so long in that step
  *   host=NS jitter=NS seed=N         time for each call; how late threads wake, at most
+ *   record=NS                        time for a call that records an event, at most, before the GPU hears of it
  *   most=SECONDS                     the end, if the steps are not over by then
  * Out: JSON: the steps' lengths, by the end of their last exchange; of each rank the longest time that a launch was held back, and what it was charged.
  * Everything is the library's own code but the GPUs, the clock and the sleeping. Ranks have no neighbours on their GPUs.
@@ -136,7 +137,7 @@ static bool parse(const char *word, uint64_t *most)
 {
     if (parse_count(word, "steps", &job.steps) || parse_count(word, "kernels", &job.kernels) || parse_count(word, "exchanges", &job.exchanges) ||
         parse_number(word, "work", &job.work) || parse_number(word, "exchange", &job.exchange) || parse_number(word, "host", &job.host) ||
-        parse_number(word, "jitter", &job.jitter) || parse_number(word, "seed", &seed) || parse_number(word, "most", most) ||
+        parse_number(word, "jitter", &job.jitter) || parse_number(word, "record", &job.record) || parse_number(word, "seed", &seed) || parse_number(word, "most", most) ||
         sscanf(word, "stall=%u:%" SCNu64, &job.stalled_step, &job.stall) == 2)
         return true;
     if (strcmp(word, "async") == 0)

@@ -66,7 +66,7 @@ struct rank {
 /* The job, see main.c. */
 struct job {
     unsigned ranks, steps, kernels, exchanges;
-    uint64_t work, exchange, host, jitter;
+    uint64_t work, exchange, host, jitter, record;
     unsigned stalled_step;
     uint64_t stall;
     enum exchange_by { BY_SMALL, BY_COOPERATIVE, BY_GRAPH } by;
