@@ -80,6 +80,7 @@ static void shorten(struct limiter *limiter, const struct batch *batch, struct m
         measured->stretch.end = end > measured->stretch.start ? end : measured->stretch.start + 1;
         measured->own_ns = batch->estimated_ns;
         measured->estimated = true;
+        measured->unplaced = batch->start == NULL;
     }
     if (++limiter->loose_batches >= LOOSE_BATCHES) {
         limiter->loose_batches = 0;

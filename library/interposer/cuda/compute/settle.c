@@ -75,6 +75,8 @@ static uint64_t charge(struct limiter *limiter, struct interval part, const stru
 static uint64_t charge_work(struct limiter *limiter, const struct measured *measured, uint64_t now)
 {
     struct interval work = {measured->stretch.start, measured->bill.work_until}, parts[INTERVAL_SET_MOST + 1];
+    if (measured->unplaced)
+        return charge(limiter, work, measured, now);
     unsigned count = interval_set_add(&limiter->charged_time, work, parts);
     uint64_t charged = 0;
     for (unsigned i = 0; i < count; i++)

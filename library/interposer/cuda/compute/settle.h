@@ -14,6 +14,7 @@ struct measured {
     uint64_t own_ns;                    /* of it, this process's GPU time, as far as is known */
     bool exact;                         /* the stream was at work all the time: it says what the launches take */
     bool estimated;                     /* the stretch was made as long as the estimates: they are what it costs */
+    bool unplaced;                      /* nothing says when in the stretch they were at work: other streams' work was perhaps not beside them */
     struct waits_bill bill;
 };
 
