@@ -155,10 +155,15 @@ async def drip(streams: Streams, beginning: bytes) -> None:
 async def post(streams: Streams, target: Target, size: int) -> None:
     """A review of a pod with many small values."""
     reader, writer = streams
-    writer.write(target.post(size) + REVIEW + b"[]," * ((size - len(REVIEW + END)) // 3))
-    writer.write(END.rjust((size - len(REVIEW + END)) % 3 + len(END)))
+    writer.write(target.post(size))
+    writer.write(review_of(size))
     await writer.drain()
     await answer(reader)
+
+
+def review_of(size: int) -> bytes:
+    left = size - len(REVIEW + END)
+    return REVIEW + b"[]," * (left // 3) + END.rjust(left % 3 + len(END))
 
 
 async def answer(reader: asyncio.StreamReader) -> None:

@@ -40,9 +40,9 @@ def test_streams_of_a_green_context_are_limited_and_it_stays_its_own_thread_s(gp
 
 
 def test_and_so_they_are_where_the_driver_makes_no_marks(gpu: SharedGpu, lives: Path) -> None:
-    """What no event measures is measured by its thread: not given away, never taken for waiting, and not for work beside
-    that of other streams. A thread that wakes late is wrong about one launch, to its own loss, so one good run of three
-    is asked for. Without a limit the share is 99.
+    """What no event measures is measured by its thread: not given away, never taken for waiting, nor for work that
+    ran beside that of other streams. A thread that wakes late is wrong about one launch, to its own loss, so one good
+    run of three is asked for. Without a limit the share is 99.
     """
     told = [case(gpu, lives, "green", VCUDA_EMULATOR_GREEN_EVENTS="refused") for _ in range(3)]
     assert all((each["violations"], each["stale"]) == (0, 0) and each["share"] <= _LIMIT + 4 for each in told), told
