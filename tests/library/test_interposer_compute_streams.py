@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.shared_gpu import SharedGpu
+from sandbox.shared_gpu import PROFILE, UUID, SharedGpu
 from tests.library.compiler import compiled, runtime
 
 _PROGRAMS = Path(__file__).parent / "native/interposer_programs"
@@ -43,14 +43,31 @@ def test_launches_go_on_beside_an_endless_kernel(gpu: SharedGpu, mixing: Path) -
 
 
 def test_nothing_gets_into_a_capture(gpu: SharedGpu, mixing: Path) -> None:
-    """A kernel, a copy or a host function, a fill or a copy on the device: eight times in each of three captures."""
+    """A kernel, a copy or a host function, a fill or a copy on the device, one by pointers: eight times in three."""
     with gpu.container(90).start(mixing, "captured", 1) as running:
-        assert running.result() == {"nodes": 3 * 8 * 3, "violations": 0}
+        assert running.result() == {"nodes": 3 * 8 * 4, "violations": 0}
 
 
 def test_who_launches_nothing_between_pays_for_no_marks(gpu: SharedGpu, mixing: Path) -> None:
     with gpu.container(90).start(mixing, "bare", 1) as running:
         assert running.result() == {"records": 0}
+
+
+def test_copies_within_the_device_are_measured_whatever_brings_them(
+    interposers: Path, build: Path, short_tmp: Path, mixing: Path
+) -> None:
+    """Also while another stream is captured, and between contexts. The second GPU is for those that leave the first."""
+    profile = PROFILE | {"gpus": [*PROFILE["gpus"], {"model": "gpu", "uuid": str(UUID)[:-1] + "2"}]}
+    gpu = SharedGpu(short_tmp, interposers, build / "libcuda.so.1", profile=profile)
+    with gpu.container(90).start(mixing, "ways", 1) as running:
+        records = running.result()
+    assert {way: count > 0 for way, count in records.items()} == {
+        "host": False,
+        "another": False,
+        "pointers": True,
+        "captured": True,
+        "contexts": True,
+    }
 
 
 KINDS = ("mixed", "shared", "grids", "fill", "captured", "persistent")

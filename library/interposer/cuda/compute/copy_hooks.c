@@ -2,8 +2,8 @@
  * Copies and fills (stream_work.h). Fills and copies within the device take GPU time and are launches: what they cost is learned by their kind and size.
  * Copies over the bus or between GPUs are foreign work.
  *
- * A copy whose sides only its pointers tell is asked about, but while something is captured: then it counts as foreign. Of a batch the first copy stands for
- * all. Functions with addresses of 32 bits, which no program since CUDA 3.2 has, are foreign work, whatever they copy; so are batches of 3D copies.
+ * A copy whose sides only its pointers tell is asked about. Of a batch the first copy stands for all. Functions with addresses of 32 bits, which no program
+ * since CUDA 3.2 has, are foreign work, whatever they copy; so are batches of 3D copies, and 3D copies between contexts.
  */
 #include "stream_work.h"
 
@@ -36,15 +36,34 @@ static struct launch_key decompressed(size_t count)
 
 /* ---- which copies are within the device ---- */
 
-static bool is_device_memory(CUdeviceptr pointer)
+/* Whose memory it is; -1: no device's. */
+static int device_of(CUdeviceptr pointer)
 {
     unsigned type = 0;
-    return DRIVER(cuPointerGetAttribute, &type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer) == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE;
+    int device = -1;
+    CUpointer_attribute wanted[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+    void *values[] = {&type, &device};
+    CUresult error = DRIVER(cuPointerGetAttributes, 2, wanted, values, pointer);
+    return error == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE ? device : -1;
 }
 
+static bool is_one_device(CUdeviceptr target, CUdeviceptr source)
+{
+    int device = device_of(target);
+    return device >= 0 && device_of(source) == device;
+}
+
+/* While something is captured it is asked in the mode in which no question can harm a capture. */
 static bool is_on_device(CUdeviceptr target, CUdeviceptr source)
 {
-    return atomic_load_explicit(&compute_captures, memory_order_relaxed) == 0 && is_device_memory(target) && is_device_memory(source);
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (atomic_load_explicit(&compute_captures, memory_order_relaxed) == 0)
+        return is_one_device(target, source);
+    if (DRIVER(cuThreadExchangeStreamCaptureMode, &mode) != CUDA_SUCCESS)
+        return false;
+    bool is_on = is_one_device(target, source);
+    DRIVER(cuThreadExchangeStreamCaptureMode, &mode);
+    return is_on;
 }
 
 static bool is_side_on_device(CUmemorytype type, CUdeviceptr pointer)
@@ -160,6 +179,10 @@ EITHER_PAIR(cuMemcpyBatchAsync_v2, _ptsz, stream, is_batch_on_device(targets, so
             attribute_count, CUstream stream), targets, sources, sizes, count, attributes, attribute_indices, attribute_count, stream)
 EITHER_PAIR(cuMemcpyWithAttributesAsync, _ptsz, stream, is_on_device(target, source), copied(size), (CUdeviceptr target, CUdeviceptr source, size_t
             size, CUmemcpyAttributes *attributes, CUstream stream), target, source, size, attributes, stream)
+EITHER_PAIR(cuMemcpyPeer, _ptds, NULL, is_on_device(target, source), copied(bytes), (CUdeviceptr target, CUcontext target_context, CUdeviceptr source,
+            CUcontext source_context, size_t bytes), target, target_context, source, source_context, bytes)
+EITHER_PAIR(cuMemcpyPeerAsync, _ptsz, stream, is_on_device(target, source), copied(bytes), (CUdeviceptr target, CUcontext target_context, CUdeviceptr
+            source, CUcontext source_context, size_t bytes, CUstream stream), target, target_context, source, source_context, bytes, stream)
 
 /* ---- copies over the bus and between GPUs ---- */
 
@@ -172,10 +195,6 @@ FOREIGN_PAIR(cuMemcpyHtoD_v2, _ptds, NULL, (CUdeviceptr target, const void *sour
 FOREIGN(cuMemcpyHtoDAsync, stream, (CUdeviceptr_v1 target, const void *source, unsigned int bytes, CUstream stream), target, source, bytes, stream)
 FOREIGN_PAIR(cuMemcpyHtoDAsync_v2, _ptsz, stream, (CUdeviceptr target, const void *source, size_t bytes, CUstream stream), target, source, bytes,
              stream)
-FOREIGN_PAIR(cuMemcpyPeer, _ptds, NULL, (CUdeviceptr target, CUcontext target_context, CUdeviceptr source, CUcontext source_context, size_t bytes),
-             target, target_context, source, source_context, bytes)
-FOREIGN_PAIR(cuMemcpyPeerAsync, _ptsz, stream, (CUdeviceptr target, CUcontext target_context, CUdeviceptr source, CUcontext source_context, size_t
-             bytes, CUstream stream), target, target_context, source, source_context, bytes, stream)
 FOREIGN(cuMemcpyAtoH, NULL, (void *target, CUarray source, unsigned int source_offset, unsigned int bytes), target, source, source_offset, bytes)
 FOREIGN_PAIR(cuMemcpyAtoH_v2, _ptds, NULL, (void *target, CUarray source, size_t source_offset, size_t bytes), target, source, source_offset, bytes)
 FOREIGN(cuMemcpyAtoHAsync, stream, (void *target, CUarray source, unsigned int source_offset, unsigned int bytes, CUstream stream), target, source,
