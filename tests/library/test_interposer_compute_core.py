@@ -66,6 +66,31 @@ def test_ever_new_grids_get_the_share(simulation: Simulation, workload: str, lim
     assert container.share == pytest.approx(limit, abs=2)
 
 
+@pytest.mark.parametrize("limit", [10, 25, 50, 75])
+@pytest.mark.parametrize("workload", ["sizesteps", "grownsteps", "rounds"])
+def test_work_that_varies_from_step_to_step_is_measured(simulation: Simulation, workload: str, limit: int) -> None:
+    """Steps of one launch, long or short in turns, of two that became longer, and of one in each of four streams, which
+    the GPU does one after the other. Each step is waited for. With usual costs: 99 of 25 %, 48 of 25, 95 of 50.
+    """
+    (container,) = simulation.run("seconds=8", "warmup=2", f"c:{limit}", f"p:{workload}")
+    assert limit - 0.5 <= container.share <= limit * 1.1
+
+
+@pytest.mark.parametrize("limit", [10, 25, 50])
+def test_steps_of_changing_length_are_measured_in_part(simulation: Simulation, limit: int) -> None:
+    """What is not measured is charged with its usual cost. It was 30 of 25 % and 65 of 50."""
+    (container,) = simulation.run("seconds=8", "warmup=2", f"c:{limit}", "p:unevenrounds")
+    assert limit - 0.5 <= container.share <= limit * 1.15
+
+
+@pytest.mark.parametrize("workload", ["sizesteps", "rounds"])
+def test_and_it_takes_nothing_from_neighbours(simulation: Simulation, workload: str) -> None:
+    """The neighbour had 26 and 30 of 50 %."""
+    own, neighbour = simulation.run("seconds=6", "c:25", f"p:{workload}", "c:50", "p:medium")
+    assert own.share <= 28
+    assert neighbour.share >= 48
+
+
 def test_long_waits_in_a_stream_hold_back_nothing(simulation: Simulation) -> None:
     """Eight kernels of 300 us and a sync, 5 ms of waiting between them: a limit above their time changes nothing."""
     (container,) = simulation.run("seconds=4", "c:10", "p:waits")

@@ -142,6 +142,16 @@ def test_who_hides_work_as_waiting_gets_two_thirds(simulation: Simulation, workl
     assert container.share <= 100 / 1.5 + 1
 
 
+@pytest.mark.parametrize("limit", [5, 10, 25, 50])
+@pytest.mark.parametrize("workload", ["hidelong", "hidenew", "hideamong"])
+def test_nor_does_who_hides_more_of_it(simulation: Simulation, workload: str, limit: int) -> None:
+    """200 ms at a time: in turns, in ever new kernels, or in a wide kernel among small ones that have not waited for
+    long, so that they are measured together.
+    """
+    (container,) = simulation.run("seconds=20", f"c:{limit}", f"p:{workload}")
+    assert limit <= container.share <= 100 / 1.5 + 1
+
+
 @pytest.mark.parametrize("limit", [67, 75, 90])
 @pytest.mark.parametrize("workload", HIDING)
 def test_a_limit_above_that_holds(simulation: Simulation, workload: str, limit: int) -> None:

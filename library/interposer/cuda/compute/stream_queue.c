@@ -183,12 +183,22 @@ static bool begin(struct stream_queue *queue, bool unknown, bool learn, uint64_t
     return true;
 }
 
+/* A step of the program's is over where the stream ran empty, but not while we hold a launch back. */
+static void count_steps(struct stream_queue *queue, uint64_t now)
+{
+    if (queue->waiting.since_ns != 0 || queue->step == 0 || now < queue->tail_ns + QUEUE_GAP_NS)
+        return;
+    queue->usual = queue->step;
+    queue->step = 0;
+}
+
 uint64_t queue_ask(struct stream_queue *queue, struct estimate *estimate, uint64_t now)
 {
     struct limiter *limiter = queue->limiter;
     uint64_t ns = estimate_ns(estimate);
     struct grant grant;
     bool sample = ns != 0 && atomic_load_explicit(&limiter->sample, memory_order_relaxed);
+    count_steps(queue, now);
     queue->alone = ns == 0 || sample || ns >= BATCH_NS || estimate_word(estimate) != ns;
     if (queue->open != NULL && (queue->alone || now >= queue->tail_ns + QUEUE_GAP_NS))
         queue_close(queue, false);

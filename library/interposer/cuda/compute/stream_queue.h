@@ -5,8 +5,9 @@
  * the driver's launch. Used by its own thread alone.
  *
  * A batch begins with a mark, or with the end of the one before where the stream never ran empty, and is closed by a mark after BATCH_LAUNCHES launches,
- * BATCH_NS of estimated work, a launch of unknown cost, before a wait, or, late, when the next launch finds that the stream ran empty. Marks are recorded
- * only next to a launch of the application in the same stream. In a stream where the driver makes no marks, a launch whose cost is to be learned is waited
+ * BATCH_NS of estimated work, a launch of unknown cost, before a wait, or, late, when the next launch finds that the stream ran empty. What is closed late
+ * is not measured, so a batch is also closed behind as many launches as there were before the stream was last found empty: programs repeat their steps.
+ * Marks are recorded only next to a launch of the application in the same stream. In a stream where the driver makes no marks, a launch whose cost is to be learned is waited
  * for, PATIENCE_NS at most: the host's clock measures it.
  * What is put into the stream and is no launch is in no batch: its own thread ends the open one before it, and the next begins with a mark. Where another
  * thread put it there, the batch is not measured by its marks.
@@ -31,6 +32,7 @@ struct stream_queue {
     uint64_t now_ns;                    /* at the last launch that looked at the clock */
     unsigned unseen;                    /* launches since */
     uint64_t tail_ns;                   /* when everything launched so far should have ended */
+    unsigned step, usual;               /* launches since the stream was last found empty, and between the two times before */
     bool alone;                         /* the open batch takes one launch */
     bool lost;                          /* the last mark could not be recorded: the stream may be another one by now */
     bool blind;                         /* and never will be: no marks are to be had in this stream */
@@ -82,10 +84,13 @@ static inline void queue_took(struct stream_queue *queue, struct estimate *estim
     batch->launches[batch->count++] = estimate;
     batch->estimated_ns += ns;
     queue->left_ns = queue->left_ns < ns ? 0 : queue->left_ns - ns;
+    queue->step++;
     queue->tail_ns = (queue->tail_ns > now ? queue->tail_ns : now) +
                     (ns * atomic_load_explicit(&queue->limiter->stretch, memory_order_relaxed) >> 8);
     if (queue->alone || batch->count == BATCH_LAUNCHES || batch->estimated_ns >= BATCH_NS)
         queue_close(queue, true);
+    else if (queue->step == queue->usual)
+        queue_close(queue, false);
 }
 
 #endif

@@ -25,6 +25,10 @@ static const struct workload workloads[] = {
     {"mixedelsewhere", 200000, 0, 16, 5000, 0, 1, 4, true, 30000, true},
     {"persistent", 100000, 0, 1, 5000, 0, 1, 2, false, .first = 1000000000000},
     {"grids", 20000, 0, 64, 4000, 0, 1, 2, true, .grids = 1000000},
+    {"rounds", 200000, 0, 4, 4000, 0, 4, 1, true},
+    {"unevenrounds", 200000, 0, 4, 4000, 0, 4, 1, true, .uneven = true},
+    {"sizesteps", 20000000, 0, 1, 4000, 0, 1, 1, true, .tiny = 1000},
+    {"grownsteps", 5000000, 0, 2, 4000, 0, 1, 2, true, .grows = 1000},
     {"shapes", 20000, 0, 64, 4000, 0, 1, 2, true, .grids = 4000, .scaled = true},
     {"sizes", 50000, 5000000, 0, 4000, 0, 1, 1, true},
     {"amongsmall", 10000, 5000000, 0, 4000, 0, 1, 2, true, .by = MIXED},
@@ -37,8 +41,9 @@ static const struct workload workloads[] = {
     {"hidesmall", 20000000, 0, 0, 4000, 0, 1, 1, true, .by = SMALL_GRID, .tiny = 1000},
     {"hidetogether", 20000000, 0, 0, 4000, 0, 1, 1, true, .by = TOGETHER, .tiny = 1000},
     {"hidegraph", 20000000, 0, 0, 4000, 0, 1, 1, true, .by = GRAPH, .tiny = 1000},
-    {"hidelong", 2000000000, 0, 0, 4000, 0, 1, 1, true, .by = SMALL_GRID, .tiny = 100000},
-    {"hidenew", 500000000, 0, 0, 4000, 0, 1, 1, true, .by = SMALL_GRID, .fresh = true},
+    {"hidelong", 200000000, 0, 0, 4000, 0, 1, 1, true, .by = SMALL_GRID, .tiny = 10000},
+    {"hidenew", 200000000, 0, 0, 4000, 0, 1, 1, true, .by = SMALL_GRID, .fresh = true},
+    {"hideamong", 200000000, 0, 0, 4000, 0, 1, 2, true, .by = MIXED, .tiny = 10000, .rare = 130},
     {"hidestreams", 20000000, 0, 0, 4000, 0, 4, 1, false, .by = SMALL_GRID, .tiny = 1000},
     {"hidewide", 20000000, 0, 0, 4000, 0, 1, 1, true, .by = WIDE_GRID, .tiny = 1000},
 };
@@ -127,6 +132,13 @@ static struct launch_key choose_key(const struct process *process)
     return key;
 }
 
+static bool is_tiny(const struct workload *load, uint64_t launch)
+{
+    if (load->tiny == 0 || load->rare != 0)
+        return load->tiny != 0 && launch % load->rare != 0;
+    return launch / load->streams % 2 == 0 && (load->by != MIXED || is_small(load, launch));
+}
+
 static void choose(struct process *process)
 {
     const struct workload *load = process->workload;
@@ -135,7 +147,7 @@ static void choose(struct process *process)
     uint64_t kind_cost = load->cost * (2 * (process->launches % load->kinds) + 1) / load->kinds;
     if (load->scaled)
         kind_cost = 2000 + kind_cost * (uint32_t)key.dimensions[0] / 1000;
-    if (load->tiny != 0 && process->launches / load->streams % 2 == 0 && (load->by != MIXED || small))
+    if (is_tiny(load, process->launches))
         kind_cost /= load->tiny;
     if (process->launches < load->grows)
         kind_cost /= 100;
@@ -169,6 +181,14 @@ static void synchronise(struct process *process, uint64_t launch)
     process->synced = process->launch_ends[launch % QUEUE];
 }
 
+static bool ends_step(const struct process *process)
+{
+    const struct workload *load = process->workload;
+    if (load->uneven || load->per_step == 0)
+        return load->uneven && random_below(load->per_step) == 0;
+    return process->launches % load->per_step == 0 && (load->first == 0 || process->launches != 1);
+}
+
 static void launched(struct process *process, struct stream_queue *queue, uint64_t at)
 {
     const struct workload *load = process->workload;
@@ -179,7 +199,7 @@ static void launched(struct process *process, struct stream_queue *queue, uint64
     process->container->moved = now_ns;
     process->wake = now_ns + load->host;
     process->doing = DO_LAUNCH;
-    if (load->per_step != 0 && process->launches % load->per_step == 0 && (load->first == 0 || number != 0))
+    if (ends_step(process))
         synchronise(process, number);
     else if (process->launches > QUEUE && process->launch_ends[process->launches % QUEUE] > now_virtual)
         synchronise(process, process->launches - QUEUE);

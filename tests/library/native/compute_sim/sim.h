@@ -50,7 +50,9 @@ struct workload {
     uint64_t first;             /* the first launch takes so long, in a stream of its own; 0: it is as the others */
     enum { WIDE_GRID, SMALL_GRID, TOGETHER, GRAPH, MIXED } by; /* only wide grids cannot wait for another GPU; mixed: every other is small */
     unsigned tiny;              /* every other launch has so small a part of the cost; 0: none has */
+    unsigned rare;              /* all but one in so many have it, not every other */
     bool fresh;                 /* each launch is another kernel */
+    bool uneven;                /* a step ends at random, after per_step launches on average */
     uint64_t grows;             /* after so many launches it has all of its cost, and a hundredth before */
 };
 
