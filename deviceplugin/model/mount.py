@@ -30,7 +30,8 @@ class Mount:
 def covers_compat(path: str) -> bool:
     """Whether a volume at this path is at, above or below `COMPAT`, so that another mount there could fail.
 
-    `/usr/local/cuda` may be a link to the directory of a version.
+    `/usr/local/cuda` may be a link to the directory of a version. With an empty volume at any
+    `/usr/local/cuda-...` a pod turns the mount off.
     """
     normal = re.sub(r"^/usr/local/cuda-[^/]+", "/usr/local/cuda", posixpath.normpath(f"/{path.lstrip('/')}"))
     return f"{COMPAT}/".startswith(f"{normal.rstrip('/')}/") or normal.startswith(f"{COMPAT}/")

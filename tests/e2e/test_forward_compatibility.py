@@ -84,6 +84,11 @@ def _by_the_entry_point() -> Image:
     )
 
 
+def _into_a_volume() -> Image:
+    """Nothing can be mounted below a link that leads into a read-only volume."""
+    return Image("compat-link", links={"usr/local/cuda": "/data/cuda"})
+
+
 def _container(image: Image, gpu: GpuContainer, gpus: EmulatedGpus, **more: object) -> JsonObject:
     script = f"export CUDA_VISIBLE_DEVICES=$NVIDIA_VISIBLE_DEVICES; {image.script}"
     mounts = [{"name": "gpus", "mountPath": _INSIDE}, *more.pop("volumeMounts", [])]  # type: ignore[misc]
@@ -105,6 +110,7 @@ def _found(cluster: Cluster, gpus: EmulatedGpus, containers: list[JsonObject]) -
     volumes = [
         {"name": "gpus", "hostPath": {"path": str(gpus.state.parent), "type": "Directory"}},
         {"name": "empty", "emptyDir": {}},
+        {"name": "off", "emptyDir": {}},
     ]
     pods.create(cluster.admin, pods.pod("compat", containers, volumes=volumes, restartPolicy="Never"))
     pods.wait_for(cluster.admin, ["compat"], lambda state: state.phase in ("Succeeded", "Failed"), what="over")
@@ -124,6 +130,7 @@ def images(cluster: Cluster) -> dict[str, Image]:
         "cache": _in_the_cache(),
         "entry": _by_the_entry_point(),
         "none": Image("compat-none"),
+        "link": _into_a_volume(),
     }
     for image in made.values():
         cluster.containerd.ctr("images", "import", "-", stdin=image.archive(), doing=f"importing {image.reference}")
@@ -133,9 +140,12 @@ def images(cluster: Cluster) -> dict[str, Image]:
 def test_a_share_gets_vcudas_library_whatever_the_image_brings(
     empty_cluster: Cluster, start_agent: StartAgent, images: dict[str, Image]
 ) -> None:
-    """The third has no CUDA and a root that it cannot write; the fourth has a volume of its own there."""
+    """The third has no CUDA and a root that it cannot write; the fourth has a volume of its own there.
+
+    The fifth would not start with the mount, so it has an empty volume that turns the mount off.
+    """
     gpus = start_agent().gpus
-    share = {name: GpuContainer(name, 10, 8) for name in ("cache", "entry", "none", "volume")}
+    share = {name: GpuContainer(name, 10, 8) for name in ("cache", "entry", "none", "volume", "link")}
     containers = [
         _container(images["cache"], share["cache"], gpus),
         _container(images["entry"], share["entry"], gpus),
@@ -146,6 +156,15 @@ def test_a_share_gets_vcudas_library_whatever_the_image_brings(
             gpus,
             volumeMounts=[{"name": "empty", "mountPath": "/usr/local/cuda", "readOnly": True}],
         ),
+        _container(
+            images["link"],
+            share["link"],
+            gpus,
+            volumeMounts=[
+                {"name": "empty", "mountPath": "/data", "readOnly": True},
+                {"name": "off", "mountPath": "/usr/local/cuda-none"},
+            ],
+        ),
     ]
     limit = 8 * BLOCK_BYTES
     assert _found(empty_cluster, gpus, containers) == {
@@ -153,6 +172,7 @@ def test_a_share_gets_vcudas_library_whatever_the_image_brings(
         "entry": Found("/usr/local/nvidia/lib64/libcuda.so.1", limit),
         "none": Found("/usr/local/nvidia/lib64/libcuda.so.1", limit),
         "volume": Found(None, None),
+        "link": Found("/usr/local/nvidia/lib64/libcuda.so.1", limit),
     }
 
 

@@ -18,6 +18,7 @@ from deviceplugin.model.mount import covers_compat
         ("/usr/local/cuda/compat-tools", False),
         ("/usr/local/cuda-12.8", True),
         ("/usr/local/cuda-12.8/compat", True),
+        ("/usr/local/cuda-none", True),
         ("/usr/local/cuda-12.8/lib64", False),
         ("/usr/local/cudastuff", False),
         ("/data", False),
