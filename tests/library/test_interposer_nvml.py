@@ -203,7 +203,18 @@ def test_the_list_of_newer_drivers_too(container: Container, short_tmp: Path) ->
     (container.base / "pids.config").write_bytes(HOST.to_bytes(4, "little"))
     assert container.run("details", 5, 1).value == [SUCCESS, 1, [[HOST, 2]]]
     assert container.run("details", 0, 1).value == [INSUFFICIENT_SIZE, 1, []]
+    assert container.run("details", 5, 9).value == [VERSION_MISMATCH, 5, []]
+
+
+def test_a_struct_of_a_newer_version_is_refused_where_the_gpu_is_limited(container: Container, short_tmp: Path) -> None:
+    """Its entries may be longer than the room that the library has for them, and may show everybody's processes."""
+    newer = program(short_tmp, "details.c", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1")
+    container.stand_behind(nvml=newer)
+    assert container.run("details", 5, 2).value[:2] == [SUCCESS, 2]
+    assert container.run("loads", 0, LOADS[1], 5, 2).value[0] == SUCCESS
+    container.grant(device(0))
     assert container.run("details", 5, 2).value == [VERSION_MISMATCH, 5, []]
+    assert container.run("loads", 0, LOADS[1], 5, 2).value == [VERSION_MISMATCH, 5, []]
 
 
 def test_accounting_knows_the_containers_processes_only(container: Container, short_tmp: Path) -> None:

@@ -16,6 +16,7 @@ typedef struct {
     nvmlProcessDetail_v1_t *procArray;
 } nvmlProcessDetailList_v1_t;
 typedef nvmlProcessDetailList_v1_t nvmlProcessDetailList_t;
+#define nvmlProcessDetailList_v1 NVML_STRUCT_VERSION(ProcessDetailList, 1)
 
 typedef struct nvmlAccountingStats_st nvmlAccountingStats_t;            /* none is looked into, but for the second's first member, the pid */
 typedef struct nvmlAccountingStats_v2_st nvmlAccountingStats_v2_t;

@@ -150,6 +150,12 @@ RUNNING(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
 RUNNING(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
 RUNNING(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
 
+/* A struct of a version that is newer than this library has another layout: a program that is told so asks again with the older one. */
+static bool is_unknown(nvmlDevice_t device, unsigned int version, unsigned int known)
+{
+    return version != known && nvml_device_index(device) != VCUDA_NOT_LIMITED;
+}
+
 /* The same in a struct that carries its version and which of the three lists is meant. */
 static nvmlReturn_t ask_details(nvmlDevice_t device, unsigned int *count, void *entries, const void *extra)
 {
@@ -165,6 +171,8 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProc
 {
     if (list == NULL)
         return NVML(nvmlDeviceGetRunningProcessDetailList, device, list);
+    if (is_unknown(device, list->version, nvmlProcessDetailList_v1))
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     struct list question = {device, sizeof *list->procArray, 0, true, false, ask_details, list};
     return running(&question, &list->numProcArrayEntries, list->procArray);
 }
@@ -197,6 +205,8 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProc
 {
     if (info == NULL)
         return NVML(nvmlDeviceGetProcessesUtilizationInfo, device, info);
+    if (is_unknown(device, info->version, nvmlProcessesUtilizationInfo_v1))
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     struct list question = {device, sizeof *info->procUtilArray, offsetof(nvmlProcessUtilizationInfo_v1_t, pid), false, true, ask_infos, info};
     return running(&question, &info->processSamplesCount, info->procUtilArray);
 }
