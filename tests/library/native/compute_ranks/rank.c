@@ -77,12 +77,17 @@ static void next(struct rank *rank)
     }
 }
 
-/* The other queues' open batches are closed while the thread sleeps, as thread.c does. */
+/* The other queues' open batches are closed or paused while the thread sleeps, as thread.c does. */
 static void sleep_until(struct rank *rank, const struct stream_queue *asleep, uint64_t until)
 {
     for (unsigned i = 0; i < STREAMS; i++) {
-        if (&rank->queues[i] != asleep && rank->queues[i].open != NULL)
-            queue_close(&rank->queues[i], false);
+        struct stream_queue *queue = &rank->queues[i];
+        if (queue == asleep || queue->open == NULL)
+            continue;
+        if (queue->last == NULL || mark_is_reached(queue->last))
+            queue_close(queue, false);
+        else
+            queue_pause(queue);
     }
     rank->doing = DO_ASK;
     rank->wake = late(until);

@@ -5,6 +5,8 @@
  */
 #include "sim.h"
 
+#define QUERY_NS UINT64_C(2000)
+
 /* ---- random, the same for the same seed ---- */
 
 uint64_t seed = 1;
@@ -208,10 +210,20 @@ static struct event *event_of(CUevent event)
     return &events[(uintptr_t)event - 1];
 }
 
+static const struct process *owner_of(const struct stream *stream)
+{
+    unsigned i = 0;
+    while (i + 1 < process_count && (stream < processes[i].streams || stream >= processes[i].streams + STREAMS))
+        i++;
+    return &processes[i];
+}
+
 static CUresult sim_record(CUevent event, CUstream stream)
 {
     struct stream *into = (struct stream *)(void *)stream;
     struct event *recorded = event_of(event);
+    if (owner_of(into)->container->refuses)
+        return CUDA_ERROR_NOT_SUPPORTED;
     *recorded = (struct event){.target = 1e30};
     if (into->count == 0)
         place_record(into, recorded);
@@ -257,4 +269,23 @@ static void sim_wake(void)
     }
 }
 
-const struct measuring driver = {sim_create, sim_record, sim_query, sim_elapsed, sim_push, sim_pop, sim_exchange, sim_now, sim_wake};
+/* For the thread that watches a stream. */
+static void sim_sleep(uint64_t ns)
+{
+    for (uint64_t until = now_ns + ns; now_ns < until;) {
+        double virtual_at;
+        uint64_t at = next_edge(next_wait(until), target_of_sync(), &virtual_at);
+        pass(at, virtual_at);
+        place_items();
+    }
+}
+
+static CUresult sim_query_stream(CUstream stream)
+{
+    const struct stream *asked = (const struct stream *)(const void *)stream;
+    sim_sleep(QUERY_NS);
+    return asked->count > 0 || asked->tail > now_virtual + 1e-6 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+
+const struct measuring driver = {sim_create, sim_record, sim_query, sim_elapsed, sim_push, sim_pop, sim_exchange, sim_now, sim_wake, sim_query_stream,
+                                 sim_sleep};

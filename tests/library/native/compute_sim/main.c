@@ -8,6 +8,7 @@
  *   unreadable                       its row cannot be read by others
  *   silent[:CORES]                   its row says to others that it is idle, and the agent that it uses so many cores
  *   overwrites                       it writes the largest number into its own balance, again and again
+ *   refuses                          the driver records no event in its streams; while its thread watches one, all others are late
  *   l:SECOND:CORES                   its cores change
  *   p:WORKLOAD[:START[:STOP]]        a process of it, in seconds
  *   h:LIE[:CORES[:SOFT]]             a container that lies (hostile.c) and has so many cores, else none
@@ -203,6 +204,8 @@ int main(int count, char **words)
             containers[container_count - 1].unreadable = true;
         else if (word[0] == 'o' && container_count > 0)
             containers[container_count - 1].overwrites = true;
+        else if (word[0] == 'r' && container_count > 0)
+            containers[container_count - 1].refuses = true;
         else if (word[0] == 's' && container_count > 0) {
             containers[container_count - 1].silent = true;
             sscanf(word, "silent:%u", &containers[container_count - 1].assumed);

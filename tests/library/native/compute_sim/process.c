@@ -27,6 +27,7 @@ static const struct workload workloads[] = {
     {"grids", 20000, 0, 64, 4000, 0, 1, 2, true, .grids = 1000000},
     {"rounds", 200000, 0, 4, 4000, 0, 4, 1, true},
     {"unevenrounds", 200000, 0, 4, 4000, 0, 4, 1, true, .uneven = true},
+    {"turns", 1000000, 4000000, 8, 4000, 0, 4, 1, true, .by = SMALL_GRID},
     {"sizesteps", 20000000, 0, 1, 4000, 0, 1, 1, true, .tiny = 1000},
     {"grownsteps", 5000000, 0, 2, 4000, 0, 1, 2, true, .grows = 1000},
     {"shapes", 20000, 0, 64, 4000, 0, 1, 2, true, .grids = 4000, .scaled = true},
@@ -205,6 +206,20 @@ static void launched(struct process *process, struct stream_queue *queue, uint64
         synchronise(process, process->launches - QUEUE);
 }
 
+/* It will sleep: its other queues are closed or paused, as thread.c does. */
+static void pause_others(struct process *process, const struct stream_queue *asleep)
+{
+    for (unsigned i = 0; i < STREAMS; i++) {
+        struct stream_queue *queue = &process->queues[i];
+        if (queue == asleep || queue->open == NULL)
+            continue;
+        if (queue->last == NULL || mark_is_reached(queue->last))
+            queue_close(queue, false);
+        else
+            queue_pause(queue);
+    }
+}
+
 void act(struct process *process, uint64_t jitter)
 {
     if (process->doing == DO_BEGIN) {
@@ -233,10 +248,7 @@ void act(struct process *process, uint64_t jitter)
     if (!queue_goes(queue, process->estimate_ns, at)) {
         uint64_t until = queue_ask(queue, process->estimate, at = now_ns);
         if (until != 0) {
-            for (unsigned i = 0; i < STREAMS; i++) {
-                if (&process->queues[i] != queue && process->queues[i].open != NULL)
-                    queue_close(&process->queues[i], false);
-            }
+            pause_others(process, queue);
             process->doing = DO_ASK;
             process->wake = late(until, jitter);
             return;

@@ -97,6 +97,7 @@ struct container {
     char lies[16];              /* "": it is honest */
     bool unreadable, silent;    /* its row, for others */
     bool overwrites;            /* its own balance, with the most that a word holds */
+    bool refuses;               /* no event is recorded in its streams */
     uint32_t assumed;           /* what the agent tells of it */
     uint64_t lies_again;
 };
