@@ -6,7 +6,8 @@ bytes), `{"bytes": HEX}` (a pointer to these), `{"value": HEX}` (64 of them by v
 that comes back. Further requests: `{"receive": PATH}` and `{"send": [PATH, FD]}` hand a descriptor over a socket,
 `{"close": FD}`, `{"peek": [ADDRESS, N]}` and `{"poke": [ADDRESS, HEX]}` touch memory as the CPU does,
 `{"fork_call": ...}` makes the call in a child, `{"fork": 0}` leaves one that holds what it inherits until this process
-ends, and `{"table": [UUID, PLACE], "args": [...]}` calls what stands there in an export table. Out:
+ends, `{"exec": FD}` begins again as another program that has the descriptor, and `{"table": [UUID, PLACE], "args":
+[...]}` calls what stands there in an export table. Out:
 `{"code": CODE, "outs": [HEX, ...]}` with every buffer as it is now. The library is the one at argv[1].
 """
 
@@ -82,6 +83,12 @@ def leave_child() -> int:
     return child
 
 
+def become_another(fd: int) -> None:
+    os.set_inheritable(fd, True)
+    print(json.dumps({"value": fd}), flush=True)
+    os.execv(sys.executable, sys.orig_argv)
+
+
 def call_table(uuid: str, place: int, *, args: list[Value]) -> dict[str, Value]:
     outs: list[Value] = []
     table = ctypes.POINTER(ctypes.c_void_p)()
@@ -118,6 +125,8 @@ def answer(request: dict[str, Value]) -> dict[str, Value]:
         return in_child(request["fork_call"], request["args"])
     if "fork" in request:
         return {"value": leave_child()}
+    if "exec" in request:
+        become_another(request["exec"])
     if "table" in request:
         return call_table(*request["table"], args=request["args"])
     if "send" in request:

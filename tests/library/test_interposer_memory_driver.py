@@ -11,13 +11,15 @@ from tests.library.memory_client import (
     HOST_NUMA,
     MIB,
     OUT_OF_MEMORY,
+    POSIX_FD,
     UNIT,
     Cuda,
     allocation_properties,
     pointer_to,
+    pool_properties,
     room,
 )
-from tests.library.memory_rig import STEP, Rig, image, threads
+from tests.library.memory_rig import STEP, Rig, export, image, imported, threads
 
 STACK, FIFO, HEAP = 0, 1, 2  # CUlimit
 RUNTIME_TABLE = "6bd5fb6c5bf4e74a8987d93912fd9df9"  # by which libcudart gets a device's primary context
@@ -86,6 +88,28 @@ def test_a_context_that_nobody_saw_counts_from_its_first_use_on(rig: Rig, ask: s
     assert rig.held() <= rig.gpu_slice.limit
 
 
+def load(cuda: Cuda, by: str) -> int:
+    source = pointer_to(image())
+    if by == "cuModuleLoadData":
+        return cuda.code(by, room(8), source)
+    loaded = cuda.ask(call="cuLibraryLoadData", args=[room(8), source, None, None, 0, None, None, 0])
+    if loaded["code"] != 0:
+        return int(loaded["code"])
+    return cuda.code(by, room(8), int.from_bytes(bytes.fromhex(loaded["outs"][0]), "little"))
+
+
+@pytest.mark.parametrize(("by", "slack"), [("cuModuleLoadData", 0), ("cuLibraryGetModule", STEP + 2 * UNIT)])
+def test_modules_in_a_context_that_nobody_saw_count(rig: Rig, by: str, slack: int) -> None:
+    """No allocation and no question about memory comes before them."""
+    cuda = rig.newcomer()
+    activate(cuda)
+    most = (rig.gpu_slice.limit - 2 * CONTEXT) // STEP
+    codes = [load(cuda, by) for _ in range(most + 2)]
+    assert codes[most - 2] == 0
+    assert codes[most:] == [OUT_OF_MEMORY] * 2
+    assert rig.held() <= rig.gpu_slice.limit + slack
+
+
 def test_resets_of_a_context_that_nobody_saw_give_everything_back(rig: Rig) -> None:
     cuda = rig.newcomer()
     for _ in range(8):
@@ -125,6 +149,22 @@ def test_memory_at_the_gpus_own_node_is_the_gpus(rig: Rig) -> None:
     cuda("cuMemRelease", handle)
     cuda.create(size, allocation_properties(HOST_NUMA, 4))
     assert rig.held() == rig.gpu_slice.limit
+
+
+def test_memory_at_the_gpus_own_node_counts_where_it_is_imported(rig: Rig) -> None:
+    giver, cuda = (rig.gpu_slice.start(VCUDA_EMULATOR_GPU_NUMA="4") for _ in range(2))
+    fd = export(giver, giver.create(STEP, allocation_properties(HOST_NUMA, 4, POSIX_FD)))
+    imported(cuda, rig.send(fd, giver=giver, taker=cuda))
+    giver.kill()
+    assert eventually(lambda: rig.gpu_slice.use(cuda).used == STEP)
+
+
+def test_a_pool_at_the_gpus_own_node_is_the_gpus(rig: Rig) -> None:
+    cuda = rig.gpu_slice.start(VCUDA_EMULATOR_GPU_NUMA="4")
+    pools = [cuda.get("cuMemPoolCreate", pointer_to(pool_properties(HOST_NUMA, node))) for node in (9, 4)]
+    for pool in pools:
+        cuda.get("cuMemAllocFromPoolAsync", STEP, pool, 0)
+    assert rig.gpu_slice.used() == STEP
 
 
 # ---- given back at once ----

@@ -10,7 +10,8 @@ from deviceplugin.container import region
 from tests.container.makers import put
 from tests.library.gpu_slice import CONTEXT, LIMIT, GpuSlice
 from tests.library.interposed import start_time
-from tests.library.memory_client import MIB, OUT_OF_MEMORY, UNIT, Cuda, CudaError
+from tests.library.memory_client import MIB, OUT_OF_MEMORY, UNIT, Cuda, CudaError, pointer_to, room
+from tests.library.memory_rig import image
 
 
 def refused(cuda: Cuda, size: int) -> bool:
@@ -46,6 +47,19 @@ def test_without_the_common_account_no_process_gets_memory(gpu_slice: GpuSlice, 
     said = gpu_slice.errors.read_text()
     assert f"{gpu_slice.container.region_file}: " in said
     assert "this process gets no device memory; start the container again" in said
+
+
+def test_without_the_common_account_no_module_brings_memory(gpu_slice: GpuSlice) -> None:
+    """Its variables would be memory that nobody counts."""
+    gpu_slice.container.region_file.unlink()
+    process = begun(gpu_slice)
+    for _ in range(2):
+        codes = [
+            process.code("cuModuleLoadData", room(8), pointer_to(image())),
+            process.code("cuLibraryLoadData", room(8), pointer_to(image()), None, None, 0, None, None, 0),
+        ]
+        assert codes == [OUT_OF_MEMORY] * 2
+    assert gpu_slice.outside().left() > 2 * gpu_slice.limit
 
 
 def test_a_process_that_has_the_account_already_goes_on(gpu_slice: GpuSlice) -> None:

@@ -90,6 +90,16 @@ def _of_a_dead_heir(rig: Rig, cuda: Cuda) -> None:
     second.kill()
 
 
+def _of_a_former_self(rig: Rig, cuda: Cuda) -> None:
+    """The process goes on as another program, which has the descriptor."""
+    giver = rig.newcomer()
+    _, fd = exportable(giver)
+    giver.ask(exec=fd)
+    giver("cuInit", 0)
+    imported(giver, fd)
+    giver.ask(close=fd)
+
+
 def _module(rig: Rig, cuda: Cuda) -> None:
     cuda("cuModuleLoadData", room(8), pointer_to(image()))
 
@@ -139,6 +149,7 @@ WAYS: dict[str, Callable[[Rig, Cuda], object]] = {
     "a sibling's that has let go": _of_a_sibling,
     "a dead process's": _of_the_dead,
     "a dead process's of a dead one": _of_a_dead_heir,
+    "the program's before exec": _of_a_former_self,
     "a global variable of a module": _module,
     "a global variable of a library": _module_of_a_library,
     "a library's kernel": _kernel_of_a_library,

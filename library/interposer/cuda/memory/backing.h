@@ -57,7 +57,10 @@ enum backing_imported backing_imported(uint64_t handle, const struct backing_imp
 struct memory;
 struct memory *backing_export_begin(uint64_t handle, uint32_t *owner);
 struct memory *backing_export_begin_at(uint64_t address, uint32_t *owner);
-void backing_export_end(struct memory *memory, bool exported, int descriptor, uint32_t owner, backing_freed *freed);
+void backing_export_end(struct memory *memory, bool agreed, int descriptor, uint32_t owner, backing_freed *freed);
+
+/* Something that this program exported may be held yet. One that ran in this process before exec exported what nobody counts now. */
+bool backing_has_exports(void);
 
 /* Exported memory that nobody here holds, and nobody elsewhere any more. Not while another process has imported something of ours. */
 void backing_settle(backing_freed *freed);

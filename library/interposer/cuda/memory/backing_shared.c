@@ -6,12 +6,18 @@
 
 static struct memory *lent;         /* exported, and held by nobody here */
 static struct memory *borrowed;
+static unsigned exported;           /* pieces that were, and may be held yet */
 static unsigned own_imports;        /* pieces of BACKING_OWN: which of what was exported each is, nobody knows */
 static _Atomic uint64_t apart[LIMITS_MAX_DEVICES];
 
 uint64_t backing_apart(unsigned device)
 {
     return atomic_load_explicit(&apart[device], memory_order_relaxed);
+}
+
+bool backing_has_exports(void)
+{
+    return exported != 0;
 }
 
 unsigned backing_device(const struct memory *memory)
@@ -35,14 +41,15 @@ void backing_note_import(struct memory *memory, const struct backing_import *imp
 
 /* ---- exports ---- */
 
-void backing_export_end(struct memory *memory, bool exported, int descriptor, uint32_t owner, backing_freed *freed)
+void backing_export_end(struct memory *memory, bool agreed, int descriptor, uint32_t owner, backing_freed *freed)
 {
     struct export *known = memory->export;
 
-    if (exported)
+    if (agreed)
         memory->export = descriptor >= 0 ? exports_mark(known, descriptor, owner) : exports_mark_endless(known);
-    if (exported && memory->export == NULL)
+    if (agreed && memory->export == NULL)
         return;             /* what could not be recorded stays charged: the call never ends */
+    exported += known == NULL && agreed;
     memory->calls--;
     backing_drop_unheld(memory, freed);
 }
@@ -101,6 +108,7 @@ void backing_lose(struct memory *memory, backing_freed *freed)
         own_imports--;
     if (memory->origin == BACKING_FOREIGN)
         atomic_fetch_sub(&apart[memory->device], memory->bytes);
+    exported -= memory->export != NULL;
     exports_drop(memory->export);
     if (freed != NULL && (is_borrowed || memory->bytes != 0))
         freed(&loss);
@@ -141,7 +149,7 @@ void backing_orphan_end(struct memory *memory, uint64_t bytes, backing_freed *fr
 void backing_forget_shared(void)
 {
     lent = borrowed = NULL;
-    own_imports = 0;
+    exported = own_imports = 0;
     for (int i = 0; i < LIMITS_MAX_DEVICES; i++)
         atomic_store(&apart[i], 0);
     exports_forget();

@@ -3,10 +3,12 @@
  *
  * In: the application's calls. Out: the driver's answer, or CUDA_ERROR_OUT_OF_MEMORY where the container then has more than it may. How much it is nobody knows
  * before: what was loaded is counted, and unloaded again if it is too much. Of a library the driver loads parts when they are first used: what that
- * brings cannot be unloaded, so nothing more is loaded from then on. What a launch loads is counted a second later and not refused.
+ * brings cannot be unloaded, so nothing more is loaded from then on. What a launch loads is counted a second later and not refused. Where the
+ * process gets no device memory, nothing is loaded.
  */
 #include "account.h"
 #include "interposer/cuda/hooks.h"
+#include "memory.h"
 #include "overhead.h"
 
 static bool not_ours(void)
@@ -24,8 +26,12 @@ static bool is_over(unsigned index)
 static bool has_no_room(void)
 {
     unsigned index;
+    enum verdict verdict = account_verdict_current(&index);
 
-    if (account_verdict_current(&index) != VERDICT_COUNT || !is_over(index))
+    if (verdict != VERDICT_COUNT)
+        return verdict == VERDICT_REFUSE;
+    memory_meet(index);
+    if (!is_over(index))
         return false;
     account_reclaim(index);
     overhead_grew();

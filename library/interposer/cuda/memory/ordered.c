@@ -7,6 +7,7 @@
 #include "reclaim.h"
 #include "sizes.h"
 #include "stream_device.h"
+#include "virtual_hooks.h"
 
 static void count_in(struct ordered *ordered, CUmemoryPool pool)
 {
@@ -111,7 +112,8 @@ void ordered_undone(struct ordered *ordered)
 void ordered_meet(CUmemoryPool pool, CUmemLocation location)
 {
     unsigned index;
+    CUdevice device;
 
-    if (location.type == CU_MEM_LOCATION_TYPE_DEVICE && account_verdict(location.id, &index) == VERDICT_COUNT)
+    if (virtual_device_at(&location, &device) && account_verdict(device, &index) == VERDICT_COUNT)
         pools_of(pool, index);
 }

@@ -39,10 +39,13 @@ static uint64_t size_of(CUmemGenericAllocationHandle handle, const CUmemAllocati
 {
     size_t unit, all;
     CUdeviceptr place;
+    CUdevice device;
 
+    if (!virtual_device_at(&prop->location, &device))
+        return 0;
     if (DRIVER(cuMemGetAllocationGranularity, &unit, prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS || unit == 0)
         return 0;
-    if (DRIVER(cuDeviceTotalMem_v2, &all, prop->location.id) != CUDA_SUCCESS)
+    if (DRIVER(cuDeviceTotalMem_v2, &all, device) != CUDA_SUCCESS)
         return 0;
     uint64_t units = all / unit + 1;
     if (DRIVER(cuMemAddressReserve, &place, units * unit, 0, 0, 0) != CUDA_SUCCESS)
@@ -209,7 +212,7 @@ static void find_origin(struct backing_import *import, int descriptor)
     uint32_t owner = exports_owner(descriptor);
 
     if (owner == (uint32_t)getpid())
-        import->origin = BACKING_OWN;
+        import->origin = backing_has_exports() ? BACKING_OWN : BACKING_FOREIGN;
     else if (owner != 0 && vcuda_borrow(owner, &import->lender))
         import->origin = BACKING_BORROWED;
     else
@@ -240,9 +243,11 @@ static bool remember(const struct backing_import *import, CUmemGenericAllocation
 
 static bool is_counted(CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, CUmemAllocationProp *prop, struct backing_import *import)
 {
+    CUdevice device;
+
     return type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
-           DRIVER(cuMemGetAllocationPropertiesFromHandle, prop, handle) == CUDA_SUCCESS && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
-           account_verdict(prop->location.id, &import->device) == VERDICT_COUNT;
+           DRIVER(cuMemGetAllocationPropertiesFromHandle, prop, handle) == CUDA_SUCCESS && virtual_device_at(&prop->location, &device) &&
+           account_verdict(device, &import->device) == VERDICT_COUNT;
 }
 
 static bool keep(CUmemGenericAllocationHandle handle, void *os_handle, CUmemAllocationHandleType type)

@@ -79,7 +79,7 @@ static bool is_node(CUdevice device, int node)
            DRIVER(cuDeviceGetAttribute, &own, CU_DEVICE_ATTRIBUTE_NUMA_ID, device) == CUDA_SUCCESS && own == node;
 }
 
-static bool device_at(const CUmemLocation *location, CUdevice *device)
+bool virtual_device_at(const CUmemLocation *location, CUdevice *device)
 {
     int count = 0;
 
@@ -98,7 +98,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     unsigned index;
     CUdevice device;
 
-    if (hook_nested() || handle == NULL || prop == NULL || size == 0 || !account_needed() || !device_at(&prop->location, &device))
+    if (hook_nested() || handle == NULL || prop == NULL || size == 0 || !account_needed() || !virtual_device_at(&prop->location, &device))
         return real.cuMemCreate(handle, size, prop, flags);
     enum verdict verdict = account_verdict(device, &index);
     if (verdict == VERDICT_REFUSE)
