@@ -4,8 +4,9 @@
  */
 #include "usage.h"
 
+#include "../shared/exported.h"
+#include "context.h"
 #include "gpu_lock.h"
-#include "memory/sharing.h"
 #include "session.h"
 
 static uint64_t physical(const struct gpu *gpu)
@@ -21,7 +22,7 @@ static uint64_t scripted(const struct gpu *gpu)
     uint64_t mib = status.used_mib;
     for (uint64_t i = 0; i < status.process_count; i++)
         mib += status.processes[i].memory_mib;
-    uint64_t left_by_the_dead = atomic_load(&gpu->shared->exported) == 0 ? 0 : sharing_left_by_the_dead(gpu->position);
+    uint64_t left_by_the_dead = atomic_load(&gpu->shared->exported) == 0 ? 0 : exported_without_maker(state_path(), gpu->position);
     return (mib << 20) + left_by_the_dead;
 }
 

@@ -1,8 +1,9 @@
-/* See occupants.h: CUDA processes in the terms of a status, as NVML and the command show it. */
+/* See occupants.h: CUDA processes, and memory that none of them is charged for, in the terms of a status, as NVML and the command show it. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "derive.h"
+#include "exported.h"
 #include "occupants.h"
 
 #define MIB (UINT64_C(1) << 20)
@@ -48,6 +49,8 @@ void show_occupants(const struct machine *machine, const char *state_path, unsig
 {
     struct occupancy occupancy;
     bool outer = outer_pids();
+    if (atomic_load(&cuda_section(machine)->gpus[gpu].exported) != 0)
+        status->used_mib += (exported_without_maker(state_path, gpu) + MIB - 1) / MIB;
     if (!occupancy_read(machine, state_path, gpu, &occupancy) || (occupancy.count == 0 && occupancy.busy_ns == 0)) {
         occupancy_free(&occupancy);
         return;

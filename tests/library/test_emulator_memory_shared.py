@@ -200,6 +200,25 @@ def test_an_exported_object_lives_while_anybody_can_reach_it(machine: Machine, s
     assert owner.left() == CAPACITY - _OF_ONE_MORE
 
 
+def test_nvml_counts_what_waits_for_its_last_descriptor(machine: Machine, short_tmp: Path) -> None:
+    """No process of its list has it."""
+    owner, importer = start(machine), start(machine)
+    [gpu] = machine.show()["gpus"]
+    handle = _shareable(owner)
+    fd = _export(owner, handle)
+    _hand_over(fd, owner, importer, short_tmp)
+    owner.ask(close=fd)
+    assert machine.show()["gpus"][0]["used_mib"] == gpu["used_mib"] + UNIT // MIB
+    owner("cuMemRelease", handle)
+    [kept] = machine.show()["gpus"]
+    assert (kept["used_mib"], kept["processes"]) == (gpu["used_mib"] + UNIT // MIB, gpu["processes"])
+    nvml = machine.nvml()
+    told = nvml.call("nvmlDeviceGetMemoryInfo", nvml.devices()[0])["used"]
+    assert told == (kept["used_mib"] + kept["reserved_mib"]) * MIB
+    importer.kill()
+    assert machine.show()["gpus"][0]["used_mib"] == gpu["used_mib"] - CONTEXT_MIB
+
+
 def test_an_importer_that_is_killed_lets_go(machine: Machine, short_tmp: Path) -> None:
     owner, importer = start(machine), start(machine)
     handle = _shareable(owner)

@@ -15,10 +15,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../../shared/exported.h"
 #include "../../shared/state.h"
 #include "../context.h"
 
-enum { NAME_SIZE = 48, REACHED_BYTE = 0, MAKER_BYTE = 1 };
+enum { NAME_SIZE = 48 };
 
 static int open_directory(bool make)
 {
@@ -40,20 +41,14 @@ static bool lock_byte(int fd, off_t byte)
     return fcntl(fd, F_OFD_SETLK, &lock) == 0;
 }
 
-static bool is_locked(int fd, off_t byte)
-{
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
-    return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
-}
-
 bool file_lock(int fd)
 {
-    return lock_byte(fd, REACHED_BYTE);
+    return lock_byte(fd, EXPORTED_REACHED_BYTE);
 }
 
 bool file_is_locked(int fd)
 {
-    return is_locked(fd, REACHED_BYTE);
+    return exported_is_locked(fd, EXPORTED_REACHED_BYTE);
 }
 
 int file_reopen(int fd, bool lock)
@@ -82,7 +77,7 @@ static void sweep(int directory)
     struct dirent *entry;
     while (entries != NULL && (entry = readdir(entries)) != NULL) {
         int fd = entry->d_name[0] == '.' ? -1 : openat(directory, entry->d_name, O_RDWR | O_CLOEXEC);
-        if (fd >= 0 && !is_locked(fd, REACHED_BYTE) && !is_locked(fd, MAKER_BYTE))
+        if (fd >= 0 && !exported_is_locked(fd, EXPORTED_REACHED_BYTE) && !exported_is_locked(fd, EXPORTED_MAKER_BYTE))
             unlinkat(directory, entry->d_name, 0);
         if (fd >= 0)
             close(fd);
@@ -122,7 +117,7 @@ int shared_file_make(uint64_t maker, uint64_t number, uint64_t size)
 {
     char name[NAME_SIZE];
     name_of(name, maker, number);
-    return make(name, size, REACHED_BYTE);
+    return make(name, size, EXPORTED_REACHED_BYTE);
 }
 
 static void export_name(char *name, unsigned gpu, uint64_t maker, uint64_t number)
@@ -134,7 +129,7 @@ int export_file_make(unsigned gpu, uint64_t maker, uint64_t number, uint64_t siz
 {
     char name[NAME_SIZE];
     export_name(name, gpu, maker, number);
-    return make(name, size, MAKER_BYTE);
+    return make(name, size, EXPORTED_MAKER_BYTE);
 }
 
 void export_files_sweep(void)
@@ -142,35 +137,6 @@ void export_files_sweep(void)
     int directory = open_swept(false);
     if (directory >= 0)
         close_directory(directory);
-}
-
-static uint64_t without_maker(int fd, uint64_t behind)
-{
-    struct stat found;
-    if (!is_locked(fd, REACHED_BYTE) || is_locked(fd, MAKER_BYTE) || fstat(fd, &found) != 0)
-        return 0;
-    return (uint64_t)found.st_size > behind ? (uint64_t)found.st_size - behind : 0;
-}
-
-uint64_t export_files_without_maker(unsigned gpu, uint64_t behind)
-{
-    char prefix[NAME_SIZE];
-    uint64_t bytes = 0;
-    int directory = open_directory(false);
-    DIR *entries = directory < 0 ? NULL : fdopendir(directory);
-    struct dirent *entry;
-    snprintf(prefix, sizeof prefix, "vmm-%02u-", gpu);
-    while (entries != NULL && (entry = readdir(entries)) != NULL) {
-        int fd = strncmp(entry->d_name, prefix, strlen(prefix)) != 0 ? -1 : openat(directory, entry->d_name, O_RDONLY | O_CLOEXEC);
-        bytes += fd < 0 ? 0 : without_maker(fd, behind);
-        if (fd >= 0)
-            close(fd);
-    }
-    if (entries != NULL)
-        closedir(entries);
-    else if (directory >= 0)
-        close(directory);
-    return bytes;
 }
 
 int shared_file_open(uint64_t maker, uint64_t number, uint64_t size)

@@ -14,12 +14,11 @@ void shared_file_remove(uint64_t maker, uint64_t number);
 
 /*
  * A file of exported memory of a GPU. Its maker lives while its second byte is locked; others reach it while its first byte is. So what is
- * reached and has no maker any more can be added up, in bytes of memory: `behind` are the file's own, behind the content.
+ * reached and has no maker any more can be added up (shared/exported.h).
  */
 int export_file_make(unsigned gpu, uint64_t maker, uint64_t number, uint64_t size);     /* -1: cannot be */
 void export_file_remove(unsigned gpu, uint64_t maker, uint64_t number);
 void export_files_sweep(void);          /* those that nobody has are removed */
-uint64_t export_files_without_maker(unsigned gpu, uint64_t behind);
 
 int anonymous_file_make(uint64_t size);
 /* The same file through a description of its own, so that its locks are its own; locked where `lock`. */

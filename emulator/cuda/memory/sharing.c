@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../../shared/exported.h"
 #include "../context.h"
 #include "../usage.h"
 #include "shared_file.h"
@@ -27,7 +28,6 @@ struct trailer {
 };
 
 #define TRAILER_MAGIC UINT64_C(0x4d454d4145435556)
-enum { TRAILER_SIZE = 4096 };
 
 static pthread_rwlock_t moving = PTHREAD_RWLOCK_INITIALIZER;
 static pthread_once_t prepared = PTHREAD_ONCE_INIT;
@@ -196,7 +196,7 @@ static bool write_trailer(int fd, uint64_t size, const CUmemAllocationProp *prop
 int sharing_file(struct physical *physical)
 {
     pthread_once(&prepared, prepare);
-    if (physical->sharing == NULL && begin(physical, anonymous_file_make(physical->span.size + TRAILER_SIZE)) == NULL)
+    if (physical->sharing == NULL && begin(physical, anonymous_file_make(physical->span.size + EXPORTED_TRAILER)) == NULL)
         return -1;
     return physical->sharing->fd;
 }
@@ -208,18 +208,13 @@ static int export_file(struct physical *physical)
     if (physical->sharing != NULL || physical->device == HOST)
         return sharing_file(physical);
     struct shared_name name = {self, ++files_made, physical->span.size, device_slot(physical->device), 0};
-    struct sharing *sharing = begin(physical, export_file_make(name.slot, name.maker, name.number, name.size + TRAILER_SIZE));
+    struct sharing *sharing = begin(physical, export_file_make(name.slot, name.maker, name.number, name.size + EXPORTED_TRAILER));
     if (sharing == NULL)
         return -1;
     usage_note_export(physical->device);
     sharing->exported = has_exported = true;
     sharing->name = name;
     return sharing->fd;
-}
-
-uint64_t sharing_left_by_the_dead(unsigned slot)
-{
-    return export_files_without_maker(slot, TRAILER_SIZE);
 }
 
 int sharing_export(struct physical *physical, const CUmemAllocationProp *properties)
@@ -243,8 +238,8 @@ static struct physical *known(int fd)
 static bool read_trailer(int fd, struct trailer *trailer)
 {
     off_t end = lseek(fd, 0, SEEK_END);
-    return end > TRAILER_SIZE && pread(fd, trailer, sizeof *trailer, end - TRAILER_SIZE) == (ssize_t)sizeof *trailer &&
-           trailer->magic == TRAILER_MAGIC && trailer->size == (uint64_t)end - TRAILER_SIZE;
+    return end > EXPORTED_TRAILER && pread(fd, trailer, sizeof *trailer, end - EXPORTED_TRAILER) == (ssize_t)sizeof *trailer &&
+           trailer->magic == TRAILER_MAGIC && trailer->size == (uint64_t)end - EXPORTED_TRAILER;
 }
 
 static struct physical *import(int fd, int device, uint64_t size)

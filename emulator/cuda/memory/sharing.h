@@ -31,9 +31,6 @@ bool sharing_by_name(struct physical *physical, struct shared_name *name);
 struct physical *sharing_open_name(const struct shared_name *name);
 bool sharing_is_own(const struct shared_name *name);
 
-/* Bytes of exported memory of a GPU of the machine that somebody has, though who made it has it no more: nobody pays for it. */
-uint64_t sharing_left_by_the_dead(unsigned slot);
-
 /* A new descriptor of the caller's; -1: none to be had. */
 int sharing_export(struct physical *physical, const CUmemAllocationProp *properties);
 /* NULL: not a descriptor of the emulator. The piece may be one that this process knows already. */
