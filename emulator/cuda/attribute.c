@@ -89,7 +89,6 @@ static const struct constant constants[] = {
     IS(MULTI_GPU_BOARD, 0),
     IS(HOST_NATIVE_ATOMIC_SUPPORTED, 0),
     IS(SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO, 2),
-    IS(PAGEABLE_MEMORY_ACCESS, 0),
     IS(CONCURRENT_MANAGED_ACCESS, 1),
     IS(COMPUTE_PREEMPTION_SUPPORTED, 1),
     IS(CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 1),
@@ -117,8 +116,8 @@ static const struct constant constants[] = {
     IS(MEMPOOL_SUPPORTED_HANDLE_TYPES, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
     IS(CLUSTER_LAUNCH, 0),
     IS(DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED, 0),
-    IS(CAN_USE_64_BIT_STREAM_MEM_OPS, 0),
-    IS(CAN_USE_STREAM_WAIT_VALUE_NOR, 0),
+    IS(CAN_USE_64_BIT_STREAM_MEM_OPS, 1),
+    IS(CAN_USE_STREAM_WAIT_VALUE_NOR, 1),
     IS(DMA_BUF_SUPPORTED, 0),
     IS(IPC_EVENT_SUPPORTED, 1),
     IS(MEM_SYNC_DOMAIN_COUNT, 1),
@@ -224,6 +223,9 @@ static bool of_gpu(const struct gpu *gpu, CUdevice_attribute attribute, int *out
         return true;
     case CU_DEVICE_ATTRIBUTE_NUMA_ID:
         *out = driver.first_numa < 0 ? -1 : driver.first_numa + gpu->ordinal;
+        return true;
+    case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:
+        *out = driver.hmm;
         return true;
     case CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID:
         *out = facts->numa;

@@ -1,4 +1,6 @@
 /* The entry points that launch kernels and host functions ("CUDA Driver API, Execution Control"). */
+#include <stdlib.h>
+
 #include "capture.h"
 #include "capture_state.h"
 #include "entry.h"
@@ -203,4 +205,46 @@ ENTRY(cuLaunchHostFunc_v2)(CUstream stream, CUhostFn fn, void *user_data, unsign
 ENTRY(cuLaunchHostFunc_v2_ptsz)(CUstream stream, CUhostFn fn, void *user_data, unsigned int sync_mode)
 {
     return sync_mode > 1 ? CUDA_ERROR_INVALID_VALUE : host_function(stream, fn, user_data, true);
+}
+
+struct callback {
+    CUstreamCallback function;
+    CUstream stream;
+    void *data;
+};
+
+static void call_back(void *data)
+{
+    struct callback callback = *(struct callback *)data;
+    free(data);
+    callback.function(callback.stream, CUDA_SUCCESS, callback.data);
+}
+
+/* As a host function, but not in a capture. */
+static CUresult add_callback(CUstream handle, CUstreamCallback function, void *data, unsigned flags, bool per_thread)
+{
+    struct stream *stream;
+    CUresult error = function == NULL || flags != 0 ? CUDA_ERROR_INVALID_VALUE : stream_of(handle, per_thread, &stream);
+    if (error == CUDA_SUCCESS)
+        error = capture_forbids(stream);
+    if (error != CUDA_SUCCESS)
+        return error;
+    struct callback *callback = malloc(sizeof *callback);
+    if (callback == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *callback = (struct callback){function, handle, data};
+    error = host_function(handle, call_back, callback, per_thread);
+    if (error != CUDA_SUCCESS)
+        free(callback);
+    return error;
+}
+
+ENTRY(cuStreamAddCallback)(CUstream stream, CUstreamCallback callback, void *data, unsigned int flags)
+{
+    return add_callback(stream, callback, data, flags, false);
+}
+
+ENTRY(cuStreamAddCallback_ptsz)(CUstream stream, CUstreamCallback callback, void *data, unsigned int flags)
+{
+    return add_callback(stream, callback, data, flags, true);
 }

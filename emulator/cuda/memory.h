@@ -41,6 +41,9 @@ bool graph_memory_is(CUdeviceptr pointer);
 /* No graph refers to it any more; what is behind it stays the application's until it frees it. */
 void graph_memory_forget(CUdeviceptr pointer);
 
+/* Reads or writes a word of 4 or 8 bytes, at once. False: nothing lies there, or it is not aligned. */
+bool memory_word(CUdeviceptr address, unsigned size, bool write, uint64_t *value);
+
 /* What cuGraphAddMemcpyNode and cuGraphAddMemsetNode make of their parameters; parameters are checked. */
 struct graph_action;
 CUresult graph_copy_action(const CUDA_MEMCPY3D *copy, CUcontext context, struct graph_action *out);

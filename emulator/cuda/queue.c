@@ -123,6 +123,10 @@ static bool try_place(struct stream *stream, struct item *item, uint64_t *wake)
         return true;
     case ITEM_POINT:
         return pass_point(stream, &item->point, wake);
+    case ITEM_OPERATION:
+        if (gpu_passed(stream->gpu, stream_earliest(stream)))
+            return false;
+        /* fall through */
     case ITEM_HOST:
         expect(stream->gpu, stream_earliest(stream), wake);
         return false;
@@ -169,7 +173,7 @@ bool stream_push(struct stream *stream, const struct item *item)
         !append(stream, &(struct item){.kind = ITEM_STREAMS}))
         return false;
     struct item tried = *item;
-    bool waits = item->kind == ITEM_HOST || item->work.exchange != NULL;
+    bool waits = item->kind == ITEM_HOST || item->kind == ITEM_OPERATION || item->work.exchange != NULL;
     if (stream->first == NULL && !waits && try_place(stream, &tried, &wake))
         return true;
     return append(stream, item);

@@ -114,6 +114,7 @@ static CUresult begin(void)
     driver.context_bytes = bytes_given("VCUDA_EMULATOR_CONTEXT_MIB", (uint64_t)CONTEXT_MIB << 20);
     driver.further_bytes = bytes_given("VCUDA_EMULATOR_FURTHER_CONTEXT_MIB", driver.context_bytes / 4);
     driver.first_numa = first_numa();
+    driver.hmm = getenv("VCUDA_EMULATOR_HMM") != NULL;
     for (int i = 0; i < driver.count; i++)
         gpu_prepare(&driver.gpus[i], i, positions[i]);
     pthread_atfork(NULL, NULL, after_fork_in_child);

@@ -26,6 +26,7 @@ struct driver {
     uint64_t context_bytes;     /* what the first context of a process on a GPU takes */
     uint64_t further_bytes;     /* what each further one takes */
     int first_numa;             /* the NUMA node that the memory of the first GPU is, the next one's of the second; -1: they are none */
+    bool hmm;                   /* GPUs can use all memory of the process */
 };
 
 extern struct driver driver;

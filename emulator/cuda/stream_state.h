@@ -8,6 +8,7 @@
 #define VCUDA_EMULATOR_STREAM_STATE_H
 
 #include "context_state.h"
+#include "operation.h"
 #include "stream.h"
 
 enum { LAUNCHES_AHEAD = 1024 };     /* that a stream takes before it holds up who launches, as the real driver's queues */
@@ -24,6 +25,7 @@ enum item_kind {
     ITEM_RECORD,                /* an event */
     ITEM_WAIT,                  /* for an event, as it was recorded when the wait was queued */
     ITEM_HOST,                  /* a function of the application */
+    ITEM_OPERATION,             /* of memory: the host thread performs it too */
     ITEM_STREAMS,               /* the legacy stream and the blocking ones wait for what is queued in each other */
     ITEM_GRAPH,                 /* a stretch of a graph without host functions */
     ITEM_POINT,                 /* a point in another stream */
@@ -38,6 +40,8 @@ struct item {
     uint64_t recorded_at;
     CUhostFn function;
     void *data;
+    struct operation operation;
+    uint64_t look_at;           /* when to see again whether its wait is over */
     struct exec *exec;
     unsigned from, to;          /* nodes of it */
     struct stream_point point;

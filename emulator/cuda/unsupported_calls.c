@@ -1,6 +1,6 @@
 /*
- * Rows of cuda_functions.h that have no entry of their own: what library/ hooks and the emulator does not emulate (copies of arrays and in batches,
- * memory operations in streams, external semaphores, prefetches, binds to groups of GPUs). They answer CUDA_ERROR_NOT_SUPPORTED.
+ * Rows of cuda_functions.h that have no entry of their own: what library/ hooks and the emulator does not emulate (README.md, "CUDA"). They answer
+ * CUDA_ERROR_NOT_SUPPORTED.
  */
 #include "entry.h"
 

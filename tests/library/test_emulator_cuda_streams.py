@@ -248,6 +248,19 @@ def test_a_host_function_runs_behind_the_work_before_it_and_work_behind_waits_fo
     assert 60.0 <= process.elapsed(before, after) < 60.0 + 2 * _HOST
 
 
+@pytest.mark.parametrize("suffix", ["", "_ptsz"])
+def test_a_callback_is_a_host_function_that_is_told_its_stream(machine: Machine, suffix: str) -> None:
+    process = start(machine)
+    stream = process.stream()
+    process.launch(stream, 20 * _MS)
+    process(f"cuStreamAddCallback{suffix}", stream, {"note": 0}, 42, 0)
+    assert process.notes == []
+    process("cuStreamSynchronize", stream)
+    assert process.notes == [stream]
+    assert process.code("cuStreamAddCallback", stream, {"note": 0}, 42, 1) == INVALID_VALUE
+    assert process.code("cuStreamAddCallback", stream, None, 42, 0) == INVALID_VALUE
+
+
 def test_host_functions_run_in_order_and_hold_up_streams_that_wait(machine: Machine) -> None:
     process = start(machine)
     one, other = process.stream(), process.stream()

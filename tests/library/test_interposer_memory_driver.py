@@ -179,3 +179,15 @@ def test_what_is_freed_in_a_stream_is_free_after_a_synchronize(rig: Rig, wait: s
         rig.cuda.free_async(pointer, stream)
         rig.cuda(wait, *((stream,) if wait == "cuStreamSynchronize" else ()))
         assert rig.cuda.left() == rig.gpu_slice.room
+
+
+# ---- memory that moves ----
+
+
+def test_memory_from_malloc_counts_while_it_is_on_the_gpu(rig: Rig) -> None:
+    cuda = rig.gpu_slice.start(VCUDA_EMULATOR_HMM="1")
+    stream, before = cuda.stream(), cuda.left()
+    cuda("cuMemPrefetchAsync", {"keep": room(3 * MIB)}, 3 * MIB, 0, stream)
+    assert eventually(lambda: cuda.left() == before - 2 * UNIT), (before, cuda.left())
+    cuda("cuMemPrefetchAsync", {"of": 0}, 3 * MIB, 0xFFFFFFFF, stream)
+    assert eventually(lambda: cuda.left() == before), (before, cuda.left())

@@ -1,8 +1,6 @@
 /*
- * What copy and fill nodes of graphs do: boxes of up to three dimensions, between hosts, devices and arrays.
- *
- * In: the parameters of cuGraphAddMemcpyNode and cuGraphAddMemsetNode. Out: actions that carry a copy of them, with their cost. A
- * box moves row by row. Invariant: a node whose parameters lead outside of memory is never made.
+ * See box.h: boxes of up to three dimensions, between hosts, devices and arrays; and the copy and fill nodes of graphs. A box moves row by row.
+ * Invariant: an action whose parameters lead outside of memory is never made.
  */
 #include <string.h>
 
@@ -10,6 +8,7 @@
 #include "../graph_action.h"
 #include "../memory.h"
 #include "array.h"
+#include "box.h"
 #include "copy.h"
 
 /* One side of a box. */
@@ -70,7 +69,7 @@ static struct transfer row_of(const CUDA_MEMCPY3D *copy, const struct side *targ
 {
     unsigned pageable = (target->pageable ? TARGET_PAGEABLE : 0) | (source->pageable ? SOURCE_PAGEABLE : 0);
     return (struct transfer){target->start + y * target->row + z * target->slice, source->start + y * source->row + z * source->slice,
-                             copy->WidthInBytes, PLANNED | pageable};
+                             copy->WidthInBytes, pageable};
 }
 
 static void perform_copy(const void *payload, struct stream *stream)
@@ -88,16 +87,25 @@ static void perform_copy(const void *payload, struct stream *stream)
     }
 }
 
-/* Rows in between lie between the first and the last. */
-static CUresult check_box(const CUDA_MEMCPY3D *copy, enum copy_route *route)
+/* From its first byte to its last, one allocation holds it, or mappings side by side. */
+static bool is_there(const struct side *side, const CUDA_MEMCPY3D *copy, bool planned)
+{
+    struct stretch first;
+    uint64_t extent = (copy->Depth - 1) * side->slice + (copy->Height - 1) * side->row + copy->WidthInBytes;
+    memory_lock();
+    bool there = allocation_covers(side->start, extent, side->pageable, planned, &first);
+    memory_unlock();
+    return there;
+}
+
+static CUresult check_box(const CUDA_MEMCPY3D *copy, bool planned, enum copy_route *route)
 {
     struct side target, source;
-    if (!sides_of(copy, &target, &source))
+    if (!sides_of(copy, &target, &source) || !is_there(&target, copy, planned) || !is_there(&source, copy, planned))
         return CUDA_ERROR_INVALID_VALUE;
-    const struct transfer first = row_of(copy, &target, &source, 0, 0);
-    const struct transfer last = row_of(copy, &target, &source, copy->Height - 1, copy->Depth - 1);
-    CUresult result = transfer_check(&first, route);
-    return result == CUDA_SUCCESS ? transfer_check(&last, route) : result;
+    struct transfer first = row_of(copy, &target, &source, 0, 0);
+    first.flags |= planned ? PLANNED : 0;
+    return transfer_check(&first, route);
 }
 
 static CUresult check_context(CUcontext handle)
@@ -106,22 +114,27 @@ static CUresult check_context(CUcontext handle)
     return context_of(handle, &context);
 }
 
-CUresult graph_copy_action(const CUDA_MEMCPY3D *copy, CUcontext context, struct graph_action *out)
+CUresult box_copy_action(const CUDA_MEMCPY3D *copy, bool planned, enum copy_route *route, struct graph_action *out)
 {
-    enum copy_route route = COPY_ON_DEVICE;
-    CUresult result = copy == NULL ? CUDA_ERROR_INVALID_VALUE : check_context(context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    CUresult result;
+    *route = COPY_ON_DEVICE;
     if (copy->reserved0 != NULL || copy->reserved1 != NULL)
         return CUDA_ERROR_INVALID_VALUE;
     uint64_t bytes = copy->WidthInBytes * copy->Height * copy->Depth;
-    if (bytes > 0 && (result = check_box(copy, &route)) != CUDA_SUCCESS)
+    if (bytes > 0 && (result = check_box(copy, planned, route)) != CUDA_SUCCESS)
         return result;
     *out = (struct graph_action){.type = CU_GRAPH_NODE_TYPE_MEMCPY, .perform = perform_copy};
-    out->work = (struct work){.kind = WORK_COPY, .cost_ns = copy_cost(route, bytes)};
+    out->work = (struct work){.kind = WORK_COPY, .cost_ns = copy_cost(*route, bytes)};
     _Static_assert(sizeof *copy <= ACTION_PAYLOAD, "a copy's parameters fit");
     memcpy(out->payload, copy, sizeof *copy);
     return CUDA_SUCCESS;
+}
+
+CUresult graph_copy_action(const CUDA_MEMCPY3D *copy, CUcontext context, struct graph_action *out)
+{
+    enum copy_route route;
+    CUresult result = copy == NULL ? CUDA_ERROR_INVALID_VALUE : check_context(context);
+    return result == CUDA_SUCCESS ? box_copy_action(copy, true, &route, out) : result;
 }
 
 static void perform_memset(const void *payload, struct stream *stream)
@@ -132,22 +145,23 @@ static void perform_memset(const void *payload, struct stream *stream)
         memory_fill(fill->dst + row * fill->pitch, fill->value, fill->elementSize, fill->width);
 }
 
-CUresult graph_memset_action(const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext context, struct graph_action *out)
+CUresult box_fill_action(const CUDA_MEMSET_NODE_PARAMS *fill, bool planned, struct graph_action *out)
 {
-    CUresult result = fill == NULL ? CUDA_ERROR_INVALID_VALUE : check_context(context);
-    if (result != CUDA_SUCCESS)
-        return result;
     unsigned size = fill->elementSize;
     if ((size != 1 && size != 2 && size != 4) || fill->width == 0 || fill->height == 0 ||
         (fill->height > 1 && (fill->pitch < fill->width * size || fill->pitch % size != 0)))
         return CUDA_ERROR_INVALID_VALUE;
-    result = memory_fill_check(fill->dst, size, fill->width, true);
-    if (result == CUDA_SUCCESS)
-        result = memory_fill_check(fill->dst + (fill->height - 1) * fill->pitch, size, fill->width, true);
+    CUresult result = memory_fill_check(fill->dst, size, (fill->height - 1) * fill->pitch / size + fill->width, planned);
     if (result != CUDA_SUCCESS)
         return result;
     *out = (struct graph_action){.type = CU_GRAPH_NODE_TYPE_MEMSET, .perform = perform_memset};
     out->work = (struct work){.kind = WORK_COPY, .cost_ns = copy_cost(MEMSET, fill->width * size * fill->height)};
     memcpy(out->payload, fill, sizeof *fill);
     return CUDA_SUCCESS;
+}
+
+CUresult graph_memset_action(const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext context, struct graph_action *out)
+{
+    CUresult result = fill == NULL ? CUDA_ERROR_INVALID_VALUE : check_context(context);
+    return result == CUDA_SUCCESS ? box_fill_action(fill, true, out) : result;
 }

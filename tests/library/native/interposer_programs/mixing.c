@@ -4,15 +4,18 @@
  *   copy, event, host   kernels of 400 us, eight before they are waited for; between two of them a copy from the host, a wait for an event of another
  *                       stream in which a host function of 200 us ran, or such a host function
  *   mixed               all of these in turns
+ *   rectangle, value    the same kernels; between two of them a copy of a rectangle from the host, or a wait for a word that another stream writes
+ *                       when the kernel has ended and, after that, such a host function
  *   shared              kernels of 400 us as above, while another thread puts such host functions into their stream, one in a millisecond
  *   grids               kernels of 20 us, each with a grid that none before it had, 64 before they are waited for
- *   fill, device        a kernel of 400 us and, while it runs, 64 fills, or copies on the device, of 4 KiB, before they are waited for
+ *   fill, device, box   a kernel of 400 us and, while it runs, 64 fills, or copies on the device, or copies of rectangles and boxes there, of 4 KiB,
+ *                       before they are waited for
  *
  *   persistent          kernels of 100 us, each waited for, beside one that does not end: `per_second`, how many in the last second
  *   captured            captures of kernels with all of that between them: `nodes` of the graphs, and `violations` of what a capture forbids
- *   bare                copies, waits and host functions in a stream without kernels: `records`, the events that were recorded for it
+ *   bare                copies, waits, writes and host functions in a stream without kernels: `records`, the events that were recorded for it
  *   ways                the same of copies alone: from the `host`, to `another` GPU, and within the device by their pointers (`pointers`), beside a
- *                       capture (`captured`) and between contexts (`contexts`), which the emulated driver refuses in the end
+ *                       capture (`captured`) and between contexts (`contexts`)
  *
  * Out: one line of JSON: else `share_percent`, the GPU time of the kernels, fills or copies on the device over the time in which they were done, after the first
  * second.
@@ -27,16 +30,24 @@
 #include "cuda.h"
 #include "programs/program.h"
 
-enum { BYTES = 4096, AHEAD = 8, SMALL_AHEAD = 64, LEAST_GRID = 264, KERNEL_NS = 400000 };
-enum between { NOTHING, COPY, EVENT, HOST, EVERYTHING };
+enum { BYTES = 4096, SIDE = 64, AHEAD = 8, SMALL_AHEAD = 64, LEAST_GRID = 264, KERNEL_NS = 400000 };
+enum between { NOTHING, COPY, EVENT, HOST, EVERYTHING, RECTANGLE, VALUE };
+enum move { FILL, DEVICE, BOX, MOVES };
+
+static const char *const betweens[] = {"nothing", "copy", "event", "host", "mixed", "rectangle", "value"};
+static const char *const moves[] = {"fill", "device", "box"};
 
 static const char kernels[] = WORK_MODULE_HEAD WORK_KERNEL("work", "wide") WORK_KERNEL("narrow", "narrow");
 
 static CUfunction work;
 static CUstream stream, side;
 static CUevent event;
-static CUdeviceptr target, source;
+static CUdeviceptr target, source, word;
 static char host[BYTES];
+static const CUDA_MEMCPY2D from_host = {
+    .srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = host, .srcPitch = SIDE, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstPitch = SIDE,
+    .WidthInBytes = SIDE, .Height = SIDE,
+};
 
 static void sleep_a_little(void *unused)
 {
@@ -45,8 +56,29 @@ static void sleep_a_little(void *unused)
     nanosleep(&span, NULL);
 }
 
+static void put_rectangle(void)
+{
+    CUDA_MEMCPY2D copy = from_host;
+    copy.dstDevice = target;
+    CHECK(cuMemcpy2DAsync_v2(&copy, stream));
+}
+
+static void put_value(void)
+{
+    static uint32_t last;
+    CHECK(cuEventRecord(event, stream));
+    CHECK(cuStreamWaitEvent(side, event, 0));
+    CHECK(cuLaunchHostFunc(side, sleep_a_little, NULL));
+    CHECK(cuStreamWriteValue32_v2(side, word, ++last, 0));
+    CHECK(cuStreamWaitValue32_v2(stream, word, last, 0));
+}
+
 static void put(enum between between)
 {
+    if (between == RECTANGLE)
+        put_rectangle();
+    if (between == VALUE)
+        put_value();
     if (between == COPY)
         CHECK(cuMemcpyHtoDAsync_v2(target, host, sizeof host, stream));
     if (between == HOST)
@@ -96,15 +128,35 @@ static uint64_t step_of_grids(void)
     return UINT64_C(20000) * SMALL_AHEAD;
 }
 
-static void move(bool fill)
+/* A rectangle, or two layers of half of it. */
+static void move_box(bool flat)
 {
-    if (fill)
-        CHECK(cuMemsetD32Async(target, 0, BYTES / 4, stream));
+    const CUDA_MEMCPY2D rectangle = {
+        .srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = source, .srcPitch = SIDE, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = target,
+        .dstPitch = SIDE, .WidthInBytes = SIDE, .Height = SIDE,
+    };
+    const CUDA_MEMCPY3D box = {
+        .srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = source, .srcPitch = SIDE, .srcHeight = SIDE / 2, .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+        .dstDevice = target, .dstPitch = SIDE, .dstHeight = SIDE / 2, .WidthInBytes = SIDE, .Height = SIDE / 2, .Depth = 2,
+    };
+    if (flat)
+        CHECK(cuMemcpy2DAsync_v2(&rectangle, stream));
     else
-        CHECK(cuMemcpyDtoDAsync_v2(target, source, BYTES, stream));
+        CHECK(cuMemcpy3DAsync_v2(&box, stream));
 }
 
-static uint64_t cost_of_move(bool fill)
+static void move(enum move which)
+{
+    static unsigned count;
+    if (which == FILL)
+        CHECK(cuMemsetD32Async(target, 0, BYTES / 4, stream));
+    else if (which == DEVICE)
+        CHECK(cuMemcpyDtoDAsync_v2(target, source, BYTES, stream));
+    else
+        move_box(count++ % 2 == 0);
+}
+
+static uint64_t cost_of_move(enum move which)
 {
     CUevent begin, end;
     float milliseconds;
@@ -112,18 +164,18 @@ static uint64_t cost_of_move(bool fill)
     CHECK(cuEventCreate(&end, CU_EVENT_DEFAULT));
     launch(LEAST_GRID, 5000000);                /* so that nothing but the move is between the marks */
     CHECK(cuEventRecord(begin, stream));
-    move(fill);
+    move(which);
     CHECK(cuEventRecord(end, stream));
     CHECK(cuStreamSynchronize(stream));
     CHECK(cuEventElapsedTime(&milliseconds, begin, end));
     return (uint64_t)(milliseconds * 1e6f);
 }
 
-static uint64_t step_of_moves(bool fill, uint64_t cost)
+static uint64_t step_of_moves(enum move which, uint64_t cost)
 {
     launch(LEAST_GRID, KERNEL_NS);
     for (unsigned i = 0; i < SMALL_AHEAD; i++)
-        move(fill);
+        move(which);
     return KERNEL_NS + cost * SMALL_AHEAD;
 }
 
@@ -136,6 +188,17 @@ static void prepare(void)
     CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     CHECK(cuMemAlloc_v2(&target, BYTES));
     CHECK(cuMemAlloc_v2(&source, BYTES));
+    CHECK(cuMemAlloc_v2(&word, sizeof(uint32_t)));
+    CHECK(cuMemcpyHtoD_v2(word, host, sizeof(uint32_t)));
+}
+
+/* Where the kind stands in the list; `count`: nowhere. */
+static unsigned place_in(const char *const *names, unsigned count, const char *kind)
+{
+    unsigned place = 0;
+    while (place < count && strcmp(names[place], kind) != 0)
+        place++;
+    return place;
 }
 
 static uint64_t step(const char *kind, uint64_t cost)
@@ -143,10 +206,8 @@ static uint64_t step(const char *kind, uint64_t cost)
     if (strcmp(kind, "grids") == 0)
         return step_of_grids();
     if (cost != 0)
-        return step_of_moves(strcmp(kind, "fill") == 0, cost);
-    if (strcmp(kind, "shared") == 0)
-        return step_between(NOTHING);
-    return step_between(strcmp(kind, "copy") == 0 ? COPY : strcmp(kind, "event") == 0 ? EVENT : strcmp(kind, "host") == 0 ? HOST : EVERYTHING);
+        return step_of_moves((enum move)place_in(moves, MOVES, kind), cost);
+    return step_between(strcmp(kind, "shared") == 0 ? NOTHING : (enum between)place_in(betweens, VALUE, kind));
 }
 
 /* ---- what is counted ---- */
@@ -192,7 +253,8 @@ static void capture(void)
         for (unsigned i = 0; i < AHEAD; i++) {
             launch(LEAST_GRID, KERNEL_NS);
             put(i % 2 == 0 ? COPY : HOST);
-            move(i % 2 == 0);
+            put(RECTANGLE);
+            move((enum move)(i % MOVES));
             CHECK(cuMemcpyAsync(target, source, BYTES, stream));
         }
         CHECK(cuStreamEndCapture(stream, &graph));
@@ -217,6 +279,9 @@ static void put_bare(void)
     for (unsigned i = 0; i < SMALL_AHEAD; i++) {
         put(COPY);
         put(HOST);
+        put(RECTANGLE);
+        CHECK(cuStreamWriteValue32_v2(stream, word, i, 0));
+        CHECK(cuStreamWaitValue32_v2(stream, word, i, 0));
         CHECK(cuStreamWaitEvent(stream, event, 0));
     }
     CHECK(cuStreamSynchronize(stream));
@@ -237,7 +302,7 @@ static CUdeviceptr on_another(void)
     return memory;
 }
 
-/* Behind a copy from the host no batch is open. What the driver says of the copies is not asked: it does not have all of these functions. */
+/* Behind a copy from the host no batch is open. */
 static unsigned long long records_of(enum way way, CUdeviceptr from)
 {
     uint64_t (*calls)(const char *symbol);
@@ -253,7 +318,7 @@ static unsigned long long records_of(enum way way, CUdeviceptr from)
         else if (way == BY_POINTERS)
             CHECK(cuMemcpyAsync(target, from, BYTES, stream));
         else
-            (void)cuMemcpyPeerAsync(target, context, from, context, BYTES, stream);
+            CHECK(cuMemcpyPeerAsync(target, context, from, context, BYTES, stream));
     }
     CHECK(cuStreamSynchronize(stream));
     return (unsigned long long)(calls("cuEventRecord") - before);
@@ -277,7 +342,7 @@ static void put_ways(void)
 int main(int count, char **words)
 {
     const char *kind = count > 2 ? words[1] : "";
-    bool fill = strcmp(kind, "fill") == 0;
+    enum move which = (enum move)place_in(moves, MOVES, kind);
     prepare();
     if (strcmp(kind, "persistent") == 0)
         launch_beside(strtod(words[2], NULL));
@@ -286,7 +351,7 @@ int main(int count, char **words)
         counted();
         return 0;
     }
-    uint64_t cost = fill || strcmp(kind, "device") == 0 ? cost_of_move(fill) : 0;
+    uint64_t cost = which < MOVES ? cost_of_move(which) : 0;
     pthread_t other;
     CUcontext context;
     CHECK(cuCtxGetCurrent(&context));
