@@ -50,6 +50,34 @@ def test_who_leaves_the_gpu_idle_is_charged_for_work_only(simulation: Simulation
     assert free.throttled_ns < 3_000_000_000 * 0.02
 
 
+@pytest.mark.parametrize(("limit", "least"), [(75, 0.8), (50, 0.8), (25, 0.8), (10, 0.5)])
+@pytest.mark.parametrize("workload", ["streams", "shallowstreams"])
+def test_streams_run_side_by_side_under_a_limit(
+    simulation: Simulation, workload: str, limit: int, least: float
+) -> None:
+    """One thread fills four streams, by one launch each or by 32. Short pauses left 37 and 16 % at a limit of 50."""
+    (free,) = simulation.run("seconds=8", "c:100", f"p:{workload}")
+    (limited,) = simulation.run("seconds=8", f"c:{limit}", f"p:{workload}")
+    assert limited.share == pytest.approx(limit, abs=1)
+    assert limited.launches >= least * limit / 100 * free.launches
+    assert limited.waits_ns[0] < 100_000_000
+
+
+@pytest.mark.parametrize("limit", [75, 50])
+def test_so_do_streams_that_are_filled_for_long(simulation: Simulation, limit: int) -> None:
+    """By 256 launches each, 13 ms of work: 80,000 launches a second could run. It was 13 % of them at a limit of 50."""
+    (limited,) = simulation.run("seconds=4", f"c:{limit}", "p:deepstreams")
+    assert limited.share == pytest.approx(limit, abs=1)
+    assert limited.launches >= 0.35 * limit / 100 * 4 * 80_000
+
+
+def test_a_process_with_several_streams_loses_nothing_to_a_sibling(simulation: Simulation) -> None:
+    """A process of the same container that launches all the time, and would take what is saved for long."""
+    (container,) = simulation.run("seconds=4", "c:50", "p:streams", "p:medium")
+    assert container.share == pytest.approx(50, abs=0.5)
+    assert min(container.processes) > 20
+
+
 @pytest.mark.parametrize("limit", [5, 10, 15])
 def test_and_still_held_to_a_limit_below(simulation: Simulation, limit: int) -> None:
     for workload in ("eager", "tinysync"):

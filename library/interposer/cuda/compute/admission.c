@@ -4,6 +4,16 @@
 /* A launch that had to wait goes with so much to spare, so that threads do not wake for each small kernel: 4 ms of wall time. */
 #define QUANTUM_NS INT64_C(1000000)
 #define QUANTUM_WALL_NS INT64_C(4000000)
+/*
+ * Where streams run side by side (256ths, as `overlap`), a thread that is held back in the midst of one stream's launches does not fill the others. So
+ * there a pause is longer, and pays for launches in all of them. Whether they do is not seen where short pauses keep them apart: so if a process uses
+ * several streams, all pauses are long for a while, again and again.
+ */
+#define APART 192
+#define GATHER_WALL_NS 32000000
+#define SEVERAL_NS UINT64_C(100000000)
+#define PROBE_NS UINT64_C(128000000)
+#define PROBE_EACH_NS UINT64_C(2000000000)
 /* Who waited longer goes first: waiting lowers the bar, a little. */
 #define AGE_PART INT64_C(16)
 #define AGE_MOST_NS INT64_C(10000000)
@@ -122,6 +132,42 @@ static int64_t bar(const struct limiter *limiter, const struct waiting *waiting,
     return (quantum < QUANTUM_NS ? quantum : QUANTUM_NS) - (age < AGE_MOST_NS ? age : AGE_MOST_NS);
 }
 
+static bool probes(struct limiter *limiter, uint64_t now)
+{
+    uint64_t began = atomic_load_explicit(&limiter->probe_ns, memory_order_relaxed);
+    if (now < began + PROBE_NS)
+        return true;
+    if (now < began + PROBE_EACH_NS || now > atomic_load_explicit(&limiter->switched_ns, memory_order_relaxed) + SEVERAL_NS)
+        return false;
+    atomic_store_explicit(&limiter->probe_ns, now, memory_order_relaxed);
+    return true;
+}
+
+static bool side_by_side(struct limiter *limiter, uint64_t now)
+{
+    if (atomic_load_explicit(&limiter->budget.rate, memory_order_relaxed) >= BUDGET_WHOLE)
+        return false;
+    return atomic_load_explicit(&limiter->overlap, memory_order_relaxed) < APART || probes(limiter, now);
+}
+
+/* Other processes of the container would take what this one saves. */
+static bool has_siblings_at_work(const struct limiter *limiter)
+{
+    return budget_inflight(&limiter->budget) > atomic_load_explicit(&limiter->budget.own->inflight_ns, memory_order_relaxed);
+}
+
+/* A launch that waits already does not begin another such pause: it might wait for ever. */
+static bool gathers(struct limiter *limiter, const struct waiting *waiting, int64_t available, uint64_t now)
+{
+    uint64_t until = atomic_load_explicit(&limiter->gather_until_ns, memory_order_relaxed);
+    if (available >= credit(limiter, GATHER_WALL_NS) || (now < until && has_siblings_at_work(limiter)))
+        until = 0;
+    else if (available < 0 && waiting->since_ns == 0 && now >= until && side_by_side(limiter, now) && !has_siblings_at_work(limiter))
+        until = now + budget_wait(&limiter->budget, -available) + GATHER_WALL_NS;
+    atomic_store_explicit(&limiter->gather_until_ns, until, memory_order_relaxed);
+    return now < until;
+}
+
 /* When a launch of unknown cost finds two others on the GPU, only measuring helps: often at first, then at ease. */
 static uint64_t poll_until(struct limiter *limiter, struct waiting *waiting, int64_t available, uint64_t now)
 {
@@ -178,7 +224,7 @@ uint64_t limiter_admit(struct limiter *limiter, struct waiting *waiting, uint64_
             return poll_until(limiter, waiting, available, now);
     } else {
         /* The launch's own cost does not count: one that costs more than the whole credit would never go. */
-        int64_t needed = bar(limiter, waiting, now);
+        int64_t needed = gathers(limiter, waiting, available, now) ? credit(limiter, GATHER_WALL_NS) : bar(limiter, waiting, now);
         if (available < needed && !goes_beside(limiter, expected_ns, now) && !stuck_in_debt(limiter, waiting, available, now))
             return debt_until(limiter, waiting, available, needed, now);
     }

@@ -73,6 +73,8 @@ struct limiter {
     _Atomic uint32_t unknown;           /* launches of unknown cost on the GPU */
     _Atomic uint32_t stretch;           /* 256ths: how much longer than alone things take now */
     _Atomic uint32_t overlap;           /* 256ths: what of a launch's time is not another stream's too */
+    _Atomic uint64_t switched_ns;       /* when a batch was measured that is of another stream than the one before */
+    _Atomic uint64_t gather_until_ns, probe_ns; /* admission.c */
     _Atomic uint64_t measured, measured_unknown; /* batches, ever; those of unknown cost */
     _Atomic uint64_t harvested_ns;
     _Atomic uint64_t busy_until_ns;     /* no launch of an open batch is expected to end later */
@@ -98,6 +100,7 @@ struct limiter {
     uint64_t ahead_since_ns;            /* when the oldest launch that is not over was made; 0: none is */
     uint64_t running_since_ns;          /* of these, when the first began on the GPU, as far as is known; 0: none did */
     unsigned loose_batches;
+    uint64_t last_queue;
     double recent_charged, recent_own;
     unsigned correction_first, correction_count;
     struct correction corrections[CORRECTIONS];

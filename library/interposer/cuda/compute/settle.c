@@ -184,6 +184,9 @@ static void learn_late(struct limiter *limiter, uint64_t now)
 
 void settle_begin(struct limiter *limiter, struct batch *batch, const struct measured *measured, uint64_t now)
 {
+    if (limiter->last_queue != 0 && batch->queue != limiter->last_queue)
+        atomic_store_explicit(&limiter->switched_ns, now, memory_order_relaxed);
+    limiter->last_queue = batch->queue;
     uint64_t charged = charge_work(limiter, measured, now);
     charge_wait(limiter, (struct interval){measured->bill.work_until, measured->stretch.end}, now);
     publish(limiter, measured->stretch);

@@ -12,7 +12,7 @@
 #define LOOK_NS UINT64_C(20000)
 #define LOOK_MOST_NS UINT64_C(1000000)
 
-static _Atomic uint64_t numbers;
+static _Atomic uint64_t numbers = 1;
 
 void queue_init(struct stream_queue *queue, struct limiter *limiter, struct timebase *timebase, CUstream stream)
 {

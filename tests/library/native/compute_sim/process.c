@@ -18,6 +18,8 @@ static const struct workload workloads[] = {
     {"tinysync", 10000, 0, 1, 5000, 0, 1, 1, true},
     {"varied", 50000, 950000, 0, 4000, 0, 1, 1, true},
     {"streams", 400000, 0, 0, 4000, 0, 4, 2, false},
+    {"deepstreams", 50000, 0, 1024, 1000, 0, 4, 1, false, .deep = 256},
+    {"shallowstreams", 50000, 0, 128, 1000, 0, 4, 1, false, .deep = 32},
     {"burst", 20000, 0, 25, 4000, 5000000, 1, 3, true},
     {"model", 40000, 200000, 120, 6000, 100000, 1, 40, true},
     {"waits", 300000, 0, 8, 5000, 0, 1, 1, true, 5000000},
@@ -152,7 +154,7 @@ static void choose(struct process *process)
         kind_cost /= load->tiny;
     if (process->launches < load->grows)
         kind_cost /= 100;
-    process->stream = (unsigned)(process->launches % load->streams);
+    process->stream = (unsigned)(process->launches / (load->deep == 0 ? 1 : load->deep) % load->streams);
     process->cost = kind_cost + (load->by == MIXED && small ? 0 : random_below(load->spread));
     if (load->first != 0) {
         process->stream = process->launches != 0;

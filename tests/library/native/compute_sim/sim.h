@@ -53,6 +53,7 @@ struct workload {
     unsigned rare;              /* all but one in so many have it, not every other */
     bool fresh;                 /* each launch is another kernel */
     bool uneven;                /* a step ends at random, after per_step launches on average */
+    unsigned deep;              /* so many launches go into a stream before the next one gets any; 0: one */
     uint64_t grows;             /* after so many launches it has all of its cost, and a hundredth before */
 };
 
