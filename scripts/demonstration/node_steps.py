@@ -77,7 +77,11 @@ class _NodeRun:
         during, before = await self._kill_during_allocate(replicas)
         refused = [pod for pod in map(self._look, map(name_of, replicas)) if pod.phase == "Failed"]
         uids = [self.pods.pop(pod.name).uid for pod in refused]
+        admitted = [self.pods[name].uid for name in map(name_of, replicas[BEFORE_KILL:]) if name in self.pods]
         seconds = await self._start()
+        for name in map(name_of, replicas):
+            if name in self.pods:
+                await self._settled(name)
         after = await self._usage_without(uids)
         self.output.say(
             f"The agent was killed during Allocate for {during}. Without the agent kubelet refused {len(refused)} of "
@@ -85,7 +89,8 @@ class _NodeRun:
         )
         alive = {key for key in running if self.node.kubelet.runs(*key)}
         self.output.check(
-            node_checks.same_ledger(before, after, refused=uids), node_checks.still_running(running, alive)
+            node_checks.same_ledger(before, after, refused=uids, admitted=admitted),
+            node_checks.still_running(running, alive),
         )
 
     async def replace(self) -> None:
@@ -149,13 +154,18 @@ class _NodeRun:
         self.node.server.store.create("pods", pod, namespace=NAMESPACE)
         self.node.server.store.bind(name_of(pod), NODE, namespace=NAMESPACE)
 
-    async def _settled(self, name: str) -> None:
+    async def _settled(self, name: str, *, or_waiting: bool = False) -> None:
+        """`or_waiting`: or kubelet has admitted it, and its containers wait for the agent."""
+
         def status() -> Json:
             found: Json = self.node.server.store.get("pods", name, namespace=NAMESPACE)["status"]
             return found
 
+        def settled() -> bool:
+            return status()["phase"] in ("Running", "Failed") or (or_waiting and bool(_held(status())))
+
         try:
-            await self.node.server.until(lambda: status()["phase"] in ("Running", "Failed"), seconds=WAIT_S)
+            await self.node.server.until(settled, seconds=WAIT_S)
         except TimeoutError as error:
             raise DemoError(
                 f"after {WAIT_S:g} s pod {name} neither runs nor is refused: {_waiting(status())}"
@@ -176,17 +186,17 @@ class _NodeRun:
 
     async def _kill_during_allocate(self, replicas: list[Json]) -> tuple[str, Usage]:
         """The pod whose Allocate was open, and the ledger before the kill."""
-        for pod in replicas:
-            self._submit(pod)
         for pod in replicas[:BEFORE_KILL]:
-            await self._settled(name_of(pod))
+            await self._run(pod)
         self.node.kubelet.pods_faults.delay_s = SLOW_PODS_S
+        for pod in replicas[BEFORE_KILL:]:
+            self._submit(pod)
         during = await self._open_allocate()
         before = await self.node.agent.usage()
         await self.node.agent.kill()
         self.node.kubelet.pods_faults.delay_s = 0.0
         for pod in replicas:
-            await self._settled(name_of(pod))
+            await self._settled(name_of(pod), or_waiting=True)
         return during, before
 
     async def _open_allocate(self) -> str:
@@ -214,11 +224,15 @@ class _NodeRun:
         return found[-1]
 
 
-def _waiting(status: Json) -> str:
-    """Why the containers of a pod do not start."""
+def _held(status: Json) -> list[Json]:
+    """Containers of a pod that do not start, and why."""
     states = [item["state"] for kind in ("initContainerStatuses", "containerStatuses") for item in status.get(kind, [])]
-    held = [state["waiting"] for state in states if "waiting" in state]
-    return "; ".join(f"{item['reason']}: {item['message']}" for item in held) or "kubelet has not looked at it"
+    return [state["waiting"] for state in states if "waiting" in state]
+
+
+def _waiting(status: Json) -> str:
+    held = [f"{item['reason']}: {item['message']}" for item in _held(status)]
+    return "; ".join(held) or "kubelet has not looked at it"
 
 
 def _rows(each: Slice) -> tuple[tuple[str, ...], tuple[str, ...]]:

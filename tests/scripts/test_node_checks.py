@@ -177,6 +177,9 @@ def test_only_the_grant_of_a_refused_pod_may_go() -> None:
     assert not node_checks.same_ledger(before, after).passed
     assert node_checks.same_ledger(before, after, refused=["uid-b"]).passed
     assert not node_checks.same_ledger(before, before, refused=["uid-b"]).passed
+    assert not node_checks.same_ledger(after, before).passed
+    assert node_checks.same_ledger(after, before, admitted=["uid-b"]).passed
+    assert not node_checks.same_ledger(before, after, admitted=["uid-b"]).passed
 
 
 def test_a_pod_that_does_not_run_is_noticed() -> None:
