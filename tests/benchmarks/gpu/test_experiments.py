@@ -3,6 +3,7 @@
 Not here: whether the library passes them; tests/library has that for each promise.
 """
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,13 @@ import json, os, sys
 print(json.dumps({printed!r}[("VCUDA_DIR" in os.environ)]))
 sys.stdout.flush()
 sys.stdin.read()
+"""
+SCRIPTED = """#!{python}
+import pathlib, sys
+lines = pathlib.Path(sys.argv[0] + ".lines")
+first, *rest = lines.read_text().splitlines()
+lines.write_text("\\n".join(rest))
+print(first, flush=True)
 """
 
 
@@ -43,9 +51,10 @@ def test_each_way_to_memory_is_tried_until_there_is_enough(emulated: Bench, way:
     assert printed["used_again"] == (printed["blocks"] if way == "export" else 0)
 
 
-def test_a_driver_without_the_way_is_asked_for_nothing(emulated: Bench) -> None:
-    printed = emulated.native().run(emulated.program("holes"), "prefetch", timeout=60)
-    assert printed.keys() == {"cannot"} or printed["got"] > 0
+def test_memory_of_the_host_is_moved_only_where_the_gpu_reaches_it(emulated: Bench) -> None:
+    words = [emulated.program("holes"), "prefetch", "--block-mib", 32, "--most-mib", 96]
+    assert emulated.native().run(*words, timeout=60).keys() == {"cannot"}
+    assert emulated.native().run(*words, timeout=60, VCUDA_EMULATOR_HMM="1")["got"] == 96 * MIB
 
 
 @pytest.mark.parametrize("kind", ["plain", "copy", "host", "wait", "grids", "null", "burst", "fill", "duplicate"])
@@ -169,6 +178,47 @@ def test_mixed_work_gets_its_share_or_all_it_needs(
 def test_streams_that_lose_their_overlap_fail(short_tmp: Path) -> None:
     tried = bench(short_tmp, "mixed", native={"kernels_per_second": 100.0}, ours={"kernels_per_second": 45.0})
     assert mixed.overlapping(tried, "null").missed == ["limit 100: 45.0 % of the native rate"]
+
+
+def scripted(scratch: Path, **answers: list[dict[str, float]]) -> Bench:
+    """Programs that print one prepared line after the other, whoever runs them."""
+    made = bench(scratch, "unused", native={}, ours={})
+    for program, lines in answers.items():
+        made.program(program).write_text(SCRIPTED.format(python=sys.executable))
+        made.program(program).chmod(0o755)
+        Path(f"{made.program(program)}.lines").write_text("\n".join(map(json.dumps, lines)))
+    return made
+
+
+@pytest.mark.parametrize("limited_percent", [30.0, 60.0])
+def test_streams_that_get_too_little_or_too_much_at_half_fail(short_tmp: Path, limited_percent: float) -> None:
+    rates = [{"kernels_per_second": rate} for rate in (100.0, 100.0, limited_percent)]
+    missed = mixed.overlapping(scripted(short_tmp, mixed=rates), "null").missed
+    assert {each.split(":")[0] for each in missed} == {"limit 50"}
+
+
+@pytest.mark.parametrize(
+    ("alone", "beside", "limited", "status"),
+    [
+        (100.0, 50.0, 70.0, Status.PASSED),
+        (100.0, 50.0, 60.0, Status.FAILED),
+        (100.0, 90.0, 60.0, Status.NOT_RUN),
+    ],
+    ids=["kept", "disturbed", "disturbs nobody"],
+)
+def test_fills_take_nothing_of_a_neighbour(
+    short_tmp: Path, alone: float, beside: float, limited: float, status: Status
+) -> None:
+    rates = [{"per_second": rate} for rate in (alone, beside, limited)]
+    tried = scripted(short_tmp, workload=rates, mixed=[{}] * 2)
+    assert mixed.fills(tried, "fill").status is status
+
+
+@pytest.mark.parametrize(("per_second", "p50_ms", "missed"), [(500.0, 2.0, 0), (4.0, 2.0, 1), (500.0, 40.0, 1)])
+def test_an_endless_kernel_holds_up_nobody(short_tmp: Path, per_second: float, p50_ms: float, missed: int) -> None:
+    pace = {"p50_ms": p50_ms, "p99_ms": 50.0, "longest_ms": 60.0}
+    tried = scripted(short_tmp, endless=[{"per_second": 5000.0}, {"per_second": per_second}], pace=[pace])
+    assert len(mixed.endless(tried).missed) == missed
 
 
 class Ranks:
