@@ -50,8 +50,12 @@ def test_memory_of_a_dead_process_counts_on_without_a_gap(rig: Rig) -> None:
     _, fd = exportable(giver)
     handle = imported(rig.cuda, rig.send(fd, giver=giver, taker=rig.cuda))
     giver.kill()
-    while rig.gpu_slice.use(rig.cuda).used == 0:
-        assert rig.gpu_slice.used() >= STEP
+
+    def is_handed_over() -> bool:
+        assert all(rig.gpu_slice.used() >= STEP for _ in range(20))
+        return rig.gpu_slice.use(rig.cuda).used != 0
+
+    assert eventually(is_handed_over)
     assert eventually(lambda: rig.gpu_slice.used() == STEP)
     rig.cuda("cuMemRelease", handle)
     assert rig.gpu_slice.used() == 0
