@@ -6,13 +6,17 @@
  *   memory_parts charges THREADS ROUNDS        threads that put and take their own keys; each charge comes back once
  *   memory_parts backing ROUNDS                random holders of memory against a plain list of them
  *   memory_parts shared                        memory that descriptors, imports and groups of GPUs hold too, each in a known order
+ *   memory_parts again FILE                    the same after exec, while another process holds what the program before exported
  *
  * Out: "right", and 0; or what was wrong, and 1.
  */
+#include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "interposer/cuda/memory/backing.h"
@@ -283,6 +287,35 @@ static void shared(void)
     expect(backing_apart(3) == 0 && settled() == 0, "kept in a child");
 }
 
+/* All descriptors are of one file, as NVIDIA's are of one device node. */
+static void become_another(void)
+{
+    char name[] = "/dev/shm/memory_parts.XXXXXX";
+    int descriptor = mkstemp(name), holds[2];
+    char held;
+    expect(released(60, descriptor, true) == 0 && pipe(holds) == 0, "free while it is exported");
+    if (fork() == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (write(holds[1], "", 1) == 1)
+            pause();
+        _exit(1);
+    }
+    expect(read(holds[0], &held, 1) == 1, "nobody holds it");
+    close(descriptor);
+    execl("/proc/self/exe", "memory_parts", "again", name, NULL);
+}
+
+static void again(const char *name)
+{
+    for (int i = 0; i < 20; i++) {
+        int descriptor = open(name, O_RDWR);
+        expect(released(61, descriptor, true) == 0, "free while it is exported");
+        close(descriptor);
+        expect(settled() == UNIT, "kept for what the program before exported");
+    }
+    unlink(name);
+}
+
 int main(int count, char **words)
 {
     atomic_store(&region.slot_high, 64);
@@ -303,6 +336,10 @@ int main(int count, char **words)
         backing();
     } else if (count == 2 && strcmp(words[1], "shared") == 0) {
         shared();
+        if (atomic_load(&wrong) == 0)
+            become_another();
+    } else if (count == 3 && strcmp(words[1], "again") == 0) {
+        again(words[2]);
     } else {
         return 2;
     }

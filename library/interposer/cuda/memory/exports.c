@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef F_OFD_GETLK
@@ -15,7 +16,10 @@
 #define F_OFD_SETLK 37
 #endif
 
-/* Far behind what anybody else locks; then the pid, then a count. */
+/*
+ * Far behind what anybody else locks; then a number of the program, then a count. Where containers have one device node, and for a program after exec,
+ * pids are not different.
+ */
 #define FIRST_BYTE (UINT64_C(1) << 60)
 enum { COUNT_BITS = 28, PATH = 472, AT_ONCE = 8 };
 
@@ -27,7 +31,19 @@ struct export {
 };
 
 static struct export *unused;
-static uint64_t last;
+static uint64_t program, last;
+
+static uint64_t new_byte(void)
+{
+    struct timespec now;
+
+    if (program == 0) {
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        uint64_t instant = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+        program = ((instant + ((uint64_t)getpid() << 40)) * UINT64_C(0x9E3779B97F4A7C15)) >> 32;
+    }
+    return FIRST_BYTE | program << COUNT_BITS | (++last & ((1 << COUNT_BITS) - 1));
+}
 
 static bool add_records(void)
 {
@@ -48,7 +64,7 @@ static struct export *new_export(void)
         return NULL;
     struct export *made = unused;
     unused = made->next;
-    *made = (struct export){.byte = FIRST_BYTE | (uint64_t)getpid() << COUNT_BITS | (++last & ((1 << COUNT_BITS) - 1))};
+    *made = (struct export){.byte = new_byte()};
     return made;
 }
 
@@ -147,4 +163,5 @@ uint32_t exports_owner(int descriptor)
 void exports_forget(void)
 {
     unused = NULL;
+    program = 0;
 }
