@@ -360,6 +360,7 @@ typedef enum CUarray_format_enum {
 typedef enum CUmemLocationType_enum {
     CU_MEM_LOCATION_TYPE_INVALID = 0, CU_MEM_LOCATION_TYPE_DEVICE = 1, CU_MEM_LOCATION_TYPE_HOST = 2,
     CU_MEM_LOCATION_TYPE_HOST_NUMA = 3, CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 4, CU_MEM_LOCATION_TYPE_INVISIBLE = 5,
+    CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN = 6, /* the device is the lowest byte of `id`, its domain the next one */
     CU_MEM_LOCATION_TYPE_MAX = 2147483647
 } CUmemLocationType;
 typedef enum CUmemAllocationType_enum {

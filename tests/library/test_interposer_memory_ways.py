@@ -12,6 +12,7 @@ import pytest
 from tests.library.gpu_slice import CONTEXT
 from tests.library.memory_client import (
     DEVICE,
+    LOCALITY_DOMAIN,
     MIB,
     OUT_OF_MEMORY,
     POSIX_FD,
@@ -139,9 +140,20 @@ def _destroyed_pool(rig: Rig, cuda: Cuda) -> None:
     cuda("cuMemPoolDestroy", pool)
 
 
+def _of_a_domain(rig: Rig, cuda: Cuda) -> None:
+    cuda.create(STEP, allocation_properties(LOCALITY_DOMAIN))
+
+
+def _pool_of_a_domain(rig: Rig, cuda: Cuda) -> None:
+    pool = cuda.get("cuMemPoolCreate", pointer_to(pool_properties(LOCALITY_DOMAIN)))
+    cuda.get("cuMemAllocFromPoolAsync", STEP, pool, 0)
+
+
 WAYS: dict[str, Callable[[Rig, Cuda], object]] = {
     "an allocation": _allocation,
     "a pool that is destroyed": _destroyed_pool,
+    "a locality domain": _of_a_domain,
+    "a pool of a locality domain": _pool_of_a_domain,
     "exported and released": _exported,
     "exported, released and imported": _imported_again,
     "imported, exported again and released": _exported_again,

@@ -6,6 +6,7 @@
  */
 #include "../context.h"
 #include "../entry.h"
+#include "location.h"
 #include "pool.h"
 #include "pool_current.h"
 
@@ -41,15 +42,17 @@ CUresult pool_check_properties(const CUmemPoolProps *properties)
     return properties->allocType == CU_MEM_ALLOCATION_TYPE_PINNED ? check_location(properties) : CUDA_ERROR_INVALID_VALUE;
 }
 
-ENTRY(cuMemPoolCreate)(CUmemoryPool *pool, const CUmemPoolProps *properties)
+ENTRY(cuMemPoolCreate)(CUmemoryPool *pool, const CUmemPoolProps *given)
 {
-    if (pool == NULL || properties == NULL)
+    if (pool == NULL || given == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = pool_check_properties(properties);
+    CUmemPoolProps properties = *given;
+    properties.location = location_of(given->location);
+    CUresult result = pool_check_properties(&properties);
     if (result != CUDA_SUCCESS)
         return result;
     memory_lock();
-    struct pool *made = pool_make(properties);
+    struct pool *made = pool_make(&properties);
     if (made != NULL)
         *pool = pool_handle(made);
     memory_unlock();
@@ -261,10 +264,11 @@ ENTRY(cuDeviceSetMemPool)(CUdevice device, CUmemoryPool handle)
 }
 
 /* Managed pools are not emulated; a host has one pool for all its nodes. */
-static CUresult check_kind(const CUmemLocation *location, CUmemAllocationType type)
+static CUresult check_kind(const CUmemLocation *given, CUmemAllocationType type, CUmemLocation *location)
 {
-    if (location == NULL)
+    if (given == NULL)
         return CUDA_ERROR_INVALID_VALUE;
+    *location = location_of(*given);
     if (type == CU_MEM_ALLOCATION_TYPE_MANAGED)
         return CUDA_ERROR_NOT_SUPPORTED;
     const CUmemPoolProps properties = {.allocType = type, .location = *location};
@@ -283,34 +287,37 @@ static struct pool *host_current_pool(int unused)
     return current_host != NULL ? current_host : pool_default_host();
 }
 
-ENTRY(cuMemGetDefaultMemPool)(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)
+ENTRY(cuMemGetDefaultMemPool)(CUmemoryPool *pool, CUmemLocation *given, CUmemAllocationType type)
 {
-    CUresult result = check_kind(location, type);
+    CUmemLocation location;
+    CUresult result = check_kind(given, type, &location);
     if (result != CUDA_SUCCESS)
         return result;
-    bool on_device = location->type == CU_MEM_LOCATION_TYPE_DEVICE;
-    return give(pool, on_device ? pool_default : host_default_pool, on_device ? location->id : 0);
+    bool on_device = location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    return give(pool, on_device ? pool_default : host_default_pool, on_device ? location.id : 0);
 }
 
-ENTRY(cuMemGetMemPool)(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)
+ENTRY(cuMemGetMemPool)(CUmemoryPool *pool, CUmemLocation *given, CUmemAllocationType type)
 {
-    CUresult result = check_kind(location, type);
+    CUmemLocation location;
+    CUresult result = check_kind(given, type, &location);
     if (result != CUDA_SUCCESS)
         return result;
-    bool on_device = location->type == CU_MEM_LOCATION_TYPE_DEVICE;
-    return give(pool, on_device ? pool_current : host_current_pool, on_device ? location->id : 0);
+    bool on_device = location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    return give(pool, on_device ? pool_current : host_current_pool, on_device ? location.id : 0);
 }
 
-ENTRY(cuMemSetMemPool)(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool handle)
+ENTRY(cuMemSetMemPool)(CUmemLocation *given, CUmemAllocationType type, CUmemoryPool handle)
 {
-    CUresult result = check_kind(location, type);
+    CUmemLocation location;
+    CUresult result = check_kind(given, type, &location);
     if (result != CUDA_SUCCESS)
         return result;
-    if (location->type == CU_MEM_LOCATION_TYPE_DEVICE)
-        return entry_cuDeviceSetMemPool(location->id, handle);
+    if (location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+        return entry_cuDeviceSetMemPool(location.id, handle);
     memory_lock();
     struct pool *pool = pool_find(handle);
-    bool right = pool != NULL && pool->device == HOST && pool->properties.location.type == location->type;
+    bool right = pool != NULL && pool->device == HOST && pool->properties.location.type == location.type;
     if (right)
         current_host = pool;
     memory_unlock();

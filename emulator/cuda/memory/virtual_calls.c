@@ -8,6 +8,7 @@
 
 #include "../context.h"
 #include "../entry.h"
+#include "location.h"
 #include "failure.h"
 #include "sharing.h"
 #include "virtual.h"
@@ -55,7 +56,7 @@ static CUresult check_location(const CUmemAllocationProp *properties)
 /* There is no fabric here: it gives no handles for one; applications ask for them first and continue without them. */
 static CUresult check_properties(const CUmemAllocationProp *properties)
 {
-    if (properties == NULL || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED)
+    if (properties->type != CU_MEM_ALLOCATION_TYPE_PINNED)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = check_location(properties);
     if (result == CUDA_SUCCESS && properties->requestedHandleTypes & ~DEVICE_HANDLES)
@@ -63,9 +64,19 @@ static CUresult check_properties(const CUmemAllocationProp *properties)
     return result;
 }
 
-ENTRY(cuMemGetAllocationGranularity)(size_t *granularity, const CUmemAllocationProp *properties, CUmemAllocationGranularity_flags option)
+static CUresult read_properties(const CUmemAllocationProp *given, CUmemAllocationProp *properties)
 {
-    CUresult result = check_properties(properties);
+    if (given == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *properties = *given;
+    properties->location = location_of(given->location);
+    return check_properties(properties);
+}
+
+ENTRY(cuMemGetAllocationGranularity)(size_t *granularity, const CUmemAllocationProp *given, CUmemAllocationGranularity_flags option)
+{
+    CUmemAllocationProp properties;
+    CUresult result = read_properties(given, &properties);
     if (result != CUDA_SUCCESS)
         return result;
     if (granularity == NULL || (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM && option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
@@ -74,18 +85,19 @@ ENTRY(cuMemGetAllocationGranularity)(size_t *granularity, const CUmemAllocationP
     return CUDA_SUCCESS;
 }
 
-ENTRY(cuMemCreate)(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties, unsigned long long flags)
+ENTRY(cuMemCreate)(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *given, unsigned long long flags)
 {
     struct object *made;
+    CUmemAllocationProp properties;
     if (handle == NULL || size == 0 || size % SPACE_UNIT != 0 || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = check_properties(properties);
+    CUresult result = read_properties(given, &properties);
     if (result != CUDA_SUCCESS)
         return result;
     if (failure_due("cuMemCreate"))
         return CUDA_ERROR_OUT_OF_MEMORY;
     memory_lock();
-    result = object_make(size, properties, &made);
+    result = object_make(size, &properties, &made);
     if (result == CUDA_SUCCESS)
         *handle = made->span.start;
     memory_unlock();

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "interposer/cuda/hooks.h"
+#include "virtual_hooks.h"
 
 static const uint64_t PAGE = UINT64_C(2) << 20;
 enum { FREED_ONLY = -1 };
@@ -30,10 +31,11 @@ static bool add(struct list *list, struct graph_range item)
 static bool read_allocation(CUgraphNode node, struct list *list)
 {
     CUDA_MEM_ALLOC_NODE_PARAMS params;
+    CUdevice device;
 
-    if (DRIVER(cuGraphMemAllocNodeGetParams, node, &params) != CUDA_SUCCESS || params.poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    if (DRIVER(cuGraphMemAllocNodeGetParams, node, &params) != CUDA_SUCCESS || !virtual_device_at(&params.poolProps.location, &device))
         return true;
-    return add(list, (struct graph_range){.address = params.dptr, .bytes = params.bytesize, .device = params.poolProps.location.id, .balance = 1});
+    return add(list, (struct graph_range){.address = params.dptr, .bytes = params.bytesize, .device = device, .balance = 1});
 }
 
 static bool read_free(CUgraphNode node, struct list *list)

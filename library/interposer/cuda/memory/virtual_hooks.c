@@ -79,18 +79,24 @@ static bool is_node(CUdevice device, int node)
            DRIVER(cuDeviceGetAttribute, &own, CU_DEVICE_ATTRIBUTE_NUMA_ID, device) == CUDA_SUCCESS && own == node;
 }
 
-bool virtual_device_at(const CUmemLocation *location, CUdevice *device)
+static bool device_of_node(int node, CUdevice *device)
 {
     int count = 0;
 
-    *device = location->id;
-    if (location->type != CU_MEM_LOCATION_TYPE_HOST_NUMA)
-        return location->type == CU_MEM_LOCATION_TYPE_DEVICE;
     DRIVER(cuDeviceGetCount, &count);
     for (*device = 0; *device < count; (*device)++)
-        if (is_node(*device, location->id))
+        if (is_node(*device, node))
             return true;
     return false;
+}
+
+bool virtual_device_at(const CUmemLocation *location, CUdevice *device)
+{
+    if (location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA)
+        return device_of_node(location->id, device);
+    bool is_part = location->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN;
+    *device = is_part ? location->id & 0xff : location->id;     /* the byte above it says which part of the GPU's memory */
+    return is_part || location->type == CU_MEM_LOCATION_TYPE_DEVICE;
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags)
