@@ -1,6 +1,6 @@
 """Memory that is bound to a group of GPUs, or exported by a fabric handle: it counts until its process ends.
 
-The emulated driver has neither; one that agrees to everything stands in front of it (native/interposer/groups.c).
+The emulated driver has neither; one that agrees to everything stands in front of it (interposer_programs/groups.c).
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from tests.library.memory_client import (
 from tests.library.memory_rig import STEP, mapped
 
 GROUP, OTHER, AT = 3, 1, 0  # none of them is a handle or an address of memory
-_SOURCE = Path(__file__).parent / "native/interposer/groups.c"
+_SOURCE = Path(__file__).parent / "native/interposer_programs/groups.c"
 WAYS = {
     "cuMulticastBindMem": (GROUP, AT, "handle", AT, STEP, 0),
     "cuMulticastBindMem_v2": (GROUP, OTHER, AT, "handle", AT, STEP, 0),
