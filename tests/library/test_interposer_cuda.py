@@ -8,7 +8,7 @@ from tests.library.interposed import GIB, Container, device
 from tests.library.test_interposer_getproc import FLAGS, OURS, VERSIONS, hooked
 
 FIRST, SECOND = "00000000000000000000000000000001", "00000000000000000000000000000002"
-NO_CONTEXT, NOT_INITIALIZED, INVALID_CONTEXT = 201, 3, 201
+NO_CONTEXT, NOT_INITIALIZED, INVALID_CONTEXT, NOT_SUPPORTED = 201, 3, 201, 801
 
 
 def test_getproc_matrix_on_the_emulated_driver(emulated: Container) -> None:
@@ -55,6 +55,16 @@ def test_the_first_call_may_be_any(emulated: Container) -> None:
     outcome = emulated.run("before_init")
     assert outcome.value == [0, NOT_INITIALIZED, 0, 0, 0, 0, 2 * GIB]
     assert outcome.errors == ""
+
+
+@pytest.mark.parametrize("location", [0, 1, 2])  # CUmemLocationType: none, device, host
+def test_pools_of_managed_memory_are_refused_where_memory_is_limited(container: Container, location: int) -> None:
+    """Nothing would count their memory, which moves to the GPU that uses it."""
+    pinned, managed = 1, 2  # CUmemAllocationType
+    assert container.run("pools_of", managed, location).value == [0, 0, 0]
+    container.grant(device(0))
+    assert container.run("pools_of", pinned, location).value == [0, 0, 0]
+    assert container.run("pools_of", managed, location).value == [NOT_SUPPORTED] * 3
 
 
 @pytest.mark.parametrize("limited", [True, False])

@@ -71,6 +71,18 @@ def before_init() -> list[int]:
     return answers
 
 
+def pools_of(kind: int, location: int) -> list[int]:
+    """The errors of each function that gives out pools, asked for this kind of memory at this kind of location."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+    cuda.cuInit(0)
+    pool, at, properties = c_void_p(), (c_int * 2)(location), (c_int * 22)(kind, 0, location)
+    return [
+        cuda.cuMemPoolCreate(byref(pool), properties),
+        cuda.cuMemGetDefaultMemPool(byref(pool), at, kind),
+        cuda.cuMemGetMemPool(byref(pool), at, kind),
+    ]
+
+
 def contexts() -> list[int]:
     """Every way to make and end a context; the errors, and the contexts of the device that are left."""
     cuda = ctypes.CDLL("libcuda.so.1")

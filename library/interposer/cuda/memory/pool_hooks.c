@@ -1,6 +1,6 @@
 /*
- * Pools: made, met, trimmed, destroyed. In: the application's calls. Out: the driver's answer, always. Pools that another process shared
- * give out no memory here; they are never met.
+ * Pools: made, met, trimmed, destroyed. In: the application's calls. Out: the driver's answer, but for pools of managed memory. Pools that another process
+ * shared give out no memory here; they are never met.
  */
 #include "ordered.h"
 #include "reclaim.h"
@@ -12,20 +12,32 @@ static CUresult met(CUresult error, const CUmemoryPool *pool, const CUmemLocatio
     return error;
 }
 
+/* How much of a GPU a pool of managed memory has, the driver does not tell. It refuses them in the same way where a GPU cannot share such memory. */
+static bool is_refused(CUmemAllocationType type)
+{
+    return type == CU_MEM_ALLOCATION_TYPE_MANAGED && !hook_nested() && account_needed();
+}
+
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *pool_props)
 {
+    if (pool_props != NULL && is_refused(pool_props->allocType))
+        return CUDA_ERROR_NOT_SUPPORTED;
     CUresult error = DRIVER(cuMemPoolCreate, pool, pool_props);
     return met(error, pool, pool_props == NULL ? NULL : &pool_props->location);
 }
 
 CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type)
 {
+    if (is_refused(type))
+        return CUDA_ERROR_NOT_SUPPORTED;
     CUresult error = DRIVER(cuMemGetDefaultMemPool, pool_out, location, type);
     return met(error, pool_out, location);
 }
 
 CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)
 {
+    if (is_refused(type))
+        return CUDA_ERROR_NOT_SUPPORTED;
     CUresult error = DRIVER(cuMemGetMemPool, pool, location, type);
     return met(error, pool, location);
 }
