@@ -71,6 +71,18 @@ def test_an_heir_that_dies_leaves_nothing(rig: Rig) -> None:
     rig.cuda.alloc(rig.gpu_slice.room)
 
 
+def test_processes_that_imported_from_each_other_leave_nothing(rig: Rig) -> None:
+    """As ranks do; they end without releasing anything."""
+    ranks = [rig.newcomer(), rig.newcomer()]
+    exports = [exportable(rank)[1] for rank in ranks]
+    for giver, taker, fd in zip(ranks, reversed(ranks), exports, strict=True):
+        imported(taker, rig.send(fd, giver=giver, taker=taker))
+    for rank in ranks:
+        rank.kill()
+    assert eventually(lambda: rig.gpu_slice.used() == 0)
+    rig.cuda.alloc(rig.gpu_slice.room)
+
+
 def test_memory_of_another_container_is_charged_where_it_is_imported(rig: Rig) -> None:
     _, fd = exportable(rig.outside)
     taken = rig.send(fd, giver=rig.outside, taker=rig.cuda)

@@ -67,7 +67,9 @@ def _of_a_sibling(rig: Rig, cuda: Cuda) -> None:
     """Its descriptor is closed and its handle released: the other process alone has it."""
     giver = rig.newcomer()
     handle, fd = exportable(giver)
-    imported(cuda, rig.send(fd, giver=giver, taker=cuda))
+    taken = rig.send(fd, giver=giver, taker=cuda)
+    imported(cuda, taken)
+    cuda.ask(close=taken)
     giver("cuMemRelease", handle)
     giver.ask(close=fd)
 

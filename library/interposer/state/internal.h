@@ -36,8 +36,9 @@ uint32_t slot_high(const struct region *region);
 void slot_forget(void);
 bool slot_is_outside(void);                             /* it is claimed, and there was none left in the region */
 
-/* lenders.c: whether a process that lives has imported memory of the slot's. */
+/* lenders.c: whether a process has imported memory of the slot's that is not cleared; the first slot of such a one from `from` on, or -1. */
 bool lenders_is_borrowed(const struct region *region, uint32_t number);
+int lenders_borrower(const struct region *region, uint32_t number, uint32_t from);
 void lenders_forget(void);          /* in a forked child */
 
 /* reap.c: the slot is not that tenant's any more, or he is dead. */

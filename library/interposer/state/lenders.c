@@ -3,7 +3,7 @@
  *
  * In: the pid of an exporter. Out: its slot, marked, or that there is none. Not here: what was imported (cuda/memory/backing.h).
  * Invariants: a process marks first and then looks whether the lender lives; who clears a slot sees that its process is dead first and then looks
- * for marks. So either the mark is seen, or the lender is found dead. Bits stand for several slots where there are more than REGION_LENDERS:
+ * for marks of the living. So either the mark is seen, or the lender is found dead. Bits stand for several slots where there are more than REGION_LENDERS:
  * then a dead one's slot is kept longer than needed, never shorter.
  */
 #include <unistd.h>
@@ -59,15 +59,20 @@ bool vcuda_lender_ended(const struct vcuda_lender *lender)
     return slot_has_ended(lender->number, lender->claimed_ns);
 }
 
-bool lenders_is_borrowed(const struct region *region, uint32_t number)
+int lenders_borrower(const struct region *region, uint32_t number, uint32_t from)
 {
-    for (uint32_t i = 0, high = slot_high(region); i < high; i++) {
+    for (uint32_t i = from, high = slot_high(region); i < high; i++) {
         const struct region_slot *slot = &region->slots[i];
         uint64_t bits = i == number ? 0 : atomic_load(&slot->lenders[number % REGION_LENDERS / 64]);
         if ((bits & bit_of(number)) != 0 && atomic_load(&slot->pid) != 0)
-            return true;
+            return (int)i;
     }
-    return false;
+    return -1;
+}
+
+bool lenders_is_borrowed(const struct region *region, uint32_t number)
+{
+    return lenders_borrower(region, number, 0) >= 0;
 }
 
 bool vcuda_lends(void)

@@ -84,10 +84,31 @@ bool slot_has_ended(uint32_t number, uint64_t claimed_ns)
     return ended;
 }
 
-/* What it had stays while a living process has imported some of it: asked once it is dead, for nobody imports from a dead one (lenders.c). */
-static bool may_clear(const struct region_slot *slot, const struct tenant *tenant, enum slot_lock lock, uint32_t number, uint32_t self)
+static bool is_dead_now(uint32_t number, int file, uint32_t self)
 {
-    return tenant->pid != 0 && is_dead(slot, tenant, lock, self) && !lenders_is_borrowed(vcuda_region(), number);
+    const struct region_slot *slot = &vcuda_region()->slots[number];
+    enum slot_lock lock = slot_lock_try(file, number);
+    struct tenant tenant = tenant_of(slot);
+    bool dead = tenant.pid != 0 && is_dead(slot, &tenant, lock, self);
+    if (lock == SLOT_LOCK_TAKEN)
+        slot_lock_release(file, number);
+    return dead;
+}
+
+/* The dead have nothing: of two that imported from each other neither would ever be cleared. */
+static bool the_living_borrow(uint32_t number, int file, uint32_t self)
+{
+    int borrower = lenders_borrower(vcuda_region(), number, 0);
+    while (borrower >= 0 && is_dead_now((uint32_t)borrower, file, self))
+        borrower = lenders_borrower(vcuda_region(), number, (uint32_t)borrower + 1);
+    return borrower >= 0;
+}
+
+/* What it had stays while a living process has imported some of it: asked once it is dead, for nobody imports from a dead one (lenders.c). */
+static bool may_clear(const struct region_slot *slot, const struct tenant *tenant, enum slot_lock lock, uint32_t number, int file)
+{
+    uint32_t self = (uint32_t)getpid();
+    return tenant->pid != 0 && is_dead(slot, tenant, lock, self) && !the_living_borrow(number, file, self);
 }
 
 static bool reap_one(struct region_slot *slot, uint32_t number, int file, uint32_t self)
@@ -96,7 +117,7 @@ static bool reap_one(struct region_slot *slot, uint32_t number, int file, uint32
         return false;
     enum slot_lock lock = slot_lock_try(file, number);
     struct tenant tenant = tenant_of(slot);
-    bool won = may_clear(slot, &tenant, lock, number, self) && win(slot, &tenant, self);
+    bool won = may_clear(slot, &tenant, lock, number, file) && win(slot, &tenant, self);
     if (won) {
         slot_clear(slot);
         atomic_store(&slot->pid, 0);
@@ -115,13 +136,10 @@ static unsigned reap_all(struct region *region, int file, uint32_t self)
     return count;
 }
 
-/* A second time where somebody was cleared: he may have been what another dead one's memory was kept for. */
 static unsigned reap(struct region *region, uint32_t self)
 {
     int file = slot_lock_open();
     unsigned count = reap_all(region, file, self);
-    if (count != 0)
-        count += reap_all(region, file, self);
     slot_lock_close(file);
     return count;
 }
