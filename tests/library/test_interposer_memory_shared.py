@@ -45,11 +45,8 @@ def test_siblings_share_memory_that_is_charged_once(rig: Rig) -> None:
     assert rig.cuda.left() == 0
 
 
-def test_memory_of_a_dead_process_counts_on_without_a_gap(rig: Rig) -> None:
-    giver = rig.newcomer()
-    _, fd = exportable(giver)
-    handle = imported(rig.cuda, rig.send(fd, giver=giver, taker=rig.cuda))
-    giver.kill()
+def assert_handed_over(rig: Rig) -> None:
+    """To the process of the rig, and at no instant was it nobody's."""
 
     def is_handed_over() -> bool:
         assert all(rig.gpu_slice.used() >= STEP for _ in range(20))
@@ -57,8 +54,26 @@ def test_memory_of_a_dead_process_counts_on_without_a_gap(rig: Rig) -> None:
 
     assert eventually(is_handed_over)
     assert eventually(lambda: rig.gpu_slice.used() == STEP)
+
+
+def test_memory_of_a_dead_process_counts_on_without_a_gap(rig: Rig) -> None:
+    giver = rig.newcomer()
+    _, fd = exportable(giver)
+    handle = imported(rig.cuda, rig.send(fd, giver=giver, taker=rig.cuda))
+    giver.kill()
+    assert_handed_over(rig)
     rig.cuda("cuMemRelease", handle)
     assert rig.gpu_slice.used() == 0
+
+
+def test_memory_of_a_program_that_became_another_counts_on_without_a_gap(rig: Rig) -> None:
+    giver = rig.newcomer()
+    _, fd = exportable(giver)
+    imported(rig.cuda, rig.send(fd, giver=giver, taker=rig.cuda))
+    giver.ask(exec=fd)
+    giver("cuInit", 0)
+    giver("cuMemRelease", giver.create(STEP))
+    assert_handed_over(rig)
 
 
 def test_an_heir_that_dies_leaves_nothing(rig: Rig) -> None:

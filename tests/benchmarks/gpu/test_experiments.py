@@ -181,7 +181,7 @@ def test_streams_that_lose_their_overlap_fail(short_tmp: Path) -> None:
 
 
 def scripted(scratch: Path, **answers: list[dict[str, float]]) -> Bench:
-    """Programs that print one prepared line after the other, whoever runs them."""
+    """Programs that print one prepared line after the other, for anybody who runs them."""
     made = bench(scratch, "unused", native={}, ours={})
     for program, lines in answers.items():
         made.program(program).write_text(SCRIPTED.format(python=sys.executable))
