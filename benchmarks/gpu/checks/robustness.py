@@ -30,7 +30,8 @@ def same(bench: Bench, name: str) -> Judgement:
 
 def refused_in_capture(bench: Bench) -> Judgement:
     """An allocation beyond the limit during a capture is refused, at once or by the graph; afterwards all works."""
-    printed = bench.container(memory=LIMIT).run(sys.executable, "-m", f"{PYTHON_INSIDE}.conduct", "refused_in_capture")
+    words = [sys.executable, "-m", f"{PYTHON_INSIDE}.conduct", "refused_in_capture", 2 * LIMIT]
+    printed = bench.container(memory=LIMIT).run(*words)
     judgement = Judgement(printed)
     refused = [code for code in printed["codes"].values() if code != 0]
     judgement.expect(bool(refused), "an allocation of twice the limit was given")
@@ -75,8 +76,9 @@ def visible_devices(bench: Bench) -> Judgement:
 
 
 def torch(bench: Bench, name: str) -> Judgement:
+    more = [2 * LIMIT] if name == "capture_refused" else []
     printed: dict[str, Any] = bench.container(memory=LIMIT, cores=50).run(
-        needs_torch(bench), "-m", f"{PYTHON_INSIDE}.torch_conduct", name, NCCL_CUMEM_ENABLE="1"
+        needs_torch(bench), "-m", f"{PYTHON_INSIDE}.torch_conduct", name, *more, NCCL_CUMEM_ENABLE="1"
     )
     judgement = Judgement(printed)
     judgement.expect(printed["good"], f"{name} went wrong: {printed}")

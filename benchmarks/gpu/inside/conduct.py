@@ -106,15 +106,14 @@ def forbidden_in_capture() -> dict[str, Any]:
     return {"codes": [begin, wait, end], "afterwards": capture_once(cuda, function, stream, GLOBAL)}
 
 
-def refused_in_capture() -> dict[str, Any]:
-    """Allocates twice of what there is inside a capture, and launches what comes of it."""
+def refused_in_capture(size: str) -> dict[str, Any]:
+    """Allocates so many bytes inside a capture, and launches what comes of it."""
     cuda = Cuda()
     cuda.start()
     function, stream = cuda.function(), cuda.stream()
-    _, total = cuda.memory()
     graph, executable, pointer, codes = c_void_p(), c_void_p(), c_uint64(), dict[str, int]()
     codes["begin"] = cuda.ask("cuStreamBeginCapture_v2", stream, GLOBAL)
-    codes["allocate"] = cuda.ask("cuMemAllocAsync", byref(pointer), c_size_t(2 * total), stream)
+    codes["allocate"] = cuda.ask("cuMemAllocAsync", byref(pointer), c_size_t(int(size)), stream)
     codes["end"] = cuda.ask("cuStreamEndCapture", stream, byref(graph))
     if codes["end"] == 0 and codes["allocate"] == 0:
         codes["instantiate"] = cuda.ask("cuGraphInstantiateWithFlags", byref(executable), graph, c_uint64(0))

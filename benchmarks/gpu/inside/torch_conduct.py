@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,13 +23,12 @@ def data_loader() -> dict[str, Any]:
     return {"good": total == sum(range(256)), "sum": total}
 
 
-def capture_refused() -> dict[str, Any]:
+def capture_refused(size: str) -> dict[str, Any]:
     """Too much memory inside a capture raises OutOfMemoryError; the next capture works."""
-    _, total = torch.cuda.mem_get_info()
     heard = "nothing"
     try:
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
-            torch.empty(2 * total, dtype=torch.uint8, device="cuda")
+            torch.empty(int(size), dtype=torch.uint8, device="cuda")
     except torch.cuda.OutOfMemoryError:
         heard = "OutOfMemoryError"
     except RuntimeError as error:
@@ -53,4 +53,5 @@ def nccl() -> dict[str, Any]:
 
 if __name__ == "__main__":
     known = (data_loader, capture_refused, nccl)
-    print(json.dumps({each.__name__: each for each in known}[sys.argv[1]]()))
+    functions: dict[str, Callable[..., dict[str, Any]]] = {each.__name__: each for each in known}
+    print(json.dumps(functions[sys.argv[1]](*sys.argv[2:])))

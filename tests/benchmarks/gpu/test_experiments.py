@@ -57,6 +57,15 @@ def test_memory_of_the_host_is_moved_only_where_the_gpu_reaches_it(emulated: Ben
     assert emulated.native().run(*words, timeout=60, VCUDA_EMULATOR_HMM="1")["got"] == 96 * MIB
 
 
+@pytest.mark.parametrize(("size", "given"), [(1 << 30, True), (1 << 42, False)])
+def test_a_capture_gets_what_there_is(emulated: Bench, size: int, given: bool) -> None:
+    """So the check that asks for twice the limit fails if nothing limits it."""
+    words = [sys.executable, "-m", "benchmarks.gpu.inside.conduct", "refused_in_capture", size]
+    printed = emulated.native().run(*words, timeout=60)
+    assert (set(printed["codes"].values()) == {0}) is given
+    assert printed["afterwards"] == 0
+
+
 @pytest.mark.parametrize("kind", ["plain", "copy", "host", "wait", "grids", "null", "burst", "fill", "duplicate"])
 def test_each_kind_of_mixed_work_runs(emulated: Bench, kind: str) -> None:
     words = [kind, "--seconds", 0, "--warmup", 0, "--kernels", 8, "--mib", 1]
