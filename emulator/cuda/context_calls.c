@@ -78,8 +78,8 @@ ENTRY(cuCtxSynchronize)(void)
 static CUresult check_limit(CUlimit limit)
 {
     return (unsigned)limit >= CONTEXT_LIMITS ? CUDA_ERROR_INVALID_VALUE
-           : limit > CU_LIMIT_PERSISTING_L2_CACHE_SIZE ? CUDA_ERROR_UNSUPPORTED_LIMIT
-                                                       : CUDA_SUCCESS;
+           : limit <= CU_LIMIT_PERSISTING_L2_CACHE_SIZE || limit == CU_LIMIT_PER_BLOCK_MEMORY_SIZE ? CUDA_SUCCESS
+                                                                                                    : CUDA_ERROR_UNSUPPORTED_LIMIT;
 }
 
 ENTRY(cuCtxGetLimit)(size_t *pvalue, CUlimit limit)
@@ -116,12 +116,20 @@ bool context_resize(struct context *context, uint64_t *has, uint64_t bytes)
     return true;
 }
 
-/* Each thread that can be on the GPU at once has a stack. */
+static uint64_t product(uint64_t value, uint64_t count)
+{
+    uint64_t bytes;
+    return __builtin_mul_overflow(value, count, &bytes) ? UINT64_MAX / 4 : bytes;
+}
+
+/* Each thread that can be on the GPU at once has a stack, and each block its own memory. */
 static uint64_t limit_bytes(const struct context *context, CUlimit limit, uint64_t value)
 {
-    uint64_t bytes, threads = (uint64_t)context->gpu->multiprocessors * context->gpu->threads_each;
+    uint64_t processors = (uint64_t)context->gpu->multiprocessors;
     if (limit == CU_LIMIT_STACK_SIZE)
-        return __builtin_mul_overflow(value, threads, &bytes) ? UINT64_MAX / 4 : bytes;
+        return product(value, processors * context->gpu->threads_each);
+    if (limit == CU_LIMIT_PER_BLOCK_MEMORY_SIZE)
+        return product(value, processors * BLOCKS_EACH);
     return limit == CU_LIMIT_MALLOC_HEAP_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE ? value : 0;
 }
 

@@ -4,7 +4,7 @@
 #include "module.h"
 #include "session.h"
 
-enum { NUM_REGS = 32, THREADS = 1024, DEFAULT_SHARED = 49152, BLOCKS_EACH = 32 };
+enum { NUM_REGS = 32, THREADS = 1024, DEFAULT_SHARED = 49152 };
 
 /* The GPU of a function's context; a kernel has none before it is used: the first one that the process sees. */
 static const struct gpu *gpu_of(const struct function *function)

@@ -12,6 +12,8 @@
 
 #include "../shared/cuda_section.h"
 
+enum { BLOCKS_EACH = 32 };          /* on a multiprocessor at once, at most */
+
 struct event;
 struct context;
 

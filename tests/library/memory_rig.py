@@ -12,7 +12,7 @@ from tests.library.gpu_slice import CONTEXT, GpuSlice
 from tests.library.memory_client import DEVICE, MIB, POSIX_FD, Cuda, allocation_properties, room
 
 STEP = 64 * MIB
-PROCESSORS, THREADS_EACH = 16, 39  # CUdevice_attribute
+PROCESSORS, THREADS_EACH, BLOCKS_EACH = 16, 39, 106  # CUdevice_attribute
 
 
 @dataclass
@@ -71,10 +71,18 @@ def image(*, variable: int = STEP, local: int = 0) -> bytes:
     return (head + data + f".visible .entry kernel()\n{{\n{inside}ret;\n}}\n").encode() + b"\0"
 
 
-def threads(cuda: Cuda) -> int:
-    """That can be on the GPU at once."""
+def _at_once(cuda: Cuda, of_a_processor: int) -> int:
     processors, each = (
         int.from_bytes(cuda("cuDeviceGetAttribute", room(4), which, 0)[0], "little")
-        for which in (PROCESSORS, THREADS_EACH)
+        for which in (PROCESSORS, of_a_processor)
     )
     return processors * each
+
+
+def threads(cuda: Cuda) -> int:
+    """That can be on the GPU at once."""
+    return _at_once(cuda, THREADS_EACH)
+
+
+def blocks(cuda: Cuda) -> int:
+    return _at_once(cuda, BLOCKS_EACH)

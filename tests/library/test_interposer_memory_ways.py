@@ -24,9 +24,9 @@ from tests.library.memory_client import (
     pool_properties,
     room,
 )
-from tests.library.memory_rig import STEP, Rig, export, exportable, image, imported, mapped, threads
+from tests.library.memory_rig import STEP, Rig, blocks, export, exportable, image, imported, mapped, threads
 
-STACK, FIFO, HEAP = 0, 1, 2  # CUlimit
+STACK, FIFO, HEAP, OF_BLOCKS = 0, 1, 2, 10  # CUlimit
 MOST_TRIES = 12
 
 
@@ -171,6 +171,7 @@ WAYS: dict[str, Callable[[Rig, Cuda], object]] = {
     "the heap of kernels": _limit(HEAP, lambda _: 1),
     "the buffer of printf": _limit(FIFO, lambda _: 1),
     "the stacks of kernels": _limit(STACK, threads),
+    "the memory of kernels' blocks": _limit(OF_BLOCKS, blocks),
 }
 BY_PARTS = {"a global variable of a library", "a library's kernel"}  # a part that is too large stays loaded
 

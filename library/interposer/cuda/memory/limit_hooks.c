@@ -1,5 +1,5 @@
 /*
- * cuCtxSetLimit: the heap of kernels, their printf's buffer and their stacks take device memory that no allocation shows.
+ * cuCtxSetLimit: the heap of kernels, their printf's buffer, their stacks and the memory of their blocks take device memory that no allocation shows.
  *
  * In: the application's calls. Out: the driver's answer, or CUDA_ERROR_OUT_OF_MEMORY where the container has no room for what a limit may take.
  * Invariant: what a limit may take beyond what it could before it was raised is charged until it is lowered or the context ends, whether the driver
@@ -16,23 +16,25 @@ static uint64_t product(uint64_t a, uint64_t b)
     return __builtin_mul_overflow(a, b, &result) ? UINT64_MAX / 2 : result;
 }
 
-/* Each thread that can be on the GPU at once has a stack. */
-static uint64_t threads_at_once(void)
+/* How many can be on the GPU at once. */
+static uint64_t at_once(CUdevice_attribute of_a_processor)
 {
     CUdevice device;
-    int processors = 0, threads = 0;
+    int processors = 0, each = 0;
 
     if (DRIVER(cuCtxGetDevice, &device) != CUDA_SUCCESS)
         return 0;
     DRIVER(cuDeviceGetAttribute, &processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
-    DRIVER(cuDeviceGetAttribute, &threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device);
-    return product((uint64_t)processors, (uint64_t)threads);
+    DRIVER(cuDeviceGetAttribute, &each, of_a_processor, device);
+    return product((uint64_t)processors, (uint64_t)each);
 }
 
 static uint64_t bytes_of(CUlimit limit, uint64_t value)
 {
     if (limit == CU_LIMIT_STACK_SIZE)
-        return product(value, threads_at_once());
+        return product(value, at_once(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR));
+    if (limit == CU_LIMIT_PER_BLOCK_MEMORY_SIZE)
+        return product(value, at_once(CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR));
     return limit == CU_LIMIT_MALLOC_HEAP_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE ? value : 0;
 }
 
