@@ -93,6 +93,20 @@ def _of_a_dead_heir(rig: Rig, cuda: Cuda) -> None:
     second.kill()
 
 
+def _through_another(rig: Rig, cuda: Cuda) -> None:
+    """Of a dead process, by one that imported it, exported it again and has let go."""
+    giver, middle = rig.newcomer(), rig.newcomer()
+    _, fd = exportable(giver)
+    first = rig.send(fd, giver=giver, taker=middle)
+    handle = imported(middle, first)
+    second = export(middle, handle)
+    mapped(cuda, imported(cuda, rig.send(second, giver=middle, taker=cuda)))
+    middle("cuMemRelease", handle)
+    middle.ask(close=first)
+    middle.ask(close=second)
+    giver.kill()
+
+
 def _of_a_former_self(rig: Rig, cuda: Cuda) -> None:
     """The process goes on as another program, which has the descriptor."""
     giver = rig.newcomer()
@@ -163,6 +177,7 @@ WAYS: dict[str, Callable[[Rig, Cuda], object]] = {
     "a sibling's that has let go": _of_a_sibling,
     "a dead process's": _of_the_dead,
     "a dead process's of a dead one": _of_a_dead_heir,
+    "a dead process's through another": _through_another,
     "the program's before exec": _of_a_former_self,
     "a global variable of a module": _module,
     "a global variable of a library": _module_of_a_library,

@@ -283,8 +283,13 @@ static void shared(void)
     own_import();
     expect(released(30, -1, true) == 0 && settled() == 0, "free while it is bound");
     expect(backing_apart(3) == UNIT, "not apart");
+    char parents[] = "/dev/shm/memory_parts.XXXXXX";
+    descriptor = mkstemp(parents);
+    expect(released(40, descriptor, true) == 0, "free while it is exported");
     backing_forget();
-    expect(backing_apart(3) == 0 && settled() == 0, "kept in a child");
+    close(descriptor);
+    expect(backing_apart(3) == 0 && settled() == 0, "freed in a child, or kept");
+    unlink(parents);
 }
 
 /* All descriptors are of one file, as NVIDIA's are of one device node. */
