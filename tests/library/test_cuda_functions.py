@@ -1,5 +1,6 @@
 """Every function that CUDA's headers declare, from 11.8 to the newest, is hooked or has a written reason why not."""
 
+import re
 import sysconfig
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from deviceplugin.model.gpu import NEWEST_CUDA
 from scripts.driver_functions import base, classes, hooks
+from tests.library.cuda_declarations import constants
 from tests.library.cuda_releases import declared, listed
 
 _CLASSES = classes("cuda")
@@ -39,6 +41,25 @@ def test_every_function_of_the_headers_at_hand_is_classified(folder: str) -> Non
 def test_the_list_of_releases_agrees_with_the_headers_at_hand(release: str) -> None:
     names = declared(Path(sysconfig.get_paths()["purelib"]) / _LOCKED[release])
     assert names == listed()[release], "run `python -m tests.library.cuda_releases`"
+
+
+_DECIDING = ("CUmemLocationType", "CUmemAllocationType", "CUmemAllocationHandleType", "CUlimit", "CUgraphNodeType")
+
+
+@pytest.mark.parametrize("enumeration", _DECIDING)
+def test_every_value_that_decides_what_a_known_function_takes_is_known(enumeration: str) -> None:
+    """A release may bring another kind of memory without a new function: places in parts of a GPU came so."""
+    header = (Path(sysconfig.get_paths()["purelib"]) / _LOCKED["13.5"] / "cuda.h").read_text(errors="replace")
+    found = re.search(rf"typedef enum {enumeration}_enum {{(.*?)}} {enumeration};", header, flags=re.DOTALL)
+    assert found
+    values = set(
+        re.findall(r"\bCU_(?!LIMIT_MAX|\w+_RESERVED_)\w+", re.sub(r"/\*.*?\*/", "", found[1], flags=re.DOTALL))
+    )
+    assert len(values) > 2
+    advice = (
+        "see what it does to memory and launches in library/interposer/cuda, then declare it in library/include/cuda.h"
+    )
+    assert values - set(constants()) == set(), advice
 
 
 def test_the_agent_knows_the_newest_release_of_the_list() -> None:
