@@ -77,6 +77,7 @@ def test_a_query_tells_work_that_is_not_over(machine: Machine) -> None:
     assert process.code("cuEventQuery", event) == SUCCESS
 
 
+@pytest.mark.realtime
 @pytest.mark.parametrize("wait", ["cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize"])
 def test_who_synchronises_waits_for_all_that_was_queued(machine: Machine, wait: str) -> None:
     process = start(machine)
@@ -207,6 +208,7 @@ def test_a_wait_is_for_the_record_before_it(machine: Machine) -> None:
     assert process.settled(first, process.record(other)) == 1.0
 
 
+@pytest.mark.realtime
 def test_an_event_of_another_gpu_is_waited_for(machine: Machine) -> None:
     process = start(machine)
     here = process.stream()
@@ -232,6 +234,7 @@ def test_an_event_of_another_gpu_is_waited_for(machine: Machine) -> None:
 # ---- host functions ----
 
 
+@pytest.mark.realtime
 def test_a_host_function_runs_behind_the_work_before_it_and_work_behind_waits_for_it(machine: Machine) -> None:
     """cuLaunchHostFunc: after what is queued already, before what is queued later."""
     process = start(machine)
