@@ -73,6 +73,8 @@ def test_copies_within_the_device_are_measured_whatever_brings_them(
         "pointers": True,
         "captured": True,
         "contexts": True,
+        "batch": True,
+        "batch from the host": False,
     }
 
 

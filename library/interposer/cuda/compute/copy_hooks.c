@@ -2,7 +2,7 @@
  * Copies and fills (stream_work.h). Fills and copies within the device take GPU time and are launches: what they cost is learned by their kind and size.
  * Copies over the bus or between GPUs are foreign work.
  *
- * A copy whose sides only its pointers tell is asked about. Of a batch the first copy stands for all. Functions with addresses of 32 bits, which no program
+ * A copy whose sides only its pointers tell is asked about. A batch with one copy within the device is a launch, all of it. Functions with addresses of 32 bits, which no program
  * since CUDA 3.2 has, are foreign work, whatever they copy; so are batches of 3D copies, and 3D copies between contexts.
  */
 #include "stream_work.h"
@@ -83,7 +83,10 @@ static bool is_3d_on_device(const CUDA_MEMCPY3D *copy)
 
 static bool is_batch_on_device(const CUdeviceptr *targets, const CUdeviceptr *sources, const size_t *sizes, size_t count)
 {
-    return count > 0 && targets != NULL && sources != NULL && sizes != NULL && is_on_device(targets[0], sources[0]);
+    bool is = false;
+    for (size_t i = 0; targets != NULL && sources != NULL && sizes != NULL && i < count && !is; i++)
+        is = is_on_device(targets[i], sources[i]);
+    return is;
 }
 
 static size_t sum(const size_t *sizes, size_t count)

@@ -15,7 +15,7 @@
  *   captured            captures of kernels with all of that between them: `nodes` of the graphs, and `violations` of what a capture forbids
  *   bare                copies, waits, writes and host functions in a stream without kernels: `records`, the events that were recorded for it
  *   ways                the same of copies alone: from the `host`, to `another` GPU, and within the device by their pointers (`pointers`), beside a
- *                       capture (`captured`) and between contexts (`contexts`)
+ *                       capture (`captured`), between contexts (`contexts`), and behind one from the host in a `batch`
  *
  * Out: one line of JSON: else `share_percent`, the GPU time of the kernels, fills or copies on the device over the time in which they were done, after the first
  * second.
@@ -288,7 +288,7 @@ static void put_bare(void)
     printf("{\"records\": %llu}\n", (unsigned long long)(calls("cuEventRecord") - before));
 }
 
-enum way { FROM_HOST, TO_ANOTHER, BY_POINTERS, BETWEEN_CONTEXTS };
+enum way { FROM_HOST, TO_ANOTHER, BY_POINTERS, BETWEEN_CONTEXTS, BATCH };
 
 static CUdeviceptr on_another(void)
 {
@@ -300,6 +300,14 @@ static CUdeviceptr on_another(void)
     CHECK(cuMemAlloc_v2(&memory, BYTES));
     CHECK(cuCtxSetCurrent(own));
     return memory;
+}
+
+/* From the host, and then from there. */
+static void put_batch(CUdeviceptr from)
+{
+    CUdeviceptr targets[] = {target, target}, sources[] = {(CUdeviceptr)(uintptr_t)host, from};
+    size_t sizes[] = {1, BYTES};
+    CHECK(cuMemcpyBatchAsync_v2(targets, sources, sizes, 2, NULL, NULL, 0, stream));
 }
 
 /* Behind a copy from the host no batch is open. */
@@ -315,6 +323,8 @@ static unsigned long long records_of(enum way way, CUdeviceptr from)
     for (unsigned i = 0; i < SMALL_AHEAD; i++) {
         if (way == FROM_HOST)
             put(COPY);
+        else if (way == BATCH)
+            put_batch(from);
         else if (way == BY_POINTERS)
             CHECK(cuMemcpyAsync(target, from, BYTES, stream));
         else
@@ -336,7 +346,9 @@ static void put_ways(void)
     CHECK(cuStreamBeginCapture_v2(side, CU_STREAM_CAPTURE_MODE_RELAXED));
     printf("\"captured\": %llu, ", records_of(BY_POINTERS, source));
     CHECK(cuStreamEndCapture(side, &graph));
-    printf("\"contexts\": %llu}\n", records_of(BETWEEN_CONTEXTS, source));
+    printf("\"contexts\": %llu, ", records_of(BETWEEN_CONTEXTS, source));
+    printf("\"batch\": %llu, ", records_of(BATCH, source));
+    printf("\"batch from the host\": %llu}\n", records_of(BATCH, (CUdeviceptr)(uintptr_t)host));
 }
 
 int main(int count, char **words)
