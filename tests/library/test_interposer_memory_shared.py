@@ -56,6 +56,21 @@ def assert_handed_over(rig: Rig) -> None:
     assert eventually(lambda: rig.gpu_slice.used() == STEP)
 
 
+def test_what_was_exported_is_given_back_once_others_hold_nothing(rig: Rig) -> None:
+    """While they hold any, nobody knows which: all counts."""
+    giver = rig.newcomer()
+    pieces = [exportable(giver) for _ in range(2)]
+    taken = rig.send(pieces[0][1], giver=giver, taker=rig.cuda)
+    handle = imported(rig.cuda, taken)
+    rig.cuda.ask(close=taken)
+    for piece, fd in pieces:
+        giver("cuMemRelease", piece)
+        giver.ask(close=fd)
+    assert rig.gpu_slice.used() == 2 * STEP
+    rig.cuda("cuMemRelease", handle)
+    assert eventually(lambda: rig.gpu_slice.used() == 0)
+
+
 def test_memory_of_a_dead_process_counts_on_without_a_gap(rig: Rig) -> None:
     giver = rig.newcomer()
     _, fd = exportable(giver)
