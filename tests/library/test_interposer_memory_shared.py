@@ -91,6 +91,18 @@ def test_memory_of_a_program_that_became_another_counts_on_without_a_gap(rig: Ri
     assert_handed_over(rig)
 
 
+def test_what_a_program_exports_after_exec_is_charged_once(rig: Rig) -> None:
+    """Its slot from before is there yet, for the sake of who imported from it."""
+    giver = rig.newcomer()
+    _, fd = exportable(giver)
+    imported(rig.cuda, rig.send(fd, giver=giver, taker=rig.cuda))
+    giver.ask(exec=fd)
+    giver("cuInit", 0)
+    _, fd = exportable(giver)
+    imported(rig.cuda, rig.send(fd, giver=giver, taker=rig.cuda))
+    assert eventually(lambda: (rig.gpu_slice.use(rig.cuda).used, rig.gpu_slice.used()) == (STEP, 2 * STEP))
+
+
 def test_an_heir_that_dies_leaves_nothing(rig: Rig) -> None:
     giver, heir = rig.newcomer(), rig.newcomer()
     _, fd = exportable(giver)

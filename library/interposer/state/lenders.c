@@ -22,18 +22,21 @@ static uint64_t bit_of(uint32_t number)
     return UINT64_C(1) << number % 64;
 }
 
+/* The newest: the slot of a program that ran in that process before exec is kept while its memory is borrowed. */
 static bool find(uint32_t pid, struct vcuda_lender *lender)
 {
     struct region *region = vcuda_region();
+    bool found = false;
     for (uint32_t i = 0, high = region == NULL ? 0 : slot_high(region); i < high; i++) {
         const struct region_slot *slot = &region->slots[i];
         uint64_t claimed_ns = atomic_load(&slot->claimed_ns);
         if (atomic_load(&slot->pid) != pid || atomic_load(&slot->pid_namespace) != slot_namespace())
             continue;
-        *lender = (struct vcuda_lender){pid, i, claimed_ns};
-        return true;
+        if (!found || claimed_ns > lender->claimed_ns)
+            *lender = (struct vcuda_lender){pid, i, claimed_ns};
+        found = true;
     }
-    return false;
+    return found;
 }
 
 bool vcuda_borrow(uint32_t pid, struct vcuda_lender *lender)
