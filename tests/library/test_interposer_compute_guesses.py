@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Iterator
-from ctypes import c_uint32, c_uint64
+from ctypes import c_bool, c_uint32, c_uint64
 from dataclasses import dataclass
 
 import pytest
@@ -21,12 +21,16 @@ class Estimates:
     parts: ctypes.CDLL
     made: ctypes.c_void_p
 
-    def of(self, grid: int, *, block: int = 256, function: int = FUNCTION) -> int:
-        """What a launch is taken to cost, 0 for unknown."""
-        return int(self.parts.access_guess(self.made, c_uint64(function), c_uint32(grid), c_uint32(block)))
+    def of(self, grid: int, *, block: int = 256, function: int = FUNCTION, together: bool = False) -> int:
+        """What a launch is taken to cost, 0 for unknown. `together`: a cooperative one."""
+        key = (c_uint64(function), c_uint32(grid), c_uint32(block), c_bool(together))
+        return int(self.parts.access_guess(self.made, *key))
 
-    def measured(self, grid: int, ns: int, *, block: int = 256, function: int = FUNCTION) -> None:
-        self.parts.access_grid_measured(self.made, c_uint64(function), c_uint32(grid), c_uint32(block), c_uint64(ns))
+    def measured(
+        self, grid: int, ns: int, *, block: int = 256, function: int = FUNCTION, together: bool = False
+    ) -> None:
+        key = (c_uint64(function), c_uint32(grid), c_uint32(block), c_bool(together))
+        self.parts.access_grid_measured(self.made, *key, c_uint64(ns))
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +67,10 @@ def test_nearly_the_same_grid_is_the_same_launch(estimates: Estimates) -> None:
     assert estimates.of((1 << 10) + 100) == 20_000
 
 
-def test_a_block_of_another_size_counts_by_its_threads(estimates: Estimates) -> None:
-    estimates.measured(1 << 10, 20_000, block=256)
-    assert estimates.of(1 << 10, block=512) == pytest.approx(40_000, rel=0.15)
+@pytest.mark.parametrize("together", [False, True])
+def test_a_block_of_another_size_counts_by_its_threads(estimates: Estimates, together: bool) -> None:
+    estimates.measured(1 << 10, 20_000, block=256, together=together)
+    assert estimates.of(1 << 10, block=512, together=together) == pytest.approx(40_000, rel=0.15)
 
 
 def test_a_guess_is_reserved_and_therefore_not_endless(estimates: Estimates) -> None:

@@ -227,8 +227,8 @@ SHOWN struct estimates *access_estimates(void);
 SHOWN void access_learn(struct estimates *made, uint64_t handle, uint32_t grid, uint64_t ns);
 SHOWN uint64_t access_estimate(struct estimates *made, uint64_t handle, uint32_t grid);
 SHOWN void access_forget(struct estimates *made, uint64_t handle, uint32_t grid);
-SHOWN uint64_t access_guess(struct estimates *made, uint64_t handle, uint32_t grid, uint32_t block);
-SHOWN void access_grid_measured(struct estimates *made, uint64_t handle, uint32_t grid, uint32_t block, uint64_t ns);
+SHOWN uint64_t access_guess(struct estimates *made, uint64_t handle, uint32_t grid, uint32_t block, bool together);
+SHOWN void access_grid_measured(struct estimates *made, uint64_t handle, uint32_t grid, uint32_t block, bool together, uint64_t ns);
 SHOWN bool access_can_wait(struct estimates *made, uint32_t few_blocks, uint32_t gx, uint32_t gy, uint32_t gz, bool together);
 
 static struct launch_key key_of(uint64_t handle, uint32_t grid)
@@ -259,15 +259,22 @@ void access_forget(struct estimates *made, uint64_t handle, uint32_t grid)
     estimates_forget(made, &key);
 }
 
-uint64_t access_guess(struct estimates *made, uint64_t handle, uint32_t grid, uint32_t block)
+static struct launch_key key_of_block(uint64_t handle, uint32_t grid, uint32_t block, bool together)
 {
     struct launch_key key = launch_key((const void *)(uintptr_t)handle, grid, 1, 1, block, 1, 1);
+    key.dimensions[2] |= together ? LAUNCH_TOGETHER : 0;
+    return key;
+}
+
+uint64_t access_guess(struct estimates *made, uint64_t handle, uint32_t grid, uint32_t block, bool together)
+{
+    struct launch_key key = key_of_block(handle, grid, block, together);
     return estimate_ns(guesses_find(made, &key));
 }
 
-void access_grid_measured(struct estimates *made, uint64_t handle, uint32_t grid, uint32_t block, uint64_t ns)
+void access_grid_measured(struct estimates *made, uint64_t handle, uint32_t grid, uint32_t block, bool together, uint64_t ns)
 {
-    struct launch_key key = launch_key((const void *)(uintptr_t)handle, grid, 1, 1, block, 1, 1);
+    struct launch_key key = key_of_block(handle, grid, block, together);
     estimate_learn(guesses_find(made, &key), ns);
 }
 

@@ -99,7 +99,7 @@ static struct launch_key with_block(const struct launch_key *key, uint64_t block
 {
     struct launch_key other = *key;
     other.dimensions[1] = block >> 2 * PART << 32 | (uint32_t)key->dimensions[1];
-    other.dimensions[2] = (block & PART_MASK) << 32 | (block >> PART & PART_MASK);
+    other.dimensions[2] = (key->dimensions[2] & LAUNCH_TOGETHER) | (block & PART_MASK) << 32 | (block >> PART & PART_MASK);
     return other;
 }
 
