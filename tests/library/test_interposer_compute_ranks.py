@@ -95,6 +95,15 @@ def test_a_pause_for_a_wait_is_half_as_long(ranks: Ranks, limit: int) -> None:
     assert max(job.steps_ms[12:]) < 5 * 100 / limit + STALL_MS / 8
 
 
+@pytest.mark.parametrize("by", ["small", "cooperative", "graph"])
+@pytest.mark.parametrize("limit", [10, 25, 45])
+def test_so_is_a_pause_for_a_rank_that_starts_late(ranks: Ranks, by: str, limit: int) -> None:
+    """The first exchange ever, of which nothing is known: 20 ms are taken for work."""
+    late_ms = 2000
+    job = ranks.run([limit] * 2, f"by={by}", "steps=20", f"stall=0:{late_ms}000000", "kernels=40", "exchange=1000000")
+    assert max(job.pauses_ms) < late_ms / 2 + 20 * 100 / limit
+
+
 @pytest.mark.parametrize("limit", [10, 25, 45])
 def test_a_mark_that_is_recorded_slowly_tells_no_wait(ranks: Ranks, limit: int) -> None:
     """The exchange of the rank that stalls was over long before its end is marked: what the thread slept is no wait."""
