@@ -86,9 +86,12 @@ def test_and_still_held_to_a_limit_below(simulation: Simulation, limit: int) -> 
 
 
 @pytest.mark.parametrize("limit", [25, 50, 75])
-@pytest.mark.parametrize("workload", ["mixed", "mixedelsewhere"])
+@pytest.mark.parametrize("workload", ["mixed", "mixedsizes", "mixedelsewhere"])
 def test_what_a_stream_waits_for_costs_nothing(simulation: Simulation, workload: str, limit: int) -> None:
-    """Between its kernels: waits for 30 us, put there by the thread that launches, or another. Library D6."""
+    """Between its kernels: waits for 30 us, put there by the thread that launches, or another. Library D6.
+
+    `mixedsizes` are kernels of 2 us and 2 ms in turns: what they usually take would not do.
+    """
     (container,) = simulation.run("seconds=4", f"c:{limit}", f"p:{workload}")
     assert container.share == pytest.approx(limit, abs=0.5)
 

@@ -24,6 +24,7 @@ static const struct workload workloads[] = {
     {"model", 40000, 200000, 120, 6000, 100000, 1, 40, true},
     {"waits", 300000, 0, 8, 5000, 0, 1, 1, true, 5000000},
     {"mixed", 200000, 0, 16, 5000, 0, 1, 4, true, 30000},
+    {"mixedsizes", 2000000, 0, 16, 5000, 0, 1, 1, true, 30000, .tiny = 1000},
     {"mixedelsewhere", 200000, 0, 16, 5000, 0, 1, 4, true, 30000, true},
     {"persistent", 100000, 0, 1, 5000, 0, 1, 2, false, .first = 1000000000000},
     {"grids", 20000, 0, 64, 4000, 0, 1, 2, true, .grids = 1000000},
