@@ -86,13 +86,17 @@ struct estimate *estimates_look(struct estimates *estimates, const struct launch
 
 static void set(struct estimate *estimate, double ns)
 {
-    uint64_t alone = estimate_word(estimate) & ESTIMATE_ALONE;
-    atomic_store_explicit(&estimate->ns, (ns < 1 ? 1 : (uint64_t)(ns + 0.5)) | alone, memory_order_relaxed);
+    uint64_t before = estimate_word(estimate), word = ns < 1 ? 1 : (uint64_t)(ns + 0.5);
+    while (!atomic_compare_exchange_weak(&estimate->ns, &before, word | (before & ESTIMATE_ALONE)))
+        ;
 }
 
 void estimate_set_alone(struct estimate *estimate, bool alone)
 {
-    atomic_store_explicit(&estimate->ns, estimate_ns(estimate) | (alone ? ESTIMATE_ALONE : 0), memory_order_relaxed);
+    if (alone)
+        atomic_fetch_or(&estimate->ns, ESTIMATE_ALONE);
+    else
+        atomic_fetch_and(&estimate->ns, ~ESTIMATE_ALONE);
 }
 
 void estimate_learn(struct estimate *estimate, uint64_t ns)

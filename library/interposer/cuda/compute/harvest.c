@@ -65,6 +65,17 @@ static struct measured on_the_host(struct limiter *limiter, const struct batch *
     return measured;
 }
 
+/* A launch of what could not be measured, another one each time. One that was not launched again since the last time is given up. */
+static void choose_sample(struct limiter *limiter, const struct batch *batch)
+{
+    struct estimate *one = batch->launches[limiter->samples++ % batch->count];
+    limiter_end_sample(limiter);
+    if (estimate_word(one) != estimate_ns(one))
+        return;
+    estimate_set_alone(one, true);
+    atomic_store(&limiter->sample, one);
+}
+
 /*
  * In a stream that runs empty between launches the stretch is more than the work: then the estimates count, and now and then a launch is measured alone.
  * Where there is no estimate the stretch stands: a launch is never free.
@@ -84,7 +95,7 @@ static void shorten(struct limiter *limiter, const struct batch *batch, struct m
     }
     if (++limiter->loose_batches >= LOOSE_BATCHES) {
         limiter->loose_batches = 0;
-        atomic_store_explicit(&limiter->sample, true, memory_order_relaxed);
+        choose_sample(limiter, batch);
     }
 }
 

@@ -80,7 +80,7 @@ struct limiter {
     _Atomic uint64_t busy_until_ns;     /* no launch of an open batch is expected to end later */
     _Atomic uint64_t held_since_ns;     /* running_since_ns, for admission */
     _Atomic uint64_t beside_ns;         /* no launch goes beside it before */
-    _Atomic bool sample;                /* somebody should measure a launch alone */
+    struct estimate *_Atomic sample;    /* the next launch of it should be measured alone; its word says so, too */
     _Atomic bool asleep;                /* no tick is due */
     const struct timebase *_Atomic inside;  /* whose context the harvesting thread asks about */
     struct estimates *estimates;
@@ -99,7 +99,7 @@ struct limiter {
     uint64_t measured_until_ns;
     uint64_t ahead_since_ns;            /* when the oldest launch that is not over was made; 0: none is */
     uint64_t running_since_ns;          /* of these, when the first began on the GPU, as far as is known; 0: none did */
-    unsigned loose_batches;
+    unsigned loose_batches, samples;
     uint64_t last_queue;
     double recent_charged, recent_own;
     unsigned correction_first, correction_count;
@@ -132,6 +132,14 @@ uint64_t limiter_admit(struct limiter *limiter, struct waiting *waiting, uint64_
 static inline uint64_t limiter_reservation(const struct limiter *limiter, uint64_t ns)
 {
     return ns * atomic_load_explicit(&limiter->overlap, memory_order_relaxed) >> 8;
+}
+
+/* It is launched, or will not be. */
+static inline void limiter_end_sample(struct limiter *limiter)
+{
+    struct estimate *sample = atomic_exchange(&limiter->sample, NULL);
+    if (sample != NULL)
+        estimate_set_alone(sample, false);
 }
 
 /* ---- batches, any thread ---- */

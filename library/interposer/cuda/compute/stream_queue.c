@@ -197,9 +197,9 @@ uint64_t queue_ask(struct stream_queue *queue, struct estimate *estimate, uint64
     struct limiter *limiter = queue->limiter;
     uint64_t ns = estimate_ns(estimate);
     struct grant grant;
-    bool sample = ns != 0 && atomic_load_explicit(&limiter->sample, memory_order_relaxed);
+    bool sample = ns != 0 && atomic_load_explicit(&limiter->sample, memory_order_relaxed) == estimate;
     count_steps(queue, now);
-    queue->alone = ns == 0 || sample || ns >= BATCH_NS || estimate_word(estimate) != ns;
+    queue->alone = ns == 0 || ns >= BATCH_NS || estimate_word(estimate) != ns;
     if (queue->open != NULL && (queue->alone || now >= queue->tail_ns + QUEUE_GAP_NS))
         queue_close(queue, false);
     uint64_t until = limiter_admit(limiter, &queue->waiting, ns, queue->alone ? 0 : AHEAD_NS, &grant);
@@ -208,7 +208,7 @@ uint64_t queue_ask(struct stream_queue *queue, struct estimate *estimate, uint64
     if (until != 0)
         return until;
     if (sample)
-        atomic_store_explicit(&limiter->sample, false, memory_order_relaxed);
+        limiter_end_sample(limiter);
     if (queue->open == NULL && !begin(queue, ns == 0, ns == 0 || sample, queue->alone && estimate_can_wait(estimate) ? now : 0)) {
         budget_release(&limiter->budget, grant.reserved_ns);
         return 0;

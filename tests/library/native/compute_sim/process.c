@@ -33,6 +33,8 @@ static const struct workload workloads[] = {
     {"turns", 1000000, 4000000, 8, 4000, 0, 4, 1, true, .by = SMALL_GRID},
     {"sizesteps", 20000000, 0, 1, 4000, 0, 1, 1, true, .tiny = 1000},
     {"grownsteps", 5000000, 0, 2, 4000, 0, 1, 2, true, .grows = 1000},
+    {"grownfive", 1000000, 0, 5, 4000, 0, 1, 5, true, .grows = 1000},
+    {"grownelsewhere", 1000000, 0, 5, 4000, 0, 1, 5, true, 30000, true, .grows = 1000},
     {"shapes", 20000, 0, 64, 4000, 0, 1, 2, true, .grids = 4000, .scaled = true},
     {"sizes", 50000, 5000000, 0, 4000, 0, 1, 1, true},
     {"amongsmall", 10000, 5000000, 0, 4000, 0, 1, 2, true, .by = MIXED},
