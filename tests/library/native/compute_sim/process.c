@@ -35,6 +35,7 @@ static const struct workload workloads[] = {
     {"grownsteps", 5000000, 0, 2, 4000, 0, 1, 2, true, .grows = 1000},
     {"grownfive", 1000000, 0, 5, 4000, 0, 1, 5, true, .grows = 1000},
     {"grownelsewhere", 1000000, 0, 5, 4000, 0, 1, 5, true, 30000, true, .grows = 1000},
+    {"smallstreams", 5000, 0, 960, 2000, 100000, 4, 1, false},
     {"shapes", 20000, 0, 64, 4000, 0, 1, 2, true, .grids = 4000, .scaled = true},
     {"sizes", 50000, 5000000, 0, 4000, 0, 1, 1, true},
     {"amongsmall", 10000, 5000000, 0, 4000, 0, 1, 2, true, .by = MIXED},
