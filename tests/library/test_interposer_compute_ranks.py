@@ -161,6 +161,13 @@ def test_nor_does_who_hides_more_of_it(simulation: Simulation, workload: str, li
     assert limit <= container.share <= 100 / 1.5 + 1
 
 
+@pytest.mark.parametrize("limit", [10, 25])
+def test_few_wide_kernels_hide_among_small_ones(simulation: Simulation, limit: int) -> None:
+    """Behind a batch that took too long, the small ones are measured alone for a while. Else: 49 of 10, 60 of 25."""
+    (container,) = simulation.run("seconds=10", f"c:{limit}", "p:hideamong")
+    assert container.share <= limit * 1.7
+
+
 @pytest.mark.parametrize("limit", [67, 75, 90])
 @pytest.mark.parametrize("workload", HIDING)
 def test_a_limit_above_that_holds(simulation: Simulation, workload: str, limit: int) -> None:
