@@ -1,0 +1,234 @@
+"""The documents of the scheduler's cluster-wide view: what `/view/...` answers, and what `vcuda top` and the page read.
+
+In: the scheduler fills them from its cache, and from the agents where a caller asks for use. Out: JSON whose names
+are an interface; clients decode it into the same types and ignore fields that they do not know. Invariant: a name of a
+pod or of a namespace is only in an answer to a caller who may list that pod; for others it is null, and the UID stays.
+
+Cores: 100 are one GPU. Blocks: 256 MiB. Times: Unix seconds. Null: not known, not measured, or hidden from the caller.
+"""
+
+import enum
+
+import msgspec
+
+VERSION = 1
+
+
+class PodStage(enum.Enum):
+    """WAITING has no node. RESERVED: the scheduler chose its GPUs, and the Binding is not confirmed yet."""
+
+    WAITING = "waiting"
+    RESERVED = "reserved"
+    BOUND = "bound"
+
+
+class NamesShown(enum.Enum):
+    """Whose names the answer has: those of all pods, of the pods of the namespace that was asked for, or of none."""
+
+    ALL = "all"
+    NAMESPACE = "namespace"
+    NONE = "none"
+
+
+class GpuLive(msgspec.Struct, frozen=True):
+    """What the driver says of a whole GPU."""
+
+    utilization_percent: int | None = None
+    memory_used_bytes: int | None = None
+    processes: int | None = None
+
+
+class ShareLive(msgspec.Struct, frozen=True):
+    """What a container uses of one GPU; see `/usage` of the agent for the meaning of each field."""
+
+    cores_used: float | None = None
+    cores_in_force: float | None = None
+    memory_used_bytes: int | None = None
+    memory_peak_bytes: int | None = None
+    memory_refusals: int | None = None
+    throttled_seconds: float | None = None
+
+
+class ShareRow(msgspec.Struct, frozen=True):
+    """A container's part of one GPU. `minor` is null where the node has no such GPU any more."""
+
+    uuid: str
+    minor: int | None
+    cores: int
+    blocks: int
+    live: ShareLive | None = None
+
+
+class ContainerRow(msgspec.Struct, frozen=True):
+    """A container with GPUs. `shares` is empty while no GPU is chosen, or while the agent has not reported it.
+
+    `over_limit`: sentences about limits that it exceeds now; null where the agent was not asked.
+    """
+
+    name: str
+    cores: int
+    blocks: int
+    shares: tuple[ShareRow, ...] = ()
+    over_limit: tuple[str, ...] | None = None
+
+
+class PodRow(msgspec.Struct, frozen=True):
+    """A pod that requests GPUs and has not ended. `reason`: why it waits, in one sentence; empty for others.
+
+    `stage_since`: when the pod was created (waiting) or its node was chosen; null where this replica did not see it.
+    """
+
+    uid: str
+    namespace: str | None
+    pod: str | None
+    stage: PodStage
+    node: str | None
+    created: float
+    containers: tuple[ContainerRow, ...]
+    reason: str = ""
+    priority: int = 0
+    gang: str | None = None
+    scheduler: str = ""
+    stage_since: float | None = None
+
+
+class HolderRow(msgspec.Struct, frozen=True):
+    """Who holds a part of the GPU on which it stands."""
+
+    uid: str
+    namespace: str | None
+    pod: str | None
+    container: str
+    stage: PodStage
+    cores: int
+    blocks: int
+    live: ShareLive | None = None
+    over_limit: tuple[str, ...] | None = None
+
+
+class GpuRow(msgspec.Struct, frozen=True):
+    """One GPU. `reason` says why it takes no new pods (unhealthy, cordoned, MIG); empty where it takes them."""
+
+    uuid: str
+    index: int
+    minor: int
+    model: str
+    numa: int | None
+    memory_bytes: int
+    blocks: int
+    cores_allocated: int
+    blocks_allocated: int
+    healthy: bool
+    usable: bool
+    reason: str = ""
+    live: GpuLive | None = None
+    holders: tuple[HolderRow, ...] = ()
+
+
+class NodeRow(msgspec.Struct, frozen=True):
+    """One node with an agent, or with pods that hold GPUs. `problem`: why it takes no pods; empty where it takes them.
+
+    `free_gpus`: usable GPUs of which nothing is allocated. `gpus` is empty unless the caller asked for GPUs.
+    `live_error`: why there is no live use, where it was asked for; empty otherwise. `agent`: the agent's version.
+    """
+
+    node: str
+    problem: str
+    driver: str
+    cuda: str
+    models: dict[str, int]
+    gpu_count: int
+    free_gpus: int
+    unusable_gpus: int
+    cores: int
+    cores_allocated: int
+    blocks: int
+    blocks_allocated: int
+    pods: int
+    gpus: tuple[GpuRow, ...] = ()
+    live: GpuLive | None = None
+    live_error: str = ""
+
+
+class EventRow(msgspec.Struct, frozen=True):
+    """Something that this replica saw; `number` grows by one with each event of this replica."""
+
+    number: int
+    at: float
+    kind: str
+    sentence: str
+    node: str | None = None
+    uid: str | None = None
+    namespace: str | None = None
+    pod: str | None = None
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """What each answer begins with. `replica` answered, `leader` schedules; `at` is when the answer was made."""
+
+    version: int = VERSION
+    at: float
+    replica: str
+    leader: str
+    names: NamesShown
+
+
+class ClusterView(Head, frozen=True, kw_only=True):
+    """`/view/cluster`. `waiting_by_reason` counts waiting pods by the sentence why they wait."""
+
+    scheduler_version: str
+    nodes: int
+    nodes_with_problem: int
+    gpus: int
+    free_gpus: int
+    unusable_gpus: int
+    cores: int
+    cores_allocated: int
+    blocks: int
+    blocks_allocated: int
+    pods_bound: int
+    pods_reserved: int
+    pods_waiting: int
+    waiting_by_reason: dict[str, int]
+    models: dict[str, int]
+
+
+class NodesView(Head, frozen=True, kw_only=True):
+    """`/view/nodes`: one page. `more` is the token of the next page, empty on the last; `total` counts all pages."""
+
+    items: tuple[NodeRow, ...]
+    total: int
+    more: str = ""
+
+
+class OneNodeView(Head, frozen=True, kw_only=True):
+    """`/view/nodes/NAME`: one node with its GPUs and who holds them. `tree`: the node's picture as lines of text."""
+
+    item: NodeRow
+    tree: str = ""
+
+
+class PodsView(Head, frozen=True, kw_only=True):
+    """`/view/pods`: one page."""
+
+    items: tuple[PodRow, ...]
+    total: int
+    more: str = ""
+
+
+class EventsView(Head, frozen=True, kw_only=True):
+    """`/view/events`: events with a number above `after`, oldest first; `last` is the number to ask after next.
+
+    `lost`: events after `after` that this replica does not keep any more.
+    """
+
+    items: tuple[EventRow, ...]
+    last: int
+    lost: int = 0
+
+
+class ErrorView(msgspec.Struct, frozen=True):
+    """The body of every answer that is not 200; `leader` is the replica that may know more, empty where none."""
+
+    error: str
+    leader: str = ""
