@@ -28,7 +28,7 @@ async def cri(
 ) -> AsyncIterator[ContainerRuntime]:
     running = [RuntimeContainer(ID, UID, "main", pid=pid), RuntimeContainer("other", UID, "side", pid=99)]
     async with StandInRuntime(home / "cri.sock", manner, running):
-        runtime = ContainerRuntime(home / "cri.sock", timeout_s=0.5)
+        runtime = ContainerRuntime(home / "cri.sock", timeout_s=60)
         yield runtime
         await runtime.close()
 

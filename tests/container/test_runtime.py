@@ -21,7 +21,7 @@ CONTAINERS = [
 
 async def test_the_running_containers_of_one_pod_by_name(short_tmp: Path) -> None:
     async with StandInRuntime(short_tmp / "cri.sock", containers=CONTAINERS):
-        runtime = ContainerRuntime(short_tmp / "cri.sock", timeout_s=5)
+        runtime = ContainerRuntime(short_tmp / "cri.sock", timeout_s=60)
         assert await runtime.running(UID) == {"main": "id-main", "side": "id-side"}
         assert await runtime.running(PodUid("uid-3")) == {}
         await runtime.close()
@@ -30,7 +30,7 @@ async def test_the_running_containers_of_one_pod_by_name(short_tmp: Path) -> Non
 async def test_of_two_with_one_name_the_younger_counts(short_tmp: Path) -> None:
     twice = [RuntimeContainer("new", "uid-1", "main", created_at=2), RuntimeContainer("old", "uid-1", "main")]
     async with StandInRuntime(short_tmp / "cri.sock", containers=twice):
-        runtime = ContainerRuntime(short_tmp / "cri.sock", timeout_s=5)
+        runtime = ContainerRuntime(short_tmp / "cri.sock", timeout_s=60)
         assert await runtime.running(UID) == {"main": "new"}
         await runtime.close()
 
@@ -44,7 +44,7 @@ async def test_the_first_process_where_the_runtime_tells_it(
     short_tmp: Path, manner: RuntimeBehaviour, pid: int | None
 ) -> None:
     async with StandInRuntime(short_tmp / "cri.sock", manner, CONTAINERS):
-        runtime = ContainerRuntime(short_tmp / "cri.sock", timeout_s=5)
+        runtime = ContainerRuntime(short_tmp / "cri.sock", timeout_s=60)
         assert await runtime.pid("id-main") == pid
         await runtime.close()
 
@@ -63,13 +63,13 @@ async def test_a_runtime_that_hangs_costs_its_timeout_and_no_more(short_tmp: Pat
 
 
 async def test_without_a_runtime_or_its_protocol_there_is_one_sentence(short_tmp: Path) -> None:
-    runtime = ContainerRuntime(short_tmp / "cri.sock", timeout_s=2)
+    runtime = ContainerRuntime(short_tmp / "cri.sock", timeout_s=60)
     with pytest.raises(RuntimeApiError, match=r"cri\.sock answered unavailable"):
         await runtime.running(UID)
     await runtime.close()
     # At another address: gRPC waits before it tries one again that did not answer, for every caller.
     async with StandInRuntime(short_tmp / "there.sock") as fake:
-        runtime = ContainerRuntime(short_tmp / "there.sock", timeout_s=2)
+        runtime = ContainerRuntime(short_tmp / "there.sock", timeout_s=60)
         assert await runtime.pid("nobody") is None
         fake.manner = RuntimeBehaviour.REFUSING
         with pytest.raises(RuntimeApiError, match="answered unimplemented: unknown service"):
