@@ -1,0 +1,110 @@
+"""The documentation's site: mkdocs takes every page without a warning, and a page loads nothing from elsewhere."""
+
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import yaml
+
+from scripts.manifests import ROOT
+from scripts.site_links import BrokenLinkError, rewritten
+
+DOCS = ROOT / "docs"
+_LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
+_POINTS = {"canonical", "prev", "next"}
+
+
+class _Loads(HTMLParser):
+    """The addresses from which a browser would load something for a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        address = values.get(_LOADED.get(tag, ""))
+        if address and values.get("rel") not in _POINTS:
+            self.found.add(address)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_every_page_of_docs_is_on_the_site(site: Path) -> None:
+    pages = [path.relative_to(DOCS).with_suffix("") for path in DOCS.rglob("*.md")]
+    named = [site / page / "index.html" if page.name != "index" else site / "index.html" for page in pages]
+    assert [str(path) for path in named if not path.is_file()] == []
+
+
+def test_a_page_loads_nothing_from_elsewhere(site: Path) -> None:
+    loaded: set[str] = set()
+    for page in site.rglob("*.html"):
+        parser = _Loads()
+        parser.feed(page.read_text())
+        loaded |= parser.found
+    assert any("assets/" in address for address in loaded), "the page has scripts and styles of its own"
+    assert [address for address in loaded if re.match(r"(https?:)?//", address)] == []
+
+
+def test_the_navigation_names_every_page_once() -> None:
+    text = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    named = re.findall(r"[\w/-]+\.md$", text, re.MULTILINE)
+    assert sorted(named) == sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
+
+
+def test_a_link_that_leaves_docs_is_rewritten() -> None:
+    below = "[up](../install.md) ![picture](../x.png) [far](https://example.org/../a)"
+    assert rewritten(below, "how-to/a.md", "https://git.example.org/v/") == below
+    top = "[values](../daemonset/chart/values.yaml#agent) [page](install.md)"
+    linked = "[values](https://git.example.org/v/blob/main/daemonset/chart/values.yaml#agent) [page](install.md)"
+    assert rewritten(top, "a.md", "https://git.example.org/v/") == linked
+    assert rewritten(top, "a.md", "") == "values (`daemonset/chart/values.yaml`) [page](install.md)"
+    assert rewritten("[CONTRIBUTING.md](../../CONTRIBUTING.md)", "reference/a.md", "") == "CONTRIBUTING.md"
+
+
+def test_a_link_to_a_file_that_is_gone_is_told() -> None:
+    with pytest.raises(BrokenLinkError, match=r"docs/a\.md names gone\.md, which does not exist"):
+        rewritten("[x](../gone.md)", "a.md", "")
+
+
+def commands(page: str) -> list[str]:
+    """The lines of a page that start vcuda from a checkout."""
+    return re.findall(r"^\.venv/bin/(vcuda (?:place|simulate) .+)$", (DOCS / page).read_text(), re.MULTILINE)
+
+
+PLACES = [line for page in ("first-hour.md", "how-to/multi-gpu.md") for line in commands(page)]
+
+
+@pytest.mark.parametrize("line", dict.fromkeys(PLACES))
+def test_the_commands_of_the_first_hour_do_what_the_page_says(line: str) -> None:
+    program = shutil.which("vcuda", path=str(Path(sys.executable).parent))
+    assert program
+    done = subprocess.run([program, *line.split()[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
+    if "--cores 150" in line:
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "write 100 or 200" in done.stderr
+    else:
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "GPU" in done.stdout
+
+
+def test_the_examples_of_the_how_tos_are_yaml() -> None:
+    blocks = [
+        (page.name, each)
+        for page in (DOCS / "how-to").glob("*.md")
+        for text in re.findall(r"^```yaml\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+        for each in yaml.safe_load_all(text)
+    ]
+    assert {name for name, _ in blocks} >= {"quotas.md", "kueue.md", "vllm.md", "jupyter.md", "multi-gpu.md"}
+    assert [name for name, each in blocks if not isinstance(each, dict)] == []
