@@ -73,10 +73,7 @@ class ContainerRow(msgspec.Struct, frozen=True):
 
 
 class PodRow(msgspec.Struct, frozen=True):
-    """A pod that requests GPUs and has not ended. `reason`: why it waits, in one sentence; empty for others.
-
-    `stage_since`: when the pod was created (waiting) or its node was chosen; null where this replica did not see it.
-    """
+    """A pod that requests GPUs and has not ended. `reason`: why it waits, or what is wrong with what it holds."""
 
     uid: str
     namespace: str | None
@@ -89,7 +86,6 @@ class PodRow(msgspec.Struct, frozen=True):
     priority: int = 0
     gang: str | None = None
     scheduler: str = ""
-    stage_since: float | None = None
 
 
 class HolderRow(msgspec.Struct, frozen=True):
@@ -129,7 +125,7 @@ class NodeRow(msgspec.Struct, frozen=True):
     """One node with an agent, or with pods that hold GPUs. `problem`: why it takes no pods; empty where it takes them.
 
     `free_gpus`: usable GPUs of which nothing is allocated. `gpus` is empty unless the caller asked for GPUs.
-    `live_error`: why there is no live use, where it was asked for; empty otherwise. `agent`: the agent's version.
+    `live_error`: why there is no live use, where it was asked for; empty otherwise.
     """
 
     node: str
@@ -148,19 +144,6 @@ class NodeRow(msgspec.Struct, frozen=True):
     gpus: tuple[GpuRow, ...] = ()
     live: GpuLive | None = None
     live_error: str = ""
-
-
-class EventRow(msgspec.Struct, frozen=True):
-    """Something that this replica saw; `number` grows by one with each event of this replica."""
-
-    number: int
-    at: float
-    kind: str
-    sentence: str
-    node: str | None = None
-    uid: str | None = None
-    namespace: str | None = None
-    pod: str | None = None
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,10 +185,10 @@ class NodesView(Head, frozen=True, kw_only=True):
 
 
 class OneNodeView(Head, frozen=True, kw_only=True):
-    """`/view/nodes/NAME`: one node with its GPUs and who holds them. `tree`: the node's picture as lines of text."""
+    """`/view/nodes/NAME`: one node with its GPUs and who holds them. `tree`: the picture of its GPUs, as text."""
 
     item: NodeRow
-    tree: str = ""
+    tree: str
 
 
 class PodsView(Head, frozen=True, kw_only=True):
@@ -214,17 +197,6 @@ class PodsView(Head, frozen=True, kw_only=True):
     items: tuple[PodRow, ...]
     total: int
     more: str = ""
-
-
-class EventsView(Head, frozen=True, kw_only=True):
-    """`/view/events`: events with a number above `after`, oldest first; `last` is the number to ask after next.
-
-    `lost`: events after `after` that this replica does not keep any more.
-    """
-
-    items: tuple[EventRow, ...]
-    last: int
-    lost: int = 0
 
 
 class ErrorView(msgspec.Struct, frozen=True):

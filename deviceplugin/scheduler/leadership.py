@@ -28,6 +28,11 @@ class Leadership:
         self._identity = identity
 
     @property
+    def identity(self) -> str:
+        """The name of this replica."""
+        return self._identity
+
+    @property
     def leader(self) -> str:
         """The name of the leading replica as far as known, empty where there is none."""
         return self._identity

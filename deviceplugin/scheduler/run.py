@@ -10,6 +10,7 @@ import contextlib
 import signal
 import time
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
@@ -17,12 +18,15 @@ from deviceplugin import __version__
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.http.server import SchedulerServer
+from deviceplugin.cluster.view.live import LiveUse
 from deviceplugin.cluster.webhook.review import AdmissionWebhook
 from deviceplugin.config.scheduler import Election, NodeChooser, SchedulerSettings
 from deviceplugin.connections import raise_descriptor_limit
 from deviceplugin.errors import VcudaError, first_of
+from deviceplugin.kube.access_reviews import AccessReviews
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.credentials import Credentials
+from deviceplugin.kube.endpoint_slices import addresses_by_node
 from deviceplugin.kube.rate_limit import TokenBucket
 from deviceplugin.kube.transport import Transport
 from deviceplugin.scheduler import gc_tuning
@@ -30,10 +34,14 @@ from deviceplugin.scheduler.cluster import ClusterWatch
 from deviceplugin.scheduler.leadership import leadership_of
 from deviceplugin.scheduler.service import SchedulerService
 from deviceplugin.scheduler.serving_certificate import Certificates
+from deviceplugin.scheduler.view_service import ViewService
 
 log = structlog.get_logger("vcuda.scheduler")
 _EXPIRE_EVERY_S = 1.0
 _CONNECTIONS = 128
+_AGENTS = "vcuda-agent"
+"""The Service of the agents, in the scheduler's namespace."""
+
 _RESIGN_WITHIN_S = 2.0
 
 
@@ -56,10 +64,16 @@ async def _serve(settings: SchedulerSettings) -> None:
     await credentials.access()  # ConfigError before anything else is started
     transport = Transport(credentials, connections=_CONNECTIONS)
     async with ClusterClient(transport, names=settings.names, writes=writes) as client:
-        await _work(settings, client, stop)
+        live = LiveUse(partial(addresses_by_node, transport, settings.cluster.namespace, _AGENTS))
+        try:
+            await _work(settings, client, AccessReviews(transport), live, stop)
+        finally:
+            await live.close()
 
 
-async def _work(settings: SchedulerSettings, client: ClusterClient, stop: asyncio.Event) -> None:
+async def _work(
+    settings: SchedulerSettings, client: ClusterClient, reviews: AccessReviews, live: LiveUse, stop: asyncio.Event
+) -> None:
     began = time.monotonic()
     gc_tuning.relax_while_listing()
     extender = Extender(client, _extender_settings(settings))
@@ -73,6 +87,7 @@ async def _work(settings: SchedulerSettings, client: ClusterClient, stop: asynci
         leadership=leadership,
         certificates=certificates,
         names=settings.names,
+        views=ViewService(extender, leadership, reviews, live, version=__version__),
         loopback_only=settings.callers.ca_file is None or settings.leader.election is Election.KUBE_SCHEDULER,
         clients=() if settings.callers.ca_file is None else settings.callers.names,
     )

@@ -6,7 +6,7 @@ reservations are in its memory only; every replica answers the webhook. Not here
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -30,6 +30,7 @@ from deviceplugin.model.units import ResourceNames
 from deviceplugin.scheduler.cluster import ClusterWatch
 from deviceplugin.scheduler.leadership import Leadership
 from deviceplugin.scheduler.serving_certificate import Certificates
+from deviceplugin.scheduler.view_service import ViewService
 
 _LARGEST_REVIEW = 4 << 20
 _AS_API_SERVER = "the API server takes objects of up to 3 MiB"
@@ -45,6 +46,7 @@ class SchedulerService:
     leadership: Leadership
     certificates: Certificates
     names: ResourceNames
+    views: ViewService
     loopback_only: bool
     clients: tuple[str, ...] = ()
     explaining: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -88,6 +90,11 @@ class SchedulerService:
             yield metric_of(family, [((), value)])
         yield metric_of(metrics.EXPIRATION, self.certificates.expirations())
         yield metric_of(metrics.LAST_EVENT, self.cluster.last_events())
+
+    async def view(self, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> tuple[int, bytes]:
+        if missing := self.not_ready():
+            return _error(503, f"not ready yet: {'; '.join(missing)}")
+        return await self.views.answer(path, query, headers)
 
     async def explain(self, namespace: str, name: str) -> tuple[int, bytes]:
         """One at a time, so that kube-scheduler never waits longer than one step. Only the leader has verdicts."""

@@ -28,6 +28,7 @@ KINDS = {
     "events": ResourceKind("Event", namespaced=True),
     "secrets": ResourceKind("Secret", namespaced=True),
     "leases": ResourceKind("Lease", "coordination.k8s.io", namespaced=True, blind_put=False),
+    "endpointslices": ResourceKind("EndpointSlice", "discovery.k8s.io", namespaced=True),
     "mutatingwebhookconfigurations": ResourceKind("MutatingWebhookConfiguration", _ADMISSION, blind_put=False),
     "validatingwebhookconfigurations": ResourceKind("ValidatingWebhookConfiguration", _ADMISSION, blind_put=False),
 }

@@ -109,7 +109,8 @@ def test_the_network_policy_of_the_agent_lets_in_the_named_peers_and_no_others(h
     assert not render(helm, {}, folder=tmp_path).names("NetworkPolicy")
     chosen: Object = {"agent": {"networkPolicy": {"enabled": True}}}
     closed = render(helm, chosen, folder=tmp_path).get("NetworkPolicy", "vcuda-agent")["spec"]
-    assert (closed["policyTypes"], closed["ingress"]) == (["Ingress"], [])
+    scheduler = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "vcuda-scheduler"}}}
+    assert (closed["policyTypes"], [rule["from"] for rule in closed["ingress"]]) == (["Ingress"], [[scheduler]])
     peers = [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]
     chosen["agent"]["networkPolicy"]["from"] = peers
     rendered = render(helm, chosen, folder=tmp_path)
@@ -117,7 +118,7 @@ def test_the_network_policy_of_the_agent_lets_in_the_named_peers_and_no_others(h
     pod = rendered.get("DaemonSet", "vcuda-agent")["spec"]["template"]
     assert policy["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
     (rule,) = policy["ingress"]
-    assert rule["from"] == peers
+    assert rule["from"] == [scheduler, *peers]
     assert [each["port"] for each in rule["ports"]] == [each["name"] for each in pod["spec"]["containers"][0]["ports"]]
 
 
@@ -136,7 +137,7 @@ def test_no_object_grants_everything(helm: str, tmp_path: Path, values: Object) 
     for kind, name in rendered.objects:
         if kind in ("ClusterRole", "Role"):
             rules = rendered.get(kind, name)["rules"]
-            assert not any("*" in [*rule["verbs"], *rule["resources"], *rule["apiGroups"]] for rule in rules)
+            assert not any("*" in "".join([part for parts in rule.values() for part in parts]) for rule in rules)
 
 
 def test_another_domain_leaves_no_trace_of_the_default(helm: str, tmp_path: Path) -> None:
@@ -227,7 +228,11 @@ def test_who_may_ask_for_explanations_may_do_nothing_else(helm: str, tmp_path: P
     assert {(rule["resources"][0], *rule["verbs"]) for rule in defaults.get("Role", "vcuda-explain")["rules"]} == {
         ("services/proxy", "get"),
         ("pods/proxy", "get"),
+        ("serviceaccounts/token", "create"),
     }
+    (token,) = (rule for rule in defaults.get("Role", "vcuda-explain")["rules"] if "create" in rule["verbs"])
+    assert token["resourceNames"] == ["vcuda-view"]
+    assert defaults.get("ClusterRole", "vcuda-view")["rules"] == [{"nonResourceURLs": ["/vcuda/view"], "verbs": ["get"]}]
     assert "vcuda-explain" not in defaults.names("RoleBinding")
     subject = {"kind": "Group", "name": "ops", "apiGroup": "rbac.authorization.k8s.io"}
     given = render(helm, {"operators": {"subjects": [subject]}}, folder=tmp_path)

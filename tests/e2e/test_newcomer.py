@@ -21,7 +21,7 @@ import yaml
 
 from deviceplugin.model.annotation_names import AnnotationNames
 from sandbox.cluster import pods
-from sandbox.cluster.client import ApiError
+from sandbox.cluster.client import ApiError, Client
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.kubeconfig import write_kubeconfig
 from sandbox.cluster.service_address import api_server_for_pods
@@ -215,6 +215,68 @@ def test_an_operator_learns_where_a_pod_is_and_why_another_one_waits(running: Re
             evidence=partial(_said, command),
         )
     pods.delete(running.admin, ["wants-another", "too-large"])
+
+
+VIEW = f"/api/v1/namespaces/{NAMESPACE}/services/https:vcuda-scheduler:https/proxy/view"
+VIEW_TOKEN = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/vcuda-view/token"
+
+
+def test_the_view_names_pods_only_to_those_who_may_read_their_names(running: Release, operator: Path) -> None:
+    admin, ca = running.admin, running.cluster.ca.certificate
+    (identity,) = yaml.safe_load(operator.read_text())["users"]
+    ops = Client.by_token(admin.server, ca, identity["user"]["token"])
+    shown = ops.post(VIEW_TOKEN, {"spec": {"audiences": ["vcuda"], "expirationSeconds": 600}})["status"]["token"]
+    named = _showing(ops, shown).get(f"{VIEW}/pods?stage=bound")
+    assert (named["names"], {row["pod"] for row in named["items"]}) == ("all", set(SAMPLES))
+    hidden = ops.get(f"{VIEW}/pods?stage=bound")
+    assert (hidden["names"], {row["pod"] for row in hidden["items"]}) == ("none", {None})
+    assert {row["uid"] for row in hidden["items"]} == {row["uid"] for row in named["items"]}
+    with pytest.raises(ApiError, match="401: "):
+        _showing(ops, f"{shown}x").get(f"{VIEW}/pods")
+    whole = ops.post(VIEW_TOKEN, {"spec": {"expirationSeconds": 600}})["status"]["token"]
+    with pytest.raises(ApiError, match="cannot list resource"):
+        Client.by_token(admin.server, ca, whole).get("/api/v1/pods")
+
+
+def test_a_tenant_reads_the_names_of_his_own_namespace(running: Release) -> None:
+    admin = running.admin
+    roles = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
+    admin.post("/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "tenant"}})
+    admin.post(
+        f"{roles}/roles",
+        {"metadata": {"name": "tenant"}, "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]},
+    )
+    admin.post(
+        f"{roles}/rolebindings",
+        {
+            "metadata": {"name": "tenant"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "tenant"},
+            "subjects": [{"kind": "ServiceAccount", "name": "tenant", "namespace": "default"}],
+        },
+    )
+    token = admin.post("/api/v1/namespaces/default/serviceaccounts/tenant/token", {"spec": {}})["status"]["token"]
+    found = _showing(admin, token).get(f"{VIEW}/pods?namespace=default&stage=bound")
+    assert (found["names"], {row["pod"] for row in found["items"]}) == ("namespace", set(SAMPLES))
+    assert _showing(admin, token).get(f"{VIEW}/nodes?gpus=1")["names"] == "none"
+
+
+def test_the_view_shows_what_is_used_now_as_the_agents_say_it(running: Release) -> None:
+    def live() -> Object:
+        (row,) = running.admin.get(f"{VIEW}/nodes?gpus=1&live=1")["items"]
+        return dict(row)
+
+    wait_until(lambda: not live()["live_error"], "the agent is asked", evidence=lambda: str(live()))
+    row = live()
+    assert row["node"] == running.cluster.kubelet.node
+    assert all(gpu["live"]["memory_used_bytes"] is not None for gpu in row["gpus"])
+    held = [holder for gpu in row["gpus"] for holder in gpu["holders"]]
+    assert len(held) == len(SAMPLES)
+    assert all(holder["live"] is not None and holder["over_limit"] == [] for holder in held)
+
+
+def _showing(client: Client, token: str) -> Client:
+    """The same caller, who shows the scheduler this token through the API server's proxy."""
+    return Client(client.server, client.pool, {**client.headers, "X-Vcuda-Token": token})
 
 
 def _is_carried_out(release: Release, name: str) -> bool:

@@ -28,6 +28,7 @@ from deviceplugin.latest import Latest
 log = structlog.get_logger("vcuda.http")
 _Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 _READING = ("GET", "HEAD")
+_VIEW = "/view/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class Router:
             "/metrics": _Route(_READING, self._show_metrics),
             "/healthz": _Route(_READING, self._healthz),
             "/readyz": _Route(_READING, self._readyz),
+            _VIEW: _Route(_READING, self._view),
         }
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self.stopping = False
@@ -73,7 +75,7 @@ class Router:
             self._connections.ended(request.protocol, served=served)
 
     async def _routed(self, request: web.BaseRequest) -> web.StreamResponse:
-        route = self._routes.get(request.path)
+        route = self._routes.get(_VIEW if request.path.startswith(_VIEW) else request.path)
         response: web.StreamResponse
         try:
             if route is None:
@@ -137,6 +139,10 @@ class Router:
             return _text_response(400, "no pod given; use /explain?pod=NAMESPACE/NAME")
         async with self._in_turn(request):
             status, body = await self._service.explain(namespace, name)
+        return web.Response(status=status, body=body, headers=JSON)
+
+    async def _view(self, request: web.BaseRequest) -> web.Response:
+        status, body = await self._service.view(request.path, request.query, request.headers)
         return web.Response(status=status, body=body, headers=JSON)
 
     async def _show_metrics(self, request: web.BaseRequest) -> web.Response:

@@ -5,7 +5,7 @@ import datetime as dt
 import io
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -54,6 +54,12 @@ class StandIn:
 
     def gauges(self) -> list[Metric]:
         return [metric_of(metrics.LEADER, [((), 1)]), metric_of(metrics.EXPIRATION, [(("server",), 1.8e9)])]
+
+    async def view(self, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> tuple[int, bytes]:
+        if path == "/view/bug":
+            raise ZeroDivisionError
+        found = {"path": path, "query": dict(query), "token": headers.get("X-Vcuda-Token", "")}
+        return (404 if path == "/view/gone" else 200), msgspec.json.encode(found)
 
     async def explain(self, namespace: str, name: str) -> tuple[int, bytes]:
         if name == "elsewhere":

@@ -117,6 +117,20 @@ async def test_a_pod_is_explained_or_it_is_said_who_can() -> None:
         assert await scene.get("/explain?pod=d/unknown") == (404, unknown)
 
 
+async def test_the_view_gets_path_query_and_headers_and_its_answer_is_json() -> None:
+    async with serving() as scene:
+        url = f"{scene.url}/view/nodes/a%20b?limit=3&limit=4"
+        async with scene.session.get(url, headers={"X-Vcuda-Token": "t"}) as answer:
+            assert answer.headers["Content-Type"].startswith("application/json")
+            assert await answer.json() == {"path": "/view/nodes/a b", "query": {"limit": "4"}, "token": "t"}
+        assert (await scene.get("/view/gone"))[0] == 404
+        assert await scene.get("/view/bug") == (500, "vcuda internal error; see the scheduler's log\n")
+        async with scene.session.head(f"{scene.url}/view/nodes") as answer:
+            assert (answer.status, await answer.read()) == (200, b"")
+        async with scene.session.post(f"{scene.url}/view/nodes") as answer:
+            assert (answer.status, answer.headers["Allow"]) == (405, "GET,HEAD")
+
+
 async def test_nothing_is_answered_before_it_is_ready_but_it_lives() -> None:
     async with serving() as scene:
         scene.service.missing = ("pods are not listed yet", "no certificate yet")

@@ -16,7 +16,7 @@ def granted(release: Release) -> set[tuple[str, str, str]]:
         for document in yaml.safe_load_all(rendered)
         if document and document["kind"] in ("Role", "ClusterRole") and document["metadata"]["name"] != "vcuda-explain"
         for rule in document["rules"]
-        for resource in rule["resources"]
+        for resource in rule.get("resources", ())
         for verb in rule["verbs"]
     }
 

@@ -1,0 +1,158 @@
+"""What a caller asks of the view.
+
+In: the path below `/view` and the query's parameters as text. Out: frozen values, or a ParseError that names the
+parameter and says what to write. An unknown parameter is an error: ignored, it would answer another question.
+"""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from deviceplugin.errors import ParseError
+from deviceplugin.model.cluster_view import PodStage
+
+MOST_ROWS = 1000
+MOST_IN_DETAIL = 250
+"""Rows of a page with GPUs or with live use."""
+
+_USUAL_ROWS = 100
+_LONGEST = 512
+_Chosen = TypeVar("_Chosen", bound=enum.Enum)
+
+
+class NodeSort(enum.Enum):
+    """By name, by what is allocated, or by the number of free GPUs."""
+
+    NAME = "name"
+    CORES = "cores"
+    MEMORY = "memory"
+    FREE = "free"
+
+
+class PodSort(enum.Enum):
+    """By namespace and name, by node, by what is requested, or by age (the oldest first)."""
+
+    NAME = "name"
+    NODE = "node"
+    CORES = "cores"
+    MEMORY = "memory"
+    AGE = "age"
+
+
+class Order(enum.Enum):
+    """Ascending or descending."""
+
+    ASCENDING = "asc"
+    DESCENDING = "desc"
+
+
+class NodeFilter(enum.Enum):
+    """Nodes with a free GPU, or with a problem."""
+
+    FREE = "free"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class PageQuery:
+    """`more` is the token of the page; empty: the first."""
+
+    limit: int = _USUAL_ROWS
+    more: str = ""
+    descending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodesQuery:
+    """`model` is a part of a model's name, in upper or lower case."""
+
+    page: PageQuery = PageQuery()
+    sort: NodeSort = NodeSort.NAME
+    model: str = ""
+    state: NodeFilter | None = None
+    with_gpus: bool = False
+    live: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PodsQuery:
+    """Empty strings and None ask for all."""
+
+    page: PageQuery = PageQuery()
+    sort: PodSort = PodSort.NAME
+    namespace: str = ""
+    node: str = ""
+    stage: PodStage | None = None
+    live: bool = False
+
+
+def nodes_query(asked: Mapping[str, str]) -> NodesQuery:
+    _check(asked, "limit", "more", "sort", "order", "model", "state", "gpus", "live")
+    with_gpus, live = _flag(asked, "gpus"), _flag(asked, "live")
+    return NodesQuery(
+        page=_page(asked, MOST_IN_DETAIL if with_gpus or live else MOST_ROWS),
+        sort=_choice(NodeSort, asked, "sort") or NodeSort.NAME,
+        model=asked.get("model", "").lower(),
+        state=_choice(NodeFilter, asked, "state"),
+        with_gpus=with_gpus,
+        live=live,
+    )
+
+
+def pods_query(asked: Mapping[str, str]) -> PodsQuery:
+    _check(asked, "limit", "more", "sort", "order", "namespace", "node", "stage", "live")
+    live = _flag(asked, "live")
+    return PodsQuery(
+        page=_page(asked, MOST_IN_DETAIL if live else MOST_ROWS),
+        sort=_choice(PodSort, asked, "sort") or PodSort.NAME,
+        namespace=asked.get("namespace", ""),
+        node=asked.get("node", ""),
+        stage=_choice(PodStage, asked, "stage"),
+        live=live,
+    )
+
+
+def node_query(asked: Mapping[str, str]) -> bool:
+    """Whether live use is asked for."""
+    _check(asked, "live")
+    return _flag(asked, "live")
+
+
+def no_query(asked: Mapping[str, str]) -> None:
+    """For a path without parameters."""
+    _check(asked)
+
+
+def _check(asked: Mapping[str, str], *known: str) -> None:
+    for name, value in asked.items():
+        if name not in known:
+            these = f"the parameters are {', '.join(known)}" if known else "this path takes none"
+            raise ParseError(f"{name[:40]!r} is not a parameter; {these}")
+        if len(value) > _LONGEST:
+            raise ParseError(f"{name} has more than {_LONGEST} characters")
+
+
+def _page(asked: Mapping[str, str], most: int) -> PageQuery:
+    text = asked.get("limit", str(min(_USUAL_ROWS, most)))
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= most):
+        raise ParseError(f"limit is {text[:20]!r}; write a number from 1 to {most}")
+    order = _choice(Order, asked, "order") or Order.ASCENDING
+    return PageQuery(int(text), asked.get("more", ""), order is Order.DESCENDING)
+
+
+def _choice(kind: type[_Chosen], asked: Mapping[str, str], name: str) -> _Chosen | None:
+    if name not in asked:
+        return None
+    try:
+        return kind(asked[name])
+    except ValueError:
+        allowed = ", ".join(str(each.value) for each in kind)
+        raise ParseError(f"{name} is {asked[name][:20]!r}; write one of {allowed}") from None
+
+
+def _flag(asked: Mapping[str, str], name: str) -> bool:
+    text = asked.get(name, "0")
+    if text not in ("0", "1"):
+        raise ParseError(f"{name} is {text[:20]!r}; write 1 or 0")
+    return text == "1"

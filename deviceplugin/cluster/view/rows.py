@@ -1,0 +1,205 @@
+"""The rows of the view: a node, its GPUs and who holds them, and the pods.
+
+In: nodes of the scheduler's cache and pods, as they are now. Out: the types of `model.cluster_view`. What is allocated
+is what placement counts, so a container whose GPU is not known yet counts on every GPU where it may be. A pod that the
+caller may not read has its UID instead of its name: `Shown` decides.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from deviceplugin.cluster.extender.cache.node_info import NodeInfo
+from deviceplugin.cluster.extender.cache.pod_hold import PodHold
+from deviceplugin.model.allocation import Allocation, PodRef
+from deviceplugin.model.cluster_view import (
+    ContainerRow,
+    GpuRow,
+    HolderRow,
+    NamesShown,
+    NodeRow,
+    PodRow,
+    PodStage,
+    ShareRow,
+)
+from deviceplugin.model.gpu import Gpu, Inventory
+from deviceplugin.model.pod import ClusterPod
+from deviceplugin.model.units import CORES_PER_GPU
+from deviceplugin.placement.candidates import state_rejection
+from deviceplugin.placement.fit import NOTHING, GpuAmount
+from deviceplugin.placement.occupancy import occupied
+from deviceplugin.placement.snapshot import GpuView
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Whose names an answer has."""
+
+    names: NamesShown
+    namespace: str = ""
+
+    def of(self, pod: PodRef) -> tuple[str | None, str | None]:
+        """Namespace and name, or None for both."""
+        if self.names is NamesShown.ALL or (self.names is NamesShown.NAMESPACE and pod.namespace == self.namespace):
+            return pod.namespace, pod.name
+        return None, None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuState:
+    """One GPU with what is allocated of it; `closed` says why it takes no new pods."""
+
+    gpu: Gpu
+    allocated: GpuAmount
+    closed: str
+    healthy: bool
+
+    @property
+    def is_free(self) -> bool:
+        return not self.closed and self.allocated == NOTHING
+
+
+def gpu_states(info: NodeInfo) -> tuple[GpuState, ...]:
+    """Every GPU of the node; none where its inventory is not known."""
+    inventory = info.inventory
+    if inventory is None:
+        return ()
+    if info.problem is None:
+        state = info.state
+        return tuple(
+            _state(view.gpu, _allocated(view), inventory, is_cordoned=view.gpu.uuid in state.cordoned)
+            for view in state.snapshot.gpus
+        )
+    held = occupied(one for hold in info.holds.values() for one in hold.allocations)
+    return tuple(_state(gpu, held.get(gpu.uuid, NOTHING), inventory, is_cordoned=False) for gpu in inventory.gpus)
+
+
+def _allocated(view: GpuView) -> GpuAmount:
+    return GpuAmount(CORES_PER_GPU - view.free_cores, view.gpu.blocks - view.free_blocks)
+
+
+def _state(gpu: Gpu, allocated: GpuAmount, inventory: Inventory, *, is_cordoned: bool) -> GpuState:
+    health = inventory.health_of(gpu.uuid)
+    if not health.healthy:
+        closed = health.reason or "unhealthy"
+    elif is_cordoned:
+        closed = "cordoned"
+    else:
+        rejection = state_rejection(GpuView(gpu, 0, 0, health=health))
+        closed = "" if rejection is None else rejection.value
+    return GpuState(gpu, allocated, closed, health.healthy)
+
+
+def node_row(info: NodeInfo, gpus: tuple[GpuState, ...], *, rows: tuple[GpuRow, ...] = ()) -> NodeRow:
+    """`rows`: the GPUs, where the caller asked for them."""
+    inventory = info.inventory
+    problem = info.sentence or ("" if info.problem is None else info.problem.text)
+    return NodeRow(
+        node=info.name,
+        problem=problem,
+        driver="" if inventory is None else inventory.driver.version,
+        cuda="" if inventory is None else ".".join(map(str, inventory.driver.cuda)),
+        models=dict(sorted(Counter(each.gpu.model for each in gpus).items())),
+        gpu_count=len(gpus),
+        free_gpus=0 if info.problem else sum(each.is_free for each in gpus),
+        unusable_gpus=len(gpus) if info.problem else sum(bool(each.closed) for each in gpus),
+        cores=CORES_PER_GPU * len(gpus),
+        cores_allocated=sum(each.allocated.cores for each in gpus),
+        blocks=sum(each.gpu.blocks for each in gpus),
+        blocks_allocated=sum(each.allocated.blocks for each in gpus),
+        pods=len(info.holds),
+        gpus=rows,
+    )
+
+
+def gpu_rows(info: NodeInfo, gpus: Iterable[GpuState], shown: Shown) -> tuple[GpuRow, ...]:
+    return tuple(_gpu_row(info, each, shown) for each in gpus)
+
+
+def _gpu_row(info: NodeInfo, state: GpuState, shown: Shown) -> GpuRow:
+    gpu = state.gpu
+    return GpuRow(
+        uuid=gpu.uuid,
+        index=gpu.index,
+        minor=gpu.minor,
+        model=gpu.model,
+        numa=gpu.numa,
+        memory_bytes=gpu.memory_bytes,
+        blocks=gpu.blocks,
+        cores_allocated=state.allocated.cores,
+        blocks_allocated=state.allocated.blocks,
+        healthy=state.healthy,
+        usable=not state.closed and info.problem is None,
+        reason=state.closed,
+        holders=tuple(_holders(info, gpu, shown)),
+    )
+
+
+def _holders(info: NodeInfo, gpu: Gpu, shown: Shown) -> Iterator[HolderRow]:
+    for hold in info.holds.values():
+        for one in hold.allocations:
+            for share in one.shares:
+                if share.uuid == gpu.uuid:
+                    namespace, pod = shown.of(hold.pod)
+                    yield HolderRow(
+                        uid=hold.pod.uid,
+                        namespace=namespace,
+                        pod=pod,
+                        container=one.owner.name,
+                        stage=stage_of(hold),
+                        cores=share.cores,
+                        blocks=share.blocks,
+                    )
+
+
+def stage_of(hold: PodHold) -> PodStage:
+    return PodStage.BOUND if hold.is_bound else PodStage.RESERVED
+
+
+def held_pod_row(hold: PodHold, info: NodeInfo, pod: ClusterPod | None, shown: Shown) -> PodRow:
+    """`pod`: its last version, None where only the hold is known."""
+    minors = {} if info.inventory is None else {gpu.uuid: gpu.minor for gpu in info.inventory.gpus}
+    located = [_container_row(one, minors) for one in hold.allocations]
+    unlocated = [ContainerRow(each.name, each.request.cores, each.request.blocks) for each in hold.unlocated]
+    namespace, name = shown.of(hold.pod)
+    return PodRow(
+        uid=hold.pod.uid,
+        namespace=namespace,
+        pod=name,
+        stage=stage_of(hold),
+        node=hold.node,
+        created=0.0 if pod is None else pod.pod.created,
+        containers=(*located, *unlocated),
+        reason=hold.problem,
+        priority=hold.priority,
+        gang=_gang(pod, namespace),
+        scheduler="" if pod is None else pod.scheduler,
+    )
+
+
+def _container_row(one: Allocation, minors: dict[str, int]) -> ContainerRow:
+    shares = tuple(ShareRow(each.uuid, minors.get(each.uuid), each.cores, each.blocks) for each in one.shares)
+    return ContainerRow(one.owner.name, one.request.cores, one.request.blocks, shares)
+
+
+def waiting_pod_row(pod: ClusterPod, reason: str, shown: Shown) -> PodRow:
+    namespace, name = shown.of(pod.pod.ref)
+    containers = (ContainerRow(each.ref.name, each.cores, each.blocks) for each in pod.pod.containers if each.is_gpu)
+    return PodRow(
+        uid=pod.uid,
+        namespace=namespace,
+        pod=name,
+        stage=PodStage.WAITING,
+        node=None,
+        created=pod.pod.created,
+        containers=tuple(containers),
+        reason=reason,
+        priority=pod.priority,
+        gang=_gang(pod, namespace),
+        scheduler=pod.scheduler,
+    )
+
+
+def _gang(pod: ClusterPod | None, namespace: str | None) -> str | None:
+    """A gang's name says as much as a pod's."""
+    return str(pod.gang) if pod is not None and pod.gang is not None and namespace is not None else None

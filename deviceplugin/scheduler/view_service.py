@@ -1,0 +1,100 @@
+"""The cluster-wide view over HTTP: paths and queries in, JSON out.
+
+In: a path below `/view/`, the query, the headers of the request. Out: a status and a document, or an `ErrorView`. One
+document is made at a time, so that views never take more of the event loop than one caller could; agents are asked
+outside of that. Every replica that
+has the cluster in its cache answers; only the leader knows reservations and filter's verdicts.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+import msgspec
+from msgspec.structs import replace
+
+from deviceplugin.cluster.extender.extender import Extender
+from deviceplugin.cluster.http.verbs import HttpError
+from deviceplugin.cluster.view.access import Reviews, Viewers, token_in
+from deviceplugin.cluster.view.live import LiveUse, node_with_use, pod_with_use
+from deviceplugin.cluster.view.query import NodesQuery, PodsQuery, no_query, node_query, nodes_query, pods_query
+from deviceplugin.cluster.view.rows import Shown
+from deviceplugin.cluster.view.views import ClusterViews, Replica
+from deviceplugin.errors import ParseError
+from deviceplugin.model.cluster_view import ErrorView, Head, NodesView, OneNodeView, PodsView
+from deviceplugin.scheduler.leadership import Leadership
+from deviceplugin.scheduler.node_tree import tree_of
+
+_CLUSTER, _NODES, _PODS = "/view/cluster", "/view/nodes", "/view/pods"
+_PATHS = (_CLUSTER, _NODES, f"{_NODES}/NAME", _PODS)
+
+
+class ViewService:
+    """`answer` never raises for bad input."""
+
+    def __init__(
+        self, extender: Extender, leadership: Leadership, reviews: Reviews, live: LiveUse, *, version: str
+    ) -> None:
+        def replica() -> Replica:
+            return Replica(leadership.identity, leadership.leader, version)
+
+        self._views = ClusterViews(extender.cache, extender.verdicts, replica, tree_of)
+        self._viewers = Viewers(reviews)
+        self._live = live
+        self._leadership = leadership
+        self._turn = asyncio.Lock()
+
+    async def answer(self, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> tuple[int, bytes]:
+        asked = dict(query)
+        try:
+            shown = await self._viewers.shown(token_in(headers), asked.get("namespace", ""))
+            found = await self._document(path, asked, shown)
+        except ParseError as error:
+            return self._error(400, error.message)
+        except HttpError as error:
+            return self._error(error.status, error.sentence)
+        if isinstance(found, str):
+            return self._error(404, found)
+        return 200, msgspec.json.encode(found)
+
+    async def _document(self, path: str, asked: dict[str, str], shown: Shown) -> Head | str:
+        """A document, or the sentence that says why there is none."""
+        if path == _NODES:
+            return await self._nodes(nodes_query(asked), shown)
+        if path == _PODS:
+            return await self._pods(pods_query(asked), shown)
+        if path == _CLUSTER:
+            no_query(asked)
+            async with self._turn:
+                return await self._views.cluster(shown)
+        if path.startswith(f"{_NODES}/"):
+            return await self._node(path.removeprefix(f"{_NODES}/"), node_query(asked), shown)
+        return f"no such view; the views are {', '.join(_PATHS)}"
+
+    async def _nodes(self, query: NodesQuery, shown: Shown) -> NodesView:
+        async with self._turn:
+            found = await self._views.nodes(query, shown)
+        if not query.live:
+            return found
+        uses = await self._live.of(row.node for row in found.items)
+        return replace(found, items=tuple(node_with_use(row, uses[row.node]) for row in found.items))
+
+    async def _pods(self, query: PodsQuery, shown: Shown) -> PodsView:
+        async with self._turn:
+            found = await self._views.pods(query, shown)
+        if not query.live:
+            return found
+        uses = await self._live.of({row.node for row in found.items if row.node})
+        items = tuple(pod_with_use(row, uses[row.node]) if row.node else row for row in found.items)
+        return replace(found, items=items)
+
+    async def _node(self, name: str, live: bool, shown: Shown) -> OneNodeView | str:
+        found = self._views.node(name, shown)
+        if found is None:
+            return f"no node {name[:80]!r} has vcuda's GPUs"
+        if not live:
+            return found
+        uses = await self._live.of([name])
+        return replace(found, item=node_with_use(found.item, uses[name]))
+
+    def _error(self, status: int, sentence: str) -> tuple[int, bytes]:
+        return status, msgspec.json.encode(ErrorView(sentence, self._leadership.leader))

@@ -1,0 +1,41 @@
+"""A cluster's cache with a view of it, as one replica has them."""
+
+from dataclasses import dataclass
+
+from deviceplugin.cluster.extender.cache.node_info import NodeInfo
+from deviceplugin.cluster.extender.extender import Extender
+from deviceplugin.cluster.view.rows import Shown
+from deviceplugin.cluster.view.views import ClusterViews, Replica
+from deviceplugin.model.cluster_view import NamesShown
+from deviceplugin.model.pod import ClusterPod
+from tests.cluster.extender.api import MemoryApi
+from tests.cluster.extender.makers import allocated, bound, on_gpu, pod
+
+ALL = Shown(NamesShown.ALL)
+NONE = Shown(NamesShown.NONE)
+
+
+@dataclass
+class Scene:
+    extender: Extender
+    views: ClusterViews
+
+    def runs(self, node: str, at: int, cores: int, blocks: int, *, name: str = "") -> ClusterPod:
+        """A pod with a part of that GPU."""
+        one = pod(name or f"on-{node}-{at}", cores=cores, blocks=blocks)
+        self.extender.put_pod(bound(one, node, allocated(one, {"main": on_gpu(node, at, cores, blocks)})))
+        return one
+
+
+def _replica() -> Replica:
+    return Replica("here", "there", "1.2.3")
+
+
+def _tree(info: NodeInfo, shown: Shown) -> str:
+    return f"{info.name}, {shown.names.value}"
+
+
+def scene() -> Scene:
+    extender = Extender(MemoryApi())
+    views = ClusterViews(extender.cache, extender.verdicts, _replica, _tree, wall=lambda: 5.0)
+    return Scene(extender, views)

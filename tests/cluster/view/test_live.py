@@ -1,0 +1,209 @@
+"""Live use, from real servers that answer as agents, and from those that do not."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from deviceplugin.cluster.view.live import LiveUse, NodeUse, node_with_use, pod_with_use
+from deviceplugin.cluster.view.query import PodsQuery
+from deviceplugin.errors import KubeError
+from deviceplugin.kube.endpoint_slices import Address
+from deviceplugin.model.cluster_view import GpuLive, ShareLive
+from deviceplugin.observe.usage import usage_of
+from tests.cluster.extender.makers import node
+from tests.cluster.view.scene import ALL, scene
+from tests.observe.pictures import grant, pcie
+
+PICTURE = pcie(4, grant("ml/train/main", 0, 1), grant("ml/nb/c", 2, cores=30, blocks=10))
+
+
+@dataclass
+class Agent:
+    """Answers `/usage` with a body, or what `answer` does."""
+
+    body: bytes = b"{}"
+    answer: Callable[[web.BaseRequest], Any] | None = None
+    asked: int = 0
+    most: int = 0
+    now: int = 0
+    port: int = 0
+    open: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        self.asked += 1
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            if self.answer is not None:
+                found: web.StreamResponse = await self.answer(request)
+                return found
+            return web.Response(body=self.body)
+        finally:
+            self.now -= 1
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@asynccontextmanager
+async def agent(**more: Any) -> AsyncIterator[Agent]:
+    made = Agent(**more)
+    runner = web.ServerRunner(web.Server(made.handle), shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    made.port = runner.addresses[0][1]
+    try:
+        yield made
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def asking(agents: dict[str, Agent], clock: Clock | None = None) -> AsyncIterator[LiveUse]:
+    async def addresses() -> dict[str, Address]:
+        return {name: Address("127.0.0.1", each.port) for name, each in agents.items()}
+
+    made = LiveUse(addresses, clock=clock or Clock())
+    yield made
+    await made.close()
+
+
+def usage(node: str, **more: object) -> bytes:
+    share = {"uuid": "GPU-a-0", "minor": 0, "cores": 30, "blocks": 8, "cores_used": 12.5, "memory_used_bytes": 1 << 30}
+    container = {
+        "namespace": "d",
+        "uid": "u1",
+        "container": "main",
+        "gpus": [share],
+        "over_limit": ["too much"],
+        **more,
+    }
+    gpu = {"uuid": "GPU-a-0", "utilization_percent": 37, "memory_used_bytes": 2 << 30, "processes": 2, "new": "field"}
+    return msgspec.json.encode({"version": 1, "node": node, "gpus": [gpu], "containers": [container]})
+
+
+async def test_what_an_agent_says_is_found_by_gpu_and_container() -> None:
+    async with agent(body=usage("a")) as one, asking({"a": one}) as live:
+        use = (await live.of(["a"]))["a"]
+    assert use.error == ""
+    assert use.gpus == {"GPU-a-0": GpuLive(37, 2 << 30, 2)}
+    assert use.shares == {("u1", "main", "GPU-a-0"): ShareLive(cores_used=12.5, memory_used_bytes=1 << 30)}
+    assert use.over_limit == {("u1", "main"): ("too much",)}
+
+
+async def test_the_agents_own_document_is_read_whole() -> None:
+    body = msgspec.json.encode(usage_of(PICTURE))
+    async with agent(body=body) as one, asking({PICTURE.node: one}) as live:
+        use = (await live.of([PICTURE.node]))[PICTURE.node]
+    assert use.error == ""
+    assert set(use.gpus) == {gpu.uuid for gpu in PICTURE.gpus}
+    assert len(use.shares) == sum(len(grant.allocation.shares) for grant in PICTURE.grants)
+
+
+async def test_an_agent_is_asked_once_in_some_seconds_however_many_look() -> None:
+    clock = Clock()
+    async with agent(body=usage("a")) as one, asking({"a": one}, clock) as live:
+        for _ in range(3):
+            await live.of(["a"])
+        assert one.asked == 1
+        clock.now += 6
+        await live.of(["a"])
+        assert one.asked == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (b"{", "its agent's answer cannot be read"),
+        (b"[" * 5000, "its agent's answer cannot be read"),
+        (usage("b"), "its agent speaks for another node"),
+        (b"x" * (2 << 20), "its agent answered with status 200 and"),
+        (usage("a", namespace="hidden"), "its agent hides who uses its GPUs (--query-names=false)"),
+    ],
+)
+async def test_an_agent_that_says_something_else_costs_only_its_own_row(body: bytes, error: str) -> None:
+    async with agent(body=body) as bad, agent(body=usage("good")) as good, asking({"a": bad, "good": good}) as live:
+        found = await live.of(["a", "good"])
+    assert found["a"].error.startswith(error)
+    assert found["a"].shares == {}
+    assert found["good"].error == ""
+
+
+async def test_a_dead_agent_an_absent_one_and_one_that_sends_elsewhere_are_told() -> None:
+    async def elsewhere(request: web.BaseRequest) -> web.Response:
+        return web.Response(status=302, headers={"Location": "http://127.0.0.1:1/secret"})
+
+    async with agent() as dead:
+        pass
+    async with agent(answer=elsewhere) as sends, asking({"dead": dead, "sends": sends}) as live:
+        found = await live.of(["dead", "absent", "sends"])
+    assert found["dead"].error == "its agent does not answer"
+    assert found["absent"].error == "the node has no ready agent"
+    assert found["sends"].error.startswith("its agent answered with status 302")
+
+
+async def test_an_agent_that_hangs_costs_its_deadline_and_no_one_else_waits_in_its_row() -> None:
+    async def hang(request: web.BaseRequest) -> web.Response:
+        await asyncio.sleep(600)
+        return web.Response()
+
+    async with (
+        agent(answer=hang) as slow,
+        agent(body=usage("a")) as quick,
+        asking({"slow": slow, "a": quick}) as live,
+        asyncio.timeout(60),
+    ):
+        found = await live.of(["slow", "a"])
+    assert (found["slow"].error, found["a"].error) == ("its agent does not answer", "")
+
+
+async def test_a_few_agents_are_asked_at_once() -> None:
+    async def briefly(request: web.BaseRequest) -> web.Response:
+        await asyncio.sleep(0.01)
+        return web.Response(body=b"{")
+
+    async with agent(answer=briefly) as one:
+        names = [f"n{number}" for number in range(120)]
+        async with asking(dict.fromkeys(names, one)) as live:
+            await live.of(names)
+        assert one.asked == 120
+        assert one.most <= 32
+
+
+async def test_where_the_agents_cannot_be_found_every_row_says_so() -> None:
+    async def away() -> dict[str, Address]:
+        raise KubeError("the API server does not answer")
+
+    live = LiveUse(away)
+    assert await live.of(["a"]) == {"a": NodeUse(error="the API server does not answer")}
+
+
+async def test_rows_take_the_use_of_their_own_pods() -> None:
+    made = scene()
+    made.extender.put_node(node("a", 2))
+    mine, other = made.runs("a", 0, 30, 8), made.runs("a", 1, 20, 8)
+    use = NodeUse(
+        gpus={"GPU-a-0": GpuLive(40, 10, 1), "GPU-a-1": GpuLive(20, 5, 2)},
+        shares={(mine.uid, "main", "GPU-a-0"): ShareLive(cores_used=29.0)},
+        over_limit={(mine.uid, "main"): ("too much",)},
+    )
+    found = made.views.node("a", ALL)
+    assert found is not None
+    row = node_with_use(found.item, use)
+    assert row.live == GpuLive(30, 15, 3)
+    assert [holder.live for gpu in row.gpus for holder in gpu.holders] == [ShareLive(cores_used=29.0), None]
+    pods = {each.uid: pod_with_use(each, use) for each in (await made.views.pods(PodsQuery(), ALL)).items}
+    (container,) = pods[mine.uid].containers
+    assert (container.over_limit, container.shares[0].live) == (("too much",), ShareLive(cores_used=29.0))
+    assert pods[other.uid].containers[0].shares[0].live is None

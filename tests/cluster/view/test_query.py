@@ -1,0 +1,63 @@
+"""What is asked for, and one sentence for each mistake."""
+
+import pytest
+
+from deviceplugin.cluster.view.query import (
+    NodeFilter,
+    NodeSort,
+    NodesQuery,
+    PageQuery,
+    PodSort,
+    PodsQuery,
+    no_query,
+    nodes_query,
+    pods_query,
+)
+from deviceplugin.errors import ParseError
+from deviceplugin.model.cluster_view import PodStage
+
+
+def test_nothing_asks_for_the_first_hundred_by_name() -> None:
+    assert nodes_query({}) == NodesQuery(PageQuery(100))
+    assert pods_query({}) == PodsQuery(PageQuery(100))
+    no_query({})
+
+
+def test_every_parameter_is_taken() -> None:
+    asked = {"limit": "7", "more": "x", "sort": "free", "order": "desc", "model": "A100", "state": "free", "gpus": "1"}
+    assert nodes_query(asked) == NodesQuery(
+        PageQuery(7, "x", descending=True), NodeSort.FREE, "a100", NodeFilter.FREE, with_gpus=True
+    )
+    found = pods_query({"namespace": "ml", "node": "n", "stage": "waiting", "sort": "age"})
+    assert found == PodsQuery(PageQuery(100), PodSort.AGE, "ml", "n", PodStage.WAITING)
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"limit": "0"}, "limit is '0'; write a number from 1 to 1000"),
+        ({"limit": "1001"}, "limit is '1001'; write a number from 1 to 1000"),
+        ({"limit": "251", "gpus": "1"}, "limit is '251'; write a number from 1 to 250"),
+        ({"limit": "٣"}, "limit is '٣'; write a number from 1 to 1000"),
+        ({"limit": "9" * 400}, f"limit is '{'9' * 20}'; write a number from 1 to 1000"),
+        ({"sort": "colour"}, "sort is 'colour'; write one of name, cores, memory, free"),
+        ({"order": "up"}, "order is 'up'; write one of asc, desc"),
+        ({"state": "x"}, "state is 'x'; write one of free, problem"),
+        ({"limit": "251", "live": "1"}, "limit is '251'; write a number from 1 to 250"),
+        ({"gpus": "yes"}, "gpus is 'yes'; write 1 or 0"),
+        ({"model": "x" * 600}, "model has more than 512 characters"),
+        (
+            {"namespace": "ml"},
+            "'namespace' is not a parameter; the parameters are limit, more, sort, order, model, state, gpus, live",
+        ),
+    ],
+)
+def test_a_mistake_is_one_sentence(asked: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ParseError) as told:
+        nodes_query(asked)
+    assert told.value.message == sentence
+
+
+def test_a_path_without_parameters_takes_none() -> None:
+    with pytest.raises(ParseError, match="'live' is not a parameter; this path takes none"):
+        no_query({"live": "1"})

@@ -1,0 +1,190 @@
+"""What the view says of a cluster, and whose names it says."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from deviceplugin.cluster.view.query import NodeFilter, NodeSort, NodesQuery, PageQuery, PodSort, PodsQuery
+from deviceplugin.cluster.view.rows import Shown
+from deviceplugin.model.cluster_view import NamesShown, NodesView, PodStage, PodsView
+from deviceplugin.model.pod import ScheduledCondition
+from tests.cluster.extender.makers import ask, bound, node, pod, refused
+from tests.cluster.view.scene import ALL, NONE, Scene, scene
+
+
+@pytest.fixture
+def busy() -> Scene:
+    """Node a: two GPUs, one shared; b: one of two is ill; c has no agent any more; d has a larger model."""
+    made = scene()
+    made.extender.put_node(node("a", 2))
+    made.extender.put_node(node("b", 2, ill=[1]))
+    made.extender.put_node(replace(node("c", 1), cores=0))
+    made.extender.put_node(node("d", 1, model="NVIDIA H100", blocks=320, cordon=["0"]))
+    made.runs("a", 0, 30, 8, name="one")
+    made.runs("a", 0, 20, 8, name="two")
+    return made
+
+
+async def test_a_node_says_what_is_allocated_and_what_takes_no_pods(busy: Scene) -> None:
+    found = await busy.views.nodes(NodesQuery(), ALL)
+    assert (found.total, found.more, found.replica, found.leader, found.at) == (4, "", "here", "there", 5.0)
+    by_name = {row.node: row for row in found.items}
+    a, b, c, d = (by_name[name] for name in "abcd")
+    assert (a.cores, a.cores_allocated, a.blocks, a.blocks_allocated) == (200, 50, 128, 16)
+    assert (a.gpu_count, a.free_gpus, a.unusable_gpus, a.pods, a.problem) == (2, 1, 0, 2, "")
+    assert (b.free_gpus, b.unusable_gpus) == (1, 1)
+    assert (c.free_gpus, c.unusable_gpus) == (0, 1)
+    assert "vcuda agent is down" in c.problem
+    assert (d.free_gpus, d.unusable_gpus, d.models) == (0, 1, {"NVIDIA H100": 1})
+    assert (a.driver, a.cuda, a.gpus) == ("550.1", "12.4", ())
+
+
+async def test_the_gpus_of_a_node_have_their_holders(busy: Scene) -> None:
+    found = busy.views.node("a", ALL)
+    assert found is not None
+    first, second = found.item.gpus
+    assert (first.cores_allocated, first.blocks_allocated, first.usable, first.reason) == (50, 16, True, "")
+    assert [(each.namespace, each.pod, each.container, each.cores) for each in first.holders] == [
+        ("d", "one", "main", 30),
+        ("d", "two", "main", 20),
+    ]
+    assert second.holders == ()
+    ill = busy.views.node("b", ALL)
+    assert ill is not None
+    seen = [(gpu.usable, gpu.healthy, gpu.reason) for gpu in ill.item.gpus]
+    assert seen == [(True, True, ""), (False, False, "Xid 79")]
+    cordoned = busy.views.node("d", ALL)
+    assert cordoned is not None
+    assert [gpu.reason for gpu in cordoned.item.gpus] == ["cordoned"]
+    assert cordoned.tree == "d, all"
+    assert busy.views.node("nobody", ALL) is None
+
+
+async def test_a_row_follows_every_change_of_its_node(busy: Scene) -> None:
+    async def allocated() -> int:
+        found = await busy.views.nodes(NodesQuery(), ALL)
+        return next(row.cores_allocated for row in found.items if row.node == "a")
+
+    assert await allocated() == 50
+    third = busy.runs("a", 1, 40, 8, name="three")
+    assert await allocated() == 90
+    busy.extender.drop_pod(third.uid)
+    assert await allocated() == 50
+    busy.extender.put_node(node("a", 2, ill=[0]))
+    found = await busy.views.nodes(NodesQuery(), ALL)
+    assert next(row.unusable_gpus for row in found.items if row.node == "a") == 1
+    busy.extender.drop_node("a")
+    found = await busy.views.nodes(NodesQuery(), ALL)
+    gone = next(row for row in found.items if row.node == "a")
+    assert (gone.problem, gone.gpu_count, gone.pods) == ("node is not in the GPU scheduler's cache yet", 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        (NodesQuery(sort=NodeSort.CORES, page=PageQuery(descending=True)), ["a", "d", "c", "b"]),
+        (NodesQuery(state=NodeFilter.FREE), ["a", "b"]),
+        (NodesQuery(state=NodeFilter.PROBLEM), ["b", "c", "d"]),
+        (NodesQuery(model="h100"), ["d"]),
+        (NodesQuery(page=PageQuery(limit=2)), ["a", "b"]),
+    ],
+)
+async def test_nodes_are_found_and_sorted(busy: Scene, query: NodesQuery, names: list[str]) -> None:
+    found = await busy.views.nodes(query, ALL)
+    assert [row.node for row in found.items] == names
+
+
+async def test_the_cluster_is_the_sum(busy: Scene) -> None:
+    busy.extender.put_node(replace(node("plain"), inventory=""))  # no GPUs, and of no interest
+    waits = pod("waits", cores=700)
+    busy.extender.put_pod(waits)
+    busy.extender.filter(ask(waits, "a", "b"))
+    found = await busy.views.cluster(ALL)
+    assert (found.nodes, found.nodes_with_problem, found.gpus, found.free_gpus, found.unusable_gpus) == (4, 1, 6, 2, 3)
+    assert (found.cores, found.cores_allocated, found.pods_bound, found.pods_reserved) == (600, 50, 2, 0)
+    assert (found.pods_waiting, found.waiting_by_reason) == (1, {"too few GPUs that can serve the pod": 1})
+    assert found.models == {"NVIDIA H100": 1, "Tesla T4": 5}
+    assert found.scheduler_version == "1.2.3"
+
+
+async def test_pods_wait_with_a_reason_are_reserved_and_bound(busy: Scene) -> None:
+    chosen, large, other = pod("chosen"), pod("large", cores=700), pod("other")
+    for each in (chosen, large):
+        busy.extender.put_pod(each)
+        busy.extender.filter(ask(each, "a", "b"))
+    condition = ScheduledCondition(is_true=False, reason="Unschedulable", message="0/3 nodes are available: taints.")
+    busy.extender.put_pod(replace(refused(other, "2"), condition=condition))
+    found = {row.pod: row for row in (await busy.views.pods(PodsQuery(), ALL)).items}
+    assert {name: row.stage for name, row in found.items()} == {
+        "one": PodStage.BOUND,
+        "two": PodStage.BOUND,
+        "chosen": PodStage.RESERVED,
+        "large": PodStage.WAITING,
+        "other": PodStage.WAITING,
+    }
+    assert found["large"].reason == "it fits on none of 2 nodes: too few GPUs that can serve the pod (2)"
+    assert found["other"].reason == "0/3 nodes are available: taints."
+    (container,) = found["one"].containers
+    assert [(share.minor, share.cores, share.blocks) for share in container.shares] == [(0, 30, 8)]
+    assert found["chosen"].node in ("a", "b")
+    waiting = await busy.views.pods(PodsQuery(stage=PodStage.WAITING), ALL)
+    assert [row.pod for row in waiting.items] == ["large", "other"]
+    assert [row.pod for row in (await busy.views.pods(PodsQuery(node="a", stage=PodStage.BOUND), ALL)).items] == [
+        "one",
+        "two",
+    ]
+    by_cores = await busy.views.pods(PodsQuery(sort=PodSort.CORES, page=PageQuery(2, descending=True)), ALL)
+    assert by_cores.items[0].pod == "large"
+
+
+async def test_a_container_whose_gpu_is_not_known_has_no_shares(busy: Scene) -> None:
+    busy.extender.put_pod(bound(pod("adopted"), "a"))
+    found = await busy.views.pods(PodsQuery(node="a"), ALL)
+    row = next(each for each in found.items if each.pod == "adopted")
+    assert [(each.name, each.cores, each.shares) for each in row.containers] == [("main", 50, ())]
+
+
+async def test_without_the_right_no_name_of_a_pod_or_namespace_is_in_any_document(busy: Scene) -> None:
+    secret = "ann-s-secret-project"
+    busy.runs("b", 0, 10, 8, name=secret)
+    waits = pod(secret + "-waits", cores=700)
+    busy.extender.put_pod(waits)
+    documents = [
+        await busy.views.cluster(NONE),
+        await busy.views.nodes(NodesQuery(with_gpus=True), NONE),
+        busy.views.node("b", NONE),
+        await busy.views.pods(PodsQuery(), NONE),
+    ]
+    text = msgspec.json.encode(documents).decode()
+    assert secret not in text
+    assert waits.uid in text
+    pods = documents[3]
+    assert isinstance(pods, PodsView)
+    assert {(row.namespace, row.pod) for row in pods.items} == {(None, None)}
+    assert [row.uid for row in pods.items] == sorted(row.uid for row in pods.items), "the order says no name"
+
+
+async def test_the_right_to_one_namespace_shows_its_names_and_no_others(busy: Scene) -> None:
+    mine = pod("mine")
+    ref = replace(mine.pod.ref, namespace="team")
+    busy.extender.put_pod(replace(mine, pod=replace(mine.pod, ref=ref)))
+    found = await busy.views.pods(PodsQuery(), Shown(NamesShown.NAMESPACE, "team"))
+    assert {(row.namespace, row.pod) for row in found.items} == {("team", "mine"), (None, None)}
+
+
+async def test_clients_decode_what_is_sent_into_the_same_types(busy: Scene) -> None:
+    found = await busy.views.nodes(NodesQuery(with_gpus=True), ALL)
+    assert msgspec.json.decode(msgspec.json.encode(found), type=NodesView) == found
+
+
+async def test_pages_of_pods_are_complete(busy: Scene) -> None:
+    for number in range(9):
+        busy.runs("b", 0, 5, 1, name=f"p{number}")
+    more, found = "", []
+    while True:
+        page = await busy.views.pods(PodsQuery(page=PageQuery(4, more)), ALL)
+        found += [row.pod for row in page.items]
+        if not (more := page.more):
+            break
+    assert found == sorted([*(f"p{number}" for number in range(9)), "one", "two"], key=str)

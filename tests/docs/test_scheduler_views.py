@@ -1,0 +1,49 @@
+"""docs/reference/scheduler-views.md names every path, parameter and field of the view, and no others."""
+
+import re
+
+import pytest
+from msgspec.structs import fields
+
+from deviceplugin.cluster.view import query
+from deviceplugin.model import cluster_view
+from scripts.manifests import ROOT
+
+PAGE = (ROOT / "docs/reference/scheduler-views.md").read_text()
+ROWS = {
+    "`/view/cluster`": cluster_view.ClusterView,
+    "`/view/nodes/NAME`": cluster_view.OneNodeView,
+    "pages": cluster_view.NodesView,
+    "node": cluster_view.NodeRow,
+    "GPU": cluster_view.GpuRow,
+    "holder": cluster_view.HolderRow,
+    "pod": cluster_view.PodRow,
+    "container": cluster_view.ContainerRow,
+    "share": cluster_view.ShareRow,
+    "live use of a GPU, or of all GPUs of a node": cluster_view.GpuLive,
+    "live use of a share": cluster_view.ShareLive,
+}
+HEAD = {field.name for field in fields(cluster_view.Head)}
+
+
+def table(heading: str) -> dict[str, str]:
+    part = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in part.splitlines() if line.startswith("| ")]
+    return {row[0]: row[-1] for row in rows[1:] if not row[0].startswith("-")}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_every_field_of_a_document_is_named(row: str) -> None:
+    named = set(re.findall(r"`(\w+)`", table("Documents")[row])) - {"usage"}
+    assert named == {field.name for field in fields(ROWS[row])} - HEAD
+
+
+def test_what_each_document_begins_with_is_named() -> None:
+    (sentence,) = re.findall(r"Every document begins with (.*?)\. Fields", PAGE, re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", sentence)) == HEAD
+
+
+@pytest.mark.parametrize("sort", [query.NodeSort, query.PodSort])
+def test_every_order_is_named(sort: type[query.NodeSort] | type[query.PodSort]) -> None:
+    part = PAGE.partition("\n## Parameters\n")[2].partition("\n## ")[0]
+    assert {each.value for each in sort} <= set(re.findall(r"`(\w+)`", part))

@@ -1,0 +1,102 @@
+"""The view's paths: each its document, each mistake its status and one sentence."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from deviceplugin.cluster.extender.extender import Extender
+from deviceplugin.cluster.view.access import PROXIED
+from deviceplugin.cluster.view.live import LiveUse
+from deviceplugin.kube.access_reviews import Caller
+from deviceplugin.kube.endpoint_slices import Address
+from deviceplugin.scheduler.leadership import Leadership
+from deviceplugin.scheduler.view_service import ViewService
+from tests.cluster.extender.api import MemoryApi
+from tests.cluster.extender.makers import node, pod
+
+
+class OneCaller:
+    """Knows the token `good`, whose owner may read every name."""
+
+    async def caller_of(self, token: str, *, audience: str) -> Caller | None:
+        return Caller("ann") if token == "good" else None
+
+    async def may_list_pods(self, caller: Caller, namespace: str) -> bool:
+        return False
+
+    async def may_get(self, caller: Caller, path: str) -> bool:
+        return path == "/vcuda/view"
+
+
+@pytest.fixture
+def service() -> ViewService:
+    extender = Extender(MemoryApi())
+    for name in ("a", "b", "c"):
+        extender.put_node(node(name, 2))
+    extender.put_pod(pod("waits"))
+    return ViewService(extender, Leadership("replica-1"), OneCaller(), LiveUse(no_agents), version="1.2.3")
+
+
+async def no_agents() -> dict[str, Address]:
+    return {}
+
+
+async def asked(
+    service: ViewService, path: str, query: Mapping[str, str] | None = None, *, token: str = ""
+) -> tuple[int, dict[str, Any]]:
+    status, body = await service.answer(path, query or {}, {PROXIED: token} if token else {})
+    return status, msgspec.json.decode(body)
+
+
+async def test_each_path_has_its_document(service: ViewService) -> None:
+    status, cluster = await asked(service, "/view/cluster")
+    assert (status, cluster["nodes"], cluster["pods_waiting"], cluster["replica"]) == (200, 3, 1, "replica-1")
+    status, nodes = await asked(service, "/view/nodes", {"limit": "2"})
+    assert (status, [row["node"] for row in nodes["items"]], nodes["total"]) == (200, ["a", "b"], 3)
+    status, rest = await asked(service, "/view/nodes", {"limit": "2", "more": nodes["more"]})
+    assert ([row["node"] for row in rest["items"]], rest["more"]) == (["c"], "")
+    status, one = await asked(service, "/view/nodes/b")
+    assert (status, one["item"]["node"], len(one["item"]["gpus"])) == (200, "b", 2)
+
+
+async def test_live_use_is_asked_for_by_a_parameter(service: ViewService) -> None:
+    for path in ("/view/nodes", "/view/nodes/b"):
+        _, quiet = await asked(service, path)
+        _, found = await asked(service, path, {"live": "1"})
+        row, without = (each["items"][0] if "items" in each else each["item"] for each in (found, quiet))
+        assert (row["live_error"], without["live_error"]) == ("the node has no ready agent", "")
+    assert (await asked(service, "/view/pods", {"live": "1"}))[0] == 200
+
+
+async def test_names_are_for_callers_with_the_right_and_a_wrong_token_is_refused(service: ViewService) -> None:
+    _, hidden = await asked(service, "/view/pods")
+    assert (hidden["names"], [row["pod"] for row in hidden["items"]]) == ("none", [None])
+    _, shown = await asked(service, "/view/pods", token="good")
+    assert (shown["names"], [row["pod"] for row in shown["items"]]) == ("all", ["waits"])
+    status, refused = await asked(service, "/view/pods", token="forged")
+    assert (status, sorted(refused)) == (401, ["error", "leader"])
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "status", "sentence"),
+    [
+        ("/view/nodes", {"limit": "x"}, 400, "limit is 'x'; write a number from 1 to 1000"),
+        ("/view/cluster", {"x": "1"}, 400, "'x' is not a parameter; this path takes none"),
+        ("/view/nodes/zz", {}, 404, "no node 'zz' has vcuda's GPUs"),
+        ("/view/nodes/", {}, 404, "no node '' has vcuda's GPUs"),
+        ("/view/", {}, 404, "no such view; the views are /view/cluster, /view/nodes, /view/nodes/NAME, /view/pods"),
+        ("/view/nodes", {"more": "e30"}, 400, "more is no token of a page; take it from the page before"),
+    ],
+)
+async def test_a_mistake_is_told(
+    service: ViewService, path: str, query: dict[str, str], status: int, sentence: str
+) -> None:
+    assert await asked(service, path, query) == (status, {"error": sentence, "leader": "replica-1"})
+
+
+async def test_documents_are_made_one_after_the_other(service: ViewService) -> None:
+    found = await asyncio.gather(*(asked(service, "/view/nodes") for _ in range(20)))
+    assert {status for status, _ in found} == {200}
