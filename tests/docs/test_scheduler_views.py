@@ -2,6 +2,7 @@
 
 import re
 
+import msgspec
 import pytest
 from msgspec.structs import fields
 
@@ -10,7 +11,7 @@ from deviceplugin.model import cluster_view
 from scripts.manifests import ROOT
 
 PAGE = (ROOT / "docs/reference/scheduler-views.md").read_text()
-ROWS = {
+ROWS: dict[str, type[msgspec.Struct]] = {
     "`/view/cluster`": cluster_view.ClusterView,
     "`/view/nodes/NAME`": cluster_view.OneNodeView,
     "pages": cluster_view.NodesView,

@@ -6,7 +6,7 @@ caller may not read has its UID instead of its name: `Shown` decides.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
@@ -22,7 +22,7 @@ from deviceplugin.model.cluster_view import (
     PodStage,
     ShareRow,
 )
-from deviceplugin.model.gpu import Gpu, Inventory
+from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.candidates import state_rejection
@@ -177,7 +177,7 @@ def held_pod_row(hold: PodHold, info: NodeInfo, pod: ClusterPod | None, shown: S
     )
 
 
-def _container_row(one: Allocation, minors: dict[str, int]) -> ContainerRow:
+def _container_row(one: Allocation, minors: Mapping[GpuUuid, int]) -> ContainerRow:
     shares = tuple(ShareRow(each.uuid, minors.get(each.uuid), each.cores, each.blocks) for each in one.shares)
     return ContainerRow(one.owner.name, one.request.cores, one.request.blocks, shares)
 

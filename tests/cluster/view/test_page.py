@@ -16,7 +16,8 @@ ITEMS = st.lists(st.tuples(st.integers(0, 3), st.text("ab", max_size=3)), unique
 
 
 async def every_page(items: list[tuple[int, str]], limit: int, *, descending: bool) -> list[tuple[int, str]]:
-    more, found = "", []
+    more = ""
+    found: list[tuple[int, str]] = []
     while True:
         page = await cut(items, lambda item: item, PageQuery(limit, more, descending))
         assert page.total == len(items)
