@@ -232,7 +232,8 @@ def test_who_may_ask_for_explanations_may_do_nothing_else(helm: str, tmp_path: P
     }
     (token,) = (rule for rule in defaults.get("Role", "vcuda-explain")["rules"] if "create" in rule["verbs"])
     assert token["resourceNames"] == ["vcuda-view"]
-    assert defaults.get("ClusterRole", "vcuda-view")["rules"] == [{"nonResourceURLs": ["/vcuda/view"], "verbs": ["get"]}]
+    right = {"nonResourceURLs": ["/vcuda/view"], "verbs": ["get"]}
+    assert defaults.get("ClusterRole", "vcuda-view")["rules"] == [right]
     assert "vcuda-explain" not in defaults.names("RoleBinding")
     subject = {"kind": "Group", "name": "ops", "apiGroup": "rbac.authorization.k8s.io"}
     given = render(helm, {"operators": {"subjects": [subject]}}, folder=tmp_path)
