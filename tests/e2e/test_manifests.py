@@ -21,6 +21,7 @@ PODS = "/api/v1/namespaces/default/pods"
 SYSTEM = "/api/v1/namespaces/kube-system"
 NODES = "/api/v1/nodes"
 PATHS = {
+    "Service": f"{SYSTEM}/services",
     "ServiceAccount": f"{SYSTEM}/serviceaccounts",
     "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
     "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
