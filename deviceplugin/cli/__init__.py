@@ -2,49 +2,56 @@
 
 In: the command line. Out: an exit status. A VcudaError becomes the one line `vcuda: MESSAGE` on standard error and
 status 1. A wrong command line is click's error, with status 2. Anything else is a bug: one general sentence and status
-70, or the traceback if VCUDA_DEBUG=1. To add a command: a module beside this one that defines a click command, and a
-line in `_COMMANDS`.
+70, or the traceback if VCUDA_DEBUG=1. `endings` has the details. To add a command: a module beside this one that
+defines a click command, and a line in `_COMMANDS`. As `kubectl-vcuda` it is a plugin of kubectl, and its help says so.
 """
 
 import errno
 import importlib
 import os
 import sys
-from typing import IO, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import click
 
 from deviceplugin import __version__
+from deviceplugin.cli.endings import Bug, Refused, clearer, closest, report
 from deviceplugin.errors import VcudaError
 
 _COMMANDS = {
     "agent": ("deviceplugin.cli.service:agent", "Grant this node's GPUs, and shares of them, through kubelet."),
+    "completion": ("deviceplugin.cli.completion:completion", "Print the completion script of a shell."),
     "config": ("deviceplugin.cli.config:config", "Print the effective settings and the origin of each."),
     "explain": ("deviceplugin.cli.explain:explain", "Explain why a pod is on its node, or why it is pending."),
+    "node": ("deviceplugin.cli.node:node", "Show one node: its GPUs, and who holds what."),
+    "nodes": ("deviceplugin.cli.nodes:nodes", "List nodes with their GPUs and what is free."),
     "place": ("deviceplugin.cli.place:place", "Show which GPUs a request would get, and why."),
+    "pods": ("deviceplugin.cli.pods:pods", "List pods with GPUs: where they are, or why they wait."),
     "scheduler": ("deviceplugin.cli.service:scheduler", "Choose node and GPUs for the pods of a cluster."),
     "simulate": ("deviceplugin.cli.simulate:simulate", "Simulate a placement policy on a workload."),
+    "top": ("deviceplugin.cli.top:top", "Show what nodes, GPUs and pods use beside what they hold."),
+    "version": ("deviceplugin.cli.version:version", "Print the versions of this command and of the scheduler."),
 }
 """By name: where the command is defined, and its line in `vcuda --help`, which does not import it."""
 
-
-class Refused(click.ClickException):
-    """A VcudaError as the end of the program: one line, status 1."""
-
-    exit_code = 1
-
-    def show(self, file: IO[Any] | None = None) -> None:
-        click.echo(f"vcuda: {self.message}", file=file or sys.stderr)
-
-
-class Bug(Refused):
-    """Any other error; its status is not the one of a VcudaError."""
-
-    exit_code = os.EX_SOFTWARE
+_PLUGIN = "kubectl-vcuda"
+_ARGUMENTS = "vcuda.arguments"
 
 
 class LazyGroup(click.Group):
     """A group whose commands are imported by name."""
+
+    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> Any:  # type: ignore[override]  # noqa: ANN401 - click's signature
+        """As click's; the name in the help is the one that was typed."""
+        if prog_name is None and Path(sys.argv[0]).name.startswith(_PLUGIN):
+            prog_name = "kubectl vcuda"
+        return super().main(args, prog_name, **{"complete_var": "_VCUDA_COMPLETE"} | extra)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_ARGUMENTS] = tuple(args)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(_COMMANDS)
@@ -56,28 +63,40 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if not ctx.resilient_parsing and args and self.get_command(ctx, args[0]) is None:
+            ctx.fail(f"No such command '{args[0]}'{closest(args[0], self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, _COMMANDS[name][1]) for name in self.list_commands(ctx)])
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's signature
+        ended: click.ClickException
         try:
             return super().invoke(ctx)
         except VcudaError as error:
-            raise Refused(error.message) from None
+            ended = Refused(error.message)
+        except click.ClickException as error:
+            ended = clearer(error)
         except Exception as error:
             if os.environ.get("VCUDA_DEBUG") == "1" or _is_for_click(error):
                 raise
-            raise Bug("internal error; rerun with VCUDA_DEBUG=1 and report the traceback") from None
+            ended = Bug("internal error; rerun with VCUDA_DEBUG=1 and report the traceback")
+        report(ended, ctx.meta.get(_ARGUMENTS, ()))
+        raise ended from None
 
 
 def _is_for_click(error: Exception) -> bool:
     """Click's own ways to end a command, and a closed standard output."""
-    ends = (click.ClickException, click.exceptions.Exit, click.Abort)
+    ends = (click.exceptions.Exit, click.Abort)
     return isinstance(error, ends) or (isinstance(error, OSError) and error.errno == errno.EPIPE)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="vcuda", message="%(prog)s %(version)s")
+@click.version_option(__version__, "-V", "--version", prog_name="vcuda", message="%(prog)s %(version)s")
 def main() -> None:
     """GPU sharing for Kubernetes: a pod gets exactly the share of an NVIDIA GPU that it requests."""

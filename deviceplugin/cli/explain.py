@@ -6,73 +6,90 @@ text or JSON; one sentence and status 1 where the scheduler does not know the po
 
 import asyncio
 import datetime as dt
-import json
-from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 
 from deviceplugin import log
-from deviceplugin.cli.scheduler_client import explain_by_proxy, explain_by_url
-from deviceplugin.errors import ConfigError, VcudaError
+from deviceplugin.cli.command import OperatorCommand, output_option, pod_name
+from deviceplugin.cli.completing import complete_pod
+from deviceplugin.cli.connection import Connection, connected
+from deviceplugin.cli.listing import say, show_document
+from deviceplugin.cli.scheduler_client import SchedulerClient, opened
+from deviceplugin.cli.scheduler_errors import scheduler_refusal
+from deviceplugin.errors import KubeError, VcudaError
 
 _MOST_GPUS = 16
+_EXAMPLES = (
+    ("Why a pod of the context's namespace waits, or why it is where it is.", "explain llm"),
+    ("A pod of another namespace.", "explain research/llm"),
+    ("With the namespace as kubectl has it.", "explain pod/llm -n research"),
+)
 
 
-@click.command("explain")
-@click.argument("pod")
-@click.option("-n", "--namespace", default="default", show_default=True, help="The pod's namespace.")
-@click.option(
-    "--kubeconfig",
-    type=click.Path(dir_okay=False),
-    envvar="KUBECONFIG",
-    help="Kubeconfig file for the API server; default: ~/.kube/config, in a pod its service account.",
-)
-@click.option("--url", help="URL of the scheduler, such as https://10.0.0.7:8443; then the API server is not used.")
-@click.option("--ca-file", type=click.Path(dir_okay=False), help="With --url: PEM file with the CA of its certificate.")
-@click.option("--insecure", is_flag=True, help="With --url: do not verify its certificate.")
-@click.option(
-    "--scheduler-namespace", default="kube-system", show_default=True, help="Namespace of the scheduler's service."
-)
-@click.option("--service", default="vcuda-scheduler", show_default=True, help="The scheduler's service.")
-@click.option("--port", type=int, default=8443, show_default=True, help="HTTPS port of the scheduler's pods.")
-@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format.")
-def explain(
-    pod: str,
-    namespace: str,
-    kubeconfig: str | None,
-    url: str | None,
-    ca_file: str | None,
-    insecure: bool,
-    scheduler_namespace: str,
-    service: str,
-    port: int,
-    output: str,
-) -> None:
+@click.command("explain", cls=OperatorCommand, examples=_EXAMPLES)
+@click.argument("pod", shell_complete=complete_pod)
+@output_option("table", "json", "yaml", older=[("text", "table")])
+@connected
+def explain(pod: str, output: str, connection: Connection) -> None:
     """Explain why a pod is on its node, or why it is pending.
 
-    POD is a name, or NAMESPACE/NAME. Prints the last decision about the pod for each node and GPU, and what would have
-    to change for it to fit. If kube-scheduler has not called the extender for the pod, the decision is made now.
+    POD is a name, pod/NAME, or NAMESPACE/NAME. Prints the last decision about the pod for each node and GPU, and what
+    would have to change for it to fit. If kube-scheduler has not called the extender for the pod, the decision is made
+    now.
     """
     log.open_log(level="error", format_="console")  # warnings about credentials are not part of the answer
-    if "/" in pod:
-        namespace, _, pod = pod.partition("/")
-    if url:
-        asking = explain_by_url(url, namespace, pod, ca_file=ca_file, insecure=insecure)
-    elif ca_file or insecure:
-        raise ConfigError("--ca-file and --insecure go with --url; for the API server the kubeconfig names the CA")
+    found = asyncio.run(_explained(connection, pod))
+    if output == "table":
+        say(_as_text(found))
     else:
-        path = Path(kubeconfig.split(":")[0]) if kubeconfig else _default_kubeconfig()
-        asking = explain_by_proxy(
-            path, namespace, pod, scheduler_namespace=scheduler_namespace, service=service, port=port
-        )
-    found = asyncio.run(asking)
-    click.echo(json.dumps(found, indent=2) if output == "json" else _as_text(found))
+        show_document(found, output)
 
 
-def _default_kubeconfig() -> Path | None:
-    path = Path.home() / ".kube" / "config"
-    return path if path.exists() else None
+async def _explained(connection: Connection, pod: str) -> dict[str, Any]:
+    async with opened(connection) as client:
+        namespace, name = pod_name(pod, client.namespace)
+        where = f"{quote(namespace, safe='')}/{quote(name, safe='')}"
+        answer = await client.get(f"/explain?pod={where}", {})
+        found = answer.document
+        if answer.status == 404 and found:
+            sentence = await _why_unknown(client, namespace, name)
+            raise KubeError(sentence or str(found.get("error")), code=404)
+        if answer.status != 200:
+            raise scheduler_refusal(answer.status, answer.body)
+        if not found:
+            raise _other_version()
+        return found
+
+
+async def _why_unknown(client: SchedulerClient, namespace: str, name: str) -> str:
+    path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
+    answer = await client.get_api(path, {})
+    return "" if answer is None else why_unknown(f"{namespace}/{name}", answer.status, answer.document)
+
+
+def why_unknown(pod: str, status: int, document: dict[str, Any]) -> str:
+    """Why the scheduler does not know a pod, from the API server's answer about it; empty where that does not tell."""
+    if status == 404:
+        return f"pod {pod} does not exist; a suspended Job, or one without quota, has no pods"
+    if status != 200:
+        return ""
+    try:
+        phase = document["status"]["phase"]
+        containers = [*document["spec"].get("initContainers", ()), *document["spec"]["containers"]]
+        requested = {resource for each in containers for resource in each.get("resources", {}).get("limits", {})}
+    except (KeyError, TypeError, AttributeError):
+        return ""
+    if phase in ("Succeeded", "Failed"):
+        return f"pod {pod} has finished ({phase}) and holds nothing"
+    if not any("/vcuda-" in resource for resource in requested):
+        return f"pod {pod} requests no vcuda resources: no container has limits of vcuda-core or vcuda-memory"
+    return ""
+
+
+def _other_version() -> VcudaError:
+    return VcudaError("the scheduler's answer is of another version of vcuda; use its own `vcuda explain`")
 
 
 def _as_text(found: dict[str, Any]) -> str:
@@ -90,7 +107,7 @@ def _as_text(found: dict[str, Any]) -> str:
         if found["left_out"] and found["nodes"]:
             lines += ["", f"{found['left_out']} further nodes are not shown"]
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError, OSError):
-        raise VcudaError("the scheduler's answer is of another version of vcuda; use its own `vcuda explain`") from None
+        raise _other_version() from None
     return "\n".join(lines)
 
 

@@ -1,109 +1,206 @@
-"""Calls a running scheduler, for `vcuda explain`.
+"""Asks a running scheduler, for the commands of operators.
 
-In: its URL, or a kubeconfig and the name of its service; a pod. Out: the scheduler's document, or a VcudaError with its
-sentence. Through the API server any replica may answer; a replica that does not lead names the leader, and that pod is
-called next. This needs only the right to use the API server's proxy. If the scheduler does not know the pod, and the
-caller may read it, the error says why.
+In: a `Connection`, and a path of the scheduler. Out: status and body, or a VcudaError of one sentence with the way out.
+Through the API server any replica may answer; where only the leader can, it is asked next. A short-lived token of the
+service account `vcuda-view` shows that the caller may read the names of pods; it is in memory only. Who may not create
+one is answered without names.
 """
 
+import asyncio
 import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any
-from urllib.parse import quote, urlsplit
+from typing import Any, Protocol
+from urllib.parse import quote, urlencode, urlsplit
 
 import aiohttp
 import msgspec
+from yarl import URL
 
-from deviceplugin.errors import ConfigError, KubeError, VcudaError
+from deviceplugin.cli.connection import Connection
+from deviceplugin.cli.scheduler_errors import api_refusal, unreachable
+from deviceplugin.errors import ConfigError, VcudaError
 from deviceplugin.kube.credentials import Access, Credentials
-from deviceplugin.kube.kubeconfig_process import Facts
-from deviceplugin.kube.transport import cause
+from deviceplugin.kube.kubeconfig_process import Facts, read_apart, source_of
 
-_WITHIN = aiohttp.ClientTimeout(15.0)
 _NOT_THE_LEADER = 421
+_UNAUTHORIZED = 401
+_MOST_BODY = 64 << 20
+_VIEW_ACCOUNT = "vcuda-view"
+_AUDIENCE = "vcuda"
+_TOKEN_SECONDS = 600
+_TOKEN_HEADER = "X-Vcuda-Token"  # noqa: S105 - the name of a header; the API server's proxy removes Authorization
+Query = Mapping[str, str]
 
 
-async def _get(access: Access, path: str) -> tuple[int, bytes]:
-    """Status and body; VcudaError with one sentence where there is no answer."""
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server answered."""
+
+    status: int
+    body: bytes
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Empty where it is none."""
+        try:
+            return msgspec.json.decode(self.body, type=dict[str, Any])
+        except msgspec.DecodeError:
+            return {}
+
+
+class SchedulerClient(Protocol):
+    """`namespace` is the one that commands take where none is given."""
+
+    @property
+    def namespace(self) -> str: ...
+    async def get(self, path: str, query: Query) -> Answer:
+        """Asks the scheduler; the leader, where another replica cannot answer."""
+
+    async def get_api(self, path: str, query: Query, *, accept: str = "application/json") -> Answer | None:
+        """Asks the API server with the caller's own rights; None where it is not used."""
+
+
+@asynccontextmanager
+async def opened(connection: Connection, *, login_s: float = 60.0) -> AsyncIterator[SchedulerClient]:
+    """The client that the options name; `login_s`: how long an exec plugin of the kubeconfig may take."""
+    timeout = aiohttp.ClientTimeout(total=connection.request_timeout or None)
+    jar = aiohttp.DummyCookieJar()
+    async with aiohttp.ClientSession(timeout=timeout, cookie_jar=jar, headers={"User-Agent": "vcuda"}) as session:
+        if connection.url:
+            yield _Direct(session, connection, connection.url)
+        else:
+            credentials = Credentials(connection.kubeconfigs(), read=partial(read_apart, longest_s=login_s))
+            yield _Proxied(session, connection, credentials, await credentials.access())
+
+
+async def _call(
+    session: aiohttp.ClientSession,
+    access: Access,
+    path: str,
+    *,
+    method: str = "GET",
+    headers: Mapping[str, str] | None = None,
+    body: bytes | None = None,
+) -> Answer:
+    """VcudaError with one sentence where there is no answer."""
     facts = access.facts
     how: dict[str, Any] = {"ssl": access.tls, "server_hostname": facts.tls_server_name, "proxy": facts.proxy}
+    url = URL(facts.server + path, encoded=True)
     try:
-        async with (
-            aiohttp.ClientSession(headers=access.headers, timeout=_WITHIN) as session,
-            session.get(facts.server + path, allow_redirects=False, **how) as answer,
-        ):
-            return answer.status, await answer.read()
-    except (aiohttp.ClientError, OSError) as error:
-        at = urlsplit(facts.server).netloc
-        raise VcudaError(f"{at} cannot be reached: {cause(error).removeprefix(f'{at}: ')}") from None
+        async with session.request(
+            method, url, data=body, headers={**access.headers, **(headers or {})}, allow_redirects=False, **how
+        ) as answer:
+            return Answer(answer.status, await _read(answer))
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        raise unreachable(urlsplit(facts.server).netloc, error) from None
 
 
-async def explain_by_url(url: str, namespace: str, pod: str, *, ca_file: str | None, insecure: bool) -> dict[str, Any]:
-    """ConfigError where the URL or the file cannot be used."""
-    parts = urlsplit(url)
-    if parts.scheme != "https" or not parts.hostname:
-        raise ConfigError(f"--url: {url[:80]!r} is not an address such as https://10.0.0.7:8443")
+async def _read(answer: aiohttp.ClientResponse) -> bytes:
+    parts, size = [], 0
+    async for part in answer.content.iter_any():
+        parts.append(part)
+        size += len(part)
+        if size > _MOST_BODY:
+            raise VcudaError(f"the answer is larger than {_MOST_BODY >> 20} MiB; this is not a scheduler of vcuda")
+    return b"".join(parts)
+
+
+def _with(path: str, query: Query) -> str:
+    return f"{path}?{urlencode(query, quote_via=quote)}" if query else path
+
+
+class _Direct:
+    """By the URL of one replica."""
+
+    def __init__(self, session: aiohttp.ClientSession, connection: Connection, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme != "https" or not parts.hostname:
+            raise ConfigError(f"--url: {url[:80]!r} is not an address such as https://10.0.0.7:8443")
+        token = connection.bearer_token()
+        facts = Facts(url.rstrip("/"), authorization=f"Bearer {token}" if token else "")
+        self._access = Access(facts, _tls(connection))
+        self._session = session
+        self.namespace = connection.namespace or "default"
+
+    async def get(self, path: str, query: Query) -> Answer:
+        return await _call(self._session, self._access, _with(path, query))
+
+    async def get_api(self, path: str, query: Query, *, accept: str = "application/json") -> Answer | None:
+        return None
+
+
+def _tls(connection: Connection) -> ssl.SSLContext | bool:
+    if connection.insecure:
+        return False
     try:
-        tls = False if insecure else ssl.create_default_context(cafile=ca_file)
+        return ssl.create_default_context(cafile=connection.ca_file)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"--ca-file: {ca_file} cannot be used: {error}") from None
-    return _document(*await _get(Access(Facts(url.rstrip("/")), tls), _query(namespace, pod)))
+        raise ConfigError(f"--ca-file: {connection.ca_file} cannot be used: {error}") from None
 
 
-async def explain_by_proxy(
-    kubeconfig: Path | None, namespace: str, pod: str, *, scheduler_namespace: str, service: str, port: int
-) -> dict[str, Any]:
+class _Proxied:
     """Through the API server that the kubeconfig names."""
-    get = partial(_get, await Credentials(kubeconfig).access())
-    proxied = f"/api/v1/namespaces/{quote(scheduler_namespace)}/{{}}/proxy{_query(namespace, pod)}"
-    status, body = await get(proxied.format(f"services/https:{quote(service, safe='')}:https"))
-    leader = _object(body).get("leader") if status == _NOT_THE_LEADER else None
-    if leader:
-        status, body = await get(proxied.format(f"pods/https:{quote(str(leader), safe='')}:{port}"))
-    if status == 404 and "error" in _object(body):  # from the scheduler; without "error" there is no scheduler
-        found = await get(f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(pod, safe='')}")
-        sentence = why_unknown(f"{namespace}/{pod}", found[0], _object(found[1]))
-        raise KubeError(sentence or _object(body)["error"], code=status)
-    return _document(status, body)
 
+    def __init__(
+        self, session: aiohttp.ClientSession, connection: Connection, credentials: Credentials, access: Access
+    ) -> None:
+        self._session = session
+        self._connection = connection
+        self._credentials = credentials
+        self._token: str | None = None
+        self._token_until = 0.0
+        self._leader = ""
+        self.namespace = connection.namespace or access.facts.namespace or "default"
 
-def why_unknown(pod: str, status: int, document: dict[str, Any]) -> str:
-    """Why the scheduler does not know a pod, from the API server's answer about it; empty where that does not tell."""
-    if status == 404:
-        return f"pod {pod} does not exist; a suspended Job, or one without quota, has no pods"
-    if status != 200:
-        return ""
-    try:
-        phase = document["status"]["phase"]
-        containers = [*document["spec"].get("initContainers", ()), *document["spec"]["containers"]]
-        requested = {resource for each in containers for resource in each.get("resources", {}).get("limits", {})}
-    except (KeyError, TypeError, AttributeError):
-        return ""
-    if phase in ("Succeeded", "Failed"):
-        return f"pod {pod} has finished ({phase}) and holds nothing"
-    if not any("/vcuda-" in resource for resource in requested):
-        return f"pod {pod} requests no vcuda resources: no container has limits of vcuda-core or vcuda-memory"
-    return ""
+    async def get(self, path: str, query: Query) -> Answer:
+        asked = _with(path, query)
+        headers = await self._token_header()
+        answer = await self._proxied(self._service, asked, headers)
+        if answer.status == _NOT_THE_LEADER and (leader := str(answer.document.get("leader") or "")):
+            pod = f"pods/https:{quote(leader, safe='')}:{self._connection.port}"
+            answer = await self._proxied(pod, asked, headers)
+        if answer.status != 200 and "error" not in answer.document:  # from the API server, or no scheduler of ours
+            raise api_refusal(answer.status, answer.body, self._connection, source_of(self._connection.kubeconfigs()))
+        return answer
 
+    async def get_api(self, path: str, query: Query, *, accept: str = "application/json") -> Answer | None:
+        return await self._api(_with(path, query), headers={"Accept": accept})
 
-def _query(namespace: str, pod: str) -> str:
-    return f"/explain?pod={quote(namespace, safe='')}/{quote(pod, safe='')}"
+    @property
+    def _service(self) -> str:
+        return f"services/https:{quote(self._connection.service, safe='')}:https"
 
+    async def _proxied(self, target: str, path: str, headers: Mapping[str, str]) -> Answer:
+        namespace = quote(self._connection.scheduler_namespace, safe="")
+        return await self._api(f"/api/v1/namespaces/{namespace}/{target}/proxy{path}", headers=headers)
 
-def _document(status: int, body: bytes) -> dict[str, Any]:
-    found = _object(body)
-    if not found:
-        text = body[:300].decode(errors="replace").strip()
-        raise KubeError(f"the scheduler cannot be reached ({status}): {text}", code=status)
-    if status != 200:
-        raise KubeError(str(found.get("error") or found.get("message") or f"HTTP status {status}"), code=status)
-    return found
+    async def _api(self, path: str, **how: Any) -> Answer:  # noqa: ANN401 - those of _call
+        """With credentials that are read again, once, where the API server refuses them."""
+        access = await self._credentials.access()
+        answer = await _call(self._session, access, path, **how)
+        if answer.status == _UNAUTHORIZED and "error" not in answer.document:
+            answer = await _call(self._session, await self._credentials.renew(access), path, **how)
+        return answer
 
+    async def _token_header(self) -> dict[str, str]:
+        """A token lasts for minutes, and `top` for hours. Without the right to create one there is none."""
+        now = asyncio.get_running_loop().time()
+        if self._token is None or (self._token and now >= self._token_until):
+            self._token = await self._new_token()
+            self._token_until = now + _TOKEN_SECONDS / 2
+        return {_TOKEN_HEADER: self._token} if self._token else {}
 
-def _object(body: bytes) -> dict[str, Any]:
-    """Empty where it is none."""
-    try:
-        return msgspec.json.decode(body, type=dict[str, Any])
-    except msgspec.DecodeError:
-        return {}
+    async def _new_token(self) -> str:
+        namespace = quote(self._connection.scheduler_namespace, safe="")
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{_VIEW_ACCOUNT}/token"
+        spec = {"audiences": [_AUDIENCE], "expirationSeconds": _TOKEN_SECONDS}
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        answer = await self._api(
+            path, method="POST", body=msgspec.json.encode(request), headers={"Content-Type": "application/json"}
+        )
+        status = answer.document.get("status") if answer.status in (200, 201) else None
+        token = status.get("token") if isinstance(status, dict) else None
+        return token if isinstance(token, str) and token.isascii() and token.isprintable() else ""

@@ -1,8 +1,9 @@
 """The address of the API server and the credentials for it, kept up to date.
 
-In: the path of a kubeconfig, or None in a pod. Out: `Access`, an immutable snapshot for `transport`; `ConfigError` in
-one sentence. `kubeconfig_process` reads the files in a separate process. A header that expires is read again long
-before, in the background. If it expires earlier, the server answers 401 and `renew` reads it again.
+In: the path of a kubeconfig, several that are merged, or None in a pod. Out: `Access`, an immutable snapshot for
+`transport`; `ConfigError` in one sentence. `kubeconfig_process` reads the files in a separate process. A header that
+expires is read again long before, in the background. If it expires earlier, the server answers 401 and `renew` reads
+it again.
 """
 
 import asyncio
@@ -12,13 +13,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import structlog
 from msgspec.structs import replace
 
 from deviceplugin.errors import ConfigError, one_line
-from deviceplugin.kube.kubeconfig_process import Facts, read_apart, source_of
+from deviceplugin.kube.kubeconfig_process import Facts, Source, read_apart, source_of
 
 log = structlog.get_logger("vcuda.kube")
 # The shortest projected token is valid for ten minutes and replaced after eight.
@@ -45,10 +45,10 @@ class Credentials:
 
     def __init__(
         self,
-        kubeconfig: Path | None,
+        kubeconfig: Source,
         *,
         clock: Callable[[], float] = time.monotonic,
-        read: Callable[[Path | None], Facts] = read_apart,
+        read: Callable[[Source], Facts] = read_apart,
     ) -> None:
         self._kubeconfig = kubeconfig
         self._clock = clock

@@ -1,26 +1,49 @@
 """Reads a kubeconfig or the pod's service account with the `kubernetes` package, in a separate process.
 
-In: the path of a kubeconfig, or None. Out: `Facts`, or a ConfigError of one sentence. The package supports exec
-plugins, OIDC, token files and certificates. With its imports it needs 20 MiB and half a second for one short use, so a
-short-lived process (`read_apart`) imports it. `read` does the same in the calling process.
+In: the path of a kubeconfig, several that are merged, or None. Out: `Facts`, or a ConfigError of one sentence. The
+package supports exec plugins, OIDC, token files and certificates. With its imports it needs 20 MiB and half a second
+for one short use, so a short-lived process (`read_apart`) imports it. `read` does the same in the calling process.
 """
 
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import yaml
 
 from deviceplugin.errors import ConfigError, one_line
 
 _HEADER = "BearerToken"  # the package keeps the whole Authorization header under this key, also Basic
+_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _LONGEST_S = 60.0  # an exec plugin may call a remote server
 
 
+class Kubeconfigs(msgspec.Struct, frozen=True):
+    """Files that are merged as kubectl merges KUBECONFIG: what is named first counts. Empty files say nothing.
+
+    `context`: the context to use instead of the current one.
+    """
+
+    files: tuple[Path, ...]
+    context: str = ""
+
+    def __str__(self) -> str:
+        return os.pathsep.join(map(str, self.files))
+
+
+Source = Path | Kubeconfigs | None
+"""One file, several, or the service account of the pod."""
+
+
 class Facts(msgspec.Struct, frozen=True):
-    """How to reach the API server; certificates and keys are PEM. `expires`: the header must be read again in time."""
+    """How to reach the API server; certificates and keys are PEM. `expires`: the header must be read again in time.
+
+    `namespace`: the one of the context, or of the pod; empty where neither names one.
+    """
 
     server: str
     authorization: str = ""
@@ -32,6 +55,7 @@ class Facts(msgspec.Struct, frozen=True):
     ca: bytes = b""
     certificate: bytes = b""
     key: bytes = b""
+    namespace: str = ""
 
 
 class _Answer(msgspec.Struct):
@@ -41,15 +65,16 @@ class _Answer(msgspec.Struct):
     refusal: str = ""
 
 
-def read_apart(kubeconfig: Path | None) -> Facts:
+def read_apart(kubeconfig: Source, *, longest_s: float = _LONGEST_S) -> Facts:
     """Blocking, as long as an exec plugin takes."""
-    command = [sys.executable, "-P", "-m", __name__, *([str(kubeconfig)] if kubeconfig else [])]
+    asked = _several(kubeconfig)
+    command = [sys.executable, "-P", "-m", __name__, *([asked.context, *map(str, asked.files)] if asked else [])]
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LONGEST_S, check=False)
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=longest_s, check=False)
         answer = msgspec.json.decode(done.stdout, type=_Answer)
     except subprocess.TimeoutExpired:
         raise ConfigError(
-            f"{source_of(kubeconfig)} was not read within {_LONGEST_S:g} s; look at its exec plugin"
+            f"{source_of(kubeconfig)} was not read within {longest_s:g} s; look at its exec plugin"
         ) from None
     except OSError as error:
         raise ConfigError(f"{source_of(kubeconfig)} cannot be read: {error.strerror}") from None
@@ -63,11 +88,12 @@ def read_apart(kubeconfig: Path | None) -> Facts:
     return answer.facts
 
 
-def read(kubeconfig: Path | None) -> Facts:
+def read(kubeconfig: Source) -> Facts:
     """Blocking; imports the package."""
-    configuration = _from_file(kubeconfig) if kubeconfig else _from_cluster()
+    asked = _several(kubeconfig)
+    configuration, namespace = _from_files(asked) if asked else (_from_cluster(), _pods_namespace())
     try:
-        return _facts(configuration)
+        return _facts(configuration, namespace)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{source_of(kubeconfig)} cannot be used: {one_line(str(error))}") from None
 
@@ -77,42 +103,93 @@ def main() -> None:
     answer_to = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     try:
-        answer = _Answer(read(Path(sys.argv[1]) if len(sys.argv) > 1 else None))
+        context, files = (sys.argv[1:2] or [""])[0], tuple(map(Path, sys.argv[2:]))
+        answer = _Answer(read(Kubeconfigs(files, context) if files else None))
     except ConfigError as error:
         answer = _Answer(refusal=error.message)
     with answer_to:
         answer_to.write(msgspec.json.encode(answer))
 
 
-def source_of(kubeconfig: Path | None) -> str:
+def source_of(kubeconfig: Source) -> str:
     """Its name in error sentences."""
     return f"kubeconfig {kubeconfig}" if kubeconfig else "the pod's service account"
 
 
-def _from_file(kubeconfig: Path) -> Any:  # noqa: ANN401 - the package's generated Configuration
-    try:
-        kubeconfig.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"kubeconfig {kubeconfig} cannot be read: {error.strerror}; check --kubeconfig") from None
+def _several(kubeconfig: Source) -> Kubeconfigs | None:
+    return Kubeconfigs((kubeconfig,)) if isinstance(kubeconfig, Path) else kubeconfig
+
+
+def _from_files(asked: Kubeconfigs) -> tuple[Any, str]:
+    """The package's generated Configuration, and the context's namespace."""
+    contents = [_content_of(path) for path in asked.files]
+    named = [path for path, content in zip(asked.files, contents, strict=True) if content.strip()] or asked.files
     from kubernetes import client, config
 
+    context, namespace = _context(asked, contents)
     configuration = client.Configuration()
     configuration.host = ""
+    joined = os.pathsep.join(map(str, named))
     try:
-        config.load_kube_config(config_file=str(kubeconfig), client_configuration=configuration, persist_config=False)
+        config.load_kube_config(joined, context=context, client_configuration=configuration, persist_config=False)
     except Exception as error:  # the reader also raises TypeError, AttributeError and errors of yaml
         raise ConfigError(
-            f"kubeconfig {kubeconfig} cannot be used: {one_line(str(error)) or type(error).__name__}; "
+            f"kubeconfig {asked} cannot be used: {one_line(str(error)) or type(error).__name__}; "
             "check it with kubectl --kubeconfig"
         ) from None
     if not str(configuration.host).startswith(("http://", "https://")):
         raise ConfigError(
-            f"kubeconfig {kubeconfig} names no server of the form https://HOST:PORT; set `server` of its cluster"
+            f"kubeconfig {asked} names no server of the form https://HOST:PORT; set `server` of its cluster"
         )
-    return configuration
+    return configuration, namespace
 
 
-def _from_cluster() -> Any:  # noqa: ANN401 - as above
+def _content_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"kubeconfig {path} cannot be read: {error.strerror}; check --kubeconfig") from None
+
+
+def _context(asked: Kubeconfigs, contents: Sequence[bytes]) -> tuple[str | None, str]:
+    """The context to use, and its namespace. The package takes the last file's current context, kubectl the first's."""
+    documents = [_document(content) for content in contents]
+    named = (each.get("current-context") for each in documents)
+    context = asked.context or next((str(each) for each in named if each), None)
+    contexts: dict[str, Any] = {}
+    for name, content in (pair for each in documents for pair in _contexts(each)):
+        contexts.setdefault(name, content)
+    if asked.context and asked.context not in contexts:
+        known = ", ".join(contexts) or "none"
+        raise ConfigError(f"kubeconfig {asked} has no context {one_line(asked.context)!r}; it has: {one_line(known)}")
+    found = contexts.get(context or "")
+    return context, str(found.get("namespace") or "") if isinstance(found, dict) else ""
+
+
+def _document(content: bytes) -> dict[str, Any]:
+    """Empty where it cannot be read; the package says what is wrong with it."""
+    try:
+        found = yaml.safe_load(content)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _contexts(document: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    entries = document.get("contexts")
+    for each in entries if isinstance(entries, list) else ():
+        if isinstance(each, dict):
+            yield str(each.get("name")), each.get("context")
+
+
+def _pods_namespace() -> str:
+    try:
+        return _POD_NAMESPACE.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _from_cluster() -> Any:  # noqa: ANN401 - the package's generated Configuration
     if not os.environ.get("KUBERNETES_SERVICE_HOST"):
         raise ConfigError(
             "no kubeconfig was given and this process is not in a pod (KUBERNETES_SERVICE_HOST is not set); "
@@ -131,7 +208,7 @@ def _from_cluster() -> Any:  # noqa: ANN401 - as above
     return configuration
 
 
-def _facts(configuration: Any) -> Facts:  # noqa: ANN401 - as above
+def _facts(configuration: Any, namespace: str) -> Facts:  # noqa: ANN401 - as above
     return Facts(
         server=str(configuration.host).rstrip("/"),
         authorization=_authorization(configuration),
@@ -143,6 +220,7 @@ def _facts(configuration: Any) -> Facts:  # noqa: ANN401 - as above
         ca=_content(configuration.ssl_ca_cert) or _encoded(configuration.ca_cert_data or ""),
         certificate=_content(configuration.cert_file),
         key=_content(configuration.key_file),
+        namespace=namespace,
     )
 
 

@@ -1,6 +1,7 @@
 """`vcuda explain` through the API server's proxy: any replica may answer, the one that leads is found."""
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -15,9 +16,10 @@ from aiohttp import web
 from click.testing import CliRunner
 
 from deviceplugin.cli import main
-from deviceplugin.cli.scheduler_client import explain_by_url, why_unknown
-from deviceplugin.errors import ConfigError, VcudaError
+from deviceplugin.cli.explain import why_unknown
 from sandbox.apiserver.kubeconfig import write_kubeconfig
+from tests.cli.operator import run, vcuda
+from tests.cli.view_server import Cluster
 from tests.cluster.http.scene import serving
 
 Json = dict[str, Any]
@@ -132,7 +134,8 @@ def test_why_the_scheduler_knows_nothing_of_a_pod(status: int, document: Json, s
 async def test_a_right_that_is_missing_is_said_in_the_api_servers_words(tmp_path: Path) -> None:
     async with serving() as scene, proxying(scene.server.port, leader_answers=False) as (url, _):
         code, text = await explain(tmp_path, url, "d/elsewhere")
-        assert (code, text) == (1, 'vcuda: pods "b" is forbidden\n')
+        assert code == 1
+        assert text.startswith('vcuda: pods "b" is forbidden; an administrator gives you the right with ')
 
 
 async def test_an_answer_of_another_version_is_one_sentence(tmp_path: Path) -> None:
@@ -153,7 +156,7 @@ async def test_an_api_server_that_is_away_is_one_sentence(tmp_path: Path) -> Non
     [
         (["--url", "http://x"], "--url: 'http://x' is not an address such as https://10.0.0.7:8443"),
         (["--url", "https://x", "--ca-file", "/none"], "--ca-file: /none cannot be used: "),
-        (["--insecure"], "--ca-file and --insecure go with --url"),
+        (["--insecure"], "--ca-file, --insecure and --token-file go with --url"),
     ],
 )
 def test_a_wrong_flag_is_one_sentence(args: list[str], message: str) -> None:
@@ -161,10 +164,48 @@ def test_a_wrong_flag_is_one_sentence(args: list[str], message: str) -> None:
     assert (result.exit_code, result.stderr.startswith(f"vcuda: {message}")) == (1, True), result.stderr
 
 
-async def test_an_untrusted_certificate_is_one_sentence() -> None:
+async def test_an_untrusted_certificate_is_one_sentence_with_the_way_out(tmp_path: Path) -> None:
     async with serving() as scene:
-        with pytest.raises(VcudaError, match=r"cannot be reached: .*certificate verify failed"):
-            await explain_by_url(scene.url, "d", "p", ca_file=None, insecure=False)
-        assert await explain_by_url(scene.url, "d", "p", ca_file=None, insecure=True) == {"pod": "d/p"}
-        with pytest.raises(ConfigError):
-            await explain_by_url("https://", "d", "p", ca_file=None, insecure=True)
+        refused = await run("explain", "d/p", "--url", scene.url)
+        assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
+        assert "its certificate is not trusted (" in refused.stderr
+        assert "give --ca-file FILE or --insecure" in refused.stderr
+        ca = tmp_path / "ca.pem"
+        ca.write_bytes(scene.ca.chain)
+        for trust in (["--insecure"], ["--ca-file", str(ca)]):
+            found = await run("explain", "d/p", "--url", scene.url, "-o", "json", *trust)
+            assert json.loads(found.stdout) == {"pod": "d/p"}, found.output
+
+
+@pytest.mark.parametrize(
+    ("args", "asked"),
+    [
+        (["pod/llm"], "research/llm"),
+        (["llm"], "research/llm"),
+        (["llm", "-n", "other"], "other/llm"),
+        (["other/llm"], "other/llm"),
+        (["other/pod/llm"], "other/llm"),
+        (["po/llm", "--namespace", "other"], "other/llm"),
+    ],
+)
+async def test_pods_are_named_as_kubectl_names_them(tmp_path: Path, args: list[str], asked: str) -> None:
+    """The namespace of the context is the default, and `pod/llm` is no namespace named pod."""
+    cluster = Cluster()
+    result = await vcuda(cluster, tmp_path, "explain", *args, namespace="research")
+    assert result.exit_code == 1
+    assert [query for path, query in cluster.asked if path.endswith("/explain")] == [{"pod": asked}]
+
+
+@pytest.mark.parametrize("name", ["a/b/c", "/llm", "a/", "", "pod/"])
+async def test_what_is_no_name_of_a_pod_is_one_sentence(tmp_path: Path, name: str) -> None:
+    result = await vcuda(Cluster(), tmp_path, "explain", name)
+    assert result.exit_code == 1
+    assert result.stderr.endswith("is not the name of a pod; write NAME, pod/NAME or NAMESPACE/NAME\n")
+
+
+async def test_an_explanation_as_json_and_yaml_and_by_the_older_word(tmp_path: Path) -> None:
+    document = {"pod": "d/p", "sentence": "it waits", "asked": [], "at": 0, "reasons": {}, "nodes": [], "left_out": 0}
+    cluster = Cluster(explanations={"d/p": document})
+    assert json.loads((await vcuda(cluster, tmp_path, "explain", "d/p", "-o", "json")).stdout) == document
+    assert yaml.safe_load((await vcuda(cluster, tmp_path, "explain", "d/p", "-o", "yaml")).stdout) == document
+    assert (await vcuda(cluster, tmp_path, "explain", "d/p", "--output", "text")).stdout == "d/p: it waits\n"

@@ -172,9 +172,11 @@ def test_explain_accounts_for_every_other_gpu(matrix: str) -> None:
 def test_what_cannot_be_placed_is_one_sentence_on_standard_error(matrix: str, args: str, words: list[str]) -> None:
     for output in ("text", "json"):
         result = vcuda_place("--topology", matrix, *args.split(), "--output", output, "--explain")
-        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.exit_code == 1
         assert result.stderr.startswith("vcuda: ")
         assert result.stderr.count("\n") == 1
+        document = json.dumps({"error": result.stderr.removeprefix("vcuda: ").rstrip()}) + "\n"
+        assert result.stdout == (document if output == "json" else "")
         assert all(word in result.stderr for word in words), result.stderr
 
 

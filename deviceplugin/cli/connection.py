@@ -1,0 +1,162 @@
+"""The options that say which cluster is asked and how, the same for all commands that ask one.
+
+In: flags and environment, as kubectl has them. Out: a `Connection`, or ConfigError. Nothing is read or called here but
+the file of a token.
+"""
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from deviceplugin.errors import ConfigError
+from deviceplugin.kube.kubeconfig_process import Kubeconfigs
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "ms": 0.001}
+_USUAL_TIMEOUT_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """`timeout_s` is 0 for none. `namespace`: as given; empty for that of the context."""
+
+    kubeconfig: str | None = None
+    context: str = ""
+    namespace: str = ""
+    request_timeout: float = _USUAL_TIMEOUT_S
+    url: str | None = None
+    token_file: str | None = None
+    token: str = ""
+    ca_file: str | None = None
+    insecure: bool = False
+    scheduler_namespace: str = "kube-system"
+    service: str = "vcuda-scheduler"
+    port: int = 8443
+
+    def check(self) -> None:
+        """ConfigError for options that do not go together."""
+        if not self.url and (self.ca_file or self.insecure or self.token_file):
+            raise ConfigError(
+                "--ca-file, --insecure and --token-file go with --url; for the API server the kubeconfig names the CA"
+            )
+        if self.url and (self.kubeconfig or self.context):
+            raise ConfigError("--url asks the scheduler without the API server; leave out --kubeconfig and --context")
+
+    def kubeconfigs(self) -> Kubeconfigs | None:
+        """The files that kubectl would read; None for the service account of the pod."""
+        if self.kubeconfig:
+            return Kubeconfigs((Path(self.kubeconfig),), self.context)
+        listed = [Path(each).expanduser() for each in os.environ.get("KUBECONFIG", "").split(os.pathsep) if each]
+        usual = [path for path in [_home_kubeconfig()] if path is not None and path.exists()]
+        found = tuple(path for path in listed or usual if path.exists())
+        if found:
+            return Kubeconfigs(found, self.context)
+        if os.environ.get("KUBERNETES_SERVICE_HOST") and not self.context:
+            return None
+        named = (
+            f"no file of KUBECONFIG ({':'.join(map(str, listed))}) exists"
+            if listed
+            else ("KUBECONFIG is not set, and there is no ~/.kube/config")
+        )
+        raise ConfigError(
+            f"no kubeconfig: {named}; pass --kubeconfig FILE, or --url https://HOST:8443 of the scheduler"
+        )
+
+    def bearer_token(self) -> str:
+        """What is shown to the scheduler with --url; empty for nothing."""
+        if self.token_file is None:
+            text = self.token
+        else:
+            try:
+                text = Path(self.token_file).read_text(encoding="utf-8")
+            except (OSError, ValueError) as error:
+                why = error.strerror if isinstance(error, OSError) else "it is not text"
+                raise ConfigError(f"--token-file: {self.token_file} cannot be read: {why}") from None
+        token = text.strip()
+        if not token.isascii() or not token.isprintable() or " " in token:
+            where = "VCUDA_TOKEN" if self.token_file is None else f"--token-file: {self.token_file}"
+            raise ConfigError(f"{where} does not hold a token: a token is one line of ASCII letters")
+        return token
+
+
+def _home_kubeconfig() -> Path | None:
+    try:
+        return Path.home() / ".kube" / "config"
+    except RuntimeError:  # a user without a home
+        return None
+
+
+class _Timeout(click.ParamType[float]):
+    """A duration as kubectl takes it: 1s, 2m, 3h, or seconds; 0 for no limit."""
+
+    name = "DURATION"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        text = str(value)
+        number = text.rstrip("msh")
+        unit = text[len(number) :]
+        if not (number.isascii() and number.isdecimal() and len(number) < 7 and unit in _SECONDS):
+            self.fail(f"{text[:40]!r} is not a duration such as 10s, 2m or 0 for no limit", param, ctx)
+        return int(number) * _SECONDS[unit]
+
+
+def _options() -> Iterator[Callable[[Function], Function]]:
+    file = click.Path(dir_okay=False)
+    yield click.option(
+        "--kubeconfig",
+        type=file,
+        help="Kubeconfig file; default: the files of KUBECONFIG, ~/.kube/config, in a pod its service account.",
+    )
+    yield click.option("--context", default="", help="Context of the kubeconfig; default: the current one.")
+    yield click.option("-n", "--namespace", default="", help="Namespace; default: that of the context, or default.")
+    yield click.option(
+        "--request-timeout",
+        type=_Timeout(),
+        default=_USUAL_TIMEOUT_S,
+        help="Longest wait for one answer, such as 1s or 2m; 0: no limit. Default: 15s.",
+    )
+    yield click.option(
+        "--url", help="URL of the scheduler, such as https://10.0.0.7:8443, in the place of the API server."
+    )
+    yield click.option(
+        "--token-file", type=file, help="With --url: file with a token for names of pods; also VCUDA_TOKEN."
+    )
+    yield click.option("--ca-file", type=file, help="With --url: PEM file with the CA of its certificate.")
+    yield click.option("--insecure", is_flag=True, help="With --url: do not verify its certificate.")
+    yield click.option(
+        "--scheduler-namespace",
+        default="kube-system",
+        show_default=True,
+        envvar="VCUDA_SCHEDULER_NAMESPACE",
+        help="Namespace of the scheduler's service; also VCUDA_SCHEDULER_NAMESPACE.",
+    )
+    yield click.option("--service", default="vcuda-scheduler", show_default=True, help="The scheduler's service.")
+    yield click.option("--port", type=int, default=8443, show_default=True, help="HTTPS port of the scheduler's pods.")
+
+
+def connected(command: Function) -> Function:
+    """Gives a click command the options, and its function one `connection`."""
+
+    @functools.wraps(command)
+    def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - click's
+        given = {each.name: kwargs.pop(each.name) for each in fields(Connection) if each.name in kwargs}
+        connection = Connection(**given, token=os.environ.get("VCUDA_TOKEN", ""))
+        connection.check()
+        return command(*args, connection=connection, **kwargs)
+
+    decorated: Any = call
+    for option in reversed(list(_options())):
+        decorated = option(decorated)
+    found: Function = decorated
+    return found
+
+
+def all_namespaces_option(command: Function) -> Function:
+    return click.option("-A", "--all-namespaces", is_flag=True, help="Pods of all namespaces.")(command)

@@ -1,0 +1,110 @@
+"""A list of rows as a table, JSON, YAML or names: what `nodes`, `pods` and `top` print.
+
+In: rows of the view, and how one kind of row is shown. Out: text. The words of `--sort-by` are the keys of `sorts`.
+JSON and YAML are the rows themselves under `items`, with the field names of `model.cluster_view`.
+"""
+
+import errno
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+import click
+import msgspec
+import yaml
+
+from deviceplugin.cli.table import Column, table, terminal_width
+from deviceplugin.cli.view_client import ViewClient
+from deviceplugin.errors import ConfigError
+
+Row = TypeVar("Row")
+Sortable = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sort(Generic[Row]):
+    """`largest_first` is what is expected of numbers. `server`: the word for it in the view's queries."""
+
+    key: Callable[[Row], Sortable]
+    largest_first: bool = True
+    server: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[Row]):
+    """How one kind of row is shown. `cells` also gets the time of the answer; `name` is empty where it is hidden."""
+
+    what: str
+    columns: tuple[Column, ...]
+    cells: Callable[[Row, float], Sequence[str]]
+    sorts: Mapping[str, Sort[Row]]
+    name: Callable[[Row], str]
+
+    def ordered(self, rows: Sequence[Row], sort_by: str, *, reverse: bool = False) -> list[Row]:
+        """By `sort_by`, then by the usual order."""
+        usual = next(iter(self.sorts.values()))
+        chosen = self.sorts[sort_by]
+        first = sorted(rows, key=usual.key, reverse=usual.largest_first)
+        return sorted(first, key=chosen.key, reverse=chosen.largest_first != reverse)
+
+    def without(self, heading: str) -> "Kind[Row]":
+        """The same without one column."""
+        kept = [at for at, column in enumerate(self.columns) if column.heading != heading]
+
+        def cells(row: Row, at: float) -> Sequence[str]:
+            every = self.cells(row, at)
+            return [every[index] for index in kept]
+
+        return replace(self, columns=tuple(self.columns[index] for index in kept), cells=cells)
+
+    def lines(self, rows: Sequence[Row], *, at: float, headers: bool, wide: bool, width: int | None) -> list[str]:
+        cells = [self.cells(row, at) for row in rows]
+        return table(self.columns, cells, headers=headers, wide=wide, width=width)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the options of the output say."""
+
+    output: str = "table"
+    no_headers: bool = False
+
+
+def show_rows(kind: Kind[Row], rows: Sequence[Row], *, at: float, shape: Shape) -> None:
+    """Prints the rows; where there are none, a sentence on standard error as kubectl has it."""
+    if shape.output in ("json", "yaml"):
+        show_document({"at": at, "items": msgspec.to_builtins(list(rows))}, shape.output)
+    elif shape.output == "name":
+        names = list(filter(None, map(kind.name, rows)))
+        if names:
+            say("\n".join(names))
+    elif not rows:
+        click.echo(f"No {kind.what} found.", err=True)
+    else:
+        wide = shape.output == "wide"
+        lines = kind.lines(rows, at=at, headers=not shape.no_headers, wide=wide, width=terminal_width())
+        say("\n".join(lines))
+
+
+def say(text: str) -> None:
+    """On standard output; ConfigError where it cannot be written. A closed pipe is for click."""
+    try:
+        click.echo(text)
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise
+        raise ConfigError(f"the answer cannot be written to standard output: {error.strerror}") from None
+
+
+def show_document(document: object, output: str) -> None:
+    if output == "json":
+        say(json.dumps(document, indent=2))
+    else:
+        say(yaml.safe_dump(document, allow_unicode=True, sort_keys=False).rstrip())
+
+
+def show_notes(view: ViewClient) -> None:
+    """One line each on standard error."""
+    for note in view.notes:
+        click.echo(f"vcuda: {note}", err=True)

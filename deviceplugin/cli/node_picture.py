@@ -1,0 +1,93 @@
+"""The picture of one node: its GPUs by NUMA node, bars of what is held, who holds it, and what is used.
+
+In: a node of the view with its GPUs. Out: lines, in box characters or in ASCII, cut at a width. Bars are drawn as in
+the agent's `/graph`.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from deviceplugin.cli import quantities as q
+from deviceplugin.cli.node_rows import models_text
+from deviceplugin.cli.table import clean, cut
+from deviceplugin.model.cluster_view import GpuRow, HolderRow, NodeRow
+from deviceplugin.observe.graph_text import ASCII, BOXES, Glyphs
+
+_BAR = 10
+_WIDE_BAR = 20
+_CORES = 100
+
+
+def glyphs() -> Glyphs:
+    """What standard output can write."""
+    return BOXES if clean(BOXES.full + BOXES.fork) == BOXES.full + BOXES.fork else ASCII
+
+
+def picture(row: NodeRow, signs: Glyphs, *, width: int | None) -> list[str]:
+    lines = [*_head(row, signs), "", *_tree(row, signs)]
+    shown = [clean(line.rstrip()) for line in lines]
+    return shown if width is None else [cut(line, width) for line in shown]
+
+
+def _head(row: NodeRow, signs: Glyphs) -> Iterator[str]:
+    driver = [f"driver {row.driver}"] * bool(row.driver) + [f"CUDA {row.cuda}"] * bool(row.cuda)
+    models = models_text(row.models)
+    named = f"{row.gpu_count} {signs.times} {models}" if len(row.models) == 1 else models or "no GPUs known"
+    yield f" {signs.dot} ".join([row.node, named, *driver])
+    if row.problem:
+        yield f"{signs.mark} {row.problem}"
+    if row.live_error:
+        yield f"{signs.mark} what is used is not known: {row.live_error}"
+    cores, memory = (row.cores_allocated, row.cores), (row.blocks_allocated, row.blocks)
+    yield f"cores  {signs.bar(*cores, _WIDE_BAR)} {cores[0]}/{cores[1]}"
+    yield f"memory {signs.bar(*memory, _WIDE_BAR)} {q.blocks(memory[0])}/{q.blocks(memory[1])}"
+
+
+def _tree(row: NodeRow, signs: Glyphs) -> Iterator[str]:
+    ordered = sorted(row.gpus, key=lambda gpu: (gpu.numa is None, gpu.numa or 0, gpu.minor))
+    mixed = len(row.models) > 1
+    widest = max((len(_memory(gpu)) for gpu in ordered), default=0)
+    for numa, group in groupby(ordered, key=lambda gpu: gpu.numa):
+        gpus = list(group)
+        free = sum(gpu.usable and not gpu.cores_allocated and not gpu.blocks_allocated for gpu in gpus)
+        where = "no NUMA node" if numa is None else f"NUMA node {numa}"
+        yield f"{where}  {len(gpus)} GPU{'s' * (len(gpus) != 1)}, {free} free"
+        for at, gpu in enumerate(gpus):
+            branch, further = signs.branch(last=at == len(gpus) - 1)
+            yield branch + _gpu_line(gpu, signs, widest, mixed=mixed)
+            yield from _holders(gpu.holders, signs, further)
+
+
+def _gpu_line(gpu: GpuRow, signs: Glyphs, widest: int, *, mixed: bool) -> str:
+    cores = f"{signs.bar(gpu.cores_allocated, _CORES, _BAR)} {gpu.cores_allocated:>3}"
+    memory = f"{signs.bar(gpu.blocks_allocated, gpu.blocks, _BAR)} {_memory(gpu):>{widest}}"
+    notes = [gpu.model] if mixed else []
+    if gpu.live is not None:
+        notes += [f"{q.percent(gpu.live.utilization_percent)} busy, {q.memory(gpu.live.memory_used_bytes)} used"]
+    if gpu.reason or not gpu.usable:
+        notes += [f"{signs.mark} {gpu.reason or 'takes no pods'}"]
+    return f"GPU {gpu.minor}  cores {cores}  memory {memory}  {f' {signs.dot} '.join(notes)}"
+
+
+def _memory(gpu: GpuRow) -> str:
+    return f"{q.blocks(gpu.blocks_allocated)}/{q.blocks(gpu.blocks)}"
+
+
+def _holders(holders: Sequence[HolderRow], signs: Glyphs, before: str) -> Iterator[str]:
+    for at, holder in enumerate(holders):
+        branch, _ = signs.branch(last=at == len(holders) - 1)
+        name = f"{holder.namespace}/{holder.pod}" if holder.pod else holder.uid
+        held = f"{holder.cores:>3} cores  {q.blocks(holder.blocks):>6}  {name} ({holder.container})"
+        yield before + branch + f" {signs.dot} ".join([held, *_remarks(holder)])
+
+
+def _remarks(holder: HolderRow) -> Iterator[str]:
+    if holder.stage.value != "bound":
+        yield holder.stage.value
+    live = holder.live
+    if live is not None:
+        cores = q.UNKNOWN if live.cores_used is None else f"{live.cores_used:.0f}"
+        yield f"uses {cores} cores, {q.memory(live.memory_used_bytes)}"
+        if live.throttled_seconds:
+            yield f"throttled {q.seconds(live.throttled_seconds)}"
+    yield from holder.over_limit or ()

@@ -1,0 +1,201 @@
+"""A page that refreshes itself on a terminal, with the keys of top, less and k9s, until q is pressed.
+
+In: a function that makes the page anew, and one that hears of keys. Out: the terminal as it was before, whatever ended
+the page. The first page may fail as a command does; later failures stand in the last line, and the page stays. Keys are
+heard while an answer is awaited.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from deviceplugin.cli.table import cut
+from deviceplugin.errors import VcudaError
+
+INTERVAL_S = 2.0
+_LOST = "lost"
+_KEYS = {"\x1b[A": "k", "\x1b[B": "j", "\x1b[5~": "page-up", "\x1b[6~": "page-down", "\x1b[H": "home", "\x1b[F": "end"}
+_KEYS |= {"\x1bOA": "k", "\x1bOB": "j", "\x1b": "escape", " ": "refresh", "r": "refresh", "\x06": "page-down"}
+_KEYS |= {"\x02": "page-up", "h": "?", "\x1b[1~": "home", "\x1b[4~": "end", "\t": "tab", "\x03": "q", "\x04": "q"}
+SCROLLING = (
+    ("q", "quit"),
+    ("up, down, PgUp, PgDn, Home, End", "scroll"),
+    ("space", "refresh now"),
+    ("h or ?", "this help"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What fits on the terminal."""
+
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """`title` and `heading` stay where they are while the body scrolls."""
+
+    body: Sequence[str]
+    title: str = ""
+    heading: Sequence[str] = ()
+
+
+Fetch = Callable[[Frame], Awaitable[Page]]
+
+
+def is_interactive() -> bool:
+    return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+@dataclass(slots=True)
+class _State:
+    """What is on the screen."""
+
+    page: Page
+    offset: int = 0
+    error: str = ""
+    helping: bool = False
+    events: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+
+
+async def watch(
+    fetch: Fetch,
+    *,
+    handle: Callable[[str], bool] = lambda key: False,
+    keys: Sequence[tuple[str, str]] = (),
+    interval_s: float = INTERVAL_S,
+) -> None:
+    """`handle` hears of every key that is not one of `SCROLLING`, and is true where the page must be made anew."""
+    state = _State(await fetch(_frame()))
+    console = Console(highlight=False)
+    with ExitStack() as undo:
+        undo.enter_context(_heard(state.events))
+        live = undo.enter_context(Live(console=console, screen=True, auto_refresh=False))
+        refreshing: asyncio.Task[None] | None = None
+        while True:
+            live.update(Text("\n".join(_shown(state, _frame(), keys)), no_wrap=True), refresh=True)
+            try:
+                async with asyncio.timeout(interval_s):
+                    key = await state.events.get()
+            except TimeoutError:
+                key = "refresh"
+            if key in ("q", _LOST):
+                break
+            wanted = key == "refresh" or handle(key)
+            _scroll(state, key, _frame())
+            if wanted and (refreshing is None or refreshing.done() or key != "refresh"):
+                if refreshing is not None:
+                    refreshing.cancel()
+                refreshing = asyncio.create_task(_refresh(state, fetch))
+        if refreshing is not None:
+            refreshing.cancel()
+            with suppress(asyncio.CancelledError):
+                await refreshing
+
+
+async def _refresh(state: _State, fetch: Fetch) -> None:
+    try:
+        state.page, state.error = await fetch(_frame()), ""
+    except VcudaError as error:
+        state.error = error.message
+    state.events.put_nowait("drawn")
+
+
+def _frame() -> Frame:
+    size = shutil.get_terminal_size()
+    return Frame(size.columns, size.lines)
+
+
+def _shown(state: _State, frame: Frame, keys: Sequence[tuple[str, str]]) -> list[str]:
+    if state.helping:
+        named = [*keys, *SCROLLING]
+        width = max(len(name) for name, _ in named)
+        lines = ["Keys:", "", *(f"  {name:{width}}   {what}" for name, what in named)]
+        return [cut(line, frame.width) for line in lines[: frame.height]]
+    page = state.page
+    head = [*([page.title] if page.title else []), *page.heading]
+    room = max(1, frame.height - len(head) - 1)
+    state.offset = max(0, min(state.offset, len(page.body) - room))
+    lines = [*head, *page.body[state.offset : state.offset + room]]
+    last = f"vcuda: {state.error}" if state.error else "q quit   ? help"
+    lines += [""] * (frame.height - 1 - len(lines)) + [last]
+    return [cut(line, frame.width) for line in lines[-frame.height :]]
+
+
+def _scroll(state: _State, key: str, frame: Frame) -> None:
+    step = max(1, frame.height - len(state.page.heading) - 3)
+    if key == "?":
+        state.helping = not state.helping
+    elif key == "escape":
+        state.helping = False
+    elif key in ("home", "end"):
+        state.offset = 0 if key == "home" else len(state.page.body)
+    else:
+        state.offset += {"j": 1, "k": -1, "page-down": step, "page-up": -step}.get(key, 0)
+
+
+@contextmanager
+def _heard(events: asyncio.Queue[str]) -> Iterator[None]:
+    """Keys one by one without Enter. A signal that ends the process ends the page in order, as does a lost terminal."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        loop.add_signal_handler(number, events.put_nowait, _LOST)
+    loop.add_signal_handler(signal.SIGWINCH, events.put_nowait, "resized")
+    keyboard = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else -1
+    before = termios.tcgetattr(keyboard) if keyboard >= 0 else None
+    try:
+        if before is not None:
+            tty.setcbreak(keyboard)
+            loop.add_signal_handler(signal.SIGCONT, _resumed, keyboard, events)
+            loop.add_reader(keyboard, _read_keys, keyboard, events)
+        yield
+    finally:
+        if before is not None:
+            loop.remove_reader(keyboard)
+            with suppress(termios.error):
+                termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGWINCH, signal.SIGCONT):
+            loop.remove_signal_handler(number)
+
+
+def _resumed(keyboard: int, events: asyncio.Queue[str]) -> None:
+    with suppress(termios.error):
+        tty.setcbreak(keyboard)
+    events.put_nowait("resized")
+
+
+def _read_keys(keyboard: int, events: asyncio.Queue[str]) -> None:
+    """One reading is one key, or several where somebody types ahead."""
+    try:
+        text = os.read(keyboard, 256).decode(errors="replace")
+    except OSError:
+        text = ""
+    if not text:
+        events.put_nowait(_LOST)
+        asyncio.get_running_loop().remove_reader(keyboard)
+    for key in _split(text):
+        events.put_nowait(_KEYS.get(key, key))
+
+
+def _split(text: str) -> Iterator[str]:
+    while text:
+        if text.startswith("\x1b"):
+            rest = text[1:]
+            length = next((at + 2 for at, sign in enumerate(rest) if (sign.isalpha() and at) or sign == "~"), len(text))
+        else:
+            length = 1
+        yield text[:length]
+        text = text[length:]

@@ -1,0 +1,102 @@
+"""Tables to kubectl's habits: headings in upper case, three spaces between columns, no lines, no colours.
+
+In: columns and rows of text. Out: lines. On a terminal that is too narrow, whole columns are left out, those that are
+needed least first, and then the last column is cut; numbers are never cut. Pipes and files get every column. Text from
+outside cannot move the cursor: control characters become `?`.
+"""
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+GAP = "   "
+_LEAST_CUT = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`rank` 0 stays always; of the others the highest goes first. `wide`: only with -o wide.
+
+    `if_any`: only where a row has something in it.
+    """
+
+    heading: str
+    rank: int = 0
+    wide: bool = False
+    right: bool = False
+    if_any: bool = False
+
+
+def table(
+    columns: Sequence[Column],
+    rows: Iterable[Sequence[str]],
+    *,
+    headers: bool = True,
+    wide: bool = False,
+    width: int | None = None,
+) -> list[str]:
+    """`width` of a terminal; None for as much as it takes."""
+    given = list(rows)
+    shown = [
+        at
+        for at, column in enumerate(columns)
+        if (wide or not column.wide) and (not column.if_any or any(row[at] for row in given))
+    ]
+    cells = [[clean(row[at]) or "-" for at in shown] for row in given]
+    kept = [columns[at] for at in shown]
+    widths = [
+        max([len(column.heading) if headers else 0, *(len(row[at]) for row in cells)]) for at, column in enumerate(kept)
+    ]
+    order = _fitting(kept, widths, None if wide else width)
+    lines = [[kept[at].heading for at in order]] if headers else []
+    lines += [[row[at] for at in order] for row in cells]
+    drawn = [_line(line, [kept[at] for at in order], [widths[at] for at in order]) for line in lines]
+    return drawn if width is None or wide else [cut(line, width) for line in drawn]
+
+
+def _fitting(columns: Sequence[Column], widths: Sequence[int], width: int | None) -> list[int]:
+    """Indices of the columns that stay. The last one may be cut where it is text."""
+    order = list(range(len(columns)))
+    while width is not None and order:
+        last = order[-1]
+        least = min(widths[last], _LEAST_CUT) if not columns[last].right else widths[last]
+        needed = sum(widths[at] for at in order[:-1]) + least + len(GAP) * (len(order) - 1)
+        optional = [at for at in order if columns[at].rank]
+        if needed <= width or not optional:
+            break
+        order.remove(max(optional, key=lambda at: (columns[at].rank, at)))
+    return order
+
+
+def _line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> str:
+    padded = [
+        cell.rjust(width) if column.right else cell.ljust(width)
+        for cell, column, width in zip(cells, columns, widths, strict=True)
+    ]
+    return GAP.join(padded).rstrip()
+
+
+def clean(text: str) -> str:
+    """In one line, and in characters that standard output can write."""
+    printable = "".join(each if each.isprintable() else "?" for each in text)
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return printable.encode(encoding, errors="replace").decode(encoding)
+
+
+def cut(line: str, width: int) -> str:
+    if len(line) <= width:
+        return line
+    mark = clean("…") if clean("…") == "…" else "~"
+    return line[: max(0, width - 1)].rstrip() + mark
+
+
+def terminal_width() -> int | None:
+    """Of standard output; COLUMNS wins; None for a pipe or a file."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isascii() and given.isdecimal() and int(given[:5]) > 0:
+        return int(given[:5])
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or None
+    except (OSError, ValueError, AttributeError):
+        return None

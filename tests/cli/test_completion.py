@@ -1,0 +1,85 @@
+"""Completion in real shells: the commands, the options, and the names of pods and nodes when the cluster answers."""
+
+import asyncio
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from deviceplugin.cli import main
+from tests.cli.operator import kubeconfig
+from tests.cli.view_server import Cluster, node, pod, serving
+
+PROGRAMS = Path(sys.executable).parent
+
+
+async def answered(folder: Path, words: str, *, url: str = "http://127.0.0.1:9", program: str = "vcuda") -> list[str]:
+    """What bash's script gets; the last word is not complete."""
+    path = kubeconfig(folder / "kubeconfig", url, namespace="research")
+    given = words.split(" ")
+    environment = {**os.environ, "KUBECONFIG": str(path), "PATH": f"{PROGRAMS}:{os.environ['PATH']}"}
+    if program == "vcuda":
+        environment |= {
+            "_VCUDA_COMPLETE": "bash_complete",
+            "COMP_WORDS": f"vcuda {words}",
+            "COMP_CWORD": str(len(given)),
+        }
+        given = []
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(PROGRAMS / program), *given),
+        env=environment,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    assert (process.returncode, err) == (0, b"")
+    return [line.removeprefix("plain,").partition("\t")[0] for line in out.decode().splitlines()]
+
+
+async def test_commands_options_and_words(tmp_path: Path) -> None:
+    assert await answered(tmp_path, "no") == ["node", "nodes"]
+    assert "--sort-by" in await answered(tmp_path, "nodes --s")
+    assert await answered(tmp_path, "pods --status w") == ["waiting"]
+
+
+async def test_names_of_nodes_and_pods(tmp_path: Path) -> None:
+    scene = Cluster([node("node-a"), node("other")], [pod("llm"), pod("web", "shop")])
+    async with serving(scene) as url:
+        assert await answered(tmp_path, "node n", url=url) == ["node-a"]
+        assert await answered(tmp_path, "explain l", url=url) == ["llm"]
+        assert await answered(tmp_path, "explain shop/", url=url) == ["shop/web"]
+        assert await answered(tmp_path, "explain -n shop w", url=url) == ["web"]
+        assert await answered(tmp_path, "node n", url=url, program="kubectl_complete-vcuda") == ["node-a", ":4"]
+
+
+async def test_a_cluster_that_is_away_completes_nothing_and_says_nothing(tmp_path: Path) -> None:
+    assert await answered(tmp_path, "node n") == []
+    assert await answered(tmp_path, "", program="kubectl_complete-vcuda") != [":4"], "the commands"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_is_one_that_the_shell_reads(shell: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["completion", shell], prog_name="vcuda")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "_VCUDA_COMPLETE" in result.stdout
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"{shell} is not installed; on Debian: apt-get install {shell}")
+    script = tmp_path / "script"
+    script.write_text(result.stdout)
+    assert os.spawnv(os.P_WAIT, program, [shell, "-n", str(script)]) == 0
+
+
+async def test_bash_completes_with_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text(CliRunner().invoke(main, ["completion", "bash"], prog_name="vcuda").stdout)
+    typed = f". {script}; COMP_WORDS=(vcuda expl); COMP_CWORD=1; _vcuda_completion vcuda; echo ${{COMPREPLY[@]}}"
+    process = await asyncio.create_subprocess_exec(
+        *("bash", "--norc", "-c", typed),
+        env={**os.environ, "PATH": f"{PROGRAMS}:{os.environ['PATH']}"},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert (await process.communicate())[0] == b"explain\n"

@@ -1,0 +1,178 @@
+"""The habits of the commands: tables, ages, amounts, help, names, imports, and what LC_ALL=C and a full disk do."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from deviceplugin import __version__
+from deviceplugin.cli import main, quantities
+from deviceplugin.cli.table import Column, table
+from tests.cli.operator import kubeconfig, run, vcuda
+from tests.cli.view_server import Cluster, node, serving
+
+PROGRAMS = Path(sys.executable).parent
+OPERATORS = ("completion", "explain", "node", "nodes", "pods", "top", "version")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-5, "0s"),
+        (0, "0s"),
+        (119, "119s"),
+        (120, "2m"),
+        (150, "2m30s"),
+        (599, "9m59s"),
+        (600, "10m"),
+        (10799, "179m"),
+        (10800, "3h"),
+        (12000, "3h20m"),
+        (28800, "8h"),
+        (172799, "47h"),
+        (172800, "2d"),
+        (180000, "2d2h"),
+        (691200, "8d"),
+        (63072000, "2y"),
+        (64000000, "2y10d"),
+        (252288000, "8y"),
+    ],
+)
+def test_ages_are_written_as_kubectl_writes_them(seconds: int, text: str) -> None:
+    """The values of HumanDuration in k8s.io/apimachinery/pkg/util/duration."""
+    assert quantities.age(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(None, "-"), (0, "0Mi"), (512 << 20, "512Mi"), (1 << 30, "1Gi"), (7 << 29, "3.5Gi"), (1 << 40, "1024Gi")],
+)
+def test_memory(size: int | None, text: str) -> None:
+    assert quantities.memory(size) == text
+
+
+def test_columns_go_by_rank_and_the_last_is_cut_last() -> None:
+    columns = (Column("NAME"), Column("LESS", rank=2), Column("MORE", rank=1), Column("TEXT"))
+    rows = [("a" * 8, "1" * 8, "2" * 8, "reason " * 9)]
+    heads = [table(columns, rows, width=width)[0].split() for width in (200, 50, 38, 20)]
+    assert heads == [
+        ["NAME", "LESS", "MORE", "TEXT"],
+        ["NAME", "LESS", "MORE", "TEXT"],
+        ["NAME", "MORE", "TEXT"],
+        ["NAME", "TEXT"],
+    ]
+    assert table(columns, rows, width=20)[1] == "aaaaaaaa   reason r…"
+    assert table(columns, rows)[1].endswith("reason"), "a pipe gets everything"
+
+
+@pytest.mark.parametrize("command", OPERATORS)
+def test_every_command_has_examples_and_both_names_of_help(command: str) -> None:
+    long, short = (
+        CliRunner().invoke(main, [command, flag], prog_name="kubectl vcuda").stdout for flag in ("--help", "-h")
+    )
+    assert long == short
+    assert f"Usage: kubectl vcuda {command}" in long
+    assert f"\n  kubectl vcuda {command}" in long.partition("Examples:")[2]
+
+
+def test_as_a_plugin_the_help_says_kubectl_vcuda() -> None:
+    said = subprocess.run([PROGRAMS / "kubectl-vcuda", "nodes", "--bogus"], capture_output=True, text=True, check=False)
+    assert said.returncode == 2
+    assert said.stderr.startswith("Usage: kubectl vcuda nodes [OPTIONS]\nTry 'kubectl vcuda nodes --help' for help.\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["plcae"], "No such command 'plcae'; did you mean place?"),
+        (["verison"], "No such command 'verison'; did you mean version?"),
+        (["zzz"], "No such command 'zzz'"),
+        (["place", "--core", "1"], "No such option '--core'; did you mean --cores or --cordon?"),
+        (["place"], "Missing '--topology', '--cores'."),
+        (["simulate"], "Missing '--nodes', '--pods'."),
+        (["place", "--cores", "3"], "Missing option '--topology'."),
+    ],
+)
+async def test_what_was_probably_meant(args: list[str], said: str) -> None:
+    result = await run(*args)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.splitlines()[-1] == f"Error: {said}"
+
+
+async def test_versions(tmp_path: Path) -> None:
+    assert (await run("-V")).stdout == (await run("--version")).stdout == f"vcuda {__version__}\n"
+    assert (await run("version", "--client")).stdout == f"Client Version: {__version__}\n"
+    both = f"Client Version: {__version__}\nScheduler Version: 0.9.7\n"
+    assert (await vcuda(Cluster(), tmp_path, "version")).stdout == both
+    alone = await run("version")
+    assert (alone.exit_code, alone.stdout) == (1, f"Client Version: {__version__}\n")
+
+
+async def test_nothing_heavy_is_imported_for_help_and_for_lists(tmp_path: Path) -> None:
+    """Not even the package of Kubernetes; the process that reads a kubeconfig imports it."""
+    script = (
+        "import sys\n"
+        "from deviceplugin.cli import main\n"
+        "try:\n"
+        "    main()\n"
+        "finally:\n"
+        "    heavy = {'grpc', 'pynvml', 'kubernetes', 'cryptography', 'prometheus_client'} & sys.modules.keys()\n"
+        "    print(sorted(heavy), file=sys.stderr)\n"
+    )
+    async with serving(Cluster([node("n")])) as url:
+        path = kubeconfig(tmp_path / "kc", url)
+        for args in (["--help"], ["nodes"], ["node", "n"], ["pods"], ["top"], ["version"], ["completion", "bash"]):
+            said = await _process(script, *args, kubeconfig=path)
+            assert said[0] == 0, said
+            assert said[2].splitlines()[-1] == "[]", args
+
+
+async def test_plain_characters_where_the_locale_has_no_others(tmp_path: Path) -> None:
+    async with serving(Cluster([node("n", problem="naïve → gone")])) as url:
+        path = kubeconfig(tmp_path / "kc", url)
+        script = "from deviceplugin.cli import main; main()"
+        ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "COLUMNS": "60"}
+        for args in (["node", "n"], ["nodes"], ["top"]):
+            code, out, err = await _process(script, *args, kubeconfig=path, **ascii_only)
+            assert (code, err) == (0, "")
+            assert out.isascii(), out
+        assert "#" in (await _process(script, "node", "n", kubeconfig=path, **ascii_only))[1]
+
+
+async def test_a_full_disk_is_one_sentence_and_a_closed_pipe_is_silent(tmp_path: Path) -> None:
+    async with serving(Cluster([node(f"node-{at}") for at in range(900)])) as url:
+        path = kubeconfig(tmp_path / "kc", url)
+        for form in ("table", "json", "name"):
+            command = f"{sys.executable} -m deviceplugin nodes -o {form}"
+            full = await _shell(f"{command} >/dev/full", path)
+            assert full[0] == 1
+            assert (
+                full[2].splitlines()[0]
+                == "vcuda: the answer cannot be written to standard output: No space left on device"
+            )
+            assert "Traceback" not in full[2].splitlines()[0]
+            closed = await _shell(f"{command} | head -n 1", path)
+            assert closed[2] == ""
+
+
+async def _process(script: str, *args: str, kubeconfig: Path, **env: str) -> tuple[int, str, str]:
+    return await _run([sys.executable, "-c", script, *args], kubeconfig, **env)
+
+
+async def _shell(command: str, path: Path) -> tuple[int, str, str]:
+    return await _run(["sh", "-c", command], path)
+
+
+async def _run(command: list[str], path: Path, **env: str) -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        env={**os.environ, "KUBECONFIG": str(path), **env},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    return process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace")

@@ -1,0 +1,122 @@
+"""`vcuda nodes` and `vcuda node`: the table to kubectl's habits, its other forms, and what each asks the scheduler."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from msgspec.structs import replace
+
+from deviceplugin.model.cluster_view import GpuLive
+from tests.cli.operator import vcuda
+from tests.cli.view_server import SERVICE, Cluster, node, pod
+
+
+def cluster() -> Cluster:
+    nodes = [node("node-b", gpus=8), node("node-a"), node("node-c", problem="no agent")]
+    return Cluster(nodes, [pod("llm")])
+
+
+async def test_the_table_has_kubectls_form(tmp_path: Path) -> None:
+    result = await vcuda(cluster(), tmp_path, "nodes")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == [
+        "NAME     STATUS    GPUS   FREE    CORES       MEMORY   PODS   MODEL                   PROBLEM",
+        "node-a   Ready        2      1   50/200   10Gi/160Gi      1   NVIDIA A100-SXM4-80GB   -",
+        "node-b   Ready        8      7   50/800   10Gi/640Gi      1   NVIDIA A100-SXM4-80GB   -",
+        "node-c   Problem      2      1   50/200   10Gi/160Gi      1   NVIDIA A100-SXM4-80GB   no agent",
+    ]
+
+
+async def test_other_orders_names_and_no_headings(tmp_path: Path) -> None:
+    args = ["nodes", "--sort-by", "free", "-o", "name"]
+    assert (await vcuda(cluster(), tmp_path, *args)).stdout.split() == ["node/node-b", "node/node-a", "node/node-c"]
+    reverse = await vcuda(cluster(), tmp_path, *args, "--reverse")
+    assert reverse.stdout.split()[-1] == "node/node-b"
+    plain = await vcuda(cluster(), tmp_path, "nodes", "--no-headers")
+    assert plain.stdout.splitlines()[0].startswith("node-a   Ready")
+
+
+@pytest.mark.parametrize("form", [("-o", "json"), ("-ojson",), ("-o=json",), ("--output", "json"), ("--output=json",)])
+async def test_json_is_the_rows(tmp_path: Path, form: tuple[str, ...]) -> None:
+    result = await vcuda(cluster(), tmp_path, "nodes", *form)
+    assert [each["node"] for each in json.loads(result.stdout)["items"]] == ["node-a", "node-b", "node-c"]
+    assert yaml.safe_load((await vcuda(cluster(), tmp_path, "nodes", "-o", "yaml")).stdout) == json.loads(result.stdout)
+
+
+async def test_what_is_asked_for_is_asked_of_the_scheduler(tmp_path: Path) -> None:
+    scene = cluster()
+    await vcuda(scene, tmp_path, "nodes", "--model", "a100", "--problems", "--gpus", "-o", "json")
+    assert scene.asked[-1] == (
+        f"{SERVICE}/view/nodes",
+        {"model": "a100", "state": "problem", "gpus": "1", "limit": "250"},
+    )
+
+
+async def test_every_page_is_fetched_and_a_changed_list_is_read_again(tmp_path: Path) -> None:
+    scene = Cluster([node(f"node-{at:04}") for at in range(2500)])
+    scene.gone_after = 2
+    result = await vcuda(scene, tmp_path, "nodes", "-o", "name")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.split() == [f"node/node-{at:04}" for at in range(2500)]
+    assert len([path for path, _ in scene.asked if path.endswith("/view/nodes")]) == 6, "two pages, 410, three pages"
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+async def test_narrow_terminals_lose_columns_and_never_digits(tmp_path: Path, width: int) -> None:
+    result = await vcuda(cluster(), tmp_path, "nodes", env={"COLUMNS": str(width)})
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= width
+    assert lines[0].startswith("NAME")
+    for cell in ("node-b", "50/800", " 7"):
+        assert cell in lines[2]
+    assert "\N{HORIZONTAL ELLIPSIS}" not in "\n".join(lines[:3])
+
+
+async def test_no_nodes_is_said_on_standard_error(tmp_path: Path) -> None:
+    result = await vcuda(Cluster(), tmp_path, "nodes")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "No nodes with GPUs found.\n")
+    assert json.loads((await vcuda(Cluster(), tmp_path, "nodes", "-o", "json")).stdout)["items"] == []
+
+
+async def test_text_from_outside_cannot_move_the_cursor(tmp_path: Path) -> None:
+    result = await vcuda(Cluster([node("node-a", problem="\x1b[2J\nred")]), tmp_path, "nodes")
+    assert "\x1b" not in result.stdout
+    assert result.stdout.count("\n") == 2
+
+
+async def test_the_picture_of_a_node(tmp_path: Path) -> None:
+    result = await vcuda(cluster(), tmp_path, "node", "node/node-a")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == [
+        "node-a · 2 × NVIDIA A100-SXM4-80GB · driver 550.54 · CUDA 12.4",
+        "cores  █████░░░░░░░░░░░░░░░ 50/200",
+        "memory █░░░░░░░░░░░░░░░░░░░ 10Gi/160Gi",
+        "",
+        "NUMA node 0  1 GPU, 0 free",
+        "└─ GPU 0  cores █████░░░░░  50  memory █░░░░░░░░░ 10Gi/80Gi  35% busy, 9Gi used",
+        "   └─  50 cores    10Gi  research/llm (main) · uses 49 cores, 9Gi",
+        "NUMA node 1  1 GPU, 1 free",
+        "└─ GPU 1  cores ░░░░░░░░░░   0  memory ░░░░░░░░░░  0Mi/80Gi",
+    ]
+
+
+async def test_the_picture_fits_a_narrow_terminal_and_says_what_is_wrong(tmp_path: Path) -> None:
+    scene = cluster()
+    sick = replace(scene.nodes[1].gpus[1], usable=False, healthy=False, reason="XID 79", live=GpuLive())
+    scene.nodes[1] = replace(scene.nodes[1], gpus=(sick,), live_error="no answer in 2 s", problem="cordoned")
+    lines = (await vcuda(scene, tmp_path, "node", "node-a", env={"COLUMNS": "40"})).stdout.splitlines()
+    assert max(map(len, lines)) == 40
+    wide = (await vcuda(scene, tmp_path, "node", "node-a", "-o", "wide", env={"COLUMNS": "40"})).stdout
+    for said in ("✗ cordoned", "✗ what is used is not known: no answer in 2 s", "✗ XID 79", "- busy"):
+        assert said in wide
+
+
+async def test_a_node_that_is_unknown_is_one_sentence(tmp_path: Path) -> None:
+    result = await vcuda(cluster(), tmp_path, "node", "node-x")
+    assert (result.exit_code, result.stderr) == (1, "vcuda: no node node-x with GPUs\n")
+    wrong = await vcuda(cluster(), tmp_path, "node", "pod/x")
+    assert wrong.stderr == "vcuda: 'pod/x' is not the name of a node; write NAME or node/NAME\n"
+    quoted = cluster()
+    assert (await vcuda(quoted, tmp_path, "node", "node-a?x=1")).exit_code == 1
+    assert quoted.asked[-1][1] == {"live": "1"}, "a name cannot change the query"

@@ -1,0 +1,94 @@
+"""`vcuda pods`: the table, whose namespace is asked, and whose names are shown to whom."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.model.cluster_view import PodStage
+from tests.cli.operator import vcuda
+from tests.cli.view_server import SERVICE, Cluster, pod
+
+
+def cluster(**rights: object) -> Cluster:
+    waiting = pod("big", node=None, gang="research/train")
+    return Cluster(pods=[pod("llm"), waiting, pod("web", "shop", node="node-b", stage=PodStage.RESERVED)], **rights)  # type: ignore[arg-type]
+
+
+async def test_the_namespace_of_the_context_is_the_default(tmp_path: Path) -> None:
+    scene = cluster()
+    result = await vcuda(scene, tmp_path, "pods")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == [
+        "NAME   STATUS    NODE     GPU   CORES   MEMORY   AGE   REASON",
+        "big    Waiting   -        -        50     10Gi    5m   insufficient vcuda-core on any one GPU",
+        "llm    Bound     node-a   0        50     10Gi    5m   -",
+    ]
+    assert scene.asked[-1] == (f"{SERVICE}/view/pods", {"namespace": "research", "limit": "1000"})
+
+
+async def test_all_namespaces_have_a_column(tmp_path: Path) -> None:
+    lines = (await vcuda(cluster(), tmp_path, "pods", "-A")).stdout.splitlines()
+    assert [line.split()[:3] for line in lines] == [
+        ["NAMESPACE", "NAME", "STATUS"],
+        ["research", "big", "Waiting"],
+        ["research", "llm", "Bound"],
+        ["shop", "web", "Reserved"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("args", "asked"),
+    [
+        (["-n", "shop"], {"namespace": "shop"}),
+        (["-A", "--status", "waiting"], {"stage": "waiting"}),
+        (["-A", "--node", "node/node-b"], {"node": "node-b"}),
+    ],
+)
+async def test_what_is_asked_for_is_asked_of_the_scheduler(
+    tmp_path: Path, args: list[str], asked: dict[str, str]
+) -> None:
+    scene = cluster()
+    await vcuda(scene, tmp_path, "pods", *args)
+    assert scene.asked[-1][1] == {**asked, "limit": "1000"}
+
+
+async def test_without_the_token_names_are_those_of_the_pods_that_the_asker_may_list(tmp_path: Path) -> None:
+    result = await vcuda(cluster(may_create_token=False), tmp_path, "pods", "-A", "-o", "json")
+    named = {each["uid"]: (each["namespace"], each["pod"]) for each in json.loads(result.stdout)["items"]}
+    assert named == {"uid-llm": ("research", "llm"), "uid-big": ("research", "big"), "uid-web": ("shop", "web")}
+    assert result.stderr == (
+        "vcuda: names are those of the pods that you may list; the scheduler shows names to its operators\n"
+    )
+
+
+async def test_who_may_see_one_namespace_gets_its_names_and_the_uids_of_the_others(tmp_path: Path) -> None:
+    scene = cluster(may_create_token=False, lists=("research",))
+    result = await vcuda(scene, tmp_path, "pods", "-A")
+    assert result.stderr.startswith("vcuda: 1 pods are shown by UID: you may not list them, nor create a token of")
+    assert result.stderr.count("\n") == 1
+    assert [line.split()[:2] for line in result.stdout.splitlines()[1:]] == [
+        ["-", "uid-web"],
+        ["research", "big"],
+        ["research", "llm"],
+    ]
+    names = await vcuda(scene, tmp_path, "pods", "-A", "-o", "name")
+    assert names.stdout.split() == ["pod/big", "pod/llm"], "an UID is no name"
+
+
+async def test_who_may_see_nothing_gets_uids(tmp_path: Path) -> None:
+    result = await vcuda(cluster(may_create_token=False, lists=()), tmp_path, "pods", "-A")
+    assert result.exit_code == 0
+    assert {line.split()[1] for line in result.stdout.splitlines()[1:]} == {"uid-llm", "uid-big", "uid-web"}
+
+
+async def test_no_pods_is_said_on_standard_error(tmp_path: Path) -> None:
+    result = await vcuda(Cluster(), tmp_path, "pods")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "No pods with GPUs found.\n")
+
+
+async def test_wide_has_more_columns_and_cuts_nothing(tmp_path: Path) -> None:
+    result = await vcuda(cluster(), tmp_path, "pods", "-A", "-o", "wide", env={"COLUMNS": "40"})
+    assert "PRIORITY" in result.stdout
+    assert "research/train" in result.stdout
+    assert "insufficient vcuda-core on any one GPU" in result.stdout

@@ -1,0 +1,189 @@
+"""`vcuda top`: one table for pipes, and the page on a real terminal with its keys."""
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import signal
+import struct
+import sys
+import termios
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.cli.operator import kubeconfig, vcuda
+from tests.cli.view_server import SERVICE, Cluster, node, pod, refusal, serving
+
+PATIENCE_S = 60
+
+
+def cluster(**changes: bool) -> Cluster:
+    return Cluster([node("node-a"), node("node-b", gpus=4)], [pod("llm"), pod("web", "shop", node="node-b")], **changes)  # type: ignore[arg-type]
+
+
+async def test_nodes_with_what_is_used(tmp_path: Path) -> None:
+    scene = cluster()
+    result = await vcuda(scene, tmp_path, "top", "--sort-by", "free")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == [
+        "NAME     GPUS   FREE    CORES   CORES%   UTIL       MEMORY   USED   PODS",
+        "node-b      4      3   50/400      12%    35%   10Gi/320Gi    9Gi      1",
+        "node-a      2      1   50/200      25%    35%   10Gi/160Gi    9Gi      1",
+    ]
+    assert scene.asked[-1] == (f"{SERVICE}/view/nodes", {"live": "1", "limit": "1000"})
+
+
+async def test_gpus_pods_and_containers(tmp_path: Path) -> None:
+    gpus = (await vcuda(cluster(), tmp_path, "top", "gpu", "--sort-by", "used")).stdout.splitlines()
+    assert gpus[0].split() == ["NODE", "GPU", "MODEL", "CORES", "UTIL", "MEMORY", "USED", "PODS", "STATUS"]
+    assert [line.split()[:2] for line in gpus[1:3]] == [["node-a", "0"], ["node-b", "0"]], "the busy ones come first"
+    assert (await vcuda(cluster(), tmp_path, "top", "pods")).stdout.splitlines() == [
+        "NAME   NODE     GPU   CORES   USED   MEMORY   USED   THROTTLED",
+        "llm    node-a   0        50     49     10Gi    9Gi       12.5s",
+    ]
+    containers = (await vcuda(cluster(), tmp_path, "top", "containers", "-A", "-o", "json")).stdout
+    assert [each["container"]["name"] for each in json.loads(containers)["items"]] == ["main", "main"]
+
+
+async def test_a_scheduler_that_asks_no_agents_still_shows_what_is_granted(tmp_path: Path) -> None:
+    result = await vcuda(cluster(live=False), tmp_path, "top", "pods", "-A")
+    assert result.exit_code == 0
+    assert result.stderr == ("vcuda: this scheduler does not ask the agents what is used; what is granted is shown\n")
+    assert len(result.stdout.splitlines()) == 3
+
+
+async def test_an_order_of_another_table_is_one_sentence(tmp_path: Path) -> None:
+    result = await vcuda(cluster(), tmp_path, "top", "nodes", "--sort-by", "throttled")
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert "--sort-by throttled is not an order of nodes; use name, cores, memory, free, used" in result.stderr
+    assert (await vcuda(cluster(), tmp_path, "top", "cores")).exit_code == 2
+
+
+@dataclass
+class Terminal:
+    """What a program has written on its terminal, as it comes."""
+
+    descriptor: int
+    process: asyncio.subprocess.Process
+    shown: str = ""
+
+    def type(self, keys: str) -> None:
+        self.shown = ""
+        os.write(self.descriptor, keys.encode())
+
+    async def sees(self, *texts: str) -> str:
+        async with asyncio.timeout(PATIENCE_S):
+            while not all(text in self.shown for text in texts):
+                assert self.process.returncode is None, self.shown
+                await asyncio.sleep(0.02)
+                with contextlib.suppress(BlockingIOError, OSError):
+                    self.shown += os.read(self.descriptor, 1 << 16).decode(errors="replace")
+        return self.shown
+
+    async def ends(self) -> int:
+        async with asyncio.timeout(PATIENCE_S):
+            while self.process.returncode is None:
+                with contextlib.suppress(BlockingIOError, OSError):
+                    self.shown += os.read(self.descriptor, 1 << 16).decode(errors="replace")
+                await asyncio.sleep(0.02)
+        return await self.process.wait()
+
+
+@asynccontextmanager
+async def terminal(folder: Path, url: str, *args: str, columns: int = 110, lines: int = 12) -> AsyncIterator[Terminal]:
+    path = kubeconfig(folder / "kubeconfig", url, namespace="research")
+    mine, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    os.set_blocking(mine, False)
+    inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "deviceplugin", *args),
+        stdin=its, stdout=its, stderr=its, start_new_session=True,
+        env={**inherited, "TERM": "xterm", "KUBECONFIG": str(path), "PYTHONIOENCODING": "utf-8"},
+    )  # fmt: skip
+    try:
+        yield Terminal(mine, process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        os.close(mine)
+        os.close(its)
+
+
+@pytest.mark.parametrize("last", ["q", "SIGINT", "SIGTERM"])
+async def test_the_page_has_the_keys_of_top_and_leaves_the_terminal_as_it_was(tmp_path: Path, last: str) -> None:
+    scene = cluster()
+    async with serving(scene) as url, terminal(tmp_path, url, "top", "--interval", "1") as page:
+        before = termios.tcgetattr(page.descriptor)
+        await page.sees("nodes: 2   by name", "node-b", "q quit   ? help", "\x1b[?1049h")
+        page.type("F")
+        await page.sees("by free")
+        page.type("R")
+        await page.sees("by free, reversed")
+        page.type("2")
+        await page.sees("gpus: 6   by name", "UTIL")
+        page.type("3")
+        await page.sees("pods in research: 1   by name", "THROTTLED")
+        page.type("T")
+        await page.sees("by throttled")
+        page.type("?")
+        await page.sees("sort by name, cores", "quit")
+        page.type("?")
+        await page.sees("by throttled")
+        scene.answers[f"{SERVICE}/view/pods"] = refusal(503, "no endpoints available")
+        await page.sees("vcuda: no replica of the scheduler answers")
+        scene.answers.clear()
+        page.type(" ")
+        await page.sees("llm", "q quit   ? help")
+        if last.startswith("SIG"):
+            page.process.send_signal(signal.Signals[last])
+        else:
+            page.type(last)
+        assert await page.ends() == 0
+        assert "\x1b[?1049l" in page.shown
+        assert "Traceback" not in page.shown
+        assert termios.tcgetattr(page.descriptor) == before
+
+
+async def test_a_long_page_scrolls_and_shows_the_first_of_a_large_cluster(tmp_path: Path) -> None:
+    scene = Cluster([node(f"node-{at:04}") for at in range(700)])
+    async with serving(scene) as url, terminal(tmp_path, url, "top", "--interval", "3600") as page:
+        await page.sees("nodes: 500, of 500 of 700", "node-0008")
+        assert scene.asked[-1][1] == {"live": "1", "sort": "name", "order": "asc", "limit": "500"}
+        assert "node-0009" not in page.shown
+        page.type("\x1b[B")
+        await page.sees("node-0009")
+        page.type("\x1b[F")
+        await page.sees("node-0499")
+        page.type("\x1b[H")
+        await page.sees("node-0000")
+        page.type("q")
+        assert await page.ends() == 0
+
+
+async def test_the_first_failure_ends_the_command_and_json_or_a_pipe_is_never_a_page(tmp_path: Path) -> None:
+    scene = cluster()
+    async with serving(scene) as url:
+        async with terminal(tmp_path, url, "top", "--once") as page:
+            assert await page.ends() == 0
+            assert "\x1b[?1049h" not in page.shown
+            assert "node-a" in page.shown
+        scene.answers[f"{SERVICE}/view/nodes"] = refusal(503, "no endpoints available")
+        async with terminal(tmp_path, url, "top") as page:
+            assert await page.ends() == 1
+            assert "vcuda: no replica of the scheduler answers" in page.shown
+            assert "\x1b[?1049h" not in page.shown
+
+
+async def test_a_node_is_watched_until_q(tmp_path: Path) -> None:
+    async with serving(cluster()) as url, terminal(tmp_path, url, "node", "node-a", "--watch") as page:
+        await page.sees("NUMA node 0", "research/llm (main)", "q quit")
+        page.type("q")
+        assert await page.ends() == 0

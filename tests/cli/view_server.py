@@ -1,0 +1,233 @@
+"""An API server's proxy before a scheduler that answers `/view/...` with rows of a test, and who may do what there.
+
+In: a `Cluster` of rows. Out: a real HTTP server that a kubeconfig names. It pages as the contract of the view says, and
+hides names from callers without the token that only `may_create_token` gives.
+"""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from msgspec.structs import replace
+
+from deviceplugin.model.cluster_view import (
+    ClusterView,
+    ContainerRow,
+    GpuLive,
+    GpuRow,
+    HolderRow,
+    NamesShown,
+    NodeRow,
+    NodesView,
+    OneNodeView,
+    PodRow,
+    PodStage,
+    PodsView,
+    ShareLive,
+    ShareRow,
+)
+
+AT = 1_700_000_000.0
+TOKEN = "eyJ.view.token"
+GIB = 1 << 30
+SERVICE = "/api/v1/namespaces/kube-system/services/https:vcuda-scheduler:https/proxy"
+ACCOUNT = "/api/v1/namespaces/kube-system/serviceaccounts/vcuda-view/token"
+A100 = "NVIDIA A100-SXM4-80GB"
+
+
+def node(name: str, *, gpus: int = 2, problem: str = "", **changes: Any) -> NodeRow:
+    row = NodeRow(
+        node=name,
+        problem=problem,
+        driver="550.54",
+        cuda="12.4",
+        models={A100: gpus},
+        gpu_count=gpus,
+        free_gpus=gpus - 1,
+        unusable_gpus=0,
+        cores=100 * gpus,
+        cores_allocated=50,
+        blocks=320 * gpus,
+        blocks_allocated=40,
+        pods=1,
+        gpus=tuple(gpu(name, at) for at in range(gpus)),
+        live=GpuLive(35, 9 * GIB, 2),
+    )
+    return replace(row, **changes)
+
+
+def gpu(on: str, minor: int) -> GpuRow:
+    holder = HolderRow(
+        "uid-llm", "research", "llm", "main", PodStage.BOUND, 50, 40, live=ShareLive(48.6, 50.0, 9 * GIB)
+    )
+    return GpuRow(
+        uuid=f"GPU-{on}-{minor}",
+        index=minor,
+        minor=minor,
+        model=A100,
+        numa=minor % 2,
+        memory_bytes=80 * GIB,
+        blocks=320,
+        cores_allocated=0 if minor else 50,
+        blocks_allocated=0 if minor else 40,
+        healthy=True,
+        usable=True,
+        live=GpuLive(35, 9 * GIB, 2) if minor == 0 else None,
+        holders=() if minor else (holder,),
+    )
+
+
+def pod(name: str, namespace: str = "research", *, node: str | None = "node-a", **changes: Any) -> PodRow:
+    use = ShareLive(48.6, 50.0, 9 * GIB, 10 * GIB, 0, 12.5)
+    shares = (ShareRow(f"GPU-{node}-0", 0, 50, 40, use),) if node else ()
+    row = PodRow(
+        uid=f"uid-{name}",
+        namespace=namespace,
+        pod=name,
+        stage=PodStage.BOUND if node else PodStage.WAITING,
+        node=node,
+        created=AT - 300,
+        containers=(ContainerRow("main", 50, 40, shares),),
+        reason="" if node else "insufficient vcuda-core on any one GPU",
+    )
+    return replace(row, **changes)
+
+
+@dataclass
+class Cluster:
+    """`live`: whether the scheduler knows that parameter. `lists`: namespaces that the caller may list, or `*`.
+
+    `answers`: by path, status and text in the place of what there is. `gone_after`: pages of one list until it has
+    changed so much that a token is refused, once.
+    """
+
+    nodes: list[NodeRow] = field(default_factory=list)
+    pods: list[PodRow] = field(default_factory=list)
+    may_create_token: bool = True
+    lists: tuple[str, ...] = ("*",)
+    live: bool = True
+    answers: dict[str, tuple[int, str]] = field(default_factory=dict)
+    gone_after: int = 0
+    explanations: dict[str, dict[str, Any]] = field(default_factory=dict)
+    asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        query = dict(request.query)
+        self.asked.append((request.path, query))
+        if request.path in self.answers:
+            status, text = self.answers[request.path]
+            return web.Response(status=status, text=text, content_type="application/json")
+        if request.path == ACCOUNT and request.method == "POST":
+            return self._token(await request.json())
+        if request.path.startswith(SERVICE):
+            return self._scheduler(request.path.removeprefix(SERVICE), query, request.headers.get("X-Vcuda-Token", ""))
+        return self._api(request.path, query)
+
+    def _token(self, document: dict[str, Any]) -> web.Response:
+        if not self.may_create_token:
+            return status(403, 'serviceaccounts "vcuda-view" is forbidden')
+        assert document["spec"] == {"audiences": ["vcuda"], "expirationSeconds": 600}
+        return web.json_response({"status": {"token": TOKEN}}, status=201)
+
+    def _api(self, path: str, query: dict[str, str]) -> web.Response:
+        parts = path.split("/")
+        namespace = parts[4] if len(parts) > 5 else "*"
+        if (
+            parts[-1] != "pods"
+            or not {"*", namespace} & set(self.lists)
+            or (namespace == "*" and "*" not in self.lists)
+        ):
+            return status(403, "pods is forbidden")
+        items = [
+            {"metadata": {"uid": each.uid, "name": each.pod, "namespace": each.namespace}}
+            for each in self.pods
+            if namespace in ("*", each.namespace)
+        ]
+        begin = int(query.get("continue", "0"))
+        end = begin + 1  # one a page, whatever is asked for, as a server may
+        more = {"continue": str(end)} if end < len(items) else {}
+        return web.json_response({"items": items[begin:end], "metadata": more})
+
+    def _scheduler(self, path: str, query: dict[str, str], token: str) -> web.Response:
+        head = {"at": AT, "replica": "a", "leader": "a", "names": NamesShown.ALL if token == TOKEN else NamesShown.NONE}
+        if path == "/explain":
+            found = self.explanations.get(query["pod"])
+            return web.json_response(found or {"error": f"pod {query['pod']} not found"}, status=200 if found else 404)
+        if "live" in query and not self.live:
+            return web.json_response({"error": "'live' is not a parameter; the parameters are limit, more"}, status=400)
+        if path == "/view/cluster":
+            return _encoded(_cluster(head))
+        is_hidden = token != TOKEN
+        if path == "/view/nodes":
+            nodes = [_hidden_node(each) if is_hidden else each for each in self.nodes]
+            shown = nodes if query.get("gpus") else [replace(each, gpus=()) for each in nodes]
+            return self._page(NodesView, head, shown, query)
+        if path == "/view/pods":
+            wanted = [each for each in self.pods if query.get("namespace", each.namespace) == each.namespace]
+            wanted = [each for each in wanted if query.get("stage", each.stage.value) == each.stage.value]
+            pods = [replace(each, pod=None, namespace=None) if is_hidden else each for each in wanted]
+            return self._page(PodsView, head, pods, query)
+        named = [each for each in self.nodes if path == f"/view/nodes/{each.node}"]
+        if not named:
+            return web.json_response({"error": f"no node {path.rpartition('/')[2]} with GPUs"}, status=404)
+        return _encoded(OneNodeView(item=_hidden_node(named[0]) if is_hidden else named[0], **head))
+
+    def _page(self, kind: Any, head: dict[str, Any], rows: list[Any], query: dict[str, str]) -> web.Response:
+        begin, limit = int(query.get("more", "0")), int(query.get("limit", "100"))
+        if begin and self.gone_after and begin >= self.gone_after * limit:
+            self.gone_after = 0
+            return web.json_response({"error": "the list has changed; begin again"}, status=410)
+        more = str(begin + limit) if begin + limit < len(rows) else ""
+        return _encoded(kind(items=tuple(rows[begin : begin + limit]), total=len(rows), more=more, **head))
+
+
+def _encoded(document: Any) -> web.Response:
+    return web.Response(body=msgspec.json.encode(document), content_type="application/json")
+
+
+def _hidden_node(row: NodeRow) -> NodeRow:
+    return replace(
+        row,
+        gpus=tuple(
+            replace(each, holders=tuple(replace(one, pod=None, namespace=None) for one in each.holders))
+            for each in row.gpus
+        ),
+    )
+
+
+def _cluster(head: dict[str, Any]) -> ClusterView:
+    names = (
+        "nodes nodes_with_problem gpus free_gpus unusable_gpus cores cores_allocated blocks blocks_allocated "
+        "pods_bound pods_reserved pods_waiting"
+    )
+    counts = dict.fromkeys(names.split(), 1)
+    return ClusterView(scheduler_version="0.9.7", waiting_by_reason={}, models={}, **counts, **head)
+
+
+def status(code: int, message: str) -> web.Response:
+    """As the API server refuses."""
+    return web.json_response({"kind": "Status", "status": "Failure", "message": message, "code": code}, status=code)
+
+
+def refusal(code: int, message: str) -> tuple[int, str]:
+    """The same for `Cluster.answers`."""
+    return code, json.dumps({"kind": "Status", "message": message, "code": code})
+
+
+@asynccontextmanager
+async def serving(cluster: Cluster, *, tls: Any = None) -> AsyncIterator[str]:
+    """The server's URL."""
+    app = web.Application()
+    app.router.add_route("*", "/{any:.*}", cluster.answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
+    await site.start()
+    try:
+        yield f"http{'s' if tls else ''}://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
