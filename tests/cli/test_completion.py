@@ -36,7 +36,7 @@ async def answered(folder: Path, words: str, *, url: str = "http://127.0.0.1:9",
     )
     out, err = await process.communicate()
     assert (process.returncode, err) == (0, b"")
-    return [line.removeprefix("plain,").partition("\t")[0] for line in out.decode().splitlines()]
+    return [line.removeprefix("plain,").partition("\t")[0] for line in out.decode().splitlines() if line]
 
 
 async def test_commands_options_and_words(tmp_path: Path) -> None:

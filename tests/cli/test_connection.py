@@ -97,14 +97,21 @@ async def test_a_failure_is_json_where_json_was_asked_for(tmp_path: Path) -> Non
     assert yaml.safe_load(as_yaml.stdout) == json.loads(result.stdout)
     wrong = await vcuda(scene, tmp_path, "nodes", "--sort", "x", "-ojson")
     assert wrong.exit_code == 2
-    assert json.loads(wrong.stdout)["error"].startswith("No such option '--sort'; did you mean --sort-by")
+    assert json.loads(wrong.stdout)["error"].startswith("No such option '--sort'; did you mean --port or --sort-by?")
 
 
 async def test_a_server_that_is_away_silent_or_no_server_is_one_sentence(tmp_path: Path) -> None:
     path = kubeconfig(tmp_path / "kc", "http://127.0.0.1:9")
     away = await run("nodes", "--kubeconfig", str(path))
     assert away.stderr == "vcuda: 127.0.0.1:9 cannot be reached: Connection refused\n"
-    silent = await asyncio.start_server(lambda reader, writer: asyncio.sleep(60), "127.0.0.1", 0)
+    done = asyncio.Event()
+
+    async def accept(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await done.wait()
+        writer.close()
+        await writer.wait_closed()
+
+    silent = await asyncio.start_server(accept, "127.0.0.1", 0)
     port = silent.sockets[0].getsockname()[1]
     kubeconfig(path, f"http://127.0.0.1:{port}")
     late = await run("nodes", "--kubeconfig", str(path), "--request-timeout", "1s")
@@ -113,6 +120,8 @@ async def test_a_server_that_is_away_silent_or_no_server_is_one_sentence(tmp_pat
         "--request-timeout\n"
     )
     silent.close()
+    done.set()
+    await asyncio.sleep(0.05)
 
 
 async def test_an_untrusted_api_server_and_one_without_tls(tmp_path: Path) -> None:

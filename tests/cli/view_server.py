@@ -153,7 +153,12 @@ class Cluster:
         return web.json_response({"items": items[begin:end], "metadata": more})
 
     def _scheduler(self, path: str, query: dict[str, str], token: str) -> web.Response:
-        head = {"at": AT, "replica": "a", "leader": "a", "names": NamesShown.ALL if token == TOKEN else NamesShown.NONE}
+        head: dict[str, Any] = {
+            "at": AT,
+            "replica": "a",
+            "leader": "a",
+            "names": NamesShown.ALL if token == TOKEN else NamesShown.NONE,
+        }
         if path == "/explain":
             found = self.explanations.get(query["pod"])
             return web.json_response(found or {"error": f"pod {query['pod']} not found"}, status=200 if found else 404)
@@ -204,7 +209,7 @@ def _cluster(head: dict[str, Any]) -> ClusterView:
         "nodes nodes_with_problem gpus free_gpus unusable_gpus cores cores_allocated blocks blocks_allocated "
         "pods_bound pods_reserved pods_waiting"
     )
-    counts = dict.fromkeys(names.split(), 1)
+    counts: dict[str, Any] = dict.fromkeys(names.split(), 1)
     return ClusterView(scheduler_version="0.9.7", waiting_by_reason={}, models={}, **counts, **head)
 
 

@@ -12,7 +12,7 @@ import pytest
 from deviceplugin.errors import ConfigError, KubeError
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.credentials import Credentials
-from deviceplugin.kube.kubeconfig_process import Facts, read
+from deviceplugin.kube.kubeconfig_process import Facts, Source, read
 from deviceplugin.kube.transport import Timeouts
 from sandbox.apiserver import ApiServer
 from sandbox.apiserver.kubeconfig import write_kubeconfig
@@ -160,7 +160,7 @@ async def test_a_header_is_refreshed_before_anyone_refuses_it(server: ApiServer,
 async def test_a_header_that_cannot_be_refreshed_is_kept_and_tried_again_later() -> None:
     now, readings = 0.0, ["first", "", "", "second"]
 
-    def reading(_: Path | None) -> Facts:
+    def reading(_: Source) -> Facts:
         token = readings.pop(0)
         if not token:
             raise ConfigError("the token cannot be read")
@@ -183,7 +183,7 @@ async def test_a_header_that_cannot_be_refreshed_is_kept_and_tried_again_later()
 async def test_credentials_that_never_expire_are_read_once() -> None:
     readings = []
 
-    def reading(kubeconfig: Path | None) -> Facts:
+    def reading(kubeconfig: Source) -> Facts:
         readings.append(kubeconfig)
         return Facts("http://127.0.0.1:1", "Bearer first")
 

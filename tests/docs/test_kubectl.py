@@ -1,0 +1,29 @@
+"""docs/kubectl.md: every command in it does something, against a scheduler that answers."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from sandbox.emulated_gpus import REPOSITORY
+from tests.cli.operator import vcuda
+from tests.cli.view_server import Cluster, node, pod
+from tests.fenced import fenced
+
+COMMANDS = [line for block in fenced(REPOSITORY / "docs/kubectl.md", "bash") for line in block.splitlines()]
+EXPLANATION = {"pod": "research/llm", "sentence": "it waits", "asked": [], "at": 0, "reasons": {}, "nodes": []}
+
+
+def test_there_are_commands() -> None:
+    assert len(COMMANDS) > 5
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+async def test_each_command_answers(tmp_path: Path, command: str) -> None:
+    program, plugin, *arguments = shlex.split(command)
+    assert (program, plugin) == ("kubectl", "vcuda")
+    cluster = Cluster([node("node-a")], [pod("llm"), pod("big", node=None)])
+    cluster.explanations["research/llm"] = EXPLANATION | {"left_out": 0}
+    result = await vcuda(cluster, tmp_path, *arguments)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout
