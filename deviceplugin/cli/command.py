@@ -19,7 +19,7 @@ _NODE_KINDS = ("node", "nodes", "no")
 class OperatorCommand(click.Command):
     """A command with examples; each is a comment and a command line after the program's name."""
 
-    def __init__(self, *args: Any, examples: Sequence[tuple[str, str]] = (), **kwargs: Any) -> None:  # noqa: ANN401
+    def __init__(self, *args: Any, examples: Sequence[tuple[str, str]] = (), **kwargs: Any) -> None:  # noqa: ANN401 - click's
         super().__init__(*args, **kwargs)
         self.examples = tuple(examples)
 
@@ -40,7 +40,7 @@ class OutputForm(click.Choice[str]):
         super().__init__(words)
         self._older = dict(older)
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ANN401
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ANN401 - click's
         word = str(value).removeprefix("=")
         return super().convert(self._older.get(word, word), param, ctx)
 

@@ -5,8 +5,8 @@ shell that waits is worse than one that does not complete. Nothing is printed.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import fields, replace
-from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -18,6 +18,7 @@ from deviceplugin.cli.view_client import ViewClient
 from deviceplugin.errors import VcudaError
 
 _LONGEST_S = 3.0
+_Names = Callable[[SchedulerClient], Awaitable[list[str]]]
 _MOST = 500
 
 
@@ -39,7 +40,7 @@ def complete_pod(context: click.Context, _parameter: click.Parameter, incomplete
     return _complete(context, names, incomplete)
 
 
-def _complete(context: click.Context, names: Any, incomplete: str) -> list[CompletionItem]:  # noqa: ANN401
+def _complete(context: click.Context, names: _Names, incomplete: str) -> list[CompletionItem]:
     try:
         found = asyncio.run(_asked(_connection(context), names))
     except (VcudaError, TimeoutError, OSError):
@@ -47,10 +48,9 @@ def _complete(context: click.Context, names: Any, incomplete: str) -> list[Compl
     return [CompletionItem(each) for each in sorted(found) if each.startswith(incomplete)]
 
 
-async def _asked(connection: Connection, names: Any) -> list[str]:  # noqa: ANN401
+async def _asked(connection: Connection, names: _Names) -> list[str]:
     async with asyncio.timeout(_LONGEST_S), opened(connection, login_s=_LONGEST_S) as client:
-        found: list[str] = await names(client)
-        return found
+        return await names(client)
 
 
 def _connection(context: click.Context) -> Connection:

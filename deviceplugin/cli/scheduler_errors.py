@@ -29,10 +29,16 @@ def unreachable(server: str, error: Exception) -> VcudaError:
             "correct certificate-authority of the kubeconfig"
         )
     elif isinstance(error, aiohttp.ClientConnectorSSLError):
-        text = f"it does not speak TLS as expected ({one_line(str(error.os_error))}); check address and port"
+        text = f"it does not speak TLS as expected ({_tls_reason(error.os_error)}); check address and port"
     elif isinstance(error, TimeoutError):
         text = f"{text}; check the address, or give a longer --request-timeout"
     return VcudaError(f"{server} cannot be reached: {text}")
+
+
+def _tls_reason(error: OSError) -> str:
+    """OpenSSL's own words, without the place in its source."""
+    reason = error.reason if isinstance(error, ssl.SSLError) else ""
+    return reason.replace("_", " ").lower() or one_line(str(error))
 
 
 def api_refusal(status: int, body: bytes, connection: Connection, source: str) -> KubeError:

@@ -1,6 +1,6 @@
 """A page that refreshes itself on a terminal, with the keys of top, less and k9s, until q is pressed.
 
-In: a function that makes the page anew, and one that hears of keys. Out: the terminal as it was before, whatever ended
+In: a function that makes the page again, and one that hears of keys. Out: the terminal as it was before, whatever ended
 the page. The first page may fail as a command does; later failures stand in the last line, and the page stays. Keys are
 heard while an answer is awaited.
 """
@@ -78,7 +78,7 @@ async def watch(
     keys: Sequence[tuple[str, str]] = (),
     interval_s: float = INTERVAL_S,
 ) -> None:
-    """`handle` hears of every key that is not one of `SCROLLING`, and is true where the page must be made anew."""
+    """`handle` hears of every key that is not one of `SCROLLING`, and is true where the page must be made again."""
     state = _State(await fetch(_frame()))
     console = Console(highlight=False)
     with ExitStack() as undo:
