@@ -10,6 +10,7 @@ import json
 import click
 
 from deviceplugin.cli.place_node import DEFAULT_GPU_MEMORY_MIB, allocations_of, named, read_node, with_unhealthy
+from deviceplugin.errors import RequestError
 from deviceplugin.model.pod_request import MOST_PARTS
 from deviceplugin.model.preferences import GpuFilter, GpuPolicy
 from deviceplugin.model.request import parse_request
@@ -140,6 +141,10 @@ def place(
     Prints the minor numbers of the chosen GPUs and the reason. If the request does not fit, one sentence on standard
     error says why, and the exit status is 1.
     """
+    if cores == 0 and not blocks:
+        raise RequestError(
+            "--cores 0 requests nothing; write 1 to 99 for a share, 100 for a GPU, then multiples of 100"
+        )
     node = read_node(file, gpu_memory_mib)
     inventory = with_unhealthy(node.inventory, unhealthy)
     request = parse_request(cores, blocks, parts=parts, share_mode=share_mode)

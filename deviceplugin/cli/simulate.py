@@ -170,6 +170,8 @@ def _interruptible() -> Iterator[Callable[[], None]]:
 
 def _check_writable(path: Path) -> None:
     """Before anything is calculated, which may take minutes."""
+    if path.suffix.lower() != ".svg":
+        raise ConfigError(f"--plot {path}: the picture is SVG; give a name that ends in .svg")
     folder = path.parent
     if not folder.is_dir():
         raise ConfigError(f"--plot {path} cannot be written: {folder} is no directory")

@@ -158,6 +158,7 @@ def test_explain_accounts_for_every_other_gpu(matrix: str) -> None:
         ("--cores 150", ["150 is not possible", "100 or 200"]),
         ("--cores 50", ["without tencent.com/vcuda-memory"]),
         ("--cores 0 --memory 8", ["without tencent.com/vcuda-core"]),
+        ("--cores 0", ["--cores 0 requests nothing"]),
         ("--cores 50 --memory 8 --no-share-mode", ["whole GPUs only"]),
         ("--cores 100 --unhealthy 6", ["--unhealthy names GPU 6", "GPUs 0-5"]),
         ("--cores 100 --occupied 9:10", ["--occupied names GPU 9", "GPUs 0-5"]),

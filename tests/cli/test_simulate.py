@@ -89,6 +89,14 @@ def test_a_picture_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> Non
     assert result.stderr == f"vcuda: --plot {picture} cannot be written: {picture.parent} is no directory\n"
 
 
+def test_a_picture_of_another_kind_is_refused_and_not_written(tmp_path: Path) -> None:
+    picture = tmp_path / "x.png"
+    result = vcuda_simulate("--inflate", "0.1", "--plot", str(picture))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"vcuda: --plot {picture}: the picture is SVG; give a name that ends in .svg\n"
+    assert not picture.exists()
+
+
 def test_a_report_that_cannot_be_written_is_one_sentence() -> None:
     program = [sys.executable, "-c", "from deviceplugin.cli import main; main()", "simulate", "--inflate", "0.1"]
     for output in ("table", "json"):
