@@ -185,10 +185,9 @@ class NodesView(Head, frozen=True, kw_only=True):
 
 
 class OneNodeView(Head, frozen=True, kw_only=True):
-    """`/view/nodes/NAME`: one node with its GPUs and who holds them. `tree`: the picture of its GPUs, as text."""
+    """`/view/nodes/NAME`: one node with its GPUs and who holds them."""
 
     item: NodeRow
-    tree: str
 
 
 class PodsView(Head, frozen=True, kw_only=True):

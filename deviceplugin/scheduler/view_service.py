@@ -22,7 +22,6 @@ from deviceplugin.cluster.view.views import ClusterViews, Replica
 from deviceplugin.errors import ParseError
 from deviceplugin.model.cluster_view import ErrorView, Head, NodesView, OneNodeView, PodsView
 from deviceplugin.scheduler.leadership import Leadership
-from deviceplugin.scheduler.node_tree import tree_of
 
 _CLUSTER, _NODES, _PODS = "/view/cluster", "/view/nodes", "/view/pods"
 _PATHS = (_CLUSTER, _NODES, f"{_NODES}/NAME", _PODS)
@@ -37,7 +36,7 @@ class ViewService:
         def replica() -> Replica:
             return Replica(leadership.identity, leadership.leader, version)
 
-        self._views = ClusterViews(extender.cache, extender.verdicts, replica, tree_of)
+        self._views = ClusterViews(extender.cache, extender.verdicts, replica)
         self._viewers = Viewers(reviews)
         self._live = live
         self._leadership = leadership

@@ -52,21 +52,19 @@ _AnyPod = PodHold | _Waiting
 
 
 class ClusterViews:
-    """`replica` is asked for each answer, because the leader changes; `tree` draws a node's GPUs."""
+    """`replica` is asked for each answer, because the leader changes."""
 
     def __init__(
         self,
         cache: SchedulerCache,
         verdicts: Verdicts,
         replica: Callable[[], Replica],
-        tree: Callable[[NodeInfo, Shown], str],
         *,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._cache = cache
         self._verdicts = verdicts
         self._replica = replica
-        self._tree = tree
         self._wall = wall
         self._described: dict[str, tuple[NodeState | None, object, NodeRow]] = {}
 
@@ -145,7 +143,6 @@ class ClusterViews:
             leader=replica.leader,
             names=shown.names,
             item=self._node(info, shown, with_gpus=True),
-            tree=self._tree(info, shown),
         )
 
     async def pods(self, query: PodsQuery, shown: Shown) -> PodsView:

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.view.rows import Shown
 from deviceplugin.cluster.view.views import ClusterViews, Replica
@@ -31,11 +30,7 @@ def _replica() -> Replica:
     return Replica("here", "there", "1.2.3")
 
 
-def _tree(info: NodeInfo, shown: Shown) -> str:
-    return f"{info.name}, {shown.names.value}"
-
-
 def scene() -> Scene:
     extender = Extender(MemoryApi())
-    views = ClusterViews(extender.cache, extender.verdicts, _replica, _tree, wall=lambda: 5.0)
+    views = ClusterViews(extender.cache, extender.verdicts, _replica, wall=lambda: 5.0)
     return Scene(extender, views)

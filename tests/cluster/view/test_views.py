@@ -57,7 +57,6 @@ async def test_the_gpus_of_a_node_have_their_holders(busy: Scene) -> None:
     cordoned = busy.views.node("d", ALL)
     assert cordoned is not None
     assert [gpu.reason for gpu in cordoned.item.gpus] == ["cordoned"]
-    assert cordoned.tree == "d, all"
     assert busy.views.node("nobody", ALL) is None
 
 
