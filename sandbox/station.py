@@ -54,23 +54,50 @@ Json = dict[str, Any]
 
 
 @dataclass
+class Unanswered:
+    """Calls that ended without a decision, by their reason."""
+
+    refused_: list[str] = field(default_factory=list)
+    failed_: list[str] = field(default_factory=list)
+
+    def refused(self, reason: str, seconds: float) -> None:
+        self.refused_.append(reason)
+
+    def start_failed(self, reason: str) -> None:
+        self.failed_.append(reason)
+
+
+@dataclass
 class Reports:
     """Everything that the flows reported (`allocate_context.Report`)."""
 
     granted_: list[tuple[IdentifiedContainer, Grant]] = field(default_factory=list)
     refused_: list[str] = field(default_factory=list)
     repaired_: list[tuple[str, str]] = field(default_factory=list)
-    started_: list[str] = field(default_factory=list)
+    started_: int = 0
+    written_: list[str] = field(default_factory=list)
     start_failures: list[str] = field(default_factory=list)
+    unanswered: Unanswered = field(default_factory=Unanswered)
 
-    def granted(self, asking: IdentifiedContainer, grant: Grant, choice: Choice) -> None:
+    def granted(self, asking: IdentifiedContainer, grant: Grant, choice: Choice, *, seconds: float) -> None:
         self.granted_.append((asking, grant))
 
-    def refused(self, asking: IdentifiedContainer | None, resource_name: str, count: int, error: VcudaError) -> None:
+    def refused(
+        self,
+        asking: IdentifiedContainer | None,
+        resource_name: str,
+        count: int,
+        error: VcudaError,
+        *,
+        seconds: float,
+    ) -> None:
         self.refused_.append(error.message)
 
-    def started(self, grant: Grant, *, written: bool) -> None:
-        self.started_.append(str(grant.allocation.owner))
+    def started(self) -> None:
+        self.started_ += 1
+
+    def limits_written(self, grant: Grant) -> None:
+        self.written_.append(str(grant.allocation.owner))
 
     def start_failed(self, owner: ContainerRef | None, error: VcudaError) -> None:
         self.start_failures.append(error.message)
@@ -101,7 +128,10 @@ class Station:
         self._session: aiohttp.ClientSession | None = None
         self.context = self._context()
         self.allocator, self.pre_start = Allocator(self.context), PreStart(self.context)
-        self.plugins = [ResourcePlugin(resource, self.feed, self.allocator, self.pre_start) for resource in Resource]
+        self.plugins = [
+            ResourcePlugin(resource, self.feed, self.allocator, self.pre_start, unanswered=self.reports.unanswered)
+            for resource in Resource
+        ]
 
     def link(self, mode: Mode = "auto", **options: Callable[[], None]) -> KubeletLink:
         paths = KubeletPaths(self.kubelet.options.plugin_dir, self.kubelet.options.registry_dir)

@@ -98,8 +98,9 @@ def metrics() -> str:
 {GENERATED}
 
 Served on `--query-addr`:`--query-port` at `/metrics`, and at `/metric` for gpu-manager's scrapers, in Prometheus' text
-format or, when asked for, OpenMetrics. Bytes, seconds and ratios from 0 to 1; `gpu` is always the UUID. No metric mixes
-totals with parts, so sums are right.
+format or, when asked for, OpenMetrics. Bytes, seconds and ratios from 0 to 1. `uuid` is the UUID of the GPU, and so
+is `gpu`, its name before; use `uuid` in joins. No metric mixes totals with
+parts, so sums are right. What is not known has no series: no value is 0 for want of a better one.
 
 {_table(("name", "type", "labels", "meaning"), rows)}
 Besides these, `process_*` describes the agent's own process: memory, CPU time, open files.
@@ -110,13 +111,15 @@ Besides these, `process_*` describes the agent's own process: memory, CPU time, 
 - Pods that were refused, by kind of error: `sum by (reason) (rate(vcuda_allocations_total{{outcome="refused"}}[5m]))`
 - An agent that kubelet does not know: `vcuda_kubelet_registered == 0`
 - A node whose agent keeps NVML closed: `vcuda_nvml_open == 0`
-- XIDs that say that a GPU may be faulty: `increase(vcuda_gpu_xids_total{{xid=~"48|63|64|74|79|92|94|95|140"}}[1d]) > 0`
+- Errors that made a GPU unhealthy within a day: `increase(vcuda_gpu_xid_errors_total[1d]) > 0`; the numbers are
+  in `vcuda_gpu_xids_total`
 - A watch that fell silent: `time() - vcuda_watch_last_event_timestamp_seconds > 300`
 - A node on which no share starts: `vcuda_shares_enforceable == 0`
 - A driver newer than vcuda's library: `vcuda_driver_known == 0`; containers whose programs use what it brings:
   `vcuda_container_unknown_functions_total > 0`
 - A driver with libraries missing, by name: `vcuda_driver_mirror_missing`
-- Containers that take more than they hold: `vcuda_container_over_limit == 1`
+- Containers that take more than they hold: `vcuda_container_over_limit`; those of which this is not known:
+  `vcuda_container_use_known == 0`
 - Containers that wait for their own limit: `rate(vcuda_container_throttled_seconds_total[5m]) > 0.1`
 - Memory held but not used: `vcuda_gpu_memory_allocated_bytes - vcuda_gpu_memory_used_bytes`
 """
@@ -137,9 +140,12 @@ OpenMetrics. Every replica has its own; what kube-scheduler asks is counted wher
 {_table(("name", "type", "labels", "meaning"), rows)}
 Besides these, `process_*` describes the process: memory, CPU time, open files.
 
+`reason` of waiting pods and of rejected nodes is one of a fixed set of texts. A pod that nodes refused for several
+reasons counts to the one of most nodes, of those that may go away when other pods end if there are any.
+
 ## Useful queries
 
-- Why pods wait: `topk(5, rate(vcuda_scheduler_rejections_total[10m]))`, and for one pod `vcuda explain POD`
+- Why pods wait: `sum by (reason) (vcuda_scheduler_pending_pods) > 0`, and for one pod `vcuda explain POD`
 - Filter too slow, as its 99th percentile:
   `histogram_quantile(0.99, rate(vcuda_scheduler_request_duration_seconds_bucket{{verb="filter"}}[5m])) > 0.01`
 - Binds that failed: `rate(vcuda_scheduler_requests_total{{verb="bind",outcome!="bound"}}[5m])`

@@ -36,6 +36,7 @@ class AgentView:
             uses=uses,
             cordoned=self.cordoned(),
             xids=self._hardware.xids,
+            critical_errors=self._hardware.critical_errors,
             repairs_pending=self._hardware.repairs_pending,
             nvml_open=not self._hardware.nvml_closed,
         )

@@ -128,7 +128,7 @@ class ContainerWatch:
         return (
             known.look is None
             or known.tracker.is_tampered
-            or known.look.use.processes > 0
+            or known.look.use.processes != 0
             or bool(known.look.use.overruns)
             or known.shown is not None
             or not busy.isdisjoint(grant.allocation.uuids)
@@ -285,7 +285,7 @@ def _held(grant: Grant, inventory: Inventory) -> list[HeldGpu | None]:
 
 
 def _whole(grant: Grant, samples: Mapping[GpuUuid, GpuSample]) -> ContainerUse:
-    """Everything on a GPU that has one holder belongs to that holder."""
+    """Everything on a GPU that has one holder belongs to that holder. What the driver did not show is not known."""
     known = [(share.uuid, samples[share.uuid]) for share in grant.allocation.shares if share.uuid in samples]
     uses = tuple(
         GpuUse(
@@ -296,4 +296,5 @@ def _whole(grant: Grant, samples: Mapping[GpuUuid, GpuSample]) -> ContainerUse:
         )
         for uuid, sample in known
     )
-    return ContainerUse(uses, len({pid for use in uses for pid in use.pids}))
+    pids = {pid for use in uses for pid in use.pids}
+    return ContainerUse(uses, len(pids) if len(known) == len(grant.allocation.shares) else None)

@@ -20,7 +20,7 @@ from deviceplugin.model.pod import Pod
 from deviceplugin.model.request import RequestKind
 from deviceplugin.model.units import CORES_PER_GPU, format_blocks
 from deviceplugin.model.usage import Breach, Overrun
-from deviceplugin.observe.metrics import AgentMetrics
+from deviceplugin.observe.metrics import AgentMetrics, reason_of
 from deviceplugin.placement.place import Choice
 
 log = structlog.get_logger("vcuda.agent")
@@ -37,7 +37,7 @@ class AgentReport:
         self._reported: dict[GrantId, dict[_ViolationKey, float]] = {}
         self._told: dict[GrantId, set[EventReason]] = {}
 
-    def granted(self, asking: IdentifiedContainer, grant: Grant, choice: Choice) -> None:
+    def granted(self, asking: IdentifiedContainer, grant: Grant, choice: Choice, *, seconds: float) -> None:
         owner = grant.allocation.owner
         log.info(
             "grant_created",
@@ -53,20 +53,28 @@ class AgentReport:
         )
         passed_over = {each.gpu.minor: each.reason for each in choice.passed_over}
         log.debug("gpus_passed_over", **owner_fields(owner), gpus=passed_over)
-        self._metrics.granted()
+        self._metrics.granted(seconds)
         self._events.about_pod(asking.pod.api_ref, EventReason.ALLOCATED, _sentence(grant, choice))
 
-    def refused(self, asking: IdentifiedContainer | None, resource_name: str, count: int, error: VcudaError) -> None:
+    def refused(
+        self,
+        asking: IdentifiedContainer | None,
+        resource_name: str,
+        count: int,
+        error: VcudaError,
+        *,
+        seconds: float,
+    ) -> None:
         owner = owner_fields(asking.container.ref) if asking else {}
         log.warning("allocation_refused", **owner, resource=resource_name, count=count, error=error.message)
-        self._metrics.refused(error)
+        self._metrics.refused(reason_of(error), seconds)
         if asking is not None:
             self._events.about_pod(asking.pod.api_ref, EventReason.of(error), error.message)
 
-    def started(self, grant: Grant, *, written: bool) -> None:
+    def started(self) -> None:
         self._metrics.started()
-        if not written:
-            return
+
+    def limits_written(self, grant: Grant) -> None:
         owner = grant.allocation.owner
         log.info("limits_written", **owner_fields(owner), grant=grant.id)
         self._tell(owner, EventReason.CONFIG_WRITTEN, f"the limits of container {owner.name} are in place")
@@ -79,7 +87,7 @@ class AgentReport:
 
     def start_failed(self, owner: ContainerRef | None, error: VcudaError) -> None:
         log.warning("start_refused", **(owner_fields(owner) if owner else {}), error=error.message)
-        self._metrics.start_failed(error)
+        self._metrics.start_failed(reason_of(error))
         if owner is not None:
             self._tell(owner, EventReason.of(error), error.message)
 

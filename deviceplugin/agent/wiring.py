@@ -174,7 +174,7 @@ def _kubelet_link(base: AgentBase, context: AllocateContext) -> KubeletLink:
     allocator, pre_start = Allocator(context), PreStart(context)
     return KubeletLink(
         [
-            ResourcePlugin(resource, context.feed, allocator, pre_start, on_allocate=base.metrics.answered)
+            ResourcePlugin(resource, context.feed, allocator, pre_start, unanswered=base.metrics)
             for resource in Resource
         ],
         KubeletPaths(kubelet.device_plugin_path, kubelet.root / "plugins_registry"),

@@ -5,8 +5,9 @@ container's place where it is known. Out: `ShareReport`. Runs in a thread, becau
 time. A process counts as dead only for certain: the container's list is complete, was read after the region, and does
 not have it. Then it counts no more, and its slot is freed where no process of its pid namespace is left to free it.
 
-`uses` is pure. A container can write anything into its region, so no number leaves here that the GPU could not have:
-memory ends at the GPU's own size, time at the time that has passed.
+What is not known is None and never 0: how much memory is held while the container's processes cannot be found, and
+all of it while its region cannot be read. `uses` is pure. A container can write anything into its region, so no number
+leaves here that the GPU could not have: memory ends at the GPU's own size, time at the time that has passed.
 """
 
 import time
@@ -82,6 +83,7 @@ class Tracker:
     _rows: dict[GpuUuid, activity.Activity] = field(default_factory=dict)
     _tampering: str = ""
     _told_until: float = 0.0
+    _found_at: Place | None = None
 
     @property
     def is_tampered(self) -> bool:
@@ -110,42 +112,57 @@ class Tracker:
         shows them.
         """
         self.restore([each.gpu.uuid for each in held if each is not None])
-        found, corrupted = self._region(held)
+        found, corrupted, is_read = self._region(held)
         is_missing = self._is_missing()
         is_used = bool(found.slots or needs_members or is_missing or any(on_gpu.values()))
         members = self.finder.members(place) if place is not None and is_used else None
         is_lost = place is not None and is_used and members is None
-        living = self._living(found, members, is_lost=is_lost)
-        now = Reading(found, time.monotonic())
-        gpu_uses = uses(
-            now, self._before, gpus=[each.gpu if each is not None else None for each in held], living=living
-        )
-        self._before = now
-        unmanaged = self._unmanaged_pids(on_gpu, found)
-        overruns = self.monitor.check(self._observed(held, on_gpu, living, unmanaged, corrupted), now=now.at)
-        shown = (replace(each, pids=tuple(one.pid for one in on_gpu.get(each.uuid, ()))) for each in gpu_uses)
-        processes = len(living) + len({pid for pids in unmanaged.values() for pid in pids})
-        use = ContainerUse(tuple(shown), processes, overruns, dict(self.monitor.seconds), found.unknown_functions)
         is_running = members is not None and bool(members.pids)
         # Looked for again: a start makes the region first, and its processes may be younger than the first look.
         lost_files = is_missing and is_running and self._is_missing()
+        living = self._living(found, members, is_lost=is_lost)
+        counted = None if is_lost and self._may_live_elsewhere(place) else living
+        self._found_at = place if members is not None else self._found_at
+        now = Reading(found, time.monotonic())
+        gpus = [each.gpu if each is not None else None for each in held]
+        is_known = is_read and not lost_files
+        unmanaged = self._unmanaged_pids(on_gpu, found)
+        beside = {uuid: [one for one in on_gpu[uuid] if one.pid in pids] for uuid, pids in unmanaged.items()}
+        gpu_uses = uses(now, self._before, gpus=gpus, living=counted, beside=beside) if is_known else _no_uses(gpus)
+        self._before = now if is_known else self._before
+        overruns = self.monitor.check(self._observed(held, on_gpu, living, unmanaged, corrupted), now=now.at)
+        shown = (replace(each, pids=tuple(one.pid for one in on_gpu.get(each.uuid, ()))) for each in gpu_uses)
+        others = {pid for pids in unmanaged.values() for pid in pids}
+        use = ContainerUse(
+            tuple(shown),
+            len(counted) + len(others) if is_known and counted is not None else None,
+            overruns,
+            dict(self.monitor.seconds),
+            found.unknown_functions if is_known else None,
+        )
         assumed = {each.gpu.uuid: 0 for each in held if each is not None} | self.monitor.assumed_cores()
         return ShareReport(use, members, is_used and (place is None or is_lost), lost_files, assumed)
 
-    def _region(self, held: Sequence[HeldGpu | None]) -> tuple[Region, str]:
-        """The region, and what is wrong with the container's files."""
+    def _may_live_elsewhere(self, place: Place | None) -> bool:
+        """Its processes were never found there. Once they were, an empty place says that they have ended."""
+        return place is not None and bool(place.container_id) and place != self._found_at
+
+    def _region(self, held: Sequence[HeldGpu | None]) -> tuple[Region, str, bool]:
+        """The region, or the last one; what is wrong with the container's files; whether the region is of now."""
         path = self.shared.region(self.grant)
         try:
             found = region.read(path, grant=self.grant, devices=len(held))
         except ParseError as error:
-            return Region((region.Counters(),) * len(held), ()), error.message
+            return _empty(held), error.message, False
         except ContainerError as error:
             if path.exists() and error.message != self._unreadable:
                 log.warning("region_unreadable", grant=self.grant, error=error.message)
             self._unreadable = error.message
-            return self._before.region if self._before is not None else Region((region.Counters(),) * len(held), ()), ""
+            last = _empty(held) if self._before is None else self._before.region
+            return last, "", not path.exists()  # a container that has not started yet uses nothing
         self._unreadable = ""
-        return found, self._tampering or (f"{found.implausible} numbers are impossible" if found.implausible else "")
+        wrong = self._tampering or (f"{found.implausible} numbers are impossible" if found.implausible else "")
+        return found, wrong, True
 
     def _shown(self, uuid: GpuUuid, on_gpu: Sequence[GpuProcess]) -> float | None:
         """Percent of the GPU's time that the activity file shows since the last reading; None: not known."""
@@ -244,11 +261,19 @@ class Tracker:
 
 
 def uses(
-    now: Reading, before: Reading | None, *, gpus: Sequence[Gpu | None], living: Collection[ProcessSlot]
+    now: Reading,
+    before: Reading | None,
+    *,
+    gpus: Sequence[Gpu | None],
+    living: Collection[ProcessSlot] | None,
+    beside: Mapping[GpuUuid, Sequence[GpuProcess]] = {},
 ) -> tuple[GpuUse, ...]:
-    """One for each GPU of the grant that is there, in the grant's order."""
+    """One for each GPU of the grant that is there, in the grant's order. `living` is None where that is not known.
+
+    `beside`: the processes that run without vcuda's library. They use what the driver shows.
+    """
     return tuple(
-        _use(index, gpu, now, before, living)
+        _with(beside.get(gpu.uuid, ()), _use(index, gpu, now, before, living), gpu)
         for index, gpu in enumerate(gpus)
         if gpu is not None and index < len(now.region.counters)
     )
@@ -259,13 +284,21 @@ def held_bytes(slots: Collection[ProcessSlot], index: int) -> int:
     return sum(max(0, slot.uses[index].used) + max(0, slot.uses[index].overhead) for slot in slots)
 
 
-def _use(index: int, gpu: Gpu, now: Reading, before: Reading | None, living: Collection[ProcessSlot]) -> GpuUse:
+def _no_uses(gpus: Sequence[Gpu | None]) -> tuple[GpuUse, ...]:
+    return tuple(GpuUse(gpu.uuid) for gpu in gpus if gpu is not None)
+
+
+def _empty(held: Sequence[HeldGpu | None]) -> Region:
+    return Region((region.Counters(),) * len(held), ())
+
+
+def _use(index: int, gpu: Gpu, now: Reading, before: Reading | None, living: Collection[ProcessSlot] | None) -> GpuUse:
     counters = now.region.counters[index]
-    overhead = sum(max(0, slot.uses[index].overhead) for slot in living)
+    overhead = None if living is None else sum(max(0, slot.uses[index].overhead) for slot in living)
     return GpuUse(
         uuid=gpu.uuid,
-        memory_bytes=min(held_bytes(living, index), gpu.memory_bytes),
-        overhead_bytes=min(overhead, gpu.memory_bytes),
+        memory_bytes=None if living is None else min(held_bytes(living, index), gpu.memory_bytes),
+        overhead_bytes=None if overhead is None else min(overhead, gpu.memory_bytes),
         peak_bytes=min(max(0, counters.peak), gpu.memory_bytes),
         refusals=max(0, counters.refusals),
         cores=_cores(counters, now.at, before, index),
@@ -274,6 +307,16 @@ def _use(index: int, gpu: Gpu, now: Reading, before: Reading | None, living: Col
         throttled_seconds=max(0, counters.throttled_ns) / _NS,
         throttled_launches=max(0, counters.throttled_launches),
     )
+
+
+def _with(beside: Sequence[GpuProcess], use: GpuUse, gpu: Gpu) -> GpuUse:
+    """Processes of which the driver does not show the memory make the sum unknown."""
+    seen = [each.memory_bytes for each in beside]
+    known = use.memory_bytes is not None and all(seen)
+    memory = min((use.memory_bytes or 0) + sum(seen), gpu.memory_bytes) if known else None
+    percent = sum(each.sm_percent for each in beside)
+    cores = None if use.cores is None else min(use.cores + percent, CORES_PER_GPU)
+    return replace(use, memory_bytes=memory, cores=cores)
 
 
 def _cores(counters: Counters, at: float, before: Reading | None, index: int) -> float | None:

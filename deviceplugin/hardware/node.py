@@ -71,6 +71,11 @@ class Hardware:
         return self._state.xids
 
     @property
+    def critical_errors(self) -> Mapping[GpuUuid, int]:
+        """How often each GPU raised an error that makes it unhealthy since the agent started."""
+        return self._state.critical_errors
+
+    @property
     def repairs_pending(self) -> frozenset[GpuUuid]:
         """The GPUs that remap a faulty row of their memory at the next reset."""
         return self._state.repairs_pending

@@ -41,6 +41,7 @@ class HardwareState:
         self.nvml_closed = False
         self.samples: Mapping[GpuUuid, GpuSample] = {}
         self.xids: Counter[tuple[GpuUuid, str]] = Counter()
+        self.critical_errors: Counter[GpuUuid] = Counter()
         self._next: Inventory | None = None
         self._history = HealthHistory(rules)
         self._policy = xids
@@ -139,6 +140,7 @@ class HardwareState:
         if event.xid is not None:
             self.xids[event.uuid, label(event.xid)] += times
         if event.xid is None or self._policy.is_critical(event.xid):
+            self.critical_errors[event.uuid] += times
             self._history.struck(event.uuid, what, now=now)
         else:
             _log.info("gpu_error_ignored", gpu=event.uuid, error=what, times=times)

@@ -92,16 +92,24 @@ class Files(Protocol):
 class Report(Protocol):
     """One log line, one event and one count for each decision (`agent.reporter.AgentReport`).
 
-    Never blocks or raises.
+    Never blocks or raises. `seconds`: since kubelet asked. `started` counts once for each start of a container.
     """
 
-    def granted(self, asking: IdentifiedContainer, grant: Grant, choice: Choice) -> None: ...
+    def granted(self, asking: IdentifiedContainer, grant: Grant, choice: Choice, *, seconds: float) -> None: ...
 
     def refused(
-        self, asking: IdentifiedContainer | None, resource_name: str, count: int, error: VcudaError
+        self,
+        asking: IdentifiedContainer | None,
+        resource_name: str,
+        count: int,
+        error: VcudaError,
+        *,
+        seconds: float,
     ) -> None: ...
 
-    def started(self, grant: Grant, *, written: bool) -> None: ...
+    def started(self) -> None: ...
+
+    def limits_written(self, grant: Grant) -> None: ...
 
     def start_failed(self, owner: ContainerRef | None, error: VcudaError) -> None: ...
 

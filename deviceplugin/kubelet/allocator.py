@@ -76,6 +76,7 @@ class Allocator:
 
     async def allocate(self, resource: Resource, ids: Sequence[str]) -> Answer:
         """Grants what the asking container wants; raises a VcudaError if that is not possible."""
+        began = time.monotonic()
         asking: IdentifiedContainer | None = None
         try:
             async with self._lock:
@@ -84,14 +85,14 @@ class Allocator:
                 asking = await self._context.identity.identify(self._question(resource, len(ids)))
                 near = self._context.feed.catalog.aligned(ids)
                 try:
-                    return self._answer(asking, resource, near)
+                    return self._answer(asking, resource, near, began)
                 except CapacityError:
                     # Kubelet may admit a pod before the agent has seen the end of the pod whose slots it reuses.
                     await self._context.reclaim.reclaim()
-                    return self._answer_one_of(asking, resource, near)
+                    return self._answer_one_of(asking, resource, near, began)
         except VcudaError as error:
             name = self._context.layout.names.of(resource)
-            self._context.report.refused(asking, name, len(ids), error)
+            self._context.report.refused(asking, name, len(ids), error, seconds=time.monotonic() - began)
             raise
 
     def _question(self, resource: Resource, count: int) -> Question:
@@ -154,18 +155,22 @@ class Allocator:
         waits = grant is not None and _is_guess(grant) and grant.answered == {resource.other}
         return grant if waits else None
 
-    def _answer_one_of(self, asking: IdentifiedContainer, resource: Resource, near: frozenset[GpuUuid]) -> Answer:
+    def _answer_one_of(
+        self, asking: IdentifiedContainer, resource: Resource, near: frozenset[GpuUuid], began: float
+    ) -> Answer:
         """A guess that does not fit is wrong, or refused anyway: the others that the call may be for follow."""
         refusal: CapacityError | None = None
         for each in (asking, *asking.instead()):
             try:
-                return self._answer(each, resource, near)
+                return self._answer(each, resource, near, began)
             except CapacityError as error:
                 refusal = refusal or error
         assert refusal is not None
         raise refusal
 
-    def _answer(self, asking: IdentifiedContainer, resource: Resource, near: frozenset[GpuUuid]) -> Answer:
+    def _answer(
+        self, asking: IdentifiedContainer, resource: Resource, near: frozenset[GpuUuid], began: float
+    ) -> Answer:
         grant = self._own_grant(asking)
         if grant is not None and resource not in grant.answered:
             if asking.is_partial:
@@ -185,7 +190,7 @@ class Allocator:
         guess = self._open_guess(resource)
         if guess is not None and _was_meant(guess, asking, resource):
             return self._pair(guess, asking)
-        return self._grant(asking, resource, near)
+        return self._grant(asking, resource, near, began)
 
     def _own_grant(self, asking: IdentifiedContainer) -> Grant | None:
         """What the container holds.
@@ -238,7 +243,7 @@ class Allocator:
         self._context.report.repaired(half.allocation.owner, fixed)
         return EMPTY
 
-    def _grant(self, asking: IdentifiedContainer, resource: Resource, near: frozenset[GpuUuid]) -> Answer:
+    def _grant(self, asking: IdentifiedContainer, resource: Resource, near: frozenset[GpuUuid], began: float) -> Answer:
         context = self._context
         planned, name = place_container(context, asking, near, whole=asking.certain), asking.container.ref.name
         grant = Grant(
@@ -254,7 +259,7 @@ class Allocator:
         context.files.prepare(grant, answer)
         context.ledger.grant(grant, context.feed.catalog.inventory)
         self._remember(grant, asking)
-        context.report.granted(asking, grant, planned.choice(name))
+        context.report.granted(asking, grant, planned.choice(name), seconds=time.monotonic() - began)
         context.reclaim.placed(grant)
         return answer
 

@@ -10,7 +10,7 @@ status.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import grpc
 import structlog
@@ -31,10 +31,18 @@ Context = grpc.aio.ServicerContext[Any, Any]
 _T = TypeVar("_T")
 
 
+class Unanswered(Protocol):
+    """Counts refusals; the reason is a word (`observe.metrics` counts them)."""
+
+    def refused(self, reason: str, seconds: float) -> None: ...
+
+    def start_failed(self, reason: str) -> None: ...
+
+
 class ResourcePlugin(rpc.DevicePluginServicer):
     """The service of one resource; `streams` counts the open ListAndWatch streams.
 
-    `on_allocate` gets the seconds of each Allocate, answered or refused.
+    What was decided has been reported; `unanswered` counts the calls that ended without a decision.
     """
 
     def __init__(
@@ -44,14 +52,14 @@ class ResourcePlugin(rpc.DevicePluginServicer):
         allocator: Allocator,
         pre_start: PreStart,
         *,
-        on_allocate: Callable[[float], None] = lambda _: None,
+        unanswered: Unanswered,
     ) -> None:
         self.resource = resource
         self.streams = 0
         self._feed = feed
         self._allocator = allocator
         self._pre_start = pre_start
-        self._on_allocate = on_allocate
+        self._unanswered = unanswered
 
     async def GetDevicePluginOptions(self, request: pb.Empty, context: Context) -> pb.DevicePluginOptions:
         return pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
@@ -87,11 +95,12 @@ class ResourcePlugin(rpc.DevicePluginServicer):
             ]
             return pb.AllocateResponse(container_responses=[to_wire(each) for each in answers])
 
-        began = time.perf_counter()
-        try:
-            return await self._answered(context, answer, BUDGET_S)
-        finally:
-            self._on_allocate(time.perf_counter() - began)
+        began = time.monotonic()
+
+        def count(reason: str) -> None:
+            self._unanswered.refused(reason, time.monotonic() - began)
+
+        return await self._answered(context, answer, BUDGET_S, count)
 
     async def PreStartContainer(
         self, request: pb.PreStartContainerRequest, context: Context
@@ -100,17 +109,26 @@ class ResourcePlugin(rpc.DevicePluginServicer):
             await self._pre_start.start(self.resource, request.devices_ids)
             return pb.PreStartContainerResponse()
 
-        return await self._answered(context, answer, PRESTART_BUDGET_S)
+        return await self._answered(context, answer, PRESTART_BUDGET_S, self._unanswered.start_failed)
 
-    async def _answered(self, context: Context, answer: Callable[[], Awaitable[_T]], budget_s: float) -> _T:
+    async def _answered(
+        self,
+        context: Context,
+        answer: Callable[[], Awaitable[_T]],
+        budget_s: float,
+        count: Callable[[str], None] = lambda _: None,
+    ) -> _T:
+        """`count` gets the reason where there was no decision."""
         try:
             async with asyncio.timeout(budget_s):
                 return await answer()
         except VcudaError as error:
             status, text = grpc.StatusCode[error.status], error.message
         except TimeoutError:
+            count("timeout")
             status, text = grpc.StatusCode.DEADLINE_EXCEEDED, f"vcuda had no answer within {budget_s:g} s; try again"
         except Exception:
+            count("internal")
             log.exception("kubelet_call_failed", resource=self.resource.value)
             status, text = grpc.StatusCode.INTERNAL, "vcuda internal error; see the agent log on this node"
         await context.abort(status, text)

@@ -38,6 +38,8 @@ class PreStart:
             raise
         for key in owners:
             await self._start_owner(key, checkpoint)
+        if resource is Resource.CORE:  # every container with a GPU has cores, so this counts each start once
+            self._context.report.started()
 
     async def _start_owner(self, key: OwnerKey, checkpoint: Checkpoint) -> None:
         try:
@@ -83,8 +85,8 @@ class PreStart:
             grant = self._context.ledger.prove(grant.id)
         if grant.source is Source.CHECKPOINT:
             grant = await self._read_soft_limit(grant)
-        written = self._context.files.fill(grant)
-        self._context.report.started(grant, written=written)
+        if self._context.files.fill(grant):
+            self._context.report.limits_written(grant)
 
     async def _read_soft_limit(self, grant: Grant) -> Grant:
         """The soft limit is in the pod's annotations, not in kubelet's checkpoint, the source of this grant."""

@@ -1,7 +1,7 @@
 """The GPU resources that a container really uses, in contrast to its grant.
 
 In: what `container` measures of shares and NVML of whole GPUs. Out: values for the views. None: not measured for this
-kind of container. Counters grow from the last start of the container.
+kind of container, or not known now. Counters grow from the last start of the container.
 """
 
 import enum
@@ -52,14 +52,14 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True)
 class ContainerUse:
-    """One container; `processes` counts those that use a GPU.
+    """One container; `processes` counts those that use a GPU, None while they cannot be found or counted.
 
     `over_seconds`: for how long each breach was seen, also where that was too short to be one of `overruns`.
     `unknown_functions`: how often its programs were given a function that vcuda's library is too old to limit.
     """
 
     gpus: tuple[GpuUse, ...]
-    processes: int
+    processes: int | None
     overruns: tuple[Overrun, ...] = ()
     over_seconds: Mapping[tuple[GpuUuid, Breach], float] = field(default_factory=dict)
     unknown_functions: int | None = None

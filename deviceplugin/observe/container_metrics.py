@@ -16,8 +16,10 @@ from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU
 from deviceplugin.model.usage import Breach, ContainerUse, GpuUse
 from deviceplugin.observe.node_view import NodePicture
 
-GPU = ("node", "gpu")
-CONTAINER = (*GPU, "namespace", "pod", "container")
+GPU = ("node", "gpu", "uuid")
+_OWNER = ("namespace", "pod", "container")
+CONTAINER = (*GPU, *_OWNER)
+WITHOUT_GPU = ("node", *_OWNER)
 
 MEMORY_LIMIT = Family(
     "vcuda_container_memory_limit_bytes", "gauge", "GPU memory that the container was granted.", CONTAINER
@@ -31,7 +33,8 @@ CORES_LIMIT = Family(
 MEMORY = Family(
     "vcuda_container_memory_used_bytes",
     "gauge",
-    "GPU memory that the container uses, the driver's overhead included.",
+    "GPU memory that the container uses, the driver's overhead included; of processes without vcuda's library, what "
+    "the driver shows.",
     CONTAINER,
 )
 OVERHEAD = Family(
@@ -71,23 +74,30 @@ THROTTLED = Family(
 THROTTLED_LAUNCHES = Family(
     "vcuda_container_throttled_launches_total", "counter", "Kernel launches that were delayed at the limit.", CONTAINER
 )
+USE_KNOWN = Family(
+    "vcuda_container_use_known",
+    "gauge",
+    "0 while the use of the container cannot be told: its processes are not found or its shared state cannot be read, "
+    "and what is not known has no series; else 1.",
+    WITHOUT_GPU,
+)
 PROCESSES = Family(
     "vcuda_container_processes",
     "gauge",
     "Processes of the container that use a GPU.",
-    tuple(label for label in CONTAINER if label != "gpu"),
+    WITHOUT_GPU,
 )
 UNKNOWN_FUNCTIONS = Family(
     "vcuda_container_unknown_functions_total",
     "counter",
     "How often a program of the container was given a function of a newer driver that vcuda's library does not limit.",
-    tuple(label for label in CONTAINER if label != "gpu"),
+    WITHOUT_GPU,
 )
 OVER_LIMIT = Family(
     "vcuda_container_over_limit",
     "gauge",
-    "1 while the container exceeds a limit or could: memory, cores, bypass (a process without vcuda's library), "
-    "state (corrupted shared state).",
+    "1 while the container exceeds a limit or could, and no series otherwise: memory, cores, bypass (a process without "
+    "vcuda's library), state (corrupted shared state).",
     (*CONTAINER, "breach"),
 )
 OVER_LIMIT_SECONDS = Family(
@@ -122,9 +132,11 @@ def collect(picture: NodePicture) -> Iterator[Metric]:
     known = [(_names(grant), use) for grant in picture.grants if (use := picture.uses.get(grant.id)) is not None]
     for family, read in _BY_GPU:
         yield metric_of(family, _by_gpu(picture.node, known, read))
-    yield metric_of(PROCESSES, (((picture.node, *names), use.processes) for names, use in known))
-    counted = [(names, use.unknown_functions) for names, use in known if use.unknown_functions is not None]
-    yield metric_of(UNKNOWN_FUNCTIONS, (((picture.node, *names), count) for names, count in counted))
+    yield metric_of(USE_KNOWN, _use_known(picture.node, known).items())
+    counted = [(names, use.processes) for names, use in known if use.processes is not None]
+    yield metric_of(PROCESSES, (((picture.node, *names), count) for names, count in counted))
+    given = [(names, use.unknown_functions) for names, use in known if use.unknown_functions is not None]
+    yield metric_of(UNKNOWN_FUNCTIONS, (((picture.node, *names), count) for names, count in given))
     yield metric_of(OVER_LIMIT, _over_limit(picture.node, known).items())
     yield metric_of(OVER_LIMIT_SECONDS, _over_limit_seconds(picture.node, known).items())
 
@@ -132,7 +144,7 @@ def collect(picture: NodePicture) -> Iterator[Metric]:
 def _by_share(picture: NodePicture, read: Callable[[GpuShare], float]) -> Iterator[tuple[_Labels, float]]:
     for grant in picture.grants:
         for share in grant.allocation.shares:
-            yield (picture.node, share.uuid, *_names(grant)), read(share)
+            yield (picture.node, share.uuid, share.uuid, *_names(grant)), read(share)
 
 
 def _by_gpu(
@@ -141,19 +153,20 @@ def _by_gpu(
     for names, use in known:
         for each in use.gpus:
             if (value := read(each)) is not None:
-                yield (node, each.uuid, *names), value
+                yield (node, each.uuid, each.uuid, *names), value
+
+
+def _use_known(node: str, known: Iterable[tuple[_Labels, ContainerUse]]) -> dict[_Labels, float]:
+    """Of a pod and its successor of the same name both must be known."""
+    rows: dict[_Labels, float] = {}
+    for names, use in known:
+        rows[node, *names] = min(rows.get((node, *names), 1.0), float(use.processes is not None))
+    return rows
 
 
 def _over_limit(node: str, known: Iterable[tuple[_Labels, ContainerUse]]) -> dict[_Labels, float]:
-    """A row for each breach that could be, so that an alert can tell "no" from "unknown"."""
-    rows: dict[_Labels, float] = {}
-    for names, use in known:
-        lasting = {(each.gpu, each.breach) for each in use.overruns}
-        for each in use.gpus:
-            for breach in Breach:
-                labels = (node, each.uuid, *names, breach.value)
-                rows[labels] = max(rows.get(labels, 0.0), float((each.uuid, breach) in lasting))
-    return rows
+    """Only what is so: `vcuda_container_use_known` tells "no" from "unknown"."""
+    return {(node, each.gpu, each.gpu, *names, each.breach.value): 1.0 for names, use in known for each in use.overruns}
 
 
 def _over_limit_seconds(node: str, known: Iterable[tuple[_Labels, ContainerUse]]) -> dict[_Labels, float]:
@@ -162,7 +175,7 @@ def _over_limit_seconds(node: str, known: Iterable[tuple[_Labels, ContainerUse]]
     for names, use in known:
         for each in use.gpus:
             for breach in Breach:
-                labels = (node, each.uuid, *names, breach.value)
+                labels = (node, each.uuid, each.uuid, *names, breach.value)
                 rows[labels] = rows.get(labels, 0.0) + use.over_seconds.get((each.uuid, breach), 0.0)
     return rows
 

@@ -8,6 +8,7 @@ hold and use (`container_metrics`).
 
 from collections.abc import Iterable, Iterator
 
+import prometheus_client
 from prometheus_client.core import Metric
 
 from deviceplugin.connections import CLOSED, ClosedBecause
@@ -67,6 +68,12 @@ GPU_UTILIZATION = Family(
     "vcuda_gpu_utilization_ratio", "gauge", "Share of the sample period in which a kernel ran, from NVML.", GPU
 )
 GPU_PROCESSES = Family("vcuda_gpu_processes", "gauge", "Processes on the GPU, from NVML.", GPU)
+GPU_XID_ERRORS = Family(
+    "vcuda_gpu_xid_errors_total",
+    "counter",
+    "Errors that make the GPU unhealthy, as the driver raised them: critical XIDs, and double-bit errors without XID.",
+    GPU,
+)
 GPU_XIDS = Family(
     "vcuda_gpu_xids_total",
     "counter",
@@ -83,11 +90,13 @@ REGISTERED = Family("vcuda_kubelet_registered", "gauge", "1 while kubelet is con
 ALLOCATIONS = Family(
     "vcuda_allocations_total",
     "counter",
-    "Allocate calls by outcome, one for each container; the reason of a refusal is the kind of error.",
+    "Containers for which kubelet asked, by outcome; the reason of a refusal is the kind of error.",
     ("outcome", "reason"),
 )
 ALLOCATION_SECONDS = Family(
-    "vcuda_allocation_duration_seconds", "histogram", "Time from kubelet's Allocate call to the answer."
+    "vcuda_allocation_duration_seconds",
+    "histogram",
+    "Time from kubelet's Allocate call until the GPUs of a container were decided or refused; one for each container.",
 )
 IDENTITY_SECONDS = Family(
     "vcuda_identity_duration_seconds",
@@ -98,7 +107,7 @@ IDENTITY_SECONDS = Family(
 STARTS = Family(
     "vcuda_container_starts_total",
     "counter",
-    "PreStartContainer calls by outcome; the reason of a refusal is the kind of error.",
+    "Starts of containers by outcome; kubelet repeats a refused one. The reason of a refusal is the kind of error.",
     ("outcome", "reason"),
 )
 REGISTRATIONS = Family("vcuda_kubelet_registrations_total", "counter", "Successful registrations with kubelet.")
@@ -132,6 +141,11 @@ CONNECTIONS_CLOSED = Family(
 BUILD = Family("vcuda_build_info", "gauge", "Always 1; the label has the version of vcuda.", ("version",))
 
 FAMILIES = (*families_of(globals()), *container_metrics.FAMILIES)
+REASONS = (
+    *("capacity", "container", "driver_missing", "hardware", "identity", "internal", "kube", "kubelet", "ledger"),
+    *("ownership", "parse", "request", "search_limit", "timeout"),
+)
+"""With which refusals are labelled; each starts at 0, so that a rate sees the first one."""
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 
@@ -142,30 +156,29 @@ class AgentMetrics(Exposition):
         super().__init__(build=BUILD, version=version)
         self.changes = 0
         self._shown: tuple[NodePicture, AgentState] | None = None
-        self._allocations = self.counter(ALLOCATIONS)
+        self._allocations = _started_at_0(self.counter(ALLOCATIONS), "granted")
         self._seconds = self.histogram(ALLOCATION_SECONDS, _SECONDS)
         self._identity_seconds = self.histogram(IDENTITY_SECONDS, _SECONDS)
-        self._starts = self.counter(STARTS)
+        self._starts = _started_at_0(self.counter(STARTS), "started")
         self._registrations = self.counter(REGISTRATIONS)
         self._repairs = self.counter(REPAIRS)
-        self._last_event = self.gauge(LAST_EVENT)
+        self._last_event: float | None = None
         self._mirror = self.gauge(MIRROR)
         self._mirror_missing = self.gauge(MIRROR_MISSING)
         self._shares_enforceable = self.gauge(SHARES_ENFORCEABLE)
         closed = self.counter(CONNECTIONS_CLOSED)
         self._closed = {reason: closed.labels(reason=reason.value) for reason in ClosedBecause}
 
-    def granted(self) -> None:
+    def granted(self, seconds: float) -> None:
+        """A container got its GPUs; so long after kubelet had asked."""
         self.changes += 1
         self._allocations.labels(outcome="granted", reason="").inc()
+        self._seconds.observe(seconds)
 
-    def refused(self, error: VcudaError) -> None:
+    def refused(self, reason: str, seconds: float) -> None:
+        """A container got none; `reason` is one of `REASONS`."""
         self.changes += 1
-        self._allocations.labels(outcome="refused", reason=reason_of(error)).inc()
-
-    def answered(self, seconds: float) -> None:
-        """One Allocate call was answered, either way."""
-        self.changes += 1
+        self._allocations.labels(outcome="refused", reason=reason).inc()
         self._seconds.observe(seconds)
 
     def identified(self, source: Source | None, seconds: float) -> None:
@@ -177,9 +190,9 @@ class AgentMetrics(Exposition):
         self.changes += 1
         self._starts.labels(outcome="started", reason="").inc()
 
-    def start_failed(self, error: VcudaError) -> None:
+    def start_failed(self, reason: str) -> None:
         self.changes += 1
-        self._starts.labels(outcome="refused", reason=reason_of(error)).inc()
+        self._starts.labels(outcome="refused", reason=reason).inc()
 
     def registered(self) -> None:
         self.changes += 1
@@ -192,7 +205,7 @@ class AgentMetrics(Exposition):
     def event_seen(self, timestamp: float) -> None:
         """Unix time of the last event, bookmark or list from the API server."""
         self.changes += 1
-        self._last_event.set(timestamp)
+        self._last_event = timestamp
 
     def connection_closed(self, reason: ClosedBecause) -> None:
         """Not one of the `changes`: peers cause it as often as they like, and each change is a new rendering."""
@@ -218,10 +231,12 @@ class AgentMetrics(Exposition):
         if self._shown is None:
             return
         picture, state = self._shown
+        yield metric_of(LAST_EVENT, [] if self._last_event is None else [((), self._last_event)])
         yield metric_of(NVML_OPEN, [((picture.node,), picture.nvml_open)])
         yield from _gpu_families(picture)
         yield from _sample_families(picture)
-        yield metric_of(GPU_XIDS, [((picture.node, *raised), count) for raised, count in picture.xids.items()])
+        xids = [((picture.node, gpu, gpu, xid), count) for (gpu, xid), count in picture.xids.items()]
+        yield metric_of(GPU_XIDS, xids)
         yield from container_metrics.collect(picture)
         yield metric_of(REGISTERED, [((), state.registered)])
 
@@ -232,11 +247,18 @@ def reason_of(error: VcudaError) -> str:
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
 
 
+def _started_at_0(counter: prometheus_client.Counter, success: str) -> prometheus_client.Counter:
+    counter.labels(outcome=success, reason="")
+    for reason in REASONS:
+        counter.labels(outcome="refused", reason=reason)
+    return counter
+
+
 def _gpu_families(picture: NodePicture) -> Iterator[Metric]:
     inventory = picture.inventory
     if inventory is None:
         return
-    at = {gpu.uuid: (picture.node, gpu.uuid) for gpu in inventory.gpus}
+    at = {gpu.uuid: (picture.node, gpu.uuid, gpu.uuid) for gpu in inventory.gpus}
     cuda = ".".join(map(str, inventory.driver.cuda))
     described = [
         ((*at[gpu.uuid], str(gpu.index), str(gpu.minor), gpu.model, inventory.driver.version, cuda), 1.0)
@@ -248,6 +270,8 @@ def _gpu_families(picture: NodePicture) -> Iterator[Metric]:
     yield metric_of(GPU_USABLE, [(at[gpu.uuid], picture.is_usable(gpu)) for gpu in inventory.gpus])
     yield metric_of(GPU_CORDONED, [(at[gpu.uuid], gpu.uuid in picture.cordoned) for gpu in inventory.gpus])
     yield metric_of(GPU_REPAIR_PENDING, [(at[gpu.uuid], gpu.uuid in picture.repairs_pending) for gpu in inventory.gpus])
+    errors = picture.critical_errors
+    yield metric_of(GPU_XID_ERRORS, [(at[gpu.uuid], errors.get(gpu.uuid, 0)) for gpu in inventory.gpus])
     yield metric_of(GPU_MEMORY, [(at[gpu.uuid], gpu.memory_bytes) for gpu in inventory.gpus])
     held = [(at[gpu.uuid], picture.taken_of(gpu.uuid)) for gpu in inventory.gpus]
     yield metric_of(GPU_MEMORY_ALLOCATED, [(labels, taken.blocks * BLOCK_BYTES) for labels, taken in held])
@@ -255,7 +279,7 @@ def _gpu_families(picture: NodePicture) -> Iterator[Metric]:
 
 
 def _sample_families(picture: NodePicture) -> Iterator[Metric]:
-    samples = [((picture.node, gpu.uuid), picture.samples.get(gpu.uuid)) for gpu in picture.gpus]
+    samples = [((picture.node, gpu.uuid, gpu.uuid), picture.samples.get(gpu.uuid)) for gpu in picture.gpus]
     read = [(labels, sample) for labels, sample in samples if sample is not None]
     yield metric_of(GPU_MEMORY_USED, [(labels, sample.memory_used_bytes) for labels, sample in read])
     yield metric_of(GPU_UTILIZATION, [(labels, sample.utilization_percent / 100) for labels, sample in read])

@@ -30,7 +30,8 @@ class NodePicture:
 
     `inventory` is None until the driver answered for the first time. `grants` stand in the order they were made; `uses`
     has an entry for each grant whose container is measured. `cordoned` GPUs take no new work. `xids` counts by GPU and
-    number. `nvml_open` is False while the agent keeps NVML closed on request.
+    number, `critical_errors` by GPU what makes it unhealthy. `nvml_open` is False while the agent keeps NVML
+    closed on request.
     `repairs_pending`: GPUs that repair their memory at the next reset.
     """
 
@@ -41,6 +42,7 @@ class NodePicture:
     uses: Mapping[GrantId, ContainerUse] = field(default_factory=dict)
     cordoned: frozenset[GpuUuid] = frozenset()
     xids: Mapping[tuple[GpuUuid, str], int] = field(default_factory=dict)
+    critical_errors: Mapping[GpuUuid, int] = field(default_factory=dict)
     nvml_open: bool = True
     repairs_pending: frozenset[GpuUuid] = frozenset()
 

@@ -66,7 +66,8 @@ class ShareUsage(msgspec.Struct, frozen=True):
 class ContainerUsage(msgspec.Struct, frozen=True):
     """One container's grant; `proved` where kubelet's checkpoint has confirmed the owner, `source` who named it.
 
-    `processes` are those that use a GPU; `over_limit` says in sentences where it takes more than it holds.
+    `processes` are those that use a GPU, null while they are not known.
+    `over_limit` says in sentences where it takes more than it holds.
     """
 
     namespace: str

@@ -8,11 +8,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 from prometheus_client.core import Metric
 
 from deviceplugin.cluster.extender.extender import Extender
+from deviceplugin.cluster.extender.rejection import AGENT_DOWN
 from deviceplugin.cluster.extender.wire import (
     read_args,
     read_bind,
@@ -24,7 +26,7 @@ from deviceplugin.cluster.extender.wire import (
 )
 from deviceplugin.cluster.http import metrics
 from deviceplugin.cluster.http.verbs import Verb, VerbResponse, unavailable
-from deviceplugin.cluster.webhook.review import AdmissionWebhook
+from deviceplugin.cluster.webhook.review import AdmissionWebhook, Outcome
 from deviceplugin.exposition import metric_of
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.scheduler.cluster import ClusterWatch
@@ -53,13 +55,21 @@ class SchedulerService:
 
     @property
     def verbs(self) -> tuple[Verb, ...]:
+        # Those of kube-scheduler place pods with this process's rights, so callers are restricted.
+        restricted = partial(Verb, loopback_only=self.loopback_only, clients=self.clients)
         return (
-            Verb("webhook", self._review, before_ready=True, largest=_LARGEST_REVIEW, instead=_AS_API_SERVER),
-            # Those of kube-scheduler place pods with this process's rights, so callers are restricted.
-            Verb("filter", self._filter, loopback_only=self.loopback_only, clients=self.clients),
-            Verb("prioritize", self._prioritize, loopback_only=self.loopback_only, clients=self.clients),
-            Verb("bind", self._bind, loopback_only=self.loopback_only, clients=self.clients),
-            Verb("preempt", self._preempt, loopback_only=self.loopback_only, clients=self.clients),
+            Verb(
+                "webhook",
+                self._review,
+                before_ready=True,
+                largest=_LARGEST_REVIEW,
+                instead=_AS_API_SERVER,
+                outcomes=tuple(each.value for each in Outcome),
+            ),
+            restricted("filter", self._filter, outcomes=("chosen", "refused")),
+            restricted("prioritize", self._prioritize),
+            restricted("bind", self._bind, outcomes=("bound", "refused")),
+            restricted("preempt", self._preempt, outcomes=("room", "no_room")),
         )
 
     def not_ready(self) -> tuple[str, ...]:
@@ -84,10 +94,14 @@ class SchedulerService:
             (metrics.UNCONFIRMED, len(self.extender.unconfirmed)),
             (metrics.OVERCOMMITTED, self.extender.overcommit.gpus),
             (metrics.NODES, len(gpus)),
+            (metrics.NODES_WITHOUT_AGENT, sum(node_info.problem is AGENT_DOWN for node_info in nodes)),
             (metrics.GPUS, sum(gpus)),
+            (metrics.READY, not self.not_ready()),
             (metrics.LEADER, self.leadership.leads),
         ):
             yield metric_of(family, [((), value)])
+        if self.leadership.leads:
+            yield metric_of(metrics.PENDING, [((reason,), count) for reason, count in self.extender.pending().items()])
         yield metric_of(metrics.EXPIRATION, self.certificates.expirations())
         yield metric_of(metrics.LAST_EVENT, self.cluster.last_events())
 

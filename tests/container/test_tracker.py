@@ -7,7 +7,7 @@ import signal
 import struct
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from deviceplugin.container.tracker import HeldGpu, ShareReport, Tracker
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.gpu import Gpu, GpuProcess, GpuUuid
-from deviceplugin.model.usage import Breach, Overrun
+from deviceplugin.model.usage import Breach, GpuUse, Overrun
 from tests.container.makers import GIB, put, put_counters, put_slot
 from tests.container.node_tree import NodeTree
 
@@ -159,10 +159,37 @@ def test_nothing_is_dead_while_the_kernel_does_not_say_who_a_process_is(scene: S
 
 
 def test_with_the_container_all_of_it_is_gone(scene: Scene) -> None:
+    assert held(scene.read()) == 2 * GIB
     scene.node.remove(GROUP)
     report = scene.read()
     assert (held(report), report.use.processes, report.members, report.wants_place) == (0, 0, None, True)
     assert held(scene.read()) == 0, "and stays so"
+
+
+def test_while_the_container_was_never_found_its_memory_is_not_known(scene: Scene) -> None:
+    """It was shown as 0 while the program held 2 GiB; its counters are in the region and stay known."""
+    scene.node.remove(GROUP)
+    for _ in range(2):
+        report = scene.read()
+        (use,) = report.use.gpus
+        assert (use.memory_bytes, use.overhead_bytes, report.use.processes) == (None, None, None)
+        assert (use.peak_bytes, use.refusals, report.wants_place) == (0, 0, True)
+
+
+def test_the_use_of_a_container_that_spoilt_its_region_is_not_known(scene: Scene) -> None:
+    """Zeros would look like a container that has started again."""
+    put(scene.region, 0, b"NONSENSE")
+    report = scene.read(101)
+    (use,) = report.use.gpus
+    assert (use.memory_bytes, use.peak_bytes, use.gpu_seconds, report.use.processes) == (None, None, None, None)
+    assert use.pids == (101,), "this is from the driver"
+
+
+def test_the_use_of_a_running_container_that_lost_its_files_is_not_known(scene: Scene) -> None:
+    scene.region.unlink()
+    report = scene.read()
+    assert report.lost_files
+    assert (held(report), report.use.processes) == (None, None)
 
 
 def test_a_process_without_a_slot_is_unmanaged(scene: Scene) -> None:
@@ -174,6 +201,23 @@ def test_a_process_without_a_slot_is_unmanaged(scene: Scene) -> None:
     assert report.use.processes == 3
     scene.node.end(103)
     assert scene.read(101, 103).use.overruns == (), "it has ended"
+
+
+def test_a_process_without_the_library_uses_what_the_driver_shows(scene: Scene) -> None:
+    """It was shown as 0, though the driver says how much it is. Managed processes count by the library alone."""
+    scene.read()
+
+    def use(*processes: GpuProcess) -> GpuUse:
+        (found,) = scene.tracker.read(HELD, {GPU.uuid: processes}, place=scene.place).use.gpus
+        return found
+
+    managed, alien = GpuProcess(101, 5 * GIB, 30), GpuProcess(103, 3 * GIB, 40)
+    assert (use(managed).memory_bytes, use(managed).cores) == (2 * GIB, 0)
+    assert (use(managed, alien).memory_bytes, use(managed, alien).cores) == (5 * GIB, 40)
+    assert use(replace(alien, memory_bytes=GPU.memory_bytes)).memory_bytes == GPU.memory_bytes
+    assert use(replace(alien, memory_bytes=0)).memory_bytes is None, "the driver does not say"
+    scene.node.end(103)
+    assert use(alien).memory_bytes == 2 * GIB
 
 
 def test_more_memory_than_the_limit_is_seen_through_the_driver(scene: Scene) -> None:
@@ -220,10 +264,12 @@ def test_what_the_agent_cannot_read_accuses_nobody(scene: Scene) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
-        overruns = scene.read(101).use.overruns
+        found = scene.read(101)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert overruns == ()
+    assert found.use.overruns == ()
+    assert (held(found), found.use.processes) == (None, None), "nor does it tell the use of before"
+    assert held(scene.read(101)) == 2 * GIB
     scene.region.unlink()
     assert scene.read(101).use.overruns == ()
 

@@ -76,14 +76,15 @@ def test_a_container_that_exceeds_its_share_is_reported(empty_cluster: Cluster, 
     def breach(container: str, kind: str) -> float | None:
         return agent.metric("vcuda_container_over_limit", container=container, breach=kind)
 
-    def wait_breach(kind: str, value: float) -> None:
+    def wait_breach(kind: str, value: float | None) -> None:
         wait_until(lambda: breach("one", kind) == value, f"the breach of {kind} becomes {value}")
 
     wait_until(lambda: entry(agent, "one").processes == 1, "its process is seen")
     for kind in ("memory", "bypass"):
         wait_breach(kind, 1)
     assert entry(agent, "two").processes == 0
-    assert {breach("two", kind) for kind in ("memory", "bypass", "cores", "state")} == {0}
+    assert {breach("two", kind) for kind in ("memory", "bypass", "cores", "state")} == {None}
+    assert agent.metric("vcuda_container_use_known", container="two") == 1
     said = " ".join(entry(agent, "one").over_limit)
     assert "uses 3000 MiB and its limit is 2048 MiB" in said
     assert f"PIDs on the node: {pid}" in said
@@ -94,7 +95,7 @@ def test_a_container_that_exceeds_its_share_is_reported(empty_cluster: Cluster, 
     wait_until(lambda: len(told()) == 2, "the pod has an event for each", evidence=lambda: str(told()))
     agent.gpus.command("process", "remove", share.uuid, pid)
     for kind in ("memory", "bypass"):
-        wait_breach(kind, 0)
+        wait_breach(kind, None)
     assert entry(agent, "one").over_limit == ()
     assert len(told()) == 2
 

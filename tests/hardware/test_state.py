@@ -125,6 +125,7 @@ def test_xids_are_counted_by_gpu_whether_critical_or_not(state: HardwareState) -
     state.apply(well(events=(GpuEvent(ZERO, 31), GpuEvent(ZERO, 31), GpuEvent(ONE, 79), GpuEvent(None, 79))), now=1.0)
     state.apply(well(events=(GpuEvent(ZERO, 31), GpuEvent(TWO, kind=EventKind.DOUBLE_BIT_ECC))), now=2.0)
     assert state.xids == {(ZERO, "31"): 3, (ONE, "79"): 1}
+    assert state.critical_errors == {ONE: 1, TWO: 1}, "a double-bit error has no XID"
 
 
 def test_the_same_xid_again_and_again_is_one_line_of_the_log_for_each_reading(state: HardwareState) -> None:

@@ -3,10 +3,12 @@
 import asyncio
 import itertools
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from deviceplugin.kubelet.allocate_answer import Answer
 from deviceplugin.ledger.grant import Source
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.ids import key_of
@@ -389,3 +391,27 @@ async def test_a_slow_source_costs_its_budget_and_not_the_node(short_tmp: Path) 
         verdict = await node.kubelet.admit(pod, deadline_s=5)
         assert verdict.admitted
         assert node.grant_of(verdict.uid, "c").source is Source.PODRESOURCES
+
+
+async def test_containers_are_counted_and_not_calls(short_tmp: Path) -> None:
+    """Kubelet calls twice for a container with cores and memory, and once for a whole GPU."""
+    async with station(short_tmp, inventory(2)) as node:
+        verdict = await node.kubelet.admit(pod_json("p", ("one", 20, 4), ("two", 100, 0)))
+        assert verdict.admitted, verdict.message
+        await node.kubelet.wait_running(verdict.uid)
+        assert (len(node.reports.granted_), node.reports.started_) == (2, 2)
+
+
+async def test_a_call_that_ended_without_a_decision_is_a_refusal(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pod failed, and no metric said so."""
+
+    async def fail(resource: Resource, ids: Sequence[str]) -> Answer:
+        raise ZeroDivisionError
+
+    async with station(short_tmp, inventory(2)) as node:
+        monkeypatch.setattr(node.allocator, "allocate", fail)
+        verdict = await node.kubelet.admit(pod_json("p", ("one", 20, 4)))
+        assert "vcuda internal error" in verdict.message
+        assert (node.reports.unanswered.refused_, node.reports.refused_) == (["internal"], [])

@@ -195,7 +195,7 @@ async def test_a_container_for_which_kubelet_recorded_no_answer_is_refused_and_g
         with pytest.raises(OwnershipError, match="would start without its GPU"):
             await node.pre_start.start(resource, ids)
         assert node.unstartable_ == ["default/p/c"]
-        assert node.reports.started_ == []
+        assert (node.reports.started_, node.reports.written_) == (0, [])
 
 
 async def test_an_entry_of_a_pod_that_nobody_shows_starts_nothing(short_tmp: Path) -> None:
@@ -223,7 +223,7 @@ async def test_an_entry_of_a_pod_that_ended_starts_nothing(short_tmp: Path, is_r
         node.know({**pod, "status": {"phase": "Succeeded"}})
         with pytest.raises(KubeletError, match="its checkpoint does not list"):
             await node.pre_start.start(Resource.CORE, ids)
-        assert (node.reports.started_, node.unstartable_) == ([], [])
+        assert (node.reports.started_, node.reports.written_, node.unstartable_) == (0, [], [])
 
 
 @pytest.mark.parametrize("seed", range(4))

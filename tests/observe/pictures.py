@@ -71,11 +71,13 @@ def node(
     health: dict[GpuUuid, Health] | None = None,
     uses: dict[str, ContainerUse] | None = None,
     xids: dict[tuple[GpuUuid, str], int] | None = None,
+    critical_errors: dict[GpuUuid, int] | None = None,
 ) -> NodePicture:
     """`uses` are keyed as `grant` is named."""
     inventory = Inventory(tuple(gpus), topology, DRIVER, health or {})
     used = {GrantId(f"g-{key.replace('/', '-')}"): use for key, use in (uses or {}).items()}
-    return NodePicture(name, inventory, grants, samples or {}, used, xids=xids or {})
+    errors = critical_errors or {}
+    return NodePicture(name, inventory, grants, samples or {}, used, xids=xids or {}, critical_errors=errors)
 
 
 def hgx(*grants: Grant, **more: dict[GpuUuid, Health]) -> NodePicture:

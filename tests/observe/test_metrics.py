@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from deviceplugin.errors import CapacityError, DriverMissingError
+from deviceplugin.errors import CapacityError, DriverMissingError, LedgerError
 from deviceplugin.exposition import Family
 from deviceplugin.ledger.grant import Source
 from deviceplugin.model.gpu import NEWEST_CUDA, ComputeMode, Driver, GpuProcess, GpuSample, Health
 from deviceplugin.model.topology import Level
 from deviceplugin.model.usage import Breach, ContainerUse, GpuUse, Overrun
-from deviceplugin.observe.metrics import FAMILIES, AgentMetrics, reason_of
+from deviceplugin.observe.metrics import FAMILIES, REASONS, AgentMetrics, reason_of
 from deviceplugin.observe.node_view import AgentState, NodePicture
 from tests.observe.pictures import by_groups, gpu, grant, node, uuid
 
@@ -36,19 +36,19 @@ PICTURE = node(
         )
     },
     xids={(uuid(1), "79"): 1, (uuid(1), "other"): 3},
+    critical_errors={uuid(1): 1},
 )
 
 
 @pytest.fixture
 def metrics() -> AgentMetrics:
     found = AgentMetrics(version="1.2.3")
-    found.granted()
-    found.refused(CapacityError("full"))
-    found.answered(0.004)
+    found.granted(0.004)
+    found.refused("capacity", 3.0)
     found.identified(Source.PODS, 0.003)
     found.identified(None, 0.003)
     found.started()
-    found.start_failed(CapacityError("full"))
+    found.start_failed("capacity")
     found.registered()
     found.repaired()
     found.event_seen(1_760_000_000.0)
@@ -74,7 +74,7 @@ def values(
 
 def test_gpus_and_containers_are_reported_in_base_units(metrics: AgentMetrics) -> None:
     found = values(metrics)
-    on = ("gpu=GPU-00000000", "node=gpu-7")
+    on = ("gpu=GPU-00000000", "node=gpu-7", "uuid=GPU-00000000")
     assert found["vcuda_gpu_memory_capacity_bytes", *on] == 80 * GIB
     assert found["vcuda_gpu_memory_allocated_bytes", *on] == 24 * GIB
     assert found["vcuda_gpu_memory_used_bytes", *on] == 10 * GIB
@@ -82,12 +82,12 @@ def test_gpus_and_containers_are_reported_in_base_units(metrics: AgentMetrics) -
     assert found["vcuda_gpu_utilization_ratio", *on] == 0.75
     assert found["vcuda_gpu_processes", *on] == 2
     assert found["vcuda_gpu_healthy", *on] == 1
-    assert found["vcuda_gpu_healthy", "gpu=GPU-00000001", "node=gpu-7"] == 0
-    container = ("container=main", "gpu=GPU-00000000", "namespace=ml", "node=gpu-7", "pod=train")
+    assert found["vcuda_gpu_healthy", "gpu=GPU-00000001", "node=gpu-7", "uuid=GPU-00000001"] == 0
+    container = ("container=main", "gpu=GPU-00000000", "namespace=ml", "node=gpu-7", "pod=train", "uuid=GPU-00000000")
     assert found["vcuda_container_memory_limit_bytes", *container] == 16 * GIB
     assert found["vcuda_container_cores_limit_ratio", *container] == 0.5
     info = ("cuda=12.4", "driver=550.54.15", "gpu=GPU-00000001", "index=1", "minor=1", "node=gpu-7")
-    assert found["vcuda_gpu_info", *info, "product=NVIDIA A100-SXM4-80GB"] == 1
+    assert found["vcuda_gpu_info", *info, "product=NVIDIA A100-SXM4-80GB", "uuid=GPU-00000001"] == 1
 
 
 def test_the_query_for_the_room_left_counts_only_what_takes_new_containers() -> None:
@@ -126,7 +126,7 @@ def test_a_driver_newer_than_the_library_is_shown(cuda: tuple[int, int], known: 
 def test_container_use_is_reported_if_it_is_measured(metrics: AgentMetrics) -> None:
     found = values(metrics)
     pod = ("namespace=ml", "node=gpu-7", "pod=train")
-    on = ("container=main", "gpu=GPU-00000000", *pod)
+    on = ("container=main", "gpu=GPU-00000000", *pod, "uuid=GPU-00000000")
     assert found["vcuda_container_memory_used_bytes", *on] == 5 * GIB
     assert found["vcuda_container_memory_overhead_bytes", *on] == GIB
     assert found["vcuda_container_memory_peak_bytes", *on] == 6 * GIB
@@ -139,7 +139,7 @@ def test_container_use_is_reported_if_it_is_measured(metrics: AgentMetrics) -> N
     assert found["vcuda_container_processes", "container=main", *pod] == 2
     assert found["vcuda_container_unknown_functions_total", "container=main", *pod] == 4
     breaches = {key[1]: value for key, value in found.items() if key[0] == "vcuda_container_over_limit"}
-    assert breaches == {"breach=bypass": 1, "breach=memory": 0, "breach=cores": 0, "breach=state": 0}
+    assert breaches == {"breach=bypass": 1}, "what is not so has no series"
     seconds = {key[1]: value for key, value in found.items() if key[0] == "vcuda_container_over_limit_seconds_total"}
     assert seconds == {"breach=bypass": 40, "breach=memory": 2.5, "breach=cores": 0, "breach=state": 0}
     assert not [key for key in found if "pod=nb" in key and key[0].startswith("vcuda_container_memory_used")]
@@ -151,8 +151,50 @@ def test_values_that_nvml_did_not_read_are_not_reported(metrics: AgentMetrics) -
 
 def test_xids_are_counted_by_gpu_and_number(metrics: AgentMetrics) -> None:
     found = {key[1:]: value for key, value in values(metrics).items() if key[0] == "vcuda_gpu_xids_total"}
-    on = ("gpu=GPU-00000001", "node=gpu-7")
+    on = ("gpu=GPU-00000001", "node=gpu-7", "uuid=GPU-00000001")
     assert found == {(*on, "xid=79"): 1, (*on, "xid=other"): 3}
+
+
+def test_errors_that_make_a_gpu_unhealthy_are_counted_from_0(metrics: AgentMetrics) -> None:
+    """An increase over the first error is seen only if the series was there before."""
+    found = {key[1]: value for key, value in values(metrics).items() if key[0] == "vcuda_gpu_xid_errors_total"}
+    assert found == {"gpu=GPU-00000000": 0, "gpu=GPU-00000001": 1}
+
+
+def test_every_known_outcome_begins_at_0() -> None:
+    """Otherwise a rate does not see the first refusal."""
+    found = values(AgentMetrics(version="1"))
+    for name, success in (("vcuda_allocations_total", "granted"), ("vcuda_container_starts_total", "started")):
+        assert found[name, f"outcome={success}", "reason="] == 0
+        for reason in REASONS:
+            assert found[name, "outcome=refused", f"reason={reason}"] == 0
+    assert {reason_of(error("x")) for error in (CapacityError, DriverMissingError, LedgerError)} <= set(REASONS)
+
+
+def test_allocations_and_their_durations_count_containers(metrics: AgentMetrics) -> None:
+    """Kubelet asks twice for a container with cores and memory; 3 containers had 3 allocations and 6 durations."""
+    found = values(metrics)
+    counted = sum(value for key, value in found.items() if key[0] == "vcuda_allocations_total")
+    assert found["vcuda_allocation_duration_seconds_count",] == counted == 2
+
+
+def test_what_is_not_known_of_a_container_has_no_series_and_a_gauge_says_so() -> None:
+    """It was 0 while a program held 2 GiB."""
+    lost = ContainerUse((GpuUse(uuid(0), peak_bytes=6 * GIB, refusals=2),), processes=None)
+    whole = ContainerUse((GpuUse(uuid(0), 5 * GIB),), processes=1)
+    grants = (grant("ml/lost/c", 0, cores=20), grant("ml/seen/c", 0, cores=20), grant("ml/new/c", 0, cores=20))
+    shown = node([gpu(0)], by_groups(1), *grants, uses={"ml/lost/c": lost, "ml/seen/c": whole})
+    found = {
+        (key[0], label.removeprefix("pod=")): value
+        for key, value in values(AgentMetrics(version="1"), shown).items()
+        for label in key
+        if label.startswith("pod=")
+    }
+    known = {pod: value for (name, pod), value in found.items() if name == "vcuda_container_use_known"}
+    assert known == {"lost": 0, "seen": 1}, "of one that was never measured nothing is said"
+    assert found["vcuda_container_memory_peak_bytes", "lost"] == 6 * GIB
+    for name in ("vcuda_container_memory_used_bytes", "vcuda_container_processes"):
+        assert {pod for each, pod in found if each == name} == {"seen"}
 
 
 def test_events_are_counted(metrics: AgentMetrics) -> None:
@@ -190,6 +232,12 @@ def test_a_pod_and_its_successor_of_the_same_name_are_one_series() -> None:
     found = values(AgentMetrics(version="1"), node([gpu(0)], by_groups(1), *twice))
     cores = [value for key, value in found.items() if key[0] == "vcuda_container_cores_limit_ratio"]
     assert cores == [pytest.approx(0.2)]
+
+
+def test_before_the_first_event_the_watch_has_no_time() -> None:
+    """It was the year 1970."""
+    found = values(AgentMetrics(version="1"))
+    assert not [key for key in found if key[0] == "vcuda_watch_last_event_timestamp_seconds"]
 
 
 def test_before_the_driver_has_answered_there_are_metrics_of_the_agent_only() -> None:
@@ -231,7 +279,7 @@ def test_names_follow_the_rules_of_prometheus(family: Family) -> None:
 
 def test_each_event_is_a_change(metrics: AgentMetrics) -> None:
     """So that the next scrape shows it, and not the text of the last sample period."""
-    assert metrics.changes == 11
+    assert metrics.changes == 10
 
 
 def test_no_series_is_exposed_twice(metrics: AgentMetrics) -> None:

@@ -13,6 +13,7 @@ from deviceplugin.cluster.extender.bind.bind import Bind, BindApi
 from deviceplugin.cluster.extender.cache.overcommit import OvercommitMonitor
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.explain.explain import Explain
+from deviceplugin.cluster.extender.explain.pending import pending
 from deviceplugin.cluster.extender.explain.verdicts import Verdicts
 from deviceplugin.cluster.extender.filter import Filter
 from deviceplugin.cluster.extender.gangs import GangTracker
@@ -71,6 +72,7 @@ class Extender:
         self.unconfirmed, self.resolve = bind.unconfirmed, bind.unconfirmed.resolve
         explain = Explain(cache, snapshot, verdicts, settings=settings)
         self.explain, self.explain_bound = explain.explain, explain.bound
+        self.pending = partial(pending, cache, verdicts)
 
     def put_node(self, node: ClusterNode) -> None:
         self.cache.put_node(node)

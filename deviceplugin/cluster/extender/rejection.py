@@ -31,6 +31,9 @@ SEARCH_EXHAUSTED = Rejection(NodeRejection.SEARCH_EXHAUSTED.value)
 GANG_YIELDED = Rejection("other members of its gang yielded their reservations to pods that can start")
 BOUND_ELSEWHERE = Rejection("pod is bound to another node, has ended or was deleted", resolvable=False)
 
+WRONG_REQUEST = "the pod's request is wrong"
+"""Stands in metrics for every sentence about a request that no node can serve."""
+
 # Only in explanations.
 ROOM = Rejection("its GPUs have room for the pod")
 MAYBE_ROOM = Rejection("its GPUs have room for each container, but the containers were not placed together")
@@ -40,9 +43,18 @@ NOT_READY = Rejection("node is not ready")
 RESOURCE_FIT = Rejection("insufficient GPU resources by kube-scheduler's own sums, though single GPUs have room")
 
 
+def label_of(text: str) -> str:
+    """The text of a rejection as a label: one of a bounded set, whatever the pod has asked."""
+    return text if text in KNOWN_TEXTS else WRONG_REQUEST
+
+
 def rejection_of(verdict: NodeRejection) -> Rejection:
     """The verdict of placement on a node."""
     return _MEANINGS[verdict]
 
 
 _MEANINGS = {each: Rejection(each.value, each.resolvable) for each in NodeRejection}
+_BY_NODE = (UNKNOWN_NODE, NO_INVENTORY, UNREADABLE_INVENTORY, TOO_MANY_GPUS, AGENT_DOWN, NOMINATED)
+_BY_POD = (GANG_YIELDED, BOUND_ELSEWHERE)
+KNOWN_TEXTS = frozenset(each.text for each in (*_MEANINGS.values(), *_BY_NODE, *_BY_POD))
+"""All that filter gives, but for wrong requests."""

@@ -61,6 +61,8 @@ class Router:
             "/readyz": _Route(_READING, self._readyz),
             _VIEW: _Route(_READING, self._view),
         }
+        for verb in service.verbs:
+            metrics.expect(verb.name, verb.outcomes)
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self.stopping = False
 

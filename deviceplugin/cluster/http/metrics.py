@@ -9,6 +9,7 @@ from functools import cache
 
 from prometheus_client.core import Metric
 
+from deviceplugin.cluster.extender.rejection import KNOWN_TEXTS, WRONG_REQUEST, label_of
 from deviceplugin.connections import CLOSED, ClosedBecause
 from deviceplugin.exposition import Exposition, Family, families_of
 
@@ -32,6 +33,12 @@ REJECTIONS = Family(
 RESERVATIONS = Family(
     "vcuda_scheduler_reservations", "gauge", "Pods with reserved or assumed GPUs that are not bound yet."
 )
+PENDING = Family(
+    "vcuda_scheduler_pending_pods",
+    "gauge",
+    "Pods with GPUs that wait for a node, by the main reason; only the leader knows it.",
+    ("reason",),
+)
 PODS = Family("vcuda_scheduler_pods", "gauge", "Bound pods that hold GPUs.")
 UNCONFIRMED = Family(
     "vcuda_scheduler_unconfirmed_pods",
@@ -44,7 +51,15 @@ OVERCOMMITTED = Family(
     "GPUs that bound pods over-commit, for example after a Binding by another scheduler.",
 )
 NODES = Family("vcuda_scheduler_nodes", "gauge", "Nodes with a readable GPU inventory.")
+NODES_WITHOUT_AGENT = Family(
+    "vcuda_scheduler_nodes_without_agent",
+    "gauge",
+    "Nodes with a readable GPU inventory that offer no GPU resources, because their agent is down.",
+)
 GPUS = Family("vcuda_scheduler_gpus", "gauge", "GPUs of the nodes with a readable GPU inventory.")
+READY = Family(
+    "vcuda_scheduler_ready", "gauge", "1 while this replica knows the cluster and has its certificate, else 0."
+)
 LEADER = Family(
     "vcuda_scheduler_leader", "gauge", "1 while this replica is the leader and answers kube-scheduler, else 0."
 )
@@ -69,6 +84,8 @@ CONNECTIONS_CLOSED = Family(
 BUILD = Family("vcuda_scheduler_build_info", "gauge", "Always 1; the label has the version of vcuda.", ("version",))
 
 FAMILIES = families_of(globals())
+FAILURES = ("malformed", "too_large", "slow", "disconnected", "busy", "unavailable", "failed")
+"""What can become of a request of any verb; where callers are restricted, non_loopback and unauthorized too."""
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
@@ -82,15 +99,23 @@ class SchedulerMetrics(Exposition):
         self._requests = cache(self.counter(REQUESTS).labels)
         self._seconds = cache(self.histogram(SECONDS, _BUCKETS).labels)
         self._rejections = cache(self.counter(REJECTIONS).labels)
+        for reason in (*sorted(KNOWN_TEXTS), WRONG_REQUEST):
+            self._rejections(reason)
         closed = self.counter(CONNECTIONS_CLOSED)
         self._closed = {reason: closed.labels(reason=reason.value) for reason in ClosedBecause}
+
+    def expect(self, verb: str, outcomes: Iterable[str]) -> None:
+        """Starts at 0 what can happen, so that a rate sees the first time."""
+        self._seconds(verb)
+        for outcome in (*outcomes, *FAILURES):
+            self._requests(verb, outcome)
 
     def observe(self, verb: str, outcome: str, seconds: float, rejections: Mapping[str, int]) -> None:
         """Counts one answered request."""
         self._requests(verb, outcome).inc()
         self._seconds(verb).observe(seconds)
         for reason, count in rejections.items():
-            self._rejections(reason).inc(count)
+            self._rejections(label_of(reason)).inc(count)
 
     def connection_closed(self, reason: ClosedBecause) -> None:
         self._closed[reason].inc()

@@ -44,7 +44,7 @@ class Verb:
 
     `loopback_only`: only callers on loopback are answered, because the extender protocol has no authentication.
     `clients`: only callers with a client certificate in one of these names are answered; empty: no certificate needed.
-    `largest`: the limit of a body in bytes; `instead` says what to send instead of a larger one.
+    `largest`: the limit of a body in bytes; `instead` says what to send instead of a larger one. `outcomes` of answers.
     """
 
     name: str
@@ -54,6 +54,7 @@ class Verb:
     clients: tuple[str, ...] = ()
     largest: int = 8 << 20
     instead: str = "send names instead of whole nodes"
+    outcomes: tuple[str, ...] = ("answered",)
 
     @property
     def is_restricted(self) -> bool:

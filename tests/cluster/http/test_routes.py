@@ -15,12 +15,13 @@ from tests.cluster.http.scene import Scene, StandIn, serving
 
 
 async def counted(scene: Scene, verb: str) -> dict[str, float]:
+    """The outcomes that have happened; the others stand at 0."""
     _, text = await scene.get("/metrics")
     return {
         sample.labels["outcome"]: sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
-        if sample.name == "vcuda_scheduler_requests_total" and sample.labels["verb"] == verb
+        if sample.name == "vcuda_scheduler_requests_total" and sample.labels["verb"] == verb and sample.value
     }
 
 

@@ -6,7 +6,7 @@ short rows.
 """
 
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -23,7 +23,8 @@ _MOST_HUNGRY = 100_000
 class LastVerdict:
     """`at` is in Unix seconds. `node` is the chosen one; `fits`: the pod fits on at least one node.
 
-    `fitting` are nodes on which the pod fits too, but another node was preferred.
+    `fitting` are nodes on which the pod fits too, but another node was preferred. `distinct` has each of the `reasons`
+    once, that of most nodes first; empty if the pod fits.
     """
 
     pod: ClusterPod
@@ -33,6 +34,7 @@ class LastVerdict:
     names: tuple[str, ...]
     reasons: tuple[Rejection, ...]
     fitting: tuple[str, ...] = ()
+    distinct: tuple[Rejection, ...] = ()
 
     @property
     def refused(self) -> Mapping[str, Rejection]:
@@ -53,7 +55,7 @@ class LastVerdict:
             return False
         if self.fits:
             return condition != self.pod.condition
-        return not any(why.text in condition.message for why in set(self.reasons))
+        return not any(why.text in condition.message for why in self.distinct)
 
 
 class Verdicts:
@@ -79,7 +81,8 @@ class Verdicts:
         self.count += 1
         self._last.pop(uid, None)
         names, reasons = tuple(refused), tuple(refused.values())
-        self._last[uid] = LastVerdict(pod, self._wall(), node, fits, names, reasons, tuple(fitting))
+        distinct = () if fits else _distinct(reasons)
+        self._last[uid] = LastVerdict(pod, self._wall(), node, fits, names, reasons, tuple(fitting), distinct)
         if len(self._last) > self._most:
             self._last.popitem(last=False)
         self._unplaced.pop(uid, None)
@@ -114,3 +117,9 @@ class Verdicts:
         """The latest pod of that name."""
         named = (each for each in reversed(self._last.values()) if str(each.pod.pod.ref) == f"{namespace}/{name}")
         return next(named, None)
+
+
+def _distinct(reasons: tuple[Rejection, ...]) -> tuple[Rejection, ...]:
+    """Counted by identity, as reasons are shared: hashing those of 5,000 nodes would take longer than choosing one."""
+    by_id = dict(zip(map(id, reasons), reasons, strict=True))
+    return tuple(by_id[each] for each, _ in Counter(map(id, reasons)).most_common())

@@ -1,0 +1,94 @@
+"""How many pods wait, by reasons of a bounded set."""
+
+from dataclasses import replace
+
+import pytest
+
+from deviceplugin.cluster.extender.explain.pending import State
+from deviceplugin.cluster.extender.extender import Extender
+from deviceplugin.cluster.extender.rejection import KNOWN_TEXTS, WRONG_REQUEST
+from deviceplugin.model.pod import ClusterPod, ScheduledCondition
+from tests.cluster.extender.makers import ask, bound, deleting, node, pod, refused
+
+
+def waiting(extender: Extender) -> dict[str, int]:
+    return {reason: count for reason, count in extender.pending().items() if count}
+
+
+def asked_about(extender: Extender, made: ClusterPod, *nodes: str) -> ClusterPod:
+    extender.put_pod(made)
+    extender.filter(ask(made, *nodes))
+    return made
+
+
+def test_every_state_has_a_count_before_any_pod_waits(extender: Extender) -> None:
+    assert extender.pending() == {each.value: 0 for each in State}
+
+
+def test_a_pod_counts_to_the_reason_of_most_nodes(extender: Extender) -> None:
+    for name in ("a", "b", "c"):
+        extender.put_node(node(name, 1))
+    extender.put_pod(bound(pod("holder", cores=60, blocks=64), "a"))
+    for name in ("b", "c"):
+        extender.put_pod(bound(pod(f"holder-{name}", cores=99, blocks=1), name))
+    asked_about(extender, pod("p", cores=50, blocks=8), "a", "b", "c")
+    assert waiting(extender) == {"insufficient vcuda-core on any one GPU": 1}
+
+
+def test_what_can_go_away_counts_before_what_cannot(extender: Extender) -> None:
+    """Else a pod on a cluster of many nodes without GPUs would always wait for an inventory."""
+    extender.put_node(node("a", 1))
+    for name in ("b", "c"):
+        extender.put_node(node(name, text=""))
+    extender.put_pod(bound(pod("holder", cores=100, blocks=64), "a"))
+    asked_about(extender, pod("p", cores=100, blocks=0), "a", "b", "c")
+    assert waiting(extender) == {"insufficient whole GPUs": 1}
+
+
+def test_a_wrong_request_is_one_reason_whatever_it_says(extender: Extender) -> None:
+    extender.put_node(node("a", 2))
+    for at, cores in enumerate((150, 250)):
+        asked_about(extender, pod(f"p{at}", cores=cores, blocks=8), "a")
+    assert waiting(extender) == {WRONG_REQUEST: 2}
+
+
+def test_who_was_not_refused_by_nodes_counts_to_its_state(extender: Extender) -> None:
+    extender.put_node(node("a", 2))
+    gated = ScheduledCondition(is_true=False, reason="SchedulingGated")
+    extender.put_pod(pod("new"))
+    extender.put_pod(replace(pod("gated"), condition=gated))
+    extender.put_pod(deleting(pod("going")))
+    asked_about(extender, pod("placed", cores=10), "a")
+    asked_about(extender, pod("lonely"))
+    assert waiting(extender) == {
+        State.NOT_ASKED.value: 1,
+        State.GATED.value: 1,
+        State.DELETING.value: 1,
+        State.PLACED.value: 1,
+        State.NO_NODE.value: 1,
+    }
+
+
+def test_a_pod_that_kube_scheduler_refused_for_another_reason_counts_to_that(extender: Extender) -> None:
+    extender.put_node(node("a", 1))
+    extender.put_pod(bound(pod("holder", cores=100, blocks=64), "a"))
+    waits = asked_about(extender, pod("p", cores=100, blocks=0), "a")
+    later = refused(waits, "2")
+    said = replace(later.condition or ScheduledCondition(is_true=False), message="0/1 nodes: untolerated taint")
+    extender.put_pod(replace(later, condition=said))
+    assert waiting(extender) == {State.OTHER.value: 1}
+
+
+def test_a_pod_that_got_a_node_or_ended_waits_no_more(extender: Extender) -> None:
+    extender.put_node(node("a", 1))
+    one, other = pod("p"), pod("q")
+    extender.put_pod(one)
+    extender.put_pod(other)
+    extender.put_pod(bound(one, "a"))
+    extender.drop_pod(other.uid)
+    assert waiting(extender) == {}
+
+
+@pytest.mark.parametrize("text", [WRONG_REQUEST, *(each.value for each in State)])
+def test_no_reason_has_two_meanings(text: str) -> None:
+    assert text not in KNOWN_TEXTS
