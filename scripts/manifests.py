@@ -15,6 +15,7 @@ CHART = ROOT / "daemonset" / "chart"
 BUILD = ROOT / "scripts" / "helm" / "build"
 NAMESPACE = "kube-system"
 KUBERNETES = "1.36.2"  # decides the image of kube-scheduler; `images` of a kustomization changes it
+CLUSTER = ("--kube-version", KUBERNETES, "--api-versions", "monitoring.coreos.com/v1")
 GENERATED = "# made by scripts/manifests from daemonset/chart; edit the chart instead\n"
 
 FILES = {
@@ -46,8 +47,8 @@ def helm() -> str:
 
 
 def render(program: str, *flags: str, namespace: str = NAMESPACE, chart: Path = CHART) -> str:
-    """What `helm template` says to the chart, with whatever values the flags set."""
-    command = [program, "template", "vcuda", str(chart), "--namespace", namespace, "--kube-version", KUBERNETES, *flags]
+    """What `helm template` says to the chart, with whatever values the flags set, where all kinds are known."""
+    command = [program, "template", "vcuda", str(chart), "--namespace", namespace, *CLUSTER, *flags]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 

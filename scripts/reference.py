@@ -99,7 +99,7 @@ def metrics() -> str:
 
 Served on `--query-addr`:`--query-port` at `/metrics`, and at `/metric` for gpu-manager's scrapers, in Prometheus' text
 format or, when asked for, OpenMetrics. Bytes, seconds and ratios from 0 to 1. `uuid` is the UUID of the GPU, and so
-is `gpu`, its name before; use `uuid` in joins. No metric mixes totals with
+is `gpu`, its name before; use `uuid` in joins ([how](../how-to/monitoring.md#joins)). No metric mixes totals with
 parts, so sums are right. What is not known has no series: no value is 0 for want of a better one.
 
 {_table(("name", "type", "labels", "meaning"), rows)}

@@ -107,11 +107,11 @@ def settings(rendered: Rendered) -> SchedulerSettings:
     return resolve(SCHEDULER, flags=given, env=env).settings
 
 
-def refusal(helm: str, values: Object, *, folder: Path) -> str:
+def refusal(helm: str, values: Object, *flags: str, folder: Path) -> str:
     """What Helm says to values that it must not take."""
     file = folder / "values.yaml"
     file.write_text(yaml.safe_dump(values))
-    command = [helm, "template", "vcuda", str(manifests.CHART), f"--values={file}", "--kube-version=1.36.2"]
+    command = [helm, "template", "vcuda", str(manifests.CHART), f"--values={file}", "--kube-version=1.36.2", *flags]
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode != 0, f"taken: {values}"
     return done.stderr

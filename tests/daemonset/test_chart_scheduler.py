@@ -255,6 +255,7 @@ def test_replicas_are_spread_and_not_evicted_together(defaults: Rendered, helm: 
 def test_the_service_leads_to_the_port_of_the_extender(defaults: Rendered) -> None:
     service = defaults.get("Service", "vcuda-scheduler")["spec"]
     (container,) = defaults.scheduler["initContainers"]
-    assert [port["targetPort"] for port in service["ports"]] == [port["name"] for port in container["ports"]]
+    ports = [port["targetPort"] for port in service["ports"] if port["name"] == "https"]
+    assert ports == [port["name"] for port in container["ports"]]
     asked = defaults.webhook["clientConfig"]["service"]
     assert asked == {"namespace": NAMESPACE, "name": "vcuda-scheduler", "path": "/webhook", "port": 443}

@@ -16,7 +16,13 @@ from tests.daemonset.value_sets import VALUE_SETS
 from tests.fenced import fenced
 
 DOCS = manifests.ROOT / "docs"
-GUIDES = [DOCS / "install.md", DOCS / "gangs.md", DOCS / "volcano.md", DOCS / "scheduler.md", ROOT / "README.md"]
+GUIDES = [
+    *(
+        DOCS / name
+        for name in ("install.md", "gangs.md", "volcano.md", "scheduler.md", "how-to/monitoring.md", "runbooks.md")
+    ),
+    ROOT / "README.md",
+]
 GROUPS = ("agent", "scheduler", "webhook", "policy", "hami", "monitoring", "image")
 _VALUE = re.compile(rf"(?:`|--set |,)(?!hami[.]io)((?:{'|'.join(GROUPS)})(?:\.[A-Za-z]+)+)")
 _HAMIS = "## Coming from HAMi"

@@ -149,6 +149,25 @@ VALUE_SETS: dict[str, Object] = {
                 "priority": "example.com/priority",
             }
         },
-        "monitoring": {"enabled": True, "labels": {"release": "prometheus"}, "interval": "30s"},
+        "monitoring": {
+            "enabled": True,
+            "labels": {"release": "prometheus"},
+            "interval": "30s",
+            "scrapeTimeout": "10s",
+            "relabelings": [{"targetLabel": "cluster", "replacement": "west"}],
+            "metricRelabelings": [{"sourceLabels": ["__name__"], "regex": "process_.*", "action": "drop"}],
+            "kubeScheduler": False,
+            "rules": {
+                "enabled": True,
+                "labels": {"role": "alerts"},
+                "disabled": ["VcudaPodsWaiting"],
+                "runbooks": "https://wiki.example.org/gpu",
+            },
+            "dashboards": {
+                "enabled": True,
+                "labels": {"grafana_dashboard": "yes"},
+                "annotations": {"grafana_folder": "GPUs"},
+            },
+        },
     },
 }

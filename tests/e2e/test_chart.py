@@ -40,7 +40,7 @@ SERVER_KINDS = {
     "ValidatingAdmissionPolicy": ("/apis/admissionregistration.k8s.io/v1", "validatingadmissionpolicies"),
     "ValidatingAdmissionPolicyBinding": ("/apis/admissionregistration.k8s.io/v1", "validatingadmissionpolicybindings"),
 }
-FOREIGN_KINDS = {"Certificate", "Issuer", "ServiceMonitor", "PodMonitor"}
+FOREIGN_KINDS = {"Certificate", "Issuer", "ServiceMonitor", "PodMonitor", "PrometheusRule"}
 """Of cert-manager and the Prometheus operator, whose definitions this API server does not have."""
 
 

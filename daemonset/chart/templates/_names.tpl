@@ -79,3 +79,36 @@ gaia.tencent.com/gpu-model
 {{- define "vcuda.asksOnLoopback" -}}
 {{- if and (include "vcuda.isBesideKubeScheduler" .) (not .Values.scheduler.hostNetwork) (not .Values.scheduler.callers.ca.name) }}yes{{ end -}}
 {{- end -}}
+
+{{/* How each endpoint is scraped. `job` and `node` are the labels that the rules and dashboards expect. */}}
+{{- define "vcuda.scrape" -}}
+{{- $monitoring := .root.Values.monitoring -}}
+interval: {{ $monitoring.interval }}
+{{- with $monitoring.scrapeTimeout }}
+scrapeTimeout: {{ . }}
+{{- end }}
+relabelings:
+  - targetLabel: job
+    replacement: {{ .job }}
+  - sourceLabels: [__meta_kubernetes_pod_node_name]
+    targetLabel: node
+{{- with $monitoring.relabelings }}
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $monitoring.metricRelabelings }}
+metricRelabelings:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* Not empty if Prometheus also scrapes the chart's own kube-scheduler. */}}
+{{- define "vcuda.scrapesKubeScheduler" -}}
+{{- if and .Values.monitoring.kubeScheduler (include "vcuda.isBesideKubeScheduler" .) }}yes{{ end -}}
+{{- end -}}
+
+{{/* Refuses monitors and rules where the cluster does not know them. The one parameter names the value and the kind. */}}
+{{- define "vcuda.needsPrometheusOperator" -}}
+{{- if not (.root.Capabilities.APIVersions.Has "monitoring.coreos.com/v1") -}}
+{{- fail (printf "%s=true makes a %s, which this cluster does not know; install the Prometheus operator or its CustomResourceDefinitions first, or leave the value out (helm template: add --api-versions monitoring.coreos.com/v1)" .value .kind) -}}
+{{- end -}}
+{{- end -}}
