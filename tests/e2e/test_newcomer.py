@@ -5,6 +5,7 @@ from an image that the Dockerfile gave, under the chart's accounts. What differs
 because there is no registry; the GPUs are emulated (`agent.driver.from=emulated`).
 """
 
+import asyncio
 import base64
 import json
 import shutil
@@ -35,6 +36,7 @@ from tests.e2e.installed.caller import Caller
 from tests.e2e.installed.images import REPOSITORY as IMAGE
 from tests.e2e.installed.images import import_images, vcuda_archive
 from tests.e2e.installed.kubectl import Kubectl
+from tests.e2e.installed.monitors import account, configuration, scraped
 from tests.e2e.installed.release import AT_ONCE, NAMESPACE, Release, released
 from tests.e2e.installed.release import EMULATED as EMULATED_VALUES
 from tests.e2e.installed.rights import ELSEWHERE, granted
@@ -45,6 +47,7 @@ from tests.e2e.node.scene import everything, wait_offered
 from tests.e2e.node.usage import Usage, parse_usage
 from tests.e2e.node.workload import CORE, MEMORY, GpuContainer
 from tests.fenced import fenced
+from tests.monitoring.programs import need_prometheus
 from tests.offered import blocks_of_each
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -272,6 +275,21 @@ def test_the_view_shows_what_is_used_now_as_the_agents_say_it(running: Release) 
     held = [holder for gpu in row["gpus"] for holder in gpu["holders"]]
     assert len(held) == len(SAMPLES)
     assert all(holder["live"] is not None and holder["over_limit"] == [] for holder in held)
+
+
+def test_what_the_monitors_select_is_scraped_and_raises_no_alert(running: Release, tmp_path: Path) -> None:
+    need_prometheus()
+    with account(running, tmp_path) as shown:
+        seen = asyncio.run(scraped(configuration(running, shown), tmp_path / "prometheus"))
+    assert seen["up"] == {"vcuda-agent": 1, "vcuda-scheduler": 2, "vcuda-kube-scheduler": 2}
+    assert seen["pods"] == dict.fromkeys(SAMPLES, 1)
+    assert seen["queues"], "these are of kube-scheduler itself"
+    assert seen["alerts"] == {}
+
+
+def test_on_a_cluster_without_the_prometheus_operator_monitors_are_refused(running: Release) -> None:
+    with pytest.raises(AssertionError, match="which this cluster does not know; install the Prometheus operator"):
+        running.upgrade("--set=monitoring.enabled=true")
 
 
 def _showing(client: Client, token: str) -> Client:
