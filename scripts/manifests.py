@@ -15,7 +15,8 @@ CHART = ROOT / "daemonset" / "chart"
 BUILD = ROOT / "scripts" / "helm" / "build"
 NAMESPACE = "kube-system"
 KUBERNETES = "1.36.2"  # decides the image of kube-scheduler; `images` of a kustomization changes it
-CLUSTER = ("--kube-version", KUBERNETES, "--api-versions", "monitoring.coreos.com/v1")
+APIS = ("cert-manager.io/v1", "monitoring.coreos.com/v1")  # of others, which the chart asks for before it uses them
+CLUSTER = ("--kube-version", KUBERNETES, *(f"--api-versions={api}" for api in APIS))
 GENERATED = "# made by scripts/manifests from daemonset/chart; edit the chart instead\n"
 
 FILES = {
@@ -37,6 +38,9 @@ FILES = {
     "scheduler/policy.yaml": "scheduler/policy.yaml",
 }
 """Each manifest below daemonset/ and the template that it is rendered from."""
+
+_OF_HELM = re.compile(r"^ +(?:helm[.]sh/chart|app[.]kubernetes[.]io/managed-by): .*\n", re.MULTILINE)
+"""Labels of a release, which objects of `kubectl apply` are not in."""
 
 _SOURCE = re.compile(r"^---\n# Source: vcuda/templates/(.*)\n", re.MULTILINE)
 
@@ -64,7 +68,7 @@ def by_template(rendered: str) -> dict[str, str]:
 def manifests() -> dict[str, str]:
     """The text of each file of FILES."""
     texts = by_template(render(helm(), "--set=agent.networkPolicy.enabled=true"))
-    return {file: GENERATED + texts[template] for file, template in FILES.items()}
+    return {file: GENERATED + _OF_HELM.sub("", texts[template]) for file, template in FILES.items()}
 
 
 def main(arguments: list[str]) -> int:

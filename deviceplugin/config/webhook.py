@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from deviceplugin.config import param_types as types
 from deviceplugin.config.setting import section, setting
 from deviceplugin.errors import ParseError
+from deviceplugin.model.mount import NODE_STATE
 from deviceplugin.model.share_memory import ShareMemory, parse_share_memory
 from deviceplugin.model.units import CORES_PER_GPU, ResourceNames
 
@@ -140,6 +141,12 @@ class WebhookSettings:
     )
     runtime_class: str = setting(
         "runtime-class", "", "Runtime class for GPU pods that name none; empty: none.", types.OPTIONAL_NAME
+    )
+    state_directory: str = setting(
+        "state-directory",
+        NODE_STATE,
+        "Directory of vcuda on the nodes; the webhook warns about a GPU container that mounts it. Empty: never.",
+        types.ABSOLUTE,
     )
     namespaces: frozenset[str] = setting(
         "webhook-namespaces",

@@ -40,6 +40,7 @@ def test_yamls_off_is_off() -> None:
         ("share-memory", "off", ShareMemory(proportional=False)),
         ("hide-gpus", "false", False),
         ("runtime-class", "nvidia", "nvidia"),
+        ("state-directory", "/var/lib/vcuda", "/var/lib/vcuda"),
         ("webhook-namespaces", "a, b,", frozenset({"a", "b"})),
         ("webhook-ignored-namespaces", "", frozenset()),
     ],
@@ -54,6 +55,7 @@ def test_a_value_is_read_and_shown(flag: str, text: str, reached: object) -> Non
     ("flag", "text"),
     [
         ("default-cores", "101"),
+        ("state-directory", "var/lib"),
         ("default-cores", "-1"),
         ("share-memory", "some"),
         ("hami-count-resource", "gpu"),

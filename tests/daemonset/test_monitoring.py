@@ -38,8 +38,11 @@ def test_nothing_is_there_unless_asked(defaults: Rendered) -> None:
 @pytest.mark.parametrize(
     ("monitoring", "said"),
     [
-        ({"enabled": True}, "monitoring.enabled=true makes a PodMonitor, which this cluster does not know"),
-        ({"rules": {"enabled": True}}, "monitoring.rules.enabled=true makes a PrometheusRule, which this cluster"),
+        ({"enabled": True}, "monitoring.enabled needs the API monitoring.coreos.com/v1 of the Prometheus operator"),
+        (
+            {"rules": {"enabled": True}},
+            "monitoring.rules.enabled needs the API monitoring.coreos.com/v1 of the Prometheus",
+        ),
     ],
     ids=["monitors", "rules"],
 )
@@ -48,7 +51,7 @@ def test_a_cluster_without_the_prometheus_operator_is_told_so(
 ) -> None:
     found = refusal(helm, {"monitoring": monitoring}, folder=tmp_path)
     assert said in found
-    assert "add --api-versions monitoring.coreos.com/v1" in found
+    assert "helm template: --api-versions=monitoring.coreos.com/v1" in found
 
 
 def test_metrics_of_containers_keep_their_pods(monitored: Rendered) -> None:

@@ -107,7 +107,7 @@ def test_values_and_schema_name_the_same(helm: str) -> None:
     allowed = _allowed(schema, schema)
     assert not written - allowed - _inside(written, ("nodeSelector", "resources", "labels"))
     free = {path for path in allowed - written if any(path.startswith(f"{leaf}.") for leaf in written if leaf)}
-    assert allowed - written - free == {"global"}  # Helm's own, for charts that contain this one
+    assert allowed - written - free == set()
 
 
 def _inside(paths: set[str], free: tuple[str, ...]) -> set[str]:

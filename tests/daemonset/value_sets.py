@@ -2,7 +2,52 @@
 
 from tests.daemonset.chart import Object
 
+PLATFORMS = (
+    "kubeadm", "k3s", "rke2", "microk8s", "k0s", "eks", "aks", "gke", "gpu-operator", "openshift", "talos",
+    "bottlerocket", "kind",
+)  # fmt: skip
+
+FIRST: Object = {
+    "name": "first",
+    "image": "first",
+    "resources": {"requests": {"cpu": "1m"}},
+    "securityContext": {
+        "privileged": False,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    },
+}
+
 VALUE_SETS: dict[str, Object] = {
+    "a driver in another place": {
+        "platform": "k0s",
+        "global": {"imageRegistry": "mirror.example.org:5000/all"},
+        "agent": {
+            "driver": {"from": "host", "root": "/run/nvidia/driver"},
+            "kubelet": {"root": "/data/kubelet"},
+            "stateDirectory": "/var/lib/vcuda",
+            "terminationGracePeriodSeconds": 20,
+            "extraVolumes": [{"name": "more", "emptyDir": {}}],
+            "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}],
+            "extraInitContainers": [FIRST],
+            "podSecurityContext": {"supplementalGroups": [44]},
+            "securityContext": {"seLinuxOptions": {"type": "spc_t"}},
+            "annotations": {"note": "agent"},
+            "podAnnotations": {"prometheus.io/scrape": "false"},
+        },
+        "scheduler": {
+            "strategy": {"type": "Recreate"},
+            "podDisruptionBudget": {"maxUnavailable": "50%"},
+            "terminationGracePeriodSeconds": 60,
+            "extraVolumes": [{"name": "more", "emptyDir": {}}],
+            "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}],
+            "extraInitContainers": [FIRST],
+            "podSecurityContext": {"runAsUser": 1000},
+            "securityContext": {"seLinuxOptions": {"level": "s0"}},
+            "annotations": {"note": "scheduler"},
+        },
+    },
     "defaults": {},
     "agent alone": {"scheduler": {"enabled": False}, "agent": {"updateStrategy": "OnDelete"}},
     "scheduler alone": {"agent": {"enabled": False}},

@@ -2,7 +2,7 @@
 
 {{- define "vcuda.image" -}}
 {{- with .Values.image -}}
-{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{ include "vcuda.repository" (list $ .repository) }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
 {{- end -}}
 {{- end -}}
 
@@ -22,8 +22,30 @@ request.userInfo.username.startsWith("system:serviceaccount:") && request.userIn
 {{/* kube-scheduler in the version of the cluster; distributions append a suffix (v1.34.1+k3s1, v1.33.5-eks-ba24e9c). */}}
 {{- define "vcuda.kubeSchedulerImage" -}}
 {{- with .Values.scheduler.kubeScheduler.image -}}
-{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default (regexFind "^v[0-9]+[.][0-9]+[.][0-9]+" $.Capabilities.KubeVersion.Version) }}{{ end }}
+{{ include "vcuda.repository" (list $ .repository) }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default (regexFind "^v[0-9]+[.][0-9]+[.][0-9]+" $.Capabilities.KubeVersion.Version) }}{{ end }}
 {{- end -}}
+{{- end -}}
+
+{{/* A repository, in the registry of global.imageRegistry if that is set: (list $ repository). */}}
+{{- define "vcuda.repository" -}}
+{{- $repository := index . 1 -}}
+{{- with (index . 0).Values.global.imageRegistry -}}
+{{ trimSuffix "/" . }}/{{ regexReplaceAll "^([^/]*[.:][^/]*|localhost)/" $repository "" }}
+{{- else -}}
+{{ $repository }}
+{{- end -}}
+{{- end -}}
+
+{{/* Helm's standard labels, for objects and not for the pods in them, which a new version of the chart would restart: (list $ name). */}}
+{{- define "vcuda.labels" -}}
+{{- $root := index . 0 -}}
+{{- include "vcuda.guards" $root -}}
+app.kubernetes.io/name: {{ index . 1 }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/part-of: vcuda
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
 {{- end -}}
 
 {{- define "vcuda.certificateSecret" -}}
@@ -104,11 +126,4 @@ metricRelabelings:
 {{/* Not empty if Prometheus also scrapes the chart's own kube-scheduler. */}}
 {{- define "vcuda.scrapesKubeScheduler" -}}
 {{- if and .Values.monitoring.kubeScheduler (include "vcuda.isBesideKubeScheduler" .) }}yes{{ end -}}
-{{- end -}}
-
-{{/* Refuses monitors and rules where the cluster does not know them. The one parameter names the value and the kind. */}}
-{{- define "vcuda.needsPrometheusOperator" -}}
-{{- if not (.root.Capabilities.APIVersions.Has "monitoring.coreos.com/v1") -}}
-{{- fail (printf "%s=true makes a %s, which this cluster does not know; install the Prometheus operator or its CustomResourceDefinitions first, or leave the value out (helm template: add --api-versions monitoring.coreos.com/v1)" .value .kind) -}}
-{{- end -}}
 {{- end -}}

@@ -12,7 +12,7 @@ from deviceplugin.cluster.webhook.environment import LIBRARY_PATH, library_path_
 from deviceplugin.cluster.webhook.pod_json import Json, JsonContainer, child, objects, spec
 from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.errors import RequestError
-from deviceplugin.model.mount import DRIVER_MOUNT, GRANT_MOUNT, NODE_STATE
+from deviceplugin.model.mount import DRIVER_MOUNT, GRANT_MOUNT
 from deviceplugin.model.request import Request
 
 _DRIVERS = ("libcuda", "libnvidia-ml", "libvgpu")
@@ -39,8 +39,9 @@ def exposures(pod: Json, container: JsonContainer, request: Request, settings: W
     what, is_share = container.what, request.is_share
     if _is_privileged(container):
         yield f"{what} is privileged and sees every GPU of its node, not only its own"
-    for path in _mounts_of_the_nodes_state(pod, container):
-        yield f"{what} mounts {path} of its node; in {NODE_STATE} vcuda keeps the limits of all containers there"
+    state = settings.state_directory and _normal(settings.state_directory)
+    for path in _mounts_of_the_nodes_state(pod, container, state) if state else ():
+        yield f"{what} mounts {path} of its node; in {state} vcuda keeps the limits of all containers there"
     if not is_share:
         for path in _mounts_over_ours(container):
             yield f"{what} mounts a volume at {ascii(path)[1:-1][:80]}, where vcuda puts the driver"
@@ -64,12 +65,12 @@ def _added_capabilities(container: JsonContainer) -> list[object]:
     return added if isinstance(added, list) else []
 
 
-def _mounts_of_the_nodes_state(pod: Json, container: JsonContainer) -> Iterator[str]:
+def _mounts_of_the_nodes_state(pod: Json, container: JsonContainer, state: str) -> Iterator[str]:
     """Paths of the node at, below or above vcuda's directory there."""
     mounted = {mount.get("name") for mount in objects(container.json, "volumeMounts")}
     for volume in objects(spec(pod), "volumes"):
         path = _normal(child(volume, "hostPath").get("path"))
-        is_ours = path and (_is_at_or_below(path, NODE_STATE) or _is_at_or_below(NODE_STATE, path))
+        is_ours = path and (_is_at_or_below(path, state) or _is_at_or_below(state, path))
         if is_ours and volume.get("name") in mounted:
             yield ascii(path)[1:-1][:80]
 

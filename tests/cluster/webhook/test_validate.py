@@ -1,6 +1,7 @@
 """A pod that can never run is denied with what to write instead; one that cannot run today gets a warning."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -131,6 +132,20 @@ def test_what_is_odd_or_cannot_be_served_today_is_a_warning(given: Json, words: 
     warnings = validate(given, SETTINGS, A100S)
     assert len(warnings) == 1
     assert all(word in warnings[0] for word in words), warnings
+
+
+@pytest.mark.parametrize(
+    ("directory", "path", "warned"),
+    [
+        ("/var/lib/vcuda/", "/var/lib/vcuda", True),
+        ("/var/lib/vcuda", "/var", True),
+        ("/var/lib/vcuda", "/etc/gpu-manager", False),
+        ("", "/", False),
+    ],
+)
+def test_the_directory_of_the_node_is_the_one_that_the_operator_names(directory: str, path: str, warned: bool) -> None:
+    warnings = validate(_of_the_node(path), replace(SETTINGS, state_directory=directory), A100S)
+    assert [f"in {directory.rstrip('/')} vcuda keeps" in each for each in warnings] == [True] * warned
 
 
 @pytest.mark.parametrize("asked", [{CORE: "30", MEMORY: "4000"}, {CORE: "6400"}])

@@ -1,5 +1,6 @@
 {{/* The container of vcuda: a sidecar of kube-scheduler, or alone in its pod. */}}
 {{- define "vcuda.extender" -}}
+{{- include "vcuda.refuseFlags" (list "scheduler.flags" .Values.scheduler.flags (include "vcuda.extenderFlags" . | fromYaml)) -}}
 - name: extender
 {{- if include "vcuda.isBesideKubeScheduler" . }}
   # A sidecar, so that kube-scheduler starts when the extender can answer, and ends before it.
@@ -41,6 +42,10 @@
     - --runtime-class={{ . }}
 {{- end }}
     - --hide-gpus={{ .Values.webhook.hideGpus }}
+{{- $state := include "vcuda.at" (list . "agent.stateDirectory") }}
+{{- if ne $state "/etc/gpu-manager" }}
+    - --state-directory={{ $state }}
+{{- end }}
     - --translate-hami={{ include "vcuda.hamiScope" . }}
 {{- if ne (include "vcuda.hamiScope" .) "off" }}
     - --hami-unlimited-cores={{ .Values.hami.unlimitedCores }}
@@ -113,12 +118,7 @@
     periodSeconds: 5
     timeoutSeconds: 3
   resources: {{- toYaml .Values.scheduler.resources | nindent 4 }}
-  securityContext:
-    privileged: false
-    allowPrivilegeEscalation: false
-    readOnlyRootFilesystem: true
-    capabilities:
-      drop: ["ALL"]
+  securityContext: {{- include "vcuda.over" (list (include "vcuda.schedulerContainerSecurity" .) .Values.scheduler.securityContext) | nindent 4 }}
   volumeMounts:
     # Temporary files for the credentials of the service account; the image is read-only.
     - name: tmp
@@ -133,4 +133,43 @@
       mountPath: /etc/vcuda/callers
       readOnly: true
 {{- end }}
+{{- with .Values.scheduler.extraVolumeMounts }}
+    {{- toYaml . | nindent 4 }}
+{{- end }}
+{{- end -}}
+
+{{/* Flags that the chart sets, and the values for them. */}}
+{{- define "vcuda.extenderFlags" -}}
+listen-port: scheduler.port
+loopback-port: scheduler.loopbackPort
+client-ca-file: scheduler.callers.ca
+client-names: scheduler.callers.names
+leader-election: scheduler.leaderElection
+lease-name: scheduler.leaderElection
+scheduler-name: scheduler.name
+node-policy: scheduler.nodePolicy
+gpu-policy: scheduler.gpuPolicy
+node-choice: scheduler.nodeChoice
+reservation-time: scheduler.reservationTime
+gang-reservation-time: scheduler.gangReservationTime
+default-cores: webhook.defaultCores
+share-memory: webhook.shareMemory
+runtime-class: webhook.runtimeClass
+hide-gpus: webhook.hideGpus
+state-directory: agent.stateDirectory
+translate-hami: hami.translate
+hami-unlimited-cores: hami.unlimitedCores
+hami-count-resource: hami.resources.count
+hami-memory-resource: hami.resources.memory
+hami-memory-percentage-resource: hami.resources.memoryPercentage
+hami-cores-resource: hami.resources.cores
+hami-priority-resource: hami.resources.priority
+resource-domain: resourceDomain
+webhook-configuration: webhook.certificates.from
+service-name: webhook.certificates.from
+certificate-secret: webhook.certificates.secretName
+certificate-life: webhook.certificates.life
+ca-life: webhook.certificates.caLife
+tls-cert-file: webhook.certificates.from
+tls-key-file: webhook.certificates.from
 {{- end -}}

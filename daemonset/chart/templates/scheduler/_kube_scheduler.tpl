@@ -1,5 +1,8 @@
 {{/* The unmodified kube-scheduler, which calls the extender in the same pod. */}}
 {{- define "vcuda.kubeScheduler" -}}
+{{- $group := "scheduler.kubeScheduler" -}}
+{{- $ours := dict "config" (print $group ".plugins and .pluginConfig") "secure-port" (print $group ".port") "v" (print $group ".verbosity") "feature-gates" (print $group ".featureGates") -}}
+{{- include "vcuda.refuseFlags" (list (print $group ".flags") .Values.scheduler.kubeScheduler.flags $ours) -}}
 - name: kube-scheduler
   image: {{ include "vcuda.kubeSchedulerImage" . }}
 {{- with .Values.scheduler.kubeScheduler.image.pullPolicy }}
@@ -8,7 +11,9 @@
   command:
     - kube-scheduler
     - --config=/etc/vcuda/scheduler/kube-scheduler.yaml
+{{- if not (hasKey .Values.scheduler.kubeScheduler.flags "profiling") }}
     - --profiling=false
+{{- end }}
     - --secure-port={{ .Values.scheduler.kubeScheduler.port }}
     - --v={{ .Values.scheduler.kubeScheduler.verbosity }}
 {{- with .Values.scheduler.kubeScheduler.featureGates }}
@@ -31,12 +36,7 @@
     timeoutSeconds: 15
     failureThreshold: 8
   resources: {{- toYaml .Values.scheduler.kubeScheduler.resources | nindent 4 }}
-  securityContext:
-    privileged: false
-    allowPrivilegeEscalation: false
-    readOnlyRootFilesystem: true
-    capabilities:
-      drop: ["ALL"]
+  securityContext: {{- include "vcuda.over" (list (include "vcuda.schedulerContainerSecurity" .) .Values.scheduler.securityContext) | nindent 4 }}
   volumeMounts:
     - name: configuration
       mountPath: /etc/vcuda/scheduler

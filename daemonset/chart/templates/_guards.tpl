@@ -1,0 +1,52 @@
+{{/* What values cannot say by themselves and the schema cannot check. Each is refused with one sentence. */}}
+{{- define "vcuda.guards" -}}
+{{- if not (hasKey .Values "platform") -}}
+{{- fail "these are the values of an older chart, without those that this one added; upgrade with --reset-then-reuse-values instead of --reuse-values" -}}
+{{- end -}}
+{{- if .Chart.IsRoot -}}
+{{- range $key, $_ := omit .Values.global "imageRegistry" -}}
+{{- fail (printf "global.%s is not a value of this chart; of `global` it knows imageRegistry" $key) -}}
+{{- end -}}
+{{- end -}}
+{{- range $part := list "agent" "scheduler" -}}
+{{- if hasKey (get $.Values $part).podLabels "app.kubernetes.io/name" -}}
+{{- fail (printf "%s.podLabels: the selectors of the chart need app.kubernetes.io/name as it is; give another label" $part) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq (include "vcuda.at" (list . "agent.driver.from")) "emulated") .Values.agent.driver.root -}}
+{{- fail "agent.driver.root is where NVIDIA's driver is, and with agent.driver.from=emulated there is none; leave one of them out" -}}
+{{- end -}}
+{{- if and (eq (include "vcuda.at" (list . "agent.driver.from")) "runtime") .Values.agent.driver.root -}}
+{{- fail "agent.driver.root is not used with agent.driver.from=runtime, where the container runtime injects the driver; leave one of them out" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuses flags that the chart sets by a value, which would be given twice: (list "agent.flags" flags values-by-flag). */}}
+{{- define "vcuda.refuseFlags" -}}
+{{- $name := index . 0 -}}
+{{- $values := index . 2 -}}
+{{- range $flag, $_ := index . 1 -}}
+{{- if hasKey $values $flag -}}
+{{- fail (printf "%s.%s: the chart sets this flag itself; set the value %s instead" $name $flag (get $values $flag)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuses what needs an API that the cluster does not have: (list $ "monitoring.coreos.com/v1" "monitoring.enabled" "the Prometheus operator"). */}}
+{{- define "vcuda.requireApi" -}}
+{{- $api := index . 1 -}}
+{{- if not ((index . 0).Capabilities.APIVersions.Has $api) -}}
+{{- fail (printf "%s needs the API %s of %s, which this cluster does not have; install it first, or leave this value out (with helm template: --api-versions=%s)" (index . 2) $api (index . 3) $api) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A mapping of the chart with the operator's keys over it, none twice: (list text mapping). Text alone keeps its comments. */}}
+{{- define "vcuda.over" -}}
+{{- if index . 1 -}}
+{{- $keys := index . 0 | fromYaml -}}
+{{- range $key, $value := index . 1 }}{{ $_ := set $keys $key $value }}{{ end -}}
+{{- toYaml $keys -}}
+{{- else -}}
+{{- index . 0 | trim -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,159 @@
+"""Values that cannot be right together, or not in this cluster: one sentence each. Keys and flags are given once."""
+
+import shutil
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from scripts import manifests
+from tests.daemonset.chart import Object, documents, refusal, render
+from tests.daemonset.value_sets import VALUE_SETS
+
+REFUSED = {
+    "cert-manager without its API": (
+        {"webhook": {"certificates": {"from": "cert-manager"}}},
+        "webhook.certificates.from=cert-manager needs the API cert-manager.io/v1",
+    ),
+    "a global value of nobody": ({"global": {"imagePullSecrets": []}}, "global.imagePullSecrets is not a value"),
+    "a driver where there is none": (
+        {"agent": {"driver": {"from": "emulated", "root": "/opt"}}}, "with agent.driver.from=emulated there is none",
+    ),
+    "a driver that the runtime brings": (
+        {"platform": "talos", "agent": {"driver": {"root": "/opt"}}}, "not used with agent.driver.from=runtime",
+    ),
+    "a label of the agent's selector": (
+        {"agent": {"podLabels": {"app.kubernetes.io/name": "mine"}}}, "agent.podLabels: the selectors of the chart",
+    ),
+    "a label of the scheduler's selector": (
+        {"scheduler": {"podLabels": {"app.kubernetes.io/name": "mine"}}}, "scheduler.podLabels: the selectors",
+    ),
+    "a driver by flag": ({"agent": {"flags": {"driver-root": "/x"}}}, "set the value agent.driver.root instead"),
+    "sharing by flag": ({"agent": {"flags": {"share-mode": False}}}, "set the value agent.shareMode instead"),
+    "a port by flag": ({"scheduler": {"flags": {"listen-port": 1}}}, "set the value scheduler.port instead"),
+    "gates by flag": (
+        {"scheduler": {"kubeScheduler": {"flags": {"feature-gates": "A=true"}}}},
+        "set the value scheduler.kubeScheduler.featureGates instead",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("values", "said"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_cannot_be_right_is_refused_with_a_sentence(helm: str, tmp_path: Path, values: Object, said: str) -> None:
+    assert said in refusal(helm, values, folder=tmp_path)
+
+
+def test_values_of_an_older_chart_are_named_as_such(helm: str, tmp_path: Path) -> None:
+    """--reuse-values takes the defaults of the installed chart; a null leaves a new value out in the same way."""
+    agent = dict.fromkeys(("stateDirectory", "extraVolumes", "annotations", "terminationGracePeriodSeconds"))
+    scheduler = dict.fromkeys(("strategy", "podDisruptionBudget", "podSecurityContext", "annotations"))
+    values = {"platform": None, "agent": {**agent, "driver": {"root": None}}, "scheduler": scheduler}
+    said = refusal(helm, values, folder=tmp_path)
+    assert "--reset-then-reuse-values instead of --reuse-values" in said
+
+
+class Once(yaml.SafeLoader):
+    """Refuses a mapping with a key twice, as kustomize and kubectl do."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        assert len(keys) == len(set(map(str, keys))), keys
+        return super().construct_mapping(node, deep=deep)
+
+
+OVER: Object = {
+    "agent": {
+        "podAnnotations": {"prometheus.io/scrape": "false"},
+        "podLabels": {"app.kubernetes.io/version": "9"},
+        "securityContext": {"readOnlyRootFilesystem": False},
+        "flags": {"query-addr": "127.0.0.1", "wait-for-driver": False, "virtual-manager-tmpfs": False},
+    },
+    "scheduler": {
+        "podAnnotations": {"kubectl.kubernetes.io/default-container": "kube-scheduler"},
+        "podSecurityContext": {"runAsUser": 1000},
+        "kubeScheduler": {"flags": {"profiling": True}},
+    },
+}
+
+
+@pytest.mark.parametrize("values", [OVER, *VALUE_SETS.values()], ids=["over", *VALUE_SETS])
+def test_no_key_and_no_flag_is_given_twice(helm: str, tmp_path: Path, values: Object) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(values))
+    for each in yaml.load_all(manifests.render(helm, f"--values={file}"), Once):
+        for container in _containers(each or {}):
+            words = container.get("args") or container.get("command") or []
+            given = [word.split("=")[0] for word in words]
+            assert len(given) == len(set(given)) or container["name"] == "device-nodes"
+
+
+def _containers(manifest: Object) -> list[Object]:
+    spec = manifest.get("spec", {}).get("template", {}).get("spec", {}) if "spec" in manifest else {}
+    return [*spec.get("initContainers", []), *spec.get("containers", [])]
+
+
+def test_the_operators_keys_replace_the_charts(helm: str, tmp_path: Path) -> None:
+    rendered = render(helm, OVER, folder=tmp_path)
+    template = rendered.get("DaemonSet", "vcuda-agent")["spec"]["template"]
+    (agent,) = template["spec"]["containers"]
+    assert template["metadata"]["annotations"]["prometheus.io/scrape"] == "false"
+    assert template["metadata"]["labels"] == {"app.kubernetes.io/name": "vcuda-agent", "app.kubernetes.io/version": "9"}
+    assert (agent["securityContext"]["readOnlyRootFilesystem"], agent["securityContext"]["privileged"]) == (False, True)
+    assert {"--query-addr=127.0.0.1", "--wait-for-driver=false", "--virtual-manager-tmpfs=false"} <= set(agent["args"])
+    pod = rendered.get("Deployment", "vcuda-scheduler")["spec"]["template"]
+    assert pod["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] == "kube-scheduler"
+    assert (pod["spec"]["securityContext"]["runAsUser"], pod["spec"]["securityContext"]["runAsGroup"]) == (1000, 65532)
+    assert "--profiling=true" in pod["spec"]["containers"][0]["command"]
+
+
+def test_the_labels_of_a_version_do_not_restart_the_scheduler(helm: str, tmp_path: Path) -> None:
+    """Its pods have a checksum of their configuration, which another version of the chart does not change."""
+    copy = tmp_path / "chart"
+    shutil.copytree(manifests.CHART, copy)
+    version = copy / "Chart.yaml"
+    version.write_text(version.read_text().replace("version: 0.1.0", "version: 0.9.0", 1))
+    ours, next_ones = (
+        next(each for each in documents(manifests.render(helm, chart=chart)) if each["kind"] == "Deployment")
+        for chart in (manifests.CHART, copy)
+    )
+    assert ours["metadata"] != next_ones["metadata"]
+    assert ours["spec"]["template"] == next_ones["spec"]["template"]
+
+
+def test_where_a_monitor_scrapes_no_annotation_asks_for_it_too(helm: str, tmp_path: Path) -> None:
+    rendered = render(helm, {"monitoring": {"enabled": True}}, folder=tmp_path)
+    assert "annotations" not in rendered.get("DaemonSet", "vcuda-agent")["spec"]["template"]["metadata"]
+
+
+@pytest.mark.parametrize(
+    ("repository", "expected"),
+    [
+        ("vcuda", "mirror:5000/gpu/vcuda"),
+        ("team/vcuda", "mirror:5000/gpu/team/vcuda"),
+        ("registry.example.org/team/vcuda", "mirror:5000/gpu/team/vcuda"),
+        ("localhost/vcuda", "mirror:5000/gpu/vcuda"),
+    ],
+)
+def test_one_registry_has_all_images(helm: str, tmp_path: Path, repository: str, expected: str) -> None:
+    values = {"global": {"imageRegistry": "mirror:5000/gpu"}, "image": {"repository": repository}}
+    rendered = render(helm, values, folder=tmp_path)
+    assert rendered.agent["containers"][0]["image"] == f"{expected}:0.1.0"
+    assert rendered.scheduler["containers"][0]["image"] == "mirror:5000/gpu/kube-scheduler:v1.36.2"
+
+
+@pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS.keys())
+def test_every_object_has_helms_labels_and_no_selector_and_no_pod_has_them(
+    helm: str, tmp_path: Path, values: Object
+) -> None:
+    """A selector cannot be changed, and a pod would restart with every version of the chart."""
+    for each in render(helm, values, folder=tmp_path):
+        labels = each["metadata"]["labels"]
+        assert labels["app.kubernetes.io/name"] in ("vcuda", "vcuda-agent", "vcuda-scheduler")
+        assert (labels["helm.sh/chart"], labels["app.kubernetes.io/managed-by"]) == ("vcuda-0.1.0", "Helm")
+        assert (labels["app.kubernetes.io/instance"], labels["app.kubernetes.io/part-of"]) == ("vcuda", "vcuda")
+        assert labels["app.kubernetes.io/version"] == "0.1.0"
+        if each["kind"] in ("DaemonSet", "Deployment"):
+            assert each["spec"]["selector"] == {"matchLabels": {"app.kubernetes.io/name": each["metadata"]["name"]}}
+            assert "helm.sh/chart" not in each["spec"]["template"]["metadata"]["labels"]

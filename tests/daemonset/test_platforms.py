@@ -1,0 +1,164 @@
+"""Each platform of platforms.yaml: what the agent gets there, in objects that old and new API servers know."""
+
+import re
+import shlex
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from scripts import manifests
+from tests.daemonset.chart import NAMESPACE, Object, Rendered, documents, render
+from tests.daemonset.value_sets import PLATFORMS, VALUE_SETS
+from tests.fenced import fenced
+
+TABLE = yaml.safe_load((manifests.CHART / "platforms.yaml").read_text())
+OLDEST, NEWEST = "1.30", "1.37"
+OF_OTHERS = ("cert-manager.io/", "monitoring.coreos.com/", "security.openshift.io/")
+"""API groups that Kubernetes itself has no schemas of."""
+
+
+def on(helm: str, folder: Path, platform: str, **agent: object) -> Rendered:
+    return render(helm, {"platform": platform, "agent": agent}, folder=folder)
+
+
+def paths(pod: Object) -> dict[str, str]:
+    return {each["name"]: each["hostPath"]["path"] for each in pod["volumes"] if "hostPath" in each}
+
+
+def mounts(pod: Object) -> dict[str, Object]:
+    return {each["name"]: each for each in pod["containers"][0]["volumeMounts"]}
+
+
+def flags(pod: Object) -> dict[str, str]:
+    return dict(each.removeprefix("--").split("=", 1) for each in pod["containers"][0]["args"][1:])
+
+
+def test_the_table_has_the_platforms_that_the_schema_takes() -> None:
+    schema = yaml.safe_load((manifests.CHART / "values.schema.json").read_text())
+    assert schema["properties"]["platform"]["enum"] == ["", *(name for name in TABLE if name != "default")]
+    assert set(PLATFORMS) | {"default"} == TABLE.keys()
+    assert all(row.keys() <= TABLE["default"].keys() for row in TABLE.values())
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_every_object_is_strictly_what_the_api_server_takes(
+    helm: str, tmp_path: Path, platform: str, version: str
+) -> None:
+    values = [f"--set=platform={platform}", *(["--set=agent.confined=false"] if version == OLDEST else [])]
+    rendered = manifests.render(helm, *values, f"--kube-version={version}.0", namespace=NAMESPACE)
+    known = [each for each in documents(rendered) if not each["apiVersion"].startswith(OF_OTHERS)]
+    assert len(known) >= 18
+    for each in known:
+        kubernetes_validate.validate(each, version, strict=True)
+
+
+@pytest.mark.parametrize("name", VALUE_SETS)
+def test_so_is_every_other_set_of_values(helm: str, tmp_path: Path, name: str) -> None:
+    for each in render(helm, VALUE_SETS[name], folder=tmp_path):
+        if not each["apiVersion"].startswith(OF_OTHERS):
+            kubernetes_validate.validate(each, "1.36", strict=True)
+
+
+def test_a_field_that_does_not_exist_is_found(helm: str, tmp_path: Path) -> None:
+    daemonset = render(helm, folder=tmp_path).get("DaemonSet", "vcuda-agent")
+    daemonset["spec"]["template"]["spec"]["nodeSelctor"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(daemonset, NEWEST, strict=True)
+
+
+@pytest.mark.parametrize("platform", ["kubeadm", "eks", "aks"])
+def test_with_the_driver_in_usr_everything_is_as_by_default(helm: str, tmp_path: Path, platform: str) -> None:
+    assert on(helm, tmp_path, platform).objects == render(helm, folder=tmp_path).objects
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_the_agent_gets_what_the_table_says(helm: str, tmp_path: Path, platform: str) -> None:
+    pod, row = on(helm, tmp_path, platform).agent, {**TABLE["default"], **TABLE[platform]}
+    found = paths(pod)
+    assert found["device-plugins"] == f"{row['agent.kubelet.root']}/device-plugins"
+    assert found["state"] == mounts(pod)["state"]["mountPath"] == row["agent.stateDirectory"]
+    assert flags(pod).get("virtual-manager-path", "/etc/gpu-manager/vm") == f"{found['state']}/vm"
+    warned = [each for each in on(helm, tmp_path, platform).extender["args"] if each.startswith("--state-directory=")]
+    assert warned == ([f"--state-directory={found['state']}"] if found["state"] != "/etc/gpu-manager" else [])
+    assert ("runtimeClassName" in pod) == (row["agent.driver.from"] == "runtime")
+    if row["agent.driver.from"] != "runtime":
+        socket = flags(pod).get("container-runtime-endpoint", "/run/containerd/containerd.sock")
+        assert socket == row["agent.containerRuntime.socket"]
+        assert found["runtime"] == str(Path(socket).parent)
+
+
+@pytest.mark.parametrize("platform", [name for name in PLATFORMS if "agent.driver.root" in TABLE[name]])
+def test_a_driver_elsewhere_is_seen_also_when_it_comes_later(helm: str, tmp_path: Path, platform: str) -> None:
+    """The parent is mounted: a mount below it propagates, while one over the mounted directory itself would not."""
+    root = Path(TABLE[platform]["agent.driver.root"])
+    pod = on(helm, tmp_path, platform).agent
+    mount = mounts(pod)["driver"]
+    assert (paths(pod)["driver"], mount["mountPath"]) == (str(root.parent), "/host")
+    assert (mount["mountPropagation"], mount["readOnly"]) == ("HostToContainer", True)
+    assert flags(pod)["driver-root"] == f"/host/{root.name}"
+    assert not {"host-usr", "host-etc", "modules"} & mounts(pod).keys()
+
+
+def test_what_the_operator_sets_wins_over_the_platform(helm: str, tmp_path: Path) -> None:
+    pod = on(helm, tmp_path, "gke", driver={"root": "/opt/nvidia"}, stateDirectory="/data/vcuda").agent
+    assert (flags(pod)["driver-root"], paths(pod)["driver"]) == ("/host/nvidia", "/opt")
+    assert paths(pod)["state"] == "/data/vcuda"
+    assert "host-usr" in paths(on(helm, tmp_path, "gpu-operator", driver={"root": "/"}).agent)
+
+
+GUIDE = manifests.ROOT / "docs" / "how-to" / "platforms.md"
+
+
+def _commands() -> list[list[str]]:
+    blocks = "\n".join(fenced(GUIDE)).replace("\\\n", " ")
+    return [
+        shlex.split(line)[4:] for line in blocks.splitlines() if line.startswith("helm install vcuda daemonset/chart ")
+    ]
+
+
+@pytest.mark.parametrize("flags", [pytest.param(each, id=" ".join(each)) for each in _commands()])
+def test_the_commands_of_the_guide_render_what_the_api_server_takes(helm: str, flags: list[str]) -> None:
+    rendered = documents(manifests.render(helm, *flags))
+    for each in rendered:
+        if not each["apiVersion"].startswith(OF_OTHERS):
+            kubernetes_validate.validate(each, NEWEST, strict=True)
+    assert {"DaemonSet", "Deployment"} <= {each["kind"] for each in rendered}
+
+
+def test_the_guide_has_each_platform_and_the_table() -> None:
+    text = GUIDE.read_text()
+    named = set(re.findall(r"platform=([a-z0-9-]+)", text))
+    assert named | {"kubeadm"} == set(PLATFORMS)
+    head, _, *rows = [line.strip("|").split("|") for line in text.splitlines() if line.count("|") == 7]
+    keys = [each.strip(" `") for each in head[1:6]]
+    assert keys == list(TABLE["default"])
+    shown: Object = {}
+    for name, *cells in rows:
+        values = {key: cell.strip(" `") for key, cell in zip(keys, cells, strict=True) if cell.strip()}
+        shown |= dict.fromkeys((each.strip(" `") for each in name.split(",")), values)
+    assert shown.pop("empty") == TABLE["default"]
+    plain = {name: shown.pop(name) for name in ("kubeadm", "eks", "aks")}
+    assert all(values == TABLE["default"] for values in plain.values())
+    assert shown == {name: row for name, row in TABLE.items() if row and name != "default"}
+
+
+def test_openshift_gets_a_constraint_for_the_agent_and_no_uid_for_the_scheduler(helm: str, tmp_path: Path) -> None:
+    rendered = on(helm, tmp_path, "openshift")
+    constraint = rendered.get("SecurityContextConstraints", "vcuda-agent")
+    assert constraint["users"] == [f"system:serviceaccount:{NAMESPACE}:vcuda-agent"]
+    assert constraint["allowPrivilegedContainer"] is True
+    template = rendered.get("DaemonSet", "vcuda-agent")["spec"]["template"]
+    assert template["metadata"]["annotations"]["openshift.io/required-scc"] == "vcuda-agent"
+    assert not {"runAsUser", "runAsGroup", "fsGroup"} & rendered.scheduler["securityContext"].keys()
+    assert rendered.scheduler["securityContext"]["runAsNonRoot"] is True
+    unprivileged = on(helm, tmp_path, "openshift", driver={"from": "runtime"})
+    assert unprivileged.get("SecurityContextConstraints", "vcuda-agent")["allowPrivilegedContainer"] is False
+
+
+def test_elsewhere_there_is_no_constraint(helm: str, tmp_path: Path) -> None:
+    assert not render(helm, folder=tmp_path).names("SecurityContextConstraints")
+    text = manifests.render(helm, "--api-versions=security.openshift.io/v1")
+    assert "kind: SecurityContextConstraints" in text
