@@ -1,7 +1,7 @@
 """Which metrics a query names, and which there are.
 
-In: a query in PromQL. Out: each metric that it selects, with the labels by which it selects. The labels and names that
-are known: those of the two `FAMILIES`, of the recording rules, and of the exporters that docs/how-to/monitoring.md
+In: a query in PromQL. Out: what it names that is not there: metrics, and labels by which it selects, groups and joins.
+Known are those of the two `FAMILIES`, of the recording rules, and of the exporters that docs/how-to/monitoring.md
 names.
 """
 
@@ -25,7 +25,8 @@ FOREIGN: Mapping[str, frozenset[str]] = {
 }
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
-_GROUPING = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)")
+_GROUPING = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)")
+_MADE = re.compile(r'label_replace\(.*?,\s*"(\w+)",')
 _WORDS = frozenset({"and", "or", "unless", "bool", "offset", "group_left", "group_right", "by", "on"})
 
 
@@ -81,12 +82,25 @@ def known() -> dict[str, frozenset[str]]:
     return {**own, **recorded, **FOREIGN}
 
 
+def labels_in(query: str) -> set[str]:
+    """All labels that the series of its metrics have."""
+    there = known()
+    return {label for name, _ in selectors(query) for label in there[name]}
+
+
+def groupings(query: str) -> frozenset[str]:
+    """The labels by which a query groups and joins."""
+    found = (label.strip() for labels in _GROUPING.findall(_STRING.sub('""', query)) for label in labels.split(","))
+    return frozenset(label for label in found if label)
+
+
 def unknown_in(query: str) -> list[str]:
     """What a query names that is not there."""
-    there, wrong = known(), []
+    there, wrong, labelled = known(), [], frozenset(_MADE.findall(query))
     for name, labels in selectors(query):
         if name not in there:
             wrong.append(name)
-        else:
-            wrong += [f"{name}{{{label}}}" for label in sorted(labels - there[name])]
-    return wrong
+            continue
+        wrong += [f"{name}{{{label}}}" for label in sorted(labels - there[name])]
+        labelled |= there[name]
+    return wrong or [f"({label})" for label in sorted(groupings(query) - labelled)]

@@ -25,6 +25,10 @@ def test_metrics_and_their_matchers_are_found() -> None:
         ("vcuda_gpu_healty == 0", ["vcuda_gpu_healty"]),
         ('vcuda_gpu_healthy{uid="x"}', ["vcuda_gpu_healthy{uid}"]),
         ("sum(rate(vcuda_scheduler_request_duration_seconds_bucket[5m]))", []),
+        ("sum by (node, nod) (vcuda_gpu_healthy)", ["(nod)"]),
+        ("vcuda_gpu_healthy * on (node, uuid) group_left (index) vcuda_gpu_info", []),
+        ("vcuda_gpu_healthy * on (node, uuid) group_left (indx) vcuda_gpu_info", ["(indx)"]),
+        ('label_replace(vcuda_gpu_info, "UUID", "$1", "uuid", "(.+)") * on (UUID) DCGM_FI_DEV_GPU_TEMP', []),
         ('sum(node:vcuda_gpus:count{namespace="x"})', ["node:vcuda_gpus:count{namespace}"]),
     ],
 )

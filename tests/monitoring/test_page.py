@@ -1,13 +1,16 @@
 """docs/how-to/monitoring.md: Prometheus takes what it shows."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from sandbox.prometheus import promtool
 from tests.fenced import fenced
+from tests.monitoring.boards import BOARDS
 from tests.monitoring.known import unknown_in
+from tests.monitoring.test_rules import ALERTS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "monitoring.md"
 QUERIES = list(fenced(PAGE, "promql"))
@@ -20,6 +23,18 @@ def test_prometheus_takes_the_configuration(prometheus_programs: None, tmp_path:
     file.write_text(shown.replace("kubernetes_sd_configs: [{role: pod}]", "static_configs: []"))
     status, said = promtool("check", "config", "--syntax-only", file)
     assert (status, "SUCCESS" in said) == (0, True), said
+
+
+def test_the_alerts_are_listed_as_they_are() -> None:
+    rows = re.findall(r"^\| \[(\w+)\]\(\.\./runbooks\.md#(\w+)\) \| (\w+) \| (\w*) \|", PAGE.read_text(), re.MULTILINE)
+    assert rows == [
+        (name, name.lower(), rule["labels"]["severity"], rule.get("for", "")) for name, rule in ALERTS.items()
+    ]
+
+
+def test_the_dashboards_are_listed_as_they_are() -> None:
+    titles = re.findall(r"^\| (vcuda / \w+) \|", PAGE.read_text(), re.MULTILINE)
+    assert set(titles) == {board["title"] for board in BOARDS.values()}
 
 
 @pytest.mark.parametrize("query", QUERIES)

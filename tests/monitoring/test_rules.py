@@ -1,6 +1,7 @@
 """The rules: each alert fires when it must and not otherwise, leads to its runbook, and names what exists."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from deviceplugin.cluster.extender.explain.pending import State
 from sandbox.prometheus import promtool
 from scripts.dashboards.recorded import RECORDED, RULES
 from tests.monitoring.alert_cases import AT, CASES, AlertCase
-from tests.monitoring.known import unknown_in
+from tests.monitoring.known import labels_in, unknown_in
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNBOOKS = ROOT / "docs" / "runbooks.md"
@@ -122,6 +123,15 @@ def test_every_alert_says_what_it_is_how_bad_and_where_to_read_on(name: str) -> 
     page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
     assert (ROOT / page, anchor) == (RUNBOOKS, name.lower())
     assert f"\n## {name}\n" in RUNBOOKS.read_text()
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_what_an_alert_says_is_of_labels_that_it_has(name: str) -> None:
+    """Another label would leave a gap in the sentence, and Prometheus would not complain."""
+    query = ALERTS[name]["expr"]
+    outermost = re.search(r"\bby \(([^)]*)\)", query)
+    has = set(outermost[1].split(", ")) if outermost else labels_in(query)
+    assert set(re.findall(r"\$labels\.(\w+)", str(ALERTS[name]["annotations"]))) <= has
 
 
 def test_every_runbook_is_of_an_alert() -> None:
