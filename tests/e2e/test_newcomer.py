@@ -8,6 +8,7 @@ because there is no registry; the GPUs are emulated (`agent.driver.from=emulated
 import asyncio
 import base64
 import json
+import re
 import shutil
 import subprocess
 import time
@@ -158,6 +159,26 @@ def test_what_the_guides_tell_to_type_shows_what_they_say(running: Release, kube
     kubectl(
         "-n", NAMESPACE, "rollout", "status", "daemonset/vcuda-agent", "deployment/vcuda-scheduler", "--timeout=240s"
     )
+
+
+def test_the_commands_of_the_runbooks_show_what_they_say(running: Release, kubectl: Kubectl) -> None:
+    page, node = REPOSITORY / "docs/runbooks.md", running.cluster.kubelet.node
+    (block,) = fenced(page)
+    find_agent = block.replace("NODE", node).splitlines()[0]
+    changes = ("kubectl annotate ", "kubectl describe certificate ")  # the second one needs cert-manager
+    commands = [each for each in re.findall("`(kubectl [^`]+)`", page.read_text()) if not each.startswith(changes)]
+    said = {each: kubectl.shell(f"{find_agent}\n{each.replace('NODE', node)}") for each in commands}
+    assert len(said) > 8
+    for part, expected in (
+        ("-l app.kubernetes.io/name=vcuda-agent -o wide", node),
+        ("describe $AGENT", "Controlled By:  DaemonSet/vcuda-agent"),
+        ("deployment/vcuda-scheduler -c extender", "vcuda.scheduler"),
+        ("get lease", "holderIdentity: vcuda-scheduler-"),
+        ("custom-columns", node),
+        ("rollout status", "successfully rolled out"),
+    ):
+        (shown,) = (text for command, text in said.items() if part in command)
+        assert expected in shown
 
 
 def _loggers(text: str) -> set[str]:
