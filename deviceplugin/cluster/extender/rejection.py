@@ -5,6 +5,7 @@ that is not resolvable goes into FailedAndUnresolvableNodes: no eviction on that
 no victims there.
 """
 
+import re
 from dataclasses import dataclass
 
 from deviceplugin.model.inventory_annotation import MOST_GPUS
@@ -45,7 +46,14 @@ RESOURCE_FIT = Rejection("insufficient GPU resources by kube-scheduler's own sum
 
 def label_of(text: str) -> str:
     """The text of a rejection as a label: one of a bounded set, whatever the pod has asked."""
-    return text if text in KNOWN_TEXTS else WRONG_REQUEST
+    return text if text in KNOWN else WRONG_REQUEST
+
+
+def main_of(message: str) -> str | None:
+    """Of the rejections in kube-scheduler's message the main one: one that may go away, else that of most nodes."""
+    counted = {KNOWN[text]: int(count) for count, text in _COUNTED.findall(message)}
+    found = max(counted, key=lambda each: (each.resolvable, counted[each]), default=None)
+    return None if found is None else found.text
 
 
 def rejection_of(verdict: NodeRejection) -> Rejection:
@@ -56,5 +64,6 @@ def rejection_of(verdict: NodeRejection) -> Rejection:
 _MEANINGS = {each: Rejection(each.value, each.resolvable) for each in NodeRejection}
 _BY_NODE = (UNKNOWN_NODE, NO_INVENTORY, UNREADABLE_INVENTORY, TOO_MANY_GPUS, AGENT_DOWN, NOMINATED)
 _BY_POD = (GANG_YIELDED, BOUND_ELSEWHERE)
-KNOWN_TEXTS = frozenset(each.text for each in (*_MEANINGS.values(), *_BY_NODE, *_BY_POD))
-"""All that filter gives, but for wrong requests."""
+KNOWN = {each.text: each for each in (*_MEANINGS.values(), *_BY_NODE, *_BY_POD)}
+"""All that filter gives, by their texts, but for wrong requests."""
+_COUNTED = re.compile(r"(\d{1,6}) (" + "|".join(map(re.escape, sorted(KNOWN, key=len, reverse=True))) + r")(?=[,.]|$)")

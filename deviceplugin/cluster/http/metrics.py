@@ -9,7 +9,7 @@ from functools import cache
 
 from prometheus_client.core import Metric
 
-from deviceplugin.cluster.extender.rejection import KNOWN_TEXTS, WRONG_REQUEST, label_of
+from deviceplugin.cluster.extender.rejection import KNOWN, WRONG_REQUEST, label_of
 from deviceplugin.connections import CLOSED, ClosedBecause
 from deviceplugin.exposition import Exposition, Family, families_of
 
@@ -99,7 +99,7 @@ class SchedulerMetrics(Exposition):
         self._requests = cache(self.counter(REQUESTS).labels)
         self._seconds = cache(self.histogram(SECONDS, _BUCKETS).labels)
         self._rejections = cache(self.counter(REJECTIONS).labels)
-        for reason in (*sorted(KNOWN_TEXTS), WRONG_REQUEST):
+        for reason in (*sorted(KNOWN), WRONG_REQUEST):
             self._rejections(reason)
         closed = self.counter(CONNECTIONS_CLOSED)
         self._closed = {reason: closed.labels(reason=reason.value) for reason in ClosedBecause}

@@ -2,17 +2,20 @@
 
 In: the cache, and filter's last verdicts. Out: counts by reason. The set of reasons is bounded: constant texts, those
 of `rejection` and those of `State`; a wrong request is one reason, whatever it says. A pod that nodes refused for
-several reasons counts to the one that most nodes gave, of those that may go away when pods end if there are any.
+several reasons counts to the one that most nodes gave, of those that may go away when pods end if there are any. Of a
+pod whose verdict is not known, because this replica leads only since then or many pods wait, kube-scheduler's message
+has the reasons.
 """
 
 import enum
 from collections import Counter
 from collections.abc import Mapping
+from functools import lru_cache
 
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.explain.verdicts import LastVerdict, Verdicts
 from deviceplugin.cluster.extender.explain.wording import is_gated
-from deviceplugin.cluster.extender.rejection import label_of
+from deviceplugin.cluster.extender.rejection import label_of, main_of
 from deviceplugin.model.pod import ClusterPod
 
 
@@ -43,7 +46,7 @@ def _reason(pod: ClusterPod, verdict: LastVerdict | None, *, is_held: bool) -> s
     if is_gated(pod):
         return State.GATED.value
     if verdict is None:
-        return State.NOT_ASKED.value
+        return State.NOT_ASKED.value if not pod.is_refused or pod.condition is None else _told(pod.condition.message)
     if verdict.is_superseded_by(pod):
         return State.OTHER.value
     if verdict.fits:
@@ -51,3 +54,8 @@ def _reason(pod: ClusterPod, verdict: LastVerdict | None, *, is_held: bool) -> s
     against = verdict.distinct
     main = next((each for each in against if each.resolvable), next(iter(against), None))
     return State.NO_NODE.value if main is None else label_of(main.text)
+
+
+@lru_cache(maxsize=1024)
+def _told(message: str) -> str:
+    return main_of(message) or State.OTHER.value

@@ -6,9 +6,11 @@ import pytest
 
 from deviceplugin.cluster.extender.explain.pending import State
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.extender.rejection import KNOWN_TEXTS, WRONG_REQUEST
+from deviceplugin.cluster.extender.rejection import KNOWN, WRONG_REQUEST
 from deviceplugin.model.pod import ClusterPod, ScheduledCondition
 from tests.cluster.extender.makers import ask, bound, deleting, node, pod, refused
+
+CORES = "insufficient vcuda-core on any one GPU"
 
 
 def waiting(extender: Extender) -> dict[str, int]:
@@ -32,7 +34,7 @@ def test_a_pod_counts_to_the_reason_of_most_nodes(extender: Extender) -> None:
     for name in ("b", "c"):
         extender.put_pod(bound(pod(f"holder-{name}", cores=99, blocks=1), name))
     asked_about(extender, pod("p", cores=50, blocks=8), "a", "b", "c")
-    assert waiting(extender) == {"insufficient vcuda-core on any one GPU": 1}
+    assert waiting(extender) == {CORES: 1}
 
 
 def test_what_can_go_away_counts_before_what_cannot(extender: Extender) -> None:
@@ -79,6 +81,30 @@ def test_a_pod_that_kube_scheduler_refused_for_another_reason_counts_to_that(ext
     assert waiting(extender) == {State.OTHER.value: 1}
 
 
+NODES = "0/9 nodes are available: "
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("", State.OTHER.value),
+        (f"{NODES}9 node(s) had untolerated taint {{gpu: no}}.", State.OTHER.value),
+        (f"{NODES}9 no GPU operator of theirs.", State.OTHER.value),
+        (f"{NODES}2 insufficient whole GPUs, 7 insufficient vcuda-core on any one GPU.", CORES),
+        (f"{NODES}8 node has no vcuda GPU inventory, 1 insufficient vcuda-core on any one GPU. preemption: 0/9", CORES),
+        (f"{NODES}12345678901234567890 insufficient vcuda-core on any one GPU", CORES),
+    ],
+    ids=["nothing", "another plugin", "similar words", "most nodes", "what can go away", "absurd"],
+)
+def test_what_another_leader_was_asked_is_in_kube_schedulers_message(
+    extender: Extender, message: str, reason: str
+) -> None:
+    """It counted as not asked, as did all but the last thousand pods, and the runbook said that nobody asks."""
+    said = replace(pod("p"), condition=ScheduledCondition(is_true=False, reason="Unschedulable", message=message))
+    extender.put_pod(said)
+    assert waiting(extender) == {reason: 1}
+
+
 def test_a_pod_that_got_a_node_or_ended_waits_no_more(extender: Extender) -> None:
     extender.put_node(node("a", 1))
     one, other = pod("p"), pod("q")
@@ -91,4 +117,4 @@ def test_a_pod_that_got_a_node_or_ended_waits_no_more(extender: Extender) -> Non
 
 @pytest.mark.parametrize("text", [WRONG_REQUEST, *(each.value for each in State)])
 def test_no_reason_has_two_meanings(text: str) -> None:
-    assert text not in KNOWN_TEXTS
+    assert text not in KNOWN
