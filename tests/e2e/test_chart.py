@@ -155,7 +155,7 @@ def test_the_notes_say_what_to_do_next(installed: str) -> None:
     assert "WARNING" not in installed
 
 
-def test_an_upgrade_leaves_the_ca_that_the_scheduler_wrote(
+def test_upgrade_and_rollback_leave_the_ca_that_the_scheduler_wrote(
     installed: str, admin: Client, cluster: Cluster, helm: str, tmp_path: Path
 ) -> None:
     path = f"{_path(WEBHOOK)}/{WEBHOOK['metadata']['name']}"
@@ -169,6 +169,9 @@ def test_an_upgrade_leaves_the_ca_that_the_scheduler_wrote(
     call("upgrade", "vcuda", str(manifests.CHART), f"--values={values}", "--set=webhook.timeoutSeconds=4")
     (after,) = admin.get(path)["webhooks"]
     assert (after["clientConfig"]["caBundle"], after["timeoutSeconds"]) == (bundle, 4)
+    call("rollback", "vcuda")
+    (after,) = admin.get(path)["webhooks"]
+    assert (after["clientConfig"]["caBundle"], after["timeoutSeconds"]) == (bundle, 5)
 
 
 def _understood(configuration: Object, cluster: Cluster, programs: Path, folder: Path) -> Object:

@@ -309,7 +309,7 @@ def test_what_the_monitors_select_is_scraped_and_raises_no_alert(running: Releas
 
 
 def test_on_a_cluster_without_the_prometheus_operator_monitors_are_refused(running: Release) -> None:
-    with pytest.raises(AssertionError, match="which this cluster does not know; install the Prometheus operator"):
+    with pytest.raises(AssertionError, match="enabled needs the API monitoring"):
         running.upgrade("--set=monitoring.enabled=true")
 
 
@@ -350,9 +350,27 @@ def test_what_a_pod_held_is_free_when_it_is_gone(running: Release) -> None:
 
 
 def test_an_upgrade_stops_no_container_and_refuses_no_pod(running: Release) -> None:
-    before = pods.states(running.admin)
-    trial = {**SAMPLES["vcuda-sample"], "metadata": {"name": "trial"}}
     running.upgrade("--set=scheduler.nodePolicy=spread", "--set=agent.flags.log-level=debug")
+    _rolls_unnoticed(running, "trial")
+
+
+def test_a_rollback_stops_no_container_and_refuses_no_pod(running: Release) -> None:
+    scheduler = running.admin.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/vcuda-scheduler")
+    (extender,) = scheduler["spec"]["template"]["spec"]["initContainers"]
+    assert "--node-policy=spread" in extender["args"]
+    running.say("rollback", "vcuda")
+    _rolls_unnoticed(running, "trial-back")
+    for name, expected in (("vcuda-scheduler", "--node-policy=binpack"), ("vcuda-agent", "--wait-for-driver=true")):
+        for pod in running.pods(name):
+            spec = pod["spec"]
+            words = [word for each in (*spec["initContainers"], *spec["containers"]) for word in each.get("args", ())]
+            assert expected in words
+            assert "--log-level=debug" not in words
+
+
+def _rolls_unnoticed(running: Release, name: str) -> None:
+    before = pods.states(running.admin)
+    trial = {**SAMPLES["vcuda-sample"], "metadata": {"name": name}}
     tried, began = 0, time.monotonic()
     while not running.has_rolled_out():
         assert time.monotonic() - began < PATIENCE_S, running.evidence()
@@ -361,10 +379,9 @@ def test_an_upgrade_stops_no_container_and_refuses_no_pod(running: Release) -> N
         tried += 1
     assert tried > 1
     after = pods.states(running.admin)
-    for name in before:
-        assert after[name].containers == before[name].containers
+    assert {each: after[each].containers for each in before} == {each: before[each].containers for each in before}
     pods.create(running.admin, trial)
-    pods.wait_running(running.admin, ["trial"])
+    pods.wait_running(running.admin, [name])
     assert set(running.restarts("vcuda-scheduler").values()) == {0}, running.evidence()
 
 
