@@ -1,6 +1,6 @@
-"""Makes the reference pages from the code: settings and metrics of agent and scheduler, the driver's functions.
+"""Makes the reference pages from the code: settings and metrics of agent and scheduler, the driver's functions, values.
 
-In: `AGENT`, `SCHEDULER`, the two `FAMILIES`, and `driver_functions`. Out: `PAGES` under docs/reference, or with --check
+In: `AGENT`, `SCHEDULER`, the two `FAMILIES`, `driver_functions` and `chart_values`. Out: `PAGES`, or with --check
 an exit status that says whether what is committed is the same. Run as scripts/docs.
 """
 
@@ -16,7 +16,7 @@ from deviceplugin.config.file import API_VERSION
 from deviceplugin.config.scheduler import SCHEDULER
 from deviceplugin.config.setting import Setting
 from deviceplugin.observe.metrics import FAMILIES
-from scripts import driver_functions
+from scripts import chart_values, driver_functions
 
 ROOT = Path(__file__).resolve().parent.parent
 GENERATED = "<!-- made by scripts/docs; edit the code instead -->"
@@ -171,6 +171,8 @@ PAGES = {
     "docs/reference/metrics.md": metrics,
     "docs/reference/scheduler-metrics.md": scheduler_metrics,
     "docs/reference/driver-functions.md": functions,
+    "daemonset/chart/values.schema.json": chart_values.schema,
+    "daemonset/chart/README.md": chart_values.readme,
 }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scripts import manifests
+from scripts import chart_values, manifests
 from tests.daemonset.chart import NAMESPACE, Object, documents, refusal, render
 from tests.daemonset.notes import chart_with_notes
 from tests.daemonset.value_sets import VALUE_SETS
@@ -114,18 +114,24 @@ def _inside(paths: set[str], free: tuple[str, ...]) -> set[str]:
     return {path for path in paths if any(f".{name}." in f".{path}" for name in free)}
 
 
-def test_every_value_is_described_above_it_or_above_its_neighbours() -> None:
-    """A comment stands above each value, or above a block of values of one indentation that it is about."""
-    described: set[int] = set()
-    for line in VALUES.read_text().splitlines():
-        indent = len(line) - len(line.lstrip())
-        if line.lstrip().startswith("#"):
-            described = {each for each in described if each < indent} | {indent}
-        elif line.strip() and not line.lstrip().startswith("- "):
-            covered = indent in described or any(each < indent for each in described)
-            assert covered, f"nothing says what this is: {line}"
-        elif not line.strip():
-            described = set()
+def test_every_value_is_described_by_a_comment_of_its_own() -> None:
+    assert [".".join(each.path) for each in chart_values.values() if not each.description] == []
+
+
+def test_the_schema_and_the_readme_say_what_the_comments_say() -> None:
+    """Whether both are current: tests/docs/test_reference.py."""
+    schema = yaml.safe_load((manifests.CHART / "values.schema.json").read_text())
+    root = schema["properties"]["agent"]["properties"]["driver"]["properties"]["root"]
+    assert root["description"].startswith("For `from: host`: the directory on the node")
+    assert root["pattern"]
+    row = next(line for line in chart_values.readme().splitlines() if line.startswith("| `agent.driver.root` |"))
+    assert row == f'| `agent.driver.root` | string | `""` | {root["description"]} |'
+
+
+def test_helm_shows_the_readme(helm: str) -> None:
+    command = [helm, "show", "readme", str(manifests.CHART)]
+    said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert said.strip() == chart_values.readme().strip()
 
 
 _FREE = ("nodeSelector", "resources")
