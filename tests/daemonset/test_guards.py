@@ -75,6 +75,12 @@ OVER: Object = {
         "podSecurityContext": {"runAsUser": 1000},
         "kubeScheduler": {"flags": {"profiling": True}},
     },
+    "monitoring": {
+        "enabled": True,
+        "labels": {"app.kubernetes.io/part-of": "kube-prometheus"},
+        "rules": {"enabled": True},
+        "dashboards": {"enabled": True, "labels": {"app.kubernetes.io/part-of": "grafana"}},
+    },
 }
 
 
