@@ -100,7 +100,8 @@ def metrics() -> str:
 Served on `--query-addr`:`--query-port` at `/metrics`, and at `/metric` for gpu-manager's scrapers, in Prometheus' text
 format or, when asked for, OpenMetrics. Bytes, seconds and ratios from 0 to 1. `uuid` is the UUID of the GPU, and so
 is `gpu`, its name before; use `uuid` in joins ([how](../how-to/monitoring.md#joins)). No metric mixes totals with
-parts, so sums are right. What is not known has no series: no value is 0 for want of a better one.
+parts, so sums are right. What is not known has no series: no value is 0 for want of a better one. Scrape with
+`honor_labels`, as the chart's PodMonitor does: metrics of containers name the container's own pod.
 
 {_table(("name", "type", "labels", "meaning"), rows)}
 Besides these, `process_*` describes the agent's own process: memory, CPU time, open files.
