@@ -23,7 +23,10 @@ GENERATED = "<!-- made by scripts/docs; edit the code instead -->"
 
 
 def agent_flags() -> str:
-    retired = "\n".join(f"- `--{flag}`: {why}" for flag, why in AGENT.retired.items())
+    by_reason: dict[str, list[str]] = {}
+    for flag, why in AGENT.retired.items():
+        by_reason.setdefault(why, []).append(f"`--{flag}`")
+    retired = "\n".join(f"- {', '.join(flags)}: {why}" for why, flags in by_reason.items())
     return f"""{_flags(AGENT, AGENT_EXAMPLE, printed_by="vcuda config print")}
 Durations are written as in Go (`500ms`, `5s`, `1m30s`) or as seconds (`30`). Booleans are written as with Go's flags:
 `--share-mode`, `--share-mode=true` or `--share-mode=false`.
@@ -32,6 +35,7 @@ Durations are written as in Go (`500ms`, `5s`, `1m30s`) or as seconds (`30`). Bo
 ## Accepted without effect
 
 For start scripts of gpu-manager, Tencent's earlier device plugin. The agent logs at start that they have no effect.
+As there, `_` in a flag is `-` (`--share_mode`), and `-v` is `--v`.
 
 {retired}
 """

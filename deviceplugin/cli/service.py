@@ -22,6 +22,7 @@ Settings = TypeVar("Settings")
 
 
 @click.command("agent", cls=SettingsCommand, program=AGENT)
+@click.version_option(__version__, message="%(version)s")
 def agent(effective: Effective[AgentSettings]) -> None:
     """Grant this node's GPUs, and shares of them, to pods through kubelet.
 

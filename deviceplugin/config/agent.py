@@ -323,6 +323,13 @@ class AgentSettings:
         return ResourceNames(self.node.resource_domain)
 
 
+_OWN_LOG = "the agent writes its log to standard error, see --log-level and --log-format"
+_KLOG = (
+    *("v", "vmodule", "log-dir", "log-file", "log-file-max-size", "logtostderr", "alsologtostderr", "stderrthreshold"),
+    *("log-backtrace-at", "skip-headers", "skip-log-headers", "add-dir-header", "one-output"),
+)
+"""The flags of the log library of gpu-manager."""
+
 AGENT = Program(
     command="agent",
     kind="AgentConfig",
@@ -331,5 +338,6 @@ AGENT = Program(
         "standalone": "the agent always talks to a kubelet",
         "incluster-mode": "without --kubeconfig the agent uses the service account of its pod",
         "docker-endpoint": "the agent talks to the container runtime through CRI, see --container-runtime-endpoint",
+        **dict.fromkeys(_KLOG, _OWN_LOG),
     },
 )

@@ -132,7 +132,10 @@ class SettingsCommand(click.Command, Generic[Tree]):
         )
         for each in params or ():
             each.allow_from_autoenv = False  # type: ignore[attr-defined] # only settings have variables
-        attributes["context_settings"] = {"auto_envvar_prefix": program.env_prefix}
+        attributes["context_settings"] = {
+            "auto_envvar_prefix": program.env_prefix,
+            "token_normalize_func": lambda name: name.replace("_", "-"),  # as pflag does for gpu-manager's flags
+        }
         super().__init__(name, params=[*self._settings, config, *(params or ())], **attributes)
 
     def _load(self, ctx: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
@@ -145,13 +148,19 @@ class SettingsCommand(click.Command, Generic[Tree]):
         """What the context of this command holds; ConfigError where values do not go together."""
         settings = filled(self.program.tree, ctx.params)
         self.program.check(settings)
-        retired = ((each.origin(ctx)[1], each.doc) for each in self._retired)
+        retired: dict[str, list[str]] = {}
+        for each in self._retired:
+            if where := each.origin(ctx)[1]:
+                retired.setdefault(each.doc, []).append(where)
         return Effective(
             self.program,
             settings,
             tuple(EffectiveValue(each, ctx.params[each.name], *each.origin(ctx)) for each in self.program.settings),
             ctx.params["config"],
-            tuple(f"{where} has no effect: {why}" for where, why in retired if where),
+            tuple(
+                f"{', '.join(given)} {'has' if len(given) == 1 else 'have'} no effect: {why}"
+                for why, given in retired.items()
+            ),
         )
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's signature

@@ -18,7 +18,9 @@ class _Devices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     devices: tuple[str, ...] = ()
 
 
-class _ExtraFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _ExtraFile(msgspec.Struct, frozen=True):
+    """gpu-manager reads `default` only, and takes a file with other keys."""
+
     default: _Devices = _Devices()
 
 

@@ -53,7 +53,11 @@ class Setting(click.Option):
         self.more_env = more_env
         if type_ in (types.BOOLEAN, types.ANYTHING):
             attributes |= {"is_flag": False, "flag_value": "true"}  # `--share-mode` alone is true, as with Go's flags
-        super().__init__([f"--{flag}"], type=type_, metavar=type_.metavar, help=doc, default=default, **attributes)
+        super().__init__(self._forms(flag), type=type_, metavar=type_.metavar, help=doc, default=default, **attributes)
+
+    @staticmethod
+    def _forms(flag: str) -> list[str]:
+        return [f"--{flag}", f"-{flag}"] if len(flag) == 1 else [f"--{flag}"]
 
     @property
     def key(self) -> str:

@@ -31,7 +31,10 @@ log = structlog.get_logger("vcuda.kube")
 
 
 def gpu_labels(inventory: Inventory, *, domain: str, extra: Mapping[str, str]) -> dict[str, str]:
-    """Model, count, MiB of one GPU, driver and CUDA version; `extra` takes precedence."""
+    """Model, count, MiB of one GPU, driver and CUDA version.
+
+    `extra` takes precedence, but for gpu-manager's label without a value: there it asks for the model.
+    """
     labels: dict[str, str] = {}
     if inventory.gpus:
         labels = {
@@ -42,7 +45,7 @@ def gpu_labels(inventory: Inventory, *, domain: str, extra: Mapping[str, str]) -
             f"{domain}/gpu-cuda": "{}.{}".format(*inventory.driver.cuda),
             GPU_MANAGER_MODEL: label_value(_second_word(inventory.gpus[0].model)),
         }
-    return labels | {key: label_value(value) for key, value in extra.items()}
+    return labels | {key: label_value(value) for key, value in extra.items() if value or key != GPU_MANAGER_MODEL}
 
 
 def label_value(text: str) -> str:

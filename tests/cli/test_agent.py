@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from deviceplugin import __version__
+
 VCUDA = [sys.executable, "-m", "deviceplugin"]
 KUBECONFIG = """
 apiVersion: v1
@@ -55,6 +57,11 @@ def test_without_a_driver_it_says_so_in_one_line_and_ends(short_tmp: Path) -> No
     assert sentence.startswith("vcuda: ")
     assert "no-such-libnvidia-ml.so.1" in sentence
     assert not any("traceback" in line.lower() for line in lines)
+
+
+def test_it_tells_its_version_as_gpu_manager_does() -> None:
+    result = subprocess.run([*VCUDA, "agent", "--version"], capture_output=True, text=True, timeout=50, check=True)
+    assert (result.stdout, result.stderr) == (f"{__version__}\n", "")
 
 
 def test_at_start_it_logs_what_was_set_and_where_and_which_flags_do_nothing(short_tmp: Path) -> None:

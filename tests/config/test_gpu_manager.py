@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.config.agent import AGENT
+from deviceplugin.config.command import SettingsCommand
 from deviceplugin.config.gpu_manager import Volume, VolumeComponents, VolumeConfig
 from deviceplugin.errors import ConfigError
 from tests.config.resolving import resolve
@@ -26,6 +27,11 @@ def test_extra_devices_are_read_in_order(tmp_path: Path) -> None:
 def test_gpu_managers_empty_file_means_no_extra_devices(tmp_path: Path) -> None:
     path = write(tmp_path, "{}")
     assert resolve(AGENT, flags={"extra-config": path}, env={}).settings.driver.extra_config.devices == ()
+
+
+def test_other_keys_beside_default_are_taken_as_gpu_manager_takes_them(tmp_path: Path) -> None:
+    path = write(tmp_path, '{"default": {"devices": ["/dev/a"]}, "other": {"devices": ["/dev/b"]}}')
+    assert resolve(AGENT, flags={"extra-config": path}, env={}).settings.driver.extra_config.devices == ("/dev/a",)
 
 
 @pytest.mark.parametrize(
@@ -81,3 +87,24 @@ def test_a_volume_without_a_name_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, '{"volume": [{"base": "/x"}]}')
     with pytest.raises(ConfigError, match=r"missing required field `name` - at `\$.volume\[0\]`"):
         resolve(AGENT, flags={"volume-config": path}, env={})
+
+
+START_SCRIPT = [
+    *("--extra-config=", "--v=4", "--hostname-override=gpu-7", "--share_mode=true", "--volume-config="),
+    *("--log_dir=/var/log/gpu-manager", "--query-addr=0.0.0.0", "--logtostderr", "--alsologtostderr=false"),
+    *("--stderrthreshold", "2", "--vmodule=allocator=5", "--log_backtrace_at=:0", "--query_port", "5678"),
+]
+
+
+@pytest.mark.parametrize("verbosity", [[], ["-v", "4"], ["-v=4"], ["-v4"]])
+def test_the_flags_of_gpu_managers_start_script_start_the_agent(verbosity: list[str]) -> None:
+    command = SettingsCommand("agent", program=AGENT)
+    with command.make_context("agent", [*START_SCRIPT, *verbosity]) as context:
+        found = command.effective(context)
+    assert found.settings.allocation.share_mode
+    assert (found.settings.node.name, found.settings.query.port) == ("gpu-7", 5678)
+    (sentence,) = found.retired
+    assert sentence.startswith("--v, --vmodule, --log-dir, --logtostderr, --alsologtostderr, --stderrthreshold, ")
+    assert sentence.endswith(
+        "have no effect: the agent writes its log to standard error, see --log-level and --log-format"
+    )

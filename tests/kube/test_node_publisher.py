@@ -72,6 +72,13 @@ def test_labels_of_the_operator_win_and_a_node_without_gpus_has_only_those() -> 
     assert gpu_labels(inventory(), domain="d", extra=extra) == {"pool": "a-b", "d/gpu-model": "mine"}
 
 
+def test_gpu_managers_label_without_a_value_asks_for_the_model() -> None:
+    name = "gaia.tencent.com/gpu-model"
+    assert gpu_labels(inventory("Tesla V100"), domain="d", extra={name: "", "empty": ""})[name] == "V100"
+    assert gpu_labels(inventory("Tesla V100"), domain="d", extra={name: "mine"})[name] == "mine"
+    assert gpu_labels(inventory(), domain="d", extra={name: "", "empty": ""}) == {"empty": ""}
+
+
 @given(st.text())
 def test_any_text_becomes_a_valid_label_value(text: str) -> None:
     assert VALID.fullmatch(label_value(text))
