@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from sandbox.cluster.client import Client
+from sandbox.cluster.client import ApiError, Client
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.waiting import wait_until
 from scripts import manifests
@@ -80,3 +80,18 @@ def release(cluster: Cluster, helm: str, *, folder: Path) -> Iterator[str]:
         yield said
     finally:
         call("uninstall", "vcuda")
+        wait_until(lambda: not _is_in_force(cluster.admin), "the API server has forgotten webhook and policies")
+
+
+def _is_in_force(admin: Client) -> bool:
+    """The API server reads its policies once a second; what follows must not meet those of a release that is gone."""
+    container = {"name": "c", "image": "none"}
+    spec = {"automountServiceAccountToken": False, "containers": [container]}
+    metadata = {"name": "probe", "annotations": {"tencent.com/vcuda-allocation": "{}"}}
+    try:
+        admin.post(f"{PODS}?dryRun=All", {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    except ApiError as error:
+        if "vcuda" not in str(error):
+            raise
+        return True
+    return False
