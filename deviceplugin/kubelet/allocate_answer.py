@@ -13,7 +13,7 @@ from deviceplugin.errors import HardwareError
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.gpu import Gpu
-from deviceplugin.model.mount import COMPAT, DRIVER_MOUNT, GRANT_MOUNT, LIBRARIES, LIBRARIES_32, Mount
+from deviceplugin.model.mount import COMPAT, DRIVER_MOUNT, GRANT_MOUNT, Mount, libraries_of
 from deviceplugin.model.pod import PodContainer
 from deviceplugin.model.units import BLOCK_BYTES, DEFAULT_DOMAIN, ResourceNames
 
@@ -76,7 +76,7 @@ def answer_for(
 
 def library_path(container: PodContainer) -> str:
     """vcuda's directory first, then the pod's own; `compat32=true` selects the 32-bit one, as in gpu-manager."""
-    directory = LIBRARIES_32 if container.env.get("compat32") == "true" else LIBRARIES
+    directory = libraries_of(container.env.get("compat32", ""))
     own = container.env.get("LD_LIBRARY_PATH", "")
     return f"{directory}:{own}" if own else directory
 

@@ -75,11 +75,11 @@ def parse_assigned(text: str) -> bool:
 
 
 def parse_core_limit(text: str) -> int:
-    """The soft limit that a user gives the pod, in percent of a GPU: 1 to 100."""
-    percent = _number(text, what="vcuda-core-limit", at_most=CORES_PER_GPU)
+    """The soft limit that a user gives the pod, in percent of a GPU: 1 to 100; more is 100, as in gpu-manager."""
+    percent = _number(text, what="vcuda-core-limit", at_most=_INT64 - 1)
     if percent == 0:
         raise ParseError("annotation vcuda-core-limit is 0; write a percentage from 1 to 100")
-    return percent
+    return min(percent, CORES_PER_GPU)
 
 
 def parse_socket(text: str) -> bool:

@@ -27,6 +27,11 @@ class Mount:
     read_only: bool = True
 
 
+def libraries_of(compat32: str) -> str:
+    """The directory of a container's libraries; `compat32` is its variable, in any case as in gpu-manager."""
+    return LIBRARIES_32 if compat32.lower() == "true" else LIBRARIES
+
+
 def covers_compat(path: str) -> bool:
     """Whether a volume at this path is at, above or below `COMPAT`, so that another mount there could fail.
 

@@ -99,6 +99,8 @@ def test_the_domain_and_cdi_follow_the_options() -> None:
         ({}, "/usr/local/nvidia/lib64"),
         ({"LD_LIBRARY_PATH": "/opt/lib"}, "/usr/local/nvidia/lib64:/opt/lib"),
         ({"compat32": "true"}, "/usr/local/nvidia/lib"),
+        ({"compat32": "True"}, "/usr/local/nvidia/lib"),
+        ({"compat32": "TRUE"}, "/usr/local/nvidia/lib"),
         ({"compat32": "false"}, "/usr/local/nvidia/lib64"),
     ],
 )

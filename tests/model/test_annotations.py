@@ -112,8 +112,13 @@ def test_gpu_indices_that_name_no_gpu_or_one_twice_are_refused(text: str) -> Non
         parse_gpu_indices(text)
 
 
-@pytest.mark.parametrize("text", ["0", "101", "-5", "50%", "", "half"])
-def test_a_core_limit_outside_1_to_100_percent_is_refused(text: str) -> None:
+@pytest.mark.parametrize("text", ["101", "150", "9223372036854775807"])
+def test_a_core_limit_above_100_percent_is_100_as_in_gpu_manager(text: str) -> None:
+    assert parse_core_limit(text) == 100
+
+
+@pytest.mark.parametrize("text", ["0", "-5", "50%", "", "half", "9" * 30])
+def test_a_core_limit_that_is_no_percentage_is_refused(text: str) -> None:
     with pytest.raises(ParseError, match="vcuda-core-limit"):
         parse_core_limit(text)
 

@@ -9,7 +9,7 @@ written twice the last one counts. Values from `envFrom` are not visible here.
 
 from deviceplugin.cluster.webhook.pod_json import Json, JsonContainer, objects
 from deviceplugin.cluster.webhook.resources import asks_any_of_vendor
-from deviceplugin.model.mount import LIBRARIES, LIBRARIES_32
+from deviceplugin.model.mount import libraries_of
 
 LIBRARY_PATH = "LD_LIBRARY_PATH"
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -18,7 +18,8 @@ _NVIDIA = "nvidia.com/"
 
 
 def put_our_libraries_first(container: JsonContainer) -> None:
-    ours = LIBRARIES_32 if _value(container, _COMPAT) == "true" else LIBRARIES
+    written = _value(container, _COMPAT)
+    ours = libraries_of(written if isinstance(written, str) else "")
     for variable in _named(container, LIBRARY_PATH):
         own = variable.get("value")
         if own is not None and not isinstance(own, str):

@@ -192,6 +192,10 @@ def test_a_node_name_stays_where_another_scheduler_was_named() -> None:
             [("compat32", "true"), ("LD_LIBRARY_PATH", "/usr/local/nvidia/lib:/a")],
         ),
         (
+            [("compat32", "TRUE"), ("LD_LIBRARY_PATH", "/a")],
+            [("compat32", "TRUE"), ("LD_LIBRARY_PATH", "/usr/local/nvidia/lib:/a")],
+        ),
+        (
             [("LD_LIBRARY_PATH", "/usr/local/nvidia/lib64:/a")],
             [("LD_LIBRARY_PATH", "/usr/local/nvidia/lib64:/a")],
         ),
