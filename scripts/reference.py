@@ -101,8 +101,9 @@ def metrics() -> str:
 
 {GENERATED}
 
-Served on `--query-addr`:`--query-port` at `/metrics`, and at `/metric` for gpu-manager's scrapers, in Prometheus' text
-format or, when asked for, OpenMetrics. Bytes, seconds and ratios from 0 to 1. `uuid` is the UUID of the GPU, and so
+Served on `--query-addr`:`--query-port` at `/metrics`, in Prometheus' text format or,
+when asked for, OpenMetrics; gpu-manager's `/metric` has [its metrics](views.md#for-clients-of-gpu-manager) too.
+Bytes, seconds and ratios from 0 to 1. `uuid` is the UUID of the GPU, and so
 is `gpu`, its name before; use `uuid` in joins ([how](../how-to/monitoring.md#joins)). No metric mixes totals with
 parts, so sums are right. What is not known has no series: no value is 0 for want of a better one. Scrape with
 `honor_labels`, as the chart's PodMonitor does: metrics of containers name the container's own pod.

@@ -1,8 +1,7 @@
 """gpu-manager's display.GPUDisplay on a unix socket: the same three views over gRPC.
 
-In: a `Rendering`. Out: a server on `--display-socket`, readable by root and its group. Pods are named as in
-gpu-manager, by their name alone; where two namespaces have a pod of one name, the later one is `namespace/name`. A
-value that is not measured stays unset.
+In: a `Rendering`. Out: a server on `--display-socket`, readable by root and its group. What
+`PrintUsages` answers is in `gpu_manager_views`.
 """
 
 import os
@@ -16,10 +15,7 @@ import grpc
 import structlog
 
 from deviceplugin.errors import ConfigError
-from deviceplugin.ledger.grant import Grant
-from deviceplugin.model.gpu import Gpu, GpuUuid
-from deviceplugin.model.units import BLOCK_MIB, MIB
-from deviceplugin.model.usage import ContainerUse
+from deviceplugin.observe.gpu_manager_views import usages
 from deviceplugin.observe.graph_text import draw
 from deviceplugin.observe.node_view import AgentState, NodePicture
 from deviceplugin.observe.rendering import Rendering
@@ -125,32 +121,3 @@ class _Display(rpc.GPUDisplayServicer):
         if found is None:
             await context.abort(grpc.StatusCode.INTERNAL, "vcuda internal error; see the agent log on this node")
         return found
-
-
-def usages(picture: NodePicture) -> pb.UsageResponse:
-    """gpu-manager's message: pods, their containers, and the devices of each."""
-    response = pb.UsageResponse()
-    gpus = {gpu.uuid: gpu for gpu in picture.gpus}
-    keys: dict[str, str] = {}  # by UID
-    for grant in picture.grants:
-        pod = grant.allocation.owner.pod
-        if pod.uid not in keys:
-            keys[pod.uid] = pod.name if pod.name not in keys.values() else str(pod)
-        _add(response.usage[keys[pod.uid]], grant, gpus, picture.uses.get(grant.id))
-    return response
-
-
-def _add(stat: pb.ContainerStat, grant: Grant, gpus: dict[GpuUuid, Gpu], use: ContainerUse | None) -> None:
-    allocation = grant.allocation
-    used = {each.uuid: each for each in use.gpus} if use else {}
-    stat.project = allocation.owner.pod.namespace
-    spec = stat.spec[allocation.owner.name]
-    spec.gpu, spec.mem = allocation.request.cores, sum(share.blocks for share in allocation.shares) * BLOCK_MIB
-    for share in allocation.shares:
-        gpu = gpus.get(share.uuid)
-        if gpu is not None:
-            device = stat.stat[allocation.owner.name].dev.add(id=share.uuid, card_idx=gpu.minor)
-            device.device_mem = gpu.memory_bytes / MIB
-            if (seen := used.get(share.uuid)) is not None:
-                device.gpu, device.mem = seen.cores or 0, (seen.memory_bytes or 0) / MIB
-                device.pids.extend(seen.pids)

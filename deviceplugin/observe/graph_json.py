@@ -10,6 +10,7 @@ import msgspec
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.topology import UNKNOWN_DISTANCE, TopologyNode
+from deviceplugin.observe.graph_text import draw
 from deviceplugin.observe.node_view import NodePicture
 from deviceplugin.observe.usage import GpuUsage, gpu_usage
 
@@ -38,23 +39,24 @@ class GraphNode(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Graph(msgspec.Struct, frozen=True):
-    """The document; `tree` is null until the driver has answered."""
+    """The document; `tree` is null until the driver has answered. `graph` is the text, as in gpu-manager's answer."""
 
     version: int
     node: str
     driver: str
     cuda: str
     tree: GraphNode | None
+    graph: str
 
 
 def graph_of(picture: NodePicture) -> Graph:
     inventory = picture.inventory
     if inventory is None:
-        return Graph(version=VERSION, node=picture.node, driver="", cuda="", tree=None)
+        return Graph(version=VERSION, node=picture.node, driver="", cuda="", tree=None, graph=draw(picture))
     driver = inventory.driver
     tree = _node(picture, inventory, inventory.topology.tree) if inventory.gpus else None
     cuda = ".".join(map(str, driver.cuda))
-    return Graph(version=VERSION, node=picture.node, driver=driver.version, cuda=cuda, tree=tree)
+    return Graph(version=VERSION, node=picture.node, driver=driver.version, cuda=cuda, tree=tree, graph=draw(picture))
 
 
 def _node(picture: NodePicture, inventory: Inventory, node: TopologyNode) -> GraphNode:

@@ -22,6 +22,7 @@ from deviceplugin.connections import Connections, is_loopback
 from deviceplugin.exposition import OPENMETRICS, wants_openmetrics
 from deviceplugin.latest import Latest
 from deviceplugin.listen import bind_tcp
+from deviceplugin.observe.gpu_manager_views import metrics_text
 from deviceplugin.observe.graph_json import graph_of
 from deviceplugin.observe.graph_text import ASCII, BOXES, draw
 from deviceplugin.observe.metrics import AgentMetrics
@@ -89,7 +90,7 @@ def make_app(pages: "_Pages", connections: Connections) -> web.Application:
 
     app = web.Application(middlewares=[note, _no_traceback])
     app.router.add_get("/metrics", pages.metrics)
-    app.router.add_get("/metric", pages.metrics)  # gpu-manager's path
+    app.router.add_get("/metric", pages.gpu_manager_metrics)
     app.router.add_get("/graph", pages.graph)
     app.router.add_get("/usage", pages.usage)
     app.router.add_get("/version", pages.version)
@@ -139,6 +140,15 @@ class _Pages:
             return _Page(*self._metrics.render_with(picture, state, accept))
 
         return await self._show(request, f"metrics {accept}", render, changes=self._metrics.changes)
+
+    async def gpu_manager_metrics(self, request: web.Request) -> web.Response:
+        """At gpu-manager's path: its metrics beside ours."""
+
+        def render(picture: NodePicture, state: AgentState) -> _Page:
+            body, content_type = self._metrics.render_with(picture, state)
+            return _Page(body + metrics_text(picture), content_type)
+
+        return await self._show(request, "gpu-manager's metrics", render, changes=self._metrics.changes)
 
     async def graph(self, request: web.Request) -> web.Response:
         if "application/json" in request.headers.get("Accept", ""):

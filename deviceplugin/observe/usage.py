@@ -4,7 +4,10 @@ In: a picture. Out: `Usage`, whose fields are the document; names and meanings a
 not given yet are null. Nothing is computed here that the ledger does not say.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 
@@ -13,6 +16,7 @@ from deviceplugin.model.allocation import GpuShare
 from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
 from deviceplugin.model.units import BLOCK_BYTES
 from deviceplugin.model.usage import ContainerUse, GpuUse
+from deviceplugin.observe.gpu_manager_views import usage_document
 from deviceplugin.observe.node_view import NodePicture
 
 VERSION = 1
@@ -88,19 +92,22 @@ class ContainerUsage(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """The document."""
+    """The document; `usage` is what gpu-manager showed at the same path, by pod UID."""
 
     version: int
     node: str
     gpus: tuple[GpuUsage, ...]
     containers: tuple[ContainerUsage, ...]
+    usage: Mapping[str, Any] = {}
 
 
 def usage_of(picture: NodePicture) -> Usage:
+    read = {grant.id: use for grant in picture.grants if (use := picture.uses.get(grant.id)) is not None}
+    picture = replace(picture, uses=read)  # both parts of the document show the same reading
     gpus = tuple(gpu_usage(picture, picture.inventory, gpu) for gpu in picture.gpus) if picture.inventory else ()
     minors = {gpu.uuid: gpu.minor for gpu in picture.gpus}
     containers = tuple(_container(grant, minors, picture.uses.get(grant.id)) for grant in picture.grants)
-    return Usage(version=VERSION, node=picture.node, gpus=gpus, containers=containers)
+    return Usage(version=VERSION, node=picture.node, gpus=gpus, containers=containers, usage=usage_document(picture))
 
 
 def gpu_usage(picture: NodePicture, inventory: Inventory, gpu: Gpu) -> GpuUsage:

@@ -29,12 +29,12 @@ class DeviceInfo(_message.Message):
     PIDS_FIELD_NUMBER: _ClassVar[int]
     DEVICE_MEM_FIELD_NUMBER: _ClassVar[int]
     id: str
-    card_idx: int
+    card_idx: str
     gpu: float
     mem: float
     pids: _containers.RepeatedScalarFieldContainer[int]
     device_mem: float
-    def __init__(self, id: _Optional[str] = ..., card_idx: _Optional[int] = ..., gpu: _Optional[float] = ..., mem: _Optional[float] = ..., pids: _Optional[_Iterable[int]] = ..., device_mem: _Optional[float] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., card_idx: _Optional[str] = ..., gpu: _Optional[float] = ..., mem: _Optional[float] = ..., pids: _Optional[_Iterable[int]] = ..., device_mem: _Optional[float] = ...) -> None: ...
 
 class Devices(_message.Message):
     __slots__ = ("dev",)

@@ -2,6 +2,7 @@
 
 import socket
 import stat
+import struct
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 from deviceplugin.errors import ConfigError
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.usage import ContainerUse, GpuUse
-from deviceplugin.observe.display_service import DisplayServer, usages
+from deviceplugin.observe.display_service import DisplayServer
+from deviceplugin.observe.gpu_manager_views import usages
 from deviceplugin.observe.graph_text import draw
 from deviceplugin.observe.rendering import Rendering
 from deviceplugin.wire import display_pb2 as pb
@@ -49,15 +51,29 @@ async def test_the_three_calls_of_gpu_manager_answer(stub: rpc.GPUDisplayStub) -
     assert (await stub.PrintGraph(pb.GraphRequest(), timeout=5)).graph == draw(PICTURE)
     assert (await stub.Version(pb.VersionRequest(), timeout=5)).version == "1.2.3"
     usage = (await stub.PrintUsages(pb.UsageRequest(), timeout=5)).usage
-    assert set(usage) == {"train", "nb", "web/nb"}
-    train = usage["train"]
+    assert set(usage) == {"uid-ml-train", "uid-ml-nb", "uid-web-nb"}
+    train = usage["uid-ml-train"]
     assert train.project == "ml"
-    assert (train.spec["main"].gpu, train.spec["main"].mem) == (200, 2 * 80 * 1024)
+    assert (train.spec["main"].gpu, train.spec["main"].mem) == (2, 2 * 80 * 1024)
     assert [(dev.id, dev.card_idx, dev.device_mem) for dev in train.stat["main"].dev] == [
-        ("GPU-00000000", 0, 81920),
-        ("GPU-00000001", 1, 81920),
+        ("GPU-00000000", "0", 81920),
+        ("GPU-00000001", "1", 81920),
     ]
-    assert (usage["web/nb"].spec["c"].gpu, usage["web/nb"].spec["c"].mem) == (5, 256)
+    assert (usage["uid-web-nb"].spec["c"].gpu, usage["uid-web-nb"].spec["c"].mem) == (pytest.approx(0.05), 256)
+
+
+def test_a_device_has_the_fields_of_gpu_managers_message() -> None:
+    """Its field numbers and wire types: id = 1 and card_idx = 2 are texts, gpu = 10, mem = 11 and device_mem = 13
+    floats, pids = 12 packed integers."""
+    use = ContainerUse((GpuUse(uuid(2), memory_bytes=3 << 20, cores=12.5, pids=(7, 9)),), processes=2)
+    inventory = PICTURE.inventory
+    assert inventory is not None
+    gpus = tuple(replace(each, bus_id="00000000:07:00.0") for each in inventory.gpus)
+    picture = replace(PICTURE, inventory=replace(inventory, gpus=gpus), uses={GrantId("g-ml-nb-c"): use})
+    (dev,) = usages(picture).usage["uid-ml-nb"].stat["c"].dev
+    expected = b"\x0a\x1000000000:07:00.0" + b"\x12\x012" + b"\x55" + struct.pack("<f", 12.5)
+    expected += b"\x5d" + struct.pack("<f", 3.0) + b"\x62\x02\x07\x09" + b"\x6d" + struct.pack("<f", 81920.0)
+    assert dev.SerializeToString(deterministic=True) == expected
 
 
 def test_what_containers_use_is_unset_where_it_is_not_known() -> None:
@@ -68,7 +84,7 @@ def test_what_containers_use_is_unset_where_it_is_not_known() -> None:
 
 def test_what_containers_use_is_in_gpu_managers_units() -> None:
     use = ContainerUse((GpuUse(uuid(2), memory_bytes=3 << 20, cores=12.5, pids=(7, 9)),), processes=2)
-    (dev,) = usages(replace(PICTURE, uses={GrantId("g-ml-nb-c"): use})).usage["nb"].stat["c"].dev
+    (dev,) = usages(replace(PICTURE, uses={GrantId("g-ml-nb-c"): use})).usage["uid-ml-nb"].stat["c"].dev
     assert (dev.gpu, dev.mem, list(dev.pids)) == (12.5, 3.0, [7, 9])
 
 

@@ -11,6 +11,7 @@ import aiohttp
 import grpc
 import pytest
 from aiohttp import web
+from prometheus_client.parser import text_string_to_metric_families
 
 from deviceplugin.errors import ConfigError
 from deviceplugin.ledger.grant import GrantId
@@ -114,6 +115,34 @@ async def test_metrics_are_where_prometheus_and_gpu_manager_look(agent: Agent, p
     assert 'vcuda_build_info{version="1.2.3"} 1.0' in text
 
 
+async def test_gpu_managers_path_has_its_four_metrics_beside_ours(agent: Agent) -> None:
+    text = (await agent.get("/metric", Accept="application/openmetrics-text"))[2]
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    names = {"pod_name": "train", "namespace": "ml", "node": "gpu-7", "container_name": "main"}
+    shown: dict[str, list[tuple[str, str, float]]] = {
+        "container_gpu_utilization": [("gpu", "gpu1", 100 / 3), ("gpu", "total", 100 / 3)],
+        "container_gpu_memory_total": [("gpu_memory", "gpu1", 1024), ("gpu_memory", "total", 1024)],
+        "container_request_gpu_utilization": [("req_of_gpu", "total", 0.5)],
+        "container_request_gpu_memory": [("req_of_gpu_memory", "total", 64 * 256)],
+    }
+    for name, rows in shown.items():
+        found = [each for each in families[name].samples if each.labels["pod_name"] == "train"]
+        assert [(each.labels, each.value) for each in found] == [({**names, key: of}, value) for key, of, value in rows]
+    assert "container_gpu_utilization" not in (await agent.get("/metrics"))[2]
+
+
+async def test_graph_and_usage_have_what_gpu_managers_gateway_answered(agent: Agent) -> None:
+    assert json.loads((await agent.get("/graph", Accept="application/json"))[2])["graph"] == draw(PICTURE)
+    usage = json.loads((await agent.get("/usage"))[2])["usage"]
+    assert usage["uid-ml-train"] == {
+        "stat": {
+            "main": {"dev": [{"id": uuid(0), "card_idx": "1", "gpu": 33.333332, "mem": 1024.0, "device_mem": 81920.0}]}
+        },
+        "project": "ml",
+        "spec": {"main": {"gpu": 0.5, "mem": 16384.0}},
+    }
+
+
 async def test_metrics_show_the_last_event(agent: Agent) -> None:
     for count in ("1.0", "2.0"):
         agent.metrics.registered()
@@ -205,7 +234,9 @@ async def test_usage_names_every_container(agent: Agent) -> None:
 
 async def test_before_the_driver_has_answered_every_page_answers(agent: Agent) -> None:
     agent.view.shown = NodePicture("n", None)
-    assert json.loads((await agent.get("/usage"))[2]) == {"version": 1, "node": "n", "gpus": [], "containers": []}
+    assert json.loads((await agent.get("/usage"))[2]) == json.loads(
+        '{"version": 1, "node": "n", "gpus": [], "containers": [], "usage": {}}'
+    )
     assert json.loads((await agent.get("/graph", Accept="application/json"))[2])["tree"] is None
     assert (await agent.get("/graph"))[2] == "n: the driver has not answered yet\n"
     assert (await agent.get("/metrics"))[0] == 200

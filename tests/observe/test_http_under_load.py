@@ -141,7 +141,7 @@ async def test_calls_of_the_display_service_cost_one_rendering_in_a_sample_perio
             waiting = [asyncio.ensure_future(stub.PrintUsages(display_pb.UsageRequest())) for _ in range(12)]
             assert (await stub.Version(display_pb.VersionRequest())).version == "1"  # the loop is free
             uses.go.set()
-            assert ["train" in each.usage for each in await asyncio.gather(*waiting)] == [True] * 12
+            assert ["uid-ml-train" in each.usage for each in await asyncio.gather(*waiting)] == [True] * 12
             assert uses.renderings == 1
             clock.now += 10
             await stub.PrintUsages(display_pb.UsageRequest())

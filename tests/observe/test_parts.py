@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
+
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.request import Request
-from deviceplugin.observe.display_service import usages
+from deviceplugin.observe.gpu_manager_views import usages
 from deviceplugin.observe.graph_text import draw
 from deviceplugin.observe.usage import usage_of
 from tests.observe.pictures import grant, pcie, uuid
@@ -25,9 +27,10 @@ def test_usage_shows_the_container_once_and_its_part_of_each_gpu() -> None:
 
 
 def test_gpu_managers_view_shows_the_sum_and_both_devices() -> None:
-    stat = usages(pcie(4, parted())).usage["infer"]
-    assert (stat.spec["main"].gpu, stat.spec["main"].mem) == (60, 16 * 256)
-    assert [device.card_idx for device in stat.stat["main"].dev] == [1, 2]
+    stat = usages(pcie(4, parted())).usage["uid-ml-infer"]
+    assert stat.spec["main"].gpu == pytest.approx(0.6)
+    assert stat.spec["main"].mem == 16 * 256
+    assert [device.card_idx for device in stat.stat["main"].dev] == ["1", "2"]
 
 
 def test_the_picture_has_the_part_at_each_gpu() -> None:

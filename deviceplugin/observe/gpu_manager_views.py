@@ -1,0 +1,114 @@
+"""What gpu-manager showed, with its names, types and units: for its clients, dashboards and alerts.
+
+In: a picture. Out: the message of `PrintUsages`, the same as a JSON document, and the four metrics of `/metric`. Pods
+are keyed by UID, GPUs are named by PCI address and NVML's index, memory is in MiB, use in percent of one GPU, and a
+request for cores is a part of one GPU. A value that is not measured is unset, and has no series.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from google.protobuf.json_format import MessageToDict
+from prometheus_client.core import CollectorRegistry, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from deviceplugin.exposition import Family, families_of, metric_of
+from deviceplugin.ledger.grant import Grant
+from deviceplugin.model.gpu import Gpu, GpuUuid
+from deviceplugin.model.units import BLOCK_MIB, CORES_PER_GPU, MIB
+from deviceplugin.model.usage import ContainerUse, GpuUse
+from deviceplugin.observe.node_view import NodePicture
+from deviceplugin.wire import display_pb2 as pb
+
+_CONTAINER = ("pod_name", "namespace", "node", "container_name")
+UTILIZATION = Family(
+    "container_gpu_utilization",
+    "gauge",
+    "Percent of the time of the GPU that the container used.",
+    (*_CONTAINER, "gpu"),
+)
+MEMORY = Family(
+    "container_gpu_memory_total", "gauge", "GPU memory in MiB that the container uses.", (*_CONTAINER, "gpu_memory")
+)
+CORES_ASKED = Family(
+    "container_request_gpu_utilization",
+    "gauge",
+    "Part of one GPU that the container asked for.",
+    (*_CONTAINER, "req_of_gpu"),
+)
+MEMORY_ASKED = Family(
+    "container_request_gpu_memory",
+    "gauge",
+    "GPU memory in MiB that the container was granted.",
+    (*_CONTAINER, "req_of_gpu_memory"),
+)
+GPU_MANAGER_FAMILIES = families_of(globals())
+_TOTAL = "total"
+_Rows = Iterable[tuple[tuple[str, ...], float]]
+
+
+def usages(picture: NodePicture) -> pb.UsageResponse:
+    """Pods by UID, their containers, and the devices of each."""
+    response = pb.UsageResponse()
+    gpus = {gpu.uuid: gpu for gpu in picture.gpus}
+    for grant in picture.grants:
+        _add(response.usage[grant.allocation.owner.pod.uid], grant, gpus, picture.uses.get(grant.id))
+    return response
+
+
+def usage_document(picture: NodePicture) -> dict[str, Any]:
+    """The message by pod UID, as gpu-manager's HTTP gateway wrote it."""
+    found: dict[str, Any] = MessageToDict(usages(picture), preserving_proto_field_name=True).get("usage", {})
+    return found
+
+
+def metrics_text(picture: NodePicture) -> bytes:
+    """The four metrics in Prometheus' text format."""
+    registry = CollectorRegistry()
+    registry.register(_Metrics(picture))
+    return generate_latest(registry)
+
+
+class _Metrics(Collector):
+    def __init__(self, picture: NodePicture) -> None:
+        self._picture = picture
+
+    def collect(self) -> Iterator[Metric]:
+        yield metric_of(UTILIZATION, self._used(lambda use: use.cores))
+        yield metric_of(MEMORY, self._used(lambda use: None if use.memory_bytes is None else use.memory_bytes // MIB))
+        asked = [(self._names(grant), grant.allocation) for grant in self._picture.grants]
+        yield metric_of(CORES_ASKED, (((*at, _TOTAL), each.request.cores / CORES_PER_GPU) for at, each in asked))
+        memory = ((at, sum(share.blocks for share in each.shares) * BLOCK_MIB) for at, each in asked)
+        yield metric_of(MEMORY_ASKED, (((*at, _TOTAL), mib) for at, mib in memory))
+
+    def _used(self, read: Callable[[GpuUse], float | None]) -> _Rows:
+        """A row for each GPU, `gpu0`, and one for all."""
+        indices = {gpu.uuid: gpu.index for gpu in self._picture.gpus}
+        for grant in self._picture.grants:
+            use = self._picture.uses.get(grant.id)
+            for each in use.gpus if use else ():
+                if (value := read(each)) is not None and each.uuid in indices:
+                    yield (*self._names(grant), f"gpu{indices[each.uuid]}"), value
+                    yield (*self._names(grant), _TOTAL), value
+
+    def _names(self, grant: Grant) -> tuple[str, ...]:
+        owner = grant.allocation.owner
+        return (owner.pod.name, owner.pod.namespace, self._picture.node, owner.name)
+
+
+def _add(stat: pb.ContainerStat, grant: Grant, gpus: dict[GpuUuid, Gpu], use: ContainerUse | None) -> None:
+    allocation = grant.allocation
+    used = {each.uuid: each for each in use.gpus} if use else {}
+    stat.project = allocation.owner.pod.namespace
+    spec = stat.spec[allocation.owner.name]
+    spec.gpu = allocation.request.cores / CORES_PER_GPU
+    spec.mem = sum(share.blocks for share in allocation.shares) * BLOCK_MIB
+    for share in allocation.shares:
+        gpu = gpus.get(share.uuid)
+        if gpu is not None:
+            device = stat.stat[allocation.owner.name].dev.add(id=gpu.bus_id or gpu.uuid, card_idx=str(gpu.index))
+            device.device_mem = gpu.memory_bytes / MIB
+            if (seen := used.get(share.uuid)) is not None:
+                device.gpu, device.mem = seen.cores or 0, (seen.memory_bytes or 0) // MIB
+                device.pids.extend(seen.pids)
