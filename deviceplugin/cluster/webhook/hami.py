@@ -30,6 +30,12 @@ HAMI_SCHEDULER = "hami-scheduler"
 HAMI_PREFIX = "hami.io/"
 _MODE, _OUR_MODE = "nvidia.com/vgpu-mode", "hami-core"
 _BY_INDEX = ("nvidia.com/use-gpuindexes", "nvidia.com/nouse-gpuindexes")
+_GPU_POLICY = "hami.io/gpu-scheduler-policy"
+_WITHOUT_EFFECT = ("hami.io/device-scoring-weights", "hami.io/numa-alignment")
+_IGNORED_POLICIES = (
+    ("mutex", "ask for a whole GPU where no other pod may share it"),
+    ("numa", "nvidia.com/numa-bind keeps the GPUs of a container on one NUMA node"),
+)
 HAMI_ANNOTATIONS = tuple(sorted(each for each in (*FOREIGN, _MODE, *_BY_INDEX) if not each.startswith(HAMI_PREFIX)))
 """Named one by one, because the prefix `nvidia.com/` has others."""
 
@@ -133,9 +139,18 @@ def _write(container: JsonContainer, asked: _HamiRequest, settings: WebhookSetti
     if cores:
         put(container, names.core, cores * asked.gpus)
     if asked.mib:
-        put(container, names.memory, -(-asked.mib // BLOCK_MIB) * asked.gpus)
+        put(container, names.memory, _blocks(asked.mib, known) * asked.gpus)
     elif not asked.is_whole:
         put(container, names.memory, _part_of_memory(container, asked, settings, known) * asked.gpus)
+
+
+def _blocks(mib: int, known: KnownGpus) -> int:
+    """Rounded up; but all of the largest GPU for a request between its whole blocks and one more.
+
+    The memory of most GPUs is no multiple of a block, and HAMi shows its users the number of MiB to the last one.
+    """
+    blocks = -(-mib // BLOCK_MIB)
+    return blocks - 1 if known.largest_blocks and blocks == known.largest_blocks + 1 else blocks
 
 
 def _part_of_memory(container: JsonContainer, asked: _HamiRequest, settings: WebhookSettings, known: KnownGpus) -> int:
@@ -182,4 +197,9 @@ def _ignored_annotations(pod: Json, *, use_gpus: str) -> tuple[str, ...]:
             f"{_OUR_MODE} or leave it out"
         )
     by_index = [name for name in _BY_INDEX if name in written]
-    return tuple(f"annotation {name} is ignored; name GPUs by UUID in {use_gpus}" for name in by_index)
+    words = {word.strip().lower() for word in written.get(_GPU_POLICY, "").split(",")}
+    return (
+        *(f"annotation {name} is ignored; name GPUs by UUID in {use_gpus}" for name in by_index),
+        *(f"annotation {name} is ignored; vcuda has no such setting" for name in _WITHOUT_EFFECT if name in written),
+        *(f"annotation {_GPU_POLICY}: {word} is ignored; {why}" for word, why in _IGNORED_POLICIES if word in words),
+    )

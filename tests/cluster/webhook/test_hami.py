@@ -222,3 +222,28 @@ def test_what_means_nothing_is_refused_in_one_sentence(limits: dict[str, str], w
 def test_a_percentage_of_memory_is_refused_while_no_gpu_is_known() -> None:
     with pytest.raises(RequestError, match=r"no GPU is known yet; write nvidia.com/gpumem"):
         mutated(gpu_pod({GPU: "1", PERCENTAGE: "50"}), HAMI, KnownGpus())
+
+
+@pytest.mark.parametrize(("mib", "blocks"), [(81920, 320), (81921, 320), (82176, 320), (82177, 322), (81664, 319)])
+def test_a_request_up_to_a_block_above_the_largest_gpu_is_all_of_it(mib: int, blocks: int) -> None:
+    """A GPU of 81,999 MiB has 320 blocks; the agent offers whole blocks only, and HAMi's users know the 81,999."""
+    assert asked(mutated(gpu_pod({GPUMEM: str(mib)}), HAMI, A100S))[MEMORY] == str(blocks)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("hami.io/gpu-scheduler-policy", "mutex", "mutex is ignored; ask for a whole GPU"),
+        ("hami.io/gpu-scheduler-policy", "numa, binpack", "numa is ignored; nvidia.com/numa-bind"),
+        ("hami.io/device-scoring-weights", "{}", "is ignored; vcuda has no such setting"),
+        ("hami.io/numa-alignment", "true", "is ignored; vcuda has no such setting"),
+    ],
+)
+def test_what_of_hami_has_no_effect_is_said(name: str, value: str, said: str) -> None:
+    (warning,) = mutate(gpu_pod({GPUMEM: "1024"}, {name: value}), HAMI, A100S).warnings
+    assert warning.startswith(f"annotation {name}")
+    assert said in warning
+
+
+def test_a_policy_that_is_carried_out_has_no_warning() -> None:
+    assert not mutate(gpu_pod({GPUMEM: "1024"}, {"hami.io/gpu-scheduler-policy": "spread"}), HAMI, A100S).warnings
