@@ -8,6 +8,7 @@ the wrong size is resized on its GPUs, because the device nodes of the answer ca
 that does not fit.
 """
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,6 +22,8 @@ from deviceplugin.ledger.repair import claimant_proved, owner_named
 from deviceplugin.model.allocation import OwnerKey
 from deviceplugin.model.units import Resource
 
+_GPU_MANAGERS_ID = re.compile(r"[^/]+/vcuda-(?:core|memory)-[0-9]+", re.ASCII)
+
 
 class PreStart:
     """The call of both resources. Containers start in parallel: each change of the ledger is one step of the loop."""
@@ -30,8 +33,10 @@ class PreStart:
 
     async def start(self, resource: Resource, ids: Sequence[str]) -> None:
         try:
-            self._context.feed.catalog.check(resource, ids)
             checkpoint = self._context.checkpoint.read()
+            if ids and all(map(_GPU_MANAGERS_ID.fullmatch, ids)):
+                await self._refuse_gpu_managers(self._owners(checkpoint, resource, ids))
+            self._context.feed.catalog.check(resource, ids)
             owners = self._owners(checkpoint, resource, ids)
         except VcudaError as error:
             self._context.report.start_failed(None, error)
@@ -40,6 +45,17 @@ class PreStart:
             await self._start_owner(key, checkpoint)
         if resource is Resource.CORE:  # every container with a GPU has cores, so this counts each start once
             self._context.report.started()
+
+    async def _refuse_gpu_managers(self, owners: Sequence[OwnerKey]) -> None:
+        """Kubelet gives a container the same IDs at each start: one of gpu-manager's time cannot come back."""
+        error = OwnershipError(
+            "the container was admitted by gpu-manager, whose device IDs kubelet keeps for it; delete the pod, so that "
+            "it is admitted again"
+        )
+        for key in owners:
+            owner, _, _ = owner_named(key, await self._context.pods.find(key[0]))
+            self._context.reclaim.unstartable(owner, error.message)
+        raise error
 
     async def _start_owner(self, key: OwnerKey, checkpoint: Checkpoint) -> None:
         try:

@@ -374,3 +374,24 @@ async def test_a_container_that_ended_while_its_status_says_running_gets_its_gra
         await node.kubelet.wait_running(verdict.uid, starts=2)
         assert node.grant_of(verdict.uid, "c").id == before.id
         assert node.reports.refused_ == []
+
+
+@pytest.mark.parametrize("resource", Resource)
+async def test_a_container_of_gpu_managers_time_cannot_start_again_and_is_given_back(
+    short_tmp: Path, resource: Resource
+) -> None:
+    """Kubelet repeats the IDs that gpu-manager issued; without this it tried for ever and said nothing of the pod."""
+    async with station(short_tmp, inventory(2), image_pull_s=6000.0) as node:
+        verdict = await node.kubelet.admit(pod_json("p", ("c", 20, 4)))
+        theirs = []
+        text = node.kubelet.checkpoint_path.read_text()
+        for number, ours in enumerate(sorted(node.kubelet.devices_of(verdict.uid, "c")[NAMES.of(resource)])):
+            theirs.append(f"{NAMES.of(resource)}-{number + 283}")
+            text = text.replace(f'"{ours}"', f'"{theirs[-1]}"')
+        node.kubelet.checkpoint_path.write_text(text)
+        with pytest.raises(OwnershipError, match=r"admitted by gpu-manager.*delete the pod"):
+            await node.pre_start.start(resource, theirs)
+        assert node.unstartable_ == ["default/p/c"]
+        assert (node.reports.started_, node.reports.written_) == (0, [])
+        with pytest.raises(KubeletError, match="its checkpoint does not list"):
+            await node.pre_start.start(resource, ["tencent.com/vcuda-core-1"])
