@@ -71,6 +71,8 @@ def translate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[s
     for container in found:
         if container.name in translated:
             warnings += _above_all(container, hami)
+            if names_any(container, (hami.priority,)):
+                warnings.append(f"{container.what}: {hami.priority} is ignored; vcuda has no priorities within a GPU")
             drop(container, hami.resources)
             _write(container, translated[container.name], settings, known)
     _annotate_parts(pod, {name: 1 if each.is_whole else each.gpus for name, each in asked.items()}, names)

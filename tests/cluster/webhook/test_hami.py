@@ -48,13 +48,11 @@ GPUS, LIMIT = "tencent.com/vcuda-gpus", "tencent.com/vcuda-core-limit"
         ({GPU: "1", PERCENTAGE: "100"}, {CORE: "100"}, None),
         ({GPU: "2", GPUCORES: "100"}, {CORE: "200"}, None),
         ({GPU: "2", GPUCORES: "100", GPUMEM: "4096"}, {CORE: "200", MEMORY: "32"}, None),
-        ({GPU: "1", "nvidia.com/priority": "1"}, {CORE: "100"}, None),
         ({GPU: "0", GPUMEM: "4096"}, {}, None),
         ({GPU: "1", GPUCORES: "0"}, {CORE: "100"}, None),
         ({GPU: "1", GPUMEM: "0", GPUCORES: "0"}, {CORE: "100"}, None),
         ({GPUMEM: "0"}, {CORE: "100"}, None),  # HAMi counts one GPU where any of the others is named
         ({GPU: "1", PERCENTAGE: "0"}, {CORE: "100"}, None),
-        ({"nvidia.com/priority": "1"}, {}, None),
     ],
 )
 def test_a_request_of_hami_says_the_same_in_our_words(
@@ -247,3 +245,11 @@ def test_what_of_hami_has_no_effect_is_said(name: str, value: str, said: str) ->
 
 def test_a_policy_that_is_carried_out_has_no_warning() -> None:
     assert not mutate(gpu_pod({GPUMEM: "1024"}, {"hami.io/gpu-scheduler-policy": "spread"}), HAMI, A100S).warnings
+
+
+@pytest.mark.parametrize(("limits", "expected"), [({GPU: "1"}, {CORE: "100"}), ({}, {})])
+def test_a_priority_is_removed_which_is_said(limits: dict[str, str], expected: dict[str, str]) -> None:
+    changed = mutate(gpu_pod({**limits, "nvidia.com/priority": "1"}), HAMI, A100S)
+    assert asked(changed.pod) == expected
+    (warning,) = changed.warnings
+    assert "nvidia.com/priority is ignored; vcuda has no priorities within a GPU" in warning
