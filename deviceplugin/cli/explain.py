@@ -6,6 +6,7 @@ text or JSON; one sentence and status 1 where the scheduler does not know the po
 
 import asyncio
 import datetime as dt
+import re
 from typing import Any
 from urllib.parse import quote
 
@@ -16,11 +17,13 @@ from deviceplugin.cli.command import OperatorCommand, output_option, pod_name
 from deviceplugin.cli.completing import complete_pod
 from deviceplugin.cli.connection import Connection, connected
 from deviceplugin.cli.listing import say, show_document
+from deviceplugin.cli.pod_names import PodNames, own_names
 from deviceplugin.cli.scheduler_client import SchedulerClient, opened
 from deviceplugin.cli.scheduler_errors import scheduler_refusal
 from deviceplugin.errors import KubeError, VcudaError
 
 _MOST_GPUS = 16
+_BY_UID = re.compile(r"([0-9a-f-]{36}): ")
 _EXAMPLES = (
     ("Why a pod of the context's namespace waits, or why it is where it is.", "explain llm"),
     ("A pod of another namespace.", "explain research/llm"),
@@ -60,7 +63,24 @@ async def _explained(connection: Connection, pod: str) -> dict[str, Any]:
             raise scheduler_refusal(answer.status, answer.body)
         if not found:
             raise _other_version()
-        return found
+        return await _with_own_names(client, found, namespace)
+
+
+async def _with_own_names(client: SchedulerClient, found: dict[str, Any], namespace: str) -> dict[str, Any]:
+    """Pods that the scheduler names by UID get the names that the caller may read at the API server."""
+    try:
+        gpus = [gpu for node in found.get("nodes", ()) for gpu in node["gpus"]]
+        hidden = {uid[1] for gpu in gpus for holder in gpu["holders"] if (uid := _BY_UID.match(holder))}
+        names = await own_names(client, hidden, namespace) if hidden else {}
+        for gpu in gpus:
+            gpu["holders"] = [_BY_UID.sub(lambda uid: _name(uid, names), holder) for holder in gpu["holders"]]
+    except (KeyError, TypeError):
+        raise _other_version() from None
+    return found
+
+
+def _name(uid: re.Match[str], names: PodNames) -> str:
+    return f"{'/'.join(names[uid[1]])}: " if uid[1] in names else uid[0]
 
 
 async def _why_unknown(client: SchedulerClient, namespace: str, name: str) -> str:
@@ -95,6 +115,7 @@ def _other_version() -> VcudaError:
 def _as_text(found: dict[str, Any]) -> str:
     try:
         lines = [f"{found['pod']}: {found['sentence']}", *(f"  {asked}" for asked in found["asked"])]
+        lines += (f"  {line}" for line in found.get("why", ()))
         if found["at"]:
             lines.append(f"  kube-scheduler last asked at {_clock(found['at'])}")
         if found.get("condition"):

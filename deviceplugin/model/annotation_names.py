@@ -23,8 +23,15 @@ class AnnotationNames:
         self.predicate_node: Final = f"{domain}/predicate-node"
         self.gpu_assigned: Final = f"{domain}/gpu-assigned"
         self.allocation: Final = f"{domain}/vcuda-allocation"
+        self.decision: Final = f"{domain}/vcuda-decision"  # why the pod is where it is, for people
         self.gpu_index_prefix: Final = f"{domain}/predicate-gpu-idx-"
-        self.machine_written: Final = (self.predicate_time, self.predicate_node, self.gpu_assigned, self.allocation)
+        self.machine_written: Final = (
+            self.predicate_time,
+            self.predicate_node,
+            self.gpu_assigned,
+            self.allocation,
+            self.decision,
+        )
 
         # On a pod, written by its user.
         self.core_limit: Final = f"{domain}/vcuda-core-limit"

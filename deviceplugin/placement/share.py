@@ -31,7 +31,7 @@ def share(candidates: Candidates, policy: GpuPolicy) -> Selection:
     last = ordered[count - 1]
     return Selection(
         chosen=chosen,
-        reason=_reason(chosen, len(ordered), spread),
+        reason=_reason(chosen, ordered, spread),
         against={view.gpu.uuid: _behind(view, last, key, spread) for view in ordered[count:]},
     )
 
@@ -44,8 +44,8 @@ def _emptiest(view: GpuView) -> tuple[int, int, int, int]:
     return (-view.free_cores, -view.free_blocks, view.processes, view.gpu.minor)
 
 
-def _reason(chosen: tuple[GpuView, ...], count: int, spread: bool) -> str:
-    superlative = "emptiest" if spread else "fullest"
+def _reason(chosen: tuple[GpuView, ...], ordered: Sequence[GpuView], spread: bool) -> str:
+    count, superlative = len(ordered), "emptiest" if spread else "fullest"
     if len(chosen) > 1:
         name = gpus_text(view.gpu.minor for view in chosen)
         if count == len(chosen):
@@ -55,6 +55,9 @@ def _reason(chosen: tuple[GpuView, ...], count: int, spread: bool) -> str:
     free = f"{view.free_cores} cores and {format_blocks(view.free_blocks)} free"
     if count == 1:
         return f"GPU {view.gpu.minor} is the only one that fits, with {free}"
+    equal = sum(_fullest(each)[:-1] == _fullest(view)[:-1] for each in ordered)
+    if equal == count:
+        return f"GPU {view.gpu.minor} is the first of {count} GPUs that fit and are alike, with {free}"
     return f"GPU {view.gpu.minor} is the {superlative} of {count} GPUs that fit, with {free}"
 
 

@@ -25,7 +25,7 @@ from deviceplugin.cluster.extender.wire import (
     write_victims,
 )
 from deviceplugin.cluster.http import metrics
-from deviceplugin.cluster.http.verbs import Verb, VerbResponse, unavailable
+from deviceplugin.cluster.http.verbs import HttpError, Verb, VerbResponse, unavailable
 from deviceplugin.cluster.webhook.review import AdmissionWebhook, Outcome
 from deviceplugin.exposition import metric_of
 from deviceplugin.model.units import ResourceNames
@@ -110,14 +110,18 @@ class SchedulerService:
             return _error(503, f"not ready yet: {'; '.join(missing)}")
         return await self.views.answer(path, query, headers)
 
-    async def explain(self, namespace: str, name: str) -> tuple[int, bytes]:
+    async def explain(self, namespace: str, name: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
         """One at a time, so that kube-scheduler never waits longer than one step. Only the leader has verdicts."""
         if missing := self.not_ready():
             return _error(503, f"not ready yet: {'; '.join(missing)}")
         leads, leader = self.leadership.leads, self.leadership.leader
+        try:
+            shown = await self.views.shown(headers, namespace)
+        except HttpError as error:
+            return _error(error.status, error.sentence, leader)
         if leads:
             async with self.explaining:
-                found = await self.extender.explain(namespace, name)
+                found = await self.extender.explain(namespace, name, shown.text)
         else:
             found = self.extender.explain_bound(namespace, name)
         if found is not None:

@@ -2,8 +2,8 @@
 
 In: a path below `/view/`, the query, the headers of the request. Out: a status and a document, or an `ErrorView`. One
 document is made at a time, so that views never take more of the event loop than one caller could; agents are asked
-outside of that. Every replica that
-has the cluster in its cache answers; only the leader knows reservations and filter's verdicts.
+outside of that. Every replica that has the cluster in its cache answers; only the leader knows reservations and
+filter's verdicts.
 """
 
 import asyncio
@@ -42,10 +42,14 @@ class ViewService:
         self._leadership = leadership
         self._turn = asyncio.Lock()
 
+    async def shown(self, headers: Mapping[str, str], namespace: str) -> Shown:
+        """Whose names the caller may read; raises HttpError."""
+        return await self._viewers.shown(token_in(headers), namespace)
+
     async def answer(self, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> tuple[int, bytes]:
         asked = dict(query)
         try:
-            shown = await self._viewers.shown(token_in(headers), asked.get("namespace", ""))
+            shown = await self.shown(headers, asked.get("namespace", ""))
             found = await self._document(path, asked, shown)
         except ParseError as error:
             return self._error(400, error.message)

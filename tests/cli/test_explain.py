@@ -8,18 +8,20 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
 import aiohttp
 import pytest
 import yaml
 from aiohttp import web
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from deviceplugin.cli import main
 from deviceplugin.cli.explain import why_unknown
 from sandbox.apiserver.kubeconfig import write_kubeconfig
 from tests.cli.operator import run, vcuda
-from tests.cli.view_server import Cluster
+from tests.cli.view_server import Cluster, pod
 from tests.cluster.http.scene import serving
 
 Json = dict[str, Any]
@@ -201,6 +203,42 @@ async def test_what_is_no_name_of_a_pod_is_one_sentence(tmp_path: Path, name: st
     result = await vcuda(Cluster(), tmp_path, "explain", name)
     assert result.exit_code == 1
     assert result.stderr.endswith("is not the name of a pod; write NAME, pod/NAME or NAMESPACE/NAME\n")
+
+
+async def test_pods_that_the_scheduler_does_not_name_get_the_names_that_the_caller_may_read(tmp_path: Path) -> None:
+    mine, other = replace(pod("mine"), uid=str(UUID(int=1))), str(UUID(int=2))
+    gpu = {"uuid": "GPU-1", "minor": 0, "model": "T4", "against": "only 30 cores free"}
+    gpu |= {
+        "holders": [f"{mine.uid}: 40 cores, 8 blocks (bound)", f"{other}: 30 cores, 8 blocks (bound)", "d/q: 1 cores"]
+    }
+    nodes = [{"node": "a", "reason": "no room", "change": "", "gpus": [gpu]}]
+    document = {
+        "pod": "d/p",
+        "sentence": "it waits",
+        "asked": [],
+        "at": 0,
+        "reasons": {},
+        "nodes": nodes,
+        "left_out": 0,
+    }
+    cluster = Cluster(explanations={"d/p": document}, pods=[mine])
+    said = (await vcuda(cluster, tmp_path, "explain", "d/p")).stdout.splitlines()
+    assert said[-3:] == [
+        f"    {mine.namespace}/mine: 40 cores, 8 blocks (bound)",
+        f"    {other}: 30 cores, 8 blocks (bound)",
+        "    d/q: 1 cores",
+    ]
+
+
+async def test_why_a_bound_pod_is_there_stands_below_what_it_holds(tmp_path: Path) -> None:
+    document = {"pod": "d/p", "sentence": "the pod is bound to node a", "asked": ["container main: 50 cores"], "at": 0}
+    document |= {"reasons": {}, "nodes": [], "left_out": 0, "why": ["node a is the only one that fits", "  next: b"]}
+    said = (await vcuda(Cluster(explanations={"d/p": document}), tmp_path, "explain", "d/p")).stdout
+    assert said.splitlines()[1:] == [
+        "  container main: 50 cores",
+        "  node a is the only one that fits",
+        "    next: b",
+    ]
 
 
 async def test_an_explanation_as_json_and_yaml_and_by_the_older_word(tmp_path: Path) -> None:

@@ -216,7 +216,14 @@ def test_an_operator_learns_where_a_pod_is_and_why_another_one_waits(running: Re
     pods.create(running.admin, wants)
     pods.create(running.admin, pods.pod("too-large", [pods.container("c", "true", {CORE: 1000})]))
     for name, expected in (
-        ("vcuda-sample", [f"the pod is bound to node {running.cluster.kubelet.node}"]),
+        (
+            "vcuda-sample",
+            [
+                f"the pod is bound to node {running.cluster.kubelet.node}",
+                f"node {running.cluster.kubelet.node} is the only one that fits",
+                "container main: GPU",
+            ],
+        ),
         (
             "wants-another",
             ["the pod does not fit on the one node that kube-scheduler asked about", "no GPU of a wanted model"],
@@ -239,6 +246,30 @@ def test_an_operator_learns_where_a_pod_is_and_why_another_one_waits(running: Re
             evidence=partial(_said, command),
         )
     pods.delete(running.admin, ["wants-another", "too-large"])
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["nodes"], ["NAME", "NODE", "Ready"]),
+        (["node", "NODE"], ["NUMA node", "default/vcuda-sample (main)"]),
+        (["pods", "-A"], ["default", "vcuda-sample", "Bound", "NODE"]),
+        (["pods", "-o", "name"], ["pod/vcuda-sample"]),
+        (["top", "nodes", "--once"], ["NODE"]),
+        (["top", "gpus", "--once"], ["NODE"]),
+        (["top", "containers", "-A", "--once"], ["vcuda-sample", "main"]),
+        (["top", "pods", "-o", "json"], ['"pod": "vcuda-sample"']),
+        (["version"], ["scheduler", "client"]),
+    ],
+    ids=" ".join,
+)
+def test_the_commands_of_kubectl_vcuda_answer_an_operator(
+    running: Release, operator: Path, command: list[str], said: list[str]
+) -> None:
+    node = running.cluster.kubelet.node
+    asked = [str(PROGRAM), *(node if word == "NODE" else word for word in command), f"--kubeconfig={operator}"]
+    expected = [node if word == "NODE" else word for word in said]
+    wait_until(partial(_says_all, asked, expected), f"{command} answers", evidence=partial(_said, asked))
 
 
 VIEW = f"/api/v1/namespaces/{NAMESPACE}/services/https:vcuda-scheduler:https/proxy/view"

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import datetime as dt
 import json
+import re
 import signal
 from itertools import product
 from pathlib import Path
@@ -315,6 +316,8 @@ async def test_a_waiting_pod_is_explained_by_node_and_gpu(tmp_path: Path) -> Non
         assert code == 0
         assert text.startswith("default/q: the pod fits on none of the 2 nodes that kube-scheduler asked about")
         assert "node n1:" in text
+        assert re.search(r"^    [0-9a-f-]{36}: 100 cores, \d+ blocks \(bound\)$", text, re.MULTILINE), text
+        assert "holder-1" not in text, "who shows no token sees no names of other pods"
         code, text = await explained(scene, replica, "default/q", "--output", "json")
         assert (code, json.loads(text)["pod"]) == (0, "default/q")
         code, text = await explained(scene, replica, "holder-1")

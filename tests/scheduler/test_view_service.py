@@ -80,6 +80,12 @@ async def test_names_are_for_callers_with_the_right_and_a_wrong_token_is_refused
     assert (status, sorted(refused)) == (401, ["error", "leader"])
 
 
+async def test_an_explanation_names_pods_by_the_callers_rights(service: ViewService) -> None:
+    held = pod("secret")
+    assert (await service.shown({}, "d")).text(held.pod.ref) == held.uid
+    assert (await service.shown({PROXIED: "good"}, "d")).text(held.pod.ref) == "d/secret"
+
+
 @pytest.mark.parametrize(
     ("path", "query", "status", "sentence"),
     [

@@ -63,7 +63,7 @@ request.userInfo.username.startsWith("system:node:") && "system:nodes" in reques
 {{/* CEL: whether `a` names an annotation that only vcuda writes. */}}
 {{- define "vcuda.machineWritten" -}}
 {{- $domain := .Values.resourceDomain -}}
-a in {{ include "vcuda.list" (list (print $domain "/predicate-time") (print $domain "/predicate-node") (print $domain "/gpu-assigned") (print $domain "/vcuda-allocation")) }} || a.startsWith("{{ $domain }}/predicate-gpu-idx-")
+a in {{ include "vcuda.list" (list (print $domain "/predicate-time") (print $domain "/predicate-node") (print $domain "/gpu-assigned") (print $domain "/vcuda-allocation") (print $domain "/vcuda-decision")) }} || a.startsWith("{{ $domain }}/predicate-gpu-idx-")
 {{- end -}}
 
 {{/* The keys of the labels that the agent writes on its node, one a line: its own, and those of --node-labels. */}}

@@ -11,7 +11,9 @@ from typing import Protocol
 
 from deviceplugin.cluster.extender.bind.bind import Bind, BindApi
 from deviceplugin.cluster.extender.cache.overcommit import OvercommitMonitor
+from deviceplugin.cluster.extender.cache.pod_hold import PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
+from deviceplugin.cluster.extender.explain.decision import record_text
 from deviceplugin.cluster.extender.explain.explain import Explain
 from deviceplugin.cluster.extender.explain.pending import pending
 from deviceplugin.cluster.extender.explain.verdicts import Verdicts
@@ -26,6 +28,7 @@ from deviceplugin.cluster.extender.workload_history import WorkloadHistory
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.cluster_node import ClusterNode
+from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.workload import ASSUMED, ObservedWorkload, Workload
@@ -63,16 +66,20 @@ class Extender:
         choose = partial(scorer.choose, node_policy=settings.node_policy, gpu_policy=settings.gpu_policy)
         snapshot = ClusterSnapshot(cache, settings)
         self.filter = Filter(
-            cache, snapshot, verdicts, choose=choose, gangs=self._gangs, settings=settings, clock=clock
+            cache, snapshot, verdicts, choose=choose, gangs=self._gangs, settings=settings, clock=clock, wall=wall
         ).filter
         self.prioritize = Prioritize(snapshot, choose=choose, names=settings.names).scores
         self.preempt = Preempt(cache, snapshot, names=settings.names).victims
-        self._binder = bind = Bind(cache, api, settings=settings, clock=clock)
+        self._binder = bind = Bind(cache, api, settings=settings, clock=clock, why=self._why)
         self.bind, self.drain = bind.bind, bind.drain
         self.unconfirmed, self.resolve = bind.unconfirmed, bind.unconfirmed.resolve
         explain = Explain(cache, snapshot, verdicts, settings=settings)
         self.explain, self.explain_bound = explain.explain, explain.bound
         self.pending = partial(pending, cache, verdicts)
+
+    def _why(self, held: PodHold, inventory: Inventory | None) -> str:
+        """The decision that led to this hold, for its annotation."""
+        return record_text(self.verdicts.decision(held.pod.uid), held.pod, held.node, held.allocations, inventory)
 
     def put_node(self, node: ClusterNode) -> None:
         self.cache.put_node(node)

@@ -12,6 +12,7 @@ from functools import partial
 from deviceplugin.cluster.extender.cache.node_info import needs_of
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
+from deviceplugin.cluster.extender.explain.decision import Decision, decision_of
 from deviceplugin.cluster.extender.explain.verdicts import Verdicts
 from deviceplugin.cluster.extender.gangs import GangTracker
 from deviceplugin.cluster.extender.rejection import (
@@ -44,6 +45,7 @@ class Filter:
         gangs: GangTracker,
         settings: Settings,
         clock: Callable[[], float],
+        wall: Callable[[], float],
     ) -> None:
         self._cache = cache
         self._snapshot = snapshot
@@ -52,6 +54,7 @@ class Filter:
         self._gangs = gangs
         self._settings = settings
         self._clock = clock
+        self._wall = wall
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
         pod = args.pod
@@ -78,7 +81,9 @@ class Filter:
             return self._answer(pod, (), dict.fromkeys(names, GANG_YIELDED))
         nodes = self._snapshot.nodes(pod, names)
         if (kept := self._keep_node(pod, asked, nodes)) is not None:
-            return self._answer(pod, (kept,), nodes.rejected, fitting=[state.name for state in nodes.states])
+            fitting = [state.name for state in nodes.states]
+            earlier = self._verdicts.decision(pod.uid)
+            return self._answer(pod, (kept,), nodes.rejected, fitting=fitting, decision=earlier)
         choice = self._choose(asked, nodes.states, needs=needs_of(pod.needs))
         if choice.node is None and self._gangs.yield_reservations(pod):
             nodes = self._snapshot.nodes(pod, names)
@@ -87,7 +92,9 @@ class Filter:
         if choice.node is None or choice.placed is None:
             return self._answer(pod, (), rejected)
         self._reserve(pod, asked, choice.node, choice.placed)
-        return self._answer(pod, (choice.node,), rejected, fitting=choice.ranked)
+        policy = asked.preferences.node or self._settings.node_policy
+        decision = decision_of(choice, rejected, policy=policy, at=self._wall())
+        return self._answer(pod, (choice.node,), rejected, fitting=choice.ranked, decision=decision)
 
     def _all_that_fit(self, pod: ClusterPod, asked: PodRequest, names: tuple[str, ...]) -> FilterResult:
         nodes = self._snapshot.nodes(pod, names)
@@ -144,11 +151,12 @@ class Filter:
         rejected: Mapping[str, Rejection],
         *,
         fitting: Iterable[str] = (),
+        decision: Decision | None = None,
     ) -> FilterResult:
         """`fitting`: nodes on which the pod fits too, perhaps with the chosen one."""
         self._gangs.record(pod, fits=bool(names))
         chosen = names[0] if len(names) == 1 else None
-        self._verdicts.record(pod, chosen, rejected, fitting=fitting, fits=bool(names))
+        self._verdicts.record(pod, chosen, rejected, fitting=fitting, fits=bool(names), decision=decision)
         return _result(names, rejected)
 
 

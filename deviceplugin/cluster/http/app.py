@@ -140,7 +140,7 @@ class Router:
         if not slash or not namespace or not name or "/" in name:
             return _text_response(400, "no pod given; use /explain?pod=NAMESPACE/NAME")
         async with self._in_turn(request):
-            status, body = await self._service.explain(namespace, name)
+            status, body = await self._service.explain(namespace, name, request.headers)
         return web.Response(status=status, body=body, headers=JSON)
 
     async def _view(self, request: web.BaseRequest) -> web.Response:

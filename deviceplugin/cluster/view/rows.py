@@ -44,6 +44,10 @@ class Shown:
             return pod.namespace, pod.name
         return None, None
 
+    def text(self, pod: PodRef) -> str:
+        """The pod's name with its namespace, or its UID."""
+        return str(pod) if self.of(pod)[1] is not None else pod.uid
+
 
 @dataclass(frozen=True, slots=True)
 class GpuState:

@@ -61,7 +61,7 @@ class StandIn:
         found = {"path": path, "query": dict(query), "token": headers.get("X-Vcuda-Token", "")}
         return (404 if path == "/view/gone" else 200), msgspec.json.encode(found)
 
-    async def explain(self, namespace: str, name: str) -> tuple[int, bytes]:
+    async def explain(self, namespace: str, name: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
         if name == "elsewhere":
             return 421, msgspec.json.encode({"error": "replica b leads", "leader": "b"})
         if name.startswith("unknown"):

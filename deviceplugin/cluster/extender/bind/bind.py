@@ -56,11 +56,13 @@ class Bind:
         *,
         settings: Settings,
         clock: Callable[[], float],
+        why: Callable[[PodHold, Inventory | None], str],
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._cache = cache
         self._api = api
         self._settings = settings
+        self._why = why
         self._wall_ns = wall_ns
         self._in_flight: dict[PodUid, _InFlight] = {}
         self.unconfirmed = UnconfirmedBindings(cache, api, clock=clock, busy=lambda uid: uid in self._in_flight)
@@ -154,7 +156,11 @@ class Bind:
             )
         assumed = replace(held, state=HoldState.ASSUMED, expires=NEVER)
         annotations = binding_annotations(
-            assumed, node_info.inventory, now_ns=self._wall_ns(), names=self._settings.names
+            assumed,
+            node_info.inventory,
+            now_ns=self._wall_ns(),
+            names=self._settings.names,
+            why=self._why(held, node_info.inventory),
         )
         self._cache.put_hold(assumed)
         return annotations
@@ -201,9 +207,9 @@ def _is_final(error: VcudaError) -> bool:
 
 
 def binding_annotations(
-    held: PodHold, inventory: Inventory | None, *, now_ns: int, names: ResourceNames
+    held: PodHold, inventory: Inventory | None, *, now_ns: int, names: ResourceNames, why: str = ""
 ) -> dict[str, str]:
-    """GPU indices are written for app containers only: that is what they count."""
+    """GPU indices are written for app containers only: that is what they count. `why`: the decision, for people."""
     known = annotation_names(names.domain)
     shares = {each.owner.name: each.shares for each in held.allocations}
     out = {
@@ -212,6 +218,8 @@ def binding_annotations(
         known.gpu_assigned: "false",
         known.allocation: text.format_allocation(text.PodAllocation(held.pod.uid, shares)),
     }
+    if why:
+        out[known.decision] = why
     minors = {gpu.uuid: gpu.minor for gpu in inventory.gpus} if inventory else {}
     for each in held.allocations:
         indices = sorted(minors[uuid] for uuid in each.uuids if uuid in minors)

@@ -37,6 +37,7 @@ class PodHold:
 
     `request` is what placement was asked, where this process placed the pod; `needs` is CPU and memory, None where not
     known. `version` is the pod's resourceVersion at the reservation, `condition` its PodScheduled condition then.
+    `why`: the annotation `vcuda-decision` of a bound pod, as it is written.
     """
 
     pod: PodRef
@@ -52,6 +53,7 @@ class PodHold:
     problem: str = ""
     request: PodRequest | None = None
     needs: Compute | None = None
+    why: str = ""
 
     @property
     def is_bound(self) -> bool:
@@ -71,7 +73,8 @@ def bound_hold(found: ClusterPod, names: ResourceNames) -> PodHold:
         asked, problem = PodRequest(pod.api_ref, ()), error.message
     else:
         problem = ""
-    said = trusted_allocation(pod, annotation_names(names.domain))
+    known = annotation_names(names.domain)
+    said = trusted_allocation(pod, known)
     exact, unlocated = _split(pod, asked, said.allocation)
     return PodHold(
         pod=pod.api_ref,
@@ -83,6 +86,7 @@ def bound_hold(found: ClusterPod, names: ResourceNames) -> PodHold:
         deleting=pod.deleting,
         problem=problem or said.doubt,
         needs=found.needs,
+        why=pod.annotations.get(known.decision, ""),
     )
 
 

@@ -7,23 +7,25 @@ least come first; of a large cluster only those are shown in full.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.explain import wording
+from deviceplugin.cluster.extender.explain.decision import why_lines
 from deviceplugin.cluster.extender.explain.evaluate import Evaluator, Shortfall
 from deviceplugin.cluster.extender.explain.verdicts import LastVerdict, Verdicts
 from deviceplugin.cluster.extender.rejection import Rejection
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
 from deviceplugin.errors import ParseError, RequestError
-from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, pod_request
 
 _MOST_NODES = 20
+Named = Callable[[PodRef], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,8 @@ class Explanation:
 
     `now`: the nodes were judged for this answer, by what is known now; else they are as filter last judged them.
     `condition` is what the scheduler wrote into the pod's condition PodScheduled. `reasons` counts the nodes by reason,
-    `left_out` those without detail.
+    `left_out` those without detail. `why`: why a bound pod is there, and what was passed over; a line that
+    begins with spaces belongs to the line before.
     """
 
     pod: str
@@ -66,10 +69,11 @@ class Explanation:
     left_out: int = 0
     now: bool = False
     condition: str = ""
+    why: tuple[str, ...] = ()
 
 
 class Explain:
-    """Reads only."""
+    """Reads only. `named` says how the answer shows a pod on a GPU: by its name, or by its UID."""
 
     def __init__(
         self, cache: SchedulerCache, snapshot: ClusterSnapshot, verdicts: Verdicts, *, settings: Settings
@@ -79,14 +83,14 @@ class Explain:
         self._verdicts = verdicts
         self._settings = settings
 
-    async def explain(self, namespace: str, name: str) -> Explanation | None:
+    async def explain(self, namespace: str, name: str, named: Named = str) -> Explanation | None:
         """None where no pod of that name waits or is bound."""
         waiting = self._cache.waiting_pod(namespace, name)
         verdict = self._verdicts.find(namespace, name) if waiting is None else self._verdicts.of(waiting.uid)
         if verdict is not None and not self._is_superseded(verdict, waiting):
-            return await self._as_judged(verdict, waiting)
+            return await self._as_judged(verdict, waiting, named)
         if waiting is not None:
-            return await self._as_evaluated(waiting, verdict)
+            return await self._as_evaluated(waiting, verdict, named)
         return self.bound(namespace, name)
 
     def bound(self, namespace: str, name: str) -> Explanation | None:
@@ -97,13 +101,14 @@ class Explain:
                     problem = f"; {held.problem}" if held.problem else ""
                     sentence = f"the pod is bound to node {node_info.name}{problem}"
                     lines = wording.hold_lines(held)
-                    return Explanation(f"{namespace}/{name}", sentence, node=node_info.name, asked=lines)
+                    why = why_lines(held.why, held.pod, held.node, held.allocations, node_info.inventory)
+                    return Explanation(f"{namespace}/{name}", sentence, node=node_info.name, asked=lines, why=why)
         return None
 
     def _is_superseded(self, verdict: LastVerdict, waiting: ClusterPod | None) -> bool:
         return waiting is not None and not any(self._cache.holds(waiting.uid)) and verdict.is_superseded_by(waiting)
 
-    async def _as_judged(self, verdict: LastVerdict, waiting: ClusterPod | None) -> Explanation:
+    async def _as_judged(self, verdict: LastVerdict, waiting: ClusterPod | None, named: Named) -> Explanation:
         pod = verdict.pod
         held = tuple(self._cache.holds(pod.uid))
         lines = tuple(line for each in held for line in wording.hold_lines(each))
@@ -114,7 +119,7 @@ class Explain:
             pass  # the reason of each node says it
         else:
             lines = (*wording.request_lines(asked), *lines)
-            nodes = await self._nodes(self._evaluator(pod, asked), pod.uid, verdict.refused)
+            nodes = await self._nodes(self._evaluator(pod, asked), pod.uid, verdict.refused, named)
         return Explanation(
             pod=str(pod.pod.ref),
             sentence=wording.verdict_sentence(verdict, next(iter(held), None)),
@@ -127,7 +132,7 @@ class Explain:
             condition="" if held or waiting is None else _condition(waiting),
         )
 
-    async def _as_evaluated(self, pod: ClusterPod, verdict: LastVerdict | None) -> Explanation:
+    async def _as_evaluated(self, pod: ClusterPod, verdict: LastVerdict | None, named: Named) -> Explanation:
         name, at = str(pod.pod.ref), 0.0 if verdict is None else verdict.at
         history = wording.history_sentence(pod, verdict, webhook_scheduler=self._settings.scheduler)
         try:
@@ -138,7 +143,7 @@ class Explain:
         evaluator = self._evaluator(pod, asked)
         found = await evaluator.evaluate()
         refused = pod.is_refused and not wording.is_gated(pod) and not pod.pod.deleting
-        nodes = await self._nodes(evaluator, pod.uid, found.rejections, changes=found.changes)
+        nodes = await self._nodes(evaluator, pod.uid, found.rejections, named, changes=found.changes)
         return Explanation(
             pod=name,
             sentence=f"{history}; evaluated now, {wording.evaluation_sentence(found, refused=refused)}",
@@ -159,20 +164,23 @@ class Explain:
         evaluator: Evaluator,
         pod: PodUid,
         rejections: Mapping[str, Rejection],
+        named: Named,
         *,
         changes: Mapping[str, str] | None = None,
     ) -> tuple[NodeVerdict, ...]:
         """`changes`: by node, where they are known already."""
         nearest = await evaluator.nearest(rejections, most=_MOST_NODES)
         known = changes or {}
-        return tuple(self._node(pod, name, rejections[name], lacks, known.get(name, "")) for name, lacks in nearest)
+        return tuple(
+            self._node(pod, name, rejections[name], lacks, known.get(name, ""), named) for name, lacks in nearest
+        )
 
-    def _node(self, pod: PodUid, name: str, why: Rejection, lacks: Shortfall, change: str) -> NodeVerdict:
+    def _node(self, pod: PodUid, name: str, why: Rejection, lacks: Shortfall, change: str, named: Named) -> NodeVerdict:
         node_info = self._cache.nodes.get(name)
         gpus = tuple(
             GpuVerdict(
                 *(gpu.uuid, gpu.minor, gpu.model, against),
-                holders=() if node_info is None else wording.holder_lines(node_info, gpu.uuid, but=pod),
+                holders=() if node_info is None else wording.holder_lines(node_info, gpu.uuid, but=pod, named=named),
             )
             for gpu, against in lacks.gpus
         )

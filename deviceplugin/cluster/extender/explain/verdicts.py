@@ -11,6 +11,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from deviceplugin.cluster.extender.cache.pod_hold import is_later
+from deviceplugin.cluster.extender.explain.decision import Decision
 from deviceplugin.cluster.extender.rejection import PREFERRED, Rejection
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import ClusterPod
@@ -24,7 +25,7 @@ class LastVerdict:
     """`at` is in Unix seconds. `node` is the chosen one; `fits`: the pod fits on at least one node.
 
     `fitting` are nodes on which the pod fits too, but another node was preferred. `distinct` has each of the `reasons`
-    once, that of most nodes first; empty if the pod fits.
+    once, that of most nodes first; empty if the pod fits. `decision`: why `node`, where the pod was placed.
     """
 
     pod: ClusterPod
@@ -35,6 +36,7 @@ class LastVerdict:
     reasons: tuple[Rejection, ...]
     fitting: tuple[str, ...] = ()
     distinct: tuple[Rejection, ...] = ()
+    decision: Decision | None = None
 
     @property
     def refused(self) -> Mapping[str, Rejection]:
@@ -76,13 +78,14 @@ class Verdicts:
         *,
         fitting: Iterable[str] = (),
         fits: bool = False,
+        decision: Decision | None = None,
     ) -> None:
         uid = pod.uid
         self.count += 1
         self._last.pop(uid, None)
         names, reasons = tuple(refused), tuple(refused.values())
         distinct = () if fits else _distinct(reasons)
-        self._last[uid] = LastVerdict(pod, self._wall(), node, fits, names, reasons, tuple(fitting), distinct)
+        self._last[uid] = LastVerdict(pod, self._wall(), node, fits, names, reasons, tuple(fitting), distinct, decision)
         if len(self._last) > self._most:
             self._last.popitem(last=False)
         self._unplaced.pop(uid, None)
@@ -109,6 +112,10 @@ class Verdicts:
             if uid not in but:
                 return True
         return False
+
+    def decision(self, uid: PodUid) -> Decision | None:
+        verdict = self._last.get(uid)
+        return None if verdict is None else verdict.decision
 
     def of(self, uid: PodUid) -> LastVerdict | None:
         return self._last.get(uid)

@@ -4,6 +4,8 @@ In: what filter answered last, what kube-scheduler wrote into the pod's conditio
 for people. `docs/troubleshooting.md` explains these sentences by their words.
 """
 
+from collections.abc import Callable
+
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
 from deviceplugin.cluster.extender.explain.evaluate import Evaluation, Shortfall
@@ -20,7 +22,7 @@ from deviceplugin.cluster.extender.rejection import (
     UNREADABLE_INVENTORY,
     Rejection,
 )
-from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.gpu import Gpu, GpuUuid
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest
@@ -66,7 +68,7 @@ def hold_lines(held: PodHold) -> tuple[str, ...]:
     return (*located, *unlocated)
 
 
-def holder_lines(node_info: NodeInfo, gpu: GpuUuid, *, but: PodUid) -> tuple[str, ...]:
+def holder_lines(node_info: NodeInfo, gpu: GpuUuid, *, but: PodUid, named: Callable[[PodRef], str]) -> tuple[str, ...]:
     """Who holds the GPU. A pod whose GPUs are not known yet is named for each GPU of the node."""
     lines: list[str] = []
     for held in node_info.holds.values():
@@ -75,9 +77,9 @@ def holder_lines(node_info: NodeInfo, gpu: GpuUuid, *, but: PodUid) -> tuple[str
             continue
         if parts:
             cores, blocks = sum(part.cores for part in parts), sum(part.blocks for part in parts)
-            lines.append(f"{held.pod}: {cores} cores, {blocks} blocks ({held.state.value})")
+            lines.append(f"{named(held.pod)}: {cores} cores, {blocks} blocks ({held.state.value})")
         elif held.unlocated:
-            lines.append(f"{held.pod}: on this node, its GPU is not known yet")
+            lines.append(f"{named(held.pod)}: on this node, its GPU is not known yet")
     return tuple(lines)
 
 
