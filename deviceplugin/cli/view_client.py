@@ -17,6 +17,8 @@ from deviceplugin.cli.scheduler_client import Answer, Query, SchedulerClient
 from deviceplugin.cli.scheduler_errors import scheduler_refusal
 from deviceplugin.errors import KubeError, VcudaError
 from deviceplugin.model.cluster_view import (
+    MOST_IN_DETAIL,
+    MOST_ROWS,
     ClusterView,
     NodeRow,
     NodesView,
@@ -27,8 +29,6 @@ from deviceplugin.model.cluster_view import (
 
 Row = TypeVar("Row", NodeRow, PodRow)
 Document = TypeVar("Document", ClusterView, OneNodeView, NodesView, PodsView)
-PAGE = 1000
-PAGE_WITH_GPUS = 250
 _MOST_ROWS = 200_000
 _MOST_TRIES = 3
 _GONE = 410
@@ -57,8 +57,7 @@ class ViewClient:
 
     async def nodes(self, query: Query, *, most: int = 0) -> Found[NodeRow]:
         """All nodes that match; with `most`, the first of them."""
-        page = PAGE_WITH_GPUS if query.get("gpus") else PAGE
-        found = await self._all("/view/nodes", query, NodesView, _node_key, page=page, most=most)
+        found = await self._all("/view/nodes", query, NodesView, _node_key, most=most)
         return Found(await self._named(found.rows), found.total, found.at)
 
     async def node(self, name: str, *, live: bool) -> tuple[NodeRow, float]:
@@ -69,7 +68,7 @@ class ViewClient:
         return row, view.at
 
     async def pods(self, query: Query, *, most: int = 0) -> Found[PodRow]:
-        found = await self._all("/view/pods", query, PodsView, _pod_key, page=PAGE, most=most)
+        found = await self._all("/view/pods", query, PodsView, _pod_key, most=most)
         return Found(await self._named(found.rows, query.get("namespace", "")), found.total, found.at)
 
     async def _all(
@@ -79,20 +78,20 @@ class ViewClient:
         kind: type[Any],
         key: Callable[[Row], str],
         *,
-        page: int,
         most: int,
     ) -> Found[Row]:
         for _ in range(_MOST_TRIES):
             try:
-                return await self._pages(path, query, kind, key, page=page, most=most)
+                return await self._pages(path, query, kind, key, most=most)
             except KubeError as error:
                 if error.code != _GONE:
                     raise
         raise VcudaError("the list changes faster than it can be read; narrow it, or try again")
 
     async def _pages(
-        self, path: str, query: Query, kind: type[Any], key: Callable[[Row], str], *, page: int, most: int
+        self, path: str, query: Query, kind: type[Any], key: Callable[[Row], str], *, most: int
     ) -> Found[Row]:
+        page = MOST_IN_DETAIL if {"gpus", "live"} & query.keys() else MOST_ROWS
         rows: dict[str, Row] = {}
         token, seen = "", set[str]()
         while True:

@@ -12,6 +12,10 @@ import enum
 import msgspec
 
 VERSION = 1
+MOST_ROWS = 1000
+"""Of a page."""
+MOST_IN_DETAIL = 250
+"""Of a page with GPUs or with live use."""
 
 
 class PodStage(enum.Enum):

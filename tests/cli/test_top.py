@@ -36,7 +36,7 @@ async def test_nodes_with_what_is_used(tmp_path: Path) -> None:
         "node-b      4      3   50/400      12%    35%   10Gi/320Gi    9Gi      1",
         "node-a      2      1   50/200      25%    35%   10Gi/160Gi    9Gi      1",
     ]
-    assert scene.asked[-1] == (f"{SERVICE}/view/nodes", {"live": "1", "limit": "1000"})
+    assert scene.asked[-1] == (f"{SERVICE}/view/nodes", {"live": "1", "limit": "250"})
 
 
 async def test_gpus_pods_and_containers(tmp_path: Path) -> None:
@@ -156,7 +156,8 @@ async def test_a_long_page_scrolls_and_shows_the_first_of_a_large_cluster(tmp_pa
     scene = Cluster([node(f"node-{at:04}") for at in range(700)])
     async with serving(scene) as url, terminal(tmp_path, url, "top", "--interval", "3600") as page:
         await page.sees("nodes: 500, of 500 of 700", "node-0008")
-        assert scene.asked[-1][1] == {"live": "1", "sort": "name", "order": "asc", "limit": "500"}
+        asked = {"live": "1", "sort": "name", "order": "asc", "limit": "250"}
+        assert [query for _, query in scene.asked[-2:]] == [asked, {**asked, "more": "250"}]
         assert "node-0009" not in page.shown
         page.type("\x1b[B")
         await page.sees("node-0009")

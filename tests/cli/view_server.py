@@ -15,6 +15,8 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from deviceplugin.model.cluster_view import (
+    MOST_IN_DETAIL,
+    MOST_ROWS,
     ClusterView,
     ContainerRow,
     GpuLive,
@@ -183,6 +185,9 @@ class Cluster:
 
     def _page(self, kind: Any, head: dict[str, Any], rows: list[Any], query: dict[str, str]) -> web.Response:
         begin, limit = int(query.get("more", "0")), int(query.get("limit", "100"))
+        most = MOST_IN_DETAIL if {"gpus", "live"} & query.keys() else MOST_ROWS
+        if limit > most:
+            return web.json_response({"error": f"limit is '{limit}'; write a number from 1 to {most}"}, status=400)
         if begin and self.gone_after and begin >= self.gone_after * limit:
             self.gone_after = 0
             return web.json_response({"error": "the list has changed; begin again"}, status=410)

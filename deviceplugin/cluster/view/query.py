@@ -10,11 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from deviceplugin.errors import ParseError
-from deviceplugin.model.cluster_view import PodStage
-
-MOST_ROWS = 1000
-MOST_IN_DETAIL = 250
-"""Rows of a page with GPUs or with live use."""
+from deviceplugin.model.cluster_view import MOST_IN_DETAIL, MOST_ROWS, PodStage
 
 _USUAL_ROWS = 100
 _LONGEST = 512
