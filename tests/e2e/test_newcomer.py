@@ -259,7 +259,7 @@ def test_an_operator_learns_where_a_pod_is_and_why_another_one_waits(running: Re
         (["top", "gpus", "--once"], ["NODE"]),
         (["top", "containers", "-A", "--once"], ["vcuda-sample", "main"]),
         (["top", "pods", "-o", "json"], ['"pod": "vcuda-sample"']),
-        (["version"], ["scheduler", "client"]),
+        (["version"], ["Client Version: ", "Scheduler Version: "]),
     ],
     ids=" ".join,
 )
