@@ -12,6 +12,7 @@ from deviceplugin.cluster.view.access import PROXIED
 from deviceplugin.cluster.view.live import LiveUse
 from deviceplugin.kube.access_reviews import Caller
 from deviceplugin.kube.endpoint_slices import Address
+from deviceplugin.model.cluster_view import ClusterView, NodesView, PodsView
 from deviceplugin.scheduler.leadership import Leadership
 from deviceplugin.scheduler.view_service import ViewService
 from tests.cluster.extender.api import MemoryApi
@@ -60,6 +61,18 @@ async def test_each_path_has_its_document(service: ViewService) -> None:
     assert ([row["node"] for row in rest["items"]], rest["more"]) == (["c"], "")
     status, one = await asked(service, "/view/nodes/b")
     assert (status, one["item"]["node"], len(one["item"]["gpus"])) == (200, "b", 2)
+
+
+@pytest.mark.parametrize("nodes", [[], ["a"], ["a", "b"]])
+async def test_a_document_is_of_its_types_however_many_nodes_there_are(nodes: list[str]) -> None:
+    """The commands decode strictly: a `false` in the place of a 0 ended `vcuda version` in a cluster of one node."""
+    extender = Extender(MemoryApi())
+    for name in nodes:
+        extender.put_node(node(name, 2))
+    service = ViewService(extender, Leadership("replica-1"), OneCaller(), LiveUse(no_agents), version="1.2.3")
+    for path, kind in (("cluster", ClusterView), ("nodes", NodesView), ("pods", PodsView)):
+        _, body = await service.answer(f"/view/{path}", {}, {})
+        assert isinstance(msgspec.json.decode(body, type=kind), kind)
 
 
 async def test_live_use_is_asked_for_by_a_parameter(service: ViewService) -> None:

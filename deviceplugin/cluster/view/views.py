@@ -76,7 +76,7 @@ class ClusterViews:
             models.update(row.models)
             totals.update(
                 nodes=1,
-                problems=bool(row.problem),
+                problems=1 if row.problem else 0,  # a bool would stay one in an empty Counter
                 gpus=row.gpu_count,
                 free=row.free_gpus,
                 unusable=row.unusable_gpus,
