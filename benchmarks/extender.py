@@ -16,8 +16,6 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -26,14 +24,13 @@ from pathlib import Path
 from benchmarks.cluster.connection import HttpError
 from benchmarks.cluster.load import Figures, Load
 from benchmarks.cluster.measured import measured_scheduler, pin_others
+from benchmarks.cluster.stub import PODS_A_NODE, stub_server
 from benchmarks.cluster.throughput import Throughput, measure_throughput, shipped_limits
 from benchmarks.command import BenchmarkError, ends_in_one_sentence, options, show
 from sandbox.apiserver.kubeconfig import write_kubeconfig
 from sandbox.cluster.schedulers import UNLIMITED
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 SIZES = (100, 500, 1_000, 5_000, 10_000)
-PODS_A_NODE = 4
 CORE = 0
 SHORT = (40, 20)
 TABLE = (
@@ -96,7 +93,7 @@ def main() -> None:
 def measure(folder: Path, nodes: int, pairs: int) -> Result:
     pods = nodes * PODS_A_NODE
     folder.mkdir(parents=True)
-    with _stub(nodes, pods) as (stub, stub_pid):
+    with stub_server(nodes, pods) as (stub, stub_pid):
         kubeconfig = write_kubeconfig(folder / "kubeconfig", stub)
         with measured_scheduler(
             folder, kubeconfig, "--kube-api-qps=5000", "--kube-api-burst=5000", core=CORE
@@ -117,19 +114,6 @@ def measure(folder: Path, nodes: int, pairs: int) -> Result:
                 cpu_ms_a_pair=(server.cpu_seconds() - before) * 1000 / (pairs * 2.5),
                 figures=figures,
             )
-
-
-@contextlib.contextmanager
-def _stub(nodes: int, pods: int) -> Iterator[tuple[str, int]]:
-    """A separate process; it builds its data before the measured one starts."""
-    command = [sys.executable, "-m", "benchmarks.cluster.stub", f"--nodes={nodes}", f"--pods={pods}"]
-    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        yield process.stdout.readline().strip(), process.pid
-    finally:
-        process.terminate()
-        process.wait()
 
 
 @contextlib.contextmanager

@@ -9,8 +9,13 @@ real API server: bound, then running. `POST /bench/pods?from=A&to=B` creates pen
 
 import argparse
 import asyncio
+import contextlib
 import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,6 +25,8 @@ from benchmarks.cluster import fleet
 from sandbox.apiserver.patch import merge
 
 BINDING_SECONDS = 0.005
+PODS_A_NODE = 4
+REPOSITORY = Path(__file__).resolve().parents[2]
 Json = dict[str, Any]
 
 
@@ -179,6 +186,19 @@ class Stub:
     def _next(self) -> int:
         self.version += 1
         return self.version
+
+
+@contextlib.contextmanager
+def stub_server(nodes: int, pods: int) -> Iterator[tuple[str, int]]:
+    """Its URL and process ID. It builds its data before the measured process starts."""
+    command = [sys.executable, "-m", "benchmarks.cluster.stub", f"--nodes={nodes}", f"--pods={pods}"]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip(), process.pid
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def _missing() -> web.Response:

@@ -79,6 +79,8 @@ def _line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]
 
 def clean(text: str) -> str:
     """In one line, and in characters that standard output can write."""
+    if text.isascii() and text.isprintable():  # nearly every cell; a list may have hundreds of thousands
+        return text
     printable = "".join(each if each.isprintable() else "?" for each in text)
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return printable.encode(encoding, errors="replace").decode(encoding)

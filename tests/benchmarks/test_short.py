@@ -28,6 +28,11 @@ EXTENDER = {
     "filter_p50_ms", "filter_p99_ms", "filter_busy_p99_ms", "bind_calm_p99_ms", "bind_p50_ms", "bind_p99_ms",
     "pairs_per_s", "webhook_p50_ms", "webhook_p99_ms", "harness_percent", "server_percent",
 }  # fmt: skip
+OPERATOR = {"nodes", "least_s"} | {
+    f"{command}_{figure}"
+    for command in ("nodes", "node", "pods", "pods_json", "top_nodes", "top_gpus", "explain")
+    for figure in ("s", "ratio")
+}
 
 
 def run(program: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -42,6 +47,7 @@ def run(program: str, *words: str) -> subprocess.CompletedProcess[str]:
         ("agent", AGENT),
         ("extender", EXTENDER),
         ("library", LIBRARY),
+        ("operator", OPERATOR),
         ("placement", DECISION),
         ("sharing", SHARE),
         ("traces.held_out", RUN),

@@ -21,6 +21,7 @@ from deviceplugin.errors import ParseError
 Item = TypeVar("Item")
 Key = tuple[int | float | str, ...]
 _SLICE = 500
+_MOST_KEPT = 4
 _LONGEST_TOKEN = 2048
 
 
@@ -44,7 +45,8 @@ async def cut(items: Iterable[Item], key: Callable[[Item], Key | None], query: P
             if after is None or _is_beyond(found, after, descending=query.descending):
                 kept.append((found, item))
         if number % _SLICE == 0:
-            kept = first(query.limit + 1, kept, key=_by_key)
+            if len(kept) > _MOST_KEPT * query.limit:
+                kept = first(query.limit + 1, kept, key=_by_key)
             await asyncio.sleep(0)
     kept = first(query.limit + 1, kept, key=_by_key)
     shown = kept[: query.limit]
