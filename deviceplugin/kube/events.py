@@ -1,4 +1,4 @@
-"""Kubernetes events about pods and this node.
+"""Kubernetes events about pods and this node, of the agent or of the scheduler.
 
 In: an object, a reason, a message; `about_pod` and `about_node` (called on the loop) return at once and never raise.
 Out: events in the API server, sent slowly in the background. A repeated event increments the count of the first one.
@@ -11,14 +11,14 @@ import datetime as dt
 import enum
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 
 from deviceplugin.backoff import Backoff
 from deviceplugin.errors import KubeError, KubeNotFoundError, VcudaError, one_line
-from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.rate_limit import TokenBucket
 from deviceplugin.model.allocation import PodRef
 
@@ -26,7 +26,14 @@ log = structlog.get_logger("vcuda.kube")
 _MOST_MESSAGE = 1000  # the API server refuses a note above 1,024 bytes
 _REMEMBERED = 512
 _ATTEMPTS = 3
-_COMPONENT = "vcuda-agent"
+_AGENT = "vcuda-agent"
+
+
+class EventApi(Protocol):
+    """What the recorder needs of the API server; `kube.client` has it."""
+
+    async def create_event(self, namespace: str, event: Mapping[str, object]) -> None: ...
+    async def patch_event(self, namespace: str, name: str, change: Mapping[str, object]) -> None: ...
 
 
 class EventReason(enum.Enum):
@@ -42,6 +49,7 @@ class EventReason(enum.Enum):
     OVER_LIMIT = ("GPUOverLimit", "Warning")
     FILES_LOST = ("GPUFilesLost", "Warning")
     GONE = ("GPUGone", "Warning")
+    PLACED = ("GPUPlaced", "Normal")
 
     @property
     def word(self) -> str:
@@ -79,7 +87,8 @@ class Occurrences:
     name: str = ""
 
 
-def event_object(key: EventKey, seen: Occurrences, *, node: str) -> dict[str, object]:
+def event_object(key: EventKey, seen: Occurrences, *, node: str, component: str = _AGENT) -> dict[str, object]:
+    """`node` is where the component runs, or the name of its replica."""
     subject = {"apiVersion": "v1", "kind": key.kind, "name": key.name, "uid": key.uid}
     if key.namespace:
         subject["namespace"] = key.namespace
@@ -92,8 +101,8 @@ def event_object(key: EventKey, seen: Occurrences, *, node: str) -> dict[str, ob
         "reason": word,
         "message": key.message,
         "type": kind,
-        "source": {"component": _COMPONENT, "host": node},
-        "reportingComponent": _COMPONENT,
+        "source": {"component": component, "host": node},
+        "reportingComponent": component,
         "reportingInstance": node,
         "firstTimestamp": timestamp(seen.first),
         "lastTimestamp": timestamp(seen.last),
@@ -122,14 +131,16 @@ class EventRecorder:
 
     def __init__(
         self,
-        client: KubeClient,
+        client: EventApi,
         *,
         node: str,
+        component: str = _AGENT,
         rate: Rate = DEFAULT_RATE,
         now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
     ) -> None:
         self._client = client
         self._node = node
+        self._component = component
         self._rate = rate
         self._away = Backoff(first=rate.seconds)
         self._now = now
@@ -206,7 +217,9 @@ class EventRecorder:
                 self._known.move_to_end(key)
                 return
         waiting.name = f"{key.name[:230]}.{secrets.token_hex(8)}"
-        await self._client.create_event(namespace, event_object(key, waiting, node=self._node))
+        await self._client.create_event(
+            namespace, event_object(key, waiting, node=self._node, component=self._component)
+        )
         self._known[key] = waiting
         if len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)

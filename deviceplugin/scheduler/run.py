@@ -27,8 +27,10 @@ from deviceplugin.kube.access_reviews import AccessReviews
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.endpoint_slices import addresses_by_node
+from deviceplugin.kube.events import EventReason, EventRecorder, Rate
 from deviceplugin.kube.rate_limit import TokenBucket
 from deviceplugin.kube.transport import Transport
+from deviceplugin.model.allocation import PodRef
 from deviceplugin.scheduler import gc_tuning
 from deviceplugin.scheduler.cluster import ClusterWatch
 from deviceplugin.scheduler.leadership import leadership_of
@@ -43,6 +45,9 @@ _AGENTS = "vcuda-agent"
 """The Service of the agents, in the scheduler's namespace."""
 
 _RESIGN_WITHIN_S = 2.0
+_COMPONENT = "vcuda-scheduler"
+_EVENTS = Rate(burst=25, seconds=0.1, queue=1000)
+"""A full cluster that starts binds hundreds of pods a second; then some have no event, and every one its annotation."""
 
 
 def run(settings: SchedulerSettings) -> None:
@@ -76,9 +81,11 @@ async def _work(
 ) -> None:
     began = time.monotonic()
     gc_tuning.relax_while_listing()
-    extender = Extender(client, _extender_settings(settings))
-    watch = ClusterWatch(client, extender, names=settings.names)
     leadership = leadership_of(settings, client)
+    events = EventRecorder(client, node=leadership.identity, component=_COMPONENT, rate=_EVENTS)
+    placed = partial(_placed, events)
+    extender = Extender(client, _extender_settings(settings), placed=placed)
+    watch = ClusterWatch(client, extender, names=settings.names)
     certificates = Certificates(settings, client)
     service = SchedulerService(
         extender=extender,
@@ -104,6 +111,7 @@ async def _work(
                 group.create_task(leadership.run(), name="leadership"),
                 group.create_task(certificates.run(lambda: leadership.leads), name="certificates"),
                 group.create_task(extender.wake_up.run(), name="wake-up"),
+                group.create_task(events.run(), name="events"),
                 group.create_task(_expire(extender), name="reservations"),
                 group.create_task(_resolve(extender), name="Bindings in doubt"),
                 group.create_task(gc_tuning.collect_all(), name="garbage"),
@@ -123,6 +131,10 @@ async def _work(
                 part.cancel()
     finally:
         await server.stop()
+
+
+def _placed(events: EventRecorder, pod: PodRef, why: str) -> None:
+    events.about_pod(pod, EventReason.PLACED, why)
 
 
 def _extender_settings(settings: SchedulerSettings) -> Settings:

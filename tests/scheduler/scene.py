@@ -185,6 +185,15 @@ class Scene:
         }
         return await self.ask(replica, "/bind", order)
 
+    async def event(self, about: Json) -> Json:
+        """The event on a pod, as soon as there is one."""
+        async with asyncio.timeout(120):
+            while True:
+                for each in self.api.store.objects("events"):
+                    if each["involvedObject"]["uid"] == about["metadata"]["uid"]:
+                        return each
+                await asyncio.sleep(0.05)
+
     def stored(self, name: str) -> Json:
         return self.api.store.get("pods", name, namespace="default")
 

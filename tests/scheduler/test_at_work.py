@@ -55,6 +55,11 @@ async def test_a_pod_is_changed_by_the_webhook_chosen_by_filter_and_bound_with_i
         assert bound["metadata"]["annotations"]["tencent.com/predicate-node"] == chosen
         assert f"GPU-{chosen}-" in bound["metadata"]["annotations"]["tencent.com/vcuda-allocation"]
 
+        event = await scene.event(bound)
+        assert (event["reason"], event["source"]["component"]) == ("GPUPlaced", "vcuda-scheduler")
+        assert event["message"].startswith(f"node {chosen} is the first by name")
+        assert "; container main: GPU 0 is " in event["message"]
+
         _, text = await scene.ask(replica, "/metrics")
         assert 'vcuda_scheduler_requests_total{outcome="bound",verb="bind"} 1.0' in text
         assert 'vcuda_scheduler_requests_total{outcome="changed",verb="webhook"} 1.0' in text

@@ -5,7 +5,7 @@ call, and whether the cache is complete (`scheduler` answers nothing before).
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -13,7 +13,7 @@ from deviceplugin.cluster.extender.bind.bind import Bind, BindApi
 from deviceplugin.cluster.extender.cache.overcommit import OvercommitMonitor
 from deviceplugin.cluster.extender.cache.pod_hold import PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
-from deviceplugin.cluster.extender.explain.decision import record_text
+from deviceplugin.cluster.extender.explain.decision import record_text, summary
 from deviceplugin.cluster.extender.explain.explain import Explain
 from deviceplugin.cluster.extender.explain.pending import pending
 from deviceplugin.cluster.extender.explain.verdicts import Verdicts
@@ -25,7 +25,7 @@ from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS, Settings
 from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
 from deviceplugin.cluster.extender.wake_up import NodeApi, WakeUp
 from deviceplugin.cluster.extender.workload_history import WorkloadHistory
-from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.gpu import Inventory
@@ -40,7 +40,7 @@ class ClusterApi(BindApi, NodeApi, Protocol):
 
 class Extender:
     """The verbs are attributes: `filter`, `prioritize`, `bind`, `preempt`, `explain`. The caller runs `wake_up.run()`,
-    and `expire` and `resolve` about once a second.
+    and `expire` and `resolve` about once a second. `placed` is called with why a pod is bound where it is.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class Extender:
         api: ClusterApi,
         settings: Settings = DEFAULT_SETTINGS,
         *,
+        placed: Callable[[PodRef, str], None] = lambda _pod, _why: None,
         typical: Workload = ASSUMED,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -61,6 +62,7 @@ class Extender:
         self.observed = ObservedWorkload()
         self._scorer = scorer = NodeScorer(typical, leaves_out=False)
         self._names = settings.names
+        self._placed = placed
         self._history = WorkloadHistory(scorer, clock=clock, observed=self.observed)
         self._gangs = GangTracker(cache, verdicts, settings=settings, clock=clock)
         choose = partial(scorer.choose, node_policy=settings.node_policy, gpu_policy=settings.gpu_policy)
@@ -70,7 +72,7 @@ class Extender:
         ).filter
         self.prioritize = Prioritize(snapshot, choose=choose, names=settings.names).scores
         self.preempt = Preempt(cache, snapshot, names=settings.names).victims
-        self._binder = bind = Bind(cache, api, settings=settings, clock=clock, why=self._why)
+        self._binder = bind = Bind(cache, api, settings=settings, clock=clock, why=self._why, bound=self._say_why)
         self.bind, self.drain = bind.bind, bind.drain
         self.unconfirmed, self.resolve = bind.unconfirmed, bind.unconfirmed.resolve
         explain = Explain(cache, snapshot, verdicts, settings=settings)
@@ -80,6 +82,10 @@ class Extender:
     def _why(self, held: PodHold, inventory: Inventory | None) -> str:
         """The decision that led to this hold, for its annotation."""
         return record_text(self.verdicts.decision(held.pod.uid), held.pod, held.node, held.allocations, inventory)
+
+    def _say_why(self, pod: PodRef, annotations: Mapping[str, str]) -> None:
+        if sentence := summary(annotations.get(annotation_names(self._names.domain).decision, "")):
+            self._placed(pod, sentence)
 
     def put_node(self, node: ClusterNode) -> None:
         self.cache.put_node(node)

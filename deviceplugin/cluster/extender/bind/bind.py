@@ -47,7 +47,8 @@ class _InFlight:
 
 
 class Bind:
-    """One Binding at a time for each pod; nothing else writes the extender's pods."""
+    """One Binding at a time for each pod; nothing else writes the extender's pods. `bound` is called after each with
+    its annotations."""
 
     def __init__(
         self,
@@ -57,12 +58,14 @@ class Bind:
         settings: Settings,
         clock: Callable[[], float],
         why: Callable[[PodHold, Inventory | None], str],
+        bound: Callable[[PodRef, Mapping[str, str]], None] = lambda _pod, _annotations: None,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._cache = cache
         self._api = api
         self._settings = settings
         self._why = why
+        self._bound = bound
         self._wall_ns = wall_ns
         self._in_flight: dict[PodUid, _InFlight] = {}
         self.unconfirmed = UnconfirmedBindings(cache, api, clock=clock, busy=lambda uid: uid in self._in_flight)
@@ -175,6 +178,7 @@ class Bind:
             await self._api.bind(order.pod, order.node, annotations)
         except VcudaError as error:
             return await self._read_result(order, error)
+        self._bound(order.pod, annotations)
         if self.unconfirmed.is_assumed(order.pod.uid, order.node):  # else the watch was faster
             self.unconfirmed.await_watch(order.pod)
         return ""

@@ -137,6 +137,16 @@ def _node_others(decision: Decision) -> Iterator[str]:
         yield f"{left} node{'s' * (left != 1)}: other reasons"
 
 
+def summary(written: str) -> str:
+    """One sentence from such a value, for an event on the pod; empty where it has none."""
+    try:
+        record = parse_decision(written)
+    except ParseError:
+        return ""
+    parts = (f"container {name}: {each.reason}" for name, each in record.containers.items())
+    return "; ".join((record.reason, *parts))
+
+
 def why_lines(
     written: str, pod: PodRef, node: str, allocations: tuple[Allocation, ...], inventory: Inventory | None
 ) -> tuple[str, ...]:

@@ -192,3 +192,30 @@ async def test_decisions_of_many_pods_at_once_do_not_mix(extender: Extender, api
         record = parse_decision(api.pods[one.uid].pod.annotations[NAMES.decision])
         assert (record.pod, record.node) == (one.uid, name)
         assert f"GPU {record.containers['main'].gpus[0]} is" in record.containers["main"].reason
+
+
+async def test_it_is_said_once_in_one_sentence_when_the_pod_is_bound(api: MemoryApi) -> None:
+    said: list[tuple[str, str]] = []
+    extender = Extender(api, placed=lambda ref, why: said.append((ref.name, why)))
+    for name in ("a", "b"):
+        extender.put_node(node(name, 1))
+    one = await placed(extender, api, pod("p", cores=40, blocks=8), "a", "b")
+    assert await extender.bind(order(one, one.pod.node)) == ""
+    first = "node a is the first by name of those that are best by policy binpack; 2 nodes fit"
+    assert said == [
+        ("p", f"{first}; container main: GPU 0 is the only one that fits, with 100 cores and 64 blocks (16 GiB) free")
+    ]
+
+
+async def test_a_pod_that_is_not_bound_or_was_not_chosen_for_is_said_nothing_of(api: MemoryApi) -> None:
+    said: list[str] = []
+    extender = Extender(api, placed=lambda _, why: said.append(why))
+    extender.put_node(node("a", 1))
+    failed, unasked = api.put(pod("failed")), api.put(pod("unasked"))
+    api.fates.append(Fate.REFUSED)
+    for one in (failed, unasked):
+        extender.put_pod(one)
+    extender.filter(ask(failed, "a"))
+    assert await extender.bind(order(failed, "a")) != ""
+    assert await extender.bind(order(unasked, "a")) == ""
+    assert said == []
