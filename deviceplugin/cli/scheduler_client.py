@@ -62,6 +62,9 @@ class SchedulerClient(Protocol):
     async def get_api(self, path: str, query: Query, *, accept: str = "application/json") -> Answer | None:
         """Asks the API server with the caller's own rights; None where it is not used."""
 
+    async def post_api(self, path: str, query: Query, document: object) -> Answer | None:
+        """Sends the API server a document as JSON; None where it is not used."""
+
 
 @asynccontextmanager
 async def opened(connection: Connection, *, login_s: float = 60.0) -> AsyncIterator[SchedulerClient]:
@@ -131,6 +134,9 @@ class _Direct:
     async def get_api(self, path: str, query: Query, *, accept: str = "application/json") -> Answer | None:
         return None
 
+    async def post_api(self, path: str, query: Query, document: object) -> Answer | None:
+        return None
+
 
 def _tls(connection: Connection) -> ssl.SSLContext | bool:
     if connection.insecure:
@@ -169,6 +175,10 @@ class _Proxied:
     async def get_api(self, path: str, query: Query, *, accept: str = "application/json") -> Answer | None:
         return await self._api(_with(path, query), headers={"Accept": accept})
 
+    async def post_api(self, path: str, query: Query, document: object) -> Answer | None:
+        body, headers = msgspec.json.encode(document), {"Content-Type": "application/json"}
+        return await self._api(_with(path, query), method="POST", body=body, headers=headers)
+
     @property
     def _service(self) -> str:
         return f"services/https:{quote(self._connection.service, safe='')}:https"
@@ -198,9 +208,7 @@ class _Proxied:
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{_VIEW_ACCOUNT}/token"
         spec = {"audiences": [_AUDIENCE], "expirationSeconds": _TOKEN_SECONDS}
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-        answer = await self._api(
-            path, method="POST", body=msgspec.json.encode(request), headers={"Content-Type": "application/json"}
-        )
-        status = answer.document.get("status") if answer.status in (200, 201) else None
+        answer = await self.post_api(path, {}, request)
+        status = answer.document.get("status") if answer is not None and answer.status in (200, 201) else None
         token = status.get("token") if isinstance(status, dict) else None
         return token if isinstance(token, str) and token.isascii() and token.isprintable() else ""

@@ -1,0 +1,193 @@
+"""What the checks of a cluster look at, each read once, when the first check asks for it.
+
+In: the API server, asked as the caller. Out: the scheduler's view and its replicas with their metrics, the agents, the
+nodes, the configuration of the webhook. Invariant: what could not be read raises the same error to every check.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from deviceplugin.cli.connection import Connection
+from deviceplugin.cli.doctor.nodes import NodeFacts, node_facts
+from deviceplugin.cli.doctor.objects import (
+    APPS,
+    Controller,
+    Objects,
+    OwnPod,
+    WebhookConfiguration,
+    in_namespace,
+    segment,
+)
+from deviceplugin.cli.view_client import ViewClient
+from deviceplugin.errors import KubeError, KubeNotFoundError, ParseError, VcudaError
+from deviceplugin.kube.structs import ClusterNodeObject
+from deviceplugin.model.cluster_view import ClusterView
+from deviceplugin.model.units import DEFAULT_DOMAIN, ResourceNames
+
+SCHEDULER, AGENT = "vcuda-scheduler", "vcuda-agent"
+_WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+_HOOK = "pods.vcuda."
+_MOST_ASKED = 8
+"""Agents that are asked for their version: one for each image that runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaMetrics:
+    """A ready pod of the scheduler. `error`: why its metrics could not be read."""
+
+    name: str
+    samples: Mapping[tuple[str, tuple[tuple[str, str], ...]], float] = field(default_factory=dict)
+    error: KubeError | None = None
+
+    def values(self, name: str, **labels: str) -> list[float]:
+        """Of every sample with these labels among its own."""
+        wanted = set(labels.items())
+        return [value for (one, own), value in self.samples.items() if one == name and wanted <= set(own)]
+
+    def label(self, name: str, label: str) -> str:
+        return next((dict(own).get(label, "") for one, own in self.samples if one == name), "")
+
+    @property
+    def leads(self) -> bool:
+        return self.values("vcuda_scheduler_leader") == [1.0]
+
+
+class ClusterFacts:
+    """`namespace` is that of the release; `trial_namespace` the one for a pod that is not created."""
+
+    def __init__(self, objects: Objects, view: ViewClient, connection: Connection) -> None:
+        self.objects = objects
+        self.connection = connection
+        self.namespace = connection.scheduler_namespace
+        self.trial_namespace = view.client.namespace
+        self._view = view
+        self._known: dict[str, asyncio.Task[Any]] = {}
+
+    async def _once(self, what: str, read: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ANN401 - what `read` gives
+        if what not in self._known:
+            self._known[what] = asyncio.ensure_future(_awaited(read))
+        return await self._known[what]
+
+    async def view(self) -> ClusterView:
+        """As a replica gives it through the API server's proxy."""
+        found: ClusterView = await self._once("view", self._view.cluster)
+        return found
+
+    async def scheduler(self) -> Controller | None:
+        found: Controller | None = await self._once("scheduler", lambda: self._workload("deployments", SCHEDULER))
+        return found
+
+    async def agent(self) -> Controller | None:
+        found: Controller | None = await self._once("agent", lambda: self._workload("daemonsets", AGENT))
+        return found
+
+    async def scheduler_pods(self) -> list[OwnPod]:
+        found: list[OwnPod] = await self._once("scheduler pods", lambda: self._pods(SCHEDULER))
+        return found
+
+    async def agent_pods(self) -> list[OwnPod]:
+        found: list[OwnPod] = await self._once("agent pods", lambda: self._pods(AGENT))
+        return found
+
+    async def replicas(self) -> list[ReplicaMetrics]:
+        """The ready pods of the scheduler with their metrics; raises where none could be read."""
+        found: list[ReplicaMetrics] = await self._once("replicas", self._replicas)
+        return found
+
+    async def webhook(self) -> WebhookConfiguration | None:
+        found: WebhookConfiguration | None = await self._once("webhook", self._webhook)
+        return found
+
+    async def nodes(self) -> list[NodeFacts]:
+        found: list[NodeFacts] = await self._once("nodes", self._nodes)
+        return found
+
+    async def names(self) -> ResourceNames:
+        """The domain stands in the name of the webhook."""
+        try:
+            webhook = await self.webhook()
+        except VcudaError:
+            webhook = None
+        hooks = [each.name for each in (webhook.webhooks or ())] if webhook else []
+        domain = next((name.removeprefix(_HOOK) for name in hooks if name.startswith(_HOOK)), "")
+        return ResourceNames(domain or DEFAULT_DOMAIN)
+
+    async def agent_versions(self) -> Counter[str]:
+        """How many agents run which version, by their images; one agent of each image is asked."""
+        images = Counter(pod.image for pod in await self.agent_pods() if pod.is_ready and pod.image)
+        versions: Counter[str] = Counter()
+        for image, agents in images.most_common(_MOST_ASKED):
+            pod = next(each for each in await self.agent_pods() if each.is_ready and each.image == image)
+            path = f"pods/{segment(pod.metadata.name)}:{pod.port('http')}/proxy/metrics"
+            text = await self._proxied(path)
+            asked = ReplicaMetrics(pod.metadata.name, _samples(text))
+            versions[asked.label("vcuda_build_info", "version")] += agents
+        return versions
+
+    async def _workload(self, resource: str, name: str) -> Controller | None:
+        path = APPS + in_namespace(self.namespace, f"{resource}/{name}")
+        try:
+            return await self.objects.one(path, Controller, right=f"get {resource} in namespace {self.namespace}")
+        except KubeNotFoundError:
+            return None
+
+    async def _pods(self, name: str) -> list[OwnPod]:
+        path = "/api/v1" + in_namespace(self.namespace, "pods")
+        right = f"list pods in namespace {self.namespace}"
+        labels = f"app.kubernetes.io/name={name}"
+        return await self.objects.each(path, OwnPod, lambda pod: pod, right=right, labels=labels)
+
+    async def _replicas(self) -> list[ReplicaMetrics]:
+        ready = [pod.metadata.name for pod in await self.scheduler_pods() if pod.is_ready]
+        found = [await self._replica(name) for name in ready]
+        if found and all(each.error for each in found):
+            assert found[0].error is not None
+            raise found[0].error
+        return found
+
+    async def _replica(self, name: str) -> ReplicaMetrics:
+        try:
+            return ReplicaMetrics(
+                name, _samples(await self._proxied(f"pods/https:{segment(name)}:{self.connection.port}/proxy/metrics"))
+            )
+        except KubeError as error:
+            return ReplicaMetrics(name, error=error)
+
+    async def _proxied(self, path: str) -> str:
+        right = f"get pods/proxy in namespace {self.namespace}"
+        return await self.objects.text("/api/v1" + in_namespace(self.namespace, path), right=right)
+
+    async def _webhook(self) -> WebhookConfiguration | None:
+        try:
+            return await self.objects.one(
+                f"{_WEBHOOKS}/{SCHEDULER}", WebhookConfiguration, right="get mutatingwebhookconfigurations"
+            )
+        except KubeNotFoundError:
+            return None
+
+    async def _nodes(self) -> list[NodeFacts]:
+        names = await self.names()
+        return await self.objects.each(
+            "/api/v1/nodes", ClusterNodeObject, lambda item: node_facts(item, names), right="list nodes"
+        )
+
+
+async def _awaited(read: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ANN401 - what `read` gives
+    return await read()
+
+
+def _samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """ParseError for text that is no exposition."""
+    try:
+        return {
+            (each.name, tuple(sorted(each.labels.items()))): each.value
+            for family in text_string_to_metric_families(text)
+            for each in family.samples
+        }
+    except (ValueError, KeyError, IndexError) as error:
+        raise ParseError(f"metrics cannot be read: {str(error)[:100]}") from None

@@ -1,0 +1,77 @@
+"""The command line of `vcuda doctor`.
+
+In: flags. Out: lines as they become known, or one document; status 1 if a check has failed. A warning or a skipped
+check does not fail, as with kubeadm, linkerd check and istioctl analyze.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import click
+
+from deviceplugin import log
+from deviceplugin.cli.command import OperatorCommand, output_option
+from deviceplugin.cli.connection import Connection, connected
+from deviceplugin.cli.doctor.findings import CheckOutcome, CheckResult, document, examine, lines, summary, worst
+from deviceplugin.cli.listing import say, show_document
+from deviceplugin.cli.table import terminal_width
+from deviceplugin.errors import ConfigError
+
+_EXAMPLES = (
+    ("Check the cluster of the current context.", "doctor"),
+    ("The same for programs; the status is 1 if a check has failed.", "doctor -o json"),
+    ("Try the webhook with a pod of another namespace; the pod is not created.", "doctor -n research"),
+)
+
+
+class _Doctor(OperatorCommand, click.Group):
+    """A command with examples, and with the node's checks as a command of its own: they take the agent's flags."""
+
+
+@click.group("doctor", cls=_Doctor, examples=_EXAMPLES, invoke_without_command=True)
+@output_option("text", "json", "yaml", default="text")
+@connected
+@click.pass_context
+def doctor(context: click.Context, output: str, connection: Connection) -> None:
+    """Check an installation: scheduler, webhook, agents, nodes, versions and your rights.
+
+    Each check prints ok, warning, failed, or skipped where you lack a right, and what to do. Nothing is changed.
+    """
+    if context.invoked_subcommand is None:
+        log.open_log(level="error", format_="console")
+        if connection.url:
+            raise ConfigError("doctor asks the API server; leave out --url and give a kubeconfig")
+        finish(context, asyncio.run(shown(_cluster(connection), output)), output)
+
+
+async def _cluster(connection: Connection) -> AsyncIterator[CheckResult]:
+    from deviceplugin.cli.doctor.cluster import ClusterFacts
+    from deviceplugin.cli.doctor.control import CHECKS
+    from deviceplugin.cli.doctor.objects import Objects
+    from deviceplugin.cli.scheduler_client import opened
+    from deviceplugin.cli.view_client import ViewClient
+
+    async with opened(connection) as client:
+        facts = ClusterFacts(Objects(client), ViewClient(client), connection)
+        async for finding in examine(CHECKS, facts):
+            yield finding
+
+
+async def shown(findings: AsyncIterator[CheckResult], output: str) -> list[CheckResult]:
+    """All of them; as text each is printed when it is known."""
+    found = []
+    width = terminal_width()
+    async for finding in findings:
+        found.append(finding)
+        if output == "text":
+            say("\n".join(lines(finding, width)))
+    return found
+
+
+def finish(context: click.Context, found: list[CheckResult], output: str) -> None:
+    if output == "text":
+        say(summary(found))
+    else:
+        show_document(document(found), output)
+    if worst(found) is CheckOutcome.FAILED:
+        context.exit(1)

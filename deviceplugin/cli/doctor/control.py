@@ -1,0 +1,218 @@
+"""The checks of the API server, the scheduler, kube-scheduler, versions, waiting pods and the caller's own rights.
+
+In: what `ClusterFacts` reads. Out: findings.
+"""
+
+import re
+
+from deviceplugin import __version__
+from deviceplugin.cli.doctor import agents, webhook
+from deviceplugin.cli.doctor.cluster import SCHEDULER, ClusterFacts
+from deviceplugin.cli.doctor.findings import Check, CheckResult, count, failed, named, ok, skipped, warning
+from deviceplugin.errors import KubeError
+from deviceplugin.kube.structs import Json
+
+OLDEST = (1, 32)
+"""README: Kubernetes 1.32 or newer."""
+_NUMBERS = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,6}))?", re.ASCII)
+
+
+class _Version(Json):
+    git_version: str = ""
+
+
+async def api_server(facts: ClusterFacts) -> CheckResult:
+    found = await facts.objects.one("/version", _Version, right="get /version")
+    version = _numbers(found.git_version)
+    if version is None:
+        return warning(
+            f"the API server answers with a version that cannot be read: {found.git_version[:40]!r}",
+            "check that the kubeconfig names an API server",
+        )
+    if version[:2] < OLDEST:
+        return failed(
+            f"Kubernetes {found.git_version} is older than {OLDEST[0]}.{OLDEST[1]}, the oldest that vcuda supports",
+            "update the cluster, or read docs/install.md about clusters without agent.confined",
+        )
+    return ok(f"Kubernetes {found.git_version}")
+
+
+_NO_SCHEDULER = "the chart installed no scheduler (value scheduler.enabled)"
+
+
+async def _is_agent_only(facts: ClusterFacts) -> bool:
+    """Agents alone are an installation, too; without the right to see that, a scheduler is expected."""
+    try:
+        return await facts.scheduler() is None and await facts.agent() is not None
+    except KubeError:
+        return False
+
+
+async def scheduler(facts: ClusterFacts) -> CheckResult:
+    """Through the API server's proxy, as all commands ask it."""
+    if await _is_agent_only(facts):
+        return skipped(_NO_SCHEDULER)
+    view = await facts.view()
+    leader = view.leader or "none"
+    if not view.leader:
+        return failed(
+            f"replica {view.replica} answers, and none leads: no GPU pod is placed",
+            f"kubectl -n {facts.namespace} get lease {SCHEDULER} -o yaml, and read the log of kube-scheduler",
+        )
+    return ok(f"replica {view.replica} answers, {leader} leads")
+
+
+async def replicas(facts: ClusterFacts) -> CheckResult:
+    if await _is_agent_only(facts):
+        return skipped(_NO_SCHEDULER)
+    deployment = await facts.scheduler()
+    if deployment is None:
+        return failed(
+            f"there is no Deployment {SCHEDULER} in namespace {facts.namespace}",
+            "install the chart, or give --scheduler-namespace; a value scheduler.enabled=false leaves it out",
+        )
+    wanted = 1 if deployment.spec.replicas is None else deployment.spec.replicas
+    ready = deployment.status.ready_replicas
+    if ready < wanted:
+        bad = await _troubles(facts)
+        made = failed if not ready else warning
+        return made(
+            f"{ready} of {count(wanted, 'replica')} ready{bad}",
+            f"kubectl -n {facts.namespace} describe pods -l app.kubernetes.io/name={SCHEDULER}",
+        )
+    if deployment.status.updated_replicas < wanted:
+        return warning(
+            f"{wanted - deployment.status.updated_replicas} of {count(wanted, 'replica')} of an older revision",
+            f"kubectl -n {facts.namespace} rollout status deployment/{SCHEDULER}",
+        )
+    return ok(f"{ready} of {count(wanted, 'replica')} ready")
+
+
+async def _troubles(facts: ClusterFacts) -> str:
+    try:
+        pods = await facts.scheduler_pods()
+    except KubeError as error:
+        return f"; {error.message}"
+    bad = sorted(f"{pod.metadata.name}: {pod.trouble}" for pod in pods if not pod.is_ready)
+    return f": {named(bad)}" if bad else ""
+
+
+async def versions(facts: ClusterFacts) -> CheckResult:
+    """docs/how-to/upgrade.md: within one release of each other."""
+    found: set[str] = set()
+    if not await _is_agent_only(facts):
+        found.add((await facts.view()).scheduler_version)
+        found |= {each.label("vcuda_scheduler_build_info", "version") for each in await facts.replicas()}
+    not_asked = ""
+    try:
+        found |= set(await facts.agent_versions())
+    except KubeError as error:  # a NetworkPolicy may keep the API server away from them
+        not_asked = f"; agents could not be asked: {error.message}"
+    kinds = sorted(found - {""})
+    text = f"installed: {', '.join(kinds)}; this command: {__version__}{not_asked}"
+    distance = _distance([*kinds, __version__])
+    if distance > 1:
+        return failed(
+            f"versions are more than one release apart; {text}",
+            "upgrade by one release at a time, agent and scheduler together, and use their version of this command",
+        )
+    if len({*kinds, __version__}) > 1:
+        return warning(
+            f"versions differ; {text}", "finish the upgrade, and use the scheduler's version of this command"
+        )
+    return ok(f"all that run are of version {__version__}, as is this command{not_asked}")
+
+
+def _numbers(text: str) -> tuple[int, int, int] | None:
+    found = _NUMBERS.match(text)
+    return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else None
+
+
+def _distance(texts: list[str]) -> int:
+    """In releases: of the second number; another first number is far away, and so is what cannot be read."""
+    numbers = {_numbers(text) for text in texts}
+    known = [each for each in numbers if each is not None]
+    if len(known) < len(numbers) or len({each[0] for each in known}) > 1:
+        return 2
+    minors = [each[1] for each in known]
+    return max(minors) - min(minors)
+
+
+async def kube_scheduler(facts: ClusterFacts) -> CheckResult:
+    """Whether one asks the extender: what its replicas have counted since they started."""
+    if await _is_agent_only(facts):
+        return skipped(_NO_SCHEDULER)
+    every = [each for each in await facts.replicas() if each.error is None]
+    counted = "vcuda_scheduler_requests_total"
+    refused = sum(
+        sum(each.values(counted, outcome=outcome)) for each in every for outcome in ("non_loopback", "unauthorized")
+    )
+    answered = sum(
+        sum(each.values(counted, verb="filter", outcome=outcome)) for each in every for outcome in ("chosen", "refused")
+    )
+    if refused:
+        return warning(
+            f"the extender refused {count(int(refused), 'request')} of a caller that it does not know",
+            "a kube-scheduler elsewhere needs a client certificate: values scheduler.callers (docs/scheduler.md)",
+        )
+    if answered:
+        return ok(f"kube-scheduler has asked the extender about {count(int(answered), 'pod')} since it started")
+    if (await facts.view()).pods_waiting:
+        return failed(
+            "GPU pods wait, and no kube-scheduler has asked the extender since it started",
+            "with leaderElection=own configure your kube-scheduler as docs/scheduler.md says; else read the log of the "
+            f"container kube-scheduler: kubectl -n {facts.namespace} logs deployment/{SCHEDULER} -c kube-scheduler",
+        )
+    return ok("no kube-scheduler has asked the extender since it started, and no GPU pod waits for one")
+
+
+async def waiting(facts: ClusterFacts) -> CheckResult:
+    if await _is_agent_only(facts):
+        return skipped(_NO_SCHEDULER)
+    view = await facts.view()
+    if not view.pods_waiting:
+        return ok(f"no GPU pod waits; {view.pods_bound} are bound")
+    reasons = sorted(view.waiting_by_reason.items(), key=lambda each: (-each[1], each[0]))
+    shown = named([f"{number} × {reason}" for reason, number in reasons])
+    return warning(
+        f"{count(view.pods_waiting, 'GPU pod')} waiting{': ' if shown else ''}{shown}",
+        "kubectl vcuda pods -A --status waiting, and kubectl vcuda explain POD for one of them",
+    )
+
+
+async def rights(facts: ClusterFacts) -> CheckResult:
+    """Those that the other commands need, for the answer with names."""
+    needed = (
+        ("get", "services/proxy", f"https:{SCHEDULER}:https"),
+        ("get", "pods/proxy", ""),
+        ("create", "serviceaccounts/token", "vcuda-view"),
+    )
+    missing = [
+        f"{verb} {resource}"
+        for verb, resource, name in needed
+        if not await facts.objects.may(verb, resource, name=name, namespace=facts.namespace)
+    ]
+    if missing:
+        return warning(
+            f"in namespace {facts.namespace} you may not {named(missing)}, which the other commands use",
+            "an administrator gives you the right with the chart's value operators.subjects",
+        )
+    return ok("you have the rights that the other commands need")
+
+
+CHECKS = (
+    Check("api-server", api_server, needed=True),
+    Check("rights", rights),
+    Check("scheduler", scheduler),
+    Check("scheduler-replicas", replicas),
+    Check("versions", versions),
+    Check("webhook", webhook.configuration),
+    Check("admission", webhook.admission),
+    Check("kube-scheduler", kube_scheduler),
+    Check("agents", agents.agents),
+    Check("gpu-nodes", agents.gpu_nodes),
+    Check("inventories", agents.annotations),
+    Check("allocatable", agents.allocatable),
+    Check("other-plugins", agents.plugins),
+    Check("waiting-pods", waiting),
+)

@@ -1,0 +1,129 @@
+"""What a check found, and how the findings are printed: one line each, wrapped on a terminal, or one document.
+
+In: checks, in order. Out: a `CheckResult` of each, always: a check that raises a VcudaError has failed with its
+sentence, and one that the caller may not do is skipped and names the right. Where a check that others need has failed,
+these are skipped.
+"""
+
+import enum
+import textwrap
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import msgspec
+
+from deviceplugin.cli.table import clean
+from deviceplugin.errors import KubeError, VcudaError, one_line
+
+Subject = TypeVar("Subject")
+_FORBIDDEN = 403
+_WIDTH = 8
+_LEAST_WIDTH = 30
+
+
+class CheckOutcome(enum.Enum):
+    """A warning is worth a look and stops nothing; SKIPPED says nothing about the thing itself."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+class CheckResult(msgspec.Struct, frozen=True):
+    """`advice`: what to do, a sentence or a command; empty where nothing is to be done."""
+
+    outcome: CheckOutcome
+    message: str
+    advice: str = ""
+    check: str = ""
+
+
+def ok(message: str) -> CheckResult:
+    return CheckResult(CheckOutcome.OK, message)
+
+
+def warning(message: str, advice: str) -> CheckResult:
+    return CheckResult(CheckOutcome.WARNING, message, advice)
+
+
+def failed(message: str, advice: str) -> CheckResult:
+    return CheckResult(CheckOutcome.FAILED, message, advice)
+
+
+def skipped(message: str, advice: str = "") -> CheckResult:
+    return CheckResult(CheckOutcome.SKIPPED, message, advice)
+
+
+@dataclass(frozen=True, slots=True)
+class Check(Generic[Subject]):
+    """`needed`: without it none of the following checks means anything."""
+
+    name: str
+    run: Callable[[Subject], Awaitable[CheckResult]]
+    needed: bool = False
+
+
+async def examine(checks: Sequence[Check[Subject]], subject: Subject) -> AsyncIterator[CheckResult]:
+    """The findings, each as soon as it is known."""
+    missing = ""
+    for check in checks:
+        found = skipped(f"{missing} has failed") if missing else await _finding(check, subject)
+        if check.needed and found.outcome is CheckOutcome.FAILED:
+            missing = check.name
+        yield msgspec.structs.replace(found, check=check.name)
+
+
+async def _finding(check: Check[Subject], subject: Subject) -> CheckResult:
+    try:
+        return await check.run(subject)
+    except KubeError as error:
+        return CheckResult(CheckOutcome.SKIPPED if error.code == _FORBIDDEN else CheckOutcome.FAILED, error.message)
+    except VcudaError as error:
+        return CheckResult(CheckOutcome.FAILED, error.message)
+
+
+def lines(finding: CheckResult, width: int | None) -> list[str]:
+    """The finding as one line, and its advice as another; each goes on below itself on a narrow terminal."""
+    first = f"{finding.outcome.value:<{_WIDTH}} {finding.check}: {_text(finding.message)}"
+    advice = f"{'':{_WIDTH}} -> {_text(finding.advice)}" if finding.advice else ""
+    if width is None:
+        return [first, *filter(None, [advice])]
+    room = max(width, _LEAST_WIDTH)
+    return [*_wrapped(first, room, _WIDTH + 1), *_wrapped(advice, room, _WIDTH + 4)]
+
+
+def _wrapped(text: str, room: int, indent: int) -> list[str]:
+    """Words stay whole: a name or a part of a command is to be copied."""
+    return textwrap.wrap(text, room, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _text(sentence: str) -> str:
+    return clean(one_line(sentence, most=1000))
+
+
+def document(findings: Sequence[CheckResult]) -> dict[str, object]:
+    """For programs; `status` is the worst of all."""
+    return {"status": worst(findings).value, "checks": msgspec.to_builtins(list(findings))}
+
+
+def worst(findings: Sequence[CheckResult]) -> CheckOutcome:
+    order = (CheckOutcome.FAILED, CheckOutcome.WARNING, CheckOutcome.OK)
+    return next((each for each in order if any(one.outcome is each for one in findings)), CheckOutcome.SKIPPED)
+
+
+def summary(findings: Sequence[CheckResult]) -> str:
+    counts = Counter(each.outcome for each in findings)
+    return ", ".join(f"{counts[each]} {each.value}" for each in CheckOutcome)
+
+
+def named(names: Sequence[str], *, most: int = 3) -> str:
+    """The first names, and how many there are beside them."""
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,150 @@
+"""The checks of the nodes: what their agents wrote about the GPUs, what kubelet offers, and who else offers them.
+
+In: the nodes of the cluster, each reduced to `NodeFacts`, and the pods of the agents. Out: findings that name the first
+nodes.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from deviceplugin.cli.doctor.findings import CheckResult, count, failed, named, ok, warning
+from deviceplugin.errors import ParseError
+from deviceplugin.kube.cluster_nodes import cluster_node
+from deviceplugin.kube.quantity import parse_quantity
+from deviceplugin.kube.structs import ClusterNodeObject, NodeStatus
+from deviceplugin.model.inventory_annotation import parse_inventory
+from deviceplugin.model.units import CORES_PER_GPU, ResourceNames
+
+_GPU_LABELS = ("nvidia.com/gpu.present", "feature.node.kubernetes.io/pci-10de.present")
+_FOREIGN = "nvidia.com/"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """`expected` and `offered`: cores and blocks, of the usable GPUs of the inventory, and allocatable.
+
+    `malformed`: why the inventory cannot be read. `foreign`: resources of other device plugins that are offered.
+    """
+
+    name: str
+    ready: bool
+    has_inventory: bool
+    malformed: str
+    expected: tuple[int, int]
+    offered: tuple[int, int]
+    foreign: tuple[str, ...]
+    labelled: bool
+
+    @property
+    def is_ours(self) -> bool:
+        return self.has_inventory or any(self.offered)
+
+
+def node_facts(item: ClusterNodeObject, names: ResourceNames) -> NodeFacts:
+    node = cluster_node(item, names)
+    malformed, expected = "", (0, 0)
+    if node.inventory:
+        try:
+            inventory, _ = parse_inventory(node.inventory)
+            usable = [gpu for gpu in inventory.gpus if inventory.is_usable(gpu)]
+            expected = (CORES_PER_GPU * len(usable), sum(gpu.blocks for gpu in usable))
+        except ParseError as error:
+            malformed = error.message
+    labels = item.metadata.labels or {}
+    return NodeFacts(
+        name=node.name,
+        ready=node.ready,
+        has_inventory=bool(node.inventory),
+        malformed=malformed,
+        expected=expected,
+        offered=(node.cores, node.blocks),
+        foreign=_foreign((item.status or NodeStatus()).allocatable or {}, names),
+        labelled=any(labels.get(label) == "true" for label in _GPU_LABELS),
+    )
+
+
+def _foreign(allocatable: dict[str, str | int], names: ResourceNames) -> tuple[str, ...]:
+    found = [
+        name for name in allocatable if name.startswith(_FOREIGN) and not name.startswith(f"{names.domain}/vcuda-")
+    ]
+    return tuple(sorted(name for name in found if _is_offered(allocatable[name])))
+
+
+def _is_offered(amount: str | int) -> bool:
+    try:
+        return parse_quantity(amount) > 0
+    except ParseError:
+        return False
+
+
+def inventories(nodes: Sequence[NodeFacts], agents: Collection[str]) -> CheckResult:
+    """`agents`: the nodes with a ready agent."""
+    malformed = [each for each in nodes if each.malformed]
+    if malformed:
+        return failed(
+            f"the inventory of {count(len(malformed), 'node')} cannot be read, and no GPU pod is placed there: "
+            f"{named([each.name for each in malformed])}: {malformed[0].malformed}",
+            "agent and scheduler are of versions that do not fit together, or somebody else wrote the annotation: "
+            "bring both to one version and delete the agent's pod on that node",
+        )
+    missing = sorted(each.name for each in nodes if not each.has_inventory and each.name in agents)
+    if missing:
+        return failed(
+            f"{count(len(missing), 'node')} with a ready agent without an inventory: {named(missing)}",
+            f"read the agent's log on {missing[0]}, and run vcuda doctor node there",
+        )
+    stale = sorted(each.name for each in nodes if each.has_inventory and each.name not in agents)
+    if stale:
+        return warning(
+            f"{count(len(stale), 'node')} with an inventory and without a ready agent: {named(stale)}",
+            "start the agent there, or, where it shall not run any more, remove the node's annotation vcuda-inventory",
+        )
+    found = [each for each in nodes if each.has_inventory]
+    if not found:
+        return warning("no node has an inventory of GPUs", "label the GPU nodes as the value agent.nodeSelector says")
+    return ok(f"{count(len(found), 'node')} with an inventory that can be read")
+
+
+def offers(nodes: Sequence[NodeFacts], agents: Collection[str]) -> CheckResult:
+    """Where the agent is down kubelet offers nothing; that is a finding of another check."""
+    differ = [
+        each
+        for each in nodes
+        if each.has_inventory and not each.malformed and each.name in agents and each.offered != each.expected
+    ]
+    if differ:
+        first = differ[0]
+        return warning(
+            f"{count(len(differ), 'node')} whose kubelet does not offer what the agent found: "
+            f"{named([each.name for each in differ])}; {first.name} offers {_amount(first.offered)} and has "
+            f"{_amount(first.expected)} that are usable",
+            "kubelet follows within seconds; if it lasts, delete the agent's pod on that node, then restart kubelet",
+        )
+    total = sum(each.offered[0] for each in nodes) // CORES_PER_GPU
+    return ok(f"kubelets offer what the agents found: {count(total, 'GPU')}")
+
+
+def _amount(offer: tuple[int, int]) -> str:
+    return f"{offer[0]} cores and {offer[1]} blocks"
+
+
+def other_plugins(nodes: Sequence[NodeFacts]) -> CheckResult:
+    both = [each for each in nodes if each.is_ours and each.foreign]
+    if not both:
+        return ok("no other device plugin offers GPUs on nodes with an agent")
+    resources = sorted({name for each in both for name in each.foreign})
+    return failed(
+        f"{count(len(both), 'node')} whose GPUs another device plugin offers too, as {named(resources)}: "
+        f"{named([each.name for each in both])}; a GPU can be given away twice",
+        "keep NVIDIA's device plugin off the nodes with vcuda; with the GPU operator: "
+        "kubectl label node NODE nvidia.com/gpu.deploy.device-plugin=false",
+    )
+
+
+def without_agent(nodes: Sequence[NodeFacts], agents: Collection[str]) -> list[str]:
+    """Nodes that are labelled as having GPUs, which neither vcuda nor another plugin offers."""
+    return sorted(
+        each.name
+        for each in nodes
+        if each.labelled and each.name not in agents and not each.is_ours and not each.foreign
+    )
