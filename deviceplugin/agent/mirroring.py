@@ -99,18 +99,23 @@ class Mirroring:
 
 def driver_mirror(settings: DriverSettings, *, driver_version: Callable[[], str]) -> DriverMirror:
     """From settings; `driver_version` is used if the kernel does not show the version."""
+    for sentence in _not_followed(settings.volume_config, settings.mirror_path):
+        log.warning("volume_config_ignored", error=sentence)
+    return DriverMirror(
+        settings.mirror_path,
+        mirror_options(settings),
+        loaded=lambda: loaded_version(settings.version_file) or driver_version(),
+    )
+
+
+def mirror_options(settings: DriverSettings) -> MirrorOptions:
     volumes = settings.volume_config
-    options = MirrorOptions(
+    return MirrorOptions(
         root=settings.root,
         library=settings.library_path,
         machine=Machine.here(),
         shared=_components(volumes, SHARED_FLAVOUR, SHARED),
         whole=_components(volumes, WHOLE_FLAVOUR, WHOLE),
-    )
-    for sentence in _not_followed(volumes, settings.mirror_path):
-        log.warning("volume_config_ignored", error=sentence)
-    return DriverMirror(
-        settings.mirror_path, options, loaded=lambda: loaded_version(settings.version_file) or driver_version()
     )
 
 

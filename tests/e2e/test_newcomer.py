@@ -272,6 +272,41 @@ def test_the_commands_of_kubectl_vcuda_answer_an_operator(
     wait_until(partial(_says_all, asked, expected), f"{command} answers", evidence=partial(_said, asked))
 
 
+def _doctor(kubeconfig: Path) -> tuple[int, dict[str, dict[str, str]]]:
+    done = subprocess.run(
+        [str(PROGRAM), "doctor", "-o", "json", f"--kubeconfig={kubeconfig}"],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    return done.returncode, {each["check"]: each for each in json.loads(done.stdout)["checks"]}
+
+
+def test_doctor_finds_nothing_wrong_and_then_what_is(running: Release, operator: Path) -> None:
+    admin = running.cluster.control_plane.admin_kubeconfig
+    wait_until(
+        lambda: {each["outcome"] for each in _doctor(admin)[1].values()} == {"ok"},
+        "doctor finds all in order",
+        evidence=lambda: str(_doctor(admin)),
+    )
+    status, found = _doctor(operator)
+    skipped = {name for name, each in found.items() if each["outcome"] == "skipped"}
+    assert (status, found["rights"]["outcome"], found["scheduler"]["outcome"]) == (0, "ok", "ok")
+    assert skipped >= {"webhook", "admission", "agents", "inventories", "other-plugins"}, found
+    assert {each["outcome"] for name, each in found.items() if name not in skipped} == {"ok"}, found
+    _label_default(running, "ignore")
+    try:
+        status, found = _doctor(admin)
+        assert (status, found["admission"]["outcome"]) == (1, "failed"), found
+        assert [name for name, each in found.items() if each["outcome"] != "ok"] == ["admission"]
+    finally:
+        _label_default(running, None)
+
+
+def _label_default(release: Release, value: str | None) -> None:
+    release.admin.merge("/api/v1/namespaces/default", {"metadata": {"labels": {"tencent.com/vcuda-webhook": value}}})
+
+
 VIEW = f"/api/v1/namespaces/{NAMESPACE}/services/https:vcuda-scheduler:https/proxy/view"
 VIEW_TOKEN = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/vcuda-view/token"
 

@@ -15,11 +15,14 @@ from deviceplugin.cli.connection import Connection, connected
 from deviceplugin.cli.doctor.findings import CheckOutcome, CheckResult, document, examine, lines, summary, worst
 from deviceplugin.cli.listing import say, show_document
 from deviceplugin.cli.table import terminal_width
+from deviceplugin.config.agent import AGENT, AgentSettings
+from deviceplugin.config.command import Effective, SettingsCommand
 from deviceplugin.errors import ConfigError
 
 _EXAMPLES = (
     ("Check the cluster of the current context.", "doctor"),
     ("The same for programs; the status is 1 if a check has failed.", "doctor -o json"),
+    ("On a node, as root, with the agent's flags: driver, kubelet, runtime, directories.", "doctor node"),
     ("Try the webhook with a pod of another namespace; the pod is not created.", "doctor -n research"),
 )
 
@@ -68,10 +71,55 @@ async def shown(findings: AsyncIterator[CheckResult], output: str) -> list[Check
     return found
 
 
-def finish(context: click.Context, found: list[CheckResult], output: str) -> None:
+def finish(
+    context: click.Context, found: list[CheckResult], output: str, *, only: frozenset[str] = frozenset()
+) -> None:
+    """`only`: the checks whose failure counts; none for all."""
     if output == "text":
         say(summary(found))
     else:
         show_document(document(found), output)
-    if worst(found) is CheckOutcome.FAILED:
+    if worst([each for each in found if not only or each.check in only]) is CheckOutcome.FAILED:
         context.exit(1)
+
+
+@doctor.command(
+    "node",
+    cls=SettingsCommand,
+    program=AGENT,
+    params=[
+        click.Option(["--startup"], is_flag=True, help="Fail only for checks without which the agent does not start."),
+        click.Option(
+            ["-o", "--output"],
+            type=click.Choice(["text", "json", "yaml"]),
+            default="text",
+            show_default=True,
+            help="Output format.",
+        ),
+    ],
+)
+@click.pass_context
+def node(context: click.Context, effective: Effective[AgentSettings], startup: bool, output: str) -> None:
+    """Check this node as the agent sees it: driver, NVML, libraries, kubelet, runtime, directories, rights.
+
+    Takes the flags, variables and file of `vcuda agent`. Run it as root on the node or in the agent's pod; it may run
+    beside an agent.
+    """
+    from deviceplugin.cli.doctor.node_checks import CHECKS
+
+    log.open_log(level="error", format_="console")
+    found = asyncio.run(shown(_node(effective.settings), output))
+    needed = frozenset(each.name for each in CHECKS if each.to_start)
+    finish(context, found, output, only=needed if startup else frozenset())
+
+
+async def _node(settings: AgentSettings) -> AsyncIterator[CheckResult]:
+    from deviceplugin.cli.doctor.node import NodeSubject
+    from deviceplugin.cli.doctor.node_checks import CHECKS
+
+    subject = NodeSubject(settings)
+    try:
+        async for finding in examine(CHECKS, subject):
+            yield finding
+    finally:
+        await subject.close()

@@ -59,11 +59,12 @@ def skipped(message: str, advice: str = "") -> CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class Check(Generic[Subject]):
-    """`needed`: without it none of the following checks means anything."""
+    """`needed`: without it none of the following checks means anything. `to_start`: without it no agent starts."""
 
     name: str
     run: Callable[[Subject], Awaitable[CheckResult]]
     needed: bool = False
+    to_start: bool = False
 
 
 async def examine(checks: Sequence[Check[Subject]], subject: Subject) -> AsyncIterator[CheckResult]:

@@ -1,0 +1,58 @@
+"""What the checks of a node look at: the agent's settings, and what they name, by the agent's own code.
+
+In: settings. Out: the driver as NVML describes it, read once; connections to kubelet, the runtime and the API server.
+Nothing is written but one file in each directory of the agent, which is removed again. `close` at the end.
+"""
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from deviceplugin.config.agent import AgentSettings
+from deviceplugin.hardware.discovery import Discovery, discover
+from deviceplugin.hardware.nvml import Nvml
+from deviceplugin.hardware.nvml_executor import NvmlExecutor
+from deviceplugin.hardware.nvml_library import NvmlLibrary
+from deviceplugin.hardware.pci import loaded_version
+from deviceplugin.kube.credentials import Credentials
+from deviceplugin.kube.transport import Timeouts, Transport
+
+_LONGEST_REQUEST_S = 15.0
+
+
+def _discovered(nvml: Nvml) -> Discovery:
+    nvml.open()
+    return discover(nvml)
+
+
+class NodeSubject:
+    """`closing` is for what a check opens."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self.settings = settings
+        self.closing = AsyncExitStack()
+        self.credentials = Credentials(settings.node.kubeconfig)
+        self.transport = Transport(self.credentials, timeouts=Timeouts(request=_LONGEST_REQUEST_S))
+        self._discovery: asyncio.Future[Discovery] | None = None
+        driver = settings.driver
+        path = Path(driver.nvml_library) if driver.nvml_library else None
+        self._executor = NvmlExecutor(Nvml(NvmlLibrary(path=path, root=driver.root)))
+
+    @property
+    def loaded(self) -> str:
+        """The version of the kernel's driver, empty where none is loaded."""
+        return loaded_version(self.settings.driver.version_file)
+
+    async def discovery(self) -> Discovery:
+        """HardwareError where the driver does not answer, also after a hang."""
+        if self._discovery is None:
+            budget = self.settings.driver.wait_timeout
+            self._discovery = asyncio.ensure_future(
+                self._executor.run(_discovered, what="reading the GPUs", budget=budget)
+            )
+        return await self._discovery
+
+    async def close(self) -> None:
+        await self.closing.aclose()
+        await self.transport.close()
+        await self._executor.close()

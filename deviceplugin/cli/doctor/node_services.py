@@ -1,0 +1,147 @@
+"""The checks of what the agent asks on a node and in the cluster: PodResources, kubelet's pods, CRI, the API server.
+
+In: a `NodeSubject`. Out: findings. `RIGHTS` are those of the chart's ClusterRole for the agent; a test compares them.
+"""
+
+import msgspec
+
+from deviceplugin.cli.doctor.findings import CheckResult, failed, named, ok, skipped, warning
+from deviceplugin.cli.doctor.node import NodeSubject
+from deviceplugin.cli.doctor.nodes import node_facts
+from deviceplugin.container.runtime import ContainerRuntime
+from deviceplugin.errors import KubeletError, KubeNotFoundError, RuntimeApiError
+from deviceplugin.kube.structs import ClusterNodeObject, Json, decode
+from deviceplugin.kube.transport import core_path, group_path
+from deviceplugin.kubelet.podresources import PodResources
+from deviceplugin.kubelet.pods_client import KubeletPods
+from deviceplugin.model.allocation import PodUid
+
+RIGHTS = (
+    *((verb, "pods", "") for verb in ("get", "list", "watch", "patch", "delete")),
+    *((verb, "nodes", "") for verb in ("get", "list", "watch", "patch")),
+    ("get", "nodes", "pods"),
+    *((verb, "events", "") for verb in ("create", "patch")),
+)
+"""Verb, resource and subresource."""
+_NOBODY = "vcuda-doctor"
+
+
+class _Allowed(Json):
+    allowed: bool = False
+
+
+class _Review(Json):
+    status: _Allowed = msgspec.field(default_factory=_Allowed)
+
+
+async def pod_resources(subject: NodeSubject) -> CheckResult:
+    """Asked for a pod that is not there: `List` would make kubelet free devices."""
+    socket = subject.settings.kubelet.root / "pod-resources" / "kubelet.sock"
+    client = PodResources(socket)
+    subject.closing.push_async_callback(client.close)
+    if not socket.exists():
+        return warning(f"there is no {socket}", "correct --kubelet-root (value agent.kubelet.root)")
+    try:
+        await client.get(_NOBODY, _NOBODY)
+    except KubeletError as error:
+        if "has no Get" in error.message:
+            return ok(f"kubelet listens on {socket}; it is older than 1.34 and lists all pods")
+        return warning(error.message, "start kubelet; without it containers are known by kubelet's list of pods only")
+    return ok(f"kubelet answers on {socket}")
+
+
+async def kubelet_pods(subject: NodeSubject) -> CheckResult:
+    kubelet, node = subject.settings.kubelet, subject.settings.node
+    own = (kubelet.ca_file,) if kubelet.ca_file else (kubelet.root / "pki" / "kubelet.crt",)
+    client = KubeletPods(
+        kubelet.pods_endpoint,
+        access=subject.credentials.access,
+        node=node.name,
+        names=subject.settings.names,
+        own_ca_files=own,
+        insecure=kubelet.insecure_tls,
+    )
+    subject.closing.push_async_callback(client.close)
+    try:
+        pods = await client.fetch()
+    except KubeletError as error:
+        return warning(error.message, "PodResources is asked in its place, which does not know init containers")
+    return ok(f"kubelet lists its pods at {kubelet.pods_endpoint}: {len(pods)}")
+
+
+async def container_runtime(subject: NodeSubject) -> CheckResult:
+    settings = subject.settings.runtime
+    if settings.endpoint is None:
+        return skipped("no container runtime is to be asked (--container-runtime-endpoint is empty)")
+    client = ContainerRuntime(settings.endpoint, timeout_s=settings.request_timeout)
+    subject.closing.push_async_callback(client.close)
+    try:
+        await client.running(PodUid(_NOBODY))
+    except RuntimeApiError as error:
+        return warning(
+            error.message, "value agent.containerRuntime.socket; pod statuses, a little later, take its place"
+        )
+    return ok(f"the container runtime answers on {settings.endpoint}")
+
+
+async def credentials(subject: NodeSubject) -> CheckResult:
+    """Those that can never work end the agent; an API server that is away does not."""
+    access = await subject.credentials.access()
+    return ok(f"credentials for {access.facts.server}")
+
+
+async def api_server(subject: NodeSubject) -> CheckResult:
+    await subject.transport.request("GET", "/version", what="tell its version")
+    return ok("the API server answers")
+
+
+async def _node(subject: NodeSubject) -> ClusterNodeObject:
+    path = core_path("nodes", subject.settings.node.name)
+    return decode(ClusterNodeObject, await subject.transport.request("GET", path, what="read this node"), what="node")
+
+
+async def node_object(subject: NodeSubject) -> CheckResult:
+    name = subject.settings.node.name
+    try:
+        await _node(subject)
+    except KubeNotFoundError:
+        return failed(f"the cluster has no node {name}", "set NODE_NAME or --hostname-override to the node's name")
+    return ok(f"the cluster has this node as {name}")
+
+
+async def other_plugins(subject: NodeSubject) -> CheckResult:
+    found = node_facts(await _node(subject), subject.settings.names)
+    if found.foreign:
+        return failed(
+            f"another device plugin offers GPUs of this node, as {named(found.foreign)}; a GPU can be given away twice",
+            "keep NVIDIA's device plugin off this node; with the GPU operator: "
+            f"kubectl label node {found.name} nvidia.com/gpu.deploy.device-plugin=false",
+        )
+    return ok("no other device plugin offers GPUs of this node")
+
+
+async def rights(subject: NodeSubject) -> CheckResult:
+    missing = [
+        f"{verb} {resource}{'/' if below else ''}{below}"
+        for verb, resource, below in RIGHTS
+        if not await _may(subject, verb, resource, below)
+    ]
+    if missing:
+        return failed(
+            f"the agent's account may not {named(missing)}",
+            "apply the ClusterRole vcuda-agent of the chart, and bind it to the agent's service account",
+        )
+    return ok("the agent's account has the rights of its ClusterRole")
+
+
+async def _may(subject: NodeSubject, verb: str, resource: str, below: str) -> bool:
+    attributes = {"verb": verb, "resource": resource, "subresource": below, "version": "v1"}
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
+    path = group_path("authorization.k8s.io/v1", "selfsubjectaccessreviews")
+    body = msgspec.json.encode(review)
+    answer = await subject.transport.request("POST", path, what="review my rights", body=body)
+    return decode(_Review, answer, what="the review of my rights").status.allowed
