@@ -1,0 +1,133 @@
+"""Makes the files of a release: wheel, source archive, chart, list of packages, checksums.
+
+In: the commit that is checked out, with the version of pyproject.toml; Helm (scripts/helm/build). Out: the files in one
+new directory. Invariant: two runs on one commit give the same bytes: times are those of the commit, members of
+archives are sorted and belong to nobody. Not here: the image, signatures, and where they are published.
+Run as scripts/release.
+"""
+
+import argparse
+import gzip
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tomllib
+from pathlib import Path
+
+import yaml
+
+from scripts import manifests
+
+ROOT = Path(__file__).resolve().parent.parent
+CHART = ROOT / "daemonset" / "chart"
+SUMS = "SHA256SUMS"
+
+
+class ReleaseError(Exception):
+    """Nothing can be released; the message is one sentence."""
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="release", description="Makes the files of a release.")
+    parser.add_argument("out", type=Path, nargs="?", default=ROOT / "dist", help="a new directory (default: dist)")
+    parser.add_argument("--uncommitted", action="store_true", help="also of a tree that differs from its commit")
+    given = parser.parse_args(arguments)
+    try:
+        if not given.uncommitted:
+            check_tree(version())
+        release(given.out)
+    except (ReleaseError, OSError, subprocess.CalledProcessError) as error:
+        print(f"release: {_sentence(error)}", file=sys.stderr)
+        return 1
+    print(f"{given.out}:")
+    print((given.out / SUMS).read_text(), end="")
+    return 0
+
+
+def version() -> str:
+    """Of pyproject.toml; ReleaseError where the chart has another."""
+    found = str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    for field in ("version", "appVersion"):
+        if chart[field] != found:
+            raise ReleaseError(f"Chart.yaml has {field} {chart[field]} and pyproject.toml version {found}")
+    return found
+
+
+def check_tree(found: str) -> None:
+    """A release is what a commit has; where the commit has a tag `vX`, X is the version."""
+    if changed := _git("status", "--porcelain"):
+        raise ReleaseError(f"{changed.splitlines()[0].strip()} is not committed; commit, or give --uncommitted")
+    tags = [tag for tag in _git("tag", "--points-at", "HEAD").split() if tag[:1] == "v" and tag[1:2].isdecimal()]
+    if tags and f"v{found}" not in tags:
+        raise ReleaseError(f"the commit has the tag {tags[0]} and the version {found}")
+
+
+def release(out: Path) -> None:
+    """All files, in a directory that must not exist yet."""
+    if out.exists():
+        raise ReleaseError(f"{out} exists; remove it, or name another directory")
+    found, at = version(), int(_git("log", "-1", "--format=%ct"))
+    out.mkdir(parents=True)
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(at)}
+    for target in ("wheel", "sdist"):
+        command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(out.resolve())]
+        _run(command, environment)
+    (out / f"vcuda-chart-{found}.tgz").write_bytes(_chart(found, at))
+    packages = out / f"vcuda-{found}.cdx.json"
+    _run([*_CYCLONEDX, "--output-file", str(packages.resolve())], environment)
+    sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(out.iterdir())]
+    (out / SUMS).write_text("".join(sums))
+
+
+_CYCLONEDX = (
+    *(sys.executable, "-m", "cyclonedx_py", "requirements", str(ROOT / "requirements.lock")),
+    *("--pyproject", str(ROOT / "pyproject.toml"), "--output-reproducible", "--output-format", "JSON"),
+)
+"""The packages of the lock file, with their hashes: those of the image, and those that the wheel was tested with."""
+
+
+def _chart(found: str, at: int) -> bytes:
+    """What `helm package` makes, which has the time of the call in it."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        _run([manifests.helm(), "package", str(CHART), "--destination", str(folder)], dict(os.environ))
+        return _repacked((folder / f"vcuda-{found}.tgz").read_bytes(), at)
+
+
+def _repacked(archive: bytes, at: int) -> bytes:
+    plain = io.BytesIO()
+    with (
+        tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as given,
+        tarfile.open(fileobj=plain, mode="w", format=tarfile.USTAR_FORMAT) as made,
+    ):
+        for member in sorted(given.getmembers(), key=lambda each: each.name):
+            clean = tarfile.TarInfo(member.name)
+            clean.size, clean.mtime, clean.mode = member.size, at, 0o644
+            made.addfile(clean, given.extractfile(member))
+    return gzip.compress(plain.getvalue(), mtime=at)
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
+def _run(command: list[str], environment: dict[str, str]) -> None:
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
+        raise ReleaseError(f"{Path(command[0]).name} {command[1]} failed: {last}")
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, subprocess.CalledProcessError):
+        return f"{' '.join(map(str, error.cmd))} failed with status {error.returncode}"
+    return str(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
