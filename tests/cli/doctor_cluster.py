@@ -61,6 +61,12 @@ def _webhook() -> Json:
     made = webhook_configuration()
     made["webhooks"][0]["clientConfig"]["service"]["namespace"] = NAMESPACE
     made["webhooks"][0]["clientConfig"]["caBundle"] = base64.b64encode(CA.chain).decode()
+    made["webhooks"][0]["namespaceSelector"] = {
+        "matchExpressions": [
+            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", "left-out"]},
+            {"key": "tencent.com/vcuda-webhook", "operator": "NotIn", "values": ["ignore"]},
+        ]
+    }
     return made
 
 
@@ -91,6 +97,7 @@ class Release(Cluster):
     deployment: Json | None = field(default_factory=lambda: {"readyReplicas": 2, "updatedReplicas": 2, "replicas": 2})
     webhook: Json | None = field(default_factory=_webhook)
     mutates: bool = True
+    labels: dict[str, str] = field(default_factory=dict)
     admission_error: tuple[int, str] | None = None
     view: Json = field(default_factory=dict)
     forbidden: tuple[str, ...] = ()
@@ -133,6 +140,8 @@ class Release(Cluster):
         if path in single:
             found = single[path]
             return status(404, f"{path} not found") if found is None else web.json_response(found)
+        if path.startswith("/api/v1/namespaces/") and path.count("/") == 4:
+            return web.json_response({"metadata": {"name": path.rpartition("/")[2], "labels": self.labels}})
         if path == "/api/v1/nodes":
             return self._listed(self.objects, query)
         if path == PODS and "labelSelector" in query:

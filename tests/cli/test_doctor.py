@@ -245,7 +245,7 @@ def _waiting(release: Release) -> None:
         (_agent_not_ready, "agents", "failed", "vcuda-agent-b on node-b: agent CrashLoopBackOff"),
         (_agent_not_ready, "inventories", "warning", "without a ready agent: node-b"),
         (_agent_old, "agents", "warning", "1 of them of an older revision"),
-        (_no_daemon_set, "agents", "failed", "no DaemonSet vcuda-agent"),
+        (_no_daemon_set, "agents", "skipped", "installed no agent"),
         (_no_node_selected, "agents", "warning", "no node is selected"),
         (_node_not_ready, "gpu-nodes", "warning", "not Ready: node-a"),
         (_labelled, "gpu-nodes", "warning", "nothing offers them: node-c"),
@@ -280,6 +280,20 @@ async def test_what_the_caller_may_not_do_is_skipped_and_names_the_right(tmp_pat
     assert "get daemonsets in namespace kube-system" in found["agents"]["message"]
     assert "list nodes" in found["other-plugins"]["message"]
     assert "operators.subjects" in found["scheduler"]["message"]
+
+
+async def test_a_namespace_that_the_webhook_leaves_out_says_nothing_about_it(tmp_path: Path) -> None:
+    release = healthy()
+    by_name = (await findings(release, tmp_path, "-n", "left-out"))["admission"]
+    assert (by_name["outcome"], "kubernetes.io/metadata.name" in by_name["message"]) == ("skipped", True)
+    release.labels = {"tencent.com/vcuda-webhook": "ignore"}
+    assert "tencent.com/vcuda-webhook" in (await findings(release, tmp_path))["admission"]["message"]
+    release.forbidden = ("/api/v1/namespaces/research",)
+    release.mutates = False
+    assert release.tried == []
+    release.forbidden = ()
+    release.labels = {"other": "label"}
+    assert (await findings(release, tmp_path))["admission"]["outcome"] == "failed"
 
 
 async def test_rights_that_are_missing_are_named(tmp_path: Path) -> None:

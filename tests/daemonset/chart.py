@@ -31,6 +31,12 @@ class Rendered:
     def __iter__(self) -> Iterator[Object]:
         return iter(self.objects.values())
 
+    @property
+    def installed(self) -> "Rendered":
+        """Without what is there only while `helm test` runs."""
+        hooks = {key for key, each in self.objects.items() if "helm.sh/hook" in each["metadata"].get("annotations", {})}
+        return Rendered({key: each for key, each in self.objects.items() if key not in hooks})
+
     def get(self, kind: str, name: str) -> Object:
         return self.objects[kind, name]
 
@@ -91,9 +97,15 @@ def render(helm: str, values: Object | None = None, *, folder: Path, namespace: 
     file = folder / "values.yaml"
     file.write_text(yaml.safe_dump(values or {}))
     decoded = documents(manifests.render(helm, f"--values={file}", namespace=namespace))
-    objects = {(each["kind"], each["metadata"]["name"]): each for each in decoded}
+    objects = {(each["kind"], _name(each, namespace)): each for each in decoded}
     assert len(objects) == len(decoded), "two objects of one kind and name"
     return Rendered(objects)
+
+
+def _name(each: Object, release: str) -> str:
+    """With its namespace where that is one of the tenants'."""
+    found, name = each["metadata"].get("namespace", release), str(each["metadata"]["name"])
+    return name if found in (release, "kube-system") else f"{found}/{name}"
 
 
 def settings(rendered: Rendered) -> SchedulerSettings:

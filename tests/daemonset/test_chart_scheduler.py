@@ -118,8 +118,8 @@ def test_with_a_kube_scheduler_elsewhere_the_chart_installs_none_and_none_of_its
     assert parsed.callers.ca_file is not None
     assert _mounted(rendered, rendered.extender, parsed.callers.ca_file) == ("callers", ["authority.crt"])
     assert not rendered.names("ConfigMap")
-    assert rendered.names("ClusterRoleBinding") == {"vcuda-agent", "vcuda-scheduler", "vcuda-view"}
-    assert rendered.names("RoleBinding") == {"vcuda-scheduler"}
+    assert rendered.installed.names("ClusterRoleBinding") == {"vcuda-agent", "vcuda-scheduler", "vcuda-view"}
+    assert rendered.installed.names("RoleBinding") == {"vcuda-scheduler"}
     assert _verbs_of_the_lease(rendered) == {"get", "patch"}
     assert _verbs_of_the_lease(defaults) == {"get", "update"}
 

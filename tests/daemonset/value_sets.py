@@ -31,6 +31,7 @@ VALUE_SETS: dict[str, Object] = {
             "extraVolumes": [{"name": "more", "emptyDir": {}}],
             "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}],
             "extraInitContainers": [FIRST],
+            "doctor": True,
             "podSecurityContext": {"supplementalGroups": [44]},
             "securityContext": {"seLinuxOptions": {"type": "spc_t"}},
             "annotations": {"note": "agent"},

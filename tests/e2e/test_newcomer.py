@@ -294,17 +294,52 @@ def test_doctor_finds_nothing_wrong_and_then_what_is(running: Release, operator:
     assert (status, found["rights"]["outcome"], found["scheduler"]["outcome"]) == (0, "ok", "ok")
     assert skipped >= {"webhook", "admission", "agents", "inventories", "other-plugins"}, found
     assert {each["outcome"] for name, each in found.items() if name not in skipped} == {"ok"}, found
-    _label_default(running, "ignore")
+    running.admin.merge("/api/v1/namespaces/default", {"metadata": {"labels": {"tencent.com/vcuda-webhook": "ignore"}}})
+    status, found = _doctor(admin)
+    running.admin.merge("/api/v1/namespaces/default", {"metadata": {"labels": {"tencent.com/vcuda-webhook": None}}})
+    assert (status, found["admission"]["outcome"]) == (0, "skipped"), found
+
+
+def test_helm_test_passes_and_leaves_no_right_behind(running: Release) -> None:
+    said = running.say("test", "vcuda", "--logs")
+    assert "Phase:          Succeeded" in said, said
+    lines = {
+        line.split(":")[0] for line in said.splitlines() if line.startswith(("ok ", "warning ", "failed ", "skipped "))
+    }
+    assert "ok       admission" in lines, said
+    assert not [line for line in lines if line.startswith(("failed", "skipped"))], said
+    for path in ("clusterroles/vcuda-doctor", "namespaces/default/roles/vcuda-doctor"):
+        with pytest.raises(ApiError, match="404"):
+            running.admin.get(f"/apis/rbac.authorization.k8s.io/v1/{path}")
+
+
+def test_doctor_names_a_ca_that_the_scheduler_does_not_have(running: Release) -> None:
+    path = f"{ADMISSION}/mutatingwebhookconfigurations/vcuda-scheduler"
+    before = running.admin.get(path)["webhooks"]
+    other = base64.b64encode(running.cluster.ca.certificate.read_bytes()).decode()
+    running.admin.merge(
+        path, {"webhooks": [{**before[0], "clientConfig": {**before[0]["clientConfig"], "caBundle": other}}]}
+    )
+    admin = running.cluster.control_plane.admin_kubeconfig
     try:
         status, found = _doctor(admin)
-        assert (status, found["admission"]["outcome"]) == (1, "failed"), found
-        assert [name for name, each in found.items() if each["outcome"] != "ok"] == ["admission"]
     finally:
-        _label_default(running, None)
+        running.admin.merge(path, {"webhooks": before})
+    assert (status, found["webhook"]["outcome"], found["admission"]["outcome"]) == (1, "failed", "failed"), found
+    assert "x509" in found["admission"]["message"], found
+    wait_until(lambda: _doctor(admin)[1]["admission"]["outcome"] == "ok", "the webhook is trusted again")
 
 
-def _label_default(release: Release, value: str | None) -> None:
-    release.admin.merge("/api/v1/namespaces/default", {"metadata": {"labels": {"tencent.com/vcuda-webhook": value}}})
+def test_the_agent_starts_after_the_checks_of_its_node(running: Release) -> None:
+    running.upgrade("--set=agent.doctor=true")
+    running.wait_rolled_out()
+    (agent,) = running.pods("vcuda-agent")
+    said = running.log(agent["metadata"]["name"], "doctor")
+    failed = [line for line in said.splitlines() if line.startswith("failed")]
+    assert failed == [], said
+    assert "ok       nvml: " in said
+    running.upgrade("--set=agent.doctor=false")
+    running.wait_rolled_out()
 
 
 VIEW = f"/api/v1/namespaces/{NAMESPACE}/services/https:vcuda-scheduler:https/proxy/view"

@@ -4,7 +4,7 @@ In: the DaemonSet, its pods and the nodes. Out: findings with the words of kubel
 """
 
 from deviceplugin.cli.doctor.cluster import AGENT, ClusterFacts
-from deviceplugin.cli.doctor.findings import CheckResult, count, failed, named, ok, warning
+from deviceplugin.cli.doctor.findings import CheckResult, count, failed, named, ok, skipped, warning
 from deviceplugin.cli.doctor.nodes import inventories, offers, other_plugins, without_agent
 from deviceplugin.errors import KubeError
 
@@ -12,9 +12,11 @@ from deviceplugin.errors import KubeError
 async def agents(facts: ClusterFacts) -> CheckResult:
     daemon_set = await facts.agent()
     if daemon_set is None:
+        if await facts.scheduler() is not None:
+            return skipped("the chart installed no agent (value agent.enabled)")
         return failed(
             f"there is no DaemonSet {AGENT} in namespace {facts.namespace}",
-            "install the chart, or give --scheduler-namespace; a value agent.enabled=false leaves it out",
+            "install the chart, or give --scheduler-namespace",
         )
     status = daemon_set.status
     desired, ready = status.desired_number_scheduled, status.number_ready

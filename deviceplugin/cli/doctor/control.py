@@ -69,7 +69,7 @@ async def replicas(facts: ClusterFacts) -> CheckResult:
     if deployment is None:
         return failed(
             f"there is no Deployment {SCHEDULER} in namespace {facts.namespace}",
-            "install the chart, or give --scheduler-namespace; a value scheduler.enabled=false leaves it out",
+            "install the chart, or give --scheduler-namespace",
         )
     wanted = 1 if deployment.spec.replicas is None else deployment.spec.replicas
     ready = deployment.status.ready_replicas

@@ -23,13 +23,26 @@ _MOST_PAGES = 400
 APPS = "/apis/apps/v1"
 
 
-class _LabelSelector(Json):
-    match_labels: dict[str, str] | None = None
+class Requirement(Json):
+    """One expression of a label selector."""
+
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+    def is_met(self, labels: Mapping[str, str]) -> bool:
+        """As Kubernetes has it: NotIn is also met by what has no such label."""
+        listed = labels.get(self.key) in (self.values or ())
+        has = self.key in labels
+        return {"In": listed, "NotIn": not listed, "Exists": has, "DoesNotExist": not has}.get(self.operator, True)
+
+
+class _Selector(Json):
+    match_expressions: list[Requirement] | None = None
 
 
 class _ControllerSpec(Json):
     replicas: int | None = None
-    selector: _LabelSelector | None = None
 
 
 class _ControllerStatus(Json):
@@ -62,12 +75,20 @@ class _Hook(Json):
     name: str = ""
     client_config: _HookClient = msgspec.field(default_factory=_HookClient)
     failure_policy: str = "Fail"
+    namespace_selector: _Selector | None = None
 
 
 class WebhookConfiguration(Object):
     """A MutatingWebhookConfiguration."""
 
     webhooks: list[_Hook] | None = None
+
+    def excluding(self, namespace: str, labels: Mapping[str, str]) -> str:
+        """The label by which the webhook leaves out a namespace; empty where it serves it."""
+        known = {**labels, "kubernetes.io/metadata.name": namespace}
+        selector = self.webhooks[0].namespace_selector if self.webhooks else None
+        every = (selector.match_expressions if selector else None) or ()
+        return next((each.key for each in every if not each.is_met(known)), "")
 
 
 class _WaitingState(Json):

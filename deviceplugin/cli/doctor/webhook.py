@@ -12,9 +12,10 @@ from cryptography import x509
 
 from deviceplugin.cli.doctor.cluster import SCHEDULER, ClusterFacts
 from deviceplugin.cli.doctor.findings import CheckResult, failed, ok, skipped, warning
-from deviceplugin.cli.doctor.objects import WebhookConfiguration, in_namespace, message_of, refusal
+from deviceplugin.cli.doctor.objects import WebhookConfiguration, in_namespace, message_of, refusal, segment
 from deviceplugin.cli.scheduler_client import Answer
 from deviceplugin.errors import KubeError, one_line
+from deviceplugin.kube.structs import Object
 
 _DEFAULT_SCHEDULER = "default-scheduler"
 _EXPIRATION = "vcuda_scheduler_certificate_expiration_timestamp_seconds"
@@ -74,6 +75,10 @@ async def admission(facts: ClusterFacts) -> CheckResult:
     if found is None:
         return skipped("there is no webhook to try")
     namespace = facts.trial_namespace
+    if label := found.excluding(namespace, await _labels(facts, namespace)):
+        return skipped(
+            f"the webhook leaves out namespace {namespace} by the label {label}", "name another namespace with -n"
+        )
     names = await facts.names()
     pod = _trial(names.core, names.memory)
     answer = await facts.objects.post(
@@ -86,10 +91,20 @@ async def admission(facts: ClusterFacts) -> CheckResult:
     if not isinstance(chosen, str) or chosen in ("", _DEFAULT_SCHEDULER):
         return failed(
             f"the webhook does not change a GPU pod in namespace {namespace}; {_DEFAULT_SCHEDULER} would place it",
-            f"see whether the webhook excludes the namespace (kubectl get namespace {namespace} --show-labels), or try "
-            "another one with -n; with failurePolicy Ignore read the API server's log",
+            "with webhook.failurePolicy=Ignore the API server's log says why; else webhook.objectSelector or "
+            f"a label of the namespace may leave it out: kubectl get namespace {namespace} --show-labels",
         )
     return ok(f"the API server calls the webhook; a trial pod in namespace {namespace} would go to {chosen}")
+
+
+async def _labels(facts: ClusterFacts, namespace: str) -> dict[str, str]:
+    """None without the right to read them; the name is known all the same."""
+    path = f"/api/v1/namespaces/{segment(namespace)}"
+    try:
+        found = await facts.objects.one(path, Object, right="get namespaces")
+    except KubeError:
+        return {}
+    return found.metadata.labels or {}
 
 
 def _trial(core: str, memory: str) -> dict[str, object]:
