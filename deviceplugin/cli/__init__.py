@@ -22,6 +22,7 @@ from deviceplugin.errors import VcudaError
 
 _COMMANDS = {
     "agent": ("deviceplugin.cli.service:agent", "Grant this node's GPUs, and shares of them, through kubelet."),
+    "bundle": ("deviceplugin.cli.bundle.command:bundle", "Gather what support needs in one archive, without secrets."),
     "completion": ("deviceplugin.cli.completion:completion", "Print the completion script of a shell."),
     "config": ("deviceplugin.cli.config:config", "Print the effective settings and the origin of each."),
     "doctor": ("deviceplugin.cli.doctor.command:doctor", "Check the installation: each line says what to do."),

@@ -26,12 +26,13 @@ CA = make_ca(dt.datetime(2026, 1, 1, tzinfo=dt.UTC), dt.timedelta(days=365))
 
 def own_pod(name: str, app: str, *, node: str, ready: bool = True, waiting: str = "") -> Json:
     container = "agent" if app == "vcuda-agent" else "extender"
+    port = {"name": "http", "containerPort": 5678} if container == "agent" else {"name": "https", "containerPort": 8443}
     state = {"waiting": {"reason": waiting}} if waiting else {"running": {}}
     return {
         "metadata": {"name": name, "namespace": NAMESPACE, "labels": {"app.kubernetes.io/name": app}},
         "spec": {
             "nodeName": node,
-            "containers": [{"name": container, "ports": [{"name": "http", "containerPort": 5678}]}],
+            "containers": [{"name": container, "ports": [port]}],
         },
         "status": {
             "phase": "Running",

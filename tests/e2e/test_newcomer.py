@@ -11,6 +11,7 @@ import json
 import re
 import shutil
 import subprocess
+import tarfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -298,6 +299,28 @@ def test_doctor_finds_nothing_wrong_and_then_what_is(running: Release, operator:
     status, found = _doctor(admin)
     running.admin.merge("/api/v1/namespaces/default", {"metadata": {"labels": {"tencent.com/vcuda-webhook": None}}})
     assert (status, found["admission"]["outcome"]) == (0, "skipped"), found
+
+
+def test_a_bundle_has_what_the_cluster_says_and_no_secret(running: Release, tmp_path: Path) -> None:
+    file = tmp_path / "bundle.tar.gz"
+    admin = running.cluster.control_plane.admin_kubeconfig
+    command = [str(PROGRAM), "bundle", f"--kubeconfig={admin}", f"--file={file}"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{file}\n")
+    with tarfile.open(file) as tar:
+        texts = {each.name: tar.extractfile(each) for each in tar.getmembers()}
+        found = {name.removeprefix("vcuda-bundle/"): part.read() for name, part in texts.items() if part is not None}
+    assert json.loads(found["index.json"])["notRead"] == []
+    (agent,) = running.pods("vcuda-agent")
+    assert b"vcuda.agent" in found[f"pods/{agent['metadata']['name']}/agent.log"]
+    assert b"vcuda_build_info" in found[f"pods/{agent['metadata']['name']}/metrics.txt"]
+    assert {json.loads(line)["metadata"]["name"] for line in found["pods.jsonl"].splitlines()} >= set(SAMPLES)
+    secret = running.admin.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/vcuda-scheduler-tls")["data"]
+    key = base64.b64decode(secret["tls.key"])
+    whole = b"".join(found.values())
+    assert secret["tls.key"].encode() not in whole
+    assert key.splitlines()[1] not in whole
+    assert not re.search(rb"eyJ[A-Za-z0-9_-]{20,}\.", whole), "no token"
 
 
 def test_helm_test_passes_and_leaves_no_right_behind(running: Release) -> None:

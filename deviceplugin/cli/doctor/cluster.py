@@ -23,6 +23,7 @@ from deviceplugin.cli.doctor.objects import (
     in_namespace,
     segment,
 )
+from deviceplugin.cli.scheduler_client import SchedulerClient
 from deviceplugin.cli.view_client import ViewClient
 from deviceplugin.errors import KubeError, KubeNotFoundError, ParseError, VcudaError
 from deviceplugin.kube.structs import ClusterNodeObject
@@ -67,6 +68,10 @@ class ClusterFacts:
         self.trial_namespace = view.client.namespace
         self._view = view
         self._known: dict[str, asyncio.Task[Any]] = {}
+
+    @property
+    def scheduler_client(self) -> SchedulerClient:
+        return self._view.client
 
     async def _once(self, what: str, read: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ANN401 - what `read` gives
         if what not in self._known:

@@ -5,7 +5,7 @@ is not the object is a KubeError or a ParseError with one sentence. Lists are re
 what is needed of it at once: the annotation of a node may have 60 KiB.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import quote
@@ -158,6 +158,12 @@ class OwnPod(Object):
         return next((each.image_id or each.image for each in every if each.name in ("agent", "extender")), "")
 
     @property
+    def restarts(self) -> dict[str, int]:
+        """By container; of those that kubelet knows."""
+        every = [*(self.status.init_container_statuses or ()), *(self.status.container_statuses or ())]
+        return {each.name: each.restart_count for each in every}
+
+    @property
     def trouble(self) -> str:
         """Why a container does not run, as kubelet says it."""
         every = [*(self.status.init_container_statuses or ()), *(self.status.container_statuses or ())]
@@ -180,20 +186,26 @@ class Objects:
     async def each(
         self, path: str, kind: type[Read], keep: Callable[[Read], Kept], *, right: str, labels: str = ""
     ) -> list[Kept]:
-        kept: list[Kept] = []
-        query = {"limit": _PAGE} | ({"labelSelector": labels} if labels else {})
-        token = ""
+        query = {"labelSelector": labels} if labels else {}
+        return [keep(item) async for item in self.stream(path, kind, right=right, query=query)]
+
+    async def stream(
+        self, path: str, kind: type[Read], *, right: str, query: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Read]:
+        """One page is in memory at a time."""
+        asked, token = {"limit": _PAGE, **(query or {})}, ""
         for _ in range(_MOST_PAGES):
-            answer = await self._get(path, query | ({"continue": token} if token else {}), right)
+            answer = await self._get(path, asked | ({"continue": token} if token else {}), right)
             page = decode(Page, answer.body, what=path)
-            kept += [keep(decode(kind, item, what=path)) for item in page.items or ()]
+            for item in page.items or ():
+                yield decode(kind, item, what=path)
             token = (page.metadata.continue_ or "") if page.metadata else ""
             if not token:
-                return kept
+                return
         raise KubeError(f"{path} has more than {_MOST_PAGES} pages; this is not looked at any further")
 
-    async def text(self, path: str, *, right: str) -> str:
-        return (await self._get(path, {}, right)).body.decode(errors="replace")
+    async def text(self, path: str, *, right: str, query: Mapping[str, str] | None = None) -> str:
+        return (await self._get(path, query or {}, right)).body.decode(errors="replace")
 
     async def post(self, path: str, document: object, query: Mapping[str, str] | None = None) -> Answer:
         """Whatever the API server answers."""
