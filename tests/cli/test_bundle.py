@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import os
+import subprocess
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from deviceplugin import __version__
 from deviceplugin.cli.bundle import redact
-from tests.cli.doctor_cluster import PODS, Release, scheduler_metrics
+from tests.cli.doctor_cluster import PODS, Release, own_pod, scheduler_metrics
 from tests.cli.operator import vcuda
 from tests.cli.view_server import node, pod, status
 from tests.examples import examples
@@ -69,6 +70,7 @@ def workload(kind: str) -> Json:
     annotations = {
         "kubectl.kubernetes.io/last-applied-configuration": SECRETS["annotation"],
         "tencent.com/vcuda-x": "kept",
+        "tencent.com/of-another-product": SECRETS["annotation"],
     }
     meta = {"name": "vcuda-agent", "annotations": annotations}
     status = {"readyReplicas": 2, "updatedReplicas": 2, "desiredNumberScheduled": 2, "numberReady": 2}
@@ -202,8 +204,6 @@ async def test_what_cannot_be_read_is_in_the_index(tmp_path: Path) -> None:
 
 async def test_of_many_agents_those_with_trouble_and_those_that_are_named(tmp_path: Path) -> None:
     release = install()
-    from tests.cli.doctor_cluster import own_pod
-
     release.own_pods = [
         own_pod(f"vcuda-agent-{at:02}", "vcuda-agent", node=f"n{at:02}", ready=at != 37) for at in range(40)
     ]
@@ -225,8 +225,6 @@ async def test_no_file_is_overwritten_and_none_is_left_half(tmp_path: Path) -> N
 
 @pytest.mark.skipif(os.geteuid() != 0 or not Path("/dev/full").exists(), reason="needs a device that is always full")
 async def test_a_full_disk_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import subprocess
-
     full = tmp_path / "small"
     full.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "vcuda-test", full], check=True)
@@ -236,6 +234,16 @@ async def test_a_full_disk_is_one_sentence(tmp_path: Path, monkeypatch: pytest.M
         assert list(full.iterdir()) == []
     finally:
         subprocess.run(["umount", full], check=True)
+
+
+async def test_without_an_api_server_there_is_what_doctor_says(tmp_path: Path) -> None:
+    release = install()
+    release.answers["/version"] = (503, "")
+    members, _ = await made(release, tmp_path)
+    assert set(members) == {"doctor.json", "index.json"}
+    assert json.loads(members["doctor.json"])["status"] == "failed"
+    why = {each["why"] for each in json.loads(members["index.json"])["notRead"]}
+    assert why == {"the API server does not answer"}
 
 
 @given(st.text(max_size=200), st.sampled_from([JWT, f"Bearer {SECRETS['bearer']}", f"password={SECRETS['password']}"]))

@@ -166,25 +166,23 @@ async def test_a_kubelet_that_died_and_a_runtime_that_hangs(short_tmp: Path) -> 
         assert outcomes(found)["container-runtime"] == "warning"
         assert (found["kubelet-checkpoint"]["outcome"], found["kubelet-directory"]["outcome"]) == ("failed", "ok")
         await here.kubelet.stop()
-        _, found = await here.doctor("--runtime-request-timeout=200ms")
-        assert found["kubelet-directory"]["outcome"] == "failed"
+        status, found = await here.doctor("--startup", "--runtime-request-timeout=200ms")
+        assert (status, found["kubelet-directory"]["outcome"]) == (0, "failed"), (
+            "the agent starts and waits for kubelet"
+        )
         assert "does not listen on" in found["kubelet-directory"]["message"]
         assert outcomes(found)["pod-resources"] == outcomes(found)["kubelet-pods"] == "warning"
-        shutil.rmtree(short_tmp / "kubelet")
-        status, found = await here.doctor("--startup")
-        assert (status, found["kubelet-directory"]["outcome"], found["kubelet-root"]["outcome"]) == (
-            0,
-            "failed",
-            "warning",
-        )
 
 
 async def test_state_that_cannot_be_written(short_tmp: Path) -> None:
     async with node(short_tmp) as here:
         (short_tmp / "file").write_text("")
-        status, found = await here.doctor("--startup", f"--checkpoint-path={short_tmp}/file/below")
+        away = (f"--device-plugin-path={short_tmp}/away/device-plugins", f"--kubelet-root={short_tmp}/away")
+        status, found = await here.doctor("--startup", f"--checkpoint-path={short_tmp}/file/below", *away)
         assert (status, found["state-directory"]["outcome"]) == (1, "failed")
         assert "Not a directory" in found["state-directory"]["message"]
+        assert outcomes(found)["kubelet-directory"] == "failed"
+        assert outcomes(found)["kubelet-root"] == outcomes(found)["pod-resources"] == "warning"
 
 
 @pytest.fixture
@@ -206,16 +204,10 @@ def mounted(short_tmp: Path) -> Iterator[Callable[[str], Path]]:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
 async def test_file_systems_on_which_no_share_works(short_tmp: Path, mounted: Callable[[str], Path]) -> None:
     async with node(short_tmp) as here:
-        for options, part in (
-            ("size=2g,noexec", "noexec"),
-            ("size=8m", "only 8 MiB free"),
-            ("size=2g,ro", "Read-only"),
-        ):
+        for options, part in (("size=2g,noexec", "noexec"), ("size=8m", "only 8 MiB free")):
             status, found = await here.doctor("--startup", f"--driver-mirror-path={mounted(options)}/vdriver")
             assert (status, found["state-directory"]["outcome"]) == (1, "failed"), found
             assert part in found["state-directory"]["message"]
-        _, found = await here.doctor(f"--driver-mirror-path={mounted('size=512m')}/vdriver")
-        assert found["state-directory"]["outcome"] == "warning"
 
 
 async def test_the_cluster_does_not_know_the_node_or_its_agent(short_tmp: Path) -> None:

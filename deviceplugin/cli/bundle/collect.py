@@ -14,10 +14,10 @@ from deviceplugin.cli.bundle import redact
 from deviceplugin.cli.bundle.archive import Archive
 from deviceplugin.cli.doctor.cluster import AGENT, SCHEDULER, ClusterFacts
 from deviceplugin.cli.doctor.control import CHECKS
-from deviceplugin.cli.doctor.findings import document, examine
+from deviceplugin.cli.doctor.findings import CheckOutcome, document, examine
 from deviceplugin.cli.doctor.objects import APPS, OwnPod, in_namespace, segment
 from deviceplugin.cli.scheduler_errors import scheduler_refusal
-from deviceplugin.errors import ParseError, VcudaError
+from deviceplugin.errors import KubeError, ParseError, VcudaError
 from deviceplugin.model.cluster_view import MOST_IN_DETAIL, MOST_ROWS
 
 Json = dict[str, Any]
@@ -38,6 +38,7 @@ class Collector:
         self._nodes = frozenset(nodes)
         self._waiting: list[tuple[str, str, str]] = []
         self._domain = ""
+        self._is_away = False
 
     async def collect(self, said: Callable[[str], None]) -> None:
         """`said` hears of each part before it is read."""
@@ -59,7 +60,10 @@ class Collector:
         )
         for name, part in parts:
             said(name)
-            await self._tried(name, part)
+            if self._is_away:
+                self._archive.unread(name, KubeError("the API server does not answer"))
+            else:
+                await self._tried(name, part)
 
     async def _tried(self, name: str, part: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -68,7 +72,10 @@ class Collector:
             self._archive.unread(name, error)
 
     async def _doctor(self) -> None:
-        self._archive.document("doctor.json", document([each async for each in examine(CHECKS, self._facts)]))
+        """The first check is whether the API server answers: without it each part would wait in vain."""
+        found = [each async for each in examine(CHECKS, self._facts)]
+        self._archive.document("doctor.json", document(found))
+        self._is_away = found[0].outcome is CheckOutcome.FAILED
 
     async def _versions(self) -> None:
         found = {"command": __version__}

@@ -74,10 +74,11 @@ def kept(document: Mapping[str, Any], *names: str) -> Json:
 
 
 def metadata(item: Json, domain: str) -> Json:
-    """Annotations are shown where they are vcuda's own; of the others only the names."""
+    """Annotations are shown where they are vcuda's own; of the others only the names, also under its domain."""
     meta: Json = item.get("metadata") or {}
+    own = tuple(f"{domain}/{beginning}" for beginning in ("vcuda-", "predicate-", "gpu-assigned"))
     annotations = {
-        name: value if name.startswith(f"{domain}/") or name in _KEPT_ANNOTATIONS else REMOVED
+        name: value if name.startswith(own) or name in _KEPT_ANNOTATIONS else REMOVED
         for name, value in (meta.get("annotations") or {}).items()
     }
     found = kept(meta, "name", "namespace", "uid", "generation", "creationTimestamp", "deletionTimestamp")

@@ -65,6 +65,8 @@ async def gpu_nodes(facts: ClusterFacts) -> CheckResult:
             f"{count(len(missing), 'node')} labelled as having NVIDIA GPUs, and nothing offers them: {named(missing)}",
             "if vcuda shall share them, label them as the value agent.nodeSelector says",
         )
+    if not ready:
+        return skipped("no agent is ready")
     return ok(f"{count(len(ready), 'node')} with a ready agent, of {len(nodes)}")
 
 
