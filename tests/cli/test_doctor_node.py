@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from deviceplugin.cli.doctor.findings import Check, CheckOutcome, CheckResult, examine
 from deviceplugin.cli.doctor.node_checks import CHECKS
 from deviceplugin.cli.doctor.node_services import RIGHTS
 from sandbox.agent import AgentCommand
@@ -172,6 +173,34 @@ async def test_a_kubelet_that_died_and_a_runtime_that_hangs(short_tmp: Path) -> 
         )
         assert "does not listen on" in found["kubelet-directory"]["message"]
         assert outcomes(found)["pod-resources"] == outcomes(found)["kubelet-pods"] == "warning"
+
+
+async def _listen_only(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Until the caller goes."""
+    await reader.read()
+    writer.close()
+
+
+async def test_a_kubelet_that_never_answers_and_a_runtime_that_hangs_end_the_checks_all_the_same(
+    short_tmp: Path,
+) -> None:
+    async with node(short_tmp) as here:
+        here.runtime.manner = RuntimeBehaviour.HANGING
+        silent = await asyncio.start_server(_listen_only, "127.0.0.1", 0)
+        async with silent:
+            url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}/pods"
+            flags = (f"--kubelet-pods-endpoint={url}", "--runtime-request-timeout=200ms")
+            _, found = await here.doctor(*flags)
+        assert outcomes(found)["kubelet-pods"] == outcomes(found)["container-runtime"] == "warning"
+        assert "no answer" in found["kubelet-pods"]["message"]
+
+
+async def test_a_file_that_the_caller_may_not_see_is_a_failed_check() -> None:
+    async def look(_: None) -> CheckResult:
+        raise PermissionError(13, "Permission denied", "/var/lib/kubelet")
+
+    (found,) = [each async for each in examine([Check("one", look)], None)]
+    assert (found.outcome, found.message) == (CheckOutcome.FAILED, "/var/lib/kubelet: Permission denied")
 
 
 async def test_state_that_cannot_be_written(short_tmp: Path) -> None:

@@ -6,6 +6,7 @@ these are skipped.
 """
 
 import enum
+import os
 import textwrap
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -84,6 +85,13 @@ async def _finding(check: Check[Subject], subject: Subject) -> CheckResult:
         return CheckResult(CheckOutcome.SKIPPED if error.code == _FORBIDDEN else CheckOutcome.FAILED, error.message)
     except VcudaError as error:
         return CheckResult(CheckOutcome.FAILED, error.message)
+    except OSError as error:
+        return failed(_of_system(error), "run it with the rights of the agent, as root")
+
+
+def _of_system(error: OSError) -> str:
+    why = error.strerror or "no answer in time"
+    return f"{os.fspath(error.filename)}: {why}" if isinstance(error.filename, str | os.PathLike) else why
 
 
 def lines(finding: CheckResult, width: int | None) -> list[str]:

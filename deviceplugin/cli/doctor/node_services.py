@@ -3,6 +3,8 @@
 In: a `NodeSubject`. Out: findings. `RIGHTS` are those of the chart's ClusterRole for the agent; a test compares them.
 """
 
+import asyncio
+
 import msgspec
 
 from deviceplugin.cli.doctor.findings import CheckResult, failed, named, ok, skipped, warning
@@ -23,6 +25,7 @@ RIGHTS = (
     *((verb, "events", "") for verb in ("create", "patch")),
 )
 """Verb, resource and subresource."""
+_KUBELET_S = 5.0
 _NOBODY = "vcuda-doctor"
 
 
@@ -62,10 +65,14 @@ async def kubelet_pods(subject: NodeSubject) -> CheckResult:
         insecure=kubelet.insecure_tls,
     )
     subject.closing.push_async_callback(client.close)
+    advice = "PodResources is asked in its place, which does not know init containers"
     try:
-        pods = await client.fetch()
+        async with asyncio.timeout(_KUBELET_S):
+            pods = await client.fetch()
     except KubeletError as error:
-        return warning(error.message, "PodResources is asked in its place, which does not know init containers")
+        return warning(error.message, advice)
+    except TimeoutError:
+        return warning(f"kubelet at {kubelet.pods_endpoint} gives no answer in {_KUBELET_S:g} s", advice)
     return ok(f"kubelet lists its pods at {kubelet.pods_endpoint}: {len(pods)}")
 
 
