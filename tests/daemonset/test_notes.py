@@ -24,7 +24,11 @@ def test_the_notes_are_tidy_whatever_is_chosen(helm: str, tmp_path: Path, values
 SAID = {
     "where nothing is set": (
         {},
-        ["image.repository is not set", "kubectl label node NODE nvidia-device-enable=enable"],
+        [
+            "image.repository is not set",
+            "kubectl label node NODE nvidia-device-enable=enable",
+            f"helm test vcuda --namespace {NAMESPACE}",
+        ],
     ),
     "agents everywhere": (
         {"agent": {"nodeSelector": {"nvidia-device-enable": None}}},

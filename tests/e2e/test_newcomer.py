@@ -336,6 +336,37 @@ def test_helm_test_passes_and_leaves_no_right_behind(running: Release) -> None:
             running.admin.get(f"/apis/rbac.authorization.k8s.io/v1/{path}")
 
 
+def test_the_account_of_helm_test_creates_no_pod(running: Release, kubectl: Kubectl, tmp_path: Path) -> None:
+    shown = running.say(
+        "template", "vcuda", str(manifests.CHART), *EMULATED_VALUES, "-s", "templates/tests/doctor.yaml"
+    )
+    objects = [each for each in yaml.safe_load_all(shown) if each and each["kind"] != "Pod"]
+    file = tmp_path / "account.yaml"
+    file.write_text(yaml.safe_dump_all(objects))
+    kubectl("apply", "-f", str(file))
+    try:
+        accounts = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
+        token = running.admin.post(f"{accounts}/vcuda-doctor/token", {"spec": {}})["status"]["token"]
+        doctor = Client.by_token(running.admin.server, running.cluster.ca.certificate, token)
+        wait_until(partial(_may_not_create, running, doctor), "the policy is in force")
+        trial = {**SAMPLES["vcuda-sample"], "metadata": {"name": "not-made"}}
+        assert doctor.post(f"{pods.PODS}?dryRun=All", trial)["spec"]["schedulerName"] == "vcuda-scheduler"
+        with pytest.raises(ApiError, match="403: "):
+            doctor.get(f"/api/v1/namespaces/{NAMESPACE}/secrets")
+    finally:
+        kubectl("delete", "-f", str(file), "--ignore-not-found")
+
+
+def _may_not_create(release: Release, doctor: Client) -> bool:
+    """A policy takes a moment until the API server has read it."""
+    try:
+        doctor.post(pods.PODS, {**PLAIN, "metadata": {"name": "not-made"}})
+    except ApiError as error:
+        return "pods that are not created" in str(error)
+    release.admin.delete(f"{pods.PODS}/not-made?gracePeriodSeconds=0")
+    return False
+
+
 def test_doctor_names_a_ca_that_the_scheduler_does_not_have(running: Release) -> None:
     path = f"{ADMISSION}/mutatingwebhookconfigurations/vcuda-scheduler"
     before = running.admin.get(path)["webhooks"]
