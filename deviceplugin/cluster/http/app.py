@@ -24,6 +24,7 @@ from deviceplugin.connections import Connections, is_loopback
 from deviceplugin.errors import ParseError, VcudaError
 from deviceplugin.exposition import OPENMETRICS, wants_openmetrics
 from deviceplugin.latest import Latest
+from deviceplugin.ui import files
 
 log = structlog.get_logger("vcuda.http")
 _Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -60,6 +61,7 @@ class Router:
             "/healthz": _Route(_READING, self._healthz),
             "/readyz": _Route(_READING, self._readyz),
             _VIEW: _Route(_READING, self._view),
+            files.PATH: _Route(_READING, _page),
         }
         for verb in service.verbs:
             metrics.expect(verb.name, verb.outcomes)
@@ -77,7 +79,7 @@ class Router:
             self._connections.ended(request.protocol, served=served)
 
     async def _routed(self, request: web.BaseRequest) -> web.StreamResponse:
-        route = self._routes.get(_VIEW if request.path.startswith(_VIEW) else request.path)
+        route = self._routes.get(_place_of(request.path))
         response: web.StreamResponse
         try:
             if route is None:
@@ -165,6 +167,19 @@ class Router:
         if not missing and "leader" in request.query:
             missing = self._service.not_leading()
         return _text_response(503, "; ".join(missing)) if missing else web.Response(text="ok\n")
+
+
+def _place_of(path: str) -> str:
+    """The path under which the routes have it."""
+    if path.startswith(_VIEW):
+        return _VIEW
+    return files.PATH if files.is_page(path) else path
+
+
+async def _page(request: web.BaseRequest) -> web.Response:
+    """Files that everybody may read: they say nothing of the cluster."""
+    found = files.answer(request.path, request.headers.get("If-None-Match", ""))
+    return web.Response(status=found.status, body=found.body, headers=found.headers)
 
 
 def certificate_names(certificate: Mapping[str, Any] | None) -> frozenset[str]:

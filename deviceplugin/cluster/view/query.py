@@ -61,10 +61,11 @@ class PageQuery:
 
 @dataclass(frozen=True, slots=True)
 class NodesQuery:
-    """`model` is a part of a model's name, in upper or lower case."""
+    """`name` and `model` are parts of the node's and of a GPU model's name, in upper or lower case."""
 
     page: PageQuery = PageQuery()
     sort: NodeSort = NodeSort.NAME
+    name: str = ""
     model: str = ""
     state: NodeFilter | None = None
     with_gpus: bool = False
@@ -84,11 +85,12 @@ class PodsQuery:
 
 
 def nodes_query(asked: Mapping[str, str]) -> NodesQuery:
-    _check(asked, "limit", "more", "sort", "order", "model", "state", "gpus", "live")
+    _check(asked, "limit", "more", "sort", "order", "name", "model", "state", "gpus", "live")
     with_gpus, live = _flag(asked, "gpus"), _flag(asked, "live")
     return NodesQuery(
         page=_page(asked, MOST_IN_DETAIL if with_gpus or live else MOST_ROWS),
         sort=_choice(NodeSort, asked, "sort") or NodeSort.NAME,
+        name=asked.get("name", "").lower(),
         model=asked.get("model", "").lower(),
         state=_choice(NodeFilter, asked, "state"),
         with_gpus=with_gpus,

@@ -221,6 +221,8 @@ def _is_shown(info: NodeInfo) -> bool:
 
 
 def _is_asked_for(row: NodeRow, query: NodesQuery) -> bool:
+    if query.name not in row.node.lower():
+        return False
     if query.model and not any(query.model in model.lower() for model in row.models):
         return False
     if query.state is NodeFilter.FREE:

@@ -16,6 +16,8 @@ from deviceplugin.cluster.view.query import (
 from deviceplugin.errors import ParseError
 from deviceplugin.model.cluster_view import PodStage
 
+NODE_PARAMETERS = "limit, more, sort, order, name, model, state, gpus, live"
+
 
 def test_nothing_asks_for_the_first_hundred_by_name() -> None:
     assert nodes_query({}) == NodesQuery(PageQuery(100))
@@ -24,9 +26,9 @@ def test_nothing_asks_for_the_first_hundred_by_name() -> None:
 
 
 def test_every_parameter_is_taken() -> None:
-    asked = {"limit": "7", "more": "x", "sort": "free", "order": "desc", "model": "A100", "state": "free", "gpus": "1"}
-    assert nodes_query(asked) == NodesQuery(
-        PageQuery(7, "x", descending=True), NodeSort.FREE, "a100", NodeFilter.FREE, with_gpus=True
+    asked = {"limit": "7", "more": "x", "sort": "free", "order": "desc", "state": "free", "gpus": "1"}
+    assert nodes_query({**asked, "name": "Node-A", "model": "A100"}) == NodesQuery(
+        PageQuery(7, "x", descending=True), NodeSort.FREE, "node-a", "a100", NodeFilter.FREE, with_gpus=True
     )
     found = pods_query({"namespace": "ml", "node": "n", "stage": "waiting", "sort": "age"})
     assert found == PodsQuery(PageQuery(100), PodSort.AGE, "ml", "n", PodStage.WAITING)
@@ -48,7 +50,7 @@ def test_every_parameter_is_taken() -> None:
         ({"model": "x" * 600}, "model has more than 512 characters"),
         (
             {"namespace": "ml"},
-            "'namespace' is not a parameter; the parameters are limit, more, sort, order, model, state, gpus, live",
+            f"'namespace' is not a parameter; the parameters are {NODE_PARAMETERS}",
         ),
     ],
 )

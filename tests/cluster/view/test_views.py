@@ -40,6 +40,14 @@ async def test_a_node_says_what_is_allocated_and_what_takes_no_pods(busy: Scene)
     assert (a.driver, a.cuda, a.gpus) == ("550.1", "12.4", ())
 
 
+async def test_nodes_are_found_by_a_part_of_their_name() -> None:
+    made = scene()
+    for name in ("gpu-a-1", "gpu-b-1", "GPU-B-2"):
+        made.extender.put_node(node(name, 1))
+    found = await made.views.nodes(NodesQuery(name="-b-"), ALL)
+    assert ([row.node for row in found.items], found.total) == (["GPU-B-2", "gpu-b-1"], 2)
+
+
 async def test_the_gpus_of_a_node_have_their_holders(busy: Scene) -> None:
     found = busy.views.node("a", ALL)
     assert found is not None

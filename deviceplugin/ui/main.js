@@ -1,0 +1,193 @@
+/* The page: what the address names is loaded, drawn, and loaded again.
+   In: the address's fragment, keys, clicks. Out: the view on the page. Invariant: what is on the page stays there when a load fails, and
+   a sentence says that it is old. Filters are in the fragment, which no server sees. */
+
+import { Api, Refusal } from './api.js';
+import { morph } from './dom.js';
+import { clock, count } from './format.js';
+import * as node from './node.js';
+import * as nodes from './nodes.js';
+import * as pods from './pods.js';
+import { Refresh } from './refresh.js';
+import { totals } from './totals.js';
+
+const VIEWS = {
+  nodes: { title: 'Nodes', load: nodes.load, draw: nodes.draw, limit: nodes.LIMIT },
+  node: { title: 'Node', load: node.load, draw: node.draw },
+  pods: { title: 'Pods', load: pods.load, draw: pods.draw, limit: pods.LIMIT },
+  waiting: { title: 'Waiting pods', load: pods.loadWaiting, draw: pods.drawWaiting, limit: pods.LIMIT },
+  pod: { title: 'Pod', load: pods.loadWhy, draw: pods.drawWhy },
+};
+const TABS = ['nodes', 'pods', 'waiting'];
+const by = (id) => document.getElementById(id);
+const api = new Api();
+const shown = { route: null, found: null, cluster: null, pages: [''] };
+
+function routeOf(text) {
+  const [path, query = ''] = text.replace(/^#\/?/, '').split('?');
+  const [tab, ...names] = path.split('/').filter(Boolean).map(decoded);
+  const kind = tab === 'nodes' && names.length ? 'node' : tab === 'pods' && names.length > 1 ? 'pod' : TABS.includes(tab) ? tab : 'nodes';
+  return { kind, tab: TABS.includes(tab) ? tab : 'nodes', names, query: Object.fromEntries(new URLSearchParams(query)) };
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+async function load(signal) {
+  const { route } = shown;
+  const view = VIEWS[route.kind];
+  const asked = () => ({ ...route, more: shown.pages.at(-1), page: shown.pages.length - 1, limit: view.limit });
+  const both = (live) => Promise.all([view.load(api, asked(), signal, live), api.get('view/cluster', {}, signal)]);
+  try {
+    if (shown.found === null) show(await both(false), route, asked(), signal); // agents may be slow: what is granted comes first
+    show(await both(true), route, asked(), signal);
+  } catch (error) {
+    if (error instanceof Refusal && error.status === 410 && shown.pages.length > 1) {
+      shown.pages = [''];
+      return load(signal);
+    }
+    throw error;
+  }
+}
+
+function show([found, cluster], route, asked, signal) {
+  if (signal.aborted || route !== shown.route) return;
+  Object.assign(shown, { found, cluster });
+  morph(by('totals'), totals(cluster));
+  morph(by('view'), VIEWS[route.kind].draw(found, asked, cluster));
+  by('view').setAttribute('aria-busy', 'false');
+  by('waiting-count').textContent = cluster.pods_waiting ? count(cluster.pods_waiting) : '';
+  by('clock').textContent = `Updated ${clock(cluster.at)}`;
+  by('foot').textContent = `vcuda ${cluster.scheduler_version} · answered by ${cluster.replica} · leader ${cluster.leader || 'not known'}`;
+  say('trouble', '');
+  document.body.classList.remove('old');
+  notice(found.names ?? cluster.names);
+  if (route.query.gpu && !shown.scrolled) {
+    shown.scrolled = true;
+    document.querySelector('.gpu-card.chosen')?.scrollIntoView({ block: 'center' });
+  }
+}
+
+function notice(names) {
+  const hidden = names === 'none' || names === 'namespace';
+  const way = api.hasKey ? 'you may not create a token of the account vcuda-view' : 'show a token to read them';
+  say('notice', hidden ? `The names of pods are hidden, and their UIDs are shown: ${way}.` : '');
+  document.querySelector('[data-action=token]').hidden = api.hasKey;
+}
+
+function failed(error, seconds) {
+  if (error instanceof Refusal && error.status === 401 && api.hasToken) {
+    api.token = '';
+    say('trouble', `The token was refused: ${error.message}.`);
+    return;
+  }
+  const why = error instanceof Refusal ? error.message : api.hasKey ? '`vcuda ui` does not answer; is it still running?' : 'the scheduler does not answer';
+  say('trouble', `${why[0].toUpperCase()}${why.slice(1).replace(/\.$/, '')}. Trying again in ${Math.max(1, seconds)} s.`);
+  document.body.classList.toggle('old', shown.found !== null);
+  if (shown.found === null) by('clock').textContent = 'Not connected';
+  by('view').setAttribute('aria-busy', 'false');
+}
+
+function say(id, text) {
+  const place = by(id);
+  if (place.textContent !== text) place.textContent = text;
+  place.hidden = text === '';
+}
+
+const refresh = new Refresh(load, failed);
+
+function go() {
+  const route = routeOf(location.hash);
+  const before = shown.route;
+  const isOther = before === null || before.kind !== route.kind || before.names.join('/') !== route.names.join('/');
+  Object.assign(shown, { route, pages: [''], scrolled: false });
+  if (isOther) {
+    shown.found = null;
+    by('view').replaceChildren();
+    by('view').setAttribute('aria-busy', 'true');
+    window.scrollTo(0, 0);
+    if (before !== null) by('view').focus({ preventScroll: true });
+  }
+  for (const link of by('tabs').querySelectorAll('a')) {
+    if (link.hash === `#/${route.tab}`) link.setAttribute('aria-current', 'page');
+    else link.removeAttribute('aria-current');
+  }
+  document.title = `${[...route.names].reverse()[0] ?? VIEWS[route.kind].title} · vcuda`;
+  refresh.now();
+}
+
+/** Takes all of them: the one before may not have been taken yet. */
+function filter() {
+  const query = { ...shown.route.query };
+  for (const each of document.querySelectorAll('[data-filter]')) query[each.dataset.filter] = each.value.trim();
+  for (const [key, text] of Object.entries(query)) if (!text) delete query[key];
+  const text = new URLSearchParams(query).toString();
+  history.replaceState(null, '', `#/${shown.route.tab}${text ? `?${text}` : ''}`);
+  go();
+}
+
+function turn(step) {
+  if (step > 0 && shown.found?.more) shown.pages.push(shown.found.more);
+  else if (step < 0 && shown.pages.length > 1) shown.pages.pop();
+  else return;
+  window.scrollTo(0, 0);
+  refresh.now();
+}
+
+const ACTIONS = {
+  next: () => turn(1),
+  before: () => turn(-1),
+  refresh: () => refresh.now(),
+  skip: () => by('view').focus(),
+  token: () => by('token-dialog').showModal(),
+  keys: () => by('keys-dialog').showModal(),
+  close: () => document.querySelector('dialog[open]')?.close(),
+  up: () => { if (shown.route.names.length) location.hash = `#/${shown.route.tab}`; },
+  filter: () => document.querySelector('[data-filter]')?.focus(),
+  pause: () => {
+    refresh.pause = !refresh.paused;
+    const button = document.querySelector('[data-action=pause]');
+    button.setAttribute('aria-pressed', String(refresh.paused));
+    button.textContent = refresh.paused ? 'Go on' : 'Pause';
+  },
+};
+const KEYS = { n: 'next', b: 'before', r: 'refresh', p: 'pause', u: 'up', '/': 'filter', '?': 'keys' };
+
+document.addEventListener('click', (event) => {
+  const action = event.target.closest?.('[data-action]')?.dataset.action;
+  if (!action) return;
+  event.preventDefault();
+  ACTIONS[action]?.();
+});
+document.addEventListener('keydown', (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector('dialog[open]')) return;
+  if (event.target.matches('input, select')) {
+    if (event.key === 'Escape') event.target.blur();
+    return;
+  }
+  const action = KEYS[event.key];
+  if (action) {
+    event.preventDefault();
+    ACTIONS[action]();
+  } else if (TABS[Number(event.key) - 1]) location.hash = `#/${TABS[Number(event.key) - 1]}`;
+});
+let typing = 0;
+document.addEventListener('input', (event) => {
+  if (!event.target.dataset?.filter) return;
+  clearTimeout(typing);
+  typing = setTimeout(filter, event.target.type === 'search' ? 250 : 0);
+});
+by('token-form').addEventListener('submit', (event) => {
+  event.preventDefault();
+  api.token = by('token').value.trim();
+  by('token').value = '';
+  by('token-dialog').close();
+  refresh.now();
+});
+window.addEventListener('hashchange', go);
+go();

@@ -1,0 +1,104 @@
+"""A real browser without a window: Debian's `chromium`, driven by Playwright.
+
+In: a size, a colour scheme. Out: pages whose requests, errors and policy violations are recorded. Where the browser is
+missing and cannot be installed the tests are skipped with a sentence; in CI they fail.
+"""
+
+import os
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pytest
+from playwright.async_api import Browser, ConsoleMessage, Error, Page, Request, ViewportSize, async_playwright
+
+from sandbox.cluster.prerequisites import SCRIPTS
+
+_WIDE = (1440, 900)
+_ATTEMPTS = 3
+_DISTURBED = "ERR_NETWORK_CHANGED"
+Scheme = Literal["light", "dark"]
+
+
+def need_chromium() -> None:
+    done = subprocess.run([SCRIPTS / "packages", "chromium=chromium"], check=False)
+    if not done.returncode:
+        return
+    if os.environ.get("CI") == "true":
+        pytest.fail(
+            "CI must test the page. Debian's package `chromium` could not be installed; see above.", pytrace=False
+        )
+    pytest.skip("THE PAGE WAS NOT TESTED IN A BROWSER. Debian's package `chromium` could not be installed; see above.")
+
+
+@asynccontextmanager
+async def launched() -> AsyncIterator[Browser]:
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--disable-gpu"])
+        try:
+            yield browser
+        finally:
+            await browser.close()
+
+
+@dataclass
+class Visit:
+    """One page, and what it did. `problems`: words of the console, errors of scripts, violations of the policy."""
+
+    page: Page
+    requests: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    disturbed: bool = False
+
+    def strangers(self, url: str) -> list[str]:
+        """Requests to anybody but the server."""
+        return [each for each in self.requests if not each.startswith(f"{url}/")]
+
+    async def text(self, selector: str = "body") -> str:
+        return await self.page.inner_text(selector)
+
+    async def open(self, url: str) -> None:
+        """Once more where another test changed the machine's network: then the browser drops what is under way."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                await self.page.goto(url)
+                await self.page.wait_for_selector("main[aria-busy=false]", timeout=20_000)
+            except Error as error:
+                if attempt + 1 == _ATTEMPTS or not (self.disturbed or _DISTURBED in error.message):
+                    raise
+            else:
+                return
+
+
+@asynccontextmanager
+async def visiting(
+    browser: Browser, *, size: tuple[int, int] = _WIDE, scheme: Scheme = "light", still: bool = True
+) -> AsyncIterator[Visit]:
+    context = await browser.new_context(
+        ignore_https_errors=True,
+        viewport=ViewportSize(width=size[0], height=size[1]),
+        color_scheme=scheme,
+        reduced_motion="reduce" if still else "no-preference",
+    )
+    page = await context.new_page()
+    visit = Visit(page)
+
+    def requested(request: Request) -> None:
+        visit.requests.append(request.url)
+
+    page.on("request", requested)
+
+    def said(message: ConsoleMessage) -> None:
+        if _DISTURBED in message.text:
+            visit.disturbed = True
+        else:
+            visit.problems.append(f"{message.type}: {message.text}")
+
+    page.on("console", said)
+    page.on("pageerror", lambda error: visit.problems.append(str(error)))
+    try:
+        yield visit
+    finally:
+        await context.close()

@@ -1,0 +1,210 @@
+"""A made-up cluster behind a scheduler's real server: its view over HTTPS, and agents that say what is used.
+
+In: nodes and pods. Out: the URL of a server that answers `/view`, `/explain` and `/ui` as the scheduler does. The token
+`good` shows all names.
+"""
+
+import datetime as dt
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import msgspec
+from aiohttp import web
+from prometheus_client.core import Metric
+
+from deviceplugin.cluster.certificates.keypair import make_ca, make_certificate
+from deviceplugin.cluster.certificates.tls import ServerTls
+from deviceplugin.cluster.extender.extender import Extender
+from deviceplugin.cluster.http.server import SchedulerServer
+from deviceplugin.cluster.http.verbs import Verb
+from deviceplugin.cluster.view.live import LiveUse
+from deviceplugin.errors import KubeError
+from deviceplugin.kube.access_reviews import Caller
+from deviceplugin.kube.endpoint_slices import Address
+from deviceplugin.model.allocation import ContainerRef, PodRef
+from deviceplugin.model.pod import ClusterPod
+from deviceplugin.scheduler.leadership import Leadership
+from deviceplugin.scheduler.view_service import ViewService
+from tests.cluster.extender.api import MemoryApi
+from tests.cluster.extender.makers import allocated, ask, bound, node, on_gpu, pod
+
+DAY = dt.timedelta(days=1)
+GIB = 1 << 30
+A100, H100, T4 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "Tesla T4"
+Use = dict[str, object]
+
+
+class OneReader:
+    """Knows the token `good`, whose owner may read every name."""
+
+    async def caller_of(self, token: str, *, audience: str) -> Caller | None:
+        return Caller("ann") if token == "good" else None
+
+    async def may_list_pods(self, caller: Caller, namespace: str) -> bool:
+        return False
+
+    async def may_get(self, caller: Caller, path: str) -> bool:
+        return path == "/vcuda/view"
+
+
+@dataclass
+class MadeCluster:
+    """`uses`: by node what its agent answers. `broken`: every view answers with this status."""
+
+    extender: Extender = field(default_factory=lambda: Extender(MemoryApi()))
+    uses: dict[str, Use] = field(default_factory=dict)
+    broken: int = 0
+    asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    token_asked: list[str] = field(default_factory=list)
+    views: ViewService | None = None
+    now: float = field(default_factory=lambda: dt.datetime.now(dt.UTC).timestamp())
+
+    def add_node(self, name: str, gpus: int, model: str, *, blocks: int = 320, ill: tuple[int, ...] = ()) -> None:
+        self.extender.put_node(node(name, gpus, blocks=blocks, model=model, ill=ill))
+        idle = {"utilization_percent": 0, "memory_used_bytes": 0, "processes": 0}
+        gpus_used = [{"uuid": f"GPU-{name}-{at}", **idle} for at in range(gpus)]
+        self.uses[name] = {"node": name, "gpus": gpus_used, "containers": []}
+
+    def lose_agent(self, name: str) -> None:
+        info = self.extender.cache.nodes[name].node
+        assert info is not None
+        self.extender.put_node(replace(info, cores=0))
+        self.uses.pop(name, None)
+
+    def runs(self, name: str, where: str, at: int, cores: int, blocks: int, *, busy: float = 0.0) -> ClusterPod:
+        """`name` is NAMESPACE/POD; `busy`: the part of its share that it uses."""
+        one = self._pod(name, cores, blocks)
+        self.extender.put_pod(bound(one, where, allocated(one, {"main": on_gpu(where, at, cores, blocks)})))
+        used = {"cores_used": round(cores * busy, 1), "memory_used_bytes": int(blocks * GIB / 4 * (0.3 + busy / 2))}
+        share = {"uuid": f"GPU-{where}-{at}", "cores_in_force": float(cores), "throttled_seconds": 0.0, **used}
+        use = self.uses[where]
+        listed = use["containers"]
+        assert isinstance(listed, list)
+        listed.append({"namespace": one.pod.ref.namespace, "uid": one.uid, "container": "main", "gpus": [share]})
+        self._gpu_use(use, f"GPU-{where}-{at}", share)
+        return one
+
+    def waits(self, name: str, cores: int, blocks: int) -> ClusterPod:
+        """Asked for by kube-scheduler, so that its reason is known."""
+        one = self._pod(name, cores, blocks)
+        self.extender.put_pod(one)
+        self.extender.filter(ask(one, *self.extender.cache.nodes))
+        return one
+
+    def _pod(self, name: str, cores: int, blocks: int) -> ClusterPod:
+        one = pod("x", cores=cores, blocks=blocks)
+        namespace, _, short = name.partition("/")
+        ref = PodRef(one.pod.ref.uid, namespace, short)
+        containers = tuple(replace(each, ref=ContainerRef(ref, each.ref.name)) for each in one.pod.containers)
+        return replace(one, pod=replace(one.pod, ref=ref, containers=containers, created=self.now - 5400))
+
+    @staticmethod
+    def _gpu_use(use: Use, uuid: str, share: Mapping[str, object]) -> None:
+        gpus = use["gpus"]
+        assert isinstance(gpus, list)
+        mine = next(each for each in gpus if each["uuid"] == uuid)
+        mine["utilization_percent"] = round(mine["utilization_percent"] + share["cores_used"])
+        mine["memory_used_bytes"] += share["memory_used_bytes"]
+        mine["processes"] += 1
+
+    # What the server asks: the service behind its routes.
+    verbs: tuple[Verb, ...] = ()
+
+    def not_ready(self) -> tuple[str, ...]:
+        return ()
+
+    def not_leading(self) -> tuple[str, ...]:
+        return ()
+
+    def gauges(self) -> Iterator[Metric]:
+        yield from ()
+
+    async def view(self, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> tuple[int, bytes]:
+        self.asked.append((path, dict(query)))
+        self.token_asked.append(headers.get("X-Vcuda-Token", ""))
+        if self.broken:
+            return self.broken, b'{"error": "not ready yet: nodes", "leader": ""}'
+        assert self.views is not None
+        return await self.views.answer(path, query, headers)
+
+    async def explain(self, namespace: str, name: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
+        assert self.views is not None
+        shown = await self.views.shown(headers, namespace)
+        found = await self.extender.explain(namespace, name, shown.text)
+        if found is None:
+            return 404, b'{"error": "pod not found", "leader": ""}'
+        return 200, msgspec.json.encode(found)
+
+
+def usual() -> MadeCluster:
+    """Eight nodes of three models: shared, whole, ill, without an agent; and pods that wait for two reasons."""
+    made = MadeCluster()
+    for number in range(1, 4):
+        made.add_node(f"gpu-a100-{number}", 8, A100, ill=(5,) if number == 2 else ())
+    for number in range(1, 3):
+        made.add_node(f"gpu-h100-{number}", 8, H100)
+    for number in range(1, 4):
+        made.add_node(f"gpu-t4-{number}", 4, T4, blocks=60)
+    for at in range(4):
+        made.runs(f"training/llama-ft-{at}", "gpu-a100-1", at, 100, 320, busy=0.97)
+    shares = (("serving/chat-7b", 40, 96), ("serving/embed", 20, 48), ("research/notebook-ann", 25, 64))
+    for number, where in enumerate(("gpu-a100-1", "gpu-a100-2", "gpu-h100-1", "gpu-h100-2")):
+        for at, (name, cores, blocks) in enumerate(shares):
+            for copy in range(1 + (number + at) % 2):
+                made.runs(f"{name}-{number}{copy}", where, 4 + copy, cores, blocks, busy=(0.9, 0.35, 0.05)[at])
+    for at in range(3):
+        made.runs(f"batch/eval-{at}", "gpu-t4-1", at, 50, 30, busy=0.8)
+        made.runs(f"batch/render-{at}", "gpu-h100-1", at, 100, 320, busy=1.0)
+    made.runs("research/notebook-bob", "gpu-t4-2", 0, 10, 8, busy=0.0)
+    made.lose_agent("gpu-t4-3")
+    made.waits("training/llama-70b", 800, 2560)
+    made.waits("research/sweep-11", 60, 400)
+    made.waits("research/sweep-12", 60, 400)
+    return made
+
+
+@asynccontextmanager
+async def agents(made: MadeCluster) -> AsyncIterator[dict[str, Address]]:
+    """One port for each agent."""
+    names: dict[int, str] = {}
+
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        assert request.transport is not None
+        return web.json_response(made.uses[names[request.transport.get_extra_info("sockname")[1]]])
+
+    runner = web.ServerRunner(web.Server(answer), shutdown_timeout=0.1)
+    await runner.setup()
+    found: dict[str, Address] = {}
+    try:
+        for name in made.uses:
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            port = runner.addresses[-1][1]
+            names[port], found[name] = name, Address("127.0.0.1", port)
+        yield found
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def serving(made: MadeCluster, *, live: bool = True) -> AsyncIterator[str]:
+    """The URL of the scheduler's server."""
+    now = dt.datetime.now(dt.UTC)
+    tls = ServerTls(make_certificate(("127.0.0.1",), make_ca(now, 30 * DAY), now, 10 * DAY))
+    async with agents(made if live else MadeCluster()) as addresses:
+
+        async def listed() -> dict[str, Address]:
+            if not live:
+                raise KubeError("the agents are not asked here")
+            return addresses
+
+        use = LiveUse(listed)
+        made.views = ViewService(made.extender, Leadership("vcuda-scheduler-0"), OneReader(), use, version="0.1.0")
+        server = SchedulerServer(made, context=tls.context, version="0.1.0")
+        await server.start("127.0.0.1", 0, end_within=1.0)
+        try:
+            yield f"https://127.0.0.1:{server.port}"
+        finally:
+            await server.stop()
+            await use.close()

@@ -1,0 +1,49 @@
+"""Makes the pictures of the page for the documentation: `scripts/screenshots` runs it.
+
+In: the made-up cluster of `cluster`. Out: PNG files in docs/pictures, each below 150 KB.
+"""
+
+import asyncio
+import subprocess
+from pathlib import Path
+
+from playwright.async_api import Browser
+
+from sandbox.cluster.prerequisites import SCRIPTS
+from tests.ui.browser import Scheme, launched, visiting
+from tests.ui.cluster import serving, usual
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
+PICTURES: tuple[tuple[str, str, Scheme, tuple[int, int]], ...] = (
+    ("page-nodes-light.png", "nodes", "light", (1280, 760)),
+    ("page-nodes-dark.png", "nodes", "dark", (1280, 760)),
+    ("page-node-dark.png", "nodes/gpu-h100-1", "dark", (1280, 800)),
+    ("page-waiting-light.png", "waiting", "light", (1280, 480)),
+    ("page-pods-narrow.png", "pods", "light", (360, 740)),
+)
+
+
+async def _take(browser: Browser, url: str, picture: tuple[str, str, Scheme, tuple[int, int]]) -> None:
+    name, where, scheme, size = picture
+    async with visiting(browser, scheme=scheme, size=size) as visit:
+        await visit.open(f"{url}/ui/#/{where}")
+        await visit.page.click("[data-action=token]")
+        await visit.page.fill("#token", "good")
+        await visit.page.keyboard.press("Enter")
+        await visit.page.wait_for_selector("#notice", state="hidden")
+        await visit.page.evaluate("document.activeElement.blur()")
+        await visit.page.wait_for_load_state("networkidle")
+        await visit.page.screenshot(path=FOLDER / name)
+
+
+async def main() -> None:
+    subprocess.run([SCRIPTS / "packages", "chromium=chromium"], check=True)
+    FOLDER.mkdir(exist_ok=True)
+    async with serving(usual()) as url, launched() as browser:
+        for picture in PICTURES:
+            await _take(browser, url, picture)
+            print(FOLDER / picture[0], (FOLDER / picture[0]).stat().st_size)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

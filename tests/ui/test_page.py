@@ -1,0 +1,256 @@
+"""The page in a real browser, before a real server of the scheduler with a made-up cluster."""
+
+import re
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, expect
+
+from tests.ui.browser import launched, need_chromium, visiting
+from tests.ui.cluster import A100, MadeCluster, serving, usual
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+HOSTILE = "<img src=x onerror=document.title='owned'>\"'&<script>document.title='owned'</script>"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    need_chromium()
+    async with launched() as found:
+        yield found
+
+
+async def test_nodes_gpus_and_containers_are_shown_with_what_they_use(browser: Browser) -> None:
+    async with serving(usual()) as url, visiting(browser) as visit:
+        await visit.open(f"{url}/ui")
+        assert visit.page.url == f"{url}/ui/"
+        await expect(visit.page.locator(".nodes > li")).to_have_count(8)
+        await expect(visit.page.locator("#totals")).to_contain_text("1 problem")
+        tile = visit.page.get_by_label("GPU 4: 85 of 100 cores, 52 GiB of 80 GiB allocated, 44 % busy")
+        await expect(tile.first).to_be_visible()
+        ill = visit.page.locator(".gpu.unusable").first
+        await expect(ill).to_have_attribute("aria-label", re.compile("GPU 5: .*takes no pods: .*Xid 79"))
+        await expect(visit.page.locator(".node.bad")).to_contain_text("its vcuda agent is down")
+        await tile.first.click()
+        await expect(visit.page.locator("h1")).to_have_text("gpu-a100-1")
+        card = visit.page.locator(".gpu-card.chosen")
+        await expect(card).to_contain_text("28.9 GiB used")
+        await expect(card.locator("tbody tr")).to_have_count(3)
+        assert (visit.strangers(url), visit.problems) == ([], [])
+
+
+async def test_names_are_hidden_without_a_token_which_stays_in_memory(browser: Browser) -> None:
+    made = usual()
+    async with serving(made) as url, visiting(browser) as visit:
+        await visit.open(f"{url}/ui/#/pods")
+        await expect(visit.page.locator("#notice")).to_contain_text("names of pods are hidden")
+        assert "llama" not in await visit.text()
+        await visit.page.click("text=Token…")
+        await visit.page.fill("#token", "wrong")
+        await visit.page.keyboard.press("Enter")
+        await expect(visit.page.locator("#trouble")).to_contain_text("token was refused")
+        await visit.page.click("text=Token…")
+        await visit.page.fill("#token", "good")
+        await visit.page.keyboard.press("Enter")
+        await expect(visit.page.locator("tbody")).to_contain_text("training/llama-ft-0")
+        await expect(visit.page.locator("#notice")).to_be_hidden()
+        kept = await visit.page.evaluate("[document.cookie, localStorage.length, sessionStorage.length]")
+        assert kept == ["", 0, 0]
+        assert "good" in made.token_asked
+        assert [each for each in visit.requests if "good" in each or "wrong" in each] == []
+
+
+async def test_waiting_pods_have_their_reasons_and_a_pod_its_explanation(browser: Browser) -> None:
+    async with serving(usual()) as url, visiting(browser) as visit:
+        await visit.open(f"{url}/ui/#/waiting")
+        await expect(visit.page.locator(".reasons")).to_contain_text("too little memory on every GPU")
+        await expect(visit.page.locator("tbody tr")).to_have_count(2)
+        await visit.open(f"{url}/ui/#/pods/research/sweep-11")
+        await expect(visit.page.locator(".sentence")).to_contain_text("the pod fits on none of the 8 nodes")
+        assert visit.problems == []
+
+
+async def test_hostile_texts_are_shown_as_texts(browser: Browser) -> None:
+    made = MadeCluster()
+    made.add_node("node-a", 2, HOSTILE)
+    made.runs(f"ns/{HOSTILE.replace('/', '')}", "node-a", 0, 10, 8)
+    made.uses["node-a"]["containers"][0]["over_limit"] = [HOSTILE]  # type: ignore[index]
+    made.waits(f"ns/{HOSTILE.replace('/', '')}2", 100, 10000)
+    async with serving(made) as url, visiting(browser) as visit:
+        for where in ("nodes", "nodes/node-a", "pods", "waiting"):
+            await visit.open(f"{url}/ui/#/{where}")
+            if where == "nodes":
+                await visit.page.click("text=Token…")
+                await visit.page.fill("#token", "good")
+                await visit.page.keyboard.press("Enter")
+            await expect(visit.page.locator("main")).to_contain_text("<img src=x onerror=")
+        await visit.open(f"{url}/ui/#/nodes/%E0%A4%A?{HOSTILE}")
+        assert await visit.page.locator("main img, main script").count() == 0
+        assert "owned" not in await visit.page.title()
+        assert [each for each in visit.problems if "404" not in each] == []
+
+
+async def test_the_policy_stops_what_a_script_would_do(browser: Browser) -> None:
+    """That the policy is enforced, not only sent: HTML from text, styles and requests to others are refused."""
+    async with serving(usual(), live=False) as url, visiting(browser) as visit:
+        await visit.open(f"{url}/ui/")
+        tried = """async () => {
+            const done = [];
+            try { document.body.innerHTML = '<b>x</b>'; done.push('html'); } catch {}
+            try { await fetch('https://example.org/'); done.push('fetch'); } catch {}
+            const script = document.createElement('script');
+            try { script.text = 'window.ran = 1'; document.body.append(script); } catch {}
+            return [...done, ...(window.ran ? ['script'] : [])];
+        }"""
+        assert await visit.page.evaluate(tried) == []
+
+
+async def test_filters_are_in_the_fragment_and_ask_the_server(browser: Browser) -> None:
+    made = usual()
+    async with serving(made) as url, visiting(browser) as visit:
+        await visit.open(f"{url}/ui/")
+        await visit.page.keyboard.press("/")
+        await visit.page.keyboard.type("h100")
+        await expect(visit.page.locator(".nodes > li")).to_have_count(2)
+        assert visit.page.url.endswith("/ui/#/nodes?name=h100")
+        await visit.page.fill("[data-filter=name]", "")
+        await visit.page.select_option("[data-filter=model]", A100)
+        await expect(visit.page.locator(".nodes > li")).to_have_count(3)
+        await visit.page.select_option("[data-filter=state]", "problem")
+        await expect(visit.page.locator(".nodes > li")).to_have_count(1)
+        await expect(visit.page.locator("[data-filter=model]")).to_have_value(A100)
+        assert any(query.get("model") == A100 and query.get("state") == "problem" for _, query in made.asked)
+
+
+async def test_everything_is_reached_by_keys(browser: Browser) -> None:
+    async with serving(usual()) as url, visiting(browser) as visit:
+        await visit.open(f"{url}/ui/")
+        await visit.page.keyboard.press("Tab")
+        await expect(visit.page.locator(".skip")).to_be_focused()
+        await visit.page.locator(".nodes .name").first.focus()
+        outline = "getComputedStyle(document.activeElement).outlineStyle"
+        await visit.page.keyboard.press("Tab")
+        assert await visit.page.evaluate(outline) == "solid"
+        await visit.page.keyboard.press("Enter")
+        await expect(visit.page.locator("h1")).to_have_text("gpu-a100-1")
+        await expect(visit.page.locator("main")).to_be_focused()
+        await visit.page.keyboard.press("u")
+        await expect(visit.page.locator("h1")).to_have_text("Nodes")
+        await visit.page.keyboard.press("3")
+        await expect(visit.page.locator("h1")).to_have_text("Waiting pods")
+        await visit.page.keyboard.press("?")
+        await expect(visit.page.locator("#keys-dialog")).to_be_visible()
+        await visit.page.keyboard.press("Escape")
+        await visit.page.keyboard.press("p")
+        await expect(visit.page.locator("[data-action=pause]")).to_have_attribute("aria-pressed", "true")
+        assert await visit.page.evaluate(_UNNAMED) == 0
+
+
+_UNNAMED = """[...document.querySelectorAll('a,button,input,select')]
+    .filter((e) => !e.ariaLabel && !e.textContent.trim() && !e.labels?.length).length"""
+
+
+async def test_focus_stays_where_it_is_when_the_page_refreshes(browser: Browser) -> None:
+    made = usual()
+    async with serving(made) as url, visiting(browser) as visit:
+        await visit.open(f"{url}/ui/")
+        third = visit.page.locator(".nodes .name").nth(2)
+        await third.focus()
+        made.add_node("gpu-new", 2, A100)
+        await visit.page.keyboard.press("r")
+        await expect(visit.page.locator(".nodes > li")).to_have_count(9)
+        await expect(third).to_be_focused()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [(360, 740), (1440, 900)])
+async def test_it_is_readable_light_dark_wide_and_narrow(browser: Browser, scheme: str, size: tuple[int, int]) -> None:
+    async with serving(usual()) as url, visiting(browser, scheme=scheme, size=size) as visit:  # type: ignore[arg-type]
+        for where in ("nodes", "nodes/gpu-a100-1", "pods", "waiting", "pods/research/sweep-11"):
+            await visit.open(f"{url}/ui/#/{where}")
+            assert await visit.page.evaluate("document.documentElement.scrollWidth") <= size[0]
+            assert await visit.page.evaluate(_FAINT) == []
+        back = await visit.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, re.findall(r"\d+", back))) < 200) == (scheme == "dark")
+
+
+_FAINT = """() => {
+    const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
+    const linear = (c) => c <= 10 ? c / 3295 : ((c / 255 + 0.055) / 1.055) ** 2.4;
+    const light = (rgb) => rgb.slice(0, 3).map(linear)
+        .reduce((sum, c, at) => sum + c * [0.2126, 0.7152, 0.0722][at], 0);
+    const behind = (e) => {
+        const c = numbers(getComputedStyle(e).backgroundColor);
+        return c.length < 4 || c[3] > 0 ? c : e.parentElement ? behind(e.parentElement) : [255, 255, 255];
+    };
+    const own = (e) => [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
+    const seen = [...document.querySelectorAll('body *')].filter((e) => own(e) && e.checkVisibility() && !e.disabled);
+    return seen.filter((e) => {
+        const [a, b] = [light(numbers(getComputedStyle(e).color)), light(behind(e))].sort((x, y) => y - x);
+        return (a + 0.05) / (b + 0.05) < 4.5;
+    }).map((e) => `${e.className} ${e.textContent.slice(0, 40)}`);
+}"""
+"""Texts with less contrast than WCAG's 4.5."""
+
+
+async def test_a_broken_connection_is_said_and_repaired(browser: Browser) -> None:
+    made = usual()
+    async with serving(made) as url, visiting(browser) as visit:
+        await visit.open(f"{url}/ui/")
+        made.broken = 503
+        await visit.page.keyboard.press("r")
+        await expect(visit.page.locator("#trouble")).to_have_text(
+            re.compile(r"Not ready yet: nodes\. Trying again in \d+ s\.")
+        )
+        await expect(visit.page.locator(".nodes > li")).to_have_count(8)
+        made.broken = 0
+        await expect(visit.page.locator("#trouble")).to_be_hidden(timeout=20_000)
+        await visit.page.context.set_offline(True)
+        await visit.page.keyboard.press("r")
+        await expect(visit.page.locator("#trouble")).to_contain_text("The scheduler does not answer. Trying again")
+        await visit.page.context.set_offline(False)
+        await expect(visit.page.locator("#trouble")).to_be_hidden(timeout=20_000)
+
+
+async def test_a_hidden_or_paused_page_asks_nothing(browser: Browser) -> None:
+    made = usual()
+    async with serving(made) as url, visiting(browser) as visit:
+        await visit.page.add_init_script("const real = setTimeout; window.setTimeout = (f, ms) => real(f, ms / 50);")
+        await visit.open(f"{url}/ui/")
+        for stop, go_on in ((_HIDE, _SHOW), (_PAUSE, _PAUSE)):
+            await visit.page.evaluate(stop)
+            await visit.page.wait_for_timeout(200)  # what was under way ends
+            made.asked.clear()
+            await visit.page.wait_for_timeout(800)  # eight times as long as between two refreshes
+            assert made.asked == []
+            async with visit.page.expect_response(re.compile("view/nodes")):
+                await visit.page.evaluate(go_on)
+
+
+_HIDDEN = "Object.defineProperty(document, 'hidden', { configurable: true, get: () => %s });"
+_HIDE = _HIDDEN % "true" + "document.dispatchEvent(new Event('visibilitychange'))"
+_SHOW = _HIDDEN % "false" + "document.dispatchEvent(new Event('visibilitychange'))"
+_PAUSE = "document.querySelector('[data-action=pause]').click()"
+
+
+async def test_five_thousand_nodes_with_forty_thousand_gpus_stay_small(browser: Browser) -> None:
+    made = MadeCluster()
+    for number in range(5000):
+        made.add_node(f"node-{number:04}", 8, A100)
+    async with serving(made, live=False) as url, visiting(browser) as visit:
+        await visit.open(f"{url}/ui/")
+        await expect(visit.page.locator("#totals")).to_contain_text("40,000")
+        await expect(visit.page.locator(".nodes > li")).to_have_count(50)
+        for first in ("node-0050", "node-0100", "node-0150"):
+            await visit.page.keyboard.press("n")
+            await expect(visit.page.locator(".nodes .name").first).to_have_text(first)
+        await visit.page.keyboard.press("b")
+        await expect(visit.page.locator(".pager")).to_contain_text("101–150 of 5000")
+        session = await visit.page.context.new_cdp_session(visit.page)
+        await session.send("HeapProfiler.collectGarbage")
+        heap = await session.send("Runtime.getHeapUsage")
+        counters = await session.send("Memory.getDOMCounters")
+        assert heap["usedSize"] + heap.get("embedderHeapUsedSize", 0) < 50 << 20
+        assert counters["nodes"] < 30_000
+        assert visit.problems == []
