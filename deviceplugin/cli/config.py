@@ -10,13 +10,14 @@ from typing import Any
 import click
 import yaml
 
+from deviceplugin.cli.command import OutputForm
 from deviceplugin.config.agent import AGENT
 from deviceplugin.config.command import Effective, EffectiveValue, SettingsCommand
 from deviceplugin.config.file import API_VERSION
 from deviceplugin.config.scheduler import SCHEDULER
 
-_output = click.option(
-    "--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True, help="Output format."
+_output = click.Option(
+    ["-o", "--output"], type=OutputForm(["yaml", "json"]), default="yaml", show_default=True, help="Output format."
 )
 
 
@@ -25,8 +26,7 @@ def config() -> None:
     """Print the effective settings and the origin of each."""
 
 
-@config.command("print", cls=SettingsCommand, program=AGENT, short_help="Those of `vcuda agent`.")
-@_output
+@config.command("print", cls=SettingsCommand, program=AGENT, params=[_output], short_help="Those of `vcuda agent`.")
 def print_agent(effective: Effective[Any], output: str) -> None:
     """Print the effective settings of `vcuda agent` as a file for --config, with the origin of each value.
 
@@ -35,8 +35,13 @@ def print_agent(effective: Effective[Any], output: str) -> None:
     _print(effective, output)
 
 
-@config.command("print-scheduler", cls=SettingsCommand, program=SCHEDULER, short_help="Those of `vcuda scheduler`.")
-@_output
+@config.command(
+    "print-scheduler",
+    cls=SettingsCommand,
+    program=SCHEDULER,
+    params=[_output],
+    short_help="Those of `vcuda scheduler`.",
+)
 def print_scheduler(effective: Effective[Any], output: str) -> None:
     """Print the effective settings of `vcuda scheduler` as a file for --config, with the origin of each value.
 

@@ -6,16 +6,15 @@ JSON and YAML are the rows themselves under `items`, with the field names of `mo
 
 import errno
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import click
 import msgspec
 import yaml
 
 from deviceplugin.cli.table import Column, table, terminal_width
-from deviceplugin.cli.view_client import ViewClient
 from deviceplugin.errors import ConfigError
 
 Row = TypeVar("Row")
@@ -104,7 +103,14 @@ def show_document(document: object, output: str) -> None:
         say(yaml.safe_dump(document, allow_unicode=True, sort_keys=False).rstrip())
 
 
-def show_notes(view: ViewClient) -> None:
+class Noted(Protocol):
+    """What has notes: the client of the view. Naming it here would make every command load the client."""
+
+    @property
+    def notes(self) -> Iterable[str]: ...
+
+
+def show_notes(view: Noted) -> None:
     """One line each on standard error."""
     for note in view.notes:
         click.echo(f"vcuda: {note}", err=True)

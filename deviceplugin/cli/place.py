@@ -5,10 +5,10 @@ occupied and the unhealthy GPUs, and a request. Out: the chosen minor numbers an
 why there are none. The agent's own placement chooses.
 """
 
-import json
-
 import click
 
+from deviceplugin.cli.command import output_option
+from deviceplugin.cli.listing import say, show_document
 from deviceplugin.cli.place_node import DEFAULT_GPU_MEMORY_MIB, allocations_of, named, read_node, with_unhealthy
 from deviceplugin.errors import RequestError
 from deviceplugin.model.pod_request import MOST_PARTS
@@ -115,7 +115,7 @@ class _Occupied(click.ParamType[tuple[int, int, int | None]]):
 @click.option(
     "--share-mode/--no-share-mode", default=True, show_default=True, help="Whether the node grants shares of GPUs."
 )
-@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format.")
+@output_option("table", "json", "yaml", older=[("text", "table")])
 @click.option("--explain", is_flag=True, help="Also print why each other GPU was not chosen.")
 def place(
     file: str,
@@ -156,7 +156,10 @@ def place(
         wanted=GpuFilter(models, not_models, uuids, not_uuids, one_numa),
         cordoned=named(inventory, cordon, "--cordon"),
     )
-    click.echo(_as_json(choice, explain) if output == "json" else _as_text(choice, explain))
+    if output == "table":
+        say(_as_text(choice, explain))
+    else:
+        show_document(_document(choice, explain), output)
 
 
 def _as_text(choice: Choice, explain: bool) -> str:
@@ -166,7 +169,7 @@ def _as_text(choice: Choice, explain: bool) -> str:
     return "\n".join(lines)
 
 
-def _as_json(choice: Choice, explain: bool) -> str:
+def _document(choice: Choice, explain: bool) -> dict[str, object]:
     document: dict[str, object] = {
         "gpus": [gpu.minor for gpu in choice.gpus],
         "evaluator": choice.evaluator.value,
@@ -174,4 +177,4 @@ def _as_json(choice: Choice, explain: bool) -> str:
     }
     if explain:
         document["passed_over"] = [{"gpu": passed.gpu.minor, "reason": passed.reason} for passed in choice.passed_over]
-    return json.dumps(document, separators=(",", ":"))
+    return document

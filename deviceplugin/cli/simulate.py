@@ -6,7 +6,6 @@ was asked for; how far it is on standard error, where that is a terminal. Placem
 
 import errno
 import itertools
-import json
 import math
 import os
 import signal
@@ -19,6 +18,9 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
+from deviceplugin.cli.command import output_option
+from deviceplugin.cli.listing import show_document
+from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.errors import ConfigError
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.simulate.plot import plot
@@ -46,14 +48,14 @@ _FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
     "node_policies",
     type=click.Choice([policy.value for policy in NodePolicy]),
     multiple=True,
-    default=[NodePolicy.FRAGMENTATION.value],
+    default=[PlacementSettings().node_policy.value],
     show_default=True,
     help="Which of the nodes that fit to choose; may be repeated to compare policies in one report.",
 )
 @click.option(
     "--gpu-policy",
     type=click.Choice([policy.value for policy in GpuPolicy]),
-    default=GpuPolicy.BINPACK.value,
+    default=PlacementSettings().gpu_policy.value,
     show_default=True,
     help="Which of the node's GPUs that fit to choose.",
 )
@@ -81,9 +83,7 @@ _FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
     is_flag=True,
     help="Use only what the scheduler knows: the pods that have arrived so far, not those to come.",
 )
-@click.option(
-    "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output format."
-)
+@output_option("table", "json", "yaml")
 @click.option("--plot", "picture", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture (SVG).")
 def simulate(
     nodes: Path,
@@ -114,15 +114,15 @@ def simulate(
     tried = _try(scene, plans, tuple(dict.fromkeys(seeds)))
     if picture is not None:
         _write(picture, plot(tried, title=f"{pods.name} on {nodes.name}"))
+    if output != "table":
+        show_document(document(scene, tried), output)
+        return
     try:
-        if output == "json":
-            click.echo(json.dumps(document(scene, tried)))
-        else:
-            Console().print(tables(scene, tried))
+        Console().print(tables(scene, tried))
     except OSError as error:
         if error.errno == errno.EPIPE:
             raise
-        raise ConfigError(f"the report cannot be written to standard output: {error.strerror}") from None
+        raise ConfigError(f"the answer cannot be written to standard output: {error.strerror}") from None
 
 
 def _try(scene: Scene, plans: Sequence[SimulationPlan], seeds: Sequence[int]) -> list[Tried]:

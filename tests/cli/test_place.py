@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from deviceplugin.cli import main
@@ -123,12 +124,15 @@ def test_models_are_chosen_by_a_part_of_their_name(profile: str, args: str, gpus
     assert placed("--topology", profile, *args.split())["gpus"] == gpus
 
 
-def test_json_is_one_line_in_the_documented_form(matrix: str) -> None:
-    result = vcuda_place("--topology", matrix, "--cores", "200", "--output", "json")
-    assert result.stdout == (
-        '{"gpus":[0,1],"evaluator":"link","reason":"GPUs 0 and 1: the closest 2 of 6 GPUs that fit '
-        '(total distance 10, all under PIX)"}\n'
-    )
+def test_json_and_yaml_have_the_documented_form(matrix: str) -> None:
+    for form in ("json", "yaml"):
+        result = vcuda_place("--topology", matrix, "--cores", "200", "-o", form)
+        assert yaml.safe_load(result.stdout) == {
+            "gpus": [0, 1],
+            "evaluator": "link",
+            "reason": "GPUs 0 and 1: the closest 2 of 6 GPUs that fit (total distance 10, all under PIX)",
+        }
+    json.loads(vcuda_place("--topology", matrix, "--cores", "200", "--output=json").stdout)
 
 
 def test_text_is_the_minors_and_the_reason(matrix: str) -> None:

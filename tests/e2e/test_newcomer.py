@@ -1,8 +1,9 @@
 """What a newcomer does, from the README: the image of the Dockerfile, one `helm install`, his pods, and away again.
 
 Everything of ours runs where it will run for him: in the chart's own pods, started by the real kubelet and containerd
-from an image that the Dockerfile gave, under the chart's accounts. What differs: images come into containerd by import,
-because there is no registry; the GPUs are emulated (`agent.driver.from=emulated`).
+from an image that the Dockerfile gave, under the chart's accounts. The chart is the one of scripts/release; it and the
+image come from a registry on loopback. What differs: images of others come into containerd by import, because no other
+registry can be reached; the GPUs are emulated (`agent.driver.from=emulated`).
 """
 
 import asyncio
@@ -35,12 +36,11 @@ from tests.daemonset.chart import Object, helm_program
 from tests.daemonset.manifests import documents
 from tests.e2e.installed.audit import Asked, asked
 from tests.e2e.installed.caller import Caller
-from tests.e2e.installed.images import REPOSITORY as IMAGE
 from tests.e2e.installed.images import import_images, vcuda_archive
 from tests.e2e.installed.kubectl import Kubectl
 from tests.e2e.installed.monitors import account, configuration, scraped
+from tests.e2e.installed.registry import registry
 from tests.e2e.installed.release import AT_ONCE, NAMESPACE, Release, released
-from tests.e2e.installed.release import EMULATED as EMULATED_VALUES
 from tests.e2e.installed.rights import ELSEWHERE, granted
 from tests.e2e.node.agent import PROGRAM
 from tests.e2e.node.greedy import GO, GreedyPod, import_image
@@ -82,20 +82,22 @@ def image_of(pod: Object) -> str:
 
 
 @pytest.fixture(scope="module")
-def release(cluster: Cluster, programs: Path, request: pytest.FixtureRequest) -> Iterator[Release]:
+def release(
+    cluster: Cluster, programs: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Release]:
     helm, archive = helm_program(request), vcuda_archive(request)
     text = manifests.render(helm, "--show-only=templates/scheduler/deployment.yaml")
     (kube_scheduler,) = yaml.safe_load(text)["spec"]["template"]["spec"]["containers"]
     import_images(
         cluster,
-        archive,
         kube_scheduler=(kube_scheduler["image"], programs / "kube-scheduler"),
         samples={image_of(pod) for pod in SAMPLES.values()},
     )
     with ExitStack() as undo:
         undo.callback(pods.delete_all, cluster.admin)
         undo.enter_context(api_server_for_pods(cluster))
-        installed = undo.enter_context(released(cluster, helm))
+        source = registry(tmp_path_factory.mktemp("registry"), archive=archive, helm=helm)
+        installed = undo.enter_context(released(cluster, helm, undo.enter_context(source)))
         installed.wait_rolled_out()
         gpus = EmulatedGpus(PROFILES / "hgx-a100.json", _state(cluster))
         wait_offered(cluster.admin, everything(blocks_of_each(gpus.profile)))
@@ -623,7 +625,7 @@ def test_after_the_release_is_gone_pods_are_made_as_if_it_had_never_been(running
 def test_the_manifests_do_the_same_without_helm(running: Release, kubectl: Kubectl, tmp_path: Path) -> None:
     shutil.copytree(REPOSITORY / "daemonset", tmp_path / "daemonset")
     (shown,) = fenced(REPOSITORY / "daemonset/README.md", "yaml")
-    (tmp_path / "kustomization.yaml").write_text(shown.replace("your-registry/vcuda", IMAGE))
+    (tmp_path / "kustomization.yaml").write_text(shown.replace("your-registry/vcuda", running.registry.image))
     try:
         kubectl("apply", "-k", str(tmp_path))
         kubectl("-n", NAMESPACE, "rollout", "status", "deployment/vcuda-scheduler", "--timeout=240s")
@@ -633,7 +635,7 @@ def test_the_manifests_do_the_same_without_helm(running: Release, kubectl: Kubec
 
 
 def test_it_can_be_installed_again_beside_what_was_left(running: Release) -> None:
-    running.say("install", "vcuda", str(manifests.CHART), *EMULATED_VALUES, *AT_ONCE)
+    running.install(*AT_ONCE)
     running.wait_rolled_out()
     # One controller tells that pods are ready and another one where they are, each in its own time.
     _wait_webhook(running)

@@ -1,7 +1,7 @@
-"""The images that the chart and the samples name, brought into the node's containerd.
+"""The image of the Dockerfile as an archive, and the images of others, brought into the node's containerd.
 
-In: the archive that image/build makes of the Dockerfile; the kube-scheduler that was built. Out: containerd has them
-under the names that stand in the chart and in the samples. Not here: how the Dockerfile is carried out.
+In: image/build, which carries the Dockerfile out; the kube-scheduler that was built. Out: containerd has the images of
+others under the names that stand in the chart and in the samples. Not here: where our own comes from (`registry`).
 Invariant: in CI (`CI=true`) an image that cannot be had is a failure; elsewhere it is a skip that says why.
 """
 
@@ -18,7 +18,6 @@ from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.images import image_with, kube_scheduler_image
 
 _BUILD = Path(__file__).with_name("image") / "build"
-REPOSITORY = "registry.example.org/vcuda"
 
 
 @contextmanager
@@ -47,8 +46,8 @@ def vcuda_archive(request: pytest.FixtureRequest) -> Path:
     pytest.skip(f"THE IMAGE AND THE INSTALLED CHART WERE NOT TESTED. {cause}")
 
 
-def import_images(cluster: Cluster, archive: Path, *, kube_scheduler: tuple[str, Path], samples: Iterable[str]) -> None:
-    cluster.containerd.ctr("images", "import", str(archive), doing="importing the image of the Dockerfile")
+def import_images(cluster: Cluster, *, kube_scheduler: tuple[str, Path], samples: Iterable[str]) -> None:
+    """Those of others, which no registry here has."""
     made = [kube_scheduler_image(*kube_scheduler), *(image_with(_full(name), ()) for name in samples)]
     for image in made:
         cluster.containerd.ctr("images", "import", "-", stdin=image, doing="importing an image")

@@ -12,14 +12,13 @@ from deviceplugin.model.annotation_names import AnnotationNames
 from sandbox.cluster.client import ApiError, Client
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.waiting import wait_until
-from scripts import manifests
 from tests.daemonset.chart import Object
-from tests.e2e.installed.images import REPOSITORY
+from tests.e2e.installed.registry import Registry
 from tests.e2e.released import Helm
 
 NAMESPACE = "kube-system"
 LABEL = {"nvidia-device-enable": "enable"}
-EMULATED = ("--set", f"image.repository={REPOSITORY}", "--set", "agent.driver.from=emulated")
+EMULATED = ("--set", "agent.driver.from=emulated")
 FASTER = ("--set", "agent.flags.allocation-check-period=1s")
 """A newcomer waits half a minute until the agent has noticed that a pod is gone."""
 AT_ONCE = ("--set", "scheduler.flags.drain=0s")
@@ -30,10 +29,11 @@ _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """`say` is Helm with the admin's kubeconfig."""
+    """`say` is Helm with the admin's kubeconfig. `registry` has chart and image."""
 
     cluster: Cluster
     helm: str
+    registry: Registry
 
     @property
     def admin(self) -> Client:
@@ -42,8 +42,12 @@ class Release:
     def say(self, *words: str) -> str:
         return Helm(self.helm, self.cluster.control_plane.admin_kubeconfig, NAMESPACE)(*words)
 
+    def install(self, *values: str) -> None:
+        image = f"image.repository={self.registry.image}"
+        self.say("install", "vcuda", *self.registry.chart, "--set", image, *EMULATED, *values)
+
     def upgrade(self, *values: str) -> None:
-        self.say("upgrade", "vcuda", str(manifests.CHART), "--reuse-values", *values)
+        self.say("upgrade", "vcuda", *self.registry.chart, "--reuse-values", *values)
 
     def has_rolled_out(self) -> bool:
         """What `kubectl rollout status` looks at, of both."""
@@ -104,14 +108,14 @@ def _events(admin: Client, pod: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def released(cluster: Cluster, helm: str) -> Iterator[Release]:
+def released(cluster: Cluster, helm: str, registry: Registry) -> Iterator[Release]:
     """The README's two commands; the node's label and the release are gone afterwards."""
     node = f"/api/v1/nodes/{cluster.kubelet.node}"
-    release = Release(cluster, helm)
+    release = Release(cluster, helm, registry)
     unknown = {AnnotationNames().inventory: None}  # agents of other tests may have told the same
     cluster.admin.merge(node, {"metadata": {"labels": LABEL, "annotations": unknown}})
     try:
-        release.say("install", "vcuda", str(manifests.CHART), *EMULATED, *FASTER)
+        release.install(*FASTER)
         yield release
     finally:
         if "vcuda" in release.say("list", "--short").split():

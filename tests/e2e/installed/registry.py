@@ -1,0 +1,111 @@
+"""A registry on loopback, with the image and the chart as a release has them: what a newcomer installs from.
+
+In: the archive of the image; scripts/release, which packs the chart. Out: the address of a real registry (Debian's
+docker-registry) while the context lasts. containerd and Helm speak plain HTTP with it, as they do with 127.0.0.1.
+Invariant: in CI (`CI=true`) a registry that cannot be had is a failure; elsewhere it is a skip that says why.
+"""
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import urllib3
+
+from sandbox.cluster.waiting import wait_until
+from sandbox.emulated_gpus import REPOSITORY
+from scripts import release
+
+_PACKAGES = REPOSITORY / "sandbox" / "cluster" / "kubernetes" / "packages"
+_PROGRAMS = ("docker-registry=docker-registry", "skopeo=skopeo")
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """`address` is HOST:PORT."""
+
+    address: str
+    version: str
+
+    @property
+    def image(self) -> str:
+        """The chart's value image.repository."""
+        return f"{self.address}/vcuda"
+
+    @property
+    def chart(self) -> tuple[str, ...]:
+        """What Helm installs, as words of its command line."""
+        return f"oci://{self.address}/charts/vcuda", f"--version={self.version}", "--plain-http"
+
+
+@contextmanager
+def registry(folder: Path, *, archive: Path, helm: str) -> Iterator[Registry]:
+    """Serves the released chart, and the image in the archive under the version's tag."""
+    _require_programs()
+    port = _free_port()
+    found = Registry(f"127.0.0.1:{port}", release.version())
+    configuration = folder / "registry.yml"
+    configuration.write_text(
+        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {folder / 'registry'}}}}}\n"
+        f"http: {{addr: '{found.address}'}}\nlog: {{level: error, accesslog: {{disabled: true}}}}\n"
+    )
+    with (
+        (folder / "registry.log").open("wb") as log,
+        subprocess.Popen(["docker-registry", "serve", str(configuration)], stdout=log, stderr=log) as server,
+    ):
+        try:
+            wait_until(
+                lambda: _answers(found.address), "the registry answers", evidence=(folder / "registry.log").read_text
+            )
+            _publish(found, folder, archive, helm)
+            yield found
+        finally:
+            server.terminate()
+
+
+def _publish(to: Registry, folder: Path, archive: Path, helm: str) -> None:
+    release.release(folder / "dist")
+    (chart,) = (folder / "dist").glob("vcuda-chart-*.tgz")
+    image = f"docker://{to.image}:{to.version}"
+    level = ("--dest-compress-format=gzip", "--dest-compress-level=1")
+    for command in (
+        [
+            "skopeo",
+            "--insecure-policy",
+            "copy",
+            "--quiet",
+            "--dest-tls-verify=false",
+            *level,
+            f"docker-archive:{archive}",
+            image,
+        ],
+        [helm, "push", str(chart), f"oci://{to.address}/charts", "--plain-http"],
+    ):
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+
+
+def _answers(address: str) -> bool:
+    try:
+        return urllib3.request("GET", f"http://{address}/v2/", timeout=5, retries=False).status == 200
+    except urllib3.exceptions.HTTPError:
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def _require_programs() -> None:
+    if not subprocess.run([_PACKAGES, *_PROGRAMS], check=False).returncode:
+        return
+    cause = "A registry is needed: Debian's packages docker-registry and skopeo could not be installed, see above."
+    if os.environ.get("CI") == "true":
+        pytest.fail(cause, pytrace=False)
+    pytest.skip(cause)
