@@ -41,6 +41,7 @@ from tests.e2e.installed.kubectl import Kubectl
 from tests.e2e.installed.monitors import account, configuration, scraped
 from tests.e2e.installed.registry import registry
 from tests.e2e.installed.release import AT_ONCE, NAMESPACE, Release, released
+from tests.e2e.installed.release import EMULATED as EMULATED_VALUES
 from tests.e2e.installed.rights import ELSEWHERE, granted
 from tests.e2e.node.agent import PROGRAM
 from tests.e2e.node.greedy import GO, GreedyPod, import_image
@@ -340,7 +341,7 @@ def test_helm_test_passes_and_leaves_no_right_behind(running: Release) -> None:
 
 def test_the_account_of_helm_test_creates_no_pod(running: Release, kubectl: Kubectl, tmp_path: Path) -> None:
     shown = running.say(
-        "template", "vcuda", str(manifests.CHART), *EMULATED_VALUES, "-s", "templates/tests/doctor.yaml"
+        "template", "vcuda", *running.registry.chart, *EMULATED_VALUES, "-s", "templates/tests/doctor.yaml"
     )
     objects = [each for each in yaml.safe_load_all(shown) if each and each["kind"] != "Pod"]
     file = tmp_path / "account.yaml"
