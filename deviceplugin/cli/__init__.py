@@ -34,6 +34,7 @@ _COMMANDS = {
     "scheduler": ("deviceplugin.cli.service:scheduler", "Choose node and GPUs for the pods of a cluster."),
     "simulate": ("deviceplugin.cli.simulate:simulate", "Simulate a placement policy on a workload."),
     "top": ("deviceplugin.cli.top:top", "Show what nodes, GPUs and pods use beside what they hold."),
+    "ui": ("deviceplugin.cli.ui:ui", "Show the cluster in a browser."),
     "version": ("deviceplugin.cli.version:version", "Print the versions of this command and of the scheduler."),
 }
 """By name: where the command is defined, and its line in `vcuda --help`, which does not import it."""

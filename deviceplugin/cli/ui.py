@@ -1,0 +1,131 @@
+"""`vcuda ui`: the scheduler's page in this machine's browser, with the caller's own credentials.
+
+In: a kubeconfig, or a scheduler's URL. Out: a server on 127.0.0.1 that has the page, and hands what it asks to the
+scheduler. Other users of this machine and other pages in the browser reach the port too, so every question needs a key,
+which only the address that is opened has. That address is good once and for a minute, because a browser is started by a
+command line that everybody here can read.
+"""
+
+import asyncio
+import secrets
+import signal
+import time
+import webbrowser
+from dataclasses import dataclass, field
+
+import click
+from aiohttp import web
+
+from deviceplugin import log
+from deviceplugin.cli.command import OperatorCommand
+from deviceplugin.cli.connection import Connection, connected
+from deviceplugin.cli.scheduler_client import SchedulerClient, opened
+from deviceplugin.errors import VcudaError
+from deviceplugin.listen import bind_tcp
+from deviceplugin.ui import files
+
+_EXAMPLES = (
+    ("Open the page of the current context's cluster.", "ui"),
+    ("Only print the address, for a browser that you start yourself.", "ui --no-browser --listen-port 8080"),
+)
+_HOST = "127.0.0.1"
+_KEY = "X-Vcuda-Key"
+_OPEN = "/open/"
+_OPEN_WITHIN_S = 60.0
+_MOST_AT_ONCE = 16
+
+
+@click.command("ui", cls=OperatorCommand, examples=_EXAMPLES)
+@click.option("--listen-port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1; 0: any.")
+@click.option("--no-browser", is_flag=True, help="Print the address and open no browser.")
+@connected
+def ui(listen_port: int, no_browser: bool, connection: Connection) -> None:
+    """Show the cluster in a browser: nodes, GPUs, pods, and why pods wait.
+
+    Serves the scheduler's page on 127.0.0.1 with your rights until you press Ctrl-C. The address that is printed works
+    once; where a browser is opened, within a minute.
+    """
+    log.open_log(level="error", format_="console")
+    asyncio.run(_serve(connection, listen_port, browser=not no_browser))
+
+
+async def _serve(connection: Connection, port: int, *, browser: bool) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with opened(connection) as client:
+        await _check(client)
+        (listening,) = bind_tcp(_HOST, port, address_flag="--listen-port", port_flag="--listen-port")
+        page = PageServer(client, listening.getsockname()[1], open_within_s=_OPEN_WITHIN_S if browser else None)
+        runner = web.ServerRunner(web.Server(page.answer, access_log=None), shutdown_timeout=0.5)
+        await runner.setup()
+        await web.SockSite(runner, listening).start()
+        try:
+            click.echo(f"{page.address}\nPress Ctrl-C to end.")
+            if browser and not await asyncio.to_thread(webbrowser.open, page.address):
+                click.echo("vcuda: no browser could be started; open the address above", err=True)
+            await stop.wait()
+        finally:
+            await runner.cleanup()
+
+
+async def _check(client: SchedulerClient) -> None:
+    """A caller without the right, or without a scheduler, learns it here and not in the browser."""
+    answer = await client.get("/view/cluster", {})
+    if answer.status != 200:
+        raise VcudaError(str(answer.document.get("error") or f"the scheduler answered {answer.status}"))
+
+
+@dataclass(slots=True)
+class PageServer:
+    """`open_within_s`: how long the address to open is good; None for no limit of time. It is good once."""
+
+    client: SchedulerClient
+    port: int
+    open_within_s: float | None = _OPEN_WITHIN_S
+    _key: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+    _once: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+    _began: float = field(default_factory=time.monotonic)
+    _turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_AT_ONCE))
+
+    @property
+    def address(self) -> str:
+        return f"http://{_HOST}:{self.port}{_OPEN}{self._once}"
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Host is checked first: a name of a stranger that leads to 127.0.0.1 would be another origin's way in."""
+        if request.host not in (f"{_HOST}:{self.port}", f"localhost:{self.port}"):
+            return _refusal(403, "this address is not served under that name")
+        if request.method not in ("GET", "HEAD"):
+            return _refusal(405, "only GET is served")
+        if request.path.startswith(_OPEN):
+            return self._open(request.path.removeprefix(_OPEN))
+        if files.is_page(request.path):
+            found = files.answer(request.path, request.headers.get("If-None-Match", ""))
+            return web.Response(status=found.status, headers=found.headers, body=found.body)
+        if request.path != "/explain" and not request.path.startswith("/view/"):
+            return _refusal(404, "there is nothing here; the page is at /ui/")
+        if not secrets.compare_digest(request.headers.get(_KEY, "").encode(), self._key.encode()):
+            return _refusal(401, "open the page by the address that vcuda ui prints")
+        return await self._asked(request)
+
+    def _open(self, given: str) -> web.Response:
+        is_late = self.open_within_s is not None and time.monotonic() - self._began > self.open_within_s
+        if not self._once or is_late or not secrets.compare_digest(given.encode(), self._once.encode()):
+            return _refusal(403, "this address was used, or is too old; start vcuda ui again")
+        self._once = ""
+        headers = {**files.HEADERS, "Location": f"{files.PATH}/#key={self._key}", "Cache-Control": "no-store"}
+        return web.Response(status=303, headers=headers)
+
+    async def _asked(self, request: web.BaseRequest) -> web.Response:
+        try:
+            async with self._turn:
+                answer = await self.client.get(request.raw_path.partition("?")[0], dict(request.query))
+        except VcudaError as error:
+            return _refusal(502, error.message)
+        headers = {"Content-Type": "application/json", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+        return web.Response(status=answer.status, body=answer.body, headers=headers)
+
+
+def _refusal(status: int, sentence: str) -> web.Response:
+    return web.json_response({"error": sentence}, status=status, headers=files.HEADERS)
