@@ -18,10 +18,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import urllib3
 import yaml
+from playwright.async_api import expect
 
 from deviceplugin.model.annotation_names import AnnotationNames
 from sandbox.cluster import pods
@@ -52,6 +54,8 @@ from tests.e2e.node.workload import CORE, MEMORY, GpuContainer
 from tests.fenced import fenced
 from tests.monitoring.programs import need_prometheus
 from tests.offered import blocks_of_each
+from tests.ui.browser import launched, need_chromium, visiting
+from tests.ui.command import started
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -418,6 +422,23 @@ def test_the_view_names_pods_only_to_those_who_may_read_their_names(running: Rel
     whole = ops.post(VIEW_TOKEN, {"spec": {"expirationSeconds": 600}})["status"]["token"]
     with pytest.raises(ApiError, match="cannot list resource"):
         Client.by_token(admin.server, ca, whole).get("/api/v1/pods")
+
+
+def test_an_operator_sees_the_cluster_in_a_browser(running: Release, operator: Path) -> None:
+    need_chromium()
+    asyncio.run(_look(operator, running.cluster.kubelet.node))
+
+
+async def _look(kubeconfig: Path, node: str) -> None:
+    async with started(f"--kubeconfig={kubeconfig}") as address, launched() as browser, visiting(browser) as visit:
+        await visit.open(address)
+        await expect(visit.page.locator(".nodes > li")).to_have_count(1)
+        await expect(visit.page.locator(".nodes .gpu")).to_have_count(8)
+        await visit.page.click(f"text={node}")
+        await expect(visit.page.locator("body")).to_contain_text("default/vcuda-sample")
+        await visit.page.keyboard.press("2")
+        await expect(visit.page.locator("tbody tr")).to_have_count(len(SAMPLES))
+        assert (visit.strangers(f"http://{urlsplit(address).netloc}"), visit.problems) == ([], [])
 
 
 def test_a_tenant_reads_the_names_of_his_own_namespace(running: Release) -> None:

@@ -1,12 +1,6 @@
 """`vcuda ui` as a process: its page in a browser, and who else can ask it nothing."""
 
 import asyncio
-import os
-import signal
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -17,33 +11,18 @@ from playwright.async_api import expect
 from deviceplugin.cli import main
 from tests.ui.browser import launched, need_chromium, visiting
 from tests.ui.cluster import serving, usual
-from tests.waiting import PATIENCE_S
+from tests.ui.command import PROGRAM, started
 
-PROGRAM = Path(sys.executable).with_name("vcuda")
 WORKING = "/view/cluster"
 
 
-@asynccontextmanager
-async def started(scheduler: str, *more: str) -> AsyncIterator[str]:
-    """The address that it prints."""
-    words = [str(PROGRAM), "ui", "--no-browser", f"--url={scheduler}", "--insecure", *more]
-    environment = {**os.environ, "VCUDA_TOKEN": "good"}
-    process = await asyncio.create_subprocess_exec(
-        *words, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            yield (await process.stdout.readline()).decode().strip()
-    finally:
-        process.send_signal(signal.SIGINT)
-        _, errors = await process.communicate()
-        assert (process.returncode, errors) == (0, b""), errors
+def of(scheduler: str) -> tuple[str, str]:
+    return f"--url={scheduler}", "--insecure"
 
 
 async def test_the_page_shows_the_cluster_with_the_names_that_the_caller_may_read() -> None:
     need_chromium()
-    async with serving(usual()) as scheduler, started(scheduler) as address, launched() as browser:
+    async with serving(usual()) as scheduler, started(*of(scheduler)) as address, launched() as browser:
         async with visiting(browser) as visit:
             await visit.open(address)
             await expect(visit.page.locator(".nodes > li")).to_have_count(8)
@@ -60,7 +39,7 @@ async def test_the_page_shows_the_cluster_with_the_names_that_the_caller_may_rea
 
 
 async def test_nobody_else_on_this_machine_and_no_other_page_can_ask_it() -> None:
-    async with serving(usual()) as scheduler, started(scheduler) as address, aiohttp.ClientSession() as session:
+    async with serving(usual()) as scheduler, started(*of(scheduler)) as address, aiohttp.ClientSession() as session:
         url = f"http://{urlsplit(address).netloc}"
 
         async def ask(path: str, method: str = "GET", **headers: str) -> tuple[int, str]:
@@ -103,7 +82,7 @@ def test_without_a_scheduler_it_says_so_and_serves_nothing() -> None:
 
 
 async def test_a_port_that_is_taken_is_named(unused_tcp_port: int) -> None:
-    async with serving(usual()) as scheduler, started(scheduler, f"--listen-port={unused_tcp_port}") as address:
+    async with serving(usual()) as scheduler, started(*of(scheduler), f"--listen-port={unused_tcp_port}") as address:
         assert urlsplit(address).port == unused_tcp_port
         words = ["ui", "--no-browser", f"--listen-port={unused_tcp_port}", f"--url={scheduler}", "--insecure"]
         other = await asyncio.create_subprocess_exec(str(PROGRAM), *words, stderr=asyncio.subprocess.PIPE)
@@ -115,7 +94,7 @@ async def test_a_port_that_is_taken_is_named(unused_tcp_port: int) -> None:
 
 async def test_a_scheduler_that_goes_away_is_a_sentence_and_no_end() -> None:
     async with serving(usual()) as scheduler:
-        inner = started(scheduler, "--request-timeout=2s")
+        inner = started(*of(scheduler), "--request-timeout=2s")
         address = await inner.__aenter__()
     async with aiohttp.ClientSession() as session:
         async with session.get(address, allow_redirects=False) as answer:
