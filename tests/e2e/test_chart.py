@@ -27,6 +27,7 @@ WEBHOOK: Object = {"kind": "MutatingWebhookConfiguration", "metadata": {"name": 
 SERVER_KINDS = {
     "ServiceAccount": ("/api/v1", "serviceaccounts"),
     "ConfigMap": ("/api/v1", "configmaps"),
+    "Pod": ("/api/v1", "pods"),
     "Service": ("/api/v1", "services"),
     "DaemonSet": ("/apis/apps/v1", "daemonsets"),
     "Deployment": ("/apis/apps/v1", "deployments"),
@@ -72,6 +73,8 @@ def test_the_api_server_takes_every_object_and_knows_every_field(
     for manifest in render(helm, VALUE_SETS[name], folder=tmp_path):
         if manifest["kind"] in FOREIGN_KINDS:
             continue
+        if manifest["kind"] == "Pod":  # of `helm test`; a dry run makes no account for it
+            del manifest["spec"]["serviceAccountName"]
         admin.post(f"{_path(manifest)}?dryRun=All&fieldValidation=Strict", manifest)
         seen += 1
     assert seen >= 4

@@ -345,7 +345,7 @@ def test_helm_test_passes_and_leaves_no_right_behind(running: Release) -> None:
 
 def test_the_account_of_helm_test_creates_no_pod(running: Release, kubectl: Kubectl, tmp_path: Path) -> None:
     shown = running.say(
-        "template", "vcuda", *running.registry.chart, *EMULATED_VALUES, "-s", "templates/tests/doctor.yaml"
+        "template", "vcuda", str(manifests.CHART), *EMULATED_VALUES, "-s", "templates/tests/doctor.yaml"
     )
     objects = [each for each in yaml.safe_load_all(shown) if each and each["kind"] != "Pod"]
     file = tmp_path / "account.yaml"
