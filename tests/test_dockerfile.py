@@ -135,5 +135,5 @@ def test_the_emulated_image_names_its_driver_by_the_agents_variables() -> None:
     assert settings.driver.nvml_library == str(root / "usr/lib64/libnvidia-ml.so.1")
     copied = [shlex.split(rest)[-1] for keyword, rest in stages()["emulated"] if keyword == "COPY"]
     assert copied == [f"{root}/usr/lib64/", f"{root}/usr/bin/", f"{root}/profiles"]
-    template = (ROOT / "daemonset/chart/templates/agent/daemonset.yaml").read_text()
+    template = (ROOT / "daemonset/chart/templates/agent/_container.tpl").read_text()
     assert f"value: {root}/profiles/" in template

@@ -306,7 +306,7 @@ async def test_kubelet_killed_between_two_containers_of_equal_size_asks_again(
         node.know(pod)
         uid = node.kubelet.submit(pod)
         await node.kubelet.changes.until(
-            lambda: len(node.kubelet.calls.of("Allocate")) >= calls, what="some were asked for", deadline_s=10
+            lambda: len(node.kubelet.calls.of("Allocate")) >= calls, what="some were asked for", deadline_s=60
         )
         await node.kubelet.restart(after=(NAMES.core, NAMES.memory))
         await node.kubelet.wait_running(uid, deadline_s=60)
@@ -329,7 +329,7 @@ async def test_a_lost_kubelet_checkpoint_leads_to_the_same_grants(short_tmp: Pat
         if damage is not None:
             node.kubelet.checkpoint_path.write_bytes(damage)
         await node.kubelet.restart(forget_checkpoint=damage is None)
-        await node.kubelet.wait_running(verdict.uid, starts=2, deadline_s=20)
+        await node.kubelet.wait_running(verdict.uid, starts=2, deadline_s=60)
         after = node.grant_of(verdict.uid, "c")
         assert (after.id, after.allocation) == (before.id, before.allocation)
         assert len(node.ledger.grants()) == 1
@@ -388,7 +388,7 @@ async def test_a_slow_source_costs_its_budget_and_not_the_node(short_tmp: Path) 
         node.context.identity._exact[0]._fetch = hang  # type: ignore[attr-defined]
         pod = pod_json("p", ("c", 20, 4))
         node.know(pod)
-        verdict = await node.kubelet.admit(pod, deadline_s=5)
+        verdict = await node.kubelet.admit(pod, deadline_s=60)
         assert verdict.admitted
         assert node.grant_of(verdict.uid, "c").source is Source.PODRESOURCES
 

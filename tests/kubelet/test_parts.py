@@ -101,7 +101,7 @@ async def test_a_kubelet_that_lost_its_checkpoint_gets_the_same_parts_again(shor
         before = node.grant_of(verdict.uid, "c")
         node.kubelet.exit_container(verdict.uid, "c")
         await node.kubelet.restart(forget_checkpoint=True)
-        await node.kubelet.wait_running(verdict.uid, starts=2, deadline_s=20)
+        await node.kubelet.wait_running(verdict.uid, starts=2, deadline_s=60)
         after = node.grant_of(verdict.uid, "c")
         assert (after.id, after.allocation) == (before.id, before.allocation)
 

@@ -103,7 +103,7 @@ class Scene:
         if self.bound:
             pod = self.bound.pop(which % len(self.bound))
             self.arrived[pod["metadata"]["uid"]] = pod
-            await self.kubelet.admit(pod, deadline_s=20)
+            await self.kubelet.admit(pod, deadline_s=60)
 
     async def arrive_and_crash(self, calls: int) -> None:
         """The agent dies while kubelet asks it for a pod, and comes back."""
@@ -119,7 +119,7 @@ class Scene:
             )
         await self.crash()
         await self.start()
-        await self.kubelet.verdict(uid, deadline_s=20)
+        await self.kubelet.verdict(uid, deadline_s=60)
 
     def leave(self, which: int) -> None:
         if self.arrived:
@@ -167,7 +167,7 @@ class Scene:
         while self.bound:
             await self.arrive(0)
             self.check_books()
-        await self.kubelet.changes.until(self.is_settled, what="every pod runs or has failed", deadline_s=20)
+        await self.kubelet.changes.until(self.is_settled, what="every pod runs or has failed", deadline_s=60)
         living = self.living()
         ledger = self.agent.ledger
         over = [each.id for each in ledger.grants() if each.allocation.owner.pod.uid not in living]

@@ -65,7 +65,7 @@ async def test_a_pod_is_visible_without_devices_while_its_first_allocate_is_open
         await node.kubelet.changes.until(
             lambda: any(item["metadata"]["uid"] == uid for item in node.kubelet.pod_list()),
             what="the pod is visible",
-            deadline_s=5,
+            deadline_s=60,
         )
         assert await listed(node.kubelet.options) == {"a": {"g": 0, "h": 0}}
         assert len(node.kubelet.pod_list()) == 1, "the next pod is added only after this one is decided"
@@ -160,7 +160,7 @@ async def test_a_plugin_that_dies_in_allocate_fails_that_pod_and_kubelet_goes_on
         node.core.gates["Allocate"] = asyncio.Event()
         uids = [node.kubelet.submit(pod(f"p{number}", container(cores=3))) for number in range(3)]
         await node.kubelet.changes.until(
-            lambda: bool(node.kubelet.calls.open("Allocate")), what="Allocate is open", deadline_s=5
+            lambda: bool(node.kubelet.calls.open("Allocate")), what="Allocate is open", deadline_s=60
         )
         await node.core.stop()
         first, *others = [await node.kubelet.verdict(uid) for uid in uids]

@@ -114,7 +114,7 @@ async def test_a_kill_in_the_middle_of_an_admission_forgets_it_and_asks_again(sh
         node.core.gates["Allocate"] = node.memory.gates["Allocate"] = asyncio.Event()
         uid = node.kubelet.submit(pod("a", container(cores=5)))
         await node.kubelet.changes.until(
-            lambda: bool(node.kubelet.pod_list()), what="the pod is being admitted", deadline_s=5
+            lambda: bool(node.kubelet.pod_list()), what="the pod is being admitted", deadline_s=60
         )
         await node.kubelet.kill()
         node.core.gates.clear()

@@ -53,7 +53,7 @@ async def test_a_pod_is_pending_until_every_container_has_started_once(short_tmp
         verdict = await node.kubelet.admit(pod("a", container("one", cores=1), container("two", blocks=1)))
         await node.kubelet.wait_waiting(verdict.uid, "two")
         await node.kubelet.changes.until(
-            lambda: "containerStatuses" in node.kubelet.pod_list()[0]["status"], what="a status", deadline_s=5
+            lambda: "containerStatuses" in node.kubelet.pod_list()[0]["status"], what="a status", deadline_s=60
         )
         assert node.kubelet.runs(verdict.uid, "one")
         assert node.kubelet.pod_list()[0]["status"]["phase"] == "Pending"
@@ -132,7 +132,7 @@ async def test_an_unhealthy_device_shows_in_the_pods_status_but_a_lost_plugin_do
 
         await node.core.change(broken=frozenset({"c001"}))
         expected = {"c000": "Healthy", "c001": "Unhealthy", "c002": "Healthy"}
-        await node.kubelet.changes.until(lambda: shown() == expected, what="the status shows it", deadline_s=5)
+        await node.kubelet.changes.until(lambda: shown() == expected, what="the status shows it", deadline_s=60)
         await node.core.stop()
         await node.kubelet.wait_allocatable(CORE, 0)
         assert shown() == expected
