@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import grpc
 
@@ -57,6 +57,14 @@ class BarePlugin:
         request = pb.RegisterRequest(version=version, endpoint=self.socket.name, resource_name=self.resource)
         async with grpc.aio.insecure_channel(f"unix:{kubelet_socket}") as channel:
             await rpc.RegistrationStub(channel).Register(request, timeout=10)
+
+    async def __aenter__(self) -> Self:
+        await self.serve()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Also of a test that fails: a server that nobody stops blocks gRPC's destructor, and with it the collector."""
+        await self.stop()
 
     async def stop(self) -> None:
         if self._server is not None:

@@ -45,14 +45,22 @@ async def test_commands_options_and_words(tmp_path: Path) -> None:
     assert await answered(tmp_path, "pods --status w") == ["waiting"]
 
 
+async def names(folder: Path, words: str, url: str, program: str = "vcuda") -> list[str]:
+    """Asked again while the cluster does not answer at once, as on a busy machine."""
+    for _ in range(20):
+        if (found := await answered(folder, words, url=url, program=program)) not in ([], [":4"]):
+            return found
+    return []
+
+
 async def test_names_of_nodes_and_pods(tmp_path: Path) -> None:
     scene = Cluster([node("node-a"), node("other")], [pod("llm"), pod("web", "shop")])
     async with serving(scene) as url:
-        assert await answered(tmp_path, "node n", url=url) == ["node-a"]
-        assert await answered(tmp_path, "explain l", url=url) == ["llm"]
-        assert await answered(tmp_path, "explain shop/", url=url) == ["shop/web"]
-        assert await answered(tmp_path, "explain -n shop w", url=url) == ["web"]
-        assert await answered(tmp_path, "node n", url=url, program="kubectl_complete-vcuda") == ["node-a", ":4"]
+        assert await names(tmp_path, "node n", url) == ["node-a"]
+        assert await names(tmp_path, "explain l", url) == ["llm"]
+        assert await names(tmp_path, "explain shop/", url) == ["shop/web"]
+        assert await names(tmp_path, "explain -n shop w", url) == ["web"]
+        assert await names(tmp_path, "node n", url, "kubectl_complete-vcuda") == ["node-a", ":4"]
 
 
 async def test_a_cluster_that_is_away_completes_nothing_and_says_nothing(tmp_path: Path) -> None:

@@ -39,10 +39,14 @@ def put(container: Container, *, charged: int, sampled: tuple[int, int], sampled
 
 
 def used(container: Container, seconds: float) -> None:
-    """So much GPU time in the last 10,000 seconds; the newer sample stays fresh, however slow this machine is."""
+    """So much GPU time of each 10,000 seconds; the newer sample stays fresh, however slow this machine is.
+
+    The clock begins when the machine is started, which may be less than 10,000 seconds ago.
+    """
     now = time.monotonic_ns()
-    charged = int(seconds * SECOND)
-    put(container, charged=charged, sampled=(now - 10_000 * SECOND, now + 1000 * SECOND), sampled_charged=(0, charged))
+    window = min(now // 2, 10_000 * SECOND)  # no sample is at 0, which means that there is none
+    charged = int(seconds * window / 10_000)
+    put(container, charged=charged, sampled=(now - window, now + 1000 * SECOND), sampled_charged=(0, charged))
 
 
 @pytest.mark.parametrize(("seconds", "percent"), [(0, 0), (500, 25), (1000, 50), (2000, 100), (9000, 100)])

@@ -41,15 +41,11 @@ def named(item: JsonObject, name: str) -> bool:
 async def cluster(options: KubeletOptions) -> AsyncIterator[Cluster]:
     async with ApiServer() as server:
         source = ApiSource(options, ApiAddress(server.url))
-        async with Kubelet(options, source) as kubelet:
-            core = BarePlugin(CORE, options.plugin_dir / "core.sock", {f"c{number:03}": -1 for number in range(100)})
-            await core.serve()
+        core = BarePlugin(CORE, options.plugin_dir / "core.sock", {f"c{number:03}": -1 for number in range(100)})
+        async with Kubelet(options, source) as kubelet, core:
             await core.register(options.kubelet_socket)
             await kubelet.wait_registered(CORE)
-            try:
-                yield Cluster(server, kubelet, core)
-            finally:
-                await core.stop()
+            yield Cluster(server, kubelet, core)
 
 
 async def test_a_bound_pod_runs_and_its_status_says_so(short_tmp: Path) -> None:

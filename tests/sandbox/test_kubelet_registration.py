@@ -28,23 +28,18 @@ def core_plugin(directory: Path, name: str = "core.sock") -> BarePlugin:
     ],
 )
 async def test_registration_is_refused_with_the_reason(short_tmp: Path, version: str, resource: str, said: str) -> None:
-    async with Kubelet(fast(short_tmp)) as kubelet:
-        plugin = BarePlugin(resource, kubelet.options.plugin_dir / "p.sock", {"a": -1})
-        await plugin.serve()
+    options = fast(short_tmp)
+    async with Kubelet(options), BarePlugin(resource, options.plugin_dir / "p.sock", {"a": -1}) as plugin:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await plugin.register(kubelet.options.kubelet_socket, version=version)
-        await plugin.stop()
+            await plugin.register(options.kubelet_socket, version=version)
     assert said in (refused.value.details() or "")
 
 
 async def test_register_returns_only_after_the_plugin_was_asked_for_its_options(short_tmp: Path) -> None:
-    async with Kubelet(fast(short_tmp)) as kubelet:
-        plugin = core_plugin(kubelet.options.plugin_dir)
-        await plugin.serve()
+    async with Kubelet(fast(short_tmp)) as kubelet, core_plugin(kubelet.options.plugin_dir) as plugin:
         await plugin.register(kubelet.options.kubelet_socket)
         assert [call.method for call in kubelet.calls.all] == ["GetDevicePluginOptions"]
         await kubelet.wait_allocatable(CORE, 100)
-        await plugin.stop()
 
 
 async def test_start_deletes_the_sockets_of_plugins_and_nothing_else(short_tmp: Path) -> None:
@@ -85,40 +80,34 @@ async def test_unhealthy_and_removed_devices_are_not_given_out(short_tmp: Path) 
 @pytest.mark.parametrize("race", [True, False])
 async def test_the_end_of_an_old_connection_takes_the_new_one_down_unless_fixed(short_tmp: Path, race: bool) -> None:
     async with Kubelet(replace(fast(short_tmp), registration_race=race)) as kubelet:
-        old, new = (core_plugin(kubelet.options.plugin_dir, name) for name in ("old.sock", "new.sock"))
-        for plugin in (old, new):
-            await plugin.serve()
-            await plugin.register(kubelet.options.kubelet_socket)
-            await kubelet.wait_allocatable(CORE, 100)
-        await kubelet.changes.until(lambda: new.streams == 1, what="the new stream is open", deadline_s=60)
-        await old.stop()
-        if race:
-            await kubelet.wait_allocatable(CORE, 0)
-        else:
-            await asyncio.sleep(0.2)  # nothing is to happen, so there is nothing to wait for
-            assert kubelet.allocatable(CORE) == 100
-        await new.stop()
+        directory = kubelet.options.plugin_dir
+        async with core_plugin(directory, "old.sock") as old, core_plugin(directory, "new.sock") as new:
+            for plugin in (old, new):
+                await plugin.register(kubelet.options.kubelet_socket)
+                await kubelet.wait_allocatable(CORE, 100)
+            await kubelet.changes.until(lambda: new.streams == 1, what="the new stream is open", deadline_s=60)
+            await old.stop()
+            if race:
+                await kubelet.wait_allocatable(CORE, 0)
+            else:
+                await asyncio.sleep(0.2)  # nothing is to happen, so there is nothing to wait for
+                assert kubelet.allocatable(CORE) == 100
 
 
 async def test_the_watcher_finds_a_plugin_and_keeps_its_socket_over_a_restart(short_tmp: Path) -> None:
     options = KubeletOptions(root=short_tmp)
-    async with Kubelet(options) as kubelet:
-        plugin = core_plugin(options.registry_dir)
-        await plugin.serve()
+    async with Kubelet(options) as kubelet, core_plugin(options.registry_dir) as plugin:
         await kubelet.wait_allocatable(CORE, 100)
         await kubelet.changes.until(lambda: bool(plugin.notified), what="the plugin is told", deadline_s=60)
         assert plugin.notified[0].plugin_registered
         await kubelet.restart()
         assert plugin.socket.exists()
         await kubelet.wait_allocatable(CORE, 100)
-        await plugin.stop()
 
 
 async def test_the_watcher_dials_a_new_socket_file_but_not_a_lost_connection(short_tmp: Path) -> None:
     options = fast(short_tmp)
-    async with Kubelet(options) as kubelet:
-        plugin = core_plugin(options.registry_dir)
-        await plugin.serve()
+    async with Kubelet(options) as kubelet, core_plugin(options.registry_dir) as plugin:
         await kubelet.wait_allocatable(CORE, 100)
         kept = plugin.socket.with_name(".kept")
         kept.hardlink_to(plugin.socket)
@@ -129,7 +118,6 @@ async def test_the_watcher_dials_a_new_socket_file_but_not_a_lost_connection(sho
         await plugin.serve()
         await kubelet.wait_allocatable(CORE, 100)
         assert len(kubelet.calls.of("GetInfo")) > infos
-        await plugin.stop()
 
 
 async def test_an_old_kubelet_has_no_registry(short_tmp: Path) -> None:
@@ -138,9 +126,7 @@ async def test_an_old_kubelet_has_no_registry(short_tmp: Path) -> None:
 
 
 async def test_a_hanging_kubelet_accepts_and_does_not_answer(short_tmp: Path) -> None:
-    async with Kubelet(fast(short_tmp)) as kubelet:
-        plugin = core_plugin(kubelet.options.plugin_dir)
-        await plugin.serve()
+    async with Kubelet(fast(short_tmp)) as kubelet, core_plugin(kubelet.options.plugin_dir) as plugin:
         kubelet.hang()
         registering = asyncio.create_task(plugin.register(kubelet.options.kubelet_socket))
         with pytest.raises(TimeoutError):
@@ -148,7 +134,6 @@ async def test_a_hanging_kubelet_accepts_and_does_not_answer(short_tmp: Path) ->
         kubelet.resume()
         await registering
         await kubelet.wait_registered(CORE)
-        await plugin.stop()
 
 
 async def test_a_wait_that_fails_says_what_did_not_come(short_tmp: Path) -> None:
