@@ -1,8 +1,8 @@
-"""Makes the files of a release: wheel, source archive, chart, list of packages, checksums.
+"""Makes the files of a release: wheel, source archive, chart, image, list of packages, checksums, their signature.
 
-In: the commit that is checked out, with the version of pyproject.toml; Helm (scripts/helm/build). Out: the files in one
-new directory. Invariant: two runs on one commit give the same bytes: times are those of the commit, members of
-archives are sorted and belong to nobody. Not here: the image, signatures, and where they are published.
+In: the commit that is checked out, with the version of pyproject.toml; Helm (scripts/helm/build), scripts/image. Out:
+the files in one new directory. Invariant: two runs on one commit give the same bytes, but for the signature: times are
+those of the commit, members of archives are sorted and belong to nobody. Not here: publishing (scripts/publish).
 Run as scripts/release.
 """
 
@@ -21,6 +21,7 @@ from pathlib import Path
 import yaml
 
 from scripts import manifests
+from scripts.signatures import SignatureError, sign_file
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "daemonset" / "chart"
@@ -35,12 +36,18 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="release", description="Makes the files of a release.")
     parser.add_argument("out", type=Path, nargs="?", default=ROOT / "dist", help="a new directory (default: dist)")
     parser.add_argument("--uncommitted", action="store_true", help="also of a tree that differs from its commit")
+    parser.add_argument("--no-image", action="store_true", help="without the image, which needs buildah and its base")
+    sign = parser.add_mutually_exclusive_group()
+    sign.add_argument("--key", type=Path, help="sign the checksums with this key file of cosign")
+    sign.add_argument("--keyless", action="store_true", help="sign the checksums with the identity of the CI workflow")
     given = parser.parse_args(arguments)
     try:
         if not given.uncommitted:
             check_tree(version())
-        release(given.out)
-    except (ReleaseError, OSError, subprocess.CalledProcessError) as error:
+        release(given.out, with_image=not given.no_image)
+        if given.key or given.keyless:
+            sign_file(given.out / SUMS, given.key)
+    except (ReleaseError, SignatureError, OSError, subprocess.CalledProcessError) as error:
         print(f"release: {_sentence(error)}", file=sys.stderr)
         return 1
     print(f"{given.out}:")
@@ -67,8 +74,8 @@ def check_tree(found: str) -> None:
         raise ReleaseError(f"the commit has the tag {tags[0]} and the version {found}")
 
 
-def release(out: Path) -> None:
-    """All files, in a directory that must not exist yet."""
+def release(out: Path, *, with_image: bool) -> None:
+    """All files but the signature, in a directory that must not exist yet."""
     if out.exists():
         raise ReleaseError(f"{out} exists; remove it, or name another directory")
     found, at = version(), int(_git("log", "-1", "--format=%ct"))
@@ -80,7 +87,15 @@ def release(out: Path) -> None:
     (out / f"vcuda-chart-{found}.tgz").write_bytes(_chart(found, at))
     packages = out / f"vcuda-{found}.cdx.json"
     _run([*_CYCLONEDX, "--output-file", str(packages.resolve())], environment)
-    sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(out.iterdir())]
+    if with_image:
+        _image(out / f"vcuda-image-{found}.tar")
+    write_sums(out)
+
+
+def write_sums(out: Path) -> None:
+    """Of everything that lies there but the checksums and their signature."""
+    files = [path for path in sorted(out.iterdir()) if not path.name.startswith(SUMS)]
+    sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
     (out / SUMS).write_text("".join(sums))
 
 
@@ -110,6 +125,13 @@ def _repacked(archive: bytes, at: int) -> bytes:
             clean.size, clean.mtime, clean.mode = member.size, at, 0o644
             made.addfile(clean, given.extractfile(member))
     return gzip.compress(plain.getvalue(), mtime=at)
+
+
+def _image(archive: Path) -> None:
+    """Its progress, of some minutes, goes to stderr."""
+    done = subprocess.run([ROOT / "scripts" / "image", archive.resolve()], stdout=sys.stderr, check=False)
+    if done.returncode:
+        raise ReleaseError("scripts/image could not make the image, see above; --no-image makes the other files")
 
 
 def _git(*words: str) -> str:

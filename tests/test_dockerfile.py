@@ -1,4 +1,4 @@
-"""The Dockerfile: its paths, its pins, its users. tests/e2e/test_newcomer.py carries it out and runs the image."""
+"""The Dockerfile: its paths, its pins, its users. tests/e2e/test_image.py and test_newcomer.py run the image."""
 
 import fnmatch
 import re
@@ -53,13 +53,15 @@ def test_what_is_copied_from_another_stage_is_made_there() -> None:
     emulated = ("libnvidia-ml.so.1", "libcuda.so.1", "vcuda-emulator")
     made = {
         "emulator": {"/src/emulator/profiles", *(f"/src/emulator/build/{name}" for name in emulated)},
+        "imported": {"/imported"},
         "packages": {"/opt/vcuda"},
+        "modprobe": {"/packages/root"},
         "interposers": {"/usr/local/lib/vcuda"},
     }
     for keyword, rest in instructions():
         if keyword == "COPY" and rest.startswith("--from="):
             stage, *paths = shlex.split(rest)
-            assert set(paths[:-1]) <= made[stage.removeprefix("--from=")], rest
+            assert {path.rstrip("/") for path in paths[:-1]} <= made[stage.removeprefix("--from=")], rest
     makefile = (ROOT / "emulator/Makefile").read_text()
     assert all(f"$(BUILD)/{name}" in makefile for name in emulated)
 
@@ -69,12 +71,12 @@ def test_our_library_is_built_for_an_old_glibc_and_lies_where_the_agent_looks() 
     assert "linux-gnu.2.17" in (ROOT / "scripts/library").read_text()
     default = AGENT.settings
     (where,) = [setting.default_text for setting in default if setting.flag == "library-path"]
-    assert f'cp "library/build/release/$(uname -m)"/lib*.so.1 {where}/' in build
+    assert f'cp "library/build/release/$(cat /machine)"/lib*.so.1 {where}/' in build
     assert ("COPY", f"--from=interposers {where} {where}") in stages()["agent-base"]
 
 
 def test_the_compiler_of_our_library_is_locked_by_hash() -> None:
-    runs = [rest for keyword, rest in stages()["interposers"] if keyword == "RUN"]
+    runs = [rest for keyword, rest in stages()["compiler"] if keyword == "RUN"]
     (install,) = [rest for rest in runs if "--requirement ziglang.lock" in rest]
     assert "--require-hashes" in install
     (expression,) = re.findall(r"sed -n '([^']*)'", install)
@@ -85,8 +87,19 @@ def test_the_compiler_of_our_library_is_locked_by_hash() -> None:
     assert [line.endswith("\\") for line in lines] == [True] * (len(lines) - 1) + [False]
 
 
-def test_packages_are_locked_by_hash_never_built_and_not_compiled_wholesale() -> None:
-    (install,) = [rest for keyword, rest in stages()["packages"] if keyword == "RUN" and "install" in rest]
+def test_every_step_runs_on_the_machine_that_builds() -> None:
+    for steps in stages().values():
+        base = steps[0][1].split()
+        while base[0] in stages():
+            base = stages()[base[0]][0][1].split()
+        is_run = any(keyword == "RUN" for keyword, _ in steps)
+        assert base[0] == ("--platform=$BUILDPLATFORM" if is_run else "--platform=$TARGETPLATFORM")
+
+
+@pytest.mark.parametrize("stage", ["imported", "packages"])
+def test_packages_are_locked_by_hash_never_built_and_not_compiled_wholesale(stage: str) -> None:
+    runs = [rest for keyword, rest in stages()[stage] if keyword == "RUN"]
+    (install,) = [rest for rest in runs if "requirements.lock" in rest]
     for option in ("--require-hashes", "--only-binary :all:", "--no-compile", "--no-cache-dir"):
         assert option in install
     assert (ROOT / "requirements.lock").read_text().count("--hash=sha256:") > 100
@@ -110,15 +123,16 @@ def test_packages_of_the_system_leave_no_lists_behind_and_bring_nothing_unasked(
     runs = [rest for keyword, rest in instructions() if keyword == "RUN" and "apt-get" in rest]
     assert runs
     for run in runs:
-        assert "--no-install-recommends" in run
+        assert "--no-install-recommends" in run or " download " in run
         assert run.rstrip().endswith("rm -rf /var/lib/apt/lists/*")
 
 
-def test_no_image_is_taken_from_a_named_registry_or_without_a_tag() -> None:
-    assert ("ARG", "PYTHON_IMAGE=python:3.11-slim-bookworm") in instructions()
+def test_the_base_is_named_once_with_tag_and_digest_and_without_a_registry() -> None:
+    (base,) = [rest for keyword, rest in instructions() if keyword == "ARG" and rest.startswith("PYTHON_IMAGE=")]
+    assert re.fullmatch(r"PYTHON_IMAGE=python:3\.11-slim-bookworm@sha256:[0-9a-f]{64}", base)
     for keyword, rest in instructions():
         if keyword == "FROM":
-            image = rest.split()[0]
+            image = rest.split(" AS ")[0].split()[-1]
             assert image in {"${PYTHON_IMAGE}", *stages()}
 
 

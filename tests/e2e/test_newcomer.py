@@ -41,7 +41,7 @@ from tests.e2e.installed.caller import Caller
 from tests.e2e.installed.images import import_images, vcuda_archive
 from tests.e2e.installed.kubectl import Kubectl
 from tests.e2e.installed.monitors import account, configuration, scraped
-from tests.e2e.installed.registry import registry
+from tests.e2e.installed.registry import publish_release, registry
 from tests.e2e.installed.release import AT_ONCE, NAMESPACE, Release, released
 from tests.e2e.installed.release import EMULATED as EMULATED_VALUES
 from tests.e2e.installed.rights import ELSEWHERE, granted
@@ -101,8 +101,10 @@ def release(
     with ExitStack() as undo:
         undo.callback(pods.delete_all, cluster.admin)
         undo.enter_context(api_server_for_pods(cluster))
-        source = registry(tmp_path_factory.mktemp("registry"), archive=archive, helm=helm)
-        installed = undo.enter_context(released(cluster, helm, undo.enter_context(source)))
+        folder = tmp_path_factory.mktemp("registry")
+        source = undo.enter_context(registry(folder))
+        publish_release(source, folder / "dist", archive)
+        installed = undo.enter_context(released(cluster, helm, source))
         installed.wait_rolled_out()
         gpus = EmulatedGpus(PROFILES / "hgx-a100.json", _state(cluster))
         wait_offered(cluster.admin, everything(blocks_of_each(gpus.profile)))

@@ -1,6 +1,6 @@
 """A registry on loopback, with the image and the chart as a release has them: what a newcomer installs from.
 
-In: the archive of the image; scripts/release, which packs the chart. Out: the address of a real registry (Debian's
+In: the archive of the image; scripts/release, which packs the chart; scripts/publish. Out: a real registry (Debian's
 docker-registry) while the context lasts. containerd and Helm speak plain HTTP with it, as they do with 127.0.0.1.
 Invariant: in CI (`CI=true`) a registry that cannot be had is a failure; elsewhere it is a skip that says why.
 """
@@ -18,7 +18,7 @@ import urllib3
 
 from sandbox.cluster.waiting import wait_until
 from sandbox.emulated_gpus import REPOSITORY
-from scripts import release
+from scripts import publish, release
 
 _PACKAGES = REPOSITORY / "sandbox" / "cluster" / "kubernetes" / "packages"
 _PROGRAMS = ("docker-registry=docker-registry", "skopeo=skopeo")
@@ -43,8 +43,8 @@ class Registry:
 
 
 @contextmanager
-def registry(folder: Path, *, archive: Path, helm: str) -> Iterator[Registry]:
-    """Serves the released chart, and the image in the archive under the version's tag."""
+def registry(folder: Path) -> Iterator[Registry]:
+    """An empty one; what it has lies in `folder`."""
     _require_programs()
     port = _free_port()
     found = Registry(f"127.0.0.1:{port}", release.version())
@@ -61,32 +61,16 @@ def registry(folder: Path, *, archive: Path, helm: str) -> Iterator[Registry]:
             wait_until(
                 lambda: _answers(found.address), "the registry answers", evidence=(folder / "registry.log").read_text
             )
-            _publish(found, folder, archive, helm)
             yield found
         finally:
             server.terminate()
 
 
-def _publish(to: Registry, folder: Path, archive: Path, helm: str) -> None:
-    release.release(folder / "dist")
-    (chart,) = (folder / "dist").glob("vcuda-chart-*.tgz")
-    image = f"docker://{to.image}:{to.version}"
-    level = ("--dest-compress-format=gzip", "--dest-compress-level=1")
-    for command in (
-        [
-            "skopeo",
-            "--insecure-policy",
-            "copy",
-            "--quiet",
-            "--dest-tls-verify=false",
-            *level,
-            f"docker-archive:{archive}",
-            image,
-        ],
-        [helm, "push", str(chart), f"oci://{to.address}/charts", "--plain-http"],
-    ):
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-        assert done.returncode == 0, done.stdout
+def publish_release(to: Registry, dist: Path, archive: Path) -> None:
+    """The chart of this tree, and the image in the archive under the version's tag, as scripts/publish does it."""
+    release.release(dist, with_image=False)
+    (dist / f"vcuda-image-{to.version}.tar").symlink_to(archive)
+    publish.publish(dist, publish.Registry(to.address, plain_http=True))
 
 
 def _answers(address: str) -> bool:
