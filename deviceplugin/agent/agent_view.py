@@ -39,6 +39,7 @@ class AgentView:
             critical_errors=self._hardware.critical_errors,
             repairs_pending=self._hardware.repairs_pending,
             nvml_open=not self._hardware.nvml_closed,
+            pods={pod.ref.uid: pod for pod in self._cluster.pods()},
         )
 
     def state(self) -> AgentState:

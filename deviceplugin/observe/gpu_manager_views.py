@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from deviceplugin.exposition import Family, families_of, metric_of
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.gpu import Gpu, GpuUuid
+from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import BLOCK_MIB, CORES_PER_GPU, MIB
 from deviceplugin.model.usage import ContainerUse, GpuUse
 from deviceplugin.observe.node_view import NodePicture
@@ -53,8 +54,17 @@ def usages(picture: NodePicture) -> pb.UsageResponse:
     response = pb.UsageResponse()
     gpus = {gpu.uuid: gpu for gpu in picture.gpus}
     for grant in picture.grants:
-        _add(response.usage[grant.allocation.owner.pod.uid], grant, gpus, picture.uses.get(grant.id))
+        uid = grant.allocation.owner.pod.uid
+        _add(response.usage[uid], grant, gpus, picture.uses.get(grant.id))
+        if (pod := picture.pods.get(uid)) is not None:
+            _name_submitter(response.usage[uid], pod)
     return response
+
+
+def _name_submitter(stat: pb.ContainerStat, pod: Pod) -> None:
+    """As gpu-manager: an environment variable of a container, and an annotation of the pod."""
+    stat.user = next((user for each in pod.containers if (user := each.env.get("SUBMITTER"))), "")
+    stat.cluster = pod.annotations.get("clusterName", "")
 
 
 def usage_document(picture: NodePicture) -> dict[str, Any]:

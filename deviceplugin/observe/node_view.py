@@ -16,6 +16,7 @@ from typing import Protocol
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.model.allocation import ContainerRef, PodRef, PodUid
 from deviceplugin.model.gpu import Gpu, GpuSample, GpuUuid, Inventory
+from deviceplugin.model.pod import Pod
 from deviceplugin.model.usage import ContainerUse
 from deviceplugin.placement.fit import NOTHING, GpuAmount
 from deviceplugin.placement.occupancy import occupied
@@ -32,7 +33,7 @@ class NodePicture:
     has an entry for each grant whose container is measured. `cordoned` GPUs take no new work. `xids` counts by GPU and
     number, `critical_errors` by GPU what makes it unhealthy. `nvml_open` is False while the agent keeps NVML
     closed on request.
-    `repairs_pending`: GPUs that repair their memory at the next reset.
+    `repairs_pending`: GPUs that repair their memory at the next reset. `pods`: those of the node that are known.
     """
 
     node: str
@@ -45,6 +46,7 @@ class NodePicture:
     critical_errors: Mapping[GpuUuid, int] = field(default_factory=dict)
     nvml_open: bool = True
     repairs_pending: frozenset[GpuUuid] = frozenset()
+    pods: Mapping[PodUid, Pod] = field(default_factory=dict)
 
     @cached_property
     def taken(self) -> Mapping[GpuUuid, GpuAmount]:
@@ -77,7 +79,7 @@ class NodePicture:
             grant_id: replace(use, overruns=tuple(replace(each, sentence=each.breach.value) for each in use.overruns))
             for grant_id, use in self.uses.items()
         }
-        return replace(self, grants=tuple(map(_unnamed, self.grants)), uses=uses)
+        return replace(self, grants=tuple(map(_unnamed, self.grants)), uses=uses, pods={})
 
 
 @dataclass(frozen=True, slots=True)

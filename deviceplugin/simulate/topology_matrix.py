@@ -119,7 +119,7 @@ def _topology(cards: tuple[str, ...], rows: dict[str, _MatrixRow]) -> Topology:
 def _link(row: _MatrixRow, column: str, text: str) -> Link | None:
     """None for a GPU with itself."""
     own = row.words[0] == column
-    if own != (text == _SELF):
+    if own != (text.upper() == _SELF):
         must = f"only {_SELF}" if own else "the link of two different cards"
         raise ParseError(f"line {row.number}, column {column}: {_shown(text)} instead of {must}")
     if own:

@@ -12,6 +12,8 @@ import pytest
 
 from deviceplugin.errors import ConfigError
 from deviceplugin.ledger.grant import GrantId
+from deviceplugin.model.allocation import ContainerRef, ContainerRole
+from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.usage import ContainerUse, GpuUse
 from deviceplugin.observe.display_service import DisplayServer
 from deviceplugin.observe.gpu_manager_views import usages
@@ -74,6 +76,19 @@ def test_a_device_has_the_fields_of_gpu_managers_message() -> None:
     expected = b"\x0a\x1000000000:07:00.0" + b"\x12\x012" + b"\x55" + struct.pack("<f", 12.5)
     expected += b"\x5d" + struct.pack("<f", 3.0) + b"\x62\x02\x07\x09" + b"\x6d" + struct.pack("<f", 81920.0)
     assert dev.SerializeToString(deterministic=True) == expected
+
+
+def test_the_submitter_and_the_cluster_are_those_of_the_pod() -> None:
+    """In gpu-manager: the variable SUBMITTER of a container, and the annotation clusterName."""
+    ref = next(grant.allocation.owner.pod for grant in PICTURE.grants if grant.allocation.owner.pod.uid == "uid-ml-nb")
+    container = PodContainer(ContainerRef(ref, "c"), ContainerRole.APP, 0, 5, 1, env={"SUBMITTER": "ann"})
+    pod = Pod(ref, (container,), annotations={"clusterName": "cls1"})
+    picture = replace(PICTURE, pods={ref.uid: pod})
+    usage = usages(picture).usage
+    assert (usage["uid-ml-nb"].user, usage["uid-ml-nb"].cluster) == ("ann", "cls1")
+    assert (usage["uid-ml-train"].user, usage["uid-ml-train"].cluster) == ("", "")
+    hidden = usages(picture.without_names()).usage.values()
+    assert {(each.user, each.cluster) for each in hidden} == {("", "")}
 
 
 def test_what_containers_use_is_unset_where_it_is_not_known() -> None:

@@ -54,6 +54,7 @@ NV12, PIX, NODE, SYS = Link(None, nvlinks=12), Link(Level.PIX), Link(Level.NODE)
         pytest.param(OLD, (0, 1, 2), {(0, 1): PIX, (0, 2): NODE, (1, 2): NODE}, id="one of 2016, aligned with spaces"),
         pytest.param("\tGPU0\tCPU Affinity\nGPU0\t X \t0-11\n", (0,), {}, id="a single GPU"),
         pytest.param("GPU0\nGPU0 X", (0,), {}, id="nothing but the matrix"),
+        pytest.param("GPU0\nGPU0 x", (0,), {}, id="in lower case, as in gpu-manager's tests"),
         pytest.param("GPU5 GPU2\nGPU5 X NV1\nGPU2 NV1 X", (2, 5), {(2, 5): Link(None, 1)}, id="gaps, in any order"),
         pytest.param(
             "GPU0 GPU1\r\nGPU1 PIX X\r\nGPU0 X PIX\r\n", (0, 1), {(0, 1): PIX}, id="rows in another order, CRLF"
