@@ -26,6 +26,7 @@ _COMMANDS = {
     "completion": ("deviceplugin.cli.completion:completion", "Print the completion script of a shell."),
     "config": ("deviceplugin.cli.config:config", "Print the effective settings and the origin of each."),
     "doctor": ("deviceplugin.cli.doctor.command:doctor", "Check the installation: each line says what to do."),
+    "events": ("deviceplugin.cli.events:events", "List what happened lately to pods, nodes and GPUs."),
     "explain": ("deviceplugin.cli.explain:explain", "Explain why a pod is on its node, or why it is pending."),
     "node": ("deviceplugin.cli.node:node", "Show one node: its GPUs, and who holds what."),
     "nodes": ("deviceplugin.cli.nodes:nodes", "List nodes with their GPUs and what is free."),

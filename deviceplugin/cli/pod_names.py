@@ -12,10 +12,10 @@ import msgspec
 from msgspec.structs import replace
 
 from deviceplugin.cli.scheduler_client import SchedulerClient
-from deviceplugin.model.cluster_view import NodeRow, PodRow
+from deviceplugin.model.cluster_view import ClusterEventRow, NodeRow, PodRow
 
 PodNames = Mapping[str, tuple[str, str]]
-Row = TypeVar("Row", NodeRow, PodRow)
+Row = TypeVar("Row", NodeRow, PodRow, ClusterEventRow)
 _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _PAGE = "1000"
 _MOST_PAGES = 500
@@ -40,10 +40,11 @@ class _List(msgspec.Struct):
     metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
 
 
-def pods_of(row: NodeRow | PodRow) -> Iterator[tuple[str, str | None]]:
+def pods_of(row: NodeRow | PodRow | ClusterEventRow) -> Iterator[tuple[str, str | None]]:
     """UID and name of each pod in a row."""
-    if isinstance(row, PodRow):
-        yield row.uid, row.pod
+    if not isinstance(row, NodeRow):
+        if row.uid:
+            yield row.uid, row.pod
         return
     for gpu in row.gpus:
         for holder in gpu.holders:
@@ -51,7 +52,7 @@ def pods_of(row: NodeRow | PodRow) -> Iterator[tuple[str, str | None]]:
 
 
 def with_names(row: Row, names: PodNames) -> Row:
-    if isinstance(row, PodRow):
+    if not isinstance(row, NodeRow):
         return _named(row, names)
     gpus = tuple(
         replace(gpu, holders=tuple(_named(each, names) for each in gpu.holders)) if gpu.holders else gpu

@@ -15,7 +15,7 @@ from deviceplugin.errors import KubeError, VcudaError, one_line
 from deviceplugin.kube.structs import StatusObject
 from deviceplugin.kube.transport import cause
 
-_NO_PATH = "no such path"
+_NO_PATH = ("no such path", "no such view")
 
 
 def unreachable(server: str, error: Exception) -> VcudaError:

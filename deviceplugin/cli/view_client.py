@@ -19,6 +19,8 @@ from deviceplugin.errors import KubeError, VcudaError
 from deviceplugin.model.cluster_view import (
     MOST_IN_DETAIL,
     MOST_ROWS,
+    ClusterEventRow,
+    ClusterEventsView,
     ClusterView,
     NodeRow,
     NodesView,
@@ -27,8 +29,8 @@ from deviceplugin.model.cluster_view import (
     PodsView,
 )
 
-Row = TypeVar("Row", NodeRow, PodRow)
-Document = TypeVar("Document", ClusterView, OneNodeView, NodesView, PodsView)
+Row = TypeVar("Row", NodeRow, PodRow, ClusterEventRow)
+Document = TypeVar("Document", ClusterView, OneNodeView, NodesView, PodsView, ClusterEventsView)
 _MOST_ROWS = 200_000
 _MOST_TRIES = 3
 _GONE = 410
@@ -69,6 +71,11 @@ class ViewClient:
 
     async def pods(self, query: Query, *, most: int = 0) -> Found[PodRow]:
         found = await self._all("/view/pods", query, PodsView, _pod_key, most=most)
+        return Found(await self._named(found.rows, query.get("namespace", "")), found.total, found.at)
+
+    async def events(self, query: Query) -> Found[ClusterEventRow]:
+        """The newest first."""
+        found = await self._all("/view/events", query, ClusterEventsView, _event_key, most=0)
         return Found(await self._named(found.rows, query.get("namespace", "")), found.total, found.at)
 
     async def _all(
@@ -134,6 +141,11 @@ def _node_key(row: NodeRow) -> str:
 def _pod_key(row: PodRow) -> str:
     """A pod whose Binding got no answer may stand on two nodes."""
     return f"{row.uid} {row.node}"
+
+
+def _event_key(row: ClusterEventRow) -> str:
+    """A pod that is refused again while pages are read has another one then."""
+    return f"{row.kind.value} {row.uid} {row.node} {row.at} {row.sentence}"
 
 
 def _names_note(found: int, hidden: int) -> str:

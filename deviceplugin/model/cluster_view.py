@@ -34,6 +34,16 @@ class NamesShown(enum.Enum):
     NONE = "none"
 
 
+class ClusterEventKind(enum.Enum):
+    """What happened: a pod got its node and GPUs, fits nowhere, or ended; a node or a GPU takes pods, or none."""
+
+    PLACED = "placed"
+    WAITS = "waits"
+    ENDED = "ended"
+    NODE = "node"
+    GPU = "gpu"
+
+
 class GpuLive(msgspec.Struct, frozen=True):
     """What the driver says of a whole GPU."""
 
@@ -192,6 +202,35 @@ class OneNodeView(Head, frozen=True, kw_only=True):
     """`/view/nodes/NAME`: one node with its GPUs and who holds them."""
 
     item: NodeRow
+
+
+class ClusterEventRow(msgspec.Struct, frozen=True):
+    """Something that happened to a pod or a node; `uid` and `node` are empty where it is about none.
+
+    `first` and `at` are its first and its last time, `count` how often: a pod that waits has one event, whose sentence
+    is the last one.
+    """
+
+    kind: ClusterEventKind
+    first: float
+    at: float
+    count: int
+    uid: str
+    namespace: str | None
+    pod: str | None
+    node: str
+    sentence: str
+
+
+class ClusterEventsView(Head, frozen=True, kw_only=True):
+    """`/view/events`: one page, the newest first. `since`: when `replica` began to note them; `dropped`: how many it
+    has not any more, for it keeps the last 500 of each kind."""
+
+    items: tuple[ClusterEventRow, ...]
+    total: int
+    since: float
+    dropped: int
+    more: str = ""
 
 
 class PodsView(Head, frozen=True, kw_only=True):

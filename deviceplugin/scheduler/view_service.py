@@ -16,15 +16,23 @@ from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.http.verbs import HttpError
 from deviceplugin.cluster.view.access import Reviews, Viewers, token_in
 from deviceplugin.cluster.view.live import LiveUse, node_with_use, pod_with_use
-from deviceplugin.cluster.view.query import NodesQuery, PodsQuery, no_query, node_query, nodes_query, pods_query
+from deviceplugin.cluster.view.query import (
+    NodesQuery,
+    PodsQuery,
+    events_query,
+    no_query,
+    node_query,
+    nodes_query,
+    pods_query,
+)
 from deviceplugin.cluster.view.rows import Shown
 from deviceplugin.cluster.view.views import ClusterViews, Replica
 from deviceplugin.errors import ParseError
 from deviceplugin.model.cluster_view import ErrorView, Head, NodesView, OneNodeView, PodsView
 from deviceplugin.scheduler.leadership import Leadership
 
-_CLUSTER, _NODES, _PODS = "/view/cluster", "/view/nodes", "/view/pods"
-_PATHS = (_CLUSTER, _NODES, f"{_NODES}/NAME", _PODS)
+_CLUSTER, _NODES, _PODS, _EVENTS = "/view/cluster", "/view/nodes", "/view/pods", "/view/events"
+_PATHS = (_CLUSTER, _NODES, f"{_NODES}/NAME", _PODS, _EVENTS)
 
 
 class ViewService:
@@ -36,7 +44,7 @@ class ViewService:
         def replica() -> Replica:
             return Replica(leadership.identity, leadership.leader, version)
 
-        self._views = ClusterViews(extender.cache, extender.verdicts, replica)
+        self._views = ClusterViews(extender.cache, extender.verdicts, extender.recent_events, replica)
         self._viewers = Viewers(reviews)
         self._live = live
         self._leadership = leadership
@@ -65,6 +73,10 @@ class ViewService:
             return await self._nodes(nodes_query(asked), shown)
         if path == _PODS:
             return await self._pods(pods_query(asked), shown)
+        if path == _EVENTS:
+            recent = events_query(asked)
+            async with self._turn:
+                return await self._views.events(recent, shown)
         if path == _CLUSTER:
             no_query(asked)
             async with self._turn:

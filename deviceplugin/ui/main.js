@@ -4,6 +4,7 @@
 
 import { Api, Refusal } from './api.js';
 import { morph } from './dom.js';
+import * as events from './events.js';
 import { clock, count } from './format.js';
 import * as node from './node.js';
 import * as nodes from './nodes.js';
@@ -16,9 +17,10 @@ const VIEWS = {
   node: { title: 'Node', load: node.load, draw: node.draw },
   pods: { title: 'Pods', load: pods.load, draw: pods.draw, limit: pods.LIMIT },
   waiting: { title: 'Waiting pods', load: pods.loadWaiting, draw: pods.drawWaiting, limit: pods.LIMIT },
+  events: { title: 'Events', load: events.load, draw: events.draw, limit: events.LIMIT },
   pod: { title: 'Pod', load: pods.loadWhy, draw: pods.drawWhy },
 };
-const TABS = ['nodes', 'pods', 'waiting'];
+const TABS = ['nodes', 'pods', 'waiting', 'events'];
 const by = (id) => document.getElementById(id);
 const api = new Api();
 const shown = { route: null, found: null, cluster: null, pages: [''] };

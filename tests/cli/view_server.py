@@ -17,6 +17,9 @@ from msgspec.structs import replace
 from deviceplugin.model.cluster_view import (
     MOST_IN_DETAIL,
     MOST_ROWS,
+    ClusterEventKind,
+    ClusterEventRow,
+    ClusterEventsView,
     ClusterView,
     ContainerRow,
     GpuLive,
@@ -99,6 +102,10 @@ def pod(name: str, namespace: str = "research", *, node: str | None = "node-a", 
     return replace(row, **changes)
 
 
+def event(name: str, kind: ClusterEventKind, *, namespace: str = "research", count: int = 1) -> ClusterEventRow:
+    return ClusterEventRow(kind, AT - 120, AT - 60, count, f"uid-{name}", namespace, name, "node-a", "what happened")
+
+
 @dataclass
 class Cluster:
     """`live`: whether the scheduler knows that parameter. `lists`: namespaces that the caller may list, or `*`.
@@ -109,6 +116,7 @@ class Cluster:
 
     nodes: list[NodeRow] = field(default_factory=list)
     pods: list[PodRow] = field(default_factory=list)
+    events: list[ClusterEventRow] = field(default_factory=list)
     may_create_token: bool = True
     lists: tuple[str, ...] = ("*",)
     live: bool = True
@@ -178,6 +186,10 @@ class Cluster:
             wanted = [each for each in wanted if query.get("stage", each.stage.value) == each.stage.value]
             pods = [replace(each, pod=None, namespace=None) if is_hidden else each for each in wanted]
             return self._page(PodsView, head, pods, query)
+        if path == "/view/events":
+            recent = [each for each in self.events if query.get("namespace", each.namespace) == each.namespace]
+            recent = [replace(each, pod=None, namespace=None) if is_hidden else each for each in recent]
+            return self._page(ClusterEventsView, head | {"since": AT, "dropped": 0}, recent, query)
         named = [each for each in self.nodes if path == f"/view/nodes/{each.node}"]
         if not named:
             return web.json_response({"error": f"no node {path.rpartition('/')[2]} with GPUs"}, status=404)

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from deviceplugin.model.cluster_view import ClusterEventKind
 from sandbox.emulated_gpus import REPOSITORY
 from tests.cli.operator import vcuda
-from tests.cli.view_server import Cluster, node, pod
+from tests.cli.view_server import Cluster, event, node, pod
 from tests.fenced import fenced
 
 COMMANDS = [line for block in fenced(REPOSITORY / "docs/kubectl.md", "bash") for line in block.splitlines()]
@@ -22,7 +23,7 @@ def test_there_are_commands() -> None:
 async def test_each_command_answers(tmp_path: Path, command: str) -> None:
     program, plugin, *arguments = shlex.split(command)
     assert (program, plugin) == ("kubectl", "vcuda")
-    cluster = Cluster([node("node-a")], [pod("llm"), pod("big", node=None)])
+    cluster = Cluster([node("node-a")], [pod("llm"), pod("big", node=None)], [event("llm", ClusterEventKind.PLACED)])
     cluster.explanations["research/llm"] = EXPLANATION | {"left_out": 0}
     result = await vcuda(cluster, tmp_path, *arguments)
     assert (result.exit_code, result.stderr) == (0, "")

@@ -12,7 +12,7 @@ from deviceplugin.cluster.view.access import PROXIED
 from deviceplugin.cluster.view.live import LiveUse
 from deviceplugin.kube.access_reviews import Caller
 from deviceplugin.kube.endpoint_slices import Address
-from deviceplugin.model.cluster_view import ClusterView, NodesView, PodsView
+from deviceplugin.model.cluster_view import ClusterEventsView, ClusterView, NodesView, PodsView
 from deviceplugin.scheduler.leadership import Leadership
 from deviceplugin.scheduler.view_service import ViewService
 from tests.cluster.extender.api import MemoryApi
@@ -30,6 +30,10 @@ class OneCaller:
 
     async def may_get(self, caller: Caller, path: str) -> bool:
         return path == "/vcuda/view"
+
+
+VIEWS = "/view/cluster, /view/nodes, /view/nodes/NAME, /view/pods, /view/events"
+OF_EVENTS = "the parameters are limit, more, order, namespace, node, kind"
 
 
 @pytest.fixture
@@ -70,7 +74,12 @@ async def test_a_document_is_of_its_types_however_many_nodes_there_are(nodes: li
     for name in nodes:
         extender.put_node(node(name, 2))
     service = ViewService(extender, Leadership("replica-1"), OneCaller(), LiveUse(no_agents), version="1.2.3")
-    for path, kind in (("cluster", ClusterView), ("nodes", NodesView), ("pods", PodsView)):
+    for path, kind in (
+        ("cluster", ClusterView),
+        ("nodes", NodesView),
+        ("pods", PodsView),
+        ("events", ClusterEventsView),
+    ):
         _, body = await service.answer(f"/view/{path}", {}, {})
         assert isinstance(msgspec.json.decode(body, type=kind), kind)
 
@@ -106,7 +115,8 @@ async def test_an_explanation_names_pods_by_the_callers_rights(service: ViewServ
         ("/view/cluster", {"x": "1"}, 400, "'x' is not a parameter; this path takes none"),
         ("/view/nodes/zz", {}, 404, "no node 'zz' has vcuda's GPUs"),
         ("/view/nodes/", {}, 404, "no node '' has vcuda's GPUs"),
-        ("/view/", {}, 404, "no such view; the views are /view/cluster, /view/nodes, /view/nodes/NAME, /view/pods"),
+        ("/view/", {}, 404, f"no such view; the views are {VIEWS}"),
+        ("/view/events", {"stage": "bound"}, 400, f"'stage' is not a parameter; {OF_EVENTS}"),
         ("/view/nodes", {"more": "e30"}, 400, "more is no token of a page; take it from the page before"),
     ],
 )

@@ -23,7 +23,7 @@ from deviceplugin.errors import KubeError
 from deviceplugin.kube.access_reviews import Caller
 from deviceplugin.kube.endpoint_slices import Address
 from deviceplugin.model.allocation import ContainerRef, PodRef
-from deviceplugin.model.pod import ClusterPod
+from deviceplugin.model.pod import ClusterPod, ScheduledCondition
 from deviceplugin.scheduler.leadership import Leadership
 from deviceplugin.scheduler.view_service import ViewService
 from tests.cluster.extender.api import MemoryApi
@@ -90,6 +90,9 @@ class MadeCluster:
         one = self._pod(name, cores, blocks)
         self.extender.put_pod(one)
         self.extender.filter(ask(one, *self.extender.cache.nodes))
+        if not any(self.extender.cache.holds(one.uid)):
+            message = f"0/{len(self.extender.cache.nodes)} nodes are available: too little memory on every GPU."
+            self.extender.put_pod(replace(one, condition=ScheduledCondition(False, "Unschedulable", 1, message)))
         return one
 
     def _pod(self, name: str, cores: int, blocks: int) -> ClusterPod:
@@ -138,7 +141,7 @@ class MadeCluster:
 
 
 def usual() -> MadeCluster:
-    """Eight nodes of three models: shared, whole, ill, without an agent; and pods that wait for two reasons."""
+    """Eight nodes of three models: shared, whole, ill, without an agent; pods that wait for two reasons; and events."""
     made = MadeCluster()
     for number in range(1, 4):
         made.add_node(f"gpu-a100-{number}", 8, A100, ill=(5,) if number == 2 else ())
@@ -153,6 +156,7 @@ def usual() -> MadeCluster:
         for at, (name, cores, blocks) in enumerate(shares):
             for copy in range(1 + (number + at) % 2):
                 made.runs(f"{name}-{number}{copy}", where, 4 + copy, cores, blocks, busy=(0.9, 0.35, 0.05)[at])
+    made.extender.warm_up()  # what comes now is an event
     for at in range(3):
         made.runs(f"batch/eval-{at}", "gpu-t4-1", at, 50, 30, busy=0.8)
         made.runs(f"batch/render-{at}", "gpu-h100-1", at, 100, 320, busy=1.0)

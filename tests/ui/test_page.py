@@ -7,8 +7,9 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, expect
 
+from tests.cluster.extender.makers import node
 from tests.ui.browser import launched, need_chromium, visiting
-from tests.ui.cluster import A100, MadeCluster, serving, usual
+from tests.ui.cluster import A100, T4, MadeCluster, serving, usual
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HOSTILE = "<img src=x onerror=document.title='owned'>\"'&<script>document.title='owned'</script>"
@@ -71,14 +72,30 @@ async def test_waiting_pods_have_their_reasons_and_a_pod_its_explanation(browser
         assert visit.problems == []
 
 
+async def test_events_come_by_themselves_the_newest_first(browser: Browser) -> None:
+    made = usual()
+    async with serving(made) as url, visiting(browser) as visit:
+        await visit.open(f"{url}/ui/#/events")
+        first = visit.page.locator("tbody tr").first
+        await expect(first).to_contain_text("too little memory on every GPU")
+        await expect(visit.page.locator("tbody")).to_contain_text("gpu-t4-3")
+        made.extender.put_node(node("gpu-t4-2", 4, model=T4, blocks=60, ill=[3]))
+        await expect(first).to_contain_text("GPU 3 takes no new pods: Xid 79", timeout=15_000)
+        await visit.page.select_option("[data-filter=kind]", "node")
+        await expect(visit.page.locator("tbody tr")).to_have_count(1)
+        await expect(first).to_contain_text("takes no pods")
+        assert visit.problems == []
+
+
 async def test_hostile_texts_are_shown_as_texts(browser: Browser) -> None:
     made = MadeCluster()
     made.add_node("node-a", 2, HOSTILE)
+    made.extender.warm_up()
     made.runs(f"ns/{HOSTILE.replace('/', '')}", "node-a", 0, 10, 8)
     made.uses["node-a"]["containers"][0]["over_limit"] = [HOSTILE]  # type: ignore[index]
     made.waits(f"ns/{HOSTILE.replace('/', '')}2", 100, 10000)
     async with serving(made) as url, visiting(browser) as visit:
-        for where in ("nodes", "nodes/node-a", "pods", "waiting"):
+        for where in ("nodes", "nodes/node-a", "pods", "waiting", "events"):
             await visit.open(f"{url}/ui/#/{where}")
             if where == "nodes":
                 await visit.page.click("text=Token…")
@@ -139,6 +156,8 @@ async def test_everything_is_reached_by_keys(browser: Browser) -> None:
         await expect(visit.page.locator("h1")).to_have_text("Nodes")
         await visit.page.keyboard.press("3")
         await expect(visit.page.locator("h1")).to_have_text("Waiting pods")
+        await visit.page.keyboard.press("4")
+        await expect(visit.page.locator("h1")).to_have_text("Events")
         await visit.page.keyboard.press("?")
         await expect(visit.page.locator("#keys-dialog")).to_be_visible()
         await visit.page.keyboard.press("Escape")
@@ -167,7 +186,7 @@ async def test_focus_stays_where_it_is_when_the_page_refreshes(browser: Browser)
 @pytest.mark.parametrize("size", [(360, 740), (1440, 900)])
 async def test_it_is_readable_light_dark_wide_and_narrow(browser: Browser, scheme: str, size: tuple[int, int]) -> None:
     async with serving(usual()) as url, visiting(browser, scheme=scheme, size=size) as visit:  # type: ignore[arg-type]
-        for where in ("nodes", "nodes/gpu-a100-1", "pods", "waiting", "pods/research/sweep-11"):
+        for where in ("nodes", "nodes/gpu-a100-1", "pods", "waiting", "events", "pods/research/sweep-11"):
             await visit.open(f"{url}/ui/#/{where}")
             assert await visit.page.evaluate("document.documentElement.scrollWidth") <= size[0]
             assert await visit.page.evaluate(_FAINT) == []

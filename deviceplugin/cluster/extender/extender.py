@@ -21,6 +21,7 @@ from deviceplugin.cluster.extender.filter import Filter
 from deviceplugin.cluster.extender.gangs import GangTracker
 from deviceplugin.cluster.extender.preempt import Preempt
 from deviceplugin.cluster.extender.prioritize import Prioritize
+from deviceplugin.cluster.extender.recent_events import RecentEvents
 from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS, Settings
 from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
 from deviceplugin.cluster.extender.wake_up import NodeApi, WakeUp
@@ -54,6 +55,7 @@ class Extender:
         wall: Callable[[], float] = time.time,
     ) -> None:
         names = annotation_names(settings.names.domain)
+        self.recent_events = RecentEvents(decision=names.decision, wall=wall)
         self.verdicts = verdicts = Verdicts(wall=wall)
         self.wake_up = WakeUp(api, names, has_unplaced_pods=lambda: verdicts.has_unplaced_pods, wall=wall)
         self.cache = cache = SchedulerCache(clock, names=settings.names, freed=self.wake_up.freed)
@@ -89,20 +91,26 @@ class Extender:
 
     def put_node(self, node: ClusterNode) -> None:
         self.cache.put_node(node)
+        self.recent_events.node_changed(node.name, self.cache.nodes.get(node.name))
 
     def drop_node(self, name: str) -> None:
         self.cache.drop_node(name)
+        self.recent_events.node_changed(name, self.cache.nodes.get(name))
         self._scorer.forget(name)
 
     def put_pod(self, pod: ClusterPod) -> None:
         if self.cache.is_new(pod.uid):
             self._history.record(pod, self._names)
+        before, is_over = self.cache.pod(pod.uid), self.cache.is_over(pod.uid)
         self.cache.put_pod(pod)
+        if pod.pod.is_gpu and not is_over:
+            self.recent_events.pod_changed(before, pod)
         if pod.pod.node or pod.pod.is_terminal:
             self.unconfirmed.confirmed(pod.uid)
             self.verdicts.forget(pod.uid)
 
     def drop_pod(self, uid: PodUid) -> None:
+        self.recent_events.pod_gone(self.cache.pod(uid))
         self.cache.drop_pod(uid)
         self.unconfirmed.confirmed(uid)
         self.verdicts.forget(uid)
@@ -111,6 +119,7 @@ class Extender:
         """Once the cache is complete after the start: the first request is then as fast as the others."""
         self._scorer.see(node_info.state for node_info in self.cache.nodes.values() if node_info.problem is None)
         self._history.renew()
+        self.recent_events.begin()
 
     def expire(self) -> None:
         """Expires reservations, and does background work that no request should wait for."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from deviceplugin.errors import ParseError
-from deviceplugin.model.cluster_view import MOST_IN_DETAIL, MOST_ROWS, PodStage
+from deviceplugin.model.cluster_view import MOST_IN_DETAIL, MOST_ROWS, ClusterEventKind, PodStage
 
 _USUAL_ROWS = 100
 _LONGEST = 512
@@ -84,6 +84,16 @@ class PodsQuery:
     live: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class EventsQuery:
+    """Empty strings and None ask for all; with a namespace, for events about its pods only."""
+
+    page: PageQuery = PageQuery(descending=True)
+    namespace: str = ""
+    node: str = ""
+    kind: ClusterEventKind | None = None
+
+
 def nodes_query(asked: Mapping[str, str]) -> NodesQuery:
     _check(asked, "limit", "more", "sort", "order", "name", "model", "state", "gpus", "live")
     with_gpus, live = _flag(asked, "gpus"), _flag(asked, "live")
@@ -108,6 +118,17 @@ def pods_query(asked: Mapping[str, str]) -> PodsQuery:
         node=asked.get("node", ""),
         stage=_choice(PodStage, asked, "stage"),
         live=live,
+    )
+
+
+def events_query(asked: Mapping[str, str]) -> EventsQuery:
+    """The newest first unless another order is asked for."""
+    _check(asked, "limit", "more", "order", "namespace", "node", "kind")
+    return EventsQuery(
+        page=_page({"order": Order.DESCENDING.value} | dict(asked), MOST_ROWS),
+        namespace=asked.get("namespace", ""),
+        node=asked.get("node", ""),
+        kind=_choice(ClusterEventKind, asked, "kind"),
     )
 
 

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.cache.pod_hold import PodHold
+from deviceplugin.cluster.extender.recent_events import ClusterEvent
 from deviceplugin.model.allocation import Allocation, PodRef
 from deviceplugin.model.cluster_view import (
+    ClusterEventRow,
     ContainerRow,
     GpuRow,
     HolderRow,
@@ -184,6 +186,21 @@ def held_pod_row(hold: PodHold, info: NodeInfo, pod: ClusterPod | None, shown: S
 def _container_row(one: Allocation, minors: Mapping[GpuUuid, int]) -> ContainerRow:
     shares = tuple(ShareRow(each.uuid, minors.get(each.uuid), each.cores, each.blocks) for each in one.shares)
     return ContainerRow(one.owner.name, one.request.cores, one.request.blocks, shares)
+
+
+def event_row(event: ClusterEvent, shown: Shown) -> ClusterEventRow:
+    namespace, name = (None, None) if event.pod is None else shown.of(event.pod)
+    return ClusterEventRow(
+        kind=event.kind,
+        first=event.first,
+        at=event.at,
+        count=event.count,
+        uid="" if event.pod is None else event.pod.uid,
+        namespace=namespace,
+        pod=name,
+        node=event.node,
+        sentence=event.sentence,
+    )
 
 
 def waiting_pod_row(pod: ClusterPod, reason: str, shown: Shown) -> PodRow:

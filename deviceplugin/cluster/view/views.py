@@ -14,12 +14,14 @@ from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.cache.pod_hold import PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.explain.verdicts import Verdicts
+from deviceplugin.cluster.extender.recent_events import ClusterEvent, RecentEvents
 from deviceplugin.cluster.view import rows
 from deviceplugin.cluster.view.page import Key, cut
-from deviceplugin.cluster.view.query import NodeFilter, NodeSort, NodesQuery, PodSort, PodsQuery
+from deviceplugin.cluster.view.query import EventsQuery, NodeFilter, NodeSort, NodesQuery, PodSort, PodsQuery
 from deviceplugin.cluster.view.rows import GpuState, Shown
 from deviceplugin.cluster.view.waiting import Reason, reason_of
 from deviceplugin.model.cluster_view import (
+    ClusterEventsView,
     ClusterView,
     NodeRow,
     NodesView,
@@ -58,12 +60,14 @@ class ClusterViews:
         self,
         cache: SchedulerCache,
         verdicts: Verdicts,
+        events: RecentEvents,
         replica: Callable[[], Replica],
         *,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._cache = cache
         self._verdicts = verdicts
+        self._events = events
         self._replica = replica
         self._wall = wall
         self._described: dict[str, tuple[NodeState | None, object, NodeRow]] = {}
@@ -159,6 +163,24 @@ class ClusterViews:
             more=page.more,
         )
 
+    async def events(self, query: EventsQuery, shown: Shown) -> ClusterEventsView:
+        def key(event: ClusterEvent) -> Key | None:
+            return (event.at, event.number) if _is_asked_for_event(event, query) else None
+
+        page = await cut(self._events, key, query.page)
+        replica = self._replica()
+        return ClusterEventsView(
+            at=self._wall(),
+            replica=replica.name,
+            leader=replica.leader,
+            names=shown.names,
+            items=tuple(rows.event_row(event, shown) for event in page.items),
+            total=page.total,
+            since=self._events.since,
+            dropped=self._events.dropped,
+            more=page.more,
+        )
+
     def _nodes(self) -> Iterator[NodeInfo]:
         return (info for info in tuple(self._cache.nodes.values()) if _is_shown(info))
 
@@ -228,6 +250,12 @@ def _is_asked_for(row: NodeRow, query: NodesQuery) -> bool:
     if query.state is NodeFilter.FREE:
         return row.free_gpus > 0
     return query.state is not NodeFilter.PROBLEM or bool(row.problem) or row.unusable_gpus > 0
+
+
+def _is_asked_for_event(event: ClusterEvent, query: EventsQuery) -> bool:
+    if query.kind not in (None, event.kind) or query.node not in ("", event.node):
+        return False
+    return not query.namespace or (event.pod is not None and event.pod.namespace == query.namespace)
 
 
 def _node_key(row: NodeRow, query: NodesQuery) -> Key:

@@ -32,5 +32,5 @@ def _replica() -> Replica:
 
 def scene() -> Scene:
     extender = Extender(MemoryApi())
-    views = ClusterViews(extender.cache, extender.verdicts, _replica, wall=lambda: 5.0)
+    views = ClusterViews(extender.cache, extender.verdicts, extender.recent_events, _replica, wall=lambda: 5.0)
     return Scene(extender, views)

@@ -64,6 +64,11 @@ class NodeInfo:
         self.known: NodeState | None = None
 
     @property
+    def cordoned(self) -> frozenset[GpuUuid]:
+        """GPUs that take no new pods because somebody said so."""
+        return self._cordoned
+
+    @property
     def is_unused(self) -> bool:
         """Neither a node object nor a pod names it."""
         return self.node is None and not self.holds and not self._plain

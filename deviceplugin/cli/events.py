@@ -1,0 +1,93 @@
+"""`vcuda events`: what happened lately to pods with GPUs, to nodes and to GPUs.
+
+In: the scheduler's view. Out: a table, the newest last as `kubectl events` has it, or the rows as JSON or YAML.
+"""
+
+import asyncio
+
+import click
+
+from deviceplugin import log
+from deviceplugin.cli import quantities as q
+from deviceplugin.cli.command import OperatorCommand, headers_option, node_name, output_option
+from deviceplugin.cli.completing import complete_node
+from deviceplugin.cli.connection import Connection, all_namespaces_option, connected
+from deviceplugin.cli.listing import Kind, Shape, Sort, show_notes, show_rows
+from deviceplugin.cli.scheduler_client import opened
+from deviceplugin.cli.table import Column
+from deviceplugin.cli.view_client import Found, ViewClient
+from deviceplugin.model.cluster_view import ClusterEventKind, ClusterEventRow
+
+_EXAMPLES = (
+    ("What happened to the pods of the context's namespace.", "events"),
+    ("What happened to all pods, nodes and GPUs.", "events -A"),
+    ("GPUs that stopped to take pods, or take them again.", "events -A --kind gpu"),
+)
+
+
+def _object(row: ClusterEventRow) -> str:
+    return f"pod/{row.pod or row.uid}" if row.uid else f"node/{row.node}"
+
+
+def _cells(row: ClusterEventRow, at: float) -> tuple[str, ...]:
+    return (
+        row.namespace or q.UNKNOWN,
+        q.age(at - row.at),
+        row.kind.value,
+        _object(row),
+        row.node or q.UNKNOWN,
+        str(row.count),
+        q.age(at - row.first),
+        row.sentence,
+    )
+
+
+EVENTS: Kind[ClusterEventRow] = Kind(
+    what="events",
+    columns=(
+        Column("NAMESPACE", rank=4),
+        Column("LAST SEEN", right=True),
+        Column("KIND", rank=2),
+        Column("OBJECT"),
+        Column("NODE", rank=3),
+        Column("COUNT", rank=8, wide=True, right=True),
+        Column("FIRST SEEN", rank=8, wide=True, right=True),
+        Column("MESSAGE", rank=1),
+    ),
+    cells=_cells,
+    sorts={"age": Sort(lambda row: (row.at,), largest_first=False)},
+    name=lambda row: _object(row) if row.pod or not row.uid else "",
+)
+
+
+@click.command("events", cls=OperatorCommand, examples=_EXAMPLES)
+@all_namespaces_option
+@click.option("--node", "on_node", default="", help="Only events on this node.", shell_complete=complete_node)
+@click.option("--kind", type=click.Choice([each.value for each in ClusterEventKind]), help="Only events of this kind.")
+@output_option("table", "wide", "json", "yaml", "name")
+@headers_option
+@connected
+def events(
+    all_namespaces: bool, on_node: str, kind: str | None, output: str, no_headers: bool, connection: Connection
+) -> None:
+    """List what happened lately, the newest last.
+
+    Placed: a pod got its node and GPUs. Waits: kube-scheduler found no node for a pod. Ended: a pod ended or was
+    deleted. Node and gpu: one that takes pods, or takes none any more; these belong to no namespace, and -A lists them.
+
+    The scheduler keeps the last 500 of each kind since it started; those of Kubernetes stay in `kubectl events`.
+    """
+    log.open_log(level="error", format_="console")
+    query = {"kind": kind} if kind else {}
+    query |= {"node": node_name(on_node)} if on_node else {}
+    found = asyncio.run(_read(connection, query, all_namespaces=all_namespaces))
+    shown = EVENTS if all_namespaces else EVENTS.without("NAMESPACE")
+    show_rows(shown, EVENTS.ordered(found.rows, "age"), at=found.at, shape=Shape(output, no_headers))
+
+
+async def _read(connection: Connection, query: dict[str, str], *, all_namespaces: bool) -> Found[ClusterEventRow]:
+    async with opened(connection) as client:
+        view = ViewClient(client)
+        found = await view.events(query if all_namespaces else {**query, "namespace": client.namespace})
+        show_notes(view)
+        return found

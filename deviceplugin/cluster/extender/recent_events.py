@@ -1,0 +1,158 @@
+"""What happened in the cluster lately, for people who look at it.
+
+In: changes of nodes and pods as the cache takes them. Out: events, at most `most` of each kind, so that a flood of one
+kind leaves the others alone. A pod that waits has one event, with a count, for kube-scheduler refuses it again and
+again. What was there at the start is no news: nothing is noted before `begin`. Every replica sees the same changes, and
+notes the same.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from deviceplugin.cluster.extender.cache.node_info import NodeInfo
+from deviceplugin.cluster.extender.explain.decision import summary
+from deviceplugin.model.allocation import PodRef, PodUid
+from deviceplugin.model.cluster_view import ClusterEventKind
+from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.pod import ClusterPod, ScheduledCondition
+
+_MOST = 500
+_LONGEST = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterEvent:
+    """`number` grows from event to event. Of one that repeats, `first` and `at` are its first and its last time."""
+
+    number: int
+    kind: ClusterEventKind
+    first: float
+    at: float
+    sentence: str
+    pod: PodRef | None = None
+    node: str = ""
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _NodeFace:
+    """Why the node, and why each of its GPUs, takes no new pods; empty where it does."""
+
+    problem: str
+    closed: Mapping[GpuUuid, str] = field(default_factory=dict)
+    indices: Mapping[GpuUuid, int] = field(default_factory=dict)
+
+
+class RecentEvents:
+    """`most` events of each kind are kept; `dropped` counts those that are not any more."""
+
+    def __init__(self, *, decision: str, most: int = _MOST, wall: Callable[[], float] = time.time) -> None:
+        self._decision = decision
+        self._most = most
+        self._wall = wall
+        self._events: dict[ClusterEventKind, OrderedDict[int, ClusterEvent]] = {
+            kind: OrderedDict() for kind in ClusterEventKind
+        }
+        self._waiting: dict[PodUid, int] = {}
+        self._faces: dict[str, _NodeFace] = {}
+        self._last = 0
+        self.since = 0.0
+        self.dropped = 0
+
+    def begin(self) -> None:
+        """The cache is complete: what changes from now on is news."""
+        self.since = self._wall()
+
+    def __iter__(self) -> Iterator[ClusterEvent]:
+        """In no order."""
+        for events in self._events.values():
+            yield from tuple(events.values())
+
+    def pod_changed(self, before: ClusterPod | None, after: ClusterPod) -> None:
+        pod = after.pod
+        if pod.is_terminal:
+            if before is not None:
+                self._note(ClusterEventKind.ENDED, f"ended: {pod.phase}", pod=pod.ref, node=pod.node)
+        elif pod.node and (before is None or not before.pod.node):
+            why = summary(pod.annotations.get(self._decision, "")) or f"bound to node {pod.node}"
+            self._note(ClusterEventKind.PLACED, why, pod=pod.ref, node=pod.node)
+        elif not pod.node and (before is None or before.condition != after.condition):
+            self._waits(after, after.condition)
+
+    def pod_gone(self, before: ClusterPod | None) -> None:
+        if before is not None:
+            self._note(ClusterEventKind.ENDED, "deleted", pod=before.pod.ref, node=before.pod.node)
+
+    def _waits(self, pod: ClusterPod, condition: ScheduledCondition | None) -> None:
+        """kube-scheduler refused the pod, or says something else than before: one event for each pod."""
+        if condition is None or condition.is_true:
+            return
+        waits = self._events[ClusterEventKind.WAITS]
+        earlier = waits.pop(self._waiting.pop(pod.uid, 0), None)
+        first, count = (None, 0) if earlier is None else (earlier.first, earlier.count)
+        sentence = " ".join(condition.message.split()) or condition.reason or "refused by kube-scheduler"
+        if self._note(ClusterEventKind.WAITS, sentence, pod=pod.pod.ref, first=first, count=count + 1):
+            self._waiting[pod.uid] = self._last
+
+    def node_changed(self, name: str, info: NodeInfo | None) -> None:
+        """`info` is None, or without a node object, where the node was deleted."""
+        before = self._faces.pop(name, None)
+        if info is None or info.node is None:
+            if before is not None:
+                self._note(ClusterEventKind.NODE, "the node was deleted", node=name)
+            return
+        after = _face(info)
+        if before is None and (info.inventory is None and not info.node.inventory):
+            return  # a node without an agent
+        self._faces[name] = after
+        if before is None or before.problem != after.problem:
+            self._note(
+                ClusterEventKind.NODE, f"takes no pods: {after.problem}" if after.problem else "takes pods", node=name
+            )
+        if before is not None:
+            for uuid in sorted({*before.closed, *after.closed}, key=lambda each: after.indices.get(each, 0)):
+                self._gpu_changed(name, before, after, uuid)
+
+    def _gpu_changed(self, node: str, before: _NodeFace, after: _NodeFace, uuid: GpuUuid) -> None:
+        was, now = before.closed.get(uuid, ""), after.closed.get(uuid, "")
+        if was != now and uuid in after.indices:
+            does = f"takes no new pods: {now}" if now else "takes new pods"
+            self._note(ClusterEventKind.GPU, f"GPU {after.indices[uuid]} {does}", node=node)
+
+    def _note(
+        self,
+        kind: ClusterEventKind,
+        sentence: str,
+        *,
+        pod: PodRef | None = None,
+        node: str = "",
+        first: float | None = None,
+        count: int = 1,
+    ) -> bool:
+        """Whether it was noted."""
+        if not self.since:
+            return False
+        self._last += 1
+        now = self._wall()
+        since = now if first is None else first
+        event = ClusterEvent(self._last, kind, since, now, sentence[:_LONGEST], pod, node, count)
+        events = self._events[kind]
+        events[self._last] = event
+        if len(events) > self._most:
+            _, oldest = events.popitem(last=False)
+            self.dropped += 1
+            if oldest.kind is ClusterEventKind.WAITS and oldest.pod is not None:
+                del self._waiting[oldest.pod.uid]
+        return True
+
+
+def _face(info: NodeInfo) -> _NodeFace:
+    problem = "" if info.problem is None else info.problem.text
+    if info.inventory is None:
+        return _NodeFace(problem)
+    health = {gpu.uuid: info.inventory.health_of(gpu.uuid) for gpu in info.inventory.gpus}
+    closed = {uuid: each.reason or "unhealthy" for uuid, each in health.items() if not each.healthy}
+    cordoned = {uuid: "cordoned" for uuid in info.cordoned if uuid in health and uuid not in closed}
+    return _NodeFace(problem, closed | cordoned, {gpu.uuid: gpu.index for gpu in info.inventory.gpus})

@@ -1,0 +1,153 @@
+"""What is noted of the changes of pods, nodes and GPUs: each once, in order, and never more than is kept."""
+
+from dataclasses import replace
+
+import pytest
+
+from deviceplugin.cluster.extender.extender import Extender
+from deviceplugin.cluster.extender.recent_events import RecentEvents
+from deviceplugin.model.cluster_view import ClusterEventKind
+from deviceplugin.model.pod import ClusterPod, ScheduledCondition
+from tests.cluster.extender.api import MemoryApi
+from tests.cluster.extender.makers import allocated, ask, bound, ended, node, on_gpu, order, pod
+
+PLACED, WAITS, ENDED = ClusterEventKind.PLACED, ClusterEventKind.WAITS, ClusterEventKind.ENDED
+NODE, GPU = ClusterEventKind.NODE, ClusterEventKind.GPU
+
+
+class Wall:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def wall() -> Wall:
+    return Wall()
+
+
+@pytest.fixture
+def api() -> MemoryApi:
+    return MemoryApi()
+
+
+@pytest.fixture
+def extender(wall: Wall, api: MemoryApi) -> Extender:
+    """A node with two GPUs was there before anything was noted."""
+    made = Extender(api, wall=wall)
+    made.put_node(node("a", 2))
+    made.warm_up()
+    return made
+
+
+def noted(extender: Extender) -> list[tuple[ClusterEventKind, str, str, str]]:
+    events = sorted(extender.recent_events, key=lambda each: each.number)
+    return [(each.kind, each.pod.name if each.pod else "", each.node, each.sentence) for each in events]
+
+
+def runs(one: ClusterPod, where: str = "a") -> ClusterPod:
+    return bound(one, where, allocated(one, {"main": on_gpu(where, 0, 50, 8)}))
+
+
+def refused(one: ClusterPod, message: str) -> ClusterPod:
+    condition = ScheduledCondition(is_true=False, reason="Unschedulable", text=hash(message), message=message)
+    return replace(one, condition=condition)
+
+
+def test_what_was_there_at_the_start_is_no_event(wall: Wall) -> None:
+    made = Extender(MemoryApi(), wall=wall)
+    made.put_node(node("a", 2, ill=[1]))
+    made.put_pod(runs(pod("old")))
+    made.put_pod(refused(pod("waiting"), "0/1 nodes are available"))
+    made.warm_up()
+    assert (noted(made), made.recent_events.since) == ([], 100.0)
+
+
+def test_a_pod_from_its_refusal_to_its_end(extender: Extender) -> None:
+    one = pod("train")
+    extender.put_pod(one)
+    extender.put_pod(refused(one, "0/1 nodes are available:\n 1 insufficient vcuda-core."))
+    extender.put_pod(runs(one))
+    extender.put_pod(replace(runs(one), priority=1))
+    extender.put_pod(ended(runs(one)))
+    extender.drop_pod(one.uid)
+    assert noted(extender) == [
+        (WAITS, "train", "", "0/1 nodes are available: 1 insufficient vcuda-core."),
+        (PLACED, "train", "a", "bound to node a"),
+        (ENDED, "train", "a", "ended: Succeeded"),
+    ]
+
+
+async def test_a_pod_that_the_scheduler_bound_says_why_it_is_there(extender: Extender, api: MemoryApi) -> None:
+    one = api.put(pod("train"))
+    extender.put_pod(one)
+    extender.filter(ask(one, "a"))
+    await extender.bind(order(one, "a"))
+    extender.put_pod(api.pods[one.uid])
+    ((kind, name, where, sentence),) = noted(extender)
+    assert (kind, name, where) == (PLACED, "train", "a")
+    assert sentence.startswith("node a is the only one that fits; container main: ")
+
+
+def test_a_pod_that_is_refused_again_has_one_event(extender: Extender, wall: Wall) -> None:
+    one, other = pod("one"), pod("other")
+    extender.put_pod(refused(one, "no room"))
+    wall.now = 110.0
+    extender.put_pod(refused(other, "no room"))
+    extender.put_pod(refused(one, "no room"))
+    assert [each.count for each in extender.recent_events] == [1, 1], "nothing has changed"
+    wall.now = 120.0
+    extender.put_pod(refused(one, "still no room"))
+    last = max(extender.recent_events, key=lambda each: each.number)
+    assert (last.sentence, last.count, last.first, last.at) == ("still no room", 2, 100.0, 120.0)
+    assert [name for _, name, _, _ in noted(extender)] == ["other", "one"]
+
+
+def test_a_pod_that_is_deleted(extender: Extender) -> None:
+    one = runs(pod("gone"))
+    extender.put_pod(one)
+    extender.drop_pod(one.uid)
+    extender.drop_pod(one.uid)
+    assert [(kind, sentence) for kind, _, _, sentence in noted(extender)] == [
+        (PLACED, "bound to node a"),
+        (ENDED, "deleted"),
+    ]
+
+
+def test_nodes_come_lose_their_agent_and_go(extender: Extender) -> None:
+    extender.put_node(node("b", 1))
+    extender.put_node(node("b", 1))
+    extender.put_node(replace(node("b", 1), cores=0))
+    extender.put_node(node("b", 1))
+    extender.drop_node("b")
+    extender.put_node(replace(node("plain", 0, text=""), cores=0))
+    extender.drop_node("plain")
+    sentences = [(kind, where, sentence) for kind, _, where, sentence in noted(extender)]
+    assert sentences[0] == (NODE, "b", "takes pods")
+    assert sentences[1][2].startswith("takes no pods: ")
+    assert sentences[2:] == [(NODE, "b", "takes pods"), (NODE, "b", "the node was deleted")]
+
+
+def test_gpus_fall_ill_recover_and_are_cordoned(extender: Extender) -> None:
+    for changed in (node("a", 2, ill=[1]), node("a", 2, ill=[1]), node("a", 2), node("a", 2, cordon=["0"])):
+        extender.put_node(changed)
+    assert noted(extender) == [
+        (GPU, "", "a", "GPU 1 takes no new pods: Xid 79"),
+        (GPU, "", "a", "GPU 1 takes new pods"),
+        (GPU, "", "a", "GPU 0 takes no new pods: cordoned"),
+    ]
+
+
+def test_a_flood_of_one_kind_leaves_the_others_and_is_counted(wall: Wall) -> None:
+    recent = RecentEvents(decision="decision", most=3, wall=wall)
+    recent.begin()
+    recent.pod_changed(None, runs(pod("placed")))
+    for number in range(10):
+        recent.pod_changed(None, refused(pod(f"p{number}"), "x" * 5000))
+    kept = sorted(recent, key=lambda each: each.number)
+    assert [each.pod.name for each in kept if each.pod] == ["placed", "p7", "p8", "p9"]
+    assert (recent.dropped, len(kept[-1].sentence)) == (7, 500)
+    again = refused(pod("p0", uid=kept[-1].pod.uid if kept[-1].pod else ""), "y")
+    recent.pod_changed(None, again)
+    assert [each.count for each in recent if each.kind is WAITS] == [1, 1, 2]
