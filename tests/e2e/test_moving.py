@@ -1,7 +1,7 @@
 """A node of gpu-manager moves to vcuda and back, by the commands of docs/how-to/from-gpu-manager.md.
 
-gpu-manager itself is a stand-in (moving/gpu_manager.py): it registers, answers and annotates as gpu-manager does. The tests
-are one story, in their order.
+gpu-manager itself is a stand-in (moving/stand_in.py): it registers, answers and annotates as gpu-manager does.
+The tests are one story, in their order.
 """
 
 from collections.abc import Iterator
@@ -16,13 +16,13 @@ from sandbox.cluster import pods
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.waiting import wait_until
 from tests.daemonset.chart import Object, helm_program
-from tests.e2e.installed.images import vcuda_archive
-from tests.e2e.installed.registry import Registry, publish_release, registry
+from tests.e2e.installed.published import published
 from tests.e2e.moving.scene import (
+    DEPLOYMENTS,
     PROFILE,
+    PROGRAM,
     STAND_INS,
     SYSTEM,
-    DEPLOYMENTS,
     Scene,
     applied,
     deployment,
@@ -43,21 +43,11 @@ WEB: Object = pods.pod("web", [pods.container("main", UNTIL_ENDED, {CORE: 20, ME
 ALONE: Object = pods.pod("alone", [pods.container("main", UNTIL_ENDED, {CORE: 30, MEMORY: 16})])
 
 
-@pytest.fixture(scope="module")
-def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
-    archive = vcuda_archive(request)
-    folder = tmp_path_factory.mktemp("registry")
-    helm_program(request)
-    with registry(folder) as served:
-        publish_release(served, folder / "dist", archive)
-        yield served
-
-
 def gpu_manager(image: str) -> list[Object]:
     """Its objects, with the stand-in's program and the emulated machine's GPUs."""
     objects = list(yaml.safe_load_all((STAND_INS / "gpu-manager.yaml").read_text()))
     found: dict[str, Any] = {each["kind"]: each for each in objects}
-    found["ConfigMap"]["data"] = {"gpu_manager.py": (STAND_INS / "gpu_manager.py").read_text()}
+    found["ConfigMap"]["data"] = {PROGRAM.name: PROGRAM.read_text()}
     (container,) = found["DaemonSet"]["spec"]["template"]["spec"]["containers"]
     container["image"] = image
     blocks = sum(blocks_of_each(PROFILE))
@@ -69,7 +59,6 @@ def gpu_manager(image: str) -> list[Object]:
 def scene(
     cluster: Cluster,
     programs: Path,
-    published: Registry,
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Scene]:
@@ -78,9 +67,12 @@ def scene(
     helm = folder / "helm"
     helm.symlink_to(helm_program(request))
     page = "from-gpu-manager.md"
-    with moving(cluster, published, page, kubectl=programs / "kubectl", helm=helm, label=LABEL) as scene:
+    with (
+        published(cluster, programs, request, folder) as served,
+        moving(cluster, served, page, kubectl=programs / "kubectl", helm=helm, label=LABEL) as scene,
+    ):
         scene.admin.merge(f"/api/v1/nodes/{scene.node}", {"metadata": {"labels": {LABEL: "enable"}}})
-        with applied(scene, gpu_manager(f"{published.image}:{published.version}"), folder):
+        with applied(scene, gpu_manager(f"{served.image}:{served.version}"), folder):
             scene.wait_allocatable(CORE, CORES)
             scene.admin.post(DEPLOYMENTS, deployment("web", WEB))
             pods.create(scene.admin, ALONE)
@@ -119,7 +111,7 @@ def test_new_pods_wait_until_a_node_has_moved(scene: Scene, old: dict[str, Objec
     pods.create(scene.admin, pods.pod("new", [pods.container("main", "sleep 10000", {CORE: 60, MEMORY: 8})]))
     assert scene.admin.get(f"{pods.PODS}/new")["spec"]["schedulerName"] == "vcuda-scheduler"
     reason = wait_until(partial(_waits_for, scene, "new"), "the new pod waits")
-    assert "not known to the GPU scheduler yet" in reason
+    assert "1 node has no vcuda GPU inventory" in reason
 
 
 def _waits_for(scene: Scene, name: str) -> str:
@@ -160,9 +152,10 @@ def test_a_container_that_ends_brings_a_new_pod_or_an_event(scene: Scene, old: d
         "an event says what to do",
         evidence=lambda: "\n".join(pods.events(scene.admin, "alone")),
     )
-    (said,) = {each for each in pods.events(scene.admin, "alone") if "was admitted by gpu-manager" in each}
-    assert "delete the pod" in said
+    said = {each for each in pods.events(scene.admin, "alone") if "was admitted by gpu-manager" in each}
+    assert all("delete the pod" in each for each in said), said
     pods.delete(scene.admin, ["alone"])
+    pods.wait_gone(scene.admin, ["alone"])
     pods.create(scene.admin, ALONE)
     pods.wait_running(scene.admin, ["alone"])
 

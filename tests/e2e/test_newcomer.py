@@ -30,7 +30,6 @@ from sandbox.cluster import pods
 from sandbox.cluster.client import ApiError, Client
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.kubeconfig import write_kubeconfig
-from sandbox.cluster.service_address import api_server_for_pods
 from sandbox.cluster.waiting import PATIENCE_S, wait_until
 from sandbox.emulated_gpus import PROFILES, REPOSITORY, EmulatedGpus
 from scripts import manifests
@@ -38,10 +37,9 @@ from tests.daemonset.chart import Object, helm_program
 from tests.daemonset.manifests import documents
 from tests.e2e.installed.audit import Asked, asked
 from tests.e2e.installed.caller import Caller
-from tests.e2e.installed.images import import_images, vcuda_archive
 from tests.e2e.installed.kubectl import Kubectl
 from tests.e2e.installed.monitors import account, configuration, scraped
-from tests.e2e.installed.registry import publish_release, registry
+from tests.e2e.installed.published import published
 from tests.e2e.installed.release import AT_ONCE, NAMESPACE, Release, released
 from tests.e2e.installed.release import EMULATED as EMULATED_VALUES
 from tests.e2e.installed.rights import ELSEWHERE, granted
@@ -90,20 +88,12 @@ def image_of(pod: Object) -> str:
 def release(
     cluster: Cluster, programs: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Release]:
-    helm, archive = helm_program(request), vcuda_archive(request)
-    text = manifests.render(helm, "--show-only=templates/scheduler/deployment.yaml")
-    (kube_scheduler,) = yaml.safe_load(text)["spec"]["template"]["spec"]["containers"]
-    import_images(
-        cluster,
-        kube_scheduler=(kube_scheduler["image"], programs / "kube-scheduler"),
-        samples={image_of(pod) for pod in SAMPLES.values()},
-    )
+    helm = helm_program(request)
+    images = {image_of(pod) for pod in SAMPLES.values()}
     with ExitStack() as undo:
         undo.callback(pods.delete_all, cluster.admin)
-        undo.enter_context(api_server_for_pods(cluster))
         folder = tmp_path_factory.mktemp("registry")
-        source = undo.enter_context(registry(folder))
-        publish_release(source, folder / "dist", archive)
+        source = undo.enter_context(published(cluster, programs, request, folder, samples=images))
         installed = undo.enter_context(released(cluster, helm, source))
         installed.wait_rolled_out()
         gpus = EmulatedGpus(PROFILES / "hgx-a100.json", _state(cluster))

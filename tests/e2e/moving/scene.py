@@ -27,6 +27,7 @@ SYSTEM = "kube-system"
 DEPLOYMENTS = f"/apis/apps/v1/namespaces/{pods.NAMESPACE}/deployments"
 PROFILE = PROFILES / "hgx-a100.json"
 STAND_INS = Path(__file__).parent
+PROGRAM = STAND_INS / "stand_in.py"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,132 @@
+"""A node of HAMi moves to vcuda and back, by the commands of docs/how-to/from-hami.md.
+
+HAMi itself is a stand-in (moving/hami, moving/stand_in.py), installed by Helm: it registers, binds and annotates as HAMi
+does, but for its webhook: the pods name its scheduler themselves. The tests are one story, in their order.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandbox.cluster import pods
+from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.waiting import wait_until
+from tests.daemonset.chart import Object, helm_program
+from tests.e2e.installed.published import published
+from tests.e2e.moving.scene import (
+    DEPLOYMENTS,
+    PROGRAM,
+    STAND_INS,
+    SYSTEM,
+    Scene,
+    deployment,
+    exists,
+    moving,
+    uuids,
+)
+from tests.e2e.node.workload import CORE, MEMORY
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+COUNT = "nvidia.com/gpu"
+SPLIT = 10
+LIMITS = {COUNT: 1, "nvidia.com/gpumem": 4096, "nvidia.com/gpucores": 20}
+WEB: Object = pods.pod("web", [pods.container("main", "sleep 10000", LIMITS)], schedulerName="hami-scheduler")
+PLUGIN = f"/apis/apps/v1/namespaces/{SYSTEM}/daemonsets/hami-device-plugin"
+REGISTERED = "hami.io/node-nvidia-register"
+
+
+@pytest.fixture(scope="module")
+def scene(
+    cluster: Cluster, programs: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Scene]:
+    """HAMi serves the node, and a pod in its words runs on it."""
+    folder = tmp_path_factory.mktemp("old")
+    helm = folder / "helm"
+    helm.symlink_to(helm_program(request))
+    with (
+        published(cluster, programs, request, folder) as served,
+        moving(cluster, served, "from-hami.md", kubectl=programs / "kubectl", helm=helm, label="gpu") as scene,
+    ):
+        node = f"/api/v1/nodes/{scene.node}"
+        scene.admin.merge(node, {"metadata": {"labels": {"gpu": "on"}}})
+        image = f"--set image={served.image}:{served.version}"
+        gpus = "--set uuids=" + r"\,".join(uuids())
+        try:
+            scene.page.shell(
+                f"helm install hami {STAND_INS / 'hami'} -n {SYSTEM} {image} '{gpus}' --set-file script={PROGRAM}"
+            )
+            scene.wait_allocatable(COUNT, SPLIT * len(uuids()))
+            scene.admin.post(DEPLOYMENTS, deployment("web", WEB))
+            yield scene
+        finally:
+            scene.page.shell(f"helm uninstall hami -n {SYSTEM} --ignore-not-found")
+            labels = dict.fromkeys(("gpu", "nvidia-device-enable"))
+            scene.admin.merge(node, {"metadata": {"labels": labels, "annotations": {REGISTERED: None}}})
+
+
+@pytest.fixture(scope="module")
+def old(scene: Scene) -> Object:
+    """The pod, as HAMi started it."""
+    pod = scene.wait_one_runs("app=web")
+    assert pod["metadata"]["annotations"]["hami.io/bind-phase"] == "success"
+    return pod
+
+
+def test_vcuda_is_installed_beside_it_and_leaves_hamis_pods_alone(scene: Scene, old: Object) -> None:
+    said = scene.page.run("Before you start")
+    assert f"{scene.node}" in said
+    assert str(SPLIT * len(uuids())) in said
+    scene.page.run("Install vcuda beside HAMi")
+    assert scene.pods_of("app.kubernetes.io/name=vcuda-agent", SYSTEM) == []
+    assert scene.wait_one_runs("app=web")["metadata"]["uid"] == old["metadata"]["uid"]
+    pods.create(scene.admin, {**WEB, "metadata": {"name": "later"}})
+    pods.wait_running(scene.admin, ["later"])
+    later = scene.admin.get(f"{pods.PODS}/later")
+    assert later["spec"]["schedulerName"] == "hami-scheduler"
+    assert later["spec"]["containers"][0]["resources"]["limits"] == {name: str(count) for name, count in LIMITS.items()}
+    pods.delete(scene.admin, ["later"])
+
+
+def moved(scene: Scene) -> None:
+    """What the page says of a node that has moved."""
+    wait_until(lambda: scene.pods_of("app.kubernetes.io/component=hami-device-plugin", SYSTEM) == [], "HAMi left")
+    scene.wait_allocatable(CORE, 100 * len(uuids()))
+    scene.wait_allocatable(COUNT, 0)
+    assert REGISTERED not in scene.node_object()["metadata"]["annotations"]
+
+
+def test_a_node_moves_and_its_pods_are_placed_by_vcuda_when_it_may(scene: Scene, old: Object) -> None:
+    scene.page.run("Move a node")
+    moved(scene)
+    scene.page.run("Let vcuda place the pods")
+    for each in scene.pods_of("app=web"):  # it waits for HAMi's scheduler
+        pods.delete(scene.admin, [each["metadata"]["name"]])
+    pod = scene.wait_one_runs("app=web", other_than=old["metadata"]["uid"])
+    assert pod["spec"]["schedulerName"] == "vcuda-scheduler"
+    limits = pod["spec"]["containers"][0]["resources"]["limits"]
+    assert limits == {CORE: "20", MEMORY: "16"}, "4096 MiB"
+
+
+def test_the_way_back_and_forth_and_nothing_of_hami_is_left(scene: Scene, old: Object) -> None:
+    cluster, node, gone = scene.page.blocks("The way back")
+    scene.page.shell(cluster)
+    scene.page.shell(node)
+    scene.wait_allocatable(COUNT, SPLIT * len(uuids()))
+    wait_until(lambda: scene.pods_of("app.kubernetes.io/name=vcuda-agent", SYSTEM) == [], "the agent left")
+    pods.wait_running(scene.admin, [scene.wait_one_runs("app=web")["metadata"]["name"]])
+    pod = scene.wait_one_runs("app=web")
+    assert pod["metadata"]["annotations"]["hami.io/bind-phase"] == "success"
+    scene.page.shell(gone)
+
+    scene.page.run("Install vcuda beside HAMi")
+    scene.page.run("Let vcuda place the pods")
+    scene.page.run("Move a node")
+    moved(scene)
+    new = scene.wait_one_runs("app=web", other_than=pod["metadata"]["uid"])
+    assert new["spec"]["schedulerName"] == "vcuda-scheduler"
+    scene.page.run("When all nodes have moved")
+    assert not exists(scene.admin, PLUGIN)
+    checks = {each["check"]: each for each in scene.view("doctor")["checks"]}
+    assert {name: each for name, each in checks.items() if each["outcome"] not in ("ok", "skipped")} == {}
