@@ -167,6 +167,7 @@ def kill(scene: Scene, pod: Object) -> None:
 
 def test_the_node_goes_back_and_gpu_manager_serves_pods_again(scene: Scene, old: dict[str, Object]) -> None:
     pods.delete(scene.admin, ["alone", "new"])
+    pods.wait_gone(scene.admin, ["alone", "new"])
     node, cluster = scene.page.blocks("The way back")
     scene.page.shell(node)
     wait_until(lambda: scene.pods_of("app.kubernetes.io/name=vcuda-agent", SYSTEM) == [], "the agent left")

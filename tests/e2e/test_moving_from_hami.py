@@ -1,7 +1,7 @@
 """A node of HAMi moves to vcuda and back, by the commands of docs/how-to/from-hami.md.
 
-HAMi itself is a stand-in (moving/hami, moving/stand_in.py), installed by Helm: it registers, binds and annotates as HAMi
-does, but for its webhook: the pods name its scheduler themselves. The tests are one story, in their order.
+HAMi itself is a stand-in (moving/hami, moving/stand_in.py), installed by Helm: it registers, binds and annotates as
+HAMi does, but for its webhook: the pods name its scheduler themselves. The tests are one story, in their order.
 """
 
 from collections.abc import Iterator
@@ -51,12 +51,10 @@ def scene(
     ):
         node = f"/api/v1/nodes/{scene.node}"
         scene.admin.merge(node, {"metadata": {"labels": {"gpu": "on"}}})
-        image = f"--set image={served.image}:{served.version}"
-        gpus = "--set uuids=" + r"\,".join(uuids())
+        gpus = r"\,".join(uuids())
+        values = f"--set image={served.image}:{served.version} --set 'uuids={gpus}' --set-file script={PROGRAM}"
         try:
-            scene.page.shell(
-                f"helm install hami {STAND_INS / 'hami'} -n {SYSTEM} {image} '{gpus}' --set-file script={PROGRAM}"
-            )
+            scene.page.shell(f"helm install hami {STAND_INS / 'hami'} -n {SYSTEM} {values}")
             scene.wait_allocatable(COUNT, SPLIT * len(uuids()))
             scene.admin.post(DEPLOYMENTS, deployment("web", WEB))
             yield scene
@@ -87,6 +85,7 @@ def test_vcuda_is_installed_beside_it_and_leaves_hamis_pods_alone(scene: Scene, 
     assert later["spec"]["schedulerName"] == "hami-scheduler"
     assert later["spec"]["containers"][0]["resources"]["limits"] == {name: str(count) for name, count in LIMITS.items()}
     pods.delete(scene.admin, ["later"])
+    pods.wait_gone(scene.admin, ["later"])
 
 
 def moved(scene: Scene) -> None:

@@ -3,9 +3,9 @@
 In: kubelet's device-plugin folder, the API server, the GPUs' UUIDs (GPU_UUIDS, by commas). Out: answers to Allocate and
 annotations in the originals' form. `gpu-manager` serves both of its resources, mounts /etc/vcuda from a folder named
 after the pod, and knows the pod as the original does: the first of this node that waits with that many cores.
-`hami-device-plugin` serves nvidia.com/gpu tenfold, registers on the node and finishes what `hami-scheduler` began, which
-binds pods by annotation. All place everything on the first GPU. Not here: vcuda.sock, the driver's files, device nodes,
-HAMi's webhook. It runs in vcuda's image, for its Python packages only.
+`hami-device-plugin` serves nvidia.com/gpu tenfold, registers on the node and finishes what `hami-scheduler` began,
+which binds pods by annotation. All place everything on the first GPU. Not here: vcuda.sock, the driver's files, device
+nodes, HAMi's webhook. It runs in vcuda's image, for its Python packages only.
 """
 
 import json
