@@ -34,6 +34,15 @@ class Asked:
         )
 
 
+def refused(cluster: Cluster) -> list[Asked]:
+    """Requests that were refused for good.
+
+    A busy API server learns of a Role after the pod that needs it has started, so one that is allowed later is none.
+    """
+    last = {(each.account, each.verb, each.resource, each.namespace, each.name): each for each in asked(cluster)}
+    return [each for each in last.values() if not each.allowed or each.status in (401, 403)]
+
+
 def asked(cluster: Cluster) -> Iterator[Asked]:
     """Everything since the cluster began, by programs that used the two accounts; not what tests try with a token."""
     for line in (cluster.layout.logs / AUDIT_LOG).read_text().splitlines():

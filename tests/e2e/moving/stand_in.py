@@ -16,8 +16,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
@@ -170,6 +172,18 @@ def api_server(path: str, *, patch: Any = None, post: Any = None) -> Any:
         return json.loads(answer.read())
 
 
+def wait_for_rights() -> None:
+    """An API server without CPU time to spare learns of a new binding after the pod that needs it has started."""
+    while not STOPPED.wait(0.5):
+        try:
+            api_server("/api/v1/nodes?limit=1")
+        except HTTPError as error:
+            if error.code != HTTPStatus.FORBIDDEN:
+                raise
+        else:
+            return
+
+
 def serve(plugins: dict[str, Plugin]) -> None:
     """Registers each by its socket's name, until the program is told to end."""
     servers = [served(name, plugin) for name, plugin in plugins.items()]
@@ -197,4 +211,5 @@ PROGRAMS = {"gpu-manager": gpu_manager, "hami-device-plugin": hami_device_plugin
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: STOPPED.set())
+    wait_for_rights()
     PROGRAMS[sys.argv[1]]()
