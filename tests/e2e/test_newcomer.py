@@ -35,7 +35,7 @@ from sandbox.emulated_gpus import PROFILES, REPOSITORY, EmulatedGpus
 from scripts import manifests
 from tests.daemonset.chart import Object, helm_program
 from tests.daemonset.manifests import documents
-from tests.e2e.installed.audit import Asked, asked, refused
+from tests.e2e.installed.audit import Asked, refused
 from tests.e2e.installed.caller import Caller
 from tests.e2e.installed.kubectl import Kubectl
 from tests.e2e.installed.monitors import account, configuration, scraped
@@ -557,8 +557,8 @@ def _rolls_unnoticed(running: Release, name: str) -> None:
 
 
 def test_every_right_is_used_and_none_is_missed(running: Release) -> None:
-    assert [*map(str, refused(running.cluster))] == []
-    used = {(each.account, each.verb, each.resource) for each in asked(running.cluster)}
+    assert [*map(str, refused(running.asked()))] == []
+    used = {(each.account, each.verb, each.resource) for each in running.asked()}
     assert granted(running) - used <= ELSEWHERE.keys() <= granted(running)
 
 
@@ -615,12 +615,12 @@ def test_a_kube_scheduler_elsewhere_is_known_by_its_certificate_and_our_own_leas
     )
     answers = {each.status for each in _of_our_lease(running) if each.status < 500}  # a busy API server says 500
     assert answers <= {200, 201, 403, 404, 409}
-    assert [each for each in refused(running.cluster) if each.resource == "leases"] == []
+    assert refused(_of_our_lease(running)) == []
 
 
 def _of_our_lease(release: Release) -> list[Asked]:
     """What the extender asked of it; kube-scheduler has the same account."""
-    return [each for each in asked(release.cluster) if (each.resource, each.program) == ("leases", "vcuda")]
+    return [each for each in release.asked() if (each.resource, each.program) == ("leases", "vcuda")]
 
 
 def test_after_the_release_is_gone_pods_are_made_as_if_it_had_never_been(running: Release) -> None:

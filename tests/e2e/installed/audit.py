@@ -4,8 +4,9 @@ In: the cluster. Out: requests as (verb, resource) with who asked and how it was
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.control_plane import AUDIT_LOG
@@ -34,18 +35,23 @@ class Asked:
         )
 
 
-def refused(cluster: Cluster) -> list[Asked]:
-    """Requests that were refused for good.
+def refused(requests: Iterable[Asked]) -> list[Asked]:
+    """Those that were refused for good.
 
     A busy API server learns of a Role after the pod that needs it has started, so one that is allowed later is none.
     """
-    last = {(each.account, each.verb, each.resource, each.namespace, each.name): each for each in asked(cluster)}
+    last = {(each.account, each.verb, each.resource, each.namespace, each.name): each for each in requests}
     return [each for each in last.values() if not each.allowed or each.status in (401, 403)]
 
 
-def asked(cluster: Cluster) -> Iterator[Asked]:
-    """Everything since the cluster began, by programs that used the two accounts; not what tests try with a token."""
-    for line in (cluster.layout.logs / AUDIT_LOG).read_text().splitlines():
+def audited(cluster: Cluster) -> int:
+    """Bytes of the log until now."""
+    return _log(cluster).stat().st_size
+
+
+def asked(cluster: Cluster, since: int) -> Iterator[Asked]:
+    """Everything after so many bytes, by programs that used the two accounts; not what tests try with a token."""
+    for line in _log(cluster).read_bytes()[since:].splitlines():
         event = json.loads(line)
         if event.get("userAgent", "").startswith(TESTS):
             continue
@@ -62,3 +68,7 @@ def asked(cluster: Cluster) -> Iterator[Asked]:
             status=event.get("responseStatus", {}).get("code", 0),
             allowed=event.get("annotations", {}).get("authorization.k8s.io/decision") == "allow",
         )
+
+
+def _log(cluster: Cluster) -> Path:
+    return cluster.layout.logs / AUDIT_LOG

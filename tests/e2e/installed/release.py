@@ -13,6 +13,7 @@ from sandbox.cluster.client import ApiError, Client
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.waiting import wait_until
 from tests.daemonset.chart import Object
+from tests.e2e.installed.audit import Asked, asked, audited
 from tests.e2e.installed.registry import Registry
 from tests.e2e.released import Helm
 
@@ -25,15 +26,21 @@ AT_ONCE = ("--set", "scheduler.flags.drain=0s")
 """For a release that is thrown away: nobody has to go elsewhere first."""
 _APPS = f"/apis/apps/v1/namespaces/{NAMESPACE}"
 _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+_LEFT = (
+    f"/api/v1/namespaces/{NAMESPACE}/secrets/vcuda-scheduler-tls",
+    f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/vcuda-scheduler",
+)
+"""What the scheduler makes and Helm does not remove."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """`say` is Helm with the admin's kubeconfig. `registry` has chart and image."""
+    """`say` is Helm with the admin's kubeconfig. `registry` has chart and image. `begin`: of its audit log."""
 
     cluster: Cluster
     helm: str
     registry: Registry
+    begin: int
 
     @property
     def admin(self) -> Client:
@@ -48,6 +55,10 @@ class Release:
 
     def upgrade(self, *values: str) -> None:
         self.say("upgrade", "vcuda", *self.registry.chart, "--reuse-values", *values)
+
+    def asked(self) -> list[Asked]:
+        """What the release asked of the API server."""
+        return list(asked(self.cluster, self.begin))
 
     def has_rolled_out(self) -> bool:
         """What `kubectl rollout status` looks at, of both."""
@@ -111,7 +122,10 @@ def _events(admin: Client, pod: str) -> list[str]:
 def released(cluster: Cluster, helm: str, registry: Registry) -> Iterator[Release]:
     """The README's two commands; the node's label and the release are gone afterwards."""
     node = f"/api/v1/nodes/{cluster.kubelet.node}"
-    release = Release(cluster, helm, registry)
+    release = Release(cluster, helm, registry, audited(cluster))
+    for left in _LEFT:  # by other releases: this one makes its own
+        with contextlib.suppress(ApiError):
+            cluster.admin.delete(left)
     unknown = {AnnotationNames().inventory: None}  # agents of other tests may have told the same
     cluster.admin.merge(node, {"metadata": {"labels": LABEL, "annotations": unknown}})
     try:
