@@ -279,7 +279,7 @@ def _held(grant: Grant, inventory: Inventory) -> list[HeldGpu | None]:
     found: list[HeldGpu | None] = []
     for share in grant.allocation.shares:
         gpu = inventory.gpu(share.uuid)
-        most = soft_limit(share.cores, grant.soft_cores) or share.cores
+        most = soft_limit(share.cores, grant.limits.soft_cores) or share.cores
         found.append(HeldGpu(gpu, share.blocks * BLOCK_BYTES, most) if gpu is not None else None)
     return found
 

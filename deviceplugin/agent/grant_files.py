@@ -149,9 +149,9 @@ class AgentFiles:
         devices = []
         for share in grant.allocation.shares:
             gpu = inventory.gpu(share.uuid)
-            soft = soft_limit(share.cores, grant.soft_cores)
+            soft = soft_limit(share.cores, grant.limits.soft_cores)
             bus_id = gpu.bus_id if gpu is not None else ""
-            devices.append(DeviceLimits(share.uuid, bus_id, share.blocks * BLOCK_BYTES, share.cores, soft))
+            devices.append(DeviceLimits(share.uuid, bus_id, grant.memory_limit(share), share.cores, soft))
         return GrantLimits(grant.id, tuple(devices))
 
     def _legacy(self, grant: Grant) -> bytes:
@@ -161,8 +161,10 @@ class AgentFiles:
             pod_uid=owner.pod.uid,
             container=owner.name,
             cores=request.cores_per_gpu if grant.is_share else request.cores,
-            memory_bytes=(request.blocks_per_gpu if grant.is_share else request.blocks) * BLOCK_BYTES,
-            soft_cores=grant.soft_cores,
+            memory_bytes=grant.limits.memory_bytes(request.blocks_per_gpu)
+            if grant.is_share
+            else request.blocks * BLOCK_BYTES,
+            soft_cores=grant.limits.soft_cores,
             driver_version=self._inventory().driver.version,
         )
         return encode_limits(limits)

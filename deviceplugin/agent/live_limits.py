@@ -1,6 +1,6 @@
-"""Applies a changed `vcuda-core-limit` of a running pod to the limits of its containers.
+"""Applies a changed `vcuda-core-limit` or `vcuda-memory-limit` of a running pod to the limits of its containers.
 
-In: pods as the watch shows them, the ledger. Out: grants with another soft limit, and their limits files written again;
+In: pods as the watch shows them, the ledger. Out: grants with other limits, and their limits files written again;
 the interposer follows within a second, gpu-manager's client at its next start. Called at each change of a pod, and in
 each round of the reconciler for changes that came before the grant. Errors are logged, never raised: the old limit
 stays.
@@ -19,8 +19,11 @@ from deviceplugin.ledger.grant import Grant
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import Pod
+from deviceplugin.model.pod_limits import PodLimits
 
 log = structlog.get_logger("vcuda.agent")
+
+_Written = tuple[str | None, str | None]
 
 
 class LiveLimits:
@@ -40,7 +43,7 @@ class LiveLimits:
         self._files = files
         self._hints = hints
         self._report = report
-        self._known: dict[PodUid, tuple[str | None, int]] = {}
+        self._known: dict[PodUid, tuple[_Written, dict[str, PodLimits]]] = {}
         self._has_begun = False
         cluster.reflector.subscribe(self._pod_changed)
 
@@ -66,21 +69,23 @@ class LiveLimits:
         if not pod.is_gpu or pod.is_terminal:
             return
         for grant in self._ledger.of_pod(pod.ref.uid):
-            soft_cores = self._soft_cores(pod)
-            if grant.soft_cores != soft_cores:
-                self._change(grant, soft_cores)
+            limits = self._limits(pod, grant.allocation.owner.name)
+            if grant.limits != limits:
+                self._change(grant, limits)
 
-    def _soft_cores(self, pod: Pod) -> int:
+    def _limits(self, pod: Pod, container: str) -> PodLimits:
         """Parsed again only after a change, because an annotation that cannot be read is logged each time."""
-        written = self._hints.core_limit(pod)
+        written = self._hints.written_limits(pod)
         known = self._known.get(pod.ref.uid)
         if known is None or known[0] != written:
-            known = self._known[pod.ref.uid] = (written, self._hints.soft_cores(pod))
-        return known[1]
+            known = self._known[pod.ref.uid] = (written, {})
+        if container not in known[1]:
+            known[1][container] = self._hints.limits(pod, container)
+        return known[1][container]
 
-    def _change(self, grant: Grant, soft_cores: int) -> None:
+    def _change(self, grant: Grant, limits: PodLimits) -> None:
         try:
-            changed = self._ledger.set_soft_limit(grant.id, soft_cores)
+            changed = self._ledger.set_limits(grant.id, limits)
         except VcudaError as error:
             log.warning("limit_change_failed", **owner_fields(grant.allocation.owner), error=error.message)
             return

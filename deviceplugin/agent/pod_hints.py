@@ -1,6 +1,6 @@
-"""What the annotations of a pod ask of its node: the GPUs that a scheduler chose, and a soft limit.
+"""What the annotations of a pod ask of its node: the GPUs that a scheduler chose, and limits.
 
-In: a pod and the inventory. Out: UUIDs to prefer, a percentage. A hint is followed if it fits. An annotation that
+In: a pod and the inventory. Out: UUIDs to prefer, `PodLimits`. A hint is followed if it fits. An annotation that
 cannot be read or trusted (`model.annotations`) counts as missing and is logged.
 """
 
@@ -14,7 +14,9 @@ from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import trusted_allocation, trusted_minors
 from deviceplugin.model.gpu import GpuUuid, Inventory
+from deviceplugin.model.per_container import PerContainer
 from deviceplugin.model.pod import Pod, PodContainer
+from deviceplugin.model.pod_limits import NO_MEMORY_LIMITS, PodLimits, parse_memory_limits
 
 log = structlog.get_logger("vcuda.agent")
 
@@ -37,19 +39,27 @@ class PodHints:
             return frozenset()
         return chosen if chosen <= {gpu.uuid for gpu in self._inventory().gpus} else frozenset()
 
-    def core_limit(self, pod: Pod) -> str | None:
-        return pod.annotations.get(self._names.core_limit)
+    def written_limits(self, pod: Pod) -> tuple[str | None, str | None]:
+        """The annotations that `limits` reads."""
+        return pod.annotations.get(self._names.core_limit), pod.annotations.get(self._names.memory_limit)
 
-    def soft_cores(self, pod: Pod) -> int:
-        """0 if the pod's limit is hard."""
-        written = self.core_limit(pod)
-        if written is None:
-            return 0
+    def limits(self, pod: Pod, container: str) -> PodLimits:
+        return PodLimits(self._soft_cores(pod), self._memory_limits(pod).of(container))
+
+    def _soft_cores(self, pod: Pod) -> int:
+        written = pod.annotations.get(self._names.core_limit)
         try:
-            return text.parse_core_limit(written)
+            return 0 if written is None else text.parse_core_limit(written)
         except ParseError as error:
             log.warning("annotation_ignored", pod=str(pod.ref), error=error.message)
             return 0
+
+    def _memory_limits(self, pod: Pod) -> PerContainer:
+        try:
+            return parse_memory_limits(pod.annotations, self._names)
+        except ParseError as error:
+            log.warning("annotation_ignored", pod=str(pod.ref), error=error.message)
+            return NO_MEMORY_LIMITS
 
     def predicate_time(self, pod: Pod) -> int | None:
         """Nanoseconds; raises ParseError."""

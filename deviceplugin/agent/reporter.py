@@ -18,7 +18,7 @@ from deviceplugin.model.allocation import ContainerRef
 from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.request import RequestKind
-from deviceplugin.model.units import CORES_PER_GPU, format_blocks
+from deviceplugin.model.units import CORES_PER_GPU, MIB, format_blocks
 from deviceplugin.model.usage import Breach, Overrun
 from deviceplugin.observe.metrics import AgentMetrics, reason_of
 from deviceplugin.placement.place import Choice
@@ -80,10 +80,11 @@ class AgentReport:
         self._tell(owner, EventReason.CONFIG_WRITTEN, f"the limits of container {owner.name} are in place")
 
     def limits_changed(self, grant: Grant) -> None:
-        owner, cores, soft = grant.allocation.owner, grant.allocation.request.cores_per_gpu, grant.soft_cores
-        log.info("limits_changed", **owner_fields(owner), grant=grant.id, cores=cores, soft_cores=soft)
+        owner, request, limits = grant.allocation.owner, grant.allocation.request, grant.limits
+        cores, soft, mib = request.cores_per_gpu, limits.soft_cores, limits.memory_bytes(request.blocks_per_gpu) // MIB
+        log.info("limits_changed", **owner_fields(owner), grant=grant.id, cores=cores, soft_cores=soft, memory_mib=mib)
         now = f"may borrow idle time up to {soft} cores" if soft > cores else f"is held to its {cores} cores"
-        self._tell(owner, EventReason.CONFIG_WRITTEN, f"container {owner.name} now {now}")
+        self._tell(owner, EventReason.CONFIG_WRITTEN, f"container {owner.name} now {now} and to {mib} MiB of memory")
 
     def start_failed(self, owner: ContainerRef | None, error: VcudaError) -> None:
         log.warning("start_refused", **(owner_fields(owner) if owner else {}), error=error.message)

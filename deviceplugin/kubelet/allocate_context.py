@@ -19,6 +19,7 @@ from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import ContainerRef, PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import Pod, PodContainer
+from deviceplugin.model.pod_limits import PodLimits
 from deviceplugin.placement.place import Choice
 
 
@@ -37,12 +38,12 @@ class Pods(Protocol):
 class Hints(Protocol):
     """What a pod's annotations ask of the node (`agent.pod_hints.PodHints`).
 
-    The GPUs that a scheduler chose for a container, and the soft limit in percent, 0 if the limit is hard.
+    The GPUs that a scheduler chose for a container, and its limits.
     """
 
     def scheduled_gpus(self, pod: Pod, container: PodContainer) -> frozenset[GpuUuid]: ...
 
-    def soft_cores(self, pod: Pod) -> int: ...
+    def limits(self, pod: Pod, container: str) -> PodLimits: ...
 
 
 class Gpus(Protocol):

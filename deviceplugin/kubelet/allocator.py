@@ -235,7 +235,7 @@ class Allocator:
         fixed = replace(
             moved(half, Claimant(container.ref, container.role, request, index=container.index), inventory),
             answered=frozenset(Resource),
-            soft_cores=self._context.hints.soft_cores(asking.pod),
+            limits=self._context.hints.limits(asking.pod, container.ref.name),
         )
         self._ledger.reassign(fixed, inventory=inventory, kind="pair")
         self._remember(fixed, asking)
@@ -253,7 +253,7 @@ class Allocator:
             source=asking.source,
             proved=False,
             created=time.time(),
-            soft_cores=context.hints.soft_cores(asking.pod),
+            limits=context.hints.limits(asking.pod, name),
         )
         answer = self._content(grant, asking)
         context.files.prepare(grant, answer)

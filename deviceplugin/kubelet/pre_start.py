@@ -100,15 +100,15 @@ class PreStart:
         elif not grant.proved:
             grant = self._context.ledger.prove(grant.id)
         if grant.source is Source.CHECKPOINT:
-            grant = await self._read_soft_limit(grant)
+            grant = await self._read_limits(grant)
         if self._context.files.fill(grant):
             self._context.report.limits_written(grant)
 
-    async def _read_soft_limit(self, grant: Grant) -> Grant:
-        """The soft limit is in the pod's annotations, not in kubelet's checkpoint, the source of this grant."""
+    async def _read_limits(self, grant: Grant) -> Grant:
+        """They are in the pod's annotations, not in kubelet's checkpoint, the source of this grant."""
         pod = await self._context.pods.find(grant.allocation.owner.pod.uid)
-        soft_cores = self._context.hints.soft_cores(pod) if pod is not None else grant.soft_cores
-        return self._context.ledger.set_soft_limit(grant.id, soft_cores)
+        limits = self._context.hints.limits(pod, grant.allocation.owner.name) if pod is not None else grant.limits
+        return self._context.ledger.set_limits(grant.id, limits)
 
     async def _rebuild(self, key: OwnerKey, checkpoint: Checkpoint) -> Grant:
         """The journal does not have the grant, but kubelet's checkpoint has all of it in the recorded answer."""
@@ -130,8 +130,8 @@ class PreStart:
 
     async def _repair(self, grant: Grant, key: OwnerKey, counts: tuple[int, int]) -> Grant:
         pod = await self._context.pods.find(key[0])
-        soft_cores = self._context.hints.soft_cores(pod) if pod else grant.soft_cores
-        to = replace(claimant_proved(grant, key, counts, pod, self._context.layout.names), soft_cores=soft_cores)
+        limits = self._context.hints.limits(pod, key[1]) if pod else grant.limits
+        to = replace(claimant_proved(grant, key, counts, pod, self._context.layout.names), limits=limits)
         inventory = self._context.feed.catalog.inventory
         try:
             fixed = self._context.ledger.reassign_to_owner(grant.id, to, inventory)

@@ -8,7 +8,8 @@ import enum
 from dataclasses import dataclass
 from typing import NewType
 
-from deviceplugin.model.allocation import Allocation
+from deviceplugin.model.allocation import Allocation, GpuShare
+from deviceplugin.model.pod_limits import NO_LIMITS, PodLimits
 from deviceplugin.model.units import Resource
 
 GrantId = NewType("GrantId", str)
@@ -27,8 +28,7 @@ class Source(enum.Enum):
 class Grant:
     """Slots that are held. `answered`: resources whose Allocate was answered. `created`: Unix time in seconds.
 
-    `soft_cores` above 0 is the pod's `vcuda-core-limit`: it may use idle time up to that percentage. It is stored here
-    because PreStartContainer must not need the API server.
+    `limits` are those of the pod's annotations, stored here because PreStartContainer must not need the API server.
     """
 
     id: GrantId
@@ -37,9 +37,13 @@ class Grant:
     source: Source
     proved: bool
     created: float
-    soft_cores: int = 0
+    limits: PodLimits = NO_LIMITS
 
     @property
     def is_share(self) -> bool:
         """Whole GPUs run on the untouched driver and share nothing."""
         return self.allocation.request.is_share
+
+    def memory_limit(self, share: GpuShare) -> int:
+        """Bytes of one of its GPUs that the container may use."""
+        return (self.limits if self.is_share else NO_LIMITS).memory_bytes(share.blocks)

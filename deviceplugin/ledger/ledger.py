@@ -25,6 +25,7 @@ from deviceplugin.ledger.repair import Claimant, claimant_of, kept, moved
 from deviceplugin.model.allocation import Allocation, OwnerKey, PodUid
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.pod import PodContainer
+from deviceplugin.model.pod_limits import PodLimits
 from deviceplugin.model.units import Resource
 
 log = structlog.get_logger("vcuda.ledger")
@@ -99,10 +100,10 @@ class Ledger:
         grant = self._require(grant_id)
         return self._update("prove", grant, replace(grant, proved=True))
 
-    def set_soft_limit(self, grant_id: GrantId, soft_cores: int) -> Grant:
-        """The pod asks for another soft limit; it takes nothing from other grants."""
+    def set_limits(self, grant_id: GrantId, limits: PodLimits) -> Grant:
+        """The pod asks for other limits; they take nothing from other grants."""
         grant = self._require(grant_id)
-        return self._update("set_soft_limit", grant, replace(grant, soft_cores=soft_cores))
+        return self._update("set_limits", grant, replace(grant, limits=limits))
 
     def reassign_to_owner(self, grant_id: GrantId, to: Claimant, inventory: Inventory) -> Grant:
         """Gives the grant to the owner in kubelet's checkpoint: on the same GPUs, sized by that container's request.

@@ -12,6 +12,7 @@ import msgspec
 
 from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef
+from deviceplugin.model.pod_limits import PodLimits
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import Resource
 
@@ -62,6 +63,7 @@ class _Grant(msgspec.Struct):
     proved: bool
     created: float
     soft_cores: int = 0
+    memory_mib: int = 0
     index: int = 0
     parts: int = 1
 
@@ -130,7 +132,8 @@ def _to_struct(grant: Grant) -> _Grant:
         source=grant.source,
         proved=grant.proved,
         created=grant.created,
-        soft_cores=grant.soft_cores,
+        soft_cores=grant.limits.soft_cores,
+        memory_mib=grant.limits.memory_mib,
         index=allocation.index,
         parts=allocation.request.parts,
     )
@@ -151,5 +154,5 @@ def _to_grant(found: _Grant) -> Grant:
         source=found.source,
         proved=found.proved,
         created=found.created,
-        soft_cores=found.soft_cores,
+        limits=PodLimits(found.soft_cores, found.memory_mib),
     )

@@ -14,6 +14,7 @@ from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRol
 from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.pod import Pod
+from deviceplugin.model.pod_limits import NO_LIMITS, PodLimits
 from deviceplugin.model.pod_request import parse_parts
 from deviceplugin.model.request import Request, parse_request
 from deviceplugin.model.units import ResourceNames
@@ -27,7 +28,7 @@ class Claimant:
     owner: ContainerRef
     role: ContainerRole
     request: Request
-    soft_cores: int = 0
+    limits: PodLimits = NO_LIMITS
     index: int = 0
 
 
@@ -58,7 +59,7 @@ def claimant_proved(
 
 def claimant_of(grant: Grant) -> Claimant:
     allocation = grant.allocation
-    return Claimant(allocation.owner, allocation.role, allocation.request, grant.soft_cores, allocation.index)
+    return Claimant(allocation.owner, allocation.role, allocation.request, grant.limits, allocation.index)
 
 
 def moved(grant: Grant, to: Claimant, inventory: Inventory) -> Grant:
@@ -71,13 +72,13 @@ def moved(grant: Grant, to: Claimant, inventory: Inventory) -> Grant:
         )
     sized = tuple(share_for(share.uuid, to.request, inventory, least=share.blocks) for share in shares)
     allocation = Allocation(to.owner, to.role, to.request, sized, to.index)
-    return replace(grant, allocation=allocation, soft_cores=to.soft_cores)
+    return replace(grant, allocation=allocation, limits=to.limits)
 
 
 def kept(grant: Grant, to: Claimant) -> Grant:
     """The grant under another container's name and otherwise as it is; that container's start will size it."""
     allocation = replace(grant.allocation, owner=to.owner, role=to.role, index=to.index)
-    return replace(grant, allocation=allocation, soft_cores=to.soft_cores, proved=False)
+    return replace(grant, allocation=allocation, limits=to.limits, proved=False)
 
 
 def share_for(uuid: GpuUuid, request: Request, inventory: Inventory, *, least: int = 0) -> GpuShare:

@@ -35,6 +35,7 @@ class AnnotationNames:
 
         # On a pod, written by its user.
         self.core_limit: Final = f"{domain}/vcuda-core-limit"
+        self.memory_limit: Final = f"{domain}/vcuda-memory-limit"
         self.gpus: Final = f"{domain}/vcuda-gpus"  # over how many GPUs the share of a container goes
         self.node_policy: Final = f"{domain}/vcuda-node-policy"
         self.gpu_policy: Final = f"{domain}/vcuda-gpu-policy"

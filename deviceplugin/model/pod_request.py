@@ -5,20 +5,19 @@ Containers are in the order in which kubelet admits them. Pods with equal reques
 answer both from one calculation.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from deviceplugin.errors import ParseError, RequestError
+from deviceplugin.errors import RequestError
 from deviceplugin.model.allocation import ContainerRole, PodRef
 from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
+from deviceplugin.model.per_container import PerContainer, parse_per_container
 from deviceplugin.model.pod import Pod, PodContainer
-from deviceplugin.model.preferences import NO_PREFERENCES, Preferences, list_items, parse_preferences
+from deviceplugin.model.preferences import NO_PREFERENCES, Preferences, parse_preferences
 from deviceplugin.model.request import Request, parse_request
 from deviceplugin.model.units import ResourceNames
 
 MOST_PARTS = 16  # the capacity of the limits file (library/abi/limits.h)
-_PARTS = re.compile(r"(?:([a-z0-9]([-a-z0-9]*[a-z0-9])?)=)?([0-9]{1,3})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ def pod_request(pod: Pod, names: ResourceNames = ResourceNames()) -> PodRequest:
     )
 
 
-def _named(container: PodContainer, parts: "Parts", names: ResourceNames, *, alone: bool) -> Request:
+def _named(container: PodContainer, parts: PerContainer, names: ResourceNames, *, alone: bool) -> Request:
     try:
         return _request(container, parts, names)
     except RequestError as error:
@@ -78,42 +77,14 @@ def container_request(
     return _request(container, parts, names, share_mode)
 
 
-def _request(container: PodContainer, parts: "Parts", names: ResourceNames, share_mode: bool = True) -> Request:
+def _request(container: PodContainer, parts: PerContainer, names: ResourceNames, share_mode: bool = True) -> Request:
     count = parts.of(container.ref.name)
     return parse_request(container.cores, container.blocks, parts=count, share_mode=share_mode, names=names)
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Over how many GPUs the share of a container is spread: by name, else `every`."""
-
-    every: int
-    by_name: Mapping[str, int]
-
-    def of(self, container: str) -> int:
-        return self.by_name.get(container, self.every)
-
-
-def parse_parts(annotations: Mapping[str, str], names: AnnotationNames) -> Parts:
-    """`2` for all GPU containers of the pod, `main=2,side=3` for some; ParseError for anything else."""
+def parse_parts(annotations: Mapping[str, str], names: AnnotationNames) -> PerContainer:
+    """Over how many GPUs the share of a container is spread."""
     text = annotations.get(names.gpus)
     if text is None:
-        return Parts(1, {})
-    every, by_name = 1, {}
-    for item in list_items(text, names.gpus):
-        found = _PARTS.fullmatch(item.strip())
-        count = int(found.group(3)) if found else 0
-        if found is None or not 1 <= count <= MOST_PARTS:
-            raise ParseError(
-                f"annotation {names.gpus} holds {text[:60]!r}; write a number of GPUs from 1 to {MOST_PARTS}, "
-                "or container=number for some containers"
-            )
-        if found.group(1):
-            by_name[found.group(1)] = count
-        else:
-            every = count
-    return Parts(every, by_name)
-
-
-def format_parts(by_name: Mapping[str, int]) -> str:
-    return ",".join(f"{name}={by_name[name]}" for name in sorted(by_name))
+        return PerContainer(1)
+    return parse_per_container(text, names.gpus, absent=1, most=MOST_PARTS, wanted="a number of GPUs")

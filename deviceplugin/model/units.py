@@ -41,6 +41,11 @@ class ResourceNames:
     def memory(self) -> str:
         return f"{self.domain}/vcuda-memory"
 
+    @property
+    def memory_mib(self) -> str:
+        """What users may write in the place of `memory`; the webhook makes blocks of it, so no node offers it."""
+        return f"{self.domain}/vcuda-memory-mib"
+
     def of(self, resource: Resource) -> str:
         return self.core if resource is Resource.CORE else self.memory
 

@@ -12,7 +12,7 @@ from prometheus_client.core import Metric
 from deviceplugin.exposition import Family, families_of, metric_of
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.allocation import GpuShare
-from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU
+from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.model.usage import Breach, ContainerUse, GpuUse
 from deviceplugin.observe.node_view import NodePicture
 
@@ -107,9 +107,9 @@ OVER_LIMIT_SECONDS = Family(
     (*CONTAINER, "breach"),
 )
 
-_BY_SHARE: tuple[tuple[Family, Callable[[GpuShare], float]], ...] = (
-    (MEMORY_LIMIT, lambda share: share.blocks * BLOCK_BYTES),
-    (CORES_LIMIT, lambda share: share.cores / CORES_PER_GPU),
+_BY_SHARE: tuple[tuple[Family, Callable[[Grant, GpuShare], float]], ...] = (
+    (MEMORY_LIMIT, lambda grant, share: grant.memory_limit(share)),
+    (CORES_LIMIT, lambda _, share: share.cores / CORES_PER_GPU),
 )
 _BY_GPU: tuple[tuple[Family, Callable[[GpuUse], float | None]], ...] = (
     (MEMORY, lambda use: use.memory_bytes),
@@ -141,10 +141,10 @@ def collect(picture: NodePicture) -> Iterator[Metric]:
     yield metric_of(OVER_LIMIT_SECONDS, _over_limit_seconds(picture.node, known).items())
 
 
-def _by_share(picture: NodePicture, read: Callable[[GpuShare], float]) -> Iterator[tuple[_Labels, float]]:
+def _by_share(picture: NodePicture, read: Callable[[Grant, GpuShare], float]) -> Iterator[tuple[_Labels, float]]:
     for grant in picture.grants:
         for share in grant.allocation.shares:
-            yield (picture.node, share.uuid, share.uuid, *_names(grant)), read(share)
+            yield (picture.node, share.uuid, share.uuid, *_names(grant)), read(grant, share)
 
 
 def _by_gpu(

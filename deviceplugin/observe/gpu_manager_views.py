@@ -17,7 +17,7 @@ from deviceplugin.exposition import Family, families_of, metric_of
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.gpu import Gpu, GpuUuid
 from deviceplugin.model.pod import Pod
-from deviceplugin.model.units import BLOCK_MIB, CORES_PER_GPU, MIB
+from deviceplugin.model.units import CORES_PER_GPU, MIB
 from deviceplugin.model.usage import ContainerUse, GpuUse
 from deviceplugin.observe.node_view import NodePicture
 from deviceplugin.wire import display_pb2 as pb
@@ -87,10 +87,9 @@ class _Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         yield metric_of(UTILIZATION, self._used(lambda use: use.cores))
         yield metric_of(MEMORY, self._used(lambda use: None if use.memory_bytes is None else use.memory_bytes // MIB))
-        asked = [(self._names(grant), grant.allocation) for grant in self._picture.grants]
-        yield metric_of(CORES_ASKED, (((*at, _TOTAL), each.request.cores / CORES_PER_GPU) for at, each in asked))
-        memory = ((at, sum(share.blocks for share in each.shares) * BLOCK_MIB) for at, each in asked)
-        yield metric_of(MEMORY_ASKED, (((*at, _TOTAL), mib) for at, mib in memory))
+        asked = [((*self._names(grant), _TOTAL), grant) for grant in self._picture.grants]
+        yield metric_of(CORES_ASKED, ((at, each.allocation.request.cores / CORES_PER_GPU) for at, each in asked))
+        yield metric_of(MEMORY_ASKED, ((at, _memory_mib(each)) for at, each in asked))
 
     def _used(self, read: Callable[[GpuUse], float | None]) -> _Rows:
         """A row for each GPU, `gpu0`, and one for all."""
@@ -107,13 +106,17 @@ class _Metrics(Collector):
         return (owner.pod.name, owner.pod.namespace, self._picture.node, owner.name)
 
 
+def _memory_mib(grant: Grant) -> int:
+    return sum(map(grant.memory_limit, grant.allocation.shares)) // MIB
+
+
 def _add(stat: pb.ContainerStat, grant: Grant, gpus: dict[GpuUuid, Gpu], use: ContainerUse | None) -> None:
     allocation = grant.allocation
     used = {each.uuid: each for each in use.gpus} if use else {}
     stat.project = allocation.owner.pod.namespace
     spec = stat.spec[allocation.owner.name]
     spec.gpu = allocation.request.cores / CORES_PER_GPU
-    spec.mem = sum(share.blocks for share in allocation.shares) * BLOCK_MIB
+    spec.mem = _memory_mib(grant)
     for share in allocation.shares:
         gpu = gpus.get(share.uuid)
         if gpu is not None:

@@ -1,4 +1,4 @@
-"""A soft limit that is changed while its pod runs reaches the running container's limits file within a second."""
+"""Limits that are changed while their pod runs reach the running container's limits file within a second."""
 
 import time
 from pathlib import Path
@@ -18,6 +18,7 @@ from tests.agent.harness import (
 )
 
 LIMIT = "tencent.com/vcuda-core-limit"
+MEMORY_LIMIT = "tencent.com/vcuda-memory-limit"
 
 
 def limits_file(node: GpuNode, uid: str) -> GrantLimits:
@@ -29,8 +30,20 @@ def soft_cores(node: GpuNode, uid: str) -> int:
     return device.soft_cores
 
 
-def annotate(node: GpuNode, pod: Json, value: str | None) -> None:
-    change = {"metadata": {"annotations": {LIMIT: value}}}
+def memory_mib(node: GpuNode, uid: str) -> int:
+    (device,) = limits_file(node, uid).devices
+    return device.memory_bytes >> 20
+
+
+async def until_mib(node: GpuNode, uid: str, mib: int) -> None:
+    async def reached() -> bool:
+        return memory_mib(node, uid) == mib
+
+    await node.agent.until(reached, what=f"the limits file says {mib} MiB", deadline_s=10.0)
+
+
+def annotate(node: GpuNode, pod: Json, value: str | None, name: str = LIMIT) -> None:
+    change = {"metadata": {"annotations": {name: value}}}
     node.server.store.patch("pods", pod["metadata"]["name"], change, namespace=NAMESPACE)
 
 
@@ -63,6 +76,23 @@ async def test_a_changed_annotation_changes_the_limits_of_the_running_container(
 
         annotate(node, pod, "much")
         assert await until_soft(node, uid, 0) < 1.0
+        assert len(await until_said(node, "annotation_ignored")) == 1, "once, not at every change of the pod"
+
+
+async def test_a_limit_of_memory_is_lowered_and_raised_up_to_the_grant_while_the_container_runs(
+    short_tmp: Path,
+) -> None:
+    async with node_with_agent(short_tmp, flags={"allocation-check-period": "1h"}) as node:
+        pod = share("p", 30, 8, annotations={MEMORY_LIMIT: "1900"})
+        (uid,) = await run(node, pod)
+        assert memory_mib(node, uid) == 1900, "at its start"
+
+        for written, mib in (("c=700", 700), ("2000", 2000), ("4096", 2048), (None, 2048), ("much", 2048)):
+            annotate(node, pod, written, MEMORY_LIMIT)
+            await until_mib(node, uid, mib)
+            assert limits_now(node, uid).memory_bytes == mib << 20, "the file of gpu-manager's client agrees"
+        said = [event["message"] for event in events(node, "GPUConfigWritten")]
+        assert any("and to 700 MiB of memory" in each for each in said)
         assert len(await until_said(node, "annotation_ignored")) == 1, "once, not at every change of the pod"
 
 

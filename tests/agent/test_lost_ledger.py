@@ -29,7 +29,7 @@ from tests.agent.harness import (
 )
 
 Harm = Callable[[Path], None]
-SOFT = {"tencent.com/vcuda-core-limit": "60"}
+SOFT = {"tencent.com/vcuda-core-limit": "60", "tencent.com/vcuda-memory-limit": "900"}
 QUICK = {"allocation-check-period": "200ms"}
 
 
@@ -89,7 +89,8 @@ async def test_a_journal_that_was_lost_is_made_good_from_kubelets_checkpoint(sho
 
         node.kubelet.exit_container(uids[0], "c")
         await node.kubelet.wait_running(uids[0], starts=2, deadline_s=PATIENCE_S)
-        assert limits_now(node, uids[0]).soft_cores == 60, "a soft limit is in no checkpoint"
+        now = limits_now(node, uids[0])
+        assert (now.soft_cores, now.memory_bytes) == (60, 900 << 20), "limits of annotations are in no checkpoint"
 
 
 async def test_it_is_repaired_even_if_the_live_pods_are_unknown(short_tmp: Path) -> None:

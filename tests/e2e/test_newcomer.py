@@ -26,6 +26,7 @@ import yaml
 from playwright.async_api import expect
 
 from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.units import BLOCK_MIB, MIB
 from sandbox.cluster import pods
 from sandbox.cluster.client import ApiError, Client
 from sandbox.cluster.cluster import Cluster
@@ -45,7 +46,6 @@ from tests.e2e.installed.release import EMULATED as EMULATED_VALUES
 from tests.e2e.installed.rights import ELSEWHERE, granted
 from tests.e2e.node.agent import PROGRAM
 from tests.e2e.node.greedy import GO, GreedyPod, import_image
-from tests.e2e.node.limits import BLOCK_BYTES
 from tests.e2e.node.scene import everything, wait_offered
 from tests.e2e.node.usage import Usage, parse_usage
 from tests.e2e.node.workload import CORE, MEMORY, GpuContainer
@@ -185,16 +185,29 @@ def _loggers(text: str) -> set[str]:
     return {json.loads(line)["logger"] for line in text.splitlines() if line.startswith("{")}
 
 
-def test_a_program_that_takes_all_it_can_gets_its_share_of_the_memory(running: Release) -> None:
+@pytest.mark.parametrize(
+    ("name", "memory", "mib"),
+    [
+        ("blocks", {MEMORY: "8"}, 8 * BLOCK_MIB),
+        ("mib", {"tencent.com/vcuda-memory-mib": "1900"}, 1900),
+        ("hami", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1900"}, 1900),
+    ],
+)
+def test_a_program_that_takes_all_it_can_gets_its_share_of_the_memory(
+    running: Release, name: str, memory: dict[str, str], mib: int
+) -> None:
     cluster = running.cluster
     import_image(cluster)
-    pod = GreedyPod("greedy", GpuContainer("main", 30, 8), seconds=1)
-    pods.create(cluster.admin, pod.manifest(EmulatedGpus(PROFILES / "hgx-a100.json", EMULATED / "state")))
+    pod = GreedyPod(f"greedy-{name}", GpuContainer("main", 30, 8), seconds=1)
+    manifest = pod.manifest(EmulatedGpus(PROFILES / "hgx-a100.json", EMULATED / "state"))
+    cores = "nvidia.com/gpucores" if name == "hami" else CORE
+    manifest["spec"]["containers"][0]["resources"] = {"limits": {cores: "30", **memory}}
+    pods.create(cluster.admin, manifest)
     (_state(cluster).parent / GO).touch()
     pods.wait_for(cluster.admin, [pod.name], lambda state: state.phase == "Succeeded", what="over")
     assert "total_bytes" in pods.log(cluster.admin, pod.name, "main"), pods.log(cluster.admin, pod.name, "main")
     (got,) = pod.got(cluster.admin)
-    assert (got.total_bytes, got.refusal) == (8 * BLOCK_BYTES, "CUDA_ERROR_OUT_OF_MEMORY")
+    assert (got.total_bytes, got.refusal) == (mib * MIB, "CUDA_ERROR_OUT_OF_MEMORY")
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.ledger.repair import Claimant, claimant_of
 from deviceplugin.model.allocation import ContainerRole, PodUid
 from deviceplugin.model.pod import PodContainer
+from deviceplugin.model.pod_limits import PodLimits
 from deviceplugin.model.units import Resource
 from tests.ledger.makers import BLOCKS, claimant, grant, inventory, open_ledger, owner, uuid
 
@@ -102,9 +103,9 @@ def test_a_transition_of_an_unknown_grant_is_refused(ledger: Ledger) -> None:
 
 def test_a_grant_settles_with_the_container_that_kubelet_proves(ledger: Ledger) -> None:
     ledger.grant(grant("a", cores=50, blocks=8), NODE)
-    fixed = ledger.reassign_to_owner(A, replace(claimant("b", cores=20, blocks=4), soft_cores=60), NODE)
+    fixed = ledger.reassign_to_owner(A, replace(claimant("b", cores=20, blocks=4), limits=PodLimits(60, 900)), NODE)
     assert fixed.proved
-    assert fixed.soft_cores == 60
+    assert fixed.limits == PodLimits(60, 900)
     assert fixed.allocation.owner == owner("b")
     assert [(each.uuid, each.cores, each.blocks) for each in fixed.allocation.shares] == [(uuid(0), 20, 4)]
     assert ledger.of_owner((PodUid("uid-b"), "main")) == fixed

@@ -10,6 +10,7 @@ from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.ledger.records import JournalEntry, LedgerChange, decode_line, encode_line, header, header_version
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.pod_limits import NO_LIMITS, PodLimits
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import Resource
 from tests.ledger.makers import grant
@@ -30,7 +31,7 @@ grants = st.builds(
     source=st.sampled_from(Source),
     proved=st.booleans(),
     created=st.floats(allow_nan=False, allow_infinity=False),
-    soft_cores=counts,
+    limits=st.builds(PodLimits, counts, counts),
 )
 entries = st.builds(
     JournalEntry,
@@ -92,11 +93,12 @@ def test_a_line_of_a_later_agent_with_more_keys_is_still_read() -> None:
     assert decode_line(b"%08x %d %s" % (zlib.crc32(body), len(body), body)) == entry
 
 
-def test_a_line_without_a_soft_limit_is_one_with_none() -> None:
+def test_a_line_without_limits_is_one_with_none() -> None:
     import zlib
 
-    entry = JournalEntry(1, 1000.0, LedgerChange("grant", put=(dataclasses.replace(grant("train"), soft_cores=0),)))
-    body = encode_line(entry).split(b" ", 2)[2][:-1].replace(b',"soft_cores":0', b"")
+    entry = JournalEntry(1, 1000.0, LedgerChange("grant", put=(dataclasses.replace(grant("train"), limits=NO_LIMITS),)))
+    body = encode_line(entry).split(b" ", 2)[2][:-1].replace(b',"soft_cores":0,"memory_mib":0', b"")
+    assert b"memory_mib" not in body
     assert decode_line(b"%08x %d %s" % (zlib.crc32(body), len(body), body)) == entry
 
 

@@ -68,13 +68,14 @@ def test_another_domain_changes_every_name() -> None:
     names = AnnotationNames("gpu.example")
     values = [value for name, value in vars(names).items() if name != "domain"]
     found = [each for value in values for each in ((value,) if isinstance(value, str) else value)]
-    assert len(set(found)) == 24
+    assert len(set(found)) == 25
     assert all(name.startswith("gpu.example/") for name in [*found, names.gpu_indices(0)])
 
 
 def test_what_users_write_is_never_taken_for_what_a_machine_wrote() -> None:
     names = AnnotationNames()
-    assert not any(map(names.is_machine_written, (*names.preferences, names.gpus, names.core_limit)))
+    by_users = (*names.preferences, names.gpus, names.core_limit, names.memory_limit)
+    assert not any(map(names.is_machine_written, by_users))
     assert all(map(names.is_machine_written, (*names.machine_written, names.gpu_indices(0), names.gpu_indices(17))))
     assert not names.is_machine_written("other.example/predicate-time")
 

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.per_container import format_per_container
 from deviceplugin.model.pod import Pod, PodContainer
-from deviceplugin.model.pod_request import format_parts, parse_parts, pod_request
+from deviceplugin.model.pod_request import parse_parts, pod_request
 from deviceplugin.model.preferences import NodePolicy
 from deviceplugin.model.request import Request
 
@@ -72,4 +73,4 @@ def test_parts_that_no_pod_needs_are_refused() -> None:
 @given(st.dictionaries(st.from_regex(r"[a-z0-9]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True), st.integers(1, 16)))
 def test_parts_read_back_as_written(by_name: dict[str, int]) -> None:
     if by_name:
-        assert parse_parts({NAMES.gpus: format_parts(by_name)}, NAMES).by_name == by_name
+        assert parse_parts({NAMES.gpus: format_per_container(by_name)}, NAMES).by_name == by_name

@@ -11,6 +11,7 @@ from deviceplugin.errors import CapacityError, DriverMissingError, LedgerError
 from deviceplugin.exposition import Family
 from deviceplugin.ledger.grant import Source
 from deviceplugin.model.gpu import NEWEST_CUDA, ComputeMode, Driver, GpuProcess, GpuSample, Health
+from deviceplugin.model.pod_limits import PodLimits
 from deviceplugin.model.topology import Level
 from deviceplugin.model.usage import Breach, ContainerUse, GpuUse, Overrun
 from deviceplugin.observe.metrics import FAMILIES, REASONS, AgentMetrics, reason_of
@@ -88,6 +89,13 @@ def test_gpus_and_containers_are_reported_in_base_units(metrics: AgentMetrics) -
     assert found["vcuda_container_cores_limit_ratio", *container] == 0.5
     info = ("cuda=12.4", "driver=550.54.15", "gpu=GPU-00000001", "index=1", "minor=1", "node=gpu-7")
     assert found["vcuda_gpu_info", *info, "product=NVIDIA A100-SXM4-80GB", "uuid=GPU-00000001"] == 1
+
+
+def test_a_limit_below_the_grant_is_the_limit_and_not_what_is_allocated(metrics: AgentMetrics) -> None:
+    limited = replace(grant("ml/train/main", 0, cores=50, blocks=64), limits=PodLimits(memory_mib=5000))
+    found = values(metrics, node([gpu(0)], by_groups(1, (Level.PIX, 1)), limited))
+    assert [value for key, value in found.items() if key[0] == "vcuda_container_memory_limit_bytes"] == [5000 << 20]
+    assert [value for key, value in found.items() if key[0] == "vcuda_gpu_memory_allocated_bytes"] == [16 * GIB]
 
 
 def test_the_query_for_the_room_left_counts_only_what_takes_new_containers() -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from deviceplugin.ledger.grant import Grant
+from deviceplugin.model.pod_limits import PodLimits
 from deviceplugin.model.request import Request
 from deviceplugin.observe.gpu_manager_views import usages
 from deviceplugin.observe.graph_text import draw
@@ -31,6 +32,11 @@ def test_gpu_managers_view_shows_the_sum_and_both_devices() -> None:
     assert stat.spec["main"].gpu == pytest.approx(0.6)
     assert stat.spec["main"].mem == 16 * 256
     assert [device.card_idx for device in stat.stat["main"].dev] == ["1", "2"]
+
+
+def test_a_limit_below_the_grant_is_what_is_shown() -> None:
+    limited = replace(parted(), limits=PodLimits(memory_mib=1900))
+    assert usages(pcie(4, limited)).usage["uid-ml-infer"].spec["main"].mem == 2 * 1900
 
 
 def test_the_picture_has_the_part_at_each_gpu() -> None:

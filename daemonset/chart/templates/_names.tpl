@@ -9,6 +9,7 @@
 {{/* The two resources. */}}
 {{- define "vcuda.core" -}}{{ .Values.resourceDomain }}/vcuda-core{{- end -}}
 {{- define "vcuda.memory" -}}{{ .Values.resourceDomain }}/vcuda-memory{{- end -}}
+{{- define "vcuda.memoryMib" -}}{{ .Values.resourceDomain }}/vcuda-memory-mib{{- end -}}
 
 {{/* Users as the API server sees them, for expressions. */}}
 {{- define "vcuda.agentUser" -}}system:serviceaccount:{{ .Release.Namespace }}:vcuda-agent{{- end -}}

@@ -14,18 +14,20 @@ the same to the API server, and a test holds the two together.
 
 from dataclasses import dataclass
 
+from deviceplugin.cluster.webhook.exact_memory import blocks_of, limit_memory
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.pod_json import Json, JsonContainer, annotate, annotations, containers, spec
 from deviceplugin.cluster.webhook.resources import count, drop, is_gpu, names_any, put
 from deviceplugin.config.webhook import HamiScope, HamiSettings, WebhookSettings
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
-from deviceplugin.model.pod_request import MOST_PARTS, format_parts, parse_parts
+from deviceplugin.model.per_container import format_per_container
+from deviceplugin.model.pod_limits import MOST_MIB
+from deviceplugin.model.pod_request import MOST_PARTS, parse_parts
 from deviceplugin.model.preferences import FOREIGN
-from deviceplugin.model.units import BLOCK_MIB, CORES_PER_GPU
+from deviceplugin.model.units import CORES_PER_GPU
 
 _ALL = 100  # per cent of a GPU's memory
-_MOST_MIB = 1 << 24  # 16 TiB: more was probably meant in bytes
 HAMI_SCHEDULER = "hami-scheduler"
 HAMI_PREFIX = "hami.io/"
 _MODE, _OUR_MODE = "nvidia.com/vgpu-mode", "hami-core"
@@ -76,6 +78,7 @@ def translate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[s
             drop(container, hami.resources)
             _write(container, translated[container.name], settings, known)
     _annotate_parts(pod, {name: 1 if each.is_whole else each.gpus for name, each in asked.items()}, names)
+    limit_memory(pod, {name: each.mib for name, each in asked.items() if not each.is_whole}, names, known)
     others = any(each.name not in asked and is_gpu(each, settings.names) for each in found)
     return (*warnings, *_lift_limit(pod, asked, settings, others=others))
 
@@ -108,7 +111,7 @@ def _refuse_both(found: list[JsonContainer], hami: HamiSettings, settings: Webho
 
 def _asked(container: JsonContainer, hami: HamiSettings) -> _HamiRequest:
     cores = min(CORES_PER_GPU, _counted(container, hami.cores, "cores of one GPU, at most 100"))
-    mib = _counted(container, hami.memory, "the MiB of one GPU, 4096 for 4 GiB", at_most=_MOST_MIB)
+    mib = _counted(container, hami.memory, "the MiB of one GPU, 4096 for 4 GiB", at_most=MOST_MIB)
     percent = _counted(container, hami.memory_percentage, f"1 to {_ALL}, in per cent of one GPU", at_most=_ALL)
     gpus = count(container, hami.count)
     if gpus is None:
@@ -141,18 +144,9 @@ def _write(container: JsonContainer, asked: _HamiRequest, settings: WebhookSetti
     if cores:
         put(container, names.core, cores * asked.gpus)
     if asked.mib:
-        put(container, names.memory, _blocks(asked.mib, known) * asked.gpus)
+        put(container, names.memory, blocks_of(asked.mib, known) * asked.gpus)
     elif not asked.is_whole:
         put(container, names.memory, _part_of_memory(container, asked, settings, known) * asked.gpus)
-
-
-def _blocks(mib: int, known: KnownGpus) -> int:
-    """Rounded up; but all of the largest GPU for a request between its whole blocks and one more.
-
-    The memory of most GPUs is no multiple of a block, and HAMi shows its users the number of MiB to the last one.
-    """
-    blocks = -(-mib // BLOCK_MIB)
-    return blocks - 1 if known.largest_blocks and blocks == known.largest_blocks + 1 else blocks
 
 
 def _part_of_memory(container: JsonContainer, asked: _HamiRequest, settings: WebhookSettings, known: KnownGpus) -> int:
@@ -170,7 +164,7 @@ def _annotate_parts(pod: Json, parts: dict[str, int], names: AnnotationNames) ->
         now = parse_parts(annotations(pod), names)
     except ParseError:
         return  # the user's own annotation is wrong; `validate` denies it
-    wanted = format_parts({name: number for name, number in parts.items() if now.of(name) != number})
+    wanted = format_per_container({name: number for name, number in parts.items() if now.of(name) != number})
     if wanted:
         written = annotations(pod).get(names.gpus)
         annotate(pod, names.gpus, f"{written},{wanted}" if written else wanted)

@@ -12,6 +12,7 @@ node affinity on the field `metadata.name`, as the DaemonSet controller writes i
 from dataclasses import dataclass
 
 from deviceplugin.cluster.webhook.environment import hide_gpus, leave_choice_to_the_agent, put_our_libraries_first
+from deviceplugin.cluster.webhook.exact_memory import blocks_from_mib
 from deviceplugin.cluster.webhook.hami import HAMI_SCHEDULER, translate
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.pod_json import (
@@ -30,13 +31,14 @@ from deviceplugin.cluster.webhook.resources import count, is_gpu, mirror, put
 from deviceplugin.config.webhook import HamiScope, WebhookSettings
 from deviceplugin.errors import ParseError
 from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
-from deviceplugin.model.pod_request import Parts, parse_parts
+from deviceplugin.model.per_container import PerContainer
+from deviceplugin.model.pod_request import parse_parts
 from deviceplugin.model.units import CORES_PER_GPU
 
 _DEFAULT_SCHEDULER = "default-scheduler"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _TERMS = "nodeSelectorTerms"
-NO_PARTS = Parts(1, {})
+NO_PARTS = PerContainer(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,9 @@ def mutate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> Mutation:
         return Mutation(changed)
     warnings = translate(changed, settings, known)
     found = list(containers(changed))
-    asking = [each for each in found if is_gpu(each, settings.names)]
     parts = parts_of(changed, names)
+    blocks_from_mib(changed, found, parts, settings, known)
+    asking = [each for each in found if is_gpu(each, settings.names)]
     for container in asking:
         _complete_request(container, parts.of(container.name), settings, known)
         mirror(container, (settings.names.core, settings.names.memory))
@@ -72,7 +75,7 @@ def is_left_alone(pod: Json, settings: WebhookSettings) -> bool:
     return any(labels.get(name) == "ignore" for name in settings.opt_out_labels)
 
 
-def parts_of(pod: Json, names: AnnotationNames) -> Parts:
+def parts_of(pod: Json, names: AnnotationNames) -> PerContainer:
     """One each where the annotation is wrong; `validate` then reports it."""
     try:
         return parse_parts(annotations(pod), names)

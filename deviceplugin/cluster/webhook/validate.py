@@ -15,7 +15,9 @@ from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.errors import RequestError
 from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
 from deviceplugin.model.annotations import parse_core_limit, parse_socket
-from deviceplugin.model.pod_request import Parts, parse_parts
+from deviceplugin.model.per_container import PerContainer
+from deviceplugin.model.pod_limits import parse_memory_limits
+from deviceplugin.model.pod_request import parse_parts
 from deviceplugin.model.preferences import GpuFilter, parse_preferences
 from deviceplugin.model.request import Request, parse_request
 from deviceplugin.model.units import BLOCK_MIB, CORES_PER_GPU, ResourceNames, format_blocks
@@ -32,8 +34,9 @@ def validate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[st
         return ()
     names = annotation_names(settings.names.domain)
     written = annotations(pod)
-    parts = parse_parts(written, names)
-    _check_part_names(parts, asking, names)
+    parts, limits = parse_parts(written, names), parse_memory_limits(written, names)
+    _check_names(parts, asking, names.gpus)
+    _check_names(limits, asking, names.memory_limit)
     preferences = parse_preferences(written, names)
     if names.core_limit in written:
         parse_core_limit(written[names.core_limit])
@@ -43,20 +46,24 @@ def validate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[st
     return tuple(
         warning
         for container, request in asked
-        for warning in (*exposures(pod, container, request, settings), *_beyond(container, request, known))
+        for warning in (
+            *exposures(pod, container, request, settings),
+            *_beyond(container, request, known),
+            *_no_limit(container, request, limits, names),
+        )
     ) + tuple(_no_such_model(preferences.gpus, known))
 
 
-def _check_part_names(parts: Parts, asking: list[JsonContainer], names: AnnotationNames) -> None:
+def _check_names(numbers: PerContainer, asking: list[JsonContainer], annotation: str) -> None:
     here = sorted(each.name for each in asking)
-    for name in sorted(set(parts.by_name) - set(here)):
+    for name in sorted(set(numbers.by_name) - set(here)):
         raise RequestError(
-            f"annotation {names.gpus} names container {name}, which asks for no GPU; the containers that do are "
+            f"annotation {annotation} names container {name}, which asks for no GPU; the containers that do are "
             f"{', '.join(here)[:200]}"
         )
 
 
-def _request(container: JsonContainer, parts: Parts, settings: WebhookSettings) -> Request:
+def _request(container: JsonContainer, parts: PerContainer, settings: WebhookSettings) -> Request:
     names = settings.names
     cores, blocks = count(container, names.core) or 0, count(container, names.memory) or 0
     unlike = differing(container, (names.core, names.memory))
@@ -96,6 +103,19 @@ def _beyond(container: JsonContainer, request: Request, known: KnownGpus) -> Ite
         yield (
             f"{container.what} asks for {format_blocks(request.blocks_per_gpu)} of one GPU and none has more than "
             f"{format_blocks(known.largest_blocks)}; the pod waits"
+        )
+
+
+def _no_limit(
+    container: JsonContainer, request: Request, limits: PerContainer, names: AnnotationNames
+) -> Iterator[str]:
+    mib = limits.of(container.name)
+    if mib and not request.is_share:
+        yield f"{container.what} has whole GPUs and all their memory; annotation {names.memory_limit} is ignored"
+    elif mib > request.blocks_per_gpu * BLOCK_MIB:
+        yield (
+            f"annotation {names.memory_limit} gives {container.what} {mib} MiB of each GPU, but it asks for "
+            f"{format_blocks(request.blocks_per_gpu)}; that is its limit"
         )
 
 

@@ -10,7 +10,7 @@ import cel
 from hypothesis import strategies as st
 
 from deviceplugin.cluster.webhook.pod_json import Json
-from tests.cluster.webhook.makers import CORE, GPU, GPUCORES, GPUMEM, MEMORY, PERCENTAGE
+from tests.cluster.webhook.makers import CORE, GPU, GPUCORES, GPUMEM, MEMORY, MEMORY_MIB, PERCENTAGE
 
 
 class Compiled:
@@ -33,6 +33,7 @@ _resources = st.sampled_from(
     [
         CORE,
         MEMORY,
+        MEMORY_MIB,
         GPU,
         GPUMEM,
         PERCENTAGE,

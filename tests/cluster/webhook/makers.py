@@ -15,6 +15,7 @@ from deviceplugin.config.webhook import HamiScope, HamiSettings, WebhookSettings
 from deviceplugin.model.units import ResourceNames
 
 CORE, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
+MEMORY_MIB = "tencent.com/vcuda-memory-mib"
 GPU, GPUMEM = "nvidia.com/gpu", "nvidia.com/gpumem"
 PERCENTAGE, GPUCORES = "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"
 SETTINGS = WebhookSettings(hami=HamiSettings(scope=HamiScope.OFF), hide_gpus=False)

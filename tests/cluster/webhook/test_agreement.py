@@ -12,7 +12,7 @@ from deviceplugin.config.webhook import HamiScope, WebhookSettings
 from deviceplugin.errors import VcudaError
 from deviceplugin.model.annotation_names import AnnotationNames
 from tests.cluster.webhook.expressions import Compiled, annotation_maps, real_pods
-from tests.cluster.webhook.makers import A100S, CHOSEN, CORE, GPU, gpu_pod
+from tests.cluster.webhook.makers import A100S, CHOSEN, CORE, GPU, MEMORY_MIB, gpu_pod
 from tests.daemonset.chart import NAMESPACE, Object, Rendered
 from tests.examples import examples
 
@@ -45,7 +45,7 @@ def _outcome(pod: Json, chosen: WebhookSettings) -> str:
 
 def _is_named(pod: Json, chosen: WebhookSettings) -> bool:
     """Whether a container names a vcuda resource, or HAMi's in a HAMi pod."""
-    names = {chosen.names.core, chosen.names.memory}
+    names = {chosen.names.core, chosen.names.memory, chosen.names.memory_mib}
     if chosen.hami.scope is not HamiScope.OFF and is_for_hami(pod, chosen.hami):
         names |= set(chosen.hami.resources)
     resources = [each.json.get("resources", {}) for each in containers(pod)]
@@ -58,6 +58,7 @@ def _is_named(pod: Json, chosen: WebhookSettings) -> bool:
 @example(pod=gpu_pod({GPU: "1"}))
 @example(pod=gpu_pod({GPU: "1"}, {"nvidia.com/use-gputype": "A100"}))
 @example(pod=gpu_pod({CORE: "0"}))
+@example(pod=gpu_pod({MEMORY_MIB: "5000"}))
 @example(pod=gpu_pod({CORE: "30"}, {MIRROR: "uid-of-a-victim"}))
 def test_a_pod_that_is_not_sent_would_not_have_been_touched_and_one_that_is_sent_concerns_us(
     sent: dict[str, Compiled], name: str, pod: Json

@@ -30,16 +30,17 @@ from tests.cluster.webhook.makers import (
 )
 
 GPUS, LIMIT = "tencent.com/vcuda-gpus", "tencent.com/vcuda-core-limit"
+EXACT = "tencent.com/vcuda-memory-limit"
 
 
 @pytest.mark.parametrize(
     ("limits", "expected", "annotations"),
     [
         ({GPU: "2", GPUCORES: "30", GPUMEM: "4096"}, {CORE: "60", MEMORY: "32"}, {GPUS: "main=2"}),
-        ({GPU: "1", GPUCORES: "30", GPUMEM: "3000"}, {CORE: "30", MEMORY: "12"}, None),
-        ({GPU: "1", GPUMEM: "3000"}, {CORE: "10", MEMORY: "12"}, {LIMIT: "100"}),
-        ({GPUMEM: "3000"}, {CORE: "10", MEMORY: "12"}, {LIMIT: "100"}),
-        ({GPU: "2", GPUMEM: "1"}, {CORE: "20", MEMORY: "2"}, {GPUS: "main=2", LIMIT: "100"}),
+        ({GPU: "1", GPUCORES: "30", GPUMEM: "3000"}, {CORE: "30", MEMORY: "12"}, {EXACT: "main=3000"}),
+        ({GPU: "1", GPUMEM: "3000"}, {CORE: "10", MEMORY: "12"}, {EXACT: "main=3000", LIMIT: "100"}),
+        ({GPUMEM: "3000"}, {CORE: "10", MEMORY: "12"}, {EXACT: "main=3000", LIMIT: "100"}),
+        ({GPU: "2", GPUMEM: "1"}, {CORE: "20", MEMORY: "2"}, {GPUS: "main=2", EXACT: "main=1", LIMIT: "100"}),
         ({GPU: "1", GPUCORES: "30", PERCENTAGE: "50"}, {CORE: "30", MEMORY: "80"}, None),
         ({GPU: "1", GPUCORES: "30"}, {CORE: "30", MEMORY: "160"}, None),
         ({GPU: "1", GPUCORES: "30", PERCENTAGE: "50", GPUMEM: "512"}, {CORE: "30", MEMORY: "2"}, None),
