@@ -72,6 +72,18 @@ def check_tree(found: str) -> None:
     tags = [tag for tag in _git("tag", "--points-at", "HEAD").split() if tag[:1] == "v" and tag[1:2].isdecimal()]
     if tags and f"v{found}" not in tags:
         raise ReleaseError(f"the commit has the tag {tags[0]} and the version {found}")
+    if tags:
+        check_changes(found)
+
+
+def check_changes(found: str) -> None:
+    """CHANGELOG.md says what the version brings, and nothing is left that it does not say."""
+    left = sorted(path.name for path in (ROOT / "changes").iterdir() if path.name not in ("README.md", "template.md"))
+    if left:
+        raise ReleaseError(f"changes/{left[0]} is not in CHANGELOG.md; run towncrier build --version {found}")
+    headings = [line.split() for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## ")]
+    if found not in [words[1] for words in headings]:
+        raise ReleaseError(f"CHANGELOG.md has no section for version {found}; run towncrier build --version {found}")
 
 
 def release(out: Path, *, with_image: bool) -> None:

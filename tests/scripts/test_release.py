@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import venv
 from collections.abc import Callable
 from pathlib import Path
@@ -145,6 +146,13 @@ def _tag(tree: Path) -> None:
     assert sh("git", "tag", "v9.9.9", at=tree).returncode == 0
 
 
+def _tag_without_its_changes(tree: Path) -> None:
+    (tree / "changes/a-thing.added.md").write_text("A thing.")
+    assert sh("git", "add", "--all", at=tree).returncode == 0
+    assert sh("git", "commit", "--quiet", "-m", "other", at=tree, **_WHO).returncode == 0
+    assert sh("git", "tag", f"v{VERSION}", at=tree).returncode == 0
+
+
 def _other_version(tree: Path) -> None:
     chart = tree / "daemonset/chart/Chart.yaml"
     chart.write_text(chart.read_text().replace(f"\nversion: {VERSION}", "\nversion: 9.9.9"))
@@ -161,6 +169,7 @@ def _in_the_way(tree: Path) -> None:
         (_change, "M LICENSE is not committed; commit, or give --uncommitted"),
         (_add, "?? new.txt is not committed; commit, or give --uncommitted"),
         (_tag, f"the commit has the tag v9.9.9 and the version {VERSION}"),
+        (_tag_without_its_changes, "is not in CHANGELOG.md; run towncrier build --version 0.1.0"),
         (_other_version, f"Chart.yaml has version 9.9.9 and pyproject.toml version {VERSION}"),
         (_in_the_way, "exists; remove it, or name another directory"),
     ],
@@ -180,8 +189,42 @@ def test_what_is_no_release_is_refused_in_one_sentence(
 def test_a_tag_of_this_version_is_a_release(tree: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     assert sh("git", "clone", "--quiet", "--shared", tree, other, at=tree).returncode == 0
+    _write_changelog(other)
     for tag in (f"v{VERSION}", "vcuda-demo", "latest"):
         assert sh("git", "tag", tag, at=other).returncode == 0
     done = release(other, tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert WHEEL in done.stdout
+
+
+def test_the_changelog_of_a_version_is_its_files_of_changes(tree: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    assert sh("git", "clone", "--quiet", "--shared", tree, other, at=tree).returncode == 0
+    old = (other / "CHANGELOG.md").read_text()
+    for path in (other / "changes").glob("*.*.md"):
+        path.unlink()
+    for name, text in (("gpus.added", "More GPUs,\nof all kinds.\n"), ("a.fixed", "A `crash`."), ("b.added", "Less.")):
+        (other / f"changes/{name}.md").write_text(text)
+    _write_changelog(other)
+    new = (other / "CHANGELOG.md").read_text()
+    before, added, after = re.split(r"^## 0\.1\.0 \([-0-9]{10}\)\n(.*?)(?=^## )", new, flags=re.MULTILINE | re.DOTALL)
+    assert added == "\n### Added\n\n- Less.\n- More GPUs,\n  of all kinds.\n\n### Fixed\n\n- A `crash`.\n\n"
+    assert before.rstrip() + "\n\n" + after == old
+    assert {path.name for path in (other / "changes").iterdir()} == {"README.md", "template.md"}
+
+
+def _write_changelog(tree: Path) -> None:
+    """As docs/development.md says."""
+    towncrier = Path(sys.executable).with_name("towncrier")
+    assert sh("git", "add", "--all", at=tree).returncode == 0
+    done = sh(towncrier, "build", "--version", VERSION, "--yes", at=tree)
+    assert done.returncode == 0, done.stderr
+    assert sh("git", "commit", "--quiet", "--all", "-m", "Release", at=tree, **_WHO).returncode == 0
+
+
+def test_the_changes_here_have_a_kind() -> None:
+    kinds = {
+        each["directory"] for each in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["towncrier"]["type"]
+    }
+    files = [path.name for path in (ROOT / "changes").iterdir() if path.name not in ("README.md", "template.md")]
+    assert [name for name in files if not re.fullmatch(rf"[a-z0-9-]+\.({'|'.join(kinds)})\.md", name)] == []
