@@ -1,4 +1,4 @@
-"""Makes the files of a release: wheel, source archive, chart, image, list of packages, checksums, their signature.
+"""Makes the files of a release: wheel, source archive, chart, image, plugin, list of packages, checksums, signature.
 
 In: the commit that is checked out, with the version of pyproject.toml; Helm (scripts/helm/build), scripts/image. Out:
 the files in one new directory. Invariant: two runs on one commit give the same bytes, but for the signature: times are
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import yaml
 
-from scripts import manifests
+from scripts import manifests, plugin
 from scripts.signatures import SignatureError, sign_file
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,6 +37,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("out", type=Path, nargs="?", default=ROOT / "dist", help="a new directory (default: dist)")
     parser.add_argument("--uncommitted", action="store_true", help="also of a tree that differs from its commit")
     parser.add_argument("--no-image", action="store_true", help="without the image, which needs buildah and its base")
+    parser.add_argument("--url", help="where the files will be fetched: makes the plugin of kubectl too")
     sign = parser.add_mutually_exclusive_group()
     sign.add_argument("--key", type=Path, help="sign the checksums with this key file of cosign")
     sign.add_argument("--keyless", action="store_true", help="sign the checksums with the identity of the CI workflow")
@@ -44,7 +45,7 @@ def main(arguments: list[str]) -> int:
     try:
         if not given.uncommitted:
             check_tree(version())
-        release(given.out, with_image=not given.no_image)
+        release(given.out, with_image=not given.no_image, url=given.url)
         if given.key or given.keyless:
             sign_file(given.out / SUMS, given.key)
     except (ReleaseError, SignatureError, OSError, subprocess.CalledProcessError) as error:
@@ -86,7 +87,7 @@ def check_changes(found: str) -> None:
         raise ReleaseError(f"CHANGELOG.md has no section for version {found}; run towncrier build --version {found}")
 
 
-def release(out: Path, *, with_image: bool) -> None:
+def release(out: Path, *, with_image: bool, url: str | None) -> None:
     """All files but the signature, in a directory that must not exist yet."""
     if out.exists():
         raise ReleaseError(f"{out} exists; remove it, or name another directory")
@@ -99,6 +100,10 @@ def release(out: Path, *, with_image: bool) -> None:
     (out / f"vcuda-chart-{found}.tgz").write_bytes(_chart(found, at))
     packages = out / f"vcuda-{found}.cdx.json"
     _run([*_CYCLONEDX, "--output-file", str(packages.resolve())], environment)
+    if url:
+        wheel = out / f"vcuda-{found}-py3-none-any.whl"
+        plugin.write_archives(wheel, ROOT / "requirements.lock", out, found, at)
+        (out / plugin.MANIFEST).write_text(plugin.manifest(out, found, url.rstrip("/")))
     if with_image:
         _image(out / f"vcuda-image-{found}.tar")
     write_sums(out)

@@ -40,6 +40,7 @@ _COMMANDS = {
 }
 """By name: where the command is defined, and its line in `vcuda --help`, which does not import it."""
 
+_INCOMPLETE = "the Python package {} is not here: krew's plugin has only what operators need; use vcuda's image"
 _PLUGIN = "kubectl-vcuda"
 _ARGUMENTS = "vcuda.arguments"
 
@@ -86,6 +87,10 @@ class LazyGroup(click.Group):
             ended = Refused(error.message)
         except click.ClickException as error:
             ended = clearer(error)
+        except ModuleNotFoundError as error:
+            if os.environ.get("VCUDA_DEBUG") == "1" or (error.name or "").startswith(__package__.partition(".")[0]):
+                raise
+            ended = Refused(_INCOMPLETE.format(error.name))
         except Exception as error:
             if os.environ.get("VCUDA_DEBUG") == "1" or _is_for_click(error):
                 raise

@@ -65,10 +65,18 @@ class _Answer(msgspec.Struct):
     refusal: str = ""
 
 
+_START = f"""import sys
+sys.path.append({str(Path(__file__).parents[2])!r})
+from {__name__} import main
+main()
+"""
+"""Names the folder of the packages, which krew's plugin has beside it; a variable would reach exec plugins too."""
+
+
 def read_apart(kubeconfig: Source, *, longest_s: float = _LONGEST_S) -> Facts:
     """Blocking, as long as an exec plugin takes."""
     asked = _several(kubeconfig)
-    command = [sys.executable, "-P", "-m", __name__, *([asked.context, *map(str, asked.files)] if asked else [])]
+    command = [sys.executable, "-P", "-c", _START, *([asked.context, *map(str, asked.files)] if asked else [])]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=longest_s, check=False)
         answer = msgspec.json.decode(done.stdout, type=_Answer)

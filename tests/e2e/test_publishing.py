@@ -84,7 +84,7 @@ def scene(cosign: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterat
         command = [cosign, "generate-key-pair", f"--output-key-prefix={name}"]
         subprocess.run(command, cwd=tmp_path, env=os.environ | PASSWORD, check=True, capture_output=True)
     dist = tmp_path / "dist"
-    release.release(dist, with_image=False)
+    release.release(dist, with_image=False, url=None)
     oci_archive(dist / f"vcuda-image-{release.version()}.tar", "first")
     release.write_sums(dist)
     with registry(tmp_path) as served:

@@ -68,7 +68,7 @@ def registry(folder: Path) -> Iterator[Registry]:
 
 def publish_release(to: Registry, dist: Path, archive: Path) -> None:
     """The chart of this tree, and the image in the archive under the version's tag, as scripts/publish does it."""
-    release.release(dist, with_image=False)
+    release.release(dist, with_image=False, url=None)
     (dist / f"vcuda-image-{to.version}.tar").symlink_to(archive)
     publish.publish(dist, publish.Registry(to.address, plain_http=True))
 

@@ -1,0 +1,160 @@
+"""The plugin of kubectl, installed by the real krew from a release's files, with each Python of this machine."""
+
+import asyncio
+import os
+import platform
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+import yaml
+from elftools.elf.elffile import ELFFile
+
+from scripts import plugin
+from tests.cli.operator import kubeconfig
+from tests.cli.view_server import Cluster, node, pod, serving
+from tests.scripts.test_release import ROOT, VERSION, clone, release
+
+URL = f"https://example.org/OWNER/vcuda/releases/download/v{VERSION}"
+MACHINES = {"amd64": "EM_X86_64", "arm64": "EM_AARCH64"}
+HERE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), "")
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def pythons() -> list[Path]:
+    """One of each series on this machine: on PATH, or below the folder where pyenv has them."""
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found: dict[str, Path] = {}
+    for series in plugin.PYTHONS:
+        on_path = shutil.which(f"python{series}")
+        candidates = [*sorted(root.glob(f"{series}.*/bin/python{series}")), *([Path(on_path)] if on_path else [])]
+        for each in candidates:
+            if not subprocess.run([each, "-c", ""], capture_output=True, check=False).returncode:
+                found[series] = each
+                break
+    return list(found.values())
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tree = clone(tmp_path_factory.mktemp("plugin") / "tree")
+    out = tree.parent / "dist"
+    done = release(tree, "--url", f"{URL}/", out)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def installed(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What krew put on PATH."""
+    if not HERE:
+        pytest.skip(f"there is no archive for {platform.machine()}")
+    built = subprocess.run([ROOT / "scripts/krew/build"], stdout=subprocess.PIPE, text=True, check=False)
+    if built.returncode and os.environ.get("CI") != "true":
+        pytest.skip("THE PLUGIN WAS NOT INSTALLED. The words of scripts/krew/build stand above.")
+    assert built.returncode == 0, "CI must install the plugin; the words of scripts/krew/build stand above"
+    root = tmp_path_factory.mktemp("krew")
+    archive = plugin.archive_name(files, VERSION, HERE)
+    done = subprocess.run(
+        [built.stdout.strip(), "install", "--manifest", files / plugin.MANIFEST, "--archive", archive],
+        env={**os.environ, "KREW_ROOT": str(root)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "It needs Python 3.11 to 3.14 and glibc 2.28" in done.stderr
+    return root / "bin" / "kubectl-vcuda"
+
+
+async def said(program: Path, path: Path, *words: str, **environment: str) -> tuple[int, str, str]:
+    """With nothing on PATH but the Pythons of `path` and the shell's own tools."""
+    process = await asyncio.create_subprocess_exec(
+        program,
+        *words,
+        env={"PATH": f"{path}", "HOME": os.devnull, **environment},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, errors = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), errors.decode()
+
+
+@pytest.fixture
+def only(tmp_path: Path) -> Path:
+    """A PATH that has no Python yet."""
+    folder = tmp_path / "path"
+    folder.mkdir()
+    for tool in ("dirname", "readlink"):
+        (folder / tool).symlink_to(shutil.which(tool) or "")
+    return folder
+
+
+@pytest.mark.parametrize("python", pythons(), ids=lambda path: path.name)
+async def test_the_commands_work_with_each_python(installed: Path, only: Path, tmp_path: Path, python: Path) -> None:
+    (only / "python3").symlink_to(python)
+    cluster = Cluster([node("node-a")], [pod("llm"), pod("big", node=None)])
+    async with serving(cluster) as url:
+        path = kubeconfig(tmp_path / "kubeconfig", url, namespace="research")
+        for words, expected in (
+            (("pods",), "insufficient vcuda-core on any one GPU"),
+            (("top", "--once"), "node-a"),
+            (("version",), "0.9.7"),
+            (("bundle", "--file", str(tmp_path / "bundle.tar.gz")), ""),
+        ):
+            status, out, errors = await said(installed, only, *words, KUBECONFIG=str(path))
+            assert (status, expected in out) == (0, True), (words, out, errors)
+        status, out, _ = await said(installed, only, "doctor", KUBECONFIG=str(path))
+        assert status in (0, 1)
+        assert "ok" in out
+    status, out, _ = await said(installed, only, "pods", "--help")
+    assert out.startswith("Usage: kubectl vcuda pods ")
+
+
+async def test_a_machine_without_a_fitting_python_is_told(installed: Path, only: Path) -> None:
+    (only / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (only / "python3").chmod(0o755)
+    status, out, errors = await said(installed, only, "pods")
+    assert (status, out) == (1, "")
+    assert errors == "vcuda: it needs Python 3.11 to 3.14, and finds none on PATH; install one\n"
+
+
+async def test_a_program_of_the_node_says_where_it_is(installed: Path, only: Path) -> None:
+    (only / "python3").symlink_to(pythons()[0])
+    status, _, errors = await said(installed, only, "doctor", "node")
+    assert status == 1
+    assert errors.startswith("vcuda: the Python package ")
+    assert errors.endswith(" is not here: krew's plugin has only what operators need; use vcuda's image\n")
+
+
+def test_the_manifest_names_an_archive_for_each_architecture(files: Path) -> None:
+    document = yaml.safe_load((files / plugin.MANIFEST).read_text())
+    assert document["spec"]["version"] == f"v{VERSION}"
+    assert document["spec"]["homepage"] == "https://example.org/OWNER/vcuda"
+    lines = (files / "SHA256SUMS").read_text().splitlines()
+    sums = {name: digest for digest, name in (line.split("  ") for line in lines)}
+    for platform_ in document["spec"]["platforms"]:
+        url, _, name = platform_["uri"].rpartition("/")
+        assert (url, platform_["sha256"]) == (URL, sums[name])
+    assert plugin.MANIFEST in sums
+
+
+@pytest.mark.parametrize("arch", plugin.ARCHITECTURES)
+def test_an_archive_has_modules_of_its_architecture_for_each_python(files: Path, tmp_path: Path, arch: str) -> None:
+    with tarfile.open(plugin.archive_name(files, VERSION, arch)) as archive:
+        archive.extractall(tmp_path, filter="data")
+    modules = sorted((tmp_path / "lib").rglob("*.so"))
+    for path in modules:
+        with path.open("rb") as opened:
+            assert ELFFile(opened)["e_machine"] == MACHINES[arch], path
+    for series in plugin.PYTHONS:
+        tag = f"cpython-{series.replace('.', '')}-"
+        assert {path.name.partition(".")[0] for path in modules if tag in path.name} >= {"_core", "_cffi_backend"}
+    licenses = [path for path in (tmp_path / "lib").rglob("*.dist-info/licenses/*") if path.is_file()]
+    assert len(licenses) > 20
+    assert (tmp_path / "LICENSE").exists()
