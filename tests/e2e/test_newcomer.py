@@ -16,6 +16,7 @@ import tarfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -136,6 +137,15 @@ def test_the_pods_of_readme_and_samples_run_and_hold_what_their_annotations_say(
         limits = pod["spec"]["containers"][0]["resources"]["limits"]
         assert {name: int(count) for name, count in limits.items()} == {CORE: 20, MEMORY: BLOCKS[name]}
         assert any(line.startswith("GPUAllocated:") for line in pods.events(running.admin, name)), "describe says it"
+
+
+def test_the_first_pod_runs_within_two_minutes_of_helm_install(running: Release) -> None:
+    """The node fetches the image first, from a registry beside it."""
+    installed = json.loads(running.say("status", "vcuda", "--output", "json"))["info"]["first_deployed"]
+    pod = running.admin.get(f"{pods.PODS}/{readme_pod()['metadata']['name']}")
+    started = pod["status"]["containerStatuses"][0]["state"]["running"]["startedAt"]
+    took = datetime.fromisoformat(started) - datetime.fromisoformat(installed)
+    assert timedelta(0) < took < timedelta(minutes=2)
 
 
 @pytest.fixture(scope="module")
