@@ -16,7 +16,7 @@ from deviceplugin.model.annotations import trusted_allocation, trusted_minors
 from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.per_container import PerContainer
 from deviceplugin.model.pod import Pod, PodContainer
-from deviceplugin.model.pod_limits import NO_MEMORY_LIMITS, PodLimits, parse_memory_limits
+from deviceplugin.model.pod_limits import NO_LIMITS, NO_MEMORY_LIMITS, PodLimits, parse_memory_limits
 
 log = structlog.get_logger("vcuda.agent")
 
@@ -44,6 +44,8 @@ class PodHints:
         return pod.annotations.get(self._names.core_limit), pod.annotations.get(self._names.memory_limit)
 
     def limits(self, pod: Pod, container: str) -> PodLimits:
+        if self.written_limits(pod) == (None, None):
+            return NO_LIMITS
         return PodLimits(self._soft_cores(pod), self._memory_limits(pod).of(container))
 
     def _soft_cores(self, pod: Pod) -> int:

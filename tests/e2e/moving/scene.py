@@ -13,6 +13,7 @@ from pathlib import Path
 
 import yaml
 
+from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.simulate.gpu_profile import parse_profile
 from sandbox.cluster import pods
 from sandbox.cluster.client import ApiError, Client
@@ -96,6 +97,8 @@ def moving(
     """`label` is the one of the node that both systems look at."""
     kubeconfig = cluster.control_plane.admin_kubeconfig
     scene = Scene(cluster, Page(page, cluster.kubelet.node, kubeconfig, registry, kubectl, helm))
+    unknown = {AnnotationNames().inventory: None}  # agents of other tests may have told the same
+    cluster.admin.merge(f"/api/v1/nodes/{scene.node}", {"metadata": {"annotations": unknown}})
     try:
         yield scene
     finally:
