@@ -8,6 +8,7 @@
     │   └── SearchLimitError   it may fit; the search stopped at its limit
     ├── IdentityError      no source tells which container an Allocate is for
     ├── OwnershipError     what kubelet has recorded for a container cannot start; only a new pod can
+    ├── ClaimError         a ResourceClaim cannot be prepared on this node
     ├── HardwareError      the driver is missing, fails or does not answer
     │   ├── DriverMissingError
     │   ├── GpuHangError   questions about one GPU hang; the others go on
@@ -85,6 +86,12 @@ class OwnershipError(VcudaError):
 
     status = "FAILED_PRECONDITION"
     reason = "GPUStartFailed"
+
+
+class ClaimError(VcudaError):
+    """A ResourceClaim that cannot be prepared on this node as it is."""
+
+    status = "FAILED_PRECONDITION"
 
 
 class HardwareError(VcudaError):

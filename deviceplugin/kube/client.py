@@ -24,9 +24,13 @@ from deviceplugin.kube.collection import (
     read_line,
 )
 from deviceplugin.kube.pods import decode_pod
+from deviceplugin.kube.resource_claims import get_claim
+from deviceplugin.kube.resource_slices import NodeSlice, create_slice, delete_slice, replace_slice
 from deviceplugin.kube.structs import Object, decode
 from deviceplugin.kube.transport import Transport, core_path
 from deviceplugin.model.allocation import PodRef
+from deviceplugin.model.claims import Claim, ClaimRef
+from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import ResourceNames
 
@@ -124,6 +128,20 @@ class KubeClient:
     async def patch_node(self, name: str, *, labels: Texts, annotations: Texts) -> NodeMetadata:
         change = {"metadata": {"labels": dict(labels), "annotations": dict(annotations)}}
         return _node(await self._patch(core_path("nodes", name), change, what=f"label node {name}"))
+
+    async def get_claim(self, claim: ClaimRef) -> Claim:
+        """Raises KubeNotFoundError also if the name belongs to another claim now."""
+        return await get_claim(self._transport, claim)
+
+    async def create_slice(self, node: ClusterNode, spec: Mapping[str, object]) -> NodeSlice:
+        return await create_slice(self._transport, node, spec)
+
+    async def replace_slice(self, old: NodeSlice, spec: Mapping[str, object]) -> NodeSlice:
+        """Raises KubeConflictError if it has changed since it was read."""
+        return await replace_slice(self._transport, old, spec)
+
+    async def delete_slice(self, old: NodeSlice) -> None:
+        await delete_slice(self._transport, old)
 
     async def create_event(self, namespace: str, event: Mapping[str, object]) -> None:
         path = core_path("namespaces", namespace, "events")

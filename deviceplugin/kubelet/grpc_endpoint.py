@@ -1,24 +1,25 @@
-"""One unix socket with one gRPC server on it, for one resource.
+"""One unix socket with one gRPC server on it.
 
-In: the service and a path. Out: a server that can be started again on the same path. grpc's `stop` unlinks the path
-even when a newer server has bound it (grpc#17122), so `stop` is awaited to its end before anything is bound again.
-Kubelet dials the path back, so the socket must serve before it is registered. `RegistryService` (pluginregistration v1)
-serves beside the plugin if kubelet's plugin watcher finds the socket: kubelet >= 1.12 watches `<root>/plugins_registry`
-and dials every socket there, also after its own restart, which saves the second in which crash-looping pods are lost.
+In: services and a path. Out: a server that can be started again on the same path. grpc's `stop` unlinks the path even
+when a newer server has bound it (grpc#17122), so `stop` is awaited to its end before anything is bound again. Kubelet
+dials the path back, so the socket must serve before it is registered. `RegistryService` (pluginregistration v1) serves
+beside the plugin if kubelet's plugin watcher finds the socket, or on a socket of its own: kubelet >= 1.12 watches
+`<root>/plugins_registry` and dials every socket there, also after its own restart, which saves the second in which
+crash-looping pods are lost.
 """
 
 import contextlib
 import os
 import stat
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import grpc
 import structlog
 
 from deviceplugin.errors import ConfigError, KubeletError
-from deviceplugin.kubelet.plugin import ResourcePlugin
-from deviceplugin.wire import deviceplugin_pb2_grpc, pluginregistration_pb2_grpc
 from deviceplugin.wire import pluginregistration_pb2 as pb
+from deviceplugin.wire import pluginregistration_pb2_grpc
 
 log = structlog.get_logger("vcuda.kubelet")
 SocketIdentity = tuple[int, int, int]
@@ -35,34 +36,53 @@ def check_socket_path(path: Path) -> None:
 
 
 class RegistryService(pluginregistration_pb2_grpc.RegistrationServicer):
-    """One for each socket. `asked` is True once kubelet has dialled."""
+    """One for each socket. `asked` is True once kubelet has dialled; `on_registered` when it has taken the plugin.
 
-    def __init__(self, resource_name: str) -> None:
-        self._resource_name = resource_name
+    `endpoint`: the socket of the plugin, where it is another one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        kind: str = "DevicePlugin",
+        versions: Sequence[str] = ("v1beta1",),
+        endpoint: str = "",
+        on_registered: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._info = pb.PluginInfo(type=kind, name=name, endpoint=endpoint, supported_versions=versions)
+        self._on_registered = on_registered
         self.asked = False
 
     async def GetInfo(
         self, request: pb.InfoRequest, context: "grpc.aio.ServicerContext[pb.InfoRequest, pb.PluginInfo]"
     ) -> pb.PluginInfo:
         self.asked = True
-        return pb.PluginInfo(type="DevicePlugin", name=self._resource_name, supported_versions=["v1beta1"])
+        return self._info
 
     async def NotifyRegistrationStatus(
         self,
         request: pb.RegistrationStatus,
         context: "grpc.aio.ServicerContext[pb.RegistrationStatus, pb.RegistrationStatusResponse]",
     ) -> pb.RegistrationStatusResponse:
-        if not request.plugin_registered:
-            log.warning("plugin_refused", resource=self._resource_name, error=request.error or "no reason given")
+        if request.plugin_registered:
+            self._on_registered()
+        else:
+            log.warning("plugin_refused", name=self._info.name, error=request.error or "no reason given")
         return pb.RegistrationStatusResponse()
 
 
 class Endpoint:
-    """`registry` is given where kubelet's plugin watcher finds the socket; it serves beside the plugin then."""
+    """`registry` is given where kubelet's plugin watcher finds the socket; it serves beside the others then."""
 
-    def __init__(self, plugin: ResourcePlugin, path: Path, registry: RegistryService | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *services: Callable[[grpc.aio.Server], None],
+        registry: RegistryService | None = None,
+    ) -> None:
         check_socket_path(path)
-        self.plugin = plugin
+        self._services = services
         self.path = path
         self.registry = registry
         self._server: grpc.aio.Server | None = None
@@ -77,7 +97,8 @@ class Endpoint:
         except OSError as error:
             raise KubeletError(f"socket {self.path} cannot be made: {error.strerror}; check the directory") from error
         server = grpc.aio.server(maximum_concurrent_rpcs=None)
-        deviceplugin_pb2_grpc.add_DevicePluginServicer_to_server(self.plugin, server)
+        for add in self._services:
+            add(server)
         if self.registry is not None:
             pluginregistration_pb2_grpc.add_RegistrationServicer_to_server(self.registry, server)
         try:

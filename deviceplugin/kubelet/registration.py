@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
@@ -98,6 +98,14 @@ class RegistrationTimer:
         return True
 
 
+class PluginEndpoint(Endpoint):
+    """The socket of one resource."""
+
+    def __init__(self, plugin: ResourcePlugin, path: Path, registry: RegistryService | None = None) -> None:
+        super().__init__(path, partial(rpc.add_DevicePluginServicer_to_server, plugin), registry=registry)
+        self.plugin = plugin
+
+
 class KubeletLink:
     """Runs until it is cancelled. `on_registered` is called after each successful registration."""
 
@@ -115,7 +123,7 @@ class KubeletLink:
         self._names = names
         self._mode = mode
         self._on_registered = on_registered
-        self._endpoints: list[Endpoint] = []
+        self._endpoints: list[PluginEndpoint] = []
 
     @property
     def is_registered(self) -> bool:
@@ -142,7 +150,7 @@ class KubeletLink:
     async def _run_registry(self) -> None:
         """Returns only in auto mode, when kubelet does not watch its registry directory."""
         self._endpoints = [
-            Endpoint(
+            PluginEndpoint(
                 plugin,
                 self._paths.registry / f"{self._names.domain}-{SOCKETS[plugin.resource]}",
                 RegistryService(self._names.of(plugin.resource)),
@@ -176,7 +184,7 @@ class KubeletLink:
 
     async def _run_socket(self) -> None:
         self._endpoints = [
-            Endpoint(plugin, self._paths.device_plugins / SOCKETS[plugin.resource]) for plugin in self._plugins
+            PluginEndpoint(plugin, self._paths.device_plugins / SOCKETS[plugin.resource]) for plugin in self._plugins
         ]
         watch = SocketWatch(self._paths.device_plugins, {"kubelet.sock", *SOCKETS.values()})
         timer = RegistrationTimer()
@@ -218,7 +226,7 @@ class KubeletLink:
         for endpoint in self._endpoints:
             await endpoint.start()
 
-    async def _register(self, endpoint: Endpoint) -> None:
+    async def _register(self, endpoint: PluginEndpoint) -> None:
         request = pb.RegisterRequest(
             version="v1beta1",
             endpoint=endpoint.path.name,

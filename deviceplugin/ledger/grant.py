@@ -22,6 +22,7 @@ class Source(enum.Enum):
     PODRESOURCES = "podresources"  # kubelet's PodResources socket
     APISERVER = "apiserver"  # pending pods of this node in predicate-time order: a guess
     CHECKPOINT = "checkpoint"  # rebuilt from kubelet's checkpoint
+    CLAIM = "claim"  # a ResourceClaim: the owner is the claim in the pod's place, and one of its requests
 
 
 @dataclass(frozen=True, slots=True)

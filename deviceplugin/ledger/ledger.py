@@ -85,6 +85,13 @@ class Ledger:
             raise LedgerError(f"grant {grant.id} exists already; this is a bug of the agent, please report it")
         self._put("grant", (grant,), inventory)
 
+    def grant_claim(self, grants: tuple[Grant, ...], inventory: Inventory) -> None:
+        """Adds all grants of a claim in one entry, or none; durable when this returns.
+
+        Raises CapacityError if they do not fit together, LedgerError if one is there already or the disk refuses.
+        """
+        self._put("grant_claim", grants, inventory)
+
     def answer(self, grant_id: GrantId, resource: Resource) -> Grant:
         """The second resource's Allocate was answered."""
         grant = self._require(grant_id)

@@ -29,6 +29,8 @@ KINDS = {
     "secrets": ResourceKind("Secret", namespaced=True),
     "leases": ResourceKind("Lease", "coordination.k8s.io", namespaced=True, blind_put=False),
     "endpointslices": ResourceKind("EndpointSlice", "discovery.k8s.io", namespaced=True),
+    "resourceslices": ResourceKind("ResourceSlice", "resource.k8s.io", blind_put=False),
+    "resourceclaims": ResourceKind("ResourceClaim", "resource.k8s.io", namespaced=True, blind_put=False),
     "mutatingwebhookconfigurations": ResourceKind("MutatingWebhookConfiguration", _ADMISSION, blind_put=False),
     "validatingwebhookconfigurations": ResourceKind("ValidatingWebhookConfiguration", _ADMISSION, blind_put=False),
 }

@@ -26,6 +26,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
         "status.phase",
     ),
     "nodes": ("metadata.name",),
+    "resourceslices": ("metadata.name", "spec.driver", "spec.nodeName"),
     "events": (
         "metadata.name",
         "metadata.namespace",

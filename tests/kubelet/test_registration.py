@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.errors import ConfigError, KubeletError
-from deviceplugin.kubelet.grpc_endpoint import Endpoint, check_socket_path
-from deviceplugin.kubelet.registration import SOCKETS, Mode, RegistrationTimer
+from deviceplugin.kubelet.grpc_endpoint import check_socket_path
+from deviceplugin.kubelet.registration import SOCKETS, Mode, PluginEndpoint, RegistrationTimer
 from sandbox.kubelet import Kubelet, KubeletOptions
 from sandbox.station import ALL, NAMES, Station, pod_json, station
 from tests.kubelet.makers import inventory
@@ -120,7 +120,7 @@ async def test_a_file_in_the_way_is_left_alone(short_tmp: Path) -> None:
         path = short_tmp / "vcore.sock"
         path.write_text("somebody's notes")
         with pytest.raises(KubeletError, match="exists and is not a socket"):
-            await Endpoint(node.plugins[0], path).start()
+            await PluginEndpoint(node.plugins[0], path).start()
         assert path.read_text() == "somebody's notes"
 
 

@@ -1,0 +1,183 @@
+"""Prepares claims for containers and ends them: grants in the ledger, and everything that a container mounts.
+
+In: references to claims, from kubelet. Out: devices with CDI names; a VcudaError whose sentence kubelet shows on the
+pod. A grant belongs to a claim and one of its requests, so several containers and pods may share it. Kubelet does not
+call again before a container starts, so all files are ready when `prepare` returns. It repeats a failed call only after
+a minute, so what may come right by itself is waited for: the API server, and room on a GPU whose former holder still
+ends. A deleted pod waits for its `prepare`, so waiting ends when nobody needs the claim any more.
+
+Invariant: one claim is prepared or ended by one call at a time, and a repeated call writes the same files again.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+
+from deviceplugin.errors import CapacityError, ClaimError, KubeError, KubeNotFoundError
+from deviceplugin.kubelet.dra.claim_grants import ClaimGrant, claim_grants
+from deviceplugin.kubelet.dra.published import device_name
+from deviceplugin.ledger.grant import Grant, Source
+from deviceplugin.ledger.ledger import Ledger, new_grant_id
+from deviceplugin.ledger.repair import share_for
+from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, PodRef, PodUid
+from deviceplugin.model.claims import Claim, ClaimRef, ClaimUid
+from deviceplugin.model.gpu import Inventory
+from deviceplugin.model.units import Resource
+
+log = structlog.get_logger("vcuda.dra")
+WAIT_S = 40.0
+"""Kubelet ends a call after 45 s, and asks again only after a minute."""
+_LOOK_S = 2.0
+_FIRST_RETRY_S = 0.2
+
+
+class ClaimFiles(Protocol):
+    """What containers see of a grant. `ready` returns the CDI name, when all files are on the disk; ContainerError."""
+
+    def ready(self, grant: Grant) -> str: ...
+
+    def drop(self, grant: Grant) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDevice:
+    """One device of one request. `cdi` is empty but for the first of a request: the name stands for all its GPUs."""
+
+    request: str
+    pool: str
+    device: str
+    share_id: str
+    cdi: str
+
+
+@dataclass(slots=True)
+class Claims:
+    """`pool` is that of this node's slice. `clock` is monotonic."""
+
+    ledger: Ledger
+    inventory: Callable[[], Inventory]
+    get_claim: Callable[[ClaimRef], Awaitable[Claim]]
+    files: ClaimFiles
+    driver: str
+    pool: str
+    wait_s: float = WAIT_S
+    look_s: float = _LOOK_S
+    clock: Callable[[], float] = time.monotonic
+    _locks: dict[ClaimUid, asyncio.Lock] = field(default_factory=dict)
+    _users: Counter[ClaimUid] = field(default_factory=Counter)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.ledger.subscribe(self._changed.set)
+
+    async def prepare(self, ref: ClaimRef) -> tuple[PreparedDevice, ...]:
+        deadline = self.clock() + self.wait_s
+        async with self._alone(ref.uid):
+            wanted = await self._wanted(ref, deadline)
+            held = self._held(ref, wanted) or await self._grant(ref, wanted, deadline)
+            return tuple(
+                PreparedDevice(each.request_name, device.pool, device.device, device.share_id, "" if at else name)
+                for each, grant in zip(wanted, held, strict=True)
+                for name in [self.files.ready(grant)]
+                for at, device in enumerate(each.devices)
+            )
+
+    async def unprepare(self, ref: ClaimRef) -> None:
+        """By UID alone: the claim may be gone. What is not known has ended already."""
+        async with self._alone(ref.uid):
+            held = self.ledger.of_pod(PodUid(ref.uid))
+            for grant in self.ledger.release((each.id for each in held), why="its claim was unprepared"):
+                self.files.drop(grant)
+                log.info("claim_unprepared", claim=str(ref), grant=grant.id)
+
+    @asynccontextmanager
+    async def _alone(self, uid: ClaimUid) -> AsyncIterator[None]:
+        lock = self._locks.setdefault(uid, asyncio.Lock())
+        self._users[uid] += 1
+        try:
+            async with lock:
+                yield
+        finally:
+            self._users[uid] -= 1
+            if not self._users[uid]:
+                del self._users[uid], self._locks[uid]
+
+    async def _wanted(self, ref: ClaimRef, deadline: float) -> tuple[ClaimGrant, ...]:
+        claim = await self._read(ref, deadline)
+        uuids = {device_name(gpu): gpu.uuid for gpu in self.inventory().gpus}
+        return claim_grants(claim, driver=self.driver, pool=self.pool, uuids=uuids)
+
+    async def _read(self, ref: ClaimRef, deadline: float) -> Claim:
+        """Tried again until the deadline: kubelet would wait for a minute."""
+        wait = _FIRST_RETRY_S
+        while True:
+            try:
+                return await self.get_claim(ref)
+            except KubeNotFoundError as error:
+                raise ClaimError(error.message) from None
+            except KubeError as error:
+                if self.clock() + wait >= deadline:
+                    raise
+                log.warning("claim_unread", claim=str(ref), error=error.message, retry_in_s=wait)
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, self.look_s)
+
+    def _held(self, ref: ClaimRef, wanted: Sequence[ClaimGrant]) -> tuple[Grant, ...]:
+        """The grants of an earlier call, in the order of `wanted`; none if there was none."""
+        held = {grant.allocation.owner.name: grant for grant in self.ledger.of_pod(PodUid(ref.uid))}
+        if not held:
+            return ()
+        for each in wanted:
+            before = held.get(each.request_name)
+            now = None if before is None else (before.allocation.request, before.allocation.uuids)
+            if now != (each.request, frozenset(each.uuids)):
+                raise ClaimError(
+                    f"claim {ref}, request {each.request_name}: it was prepared with other devices, which "
+                    "kubelet has not ended yet; delete the pods that use the claim"
+                )
+        return tuple(held[each.request_name] for each in wanted)
+
+    async def _grant(self, ref: ClaimRef, wanted: Sequence[ClaimGrant], deadline: float) -> tuple[Grant, ...]:
+        """Waits for room: the former holder of the GPU may still be ending."""
+        grants = tuple(self._new(ref, each) for each in wanted)
+        while True:
+            self._changed.clear()
+            try:
+                self.ledger.grant_claim(grants, self.inventory())
+            except CapacityError as error:
+                if self.clock() >= deadline:
+                    raise
+                log.info("claim_waits", claim=str(ref), error=error.message)
+                await self._wait_for_room(ref, deadline)
+            else:
+                log.info("claim_granted", claim=str(ref), grants=[grant.id for grant in grants])
+                return grants
+
+    async def _wait_for_room(self, ref: ClaimRef, deadline: float) -> None:
+        """Until something was released, for a moment; raises ClaimError where nobody waits for the claim any more."""
+        try:
+            async with asyncio.timeout(min(self.look_s, max(0.0, deadline - self.clock()))):
+                await self._changed.wait()
+        except TimeoutError:
+            claim = await self._read(ref, deadline)
+            if claim.deleting or not claim.consumers or claim.devices is None:
+                raise ClaimError(f"claim {ref} is not needed any more") from None
+
+    def _new(self, ref: ClaimRef, wanted: ClaimGrant) -> Grant:
+        inventory = self.inventory()
+        owner = ContainerRef(PodRef(PodUid(ref.uid), ref.namespace, ref.name), wanted.request_name)
+        shares = tuple(share_for(uuid, wanted.request, inventory) for uuid in wanted.uuids)
+        return Grant(
+            id=new_grant_id(),
+            allocation=Allocation(owner, ContainerRole.UNKNOWN, wanted.request, shares),
+            answered=frozenset(Resource),
+            source=Source.CLAIM,
+            proved=True,
+            created=time.time(),
+        )

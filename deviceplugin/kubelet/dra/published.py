@@ -1,0 +1,112 @@
+"""The GPUs of the node as devices that kube-scheduler chooses from.
+
+In: the inventory, what is held, which GPUs are cordoned. Out: one `PublishedDevice` for each GPU, in the order of their
+minors. Pure. The order never follows use: kube-scheduler takes the first device that fits, so a fixed order packs as
+well as the best fit, and an order that is late packs worse. Every device has every attribute, always of one type: an
+expression that reads a missing one stops the whole claim.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from deviceplugin.kube.node_publisher import label_value
+from deviceplugin.model.claims import PublishedDevice, Taint
+from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
+from deviceplugin.model.topology import Topology
+from deviceplugin.model.units import CORES_PER_GPU
+
+_LONGEST_VALUE = 64  # of an attribute (resource.k8s.io/v1)
+_UNKNOWN = -1
+_VERSION = re.compile(r"(\d{1,9})(?:\.(\d{1,9}))?(?:\.(\d{1,9}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class DriverNames:
+    """What the driver, its class and its taints are called under a domain."""
+
+    domain: str
+
+    @property
+    def driver(self) -> str:
+        return f"gpu.vcuda.{self.domain}"
+
+    @property
+    def device_class(self) -> str:
+        return f"vcuda.{self.domain}"
+
+    @property
+    def unhealthy(self) -> str:
+        return f"vcuda.{self.domain}/unhealthy"
+
+    @property
+    def cordoned(self) -> str:
+        return f"vcuda.{self.domain}/cordoned"
+
+
+def device_name(gpu: Gpu) -> str:
+    return f"gpu-{gpu.minor}"
+
+
+def published_devices(
+    inventory: Inventory,
+    names: DriverNames,
+    *,
+    used: Collection[GpuUuid] = (),
+    cordoned: Collection[GpuUuid] = (),
+    pcie_roots: Mapping[GpuUuid, str] = {},
+) -> tuple[PublishedDevice, ...]:
+    """GPUs in MIG mode are left out: their memory belongs to their instances. `used`: something holds a part."""
+    domains = nvlink_domains(inventory.topology)
+    return tuple(
+        PublishedDevice(
+            name=device_name(gpu),
+            attributes={
+                "uuid": gpu.uuid[:_LONGEST_VALUE],
+                "productName": gpu.model[:_LONGEST_VALUE],
+                "minor": gpu.minor,
+                "driverVersion": version_of(inventory.driver.version),
+                "cudaVersion": (*inventory.driver.cuda, 0),
+                "numaNode": _UNKNOWN if gpu.numa is None else gpu.numa,
+                "nvlinkDomain": domains.get(gpu.minor, ""),
+                "inUse": gpu.uuid in used,
+                "resource.kubernetes.io/pcieRoot": pcie_roots.get(gpu.uuid, ""),
+                "resource.kubernetes.io/pciBusID": gpu.bus_id.lower()[-12:],
+            },
+            cores=CORES_PER_GPU,
+            blocks=gpu.blocks,
+            taints=_taints(gpu, inventory, names, cordoned),
+        )
+        for gpu in sorted(inventory.gpus, key=lambda each: each.minor)
+        if not gpu.mig_enabled and gpu.blocks > 1
+    )
+
+
+def nvlink_domains(topology: Topology) -> dict[int, str]:
+    """GPUs that NVLinks join, directly or over others, by minor: `nvlink-` and the lowest minor. Others have none."""
+    lowest = {minor: minor for minor in topology.minors}
+    for _ in topology.minors:
+        for (a, b), link in sorted(topology.links.items()):
+            if link.nvlinks:
+                lowest[a] = lowest[b] = min(lowest[a], lowest[b])
+    alone = {minor for minor in lowest if list(lowest.values()).count(lowest[minor]) == 1}
+    return {minor: f"nvlink-{first}" for minor, first in lowest.items() if minor not in alone}
+
+
+def version_of(text: str) -> tuple[int, int, int]:
+    """`550.54.05` as a semantic version, which has three numbers and none with leading zeros; 0.0.0 if it is none."""
+    found = _VERSION.match(text)
+    if found is None:
+        return (0, 0, 0)
+    major, minor, patch = (int(part or 0) for part in found.groups())
+    return (major, minor, patch)
+
+
+def _taints(gpu: Gpu, inventory: Inventory, names: DriverNames, cordoned: Collection[GpuUuid]) -> tuple[Taint, ...]:
+    taints = []
+    if not inventory.is_usable(gpu):
+        reason = inventory.health_of(gpu.uuid).reason or f"compute mode {gpu.compute_mode.value}"
+        taints.append(Taint(names.unhealthy, label_value(reason)))
+    if gpu.uuid in cordoned:
+        taints.append(Taint(names.cordoned, ""))
+    return tuple(taints)

@@ -1,0 +1,70 @@
+"""ResourceClaims of Dynamic Resource Allocation, as values: what a driver published, and what a claim was given of it.
+
+In: nothing. Out: values for `kube`, which reads and writes them, and for `dra`, which decides. A claim is identified by
+its UID: a later claim may have its name. Amounts are exact fractions until `dra.claim_grants` has checked them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import NewType
+
+ClaimUid = NewType("ClaimUid", str)
+AttributeValue = str | int | bool | tuple[int, int, int]
+"""A tuple is a version. Its type must never change: an expression that reads it would fail."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRef:
+    """A ResourceClaim; only `uid` identifies it."""
+
+    uid: ClaimUid
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedDevice:
+    """One result of an allocation. `request`: as the pod's containers name it, so without the alternative after `/`.
+
+    `consumed` has the amount of each capacity: what the driver must enforce, which may be more than was requested.
+    """
+
+    request: str
+    driver: str
+    pool: str
+    device: str
+    share_id: str = ""
+    consumed: Mapping[str, Fraction] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """`devices` is None while nothing is allocated. `consumers`: UIDs of the pods for which it is reserved."""
+
+    ref: ClaimRef
+    devices: tuple[ClaimedDevice, ...] | None = None
+    consumers: frozenset[str] = frozenset()
+    deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """A device with it gets no new pods."""
+
+    key: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedDevice:
+    """A GPU as the node's ResourceSlice has it. Attribute names without a domain belong to the driver."""
+
+    name: str
+    attributes: Mapping[str, AttributeValue]
+    cores: int
+    blocks: int
+    taints: tuple[Taint, ...] = ()

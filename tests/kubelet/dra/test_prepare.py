@@ -1,0 +1,276 @@
+"""Claims become grants, exactly once, whatever kubelet repeats and whatever is away; and all of them end."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.errors import CapacityError, ClaimError, ContainerError, KubeError, KubeNotFoundError, VcudaError
+from deviceplugin.kubelet.dra.prepare import Claims, PreparedDevice
+from deviceplugin.ledger.grant import Grant, GrantId
+from deviceplugin.ledger.ledger import Ledger
+from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.claims import Claim, ClaimedDevice, ClaimRef, ClaimUid
+from deviceplugin.model.units import BLOCK_BYTES
+from tests.ledger.makers import BLOCKS, grant, inventory, open_ledger, uuid
+
+DRIVER, POOL = "gpu.vcuda.tencent.com", "node-a"
+NODE = inventory(4)
+
+
+@dataclass
+class MemoryFiles:
+    """`refusals`: how many of the next calls fail. `written` counts the calls of each grant."""
+
+    written: dict[GrantId, int] = field(default_factory=dict)
+    dropped: list[GrantId] = field(default_factory=list)
+    refusals: int = 0
+
+    def ready(self, grant: Grant) -> str:
+        if self.refusals:
+            self.refusals -= 1
+            raise ContainerError("the disk is full")
+        self.written[grant.id] = self.written.get(grant.id, 0) + 1
+        return f"tencent.com/vcuda={grant.id}"
+
+    def drop(self, grant: Grant) -> None:
+        self.dropped.append(grant.id)
+        self.written.pop(grant.id, None)
+
+
+@dataclass
+class Scene:
+    """`known`: the claims of the API server. `faults`: what the next reads raise."""
+
+    folder: Path
+    ledger: Ledger
+    files: MemoryFiles = field(default_factory=MemoryFiles)
+    known: dict[str, Claim] = field(default_factory=dict)
+    faults: list[Exception] = field(default_factory=list)
+    reads: int = 0
+    claims: Claims = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """The agent is killed and starts again: the journal is all that is left."""
+        self.ledger.close()
+        self.ledger = open_ledger(self.folder)
+        self.claims = Claims(
+            ledger=self.ledger,
+            inventory=lambda: NODE,
+            get_claim=self.get,
+            files=self.files,
+            driver=DRIVER,
+            pool=POOL,
+            wait_s=0.6,
+            look_s=0.05,
+        )
+
+    async def get(self, ref: ClaimRef) -> Claim:
+        self.reads += 1
+        await asyncio.sleep(0)
+        if self.faults:
+            raise self.faults.pop(0)
+        found = self.known.get(ref.name)
+        if found is None or found.ref.uid != ref.uid:
+            raise KubeNotFoundError(f"claim {ref} is gone", code=404)
+        return found
+
+    def put(self, name: str, *devices: ClaimedDevice, uid: str = "") -> ClaimRef:
+        ref = ClaimRef(ClaimUid(uid or f"uid-{name}"), "research", name)
+        self.known[name] = Claim(ref, devices or (device(0),), frozenset({"pod-1"}))
+        return ref
+
+    def held(self) -> dict[int, int]:
+        """Cores by GPU."""
+        shares = [share for each in self.ledger.allocations() for share in each.shares]
+        return {at: sum(each.cores for each in shares if each.uuid == uuid(at)) for at in range(4)}
+
+
+def device(at: int, cores: int = 20, blocks: int = 8, *, request: str = "gpu", share: str = "s") -> ClaimedDevice:
+    consumed = {"cores": Fraction(cores), "memory": Fraction(blocks * BLOCK_BYTES)}
+    return ClaimedDevice(request, DRIVER, POOL, f"gpu-{at}", share, consumed)
+
+
+@pytest.fixture
+def scene(short_tmp: Path) -> Scene:
+    return Scene(short_tmp, open_ledger(short_tmp))
+
+
+async def test_a_share_is_granted_and_its_files_are_ready(scene: Scene) -> None:
+    ref = scene.put("one")
+    (prepared,) = await scene.claims.prepare(ref)
+    (held,) = scene.ledger.grants()
+    assert prepared == PreparedDevice("gpu", POOL, "gpu-0", "s", f"tencent.com/vcuda={held.id}")
+    assert (held.allocation.owner.pod.uid, held.allocation.owner.name, held.proved) == (PodUid(ref.uid), "gpu", True)
+    assert [(each.uuid, each.cores, each.blocks) for each in held.allocation.shares] == [(uuid(0), 20, 8)]
+    assert scene.files.written == {held.id: 1}
+
+
+async def test_a_repeated_call_writes_the_same_files_again_and_grants_nothing(scene: Scene) -> None:
+    ref = scene.put("one")
+    first = await scene.claims.prepare(ref)
+    assert await scene.claims.prepare(ref) == first
+    scene.restart()
+    assert await scene.claims.prepare(ref) == first
+    assert list(scene.files.written.values()) == [3]
+
+
+async def test_two_pods_that_start_together_on_one_claim_share_its_grant(scene: Scene) -> None:
+    ref = scene.put("shared")
+    answers = await asyncio.gather(*(scene.claims.prepare(ref) for _ in range(5)))
+    assert len(set(answers)) == len(scene.ledger.grants()) == 1
+
+
+async def test_several_gpus_have_one_name_and_whole_gpus_all_their_memory(scene: Scene) -> None:
+    ref = scene.put("four", *(device(at, 100, BLOCKS) for at in range(4)))
+    prepared = await scene.claims.prepare(ref)
+    assert [(each.device, bool(each.cdi)) for each in prepared] == [
+        ("gpu-0", True),
+        ("gpu-1", False),
+        ("gpu-2", False),
+        ("gpu-3", False),
+    ]
+    assert scene.held() == {0: 100, 1: 100, 2: 100, 3: 100}
+
+
+async def test_each_request_has_its_own_grant_and_name(scene: Scene) -> None:
+    ref = scene.put("two", device(0, request="main"), device(0, 30, request="side"))
+    prepared = await scene.claims.prepare(ref)
+    assert len({each.cdi for each in prepared}) == 2
+    assert scene.held()[0] == 50
+
+
+async def test_requests_that_do_not_fit_together_leave_nothing(scene: Scene) -> None:
+    ref = scene.put("two", device(0, 60, request="main"), device(0, 60, request="side"))
+    with pytest.raises(CapacityError, match=r"has 100 cores and .* free and the request needs 120 cores"):
+        await scene.claims.prepare(ref)
+    assert (scene.ledger.grants(), scene.files.written) == ((), {})
+
+
+async def test_unprepare_ends_it_also_twice_and_when_the_claim_is_gone(scene: Scene) -> None:
+    ref = scene.put("one", device(0, request="a"), device(1, request="b"))
+    await scene.claims.prepare(ref)
+    scene.known.clear()
+    for _ in range(2):
+        await scene.claims.unprepare(ref)
+    assert scene.ledger.grants() == ()
+    assert len(scene.files.dropped) == 2
+    assert scene.reads == 1, "the API server is not asked"
+
+
+async def test_room_is_waited_for(scene: Scene) -> None:
+    """Kubelet asks again only after a minute, and the former holder ends within seconds."""
+    former, later = scene.put("former", device(0, 80)), scene.put("later", device(0, 80))
+    await scene.claims.prepare(former)
+    waiting = asyncio.create_task(scene.claims.prepare(later))
+    await asyncio.sleep(0.2)
+    assert not waiting.done()
+    await scene.claims.unprepare(former)
+    assert len(await waiting) == 1
+    assert scene.held()[0] == 80
+
+
+async def test_room_that_a_pod_of_the_device_plugin_holds_is_waited_for_too(scene: Scene) -> None:
+    scene.ledger.grant(grant("pod", cores=90, blocks=8), NODE)
+    waiting = asyncio.create_task(scene.claims.prepare(scene.put("later")))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    scene.ledger.release([GrantId("g-pod-main")], why="its pod ended")
+    assert len(await waiting) == 1
+
+
+async def test_after_the_wait_kubelet_is_told_what_is_free(scene: Scene) -> None:
+    await scene.claims.prepare(scene.put("former", device(0, 90)))
+    with pytest.raises(CapacityError, match=r"has 10 cores and .* free and the request needs 20 cores"):
+        await scene.claims.prepare(scene.put("later"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"deleting": True}, {"consumers": frozenset()}, {"devices": None}],
+    ids=["deleted", "unreserved", "freed"],
+)
+async def test_nobody_waits_for_a_claim_that_is_not_needed_any_more(scene: Scene, change: dict[str, object]) -> None:
+    """A deleted pod stays until its call has ended."""
+    await scene.claims.prepare(scene.put("former", device(0, 90)))
+    ref = scene.put("later")
+    waiting = asyncio.create_task(scene.claims.prepare(ref))
+    await asyncio.sleep(0.1)
+    scene.known["later"] = replace(scene.known["later"], **change)  # type: ignore[arg-type]
+    with pytest.raises(ClaimError, match="is not needed any more"):
+        await asyncio.wait_for(waiting, 0.3)
+    assert scene.held()[0] == 90
+
+
+async def test_an_api_server_that_is_away_is_asked_again(scene: Scene) -> None:
+    ref = scene.put("one")
+    scene.faults += [KubeError("no answer"), KubeError("busy", code=500)]
+    assert len(await scene.claims.prepare(ref)) == 1
+    assert scene.reads == 3
+
+
+async def test_an_api_server_that_stays_away_is_said(scene: Scene) -> None:
+    scene.faults += [KubeError("no answer")] * 100
+    with pytest.raises(KubeError, match="no answer"):
+        await scene.claims.prepare(scene.put("one"))
+    assert scene.ledger.grants() == ()
+
+
+async def test_another_claim_of_the_same_name_is_another_claim(scene: Scene) -> None:
+    old = scene.put("one", uid="old")
+    await scene.claims.prepare(old)
+    new = scene.put("one", device(1), uid="new")
+    await scene.claims.prepare(new)
+    with pytest.raises(ClaimError, match="is gone"):
+        await scene.claims.prepare(old)
+    await scene.claims.unprepare(old)
+    assert scene.held() == {0: 0, 1: 20, 2: 0, 3: 0}
+
+
+async def test_a_claim_that_was_allocated_again_waits_for_its_first_end(scene: Scene) -> None:
+    ref = scene.put("one", device(0))
+    await scene.claims.prepare(ref)
+    scene.put("one", device(1))
+    with pytest.raises(ClaimError, match="it was prepared with other devices, which kubelet has not ended yet"):
+        await scene.claims.prepare(ref)
+    await scene.claims.unprepare(ref)
+    await scene.claims.prepare(ref)
+    assert scene.held()[1] == 20
+
+
+async def test_files_that_cannot_be_written_are_said_and_the_next_call_writes_them(scene: Scene) -> None:
+    ref = scene.put("one")
+    scene.files.refusals = 1
+    with pytest.raises(ContainerError, match="the disk is full"):
+        await scene.claims.prepare(ref)
+    (prepared,) = await scene.claims.prepare(ref)
+    assert prepared.cdi
+    assert len(scene.ledger.grants()) == 1
+
+
+async def test_a_call_that_kubelet_gave_up_leaves_nothing_behind(scene: Scene) -> None:
+    await scene.claims.prepare(scene.put("former", device(0, 90)))
+    ref = scene.put("later")
+    waiting = asyncio.create_task(scene.claims.prepare(ref))
+    await asyncio.sleep(0.1)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await scene.claims.unprepare(ref)
+    assert scene.ledger.of_pod(PodUid(ref.uid)) == ()
+    assert scene.claims._locks == {}
+
+
+async def test_calls_for_one_claim_take_turns(scene: Scene) -> None:
+    """A prepare and an unprepare of kubelets that restart, in any order: the books agree with the last one."""
+    ref = scene.put("one")
+    calls: list[Callable[[ClaimRef], Awaitable[object]]] = [scene.claims.prepare, scene.claims.unprepare] * 10
+    results = await asyncio.gather(*(call(ref) for call in calls), return_exceptions=True)
+    assert [each for each in results if isinstance(each, VcudaError)] == []
+    assert (scene.ledger.grants(), scene.files.written, scene.claims._locks) == ((), {}, {})
