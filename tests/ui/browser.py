@@ -19,6 +19,7 @@ from sandbox.cluster.prerequisites import SCRIPTS
 _WIDE = (1440, 900)
 _ATTEMPTS = 3
 _DISTURBED = "ERR_NETWORK_CHANGED"
+_ERROR_PAGE = "chrome-error:"  # of the attempt before: it may come while the next one begins
 Scheme = Literal["light", "dark"]
 
 
@@ -66,7 +67,8 @@ class Visit:
                 await self.page.goto(url)
                 await self.page.wait_for_selector("main[aria-busy=false]", timeout=20_000)
             except Error as error:
-                if attempt + 1 == _ATTEMPTS or not (self.disturbed or _DISTURBED in error.message):
+                is_disturbed = self.disturbed or _DISTURBED in error.message or _ERROR_PAGE in error.message
+                if attempt + 1 == _ATTEMPTS or not is_disturbed:
                     raise
             else:
                 return
