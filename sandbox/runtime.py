@@ -1,4 +1,4 @@
-"""The two calls of runtime.v1.RuntimeService that the agent makes, answered as containerd, cri-o or cri-dockerd would.
+"""The calls of runtime.v1.RuntimeService that the agent makes, answered as containerd, cri-o or cri-dockerd would.
 
 In: containers, put in by hand; a behaviour. Out: a gRPC server on a unix socket. Facts kept: filters by state
 and labels; the verbose status is a map of strings, under "info" JSON with the PID (containerd, cri-o) or nothing
@@ -50,12 +50,18 @@ class StandInRuntime:
     socket: Path
     manner: RuntimeBehaviour = RuntimeBehaviour.CONTAINERD
     containers: list[RuntimeContainer] = field(default_factory=list)
+    version: str = "2.0.0"
     calls: list[str] = field(default_factory=list)
     _server: grpc.aio.Server | None = None
 
     async def __aenter__(self) -> Self:
         self._server = grpc.aio.server()
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "Version": grpc.unary_unary_rpc_method_handler(
+                self._version,
+                request_deserializer=pb.VersionRequest.FromString,
+                response_serializer=self._spoken,
+            ),
             "ListContainers": grpc.unary_unary_rpc_method_handler(
                 self._list,
                 request_deserializer=pb.ListContainersRequest.FromString,
@@ -75,6 +81,10 @@ class StandInRuntime:
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         await self._server.stop(None)
+
+    async def _version(self, request: pb.VersionRequest, context: Context) -> pb.VersionResponse:
+        await self._behave("Version", context)
+        return pb.VersionResponse(version="0.1.0", runtime_name=self.manner.value, runtime_version=self.version)
 
     async def _list(self, request: pb.ListContainersRequest, context: Context) -> pb.ListContainersResponse:
         await self._behave("ListContainers", context)

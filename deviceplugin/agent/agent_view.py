@@ -6,6 +6,7 @@ placement. It works before the GPUs are known; `link` and `watch` are set when t
 
 from collections.abc import Mapping
 
+from deviceplugin.agent.claims import ClaimAgent
 from deviceplugin.agent.cluster import Cluster
 from deviceplugin.agent.container_watch import ContainerWatch
 from deviceplugin.hardware.node import Hardware
@@ -23,7 +24,7 @@ class AgentView:
         self._hardware = hardware
         self._ledger = ledger
         self._cluster = cluster
-        self.link: KubeletLink | None = None
+        self.link: KubeletLink | ClaimAgent | None = None
         self.watch: ContainerWatch | None = None
 
     def picture(self) -> NodePicture:

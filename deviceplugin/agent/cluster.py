@@ -157,9 +157,13 @@ class Cordon:
             log.warning("cordon_unknown", effect="GPUs are granted as if none were cordoned")
             self._has_waited = True
 
+    @property
+    def node(self) -> ClusterNode | None:
+        """This node, as far as its watch has come."""
+        return next(iter(self._reflector.items.values()), None)
+
     def gpus(self) -> frozenset[GpuUuid]:
-        inventory = self._inventory()
-        node = next(iter(self._reflector.items.values()), None)
+        inventory, node = self._inventory(), self.node
         return node.cordoned(inventory) if node is not None and inventory is not None else frozenset()
 
     def _changed(self, change: StoreChange[ClusterNode]) -> None:

@@ -84,6 +84,20 @@ class AgentFiles:
             raise ContainerError(self._mirror.state.refusal)
         return self._with_room(self._fill, grant)
 
+    def ready(self, grant: Grant, answer: Answer) -> None:
+        """For a claim, at once: its containers start without another call, and some may run already."""
+        if grant.is_share and self._mirror.state.refusal:
+            raise ContainerError(self._mirror.state.refusal)
+        self._directories.prepare(grant.id)
+        self._with_room(self._ready, grant)
+        if self._cdi is not None:
+            self._cdi.write(grant.id, devices=answer.devices, mounts=answer.mounts, env=answer.env)
+
+    def _ready(self, grant: Grant) -> bool:
+        if grant.is_share:
+            self._shared.prepare(grant.id, grant.allocation.uuids)
+        return self._limit(grant)
+
     def limit(self, grant: Grant) -> bool:
         """Writes the limits, also for a running container; False if they were there already."""
         return self._with_room(self._limit, grant)

@@ -30,7 +30,7 @@ from deviceplugin.kubelet.checkpoint import CheckpointReader
 from deviceplugin.kubelet.podresources import PodResources
 from deviceplugin.kubelet.pods_client import KubeletPods
 from deviceplugin.ledger.evidence import Checkpoint
-from deviceplugin.ledger.grant import Grant, GrantId
+from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.ledger.reconcile import Evidence, PodsView, ReconcileActions, decide
 from deviceplugin.ledger.repair import Claimant, claimant_proved
@@ -219,7 +219,7 @@ class Reconciler:
         return replace(actions, ended=ended, suspects={**actions.suspects, **dict.fromkeys(self._kept, 1)})
 
     async def _collect(self, suspects: Mapping[GrantId, int]) -> Evidence:
-        grants = self._ledger.grants()
+        grants = tuple(each for each in self._ledger.grants() if each.source is not Source.CLAIM)
         api = PodsView.of(self._cluster.pods()) if self._cluster.is_synced else None
         kubelet = await self._kubelet_view(api, grants)
         return Evidence(grants, self.recorded(), kubelet, api, suspects)

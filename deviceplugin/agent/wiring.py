@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 
 from deviceplugin import __version__
 from deviceplugin.agent.agent_view import AgentView
+from deviceplugin.agent.claims import AgentClaimFiles, ClaimAgent
 from deviceplugin.agent.cluster import Cluster, NodePods
 from deviceplugin.agent.container_watch import ContainerWatch
 from deviceplugin.agent.grant_files import AgentFiles
@@ -36,6 +37,7 @@ from deviceplugin.kubelet.allocate_context import AllocateContext
 from deviceplugin.kubelet.allocator import Allocator
 from deviceplugin.kubelet.checkpoint import CHECKPOINT_NAME, CheckpointReader
 from deviceplugin.kubelet.devices import DeviceFeed, catalog
+from deviceplugin.kubelet.dra.published import DriverNames
 from deviceplugin.kubelet.identity import Identity, IdentitySource
 from deviceplugin.kubelet.identity_sources import PendingSource, PodResourcesSource, PodsSource
 from deviceplugin.kubelet.plugin import ResourcePlugin
@@ -71,7 +73,7 @@ class NodeAgent:
     files: AgentFiles
     report: AgentReport
     feed: DeviceFeed
-    link: KubeletLink
+    link: KubeletLink | ClaimAgent
     reconciler: Reconciler
     mirroring: Mirroring
     kubelet_pods: KubeletPods
@@ -147,8 +149,9 @@ def build_agent(base: AgentBase) -> NodeAgent:
         share_mode=settings.allocation.share_mode,
         running=_running,
     )
-    view.link = _kubelet_link(base, context)
     runtime = _runtime(settings)
+    link = _claim_agent(base, files, runtime) if settings.kubelet.dra else _kubelet_link(base, context)
+    view.link = link
     view.watch = _container_watch(base, files, report, runtime)
 
     def living() -> frozenset[GrantId] | None:
@@ -158,7 +161,7 @@ def build_agent(base: AgentBase) -> NodeAgent:
         files=files,
         report=report,
         feed=feed,
-        link=view.link,
+        link=link,
         reconciler=reconciler,
         mirroring=Mirroring(mirror, base.metrics, living=living, period_s=settings.driver.check_period),
         kubelet_pods=pods,
@@ -181,6 +184,23 @@ def _kubelet_link(base: AgentBase, context: AllocateContext) -> KubeletLink:
         base.settings.names,
         mode=kubelet.registration.value,
         on_registered=base.metrics.registered,
+    )
+
+
+def _claim_agent(base: AgentBase, files: AgentFiles, runtime: ContainerRuntime | None) -> ClaimAgent:
+    settings = base.settings
+    return ClaimAgent(
+        base.ledger,
+        base.cluster,
+        AgentClaimFiles(files, _layout(settings), base.view.inventory),
+        node=settings.node.name,
+        names=DriverNames(settings.names.domain),
+        root=settings.kubelet.root,
+        inventory=base.view.inventory,
+        cordoned=base.view.cordoned,
+        running=_running,
+        runtime=runtime,
+        period_s=settings.allocation.check_period,
     )
 
 
@@ -245,7 +265,7 @@ def _files(settings: AgentSettings, mirror: DriverMirror, view: AgentView) -> Ag
     allocation = settings.allocation
     cdi = (
         CdiSpecs(allocation.cdi_dir, kept=allocation.checkpoint_path / "cdi", domain=settings.names.domain)
-        if allocation.cdi
+        if allocation.cdi or settings.kubelet.dra
         else None
     )
     base = allocation.virtual_manager_path

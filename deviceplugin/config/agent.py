@@ -246,6 +246,13 @@ class KubeletSettings:
         Registration.AUTO,
         "Register through plugins_registry or kubelet.sock; auto: plugins_registry if kubelet has it.",
     )
+    dra: bool = setting(
+        "dra",
+        False,
+        "Serve ResourceClaims (Dynamic Resource Allocation) in the place of the device plugin; the container runtime "
+        "must know CDI: containerd 1.7.2 (with enable_cdi before 2.0) or CRI-O 1.28.",
+        hidden=True,
+    )
     pods_endpoint: str = setting(
         "kubelet-pods-endpoint",
         "",

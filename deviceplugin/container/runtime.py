@@ -1,9 +1,10 @@
-"""The container runtime, asked over its CRI socket: which containers of a pod run, and the first process of one.
+"""The container runtime, asked over its CRI socket: its version, which containers of a pod run, the process of one.
 
 In: the socket (containerd, cri-o, cri-dockerd). Out: ids and PIDs, or RuntimeApiError with one sentence. The PID comes
 from the verbose status, which the API does not define: it is None for a runtime that does not give it.
 """
 
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
@@ -11,13 +12,15 @@ from typing import TypeVar
 import grpc
 import msgspec
 
-from deviceplugin.errors import RuntimeApiError
+from deviceplugin.errors import ConfigError, RuntimeApiError
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.wire import cri_pb2 as pb
 from deviceplugin.wire import cri_pb2_grpc as rpc
 
 _POD_LABEL = "io.kubernetes.pod.uid"
 _NAME_LABEL = "io.kubernetes.container.name"
+_WITH_CDI = {"containerd": (1, 7, 2), "cri-o": (1, 28, 0)}
+_VERSION = re.compile(r"v?(\d{1,6})\.(\d{1,6})\.(\d{1,6})")
 _MAX_MESSAGE = 16 << 20  # as kubelet: the verbose status carries the whole specification
 _Answer = TypeVar("_Answer")
 
@@ -34,6 +37,19 @@ class ContainerRuntime:
         self._timeout_s = timeout_s
         self._channel: grpc.aio.Channel | None = None
         self._pid_of = msgspec.json.Decoder(_Info)
+
+    async def require_cdi(self) -> None:
+        """Raises ConfigError for a runtime that ignores CDI devices: its containers would run without limits."""
+        answer = await self._call(lambda stub: stub.Version(pb.VersionRequest(), timeout=self._timeout_s))
+        name, text = answer.runtime_name, answer.runtime_version
+        least = _WITH_CDI.get(name)
+        found = _VERSION.match(text)
+        if least is None or found is None or tuple(map(int, found.groups())) < least:
+            known = ", ".join(f"{each} {'.'.join(map(str, version))}" for each, version in _WITH_CDI.items())
+            raise ConfigError(
+                f"--dra needs a container runtime that hands CDI devices to containers ({known} or newer), and "
+                f"this node has {name[:40] or 'an unknown one'} {text[:40]}; upgrade it, or leave --dra out"
+            )
 
     async def running(self, pod: PodUid) -> dict[str, str]:
         """The ids of the pod's running containers by name; of two with one name the younger one."""

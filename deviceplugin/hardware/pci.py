@@ -55,6 +55,15 @@ def numa_node(sys_root: Path, bus_id: str) -> int | None:
     return node if node >= 0 else None
 
 
+def pcie_root(sys_root: Path, bus_id: str) -> str:
+    """The root complex of the GPU's slot, as in `pci0000:00`; empty if it is not known."""
+    try:
+        parts = (sys_root / "bus/pci/devices" / kernel_name(bus_id)).resolve(strict=True).parts
+    except OSError:
+        return ""
+    return next((part for part in parts if part.startswith("pci") and ":" in part), "")
+
+
 def loaded_version(file: Path) -> str:
     """Of the kernel module, from what /proc/driver/nvidia/version says in its first line; empty if it is not there."""
     found = _VERSION.search(read_text(file).partition("\n")[0])

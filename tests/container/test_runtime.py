@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.container.runtime import ContainerRuntime
-from deviceplugin.errors import RuntimeApiError
+from deviceplugin.errors import ConfigError, RuntimeApiError
 from deviceplugin.model.allocation import PodUid
 from sandbox.runtime import RuntimeBehaviour, RuntimeContainer, StandInRuntime
 
@@ -46,6 +46,30 @@ async def test_the_first_process_where_the_runtime_tells_it(
     async with StandInRuntime(short_tmp / "cri.sock", manner, CONTAINERS):
         runtime = ContainerRuntime(short_tmp / "cri.sock", timeout_s=60)
         assert await runtime.pid("id-main") == pid
+        await runtime.close()
+
+
+@pytest.mark.parametrize(
+    ("manner", "version", "knows"),
+    [
+        (RuntimeBehaviour.CONTAINERD, "v2.2.9", True),
+        (RuntimeBehaviour.CONTAINERD, "1.7.2", True),
+        (RuntimeBehaviour.CONTAINERD, "1.7.1", False),
+        (RuntimeBehaviour.CONTAINERD, "1.6.20~ds1", False),
+        (RuntimeBehaviour.CONTAINERD, "unknown", False),
+        (RuntimeBehaviour.CRIO, "1.28.0", True),
+        (RuntimeBehaviour.CRIO, "1.27.9", False),
+        (RuntimeBehaviour.DOCKERD, "28.0.0", False),
+    ],
+)
+async def test_whether_it_knows_cdi(short_tmp: Path, manner: RuntimeBehaviour, version: str, knows: bool) -> None:
+    async with StandInRuntime(short_tmp / "cri.sock", manner, version=version):
+        runtime = ContainerRuntime(short_tmp / "cri.sock", timeout_s=60)
+        if knows:
+            await runtime.require_cdi()
+        else:
+            with pytest.raises(ConfigError, match=f"this node has {manner.value} {version}; upgrade it"):
+                await runtime.require_cdi()
         await runtime.close()
 
 

@@ -45,6 +45,11 @@ class DraLink:
         )
         self._found = Endpoint(root / "plugins_registry" / f"{driver}-reg.sock", registry=registry)
 
+    @property
+    def sockets(self) -> tuple[Path, ...]:
+        """Those that should answer now."""
+        return (self._own.path, self._found.path)
+
     async def run(self) -> None:
         timer = RegistrationTimer()
         watch = SocketWatch(self._found.path.parent, {self._found.path.name})

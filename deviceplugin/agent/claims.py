@@ -1,0 +1,183 @@
+"""Serves ResourceClaims in the place of the device plugin: connects `kubelet.dra` with the rest of the agent.
+
+In: the ledger, the GPUs, the API server. Out: a driver that kubelet knows, and a ResourceSlice that says what it
+offers. What changes about the GPUs is looked for every second, because health, use and cordon come from three places.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import structlog
+
+from deviceplugin.agent.claim_reconciler import ClaimReconciler
+from deviceplugin.agent.cluster import Cluster
+from deviceplugin.agent.grant_files import AgentFiles
+from deviceplugin.container.runtime import ContainerRuntime
+from deviceplugin.errors import ClaimError, ConfigError, RuntimeApiError, VcudaError
+from deviceplugin.hardware.pci import pcie_root
+from deviceplugin.kube.reflector import Reflector
+from deviceplugin.kube.resource_slices import NodeSlice, slices_of
+from deviceplugin.kubelet.allocate_answer import HostLayout, answer_for
+from deviceplugin.kubelet.dra.link import DraLink
+from deviceplugin.kubelet.dra.prepare import Claims
+from deviceplugin.kubelet.dra.published import DriverNames, published_devices
+from deviceplugin.kubelet.dra.service import DraService, HealthService
+from deviceplugin.kubelet.dra.slice_publisher import SlicePublisher
+from deviceplugin.kubelet.dra.state_file import STATE_NAME, StateFile
+from deviceplugin.ledger.grant import Grant, Source
+from deviceplugin.ledger.ledger import Ledger
+from deviceplugin.model.claims import PublishedDevice
+from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
+from deviceplugin.model.pod import PodContainer
+
+log = structlog.get_logger("vcuda.dra")
+_LOOK_S = 1.0
+_ASK_AGAIN_S = 2.0
+_SYS = Path("/sys")
+
+
+class AgentClaimFiles:
+    """`kubelet.dra.prepare.ClaimFiles`. No container is known: several may use a claim, also later ones."""
+
+    def __init__(self, files: AgentFiles, layout: HostLayout, inventory: Callable[[], Inventory]) -> None:
+        self._files = files
+        self._layout = layout
+        self._inventory = inventory
+
+    def ready(self, grant: Grant) -> str:
+        allocation = grant.allocation
+        container = PodContainer(allocation.owner, allocation.role, allocation.index)
+        answer = answer_for(grant, self._gpus(grant), container, self._layout, exists=os.path.exists)
+        self._files.ready(grant, answer)
+        return f"{self._layout.names.domain}/vcuda={grant.id}"
+
+    def drop(self, grant: Grant) -> None:
+        self._files.drop(grant)
+
+    def _gpus(self, grant: Grant) -> list[Gpu]:
+        inventory, found = self._inventory(), []
+        for share in grant.allocation.shares:
+            gpu = inventory.gpu(share.uuid)
+            if gpu is None:
+                raise ClaimError(f"GPU {share.uuid} is not on this node any more; delete the pods that use the claim")
+            found.append(gpu)
+        return found
+
+
+class ClaimAgent:
+    """`run` until it is cancelled. It stands where `kubelet.registration.KubeletLink` stands without claims."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        cluster: Cluster,
+        files: AgentClaimFiles,
+        *,
+        node: str,
+        names: DriverNames,
+        root: Path,
+        inventory: Callable[[], Inventory],
+        cordoned: Callable[[], frozenset[GpuUuid]],
+        running: Callable[[Iterable[Grant]], frozenset[str]],
+        runtime: ContainerRuntime | None,
+        period_s: float,
+    ) -> None:
+        self._ledger = ledger
+        self._runtime = runtime
+        self._files = files
+        self._names = names
+        self._inventory = inventory
+        self._cordoned = cordoned
+        self._registrations = 0
+        claims = Claims(
+            ledger=ledger,
+            inventory=inventory,
+            get_claim=cluster.client.get_claim,
+            files=files,
+            driver=names.driver,
+            pool=node,
+        )
+        self._slices: Reflector[str, NodeSlice] = Reflector(cluster.client, slices_of(names.driver, node))
+        self._publisher = SlicePublisher(
+            cluster.client,
+            self._slices,
+            driver=names.driver,
+            node=lambda: cluster.cordon.node,
+            devices=self._devices,
+        )
+        self._health = HealthService(inventory, node)
+        self._link = DraLink(
+            DraService(claims), self._health, driver=names.driver, root=root, on_registered=self._registered
+        )
+        self._reconciler = ClaimReconciler(
+            ledger,
+            claims,
+            StateFile(root / STATE_NAME, names.driver),
+            get_claim=cluster.client.get_claim,
+            running=running,
+            driver=names.driver,
+            pool=node,
+            period_s=period_s,
+        )
+
+    @property
+    def is_registered(self) -> bool:
+        return self._registrations > 0
+
+    @property
+    def sockets(self) -> tuple[Path, ...]:
+        return self._link.sockets
+
+    async def run(self) -> None:
+        await self._check_runtime()
+        for grant in self._ledger.grants():
+            if grant.source is Source.CLAIM:
+                self._restore(grant)
+        async with asyncio.TaskGroup() as group:
+            for each in (self._slices.run(), self._publisher.run(), self._link.run(), self._reconciler.run()):
+                group.create_task(each)
+            await self._follow()
+
+    async def _check_runtime(self) -> None:
+        """Raises ConfigError. A runtime that does not answer yet is asked again: no container starts without it."""
+        if self._runtime is None:
+            raise ConfigError("--dra needs --container-runtime-endpoint, to know whether the runtime knows CDI")
+        while True:
+            try:
+                return await self._runtime.require_cdi()
+            except RuntimeApiError as error:
+                log.warning("runtime_unknown", error=error.message)
+            await asyncio.sleep(_ASK_AGAIN_S)
+
+    def _restore(self, grant: Grant) -> None:
+        """Kubelet starts a container again without a call, by the CDI name that it has written down."""
+        try:
+            self._files.ready(grant)
+        except VcudaError as error:
+            log.warning("claim_not_restored", grant=grant.id, error=error.message)
+
+    async def _follow(self) -> None:
+        last: Sequence[PublishedDevice] = ()
+        while True:
+            now = self._devices()
+            if now != last:
+                last = now
+                self._publisher.soon()
+                self._health.changed()
+            await asyncio.sleep(_LOOK_S)
+
+    def _registered(self) -> None:
+        self._registrations += 1
+        self._publisher.registered()
+
+    def _devices(self) -> tuple[PublishedDevice, ...]:
+        inventory = self._inventory()
+        return published_devices(
+            inventory,
+            self._names,
+            used={uuid for each in self._ledger.allocations() for uuid in each.uuids},
+            cordoned=self._cordoned(),
+            pcie_roots={gpu.uuid: pcie_root(_SYS, gpu.bus_id) for gpu in inventory.gpus},
+        )

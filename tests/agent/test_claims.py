@@ -1,0 +1,215 @@
+"""The agent with --dra: shares by ResourceClaim, in the same books, with the same files, through every end of it.
+
+Kubelet's side of claims is played here over the agent's real sockets; its record of claims is a file that the test
+writes.
+"""
+
+import asyncio
+import json
+import zlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import pytest
+
+from deviceplugin.container.limits_file import GrantLimits
+from deviceplugin.wire import dra_pb2 as pb
+from deviceplugin.wire import dra_pb2_grpc as rpc
+from deviceplugin.wire import pluginregistration_pb2 as registry
+from deviceplugin.wire import pluginregistration_pb2_grpc as registry_rpc
+from sandbox.agent import AgentFailureError
+from sandbox.gpunode import GpuNode
+from sandbox.limits_file import decode
+from sandbox.runtime import StandInRuntime
+from sandbox.station import Json
+from tests.agent.harness import NODE, PATIENCE_S, node_with_agent
+
+DRIVER = "gpu.vcuda.tencent.com"
+NAMESPACE = "research"
+_SOME_ROUNDS_S = 2.0  # the period is 0.3 s
+
+
+@dataclass
+class ClaimNode:
+    """The node, and what kubelet does with claims."""
+
+    node: GpuNode
+
+    @property
+    def root(self) -> Path:
+        return self.node.kubelet.options.root
+
+    @property
+    def registry_socket(self) -> Path:
+        return self.root / "plugins_registry" / f"{DRIVER}-reg.sock"
+
+    async def start(self) -> None:
+        await self.node.agent.start()
+
+        async def bound() -> bool:
+            return self.registry_socket.exists()
+
+        await self.node.agent.until(bound, what="the driver's socket", deadline_s=PATIENCE_S)
+        await self.register()
+        await self.node.agent.wait_ready(deadline_s=PATIENCE_S)
+
+    async def register(self) -> str:
+        async with grpc.aio.insecure_channel(f"unix:{self.registry_socket}") as channel:
+            stub = registry_rpc.RegistrationStub(channel)
+            info = await stub.GetInfo(registry.InfoRequest(), timeout=60, wait_for_ready=True)
+            await stub.NotifyRegistrationStatus(registry.RegistrationStatus(plugin_registered=True), timeout=30)
+            return str(info.endpoint)
+
+    def allocate(self, name: str, device: str = "gpu-0", cores: int = 20, memory: str = "2Gi") -> str:
+        """As kube-scheduler does; answers the UID."""
+        consumed = {"cores": str(cores), "memory": memory}
+        result = {"request": "gpu", "driver": DRIVER, "pool": NODE, "device": device, "consumedCapacity": consumed}
+        status = {
+            "allocation": {"devices": {"results": [result]}},
+            "reservedFor": [{"resource": "pods", "name": f"pod-{name}", "uid": f"uid-pod-{name}"}],
+        }
+        made = self.node.server.store.create(
+            "resourceclaims", {"metadata": {"name": name}, "spec": {}, "status": status}, namespace=NAMESPACE
+        )
+        return str(made["metadata"]["uid"])
+
+    async def prepare(self, name: str, uid: str) -> pb.NodePrepareResourceResponse:
+        """Kubelet writes its record before and after."""
+        self.record(**{name: uid})
+        async with grpc.aio.insecure_channel(f"unix:{await self.register()}") as channel:
+            request = pb.NodePrepareResourcesRequest(claims=[pb.Claim(namespace=NAMESPACE, name=name, uid=uid)])
+            answer = await rpc.DRAPluginStub(channel).NodePrepareResources(request, timeout=60)
+            found: pb.NodePrepareResourceResponse = answer.claims[uid]
+            return found
+
+    async def unprepare(self, name: str, uid: str) -> str:
+        async with grpc.aio.insecure_channel(f"unix:{await self.register()}") as channel:
+            request = pb.NodeUnprepareResourcesRequest(claims=[pb.Claim(namespace=NAMESPACE, name=name, uid=uid)])
+            answer = await rpc.DRAPluginStub(channel).NodeUnprepareResources(request, timeout=60)
+            return str(answer.claims[uid].error)
+
+    def record(self, **claims: str) -> None:
+        """Kubelet's dra_manager_state, with these claims and no others."""
+        entries = [
+            {"ClaimUID": uid, "ClaimName": name, "Namespace": NAMESPACE, "PodUIDs": {}, "DriverState": {DRIVER: {}}}
+            for name, uid in claims.items()
+        ]
+        text = json.dumps({"ClaimInfoStateList": entries})
+        file = {"Data": text, "Checksum": zlib.crc32(text.encode())}
+        (self.root / "dra_manager_state").write_text(json.dumps(file))
+
+    def slices(self) -> list[Json]:
+        return self.node.server.store.objects("resourceslices")
+
+    def grants(self) -> set[str]:
+        return {path.name for path in self.node.grants.glob("g-*")}
+
+    def cdi(self) -> set[str]:
+        return {path.stem.removeprefix("vcuda-") for path in (self.node.home / "cdi").glob("*.json")}
+
+    def limits(self, cdi: str) -> GrantLimits:
+        return decode((self.node.grants / cdi.partition("=")[2] / "limits").read_bytes())
+
+
+@asynccontextmanager
+async def claim_node(home: Path) -> AsyncIterator[ClaimNode]:
+    flags = {"dra": "true", "cdi-dir": home / "cdi", "allocation-check-period": "300ms"}
+    async with node_with_agent(home, flags=flags, started=False) as node, StandInRuntime(home / "cri.sock"):
+        if NODE not in (each["metadata"]["name"] for each in node.server.store.objects("nodes")):
+            node.server.store.create("nodes", {"metadata": {"name": NODE}})
+        made = ClaimNode(node)
+        await made.start()
+        yield made
+
+
+def name_of(answer: pb.NodePrepareResourceResponse) -> str:
+    assert not answer.error
+    (device,) = answer.devices
+    (name,) = device.cdi_device_ids
+    return str(name)
+
+
+async def test_the_slice_offers_all_gpus_and_says_which_are_used(short_tmp: Path) -> None:
+    async with claim_node(short_tmp) as found:
+        await found.node.server.until(lambda: len(found.slices()) == 1)
+        (offered,) = found.slices()
+        assert [each["name"] for each in offered["spec"]["devices"]] == [f"gpu-{minor}" for minor in range(8)]
+        assert found.node.kubelet.capacity("tencent.com/vcuda-core") == 0, "one way to ask on one node"
+        await found.prepare("one", found.allocate("one", "gpu-2"))
+
+        def used() -> list[bool]:
+            return [each["attributes"]["inUse"]["bool"] for each in found.slices()[0]["spec"]["devices"]]
+
+        await found.node.server.until(lambda: used() == [minor == 2 for minor in range(8)])
+
+
+async def test_a_share_has_its_limits_and_its_cdi_file_before_the_answer(short_tmp: Path) -> None:
+    async with claim_node(short_tmp) as found:
+        name = name_of(await found.prepare("one", found.allocate("one", "gpu-3", 30, "5Gi")))
+        (device,) = found.limits(name).devices
+        assert (device.cores, device.memory_bytes) == (30, 5 << 30)
+        spec = json.loads((found.node.home / "cdi" / f"vcuda-{name.partition('=')[2]}.json").read_text())
+        edits = spec["devices"][0]["containerEdits"]
+        assert {each["path"] for each in edits["deviceNodes"]} == {"/dev/nvidia3", "/dev/nvidiactl", "/dev/nvidia-uvm"}
+        mounts = {each["containerPath"]: Path(each["hostPath"]) for each in edits["mounts"]}
+        assert "/etc/vcuda" in mounts
+        assert all(path.exists() for path in mounts.values()), "the runtime refuses a mount without a source"
+        assert any(each.startswith("LD_LIBRARY_PATH=/usr/local/nvidia/lib64") for each in edits["env"])
+
+
+async def test_views_count_claims_like_pods(short_tmp: Path) -> None:
+    async with claim_node(short_tmp) as found:
+        await found.prepare("one", found.allocate("one"))
+        usage = await found.node.agent.usage()
+        (container,) = usage.containers
+        assert (container.namespace, container.pod, container.container) == (NAMESPACE, "one", "gpu")
+        assert [each.cores_allocated for each in usage.gpus][:2] == [20, 0]
+
+
+async def test_a_kill_of_the_agent_loses_nothing(short_tmp: Path) -> None:
+    async with claim_node(short_tmp) as found:
+        uid = found.allocate("one")
+        name = name_of(await found.prepare("one", uid))
+        await found.node.agent.kill()
+        (found.node.home / "cdi" / f"vcuda-{name.partition('=')[2]}.json").unlink()
+        await found.start()
+        assert found.cdi() == {name.partition("=")[2]}, "kubelet starts a container again without a word"
+        assert name_of(await found.prepare("one", uid)) == name
+        assert await found.unprepare("one", uid) == ""
+        assert (found.grants(), found.cdi()) == (set(), set())
+
+
+async def test_what_kubelet_forgot_is_ended_when_the_api_server_says_so_too(short_tmp: Path) -> None:
+    async with claim_node(short_tmp) as found:
+        kept, lost = found.allocate("kept"), found.allocate("lost", "gpu-1")
+        names = {each: name_of(await found.prepare(each, uid)) for each, uid in (("kept", kept), ("lost", lost))}
+        found.record()
+        await asyncio.sleep(_SOME_ROUNDS_S)
+        assert len(found.grants()) == 2, "the API server still has both"
+        found.node.server.store.delete("resourceclaims", "lost", namespace=NAMESPACE)
+
+        async def ended() -> bool:
+            return found.grants() == {names["kept"].partition("=")[2]}
+
+        await found.node.agent.until(ended, what="the lost claim has ended", deadline_s=PATIENCE_S)
+
+
+async def test_grants_of_claims_are_not_judged_by_pods(short_tmp: Path) -> None:
+    """No pod has a claim's UID, and what is released because its pod is gone would be given out twice."""
+    async with claim_node(short_tmp) as found:
+        await found.prepare("one", found.allocate("one"))
+        await asyncio.sleep(_SOME_ROUNDS_S)
+        assert len(found.grants()) == 1
+
+
+async def test_a_runtime_that_ignores_cdi_ends_the_agent_with_a_sentence(short_tmp: Path) -> None:
+    """Its containers would run without GPU and without limits."""
+    flags = {"dra": "true", "cdi-dir": short_tmp / "cdi"}
+    old = StandInRuntime(short_tmp / "cri.sock", version="1.6.20")
+    async with node_with_agent(short_tmp, flags=flags, started=False) as node, old:
+        await node.agent.start()
+        with pytest.raises(AgentFailureError, match=r"--dra needs .*containerd 1.7.2.* has containerd 1.6.20"):
+            await node.agent.wait_ready(deadline_s=PATIENCE_S)
