@@ -6,18 +6,17 @@ of several Pythons lie side by side, because their file names differ. Packages t
 are extension modules that their packages can do without. Invariant: the same wheel and lock give the same bytes.
 """
 
-import gzip
 import hashlib
-import io
 import subprocess
 import sys
-import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
+
+from scripts.archive import archive
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -54,7 +53,7 @@ def write_archives(wheel: Path, lock: Path, out: Path, version: str, at: int) ->
         files |= {f"lib/{name}": body for name, body in _wheel_files(wheel)}
         files |= {"lib/__main__.py": _MAIN.encode(), "kubectl-vcuda": _PROGRAM.encode()}
         files |= {name: (lock.parent / name).read_bytes() for name in ("LICENSE", "NOTICE")}
-        archive_name(out, version, arch).write_bytes(_archive(files, at))
+        archive_name(out, version, arch).write_bytes(archive(files, at, programs=("kubectl-vcuda",)))
 
 
 def archive_name(out: Path, version: str, arch: str) -> Path:
@@ -65,12 +64,12 @@ def manifest(out: Path, version: str, url: str) -> str:
     """`url`: where the files of `out` can be fetched."""
     platforms = []
     for arch in ARCHITECTURES:
-        archive = archive_name(out, version, arch)
+        path = archive_name(out, version, arch)
         platforms.append(
             {
                 "selector": {"matchLabels": {"os": "linux", "arch": arch}},
-                "uri": f"{url}/{archive.name}",
-                "sha256": hashlib.sha256(archive.read_bytes()).hexdigest(),
+                "uri": f"{url}/{path.name}",
+                "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
                 "bin": "kubectl-vcuda",
             }
         )
@@ -132,13 +131,3 @@ def _wheel_files(wheel: Path) -> Iterator[tuple[str, bytes]]:
         for name in sorted(opened.namelist()):
             if not name.endswith(("/", "/RECORD")):
                 yield name, opened.read(name)
-
-
-def _archive(files: dict[str, bytes], at: int) -> bytes:
-    plain = io.BytesIO()
-    with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as made:
-        for name, body in sorted(files.items()):
-            member = tarfile.TarInfo(name)
-            member.size, member.mtime, member.mode = len(body), at, 0o755 if name == "kubectl-vcuda" else 0o644
-            made.addfile(member, io.BytesIO(body))
-    return gzip.compress(plain.getvalue(), mtime=at)

@@ -7,7 +7,6 @@ Run as scripts/release.
 """
 
 import argparse
-import gzip
 import hashlib
 import io
 import os
@@ -21,6 +20,7 @@ from pathlib import Path
 import yaml
 
 from scripts import manifests, plugin
+from scripts.archive import archive
 from scripts.signatures import SignatureError, sign_file
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -131,22 +131,15 @@ def _chart(found: str, at: int) -> bytes:
         return _repacked((folder / f"vcuda-{found}.tgz").read_bytes(), at)
 
 
-def _repacked(archive: bytes, at: int) -> bytes:
-    plain = io.BytesIO()
-    with (
-        tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as given,
-        tarfile.open(fileobj=plain, mode="w", format=tarfile.USTAR_FORMAT) as made,
-    ):
-        for member in sorted(given.getmembers(), key=lambda each: each.name):
-            clean = tarfile.TarInfo(member.name)
-            clean.size, clean.mtime, clean.mode = member.size, at, 0o644
-            made.addfile(clean, given.extractfile(member))
-    return gzip.compress(plain.getvalue(), mtime=at)
+def _repacked(given: bytes, at: int) -> bytes:
+    with tarfile.open(fileobj=io.BytesIO(given), mode="r:gz") as opened:
+        files = {each.name: found.read() for each in opened if (found := opened.extractfile(each)) is not None}
+    return archive(files, at)
 
 
-def _image(archive: Path) -> None:
+def _image(to: Path) -> None:
     """Its progress, of some minutes, goes to stderr."""
-    done = subprocess.run([ROOT / "scripts" / "image", archive.resolve()], stdout=sys.stderr, check=False)
+    done = subprocess.run([ROOT / "scripts" / "image", to.resolve()], stdout=sys.stderr, check=False)
     if done.returncode:
         raise ReleaseError("scripts/image could not make the image, see above; --no-image makes the other files")
 

@@ -7,6 +7,7 @@ offers. What changes about the GPUs is looked for every second, because health, 
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -43,7 +44,7 @@ class AgentClaimFiles:
 
     def __init__(self, files: AgentFiles, layout: HostLayout, inventory: Callable[[], Inventory]) -> None:
         self._files = files
-        self._layout = layout
+        self._layout = replace(layout, cdi=True)
         self._inventory = inventory
 
     def ready(self, grant: Grant) -> str:
@@ -51,7 +52,8 @@ class AgentClaimFiles:
         container = PodContainer(allocation.owner, allocation.role, allocation.index)
         answer = answer_for(grant, self._gpus(grant), container, self._layout, exists=os.path.exists)
         self._files.ready(grant, answer)
-        return f"{self._layout.names.domain}/vcuda={grant.id}"
+        (name,) = answer.cdi_devices
+        return name
 
     def drop(self, grant: Grant) -> None:
         self._files.drop(grant)

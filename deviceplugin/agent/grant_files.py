@@ -70,8 +70,7 @@ class AgentFiles:
         self._directories.prepare(grant.id)
         if grant.is_share:
             self._prepare_later(grant, _AFTER_FIRST_S)
-        if self._cdi is not None:
-            self._cdi.write(grant.id, devices=answer.devices, mounts=answer.mounts, env=answer.env)
+        self._describe(grant, answer)
 
     def answered(self, grant: Grant) -> None:
         """Kubelet has both answers: PreStartContainer comes next and should find the shared state."""
@@ -80,23 +79,30 @@ class AgentFiles:
 
     def fill(self, grant: Grant) -> bool:
         """At PreStartContainer; no process of the container runs, so its shared state starts empty."""
-        if grant.is_share and self._mirror.state.refusal:
-            raise ContainerError(self._mirror.state.refusal)
+        self._require_library(grant)
         return self._with_room(self._fill, grant)
 
     def ready(self, grant: Grant, answer: Answer) -> None:
         """For a claim, at once: its containers start without another call, and some may run already."""
-        if grant.is_share and self._mirror.state.refusal:
-            raise ContainerError(self._mirror.state.refusal)
+        self._require_library(grant)
         self._directories.prepare(grant.id)
         self._with_room(self._ready, grant)
-        if self._cdi is not None:
-            self._cdi.write(grant.id, devices=answer.devices, mounts=answer.mounts, env=answer.env)
+        self._describe(grant, answer)
 
     def _ready(self, grant: Grant) -> bool:
         if grant.is_share:
             self._shared.prepare(grant.id, grant.allocation.uuids)
         return self._limit(grant)
+
+    def _require_library(self, grant: Grant) -> None:
+        """No share starts without what limits it."""
+        if grant.is_share and self._mirror.state.refusal:
+            raise ContainerError(self._mirror.state.refusal)
+
+    def _describe(self, grant: Grant, answer: Answer) -> None:
+        """Through CDI, where that is on."""
+        if self._cdi is not None:
+            self._cdi.write(grant.id, devices=answer.devices, mounts=answer.mounts, env=answer.env)
 
     def limit(self, grant: Grant) -> bool:
         """Writes the limits, also for a running container; False if they were there already."""

@@ -8,7 +8,7 @@ node offers blocks only: kubelet keeps an ID for each unit of a resource, and Mi
 from collections.abc import Mapping
 
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
-from deviceplugin.cluster.webhook.pod_json import Json, JsonContainer, annotate, annotations
+from deviceplugin.cluster.webhook.pod_json import Json, JsonContainer, annotations, append_items
 from deviceplugin.cluster.webhook.resources import count, differing, drop, names_any, put
 from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.errors import ParseError, RequestError
@@ -64,5 +64,4 @@ def limit_memory(pod: Json, limits: Mapping[str, int], names: AnnotationNames, k
         return  # the user's own annotation is wrong; `validate` denies it
     wanted = {name: mib for name, mib in limits.items() if mib < blocks_of(mib, known) * BLOCK_MIB and not now.of(name)}
     if wanted:
-        written, more = annotations(pod).get(names.memory_limit), format_per_container(wanted)
-        annotate(pod, names.memory_limit, f"{written},{more}" if written else more)
+        append_items(pod, names.memory_limit, format_per_container(wanted))

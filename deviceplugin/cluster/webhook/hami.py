@@ -16,7 +16,15 @@ from dataclasses import dataclass
 
 from deviceplugin.cluster.webhook.exact_memory import blocks_of, limit_memory
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
-from deviceplugin.cluster.webhook.pod_json import Json, JsonContainer, annotate, annotations, containers, spec
+from deviceplugin.cluster.webhook.pod_json import (
+    Json,
+    JsonContainer,
+    annotate,
+    annotations,
+    append_items,
+    containers,
+    spec,
+)
 from deviceplugin.cluster.webhook.resources import count, drop, is_gpu, names_any, put
 from deviceplugin.config.webhook import HamiScope, HamiSettings, WebhookSettings
 from deviceplugin.errors import ParseError, RequestError
@@ -166,8 +174,7 @@ def _annotate_parts(pod: Json, parts: dict[str, int], names: AnnotationNames) ->
         return  # the user's own annotation is wrong; `validate` denies it
     wanted = format_per_container({name: number for name, number in parts.items() if now.of(name) != number})
     if wanted:
-        written = annotations(pod).get(names.gpus)
-        annotate(pod, names.gpus, f"{written},{wanted}" if written else wanted)
+        append_items(pod, names.gpus, wanted)
 
 
 def is_for_hami(pod: Json, hami: HamiSettings) -> bool:

@@ -82,6 +82,12 @@ def annotate(pod: Json, name: str, text: str) -> None:
     made_child(made_child(pod, "metadata"), "annotations")[name] = text
 
 
+def append_items(pod: Json, name: str, items: str) -> None:
+    """To an annotation that is a list by commas, in which later items win."""
+    written = annotations(pod).get(name)
+    annotate(pod, name, f"{written},{items}" if written else items)
+
+
 def spec(pod: Json) -> Json:
     return child(pod, "spec")
 

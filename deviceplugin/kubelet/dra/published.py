@@ -10,10 +10,11 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from deviceplugin.hardware.pci import kernel_name
 from deviceplugin.kube.node_publisher import label_value
 from deviceplugin.model.claims import PublishedDevice, Taint
 from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
-from deviceplugin.model.topology import Topology
+from deviceplugin.model.topology import Level, Topology
 from deviceplugin.model.units import CORES_PER_GPU
 
 _LONGEST_VALUE = 64  # of an attribute (resource.k8s.io/v1)
@@ -71,7 +72,7 @@ def published_devices(
                 "nvlinkDomain": domains.get(gpu.minor, ""),
                 "inUse": gpu.uuid in used,
                 "resource.kubernetes.io/pcieRoot": pcie_roots.get(gpu.uuid, ""),
-                "resource.kubernetes.io/pciBusID": gpu.bus_id.lower()[-12:],
+                "resource.kubernetes.io/pciBusID": kernel_name(gpu.bus_id),
             },
             cores=CORES_PER_GPU,
             blocks=gpu.blocks,
@@ -84,13 +85,8 @@ def published_devices(
 
 def nvlink_domains(topology: Topology) -> dict[int, str]:
     """GPUs that NVLinks join, directly or over others, by minor: `nvlink-` and the lowest minor. Others have none."""
-    lowest = {minor: minor for minor in topology.minors}
-    for _ in topology.minors:
-        for (a, b), link in sorted(topology.links.items()):
-            if link.nvlinks:
-                lowest[a] = lowest[b] = min(lowest[a], lowest[b])
-    alone = {minor for minor in lowest if list(lowest.values()).count(lowest[minor]) == 1}
-    return {minor: f"nvlink-{first}" for minor, first in lowest.items() if minor not in alone}
+    joined = (node.minors for node in topology.tree.walk() if node.level is Level.NVLINK)
+    return {minor: f"nvlink-{min(minors)}" for minors in joined for minor in minors}
 
 
 def version_of(text: str) -> tuple[int, int, int]:
