@@ -4,6 +4,7 @@ In: numbers and structures of the CUDA API. Out: its results; an error code rais
 """
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.library.cuda_calls import CudaError as CudaError
@@ -23,6 +24,7 @@ DEVICE, HOST, HOST_NUMA, HOST_NUMA_CURRENT, LOCALITY_DOMAIN = 1, 2, 3, 4, 6  # C
 PINNED, MANAGED = 1, 2  # CUmemAllocationType
 POSIX_FD, FABRIC = 1, 8  # CUmemAllocationHandleType
 READ_WRITE = 3
+_EQUAL = 1  # CUstreamWaitValue_flags
 
 RELEASE_THRESHOLD, RESERVED, RESERVED_HIGH, USED, USED_HIGH = 4, 5, 6, 7, 8  # CUmemPool_attribute
 
@@ -128,6 +130,19 @@ class Cuda(CudaWorker):
         module = self.get("cuModuleLoadData", pointer_to((head + text).encode() + b"\0"))
         function = self.get("cuModuleGetFunction", module, pointer_to(b"spin\0"))
         self("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, stream, None, None)
+
+    def milliseconds(self, stream: int, queue: Callable[[], None]) -> float:
+        """What `queue` puts into the stream takes so long there, however slow this machine is to put it there."""
+        begin, end, word = self.get("cuEventCreate", 0), self.get("cuEventCreate", 0), self.get("cuMemHostAlloc", 4, 0)
+        self("cuStreamWaitValue32_v2", stream, word, 1, _EQUAL)
+        self.occupy(stream, 1)
+        self("cuEventRecord", begin, stream)
+        queue()
+        self("cuEventRecord", end, stream)
+        self.poke(word, struct.pack("<I", 1))
+        self("cuStreamSynchronize", stream)
+        (found,) = struct.unpack("f", self("cuEventElapsedTime", room(4), begin, end)[0])
+        return float(found)
 
 
 GPU_MIB, RESERVED_MIB, CONTEXT_MIB = 4096, 96, 64
