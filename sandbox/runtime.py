@@ -1,8 +1,8 @@
-"""The calls of runtime.v1.RuntimeService that the agent makes, answered as containerd, cri-o or cri-dockerd would.
+"""The calls of CRI v1 that the agent makes, answered as containerd, cri-o or cri-dockerd would.
 
-In: containers, put in by hand; a behaviour. Out: a gRPC server on a unix socket. Facts kept: filters by state
-and labels; the verbose status is a map of strings, under "info" JSON with the PID (containerd, cri-o) or nothing
-(cri-dockerd); an unknown id is NOT_FOUND. Not here: starting anything.
+In: containers and images, put in by hand; a behaviour. Out: a gRPC server on a unix socket. Facts kept: filters by
+state and labels; the verbose status is a map of strings, under "info" JSON with the PID (containerd, cri-o) or nothing
+(cri-dockerd); an unknown id is NOT_FOUND, an unknown image an answer without one. Not here: starting anything.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ import grpc
 from deviceplugin.wire import cri_pb2 as pb
 
 SERVICE = "runtime.v1.RuntimeService"
+IMAGES = "runtime.v1.ImageService"
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -50,6 +51,7 @@ class StandInRuntime:
     socket: Path
     manner: RuntimeBehaviour = RuntimeBehaviour.CONTAINERD
     containers: list[RuntimeContainer] = field(default_factory=list)
+    images: set[str] = field(default_factory=set)
     version: str = "2.0.0"
     calls: list[str] = field(default_factory=list)
     _server: grpc.aio.Server | None = None
@@ -73,7 +75,19 @@ class StandInRuntime:
                 response_serializer=self._spoken,
             ),
         }
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        images: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "ImageStatus": grpc.unary_unary_rpc_method_handler(
+                self._image,
+                request_deserializer=pb.ImageStatusRequest.FromString,
+                response_serializer=self._spoken,
+            ),
+        }
+        self._server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(SERVICE, handlers),
+                grpc.method_handlers_generic_handler(IMAGES, images),
+            )
+        )
         self._server.add_insecure_port(f"unix:{self.socket}")
         await self._server.start()
         return self
@@ -107,7 +121,14 @@ class StandInRuntime:
         await context.abort(grpc.StatusCode.NOT_FOUND, f"container {request.container_id!r}: not found")
         raise AssertionError("abort always raises")
 
-    def _spoken(self, message: pb.ListContainersResponse | pb.ContainerStatusResponse) -> bytes:
+    async def _image(self, request: pb.ImageStatusRequest, context: Context) -> pb.ImageStatusResponse:
+        await self._behave("ImageStatus", context)
+        name = request.image.image
+        return pb.ImageStatusResponse(image=pb.Image(id=f"sha256:{name}") if name in self.images else None)
+
+    def _spoken(
+        self, message: pb.ListContainersResponse | pb.ContainerStatusResponse | pb.ImageStatusResponse
+    ) -> bytes:
         return b"\xff\xff" if self.manner is RuntimeBehaviour.BABBLING else bytes(message.SerializeToString())
 
     async def _behave(self, name: str, context: Context) -> None:

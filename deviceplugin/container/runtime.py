@@ -1,4 +1,4 @@
-"""The container runtime, asked over its CRI socket: its version, which containers of a pod run, the process of one.
+"""The container runtime, asked over its CRI socket: its version, a pod's containers, their processes, its images.
 
 In: the socket (containerd, cri-o, cri-dockerd). Out: ids and PIDs, or RuntimeApiError with one sentence. The PID comes
 from the verbose status, which the API does not define: it is None for a runtime that does not give it.
@@ -40,7 +40,7 @@ class ContainerRuntime:
 
     async def require_cdi(self) -> None:
         """Raises ConfigError for a runtime that ignores CDI devices: its containers would run without limits."""
-        answer = await self._call(lambda stub: stub.Version(pb.VersionRequest(), timeout=self._timeout_s))
+        answer = await self._call(lambda: self._containers().Version(pb.VersionRequest(), timeout=self._timeout_s))
         name, text = answer.runtime_name, answer.runtime_version
         least = _WITH_CDI.get(name)
         found = _VERSION.match(text)
@@ -57,7 +57,7 @@ class ContainerRuntime:
         request = pb.ListContainersRequest(
             filter=pb.ContainerFilter(state=running, label_selector={_POD_LABEL: str(pod)})
         )
-        answer = await self._call(lambda stub: stub.ListContainers(request, timeout=self._timeout_s))
+        answer = await self._call(lambda: self._containers().ListContainers(request, timeout=self._timeout_s))
         oldest_first = sorted(answer.containers, key=lambda each: each.created_at)
         return {each.labels[_NAME_LABEL]: each.id for each in oldest_first}
 
@@ -65,27 +65,39 @@ class ContainerRuntime:
         """The first process of a container, in the host's pid namespace; None for one that has ended meanwhile."""
         request = pb.ContainerStatusRequest(container_id=container_id, verbose=True)
         answer = await self._call(
-            lambda stub: stub.ContainerStatus(request, timeout=self._timeout_s), missing=pb.ContainerStatusResponse()
+            lambda: self._containers().ContainerStatus(request, timeout=self._timeout_s),
+            missing=pb.ContainerStatusResponse(),
         )
         try:
             return self._pid_of.decode(answer.info["info"]).pid or None
         except (KeyError, msgspec.MsgspecError):
             return None
 
+    async def has_image(self, name: str) -> bool:
+        """Whether a container with this image starts without a registry."""
+        request = pb.ImageStatusRequest(image=pb.ImageSpec(image=name))
+        images = rpc.ImageServiceStub(self._opened())
+        answer = await self._call(lambda: images.ImageStatus(request, timeout=self._timeout_s))
+        return bool(answer.image.id)
+
     async def close(self) -> None:
         if self._channel is not None:
             await self._channel.close()
             self._channel = None
 
-    async def _call(
-        self, call: Callable[[rpc.RuntimeServiceStub], Awaitable[_Answer]], *, missing: _Answer | None = None
-    ) -> _Answer:
-        """`missing` is the answer where the runtime does not know the container."""
+    def _opened(self) -> grpc.aio.Channel:
         if self._channel is None:
             options = [("grpc.max_receive_message_length", _MAX_MESSAGE), ("grpc.max_reconnect_backoff_ms", 1000)]
             self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=options)
+        return self._channel
+
+    def _containers(self) -> rpc.RuntimeServiceStub:
+        return rpc.RuntimeServiceStub(self._opened())
+
+    async def _call(self, call: Callable[[], Awaitable[_Answer]], *, missing: _Answer | None = None) -> _Answer:
+        """`missing` is the answer where the runtime does not know the container."""
         try:
-            answer = await call(rpc.RuntimeServiceStub(self._channel))
+            answer = await call()
         except grpc.aio.AioRpcError as error:
             if missing is not None and error.code() is grpc.StatusCode.NOT_FOUND:
                 return missing

@@ -24,15 +24,15 @@ CA = make_ca(dt.datetime(2026, 1, 1, tzinfo=dt.UTC), dt.timedelta(days=365))
 """With an end that its metric has too."""
 
 
-def own_pod(name: str, app: str, *, node: str, ready: bool = True, waiting: str = "") -> Json:
+def own_pod(name: str, app: str, *, node: str, ready: bool = True, waiting: str = "", says: str = "") -> Json:
     container = "agent" if app == "vcuda-agent" else "extender"
     port = {"name": "http", "containerPort": 5678} if container == "agent" else {"name": "https", "containerPort": 8443}
-    state = {"waiting": {"reason": waiting}} if waiting else {"running": {}}
+    state = {"waiting": {"reason": waiting, "message": says}} if waiting else {"running": {}}
     return {
         "metadata": {"name": name, "namespace": NAMESPACE, "labels": {"app.kubernetes.io/name": app}},
         "spec": {
             "nodeName": node,
-            "containers": [{"name": container, "ports": [port]}],
+            "containers": [{"name": container, "image": "vcuda:1", "ports": [port]}],
         },
         "status": {
             "phase": "Running",

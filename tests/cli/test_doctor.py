@@ -78,6 +78,14 @@ def _half_of_the_replicas(release: Release) -> None:
     )
 
 
+def _image_away(release: Release) -> None:
+    release.daemon_set = {"desiredNumberScheduled": 2, "numberReady": 1, "updatedNumberScheduled": 2}
+    says = 'failed to resolve reference "vcuda:1": dial tcp:\nconnection refused'
+    release.own_pods[1] = own_pod(
+        "vcuda-agent-b", "vcuda-agent", node="node-b", ready=False, waiting="ErrImagePull", says=says
+    )
+
+
 def _no_replica(release: Release) -> None:
     release.deployment = {"readyReplicas": 0, "updatedReplicas": 2, "replicas": 2}
 
@@ -248,7 +256,6 @@ ROUNDS: tuple[tuple[tuple[Callable[[Release], None], str, str, str], ...], ...] 
         (_foreign_bundle, "webhook", "failed", "has not the CA that the scheduler uses"),
         (_unchanged, "admission", "failed", "does not change a GPU pod"),
         (_waiting, "waiting-pods", "warning", "3 GPU pods waiting: 2 × too few cores, 1 × no agent"),
-        (_no_node_selected, "agents", "warning", "no node is selected"),
         (_missing, "inventories", "failed", "without an inventory: node-b"),
     ),
     (
@@ -261,8 +268,17 @@ ROUNDS: tuple[tuple[tuple[Callable[[Release], None], str, str, str], ...], ...] 
     (
         (_no_webhook, "webhook", "warning", "there is no webhook"),
         (_no_webhook, "admission", "skipped", "no webhook"),
+        (_no_node_selected, "agents", "warning", "no node is selected"),
     ),
-    ((_may_not_create, "admission", "skipped", "you may not create pods in namespace research"),),
+    (
+        (_may_not_create, "admission", "skipped", "you may not create pods in namespace research"),
+        (
+            _image_away,
+            "agents",
+            "failed",
+            'agent ErrImagePull: failed to resolve reference "vcuda:1": dial tcp: connection',
+        ),
+    ),
 )
 """What can be broken at the same time; of each part what the check says."""
 

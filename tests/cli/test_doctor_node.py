@@ -24,6 +24,7 @@ from sandbox.emulated_gpus import REPOSITORY, EmulatedGpus
 from sandbox.gpunode import EIGHT_GPUS, agent_command
 from sandbox.kubelet import Kubelet, KubeletOptions
 from sandbox.runtime import RuntimeBehaviour, StandInRuntime
+from tests.cli.doctor_cluster import own_pod
 from tests.daemonset import manifests
 
 Json = dict[str, Any]
@@ -37,6 +38,7 @@ class Api:
 
     node: Json | None = field(default_factory=lambda: {"metadata": {"name": "node-1"}, "status": {"allocatable": {}}})
     may_not: tuple[str, ...] = ()
+    pods: list[Json] = field(default_factory=lambda: [own_pod("vcuda-agent-1", "vcuda-agent", node="node-1")])
 
     async def answer(self, request: web.Request) -> web.Response:
         if request.headers.get("Authorization") != f"Bearer {TOKEN}":
@@ -45,6 +47,9 @@ class Api:
             return web.json_response({"gitVersion": "v1.36.1"})
         if request.path == "/api/v1/nodes/node-1" and self.node is not None:
             return web.json_response(self.node)
+        if request.path == "/api/v1/pods":
+            assert request.query["fieldSelector"] == "spec.nodeName=node-1"
+            return web.json_response({"items": self.pods})
         if request.path.endswith("/selfsubjectaccessreviews"):
             asked = (await request.json())["spec"]["resourceAttributes"]
             return web.json_response(
@@ -97,7 +102,7 @@ async def node(home: Path) -> AsyncIterator[Node]:
         kubelet = await stack.enter_async_context(Kubelet(KubeletOptions(root=home / "kubelet", token=TOKEN)))
         kubeconfig = write_kubeconfig(home / "kubeconfig", url, token=TOKEN)
         command = agent_command(home, kubelet, gpus, kubeconfig=kubeconfig)
-        runtime = await stack.enter_async_context(StandInRuntime(home / "cri.sock"))
+        runtime = await stack.enter_async_context(StandInRuntime(home / "cri.sock", images={"vcuda:1"}))
         yield Node(home, command, kubelet, gpus, api, runtime)
 
 
@@ -193,6 +198,31 @@ async def test_a_kubelet_that_never_answers_and_a_runtime_that_hangs_end_the_che
             _, found = await here.doctor(*flags)
         assert outcomes(found)["kubelet-pods"] == outcomes(found)["container-runtime"] == "warning"
         assert "no answer" in found["kubelet-pods"]["message"]
+
+
+async def test_an_image_that_the_node_does_not_have(short_tmp: Path) -> None:
+    async with node(short_tmp) as here:
+        here.runtime.images.clear()
+        found = (await here.doctor())[1]["images"]
+        assert (found["outcome"], found["message"]) == (
+            "warning",
+            "the container runtime does not have vcuda:1; a pod that starts pulls it first",
+        )
+        away = own_pod("agent", "vcuda-agent", node="node-1", waiting="ErrImagePull", says="connection refused")
+        here.api.pods = [away]
+        status, found = await here.doctor()
+        assert (status, found["images"]["outcome"]) == (1, "failed")
+        assert found["images"]["message"].endswith("have vcuda:1, and kubelet says ErrImagePull: connection refused")
+        assert "crictl pull vcuda:1" in found["images"]["advice"]
+        assert (await here.doctor("--startup"))[0] == 0, "the agent that asks runs"
+        here.runtime.manner = RuntimeBehaviour.REFUSING
+        assert (await here.doctor())[1]["images"]["outcome"] == "warning"
+        here.api.pods = []
+        found = (await here.doctor("--container-runtime-endpoint="))[1]
+        assert (found["images"]["outcome"], found["container-runtime"]["outcome"]) == ("skipped", "skipped")
+        assert (await here.doctor())[1]["images"][
+            "message"
+        ] == "this node has no pod of vcuda yet, so no image is known"
 
 
 async def test_a_file_that_the_caller_may_not_see_is_a_failed_check() -> None:

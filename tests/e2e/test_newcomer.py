@@ -296,12 +296,11 @@ def test_the_commands_of_kubectl_vcuda_answer_an_operator(
 
 
 def _doctor(kubeconfig: Path) -> tuple[int, dict[str, dict[str, str]]]:
-    done = subprocess.run(
-        [str(PROGRAM), "doctor", "-o", "json", f"--kubeconfig={kubeconfig}"],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    return _checks("doctor", f"--kubeconfig={kubeconfig}")
+
+
+def _checks(*words: str) -> tuple[int, dict[str, dict[str, str]]]:
+    done = subprocess.run([str(PROGRAM), *words, "-o", "json"], stdout=subprocess.PIPE, text=True, check=False)
     return done.returncode, {each["check"]: each for each in json.loads(done.stdout)["checks"]}
 
 
@@ -414,8 +413,39 @@ def test_the_agent_starts_after_the_checks_of_its_node(running: Release) -> None
     failed = [line for line in said.splitlines() if line.startswith("failed")]
     assert failed == [], said
     assert "ok       nvml: " in said
+    assert "ok       images: " in said, said
     running.upgrade("--set=agent.doctor=false")
     running.wait_rolled_out()
+
+
+def test_doctor_says_why_an_image_cannot_be_pulled(running: Release) -> None:
+    admin = running.cluster.control_plane.admin_kubeconfig
+    missing = f"{running.registry.image}:away"
+    running.upgrade("--set=image.tag=away")
+    try:
+        wait_until(
+            lambda: "not found" in _doctor(admin)[1]["agents"]["message"],
+            "doctor repeats what containerd says of the registry",
+            evidence=lambda: str(_doctor(admin)[1]["agents"]),
+        )
+        status, found = _doctor_of_node(running.cluster)
+    finally:
+        running.upgrade("--set=image.tag=")
+        running.wait_rolled_out()
+    assert (status, found["images"]["outcome"]) == (1, "failed"), found
+    assert f"does not have {missing}, and kubelet says" in found["images"]["message"]
+    assert _doctor_of_node(running.cluster)[1]["images"]["outcome"] == "ok"
+
+
+def _doctor_of_node(cluster: Cluster) -> tuple[int, dict[str, dict[str, str]]]:
+    """On the node's own file system, from a checkout: the agent's pod does not start."""
+    return _checks(
+        "doctor",
+        "node",
+        f"--kubeconfig={cluster.control_plane.admin_kubeconfig}",
+        f"--hostname-override={cluster.kubelet.node}",
+        f"--container-runtime-endpoint={cluster.layout.containerd_socket}",
+    )
 
 
 VIEW = f"/api/v1/namespaces/{NAMESPACE}/services/https:vcuda-scheduler:https/proxy/view"

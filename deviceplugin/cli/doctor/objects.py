@@ -121,12 +121,14 @@ class _ContainerPort(Json):
 
 class _OwnContainer(Json):
     name: str = ""
+    image: str = ""
     ports: list[_ContainerPort] | None = None
 
 
 class _PodSpec(Json):
     node_name: str | None = None
     containers: list[_OwnContainer] | None = None
+    init_containers: list[_OwnContainer] | None = None
 
 
 class _PodStatus(Json):
@@ -164,13 +166,27 @@ class OwnPod(Object):
         return {each.name: each.restart_count for each in every}
 
     @property
+    def images(self) -> dict[str, str]:
+        """By container; the agent's driver and the scheduler's kube-scheduler can be of other images."""
+        return {each.name: each.image for each in (*(self.spec.init_containers or ()), *(self.spec.containers or ()))}
+
+    @property
+    def waits(self) -> dict[str, str]:
+        """By container, in the order of their start: why kubelet does not start it, in its words."""
+        every = [*(self.status.init_container_statuses or ()), *(self.status.container_statuses or ())]
+        waiting = [(each.name, each.state.waiting) for each in every if each.state and each.state.waiting]
+        return {
+            name: f"{state.reason}{': ' if state.message else ''}{one_line(state.message or '')}"
+            for name, state in waiting
+            if state.reason not in (None, "PodInitializing", "ContainerCreating")
+        }
+
+    @property
     def trouble(self) -> str:
         """Why a container does not run, as kubelet says it."""
+        if waits := self.waits:
+            return " ".join(next(iter(waits.items())))
         every = [*(self.status.init_container_statuses or ()), *(self.status.container_statuses or ())]
-        for each in every:
-            waiting = each.state.waiting if each.state else None
-            if waiting is not None and waiting.reason not in (None, "PodInitializing", "ContainerCreating"):
-                return f"{each.name} {waiting.reason}"
         return next((f"{each.name} is not ready" for each in every if not each.ready), self.status.phase)
 
 
