@@ -14,6 +14,8 @@ from deviceplugin.cli import main, quantities
 from deviceplugin.cli.table import Column, table
 from tests.cli.operator import kubeconfig, run, vcuda
 from tests.cli.view_server import Cluster, node, serving
+from tests.ui.cluster import serving as serving_cluster
+from tests.ui.cluster import usual
 
 PROGRAMS = Path(sys.executable).parent
 OPERATORS = ("completion", "explain", "node", "nodes", "pods", "top", "version")
@@ -129,6 +131,20 @@ async def test_nothing_heavy_is_imported_for_help_and_for_lists(tmp_path: Path) 
             said = await _process(script, *args, kubeconfig=path)
             assert said[0] == 0, said
             assert said[2].splitlines()[-1] == "[]", args
+
+
+async def test_only_a_kubeconfig_needs_the_package_of_kubernetes(tmp_path: Path) -> None:
+    """In no process: here the package cannot be imported."""
+    (tmp_path / "kubernetes.py").write_text("raise ImportError('not here')")
+    without = {"PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-m", "deviceplugin", "nodes", "-o", "name"]
+    async with serving_cluster(usual()) as scheduler:
+        code, out, err = await _run([*command, f"--url={scheduler}", "--insecure"], tmp_path / "none", **without)
+    assert (code, err) == (0, "")
+    assert out.count("node/") == 8
+    async with serving(Cluster([node("n")])) as url:
+        code, _, err = await _run(command, kubeconfig(tmp_path / "kc", url), **without)
+    assert (code, "not here" in err) == (1, True), err
 
 
 async def test_plain_characters_where_the_locale_has_no_others(tmp_path: Path) -> None:

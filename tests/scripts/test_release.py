@@ -6,10 +6,8 @@ import os
 import re
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import tomllib
-import venv
 from collections.abc import Callable
 from pathlib import Path
 
@@ -83,38 +81,6 @@ def test_two_runs_on_one_commit_give_the_same_bytes(tree: Path, files: Path) -> 
 def test_the_checksums_are_those_of_the_files(files: Path) -> None:
     lines = {line[66:]: line[:64] for line in (files / "SHA256SUMS").read_text().splitlines()}
     assert lines == {name: hashlib.sha256((files / name).read_bytes()).hexdigest() for name in FILES - {"SHA256SUMS"}}
-
-
-def test_the_wheel_gives_the_commands_without_compiler_and_checkout(files: Path, tmp_path: Path) -> None:
-    """Its packages are this environment's: which ones those are is the list of packages' business."""
-    venv.create(tmp_path / "venv", symlinks=True)
-    python = tmp_path / "venv/bin/python"
-    done = sh(
-        sys.executable,
-        "-m",
-        "pip",
-        f"--python={python}",
-        "install",
-        "--no-deps",
-        "--no-index",
-        files / WHEEL,
-        at=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
-    (site,) = (tmp_path / "venv/lib").glob("python3*/site-packages")
-    (site / "packages.pth").write_text(sysconfig.get_path("purelib"))
-    for program, words, expected in (
-        ("vcuda", ["version", "--client"], f"Client Version: {VERSION}"),
-        ("kubectl-vcuda", ["top", "--help"], "Usage: kubectl vcuda top"),
-        ("vcuda", ["completion", "bash"], "complete "),
-    ):
-        command = [str(tmp_path / "venv/bin" / program), *words]
-        called = subprocess.run(
-            command, cwd=tmp_path, env={"PATH": "/nowhere"}, capture_output=True, text=True, check=False
-        )
-        assert (called.returncode, expected in called.stdout) == (0, True), called.stderr
-    found = sh(python, "-c", "import deviceplugin; print(deviceplugin.__file__)", at=tmp_path)
-    assert found.stdout.startswith(str(site)), "it is the wheel's, not the checkout's"
 
 
 def test_the_chart_is_the_one_of_the_tree(files: Path, tmp_path: Path) -> None:
