@@ -8,6 +8,7 @@ import errno
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any, Generic, Protocol, TypeVar
 
 import click
@@ -23,11 +24,15 @@ Sortable = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Sort(Generic[Row]):
-    """`largest_first` is what is expected of numbers. `server`: the word for it in the view's queries."""
+    """`key` is None where it is not known. `largest_first` is what is expected of numbers.
 
-    key: Callable[[Row], Sortable]
+    `server`: the word for it in the view's queries; `by`: the part of the view's row that this row is, and is compared.
+    """
+
+    key: Callable[[Row], Sortable | None]
     largest_first: bool = True
     server: str = ""
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +46,11 @@ class Kind(Generic[Row]):
     name: Callable[[Row], str]
 
     def ordered(self, rows: Sequence[Row], sort_by: str, *, reverse: bool = False) -> list[Row]:
-        """By `sort_by`, then by the usual order."""
+        """By `sort_by`, then by the usual order. What is not known comes last."""
         usual = next(iter(self.sorts.values()))
         chosen = self.sorts[sort_by]
-        first = sorted(rows, key=usual.key, reverse=usual.largest_first)
-        return sorted(first, key=chosen.key, reverse=chosen.largest_first != reverse)
+        found = _sorted(rows, usual.key, descending=usual.largest_first)
+        return _sorted(found, chosen.key, descending=chosen.largest_first != reverse)
 
     def without(self, heading: str) -> "Kind[Row]":
         """The same without one column."""
@@ -60,6 +65,13 @@ class Kind(Generic[Row]):
     def lines(self, rows: Sequence[Row], *, at: float, headers: bool, wide: bool, width: int | None) -> list[str]:
         cells = [self.cells(row, at) for row in rows]
         return table(self.columns, cells, headers=headers, wide=wide, width=width)
+
+
+def _sorted(rows: Iterable[Row], key: Callable[[Row], Sortable | None], *, descending: bool) -> list[Row]:
+    keyed = [(key(row), row) for row in rows]
+    known = [(found, row) for found, row in keyed if found is not None]
+    known.sort(key=itemgetter(0), reverse=descending)
+    return [row for _, row in known] + [row for found, row in keyed if found is None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import msgspec
 from deviceplugin.cli import quantities as q
 from deviceplugin.cli.listing import Kind, Sort
 from deviceplugin.cli.table import Column
-from deviceplugin.model.cluster_view import GpuRow, NodeRow
+from deviceplugin.model.cluster_view import GpuLive, GpuRow, NodeRow
 
 
 class GpuEntry(msgspec.Struct, frozen=True):
@@ -83,14 +83,8 @@ def _gpu_use(entry: GpuEntry, _at: float) -> tuple[str, ...]:
     )
 
 
-def _node_used(row: NodeRow) -> tuple[float]:
-    known = None if row.live is None else row.live.utilization_percent
-    return (-1.0 if known is None else known,)
-
-
-def _gpu_used(entry: GpuEntry) -> tuple[float]:
-    known = None if entry.gpu.live is None else entry.gpu.live.utilization_percent
-    return (-1.0 if known is None else known,)
+def _used(live: GpuLive | None) -> tuple[float] | None:
+    return None if live is None or live.utilization_percent is None else (live.utilization_percent,)
 
 
 _NODE_SORTS: dict[str, Sort[NodeRow]] = {
@@ -134,10 +128,10 @@ NODE_USE = Kind(
         Column("NOTE", rank=7, if_any=True),
     ),
     cells=_node_use,
-    sorts={**_NODE_SORTS, "used": Sort(_node_used, server="used")},
+    sorts={**_NODE_SORTS, "used": Sort(lambda row: _used(row.live), server="used")},
     name=lambda row: f"node/{row.node}",
 )
-GPU_USE = Kind(
+GPU_USE: Kind[GpuEntry] = Kind(
     what="GPUs",
     columns=(
         Column("NODE"),
@@ -155,9 +149,9 @@ GPU_USE = Kind(
     cells=_gpu_use,
     sorts={
         "name": Sort(lambda entry: (entry.node, entry.gpu.minor), largest_first=False, server="name"),
-        "cores": Sort(lambda entry: (entry.gpu.cores_allocated,), server="cores"),
-        "memory": Sort(lambda entry: (entry.gpu.blocks_allocated,), server="memory"),
-        "used": Sort(_gpu_used, server="used"),
+        "cores": Sort(lambda entry: (entry.gpu.cores_allocated,), server="cores", by="gpu"),
+        "memory": Sort(lambda entry: (entry.gpu.blocks_allocated,), server="memory", by="gpu"),
+        "used": Sort(lambda entry: _used(entry.gpu.live), server="used", by="gpu"),
     },
     name=lambda entry: f"gpu/{entry.gpu.uuid}",
 )

@@ -103,16 +103,20 @@ def _container_use(entry: ContainerEntry, _at: float) -> tuple[str, ...]:
     return (_namespace(row), shown_name(row), entry.container.name, *_use(row, (entry.container,)))
 
 
-def _used_cores(row: PodRow) -> tuple[float]:
-    return (q.total(each.cores_used for each in _lives(row.containers)) or 0.0,)
+def _known(total: float | None) -> tuple[float] | None:
+    return None if total is None else (total,)
 
 
-def _used_memory(row: PodRow) -> tuple[float]:
-    return (q.total(each.memory_used_bytes for each in _lives(row.containers)) or 0.0,)
+def _used_cores(row: PodRow) -> tuple[float] | None:
+    return _known(q.total(each.cores_used for each in _lives(row.containers)))
 
 
-def _throttled(row: PodRow) -> tuple[float]:
-    return (q.total(each.throttled_seconds for each in _lives(row.containers)) or 0.0,)
+def _used_memory(row: PodRow) -> tuple[float] | None:
+    return _known(q.total(each.memory_used_bytes for each in _lives(row.containers)))
+
+
+def _throttled(row: PodRow) -> tuple[float] | None:
+    return _known(q.total(each.throttled_seconds for each in _lives(row.containers)))
 
 
 def _by_name(row: PodRow) -> tuple[str, str, str]:
@@ -128,10 +132,12 @@ _SORTS: dict[str, Sort[PodRow]] = {
 }
 _USE_SORTS: dict[str, Sort[PodRow]] = {
     **{word: _SORTS[word] for word in ("name", "cores", "memory", "node")},
-    "used": Sort(_used_cores),
-    "used-memory": Sort(_used_memory),
-    "throttled": Sort(_throttled),
+    "used": Sort(_used_cores, server="used"),
+    "used-memory": Sort(_used_memory, server="used-memory"),
+    "throttled": Sort(_throttled, server="throttled"),
 }
+_WHOLE_PODS = ("name", "node")
+"""In these orders the containers of a pod are equal."""
 _USE = (
     Column("NODE", rank=3),
     Column("GPU", rank=5),
@@ -143,6 +149,10 @@ _USE = (
     Column("THROTTLED", rank=4, right=True),
     Column("OVER LIMIT", rank=6, if_any=True),
 )
+
+
+def _of_container(sort: Sort[PodRow], *, by: str) -> Sort[ContainerEntry]:
+    return Sort(lambda entry: sort.key(entry.pod), sort.largest_first, sort.server, by)
 
 
 def _pod_name(row: PodRow) -> str:
@@ -181,8 +191,7 @@ CONTAINER_USE = Kind(
     columns=(Column("NAMESPACE", rank=4), Column("POD"), Column("NAME", rank=2), *_USE),
     cells=_container_use,
     sorts={
-        word: Sort(lambda entry, key=sort.key: key(entry.pod), sort.largest_first, sort.server)  # type: ignore[misc]
-        for word, sort in _USE_SORTS.items()
+        word: _of_container(sort, by="" if word in _WHOLE_PODS else "container") for word, sort in _USE_SORTS.items()
     },
     name=lambda entry: _pod_name(entry.pod),
 )

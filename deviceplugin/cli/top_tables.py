@@ -1,7 +1,7 @@
 """The tables of `vcuda top`: how each is read from the view, and how its rows are shown.
 
 In: a `ViewClient` and an order. Out: rows in that order, as lines. With `most` only the first rows of a large cluster
-are read, in the order of the scheduler where it knows the order.
+are read, in the order of the scheduler.
 """
 
 import datetime as dt
@@ -13,7 +13,8 @@ from deviceplugin.cli import node_rows, pod_rows
 from deviceplugin.cli.listing import Kind, Shape, show_rows
 from deviceplugin.cli.view_client import Found, ViewClient
 
-_MOST = {"nodes": 500, "gpus": 100, "pods": 500, "containers": 500}
+_MOST = {"nodes": 250, "gpus": 100, "pods": 250, "containers": 250}
+"""One page of the view, so that all rows are of one moment."""
 ORDER_KEYS = {
     "N": "name",
     "C": "cores",
@@ -73,11 +74,11 @@ class TopTable:
 
 def _asked(kind: Kind[Any], query: TopQuery) -> dict[str, str]:
     """The view's own order matters only where not all rows are read."""
-    sort = kind.sorts[query.sort_by]
-    word = sort.server if query.most and sort.server != "used" else ""
-    if not word:
+    if not query.most:
         return {"live": "1"}
-    return {"live": "1", "sort": word, "order": "desc" if sort.largest_first != query.reverse else "asc"}
+    sort = kind.sorts[query.sort_by]
+    order = {"sort": sort.server, "order": "desc" if sort.largest_first != query.reverse else "asc"}
+    return {"live": "1", **order} | ({"by": sort.by} if sort.by else {})
 
 
 def _top(kind: Kind[Any], query: TopQuery, found: Found[Any], rows: Sequence[Any]) -> TopRows:

@@ -15,8 +15,10 @@ from msgspec.structs import replace
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.http.verbs import HttpError
 from deviceplugin.cluster.view.access import Reviews, Viewers, token_in
-from deviceplugin.cluster.view.live import LiveUse, node_with_use, pod_with_use
+from deviceplugin.cluster.view.live import ORDER_S, LiveUse, NodeUse, node_with_use, pod_with_use
 from deviceplugin.cluster.view.query import (
+    BY_NODE_USE,
+    BY_POD_USE,
     NodesQuery,
     PodsQuery,
     events_query,
@@ -86,16 +88,25 @@ class ViewService:
         return f"no such view; the views are {', '.join(_PATHS)}"
 
     async def _nodes(self, query: NodesQuery, shown: Shown) -> NodesView:
+        """An order by use asks all agents of nodes that match; the rows of the page have what is used now."""
+        uses: Mapping[str, NodeUse] = {}
+        if query.sort in BY_NODE_USE:
+            async with self._turn:
+                names = await self._views.node_names(query)
+            uses = await self._live.of(names, oldest_s=ORDER_S)
         async with self._turn:
-            found = await self._views.nodes(query, shown)
+            found = await self._views.nodes(query, shown, uses)
         if not query.live:
             return found
         uses = await self._live.of(row.node for row in found.items)
         return replace(found, items=tuple(node_with_use(row, uses[row.node]) for row in found.items))
 
     async def _pods(self, query: PodsQuery, shown: Shown) -> PodsView:
+        uses: Mapping[str, NodeUse] = {}
+        if query.sort in BY_POD_USE:
+            uses = await self._live.of(self._views.nodes_of_pods(query), oldest_s=ORDER_S)
         async with self._turn:
-            found = await self._views.pods(query, shown)
+            found = await self._views.pods(query, shown, uses)
         if not query.live:
             return found
         uses = await self._live.of({row.node for row in found.items if row.node})

@@ -47,4 +47,4 @@ def test_what_each_document_begins_with_is_named() -> None:
 @pytest.mark.parametrize("sort", [query.NodeSort, query.PodSort])
 def test_every_order_is_named(sort: type[query.NodeSort] | type[query.PodSort]) -> None:
     part = PAGE.partition("\n## Parameters\n")[2].partition("\n## ")[0]
-    assert {each.value for each in sort} <= set(re.findall(r"`(\w+)`", part))
+    assert {each.value for each in sort} <= set(re.findall(r"`([\w-]+)`", part))

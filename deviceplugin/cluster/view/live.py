@@ -1,7 +1,8 @@
 """What GPUs and containers use now, asked from the agents of the nodes that a caller looks at.
 
 In: names of nodes, and where their agents are. Out: for each node its use, or one phrase why it is not known. Agents
-are asked only while somebody looks; an answer is good for some seconds, and one that does not come costs its deadline.
+are asked only while somebody looks, each by one question at a time; an answer is good for some seconds, and one that
+does not come costs its deadline.
 An agent's document comes from root on a node: its size is bounded, and it says nothing about other nodes.
 """
 
@@ -9,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import aiohttp
 import msgspec
@@ -18,12 +20,18 @@ from deviceplugin.errors import VcudaError
 from deviceplugin.kube.endpoint_slices import Address
 from deviceplugin.model.cluster_view import GpuLive, GpuRow, HolderRow, NodeRow, PodRow, ShareLive
 
-_GOOD_FOR_S = 5.0
+ROW_S = 5.0
+"""An answer that is shown is at most so old."""
+ORDER_S = 30.0
+"""An answer that is compared with all others is at most so old: asking thousands of agents costs seconds of CPU."""
 _ADDRESSES_GOOD_FOR_S = 30.0
 _WITHIN = aiohttp.ClientTimeout(total=2.0)
 _AT_ONCE = 32
+_MOST_OPEN = 512
+"""Connections to more agents than these are closed after the answer."""
 _LARGEST = 1 << 20
 _HIDDEN = "hidden"
+_Number = TypeVar("_Number", int, float)
 
 
 class _Gpu(msgspec.Struct, frozen=True):
@@ -66,59 +74,105 @@ class NodeUse:
     error: str = ""
 
 
+_SLOW = NodeUse(error="its agent has not answered yet")
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """An answer, and when it came."""
+
+    use: NodeUse
+    at: float
+
+
 class LiveUse:
-    """`addresses` lists the agents by node. Call `close` at the end."""
+    """`addresses` lists the agents by node. A caller waits at most `longest_s` for all. Call `close` at the end."""
 
     def __init__(
         self,
         addresses: Callable[[], Awaitable[Mapping[str, Address]]],
         *,
         clock: Callable[[], float] = time.monotonic,
+        longest_s: float = 10.0,
     ) -> None:
         self._list = addresses
         self._clock = clock
+        self._longest_s = longest_s
         self._addresses: Mapping[str, Address] = {}
         self._listed = -_ADDRESSES_GOOD_FOR_S
-        self._known: dict[str, tuple[float, NodeUse]] = {}
+        self._listing = asyncio.Lock()
+        self._known: dict[str, _Known] = {}
+        self._asking: dict[str, asyncio.Task[NodeUse]] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._session: aiohttp.ClientSession | None = None
 
-    async def of(self, nodes: Iterable[str]) -> Mapping[str, NodeUse]:
-        """One entry for each node; never raises."""
-        names = tuple(nodes)
+    async def of(self, nodes: Iterable[str], *, oldest_s: float = ROW_S) -> Mapping[str, NodeUse]:
+        """One entry for each node, at most `oldest_s` old; never raises."""
         now = self._clock()
-        self._known = {name: known for name, known in self._known.items() if known[0] > now}
-        missing = [name for name in names if name not in self._known]
-        if missing:
-            try:
-                await self._find_agents()
-            except VcudaError as error:
-                return {name: self._known.get(name, (0.0, NodeUse(error=error.message)))[1] for name in names}
-            found = await asyncio.gather(*(self._ask(name) for name in missing))
-            until = self._clock() + _GOOD_FOR_S
-            self._known |= {name: (until, use) for name, use in zip(missing, found, strict=True)}
-        return {name: self._known[name][1] for name in names}
+        self._known = {name: known for name, known in self._known.items() if now - known.at < ORDER_S}
+        found: dict[str, NodeUse] = {}
+        missing: list[str] = []
+        for name in nodes:
+            known = self._known.get(name)
+            if known is not None and now - known.at < oldest_s:
+                found[name] = known.use
+            else:
+                missing.append(name)
+        return found | await self._answers(missing) if missing else found
 
     async def close(self) -> None:
+        for task in tuple(self._asking.values()):
+            task.cancel()
+        await asyncio.gather(*self._asking.values(), return_exceptions=True)
         session, self._session = self._session, None
         if session is not None:
             await session.close()
 
-    async def _find_agents(self) -> None:
-        if self._clock() - self._listed >= _ADDRESSES_GOOD_FOR_S:
-            self._addresses = await self._list()
-            self._listed = self._clock()
+    async def _answers(self, nodes: Collection[str]) -> dict[str, NodeUse]:
+        try:
+            await self._find_agents()
+        except VcudaError as error:
+            return {name: NodeUse(error=error.message) for name in nodes}
+        found = {name: NodeUse(error="the node has no ready agent") for name in nodes if name not in self._addresses}
+        is_kept_open = len(nodes) <= _MOST_OPEN
+        tasks = {
+            name: self._asked(name, self._addresses[name], is_kept_open=is_kept_open)
+            for name in nodes
+            if name not in found
+        }
+        done = (await asyncio.wait(tasks.values(), timeout=self._longest_s))[0] if tasks else set()
+        return found | {name: task.result() if task in done else _SLOW for name, task in tasks.items()}
 
-    async def _ask(self, node: str) -> NodeUse:
-        address = self._addresses.get(node)
-        if address is None:
-            return NodeUse(error="the node has no ready agent")
-        if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=_WITHIN)
+    async def _find_agents(self) -> None:
+        async with self._listing:
+            if self._clock() - self._listed >= _ADDRESSES_GOOD_FOR_S:
+                self._addresses = await self._list()
+                self._listed = self._clock()
+
+    def _asked(self, node: str, address: Address, *, is_kept_open: bool) -> "asyncio.Task[NodeUse]":
+        """One question at a time for all who ask; it goes on where they leave."""
+        task = self._asking.get(node)
+        if task is None:
+            if self._session is None:
+                self._session = aiohttp.ClientSession(timeout=_WITHIN)
+            task = asyncio.create_task(self._ask(node, address, self._session, is_kept_open=is_kept_open))
+            self._asking[node] = task
+            task.add_done_callback(lambda _: self._asking.pop(node))
+        return task
+
+    async def _ask(self, node: str, address: Address, session: aiohttp.ClientSession, *, is_kept_open: bool) -> NodeUse:
+        use = await self._fetch(node, address, session, is_kept_open=is_kept_open)
+        self._known[node] = _Known(use, self._clock())
+        return use
+
+    async def _fetch(
+        self, node: str, address: Address, session: aiohttp.ClientSession, *, is_kept_open: bool
+    ) -> NodeUse:
+        headers = {} if is_kept_open else {"Connection": "close"}
         try:
             async with (
                 self._slots,
-                self._session.get(address.url("/usage"), allow_redirects=False) as answer,
+                session.get(address.url("/usage"), headers=headers, allow_redirects=False) as answer,
             ):
                 body = await answer.content.read(_LARGEST + 1)
                 while len(body) <= _LARGEST and (more := await answer.content.read(_LARGEST)):
@@ -151,7 +205,7 @@ def _read(node: str, body: bytes) -> NodeUse:
 def node_with_use(row: NodeRow, use: NodeUse) -> NodeRow:
     """The sums over the GPUs stand at the node: the mean utilization, the memory and processes of all."""
     gpus = tuple(replace(gpu, live=use.gpus.get(gpu.uuid), holders=_held(gpu, use)) for gpu in row.gpus)
-    return replace(row, gpus=gpus, live=_sum(use.gpus.values()) if use.gpus else None, live_error=use.error)
+    return replace(row, gpus=gpus, live=node_live(use), live_error=use.error)
 
 
 def pod_with_use(row: PodRow, use: NodeUse) -> PodRow:
@@ -179,16 +233,20 @@ def _held(gpu: GpuRow, use: NodeUse) -> tuple[HolderRow, ...]:
     )
 
 
-def _sum(gpus: Collection[GpuLive]) -> GpuLive:
+def node_live(use: NodeUse) -> GpuLive | None:
+    """The mean utilization, the memory and processes of all GPUs; None where nothing is known of any."""
+    if not use.gpus:
+        return None
+    gpus = use.gpus.values()
     told = [each.utilization_percent for each in gpus if each.utilization_percent is not None]
     return GpuLive(
         utilization_percent=round(sum(told) / len(told)) if told else None,
-        memory_used_bytes=_total(each.memory_used_bytes for each in gpus),
-        processes=_total(each.processes for each in gpus),
+        memory_used_bytes=known_sum(each.memory_used_bytes for each in gpus),
+        processes=known_sum(each.processes for each in gpus),
     )
 
 
-def _total(values: Iterable[int | None]) -> int | None:
+def known_sum(values: Iterable[_Number | None]) -> _Number | None:
     """None where none is known."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None

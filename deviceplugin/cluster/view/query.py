@@ -5,7 +5,7 @@ parameter and says what to write. An unknown parameter is an error: ignored, it 
 """
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -18,22 +18,46 @@ _Chosen = TypeVar("_Chosen", bound=enum.Enum)
 
 
 class NodeSort(enum.Enum):
-    """By name, by what is allocated, or by the number of free GPUs."""
+    """By name, by what is allocated, by the number of free GPUs, or by what is used: the mean utilization."""
 
     NAME = "name"
     CORES = "cores"
     MEMORY = "memory"
     FREE = "free"
+    USED = "used"
 
 
 class PodSort(enum.Enum):
-    """By namespace and name, by node, by what is requested, or by age (the oldest first)."""
+    """By namespace and name, by node, by what is requested, by age (the oldest first), or by what is used now."""
 
     NAME = "name"
     NODE = "node"
     CORES = "cores"
     MEMORY = "memory"
     AGE = "age"
+    USED = "used"
+    USED_MEMORY = "used-memory"
+    THROTTLED = "throttled"
+
+
+class NodePart(enum.Enum):
+    """What an order compares: nodes, or of each node the GPU that comes first."""
+
+    NODE = "node"
+    GPU = "gpu"
+
+
+class PodPart(enum.Enum):
+    """What an order compares: pods, or of each pod the container that comes first."""
+
+    POD = "pod"
+    CONTAINER = "container"
+
+
+BY_NODE_USE = (NodeSort.USED,)
+BY_POD_USE = (PodSort.USED, PodSort.USED_MEMORY, PodSort.THROTTLED)
+OF_GPUS = (NodeSort.CORES, NodeSort.MEMORY, *BY_NODE_USE)
+OF_CONTAINERS = (PodSort.CORES, PodSort.MEMORY, *BY_POD_USE)
 
 
 class Order(enum.Enum):
@@ -65,6 +89,7 @@ class NodesQuery:
 
     page: PageQuery = PageQuery()
     sort: NodeSort = NodeSort.NAME
+    by_part: bool = False
     name: str = ""
     model: str = ""
     state: NodeFilter | None = None
@@ -78,6 +103,7 @@ class PodsQuery:
 
     page: PageQuery = PageQuery()
     sort: PodSort = PodSort.NAME
+    by_part: bool = False
     namespace: str = ""
     node: str = ""
     stage: PodStage | None = None
@@ -95,11 +121,14 @@ class EventsQuery:
 
 
 def nodes_query(asked: Mapping[str, str]) -> NodesQuery:
-    _check(asked, "limit", "more", "sort", "order", "name", "model", "state", "gpus", "live")
+    _check(asked, "limit", "more", "sort", "by", "order", "name", "model", "state", "gpus", "live")
     with_gpus, live = _flag(asked, "gpus"), _flag(asked, "live")
+    sort = _choice(NodeSort, asked, "sort") or NodeSort.NAME
+    _needs_live(sort, BY_NODE_USE, live=live)
     return NodesQuery(
         page=_page(asked, MOST_IN_DETAIL if with_gpus or live else MOST_ROWS),
-        sort=_choice(NodeSort, asked, "sort") or NodeSort.NAME,
+        sort=sort,
+        by_part=_by_part(NodePart.GPU, asked, sort, OF_GPUS),
         name=asked.get("name", "").lower(),
         model=asked.get("model", "").lower(),
         state=_choice(NodeFilter, asked, "state"),
@@ -109,11 +138,14 @@ def nodes_query(asked: Mapping[str, str]) -> NodesQuery:
 
 
 def pods_query(asked: Mapping[str, str]) -> PodsQuery:
-    _check(asked, "limit", "more", "sort", "order", "namespace", "node", "stage", "live")
+    _check(asked, "limit", "more", "sort", "by", "order", "namespace", "node", "stage", "live")
     live = _flag(asked, "live")
+    sort = _choice(PodSort, asked, "sort") or PodSort.NAME
+    _needs_live(sort, BY_POD_USE, live=live)
     return PodsQuery(
         page=_page(asked, MOST_IN_DETAIL if live else MOST_ROWS),
-        sort=_choice(PodSort, asked, "sort") or PodSort.NAME,
+        sort=sort,
+        by_part=_by_part(PodPart.CONTAINER, asked, sort, OF_CONTAINERS),
         namespace=asked.get("namespace", ""),
         node=asked.get("node", ""),
         stage=_choice(PodStage, asked, "stage"),
@@ -168,6 +200,20 @@ def _choice(kind: type[_Chosen], asked: Mapping[str, str], name: str) -> _Chosen
     except ValueError:
         allowed = ", ".join(str(each.value) for each in kind)
         raise ParseError(f"{name} is {asked[name][:20]!r}; write one of {allowed}") from None
+
+
+def _needs_live(sort: enum.Enum, by_use: Collection[enum.Enum], *, live: bool) -> None:
+    if sort in by_use and not live:
+        raise ParseError(f"sort={sort.value} needs live=1, because the agents say what is used")
+
+
+def _by_part(part: enum.Enum, asked: Mapping[str, str], sort: enum.Enum, has_parts: Collection[enum.Enum]) -> bool:
+    """Whether `by` names the part; orders in which all parts of a row are equal have none."""
+    chosen = _choice(type(part), asked, "by")
+    if chosen is part and sort not in has_parts:
+        words = ", ".join(str(each.value) for each in has_parts)
+        raise ParseError(f"by={part.value} needs an order of its own amounts; set sort to one of {words}")
+    return chosen is part
 
 
 def _flag(asked: Mapping[str, str], name: str) -> bool:

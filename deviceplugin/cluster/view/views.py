@@ -7,8 +7,9 @@ way to other requests; a node that changes meanwhile is described as it is when 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.cache.pod_hold import PodHold
@@ -16,8 +17,10 @@ from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.explain.verdicts import Verdicts
 from deviceplugin.cluster.extender.recent_events import ClusterEvent, RecentEvents
 from deviceplugin.cluster.view import rows
+from deviceplugin.cluster.view.live import NodeUse
+from deviceplugin.cluster.view.order import NOTHING_KNOWN, node_key, pod_place
 from deviceplugin.cluster.view.page import Key, cut
-from deviceplugin.cluster.view.query import EventsQuery, NodeFilter, NodeSort, NodesQuery, PodSort, PodsQuery
+from deviceplugin.cluster.view.query import EventsQuery, NodeFilter, NodesQuery, PodsQuery
 from deviceplugin.cluster.view.rows import GpuState, Shown
 from deviceplugin.cluster.view.waiting import Reason, reason_of
 from deviceplugin.model.cluster_view import (
@@ -51,6 +54,7 @@ class _Waiting:
 
 
 _AnyPod = PodHold | _Waiting
+Uses = Mapping[str, NodeUse]
 
 
 class ClusterViews:
@@ -117,10 +121,29 @@ class ClusterViews:
             models=dict(sorted(models.items())),
         )
 
-    async def nodes(self, query: NodesQuery, shown: Shown) -> NodesView:
+    async def node_names(self, query: NodesQuery) -> tuple[str, ...]:
+        """All nodes that match, in no order."""
+        found = []
+        for number, info in enumerate(self._nodes(), 1):
+            if _is_asked_for(self._row(info), query):
+                found.append(info.name)
+            if number % _SLICE == 0:
+                await asyncio.sleep(0)
+        return tuple(found)
+
+    def nodes_of_pods(self, query: PodsQuery) -> frozenset[str]:
+        """The nodes of the pods that match."""
+        holds = (each for each in self._pods(query) if isinstance(each, PodHold))
+        return frozenset(each.node for each in holds if query.namespace in ("", each.pod.namespace))
+
+    async def nodes(self, query: NodesQuery, shown: Shown, uses: Uses = MappingProxyType({})) -> NodesView:
+        """`uses`: what is used on each node, where the order goes by it."""
+
         def key(info: NodeInfo) -> Key | None:
             row = self._row(info)
-            return _node_key(row, query) if _is_asked_for(row, query) else None
+            if not _is_asked_for(row, query):
+                return None
+            return node_key(row, lambda: rows.gpu_states(info), uses.get(info.name, NOTHING_KNOWN), query)
 
         page = await cut(self._nodes(), key, query.page)
         items = tuple(self._node(info, shown, with_gpus=query.with_gpus) for info in page.items)
@@ -149,9 +172,9 @@ class ClusterViews:
             item=self._node(info, shown, with_gpus=True),
         )
 
-    async def pods(self, query: PodsQuery, shown: Shown) -> PodsView:
-        """By name means by UID to callers who may not read names: an order would tell them."""
-        page = await cut(self._pods(query), lambda each: self._pod_key(each, query, shown), query.page)
+    async def pods(self, query: PodsQuery, shown: Shown, uses: Uses = MappingProxyType({})) -> PodsView:
+        """By name means by UID to callers who may not read names: an order would tell them. `uses` as of `nodes`."""
+        page = await cut(self._pods(query), lambda each: self._pod_key(each, query, shown, uses), query.page)
         replica = self._replica()
         return PodsView(
             at=self._wall(),
@@ -216,7 +239,7 @@ class ClusterViews:
         if query.stage in (None, PodStage.WAITING) and not query.node:
             yield from self._waiting()
 
-    def _pod_key(self, each: _AnyPod, query: PodsQuery, shown: Shown) -> Key | None:
+    def _pod_key(self, each: _AnyPod, query: PodsQuery, shown: Shown, uses: Uses) -> Key | None:
         held = each if isinstance(each, PodHold) else None
         ref = each.pod.pod.ref if isinstance(each, _Waiting) else each.pod
         if query.namespace and ref.namespace != query.namespace:
@@ -226,7 +249,8 @@ class ClusterViews:
         known = each.pod if isinstance(each, _Waiting) else self._cache.pod(ref.uid)
         namespace, name = shown.of(ref)
         last: Key = (namespace or "", name or "", ref.uid, "" if held is None else held.node)
-        return (*_pod_place(known, held, query.sort), *last)
+        use = NOTHING_KNOWN if held is None else uses.get(held.node, NOTHING_KNOWN)
+        return (*pod_place(known, held, use, query), *last)
 
     def _pod(self, each: _AnyPod, shown: Shown) -> PodRow:
         if isinstance(each, _Waiting):
@@ -256,25 +280,3 @@ def _is_asked_for_event(event: ClusterEvent, query: EventsQuery) -> bool:
     if query.kind not in (None, event.kind) or query.node not in ("", event.node):
         return False
     return not query.namespace or (event.pod is not None and event.pod.namespace == query.namespace)
-
-
-def _node_key(row: NodeRow, query: NodesQuery) -> Key:
-    if query.sort is NodeSort.NAME:
-        return (row.node,)
-    values = {
-        NodeSort.CORES: row.cores_allocated,
-        NodeSort.MEMORY: row.blocks_allocated,
-        NodeSort.FREE: row.free_gpus,
-    }
-    return (values[query.sort], row.node)
-
-
-def _pod_place(pod: ClusterPod | None, held: PodHold | None, sort: PodSort) -> Key:
-    if sort is PodSort.NODE:
-        return ("" if held is None else held.node,)
-    if sort is PodSort.AGE:
-        return (0.0 if pod is None else pod.pod.created,)
-    if sort is PodSort.NAME:
-        return ()
-    amounts = [(each.cores, each.blocks) for each in pod.pod.containers] if pod is not None else []
-    return (sum(each[0 if sort is PodSort.CORES else 1] for each in amounts),)

@@ -70,11 +70,11 @@ async def agent(**more: Any) -> AsyncIterator[Agent]:
 
 
 @asynccontextmanager
-async def asking(agents: dict[str, Agent], clock: Clock | None = None) -> AsyncIterator[LiveUse]:
+async def asking(agents: dict[str, Agent], clock: Clock | None = None, **more: Any) -> AsyncIterator[LiveUse]:
     async def addresses() -> dict[str, Address]:
         return {name: Address("127.0.0.1", each.port) for name, each in agents.items()}
 
-    made = LiveUse(addresses, clock=clock or Clock())
+    made = LiveUse(addresses, clock=clock or Clock(), **more)
     yield made
     await made.close()
 
@@ -120,6 +120,81 @@ async def test_an_agent_is_asked_once_in_some_seconds_however_many_look() -> Non
         clock.now += 6
         await live.of(["a"])
         assert one.asked == 2
+
+
+async def test_an_answer_is_as_old_as_the_caller_allows() -> None:
+    clock = Clock()
+    async with agent(body=usage("a")) as one, asking({"a": one}, clock) as live:
+        await live.of(["a"])
+        clock.now += 20
+        await live.of(["a"], oldest_s=30)
+        assert one.asked == 1
+        clock.now += 20
+        await live.of(["a"], oldest_s=30)
+        assert one.asked == 2
+
+
+async def test_those_who_ask_at_once_wait_for_one_question() -> None:
+    gate = asyncio.Event()
+
+    async def later(request: web.BaseRequest) -> web.Response:
+        await gate.wait()
+        return web.Response(body=usage("a"))
+
+    async with agent(answer=later) as one, asking({"a": one}) as live, asyncio.timeout(60):
+        left, *others = [asyncio.create_task(live.of(["a"])) for _ in range(4)]
+        while not one.asked:
+            await asyncio.sleep(0.01)
+        left.cancel()
+        gate.set()
+        assert {(await each)["a"].error for each in others} == {""}
+        assert one.asked == 1
+
+
+async def test_an_answer_that_gets_old_while_others_are_asked_is_still_given() -> None:
+    """Another caller forgets it meanwhile."""
+    clock, gate = Clock(), asyncio.Event()
+
+    async def later(request: web.BaseRequest) -> web.Response:
+        await gate.wait()
+        return web.Response(body=usage("b"))
+
+    async with (
+        agent(body=usage("a")) as quick,
+        agent(answer=later) as slow,
+        asking({"a": quick, "b": slow}, clock) as live,
+        asyncio.timeout(60),
+    ):
+        await live.of(["a"])
+        both = asyncio.create_task(live.of(["a", "b"]))
+        while not slow.asked:
+            await asyncio.sleep(0.01)
+        clock.now += 100
+        await live.of([])
+        gate.set()
+        assert {use.error for use in (await both).values()} == {""}
+
+
+async def test_a_caller_waits_for_all_agents_together_only_so_long_and_gets_the_rest_later() -> None:
+    gate = asyncio.Event()
+
+    async def later(request: web.BaseRequest) -> web.Response:
+        await gate.wait()
+        return web.Response(body=usage("slow"))
+
+    async with (
+        agent(answer=later) as slow,
+        agent(body=usage("a")) as quick,
+        asking({"slow": slow, "a": quick}, longest_s=1.0) as live,
+        asyncio.timeout(60),
+    ):
+        await live.of(["a"])
+        found = await live.of(["slow", "a"])
+        assert (found["slow"].error, found["a"].error) == ("its agent has not answered yet", "")
+        gate.set()
+        while (found := await live.of(["slow"]))["slow"].error:
+            await asyncio.sleep(0.01)
+        assert found["slow"].gpus
 
 
 @pytest.mark.parametrize(

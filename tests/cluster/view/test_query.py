@@ -16,7 +16,7 @@ from deviceplugin.cluster.view.query import (
 from deviceplugin.errors import ParseError
 from deviceplugin.model.cluster_view import PodStage
 
-NODE_PARAMETERS = "limit, more, sort, order, name, model, state, gpus, live"
+NODE_PARAMETERS = "limit, more, sort, by, order, name, model, state, gpus, live"
 
 
 def test_nothing_asks_for_the_first_hundred_by_name() -> None:
@@ -28,10 +28,18 @@ def test_nothing_asks_for_the_first_hundred_by_name() -> None:
 def test_every_parameter_is_taken() -> None:
     asked = {"limit": "7", "more": "x", "sort": "free", "order": "desc", "state": "free", "gpus": "1"}
     assert nodes_query({**asked, "name": "Node-A", "model": "A100"}) == NodesQuery(
-        PageQuery(7, "x", descending=True), NodeSort.FREE, "node-a", "a100", NodeFilter.FREE, with_gpus=True
+        PageQuery(7, "x", descending=True),
+        NodeSort.FREE,
+        name="node-a",
+        model="a100",
+        state=NodeFilter.FREE,
+        with_gpus=True,
     )
     found = pods_query({"namespace": "ml", "node": "n", "stage": "waiting", "sort": "age"})
-    assert found == PodsQuery(PageQuery(100), PodSort.AGE, "ml", "n", PodStage.WAITING)
+    assert found == PodsQuery(PageQuery(100), PodSort.AGE, namespace="ml", node="n", stage=PodStage.WAITING)
+    assert nodes_query({"sort": "used", "by": "gpu", "live": "1"}).by_part
+    assert not nodes_query({"sort": "used", "by": "node", "live": "1"}).by_part
+    assert pods_query({"sort": "throttled", "by": "container", "live": "1"}).by_part
 
 
 @pytest.mark.parametrize(
@@ -42,10 +50,16 @@ def test_every_parameter_is_taken() -> None:
         ({"limit": "251", "gpus": "1"}, "limit is '251'; write a number from 1 to 250"),
         ({"limit": "٣"}, "limit is '٣'; write a number from 1 to 1000"),
         ({"limit": "9" * 400}, f"limit is '{'9' * 20}'; write a number from 1 to 1000"),
-        ({"sort": "colour"}, "sort is 'colour'; write one of name, cores, memory, free"),
+        ({"sort": "colour"}, "sort is 'colour'; write one of name, cores, memory, free, used"),
         ({"order": "up"}, "order is 'up'; write one of asc, desc"),
         ({"state": "x"}, "state is 'x'; write one of free, problem"),
         ({"limit": "251", "live": "1"}, "limit is '251'; write a number from 1 to 250"),
+        ({"sort": "used"}, "sort=used needs live=1, because the agents say what is used"),
+        ({"by": "container"}, "by is 'container'; write one of node, gpu"),
+        (
+            {"by": "gpu", "sort": "free"},
+            "by=gpu needs an order of its own amounts; set sort to one of cores, memory, used",
+        ),
         ({"gpus": "yes"}, "gpus is 'yes'; write 1 or 0"),
         ({"model": "x" * 600}, "model has more than 512 characters"),
         (

@@ -1,0 +1,53 @@
+"""`vcuda top` in a cluster that does not fit on one page, with a real scheduler's view and agents that answer it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_top import terminal
+from tests.ui.cluster import A100, MadeCluster, serving
+
+NODES = 520
+LAST = f"node-{NODES - 1}"
+
+
+@pytest.fixture(scope="module")
+def large() -> MadeCluster:
+    """On every node two GPUs are half used; on the last, by name, one is busy and one idle. The first has no agent."""
+    made = MadeCluster()
+    for number in range(NODES):
+        name = f"node-{number:03}"
+        made.add_node(name, 2, A100)
+        if name == LAST:
+            made.runs(f"ml/pod-{number:03}", name, 0, 100, 80, busy=0.9)
+        else:
+            made.runs(f"ml/pod-{number:03}", name, 0, 50, 40, busy=0.9)
+            made.runs(f"ml/side-{number:03}", name, 1, 60, 40, busy=0.9)
+    del made.uses["node-000"]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        (("nodes", "--sort-by", "used", "--reverse"), f"{LAST} "),
+        (("gpus", "--sort-by", "used"), f"{LAST} +0 .* 90%"),
+        (("gpus", "--sort-by", "cores"), f"{LAST} +0 .* 100/100"),
+        (("pods", "-A", "--sort-by", "used"), f"ml +pod-{NODES - 1} "),
+        (("pods", "-A", "--sort-by", "used-memory"), f"ml +pod-{NODES - 1} "),
+        (("containers", "-A", "--sort-by", "used"), f"ml +pod-{NODES - 1} "),
+    ],
+)
+async def test_the_first_row_is_the_first_of_the_whole_cluster(
+    large: MadeCluster, tmp_path: Path, words: tuple[str, ...], first: str
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("good")
+    async with serving(large) as url:
+        reach = ("--url", url, "--insecure", "--token-file", str(token))
+        async with terminal(tmp_path, url, "top", *words, *reach, "--interval", "3600") as page:
+            shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", await page.sees("q quit"))
+            assert re.match(first, shown.splitlines()[2]), shown
+            page.type("q")
+            assert await page.ends() == 0

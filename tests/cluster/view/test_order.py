@@ -1,0 +1,133 @@
+"""The order of nodes and pods by what is used, in a cluster of more nodes than one page has."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from deviceplugin.cluster.view.live import NodeUse
+from deviceplugin.cluster.view.query import NodeSort, NodesQuery, PageQuery, PodSort, PodsQuery
+from deviceplugin.model.cluster_view import GpuLive, ShareLive
+from deviceplugin.model.pod import ClusterPod
+from tests.cluster.extender.makers import bound, node, pod
+from tests.cluster.view.scene import ALL, Scene, scene
+
+NODES = 520
+Uses = Mapping[str, NodeUse]
+
+
+def name(number: int) -> str:
+    return f"node-{number:03}"
+
+
+def busy(number: int, *percents: int | None) -> NodeUse:
+    return NodeUse({f"GPU-{name(number)}-{at}": GpuLive(percent) for at, percent in enumerate(percents)})
+
+
+@pytest.fixture(scope="module")
+def large() -> Scene:
+    made = scene()
+    for number in range(NODES):
+        made.extender.put_node(node(name(number), 2))
+    return made
+
+
+@pytest.fixture(scope="module")
+def uses() -> Uses:
+    """The last node has the busiest GPU, the one before is the busiest of all; two do not answer."""
+    found = {name(number): busy(number, number % 50, number % 50) for number in range(NODES)}
+    found[name(NODES - 1)] = busy(NODES - 1, 99, 0)
+    found[name(NODES - 2)] = busy(NODES - 2, 70, 70)
+    found[name(7)] = NodeUse(error="its agent does not answer")
+    found[name(8)] = busy(8, None, None)
+    return found
+
+
+async def nodes(made: Scene, uses: Uses, *, descending: bool = True, by_part: bool = False) -> list[str]:
+    """By use, of all pages."""
+    more, found = "", list[str]()
+    while True:
+        page = PageQuery(250, more, descending)
+        answer = await made.views.nodes(NodesQuery(page, NodeSort.USED, by_part=by_part), ALL, uses)
+        found += [row.node for row in answer.items]
+        if not (more := answer.more):
+            return found
+
+
+async def test_the_busiest_of_all_nodes_comes_first_and_every_page_follows(large: Scene, uses: Uses) -> None:
+    found = await nodes(large, uses)
+    assert found[0] == name(NODES - 2)
+    assert sorted(found) == sorted(uses)
+    mean = {each: sum(gpu.utilization_percent or 0 for gpu in uses[each].gpus.values()) // 2 for each in found}
+    assert [mean[each] for each in found] == sorted(mean.values(), reverse=True)
+
+
+@pytest.mark.parametrize("descending", [True, False])
+@pytest.mark.parametrize("by_part", [True, False])
+async def test_what_is_not_known_comes_last_in_both_orders(
+    large: Scene, uses: Uses, *, descending: bool, by_part: bool
+) -> None:
+    assert set((await nodes(large, uses, descending=descending, by_part=by_part))[-2:]) == {name(7), name(8)}
+
+
+async def test_by_gpu_a_node_stands_where_its_first_gpu_stands(large: Scene, uses: Uses) -> None:
+    assert (await nodes(large, uses, by_part=True))[:2] == [name(NODES - 1), name(NODES - 2)]
+    first = (await nodes(large, uses, by_part=True, descending=False))[:12]
+    assert name(NODES - 1) in first, "its other GPU is idle"
+
+
+async def test_by_gpu_what_is_allocated_of_one_gpu_counts() -> None:
+    made = scene()
+    for each in "ab":
+        made.extender.put_node(node(each, 4))
+    made.runs("a", 0, 90, 8)
+    for at in range(4):
+        made.runs("b", at, 30, 16)
+    page = PageQuery(descending=True)
+    for sort in (NodeSort.CORES, NodeSort.MEMORY):
+        rows = (await made.views.nodes(NodesQuery(page, sort), ALL)).items
+        assert [row.node for row in rows] == ["b", "a"]
+    rows = (await made.views.nodes(NodesQuery(page, NodeSort.CORES, by_part=True), ALL)).items
+    assert [row.node for row in rows] == ["a", "b"]
+    rows = (await made.views.nodes(NodesQuery(page, NodeSort.MEMORY, by_part=True), ALL)).items
+    assert [row.node for row in rows] == ["b", "a"]
+
+
+def use_of(one: ClusterPod, where: str, **live: float) -> dict[str, NodeUse]:
+    return {where: NodeUse(shares={(one.uid, "main", f"GPU-{where}-0"): ShareLive(**live)})}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("sort", "field"),
+    [
+        (PodSort.USED, "cores_used"),
+        (PodSort.USED_MEMORY, "memory_used_bytes"),
+        (PodSort.THROTTLED, "throttled_seconds"),
+    ],
+)
+async def test_of_many_pods_the_one_with_the_most_comes_first(sort: PodSort, field: str) -> None:
+    made, uses = scene(), dict[str, NodeUse]()
+    for number in range(NODES):
+        where = name(number)
+        made.extender.put_node(node(where, 1))
+        one = made.runs(where, 0, 30, 8, name=f"p{number:03}")
+        uses |= use_of(one, where, **{field: NODES + 1 if number == NODES - 1 else number % 40})
+    silent = f"p{3:03}"
+    del uses[name(3)]
+    made.extender.put_pod(bound(pod("unlocated"), name(4)))
+    for by_part in (False, True):
+        found = await made.views.pods(PodsQuery(PageQuery(1000, descending=True), sort, by_part=by_part), ALL, uses)
+        assert found.items[0].pod == f"p{NODES - 1}"
+        assert {row.pod for row in found.items[-2:]} == {silent, "unlocated"}
+        found = await made.views.pods(PodsQuery(PageQuery(1000), sort, by_part=by_part), ALL, uses)
+        assert found.items[-3].pod == f"p{NODES - 1}"
+        assert {row.pod for row in found.items[-2:]} == {silent, "unlocated"}
+
+
+async def test_only_agents_of_what_matches_are_asked(large: Scene) -> None:
+    assert await large.views.node_names(NodesQuery(name="node-51")) == tuple(map(name, range(510, 520)))
+    made = scene()
+    made.extender.put_node(node("a", 1))
+    made.runs("a", 0, 30, 8)
+    made.extender.put_pod(pod("waits"))
+    assert made.views.nodes_of_pods(PodsQuery(namespace="d")) == {"a"}
+    assert made.views.nodes_of_pods(PodsQuery(namespace="other")) == frozenset()
