@@ -15,14 +15,14 @@ from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
 from deviceplugin.model.per_container import PerContainer, format_per_container
 from deviceplugin.model.pod_limits import MOST_MIB, parse_memory_limits
-from deviceplugin.model.units import BLOCK_MIB, ResourceNames
+from deviceplugin.model.units import BLOCK_MIB, ResourceNames, format_blocks
 
 
 def blocks_from_mib(
     pod: Json, found: list[JsonContainer], parts: PerContainer, settings: WebhookSettings, known: KnownGpus
-) -> None:
-    """Raises a RequestError for a number that cannot be, and for a container that names both resources."""
-    names, limits = settings.names, dict[str, int]()
+) -> tuple[str, ...]:
+    """Returns warnings; raises a RequestError for a number that cannot be, and if a container names both resources."""
+    names, limits, warnings = settings.names, dict[str, int](), tuple[str, ...]()
     for container in found:
         if names_any(container, (names.memory_mib,)):
             gpus = parts.of(container.name)
@@ -31,7 +31,9 @@ def blocks_from_mib(
             if each:
                 put(container, names.memory, blocks_of(each, known) * gpus)
                 limits[container.name] = each
+                warnings += rounded_without_knowing(container, each, known)
     limit_memory(pod, limits, annotation_names(names.domain), known)
+    return warnings
 
 
 def _asked(container: JsonContainer, names: ResourceNames) -> int:
@@ -48,12 +50,30 @@ def _asked(container: JsonContainer, names: ResourceNames) -> int:
 
 
 def blocks_of(mib: int, known: KnownGpus) -> int:
-    """Rounded up; but all of the largest GPU for a request between its whole blocks and one more.
+    """Rounded up; but all of a GPU for a request between its whole blocks and its last MiB.
 
-    The memory of most GPUs is no multiple of a block, and HAMi shows its users the number of MiB to the last one.
+    The memory of most GPUs is no multiple of a block, and HAMi shows its users the number of MiB to the last one. What
+    only one node reports does not count while another GPU has room, so that one node cannot change the memory of pods
+    in the whole cluster. `known` has only GPUs that the pod accepts.
     """
-    blocks = -(-mib // BLOCK_MIB)
-    return blocks - 1 if known.largest_blocks and blocks == known.largest_blocks + 1 else blocks
+    whole, rest = divmod(mib, BLOCK_MIB)
+    if not rest:
+        return whole
+    agreed = tuple(card for card in known.cards if card.nodes > 1)
+    counted = agreed if any(card.blocks > whole for card in agreed) else known.cards
+    return whole if any(card.blocks == whole and mib <= card.mib for card in counted) else whole + 1
+
+
+def rounded_without_knowing(container: JsonContainer, mib: int, known: KnownGpus) -> tuple[str, ...]:
+    """The warning of a request that may be all of a GPU while no GPU is known; it is then rounded up."""
+    if known.most or not mib % BLOCK_MIB:
+        return ()
+    blocks = format_blocks(blocks_of(mib, known))
+    warning = (
+        f"{container.what} asks for {mib} MiB and no GPU is known yet; they become {blocks}, for which a GPU of "
+        f"exactly {mib} MiB has no room"
+    )
+    return (warning,)
 
 
 def limit_memory(pod: Json, limits: Mapping[str, int], names: AnnotationNames, known: KnownGpus) -> None:

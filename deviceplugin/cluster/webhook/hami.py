@@ -14,7 +14,7 @@ the same to the API server, and a test holds the two together.
 
 from dataclasses import dataclass
 
-from deviceplugin.cluster.webhook.exact_memory import blocks_of, limit_memory
+from deviceplugin.cluster.webhook.exact_memory import blocks_of, limit_memory, rounded_without_knowing
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.pod_json import (
     Json,
@@ -83,6 +83,7 @@ def translate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[s
             warnings += _above_all(container, hami)
             if names_any(container, (hami.priority,)):
                 warnings.append(f"{container.what}: {hami.priority} is ignored; vcuda has no priorities within a GPU")
+            warnings += rounded_without_knowing(container, translated[container.name].mib, known)
             drop(container, hami.resources)
             _write(container, translated[container.name], settings, known)
     _annotate_parts(pod, {name: 1 if each.is_whole else each.gpus for name, each in asked.items()}, names)

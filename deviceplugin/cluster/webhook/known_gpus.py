@@ -1,14 +1,34 @@
 """What is known of the cluster's GPUs when a pod is reviewed.
 
 In: inventories as the nodes carry them. Out: a frozen value. It is empty until a node has reported its GPUs; then no
-share of a GPU's memory is calculated and no warning is given.
+share of a GPU's memory is calculated, and no request is called too large.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from deviceplugin.model.gpu import Inventory
-from deviceplugin.model.units import blocks_in
+from deviceplugin.model.gpu import GpuUuid, Inventory
+from deviceplugin.model.preferences import ANY_GPU, GpuFilter
+from deviceplugin.model.units import BLOCK_MIB, MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """GPUs of one model with the same memory; `nodes` is how many nodes report it."""
+
+    model: str
+    mib: int
+    nodes: int = 1
+    uuids: frozenset[GpuUuid] = frozenset()
+
+    @property
+    def blocks(self) -> int:
+        return self.mib // BLOCK_MIB
+
+    def is_admitted_by(self, wanted: GpuFilter) -> bool:
+        by_uuid = wanted.uuids or wanted.not_uuids
+        return wanted.admits_model(self.model) and (not by_uuid or any(map(wanted.admits_uuid, self.uuids)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,22 +40,38 @@ class KnownGpus:
     """
 
     smallest_blocks: int = 0
-    largest_blocks: int = 0
     most: int = 0
-    models: frozenset[str] = frozenset()
+    cards: tuple[Card, ...] = ()
 
     @classmethod
     def of(cls, inventories: Iterable[Inventory]) -> "KnownGpus":
         """Unhealthy GPUs count: they may come back, and a pod can wait for them. GPUs without a block do not."""
-        counts, smallest, largest, models = [0], list[int](), [0], set[str]()
+        counts, smallest = [0], list[int]()
+        nodes, uuids = Counter[tuple[str, int]](), defaultdict[tuple[str, int], set[GpuUuid]](set)
         for inventory in inventories:
-            blocks = [found for gpu in inventory.gpus if (found := blocks_in(gpu.memory_bytes))]
-            counts.append(len(inventory.gpus))
-            models.update(gpu.model for gpu in inventory.gpus)
-            if blocks:
-                smallest.append(min(blocks))
-                largest.append(max(blocks))
-        return cls(_without_outliers(smallest), max(largest), max(counts), frozenset(models))
+            here = [(gpu.model, gpu.memory_bytes // MIB) for gpu in inventory.gpus]
+            counts.append(len(here))
+            smallest += _smallest(mib // BLOCK_MIB for _, mib in here)
+            nodes.update(set(here))
+            for kind, gpu in zip(here, inventory.gpus, strict=True):
+                uuids[kind].add(gpu.uuid)
+        cards = tuple(Card(*kind, count, frozenset(uuids[kind])) for kind, count in sorted(nodes.items()))
+        return cls(_without_outliers(smallest), max(counts), cards)
+
+    def admitted_by(self, wanted: GpuFilter) -> "KnownGpus":
+        """The same with only those cards that a pod accepts."""
+        if wanted == ANY_GPU:
+            return self
+        return replace(self, cards=tuple(card for card in self.cards if card.is_admitted_by(wanted)))
+
+    @property
+    def largest_blocks(self) -> int:
+        return max((card.blocks for card in self.cards), default=0)
+
+
+def _smallest(blocks: Iterable[int]) -> list[int]:
+    """None or one."""
+    return sorted(filter(None, blocks))[:1]
 
 
 def _without_outliers(smallest: list[int]) -> int:

@@ -33,6 +33,7 @@ from deviceplugin.errors import ParseError
 from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
 from deviceplugin.model.per_container import PerContainer
 from deviceplugin.model.pod_request import parse_parts
+from deviceplugin.model.preferences import ANY_GPU, GpuFilter, parse_preferences
 from deviceplugin.model.units import CORES_PER_GPU
 
 _DEFAULT_SCHEDULER = "default-scheduler"
@@ -55,10 +56,11 @@ def mutate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> Mutation:
     _strip(changed, names)
     if is_left_alone(changed, settings):
         return Mutation(changed)
+    known = known.admitted_by(_wanted_gpus(changed, names))
     warnings = translate(changed, settings, known)
     found = list(containers(changed))
     parts = parts_of(changed, names)
-    blocks_from_mib(changed, found, parts, settings, known)
+    warnings += blocks_from_mib(changed, found, parts, settings, known)
     asking = [each for each in found if is_gpu(each, settings.names)]
     for container in asking:
         _complete_request(container, parts.of(container.name), settings, known)
@@ -81,6 +83,14 @@ def parts_of(pod: Json, names: AnnotationNames) -> PerContainer:
         return parse_parts(annotations(pod), names)
     except ParseError:
         return NO_PARTS
+
+
+def _wanted_gpus(pod: Json, names: AnnotationNames) -> GpuFilter:
+    """Any where the annotation is wrong; `validate` then reports it."""
+    try:
+        return parse_preferences(annotations(pod), names).gpus
+    except ParseError:
+        return ANY_GPU
 
 
 def _strip(pod: Json, names: AnnotationNames) -> None:

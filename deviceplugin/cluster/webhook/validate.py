@@ -42,16 +42,17 @@ def validate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[st
         parse_core_limit(written[names.core_limit])
     if names.socket in written:
         parse_socket(written[names.socket])
+    accepted = known.admitted_by(preferences.gpus)
     asked = [(each, _request(each, parts, settings)) for each in asking]
     return tuple(
         warning
         for container, request in asked
         for warning in (
             *exposures(pod, container, request, settings),
-            *_beyond(container, request, known),
+            *_beyond(container, request, accepted),
             *_no_limit(container, request, limits, names),
         )
-    ) + tuple(_no_such_model(preferences.gpus, known))
+    ) + tuple(_no_such_gpu(preferences.gpus, known, accepted))
 
 
 def _check_names(numbers: PerContainer, asking: list[JsonContainer], annotation: str) -> None:
@@ -94,15 +95,13 @@ def _check_size(container: JsonContainer, request: Request, names: ResourceNames
         )
 
 
-def _beyond(container: JsonContainer, request: Request, known: KnownGpus) -> Iterator[str]:
-    if not known.most:
-        return
-    if request.gpus > known.most:
-        yield f"{container.what} asks for {request.gpus} GPUs and no node has more than {known.most}; the pod waits"
-    if request.blocks_per_gpu > known.largest_blocks:
+def _beyond(container: JsonContainer, request: Request, accepted: KnownGpus) -> Iterator[str]:
+    if accepted.most and request.gpus > accepted.most:
+        yield f"{container.what} asks for {request.gpus} GPUs and no node has more than {accepted.most}; the pod waits"
+    if accepted.cards and request.blocks_per_gpu > accepted.largest_blocks:
         yield (
-            f"{container.what} asks for {format_blocks(request.blocks_per_gpu)} of one GPU and none has more than "
-            f"{format_blocks(known.largest_blocks)}; the pod waits"
+            f"{container.what} asks for {format_blocks(request.blocks_per_gpu)} of one GPU and none that the pod "
+            f"accepts has more than {format_blocks(accepted.largest_blocks)}; the pod waits"
         )
 
 
@@ -119,7 +118,11 @@ def _no_limit(
         )
 
 
-def _no_such_model(wanted: GpuFilter, known: KnownGpus) -> Iterator[str]:
-    here = [model.lower() for model in known.models]
-    if here and wanted.models and not any(word.lower() in model for word in wanted.models for model in here):
+def _no_such_gpu(wanted: GpuFilter, known: KnownGpus, accepted: KnownGpus) -> Iterator[str]:
+    if not known.cards or accepted.cards:
+        return
+    named = GpuFilter(models=wanted.models)
+    if not any(named.admits_model(card.model) for card in known.cards):
         yield f"no node has a GPU of model {' or '.join(wanted.models)[:100]}; the pod waits"
+    else:
+        yield "the pod's annotations accept no GPU of any node; the pod waits"

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from deviceplugin.cluster.webhook.known_gpus import KnownGpus
+from deviceplugin.cluster.webhook.known_gpus import Card, KnownGpus
 from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.cluster.webhook.review import AdmissionWebhook
@@ -30,7 +30,7 @@ CHOSEN = {
         names=ResourceNames(DOMAIN), hami=HamiSettings(count="nvidia.com/gpumem", memory="example.com/memory")
     ),
 }
-A100S = KnownGpus(smallest_blocks=160, largest_blocks=320, most=8, models=frozenset({"NVIDIA A100-SXM4-80GB"}))
+A100S = KnownGpus(160, most=8, cards=(Card("NVIDIA A100-SXM4-40GB", 40960), Card("NVIDIA A100-SXM4-80GB", 81920)))
 
 
 def container(name: str = "main", limits: dict[str, Any] | None = None, **more: Any) -> Json:

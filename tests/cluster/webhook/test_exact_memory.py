@@ -4,13 +4,17 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.cluster.webhook.known_gpus import KnownGpus
+from deviceplugin.cluster.webhook.known_gpus import Card, KnownGpus
 from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.validate import validate
 from deviceplugin.errors import RequestError, VcudaError
+from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
+from deviceplugin.model.topology import Topology
 from tests.cluster.webhook.makers import (
     A100S,
     CORE,
+    GPUCORES,
+    GPUMEM,
     HAMI,
     MEMORY,
     MEMORY_MIB,
@@ -23,7 +27,15 @@ from tests.cluster.webhook.makers import (
 )
 
 GPUS, LIMIT = "tencent.com/vcuda-gpus", "tencent.com/vcuda-memory-limit"
-A40S = KnownGpus(smallest_blocks=179, largest_blocks=179, most=8, models=frozenset({"NVIDIA A40"}))
+A40S = KnownGpus(179, most=8, cards=(Card("NVIDIA A40", 46068),))
+CARDS = [
+    ("NVIDIA H100 80GB HBM3", 81559, 318),
+    ("NVIDIA A40", 46068, 179),
+    ("Tesla V100-SXM2-32GB", 32510, 126),
+    ("NVIDIA A10", 23028, 89),
+    ("Tesla P100-PCIE-16GB", 16276, 63),
+]
+"""Models, MiB and whole blocks."""
 
 
 @pytest.mark.parametrize(
@@ -57,6 +69,78 @@ def test_all_of_the_largest_card_is_all_of_it() -> None:
     changed = mutate(gpu_pod({CORE: "50", MEMORY_MIB: "46068"}), SETTINGS, A40S)
     assert asked(changed.pod) == {CORE: "50", MEMORY: "179"}
     assert (changed.pod["metadata"].get("annotations"), validate(changed.pod, SETTINGS, A40S)) == (None, ())
+
+
+def _node(*cards: tuple[str, int]) -> Inventory:
+    gpus = tuple(Gpu(GpuUuid(f"GPU-{model}-{mib}-{n}"), n, n, model, mib << 20) for n, (model, mib) in enumerate(cards))
+    return Inventory(gpus, Topology(minors=tuple(range(len(gpus))), links={}), Driver("550", (12, 4)))
+
+
+def _a_node_of_each(times: int) -> KnownGpus:
+    return KnownGpus.of(_node((model, mib)) for model, mib, _ in CARDS for _ in range(times))
+
+
+def _made_of(resources: dict[str, str], written: dict[str, str], known: KnownGpus) -> tuple[dict[str, str], list[str]]:
+    """What the pod asks for, and the warnings."""
+    changed = mutate(gpu_pod(resources, dict(written)), HAMI, known)
+    return asked(changed.pod), [*changed.warnings, *validate(changed.pod, HAMI, known)]
+
+
+@pytest.mark.parametrize(("model", "mib", "blocks"), CARDS)
+@pytest.mark.parametrize("nodes", [1, 3])
+@pytest.mark.parametrize(
+    ("cores", "memory"), [(GPUCORES, GPUMEM), (CORE, MEMORY_MIB)], ids=["as HAMi writes it", "as vcuda does"]
+)
+def test_all_of_each_card_fits_it_among_cards_of_other_models(
+    model: str, mib: int, blocks: int, nodes: int, cores: str, memory: str
+) -> None:
+    """D6: HAMi shows the MiB of each card in an annotation of its node, and its users copy them."""
+    known = _a_node_of_each(nodes)
+    for written in (
+        {},
+        {"nvidia.com/use-gputype": model},
+        {"tencent.com/vcuda-use-models": model.upper()},
+        {"nvidia.com/use-gpuuuid": f"GPU-{model}-{mib}-0"},
+    ):
+        for wanted in (mib, blocks * 256 + 1):
+            answer = _made_of({cores: "50", memory: str(wanted)}, written, known)
+            assert answer == ({CORE: "50", MEMORY: str(blocks)}, []), (written, wanted)
+
+
+@pytest.mark.parametrize(("model", "mib", "blocks"), CARDS[1:])
+def test_a_mib_more_than_a_card_has_is_rounded_up_for_a_larger_one(model: str, mib: int, blocks: int) -> None:
+    known = _a_node_of_each(2)
+    resources = {GPUCORES: "50", GPUMEM: str(mib + 1)}
+    assert _made_of(resources, {}, known) == ({CORE: "50", MEMORY: str(blocks + 1)}, [])
+    _, (warning,) = _made_of(resources, {"nvidia.com/use-gputype": model}, known)
+    assert f"none that the pod accepts has more than {blocks} blocks" in warning
+
+
+@pytest.mark.parametrize(
+    "written", [{"nvidia.com/use-gputype": "A40"}, {"nvidia.com/nouse-gpuuuid": "GPU-NVIDIA A10-23028-0"}]
+)
+def test_a_card_that_the_pod_does_not_accept_changes_nothing(written: dict[str, str]) -> None:
+    known = KnownGpus.of([_node(("NVIDIA A40", 46068)), _node(("NVIDIA A10", 23028))])
+    assert _made_of({GPUCORES: "50", GPUMEM: "23028"}, written, known) == ({CORE: "50", MEMORY: "90"}, [])
+
+
+@pytest.mark.parametrize("said", [[("NVIDIA A40", 5000)], [("NVIDIA A40", 5000), ("NVIDIA A40", 1 << 20)]])
+@pytest.mark.parametrize("written", [{}, {"nvidia.com/use-gputype": "A40"}])
+def test_one_node_that_reports_a_small_card_takes_no_memory_from_pods(
+    said: list[tuple[str, int]], written: dict[str, str]
+) -> None:
+    """Security 15: a kubelet may annotate its own node."""
+    known = KnownGpus.of([*[_node(("NVIDIA A40", 46068))] * 2, _node(*said)])
+    assert _made_of({GPUCORES: "50", GPUMEM: "5000"}, written, known)[0] == {CORE: "50", MEMORY: "20"}
+    assert _made_of({GPUCORES: "50", GPUMEM: "46068"}, written, known)[0] == {CORE: "50", MEMORY: "179"}
+
+
+@pytest.mark.parametrize(("cores", "memory"), [(GPUCORES, GPUMEM), (CORE, MEMORY_MIB)])
+def test_while_no_gpu_is_known_mib_are_rounded_up_with_a_warning(cores: str, memory: str) -> None:
+    made, (warning,) = _made_of({cores: "50", memory: "46068"}, {}, KnownGpus())
+    assert made == {CORE: "50", MEMORY: "180"}
+    assert "container main asks for 46068 MiB and no GPU is known yet; they become 180 blocks (45 GiB)" in warning
+    assert _made_of({cores: "50", memory: "4096"}, {}, KnownGpus()) == ({CORE: "50", MEMORY: "16"}, [])
 
 
 def test_each_container_has_its_own_limit() -> None:

@@ -223,12 +223,6 @@ def test_a_percentage_of_memory_is_refused_while_no_gpu_is_known() -> None:
         mutated(gpu_pod({GPU: "1", PERCENTAGE: "50"}), HAMI, KnownGpus())
 
 
-@pytest.mark.parametrize(("mib", "blocks"), [(81920, 320), (81921, 320), (82176, 320), (82177, 322), (81664, 319)])
-def test_a_request_up_to_a_block_above_the_largest_gpu_is_all_of_it(mib: int, blocks: int) -> None:
-    """A GPU of 81,999 MiB has 320 blocks; the agent offers whole blocks only, and HAMi's users know the 81,999."""
-    assert asked(mutated(gpu_pod({GPUMEM: str(mib)}), HAMI, A100S))[MEMORY] == str(blocks)
-
-
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [

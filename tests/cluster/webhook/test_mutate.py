@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.cluster.webhook.known_gpus import KnownGpus
+from deviceplugin.cluster.webhook.known_gpus import Card, KnownGpus
 from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.config.webhook import WebhookSettings
@@ -31,7 +31,7 @@ from tests.cluster.webhook.makers import (
 from tests.examples import examples
 
 UNKNOWN = KnownGpus()
-T4S = KnownGpus(smallest_blocks=64, largest_blocks=64, most=1, models=frozenset({"Tesla T4"}))
+T4S = KnownGpus(64, most=1, cards=(Card("Tesla T4", 16384),))
 EVERYTHING = replace(HAMI, hide_gpus=True, runtime_class="nvidia")
 
 

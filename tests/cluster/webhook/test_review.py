@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.cluster.webhook.known_gpus import KnownGpus
+from deviceplugin.cluster.webhook.known_gpus import Card, KnownGpus
 from deviceplugin.cluster.webhook.review import AdmissionWebhook, Outcome
 from deviceplugin.errors import ParseError
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
@@ -219,7 +219,13 @@ def test_a_gpu_without_a_block_of_memory_does_not_count() -> None:
 
 def test_what_is_known_is_said_by_all_inventories_together() -> None:
     known = KnownGpus.of([node(16, 16, 80), node(), node(40)])
-    assert known == KnownGpus(64, 320, 3, frozenset({"T16", "T80", "T40"}))
+    assert (known.smallest_blocks, known.largest_blocks, known.most) == (64, 320, 3)
+    uuids = [frozenset(map(GpuUuid, each)) for each in ({"GPU-0", "GPU-1"}, {"GPU-0"}, {"GPU-2"})]
+    assert known.cards == (
+        Card("T16", 16384, 1, uuids[0]),
+        Card("T40", 40960, 1, uuids[1]),
+        Card("T80", 81920, 1, uuids[2]),
+    )
 
 
 def test_of_an_empty_cluster_nothing_is_known() -> None:

@@ -112,6 +112,8 @@ def test_good_pods_pass_without_a_word(given: Json) -> None:
         (gpu_pod({CORE: "200", MEMORY: "800"}), ["400 blocks"]),
         (gpu_pod({CORE: "1600"}), ["16 GPUs", "no node has more than 8"]),
         (gpu_pod(SHARE, {"tencent.com/vcuda-use-models": "H200,B200"}), ["H200 or B200"]),
+        (gpu_pod(SHARE, {"nvidia.com/use-gpuuuid": "GPU-x"}), ["annotations accept no GPU of any node"]),
+        (gpu_pod(SHARE, {"nvidia.com/nouse-gputype": "NVIDIA"}), ["annotations accept no GPU of any node"]),
         (gpu_pod({CORE: "100"}, **PRIVILEGED), ["privileged", "sees every GPU"]),
         (gpu_pod({CORE: "100"}, **_mounted("/usr/local/nvidia")), ["mounts a volume", "puts the driver"]),
         (_of_the_node("/etc/gpu-manager"), ["container main mounts /etc/gpu-manager of its node"]),
