@@ -1,4 +1,4 @@
-"""`scripts/demo`: both shows keep their promises, and the command behaves."""
+"""`scripts/demo`, by which README.md and docs/first-hour.md begin: both shows keep their promises."""
 
 import re
 import signal

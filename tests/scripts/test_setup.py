@@ -1,20 +1,23 @@
 """`scripts/setup` in its own folder, with stand-ins for Python and the tools that it calls."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-SETUP = Path(__file__).parents[2] / "scripts/setup"
+ROOT = Path(__file__).parents[2]
+SETUP = ROOT / "scripts/setup"
 TOOLS = ("sh", "dirname", "cat", "cut", "sha256sum", "rm", "mkdir", "cp", "chmod", "echo", "flock", "nproc", "grep")
+LOCKS = ("requirements-dev.lock", "requirements-demo.lock")
 PYTHON = """#!/bin/sh
 case "$*" in
     -c*) exit 0 ;;
     "-m venv"*) rm -rf .venv; mkdir -p .venv/bin; cp "$0" .venv/bin/python; cp "$0" .venv/bin/uv; echo venv >>calls ;;
     "-m pip --version") [ ! -e no-pip ] && echo pip 25 ;;
     "-m pip install"*) [ ! -e no-network ] || exit 1; echo pip >>calls ;;
-    "pip sync"*) [ ! -e no-network ] || exit 1; echo sync >>calls ;;
+    "pip sync"*) [ ! -e no-network ] || exit 1; echo sync >>calls; echo "$*" >>synced ;;
     "pip install"*) echo vcuda >>calls ;;
 esac
 """
@@ -30,7 +33,7 @@ class Checkout:
             folder.mkdir(parents=True)
         (self.root / "scripts/setup").write_text(SETUP.read_text())
         (self.root / "scripts/setup").chmod(0o755)
-        for name in ("requirements-dev.lock", "pyproject.toml", "scripts/uv.lock", "library/Makefile"):
+        for name in (*LOCKS, "pyproject.toml", "scripts/uv.lock", "library/Makefile"):
             (self.root / name).write_text(f"{name}\n")
         for tool in TOOLS:
             self.link(tool)
@@ -90,6 +93,27 @@ def test_what_changed_is_installed_into_the_environment_that_is_there(checkout: 
     (checkout.root / name).write_text("changed\n")
     assert checkout.run().returncode == 0
     assert checkout.calls() == EVERYTHING[1:]
+
+
+def test_the_demo_installs_little_and_takes_nothing_away(checkout: Checkout) -> None:
+    synced = checkout.root / "synced"
+    assert checkout.run("scripts/setup --demo").returncode == 0
+    assert " requirements-demo.lock " in synced.read_text()
+    checkout.run("scripts/setup --demo")
+    assert checkout.calls() == EVERYTHING, "nothing the second time"
+    assert checkout.run().returncode == 0
+    assert (checkout.calls(), " requirements-dev.lock " in synced.read_text()) == (EVERYTHING[1:], True)
+    (checkout.root / "requirements-demo.lock").write_text("changed\n")
+    assert (checkout.run("scripts/setup --demo").returncode, checkout.calls()) == (0, [])
+    (checkout.root / "requirements-dev.lock").write_text("changed\n")
+    assert (checkout.run("scripts/setup --demo").returncode, checkout.calls()) == (0, EVERYTHING[1:])
+    assert "demo.lock" not in synced.read_text().splitlines()[-1]
+
+
+def test_another_word_is_refused(checkout: Checkout) -> None:
+    done = checkout.run("scripts/setup everything")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "setup: 'everything' is not understood; give nothing, or --demo\n"
 
 
 def test_an_unfinished_environment_is_created_again(checkout: Checkout) -> None:
@@ -153,3 +177,9 @@ def test_a_native_build_that_fails_is_said_last(checkout: Checkout) -> None:
     checkout.program("make", "#!/bin/sh\nexit 2\n")
     done = checkout.run()
     assert (done.returncode, done.stderr) == (1, "setup: emulator/ did not build\n")
+
+
+def test_the_demo_has_the_packages_that_the_tests_have() -> None:
+    demo, everything = (set(re.findall(r"^\S+==\S+", (ROOT / lock).read_text(), re.MULTILINE)) for lock in LOCKS[::-1])
+    assert demo < everything
+    assert len(demo) < len(everything) / 2
