@@ -13,7 +13,6 @@ import re
 import shutil
 import subprocess
 import tarfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import datetime, timedelta
@@ -32,7 +31,7 @@ from sandbox.cluster import pods
 from sandbox.cluster.client import ApiError, Client
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.kubeconfig import write_kubeconfig
-from sandbox.cluster.waiting import PATIENCE_S, wait_until
+from sandbox.cluster.waiting import wait_until
 from sandbox.emulated_gpus import PROFILES, REPOSITORY, EmulatedGpus
 from scripts import manifests
 from tests.daemonset.chart import Object, helm_program
@@ -45,10 +44,10 @@ from tests.e2e.installed.published import published
 from tests.e2e.installed.release import AT_ONCE, NAMESPACE, Release, released
 from tests.e2e.installed.release import EMULATED as EMULATED_VALUES
 from tests.e2e.installed.rights import ELSEWHERE, granted
+from tests.e2e.installed.rolling import rolls_unnoticed
 from tests.e2e.node.agent import PROGRAM
 from tests.e2e.node.greedy import GO, GreedyPod, import_image
 from tests.e2e.node.scene import everything, wait_offered
-from tests.e2e.node.usage import Usage, parse_usage
 from tests.e2e.node.workload import CORE, MEMORY, GpuContainer
 from tests.fenced import fenced
 from tests.monitoring.programs import need_prometheus
@@ -556,26 +555,24 @@ def _said(command: list[str]) -> str:
     return done.stdout if done.returncode == 0 else f"({done.returncode}) {done.stdout}"
 
 
-def _usage(release: Release) -> Usage:
-    (agent,) = release.pods("vcuda-agent")
-    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{agent['metadata']['name']}:5678/proxy/usage"
-    return parse_usage(release.admin.text("GET", path))
-
-
 def test_what_a_pod_held_is_free_when_it_is_gone(running: Release) -> None:
-    assert {each.pod for each in _usage(running).containers} >= SAMPLES.keys()
+    assert {each.pod for each in running.usage().containers} >= SAMPLES.keys()
     pods.delete(running.admin, ["share", "greedy"])
     pods.wait_gone(running.admin, ["share", "greedy"])
     wait_until(
-        lambda: {each.pod for each in _usage(running).containers} == SAMPLES.keys() - {"share"},
+        lambda: {each.pod for each in running.usage().containers} == SAMPLES.keys() - {"share"},
         "the agent has taken the slices back",
-        evidence=lambda: str(_usage(running).containers),
+        evidence=lambda: str(running.usage().containers),
     )
+
+
+def _trial(name: str) -> Object:
+    return {**SAMPLES["vcuda-sample"], "metadata": {"name": name}}
 
 
 def test_an_upgrade_stops_no_container_and_refuses_no_pod(running: Release) -> None:
     running.upgrade("--set=scheduler.nodePolicy=spread", "--set=agent.flags.log-level=debug")
-    _rolls_unnoticed(running, "trial")
+    rolls_unnoticed(running, _trial("trial"))
 
 
 def test_a_rollback_stops_no_container_and_refuses_no_pod(running: Release) -> None:
@@ -583,30 +580,13 @@ def test_a_rollback_stops_no_container_and_refuses_no_pod(running: Release) -> N
     (extender,) = scheduler["spec"]["template"]["spec"]["initContainers"]
     assert "--node-policy=spread" in extender["args"]
     running.say("rollback", "vcuda")
-    _rolls_unnoticed(running, "trial-back")
+    rolls_unnoticed(running, _trial("trial-back"))
     for name, expected in (("vcuda-scheduler", "--node-policy=binpack"), ("vcuda-agent", "--wait-for-driver=true")):
         for pod in running.pods(name):
             spec = pod["spec"]
             words = [word for each in (*spec["initContainers"], *spec["containers"]) for word in each.get("args", ())]
             assert expected in words
             assert "--log-level=debug" not in words
-
-
-def _rolls_unnoticed(running: Release, name: str) -> None:
-    before = pods.states(running.admin)
-    trial = {**SAMPLES["vcuda-sample"], "metadata": {"name": name}}
-    tried, began = 0, time.monotonic()
-    while not running.has_rolled_out():
-        assert time.monotonic() - began < PATIENCE_S, running.evidence()
-        made = running.admin.post(f"{pods.PODS}?dryRun=All", trial)
-        assert made["spec"]["schedulerName"] == "vcuda-scheduler"
-        tried += 1
-    assert tried > 1
-    after = pods.states(running.admin)
-    assert {each: after[each].containers for each in before} == {each: before[each].containers for each in before}
-    pods.create(running.admin, trial)
-    pods.wait_running(running.admin, [name])
-    assert set(running.restarts("vcuda-scheduler").values()) == {0}, running.evidence()
 
 
 def test_every_right_is_used_and_none_is_missed(running: Release) -> None:

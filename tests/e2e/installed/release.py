@@ -15,6 +15,7 @@ from sandbox.cluster.waiting import wait_until
 from tests.daemonset.chart import Object
 from tests.e2e.installed.audit import Asked, asked, audited
 from tests.e2e.installed.registry import Registry
+from tests.e2e.node.usage import Usage, parse_usage
 from tests.e2e.released import Helm
 
 NAMESPACE = "kube-system"
@@ -54,7 +55,7 @@ class Release:
         self.say("install", "vcuda", *self.registry.chart, "--set", image, *EMULATED, *values)
 
     def upgrade(self, *values: str) -> None:
-        self.say("upgrade", "vcuda", *self.registry.chart, "--reuse-values", *values)
+        self.say("upgrade", "vcuda", *self.registry.chart, "--reset-then-reuse-values", *values)
 
     def asked(self) -> list[Asked]:
         """What the release asked of the API server."""
@@ -62,12 +63,17 @@ class Release:
 
     def has_rolled_out(self) -> bool:
         """What `kubectl rollout status` looks at, of both."""
+        return self.schedulers_have_rolled_out() and self.agents_have_rolled_out()
+
+    def schedulers_have_rolled_out(self) -> bool:
         deployment = self.admin.get(f"{_APPS}/deployments/vcuda-scheduler")
         wanted, told = deployment["spec"]["replicas"], deployment["status"]
         if told.get("observedGeneration") != deployment["metadata"]["generation"]:
             return False
-        if not wanted == told.get("updatedReplicas") == told.get("readyReplicas") == told.get("replicas"):
-            return False
+        return bool(wanted == told.get("updatedReplicas") == told.get("readyReplicas") == told.get("replicas"))
+
+    def agents_have_rolled_out(self) -> bool:
+        """With OnDelete: when those of before were deleted."""
         agents = self.admin.get(f"{_APPS}/daemonsets/vcuda-agent")
         told = agents["status"]
         if told.get("observedGeneration") != agents["metadata"]["generation"]:
@@ -82,6 +88,11 @@ class Release:
         """Those of the DaemonSet or of the Deployment that do not end."""
         found = self.admin.get(f"{_PODS}?labelSelector=app.kubernetes.io/name={name}")["items"]
         return [item for item in found if "deletionTimestamp" not in item["metadata"]]
+
+    def usage(self) -> Usage:
+        """As the agent's ledger has it."""
+        (agent,) = self.pods("vcuda-agent")
+        return parse_usage(self.admin.text("GET", f"{_PODS}/{agent['metadata']['name']}:5678/proxy/usage"))
 
     def restarts(self, name: str) -> dict[str, int]:
         """Of each container, by its name: the most of any pod."""
