@@ -39,7 +39,7 @@ from tests.daemonset.manifests import documents
 from tests.e2e.installed.audit import Asked, refused
 from tests.e2e.installed.caller import Caller
 from tests.e2e.installed.kubectl import Kubectl
-from tests.e2e.installed.monitors import account, configuration, scraped
+from tests.e2e.installed.monitors import account, configuration, rules, scraped
 from tests.e2e.installed.published import published
 from tests.e2e.installed.release import AT_ONCE, NAMESPACE, Release, released
 from tests.e2e.installed.release import EMULATED as EMULATED_VALUES
@@ -524,7 +524,7 @@ def test_the_view_shows_what_is_used_now_as_the_agents_say_it(running: Release) 
 def test_what_the_monitors_select_is_scraped_and_raises_no_alert(running: Release, tmp_path: Path) -> None:
     need_prometheus()
     with account(running, tmp_path) as shown:
-        seen = asyncio.run(scraped(configuration(running, shown), tmp_path / "prometheus"))
+        seen = asyncio.run(scraped(configuration(running, shown, rules(running, tmp_path)), tmp_path / "prometheus"))
     assert seen["up"] == {"vcuda-agent": 1, "vcuda-scheduler": 2, "vcuda-kube-scheduler": 2}
     assert seen["pods"] == dict.fromkeys(SAMPLES, 1)
     assert seen["queues"], "these are of kube-scheduler itself"

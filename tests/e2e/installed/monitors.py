@@ -1,8 +1,8 @@
 """The chart's monitors carried out on real pods, as the Prometheus operator does it, for a Prometheus on this machine.
 
-In: the release and its rendered monitors. Out: a configuration of Prometheus with one job for each endpoint and one
-target for each pod, and what a Prometheus with it has then seen. Invariant: the account of Prometheus is gone
-afterwards.
+In: the release, and the monitors and rules of its chart in the registry. Out: a configuration of Prometheus with one
+job for each endpoint, one target for each pod and the rules, and what a Prometheus with it has then seen. Invariant:
+the account of Prometheus is gone afterwards.
 """
 
 import base64
@@ -15,12 +15,10 @@ from pathlib import Path
 import yaml
 
 from sandbox.prometheus import Json, Prometheus
-from scripts import manifests
-from scripts.dashboards.recorded import RULES
-from tests.daemonset.chart import Object
+from tests.daemonset.chart import Object, documents
 from tests.e2e.installed.release import NAMESPACE, Release
 
-_TEMPLATE = "templates/scheduler/monitor.yaml"
+_MONITORS, _RULES = "templates/scheduler/monitor.yaml", "templates/monitoring/rules.yaml"
 _KINDS = {"PodMonitor": "podMetricsEndpoints", "ServiceMonitor": "endpoints"}
 
 
@@ -61,14 +59,34 @@ def account(release: Release, folder: Path) -> Iterator[Shown]:
             admin.delete(f"{path}/prometheus")
 
 
-def configuration(release: Release, shown: Shown) -> Json:
-    rendered = manifests.render(release.helm, "--set=monitoring.enabled=true", f"--show-only={_TEMPLATE}")
-    monitors = [each for each in yaml.safe_load_all(rendered) if each]
+def configuration(release: Release, shown: Shown, rules: Path) -> Json:
     return {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-        "rule_files": [str(RULES)],
-        "scrape_configs": [job for monitor in monitors for job in _jobs(release, monitor, shown)],
+        "rule_files": [str(rules)],
+        "scrape_configs": [
+            job
+            for monitor in _rendered(release, _MONITORS, "monitoring.enabled=true")
+            for job in _jobs(release, monitor, shown)
+        ],
     }
+
+
+def rules(release: Release, folder: Path, *, pending: str | None = None) -> Path:
+    """The file that the Prometheus operator makes of the PrometheusRule. `pending` replaces every `for`."""
+    (found,) = _rendered(release, _RULES, "monitoring.rules.enabled=true")
+    groups = found["spec"]["groups"]
+    for rule in (each for group in groups for each in group["rules"] if "for" in each and pending is not None):
+        rule["for"] = pending
+    file = folder / "rules.yml"
+    file.write_text(yaml.safe_dump({"groups": groups}))
+    return file
+
+
+def _rendered(release: Release, template: str, value: str) -> list[Object]:
+    """For a cluster with the Prometheus operator, which this one has not. Helm says first what it has fetched."""
+    shown = ("--api-versions=monitoring.coreos.com/v1", f"--show-only={template}")
+    said = release.say("template", "vcuda", *release.registry.chart, f"--set={value}", *shown)
+    return [each for each in documents(said) if "kind" in each]
 
 
 def _jobs(release: Release, monitor: Object, shown: Shown) -> Iterator[Json]:

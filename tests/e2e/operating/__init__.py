@@ -1,0 +1,1 @@
+"""What an operator does with an installed release: an alert, the next version, and back."""
