@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -28,7 +28,7 @@ from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.gpu import GpuProcess, GpuSample, GpuUuid, Inventory
 from deviceplugin.model.units import BLOCK_BYTES
-from deviceplugin.model.usage import ContainerUse, GpuUse
+from deviceplugin.model.usage import Breach, ContainerUse, GpuUse
 
 log = structlog.get_logger("vcuda.agent")
 _IDLE_TURNS = 30
@@ -153,6 +153,8 @@ class ContainerWatch:
     def _took(self, grant: Grant, watched: _Watched, look: ShareReport, *, now: float) -> None:
         if self._watched.get(grant.id) is not watched:
             return  # the grant ended meanwhile
+        if grant.is_of_gpu_manager:
+            look = _without_our_files(look)
         self.report.violations(grant, look.use.overruns, now=now)
         if look.lost_files:
             self.report.files_lost(grant)
@@ -272,6 +274,12 @@ class ContainerWatch:
 def _restore(shares: Sequence[tuple[Tracker, Collection[GpuUuid]]]) -> None:
     for tracker, gpus in shares:
         tracker.restore(gpus)
+
+
+def _without_our_files(look: ShareReport) -> ShareReport:
+    """Of a container that never had a region: nobody removed it, and a process without a slot goes around nothing."""
+    overruns = tuple(each for each in look.use.overruns if each.breach is not Breach.BYPASS)
+    return replace(look, use=replace(look.use, overruns=overruns), lost_files=False)
 
 
 def _held(grant: Grant, inventory: Inventory) -> list[HeldGpu | None]:

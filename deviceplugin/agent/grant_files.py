@@ -121,17 +121,18 @@ class AgentFiles:
         return write(grant)
 
     def _fill(self, grant: Grant) -> bool:
-        if grant.is_share:
-            self._cancel(grant)
+        self._cancel(grant)
+        if grant.is_share and not grant.is_of_gpu_manager:
             self._shared.renew(grant.id, grant.allocation.uuids)
         self.clients.forget(grant.id)
         return self._limit(grant)
 
     def _limit(self, grant: Grant) -> bool:
+        """A container of gpu-manager's time mounts nothing that it may write to, so our library uses the old file."""
         legacy = self._legacy(grant)
         written = self._directories.write(grant.id, LIMITS_FILE, legacy)
         self.clients.limit(grant.id, legacy)
-        if not grant.is_share:
+        if not grant.is_share or grant.is_of_gpu_manager:
             return written
         before = self._directories.read(grant.id, limits_file.FILE_NAME)
         limits = self._limits(grant)

@@ -1,4 +1,5 @@
-"""Which grants have a `vcuda.sock`: those of pods that ask for it, because their image has gpu-manager's client.
+"""Which grants have a `vcuda.sock`: those of pods that ask for it, because their image has gpu-manager's client, and
+those that gpu-manager gave and the agent took over, because their containers mount gpu-manager's library.
 
 In: the ledger, the pods' annotations, `--vcuda-socket`. Out: the grants that the registration process serves, from
 the proof at PreStartContainer to the grant's end. After a restart of the agent all are back at once: a pod that nobody
@@ -81,7 +82,7 @@ class GrantSockets:
     def _wants(self, grant: Grant, pods: Mapping[PodUid, Pod]) -> bool:
         pod, path = pods.get(grant.allocation.owner.pod.uid), self._base / grant.id / SOCKET_NAME
         asks = self._asks(pod) if pod is not None else path.is_socket()
-        return (asks or self._for_all) and self._is_possible(path)
+        return (asks or self._for_all or grant.is_of_gpu_manager) and self._is_possible(path)
 
     def _asks(self, pod: Pod) -> bool:
         """The webhook rejects what cannot be read."""

@@ -46,6 +46,10 @@ class HostLayout:
     names: ResourceNames = ResourceNames(DEFAULT_DOMAIN)
     cdi: bool = False
 
+    def mirror_for(self, *, whole: bool) -> PurePosixPath:
+        """What is mounted with the driver."""
+        return self.driver_mirror / ("origin" if whole else "nvidia")
+
     def host_device(self, path: str) -> str:
         return str(self.device_root / path.lstrip("/"))
 
@@ -56,7 +60,7 @@ def answer_for(
     """The full answer; raises HardwareError if a device node that the container needs is missing."""
     devices = _devices(gpus, layout, exists)
     whole = not grant.is_share
-    mirror = layout.driver_mirror / ("origin" if whole else "nvidia")
+    mirror = layout.mirror_for(whole=whole)
     return Answer(
         devices=devices,
         mounts=(

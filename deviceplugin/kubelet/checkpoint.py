@@ -27,7 +27,7 @@ from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.ids import DeviceId
-from deviceplugin.model.mount import GRANT_MOUNT
+from deviceplugin.model.mount import DRIVER_MOUNT, GRANT_MOUNT
 from deviceplugin.model.units import Resource, ResourceNames
 from deviceplugin.wire import deviceplugin_pb2 as pb
 
@@ -122,6 +122,8 @@ class CheckpointReader:
             gpus=tuple(GpuUuid(text) for text in message.envs.get(_VISIBLE_DEVICES, "").split(",") if text),
             cores=_number(annotations.get(self._names.core), self._names.core),
             memory_bytes=_number(annotations.get(self._names.memory), self._names.memory),
+            directory=_mounted_at(message, GRANT_MOUNT),
+            driver=_mounted_at(message, DRIVER_MOUNT),
         )
 
 
@@ -158,13 +160,19 @@ def _message(raw: msgspec.Raw) -> Any:  # noqa: ANN401 - a generated message has
 
 def _grant(message: Any, pod_uid: str) -> GrantId | None:  # noqa: ANN401 - as above
     """None where gpu-manager answered: it mounts a directory named after the pod."""
-    for mount in message.mounts:
-        if mount.container_path.rstrip("/") == GRANT_MOUNT:
-            name = mount.host_path.rstrip("/").rpartition("/")[2]
-            if name in {"", ".", ".."} or "\0" in name:
-                raise ParseError(f"AllocResp: the mount at {GRANT_MOUNT} names no grant: {mount.host_path[:80]!r}")
-            return GrantId(name) if name != pod_uid else None
-    return None
+    if all(mount.container_path.rstrip("/") != GRANT_MOUNT for mount in message.mounts):
+        return None
+    path = _mounted_at(message, GRANT_MOUNT)
+    name = path.rpartition("/")[2]
+    if name in {"", ".", ".."} or "\0" in name:
+        raise ParseError(f"AllocResp: the mount at {GRANT_MOUNT} names no grant: {path[:80]!r}")
+    return GrantId(name) if name != pod_uid else None
+
+
+def _mounted_at(message: Any, place: str) -> str:  # noqa: ANN401 - as above
+    """The path on the node, without a slash at its end."""
+    found = (mount.host_path for mount in message.mounts if mount.container_path.rstrip("/") == place)
+    return str(next(found, "")).rstrip("/")
 
 
 def _number(text: str | None, key: str) -> int | None:

@@ -20,7 +20,7 @@ from deviceplugin.ledger.grant import Grant, Source
 from deviceplugin.ledger.rebuild import rebuild_one
 from deviceplugin.ledger.repair import claimant_proved, owner_named
 from deviceplugin.model.allocation import OwnerKey
-from deviceplugin.model.units import Resource
+from deviceplugin.model.units import CORES_PER_GPU, Resource
 
 _GPU_MANAGERS_ID = re.compile(r"[^/]+/vcuda-(?:core|memory)-[0-9]+", re.ASCII)
 
@@ -35,9 +35,11 @@ class PreStart:
         try:
             checkpoint = self._context.checkpoint.read()
             if ids and all(map(_GPU_MANAGERS_ID.fullmatch, ids)):
-                await self._refuse_gpu_managers(self._owners(checkpoint, resource, ids))
-            self._context.feed.catalog.check(resource, ids)
-            owners = self._owners(checkpoint, resource, ids)
+                owners = self._owners(checkpoint, resource, ids)
+                await self._check_gpu_managers(owners, checkpoint)
+            else:
+                self._context.feed.catalog.check(resource, ids)
+                owners = self._owners(checkpoint, resource, ids)
         except VcudaError as error:
             self._context.report.start_failed(None, error)
             raise
@@ -46,16 +48,29 @@ class PreStart:
         if resource is Resource.CORE:  # every container with a GPU has cores, so this counts each start once
             self._context.report.started()
 
-    async def _refuse_gpu_managers(self, owners: Sequence[OwnerKey]) -> None:
-        """Kubelet gives a container the same IDs at each start: one of gpu-manager's time cannot come back."""
-        error = OwnershipError(
-            "the container was admitted by gpu-manager, whose device IDs kubelet keeps for it; delete the pod, so that "
-            "it is admitted again"
-        )
+    async def _check_gpu_managers(self, owners: Sequence[OwnerKey], checkpoint: Checkpoint) -> None:
+        """Kubelet repeats gpu-manager's answer at each start. With it the container must find what limits it."""
         for key in owners:
-            owner, _, _ = owner_named(key, await self._context.pods.find(key[0]))
-            self._context.reclaim.unstartable(owner, error.message)
-        raise error
+            if why := self._unlimited(key, checkpoint):
+                error = OwnershipError(
+                    f"the container was admitted by gpu-manager, and {why}; delete the pod, so that vcuda admits it"
+                )
+                owner, _, _ = owner_named(key, await self._context.pods.find(key[0]))
+                self._context.reclaim.unstartable(owner, error.message)
+                raise error
+
+    def _unlimited(self, key: OwnerKey, checkpoint: Checkpoint) -> str:
+        """Why nothing would limit a container of gpu-manager's time to its share; empty if something does."""
+        answer, layout = checkpoint.answer_of(*key), self._context.layout
+        if answer is None:
+            return "kubelet recorded no GPU for it"
+        if len(checkpoint.ids_of(*key, Resource.CORE)) >= CORES_PER_GPU:
+            return ""  # whole GPUs: gpu-manager's copy of the driver and vcuda's are the same
+        if sum(uid == key[0] for uid, _ in checkpoint.containers) > 1:
+            return "several containers of the pod have one directory for their limits"
+        if answer.driver != str(layout.mirror_for(whole=False)):
+            return "its libraries are not vcuda's"
+        return "" if answer.directory == str(layout.grants / key[0]) else "the directory for its limits is not vcuda's"
 
     async def _start_owner(self, key: OwnerKey, checkpoint: Checkpoint) -> None:
         try:

@@ -21,13 +21,16 @@ class RecordedAnswer:
     """The answer to Allocate as kubelet replays it at every start of the container.
 
     `grant` is the last component of the path mounted at /etc/vcuda; None in an answer of gpu-manager. `cores` and
-    `memory_bytes` come from the annotations, None if there are none.
+    `memory_bytes` come from the annotations, None if there are none. `directory` and `driver` are the paths on the node
+    that are mounted at /etc/vcuda and /usr/local/nvidia, empty where nothing is.
     """
 
     grant: GrantId | None
     gpus: tuple[GpuUuid, ...]
     cores: int | None
     memory_bytes: int | None
+    directory: str = ""
+    driver: str = ""
 
 
 @dataclass(frozen=True, slots=True)

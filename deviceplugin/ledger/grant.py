@@ -41,6 +41,11 @@ class Grant:
     limits: PodLimits = NO_LIMITS
 
     @property
+    def is_of_gpu_manager(self) -> bool:
+        """Taken over from gpu-manager, which named directories after pods (`rebuild`)."""
+        return self.id.partition(".")[0] == self.allocation.owner.pod.uid
+
+    @property
     def is_share(self) -> bool:
         """Whole GPUs run on the untouched driver and share nothing."""
         return self.allocation.request.is_share

@@ -6,10 +6,10 @@ GPU and are used where the answer names none. Pure.
 
 Names and roles are not in the checkpoint. A container whose pod is not known has the role UNKNOWN and counts beside
 everything in its pod, which can only count too much; `Ledger.describe` corrects it later. A container that gpu-manager
-allocated gets a grant too, with an ID derived from its owner: it really holds its GPUs.
+allocated gets a grant too: it really holds its GPUs. The directory that it mounts has the pod's UID as its name, and so
+has the grant; where several containers of the pod mount it, it is none of theirs, and each grant's name has more.
 """
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -78,7 +78,7 @@ def rebuild_one(
     owner, role, index = owner_named((uid, container), pod)
     shares = tuple(share_for(uuid, request, inventory) for uuid in uuids)
     return Grant(
-        id=answer.grant or _derived_id(uid, container),
+        id=answer.grant or _gpu_managers_id(checkpoint, uid, container),
         allocation=Allocation(owner, role, request, shares, index),
         answered=frozenset(resource for resource in Resource if ids[resource]),
         source=Source.CHECKPOINT,
@@ -108,5 +108,6 @@ def _hinted(ids: frozenset[str], inventory: Inventory) -> tuple[GpuUuid, ...]:
     return tuple(gpu.uuid for gpu in inventory.gpus if keys[gpu.uuid] in hinted)
 
 
-def _derived_id(uid: PodUid, container: str) -> GrantId:
-    return GrantId(f"k-{hashlib.sha256(f'{uid}/{container}'.encode()).hexdigest()[:16]}")
+def _gpu_managers_id(checkpoint: Checkpoint, uid: PodUid, container: str) -> GrantId:
+    is_alone = sum(key[0] == uid for key in checkpoint.containers) == 1
+    return GrantId(uid if is_alone else f"{uid}.{container}")

@@ -190,6 +190,22 @@ async def test_a_running_container_whose_files_were_removed_is_named_once(bench:
     assert not [each for each in logs if each["event"] == "region_unreadable"]
 
 
+async def test_a_container_of_gpu_managers_time_is_judged_by_what_the_driver_shows(bench: Bench) -> None:
+    """It never had a region, so that is no sign of anything; more memory than its limit is one."""
+    made = pod("old", ("c", 20, 8)).containers[0]
+    given = grant(made, (0, 20, 8), grant_id=str(made.ref.pod.uid), proved=True)
+    bench.ledger.grant(given, bench.inventory)
+    bench.start(given, IDS["one"], 501)
+    with structlog.testing.capture_logs() as logs:
+        for used, found in ((GIB, set[Breach]()), (3 * GIB, {Breach.MEMORY})):
+            bench.show(GpuProcess(501, used))
+            await bench.until(lambda: bench.pids(given) == (501,))
+            bench.forgive_nothing(given)
+            await bench.turns(3)
+            assert {each.breach for each in bench.watch.uses()[given.id].overruns} == found
+    assert [each for each in logs if each["event"] == "files_lost"] == []
+
+
 async def test_a_share_and_a_whole_gpu(bench: Bench) -> None:
     share, whole = bench.give("p", "one"), bench.give("w", "all", cores=100, blocks=64, minor=1)
     bench.start(share, IDS["one"], 41, 42)

@@ -142,27 +142,30 @@ def taken(scene: Scene) -> list[tuple[int, int]]:
     ]
 
 
-def test_a_container_that_ends_brings_a_new_pod_or_an_event(scene: Scene, old: dict[str, Object]) -> None:
+def test_a_container_that_ends_starts_again_with_vcudas_library(scene: Scene, old: dict[str, Object]) -> None:
     for pod in old.values():
-        kill(scene, pod)
-    new = scene.wait_one_runs("app=web", other_than=old["web"]["metadata"]["uid"])
-    assert new["spec"]["schedulerName"] == "vcuda-scheduler"
-    wait_until(
-        lambda: any("was admitted by gpu-manager" in each for each in pods.events(scene.admin, "alone")),
-        "an event says what to do",
-        evidence=lambda: "\n".join(pods.events(scene.admin, "alone")),
-    )
-    said = {each for each in pods.events(scene.admin, "alone") if "was admitted by gpu-manager" in each}
-    assert all("delete the pod" in each for each in said), said
-    pods.delete(scene.admin, ["alone"])
-    pods.wait_gone(scene.admin, ["alone"])
-    pods.create(scene.admin, ALONE)
-    pods.wait_running(scene.admin, ["alone"])
+        assert "libcuda-control.so" in libraries(scene, pod)
+        scene.page.shell(f"kubectl exec {pod['metadata']['name']} -- touch /tmp/end")
+    for pod in old.values():
+        name = pod["metadata"]["name"]
+        wait_until(partial(_runs_again, scene, name), f"{name} runs again", evidence=partial(_told, scene, name))
+        assert scene.admin.get(f"{pods.PODS}/{name}")["metadata"]["uid"] == pod["metadata"]["uid"]
+        assert "libvcuda.so.1" in libraries(scene, pod)
+        assert "vcuda.config" in scene.page.shell(f"kubectl exec {name} -- ls /etc/vcuda")
 
 
-def kill(scene: Scene, pod: Object) -> None:
-    """Its container ends by itself."""
-    scene.page.shell(f"kubectl exec {pod['metadata']['name']} -- touch /tmp/end")
+def _runs_again(scene: Scene, name: str) -> bool:
+    pod = scene.admin.get(f"{pods.PODS}/{name}")
+    return restarts(pod) == 1 and all("running" in each["state"] for each in pod["status"]["containerStatuses"])
+
+
+def _told(scene: Scene, name: str) -> str:
+    return "\n".join(pods.events(scene.admin, name))
+
+
+def libraries(scene: Scene, pod: Object) -> str:
+    """That its container has mounted."""
+    return scene.page.shell(f"kubectl exec {pod['metadata']['name']} -- ls /usr/local/nvidia/lib64")
 
 
 def test_the_node_goes_back_and_gpu_manager_serves_pods_again(scene: Scene, old: dict[str, Object]) -> None:

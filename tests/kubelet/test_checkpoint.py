@@ -84,6 +84,8 @@ def test_an_entry_has_the_ids_of_all_numa_nodes_and_the_answer(data: bytes) -> N
         gpus=(GpuUuid("GPU-a"), GpuUuid("GPU-b")),
         cores=30,
         memory_bytes=2147483648,
+        directory="/etc/vcuda/vm/g-0011223344556677",
+        driver="/etc/vcuda/vdriver",
     )
 
 

@@ -380,7 +380,10 @@ async def test_a_container_that_ended_while_its_status_says_running_gets_its_gra
 async def test_a_container_of_gpu_managers_time_cannot_start_again_and_is_given_back(
     short_tmp: Path, resource: Resource
 ) -> None:
-    """Kubelet repeats the IDs that gpu-manager issued; without this it tried for ever and said nothing of the pod."""
+    """Kubelet repeats the IDs that gpu-manager issued; without this it tried for ever and said nothing of the pod.
+
+    Here the rest of the answer is not gpu-manager's.
+    """
     async with station(short_tmp, inventory(2), image_pull_s=6000.0) as node:
         verdict = await node.kubelet.admit(pod_json("p", ("c", 20, 4)))
         theirs = []

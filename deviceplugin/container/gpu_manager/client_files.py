@@ -82,8 +82,6 @@ class ClientFiles:
 
     def forget(self, grant: GrantId) -> None:
         """Before a start: the next container has another id."""
-        if not self.is_registered(grant):
-            return
         base = self._directories.path(grant)
         for name in self._folders(grant):
             shutil.rmtree(base / name, ignore_errors=True)

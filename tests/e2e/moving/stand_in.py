@@ -4,7 +4,7 @@ In: kubelet's device-plugin folder, the API server, the GPUs' UUIDs (GPU_UUIDS, 
 annotations in the originals' form. `gpu-manager` serves both of its resources, mounts /etc/vcuda from a folder named
 after the pod, and knows the pod as the original does: the first of this node that waits with that many cores.
 `hami-device-plugin` serves nvidia.com/gpu tenfold, registers on the node and finishes what `hami-scheduler` began,
-which binds pods by annotation. All place everything on the first GPU. Not here: vcuda.sock, the driver's files, device
+which binds pods by annotation. All place everything on the first GPU. Not here: vcuda.sock, the driver, device
 nodes, HAMi's webhook. It runs in vcuda's image, for its Python packages only.
 """
 
@@ -32,6 +32,7 @@ DOMAIN = "tencent.com"
 PLUGINS = Path("/var/lib/kubelet/device-plugins")
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 VIRTUAL = "/etc/gpu-manager/vm"
+DRIVER = "/etc/gpu-manager/vdriver/nvidia"
 BLOCK_BYTES = 256 << 20
 SPLIT = 10
 STOPPED = threading.Event()
@@ -84,9 +85,14 @@ def gpu_manager_answer(cores: int) -> Response:
     annotate(pod, {f"{DOMAIN}/predicate-gpu-idx-0": "0", f"{DOMAIN}/gpu-assigned": "true"})
     folder = Path(VIRTUAL, pod["metadata"]["uid"])
     folder.mkdir(parents=True, exist_ok=True)
+    Path(DRIVER, "lib64").mkdir(parents=True, exist_ok=True)
+    Path(DRIVER, "lib64", "libcuda-control.so").touch()
     return pb.ContainerAllocateResponse(
         envs={"NVIDIA_VISIBLE_DEVICES": gpus()[0], "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"},
-        mounts=[pb.Mount(container_path="/etc/vcuda", host_path=str(folder), read_only=True)],
+        mounts=[
+            pb.Mount(container_path="/usr/local/nvidia", host_path=DRIVER, read_only=True),
+            pb.Mount(container_path="/etc/vcuda", host_path=str(folder), read_only=True),
+        ],
         annotations={
             f"{DOMAIN}/vcuda-core": str(cores),
             f"{DOMAIN}/vcuda-memory": str(int(limits_of(pod)[f"{DOMAIN}/vcuda-memory"]) * BLOCK_BYTES),
