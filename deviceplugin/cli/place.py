@@ -5,18 +5,25 @@ occupied and the unhealthy GPUs, and a request. Out: the chosen minor numbers an
 why there are none. The agent's own placement chooses.
 """
 
+import math
+
 import click
 
 from deviceplugin.cli.command import output_option
 from deviceplugin.cli.listing import say, show_document
 from deviceplugin.cli.place_node import DEFAULT_GPU_MEMORY_MIB, allocations_of, named, read_node, with_unhealthy
-from deviceplugin.errors import RequestError
+from deviceplugin.errors import ParseError, RequestError
+from deviceplugin.kube.quantity import exact_quantity
 from deviceplugin.model.pod_request import MOST_PARTS
 from deviceplugin.model.preferences import GpuFilter, GpuPolicy
 from deviceplugin.model.request import parse_request
+from deviceplugin.model.units import BLOCK_BYTES
 from deviceplugin.placement.occupancy import snapshot_for
 from deviceplugin.placement.place import Choice
 from deviceplugin.placement.place import place as choose
+
+_UNITS = tuple("iMGTPE")
+"""How quantities of memory end: 8Gi, 8192Mi, 9G."""
 
 
 class _Occupied(click.ParamType[tuple[int, int, int | None]]):
@@ -32,6 +39,30 @@ class _Occupied(click.ParamType[tuple[int, int, int | None]]):
             self.fail(f"{value!r} is not MINOR:CORES or MINOR:CORES:BLOCKS in whole numbers", param, ctx)
         minor, cores, *blocks = (int(part) for part in parts)
         return minor, cores, blocks[0] if blocks else None
+
+
+class _Memory(click.ParamType[int]):
+    """Blocks, as pods write them; or a quantity of bytes, which the webhook too rounds up to blocks."""
+
+    name = "BLOCKS|QUANTITY"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value)
+        if text.isascii() and text.removeprefix("-").isdecimal() and len(text) < 20:
+            return int(text)
+        blocks = _blocks(text)
+        if blocks is None:
+            said = "is no memory; write blocks of 256 MiB such as 32, or a quantity such as 8Gi"
+            self.fail(f"{text[:40]!r} {said}", param, ctx)
+        return blocks
+
+
+def _blocks(quantity: str) -> int | None:
+    try:
+        size = exact_quantity(quantity)
+    except ParseError:
+        return None
+    return math.ceil(size / BLOCK_BYTES) if quantity.endswith(_UNITS) and size >= 0 else None
 
 
 @click.command("place")
@@ -65,7 +96,11 @@ class _Occupied(click.ParamType[tuple[int, int, int | None]]):
     help="Requested cores (1/100 of a GPU): 1-99 for a share, 100 for a GPU, then multiples of 100.",
 )
 @click.option(
-    "--memory", "blocks", type=int, default=0, metavar="BLOCKS", help="Requested memory, in blocks of 256 MiB."
+    "--memory",
+    "blocks",
+    type=_Memory(),
+    default=0,
+    help="Requested memory: blocks of 256 MiB, or a quantity such as 8Gi, rounded up to blocks.",
 )
 @click.option(
     "--gpu-memory",

@@ -19,13 +19,15 @@ from rich.console import Console
 from rich.progress import Progress
 
 from deviceplugin.cli.command import output_option
-from deviceplugin.cli.listing import show_document
+from deviceplugin.cli.listing import say, show_document
+from deviceplugin.cli.simulate_tables import lines
+from deviceplugin.cli.table import terminal_width
 from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.errors import ConfigError
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.simulate.plot import plot
 from deviceplugin.simulate.replay import Run, SimulationPlan, check_length, replay
-from deviceplugin.simulate.report import Tried, document, tables
+from deviceplugin.simulate.report import Tried, document
 from deviceplugin.simulate.scene import read_scene
 from deviceplugin.simulate.task import Scene
 
@@ -117,12 +119,7 @@ def simulate(
     if output != "table":
         show_document(document(scene, tried), output)
         return
-    try:
-        Console().print(tables(scene, tried))
-    except OSError as error:
-        if error.errno == errno.EPIPE:
-            raise
-        raise ConfigError(f"the answer cannot be written to standard output: {error.strerror}") from None
+    say("\n".join(lines(scene, tried, terminal_width())))
 
 
 def _try(scene: Scene, plans: Sequence[SimulationPlan], seeds: Sequence[int]) -> list[Tried]:

@@ -1,8 +1,9 @@
 """Tables to kubectl's habits: headings in upper case, three spaces between columns, no lines, no colours.
 
 In: columns and rows of text. Out: lines. On a terminal that is too narrow, whole columns are left out, those that are
-needed least first, and then the last column is cut; numbers are never cut. Pipes and files get every column. Text from
-outside cannot move the cursor: control characters become `?`.
+needed least first, and then text is cut, the last column first; numbers, which stand at the right of their column, are
+cut only where nothing else is left. Pipes and files get every column. Text from outside cannot move the cursor: control
+characters become `?`.
 """
 
 import os
@@ -49,6 +50,8 @@ def table(
         max([len(column.heading) if headers else 0, *(len(row[at]) for row in cells)]) for at, column in enumerate(kept)
     ]
     order = _fitting(kept, widths, None if wide else width)
+    if width is not None and not wide:
+        widths = _narrowed(kept, widths, order, width)
     lines = [[kept[at].heading for at in order]] if headers else []
     lines += [[row[at] for at in order] for row in cells]
     drawn = [_line(line, [kept[at] for at in order], [widths[at] for at in order]) for line in lines]
@@ -69,9 +72,21 @@ def _fitting(columns: Sequence[Column], widths: Sequence[int], width: int | None
     return order
 
 
+def _narrowed(columns: Sequence[Column], widths: Sequence[int], order: Sequence[int], width: int) -> list[int]:
+    """Text takes the room that numbers leave: the last column gives first, then the widest."""
+    found = list(widths)
+    excess = sum(widths[at] for at in order) + len(GAP) * (len(order) - 1) - width
+    text = [at for at in order if not columns[at].right]
+    for at in sorted(text, key=lambda at: (at == order[-1], widths[at]), reverse=True):
+        given = min(max(excess, 0), max(found[at] - _LEAST_CUT, 0))
+        found[at] -= given
+        excess -= given
+    return found
+
+
 def _line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> str:
     padded = [
-        cell.rjust(width) if column.right else cell.ljust(width)
+        cell.rjust(width) if column.right else cut(cell, width).ljust(width)
         for cell, column, width in zip(cells, columns, widths, strict=True)
     ]
     return GAP.join(padded).rstrip()

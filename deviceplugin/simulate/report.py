@@ -1,17 +1,14 @@
 """Several policies on the same workload, side by side.
 
-In: the runs of each policy. Out: a document for JSON, or tables for users. `allocated_percent_at_N` is the fraction of
-all GPUs that was allocated when tasks had requested N percent of them. Each figure has the mean and the value of each
-seed. The means of the first policy are also at the top of the document, for scripts.
+In: the runs of each policy. Out: a document for JSON, and the figures that tables show. `allocated_percent_at_N` is the
+fraction of all GPUs that was allocated when tasks had requested N percent of them. Each figure has the mean and the
+value of each seed. The means of the first policy are also at the top of the document, for scripts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
+from typing import Any
 
 from deviceplugin.simulate.replay import Run, SimulationPlan
 from deviceplugin.simulate.task import Scene
@@ -55,7 +52,7 @@ def simplified(tried: Sequence[Tried]) -> str:
 def document(scene: Scene, tried: Sequence[Tried]) -> dict[str, object]:
     plan = tried[0].plan
     return {
-        **_means(tried[0]),
+        **means(tried[0]),
         "nodes": len(scene.nodes),
         "gpus": scene.gpus,
         "pods": len(scene.tasks),
@@ -64,7 +61,7 @@ def document(scene: Scene, tried: Sequence[Tried]) -> dict[str, object]:
         "as_scheduler": plan.as_scheduler,
         "simplified": simplified(tried),
         "policies": {
-            each.name: {"mean": _means(each), "seeds": [_one(each, run) for run in each.runs]} for each in tried
+            each.name: {"mean": means(each), "seeds": [_one(each, run) for run in each.runs]} for each in tried
         },
     }
 
@@ -81,14 +78,27 @@ def _one(tried: Tried, run: Run) -> dict[str, object]:
     }
 
 
-def _means(tried: Tried) -> dict[str, object]:
+def means(tried: Tried) -> dict[str, Any]:
+    """Of all seeds."""
     each = [_figures(tried, run) for run in tried.runs]
-    means: dict[str, object] = {name: round(fmean([run[name] for run in each]), 3) for name in each[0]}
-    return means | {"used_percent_by_model": _models(tried)}
+    return {name: _mean([run[name] for run in each]) for name in each[0]} | {"used_percent_by_model": models(tried)}
 
 
-def _models(tried: Tried) -> dict[str, float]:
+def _mean(values: Sequence[float]) -> float:
+    """A whole number where all are and their mean is."""
+    found = round(fmean(values), 3)
+    return int(found) if found.is_integer() and all(isinstance(value, int) for value in values) else found
+
+
+def models(tried: Tried) -> dict[str, float]:
+    """By GPU model the percentage that is allocated in the end."""
     return {model: _percent(fmean([run.models[model] for run in tried.runs])) for model in tried.runs[0].models}
+
+
+def waits(tried: Tried) -> dict[str, float]:
+    """By reason how many tasks wait in the end."""
+    reasons = sorted({reason for run in tried.runs for reason in run.waits_for})
+    return {reason: fmean([run.waits_for.get(reason, 0) for run in tried.runs]) for reason in reasons}
 
 
 def _figures(tried: Tried, run: Run) -> dict[str, float]:
@@ -106,67 +116,3 @@ def _figures(tried: Tried, run: Run) -> dict[str, float]:
 
 def _percent(part: float) -> float:
     return round(100 * part, 3)
-
-
-def tables(scene: Scene, tried: Sequence[Tried]) -> Group:
-    seeds = len(tried[0].runs)
-    pods, nodes, gpus = (
-        _counted(*each) for each in ((len(scene.tasks), "pod"), (len(scene.nodes), "node"), (scene.gpus, "GPU"))
-    )
-    title = f"{pods} on {nodes} with {gpus}, {_seeds(seeds)}"
-    return Group(
-        _figure_table(title, tried), _model_table(tried), _waiting_table(tried), Text(simplified(tried), style="dim")
-    )
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-def _seeds(count: int) -> str:
-    return "one seed" if count == 1 else f"mean of {count} seeds"
-
-
-def _figure_table(title: str, tried: Sequence[Tried]) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column("node policy", no_wrap=True)
-    marks = tried[0].marks
-    for mark in marks:
-        table.add_column(f"allocated %\nat {mark} %", justify="right", no_wrap=True)
-    for heading in ("free but\nuseless %", "waiting", "seconds"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for each in tried:
-        figures = _means(each)
-        table.add_row(
-            each.name,
-            *(f"{figures[f'allocated_percent_at_{mark}']:.2f}" for mark in marks),
-            f"{figures['fragmented_percent']:.2f}",
-            f"{figures['waiting']:.0f}/{figures['tasks']:.0f}",
-            f"{figures['seconds']:.1f}",
-        )
-    return table
-
-
-def _model_table(tried: Sequence[Tried]) -> Table:
-    used = {each.name: _models(each) for each in tried}
-    return _side_by_side("used % of GPU model", used, places=1)
-
-
-def _waiting_table(tried: Sequence[Tried]) -> Table:
-    return _side_by_side("tasks that wait, most nodes said", {each.name: _waits(each) for each in tried}, places=0)
-
-
-def _waits(tried: Tried) -> dict[str, float]:
-    reasons = sorted({reason for run in tried.runs for reason in run.waits_for})
-    return {reason: fmean([run.waits_for.get(reason, 0) for run in tried.runs]) for reason in reasons}
-
-
-def _side_by_side(heading: str, columns: Mapping[str, Mapping[str, float]], *, places: int) -> Table:
-    table = Table()
-    table.add_column(heading)
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    rows = dict.fromkeys(row for column in columns.values() for row in column)
-    for row in rows:
-        table.add_row(row, *(f"{column.get(row, 0):.{places}f}" for column in columns.values()))
-    return table

@@ -271,3 +271,22 @@ def test_the_installed_program_answers_without_loading_the_agent(matrix: str) ->
     assert (bad.returncode, bad.stdout) == (1, "")
     assert bad.stderr.startswith("vcuda: 9 whole GPUs asked")
     assert bad.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("memory", "blocks"), [("32", "32"), ("8Gi", "32"), ("8192Mi", "32"), ("5000Mi", "20"), ("0.5Gi", "2"), ("1G", "4")]
+)
+def test_memory_is_blocks_or_a_quantity(matrix: str, memory: str, blocks: str) -> None:
+    found, wanted = (
+        vcuda_place("--topology", matrix, "--cores", "20", "--memory", each, "--explain") for each in (memory, blocks)
+    )
+    assert found.exit_code == 0
+    assert found.stdout == wanted.stdout
+
+
+@pytest.mark.parametrize("memory", ["8GB", "8gi", "8 Gi", "1e3", "-8Gi", "Gi", "١", ""])
+def test_memory_that_is_none_is_told_with_both_forms(matrix: str, memory: str) -> None:
+    result = vcuda_place("--topology", matrix, "--cores", "20", "--memory", memory)
+    assert (result.exit_code, result.stdout) == (2, "")
+    sentence = "is no memory; write blocks of 256 MiB such as 32, or a quantity such as 8Gi"
+    assert result.stderr.splitlines()[-1] == f"Error: Invalid value for '--memory': {memory!r} {sentence}"

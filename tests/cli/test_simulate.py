@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from benchmarks.traces import example
 from deviceplugin.cli import main
+from deviceplugin.config.scheduler import PlacementSettings
 
 TRACES = Path(example.__file__).parent
 NODES, PODS = TRACES / "example-nodes.csv", TRACES / "example-pods.csv"
@@ -41,6 +42,24 @@ def test_policies_stand_side_by_side_and_fragmentation_allocates_the_most() -> N
     assert at_end[0] > 98
     assert said["allocated_percent_at_130"] == at_end[0]
     assert [each["seed"] for each in said["policies"]["spread"]["seeds"]] == [1, 2, 3]
+
+
+def test_tables_have_a_row_or_a_column_for_each_policy() -> None:
+    result = vcuda_simulate("--node-policy", "spread", "--node-policy", "binpack", "--seed", "1", "--seed", "2")
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert lines[0].startswith("210 pods on 42 nodes with 160 GPUs, mean of 2 seeds.")
+    at = lines.index("NODE POLICY AT 100% AT 130% USELESS% WAITING SECONDS")
+    assert [line.split()[0] for line in lines[at + 1 : at + 3]] == ["spread", "binpack"]
+    assert "USED% OF GPU MODEL SPREAD BINPACK" in lines
+    assert any(re.fullmatch(r"A100 \d+\.\d \d+\.\d", line) for line in lines)
+    assert "TASKS THAT WAIT, MOST NODES SAID SPREAD BINPACK" in lines
+    assert any(re.fullmatch(r"insufficient cpu or memory \d+ \d+", line) for line in lines)
+
+
+def test_without_a_policy_that_of_the_scheduler_is_simulated() -> None:
+    scheduler = PlacementSettings()
+    said = json.loads(vcuda_simulate("-o", "json").stdout)
+    assert (list(said["policies"]), said["gpu_policy"]) == ([scheduler.node_policy.value], scheduler.gpu_policy.value)
 
 
 def test_the_same_command_says_the_same() -> None:
@@ -70,7 +89,7 @@ def test_a_table_for_a_person_and_a_picture_where_one_is_asked_for(tmp_path: Pat
     result = vcuda_simulate("--inflate", "0.5", "--plot", str(picture), "--gpu-policy", "spread")
     assert result.exit_code == 0
     assert "210 pods on 42 nodes with 160 GPUs, one seed" in result.stdout
-    assert "at 50" in result.stdout
+    assert "AT 50%" in result.stdout
     assert ET.parse(picture).getroot().tag.endswith("svg")
 
 

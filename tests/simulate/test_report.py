@@ -1,20 +1,17 @@
-"""What is said of several policies: figures, tables, a picture."""
+"""What is said of several policies: figures and a picture."""
 
-import io
 import itertools
+import json
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
-from rich.console import Console
 
 from deviceplugin.model.preferences import NodePolicy
 from deviceplugin.simulate.plot import plot
 from deviceplugin.simulate.replay import Run, Sample
-from deviceplugin.simulate.report import Tried, document, tables
-from deviceplugin.simulate.task import Scene
+from deviceplugin.simulate.report import Tried, document
 from tests.simulate.scenes import plan, shares, two_nodes
 
 SCENE = two_nodes(*shares(50, 100))
@@ -62,20 +59,12 @@ def test_figures_stand_at_all_of_the_capacity_and_at_the_end(percent: int, marks
     assert keys == [f"allocated_percent_at_{mark}" for mark in marks]
 
 
-def printed(scene: Scene, all_: Sequence[Tried]) -> str:
-    out = io.StringIO()
-    Console(file=out, width=120).print(tables(scene, all_))
-    return out.getvalue()
-
-
-def test_tables_have_a_row_or_a_column_for_each_policy() -> None:
-    text = printed(SCENE, BOTH)
-    assert "2 pods on 2 nodes with 8 GPUs, mean of 2 seeds" in text
-    rows = {line.split("│")[1].strip(): [cell.strip() for cell in line.split("│")[2:-1]]
-            for line in text.splitlines() if line.startswith("│")}  # fmt: skip
-    assert rows["fragmentation"] == ["70.77", "92.00", "1.00", "4/20", "1.5"]
-    assert rows["T4"] == ["92.0", "55.0"]
-    assert rows["insufficient whole GPUs"] == ["4", "4"]
+def test_a_count_is_a_whole_number_and_so_is_its_mean_where_it_is_one() -> None:
+    three = Tried(plan(), tuple(run(seed, allocated=0.5, waiting=waiting) for seed, waiting in ((1, 4), (2, 5))))
+    for each, waiting in ((BOTH[0], "4"), (three, "4.5")):
+        said = json.loads(json.dumps(document(SCENE, [each])), parse_int=str, parse_float=str)
+        assert (said["tasks"], said["waiting"]) == ("20", waiting)
+        assert said["fragmented_percent"] == "1.0", "a percentage is none"
 
 
 def test_the_picture_has_a_line_and_a_band_for_each_policy_in_each_panel() -> None:
