@@ -50,6 +50,7 @@ class EventReason(enum.Enum):
     FILES_LOST = ("GPUFilesLost", "Warning")
     GONE = ("GPUGone", "Warning")
     PLACED = ("GPUPlaced", "Normal")
+    NOT_BOUND = ("GPUBindFailed", "Warning")
 
     @property
     def word(self) -> str:

@@ -83,8 +83,8 @@ async def _work(
     gc_tuning.relax_while_listing()
     leadership = leadership_of(settings, client)
     events = EventRecorder(client, node=leadership.identity, component=_COMPONENT, rate=_EVENTS)
-    placed = partial(_placed, events)
-    extender = Extender(client, _extender_settings(settings), placed=placed)
+    placed, unbound = partial(_tell, events, EventReason.PLACED), partial(_tell, events, EventReason.NOT_BOUND)
+    extender = Extender(client, _extender_settings(settings), placed=placed, unbound=unbound)
     watch = ClusterWatch(client, extender, names=settings.names)
     certificates = Certificates(settings, client)
     service = SchedulerService(
@@ -133,8 +133,8 @@ async def _work(
         await server.stop()
 
 
-def _placed(events: EventRecorder, pod: PodRef, why: str) -> None:
-    events.about_pod(pod, EventReason.PLACED, why)
+def _tell(events: EventRecorder, reason: EventReason, pod: PodRef, why: str) -> None:
+    events.about_pod(pod, reason, why)
 
 
 def _extender_settings(settings: SchedulerSettings) -> Settings:

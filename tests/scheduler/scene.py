@@ -194,6 +194,12 @@ class Scene:
                         return each
                 await asyncio.sleep(0.05)
 
+    async def until_event_count(self, about: Json, count: int) -> None:
+        """One event has happened so often."""
+        async with asyncio.timeout(120):
+            while (await self.event(about))["count"] != count:
+                await asyncio.sleep(0.05)
+
     def stored(self, name: str) -> Json:
         return self.api.store.get("pods", name, namespace="default")
 

@@ -68,6 +68,21 @@ async def test_a_pod_is_changed_by_the_webhook_chosen_by_filter_and_bound_with_i
         assert found == {each.name.removesuffix("_total") for each in FAMILIES}, "all of the reference and no other"
 
 
+async def test_a_pod_that_is_not_bound_after_all_says_why(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as scene:
+        replica = await scene.replica()
+        await scene.until_ready(replica)
+        for name in ("one", "two"):
+            assert await scene.bind(replica, scene.create_pod(name, cores=100, blocks=0), "n1") == (200, {"Error": ""})
+        late = scene.create_pod("late", cores=100, blocks=0)
+        for _ in range(3):
+            _, answer = await scene.bind(replica, late, "n1")
+            assert "asked, but" in answer["Error"]
+        event = await scene.event(late)
+        assert (event["reason"], event["type"], event["message"]) == ("GPUBindFailed", "Warning", answer["Error"])
+        await scene.until_event_count(late, 3)
+
+
 async def test_a_kill_between_filter_and_bind_loses_nothing(tmp_path: Path) -> None:
     async with cluster(tmp_path) as scene:
         replica = await scene.replica()

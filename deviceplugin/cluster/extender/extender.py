@@ -41,7 +41,8 @@ class ClusterApi(BindApi, NodeApi, Protocol):
 
 class Extender:
     """The verbs are attributes: `filter`, `prioritize`, `bind`, `preempt`, `explain`. The caller runs `wake_up.run()`,
-    and `expire` and `resolve` about once a second. `placed` is called with why a pod is bound where it is.
+    and `expire` and `resolve` about once a second. `placed` is called with why a pod is bound where it is, `unbound`
+    with why one was not bound after its node was chosen.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Extender:
         settings: Settings = DEFAULT_SETTINGS,
         *,
         placed: Callable[[PodRef, str], None] = lambda _pod, _why: None,
+        unbound: Callable[[PodRef, str], None] = lambda _pod, _why: None,
         typical: Workload = ASSUMED,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -74,7 +76,9 @@ class Extender:
         ).filter
         self.prioritize = Prioritize(snapshot, choose=choose, names=settings.names).scores
         self.preempt = Preempt(cache, snapshot, names=settings.names).victims
-        self._binder = bind = Bind(cache, api, settings=settings, clock=clock, why=self._why, bound=self._say_why)
+        self._binder = bind = Bind(
+            cache, api, settings=settings, clock=clock, why=self._why, bound=self._say_why, unbound=unbound
+        )
         self.bind, self.drain = bind.bind, bind.drain
         self.unconfirmed, self.resolve = bind.unconfirmed, bind.unconfirmed.resolve
         explain = Explain(cache, snapshot, verdicts, settings=settings)

@@ -48,7 +48,7 @@ class _InFlight:
 
 class Bind:
     """One Binding at a time for each pod; nothing else writes the extender's pods. `bound` is called after each with
-    its annotations."""
+    its annotations, `unbound` with why a pod was not bound, where that is certain."""
 
     def __init__(
         self,
@@ -59,6 +59,7 @@ class Bind:
         clock: Callable[[], float],
         why: Callable[[PodHold, Inventory | None], str],
         bound: Callable[[PodRef, Mapping[str, str]], None] = lambda _pod, _annotations: None,
+        unbound: Callable[[PodRef, str], None] = lambda _pod, _why: None,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._cache = cache
@@ -66,6 +67,7 @@ class Bind:
         self._settings = settings
         self._why = why
         self._bound = bound
+        self._unbound = unbound
         self._wall_ns = wall_ns
         self._in_flight: dict[PodUid, _InFlight] = {}
         self.unconfirmed = UnconfirmedBindings(cache, api, clock=clock, busy=lambda uid: uid in self._in_flight)
@@ -103,6 +105,8 @@ class Bind:
             annotations = self._assume(order, asked)
         except VcudaError as error:
             self._drop_reservation(order)
+            if not isinstance(error, KubeNotFoundError):
+                self._unbound(order.pod, error.message)
             return error.message
         try:
             return await self._write(order, annotations)
@@ -198,6 +202,7 @@ class Bind:
             self.unconfirmed.read(found)
         elif _is_final(error):
             self.unconfirmed.rejected(order.pod, order.node)
+            self._unbound(order.pod, error.message)
         else:
             self.unconfirmed.mark_uncertain(order.pod, order.node)
         if found.node == order.node:

@@ -230,6 +230,25 @@ async def test_a_node_that_cannot_be_used_any_more_is_not_bound_to(extender: Ext
     assert "not in the GPU scheduler's cache" in await extender.bind(order(one, "a"))
 
 
+async def test_why_a_pod_was_not_bound_is_told_where_it_is_certain(api: MemoryApi) -> None:
+    told: list[str] = []
+    extender = Extender(api, unbound=lambda ref, why: told.append(f"{ref.name}: {why}"))
+    extender.put_node(node("a", 1))
+    first = chosen(extender, api, pod("first", cores=100, blocks=0), "a")
+    second = api.put(pod("second", cores=100, blocks=0))
+    assert "asked, but" in (said := await extender.bind(order(second, "a")))
+    assert told == [f"second: {said}"]
+    api.fates = [Fate.LATE, Fate.REFUSED, Fate.WORKS]
+    assert await extender.bind(order(first, "a")) == "bind: no answer"
+    assert told[1:] == [], "it may be bound yet"
+    assert await extender.bind(order(first, "a")) == "bind refused"
+    assert told[1:] == ["first: bind refused"]
+    assert await extender.bind(order(first, "a")) == ""
+    del api.pods[second.uid]
+    assert await extender.bind(order(second, "a")) == "no such pod"
+    assert len(told) == 2, "nobody reads events of a pod that is gone"
+
+
 async def test_news_from_before_the_binding_do_not_undo_it(extender: Extender, api: MemoryApi) -> None:
     extender.put_node(node("a"))
     one = chosen(extender, api, pod(), "a")
