@@ -82,7 +82,8 @@ def readme() -> str:
 {about["description"]}.
 
 ```
-helm install vcuda daemonset/chart --namespace kube-system --set image.repository=registry.example.org/vcuda
+helm install vcuda oci://registry.example.org/charts/vcuda --version {about["version"]} \\
+    --namespace kube-system --set image.repository=registry.example.org/vcuda
 ```
 
 [Installation](../../docs/install.md), [platforms](../../docs/how-to/platforms.md),

@@ -1,6 +1,7 @@
 """What docs/ and README.md say of the chart: values that exist, examples that can be used."""
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import yaml
 from deviceplugin.model.request import parse_request
 from deviceplugin.model.units import ResourceNames
 from scripts import manifests
+from tests.commands import blocks
 from tests.daemonset.chart import Object, render
+from tests.daemonset.chart import documents as decoded
 from tests.daemonset.manifests import ROOT, documents
 from tests.daemonset.value_sets import VALUE_SETS
 from tests.fenced import fenced
@@ -25,6 +28,9 @@ GUIDES = [
 ]
 GROUPS = ("agent", "scheduler", "webhook", "policy", "hami", "monitoring", "image")
 _VALUE = re.compile(rf"(?:`|--set |,)(?!hami[.]io)((?:{'|'.join(GROUPS)})(?:\.[A-Za-z]+)+)")
+WITH_COMMANDS = ("chart/README.md", "gangs.md", "install.md", "how-to/monitoring.md", "how-to/upgrade.md")
+_CHART = re.compile(r"helm (?:install|upgrade) vcuda (?:daemonset/chart|oci://\S+/charts/vcuda --version \S+) (.+)")
+_OF_HELM = re.compile(r"--(?:reset-then-)?reuse-values ?")
 _HAMIS = "## Coming from HAMi"
 
 
@@ -48,6 +54,24 @@ def test_every_value_that_a_guide_names_exists(guide: Path) -> None:
     values = yaml.safe_load((manifests.CHART / "values.yaml").read_text())
     assert [name for name in named if not _has(values, name.split("."))] == []
     assert named or guide.name == "volcano.md"
+
+
+def _commands() -> Iterator[tuple[str, str]]:
+    for name in WITH_COMMANDS:
+        page = ROOT / name if name.startswith("chart/") else DOCS / name
+        lines = (line for block in blocks(page) if block.is_commands for line in block.commands)
+        yield from ((name, found[1]) for line in lines if (found := _CHART.fullmatch(line)))
+
+
+COMMANDS = [pytest.param(flags, id=f"{name} {flags}") for name, flags in _commands()]
+
+
+@pytest.mark.parametrize("flags", COMMANDS)
+def test_the_chart_takes_every_command_of_the_guides(helm: str, flags: str) -> None:
+    words = shlex.split(_OF_HELM.sub("", flags))
+    apis = [f"--api-versions=monitoring.coreos.com/v1/{kind}" for kind in ("PodMonitor", "ServiceMonitor")]
+    apis.append("--api-versions=monitoring.coreos.com/v1/PrometheusRule")
+    assert {"DaemonSet", "Deployment"} <= {each["kind"] for each in decoded(manifests.render(helm, *words, *apis))}
 
 
 def test_the_values_of_the_guide_to_gangs_are_taken(helm: str, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from sandbox.cluster.images import image_with
 from sandbox.emulated_gpus import REPOSITORY
 from scripts import release
 from scripts.signatures import sign_file
+from tests.commands import commands
 from tests.daemonset.chart import helm_program
 from tests.e2e.installed.registry import Registry, registry
 
@@ -118,6 +119,30 @@ def test_the_checksums_are_signed(scene: Scene, monkeypatch: pytest.MonkeyPatch)
     assert scene.verified("verify-blob", *words, key="other.pub").returncode != 0
     sums.write_text(sums.read_text() + "\n")
     assert scene.verified("verify-blob", *words).returncode != 0
+
+
+def test_the_commands_of_the_guide_verify_what_was_published(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they stand there, but for the registry's address, and that it has no TLS."""
+    monkeypatch.setenv(*next(iter(PASSWORD.items())))
+    sign_file(scene.dist / "SHA256SUMS", scene.keys / "cosign.key")
+    assert scene.publish().returncode == 0
+    (scene.dist / "cosign.pub").write_bytes((scene.keys / "cosign.pub").read_bytes())
+    page = REPOSITORY / "docs/install.md"
+    lines = [line for each in commands(page) if "released?" in each.heading for line in each.commands]
+    assert {line.split()[0] for line in lines} == {"cosign", "sha256sum"}
+    for line in lines:
+        there = line.replace("registry.example.org", scene.registry.address)
+        plain = there.replace("cosign verify ", "cosign verify --allow-http-registry --allow-insecure-registry ")
+        assert _typed(scene, plain) == 0, line
+    (scene.dist / "SHA256SUMS").write_text("")
+    assert [_typed(scene, line) == 0 for line in lines if "blob" in line] == [False]
+
+
+def _typed(scene: Scene, line: str) -> int:
+    path = f"{Path(scene.cosign).parent}:{os.environ['PATH']}"
+    return subprocess.run(
+        ["bash", "-c", line], cwd=scene.dist, env={**os.environ, "PATH": path}, check=False
+    ).returncode
 
 
 def test_another_image_or_chart_under_a_published_version_is_refused(scene: Scene) -> None:

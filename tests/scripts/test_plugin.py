@@ -3,9 +3,11 @@
 import asyncio
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,9 +17,12 @@ from elftools.elf.elffile import ELFFile
 from scripts import plugin
 from tests.cli.operator import kubeconfig
 from tests.cli.view_server import Cluster, node, pod, serving
+from tests.commands import commands
+from tests.downloads import PUBLIC, downloads
 from tests.scripts.test_release import ROOT, VERSION, clone, release
 
-URL = f"https://example.org/OWNER/vcuda/releases/download/v{VERSION}"
+INDEX = ROOT
+"""Some repository in the place of krew's index, which is not asked for a plugin that its manifest names."""
 MACHINES = {"amd64": "EM_X86_64", "arm64": "EM_AARCH64"}
 HERE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), "")
 
@@ -39,17 +44,27 @@ def pythons() -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """The files of a release, and the address where they are."""
     tree = clone(tmp_path_factory.mktemp("plugin") / "tree")
-    out = tree.parent / "dist"
-    done = release(tree, "--url", f"{URL}/", out)
-    assert done.returncode == 0, done.stderr
-    return out
+    served = tree.parent / "served"
+    out = served / f"vcuda/releases/download/v{VERSION}"
+    out.parent.mkdir(parents=True)
+    with downloads(served) as address:
+        url = f"{address}/{out.relative_to(served)}"
+        done = release(tree, "--url", f"{url}/", out)
+        assert done.returncode == 0, done.stderr
+        yield url, out
 
 
 @pytest.fixture(scope="module")
-def installed(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What krew put on PATH."""
+def files(served: tuple[str, Path]) -> Path:
+    return served[1]
+
+
+@pytest.fixture(scope="module")
+def installed(served: tuple[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What krew put on PATH, by the command of docs/kubectl.md."""
     if not HERE:
         pytest.skip(f"there is no archive for {platform.machine()}")
     built = subprocess.run([ROOT / "scripts/krew/build"], stdout=subprocess.PIPE, text=True, check=False)
@@ -57,10 +72,11 @@ def installed(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("THE PLUGIN WAS NOT INSTALLED. The words of scripts/krew/build stand above.")
     assert built.returncode == 0, "CI must install the plugin; the words of scripts/krew/build stand above"
     root = tmp_path_factory.mktemp("krew")
-    archive = plugin.archive_name(files, VERSION, HERE)
+    lines = [line for each in commands(ROOT / "docs/kubectl.md") for line in each.commands]
+    (line,) = [each for each in lines if each.startswith("kubectl krew ")]
     done = subprocess.run(
-        [built.stdout.strip(), "install", "--manifest", files / plugin.MANIFEST, "--archive", archive],
-        env={**os.environ, "KREW_ROOT": str(root)},
+        [built.stdout.strip(), *shlex.split(line.replace(PUBLIC, served[0]))[2:]],
+        env={**os.environ, "KREW_ROOT": str(root), "KREW_DEFAULT_INDEX_URI": str(INDEX)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -132,15 +148,16 @@ async def test_a_program_of_the_node_says_where_it_is(installed: Path, only: Pat
     assert errors.endswith(" is not here: krew's plugin has only what operators need; use vcuda's image\n")
 
 
-def test_the_manifest_names_an_archive_for_each_architecture(files: Path) -> None:
+def test_the_manifest_names_an_archive_for_each_architecture(served: tuple[str, Path]) -> None:
+    address, files = served
     document = yaml.safe_load((files / plugin.MANIFEST).read_text())
     assert document["spec"]["version"] == f"v{VERSION}"
-    assert document["spec"]["homepage"] == "https://example.org/OWNER/vcuda"
+    assert document["spec"]["homepage"] == address.partition("/releases/")[0]
     lines = (files / "SHA256SUMS").read_text().splitlines()
     sums = {name: digest for digest, name in (line.split("  ") for line in lines)}
     for platform_ in document["spec"]["platforms"]:
         url, _, name = platform_["uri"].rpartition("/")
-        assert (url, platform_["sha256"]) == (URL, sums[name])
+        assert (url, platform_["sha256"]) == (address, sums[name])
     assert plugin.MANIFEST in sums
 
 

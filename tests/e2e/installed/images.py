@@ -5,9 +5,13 @@ others under the names that stand in the chart and in the samples. Not here: whe
 Invariant: in CI (`CI=true`) an image that cannot be had is a failure; elsewhere it is a skip that says why.
 """
 
+import hashlib
+import io
+import json
 import os
 import signal
 import subprocess
+import tarfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,6 +55,39 @@ def import_images(cluster: Cluster, *, kube_scheduler: tuple[str, Path], samples
     made = [kube_scheduler_image(*kube_scheduler), *(image_with(_full(name), ()) for name in samples)]
     for image in made:
         cluster.containerd.ctr("images", "import", "-", stdin=image, doing="importing an image")
+
+
+def import_vcuda(cluster: Cluster, archive: Path, name: str, folder: Path) -> None:
+    """Our own, in the place of `docker build` and `kind load`.
+
+    Its label makes it another image: kubelet asks the registry again for one that it had to pull under another name.
+    """
+    plain, loaded = folder / "plain.tar", folder / "loaded.tar"
+    copy = ["skopeo", "--insecure-policy", "copy", "--quiet", f"oci-archive:{archive}"]
+    subprocess.run([*copy, f"docker-archive:{plain}:{_full(name)}"], check=True)
+    with tarfile.open(plain) as given, tarfile.open(loaded, "w") as made:
+        (manifest,) = json.loads(_read(given, "manifest.json"))
+        image = json.loads(_read(given, manifest["Config"]))
+        image["config"].setdefault("Labels", {})["loaded"] = "by a test"
+        text = json.dumps(image).encode()
+        manifest["Config"] = f"{hashlib.sha256(text).hexdigest()}.json"
+        for layer in manifest["Layers"]:
+            made.addfile(given.getmember(layer), given.extractfile(layer))
+        _add(made, manifest["Config"], text)
+        _add(made, "manifest.json", json.dumps([manifest]).encode())
+    cluster.containerd.ctr("images", "import", str(loaded), doing="importing vcuda's image")
+
+
+def _read(archive: tarfile.TarFile, name: str) -> bytes:
+    found = archive.extractfile(name)
+    assert found is not None
+    return found.read()
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    archive.addfile(member, io.BytesIO(content))
 
 
 def _full(name: str) -> str:

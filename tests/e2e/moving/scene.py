@@ -96,7 +96,7 @@ def moving(
 ) -> Iterator[Scene]:
     """`label` is the one of the node that both systems look at."""
     kubeconfig = cluster.control_plane.admin_kubeconfig
-    scene = Scene(cluster, Page(page, cluster.kubelet.node, kubeconfig, registry, kubectl, helm))
+    scene = Scene(cluster, Page(f"how-to/{page}", cluster.kubelet.node, kubeconfig, registry, kubectl, helm))
     unknown = {AnnotationNames().inventory: None}  # agents of other tests may have told the same
     cluster.admin.merge(f"/api/v1/nodes/{scene.node}", {"metadata": {"annotations": unknown}})
     try:

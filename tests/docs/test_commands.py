@@ -1,0 +1,94 @@
+"""Every command in the documentation is executed by a test, or its page says that it is not, and why.
+
+The mark is <!-- not executed: REASON --> before the block. A page with commands that are not marked has a line in
+TESTS; what those tests do not run of it, they say themselves (tests/e2e/test_operator_pages.py, for example).
+"""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.commands import Block, blocks
+
+ROOT = Path(__file__).resolve().parents[2]
+OPERATOR = "tests/e2e/test_operator_pages.py"
+RENDERED = "tests/daemonset/test_guides.py"
+TESTS = {
+    "README.md": (OPERATOR, "tests/docs/test_site.py"),
+    "daemonset/chart/README.md": (RENDERED,),
+    "docs/first-hour.md": (OPERATOR, "tests/docs/test_site.py", "tests/scripts/test_demo.py"),
+    "docs/gpu-policies.md": ("tests/docs/test_gpu_policies.py",),
+    "docs/how-to/bundle.md": (OPERATOR,),
+    "docs/how-to/doctor.md": (OPERATOR,),
+    "docs/how-to/from-gpu-manager.md": ("tests/e2e/test_moving.py",),
+    "docs/how-to/from-hami.md": ("tests/e2e/test_moving_from_hami.py",),
+    "docs/how-to/look.md": (OPERATOR,),
+    "docs/how-to/maintenance.md": (OPERATOR,),
+    "docs/how-to/monitoring.md": (RENDERED,),
+    "docs/how-to/multi-gpu.md": ("tests/docs/test_site.py",),
+    "docs/how-to/quotas.md": (OPERATOR,),
+    "docs/how-to/time-slicing.md": (OPERATOR,),
+    "docs/how-to/upgrade.md": (RENDERED,),
+    "docs/install.md": (OPERATOR, "tests/e2e/test_publishing.py", RENDERED),
+    "docs/kubectl.md": (OPERATOR, "tests/docs/test_kubectl.py", "tests/scripts/test_plugin.py"),
+    "docs/reference/scheduler-views.md": (OPERATOR,),
+    "docs/runbooks.md": ("tests/e2e/test_newcomer.py",),
+    "docs/scheduler.md": (OPERATOR,),
+    "docs/simulate.md": ("tests/docs/test_site.py",),
+    "docs/troubleshooting.md": ("tests/e2e/test_newcomer.py",),
+}
+SHOWN = {
+    "ARCHITECTURE.md": [
+        "cli > (agent | scheduler) > (kubelet | container | observe | cluster | simulate) > (hardware | ledger | kube)"
+    ],
+    "docs/design.md": ["cluster                                           node"],
+    "README.md": ["container   asks for  limit     gets"],
+    "docs/how-to/autoscalers.md": ["k8s.io/cluster-autoscaler/node-template/resources/tencent.com/vcuda-core = 800"],
+    "docs/how-to/doctor.md": ["ok       api-server: Kubernetes v1.36.1"],
+}
+"""Blocks that look like commands and are what a program prints, or what stands elsewhere."""
+
+
+def pages() -> dict[str, list[Block]]:
+    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    found = {name: blocks(ROOT / name) for name in listed.split() if (ROOT / name).is_file()}
+    return {name: each for name, each in found.items() if each}
+
+
+PAGES = pages()
+
+
+def test_every_page_with_commands_is_executed_by_a_test_or_marked() -> None:
+    executed = {name for name, found in PAGES.items() if any(each.is_commands and not each.reason for each in found)}
+    assert executed == set(TESTS)
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_the_tests_that_execute_a_page_name_it(name: str) -> None:
+    for test in TESTS[name]:
+        assert Path(name).name in (ROOT / test).read_text(), f"{test} does not speak of {name}"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_what_is_no_command_is_a_picture_or_is_known(name: str) -> None:
+    """So no command is missed because its program is not known here."""
+    plain = [each.text for each in PAGES[name] if not each.is_commands and each.text.isascii()]
+    first = [text.splitlines()[0] for text in plain]
+    assert [line for line in first if not line.startswith((" ", "/"))] == SHOWN.get(name, [])
+
+
+def test_only_commands_are_marked() -> None:
+    assert [each.text for found in PAGES.values() for each in found if each.reason and not each.is_commands] == []
+
+
+def test_blocks_are_read(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```yaml\na: 1\n```\n\n## Here\n\n```\nkubectl get \\\n  pods  # all\n# nothing\n```\n\n"
+        "<!-- not executed: too far -->\n```sh\nhelm list\n```\n\n```\npods\n```\n"
+    )
+    first, marked, output = blocks(page)
+    assert (first.heading, first.commands, first.is_commands) == ("Here", ["kubectl get pods"], True)
+    assert (marked.commands, marked.reason) == (["helm list"], "too far")
+    assert not output.is_commands
