@@ -1,0 +1,107 @@
+"""The manifests in the documentation: the API server takes each, strictly, and the webhook admits its pods as they are.
+
+Not here: kinds of others (Kueue, Karpenter, Volcano), of which Kubernetes has no schema; values of charts
+(tests/daemonset/test_guides.py).
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from deviceplugin.cluster.webhook.pod_json import Json
+from tests.cluster.webhook.makers import CORE, MEMORY, mutated, response, review
+from tests.daemonset.test_platforms import NEWEST, OLDEST
+from tests.fenced import fenced
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+VOLCANO = ("scheduling.volcano.sh", "batch.volcano.sh")
+OF_OTHERS = ("vcuda", "kueue.x-k8s.io", "karpenter.sh", "scheduling.x-k8s.io", *VOLCANO)
+"""API groups that Kubernetes has no schemas of; the first one is of our own configuration files."""
+ALPHA = {("gangs.md", "PodGroup"), ("gangs.md", "Job")}
+"""What exists in one version of Kubernetes, as the page says."""
+ALPHA_VERSION = "1.36"
+
+
+def documents() -> Iterator[tuple[str, Json]]:
+    for page in PAGES:
+        for text in fenced(page, "yaml"):
+            yield from ((page.name, each) for each in yaml.safe_load_all(text))
+
+
+DOCUMENTS = list(documents())
+OBJECTS = [(page, each) for page, each in DOCUMENTS if "apiVersion" in each]
+OWN = [(page, each) for page, each in OBJECTS if each["apiVersion"].partition("/")[0] not in OF_OTHERS]
+
+
+def versions(page: str, document: Json) -> tuple[str, ...]:
+    return (ALPHA_VERSION,) if (page, document["kind"]) in ALPHA else (OLDEST, NEWEST)
+
+
+def name(case: tuple[str, Json]) -> str:
+    return f"{case[0]}-{case[1].get('kind')}"
+
+
+@pytest.mark.parametrize("case", OWN, ids=name)
+def test_the_api_server_takes_it_strictly(case: tuple[str, Json]) -> None:
+    for version in versions(*case):
+        kubernetes_validate.validate(case[1], version, strict=True)
+
+
+def test_the_pages_with_manifests_are_looked_at() -> None:
+    looked_at = {page for page, _ in OWN}
+    assert looked_at >= {"README.md", "gangs.md", "jupyter.md", "kueue.md", "multi-gpu.md", "quotas.md", "vllm.md"}
+
+
+def test_a_misspelled_field_is_found() -> None:
+    (pod,) = (yaml.safe_load(text) for text in fenced(ROOT / "README.md", "yaml"))
+    pod["spec"]["containers"][0]["resource"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(pod, NEWEST, strict=True)
+
+
+def dicts(value: object) -> Iterator[Json]:
+    if isinstance(value, dict):
+        yield value
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for each in inner:
+        yield from dicts(each)
+
+
+def asking_alone(limits: Json, annotations: Json) -> Json:
+    container = {"name": "main", "image": "busybox", "resources": {"limits": limits}}
+    return {"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": [container]}}
+
+
+def pods(document: Json) -> Iterator[Json]:
+    """Pods and templates of a document; resources that stand alone, and a notebook's, as a pod of their own."""
+    if "resources" in document:
+        yield asking_alone(document["resources"]["limits"], {})
+    for each in dicts(document):
+        if isinstance(each.get("spec"), dict) and "containers" in each["spec"]:
+            yield {"metadata": {"name": "p", **each.get("metadata", {})}, "spec": each["spec"]}
+        if "extra_resource_limits" in each:
+            yield asking_alone(each["extra_resource_limits"], each.get("extra_annotations", {}))
+
+
+ASKING = [(page, pod) for page, each in DOCUMENTS for pod in pods(each)]
+
+
+@pytest.mark.parametrize("case", ASKING, ids=[f"{page}-{number}" for number, (page, _) in enumerate(ASKING)])
+def test_the_webhook_admits_the_pod_with_the_resources_that_it_names(case: tuple[str, Json]) -> None:
+    answer = response(review(case[1]))
+    assert (answer["allowed"], answer.get("warnings", [])) == (True, []), answer
+    for before, after in zip(case[1]["spec"]["containers"], mutated(case[1])["spec"]["containers"], strict=True):
+        asked = {key: str(count) for key, count in before["resources"]["limits"].items()}
+        got = {key: str(count) for key, count in after["resources"]["limits"].items() if key in (CORE, MEMORY)}
+        assert got.items() >= {key: count for key, count in asked.items() if key in (CORE, MEMORY)}.items()
+        assert CORE in got
+
+
+def test_an_impossible_request_is_found() -> None:
+    (pod,) = (yaml.safe_load(text) for text in fenced(ROOT / "README.md", "yaml"))
+    pod["spec"]["containers"][0]["resources"]["limits"] = {CORE: 150}
+    assert not response(review(pod))["allowed"]
