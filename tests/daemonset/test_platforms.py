@@ -17,7 +17,7 @@ from tests.fenced import fenced
 TABLE = yaml.safe_load((manifests.CHART / "platforms.yaml").read_text())
 OLDEST, NEWEST = "1.30", "1.37"
 OF_OTHERS = ("cert-manager.io/", "monitoring.coreos.com/", "security.openshift.io/")
-"""API groups that Kubernetes itself has no schemas of."""
+"""API groups that Kubernetes itself has no schemas of; test_foreign_kinds.py checks their objects."""
 
 
 def on(helm: str, folder: Path, platform: str, **agent: object) -> Rendered:

@@ -217,3 +217,10 @@ VALUE_SETS: dict[str, Object] = {
         },
     },
 }
+
+WITH_FOREIGN_KINDS: Object = {
+    "platform": "openshift",
+    "webhook": {"certificates": {"from": "cert-manager"}},
+    "monitoring": {"enabled": True, "rules": {"enabled": True}},
+}
+"""All kinds of other projects that the chart can make objects of."""

@@ -69,10 +69,10 @@ def _accounts(admin: Client) -> set[str]:
 
 
 @contextlib.contextmanager
-def release(cluster: Cluster, helm: str, *, folder: Path) -> Iterator[str]:
-    """Installed and upgraded once, as it will be by users."""
+def release(cluster: Cluster, helm: str, *, folder: Path, more: Object | None = None) -> Iterator[str]:
+    """Installed and upgraded once, as it will be by users. `more` are values beside INSTALLED."""
     values = folder / "values.yaml"
-    values.write_text(yaml.safe_dump(INSTALLED))
+    values.write_text(yaml.safe_dump(INSTALLED | (more or {})))
     call = Helm(helm, cluster.control_plane.admin_kubeconfig)
     said = call("install", "vcuda", str(manifests.CHART), f"--values={values}")
     try:

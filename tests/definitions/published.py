@@ -1,0 +1,78 @@
+"""CustomResourceDefinitions of cert-manager, OpenShift and the Prometheus operator, as they publish them.
+
+In: go.mod and go.sum of this folder, which pin the projects' Go modules; Go, and its proxy or its cache. Out: the
+definitions by kind. Invariant: in CI (`CI=true`) definitions that cannot be had are a failure; elsewhere they are a
+skip that says why.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sandbox.emulated_gpus import REPOSITORY
+from tests.daemonset.chart import Object
+
+_HERE = Path(__file__).parent
+_FOLDERS = {
+    "github.com/cert-manager/cert-manager": "deploy/crds",
+    "github.com/openshift/api": "security/v1/zz_generated.crd-manifests",
+    "github.com/prometheus-operator/prometheus-operator": "example/prometheus-operator-crd",
+}
+"""Of each module."""
+KINDS = {
+    "Certificate": "certificates.yaml",
+    "Issuer": "_issuers.yaml",
+    "PodMonitor": "podmonitors.yaml",
+    "PrometheusRule": "prometheusrules.yaml",
+    "SecurityContextConstraints": "securitycontextconstraints.crd.yaml",
+    "ServiceMonitor": "servicemonitors.yaml",
+}
+"""How the names of their files end."""
+
+
+@cache
+def definitions() -> Mapping[str, Object]:
+    """By kind."""
+    files = [file for folder in _folders() for file in folder.iterdir()]
+    return {kind: _definition(kind, [file for file in files if file.name.endswith(KINDS[kind])]) for kind in KINDS}
+
+
+def _definition(kind: str, files: list[Path]) -> Object:
+    (file,) = files
+    found: Object = yaml.load(file.read_text(), yaml.CSafeLoader)
+    assert (found["kind"], found["spec"]["names"]["kind"]) == ("CustomResourceDefinition", kind)
+    return found
+
+
+def _folders() -> Iterator[Path]:
+    text, at = _download(), 0
+    while at < len(text):
+        module, at = json.JSONDecoder().raw_decode(text, at)
+        yield Path(module["Dir"]) / _FOLDERS[module["Path"]]
+        at += len(text[at:]) - len(text[at:].lstrip())
+
+
+def _download() -> str:
+    """What Go says of the modules, one JSON object after the other."""
+    environment = {**os.environ, "GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local", "GOWORK": "off"}
+    script = 'go=$("$1/scripts/go" .) && exec "$go" mod download -json'
+    done = subprocess.run(
+        ["bash", "-c", script, "download", str(REPOSITORY)],
+        cwd=_HERE,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if not done.returncode:
+        return done.stdout
+    cause = f"Go could not fetch the modules of {_HERE / 'go.mod'}: {done.stdout}"
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"CI must check objects of other projects' kinds. {cause}", pytrace=False)
+    pytest.skip(f"OBJECTS OF OTHER PROJECTS' KINDS WERE NOT CHECKED. {cause}")
