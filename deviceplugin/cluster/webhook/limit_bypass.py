@@ -1,12 +1,12 @@
 """How a GPU container could bypass its limits, as far as the pod shows it.
 
-In: a container and its request. Out: a RequestError where a share could not be enforced (the container sees every
-device of the node, or mounts something over vcuda's libraries and limits); warnings about what weakens isolation and
-may be intended. Not here: what an image or a process does (docs/enforcement.md).
+In: the containers of a pod and their requests. Out: a RequestError where a share could not be enforced (the container
+sees every device of the node, or mounts something over vcuda's libraries and limits); warnings about what weakens
+isolation and may be intended. Not here: what an image or a process does (docs/enforcement.md).
 """
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from deviceplugin.cluster.webhook.environment import LIBRARY_PATH, library_path_is_hidden, preloaded
 from deviceplugin.cluster.webhook.pod_json import Json, JsonContainer, child, objects, spec
@@ -54,6 +54,12 @@ def exposures(pod: Json, container: JsonContainer, request: Request, settings: W
         yield f"{what} adds capability SYS_ADMIN, with which it can move vcuda's files away"
     if spec(pod).get("hostPID") is True:
         yield f"{what} asks for a share of a GPU and sees the processes of other pods, because of spec.hostPID"
+
+
+def exposures_beside(others: Iterable[JsonContainer]) -> Iterator[str]:
+    """Warnings about containers without a GPU in a pod that has some."""
+    for each in filter(_is_privileged, others):
+        yield f"{each.what} is privileged and sees every GPU of its node, beside the GPU containers of this pod"
 
 
 def _is_privileged(container: JsonContainer) -> bool:

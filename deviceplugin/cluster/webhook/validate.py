@@ -7,7 +7,7 @@ is not a denial); or a RequestError or ParseError of one sentence that says what
 from collections.abc import Iterator
 
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
-from deviceplugin.cluster.webhook.limit_bypass import exposures, refuse_open_share
+from deviceplugin.cluster.webhook.limit_bypass import exposures, exposures_beside, refuse_open_share
 from deviceplugin.cluster.webhook.mutate import is_left_alone
 from deviceplugin.cluster.webhook.pod_json import Json, JsonContainer, annotations, containers
 from deviceplugin.cluster.webhook.resources import count, differing, is_gpu
@@ -29,7 +29,8 @@ _MOST_GPUS = 1024
 def validate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[str, ...]:
     if is_left_alone(pod, settings):
         return ()
-    asking = [each for each in containers(pod) if is_gpu(each, settings.names)]
+    found = list(containers(pod))
+    asking = [each for each in found if is_gpu(each, settings.names)]
     if not asking:
         return ()
     names = annotation_names(settings.names.domain)
@@ -44,7 +45,7 @@ def validate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[st
         parse_socket(written[names.socket])
     accepted = known.admitted_by(preferences.gpus)
     asked = [(each, _request(each, parts, settings)) for each in asking]
-    return tuple(
+    about_each = (
         warning
         for container, request in asked
         for warning in (
@@ -52,7 +53,9 @@ def validate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[st
             *_beyond(container, request, accepted),
             *_no_limit(container, request, limits, names),
         )
-    ) + tuple(_no_such_gpu(preferences.gpus, known, accepted))
+    )
+    beside = exposures_beside(each for each in found if not is_gpu(each, settings.names))
+    return (*about_each, *beside, *_no_such_gpu(preferences.gpus, known, accepted))
 
 
 def _check_names(numbers: PerContainer, asking: list[JsonContainer], annotation: str) -> None:

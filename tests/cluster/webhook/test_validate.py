@@ -92,7 +92,7 @@ def test_what_can_never_run_is_refused_with_what_to_write_instead(given: Json, w
         gpu_pod({CORE: "60", MEMORY: "8"}, {"tencent.com/vcuda-gpus": "2"}),
         gpu_pod(SHARE, {"tencent.com/vcuda-gpu-policy": "link", "hami.io/gpu-scheduler-policy": "whatever"}),
         gpu_pod(SHARE, {"nvidia.com/use-gputype": "a100"}),
-        pod(container("root", **PRIVILEGED), container("main", SHARE)),
+        pod(container("root", **PRIVILEGED), container("main")),
         *(_of_the_node(path) for path in ("/etc/gpu", "/etc/gpu-manager2", "/data", None)),
         _of_the_node("/etc/gpu-manager", name="mounted by nobody"),
         pod(container(), annotations={"tencent.com/vcuda-gpu-policy": "pack"}),
@@ -115,6 +115,14 @@ def test_good_pods_pass_without_a_word(given: Json) -> None:
         (gpu_pod(SHARE, {"nvidia.com/use-gpuuuid": "GPU-x"}), ["annotations accept no GPU of any node"]),
         (gpu_pod(SHARE, {"nvidia.com/nouse-gputype": "NVIDIA"}), ["annotations accept no GPU of any node"]),
         (gpu_pod({CORE: "100"}, **PRIVILEGED), ["privileged", "sees every GPU"]),
+        (
+            pod(container("root", **PRIVILEGED), container("main", SHARE)),
+            ["container root is privileged and sees every GPU", "beside the GPU containers of this pod"],
+        ),
+        (
+            pod(container("main", {CORE: "100"}), initContainers=[container("sysctl", **PRIVILEGED)]),
+            ["init container sysctl is privileged and sees every GPU"],
+        ),
         (gpu_pod({CORE: "100"}, **_mounted("/usr/local/nvidia")), ["mounts a volume", "puts the driver"]),
         (_of_the_node("/etc/gpu-manager"), ["container main mounts /etc/gpu-manager of its node"]),
         (_of_the_node("//etc/./gpu-manager/vm/"), ["mounts /etc/gpu-manager/vm of its node", "limits of all"]),
