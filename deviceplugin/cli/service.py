@@ -21,8 +21,24 @@ from deviceplugin.errors import VcudaError
 Settings = TypeVar("Settings")
 
 
+def _print_version(context: click.Context, _option: click.Parameter, value: str | None) -> None:
+    """gpu-manager's flag has a value, or none."""
+    if value in ("true", "raw"):
+        click.echo(__version__)
+        context.exit()
+
+
 @click.command("agent", cls=SettingsCommand, program=AGENT)
-@click.version_option(__version__, message="%(version)s")
+@click.option(
+    "--version",
+    type=click.Choice(("true", "false", "raw")),
+    is_flag=False,
+    flag_value="true",
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
 def agent(effective: Effective[AgentSettings]) -> None:
     """Grant this node's GPUs, and shares of them, to pods through kubelet.
 

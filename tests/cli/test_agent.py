@@ -59,9 +59,17 @@ def test_without_a_driver_it_says_so_in_one_line_and_ends(short_tmp: Path) -> No
     assert not any("traceback" in line.lower() for line in lines)
 
 
-def test_it_tells_its_version_as_gpu_manager_does() -> None:
-    result = subprocess.run([*VCUDA, "agent", "--version"], capture_output=True, text=True, timeout=50, check=True)
+@pytest.mark.parametrize("flag", ["--version", "--version=true", "--version=raw"])
+def test_it_tells_its_version_as_gpu_manager_does(flag: str) -> None:
+    command = [*VCUDA, "agent", flag, "--share_mode=true"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=50, check=True)
     assert (result.stdout, result.stderr) == (f"{__version__}\n", "")
+
+
+def test_without_it_the_agent_starts(short_tmp: Path) -> None:
+    status, lines = ended(short_tmp, "--version=false")
+    assert status == 1
+    assert any("settings_in_force" in line for line in lines)
 
 
 def test_at_start_it_logs_what_was_set_and_where_and_which_flags_do_nothing(short_tmp: Path) -> None:

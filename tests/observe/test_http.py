@@ -74,7 +74,12 @@ async def agent() -> AsyncIterator[Agent]:
 
 @pytest.mark.parametrize(
     ("path", "held"),
-    [("/usage", r'"cores_allocated":\d+'), ("/graph", r"\d+/200"), ("/metrics", r"vcuda_gpu_\w*allocated\w*\{.+")],
+    [
+        ("/usage", r'"cores_allocated":\d+'),
+        ("/graph", r"\d+/200"),
+        ("/metrics", r"vcuda_gpu_\w*allocated\w*\{.+"),
+        ("/metric", r'container_gpu_memory_total\{.*gpu_memory="gpu1".*\} (.+)'),
+    ],
 )
 async def test_strangers_see_no_names_where_the_flag_says_so(path: str, held: str) -> None:
     """Who asks from loopback has a right that the API server has checked; what is held of each GPU is the same."""

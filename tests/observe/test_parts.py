@@ -3,14 +3,18 @@
 from dataclasses import replace
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.pod_limits import PodLimits
 from deviceplugin.model.request import Request
-from deviceplugin.observe.gpu_manager_views import usages
+from deviceplugin.model.usage import ContainerUse, GpuUse
+from deviceplugin.observe.gpu_manager_views import metrics_text, usages
 from deviceplugin.observe.graph_text import draw
 from deviceplugin.observe.usage import usage_of
 from tests.observe.pictures import grant, pcie, uuid
+
+NAMES = {"pod_name", "namespace", "node", "container_name"}
 
 
 def parted() -> Grant:
@@ -32,6 +36,27 @@ def test_gpu_managers_view_shows_the_sum_and_both_devices() -> None:
     assert stat.spec["main"].gpu == pytest.approx(0.6)
     assert stat.spec["main"].mem == 16 * 256
     assert [device.card_idx for device in stat.stat["main"].dev] == ["1", "2"]
+
+
+def test_gpu_managers_metrics_have_both_gpus_and_their_sum() -> None:
+    used = ContainerUse((GpuUse(uuid(1), 1 << 30, cores=20.0), GpuUse(uuid(2), 2 << 30, cores=12.5)), processes=2)
+    picture = pcie(4, parted())
+    picture = replace(picture, uses={picture.grants[0].id: used})
+    found = {
+        (sample.name, next(value for key, value in sample.labels.items() if key not in NAMES)): sample.value
+        for family in text_string_to_metric_families(metrics_text(picture).decode())
+        for sample in family.samples
+    }
+    assert found == {
+        ("container_gpu_utilization", "gpu1"): 20,
+        ("container_gpu_utilization", "gpu2"): 12.5,
+        ("container_gpu_utilization", "total"): 32.5,
+        ("container_gpu_memory_total", "gpu1"): 1024,
+        ("container_gpu_memory_total", "gpu2"): 2048,
+        ("container_gpu_memory_total", "total"): 3072,
+        ("container_request_gpu_utilization", "total"): 0.6,
+        ("container_request_gpu_memory", "total"): 16 * 256,
+    }
 
 
 def test_a_limit_below_the_grant_is_what_is_shown() -> None:

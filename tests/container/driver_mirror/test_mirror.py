@@ -52,6 +52,15 @@ def node(tmp_path: Path) -> Node:
     return node_at(make_driver_root(tmp_path / "host"), make_interposers(tmp_path / "ours"), tmp_path / "vdriver")
 
 
+def test_the_nodes_gpu_client_is_where_the_library_of_an_image_starts_it(node: Node) -> None:
+    """Lineage D15: vcuda-controller names /usr/local/nvidia/bin/gpu-client, and the mirror hides what the image has."""
+    put(node.driver.path / "usr/local/bin/gpu-client", b"#!/bin/sh\necho registered\n", mode=0o755)
+    node.refresh()
+    there = node.base / "nvidia/bin/gpu-client"
+    assert subprocess.run([there], capture_output=True, text=True, check=True).stdout == "registered\n"
+    assert not (node.base / "origin/bin/gpu-client").exists(), "whole GPUs have no limits to register for"
+
+
 def version_of(lib64: Path, soname: str = "libcuda.so.1") -> str:
     """What the stub that stands there says it is."""
     return (lib64 / soname).read_bytes().rpartition(b"libcuda.so.")[2].decode()
