@@ -1,7 +1,7 @@
 """A node of HAMi moves to vcuda and back, by the commands of docs/how-to/from-hami.md.
 
-HAMi itself is a stand-in (moving/hami, moving/stand_in.py), installed by Helm: it registers, binds and annotates as
-HAMi does, but for its webhook: the pods name its scheduler themselves. The tests are one story, in their order.
+HAMi itself is a stand-in (moving/hami, moving/stand_in.py), installed by Helm: it changes new pods, registers, binds
+and annotates as HAMi does. Its webhook stays until the end. The tests are one story, in their order.
 """
 
 from collections.abc import Iterator
@@ -31,9 +31,12 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 COUNT = "nvidia.com/gpu"
 SPLIT = 10
-LIMITS = {COUNT: 1, "nvidia.com/gpumem": 4096, "nvidia.com/gpucores": 20}
-WEB: Object = pods.pod("web", [pods.container("main", "sleep 10000", LIMITS)], schedulerName="hami-scheduler")
+LIMITS = {"nvidia.com/gpumem": 4096, "nvidia.com/gpucores": 20, "nvidia.com/priority": 1}
+WEB: Object = pods.pod(
+    "web", [pods.container("main", "sleep 10000", LIMITS), pods.container("side", "sleep 10000", {})]
+)
 PLUGIN = f"/apis/apps/v1/namespaces/{SYSTEM}/daemonsets/hami-device-plugin"
+WEBHOOK = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/hami-webhook"
 REGISTERED = "hami.io/node-nvidia-register"
 
 
@@ -56,12 +59,37 @@ def scene(
         try:
             scene.page.shell(f"helm install hami {STAND_INS / 'hami'} -n {SYSTEM} {values}")
             scene.wait_allocatable(COUNT, SPLIT * len(uuids()))
+            wait_until_hami_answers(scene)
             scene.admin.post(DEPLOYMENTS, deployment("web", WEB))
             yield scene
         finally:
             scene.page.shell(f"helm uninstall hami -n {SYSTEM} --ignore-not-found")
             labels = dict.fromkeys(("gpu", "nvidia-device-enable"))
             scene.admin.merge(node, {"metadata": {"labels": labels, "annotations": {REGISTERED: None}}})
+
+
+def wait_until_hami_answers(scene: Scene) -> None:
+    """Its webhook may fail, and then a pod is created as it is."""
+    left = {**WEB, "metadata": {"name": "tried", "labels": {"tencent.com/vcuda-webhook": "ignore"}}}
+
+    def changed() -> bool:
+        return scheduler_of(scene.admin.post(f"{pods.PODS}?dryRun=All", left)) == "hami-scheduler"
+
+    wait_until(changed, "HAMi's webhook answers")
+
+
+def scheduler_of(pod: Object) -> str:
+    return str(pod["spec"]["schedulerName"])
+
+
+def variables(pod: Object) -> dict[str, dict[str, str]]:
+    """Those of each container, by its name."""
+    return {
+        each["name"]: {one["name"]: one["value"] for one in each.get("env", [])} for each in pod["spec"]["containers"]
+    }
+
+
+CHANGED_BY_HAMI = {"main": {"CUDA_TASK_PRIORITY": "1"}, "side": {"NVIDIA_VISIBLE_DEVICES": "none"}}
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +110,10 @@ def test_vcuda_is_installed_beside_it_and_leaves_hamis_pods_alone(scene: Scene, 
     pods.create(scene.admin, {**WEB, "metadata": {"name": "later"}})
     pods.wait_running(scene.admin, ["later"])
     later = scene.admin.get(f"{pods.PODS}/later")
-    assert later["spec"]["schedulerName"] == "hami-scheduler"
-    assert later["spec"]["containers"][0]["resources"]["limits"] == {name: str(count) for name, count in LIMITS.items()}
+    assert scheduler_of(later) == "hami-scheduler"
+    assert variables(later) == CHANGED_BY_HAMI
+    limits = {name: str(count) for name, count in {COUNT: 1, **LIMITS}.items()}
+    assert later["spec"]["containers"][0]["resources"]["limits"] == limits
     pods.delete(scene.admin, ["later"])
     pods.wait_gone(scene.admin, ["later"])
 
@@ -100,12 +130,14 @@ def test_a_node_moves_and_its_pods_are_placed_by_vcuda_when_it_may(scene: Scene,
     scene.page.run("Move a node")
     moved(scene)
     scene.page.run("Let vcuda place the pods")
+    wait_until_hami_answers(scene)
     for each in scene.pods_of("app=web"):  # it waits for HAMi's scheduler
         pods.delete(scene.admin, [each["metadata"]["name"]])
     pod = scene.wait_one_runs("app=web", other_than=old["metadata"]["uid"])
-    assert pod["spec"]["schedulerName"] == "vcuda-scheduler"
+    assert scheduler_of(pod) == "vcuda-scheduler"
     limits = pod["spec"]["containers"][0]["resources"]["limits"]
     assert limits == {CORE: "20", MEMORY: "16"}, "4096 MiB"
+    assert variables(pod) == CHANGED_BY_HAMI, "HAMi's webhook was called first"
 
 
 def test_the_way_back_and_forth_and_nothing_of_hami_is_left(scene: Scene, old: Object) -> None:
@@ -127,5 +159,6 @@ def test_the_way_back_and_forth_and_nothing_of_hami_is_left(scene: Scene, old: O
     assert new["spec"]["schedulerName"] == "vcuda-scheduler"
     scene.page.run("When all nodes have moved")
     assert not exists(scene.admin, PLUGIN)
+    assert not exists(scene.admin, WEBHOOK)
     checks = {each["check"]: each for each in scene.view("doctor")["checks"]}
     assert {name: each for name, each in checks.items() if each["outcome"] not in ("ok", "skipped")} == {}

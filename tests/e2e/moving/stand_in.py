@@ -4,10 +4,13 @@ In: kubelet's device-plugin folder, the API server, the GPUs' UUIDs (GPU_UUIDS, 
 annotations in the originals' form. `gpu-manager` serves both of its resources, mounts /etc/vcuda from a folder named
 after the pod, and knows the pod as the original does: the first of this node that waits with that many cores.
 `hami-device-plugin` serves nvidia.com/gpu tenfold, registers on the node and finishes what `hami-scheduler` began,
-which binds pods by annotation. All place everything on the first GPU. Not here: vcuda.sock, the driver, device
-nodes, HAMi's webhook. It runs in vcuda's image, for its Python packages only.
+which binds pods by annotation. Its webhook, in the same program, does to a new pod what HAMi's does: a number of GPUs
+where only parts of one are asked for, its scheduler's name, a priority as a variable, and no GPU for other containers.
+All place everything on the first GPU. Not here: vcuda.sock, the driver, device nodes. It runs in vcuda's image, for its
+Python packages only.
 """
 
+import base64
 import json
 import os
 import signal
@@ -17,6 +20,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -35,6 +39,9 @@ VIRTUAL = "/etc/gpu-manager/vm"
 DRIVER = "/etc/gpu-manager/vdriver/nvidia"
 BLOCK_BYTES = 256 << 20
 SPLIT = 10
+WEBHOOK_PORT = 8443
+CERTIFICATE = Path("/tls")
+HAMI = "hami-scheduler"
 STOPPED = threading.Event()
 Response = Any
 
@@ -118,11 +125,56 @@ def hami_answer(count: int) -> Response:
 
 
 def hami_scheduler() -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE / "tls.crt", CERTIFICATE / "tls.key")
+    server = ThreadingHTTPServer(("", WEBHOOK_PORT), Webhook)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
     while not STOPPED.wait(0.5):
         nodes = [each["metadata"]["name"] for each in api_server("/api/v1/nodes")["items"] if takes_pods(each)]
         for pod in api_server(f"/api/v1/pods?fieldSelector={quote('spec.nodeName=,status.phase=Pending')}")["items"]:
-            if pod["spec"]["schedulerName"] == "hami-scheduler" and nodes:
+            if pod["spec"]["schedulerName"] == HAMI and nodes:
                 hami_bind(pod, nodes[0])
+
+
+class Webhook(BaseHTTPRequestHandler):
+    """An AdmissionReview comes, and goes back with a patch."""
+
+    def do_POST(self) -> None:
+        review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        spec = hami_change(review["request"]["object"]["spec"])
+        patch = json.dumps([{"op": "replace", "path": "/spec", "value": spec}]).encode()
+        review["response"] = {
+            "uid": review.pop("request")["uid"],
+            "allowed": True,
+            "patchType": "JSONPatch",
+            "patch": base64.b64encode(patch).decode(),
+        }
+        body = json.dumps(review).encode()
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def hami_change(spec: Any) -> Any:
+    """The pod's spec, changed in place."""
+    is_hamis = False
+    for container in spec["containers"]:
+        limits = container.setdefault("resources", {}).get("limits", {})
+        variables = container.setdefault("env", [])
+        if priority := limits.get("nvidia.com/priority"):
+            variables.append({"name": "CUDA_TASK_PRIORITY", "value": priority})
+        if limits.keys() & {"nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"}:
+            limits.setdefault("nvidia.com/gpu", "1")
+        if "nvidia.com/gpu" in limits:
+            is_hamis = True
+        else:
+            variables.append({"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"})
+    if is_hamis and spec.get("schedulerName") in (None, "default-scheduler"):
+        spec["schedulerName"] = HAMI
+    return spec
 
 
 def takes_pods(node: Any) -> bool:
