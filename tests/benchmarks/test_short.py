@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.ui.browser import need_chromium
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 DECISION = {"gpus", "asked", "links", "ms"}
 SHARE = {"workload", "limit", "achieved"}
@@ -35,6 +37,12 @@ OPERATOR = {"nodes", "least_s"} | {
 }
 
 
+PAGE = {
+    "nodes", "pods", "waiting", "rows_s", "live_s", "open_private_mib", "tour_private_mib", "tour_pss_mib",
+    "collected_private_mib", "heap_mib",
+}  # fmt: skip
+
+
 def run(program: str, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", f"benchmarks.{program}", *words]
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
@@ -48,12 +56,15 @@ def run(program: str, *words: str) -> subprocess.CompletedProcess[str]:
         ("extender", EXTENDER),
         ("library", LIBRARY),
         ("operator", OPERATOR),
+        ("page", PAGE),
         ("placement", DECISION),
         ("sharing", SHARE),
         ("traces.held_out", RUN),
     ],
 )
 def test_the_short_form_prints_the_keys_of_the_full_one(program: str, keys: set[str]) -> None:
+    if program == "page":
+        need_chromium()
     done = run(program, "--short", "--output", "json")
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)
