@@ -139,7 +139,11 @@ def test_the_commands_of_the_guide_verify_what_was_published(scene: Scene, monke
 
 
 def _typed(scene: Scene, line: str) -> int:
-    path = f"{Path(scene.cosign).parent}:{os.environ['PATH']}"
+    (scene.keys / "bin").mkdir(exist_ok=True)
+    program = scene.keys / "bin/cosign"
+    program.unlink(missing_ok=True)
+    program.symlink_to(scene.cosign)
+    path = f"{program.parent}:{os.environ['PATH']}"
     return subprocess.run(
         ["bash", "-c", line], cwd=scene.dist, env={**os.environ, "PATH": path}, check=False
     ).returncode
