@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sandbox.emulated_gpus import INTERPOSERS
 from sandbox.gpu_manager import LIBRARY, gpu_manager
 from sandbox.gpunode import GpuNode
 from sandbox.runtime import RuntimeContainer, StandInRuntime
@@ -23,6 +24,7 @@ from tests.agent.harness import (
     until_event,
     until_held_by,
 )
+from tests.agent.test_growing_memory import CONTEXT_MIB, fill, process_in
 from tests.agent.test_registering import ID, register, seen
 from tests.container.gpu_manager.client_reader import read_limits, read_pids
 
@@ -72,7 +74,7 @@ async def test_what_gpu_manager_left_of_a_pod_goes_with_it(short_tmp: Path) -> N
 
 async def test_a_share_starts_again_with_vcudas_library_and_gpu_managers_file(short_tmp: Path) -> None:
     pod = share("p", 30, 8, annotations={"tencent.com/vcuda-memory-limit": "1000"})
-    async with taken_over(short_tmp, pod) as (node, (uid,)):
+    async with taken_over(short_tmp, pod, library=INTERPOSERS) as (node, (uid,)):
         for number in range(6):  # what earlier starts have registered under gpu-manager
             (node.grants / uid / f"{number:064}").mkdir()
         assert (seen_before := node.kubelet.container_view(uid, "c")).host_path(f"/usr/local/nvidia/lib64/{LIBRARY}")
@@ -86,6 +88,8 @@ async def test_a_share_starts_again_with_vcudas_library_and_gpu_managers_file(sh
         assert (limits.pod_uid, limits.container, limits.cores) == (uid, "c", 30)
         assert limits.memory_bytes == 1000 << 20
         assert "/etc/vcuda/limits" not in now.files, "it would have vcuda's library look for a region"
+        with process_in(node, uid) as one, process_in(node, uid) as other:
+            assert [len(fill(each)) for each in (one, other)] == [(1000 - CONTEXT_MIB) // 128] * 2, "each by itself"
         await register(node, uid)
         assert seen(node, uid, f"{ID}/vcuda.config").exists()
         assert events(node, "GPUStartFailed") == []

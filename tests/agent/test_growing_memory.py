@@ -43,12 +43,12 @@ async def test_a_running_process_gets_more_memory_when_its_pod_may_have_more(sho
         (uid,) = await run(node, pod)
         with process_in(node, uid) as cuda:
             assert cuda.total() == 512 * MIB
-            held = _fill(cuda)
+            held = fill(cuda)
             assert len(held) == (512 - CONTEXT_MIB) // 128
 
             annotate(node, pod, "1024", MEMORY_LIMIT)
             await _until(lambda: cuda.total() == 1024 * MIB)
-            held += _fill(cuda)
+            held += fill(cuda)
             assert len(held) == (1024 - CONTEXT_MIB) // 128
 
             annotate(node, pod, "300", MEMORY_LIMIT)
@@ -59,14 +59,14 @@ async def test_a_running_process_gets_more_memory_when_its_pod_may_have_more(sho
             assert refused.value.code == OUT_OF_MEMORY
             for pointer in held[1:]:
                 cuda.free(pointer)
-            assert _fill(cuda) == [], "128 MiB and its context are held, so 108 MiB are left"
+            assert fill(cuda) == [], "128 MiB and its context are held, so 108 MiB are left"
 
             annotate(node, pod, None, MEMORY_LIMIT)
             await _until(lambda: cuda.total() == 2048 * MIB)
-            assert 1 + len(_fill(cuda)) == (2048 - CONTEXT_MIB) // 128
+            assert 1 + len(fill(cuda)) == (2048 - CONTEXT_MIB) // 128
 
 
-def _fill(cuda: Cuda) -> list[int]:
+def fill(cuda: Cuda) -> list[int]:
     """Allocates until it is refused."""
     held: list[int] = []
     while True:
