@@ -29,7 +29,7 @@ TESTS = {
     "docs/how-to/multi-gpu.md": ("tests/docs/test_site.py",),
     "docs/how-to/quotas.md": (OPERATOR,),
     "docs/how-to/time-slicing.md": (OPERATOR,),
-    "docs/how-to/upgrade.md": (RENDERED,),
+    "docs/how-to/upgrade.md": (RENDERED, "tests/e2e/operating/test_upgrade.py"),
     "docs/install.md": (OPERATOR, "tests/e2e/test_publishing.py", RENDERED),
     "docs/kubectl.md": (OPERATOR, "tests/docs/test_kubectl.py", "tests/scripts/test_plugin.py"),
     "docs/reference/scheduler-views.md": (OPERATOR,),
