@@ -1,7 +1,8 @@
 """Describes the chart's values once: the comments of values.yaml are the schema's descriptions and the chart's README.
 
 In: values.yaml and values.schema.json of daemonset/chart. Out: the texts of values.schema.json and README.md, which
-scripts/docs writes. Invariant: only `description` changes in the schema; what a value may be is written by hand.
+scripts/docs writes. Invariant: only `description` changes in the schema; what a value may be is written by hand, and so
+are the descriptions of what values.yaml does not show: members of lists, and of the types of Kubernetes.
 """
 
 import json

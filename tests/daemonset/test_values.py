@@ -1,5 +1,6 @@
 """The chart's values: all are described, wrong ones are refused."""
 
+import json
 import subprocess
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -116,6 +117,24 @@ def _inside(paths: set[str], free: tuple[str, ...]) -> set[str]:
 
 def test_every_value_is_described_by_a_comment_of_its_own() -> None:
     assert [".".join(each.path) for each in chart_values.values() if not each.description] == []
+
+
+def test_every_property_of_the_schema_is_described_at_every_depth() -> None:
+    document = json.loads(chart_values.SCHEMA.read_text())
+    described = dict(_properties(document, ""))
+    assert len(described) > 200
+    assert [path for path, description in described.items() if not description] == []
+
+
+def _properties(place: object, path: str) -> Iterator[tuple[str, str]]:
+    """The path and the description of each, also of members of lists and of the definitions; conditions have none."""
+    if not isinstance(place, dict):
+        return
+    for key, inner in place.items():
+        if key == "properties":
+            yield from ((f"{path}/{name}", each.get("description", "")) for name, each in inner.items())
+        if key not in ("if", "then", "else", "not"):
+            yield from _properties(inner, f"{path}/{key}")
 
 
 def test_the_schema_and_the_readme_say_what_the_comments_say() -> None:
