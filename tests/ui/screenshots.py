@@ -1,9 +1,11 @@
 """Makes the pictures of the page for the documentation: `scripts/screenshots` runs it.
 
-In: the made-up cluster of `cluster`. Out: PNG files in docs/pictures, each below 150 KB.
+In: the made-up cluster of `cluster`. Out: PNG files in docs/pictures, each below 150 KB, and in pictured.sha256 the
+hash of the page that they show.
 """
 
 import asyncio
+import hashlib
 import subprocess
 from pathlib import Path
 
@@ -13,15 +15,24 @@ from sandbox.cluster.prerequisites import SCRIPTS
 from tests.ui.browser import Scheme, launched, visiting
 from tests.ui.cluster import serving, usual
 
-FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "docs" / "pictures"
+PICTURED = Path(__file__).with_name("pictured.sha256")
 PICTURES: tuple[tuple[str, str, Scheme, tuple[int, int]], ...] = (
     ("page-nodes-light.png", "nodes", "light", (1280, 760)),
-    ("page-nodes-dark.png", "nodes", "dark", (1280, 760)),
     ("page-node-dark.png", "nodes/gpu-h100-1", "dark", (1280, 800)),
     ("page-waiting-light.png", "waiting", "light", (1280, 480)),
     ("page-events-dark.png", "events", "dark", (1280, 640)),
     ("page-pods-narrow.png", "pods", "light", (360, 740)),
 )
+_SERVED = (".js", ".css", ".html", ".svg")
+
+
+def page_hash() -> str:
+    """Of all that a browser gets of the page, and of what is pictured."""
+    files = [path for path in sorted((ROOT / "deviceplugin" / "ui").iterdir()) if path.suffix in _SERVED]
+    hashes = [f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in files]
+    return hashlib.sha256("\n".join([*hashes, repr(PICTURES)]).encode()).hexdigest()
 
 
 async def _take(browser: Browser, url: str, picture: tuple[str, str, Scheme, tuple[int, int]]) -> None:
@@ -44,6 +55,7 @@ async def main() -> None:
         for picture in PICTURES:
             await _take(browser, url, picture)
             print(FOLDER / picture[0], (FOLDER / picture[0]).stat().st_size)
+    PICTURED.write_text(f"{page_hash()}\n")
 
 
 if __name__ == "__main__":
