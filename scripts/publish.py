@@ -1,4 +1,4 @@
-"""Publishes a release in a registry: the image for all architectures and the chart, both signed.
+"""Publishes a release in a registry: image and chart, both signed, and the list of the image's packages.
 
 In: the directory that scripts/release made; REGISTRY, a host with an optional path; a key of cosign, or the identity of
 the CI workflow; skopeo and Helm, logged in. Out: what was published, each with its digest, on stdout, one a line.
@@ -12,14 +12,14 @@ import json
 import re
 import subprocess
 import sys
-import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from scripts import manifests
+from scripts.oci_archive import ArchiveError, opened
 from scripts.release import SUMS
-from scripts.signatures import SignatureError, sign_in_registry
+from scripts.signatures import SignatureError, attest_in_registry, sign_in_registry
 
 
 class PublishError(Exception):
@@ -35,10 +35,13 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     try:
         check_sums(given.dist)
-        for reference in publish(given.dist, Registry(given.registry, given.plain_http)):
+        image, chart = publish(given.dist, Registry(given.registry, given.plain_http))
+        packages = _only(given.dist, "vcuda-image-*.cdx.json")
+        attest_in_registry(image, packages, given.key, plain_http=given.plain_http)
+        for reference in (image, chart):
             sign_in_registry(reference, given.key, plain_http=given.plain_http)
             print(reference)
-    except (PublishError, SignatureError, OSError) as error:
+    except (PublishError, SignatureError, ArchiveError, OSError) as error:
         print(f"publish: {error}", file=sys.stderr)
         return 1
     return 0
@@ -75,15 +78,16 @@ def check_sums(dist: Path) -> None:
             raise PublishError(f"{dist / name} is not the file that {SUMS} names; make the release again")
 
 
-def publish(dist: Path, to: Registry) -> list[str]:
-    """The references, with digests; sent only where the registry does not have them."""
+def publish(dist: Path, to: Registry) -> tuple[str, str]:
+    """The references of image and chart, with digests; sent only where the registry does not have them."""
     image, chart = _only(dist, "vcuda-image-*.tar"), _only(dist, "vcuda-chart-*.tgz")
     version = chart.stem.removeprefix("vcuda-chart-")
-    return [_publish_image(image, to, version), _publish_chart(chart, to, version)]
+    return _publish_image(image, to, version), _publish_chart(chart, to, version)
 
 
 def _publish_image(archive: Path, to: Registry, version: str) -> str:
-    digest, name = _digest_of_archive(archive), f"vcuda:{version}"
+    with opened(archive) as image:
+        digest, name = image.digest, f"vcuda:{version}"
     found = to.manifest(name)
     if found is None:
         _check(
@@ -108,15 +112,6 @@ def _publish_chart(chart: Path, to: Registry, version: str) -> str:
     if f"sha256:{hashlib.sha256(chart.read_bytes()).hexdigest()}" not in [layer["digest"] for layer in layers]:
         raise PublishError(f"{to.place}/{name} is already another chart; release a new version")
     return f"{to.place}/charts/vcuda@{_digest(found)}"
-
-
-def _digest_of_archive(archive: Path) -> str:
-    with tarfile.open(archive) as file:
-        index = file.extractfile("index.json")
-        manifests_ = json.loads(index.read())["manifests"] if index is not None else []
-    if len(manifests_) != 1:
-        raise PublishError(f"{archive} has {len(manifests_)} images; scripts/image makes archives of one")
-    return str(manifests_[0]["digest"])
 
 
 def _digest(manifest: bytes) -> str:

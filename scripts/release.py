@@ -1,4 +1,4 @@
-"""Makes the files of a release: wheel, source archive, chart, image, plugin, list of packages, checksums, signature.
+"""Makes the files of a release: wheel, source archive, chart, image, plugin, lists of packages, checksums, signature.
 
 In: the commit that is checked out, with the version of pyproject.toml; Helm (scripts/helm/build), scripts/image. Out:
 the files in one new directory. Invariant: two runs on one commit give the same bytes, but for the signature: times are
@@ -19,8 +19,9 @@ from pathlib import Path
 
 import yaml
 
-from scripts import manifests, plugin
+from scripts import image_packages, manifests, plugin
 from scripts.archive import archive
+from scripts.oci_archive import ArchiveError
 from scripts.signatures import SignatureError, sign_file
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,7 +49,7 @@ def main(arguments: list[str]) -> int:
         release(given.out, with_image=not given.no_image, url=given.url)
         if given.key or given.keyless:
             sign_file(given.out / SUMS, given.key)
-    except (ReleaseError, SignatureError, OSError, subprocess.CalledProcessError) as error:
+    except (ReleaseError, ArchiveError, SignatureError, OSError, subprocess.CalledProcessError) as error:
         print(f"release: {_sentence(error)}", file=sys.stderr)
         return 1
     print(f"{given.out}:")
@@ -105,7 +106,9 @@ def release(out: Path, *, with_image: bool, url: str | None) -> None:
         plugin.write_archives(wheel, ROOT / "requirements.lock", out, found, at)
         (out / plugin.MANIFEST).write_text(plugin.manifest(out, found, url.rstrip("/")))
     if with_image:
-        _image(out / f"vcuda-image-{found}.tar")
+        archive_ = out / f"vcuda-image-{found}.tar"
+        _image(archive_)
+        (out / f"vcuda-image-{found}.cdx.json").write_text(image_packages.document(archive_, found))
     write_sums(out)
 
 

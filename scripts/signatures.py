@@ -24,8 +24,17 @@ def sign_file(file: Path, key: Path | None) -> Path:
 
 def sign_in_registry(reference: str, key: Path | None, *, plain_http: bool) -> None:
     """`reference` has a digest: a tag may name something else in a moment."""
-    http = ("--allow-http-registry", "--allow-insecure-registry") if plain_http else ()
-    _cosign("sign", *_identity(key), *http, reference)
+    _cosign("sign", *_identity(key), *_http(plain_http), reference)
+
+
+def attest_in_registry(reference: str, packages: Path, key: Path | None, *, plain_http: bool) -> None:
+    """A signed statement that the image has these packages, a CycloneDX document."""
+    predicate = ("--predicate", str(packages), "--type", "cyclonedx")
+    _cosign("attest", *_identity(key), *_http(plain_http), *predicate, reference)
+
+
+def _http(plain: bool) -> tuple[str, ...]:
+    return ("--allow-http-registry", "--allow-insecure-registry") if plain else ()
 
 
 def _identity(key: Path | None) -> tuple[str, ...]:

@@ -1,5 +1,7 @@
 """scripts/publish and the signatures of a release: a registry on loopback, the real skopeo, Helm and cosign."""
 
+import base64
+import json
 import os
 import subprocess
 import sys
@@ -12,7 +14,7 @@ import urllib3
 
 from sandbox.cluster.images import image_with
 from sandbox.emulated_gpus import REPOSITORY
-from scripts import release
+from scripts import image_packages, release
 from scripts.signatures import sign_file
 from tests.commands import commands
 from tests.daemonset.chart import helm_program
@@ -21,6 +23,7 @@ from tests.e2e.installed.registry import Registry, registry
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 PASSWORD = {"COSIGN_PASSWORD": "of the tests"}
+STATUS = "Package: small\nVersion: 1:2-3\nArchitecture: amd64\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,8 @@ def digest_of(registry: Registry, name: str) -> str:
 def oci_archive(to: Path, text: str) -> None:
     """A small image in an archive of the kind that scripts/image writes."""
     plain = to.with_suffix(".docker")
-    plain.write_bytes(image_with("docker.io/library/small", (), more={"text": text.encode()}))
+    files = {"text": text.encode(), "var/lib/dpkg/status.d/small": STATUS.encode()}
+    plain.write_bytes(image_with("docker.io/library/small", (), more=files))
     command = ["skopeo", "--insecure-policy", "copy", f"docker-archive:{plain}", f"oci-archive:{to}:0"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     plain.unlink()
@@ -86,7 +90,9 @@ def scene(cosign: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterat
         subprocess.run(command, cwd=tmp_path, env=os.environ | PASSWORD, check=True, capture_output=True)
     dist = tmp_path / "dist"
     release.release(dist, with_image=False, url=None)
-    oci_archive(dist / f"vcuda-image-{release.version()}.tar", "first")
+    archive = dist / f"vcuda-image-{release.version()}.tar"
+    oci_archive(archive, "first")
+    archive.with_suffix(".cdx.json").write_text(image_packages.document(archive, release.version()))
     release.write_sums(dist)
     with registry(tmp_path) as served:
         yield Scene(served, dist, cosign, tmp_path)
@@ -107,6 +113,21 @@ def test_what_is_published_is_signed_and_a_second_run_changes_nothing(scene: Sce
 
     again = scene.publish()
     assert (again.returncode, again.stdout, scene.tags()) == (0, done.stdout, names), again.stderr
+
+
+def test_the_packages_of_the_image_are_attested_in_the_registry(scene: Scene) -> None:
+    assert scene.publish().returncode == 0
+    http = ("--allow-http-registry", "--allow-insecure-registry")
+    words = (*http, "--type", "cyclonedx", f"{scene.registry.address}/vcuda:{scene.registry.version}")
+    verified = scene.verified("verify-attestation", *words)
+    assert verified.returncode == 0, verified.stderr
+    statement = json.loads(base64.b64decode(json.loads(verified.stdout.splitlines()[0])["payload"]))
+    (packages,) = scene.dist.glob("vcuda-image-*.cdx.json")
+    assert statement["predicate"] == json.loads(packages.read_text())
+    assert [each["purl"] for each in statement["predicate"]["components"]] == ["pkg:deb/debian/small@1:2-3?arch=amd64"]
+    digest = scene.tags()[f"{scene.registry.address}/vcuda"]
+    assert [each["digest"]["sha256"] for each in statement["subject"]] == [digest.removeprefix("sha256:")]
+    assert scene.verified("verify-attestation", *words, key="other.pub").returncode != 0
 
 
 def test_the_checksums_are_signed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

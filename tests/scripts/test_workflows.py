@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from sandbox.emulated_gpus import REPOSITORY
-from scripts.signatures import sign_file, sign_in_registry
+from scripts.signatures import attest_in_registry, sign_file, sign_in_registry
 
 WORKFLOWS = sorted((REPOSITORY / ".github/workflows").glob("*.yml"))
 RELEASE = REPOSITORY / ".github/workflows/release.yml"
@@ -149,9 +149,10 @@ def test_without_a_key_cosign_is_asked_to_sign_by_identity(tmp_path: Path, monke
     monkeypatch.setenv("VCUDA_COSIGN", str(cosign))
     sign_file(tmp_path / "SHA256SUMS", None)
     sign_in_registry("ghcr.io/o/vcuda@sha256:0", None, plain_http=False)
-    blob, image = said.read_text().splitlines()
-    assert (blob.split()[0], image.split()[0]) == ("sign-blob", "sign")
-    for line in (blob, image):
+    attest_in_registry("ghcr.io/o/vcuda@sha256:0", tmp_path / "packages", None, plain_http=False)
+    lines = said.read_text().splitlines()
+    assert [line.split()[0] for line in lines] == ["sign-blob", "sign", "attest"]
+    for line in lines:
         assert "--key" not in line
         assert "--tlog-upload=false" not in line
         assert "--yes" in line, "nobody can be asked"
