@@ -37,7 +37,8 @@ FROM compiler AS emulator
 COPY library /src/library
 COPY emulator /src/emulator
 RUN make --directory /src/emulator CFLAGS=-O2 \
-        CC="/src/.venv/bin/python -m ziglang cc -target $(cat /machine)-linux-gnu.2.28"
+        CC="/src/.venv/bin/python -m ziglang cc -target $(cat /machine)-linux-gnu.2.28" \
+ && chmod -R u=rwX,go=rX /src/emulator/profiles
 
 # Which modules the agent imports: they, and only they, are compiled below. The root file system is read-only when the
 # agent runs, and compiling would cost a second at each start.
@@ -52,7 +53,7 @@ RUN PYTHONDONTWRITEBYTECODE='' /opt/vcuda/bin/python -c 'import deviceplugin.age
  && find /opt/vcuda -name '*.cpython-311.pyc' | sed 's|/__pycache__/|/|; s|\.cpython-311\.pyc$|.py|' | sort >/imported
 
 # The packages of the target, exactly those that were tested: versions and hashes are locked, nothing is built from
-# source. `unchecked-hash` keeps times out of the compiled files.
+# source. `unchecked-hash` keeps times out of the compiled files, and chmod the umask of the checkout.
 FROM compiler AS packages
 RUN python -m venv --without-pip /opt/vcuda
 COPY requirements.lock /src/
@@ -65,16 +66,19 @@ COPY --from=imported /imported /src/imported
 # One script, as `pip install` would make it.
 RUN printf '%s\n' '#!/opt/vcuda/bin/python' 'from deviceplugin.cli import main' 'main()' >/opt/vcuda/bin/vcuda \
  && chmod 0755 /opt/vcuda/bin/vcuda \
+ && chmod -R u=rwX,go=rX /opt/vcuda/lib/python3.11/site-packages/deviceplugin \
  && python -m compileall -q --invalidation-mode unchecked-hash -i /src/imported
 
 # modprobe of the target, for nodes where the driver is installed and not loaded. What it loads beside libkmod is in the
-# base. The descriptions of the packages lie where scanners of images look for those that dpkg did not install.
+# base. The version is fixed, as all versions here: where Debian has another, the build fails, and this is to be changed. The
+# descriptions of the packages lie where scanners of images look for those that dpkg did not install.
 FROM compiler AS modprobe
 ARG TARGETARCH
 WORKDIR /packages
 RUN dpkg --add-architecture "${TARGETARCH}" \
  && apt-get update \
- && apt-get --option APT::Sandbox::User=root download "kmod:${TARGETARCH}" "libkmod2:${TARGETARCH}" \
+ && apt-get --option APT::Sandbox::User=root download \
+        "kmod:${TARGETARCH}=30+20221128-1" "libkmod2:${TARGETARCH}=30+20221128-1" \
  && rm -rf /var/lib/apt/lists/*
 RUN mkdir -p root/usr/sbin root/usr/lib root/usr/share/doc/libkmod2 root/var/lib/dpkg/status.d \
  && for package in kmod libkmod2; do \
@@ -91,7 +95,7 @@ COPY --from=modprobe /packages/root /
 COPY --from=packages /opt/vcuda /opt/vcuda
 # Where `--library-path` looks for them; the agent puts them in front of the driver in the containers of shares.
 COPY --from=interposers /usr/local/lib/vcuda /usr/local/lib/vcuda
-COPY LICENSE NOTICE /usr/share/doc/vcuda/
+COPY --chmod=0644 LICENSE NOTICE /usr/share/doc/vcuda/
 LABEL org.opencontainers.image.licenses="Apache-2.0"
 ENV PATH=/opt/vcuda/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 # Nobody in particular: `vcuda place`, `vcuda config print` and whatever else only computes. `vcuda agent` must be root,

@@ -33,7 +33,8 @@ def stages() -> dict[str, list[tuple[str, str]]]:
 
 def copied_from_the_repository() -> list[str]:
     arguments = [shlex.split(rest) for keyword, rest in instructions() if keyword == "COPY"]
-    return [source for words in arguments if not words[0].startswith("--from=") for source in words[:-1]]
+    own = [words for words in arguments if not words[0].startswith("--from=")]
+    return [source for words in own for source in words[:-1] if not source.startswith("--chmod=")]
 
 
 @pytest.mark.parametrize("source", copied_from_the_repository())
@@ -125,6 +126,24 @@ def test_packages_of_the_system_leave_no_lists_behind_and_bring_nothing_unasked(
     for run in runs:
         assert "--no-install-recommends" in run or " download " in run
         assert run.rstrip().endswith("rm -rf /var/lib/apt/lists/*")
+
+
+def test_packages_that_are_taken_apart_have_a_fixed_version() -> None:
+    (download,) = [rest for keyword, rest in instructions() if keyword == "RUN" and " download " in rest]
+    packages = re.findall(r'"(\w+):\$\{TARGETARCH\}=(\S+)"', download)
+    assert [name for name, _ in packages] == ["kmod", "libkmod2"]
+    assert {version for _, version in packages} == {"30+20221128-1"}
+
+
+def test_what_the_checkout_s_umask_decides_is_decided_again() -> None:
+    """Files of the repository reach the image by way of a stage that sets their modes, or with --chmod."""
+    for name, steps in stages().items():
+        for keyword, rest in steps:
+            words = shlex.split(rest) if keyword == "COPY" else []
+            if words and not words[0].startswith("--from=") and name in ("agent-base", "emulated", "agent"):
+                assert words[0].startswith("--chmod=")
+    for stage, path in (("packages", "site-packages/deviceplugin"), ("emulator", "emulator/profiles")):
+        assert any(re.search(rf"chmod -R u=rwX,go=rX \S*{path}(\s|$)", rest) for _, rest in stages()[stage])
 
 
 def test_the_base_is_named_once_with_tag_and_digest_and_without_a_registry() -> None:

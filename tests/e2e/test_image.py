@@ -1,4 +1,4 @@
-"""The image of scripts/image for both architectures: what is in it, and that its programs run.
+"""The images of scripts/image for both architectures: what is in them, and that their programs run.
 
 The one that is not this machine's runs under qemu's user emulation, which shows that packages, libraries and layouts
 fit; how memory is ordered between processors of that architecture, it does not show.
@@ -11,15 +11,23 @@ from pathlib import Path
 import pytest
 
 from sandbox.emulated_gpus import REPOSITORY
+from scripts import image_packages
+from scripts.oci_archive import opened
 from tests.e2e.installed.images import vcuda_archive
-from tests.e2e.installed.unpacked import MACHINES, Root, architectures, unpacked
+from tests.e2e.installed.unpacked import MACHINES, Root, unpacked
 from tests.library.interposed import GIB, Answer, Container, device, two_gpus
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 OUT_OF_MEMORY = 2
+KMOD = "30%2B20221128-1"
 EMULATOR = "opt/vcuda/emulator/usr"
 COMPILED = "import grpc._cython.cygrpc, aiohttp, cryptography.x509, msgspec, yaml, pydantic_core, watchdog.observers"
+
+DISTRIBUTIONS = """
+from importlib.metadata import distributions
+print(*(f"{each.name}@{each.version}" for each in distributions()), sep=chr(10))
+"""
 
 IMPORTED = """
 import deviceplugin.agent.run, kubernetes.client, sys
@@ -41,7 +49,68 @@ def root(archive: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest
 
 
 def test_the_index_has_both_architectures_in_this_order(archive: Path) -> None:
-    assert architectures(archive) == ["amd64", "arm64"]
+    with opened(archive) as image:
+        assert image.architectures == ["amd64", "arm64"]
+
+
+def test_the_list_of_packages_has_those_that_the_image_has(root: Root, archive: Path) -> None:
+    components = json.loads(image_packages.document(archive, "1"))["components"]
+    listed = {each["purl"] for each in components}
+    own = root.run("/opt/vcuda/bin/python", "-c", DISTRIBUTIONS).splitlines()
+    assert len(own) > 40
+    assert {f"pkg:pypi/{each.lower().replace('_', '-')}" for each in own} - listed == set()
+    assert f"pkg:deb/debian/kmod@{KMOD}?arch={root.architecture}" in listed
+    if not root.is_foreign:  # the base of the other architecture has only unpacked packages
+        said = root.run("/usr/bin/dpkg-query", "--show", "--showformat=${Package} ${Version}\n")
+        named = {f"{each['name']} {each['version']}" for each in components if each["purl"].startswith("pkg:deb/")}
+        assert set(said.splitlines()) - named == set()
+
+
+@pytest.fixture(scope="module")
+def shipped(root: Root, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Root:
+    """The image that is released, which has no emulated driver."""
+    return unpacked(vcuda_archive(request, "agent"), root.architecture, tmp_path_factory.mktemp("shipped"))
+
+
+def test_the_image_that_is_released_has_all_but_the_emulated_driver(root: Root, shipped: Root) -> None:
+    emulator = "opt/vcuda/emulator"
+    other = {name: mode for name, mode in root.files().items() if not name.startswith(emulator)}
+    assert shipped.files() == other
+    told = {name: value for name, value in root.config.items() if name != "Env"}
+    assert told == {name: value for name, value in shipped.config.items() if name != "Env"}
+    assert set(root.config["Env"]) - set(shipped.config["Env"]) == {
+        f"VCUDA_AGENT_NVML_LIBRARY=/{EMULATOR}/lib64/libnvidia-ml.so.1",
+        f"VCUDA_AGENT_DRIVER_ROOT=/{emulator}",
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["version", "--client"], "Client Version: "),
+        (["agent", "--help"], "Usage: vcuda agent"),
+        (["scheduler", "--help"], "Usage: vcuda scheduler"),
+        (["config", "print"], "query-addr"),
+    ],
+    ids=" ".join,
+)
+def test_the_programs_of_the_released_image_start(shipped: Root, words: list[str], expected: str) -> None:
+    assert shipped.config["Entrypoint"] == ["vcuda"]
+    said = shipped.run("/opt/vcuda/bin/python", "/opt/vcuda/bin/vcuda", *words)
+    assert expected in said
+
+
+def test_the_agent_of_the_released_image_looks_for_the_driver_of_its_node(shipped: Root) -> None:
+    """Without a driver and without kubelet: every check ends with a sentence, and so does the agent."""
+    vcuda = ("/opt/vcuda/bin/python", "/opt/vcuda/bin/vcuda")
+    doctor = shipped.ran(*vcuda, "doctor", "node", "-o", "json", "--kubeconfig=/none")
+    checks = {each["check"]: each for each in json.loads(doctor.stdout)["checks"]}
+    assert (doctor.returncode, doctor.stderr) == (1, "")
+    assert checks["nvml"]["outcome"] == "failed"
+    assert "libnvidia-ml" in checks["nvml"]["message"], checks["nvml"]
+    agent = shipped.ran(*vcuda, "agent", "--kubeconfig=/none")
+    assert agent.returncode == 1
+    assert "Traceback" not in agent.stderr, agent.stderr
 
 
 def test_the_command_and_the_compiled_packages_run(root: Root) -> None:

@@ -75,7 +75,7 @@ def test_what_is_not_committed_counts_as_a_change(clone: Clone) -> None:
 
 PARALLEL = "-n 2 --dist worksteal -m not e2e and not realtime"
 REALTIME = "-m realtime"
-E2E = "-m e2e tests/e2e -p no:randomly"
+E2E = "tests/e2e -p no:randomly"
 
 
 def with_lanes(clone: Clone, python: str) -> Clone:
@@ -91,8 +91,8 @@ def with_lanes(clone: Clone, python: str) -> Clone:
 @pytest.mark.parametrize(
     ("arguments", "profile", "calls"),
     [
-        ("", "ci", [f"{PARALLEL} and not thorough", E2E, f"{REALTIME} and not thorough"]),
-        ("--thorough", "thorough", [PARALLEL, E2E, REALTIME]),
+        ("", "ci", [f"{PARALLEL} and not thorough", f"-m e2e and not thorough {E2E}", f"{REALTIME} and not thorough"]),
+        ("--thorough", "thorough", [PARALLEL, f"-m e2e {E2E}", REALTIME]),
         ("tests/model -x", "ci", ["tests/model -x"]),
         ("--thorough tests/model", "thorough", ["tests/model"]),
     ],

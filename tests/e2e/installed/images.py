@@ -28,7 +28,7 @@ _BUILD = Path(__file__).with_name("image") / "build"
 def building_in_the_background() -> Iterator[None]:
     """So that the image is there when it is asked for; `vcuda_archive` waits for it, and says what went wrong."""
     with subprocess.Popen(
-        ["nice", str(_BUILD)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        ["nice", str(_BUILD), "emulated"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     ) as build:
         try:
             yield
@@ -37,13 +37,22 @@ def building_in_the_background() -> Iterator[None]:
                 os.killpg(build.pid, signal.SIGTERM)
 
 
-def vcuda_archive(request: pytest.FixtureRequest) -> Path:
+def vcuda_archive(request: pytest.FixtureRequest, target: str = "emulated") -> Path:
     """The first time it is made, in plain sight, for it takes minutes."""
+    return Path(_built(request, target)[-1])
+
+
+def image_builder(request: pytest.FixtureRequest) -> dict[str, str]:
+    """The variables with which scripts/image builds on the base that stands for the Dockerfile's."""
+    return dict(line.split("=", 1) for line in _built(request, "base"))
+
+
+def _built(request: pytest.FixtureRequest, what: str) -> list[str]:
     capture = request.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
-        done = subprocess.run([str(_BUILD)], stdout=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run([str(_BUILD), what], stdout=subprocess.PIPE, text=True, check=False)
     if not done.returncode:
-        return Path(done.stdout.strip().splitlines()[-1])
+        return done.stdout.splitlines()
     cause = f"{_BUILD} could not make the image; its words stand above."
     if os.environ.get("CI") == "true":
         pytest.fail(f"CI must test the image. {cause}", pytrace=False)

@@ -5,7 +5,6 @@ Out: what the programs say. Invariant: nothing of this machine is in the folder 
 """
 
 import io
-import json
 import os
 import platform
 import shutil
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from sandbox.emulated_gpus import REPOSITORY
+from scripts.oci_archive import opened
 
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 _PACKAGES = REPOSITORY / "sandbox" / "cluster" / "kubernetes" / "packages"
@@ -43,14 +43,22 @@ class Root:
         return f"qemu-{MACHINES[self.architecture]}-static"
 
     def run(self, *command: str) -> str:
-        """What a program of the image says, in the image's environment."""
-        words = (_QEMU, *command) if self.is_foreign else command
-        environment = dict(each.split("=", 1) for each in self.config["Env"])
-        done = subprocess.run(
-            ["chroot", str(self.folder), *words], env=environment, capture_output=True, text=True, check=False
-        )
+        """What a program of the image says that succeeds."""
+        done = self.ran(*command)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+    def ran(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """As the image's user, in the image's environment."""
+        words = (_QEMU, *command) if self.is_foreign else command
+        environment = dict(each.split("=", 1) for each in self.config["Env"])
+        chroot = ["chroot", f"--userspec={self.config['User']}", str(self.folder)]
+        return subprocess.run([*chroot, *words], env=environment, capture_output=True, text=True, check=False)
+
+    def files(self) -> dict[str, int]:
+        """The mode of everything that lies there, but for the folder itself."""
+        every = {str(path.relative_to(self.folder)): path.lstat().st_mode for path in self.folder.rglob("*")}
+        return {name: mode for name, mode in every.items() if name != _QEMU.lstrip("/")}
 
     def on_this_machine(self, program: str) -> tuple[str, ...]:
         """The words that start a program of the image among this machine's files."""
@@ -59,41 +67,17 @@ class Root:
 
 
 def unpacked(archive: Path, architecture: str, folder: Path) -> Root:
-    with tarfile.open(archive) as file:
-        (index,) = _document(file, "index.json")["manifests"]
-        found = {each["platform"]["architecture"]: each for each in _blob(file, index)["manifests"]}
-        manifest = _blob(file, found[architecture])
-        for layer in manifest["layers"]:
-            with tarfile.open(fileobj=io.BytesIO(_bytes(file, layer))) as files:
-                files.extractall(folder, filter="fully_trusted")
-        image = _blob(file, manifest["config"])
-    root = Root(architecture, folder, image["created"], image["config"])
+    with opened(archive) as file:
+        (image,) = [each for each in file.images() if each.architecture == architecture]
+    for layer in image.layers:
+        with tarfile.open(fileobj=io.BytesIO(layer)) as files:
+            files.extractall(folder, filter="fully_trusted")
+    folder.chmod(0o755)  # it is the program's /
+    root = Root(architecture, folder, image.document["created"], image.document["config"])
     if root.is_foreign:
         _require(root.emulator)
         shutil.copy(str(shutil.which(root.emulator)), folder / _QEMU.lstrip("/"))
     return root
-
-
-def architectures(archive: Path) -> list[str]:
-    with tarfile.open(archive) as file:
-        (index,) = _document(file, "index.json")["manifests"]
-        return [each["platform"]["architecture"] for each in _blob(file, index)["manifests"]]
-
-
-def _bytes(file: tarfile.TarFile, of: dict[str, Any]) -> bytes:
-    found = file.extractfile(f"blobs/{str(of['digest']).replace(':', '/')}")
-    assert found is not None
-    return found.read()
-
-
-def _blob(file: tarfile.TarFile, of: dict[str, Any]) -> Any:
-    return json.loads(_bytes(file, of))
-
-
-def _document(file: tarfile.TarFile, name: str) -> Any:
-    found = file.extractfile(name)
-    assert found is not None
-    return json.loads(found.read())
 
 
 def _require(program: str) -> None:
