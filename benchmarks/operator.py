@@ -1,24 +1,36 @@
 """How long an operator waits for `vcuda nodes`, `top`, `pods`, `node` and `explain` in a large cluster.
 
-Each command is a process of its own, as an operator starts it: it connects by TLS, reads all pages, and prints. Output
-(keys of `--output json`): `<command>_s`, the median of the rounds; `<command>_ratio`, the same over the median of
+Each command is a process of its own, as an operator starts it: it connects by TLS, reads, and prints. Output (keys of
+`--output json`): `<command>_s`, the median of the rounds; `<command>_ratio`, the same over the median of
 `vcuda version --client` (`least_s`), which starts the same program and asks nobody. Commands and `least` run by turns.
-`explain` is of a waiting pod about which kube-scheduler has not asked, so that the scheduler evaluates every node.
+`screen_...` is the time until `vcuda top` has drawn its first page on a terminal; the others print everything. Every
+node has an agent that says what is used, and before each command that asks agents their last answers are too old to be
+shown again. `use_order_cpu_s`: CPU that one order by use costs the scheduler. `explain` is of a waiting pod about which
+kube-scheduler has not asked, so that the scheduler evaluates every node.
 
     python -m benchmarks.operator [--nodes N] [--rounds N] [--output json] [--short]
 """
 
+import fcntl
+import json
+import os
+import pty
+import struct
 import subprocess
 import tempfile
+import termios
 import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
 from benchmarks.cluster import fleet
+from benchmarks.cluster.agents import agent_servers
 from benchmarks.cluster.measured import PROGRAM, Measured, measured_scheduler
 from benchmarks.cluster.stub import PODS_A_NODE, stub_server
 from benchmarks.command import BenchmarkError, ends_in_one_sentence, options, show
+from deviceplugin.cluster.view.live import ORDER_S, ROW_S
 from sandbox.apiserver.kubeconfig import write_kubeconfig
 
 SHORT = (20, 1)
@@ -28,34 +40,51 @@ COMMANDS = {
     "node": ("node", fleet.node_name(0)),
     "pods": ("pods", "-A"),
     "pods_json": ("pods", "-A", "-o", "json"),
+    "explain": ("explain", f"default/{fleet.pending_name(0)}"),
     "top_nodes": ("top", "nodes", "--once"),
     "top_gpus": ("top", "gpus", "--once"),
-    "explain": ("explain", f"default/{fleet.pending_name(0)}"),
+    "top_pods": ("top", "pods", "-A", "--once"),
 }
+SCREENS = {
+    "screen_nodes": ("top", "nodes"),
+    "screen_gpus": ("top", "gpus"),
+    "screen_pods": ("top", "pods", "-A"),
+    "screen_gpus_by_use": ("top", "gpus", "--sort-by", "used"),
+}
+_DRAWN = b"q quit"
+_PATIENCE_S = 120.0
 
 
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--nodes", type=int, default=5_000, help="nodes of eight GPUs each (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=9, help="of every command (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="of every command (default: %(default)s)")
     given = parser.parse_args()
     if given.short:
         given.nodes, given.rounds = SHORT
     with tempfile.TemporaryDirectory(prefix="vx-", dir="/tmp") as folder:
-        show(measure(Path(folder), given.nodes, given.rounds), given.output)
+        show(measure(Path(folder), given.nodes, given.rounds, is_cold=not given.short), given.output)
 
 
-def measure(folder: Path, nodes: int, rounds: int) -> dict[str, float]:
-    with stub_server(nodes, nodes * PODS_A_NODE) as (stub, _):
+def measure(folder: Path, nodes: int, rounds: int, *, is_cold: bool) -> dict[str, float]:
+    pods = nodes * PODS_A_NODE
+    with agent_servers(nodes, pods) as port, stub_server(nodes, pods, port) as (stub, _):
         kubeconfig = write_kubeconfig(folder / "kubeconfig", stub)
         with measured_scheduler(folder, kubeconfig, core=None) as server:
             urllib.request.urlopen(urllib.request.Request(f"{stub}/bench/pods?from=0&to=1", method="POST")).close()
             _wait_known(server)
-            times: dict[str, list[float]] = {name: [] for name in ("least", *COMMANDS)}
+            _check_live(server, nodes)
+            times: dict[str, list[float]] = {name: [] for name in ("least", *COMMANDS, *SCREENS)}
+            costs = []
             for _ in range(rounds):
                 times["least"].append(_seconds(LEAST))
-                for name, words in COMMANDS.items():
-                    times[name].append(_seconds((*words, *_address(server))))
+                for name, words in (COMMANDS | SCREENS).items():
+                    if is_cold and words[0] != "nodes":
+                        time.sleep(ORDER_S if "used" in words else ROW_S)
+                    before = server.cpu_seconds()
+                    times[name].append((_screen_seconds if name in SCREENS else _seconds)((*words, *_address(server))))
+                    if "used" in words:
+                        costs.append(server.cpu_seconds() - before)
     least = median(times.pop("least"))
     found = {name: median(seconds) for name, seconds in times.items()}
     return {
@@ -63,6 +92,7 @@ def measure(folder: Path, nodes: int, rounds: int) -> dict[str, float]:
         "least_s": least,
         **{f"{name}_s": seconds for name, seconds in found.items()},
         **{f"{name}_ratio": seconds / least for name, seconds in found.items()},
+        "use_order_cpu_s": median(costs),
     }
 
 
@@ -79,12 +109,43 @@ def _wait_known(server: Measured) -> None:
     raise BenchmarkError("the scheduler does not know the waiting pod")
 
 
+def _check_live(server: Measured, nodes: int) -> None:
+    """Figures of `top` mean something only if every agent has answered."""
+    items = json.loads(_run(("top", "nodes", "-o", "json", *_address(server))).stdout)["items"]
+    known = sum(row["live"] is not None for row in items)
+    if known != nodes:
+        raise BenchmarkError(f"what is used is known of {known} of {nodes} nodes: {items[0]['live_error']}")
+
+
 def _seconds(words: tuple[str, ...]) -> float:
     began = time.perf_counter()
     done = _run(words)
     took = time.perf_counter() - began
     if done.returncode or not done.stdout:
         raise BenchmarkError(f"vcuda {' '.join(words[:2])} ended with {done.returncode}: {done.stderr[:300]}")
+    return took
+
+
+def _screen_seconds(words: tuple[str, ...]) -> float:
+    """On a terminal of 120 columns, until the last line of the first page is there."""
+    mine, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 120, 0, 0))
+    began, shown = time.perf_counter(), b""
+    process = subprocess.Popen(
+        [PROGRAM, *words], stdin=its, stdout=its, stderr=its, env={**os.environ, "TERM": "xterm"}
+    )
+    os.close(its)
+    try:
+        with suppress(OSError):  # the program has ended
+            while _DRAWN not in shown and time.perf_counter() - began < _PATIENCE_S:
+                shown += os.read(mine, 1 << 16)
+        took = time.perf_counter() - began
+    finally:
+        process.kill()
+        process.wait()
+        os.close(mine)
+    if _DRAWN not in shown:
+        raise BenchmarkError(f"vcuda {' '.join(words[:2])} drew no page: {shown[-300:].decode(errors='replace')}")
     return took
 
 

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-import msgspec
 from playwright.async_api import Browser, Page, async_playwright
 
-from benchmarks.cluster.agents import SLICES, agents
+from benchmarks.cluster.agents import agent_servers
 from benchmarks.cluster.measured import measured_scheduler
 from benchmarks.cluster.stub import stub_server
 from benchmarks.command import BenchmarkError, ends_in_one_sentence, options, show
@@ -58,11 +57,10 @@ def main() -> None:
 
 async def measure(folder: Path, nodes: int, waiting: int, rounds: int, open_ms: int) -> dict[str, float]:
     pods = nodes * PODS_A_NODE
-    with stub_server(nodes, pods) as (stub, _):
+    with agent_servers(nodes, pods) as port, stub_server(nodes, pods, port) as (stub, _):
         kubeconfig = write_kubeconfig(folder / "kubeconfig", stub)
-        async with agents(nodes, pods) as slices, async_playwright() as playwright:
-            _send("PATCH", f"{stub}{SLICES}", msgspec.json.encode(slices))
-            _send("POST", f"{stub}/bench/pods?from=0&to={waiting}")
+        async with async_playwright() as playwright:
+            _make_waiting(stub, waiting)
             scheduler = measured_scheduler(folder, kubeconfig, core=None)
             server = await asyncio.to_thread(scheduler.__enter__)
             try:
@@ -77,9 +75,9 @@ async def measure(folder: Path, nodes: int, waiting: int, rounds: int, open_ms: 
     return {"nodes": nodes, "pods": pods, "waiting": waiting, "rows_s": median(rows), "live_s": median(live), **memory}
 
 
-def _send(method: str, url: str, body: bytes | None = None) -> None:
-    headers = {"Content-Type": "application/json"}
-    urllib.request.urlopen(urllib.request.Request(url, data=body, headers=headers, method=method)).close()
+def _make_waiting(stub: str, count: int) -> None:
+    asked = urllib.request.Request(f"{stub}/bench/pods?from=0&to={count}", method="POST")
+    urllib.request.urlopen(asked).close()
 
 
 async def _load(browser: Browser, url: str) -> tuple[float, float]:

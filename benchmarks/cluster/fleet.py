@@ -8,7 +8,7 @@ the same number.
 import json
 import random
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from deviceplugin.model.allocation import GpuShare, PodUid
@@ -22,6 +22,7 @@ from sandbox.inventories import made_up_inventory
 Json = dict[str, Any]
 NAMESPACE = "default"
 GPUS = 8
+_ENDPOINTS = 100
 _MODELS = (("NVIDIA A100-SXM4-80GB", 81920), ("NVIDIA H100 80GB HBM3", 81559), ("NVIDIA L40S", 46068))
 _SPACE = uuid.UUID("6ba7b815-9dad-11d1-80b4-00c04fd430c8")
 _NAMES = ResourceNames()
@@ -86,29 +87,66 @@ def node(number: int) -> Json:
     }
 
 
-def running_pods(nodes: int, pods: int) -> list[Json]:
-    """One pod for each GPU: shares of different sizes, every eighth a whole GPU."""
+def agent_address(number: int) -> str:
+    """Of the node's agent, in 127.0.0.0/8, all of which is loopback on Linux."""
+    return f"127.{10 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
+
+
+def endpoint_slices(nodes: int, port: int) -> list[Json]:
+    """Of the agents' Service, a hundred endpoints in each as Kubernetes makes them."""
+    ends = [
+        {
+            "addresses": [agent_address(number)],
+            "conditions": {"ready": True, "serving": True, "terminating": False},
+            "nodeName": node_name(number),
+            "targetRef": {"kind": "Pod", "namespace": "kube-system", "name": f"vcuda-agent-{number}"},
+        }
+        for number in range(nodes)
+    ]
+    return [
+        {
+            "metadata": {"name": f"vcuda-agent-{first}", "labels": {"kubernetes.io/service-name": "vcuda-agent"}},
+            "addressType": "IPv4",
+            "endpoints": ends[first : first + _ENDPOINTS],
+            "ports": [{"name": "metrics", "port": port, "protocol": "TCP"}],
+        }
+        for first in range(0, nodes, _ENDPOINTS)
+    ]
+
+
+def running_shares(nodes: int, pods: int) -> Iterator[GpuShare]:
+    """What each running pod holds of its GPU: shares of different sizes, every eighth a whole GPU."""
     assert pods <= nodes * GPUS, "each running pod has a GPU to itself or shares it with nobody yet"
     chance = random.Random(1)
-    made = []
     for number in range(pods):
-        where, place = number % nodes, number // nodes
-        gpu = inventory_of(where).gpus[place]
+        gpu = inventory_of(number % nodes).gpus[number // nodes]
         cores = CORES_PER_GPU if number % 8 == 0 else chance.choice((5, 10, 20, 25, 30))
         blocks = gpu.blocks if cores == CORES_PER_GPU else cores * gpu.blocks // 150
-        pod = pod_of(f"running-{number}", [("main", cores, blocks)])
-        share = PodAllocation(PodUid(pod["metadata"]["uid"]), {"main": (GpuShare(gpu.uuid, cores, blocks),)})
+        yield GpuShare(gpu.uuid, cores, blocks)
+
+
+def running_pods(nodes: int, pods: int) -> list[Json]:
+    """One pod for each GPU."""
+    made = []
+    for number, held in enumerate(running_shares(nodes, pods)):
+        where = number % nodes
+        pod = pod_of(running_name(number), [("main", held.cores, held.blocks)])
+        share = PodAllocation(PodUid(pod["metadata"]["uid"]), {"main": (held,)})
         pod["metadata"]["annotations"] |= {
             _ANNOTATIONS.allocation: format_allocation(share),
             _ANNOTATIONS.gpu_assigned: "true",
             _ANNOTATIONS.predicate_time: str(1_700_000_000_000_000_000 + number),
             _ANNOTATIONS.predicate_node: node_name(where),
-            _ANNOTATIONS.gpu_indices(0): str(gpu.minor),
+            _ANNOTATIONS.gpu_indices(0): str(number // nodes),
         }
         pod["spec"]["nodeName"] = node_name(where)
         pod["status"] = {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]}
         made.append(pod)
     return made
+
+
+def running_name(number: int) -> str:
+    return f"running-{number}"
 
 
 def pending_pod(number: int) -> Json:

@@ -2,7 +2,8 @@
 
 In: numbers of nodes and pods. Out: a process that prints its URL. It is not measured itself, so it checks nothing and
 encodes as much as possible in advance; `sandbox/apiserver` has the real semantics. Watchers see a bound pod as from a
-real API server: bound, then running. `POST /bench/pods?from=A&to=B` creates pending pods, DELETE removes them.
+real API server: bound, then running. With a port of agents it has the EndpointSlices of their Service.
+`POST /bench/pods?from=A&to=B` creates pending pods, DELETE removes them.
 
     python -m benchmarks.cluster.stub --nodes 5000 --pods 20000
 """
@@ -56,8 +57,9 @@ class Objects:
 class Stub:
     """All resources of the synthetic cluster."""
 
-    def __init__(self, nodes: int, pods: int) -> None:
+    def __init__(self, nodes: int, pods: int, agents_port: int) -> None:
         self.version = 1
+        self.slices = fleet.endpoint_slices(nodes, agents_port) if agents_port else []
         self.resources = {"nodes": Objects("Node", "v1"), "pods": Objects("Pod", "v1")}
         self.others: dict[str, Json] = {}
         self.later: set[asyncio.Task[None]] = set()
@@ -75,6 +77,7 @@ class Stub:
         made.router.add_patch("/api/v1/namespaces/default/{resource:pods}/{name}", self.patch)
         made.router.add_patch("/api/v1/namespaces/default/{resource:pods}/{name}/status", self.patch)
         made.router.add_post("/api/v1/namespaces/default/pods/{name}/binding", self.bind)
+        made.router.add_get("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices", self.endpoints)
         made.router.add_post("/bench/pods", self.make)
         made.router.add_delete("/bench/pods", self.unmake)
         made.router.add_route("*", "/{path:.*}", self.other)
@@ -147,6 +150,12 @@ class Stub:
             item["status"]["phase"] = "Running"
             pods.put(name, item, self._next(), what="MODIFIED")
 
+    async def endpoints(self, request: web.Request) -> web.Response:
+        """Those of the agents, in one page."""
+        meta = {"resourceVersion": str(self.version)}
+        head = {"kind": "EndpointSliceList", "apiVersion": "discovery.k8s.io/v1", "metadata": meta}
+        return web.json_response({**head, "items": self.slices})
+
     async def make(self, request: web.Request) -> web.Response:
         for number in range(int(request.query["from"]), int(request.query["to"])):
             pod = fleet.pending_pod(number)
@@ -189,9 +198,10 @@ class Stub:
 
 
 @contextlib.contextmanager
-def stub_server(nodes: int, pods: int) -> Iterator[tuple[str, int]]:
+def stub_server(nodes: int, pods: int, agents_port: int = 0) -> Iterator[tuple[str, int]]:
     """Its URL and process ID. It builds its data before the measured process starts."""
-    command = [sys.executable, "-m", "benchmarks.cluster.stub", f"--nodes={nodes}", f"--pods={pods}"]
+    sizes = [f"--nodes={nodes}", f"--pods={pods}", f"--agents-port={agents_port}"]
+    command = [sys.executable, "-m", "benchmarks.cluster.stub", *sizes]
     process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -210,10 +220,10 @@ def _status(code: int, reason: str, message: str) -> web.Response:
     return web.json_response({**body, "reason": reason, "message": message}, status=code)
 
 
-async def _serve(nodes: int, pods: int) -> None:
+async def _serve(nodes: int, pods: int, agents_port: int) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    runner = web.AppRunner(Stub(nodes, pods).application(), access_log=None, shutdown_timeout=0.1)
+    runner = web.AppRunner(Stub(nodes, pods, agents_port).application(), access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     print(f"http://127.0.0.1:{runner.addresses[0][1]}", flush=True)
@@ -225,5 +235,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, required=True)
     parser.add_argument("--pods", type=int, required=True)
+    parser.add_argument("--agents-port", type=int, default=0, help="where benchmarks.cluster.agents listens; 0: none")
     given = parser.parse_args()
-    asyncio.run(_serve(given.nodes, given.pods))
+    asyncio.run(_serve(given.nodes, given.pods, given.agents_port))

@@ -73,9 +73,9 @@ class TopTable:
 
 
 def _asked(kind: Kind[Any], query: TopQuery) -> dict[str, str]:
-    """The view's own order matters only where not all rows are read."""
+    """The view's own order matters only where not all rows are read; by node each agent is asked once for all."""
     if not query.most:
-        return {"live": "1"}
+        return {"live": "1"} | ({"sort": "node"} if "node" in kind.sorts else {})
     sort = kind.sorts[query.sort_by]
     order = {"sort": sort.server, "order": "desc" if sort.largest_first != query.reverse else "asc"}
     return {"live": "1", **order} | ({"by": sort.by} if sort.by else {})

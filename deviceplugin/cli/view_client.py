@@ -98,7 +98,7 @@ class ViewClient:
     async def _pages(
         self, path: str, query: Query, kind: type[Any], key: Callable[[Row], str], *, most: int
     ) -> Found[Row]:
-        page = MOST_IN_DETAIL if {"gpus", "live"} & query.keys() else MOST_ROWS
+        page = MOST_IN_DETAIL if "gpus" in query else MOST_ROWS
         rows: dict[str, Row] = {}
         token, seen = "", set[str]()
         while True:

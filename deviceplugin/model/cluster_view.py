@@ -12,10 +12,10 @@ import enum
 import msgspec
 
 VERSION = 1
-MOST_ROWS = 1000
-"""Of a page."""
+MOST_ROWS = 5000
+"""Of a page: each page walks over all nodes or pods, so few large ones cost least."""
 MOST_IN_DETAIL = 250
-"""Of a page with GPUs or with live use."""
+"""Of a page with GPUs."""
 
 
 class PodStage(enum.Enum):

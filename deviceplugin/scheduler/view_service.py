@@ -16,6 +16,7 @@ from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.http.verbs import HttpError
 from deviceplugin.cluster.view.access import Reviews, Viewers, token_in
 from deviceplugin.cluster.view.live import ORDER_S, LiveUse, NodeUse, node_with_use, pod_with_use
+from deviceplugin.cluster.view.page import described
 from deviceplugin.cluster.view.query import (
     BY_NODE_USE,
     BY_POD_USE,
@@ -99,7 +100,7 @@ class ViewService:
         if not query.live:
             return found
         uses = await self._live.of(row.node for row in found.items)
-        return replace(found, items=tuple(node_with_use(row, uses[row.node]) for row in found.items))
+        return replace(found, items=await described(found.items, lambda row: node_with_use(row, uses[row.node])))
 
     async def _pods(self, query: PodsQuery, shown: Shown) -> PodsView:
         uses: Mapping[str, NodeUse] = {}
@@ -110,7 +111,7 @@ class ViewService:
         if not query.live:
             return found
         uses = await self._live.of({row.node for row in found.items if row.node})
-        items = tuple(pod_with_use(row, uses[row.node]) if row.node else row for row in found.items)
+        items = await described(found.items, lambda row: pod_with_use(row, uses[row.node]) if row.node else row)
         return replace(found, items=items)
 
     async def _node(self, name: str, live: bool, shown: Shown) -> OneNodeView | str:

@@ -30,11 +30,14 @@ EXTENDER = {
     "filter_p50_ms", "filter_p99_ms", "filter_busy_p99_ms", "bind_calm_p99_ms", "bind_p50_ms", "bind_p99_ms",
     "pairs_per_s", "webhook_p50_ms", "webhook_p99_ms", "harness_percent", "server_percent",
 }  # fmt: skip
-OPERATOR = {"nodes", "least_s"} | {
+OPERATOR = {"nodes", "least_s", "use_order_cpu_s"} | {
     f"{command}_{figure}"
-    for command in ("nodes", "node", "pods", "pods_json", "top_nodes", "top_gpus", "explain")
+    for command in (
+        "nodes", "node", "pods", "pods_json", "explain", "top_nodes", "top_gpus", "top_pods",
+        "screen_nodes", "screen_gpus", "screen_pods", "screen_gpus_by_use",
+    )
     for figure in ("s", "ratio")
-}
+}  # fmt: skip
 
 
 PAGE = {
@@ -103,7 +106,7 @@ def test_an_unexpected_error_of_the_gpu_program_is_one_sentence_too() -> None:
 
 def test_every_program_that_can_be_called_has_a_short_form() -> None:
     """Processes that a benchmark starts for itself have no options; the GPU's programs run inside a container."""
-    parts = {"bare", "pods_call", "cluster.stub", "gpu.single", "traces.example"}
+    parts = {"bare", "pods_call", "cluster.agents", "cluster.stub", "gpu.single", "traces.example"}
     for path in (REPOSITORY / "benchmarks").rglob("*.py"):
         name = ".".join(path.relative_to(REPOSITORY / "benchmarks").with_suffix("").parts)
         if 'if __name__ == "__main__"' in path.read_text() and name not in parts and "inside" not in name:

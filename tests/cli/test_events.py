@@ -27,7 +27,7 @@ async def test_the_events_of_the_context_s_namespace(tmp_path: Path) -> None:
         ["LAST", "SEEN", "KIND", "OBJECT", "NODE", "MESSAGE"],
         ["60s", "waits", "pod/big", "node-a", "what", "happened"],
     ]
-    assert scene.asked[-1] == (f"{SERVICE}/view/events", {"namespace": "research", "limit": "1000"})
+    assert scene.asked[-1] == (f"{SERVICE}/view/events", {"namespace": "research", "limit": "5000"})
 
 
 async def test_all_namespaces_have_nodes_and_gpus_too_the_newest_last(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ async def test_all_namespaces_have_nodes_and_gpus_too_the_newest_last(tmp_path: 
 async def test_what_is_asked_for_is_asked_of_the_scheduler(tmp_path: Path) -> None:
     scene = cluster()
     await vcuda(scene, tmp_path, "events", "-A", "--node", "node/node-b", "--kind", "gpu")
-    assert scene.asked[-1][1] == {"kind": "gpu", "node": "node-b", "limit": "1000"}
+    assert scene.asked[-1][1] == {"kind": "gpu", "node": "node-b", "limit": "5000"}
 
 
 async def test_names_are_those_of_the_pods_that_the_asker_may_list(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ async def test_the_namespace_of_the_context_is_the_default(tmp_path: Path) -> No
         "big    Waiting   -        -        50     10Gi    5m   insufficient vcuda-core on any one GPU",
         "llm    Bound     node-a   0        50     10Gi    5m   -",
     ]
-    assert scene.asked[-1] == (f"{SERVICE}/view/pods", {"namespace": "research", "limit": "1000"})
+    assert scene.asked[-1] == (f"{SERVICE}/view/pods", {"namespace": "research", "limit": "5000"})
 
 
 async def test_all_namespaces_have_a_column(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ async def test_what_is_asked_for_is_asked_of_the_scheduler(
 ) -> None:
     scene = cluster()
     await vcuda(scene, tmp_path, "pods", *args)
-    assert scene.asked[-1][1] == {**asked, "limit": "1000"}
+    assert scene.asked[-1][1] == {**asked, "limit": "5000"}
 
 
 async def test_without_the_token_names_are_those_of_the_pods_that_the_asker_may_list(tmp_path: Path) -> None:

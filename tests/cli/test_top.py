@@ -36,7 +36,7 @@ async def test_nodes_with_what_is_used(tmp_path: Path) -> None:
         "node-b      4      3   50/400      12%    35%   10Gi/320Gi    9Gi      1",
         "node-a      2      1   50/200      25%    35%   10Gi/160Gi    9Gi      1",
     ]
-    assert scene.asked[-1] == (f"{SERVICE}/view/nodes", {"live": "1", "limit": "250"})
+    assert scene.asked[-1] == (f"{SERVICE}/view/nodes", {"live": "1", "limit": "5000"})
 
 
 async def test_gpus_pods_and_containers(tmp_path: Path) -> None:
@@ -47,7 +47,10 @@ async def test_gpus_pods_and_containers(tmp_path: Path) -> None:
         "NAME   NODE     GPU   CORES   USED   MEMORY   USED   THROTTLED",
         "llm    node-a   0        50     49     10Gi    9Gi       12.5s",
     ]
-    containers = (await vcuda(cluster(), tmp_path, "top", "containers", "-A", "-o", "json")).stdout
+    scene = cluster()
+    containers = (await vcuda(scene, tmp_path, "top", "containers", "-A", "-o", "json")).stdout
+    asked = {"live": "1", "sort": "node", "stage": "bound", "limit": "5000"}
+    assert scene.asked[-1] == (f"{SERVICE}/view/pods", asked), "pods of one node are on one page"
     assert [each["container"]["name"] for each in json.loads(containers)["items"]] == ["main", "main"]
 
 

@@ -197,7 +197,7 @@ class Cluster:
 
     def _page(self, kind: Any, head: dict[str, Any], rows: list[Any], query: dict[str, str]) -> web.Response:
         begin, limit = int(query.get("more", "0")), int(query.get("limit", "100"))
-        most = MOST_IN_DETAIL if {"gpus", "live"} & query.keys() else MOST_ROWS
+        most = MOST_IN_DETAIL if "gpus" in query else MOST_ROWS
         if limit > most:
             return web.json_response({"error": f"limit is '{limit}'; write a number from 1 to {most}"}, status=400)
         if begin and self.gone_after and begin >= self.gone_after * limit:

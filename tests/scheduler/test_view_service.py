@@ -111,7 +111,7 @@ async def test_an_explanation_names_pods_by_the_callers_rights(service: ViewServ
 @pytest.mark.parametrize(
     ("path", "query", "status", "sentence"),
     [
-        ("/view/nodes", {"limit": "x"}, 400, "limit is 'x'; write a number from 1 to 1000"),
+        ("/view/nodes", {"limit": "x"}, 400, "limit is 'x'; write a number from 1 to 5000"),
         ("/view/cluster", {"x": "1"}, 400, "'x' is not a parameter; this path takes none"),
         ("/view/nodes/zz", {}, 404, "no node 'zz' has vcuda's GPUs"),
         ("/view/nodes/", {}, 404, "no node '' has vcuda's GPUs"),

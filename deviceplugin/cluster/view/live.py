@@ -28,7 +28,7 @@ _ADDRESSES_GOOD_FOR_S = 30.0
 _WITHIN = aiohttp.ClientTimeout(total=2.0)
 _AT_ONCE = 32
 _MOST_OPEN = 512
-"""Connections to more agents than these are closed after the answer."""
+"""Where more agents were asked lately, connections are closed after the answer: idle ones cost descriptors."""
 _LARGEST = 1 << 20
 _HIDDEN = "hidden"
 _Number = TypeVar("_Number", int, float)
@@ -134,7 +134,7 @@ class LiveUse:
         except VcudaError as error:
             return {name: NodeUse(error=error.message) for name in nodes}
         found = {name: NodeUse(error="the node has no ready agent") for name in nodes if name not in self._addresses}
-        is_kept_open = len(nodes) <= _MOST_OPEN
+        is_kept_open = len(self._known) + len(nodes) <= _MOST_OPEN
         tasks = {
             name: self._asked(name, self._addresses[name], is_kept_open=is_kept_open)
             for name in nodes

@@ -126,7 +126,7 @@ def nodes_query(asked: Mapping[str, str]) -> NodesQuery:
     sort = _choice(NodeSort, asked, "sort") or NodeSort.NAME
     _needs_live(sort, BY_NODE_USE, live=live)
     return NodesQuery(
-        page=_page(asked, MOST_IN_DETAIL if with_gpus or live else MOST_ROWS),
+        page=_page(asked, MOST_IN_DETAIL if with_gpus else MOST_ROWS),
         sort=sort,
         by_part=_by_part(NodePart.GPU, asked, sort, OF_GPUS),
         name=asked.get("name", "").lower(),
@@ -143,7 +143,7 @@ def pods_query(asked: Mapping[str, str]) -> PodsQuery:
     sort = _choice(PodSort, asked, "sort") or PodSort.NAME
     _needs_live(sort, BY_POD_USE, live=live)
     return PodsQuery(
-        page=_page(asked, MOST_IN_DETAIL if live else MOST_ROWS),
+        page=_page(asked, MOST_ROWS),
         sort=sort,
         by_part=_by_part(PodPart.CONTAINER, asked, sort, OF_CONTAINERS),
         namespace=asked.get("namespace", ""),

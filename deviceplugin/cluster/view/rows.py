@@ -162,9 +162,10 @@ def stage_of(hold: PodHold) -> PodStage:
     return PodStage.BOUND if hold.is_bound else PodStage.RESERVED
 
 
-def held_pod_row(hold: PodHold, info: NodeInfo, pod: ClusterPod | None, shown: Shown) -> PodRow:
-    """`pod`: its last version, None where only the hold is known."""
-    minors = {} if info.inventory is None else {gpu.uuid: gpu.minor for gpu in info.inventory.gpus}
+def held_pod_row(hold: PodHold, info: NodeInfo | None, pod: ClusterPod | None, shown: Shown) -> PodRow:
+    """`pod`: its last version, None where only the hold is known. `info`: its node, None where that is gone."""
+    inventory = None if info is None else info.inventory
+    minors = {} if inventory is None else {gpu.uuid: gpu.minor for gpu in inventory.gpus}
     located = [_container_row(one, minors) for one in hold.allocations]
     unlocated = [ContainerRow(each.name, each.request.cores, each.request.blocks) for each in hold.unlocated]
     namespace, name = shown.of(hold.pod)

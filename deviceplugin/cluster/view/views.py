@@ -19,8 +19,8 @@ from deviceplugin.cluster.extender.recent_events import ClusterEvent, RecentEven
 from deviceplugin.cluster.view import rows
 from deviceplugin.cluster.view.live import NodeUse
 from deviceplugin.cluster.view.order import NOTHING_KNOWN, node_key, pod_place
-from deviceplugin.cluster.view.page import Key, cut
-from deviceplugin.cluster.view.query import EventsQuery, NodeFilter, NodesQuery, PodsQuery
+from deviceplugin.cluster.view.page import Key, cut, described
+from deviceplugin.cluster.view.query import EventsQuery, NodeFilter, NodesQuery, PodSort, PodsQuery
 from deviceplugin.cluster.view.rows import GpuState, Shown
 from deviceplugin.cluster.view.waiting import Reason, reason_of
 from deviceplugin.model.cluster_view import (
@@ -146,7 +146,7 @@ class ClusterViews:
             return node_key(row, lambda: rows.gpu_states(info), uses.get(info.name, NOTHING_KNOWN), query)
 
         page = await cut(self._nodes(), key, query.page)
-        items = tuple(self._node(info, shown, with_gpus=query.with_gpus) for info in page.items)
+        items = await described(page.items, lambda info: self._node(info, shown, with_gpus=query.with_gpus))
         replica = self._replica()
         return NodesView(
             at=self._wall(),
@@ -175,13 +175,14 @@ class ClusterViews:
     async def pods(self, query: PodsQuery, shown: Shown, uses: Uses = MappingProxyType({})) -> PodsView:
         """By name means by UID to callers who may not read names: an order would tell them. `uses` as of `nodes`."""
         page = await cut(self._pods(query), lambda each: self._pod_key(each, query, shown, uses), query.page)
+        items = await described(page.items, lambda each: self._pod(each, shown))
         replica = self._replica()
         return PodsView(
             at=self._wall(),
             replica=replica.name,
             leader=replica.leader,
             names=shown.names,
-            items=tuple(self._pod(each, shown) for each in page.items),
+            items=items,
             total=page.total,
             more=page.more,
         )
@@ -246,7 +247,10 @@ class ClusterViews:
             return None
         if query.stage is not None and held is not None and rows.stage_of(held) is not query.stage:
             return None
-        known = each.pod if isinstance(each, _Waiting) else self._cache.pod(ref.uid)
+        if isinstance(each, _Waiting):
+            known: ClusterPod | None = each.pod
+        else:
+            known = self._cache.pod(ref.uid) if query.sort is PodSort.AGE else None
         namespace, name = shown.of(ref)
         last: Key = (namespace or "", name or "", ref.uid, "" if held is None else held.node)
         use = NOTHING_KNOWN if held is None else uses.get(held.node, NOTHING_KNOWN)
@@ -255,7 +259,7 @@ class ClusterViews:
     def _pod(self, each: _AnyPod, shown: Shown) -> PodRow:
         if isinstance(each, _Waiting):
             return rows.waiting_pod_row(each.pod, self._reason(each.pod).sentence, shown)
-        return rows.held_pod_row(each, self._cache.nodes[each.node], self._cache.pod(each.pod.uid), shown)
+        return rows.held_pod_row(each, self._cache.nodes.get(each.node), self._cache.pod(each.pod.uid), shown)
 
     def _reason(self, pod: ClusterPod) -> Reason:
         return reason_of(pod, self._verdicts.of(pod.uid))

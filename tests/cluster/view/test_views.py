@@ -1,5 +1,6 @@
 """What the view says of a cluster, and whose names it says."""
 
+import asyncio
 from dataclasses import replace
 
 import msgspec
@@ -195,3 +196,19 @@ async def test_pages_of_pods_are_complete(busy: Scene) -> None:
         if not (more := page.more):
             break
     assert found == sorted([*(f"p{number}" for number in range(9)), "one", "two"], key=str)
+
+
+async def test_a_node_that_goes_with_its_pods_while_they_are_listed_is_no_failure() -> None:
+    made = scene()
+    made.extender.put_node(node("a", 8))
+    pods = [made.runs("a", number % 8, 1, 0, name=f"p{number:04}") for number in range(700)]
+    listing = asyncio.create_task(made.views.pods(PodsQuery(page=PageQuery(5000)), ALL))
+    await asyncio.sleep(0)  # the walk over the pods has begun, and gives way
+    assert not listing.done()
+    made.extender.drop_node("a")
+    for each in pods:
+        made.extender.drop_pod(each.uid)
+    assert "a" not in made.extender.cache.nodes
+    found = await listing
+    assert {row.node for row in found.items} == {"a"}
+    assert {share.minor for row in found.items for each in row.containers for share in each.shares} <= {*range(8), None}
