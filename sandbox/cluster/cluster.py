@@ -1,6 +1,6 @@
 """The cluster: all its parts, brought up in order and taken down again.
 
-In: the folder of the Kubernetes programs. Out: a running single-node cluster whose parts tests may end and start.
+In: the folders of the Kubernetes programs and of containerd's. Out: a running single-node cluster whose parts tests may end and start.
 Not here: how each part works.
 Invariant: whatever happens while it comes up or runs, leaving the context removes everything.
 """
@@ -45,7 +45,7 @@ class Cluster:
 
 
 @contextmanager
-def running_cluster(programs: Path) -> Iterator[Cluster]:
+def running_cluster(programs: Path, containerd: Path) -> Iterator[Cluster]:
     remove_abandoned_clusters()
     layout = Layout.fresh()
     with ExitStack() as undo:
@@ -53,7 +53,7 @@ def running_cluster(programs: Path) -> Iterator[Cluster]:
         undo.callback(remove_cluster, layout)
         if "VCUDA_E2E_KEEP_LOGS" in os.environ:
             undo.callback(_keep_logs, layout, Path(os.environ["VCUDA_E2E_KEEP_LOGS"]))
-        yield _bring_up(layout, programs, undo)
+        yield _bring_up(layout, programs, containerd, undo)
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def running_control_plane(programs: Path) -> Iterator[ControlPlane]:
         yield control_plane
 
 
-def _bring_up(layout: Layout, programs: Path, undo: ExitStack) -> Cluster:
+def _bring_up(layout: Layout, programs: Path, runtime: Path, undo: ExitStack) -> Cluster:
     remember_sysctls(layout.sysctls)
     ca = ClusterCa(layout.certificates)
     cgroup = ClusterCgroup(layout.name)
@@ -91,7 +91,7 @@ def _bring_up(layout: Layout, programs: Path, undo: ExitStack) -> Cluster:
     network = create_network(layout)
     etcd = make_etcd(layout, cgroup)
     control_plane = make_control_plane(layout, programs, ca=ca, cgroup=cgroup, etcd_url=etcd.url)
-    containerd = make_containerd(layout, cgroup, namespace, pause=PAUSE)
+    containerd = make_containerd(layout, runtime, cgroup, namespace, pause=PAUSE)
     kubelet = make_kubelet(
         layout,
         programs,

@@ -1,12 +1,12 @@
 """containerd of our own, beside any that the machine runs.
 
-In: the layout, the mount namespace and the cgroup to run in. Out: a process and its socket.
+In: its programs, the layout, the mount namespace and the cgroup to run in. Out: a process and its socket.
 Not here: how images are made (`images`).
 Invariant: it keeps everything under its own root and state; what is hard-coded elsewhere the mount namespace covers.
 """
 
 from dataclasses import dataclass
-from shutil import which
+from pathlib import Path
 
 from sandbox.cluster.cgroups import ClusterCgroup
 from sandbox.cluster.layout import Layout
@@ -17,7 +17,7 @@ from sandbox.cluster.waiting import HarnessError, wait_until
 # restrict_oom_score_adj: without CAP_SYS_RESOURCE runc dies of a negative oom_score_adj.
 # netns_mounts_under_state_dir: /run/netns belongs to the machine.
 CONFIGURATION = """
-version = 2
+version = 3
 root = "{folder}/root"
 state = "{folder}/state"
 oom_score = 0
@@ -25,24 +25,27 @@ oom_score = 0
   address = "{socket}"
 [plugins."io.containerd.internal.v1.opt"]
   path = "{folder}/opt"
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{pause}"
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "{pause}"
+[plugins."io.containerd.cri.v1.runtime"]
   restrict_oom_score_adj = true
   netns_mounts_under_state_dir = true
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["/usr/lib/cni"]
+    conf_dir = "{cni}"
+[plugins."io.containerd.grpc.v1.cri"]
   disable_tcp_service = true
   stream_server_address = "127.0.0.1"
   stream_server_port = "0"
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "/usr/lib/cni"
-    conf_dir = "{cni}"
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Containerd:
-    """The container runtime and its command-line client."""
+    """The container runtime and its command-line client, which lie in `programs`."""
 
     layout: Layout
+    programs: Path
     process: Process
 
     def start(self) -> None:
@@ -53,7 +56,7 @@ class Containerd:
         wait_until(self._answers, "containerd answers", evidence=self.process.log_tail)
 
     def ctr(self, *arguments: str, stdin: bytes | None = None, doing: str) -> str:
-        command = ["ctr", "--address", str(self.layout.containerd_socket), "--namespace", "k8s.io", *arguments]
+        command = [str(self.programs / "ctr"), "--address", str(self.layout.containerd_socket), "--namespace", "k8s.io", *arguments]
         return run(command, doing=doing, stdin=stdin)
 
     def _answers(self) -> bool:
@@ -64,7 +67,9 @@ class Containerd:
             return False
 
 
-def make_containerd(layout: Layout, cgroup: ClusterCgroup, namespace: MountNamespace, *, pause: str) -> Containerd:
+def make_containerd(
+    layout: Layout, programs: Path, cgroup: ClusterCgroup, namespace: MountNamespace, *, pause: str
+) -> Containerd:
     layout.containerd.mkdir(parents=True, exist_ok=True)
     configuration = layout.containerd / "config.toml"
     configuration.write_text(
@@ -72,6 +77,7 @@ def make_containerd(layout: Layout, cgroup: ClusterCgroup, namespace: MountNames
             folder=layout.containerd, socket=layout.containerd_socket, pause=pause, cni=layout.cni
         ).lstrip()
     )
-    program = which("containerd", path=SEARCH_PATH) or "containerd"
-    command = cgroup.joining(namespace.entering([program, "--config", str(configuration)]))
-    return Containerd(layout, Process("containerd", command, layout.logs / "containerd.log"))
+    command = cgroup.joining(namespace.entering([str(programs / "containerd"), "--config", str(configuration)]))
+    own_shim_first = {"PATH": f"{programs}:{SEARCH_PATH}"}
+    process = Process("containerd", command, layout.logs / "containerd.log", own_shim_first)
+    return Containerd(layout, programs, process)

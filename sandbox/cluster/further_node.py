@@ -39,7 +39,7 @@ def _bring_up(cluster: Cluster, programs: Path, layout: Layout, name: str, undo:
     namespace = MountNamespace(layout, cgroup)
     namespace.create()
     undo.callback(namespace.holder.kill)
-    containerd = make_containerd(layout, cgroup, namespace, pause=PAUSE)
+    containerd = make_containerd(layout, cluster.containerd.programs, cgroup, namespace, pause=PAUSE)
     kubelet = make_kubelet(
         layout,
         programs,

@@ -59,6 +59,11 @@ class Layout:
         return self.covers / "run-containerd" / "containerd.sock"
 
     @property
+    def cdi(self) -> Path:
+        """In the mount namespace this is /var/run/cdi."""
+        return self.covers / "run-cdi"
+
+    @property
     def cni(self) -> Path:
         return self.root / "cni"
 

@@ -18,6 +18,7 @@ from sandbox.cluster.processes import Process
 from sandbox.cluster.waiting import wait_until
 
 COVERED = (
+    "/run/cdi",  # where containerd looks for devices of CDI, as /var/run/cdi
     "/run/containerd",  # shim sockets and runc's state: hard-coded in the shim
     "/var/lib/cni",  # libcni's result cache
     "/var/log/containers",  # kubelet's links to pod logs

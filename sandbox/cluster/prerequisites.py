@@ -1,6 +1,6 @@
 """What the machine must have before a cluster can be brought up.
 
-In: this machine. Out: the folder of the Kubernetes programs, after installing and building what is missing.
+In: this machine. Out: the folders of the Kubernetes programs and of containerd's, after installing and building what is missing.
 Not here: the decision to skip (`tests/e2e/conftest.py`).
 Invariant: `UnavailableError` names the one thing that cannot be had and what to do about it.
 """
@@ -21,6 +21,11 @@ def kubernetes_programs() -> Path:
         raise UnavailableError("Containers need root: run the e2e tests as root.")
     _script("packages")
     return Path(_script("build").strip().splitlines()[-1])
+
+
+def containerd_programs() -> Path:
+    """The folder with a containerd that knows CDI, its shim and `ctr`."""
+    return Path(_script("build", "containerd").strip().splitlines()[-1])
 
 
 def coscheduling_programs() -> Path:

@@ -13,7 +13,12 @@ import pytest
 
 from sandbox.cluster import pods
 from sandbox.cluster.cluster import Cluster, running_cluster
-from sandbox.cluster.prerequisites import UnavailableError, coscheduling_programs, kubernetes_programs
+from sandbox.cluster.prerequisites import (
+    UnavailableError,
+    containerd_programs,
+    coscheduling_programs,
+    kubernetes_programs,
+)
 from tests.e2e.installed.images import building_in_the_background
 from tests.e2e.node.agent import Agent
 from tests.e2e.node.agents import Agents
@@ -25,10 +30,20 @@ FAILED = pytest.StashKey[bool]()
 @pytest.fixture(scope="session")
 def programs(request: pytest.FixtureRequest) -> Path:
     """The Kubernetes programs; the first time they are built, in plain sight, for it takes ten minutes."""
+    return _built(request, kubernetes_programs)
+
+
+@pytest.fixture(scope="session")
+def containerd(request: pytest.FixtureRequest, programs: Path) -> Path:
+    """The folder of containerd, its shim and `ctr`; built once, in two minutes."""
+    return _built(request, containerd_programs)
+
+
+def _built(request: pytest.FixtureRequest, build: Callable[[], Path]) -> Path:
     capture = request.config.pluginmanager.getplugin("capturemanager")
     try:
         with capture.global_and_fixture_disabled():
-            return kubernetes_programs()
+            return build()
     except UnavailableError as error:
         cause = str(error)
     if os.environ.get("CI") == "true":
@@ -39,17 +54,15 @@ def programs(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture(scope="session")
 def coscheduling(request: pytest.FixtureRequest, programs: Path) -> Path:
     """Another kube-scheduler with that plugin, and its PodGroup's definition; built once, in three to five minutes."""
-    capture = request.config.pluginmanager.getplugin("capturemanager")
-    with capture.global_and_fixture_disabled():
-        return coscheduling_programs()
+    return _built(request, coscheduling_programs)
 
 
 @pytest.fixture(scope="session")
-def cluster(programs: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+def cluster(programs: Path, containerd: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with ExitStack() as undo:
         if any("release" in getattr(item, "fixturenames", ()) for item in request.session.items):
             undo.enter_context(building_in_the_background())
-        yield undo.enter_context(running_cluster(programs))
+        yield undo.enter_context(running_cluster(programs, containerd))
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ import secrets
 import sys
 
 from sandbox.cluster.cluster import running_cluster
-from sandbox.cluster.prerequisites import kubernetes_programs
+from sandbox.cluster.prerequisites import containerd_programs, kubernetes_programs
 from tests.e2e.soak.report import table
 from tests.e2e.soak.soak import Plan, soak
 
 
 def main() -> int:
     plan = _plan()
-    with running_cluster(kubernetes_programs()) as cluster:
+    with running_cluster(kubernetes_programs(), containerd_programs()) as cluster:
         found = soak(cluster, plan)
     print(table(found))
     return 0 if found.passed else 1
