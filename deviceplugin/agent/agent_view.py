@@ -1,7 +1,7 @@
 """What the agent knows at this moment, without waiting: for its views and for placement.
 
 In: the live parts. Out: `observe.node_view.NodeView` for the HTTP endpoints and `kubelet.allocate_context.Gpus` for
-placement. It works before the GPUs are known; `link` and `watch` are set when the node agent is built.
+placement. It works before the GPUs are known; `link`, `claims` and `watch` are set when the node agent is built.
 """
 
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from deviceplugin.agent.claims import ClaimAgent
 from deviceplugin.agent.cluster import Cluster
 from deviceplugin.agent.container_watch import ContainerWatch
+from deviceplugin.agent.grant_holders import GrantHolders
 from deviceplugin.hardware.node import Hardware
 from deviceplugin.kubelet.registration import KubeletLink
 from deviceplugin.ledger.ledger import Ledger
@@ -24,7 +25,8 @@ class AgentView:
         self._hardware = hardware
         self._ledger = ledger
         self._cluster = cluster
-        self.link: KubeletLink | ClaimAgent | None = None
+        self.link: KubeletLink | None = None
+        self.claims: ClaimAgent | None = None
         self.watch: ContainerWatch | None = None
 
     def picture(self) -> NodePicture:
@@ -32,7 +34,7 @@ class AgentView:
         return NodePicture(
             self._node,
             self._hardware.inventory,
-            self._ledger.grants(),
+            tuple(map(GrantHolders(self._cluster.pods).shown, self._ledger.grants())),
             samples=self.samples(),
             uses=uses,
             cordoned=self.cordoned(),
@@ -45,10 +47,14 @@ class AgentView:
 
     def state(self) -> AgentState:
         waiting = "" if self._hardware.inventory is not None else "waiting for the NVIDIA driver"
-        link = self.link
-        return AgentState(
-            link is not None and link.is_registered, self._cluster.is_synced, waiting, link.sockets if link else ()
-        )
+        links = [each for each in (self.link, self.claims) if each is not None]
+        is_registered = self.link is not None and all(each.is_registered for each in links)
+        sockets = tuple(path for each in links for path in each.sockets)
+        return AgentState(is_registered, self._cluster.is_synced, waiting, sockets)
+
+    def knows_claims(self) -> bool:
+        """Whether every grant that a container may hold by a claim was in the ledger once."""
+        return self.claims is None or self.claims.is_complete()
 
     def inventory(self) -> Inventory:
         """Only for what is built after the GPUs are known."""

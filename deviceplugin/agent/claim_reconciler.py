@@ -1,22 +1,27 @@
-"""Ends the grants of claims that kubelet will never unprepare.
+"""Compares the ledger's grants of claims with kubelet's record, in both directions.
 
-In: the ledger's grants of claims, kubelet's record, the API server. Out: ended grants. Kubelet forgets a claim when its
-record is lost, and nobody tells the driver. A claim has ended if kubelet's record does not have it and the API server
-says that it is gone, or given to no pod of this node, in two rounds in a row, and no process has its files mounted.
-Nothing is ended because something could not be read. Device-plugin grants are for `agent.reconciler`, which in turn
-does not see these.
+In: the ledger, kubelet's record, the API server. Out: ended grants, and rebuilt ones.
+
+Kubelet forgets a claim when its record is lost, and nobody tells the driver. A claim has ended if kubelet's record does
+not have it and the API server says that it is gone, or given to no pod of this node, in two rounds in a row, and no
+process has its files mounted. The other way round, a claim that kubelet recorded and the journal lost is held by its
+containers under the name that kubelet wrote down: it is adopted with that name. Nothing is ended because something
+could not be read, and nothing is granted before all of it was read (`is_complete`). Device-plugin grants are for
+`agent.reconciler`, which in turn does not see these.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 import structlog
 
-from deviceplugin.errors import KubeNotFoundError, VcudaError
+from deviceplugin.errors import ClaimError, KubeNotFoundError, VcudaError
 from deviceplugin.kubelet.dra.prepare import Claims
-from deviceplugin.kubelet.dra.state_file import StateFile
+from deviceplugin.kubelet.dra.state_file import PreparedClaim, StateFile
 from deviceplugin.ledger.grant import Grant, Source
 from deviceplugin.ledger.ledger import Ledger
+from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.claims import Claim, ClaimRef, ClaimUid
 
 log = structlog.get_logger("vcuda.dra")
@@ -24,7 +29,7 @@ _ROUNDS = 2
 
 
 class ClaimReconciler:
-    """`run` until it is cancelled; `reconcile` is one round."""
+    """`run` until it is cancelled; `reconcile` is one round. `running`: which grants living processes have mounted."""
 
     def __init__(
         self,
@@ -32,10 +37,8 @@ class ClaimReconciler:
         claims: Claims,
         state: StateFile,
         *,
-        get_claim: Callable[[ClaimRef], Awaitable[Claim]],
         running: Callable[[Iterable[Grant]], frozenset[str]],
-        driver: str,
-        pool: str,
+        get_claim: Callable[[ClaimRef], Awaitable[Claim]],
         period_s: float,
     ) -> None:
         self._ledger = ledger
@@ -43,32 +46,60 @@ class ClaimReconciler:
         self._state = state
         self._get_claim = get_claim
         self._running = running
-        self._driver = driver
-        self._pool = pool
         self._period_s = period_s
         self._rounds: dict[ClaimUid, int] = {}
+        self._given_up: set[ClaimUid] = set()
+        self._is_complete = False
+
+    def is_complete(self) -> bool:
+        """Whether the ledger had every claim of kubelet's record once; later ones it always has."""
+        if not self._is_complete:
+            try:
+                self._is_complete = not any(self._lost())
+            except VcudaError as error:
+                log.warning("claims_not_compared", error=error.message)
+        return self._is_complete
 
     async def run(self) -> None:
         while True:
             await self.reconcile()
-            await asyncio.sleep(self._period_s)
+            await asyncio.sleep(self._period_s if self.is_complete() else min(self._period_s, 1.0))
 
     async def reconcile(self) -> None:
         """Errors are logged, never raised."""
+        try:
+            for each in tuple(self._lost()):
+                await self._adopt(each)
+            await self._end_forgotten()
+        except VcudaError as error:
+            log.warning("claims_not_compared", error=error.message)
+
+    def _lost(self) -> Iterator[PreparedClaim]:
+        """Claims whose containers may hold a grant that the ledger does not have."""
+        for uid, prepared in self._state.read().claims.items():
+            if prepared.cdi and uid not in self._given_up and not self._ledger.of_pod(PodUid(uid)):
+                yield prepared
+
+    async def _adopt(self, prepared: PreparedClaim) -> None:
+        try:
+            grants = await self._claims.rebuilt(prepared, created=time.time())
+        except (ClaimError, KubeNotFoundError) as error:
+            self._given_up.add(prepared.ref.uid)  # nothing says what it holds; kubelet ends it with its pods
+            log.warning("claim_not_rebuilt", claim=str(prepared.ref), error=error.message)
+            return
+        for grant in self._ledger.adopt(grants):
+            log.warning("claim_rebuilt", claim=str(prepared.ref), grant=grant.id)
+
+    async def _end_forgotten(self) -> None:
         held: dict[ClaimRef, list[Grant]] = {}
         for grant in self._ledger.grants():
             if grant.source is Source.CLAIM:
                 owner = grant.allocation.owner.pod
                 held.setdefault(ClaimRef(ClaimUid(owner.uid), owner.namespace, owner.name), []).append(grant)
-        try:
-            known = self._state.read().claims
-            rounds = {ref.uid: self._rounds.get(ref.uid, 0) + 1 for ref in held if await self._is_over(ref, known)}
-        except VcudaError as error:
-            log.warning("claims_not_compared", error=error.message)
-            return
-        self._rounds = rounds
+        known = self._state.read().claims
+        self._rounds = {ref.uid: self._rounds.get(ref.uid, 0) + 1 for ref in held if await self._is_over(ref, known)}
         for ref, grants in held.items():
-            if rounds.get(ref.uid, 0) >= _ROUNDS:
+            if self._rounds.get(ref.uid, 0) >= _ROUNDS:
                 await self._end(ref, grants)
 
     async def _is_over(self, ref: ClaimRef, known: Iterable[ClaimUid]) -> bool:
@@ -78,8 +109,7 @@ class ClaimReconciler:
             claim = await self._get_claim(ref)
         except KubeNotFoundError:
             return True
-        here = any(each.driver == self._driver and each.pool == self._pool for each in claim.devices or ())
-        return not (here and claim.consumers)
+        return not (self._claims.is_here(claim) and claim.consumers)
 
     async def _end(self, ref: ClaimRef, grants: list[Grant]) -> None:
         if await asyncio.to_thread(self._running, grants):

@@ -1,4 +1,4 @@
-"""Serves ResourceClaims in the place of the device plugin: connects `kubelet.dra` with the rest of the agent.
+"""Serves ResourceClaims beside the device plugin: connects `kubelet.dra` with the rest of the agent.
 
 In: the ledger, the GPUs, the API server. Out: a driver that kubelet knows, and a ResourceSlice that says what it
 offers. What changes about the GPUs is looked for every second, because health, use and cordon come from three places.
@@ -13,7 +13,8 @@ from pathlib import Path
 import structlog
 
 from deviceplugin.agent.claim_reconciler import ClaimReconciler
-from deviceplugin.agent.cluster import Cluster
+from deviceplugin.agent.cluster import Cluster, NodePods
+from deviceplugin.agent.gpu_offers import GpuOffers
 from deviceplugin.agent.grant_files import AgentFiles
 from deviceplugin.container.runtime import ContainerRuntime
 from deviceplugin.errors import ClaimError, ConfigError, RuntimeApiError, VcudaError
@@ -40,20 +41,24 @@ _SYS = Path("/sys")
 
 
 class AgentClaimFiles:
-    """`kubelet.dra.prepare.ClaimFiles`. No container is known: several may use a claim, also later ones."""
+    """`kubelet.dra.prepare.ClaimFiles`."""
 
     def __init__(self, files: AgentFiles, layout: HostLayout, inventory: Callable[[], Inventory]) -> None:
         self._files = files
         self._layout = replace(layout, cdi=True)
         self._inventory = inventory
 
-    def ready(self, grant: Grant) -> str:
+    def ready(self, grant: Grant, container: PodContainer | None) -> str:
         allocation = grant.allocation
-        container = PodContainer(allocation.owner, allocation.role, allocation.index)
-        answer = answer_for(grant, self._gpus(grant), container, self._layout, exists=os.path.exists)
+        user = container or PodContainer(allocation.owner, allocation.role, allocation.index)
+        answer = answer_for(grant, self._gpus(grant), user, self._layout, exists=os.path.exists)
         self._files.ready(grant, answer)
         (name,) = answer.cdi_devices
         return name
+
+    def restore(self, grant: Grant) -> None:
+        """At start: kubelet starts a container again without a call, by the CDI name that it has written down."""
+        self._files.ready(grant, None)
 
     def drop(self, grant: Grant) -> None:
         self._files.drop(grant)
@@ -69,14 +74,16 @@ class AgentClaimFiles:
 
 
 class ClaimAgent:
-    """`run` until it is cancelled. It stands where `kubelet.registration.KubeletLink` stands without claims."""
+    """`run` until it is cancelled."""
 
     def __init__(
         self,
         ledger: Ledger,
         cluster: Cluster,
+        pods: NodePods,
         files: AgentClaimFiles,
         *,
+        offers: GpuOffers,
         node: str,
         names: DriverNames,
         root: Path,
@@ -92,11 +99,13 @@ class ClaimAgent:
         self._names = names
         self._inventory = inventory
         self._cordoned = cordoned
+        self._offers = offers
         self._registrations = 0
         claims = Claims(
             ledger=ledger,
             inventory=inventory,
             get_claim=cluster.client.get_claim,
+            get_pods=pods.find_all,
             files=files,
             driver=names.driver,
             pool=node,
@@ -119,14 +128,17 @@ class ClaimAgent:
             StateFile(root / STATE_NAME, names.driver),
             get_claim=cluster.client.get_claim,
             running=running,
-            driver=names.driver,
-            pool=node,
             period_s=period_s,
         )
+        claims.is_complete = self._reconciler.is_complete
 
     @property
     def is_registered(self) -> bool:
         return self._registrations > 0
+
+    def is_complete(self) -> bool:
+        """Whether the ledger had every claim of kubelet's record once."""
+        return self._reconciler.is_complete()
 
     @property
     def sockets(self) -> tuple[Path, ...]:
@@ -134,6 +146,7 @@ class ClaimAgent:
 
     async def run(self) -> None:
         await self._check_runtime()
+        await self._reconciler.reconcile()
         for grant in self._ledger.grants():
             if grant.source is Source.CLAIM:
                 self._restore(grant)
@@ -145,7 +158,7 @@ class ClaimAgent:
     async def _check_runtime(self) -> None:
         """Raises ConfigError. A runtime that does not answer yet is asked again: no container starts without it."""
         if self._runtime is None:
-            raise ConfigError("--dra needs --container-runtime-endpoint, to know whether the runtime knows CDI")
+            raise ConfigError("--dra needs --container-runtime-endpoint, to learn whether the runtime knows CDI")
         while True:
             try:
                 return await self._runtime.require_cdi()
@@ -154,9 +167,8 @@ class ClaimAgent:
             await asyncio.sleep(_ASK_AGAIN_S)
 
     def _restore(self, grant: Grant) -> None:
-        """Kubelet starts a container again without a call, by the CDI name that it has written down."""
         try:
-            self._files.ready(grant)
+            self._files.restore(grant)
         except VcudaError as error:
             log.warning("claim_not_restored", grant=grant.id, error=error.message)
 
@@ -175,11 +187,12 @@ class ClaimAgent:
         self._publisher.registered()
 
     def _devices(self) -> tuple[PublishedDevice, ...]:
-        inventory = self._inventory()
+        inventory = self._offers.for_claims(self._inventory())
         return published_devices(
             inventory,
             self._names,
             used={uuid for each in self._ledger.allocations() for uuid in each.uuids},
             cordoned=self._cordoned(),
             pcie_roots={gpu.uuid: pcie_root(_SYS, gpu.bus_id) for gpu in inventory.gpus},
+            others=self._offers.held_by_plugin(),
         )

@@ -25,7 +25,7 @@ from deviceplugin.container.tracker import HeldGpu, ShareReport, Tracker
 from deviceplugin.errors import ContainerError, VcudaError
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.ledger import Ledger
-from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.allocation import OwnerKey, PodUid
 from deviceplugin.model.gpu import GpuProcess, GpuSample, GpuUuid, Inventory
 from deviceplugin.model.units import BLOCK_BYTES
 from deviceplugin.model.usage import Breach, ContainerUse, GpuUse
@@ -40,9 +40,10 @@ OnGpu = Mapping[GpuUuid, Sequence[GpuProcess]]
 
 @dataclass(slots=True)
 class _Watched:
-    """One share. `asked_at`: when its container was searched for last."""
+    """One share. `owners`: the containers that hold it; they were searched for last at `asked_at`."""
 
     tracker: Tracker
+    owners: frozenset[OwnerKey] = frozenset()
     place: Place | None = None
     asked_at: float = -_FIND_AGAIN_S
     shown: tuple[int, ...] | None = None
@@ -51,9 +52,13 @@ class _Watched:
 
 @dataclass(slots=True)
 class ContainerWatch:
-    """`run` until it is cancelled; `uses` at any time. One loop; files are read in a thread."""
+    """`run` until it is cancelled; `uses` at any time. One loop; files are read in a thread.
+
+    `holders` answers, for what is known now, which containers hold a grant: one, or all that share a claim.
+    """
 
     ledger: Ledger
+    holders: Callable[[], Callable[[Grant], frozenset[OwnerKey]]]
     samples: Callable[[], Mapping[GpuUuid, GpuSample]]
     inventory: Callable[[], Inventory | None]
     shared: SharedState
@@ -190,7 +195,7 @@ class ContainerWatch:
     async def _find(self, grant: Grant, watched: _Watched) -> None:
         watched.asked_at = time.monotonic()
         try:
-            found = await self.finder.find(grant.allocation.owner.key)
+            found = await self.finder.find(sorted(watched.owners))
         except Exception:  # what a runtime may answer must not end the agent
             log.exception("container_search_failed", action="please report this line")
             return
@@ -219,7 +224,8 @@ class ContainerWatch:
         self._look_for_unknown(shares)
         by_pod: dict[PodUid, list[Grant]] = {}
         for grant in shares:
-            by_pod.setdefault(grant.allocation.owner.pod.uid, []).append(grant)
+            for pod in {uid for uid, _ in self._watched[grant.id].owners}:
+                by_pod.setdefault(pod, []).append(grant)
         found: dict[GrantId, dict[GpuUuid, list[GpuProcess]]] = {}
         for uuid, sample in samples.items():
             for process in sample.processes:
@@ -233,10 +239,10 @@ class ContainerWatch:
 
     def _look_for_unknown(self, shares: Sequence[Grant]) -> None:
         """A GPU process has an unknown container id in a pod with grants: a container of that pod was restarted."""
-        known = {each.place.container_id for each in self._watched.values() if each.place is not None}
+        known = {each for one in self._watched.values() if one.place is not None for each in one.place.ids}
         pods = {group.pod for group in self._groups.values() if group is not None and group.container_id not in known}
         for grant in shares:
-            if grant.allocation.owner.pod.uid in pods:
+            if not pods.isdisjoint(uid for uid, _ in self._watched[grant.id].owners):
                 self._look_for(grant, self._watched[grant.id], every_s=_OTHERS_AGAIN_S)
 
     def _grant_of(self, group: ContainerGroup, held: Sequence[Grant]) -> Grant | None:
@@ -246,7 +252,7 @@ class ContainerWatch:
         """
         places = [self._watched[each.id].place for each in held]
         for grant, place in zip(held, places, strict=True):
-            if place is not None and place.container_id == group.container_id:
+            if place is not None and group.container_id in place.ids:
                 return grant
         if len(held) > 1 and None in places:
             return None  # perhaps of that one, for which the runtime is being asked
@@ -259,11 +265,15 @@ class ContainerWatch:
 
     def _keep(self, shares: Sequence[Grant], *, forget: bool = True) -> None:
         """A record for each share; with `forget`, none for other grants."""
+        holders = self.holders()
         for grant in shares:
             if grant.id not in self._watched:
                 tracker = Tracker(grant.id, str(grant.allocation.owner), self.shared, self.table, self.finder)
                 shown = () if self.files.clients.is_registered(grant.id) else None
                 self._watched[grant.id] = _Watched(tracker, shown=shown)
+            watched, owners = self._watched[grant.id], holders(grant)
+            if watched.owners != owners:  # of a claim: another pod has come, or its pod is known now
+                watched.owners, watched.place = owners, None
         if forget:
             known = {grant.id for grant in shares}
             for gone in [grant for grant in self._watched if grant not in known]:

@@ -82,12 +82,16 @@ class AgentFiles:
         self._require_library(grant)
         return self._with_room(self._fill, grant)
 
-    def ready(self, grant: Grant, answer: Answer) -> None:
-        """For a claim, at once: its containers start without another call, and some may run already."""
+    def ready(self, grant: Grant, answer: Answer | None) -> None:
+        """For a claim, at once: its containers start without another call, and some may run already.
+
+        Without an answer its CDI file stays as it is.
+        """
         self._require_library(grant)
         self._directories.prepare(grant.id)
         self._with_room(self._ready, grant)
-        self._describe(grant, answer)
+        if answer is not None:
+            self._describe(grant, answer)
 
     def _ready(self, grant: Grant) -> bool:
         if grant.is_share:

@@ -19,7 +19,7 @@ from deviceplugin.container.gpu_manager.registration import SOCKET_NAME
 from deviceplugin.container.gpu_manager.registration_supervisor import RegistrationSupervisor
 from deviceplugin.errors import ParseError
 from deviceplugin.kube.reflector import StoreChange
-from deviceplugin.ledger.grant import Grant
+from deviceplugin.ledger.grant import Grant, Source
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
@@ -75,7 +75,7 @@ class GrantSockets:
             for grant in self._ledger.grants()
             if grant.proved and grant.is_share and (self._base / grant.id).is_dir()
         ]
-        uids = {grant.allocation.owner.pod.uid for grant in shares}
+        uids = {grant.allocation.owner.pod.uid for grant in shares if grant.source is not Source.CLAIM}
         pods = {} if self._for_all else await self._pods.find_all(uids)
         self._supervisor.serve(frozenset(grant.id for grant in shares if self._wants(grant, pods)))
 

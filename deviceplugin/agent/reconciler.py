@@ -89,6 +89,7 @@ class Reconciler:
         limits: LiveLimits,
         names: AnnotationNames,
         running: Callable[[Iterable[Grant]], frozenset[str]],
+        knows_claims: Callable[[], bool],
         period_s: float,
     ) -> None:
         self._ledger = ledger
@@ -102,6 +103,7 @@ class Reconciler:
         self._limits = limits
         self._names = names
         self._running = running
+        self._knows_claims = knows_claims
         self._timer = RoundTimer(period_s)
         self._suspects: Mapping[GrantId, int] = {}
         self._counted = 0.0
@@ -197,7 +199,8 @@ class Reconciler:
         if _shows_all(evidence) and evidence.checkpoint is not None and evidence.checkpoint.exists:
             # Only now is every grant that a container mounts in the ledger, whatever the journal had lost.
             self._is_incomplete, self._was_complete = False, True
-            self._files.sweep(self._ledger.grants())
+            if self._knows_claims():
+                self._files.sweep(self._ledger.grants())
             if self._has_adopted and not actions.suspects:
                 self._has_adopted = False
                 self._report_overcommitted()

@@ -92,6 +92,8 @@ async def _work(settings: AgentSettings) -> None:
             await _prepare(base, agent)
             _follow_hardware(base, agent)
             group.create_task(agent.link.run(), name="kubelet")
+            if agent.claims is not None:
+                group.create_task(agent.claims.run(), name="claims")
             group.create_task(_reconcile(base, agent), name="reconciler")
             group.create_task(agent.mirroring.run(), name="driver mirror")
             group.create_task(agent.sockets.run(), name="registration of containers")
@@ -184,13 +186,19 @@ async def _prepare(base: AgentBase, agent: NodeAgent) -> None:
     except TimeoutError:
         saw_pods = False
     if recorded is not None and not saw_pods:
-        agent.reconciler.adopt(rebuild(recorded, agent.feed.catalog.inventory, created=time.time()).grants)
+        agent.reconciler.adopt(rebuild(recorded, base.view.inventory(), created=time.time()).grants)
 
 
 def _follow_hardware(base: AgentBase, agent: NodeAgent) -> None:
+    shown: list[Inventory] = []
+
     def show(inventory: Inventory) -> None:
-        agent.feed.publish(catalog(inventory, numa=base.settings.allocation.numa))
-        base.cluster.publisher.show(inventory)
+        offered = agent.offers.for_plugin(inventory)
+        if shown == [offered]:
+            return
+        shown[:] = [offered]
+        agent.feed.publish(catalog(offered, numa=base.settings.allocation.numa))
+        base.cluster.publisher.show(offered)
 
     def changed(change: InventoryChange) -> None:
         show(change.inventory)
@@ -199,6 +207,8 @@ def _follow_hardware(base: AgentBase, agent: NodeAgent) -> None:
             agent.report.health_changed(one, change.inventory)
 
     base.hardware.subscribe(changed)
+    if base.settings.kubelet.dra:
+        base.ledger.subscribe(lambda: show(base.view.inventory()))  # a GPU may now be free for the other way to ask
     show(base.view.inventory())
 
 

@@ -14,6 +14,8 @@ from deviceplugin.agent.claims import AgentClaimFiles, ClaimAgent
 from deviceplugin.agent.cluster import Cluster, NodePods
 from deviceplugin.agent.container_watch import ContainerWatch
 from deviceplugin.agent.grant_files import AgentFiles
+from deviceplugin.agent.grant_holders import GrantHolders
+from deviceplugin.agent.gpu_offers import GpuOffers
 from deviceplugin.agent.grant_sockets import GrantSockets
 from deviceplugin.agent.live_limits import LiveLimits
 from deviceplugin.agent.mirroring import Mirroring, driver_mirror
@@ -45,7 +47,7 @@ from deviceplugin.kubelet.podresources import PodResources
 from deviceplugin.kubelet.pods_client import KubeletPods
 from deviceplugin.kubelet.pre_start import PreStart
 from deviceplugin.kubelet.registration import KubeletLink, KubeletPaths
-from deviceplugin.ledger.grant import Grant, GrantId
+from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import OwnerKey, PodUid
 from deviceplugin.model.annotation_names import annotation_names
@@ -73,7 +75,9 @@ class NodeAgent:
     files: AgentFiles
     report: AgentReport
     feed: DeviceFeed
-    link: KubeletLink | ClaimAgent
+    link: KubeletLink
+    claims: ClaimAgent | None
+    offers: GpuOffers
     reconciler: Reconciler
     mirroring: Mirroring
     kubelet_pods: KubeletPods
@@ -105,7 +109,7 @@ def build_base(settings: AgentSettings, ledger: Ledger, hardware: Hardware) -> A
 
 
 def build_agent(base: AgentBase) -> NodeAgent:
-    """After the hardware has started; sets `link` and `watch` of the view."""
+    """After the hardware has started; sets `link`, `claims` and `watch` of the view."""
     settings, cluster, view, ledger = base.settings, base.cluster, base.view, base.ledger
     pods = _kubelet_pods(settings, cluster)
     resources = PodResources(settings.kubelet.root / "pod-resources" / "kubelet.sock")
@@ -113,7 +117,9 @@ def build_agent(base: AgentBase) -> NodeAgent:
     report = AgentReport(base.metrics, cluster.events)
     mirror = driver_mirror(settings.driver, driver_version=lambda: view.inventory().driver.version)
     files = _files(settings, mirror, view)
-    feed = DeviceFeed(catalog(view.inventory(), numa=settings.allocation.numa))
+    offers = GpuOffers(settings.kubelet.dra, frozenset(settings.kubelet.dra_gpus), ledger.grants)
+    offers.check(view.inventory())
+    feed = DeviceFeed(catalog(offers.for_plugin(view.inventory()), numa=settings.allocation.numa))
     hints = PodHints(annotation_names(settings.names.domain), view.inventory)
     reconciler = Reconciler(
         ledger,
@@ -127,6 +133,7 @@ def build_agent(base: AgentBase) -> NodeAgent:
         limits=LiveLimits(ledger, cluster, files=files, hints=hints, report=report),
         names=annotation_names(settings.names.domain),
         running=_running,
+        knows_claims=view.knows_claims,
         period_s=settings.allocation.check_period,
     )
     node_pods = NodePods(cluster, pods)
@@ -150,18 +157,21 @@ def build_agent(base: AgentBase) -> NodeAgent:
         running=_running,
     )
     runtime = _runtime(settings)
-    link = _claim_agent(base, files, runtime) if settings.kubelet.dra else _kubelet_link(base, context)
-    view.link = link
+    view.link = _kubelet_link(base, context)
+    view.claims = _claim_agent(base, node_pods, files, runtime, offers) if settings.kubelet.dra else None
     view.watch = _container_watch(base, files, report, runtime)
 
     def living() -> frozenset[GrantId] | None:
-        return frozenset(grant.id for grant in ledger.grants()) if reconciler.knows_all_grants else None
+        is_known = reconciler.knows_all_grants and view.knows_claims()
+        return frozenset(grant.id for grant in ledger.grants()) if is_known else None
 
     return NodeAgent(
         files=files,
         report=report,
         feed=feed,
-        link=link,
+        link=view.link,
+        claims=view.claims,
+        offers=offers,
         reconciler=reconciler,
         mirroring=Mirroring(mirror, base.metrics, living=living, period_s=settings.driver.check_period),
         kubelet_pods=pods,
@@ -187,12 +197,16 @@ def _kubelet_link(base: AgentBase, context: AllocateContext) -> KubeletLink:
     )
 
 
-def _claim_agent(base: AgentBase, files: AgentFiles, runtime: ContainerRuntime | None) -> ClaimAgent:
+def _claim_agent(
+    base: AgentBase, pods: NodePods, files: AgentFiles, runtime: ContainerRuntime | None, offers: GpuOffers
+) -> ClaimAgent:
     settings = base.settings
     return ClaimAgent(
         base.ledger,
         base.cluster,
+        pods,
         AgentClaimFiles(files, _layout(settings), base.view.inventory),
+        offers=offers,
         node=settings.node.name,
         names=DriverNames(settings.names.domain),
         root=settings.kubelet.root,
@@ -220,11 +234,13 @@ def _sockets(base: AgentBase, pods: NodePods, watch: ContainerWatch) -> GrantSoc
 
 
 def _running(grants: Iterable[Grant]) -> frozenset[str]:
-    """The ids of those grants whose directory a living process of their pod has mounted."""
+    """The ids of those grants whose directory a living process of their pod has mounted; of a claim: of any pod."""
     wanted: dict[PodUid, list[GrantId]] = {}
+    of_any: list[GrantId] = []
     for grant in grants:
-        wanted.setdefault(grant.allocation.owner.pod.uid, []).append(grant.id)
-    return ProcessTable().mounted(wanted) if wanted else frozenset()
+        is_claim = grant.source is Source.CLAIM
+        (of_any if is_claim else wanted.setdefault(grant.allocation.owner.pod.uid, [])).append(grant.id)
+    return ProcessTable().mounted(wanted, of_any=of_any) if wanted or of_any else frozenset()
 
 
 def _runtime(settings: AgentSettings) -> ContainerRuntime | None:
@@ -250,6 +266,7 @@ def _container_watch(
 
     return ContainerWatch(
         ledger=base.ledger,
+        holders=lambda: GrantHolders(cluster.pods).keys,
         samples=base.view.samples,
         inventory=lambda: hardware.inventory,
         shared=SharedState(settings.allocation.virtual_manager_path),

@@ -249,9 +249,15 @@ class KubeletSettings:
     dra: bool = setting(
         "dra",
         False,
-        "Serve ResourceClaims (Dynamic Resource Allocation) in the place of the device plugin; the container runtime "
-        "must know CDI: containerd 1.7.2 (with enable_cdi before 2.0) or CRI-O 1.28.",
-        hidden=True,
+        "Offer GPUs to ResourceClaims (Dynamic Resource Allocation) and not through the device plugin. Needs Kubernetes "
+        "1.36, and containerd 2, containerd 1.7.2 with enable_cdi, or CRI-O 1.28.",
+    )
+    dra_gpus: tuple[str, ...] = setting(
+        "dra-gpus",
+        (),
+        "With --dra: UUIDs or minor numbers of the GPUs that claims get; the others stay with the device plugin. "
+        "Empty: all.",
+        types.GPUS,
     )
     pods_endpoint: str = setting(
         "kubelet-pods-endpoint",

@@ -309,6 +309,14 @@ def _read_labels(text: str) -> Mapping[str, str]:
     return labels
 
 
+def _read_gpus(text: str) -> tuple[str, ...]:
+    found = _items(text)
+    for each in found:
+        if not re.fullmatch(r"GPU-[0-9A-Za-z-]{1,80}|[0-9]{1,3}", each):
+            raise ValueError(f"{each[:40]!r} is neither a UUID such as GPU-... nor a minor number such as 0")
+    return tuple(found)
+
+
 def _read_xids(text: str, *, accepted: str = "") -> str:
     words = [word.lower() for word in _items(text)]
     for word in words:
@@ -338,6 +346,7 @@ HOSTS = SettingType(
 SUBJECTS = SettingType("a list of names in certificates", "NAME,...", _read_subjects, yaml=(list, str))
 URL = SettingType("an https address", "URL", _read_url)
 LABELS = SettingType("labels", "KEY=VALUE,...", _read_labels, yaml=(dict, str))
+GPUS = SettingType("a list of GPUs by UUID or minor number", "GPU,...", _read_gpus, yaml=(list, int, str))
 XIDS = SettingType("a list of XIDs", "XID,...", _read_xids, yaml=(list, int, str))
 XIDS_OR_ALL = SettingType(
     "a list of XIDs", "XID,...", lambda text: _read_xids(text, accepted="all"), yaml=(list, int, str)

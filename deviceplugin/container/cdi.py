@@ -7,10 +7,12 @@ kept on disk and put back when the agent starts. Format: CDI 0.6.0 (containerd >
 """
 
 import json
+import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from deviceplugin.errors import ContainerError
+from deviceplugin.ledger.durable_files import sync_directory
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.mount import Mount
 
@@ -57,11 +59,16 @@ class CdiSpecs:
 
 
 def _put(path: Path, text: str) -> None:
+    """On the disk when this returns: kubelet writes the name down and does not ask again."""
     fresh = path.with_suffix(".new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(text)
+        with fresh.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         fresh.replace(path)
+        sync_directory(path.parent)
     except OSError as error:
         raise ContainerError(f"CDI file {path} could not be written: {error.strerror}; check --cdi-dir") from error
 

@@ -1,12 +1,12 @@
-"""Where the container of a grant is: its id at the runtime, and the control group with its processes.
+"""Where the containers of a grant are: their ids at the runtime, and the control groups with their processes.
 
-In: a pod's UID and a container's name. Out: a `Place`, from the runtime where it can be asked, else from what the pod's
+In: pods' UIDs and containers' names. Out: a `Place`, from the runtime where it can be asked, else from what the pod's
 status says and /proc. Invariant: never another container's group: a group counts only if it carries this pod's UID and
 this container's id in its name.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,12 +22,27 @@ _LEAVE_ALONE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A running container; an empty id says for certain that none runs. Without a `group`, /proc is searched."""
+class FoundContainer:
+    """A running container. Without a `group`, /proc is searched."""
 
     pod: PodUid
     container_id: str
     group: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The running containers of a grant: one, or those that share a claim. None: for certain none runs.
+
+    `is_whole`: no other container of the grant may run.
+    """
+
+    containers: tuple[FoundContainer, ...]
+    is_whole: bool = True
+
+    @property
+    def ids(self) -> frozenset[str]:
+        return frozenset(each.container_id for each in self.containers)
 
 
 class ContainerFinder:
@@ -48,22 +63,32 @@ class ContainerFinder:
         self._complaint = ""
         self._asks_again_at = 0.0
 
-    async def find(self, owner: OwnerKey) -> Place | None:
-        """None where neither the runtime nor the pod's status knows the container."""
-        pod, name = owner
-        told = await self._ask_runtime(pod, name)
-        if told is not None and not told[0]:
-            return Place(pod, "", None)
-        container_id, pid = told or (self._id_in_status(owner), None)
-        return Place(pod, container_id, self._group(pod, container_id, pid)) if container_id else None
+    async def find(self, owners: Iterable[OwnerKey]) -> Place | None:
+        """None where neither the runtime nor the pods' status knows any of the containers."""
+        found: list[FoundContainer] = []
+        is_whole = True
+        for pod, name in owners:
+            told = await self._ask_runtime(pod, name)
+            container_id, pid = told or (self._id_in_status((pod, name)), None)
+            if container_id:
+                found.append(FoundContainer(pod, container_id, self._group(pod, container_id, pid)))
+            is_whole &= told is not None or bool(container_id)
+        return Place(tuple(found), is_whole) if found or is_whole else None
 
     def members(self, place: Place) -> Members | None:
-        """The processes as they are now; None where the container is gone."""
-        if not place.container_id:
+        """The processes as they are now; None where the containers are gone, not complete where one of them is."""
+        each = [self._members(one) for one in place.containers]
+        living = [one for one in each if one is not None]
+        if not living:
             return None
-        if place.group is not None:
-            return self._tree.members(place.group)
-        found = self._table.members(place.pod, place.container_id)
+        pids = sorted({pid for one in living for pid in one.pids})
+        is_complete = place.is_whole and len(living) == len(each) and all(one.complete for one in living)
+        return Members(tuple(pids), is_complete)
+
+    def _members(self, container: FoundContainer) -> Members | None:
+        if container.group is not None:
+            return self._tree.members(container.group)
+        found = self._table.members(container.pod, container.container_id)
         return found if found.pids else None
 
     async def _ask_runtime(self, pod: PodUid, name: str) -> tuple[str, int | None] | None:

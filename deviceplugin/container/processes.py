@@ -83,12 +83,15 @@ class ProcessTable:
                 found.append(pid)
         return Members(tuple(sorted(found)), complete=bool(found))
 
-    def mounted(self, directories: Mapping[PodUid, Collection[str]]) -> frozenset[str]:
-        """Those of the named directories that a living process of their pod has mounted. Reads every process."""
+    def mounted(self, directories: Mapping[PodUid, Collection[str]], *, of_any: Collection[str] = ()) -> frozenset[str]:
+        """Those of the named directories that a living process of their pod has mounted; `of_any`: of any pod.
+
+        Reads every process.
+        """
         found: set[str] = set()
         for pid in self._all():
             group = self.container_of(pid)
-            names = directories.get(group.pod, ()) if group is not None else ()
+            names = [*directories.get(group.pod, ()), *of_any] if group is not None else ()
             mounts = self._read(pid, "mountinfo") if names else None
             found.update(name for name in names if f"/{name}".encode() in (mounts or b""))
         return frozenset(found)

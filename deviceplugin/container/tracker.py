@@ -1,9 +1,10 @@
 """One share, watched: what its container uses and whether it keeps to its limits.
 
 In: at each reading the grant's GPUs and limits, what the driver shows of the container's processes on them, and the
-container's place where it is known. Out: `ShareReport`. Runs in a thread, because files may be slow; one reading at a
-time. A process counts as dead only for certain: the container's list is complete, was read after the region, and does
-not have it. Then it counts no more, and its slot is freed where no process of its pid namespace is left to free it.
+container's place where it is known. Containers that share a claim are one here. Out: `ShareReport`. Runs in a thread,
+because files may be slow; one reading at a time. A process counts as dead only for certain: the container's list is
+complete, was read after the region, and does not have it. Then it counts no more, and its slot is freed where no
+process of its pid namespace is left to free it.
 
 What is not known is None and never 0: how much memory is held while the container's processes cannot be found, and
 all of it while its region cannot be read. `uses` is pure. A container can write anything into its region, so no number
@@ -117,6 +118,7 @@ class Tracker:
         is_used = bool(found.slots or needs_members or is_missing or any(on_gpu.values()))
         members = self.finder.members(place) if place is not None and is_used else None
         is_lost = place is not None and is_used and members is None
+        is_stale = place is not None and len(place.containers) > 1 and members is not None and not members.complete
         is_running = members is not None and bool(members.pids)
         # Looked for again: a start makes the region first, and its processes may be younger than the first look.
         lost_files = is_missing and is_running and self._is_missing()
@@ -141,11 +143,11 @@ class Tracker:
             found.unknown_functions if is_known else None,
         )
         assumed = {each.gpu.uuid: 0 for each in held if each is not None} | self.monitor.assumed_cores()
-        return ShareReport(use, members, is_used and (place is None or is_lost), lost_files, assumed)
+        return ShareReport(use, members, is_used and (place is None or is_lost or is_stale), lost_files, assumed)
 
     def _may_live_elsewhere(self, place: Place | None) -> bool:
         """Its processes were never found there. Once they were, an empty place says that they have ended."""
-        return place is not None and bool(place.container_id) and place != self._found_at
+        return place is not None and bool(place.containers) and place != self._found_at
 
     def _region(self, held: Sequence[HeldGpu | None]) -> tuple[Region, str, bool]:
         """The region, or the last one; what is wrong with the container's files; whether the region is of now."""

@@ -25,6 +25,7 @@ from deviceplugin.kube.structs import (
     decode,
 )
 from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
+from deviceplugin.model.claims import ContainerClaim
 from deviceplugin.model.mount import covers_compat
 from deviceplugin.model.pod import ContainerState, Pod, PodContainer
 from deviceplugin.model.preferences import FOREIGN
@@ -61,7 +62,7 @@ def _pod(item: PodObject, names: ResourceNames) -> Pod:
     ref = PodRef(uid=PodUid(meta.uid), namespace=meta.namespace, name=meta.name)
     return Pod(
         ref=ref,
-        containers=tuple(_containers(ref, spec, status, names)),
+        containers=tuple(_with_claims(_containers(ref, spec, status, names), spec, status)),
         phase=status.phase or "Pending",
         reason=status.reason or "",
         message=status.message or "",
@@ -73,6 +74,26 @@ def _pod(item: PodObject, names: ResourceNames) -> Pod:
         owner_kind=_owner_kind(item),
         resource_version=meta.resource_version,
     )
+
+
+def _with_claims(containers: Iterator[PodContainer], spec: PodSpec, status: PodStatus) -> Iterator[PodContainer]:
+    """Most pods have none. A claim that is to be made from a template has no name before it exists."""
+    if not spec.resource_claims and status.extended_resource_claim_status is None:
+        yield from containers
+        return
+    made = [*(spec.resource_claims or ()), *(status.resource_claim_statuses or ())]
+    called = {each.name: each.resource_claim_name for each in made if each.resource_claim_name}
+    found: dict[str, list[ContainerClaim]] = {}
+    for each in [*(spec.init_containers or ()), *(spec.containers or ())]:
+        named = (each.resources.claims if each.resources else None) or ()
+        uses = [ContainerClaim(called[one.name], one.request or "") for one in named if one.name in called]
+        found[each.name] = uses
+    if (extended := status.extended_resource_claim_status) is not None:
+        for mapping in extended.request_mappings or ():
+            one = ContainerClaim(extended.resource_claim_name, mapping.request_name)
+            found.setdefault(mapping.container_name, []).append(one)
+    for container in containers:
+        yield replace(container, claims=tuple(found.get(container.ref.name, ())))
 
 
 def _containers(ref: PodRef, spec: PodSpec, status: PodStatus, names: ResourceNames) -> Iterator[PodContainer]:

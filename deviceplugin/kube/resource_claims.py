@@ -1,6 +1,7 @@
 """ResourceClaims of resource.k8s.io: what was allocated, and for which pods.
 
-In: a reference. Out: `Claim`; KubeNotFoundError also where the name belongs to another claim now; ParseError.
+In: a reference; without a UID it is whichever claim has the name. Out: `Claim`; KubeNotFoundError also where the name
+belongs to another claim now; ParseError.
 """
 
 from deviceplugin.errors import KubeNotFoundError
@@ -58,7 +59,7 @@ class _Claim(Object):
 async def get_claim(transport: Transport, claim: ClaimRef) -> Claim:
     path = group_path(GROUP, "namespaces", claim.namespace, "resourceclaims", claim.name)
     found = decode_claim(await transport.request("GET", path, what=f"get claim {claim}"))
-    if found.ref.uid != claim.uid:
+    if claim.uid and found.ref.uid != claim.uid:
         raise KubeNotFoundError(f"claim {claim} with UID {claim.uid} is gone; another claim has its name", code=404)
     return found
 

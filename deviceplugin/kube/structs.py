@@ -61,11 +61,19 @@ class Amounts(Json):
     memory: str | int | None = None
 
 
+class ContainerClaimSpec(Json):
+    """A container's reference to one of its pod's claims."""
+
+    name: str
+    request: str | None = None
+
+
 class Resources(Json):
     """Limits and requests as written: quantities. The API server sets requests where only limits were given."""
 
     limits: dict[str, str | int] | None = None
     requests: Amounts | None = None
+    claims: list[ContainerClaimSpec] | None = None
 
 
 class VolumeMount(Json):
@@ -101,12 +109,34 @@ class ContainerStatus(Json):
     allocated_resources: Amounts | None = None
 
 
+class PodClaim(Json):
+    """A claim of a pod, in its spec or its status; made from a template it has its name in the status alone."""
+
+    name: str
+    resource_claim_name: str | None = None
+
+
+class RequestMapping(Json):
+    """Which request of the claim for extended resources is for which container."""
+
+    container_name: str
+    request_name: str
+
+
+class ExtendedResourceClaim(Json):
+    """The claim that kube-scheduler made for a pod's extended resources (1.36)."""
+
+    resource_claim_name: str
+    request_mappings: list[RequestMapping] | None = None
+
+
 class PodSpec(Json):
     """spec of a pod."""
 
     containers: list[ContainerSpec] | None = None
     init_containers: list[ContainerSpec] | None = None
     node_name: str | None = None
+    resource_claims: list[PodClaim] | None = None
 
 
 class PodStatus(Json):
@@ -117,6 +147,8 @@ class PodStatus(Json):
     message: str | None = None
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
+    resource_claim_statuses: list[PodClaim] | None = None
+    extended_resource_claim_status: ExtendedResourceClaim | None = None
 
 
 class PodObject(Object):

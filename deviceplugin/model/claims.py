@@ -27,6 +27,14 @@ class ClaimRef:
 
 
 @dataclass(frozen=True, slots=True)
+class ContainerClaim:
+    """What a container names: a ResourceClaim of its namespace, and one of its requests; empty: all of them."""
+
+    claim: str
+    request: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimedDevice:
     """One result of an allocation. `request`: as the pod's containers name it, so without the alternative after `/`.
 

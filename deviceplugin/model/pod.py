@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
+from deviceplugin.model.claims import ContainerClaim
 from deviceplugin.model.units import Compute, Resource
 
 NO_UID = PodUid("")
@@ -73,7 +74,7 @@ class PodContainer:
     """One container: `cores` and `blocks` are its limits, `index` is its position in its own list.
 
     `runtime_id` is the ID of the container runtime, without its name; empty before kubelet reports it.
-    `has_volume_over_compat`: see `model.mount.covers_compat`.
+    `has_volume_over_compat`: see `model.mount.covers_compat`. `claims`: of those whose ResourceClaim exists.
     """
 
     ref: ContainerRef
@@ -85,6 +86,7 @@ class PodContainer:
     state: ContainerState = ContainerState.UNKNOWN
     runtime_id: str = ""
     has_volume_over_compat: bool = False
+    claims: tuple[ContainerClaim, ...] = ()
 
     def wants(self, resource: Resource) -> int:
         return self.cores if resource is Resource.CORE else self.blocks

@@ -7,7 +7,7 @@ writes.
 import asyncio
 import json
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from sandbox.gpunode import GpuNode
 from sandbox.limits_file import decode
 from sandbox.runtime import StandInRuntime
 from sandbox.station import Json
-from tests.agent.harness import NODE, PATIENCE_S, node_with_agent
+from tests.agent.harness import NODE, PATIENCE_S, node_with_agent, run, share
 
 DRIVER = "gpu.vcuda.tencent.com"
 NAMESPACE = "research"
@@ -63,17 +63,25 @@ class ClaimNode:
             await stub.NotifyRegistrationStatus(registry.RegistrationStatus(plugin_registered=True), timeout=30)
             return str(info.endpoint)
 
-    def allocate(self, name: str, device: str = "gpu-0", cores: int = 20, memory: str = "2Gi") -> str:
-        """As kube-scheduler does; answers the UID."""
+    def allocate(self, name: str, device: str = "gpu-0", cores: int = 20, memory: str = "2Gi", pods: int = 1) -> str:
+        """As kube-scheduler does; answers the UID. With pods `pod-<name>`, whose container `main` uses the claim."""
         consumed = {"cores": str(cores), "memory": memory}
+        users = [f"pod-{name}{at or ''}" for at in range(pods)]
         result = {"request": "gpu", "driver": DRIVER, "pool": NODE, "device": device, "consumedCapacity": consumed}
         status = {
             "allocation": {"devices": {"results": [result]}},
-            "reservedFor": [{"resource": "pods", "name": f"pod-{name}", "uid": f"uid-pod-{name}"}],
+            "reservedFor": [{"resource": "pods", "name": each, "uid": self._user(each, name)} for each in users],
         }
         made = self.node.server.store.create(
             "resourceclaims", {"metadata": {"name": name}, "spec": {}, "status": status}, namespace=NAMESPACE
         )
+        return str(made["metadata"]["uid"])
+
+    def _user(self, pod: str, claim: str) -> str:
+        container = {"name": "main", "image": "i", "resources": {"claims": [{"name": "gpu"}]}}
+        claims = [{"name": "gpu", "resourceClaimName": claim}]
+        spec = {"nodeName": NODE, "containers": [container], "resourceClaims": claims}
+        made = self.node.server.store.create("pods", {"metadata": {"name": pod}, "spec": spec}, namespace=NAMESPACE)
         return str(made["metadata"]["uid"])
 
     async def prepare(self, name: str, uid: str) -> pb.NodePrepareResourceResponse:
@@ -91,10 +99,16 @@ class ClaimNode:
             answer = await rpc.DRAPluginStub(channel).NodeUnprepareResources(request, timeout=60)
             return str(answer.claims[uid].error)
 
-    def record(self, **claims: str) -> None:
-        """Kubelet's dra_manager_state, with these claims and no others."""
+    def record(self, answers: Mapping[str, str] = {}, **claims: str) -> None:
+        """Kubelet's dra_manager_state, with these claims and no others. `answers`: CDI names by claim."""
         entries = [
-            {"ClaimUID": uid, "ClaimName": name, "Namespace": NAMESPACE, "PodUIDs": {}, "DriverState": {DRIVER: {}}}
+            {
+                "ClaimUID": uid,
+                "ClaimName": name,
+                "Namespace": NAMESPACE,
+                "PodUIDs": {},
+                "DriverState": {DRIVER: {"Devices": [_answered(answers[name])] if name in answers else None}},
+            }
             for name, uid in claims.items()
         ]
         text = json.dumps({"ClaimInfoStateList": entries})
@@ -115,14 +129,18 @@ class ClaimNode:
 
 
 @asynccontextmanager
-async def claim_node(home: Path) -> AsyncIterator[ClaimNode]:
-    flags = {"dra": "true", "cdi-dir": home / "cdi", "allocation-check-period": "300ms"}
+async def claim_node(home: Path, gpus: str = "") -> AsyncIterator[ClaimNode]:
+    flags = {"dra": "true", "dra-gpus": gpus, "cdi-dir": home / "cdi", "allocation-check-period": "300ms"}
     async with node_with_agent(home, flags=flags, started=False) as node, StandInRuntime(home / "cri.sock"):
         if NODE not in (each["metadata"]["name"] for each in node.server.store.objects("nodes")):
             node.server.store.create("nodes", {"metadata": {"name": NODE}})
         made = ClaimNode(node)
         await made.start()
         yield made
+
+
+def _answered(cdi: str) -> Json:
+    return {"PoolName": NODE, "DeviceName": "gpu-0", "RequestNames": ["gpu"], "CDIDeviceIDs": [cdi]}
 
 
 def name_of(answer: pb.NodePrepareResourceResponse) -> str:
@@ -165,8 +183,53 @@ async def test_views_count_claims_like_pods(short_tmp: Path) -> None:
         await found.prepare("one", found.allocate("one"))
         usage = await found.node.agent.usage()
         (container,) = usage.containers
-        assert (container.namespace, container.pod, container.container) == (NAMESPACE, "one", "gpu")
+        assert (container.namespace, container.pod, container.container) == (NAMESPACE, "pod-one", "main")
         assert [each.cores_allocated for each in usage.gpus][:2] == [20, 0]
+
+
+async def test_a_claim_that_several_pods_use_is_shown_by_its_own_name(short_tmp: Path) -> None:
+    async with claim_node(short_tmp) as found:
+        await found.prepare("both", found.allocate("both", pods=2))
+        (container,) = (await found.node.agent.usage()).containers
+        assert (container.namespace, container.pod, container.container) == (NAMESPACE, "both", "gpu")
+
+
+async def test_a_lost_journal_is_rebuilt_from_what_kubelet_recorded(short_tmp: Path) -> None:
+    """The container holds the grant under the name that kubelet wrote down."""
+    async with claim_node(short_tmp) as found:
+        uid = found.allocate("one")
+        name = name_of(await found.prepare("one", uid))
+        found.record({"one": name}, one=uid)
+        await found.node.agent.kill()
+        (found.node.home / "journal" / "ledger.journal").unlink()
+        await found.start()
+        assert found.grants() == {name.partition("=")[2]}
+        assert [each.cores_allocated for each in (await found.node.agent.usage()).gpus][:2] == [20, 0]
+        assert name_of(await found.prepare("one", uid)) == name
+        assert await found.unprepare("one", uid) == ""
+        assert (found.grants(), found.cdi()) == (set(), set())
+
+
+async def test_a_node_is_split_by_gpu(short_tmp: Path) -> None:
+    """Each GPU is offered in one way to ask, and both have one ledger."""
+    async with claim_node(short_tmp, gpus="6,7") as found:
+        await found.node.server.until(lambda: len(found.slices()) == 1)
+        assert [each["name"] for each in found.slices()[0]["spec"]["devices"]] == ["gpu-6", "gpu-7"]
+        await found.node.kubelet.wait_allocatable("tencent.com/vcuda-core", 600, deadline_s=PATIENCE_S)
+        (uid,) = await run(found.node, share("by-plugin"))
+        await found.prepare("by-claim", found.allocate("by-claim", "gpu-7"))
+        usage = await found.node.agent.usage()
+        by_gpu = {each.minor: each.cores_allocated for each in usage.gpus}
+        assert (by_gpu[7], sum(by_gpu.values())) == (20, 40)
+        assert {each.source for each in usage.containers} == {"pods", "claim"}
+
+
+async def test_gpus_that_this_node_does_not_have_are_refused_at_start(short_tmp: Path) -> None:
+    flags = {"dra": "true", "dra-gpus": "0,9", "cdi-dir": short_tmp / "cdi"}
+    async with node_with_agent(short_tmp, flags=flags, started=False) as node:
+        await node.agent.start()
+        with pytest.raises(AgentFailureError, match=r"--dra-gpus names 9, and this node has 0 \(GPU-"):
+            await node.agent.wait_ready(deadline_s=PATIENCE_S)
 
 
 async def test_a_kill_of_the_agent_loses_nothing(short_tmp: Path) -> None:

@@ -15,6 +15,7 @@ import structlog
 
 from deviceplugin.agent.container_watch import ContainerWatch
 from deviceplugin.agent.grant_files import AgentFiles
+from deviceplugin.agent.grant_holders import GrantHolders
 from deviceplugin.agent.reporter import AgentReport
 from deviceplugin.container import activity, region
 from deviceplugin.container.containers import ContainerFinder
@@ -29,10 +30,13 @@ from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.events import EventRecorder
 from deviceplugin.kube.transport import Transport
-from deviceplugin.ledger.grant import Grant, GrantId
+from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.ledger.journal import Journal
 from deviceplugin.ledger.ledger import Ledger
+from deviceplugin.model.allocation import ContainerRef, PodRef, PodUid
+from deviceplugin.model.claims import ContainerClaim
 from deviceplugin.model.gpu import GpuProcess, GpuSample, GpuUuid, Inventory
+from deviceplugin.model.pod import Pod
 from deviceplugin.model.request import Request
 from deviceplugin.model.usage import Breach
 from deviceplugin.observe.metrics import AgentMetrics
@@ -59,6 +63,26 @@ class Bench:
     files: AgentFiles
     inventory: Inventory
     samples: dict[GpuUuid, GpuSample] = field(default_factory=dict)
+    pods: list[Pod] = field(default_factory=list)
+
+    def give_claim(self, claim: str, *users: str) -> Grant:
+        """A share that these pods' containers `c` use."""
+        for name in users:
+            made = pod(name, ("c", 0, 0))
+            container = replace(made.containers[0], claims=(ContainerClaim(claim),))
+            self.pods.append(replace(made, containers=(container,)))
+        owner = ContainerRef(PodRef(PodUid(f"uid-{claim}"), "default", claim), "gpu")
+        given = grant(pod("p", ("c", 20, 8)).containers[0], (0, 20, 8), grant_id=f"g-{claim}", proved=True)
+        given = replace(given, source=Source.CLAIM, allocation=replace(given.allocation, owner=owner))
+        self.shared.prepare(given.id, given.allocation.uuids)
+        self.ledger.grant(given, self.inventory)
+        return given
+
+    def start_user(self, name: str, container_id: str, pid: int) -> None:
+        uid = next(each.ref.uid for each in self.pods if each.ref.name == name)
+        group = f"/kubepods/burstable/pod{uid}/{container_id}"
+        self.node.start(pid, group, inner=1, namespace=container_id)
+        self.runtime.containers.append(RuntimeContainer(container_id, uid, "c", pid=pid))
 
     def give(self, name: str, container: str, *, cores: int = 20, blocks: int = 8, minor: int = 0) -> Grant:
         made = pod(name, (container, cores, blocks)).containers[0]
@@ -136,8 +160,10 @@ async def made(base: Path, manner: RuntimeBehaviour) -> AsyncIterator[Bench]:
         files = AgentFiles(GrantDirectories(base / "vm"), shared, mirror=mirror, cdi=None, inventory=lambda: gpus)
         client = KubeClient(Transport(Credentials(base / "no-kubeconfig")))
         samples: dict[GpuUuid, GpuSample] = {}
+        pods: list[Pod] = []
         watch = ContainerWatch(
             ledger=ledger,
+            holders=lambda: GrantHolders(lambda: pods).keys,
             samples=lambda: samples,
             inventory=lambda: gpus,
             shared=shared,
@@ -149,7 +175,7 @@ async def made(base: Path, manner: RuntimeBehaviour) -> AsyncIterator[Bench]:
         )
         seeker = asyncio.create_task(watch.run())
         try:
-            yield Bench(base, fake, node, ledger, shared, watch, files, gpus, samples)
+            yield Bench(base, fake, node, ledger, shared, watch, files, gpus, samples, pods)
         finally:
             seeker.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -244,6 +270,46 @@ async def test_two_containers_of_one_pod_are_distinguished_by_the_runtime(bench:
     bench.show(GpuProcess(41, GIB), GpuProcess(51, GIB), GpuProcess(9999, GIB))
     await bench.until(lambda: (bench.pids(one), bench.pids(two)) == ((41,), (51,)))
     assert bench.watch.uses().keys() == {one.id, two.id}
+
+
+async def test_containers_of_several_pods_on_one_claim_are_counted_together(bench: Bench) -> None:
+    given = bench.give_claim("shared", "first", "second")
+    bench.start_user("first", IDS["one"], 41)
+    bench.start_user("second", IDS["two"], 51)
+    bench.slot(given, 0, IDS["one"], 1)
+    bench.slot(given, 1, IDS["two"], 1)
+    bench.show(GpuProcess(41, GIB), GpuProcess(51, GIB), GpuProcess(9999, GIB))
+    await bench.until(lambda: bench.pids(given) == (41, 51))
+    use = bench.watch.uses()[given.id]
+    assert (use.gpus[0].memory_bytes, use.processes, use.overruns) == (2 * GIB, 2, ())
+
+
+async def test_a_pod_that_joins_a_claim_is_not_taken_for_dead(bench: Bench) -> None:
+    given = bench.give_claim("shared", "first")
+    bench.start_user("first", IDS["one"], 41)
+    bench.slot(given, 0, IDS["one"], 1)
+    await bench.until(lambda: bench.watch.uses()[given.id].processes == 1)
+    late = bench.give_claim("late", "second")  # the next pod of `shared`, as the watch shows it later
+    bench.pods[1] = replace(bench.pods[1], containers=(replace(bench.pods[1].containers[0], claims=()),))
+    bench.start_user("second", IDS["two"], 51)
+    container = replace(bench.pods[1].containers[0], claims=(ContainerClaim("shared"),))
+    bench.pods[1] = replace(bench.pods[1], containers=(container,))
+    bench.slot(given, 1, IDS["two"], 1)
+    await bench.until(lambda: bench.watch.uses()[given.id].processes == 2)
+    assert bench.watch.uses()[late.id].processes in (0, None)
+
+
+async def test_a_pod_that_leaves_a_claim_leaves_the_other_its_memory(bench: Bench) -> None:
+    given = bench.give_claim("shared", "first", "second")
+    bench.start_user("first", IDS["one"], 41)
+    bench.start_user("second", IDS["two"], 51)
+    bench.slot(given, 0, IDS["one"], 1)
+    bench.slot(given, 1, IDS["two"], 1)
+    await bench.until(lambda: bench.watch.uses()[given.id].processes == 2)
+    gone = bench.pods.pop(0)
+    bench.node.remove(f"/kubepods/burstable/pod{gone.ref.uid}/{IDS['one']}")
+    bench.runtime.containers = [each for each in bench.runtime.containers if each.container_id != IDS["one"]]
+    await bench.until(lambda: bench.held(given) == GIB)
 
 
 async def test_a_process_of_another_container_of_the_pod_counts(bench: Bench) -> None:

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from deviceplugin.container.containers import ContainerFinder, Place
+from deviceplugin.container.containers import ContainerFinder, FoundContainer, Place
 from deviceplugin.container.processes import CgroupTree, Members, ProcessTable
 from deviceplugin.container.runtime import ContainerRuntime
 from deviceplugin.model.allocation import PodUid
@@ -39,8 +39,8 @@ async def test_the_runtimes_pid_leads_to_a_group_wherever_it_is(short_tmp: Path)
     node.start(42, f"{ODD}/below")
     async with cri(short_tmp, pid=41) as runtime:
         found = finder(node, runtime=runtime)
-        place = await found.find(OWNER)
-        assert place == Place(UID, ID, node.cgroup / ODD.lstrip("/"))
+        place = await found.find([OWNER])
+        assert place == Place((FoundContainer(UID, ID, node.cgroup / ODD.lstrip("/")),))
         assert found.members(place) == Members((41, 42))
 
 
@@ -49,29 +49,33 @@ async def test_a_pid_that_is_another_processes_by_now_leads_nowhere(short_tmp: P
     node.start(41, f"/kubepods/pod{UID}/{ID[::-1]}")
     node.start(50, USUAL)
     async with cri(short_tmp, pid=41) as runtime:
-        assert await finder(node, runtime=runtime).find(OWNER) == Place(UID, ID, node.cgroup / USUAL.lstrip("/"))
+        assert await finder(node, runtime=runtime).find([OWNER]) == Place(
+            (FoundContainer(UID, ID, node.cgroup / USUAL.lstrip("/")),)
+        )
 
 
 async def test_a_runtime_without_pids_is_helped_by_kubelets_names(short_tmp: Path) -> None:
     node = NodeTree(short_tmp / "node", is_unified=False)
     node.start(41, USUAL)
     async with cri(short_tmp, RuntimeBehaviour.DOCKERD) as runtime:
-        place = await finder(node, runtime=runtime).find(OWNER)
-        assert place == Place(UID, ID, node.cgroup / "memory" / USUAL.lstrip("/"))
+        place = await finder(node, runtime=runtime).find([OWNER])
+        assert place == Place((FoundContainer(UID, ID, node.cgroup / "memory" / USUAL.lstrip("/")),))
 
 
 async def test_without_a_runtime_the_pods_status_tells_the_id(short_tmp: Path) -> None:
     node = NodeTree(short_tmp / "node")
     node.start(41, USUAL)
-    assert await finder(node, status=ID).find(OWNER) == Place(UID, ID, node.cgroup / USUAL.lstrip("/"))
-    assert await finder(node).find(OWNER) is None
+    assert await finder(node, status=ID).find([OWNER]) == Place(
+        (FoundContainer(UID, ID, node.cgroup / USUAL.lstrip("/")),)
+    )
+    assert await finder(node).find([OWNER]) is None
 
 
 async def test_a_runtime_that_knows_no_such_container_says_so_for_sure(short_tmp: Path) -> None:
     async with cri(short_tmp) as runtime:
         found = finder(NodeTree(short_tmp / "node"), runtime=runtime, status=ID)
-        place = await found.find((UID, "another"))
-        assert place == Place(UID, "", None)
+        place = await found.find([(UID, "another")])
+        assert place == Place(())
         assert found.members(place) is None
 
 
@@ -79,8 +83,8 @@ async def test_a_group_that_cannot_be_found_is_made_good_by_every_process(short_
     node = NodeTree(short_tmp / "node")
     node.start(41, ODD)
     found = finder(node, status=ID)
-    place = await found.find(OWNER)
-    assert place == Place(UID, ID, None)
+    place = await found.find([OWNER])
+    assert place == Place((FoundContainer(UID, ID, None),))
     assert found.members(place) == Members((41,))
     node.end(41)
     assert found.members(place) is None
@@ -93,6 +97,6 @@ async def test_a_runtime_that_hangs_is_left_alone_for_a_while(short_tmp: Path) -
         runtime = ContainerRuntime(short_tmp / "cri.sock", timeout_s=0.1)
         found = finder(node, runtime=runtime, status=ID)
         for _ in range(3):
-            assert await found.find(OWNER) == Place(UID, ID, node.cgroup / USUAL.lstrip("/"))
+            assert await found.find([OWNER]) == Place((FoundContainer(UID, ID, node.cgroup / USUAL.lstrip("/")),))
         assert fake.calls == ["ListContainers"]
         await runtime.close()

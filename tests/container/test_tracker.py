@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.container import activity, region
-from deviceplugin.container.containers import ContainerFinder, Place
+from deviceplugin.container.containers import ContainerFinder, FoundContainer, Place
 from deviceplugin.container.limit_monitor import GpuReading, LimitMonitor, Tolerance
 from deviceplugin.container.processes import CgroupTree, ProcessTable
 from deviceplugin.container.shared_state import SharedState
@@ -43,7 +43,7 @@ class Scene:
         self.tracker = Tracker(
             GRANT, "ml/nb/main", self.shared, table, finder, monitor=LimitMonitor(tolerance=Tolerance(patience_s=0))
         )
-        self.place = Place(UID, ID, self.node.cgroup / GROUP.lstrip("/"))
+        self.place = Place((FoundContainer(UID, ID, self.node.cgroup / GROUP.lstrip("/")),))
         for inner in (1, 2, 3):
             self.node.start(100 + inner, GROUP, inner=inner, namespace="c", born=inner)
         for inner in (1, 2):

@@ -6,28 +6,32 @@ call again before a container starts, so all files are ready when `prepare` retu
 a minute, so what may come right by itself is waited for: the API server, and room on a GPU whose former holder still
 ends. A deleted pod waits for its `prepare`, so waiting ends when nobody needs the claim any more.
 
-Invariant: one claim is prepared or ended by one call at a time, and a repeated call writes the same files again.
+Invariant: one claim is prepared or ended by one call at a time, and a repeated call writes the same files again. No
+claim is prepared before the ledger has all that kubelet has recorded.
 """
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import structlog
 
 from deviceplugin.errors import CapacityError, ClaimError, KubeError, KubeNotFoundError
 from deviceplugin.kubelet.dra.claim_grants import ClaimGrant, claim_grants
+from deviceplugin.kubelet.dra.claim_pods import container_of, names_besides, require_one_grant, requests_of
 from deviceplugin.kubelet.dra.published import device_name
-from deviceplugin.ledger.grant import Grant, Source
+from deviceplugin.kubelet.dra.state_file import PreparedClaim
+from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.ledger.ledger import Ledger, new_grant_id
 from deviceplugin.ledger.repair import share_for
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, PodRef, PodUid
 from deviceplugin.model.claims import Claim, ClaimRef, ClaimUid
 from deviceplugin.model.gpu import Inventory
+from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.units import Resource
 
 log = structlog.get_logger("vcuda.dra")
@@ -35,12 +39,16 @@ WAIT_S = 40.0
 """Kubelet ends a call after 45 s, and asks again only after a minute."""
 _LOOK_S = 2.0
 _FIRST_RETRY_S = 0.2
+_INCOMPLETE = "the agent has not yet read from the API server which claims were prepared before its journal was lost"
 
 
 class ClaimFiles(Protocol):
-    """What containers see of a grant. `ready` returns the CDI name, when all files are on the disk; ContainerError."""
+    """What containers see of a grant. `ready` returns the CDI name, when all files are on the disk; ContainerError.
 
-    def ready(self, grant: Grant) -> str: ...
+    `container` stands for those that use it, or is None where they differ.
+    """
+
+    def ready(self, grant: Grant, container: PodContainer | None) -> str: ...
 
     def drop(self, grant: Grant) -> None: ...
 
@@ -58,16 +66,21 @@ class PreparedDevice:
 
 @dataclass(slots=True)
 class Claims:
-    """`pool` is that of this node's slice. `clock` is monotonic."""
+    """`pool` is that of this node's slice. `get_claim` reads the claim of a name if the UID is empty.
+
+    `is_complete`: whether the ledger has all that kubelet has recorded. `clock` is monotonic.
+    """
 
     ledger: Ledger
     inventory: Callable[[], Inventory]
     get_claim: Callable[[ClaimRef], Awaitable[Claim]]
+    get_pods: Callable[[Set[PodUid]], Awaitable[Mapping[PodUid, Pod]]]
     files: ClaimFiles
     driver: str
     pool: str
     wait_s: float = WAIT_S
     look_s: float = _LOOK_S
+    is_complete: Callable[[], bool] = lambda: True
     clock: Callable[[], float] = time.monotonic
     _locks: dict[ClaimUid, asyncio.Lock] = field(default_factory=dict)
     _users: Counter[ClaimUid] = field(default_factory=Counter)
@@ -79,12 +92,15 @@ class Claims:
     async def prepare(self, ref: ClaimRef) -> tuple[PreparedDevice, ...]:
         deadline = self.clock() + self.wait_s
         async with self._alone(ref.uid):
-            wanted = await self._wanted(ref, deadline)
+            claim = await self._read(ref, deadline)
+            wanted = self._grants_of(claim)
+            pods = await self._pods(claim, deadline)
+            await self._require_one_grant(claim, pods, deadline)
             held = self._held(ref, wanted) or await self._grant(ref, wanted, deadline)
             return tuple(
                 PreparedDevice(each.request_name, device.pool, device.device, device.share_id, "" if at else name)
                 for each, grant in zip(wanted, held, strict=True)
-                for name in [self.files.ready(grant)]
+                for name in [self.files.ready(grant, container_of(ref, each.request_name, pods))]
                 for at, device in enumerate(each.devices)
             )
 
@@ -95,6 +111,26 @@ class Claims:
             for grant in self.ledger.release((each.id for each in held), why="its claim was unprepared"):
                 self.files.drop(grant)
                 log.info("claim_unprepared", claim=str(ref), grant=grant.id)
+
+    async def rebuilt(self, prepared: PreparedClaim, *, created: float) -> tuple[Grant, ...]:
+        """The grants behind what kubelet recorded, by what the API server says the claim was given; writes their files.
+
+        Raises ClaimError or KubeNotFoundError where nothing says so any more.
+        """
+        claim = await self.get_claim(prepared.ref)
+        pods = tuple((await self.get_pods(frozenset(map(PodUid, claim.consumers)))).values())
+        grants = []
+        for each in self._grants_of(claim):
+            if (name := prepared.cdi.get(each.request_name)) is None:
+                continue
+            grant = replace(self._new(claim.ref, each), id=GrantId(name.partition("=")[2]), created=created)
+            self.files.ready(grant, container_of(claim.ref, each.request_name, pods))
+            grants.append(grant)
+        return tuple(grants)
+
+    def is_here(self, claim: Claim) -> bool:
+        """Whether it has a device of this node."""
+        return any(each.driver == self.driver and each.pool == self.pool for each in claim.devices or ())
 
     @asynccontextmanager
     async def _alone(self, uid: ClaimUid) -> AsyncIterator[None]:
@@ -108,10 +144,30 @@ class Claims:
             if not self._users[uid]:
                 del self._users[uid], self._locks[uid]
 
-    async def _wanted(self, ref: ClaimRef, deadline: float) -> tuple[ClaimGrant, ...]:
-        claim = await self._read(ref, deadline)
+    def _grants_of(self, claim: Claim) -> tuple[ClaimGrant, ...]:
         uuids = {device_name(gpu): gpu.uuid for gpu in self.inventory().gpus}
         return claim_grants(claim, driver=self.driver, pool=self.pool, uuids=uuids)
+
+    async def _pods(self, claim: Claim, deadline: float) -> tuple[Pod, ...]:
+        """Those for which it is reserved. Kubelet calls for one of them, so it is shown soon if it is not yet."""
+        uids = frozenset(map(PodUid, claim.consumers))
+        while True:
+            found = await self.get_pods(uids)
+            if found:
+                return tuple(found.values())
+            if self.clock() >= deadline:
+                raise ClaimError(f"no pod for which claim {claim.ref} is reserved is shown on this node")
+            await asyncio.sleep(_FIRST_RETRY_S)
+
+    async def _require_one_grant(self, claim: Claim, pods: Sequence[Pod], deadline: float) -> None:
+        requests = {claim.ref.name: requests_of(claim, self.driver)}
+        for name in names_besides(claim.ref, pods):
+            try:
+                other = await self._read(ClaimRef(ClaimUid(""), claim.ref.namespace, name), deadline)
+            except ClaimError:
+                continue  # it is not there, so nothing of it is prepared
+            requests[name] = requests_of(other, self.driver)
+        require_one_grant(requests, pods)
 
     async def _read(self, ref: ClaimRef, deadline: float) -> Claim:
         """Tried again until the deadline: kubelet would wait for a minute."""
@@ -149,6 +205,8 @@ class Claims:
         while True:
             self._changed.clear()
             try:
+                if not self.is_complete():
+                    raise CapacityError(_INCOMPLETE)
                 self.ledger.grant_claim(grants, self.inventory())
             except CapacityError as error:
                 if self.clock() >= deadline:
@@ -166,7 +224,9 @@ class Claims:
                 await self._changed.wait()
         except TimeoutError:
             claim = await self._read(ref, deadline)
-            if claim.deleting or not claim.consumers or claim.devices is None:
+            pods = await self.get_pods(frozenset(map(PodUid, claim.consumers)))
+            is_needed = any(not (pod.deleting or pod.is_terminal) for pod in pods.values())
+            if claim.deleting or claim.devices is None or not is_needed:
                 raise ClaimError(f"claim {ref} is not needed any more") from None
 
     def _new(self, ref: ClaimRef, wanted: ClaimGrant) -> Grant:

@@ -16,9 +16,11 @@ from deviceplugin.model.claims import PublishedDevice, Taint
 from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
 from deviceplugin.model.topology import Level, Topology
 from deviceplugin.model.units import CORES_PER_GPU
+from deviceplugin.placement.fit import NOTHING, GpuAmount
 
 _LONGEST_VALUE = 64  # of an attribute (resource.k8s.io/v1)
 _UNKNOWN = -1
+_FEWEST_STEPS = 2
 _VERSION = re.compile(r"(\d{1,9})(?:\.(\d{1,9}))?(?:\.(\d{1,9}))?")
 
 
@@ -56,10 +58,15 @@ def published_devices(
     used: Collection[GpuUuid] = (),
     cordoned: Collection[GpuUuid] = (),
     pcie_roots: Mapping[GpuUuid, str] = {},
+    others: Mapping[GpuUuid, GpuAmount] = {},
 ) -> tuple[PublishedDevice, ...]:
-    """GPUs in MIG mode are left out: their memory belongs to their instances. `used`: something holds a part."""
+    """GPUs in MIG mode are left out: their memory belongs to their instances. `used`: something holds a part.
+
+    `others`: what is held otherwise than by claims, and so is not offered. The API server accepts no capacity of less
+    than two steps, so such a GPU is left out.
+    """
     domains = nvlink_domains(inventory.topology)
-    return tuple(
+    found = (
         PublishedDevice(
             name=device_name(gpu),
             attributes={
@@ -74,13 +81,14 @@ def published_devices(
                 "resource.kubernetes.io/pcieRoot": pcie_roots.get(gpu.uuid, ""),
                 "resource.kubernetes.io/pciBusID": kernel_name(gpu.bus_id),
             },
-            cores=CORES_PER_GPU,
-            blocks=gpu.blocks,
+            cores=CORES_PER_GPU - others.get(gpu.uuid, NOTHING).cores,
+            blocks=gpu.blocks - others.get(gpu.uuid, NOTHING).blocks,
             taints=_taints(gpu, inventory, names, cordoned),
         )
         for gpu in sorted(inventory.gpus, key=lambda each: each.minor)
-        if not gpu.mig_enabled and gpu.blocks > 1
+        if not gpu.mig_enabled
     )
+    return tuple(each for each in found if min(each.cores, each.blocks) >= _FEWEST_STEPS)
 
 
 def nvlink_domains(topology: Topology) -> dict[int, str]:

@@ -23,11 +23,11 @@ _NOT_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 @dataclass(frozen=True, slots=True)
 class PreparedClaim:
-    """`pods`: UIDs of those that use it. `cdi`: the names that the driver answered; none before kubelet wrote them."""
+    """`pods`: UIDs of those that use it. `cdi`: the names that the driver answered, by request; none before that."""
 
     ref: ClaimRef
     pods: frozenset[str]
-    cdi: frozenset[str] = frozenset()
+    cdi: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ class PreparedClaims:
 
 
 class _RecordedDevice(msgspec.Struct, rename="pascal"):
+    request_names: list[str] | None = None
     cdi_device_ids: list[str] | None = msgspec.field(default=None, name="CDIDeviceIDs")
 
 
@@ -103,6 +104,11 @@ def parse_state(data: bytes, driver: str, *, where: str) -> PreparedClaims:
 
 
 def _prepared(claim: _RecordedClaim, state: _RecordedDriver) -> PreparedClaim:
-    names = (name for device in state.devices or () for name in device.cdi_device_ids or ())
+    names = {
+        request: name
+        for device in state.devices or ()
+        for name in device.cdi_device_ids or ()
+        for request in device.request_names or ()
+    }
     ref = ClaimRef(ClaimUid(claim.claim_uid), claim.namespace, claim.claim_name)
-    return PreparedClaim(ref, frozenset(claim.pod_uids or ()), frozenset(names))
+    return PreparedClaim(ref, frozenset(claim.pod_uids or ()), names)

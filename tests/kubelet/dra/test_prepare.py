@@ -1,7 +1,7 @@
 """Claims become grants, exactly once, whatever kubelet repeats and whatever is away; and all of them end."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -10,11 +10,14 @@ import pytest
 
 from deviceplugin.errors import CapacityError, ClaimError, ContainerError, KubeError, KubeNotFoundError, VcudaError
 from deviceplugin.kubelet.dra.prepare import Claims, PreparedDevice
+from deviceplugin.kubelet.dra.state_file import PreparedClaim
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import PodUid
-from deviceplugin.model.claims import Claim, ClaimedDevice, ClaimRef, ClaimUid
+from deviceplugin.model.claims import Claim, ClaimedDevice, ClaimRef, ClaimUid, ContainerClaim
+from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.units import BLOCK_BYTES
+from tests.kubelet.makers import pod as pod_of
 from tests.ledger.makers import BLOCKS, grant, inventory, open_ledger, uuid
 
 DRIVER, POOL = "gpu.vcuda.tencent.com", "node-a"
@@ -29,7 +32,7 @@ class MemoryFiles:
     dropped: list[GrantId] = field(default_factory=list)
     refusals: int = 0
 
-    def ready(self, grant: Grant) -> str:
+    def ready(self, grant: Grant, container: PodContainer | None) -> str:
         if self.refusals:
             self.refusals -= 1
             raise ContainerError("the disk is full")
@@ -43,13 +46,14 @@ class MemoryFiles:
 
 @dataclass
 class Scene:
-    """`known`: the claims of the API server. `faults`: what the next reads raise."""
+    """`known`: the claims of the API server. `faults`: what the next reads raise. `pods`: those of the node."""
 
     folder: Path
     ledger: Ledger
     files: MemoryFiles = field(default_factory=MemoryFiles)
     known: dict[str, Claim] = field(default_factory=dict)
     faults: list[Exception] = field(default_factory=list)
+    pods: dict[PodUid, Pod] = field(default_factory=dict)
     reads: int = 0
     claims: Claims = field(init=False)
 
@@ -64,6 +68,7 @@ class Scene:
             ledger=self.ledger,
             inventory=lambda: NODE,
             get_claim=self.get,
+            get_pods=self.find,
             files=self.files,
             driver=DRIVER,
             pool=POOL,
@@ -77,14 +82,30 @@ class Scene:
         if self.faults:
             raise self.faults.pop(0)
         found = self.known.get(ref.name)
-        if found is None or found.ref.uid != ref.uid:
+        if found is None or (ref.uid and found.ref.uid != ref.uid):
             raise KubeNotFoundError(f"claim {ref} is gone", code=404)
         return found
 
+    async def find(self, uids: Set[PodUid]) -> dict[PodUid, Pod]:
+        return {uid: self.pods[uid] for uid in uids if uid in self.pods}
+
     def put(self, name: str, *devices: ClaimedDevice, uid: str = "") -> ClaimRef:
+        """With a pod that has a container for each request."""
         ref = ClaimRef(ClaimUid(uid or f"uid-{name}"), "research", name)
-        self.known[name] = Claim(ref, devices or (device(0),), frozenset({"pod-1"}))
+        given = devices or (device(0),)
+        self.known[name] = Claim(ref, given, frozenset({f"pod-{name}"}))
+        self.use(
+            f"pod-{name}", *((ContainerClaim(name, each),) for each in dict.fromkeys(one.request for one in given))
+        )
         return ref
+
+    def use(self, pod: str, *containers: tuple[ContainerClaim, ...], **fields: object) -> None:
+        """A pod whose containers name these claims."""
+        made = pod_of(pod, *((f"c{at}", 0, 0) for at in range(len(containers))), **fields)
+        named = zip(made.containers, containers, strict=True)
+        claiming = tuple(replace(container, claims=claims) for container, claims in named)
+        ref = replace(made.ref, uid=PodUid(pod), namespace="research")
+        self.pods[PodUid(pod)] = replace(made, ref=ref, containers=claiming)
 
     def held(self) -> dict[int, int]:
         """Cores by GPU."""
@@ -206,6 +227,74 @@ async def test_nobody_waits_for_a_claim_that_is_not_needed_any_more(scene: Scene
     with pytest.raises(ClaimError, match="is not needed any more"):
         await asyncio.wait_for(waiting, 0.3)
     assert scene.held()[0] == 90
+
+
+async def test_nobody_waits_for_a_claim_whose_pods_are_deleted(scene: Scene) -> None:
+    """The claim goes after its pod, and the pod waits for this call."""
+    await scene.claims.prepare(scene.put("former", device(0, 90)))
+    waiting = asyncio.create_task(scene.claims.prepare(scene.put("later")))
+    await asyncio.sleep(0.1)
+    scene.use("pod-later", (ContainerClaim("later"),), deleting=True)
+    with pytest.raises(ClaimError, match="is not needed any more"):
+        await asyncio.wait_for(waiting, 0.3)
+
+
+@pytest.mark.parametrize("named", ["", "main"])
+async def test_a_container_with_two_parts_of_one_claim_is_refused(scene: Scene, named: str) -> None:
+    """Of two CDI devices with the same mounts the last wins: two GPUs with the limits of one."""
+    ref = scene.put("two", device(0, request="main"), device(1, request="side"))
+    scene.use("pod-two", (ContainerClaim("two", named), ContainerClaim("two", "side")))
+    with pytest.raises(
+        ClaimError, match=r"c0 would hold 2 parts of GPUs \(two/main, two/side\), and a container holds"
+    ):
+        await scene.claims.prepare(ref)
+    assert scene.ledger.grants() == ()
+
+
+async def test_a_container_with_parts_of_two_claims_is_refused(scene: Scene) -> None:
+    one, other = scene.put("one"), scene.put("other", device(1))
+    both = (ContainerClaim("one"), ContainerClaim("other"))
+    scene.known = {name: replace(claim, consumers=frozenset({"both"})) for name, claim in scene.known.items()}
+    scene.use("both", both)
+    for ref in (one, other):
+        with pytest.raises(ClaimError, match="would hold 2 parts of GPUs"):
+            await scene.claims.prepare(ref)
+
+
+async def test_claims_of_other_drivers_beside_ours_are_nothing_to_us(scene: Scene) -> None:
+    ref = scene.put("one")
+    scene.put("network", replace(device(0), driver="net.example.org"))
+    scene.use("pod-one", (ContainerClaim("one"), ContainerClaim("network"), ContainerClaim("not-there-yet")))
+    assert len(await scene.claims.prepare(ref)) == 1
+
+
+async def test_a_pod_that_is_shown_late_is_waited_for(scene: Scene) -> None:
+    ref = scene.put("one")
+    pod = scene.pods.pop(PodUid("pod-one"))
+    waiting = asyncio.create_task(scene.claims.prepare(ref))
+    await asyncio.sleep(0.1)
+    scene.pods[PodUid("pod-one")] = pod
+    assert len(await waiting) == 1
+
+
+async def test_nothing_is_granted_before_the_ledger_has_what_kubelet_recorded(scene: Scene) -> None:
+    known = [False]
+    scene.claims.is_complete = lambda: known[0]
+    waiting = asyncio.create_task(scene.claims.prepare(scene.put("one")))
+    await asyncio.sleep(0.2)
+    assert not waiting.done()
+    known[0] = True
+    assert len(await waiting) == 1
+
+
+async def test_what_kubelet_recorded_is_rebuilt_under_its_name(scene: Scene) -> None:
+    ref = scene.put("two", device(0, request="main"), device(1, 30, request="side"))
+    names = {"main": "tencent.com/vcuda=g-1", "side": "tencent.com/vcuda=g-2"}
+    grants = await scene.claims.rebuilt(PreparedClaim(ref, frozenset({"pod-two"}), names), created=1.0)
+    scene.ledger.adopt(grants)
+    assert scene.files.written == {"g-1": 1, "g-2": 1}
+    assert (scene.held()[0], scene.held()[1]) == (20, 30)
+    assert [each.cdi for each in await scene.claims.prepare(ref)] == list(names.values())
 
 
 async def test_an_api_server_that_is_away_is_asked_again(scene: Scene) -> None:

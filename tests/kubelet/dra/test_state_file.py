@@ -52,12 +52,12 @@ def test_claims_have_their_pods_and_what_the_driver_answered() -> None:
     one = found.claims[ClaimUid("a")]
     assert one.ref == ClaimRef(ClaimUid("a"), "research", "name-a")
     assert one.pods == {"pod-1", "pod-2"}
-    assert one.cdi == {CDI}
+    assert one.cdi == {"gpu": CDI}
 
 
 def test_a_repeated_answer_counts_once() -> None:
     data = written([claim("a", devices=[device(CDI), device(CDI), device()])])
-    assert parse_state(data, DRIVER, where="x").claims[ClaimUid("a")].cdi == {CDI}
+    assert parse_state(data, DRIVER, where="x").claims[ClaimUid("a")].cdi == {"gpu": CDI}
 
 
 @pytest.mark.parametrize(

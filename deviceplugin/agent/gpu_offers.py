@@ -1,0 +1,61 @@
+"""Which GPUs are offered by which way to ask: the device plugin, or ResourceClaims.
+
+In: what the operator chose, the grants. Out: the inventory for the device plugin and the extender, and the amounts for
+the ResourceSlice. A GPU is offered in one way, because two schedulers would decide about it without each other. A GPU
+that was offered in the other way before keeps its grants: what they leave is offered to claims, and the device plugin
+has it as unhealthy, so that kubelet knows the devices that its containers still hold. Pure but for the ledger's state.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from deviceplugin.errors import ConfigError
+from deviceplugin.ledger.grant import Grant, Source
+from deviceplugin.model.gpu import Gpu, GpuUuid, Health, Inventory
+from deviceplugin.placement.fit import GpuAmount
+from deviceplugin.placement.occupancy import occupied
+
+_TO_CLAIMS = "offered to ResourceClaims"
+_HELD_BY_CLAIMS = "held by ResourceClaims, and offered to the device plugin when they have ended"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuOffers:
+    """`chosen`: GPUs for claims by UUID or minor, empty for all."""
+
+    enabled: bool
+    chosen: frozenset[str]
+    grants: Callable[[], Iterable[Grant]]
+
+    def check(self, inventory: Inventory) -> None:
+        """Raises ConfigError for a GPU that this node does not have."""
+        known = {name for gpu in inventory.gpus for name in _names(gpu)}
+        if unknown := sorted(self.chosen - known):
+            raise ConfigError(
+                f"--dra-gpus names {', '.join(unknown)}, and this node has "
+                f"{', '.join(f'{gpu.minor} ({gpu.uuid})' for gpu in inventory.gpus)}; correct it"
+            )
+
+    def is_for_claims(self, gpu: Gpu) -> bool:
+        return self.enabled and (not self.chosen or not self.chosen.isdisjoint(_names(gpu)))
+
+    def for_plugin(self, inventory: Inventory) -> Inventory:
+        """Also for kube-scheduler's extender, through the node's annotation."""
+        by_plugin, by_claims = self._held(claims=False), self._held(claims=True)
+        gpus = tuple(each for each in inventory.gpus if not self.is_for_claims(each) or each.uuid in by_plugin)
+        closed = {gpu.uuid: Health(healthy=False, reason=_TO_CLAIMS) for gpu in gpus if self.is_for_claims(gpu)}
+        closed |= {gpu.uuid: Health(healthy=False, reason=_HELD_BY_CLAIMS) for gpu in gpus if gpu.uuid in by_claims}
+        return replace(inventory, gpus=gpus, health=closed | inventory.health)
+
+    def for_claims(self, inventory: Inventory) -> Inventory:
+        return replace(inventory, gpus=tuple(filter(self.is_for_claims, inventory.gpus)))
+
+    def held_by_plugin(self) -> Mapping[GpuUuid, GpuAmount]:
+        return self._held(claims=False)
+
+    def _held(self, *, claims: bool) -> Mapping[GpuUuid, GpuAmount]:
+        return occupied(each.allocation for each in self.grants() if (each.source is Source.CLAIM) is claims)
+
+
+def _names(gpu: Gpu) -> tuple[str, str]:
+    return gpu.uuid, str(gpu.minor)

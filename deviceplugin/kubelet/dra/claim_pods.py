@@ -1,0 +1,59 @@
+"""The containers that a claim is prepared for: each may hold one grant, and their environment is part of the answer.
+
+In: the pods for which the claim is reserved, other claims that their containers name. Out: a ClaimError for a
+container that would hold two grants: of two CDI devices with the same mounts and variables the last wins without a
+word, so the container would have the GPUs of both and the limits of one. Pure. Not here: a second pod that joins two
+claims which are prepared already, for kubelet does not call then (`agent.claim_reconciler` reports it).
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from deviceplugin.errors import ClaimError
+from deviceplugin.kubelet.dra.claim_users import ClaimUsers
+from deviceplugin.model.claims import Claim, ClaimRef
+from deviceplugin.model.pod import Pod, PodContainer
+
+
+def names_besides(ref: ClaimRef, pods: Iterable[Pod]) -> frozenset[str]:
+    """Claims that containers name beside this one."""
+    return frozenset(
+        each.claim
+        for pod in pods
+        for container in pod.containers
+        if any(one.claim == ref.name for one in container.claims)
+        for each in container.claims
+        if each.claim != ref.name
+    )
+
+
+def require_one_grant(requests_by_claim: Mapping[str, Collection[str]], pods: Iterable[Pod]) -> None:
+    """`requests_by_claim`: the requests of each claim, by its name, that have devices of this driver."""
+    for pod in pods:
+        for container in pod.containers:
+            held = grants_of(container, requests_by_claim)
+            if len(held) > 1:
+                raise ClaimError(
+                    f"container {container.ref} would hold {len(held)} parts of GPUs ({', '.join(sorted(held))}), and a "
+                    "container holds one; name one request in its resources.claims, or ask for equal parts by `count`"
+                )
+
+
+def grants_of(container: PodContainer, requests_by_claim: Mapping[str, Collection[str]]) -> frozenset[str]:
+    """`CLAIM/REQUEST` for each grant that the container uses."""
+    return frozenset(
+        f"{each.claim}/{request}"
+        for each in container.claims
+        for request in requests_by_claim.get(each.claim, ())
+        if each.request in ("", request)
+    )
+
+
+def requests_of(claim: Claim, driver: str) -> frozenset[str]:
+    return frozenset(each.request for each in claim.devices or () if each.driver == driver)
+
+
+def container_of(ref: ClaimRef, request: str, pods: Iterable[Pod]) -> PodContainer | None:
+    """Stands for all that use the request, if they say the same of their libraries; None if they differ or none does."""
+    users = ClaimUsers.of_pods(pods).of(ref.namespace, ref.name, request)
+    kinds = {(frozenset(each.env.items()), each.has_volume_over_compat) for each in users}
+    return users[0] if len(kinds) == 1 else None
