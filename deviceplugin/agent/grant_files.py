@@ -104,8 +104,8 @@ class AgentFiles:
             raise ContainerError(self._mirror.state.refusal)
 
     def _describe(self, grant: Grant, answer: Answer) -> None:
-        """Through CDI, where that is on."""
-        if self._cdi is not None:
+        """Through CDI, where the answer names it."""
+        if self._cdi is not None and answer.cdi_devices:
             self._cdi.write(grant.id, devices=answer.devices, mounts=answer.mounts, env=answer.env)
 
     def limit(self, grant: Grant) -> bool:

@@ -13,9 +13,9 @@ from deviceplugin.agent.agent_view import AgentView
 from deviceplugin.agent.claims import AgentClaimFiles, ClaimAgent
 from deviceplugin.agent.cluster import Cluster, NodePods
 from deviceplugin.agent.container_watch import ContainerWatch
+from deviceplugin.agent.gpu_offers import GpuOffers
 from deviceplugin.agent.grant_files import AgentFiles
 from deviceplugin.agent.grant_holders import GrantHolders
-from deviceplugin.agent.gpu_offers import GpuOffers
 from deviceplugin.agent.grant_sockets import GrantSockets
 from deviceplugin.agent.live_limits import LiveLimits
 from deviceplugin.agent.mirroring import Mirroring, driver_mirror

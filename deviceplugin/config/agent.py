@@ -249,7 +249,7 @@ class KubeletSettings:
     dra: bool = setting(
         "dra",
         False,
-        "Offer GPUs to ResourceClaims (Dynamic Resource Allocation) and not through the device plugin. Needs Kubernetes "
+        "Offer GPUs to ResourceClaims (Dynamic Resource Allocation), not through the device plugin. Needs Kubernetes "
         "1.36, and containerd 2, containerd 1.7.2 with enable_cdi, or CRI-O 1.28.",
     )
     dra_gpus: tuple[str, ...] = setting(

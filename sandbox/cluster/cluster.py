@@ -1,6 +1,7 @@
 """The cluster: all its parts, brought up in order and taken down again.
 
-In: the folders of the Kubernetes programs and of containerd's. Out: a running single-node cluster whose parts tests may end and start.
+In: the folders of the Kubernetes programs and of containerd's. Out: a running single-node cluster whose parts tests may
+end and start.
 Not here: how each part works.
 Invariant: whatever happens while it comes up or runs, leaving the context removes everything.
 """

@@ -56,13 +56,13 @@ class Containerd:
         wait_until(self._answers, "containerd answers", evidence=self.process.log_tail)
 
     def ctr(self, *arguments: str, stdin: bytes | None = None, doing: str) -> str:
-        command = [str(self.programs / "ctr"), "--address", str(self.layout.containerd_socket), "--namespace", "k8s.io", *arguments]
-        return run(command, doing=doing, stdin=stdin)
+        server = ["--address", str(self.layout.containerd_socket), "--namespace", "k8s.io"]
+        return run([str(self.programs / "ctr"), *server, *arguments], doing=doing, stdin=stdin)
 
     def _answers(self) -> bool:
         self.process.require_running()
         try:
-            return " ok" in self.ctr("plugins", "ls", "id==cri", doing="asking containerd for its CRI plugin")
+            return " ok" in self.ctr("plugins", "ls", "id==cri", doing="asking for its CRI plugin")
         except HarnessError:
             return False
 

@@ -1,6 +1,7 @@
 """What the machine must have before a cluster can be brought up.
 
-In: this machine. Out: the folders of the Kubernetes programs and of containerd's, after installing and building what is missing.
+In: this machine. Out: the folders of the Kubernetes programs and of containerd's, after what is missing was installed
+and built.
 Not here: the decision to skip (`tests/e2e/conftest.py`).
 Invariant: `UnavailableError` names the one thing that cannot be had and what to do about it.
 """

@@ -86,7 +86,7 @@ class ClaimNode:
 
     async def prepare(self, name: str, uid: str) -> pb.NodePrepareResourceResponse:
         """Kubelet writes its record before and after."""
-        self.record(**{name: uid})
+        self.record({name: uid})
         async with grpc.aio.insecure_channel(f"unix:{await self.register()}") as channel:
             request = pb.NodePrepareResourcesRequest(claims=[pb.Claim(namespace=NAMESPACE, name=name, uid=uid)])
             answer = await rpc.DRAPluginStub(channel).NodePrepareResources(request, timeout=60)
@@ -99,7 +99,7 @@ class ClaimNode:
             answer = await rpc.DRAPluginStub(channel).NodeUnprepareResources(request, timeout=60)
             return str(answer.claims[uid].error)
 
-    def record(self, answers: Mapping[str, str] = {}, **claims: str) -> None:
+    def record(self, claims: Mapping[str, str], answers: Mapping[str, str] = {}) -> None:
         """Kubelet's dra_manager_state, with these claims and no others. `answers`: CDI names by claim."""
         entries = [
             {
@@ -199,7 +199,7 @@ async def test_a_lost_journal_is_rebuilt_from_what_kubelet_recorded(short_tmp: P
     async with claim_node(short_tmp) as found:
         uid = found.allocate("one")
         name = name_of(await found.prepare("one", uid))
-        found.record({"one": name}, one=uid)
+        found.record({"one": uid}, {"one": name})
         await found.node.agent.kill()
         (found.node.home / "journal" / "ledger.journal").unlink()
         await found.start()
@@ -216,7 +216,7 @@ async def test_a_node_is_split_by_gpu(short_tmp: Path) -> None:
         await found.node.server.until(lambda: len(found.slices()) == 1)
         assert [each["name"] for each in found.slices()[0]["spec"]["devices"]] == ["gpu-6", "gpu-7"]
         await found.node.kubelet.wait_allocatable("tencent.com/vcuda-core", 600, deadline_s=PATIENCE_S)
-        (uid,) = await run(found.node, share("by-plugin"))
+        await run(found.node, share("by-plugin"))
         await found.prepare("by-claim", found.allocate("by-claim", "gpu-7"))
         usage = await found.node.agent.usage()
         by_gpu = {each.minor: each.cores_allocated for each in usage.gpus}
@@ -249,7 +249,7 @@ async def test_what_kubelet_forgot_is_ended_when_the_api_server_says_so_too(shor
     async with claim_node(short_tmp) as found:
         kept, lost = found.allocate("kept"), found.allocate("lost", "gpu-1")
         names = {each: name_of(await found.prepare(each, uid)) for each, uid in (("kept", kept), ("lost", lost))}
-        found.record()
+        found.record({})
         await asyncio.sleep(_SOME_ROUNDS_S)
         assert len(found.grants()) == 2, "the API server still has both"
         found.node.server.store.delete("resourceclaims", "lost", namespace=NAMESPACE)

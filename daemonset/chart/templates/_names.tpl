@@ -11,6 +11,11 @@
 {{- define "vcuda.memory" -}}{{ .Values.resourceDomain }}/vcuda-memory{{- end -}}
 {{- define "vcuda.memoryMib" -}}{{ .Values.resourceDomain }}/vcuda-memory-mib{{- end -}}
 
+{{/* Not empty if the agent writes CDI files. */}}
+{{- define "vcuda.usesCdi" -}}
+{{- if or .Values.agent.cdi.enabled .Values.agent.dra.enabled }}yes{{ end -}}
+{{- end -}}
+
 {{/* Users as the API server sees them, for expressions. */}}
 {{- define "vcuda.agentUser" -}}system:serviceaccount:{{ .Release.Namespace }}:vcuda-agent{{- end -}}
 {{- define "vcuda.schedulerUser" -}}system:serviceaccount:{{ .Release.Namespace }}:vcuda-scheduler{{- end -}}

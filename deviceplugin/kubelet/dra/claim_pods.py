@@ -33,8 +33,8 @@ def require_one_grant(requests_by_claim: Mapping[str, Collection[str]], pods: It
             held = grants_of(container, requests_by_claim)
             if len(held) > 1:
                 raise ClaimError(
-                    f"container {container.ref} would hold {len(held)} parts of GPUs ({', '.join(sorted(held))}), and a "
-                    "container holds one; name one request in its resources.claims, or ask for equal parts by `count`"
+                    f"container {container.ref} would hold {len(held)} parts of GPUs ({', '.join(sorted(held))}), and "
+                    "a container holds one; name one request in its resources.claims, or ask for equal parts by `count`"
                 )
 
 
@@ -53,7 +53,7 @@ def requests_of(claim: Claim, driver: str) -> frozenset[str]:
 
 
 def container_of(ref: ClaimRef, request: str, pods: Iterable[Pod]) -> PodContainer | None:
-    """Stands for all that use the request, if they say the same of their libraries; None if they differ or none does."""
+    """Stands for all that use the request, if they say the same of their libraries; None if they differ."""
     users = ClaimUsers.of_pods(pods).of(ref.namespace, ref.name, request)
     kinds = {(frozenset(each.env.items()), each.has_volume_over_compat) for each in users}
     return users[0] if len(kinds) == 1 else None

@@ -22,7 +22,7 @@ import structlog
 
 from deviceplugin.errors import CapacityError, ClaimError, KubeError, KubeNotFoundError
 from deviceplugin.kubelet.dra.claim_grants import ClaimGrant, claim_grants
-from deviceplugin.kubelet.dra.claim_pods import container_of, names_besides, require_one_grant, requests_of
+from deviceplugin.kubelet.dra.claim_pods import container_of, names_besides, requests_of, require_one_grant
 from deviceplugin.kubelet.dra.published import device_name
 from deviceplugin.kubelet.dra.state_file import PreparedClaim
 from deviceplugin.ledger.grant import Grant, GrantId, Source
@@ -205,8 +205,7 @@ class Claims:
         while True:
             self._changed.clear()
             try:
-                if not self.is_complete():
-                    raise CapacityError(_INCOMPLETE)
+                self._require_complete()
                 self.ledger.grant_claim(grants, self.inventory())
             except CapacityError as error:
                 if self.clock() >= deadline:
@@ -216,6 +215,10 @@ class Claims:
             else:
                 log.info("claim_granted", claim=str(ref), grants=[grant.id for grant in grants])
                 return grants
+
+    def _require_complete(self) -> None:
+        if not self.is_complete():
+            raise CapacityError(_INCOMPLETE)
 
     async def _wait_for_room(self, ref: ClaimRef, deadline: float) -> None:
         """Until something was released, for a moment; raises ClaimError where nobody waits for the claim any more."""

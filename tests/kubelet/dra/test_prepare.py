@@ -99,9 +99,9 @@ class Scene:
         )
         return ref
 
-    def use(self, pod: str, *containers: tuple[ContainerClaim, ...], **fields: object) -> None:
+    def use(self, pod: str, *containers: tuple[ContainerClaim, ...], deleting: bool = False) -> None:
         """A pod whose containers name these claims."""
-        made = pod_of(pod, *((f"c{at}", 0, 0) for at in range(len(containers))), **fields)
+        made = pod_of(pod, *((f"c{at}", 0, 0) for at in range(len(containers))), deleting=deleting)
         named = zip(made.containers, containers, strict=True)
         claiming = tuple(replace(container, claims=claims) for container, claims in named)
         ref = replace(made.ref, uid=PodUid(pod), namespace="research")

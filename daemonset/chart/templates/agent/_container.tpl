@@ -50,8 +50,16 @@
 {{- if and (ne $from "runtime") (ne $socket "/run/containerd/containerd.sock") }}
     - --container-runtime-endpoint={{ $socket }}
 {{- end }}
+{{- if .Values.agent.dra.enabled }}
+    - --dra=true
+{{- with .Values.agent.dra.gpus }}
+    - --dra-gpus={{ join "," . }}
+{{- end }}
+{{- end }}
 {{- if .Values.agent.cdi.enabled }}
     - --cdi=true
+{{- end }}
+{{- if include "vcuda.usesCdi" . }}
 {{- if ne .Values.agent.cdi.directory "/var/run/cdi" }}
     - --cdi-dir={{ .Values.agent.cdi.directory }}
 {{- end }}
@@ -107,6 +115,16 @@
     # The plugin's sockets, kubelet's socket and its checkpoint.
     - name: device-plugins
       mountPath: {{ $kubelet }}/device-plugins
+{{- if .Values.agent.dra.enabled }}
+    # The socket on which kubelet prepares claims.
+    - name: kubelet-plugins
+      mountPath: {{ $kubelet }}/plugins
+    # Kubelet's record of claims. The directory: kubelet replaces the file, and a mount of the file alone would always show
+    # the old one.
+    - name: kubelet
+      mountPath: {{ $kubelet }}
+      readOnly: true
+{{- end }}
     # Where kubelet finds the plugin's sockets after a restart.
     - name: plugins-registry
       mountPath: {{ $kubelet }}/plugins_registry
@@ -173,7 +191,7 @@
     # Temporary files of credential plugins and Python; the image is read-only.
     - name: tmp
       mountPath: /tmp
-{{- if .Values.agent.cdi.enabled }}
+{{- if include "vcuda.usesCdi" . }}
     - name: cdi
       mountPath: {{ .Values.agent.cdi.directory }}
 {{- end }}

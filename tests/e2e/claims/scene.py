@@ -1,0 +1,163 @@
+"""A real node whose agent offers GPUs to claims, with the chart's classes and policies in the API server.
+
+In: the cluster, flags of the agent. Out: a `Scene` that makes pods with claims and looks at them from every side. Not
+here: what must be true. Invariant: leaving the context leaves no pod, claim, class, policy or agent.
+"""
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import yaml
+
+from sandbox.cluster import pods
+from sandbox.cluster.client import ApiError, Client, JsonObject
+from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.identities import Identity
+from sandbox.cluster.waiting import wait_until
+from sandbox.emulated_gpus import PROFILES, EmulatedGpus
+from scripts import manifests
+from tests.e2e.node.agent import Agent, make_agent
+from tests.e2e.node.view import SHOW_AND_STAY, View, parse_view
+
+DRA = "/apis/resource.k8s.io/v1"
+TEMPLATES = f"{DRA}/namespaces/{pods.NAMESPACE}/resourceclaimtemplates"
+CLAIMS = f"{DRA}/namespaces/{pods.NAMESPACE}/resourceclaims"
+SLICES = f"{DRA}/resourceslices"
+DRIVER, SHARES, WHOLE_GPUS = "gpu.vcuda.tencent.com", "vcuda.tencent.com", "vcuda-gpu.tencent.com"
+SHARE = {"cores": "20", "memory": "2Gi"}
+_PLACES = {
+    "DeviceClass": f"{DRA}/deviceclasses",
+    "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The node and its agent."""
+
+    cluster: Cluster
+    agent: Agent
+
+    @property
+    def admin(self) -> Client:
+        return self.cluster.admin
+
+    def slices(self) -> list[JsonObject]:
+        found: list[JsonObject] = self.admin.get(f"{SLICES}?fieldSelector=spec.driver={DRIVER}")["items"]
+        return found
+
+    def devices(self) -> list[JsonObject]:
+        return [each for one in self.slices() for each in one["spec"]["devices"]]
+
+    def held(self) -> dict[int, tuple[int, int]]:
+        """Cores and blocks by minor, where something is held."""
+        usage = self.agent.usage()
+        return {gpu.minor: (gpu.cores_allocated, gpu.blocks_allocated) for gpu in usage.gpus if gpu.cores_allocated}
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        wait_until(condition, what, evidence=self._evidence)
+
+    def _evidence(self) -> str:
+        states = [str(each) for each in pods.states(self.admin).values()]
+        return f"{states}\n{self.held()}\n{self.agent.process.log_tail()}\n{self.cluster.kubelet.process.log_tail()}"
+
+    def claim_spec(
+        self, capacity: Mapping[str, str] | None = SHARE, *, count: int = 1, requests: Sequence[str] = ("gpu",)
+    ) -> JsonObject:
+        exactly: JsonObject = {"deviceClassName": SHARES if capacity else WHOLE_GPUS, "count": count}
+        if capacity:
+            exactly["capacity"] = {"requests": dict(capacity)}
+        return {"devices": {"requests": [{"name": name, "exactly": exactly} for name in requests]}}
+
+    def template(self, name: str, spec: JsonObject) -> None:
+        self.admin.post(TEMPLATES, {"metadata": {"name": name}, "spec": {"spec": spec}})
+
+    def claim(self, name: str, spec: JsonObject) -> str:
+        return str(self.admin.post(CLAIMS, {"metadata": {"name": name}, "spec": spec})["metadata"]["uid"])
+
+    def create(self, *names: str, capacity: Mapping[str, str] | None = SHARE, count: int = 1) -> None:
+        """Each pod with a claim of its own from a template of its own."""
+        for name in names:
+            self.template(name, self.claim_spec(capacity, count=count))
+            pods.create(self.admin, pod_with(name, resourceClaimTemplateName=name))
+
+    def run(self, *names: str, capacity: Mapping[str, str] | None = SHARE, count: int = 1) -> None:
+        self.create(*names, capacity=capacity, count=count)
+        pods.wait_running(self.admin, names)
+
+    def view(self, pod: str, container: str = "main") -> View:
+        return wait_until(
+            lambda: parse_view(pods.log(self.admin, pod, container)),
+            f"{pod}/{container} says what it sees",
+            evidence=self._evidence,
+        )
+
+    def delete_all(self) -> None:
+        pods.delete_all(self.admin)
+        self.until(lambda: not pods.states(self.admin), "all pods are gone")
+        for path in (TEMPLATES, CLAIMS):
+            for each in self.admin.get(path)["items"]:
+                with contextlib.suppress(ApiError):  # the controller that made it may be faster
+                    self.admin.delete(f"{path}/{each['metadata']['name']}")
+        self.until(lambda: not self.admin.get(CLAIMS)["items"], "all claims are gone")
+
+    def wait_all_released(self) -> None:
+        def ended() -> bool:
+            return not self.agent.usage().containers and not self.agent.grant_folders()
+
+        self.until(ended, "all grants have ended")
+
+
+def pod_with(name: str, *, script: str = SHOW_AND_STAY, request: str = "", **source: str) -> JsonObject:
+    """One container with one claim; `source` is resourceClaimName or resourceClaimTemplateName."""
+    container = pods.container("main", script)
+    container["resources"] = {"claims": [{"name": "gpu"} | ({"request": request} if request else {})]}
+    return pods.pod(name, [container], resourceClaims=[{"name": "gpu", **source}])
+
+
+def rendered(*values: str) -> dict[str, str]:
+    flags = [f"--set={each}" for each in ("agent.dra.enabled=true", *values)]
+    return manifests.by_template(manifests.render(manifests.helm(), *flags))
+
+
+@contextmanager
+def classes_and_policies(admin: Client) -> Iterator[None]:
+    objects = [each for each in yaml.safe_load_all(rendered()["agent/claims.yaml"]) if each]
+    with ExitStack() as undo:
+        for each in objects:
+            path = _PLACES[each["kind"]]
+            admin.post(path, each)
+            undo.callback(admin.delete, f"{path}/{each['metadata']['name']}")
+        yield
+
+
+@contextmanager
+def serving_claims(cluster: Cluster, *flags: str) -> Iterator[Scene]:
+    """The agent with `--dra`, until the context is left; the pods of the tests are removed before it ends."""
+    role, _ = yaml.safe_load_all(rendered()["agent/clusterrole.yaml"])
+    folder = cluster.layout.root / f"vcd-{time.monotonic_ns() % 10**6}"
+    with ExitStack() as undo:
+        undo.enter_context(classes_and_policies(cluster.admin))
+        (folder / "gpus").mkdir(parents=True)
+        undo.callback(shutil.rmtree, folder)
+        gpus = EmulatedGpus(PROFILES / "hgx-a100.json", folder / "gpus" / "state")
+        identity = Identity.create(cluster.admin, f"agent-{folder.name}", role["rules"])
+        undo.callback(identity.remove)
+        agent = make_agent(cluster, folder, gpus, identity, "--dra", f"--cdi-dir={cluster.layout.cdi}", *flags)
+        undo.callback(agent.process.stop)
+        agent.start()
+        scene = Scene(cluster, agent)
+        scene.until(scene.slices, "the slice is published")
+        try:
+            yield scene
+        finally:
+            scene.delete_all()
+            scene.wait_all_released()
+            agent.process.stop()
+            for each in scene.slices():
+                cluster.admin.delete(f"{SLICES}/{each['metadata']['name']}")
