@@ -13,6 +13,7 @@ from pathlib import Path
 import structlog
 
 from deviceplugin.agent.claim_reconciler import ClaimReconciler
+from deviceplugin.agent.claim_status import ClaimStatus
 from deviceplugin.agent.cluster import Cluster, NodePods
 from deviceplugin.agent.gpu_offers import GpuOffers
 from deviceplugin.agent.grant_files import AgentFiles
@@ -131,6 +132,14 @@ class ClaimAgent:
             period_s=period_s,
         )
         claims.is_complete = self._reconciler.is_complete
+        self._status = ClaimStatus(
+            ledger,
+            inventory=inventory,
+            get_claim=cluster.client.get_claim,
+            show=cluster.client.show_devices,
+            driver=names.driver,
+            pool=node,
+        )
 
     @property
     def is_registered(self) -> bool:
@@ -151,8 +160,8 @@ class ClaimAgent:
             if grant.source is Source.CLAIM:
                 self._restore(grant)
         async with asyncio.TaskGroup() as group:
-            for each in (self._slices.run(), self._publisher.run(), self._link.run(), self._reconciler.run()):
-                group.create_task(each)
+            for each in (self._slices, self._publisher, self._link, self._reconciler, self._status):
+                group.create_task(each.run())
             await self._follow()
 
     async def _check_runtime(self) -> None:

@@ -5,7 +5,7 @@ In: references, annotations, events. Out: pods and nodes as values; `KubeError` 
 touched. Not here: retries and caches.
 """
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
@@ -24,17 +24,16 @@ from deviceplugin.kube.collection import (
     read_line,
 )
 from deviceplugin.kube.pods import decode_pod
-from deviceplugin.kube.resource_claims import get_claim
+from deviceplugin.kube.resource_claims import get_claim, show_devices
 from deviceplugin.kube.resource_slices import NodeSlice, create_slice, delete_slice, replace_slice
 from deviceplugin.kube.structs import Object, decode
-from deviceplugin.kube.transport import Transport, core_path
+from deviceplugin.kube.transport import MERGE, Transport, core_path
 from deviceplugin.model.allocation import PodRef
-from deviceplugin.model.claims import Claim, ClaimRef
+from deviceplugin.model.claims import Claim, ClaimRef, DeviceStatus
 from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import ResourceNames
 
-MERGE = "application/merge-patch+json"
 _INVALID = 422
 
 Texts = Mapping[str, str | None]
@@ -132,6 +131,9 @@ class KubeClient:
     async def get_claim(self, claim: ClaimRef) -> Claim:
         """Raises KubeNotFoundError also if the name belongs to another claim now."""
         return await get_claim(self._transport, claim)
+
+    async def show_devices(self, claim: ClaimRef, driver: str, shown: Sequence[DeviceStatus]) -> None:
+        await show_devices(self._transport, claim, driver, shown)
 
     async def create_slice(self, node: ClusterNode, spec: Mapping[str, object]) -> NodeSlice:
         return await create_slice(self._transport, node, spec)

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-from deviceplugin.kube.client import MERGE, KubeClient, pod_path
+from deviceplugin.kube.client import KubeClient, pod_path
 from deviceplugin.kube.leases import Lease, lease_path, read_lease
 from deviceplugin.kube.rate_limit import TokenBucket
 from deviceplugin.kube.secrets import Secret, read_secret
 from deviceplugin.kube.structs import Json, Object, decode
-from deviceplugin.kube.transport import JSON, Transport, core_path, group_path
+from deviceplugin.kube.transport import JSON, MERGE, Transport, core_path, group_path
 from deviceplugin.model.allocation import PodRef
 from deviceplugin.model.units import ResourceNames
 

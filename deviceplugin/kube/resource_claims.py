@@ -1,14 +1,18 @@
-"""ResourceClaims of resource.k8s.io: what was allocated, and for which pods.
+"""ResourceClaims of resource.k8s.io: what was allocated, for which pods, and what a driver says of it in the status.
 
 In: a reference; without a UID it is whichever claim has the name. Out: `Claim`; KubeNotFoundError also where the name
 belongs to another claim now; ParseError.
 """
 
+from collections.abc import Sequence
+
+import msgspec
+
 from deviceplugin.errors import KubeNotFoundError
 from deviceplugin.kube.quantity import exact_quantity
 from deviceplugin.kube.structs import Json, Object, decode
-from deviceplugin.kube.transport import Transport, group_path
-from deviceplugin.model.claims import Claim, ClaimedDevice, ClaimRef, ClaimUid
+from deviceplugin.kube.transport import MERGE, Transport, group_path
+from deviceplugin.model.claims import Claim, ClaimedDevice, ClaimRef, ClaimUid, DeviceStatus
 
 GROUP = "resource.k8s.io/v1"
 
@@ -44,10 +48,11 @@ class _Consumer(Json):
 
 
 class _Status(Json):
-    """status."""
+    """status. `devices`: what drivers said, as they said it."""
 
     allocation: _Allocation | None = None
     reserved_for: list[_Consumer] | None = None
+    devices: list[dict[str, object]] | None = None
 
 
 class _Claim(Object):
@@ -57,15 +62,38 @@ class _Claim(Object):
 
 
 async def get_claim(transport: Transport, claim: ClaimRef) -> Claim:
-    path = group_path(GROUP, "namespaces", claim.namespace, "resourceclaims", claim.name)
-    found = decode_claim(await transport.request("GET", path, what=f"get claim {claim}"))
-    if claim.uid and found.ref.uid != claim.uid:
+    return _claim(await _get(transport, claim))
+
+
+async def show_devices(transport: Transport, claim: ClaimRef, driver: str, shown: Sequence[DeviceStatus]) -> None:
+    """Replaces what the driver says in `status.devices`; what others say stays.
+
+    Raises KubeConflictError if the claim changed meanwhile, KubeNotFoundError if it is gone.
+    """
+    found = await _get(transport, claim)
+    before = (found.status.devices if found.status else None) or []
+    now = [*(each for each in before if each.get("driver") != driver), *map(_status, shown)]
+    if now == before:
+        return
+    meta = {"uid": found.metadata.uid, "resourceVersion": found.metadata.resource_version}
+    body = msgspec.json.encode({"metadata": meta, "status": {"devices": now}})
+    what = f"show the devices of claim {claim}"
+    await transport.request("PATCH", f"{_path(claim)}/status", what=what, body=body, content_type=MERGE)
+
+
+def _path(claim: ClaimRef) -> str:
+    return group_path(GROUP, "namespaces", claim.namespace, "resourceclaims", claim.name)
+
+
+async def _get(transport: Transport, claim: ClaimRef) -> _Claim:
+    body = await transport.request("GET", _path(claim), what=f"get claim {claim}")
+    found = decode(_Claim, body, what="a ResourceClaim")
+    if claim.uid and found.metadata.uid != claim.uid:
         raise KubeNotFoundError(f"claim {claim} with UID {claim.uid} is gone; another claim has its name", code=404)
     return found
 
 
-def decode_claim(body: bytes) -> Claim:
-    found = decode(_Claim, body, what="a ResourceClaim")
+def _claim(found: _Claim) -> Claim:
     meta, status = found.metadata, found.status or _Status()
     allocation = status.allocation
     results = None if allocation is None else (allocation.devices or _Results()).results or []
@@ -87,3 +115,18 @@ def _device(result: _Result) -> ClaimedDevice:
         share_id=result.share_id or "",
         consumed={name: exact_quantity(amount) for name, amount in (result.consumed_capacity or {}).items()},
     )
+
+
+def _status(device: DeviceStatus) -> dict[str, object]:
+    """Without a share's id the API server takes two shares of one device for one."""
+    condition = {
+        "type": "Ready",
+        "status": "True" if device.is_ready else "False",
+        "reason": device.reason,
+        "message": device.message,
+        "lastTransitionTime": device.since,
+    }
+    found: dict[str, object] = {"driver": device.driver, "pool": device.pool, "device": device.device}
+    if device.share_id:
+        found["shareID"] = device.share_id
+    return found | {"conditions": [condition]}

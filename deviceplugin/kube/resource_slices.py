@@ -11,7 +11,7 @@ import msgspec
 
 from deviceplugin.kube.collection import Collection, reader
 from deviceplugin.kube.structs import Json, Object, decode
-from deviceplugin.kube.transport import Transport, group_path
+from deviceplugin.kube.transport import MERGE, Transport, group_path
 from deviceplugin.model.claims import AttributeValue, PublishedDevice
 from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.units import BLOCK_MIB
@@ -99,7 +99,7 @@ async def replace_slice(transport: Transport, old: NodeSlice, spec: Mapping[str,
         group_path(GROUP, _PLURAL, old.name),
         what="change a ResourceSlice",
         body=change,
-        content_type="application/merge-patch+json",
+        content_type=MERGE,
     )
     return _value(decode(_ResourceSlice, found, what="a ResourceSlice"))
 

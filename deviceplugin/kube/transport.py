@@ -24,6 +24,7 @@ from deviceplugin.kube.credentials import Access, Credentials
 
 CONNECTIONS = 8
 JSON = "application/json"
+MERGE = "application/merge-patch+json"
 _BUSY = 429
 _MOST_BODY = 64 << 20
 _MOST_LINE = 8 << 20  # etcd stores objects up to 1.5 MiB

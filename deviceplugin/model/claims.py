@@ -60,6 +60,20 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceStatus:
+    """What a claim's status says of one of its devices. `since`: RFC 3339, in whole seconds."""
+
+    driver: str
+    pool: str
+    device: str
+    share_id: str
+    is_ready: bool
+    reason: str
+    message: str
+    since: str
+
+
+@dataclass(frozen=True, slots=True)
 class Taint:
     """A device with it gets no new pods."""
 

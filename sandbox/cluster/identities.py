@@ -50,12 +50,17 @@ class Identity:
     def permit(self, rules: Sequence[JsonObject]) -> None:
         self.admin.merge(f"{RBAC}/clusterroles/{self.name}", {"rules": list(rules)})
 
-    def token(self) -> str:
+    def token(self, *, node: str = "") -> str:
+        """`node`: it says this node, as the token of a pod does."""
         path = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/{self.name}/token"
-        return str(self.admin.post(path, {"spec": {"expirationSeconds": 7200}})["status"]["token"])
+        spec: JsonObject = {"expirationSeconds": 7200}
+        if node:
+            uid = self.admin.get(f"/api/v1/nodes/{node}")["metadata"]["uid"]
+            spec["boundObjectRef"] = {"kind": "Node", "apiVersion": "v1", "name": node, "uid": uid}
+        return str(self.admin.post(path, {"spec": spec})["status"]["token"])
 
-    def kubeconfig(self, path: Path, *, server: str, ca: Path) -> Path:
-        return write_kubeconfig(path, server=server, ca=ca, identity=self.token())
+    def kubeconfig(self, path: Path, *, server: str, ca: Path, node: str = "") -> Path:
+        return write_kubeconfig(path, server=server, ca=ca, identity=self.token(node=node))
 
     def remove(self) -> None:
         for path in (

@@ -89,7 +89,10 @@ def make_agent(cluster: Cluster, folder: Path, gpus: EmulatedGpus, identity: Ide
     driver = gpus.install(folder / "driver")
     devices = make_device_nodes(folder / "node", len(blocks_of_each(gpus.profile)))
     kubeconfig = identity.kubeconfig(
-        folder / "kubeconfig", server=cluster.control_plane.server, ca=cluster.ca.certificate
+        folder / "kubeconfig",
+        server=cluster.control_plane.server,
+        ca=cluster.ca.certificate,
+        node=cluster.kubelet.node,
     )
     command = [
         str(PROGRAM),
