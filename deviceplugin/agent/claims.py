@@ -25,13 +25,13 @@ from deviceplugin.kube.resource_slices import NodeSlice, slices_of
 from deviceplugin.kubelet.allocate_answer import HostLayout, answer_for
 from deviceplugin.kubelet.dra.link import DraLink
 from deviceplugin.kubelet.dra.prepare import Claims
-from deviceplugin.kubelet.dra.published import DriverNames, published_devices
+from deviceplugin.kubelet.dra.published import published_devices
 from deviceplugin.kubelet.dra.service import DraService, HealthService
 from deviceplugin.kubelet.dra.slice_publisher import SlicePublisher
 from deviceplugin.kubelet.dra.state_file import STATE_NAME, StateFile
 from deviceplugin.ledger.grant import Grant, Source
 from deviceplugin.ledger.ledger import Ledger
-from deviceplugin.model.claims import PublishedDevice
+from deviceplugin.model.claims import ClaimNames, PublishedDevice
 from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
 from deviceplugin.model.pod import PodContainer
 
@@ -86,7 +86,7 @@ class ClaimAgent:
         *,
         offers: GpuOffers,
         node: str,
-        names: DriverNames,
+        names: ClaimNames,
         root: Path,
         inventory: Callable[[], Inventory],
         cordoned: Callable[[], frozenset[GpuUuid]],

@@ -39,7 +39,6 @@ from deviceplugin.kubelet.allocate_context import AllocateContext
 from deviceplugin.kubelet.allocator import Allocator
 from deviceplugin.kubelet.checkpoint import CHECKPOINT_NAME, CheckpointReader
 from deviceplugin.kubelet.devices import DeviceFeed, catalog
-from deviceplugin.kubelet.dra.published import DriverNames
 from deviceplugin.kubelet.identity import Identity, IdentitySource
 from deviceplugin.kubelet.identity_sources import PendingSource, PodResourcesSource, PodsSource
 from deviceplugin.kubelet.plugin import ResourcePlugin
@@ -51,6 +50,7 @@ from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import OwnerKey, PodUid
 from deviceplugin.model.annotation_names import annotation_names
+from deviceplugin.model.claims import ClaimNames
 from deviceplugin.model.pod import ContainerState
 from deviceplugin.model.units import Resource
 from deviceplugin.observe.metrics import AgentMetrics
@@ -208,7 +208,7 @@ def _claim_agent(
         AgentClaimFiles(files, _layout(settings), base.view.inventory),
         offers=offers,
         node=settings.node.name,
-        names=DriverNames(settings.names.domain),
+        names=ClaimNames(settings.names.domain),
         root=settings.kubelet.root,
         inventory=base.view.inventory,
         cordoned=base.view.cordoned,

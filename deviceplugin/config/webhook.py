@@ -139,6 +139,12 @@ class WebhookSettings:
     library_path: bool = setting(
         "prefix-library-path", True, "Put vcuda's libraries first in the LD_LIBRARY_PATH that a GPU container sets."
     )
+    claims: bool = setting(
+        "translate-to-claims",
+        False,
+        "Turn requests for vcuda's resources into ResourceClaims, for nodes whose agents have --dra; the scheduler "
+        "keeps the templates.",
+    )
     runtime_class: str = setting(
         "runtime-class", "", "Runtime class for GPU pods that name none; empty: none.", types.OPTIONAL_NAME
     )

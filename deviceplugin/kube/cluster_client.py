@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from deviceplugin.kube.claim_templates import KeptTemplate, TemplateKey, create_template, delete_template
 from deviceplugin.kube.client import KubeClient, pod_path
 from deviceplugin.kube.leases import Lease, lease_path, read_lease
 from deviceplugin.kube.rate_limit import TokenBucket
@@ -129,6 +130,14 @@ class ClusterClient(KubeClient):
         }
         what = f"set the CA of webhook configuration {configuration}"
         await self._write("PATCH", _webhook_path(configuration), change, what=what, content_type=STRATEGIC)
+
+    async def create_claim_template(self, key: TemplateKey, label: str, spec: Mapping[str, object]) -> None:
+        await self._wait_for_token()
+        await create_template(self._transport, key, label, spec)
+
+    async def delete_claim_template(self, template: KeptTemplate) -> None:
+        await self._wait_for_token()
+        await delete_template(self._transport, template)
 
     async def _webhook_configuration(self, name: str) -> _WebhookConfiguration:
         body = await self._read(_webhook_path(name), f"get webhook configuration {name}")

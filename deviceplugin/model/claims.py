@@ -15,6 +15,35 @@ AttributeValue = str | int | bool | tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimNames:
+    """What the driver, its classes and its taints are called under a domain."""
+
+    domain: str
+
+    @property
+    def driver(self) -> str:
+        return f"gpu.vcuda.{self.domain}"
+
+    @property
+    def shares(self) -> str:
+        """The class for parts of GPUs."""
+        return f"vcuda.{self.domain}"
+
+    @property
+    def whole_gpus(self) -> str:
+        """The class for whole GPUs."""
+        return f"vcuda-gpu.{self.domain}"
+
+    @property
+    def unhealthy(self) -> str:
+        return f"vcuda.{self.domain}/unhealthy"
+
+    @property
+    def cordoned(self) -> str:
+        return f"vcuda.{self.domain}/cordoned"
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimRef:
     """A ResourceClaim; only `uid` identifies it."""
 

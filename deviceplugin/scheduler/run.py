@@ -32,8 +32,9 @@ from deviceplugin.kube.rate_limit import TokenBucket
 from deviceplugin.kube.transport import Transport
 from deviceplugin.model.allocation import PodRef
 from deviceplugin.scheduler import gc_tuning
+from deviceplugin.scheduler.claim_templates import ClaimTemplates
 from deviceplugin.scheduler.cluster import ClusterWatch
-from deviceplugin.scheduler.leadership import leadership_of
+from deviceplugin.scheduler.leadership import Leadership, leadership_of
 from deviceplugin.scheduler.service import SchedulerService
 from deviceplugin.scheduler.serving_certificate import Certificates
 from deviceplugin.scheduler.view_service import ViewService
@@ -112,6 +113,7 @@ async def _work(
                 group.create_task(certificates.run(lambda: leadership.leads), name="certificates"),
                 group.create_task(extender.wake_up.run(), name="wake-up"),
                 group.create_task(events.run(), name="events"),
+                *_claim_templates(settings, client, leadership, group),
                 group.create_task(_expire(extender), name="reservations"),
                 group.create_task(_resolve(extender), name="Bindings in doubt"),
                 group.create_task(gc_tuning.collect_all(), name="garbage"),
@@ -131,6 +133,16 @@ async def _work(
                 part.cancel()
     finally:
         await server.stop()
+
+
+def _claim_templates(
+    settings: SchedulerSettings, client: ClusterClient, leadership: Leadership, group: asyncio.TaskGroup
+) -> tuple[asyncio.Task[None], ...]:
+    """Only where the webhook refers pods to templates: other clusters need not have the API."""
+    if not settings.webhook.claims:
+        return ()
+    templates = ClaimTemplates(client, settings.names, leads=lambda: leadership.leads)
+    return (group.create_task(templates.run(), name="claim templates"),)
 
 
 def _tell(events: EventRecorder, reason: EventReason, pod: PodRef, why: str) -> None:

@@ -31,6 +31,7 @@ KINDS = {
     "endpointslices": ResourceKind("EndpointSlice", "discovery.k8s.io", namespaced=True),
     "resourceslices": ResourceKind("ResourceSlice", "resource.k8s.io", blind_put=False),
     "resourceclaims": ResourceKind("ResourceClaim", "resource.k8s.io", namespaced=True, blind_put=False),
+    "resourceclaimtemplates": ResourceKind("ResourceClaimTemplate", "resource.k8s.io", namespaced=True, blind_put=False),
     "mutatingwebhookconfigurations": ResourceKind("MutatingWebhookConfiguration", _ADMISSION, blind_put=False),
     "validatingwebhookconfigurations": ResourceKind("ValidatingWebhookConfiguration", _ADMISSION, blind_put=False),
 }

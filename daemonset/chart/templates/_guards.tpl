@@ -13,6 +13,9 @@
 {{- fail (printf "%s.podLabels: the selectors of the chart need app.kubernetes.io/name as it is; give another label" $part) -}}
 {{- end -}}
 {{- end -}}
+{{- if and .Values.webhook.translateToClaims .Values.agent.enabled (not .Values.agent.dra.enabled) -}}
+{{- fail "webhook.translateToClaims turns GPU pods to claims, which no node serves without agent.dra.enabled; set both, or leave it out" -}}
+{{- end -}}
 {{- if and (eq (include "vcuda.at" (list . "agent.driver.from")) "emulated") .Values.agent.driver.root -}}
 {{- fail "agent.driver.root is where NVIDIA's driver is, and with agent.driver.from=emulated there is none; leave one of them out" -}}
 {{- end -}}

@@ -134,12 +134,14 @@ def _set_scheduling(pod: Json, settings: WebhookSettings) -> tuple[str, ...]:
     """schedulerName, runtime class and node; returns warnings about changes that the user may not expect."""
     inside = spec(pod)
     left = (None, "", _DEFAULT_SCHEDULER, *([] if settings.hami.scope is HamiScope.OFF else [HAMI_SCHEDULER]))
-    if settings.scheduler_name and inside.get("schedulerName") in left:
-        inside["schedulerName"] = settings.scheduler_name
+    ours = "" if settings.claims else settings.scheduler_name  # every kube-scheduler places claims
+    if ours and inside.get("schedulerName") in left:
+        inside["schedulerName"] = ours
     if settings.runtime_class and not inside.get("runtimeClassName"):
         inside["runtimeClassName"] = settings.runtime_class
     node = inside.get("nodeName")
-    if not node or not isinstance(node, str) or inside.get("schedulerName") != settings.scheduler_name:
+    is_ours = settings.claims or inside.get("schedulerName") == settings.scheduler_name
+    if not node or not isinstance(node, str) or not is_ours:
         return ()
     del inside["nodeName"]
     _require_node(inside, node)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from deviceplugin.cluster.webhook.claims import to_claims
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.pod_json import MIRROR, Json, Operation, annotations, difference
@@ -89,6 +90,8 @@ class AdmissionWebhook:
                 return _allowed(request.uid, (), ())  # the mirror of a static pod, which kubelet runs already
             mutation = mutate(pod, self.settings, known)
             warnings = (*mutation.warnings, *validate(mutation.pod, self.settings, known))
+            if self.settings.claims:
+                warnings += to_claims(mutation.pod, self.settings)
             return _allowed(request.uid, tuple(difference(pod, mutation.pod)), warnings)
         except ParseError as error:
             return _denied(request.uid, 400, error)

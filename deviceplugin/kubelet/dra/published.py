@@ -8,11 +8,10 @@ expression that reads a missing one stops the whole claim.
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from deviceplugin.hardware.pci import kernel_name
 from deviceplugin.kube.node_publisher import label_value
-from deviceplugin.model.claims import PublishedDevice, Taint
+from deviceplugin.model.claims import ClaimNames, PublishedDevice, Taint
 from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
 from deviceplugin.model.topology import Level, Topology
 from deviceplugin.model.units import CORES_PER_GPU
@@ -24,36 +23,13 @@ _FEWEST_STEPS = 2
 _VERSION = re.compile(r"(\d{1,9})(?:\.(\d{1,9}))?(?:\.(\d{1,9}))?")
 
 
-@dataclass(frozen=True, slots=True)
-class DriverNames:
-    """What the driver, its class and its taints are called under a domain."""
-
-    domain: str
-
-    @property
-    def driver(self) -> str:
-        return f"gpu.vcuda.{self.domain}"
-
-    @property
-    def device_class(self) -> str:
-        return f"vcuda.{self.domain}"
-
-    @property
-    def unhealthy(self) -> str:
-        return f"vcuda.{self.domain}/unhealthy"
-
-    @property
-    def cordoned(self) -> str:
-        return f"vcuda.{self.domain}/cordoned"
-
-
 def device_name(gpu: Gpu) -> str:
     return f"gpu-{gpu.minor}"
 
 
 def published_devices(
     inventory: Inventory,
-    names: DriverNames,
+    names: ClaimNames,
     *,
     used: Collection[GpuUuid] = (),
     cordoned: Collection[GpuUuid] = (),
@@ -106,7 +82,7 @@ def version_of(text: str) -> tuple[int, int, int]:
     return (major, minor, patch)
 
 
-def _taints(gpu: Gpu, inventory: Inventory, names: DriverNames, cordoned: Collection[GpuUuid]) -> tuple[Taint, ...]:
+def _taints(gpu: Gpu, inventory: Inventory, names: ClaimNames, cordoned: Collection[GpuUuid]) -> tuple[Taint, ...]:
     taints = []
     if not inventory.is_usable(gpu):
         reason = inventory.health_of(gpu.uuid).reason or f"compute mode {gpu.compute_mode.value}"

@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 from kubernetes_validate import validate
 
 from deviceplugin.kube.resource_slices import slice_spec
-from deviceplugin.kubelet.dra.published import DriverNames, nvlink_domains, published_devices, version_of
+from deviceplugin.kubelet.dra.published import nvlink_domains, published_devices, version_of
+from deviceplugin.model.claims import ClaimNames
 from deviceplugin.model.gpu import ComputeMode, Driver, Gpu, GpuUuid, Health, Inventory
 from deviceplugin.model.topology import Level, Link, Topology
 from deviceplugin.model.units import BLOCK_BYTES
 
-NAMES = DriverNames("tencent.com")
+NAMES = ClaimNames("tencent.com")
 H100 = "NVIDIA H100 80GB HBM3"
 
 

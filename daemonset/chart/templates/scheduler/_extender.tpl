@@ -42,6 +42,9 @@
     - --runtime-class={{ . }}
 {{- end }}
     - --hide-gpus={{ .Values.webhook.hideGpus }}
+{{- if .Values.webhook.translateToClaims }}
+    - --translate-to-claims=true
+{{- end }}
 {{- $state := include "vcuda.at" (list . "agent.stateDirectory") }}
 {{- if ne $state "/etc/gpu-manager" }}
     - --state-directory={{ $state }}
@@ -156,6 +159,7 @@ default-cores: webhook.defaultCores
 share-memory: webhook.shareMemory
 runtime-class: webhook.runtimeClass
 hide-gpus: webhook.hideGpus
+translate-to-claims: webhook.translateToClaims
 state-directory: agent.stateDirectory
 translate-hami: hami.translate
 hami-unlimited-cores: hami.unlimitedCores

@@ -1,0 +1,63 @@
+"""Turns a pod's requests for vcuda's resources into claims, for clusters whose nodes offer GPUs to claims.
+
+In: a pod that `mutate` has completed and `validate` has accepted. Out: the same pod, whose containers name claims made
+from templates in the place of resources; and warnings about annotations that claims have no word for. Nothing is
+created here: the pod may still be refused, and Kubernetes waits for the template, which the scheduler makes
+(`scheduler.claim_templates`). Not here: pods that name claims themselves.
+
+Invariant: each container has one claim. An init container has that of an app container of the same size, because it has
+ended when that one starts.
+"""
+
+from deviceplugin.cluster.webhook.mutate import is_left_alone
+from deviceplugin.cluster.webhook.pod_json import (
+    Json,
+    JsonContainer,
+    annotations,
+    containers,
+    made_child,
+    objects,
+    spec,
+)
+from deviceplugin.cluster.webhook.resources import count, drop, is_gpu
+from deviceplugin.config.webhook import WebhookSettings
+from deviceplugin.model.allocation import ContainerRole
+from deviceplugin.model.annotation_names import annotation_names
+from deviceplugin.model.claim_template import ClaimSize, claim_label, template_name
+from deviceplugin.model.pod_request import parse_parts
+from deviceplugin.model.preferences import parse_preferences
+from deviceplugin.model.request import parse_request
+
+
+def to_claims(pod: Json, settings: WebhookSettings) -> tuple[str, ...]:
+    """Changes the pod; returns warnings."""
+    asking = [each for each in containers(pod) if is_gpu(each, settings.names)]
+    if not asking or is_left_alone(pod, settings):
+        return ()
+    names = annotation_names(settings.names.domain)
+    written = annotations(pod)
+    parts, wanted = parse_parts(written, names), parse_preferences(written, names).gpus
+    made = made_child(pod, "metadata")
+    made_child(made, "labels")[claim_label(settings.names.domain)] = "true"
+    claims, by_size = objects(spec(pod), "resourceClaims"), dict[ClaimSize, str]()
+    spec(pod)["resourceClaims"] = claims
+    for container in sorted(asking, key=lambda each: each.role is ContainerRole.INIT):
+        cores, blocks = count(container, settings.names.core) or 0, count(container, settings.names.memory) or 0
+        size = ClaimSize.of(parse_request(cores, blocks, parts=parts.of(container.name), names=settings.names))
+        name = by_size.get(size) if container.role is ContainerRole.INIT else None
+        if name is None:
+            name = _claim_name(container, claims)
+            claims.append({"name": name, "resourceClaimTemplateName": template_name(size, wanted)})
+            by_size.setdefault(size, name)
+        drop(container, (settings.names.core, settings.names.memory))
+        resources = made_child(container.json, "resources")
+        resources["claims"] = [*objects(resources, "claims"), {"name": name}]
+    unknown = sorted({names.core_limit, names.memory_limit, names.node_policy, names.gpu_policy} & written.keys())
+    return tuple(f"annotation {each} has no effect on a claim" for each in unknown)
+
+
+def _claim_name(container: JsonContainer, claims: list[Json]) -> str:
+    """Of at most 63 characters, and no other claim's."""
+    taken = {each.get("name") for each in claims}
+    name = f"vcuda-{container.name}"[:60]
+    return next(each for each in (name, *(f"{name}-{at}" for at in range(len(taken) + 1))) if each not in taken)

@@ -1,0 +1,109 @@
+"""The ResourceClaimTemplate that stands for a container's request, for pods that are written for the device plugin.
+
+In: a request, the GPUs that the pod accepts. Out: the template's name, which says all of its content, and its spec.
+Pure. Two programs use it: the webhook refers pods to a name, and the scheduler makes what the name says. Neither needs
+the other: a template is the same whoever makes it, and for whichever pod.
+"""
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+
+from deviceplugin.errors import ParseError
+from deviceplugin.model.claims import ClaimNames
+from deviceplugin.model.preferences import ANY_GPU, GpuFilter
+from deviceplugin.model.request import Request
+from deviceplugin.model.units import BLOCK_MIB, CORES_PER_GPU
+
+REQUEST = "gpu"
+_NAME = re.compile(r"vcuda-(\d{1,4})x(\d{1,3})c(\d{1,5})b(?:-[0-9a-f]{10})?")
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSize:
+    """`gpus` equal parts. Of whole GPUs, which have 100 cores, `blocks` is the least that each must have."""
+
+    gpus: int
+    cores: int
+    blocks: int
+
+    @classmethod
+    def of(cls, request: Request) -> "ClaimSize":
+        return cls(request.gpus, request.cores_per_gpu, request.blocks_per_gpu)
+
+    @property
+    def is_whole(self) -> bool:
+        return self.cores == CORES_PER_GPU
+
+
+def claim_label(domain: str) -> str:
+    """Of pods that were turned to claims, and of the templates that are kept for them; its value is `true`."""
+    return f"{domain}/vcuda-claims"
+
+
+def template_name(size: ClaimSize, wanted: GpuFilter) -> str:
+    """`vcuda-1x20c8b`: one part of 20 cores and 8 blocks. A filter adds a digest of itself."""
+    digest = "" if wanted == ANY_GPU else f"-{_digest(wanted)}"
+    return f"vcuda-{size.gpus}x{size.cores}c{size.blocks}b{digest}"
+
+
+def read_template_name(name: str, wanted: GpuFilter) -> ClaimSize:
+    """ParseError for a name that `template_name` does not give to a pod that accepts these GPUs."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        raise ParseError(f"{ascii(name)[:80]} is no name of a claim template of vcuda")
+    size = ClaimSize(*map(int, found.groups()))
+    if template_name(size, wanted) != name:
+        raise ParseError(f"the claim template {name} is not for the GPUs that the pod's annotations accept")
+    return size
+
+
+def template_spec(size: ClaimSize, wanted: GpuFilter, names: ClaimNames) -> dict[str, object]:
+    """spec.spec of the template."""
+    memory = f"{size.blocks * BLOCK_MIB}Mi"
+    exactly: dict[str, object] = {"deviceClassName": names.whole_gpus if size.is_whole else names.shares}
+    selectors = _selectors(wanted, names.driver)
+    if size.gpus > 1:
+        exactly["count"] = size.gpus
+    if not size.is_whole:
+        exactly["capacity"] = {"requests": {"cores": str(size.cores), "memory": memory}}
+    elif size.blocks:
+        selectors.append(f'device.capacity["{names.driver}"].memory.compareTo(quantity("{memory}")) >= 0')
+    if selectors:
+        exactly["selectors"] = [{"cel": {"expression": each}} for each in selectors]
+    devices: dict[str, object] = {"requests": [{"name": REQUEST, "exactly": exactly}]}
+    if wanted.one_numa and size.gpus > 1:
+        devices["constraints"] = [{"requests": [REQUEST], "matchAttribute": f"{names.driver}/numaNode"}]
+    return {"devices": devices}
+
+
+def _selectors(wanted: GpuFilter, driver: str) -> list[str]:
+    """In the words of CEL; the attributes are those of `kubelet.dra.published`."""
+    uuid, model = (f'device.attributes["{driver}"].{name}' for name in ("uuid", "productName"))
+    named = [f"{model}.lowerAscii().contains({_text(each.lower())})" for each in wanted.models]
+    avoided = [f"{model}.lowerAscii().contains({_text(each.lower())})" for each in wanted.not_models]
+    found = []
+    if named:
+        found.append(" || ".join(named))
+    if avoided:
+        found.append(f"!({' || '.join(avoided)})")
+    if wanted.uuids:
+        found.append(f"{uuid} in {_list(wanted.uuids)}")
+    if wanted.not_uuids:
+        found.append(f"!({uuid} in {_list(wanted.not_uuids)})")
+    return found
+
+
+def _list(texts: frozenset[str] | tuple[str, ...]) -> str:
+    return f"[{', '.join(map(_text, sorted(texts)))}]"
+
+
+def _text(text: str) -> str:
+    """A string of JSON is one of CEL too."""
+    return json.dumps(text)
+
+
+def _digest(wanted: GpuFilter) -> str:
+    said = [sorted(wanted.models), sorted(wanted.not_models), sorted(wanted.uuids), sorted(wanted.not_uuids)]
+    return hashlib.sha256(json.dumps([said, wanted.one_numa]).encode()).hexdigest()[:10]
