@@ -23,10 +23,11 @@ from deviceplugin.agent.live_limits import LiveLimits
 from deviceplugin.agent.reporter import AgentReport, owner_fields
 from deviceplugin.agent.unallocated import delete_refused, warn_unallocated
 from deviceplugin.backoff import Backoff
-from deviceplugin.errors import VcudaError
+from deviceplugin.errors import LedgerError, VcudaError
 from deviceplugin.kube.collection import EventKind
 from deviceplugin.kube.reflector import StoreChange
 from deviceplugin.kubelet.checkpoint import CheckpointReader
+from deviceplugin.kubelet.dra.prepare import INCOMPLETE
 from deviceplugin.kubelet.podresources import PodResources
 from deviceplugin.kubelet.pods_client import KubeletPods
 from deviceplugin.ledger.evidence import Checkpoint
@@ -157,6 +158,8 @@ class Reconciler:
         """Waits for the cordon of a fresh agent, and reclaims if the ledger is incomplete; raises LedgerError."""
         # Both at the same time, because kubelet waits.
         await asyncio.gather(self._cluster.cordon.wait_known(), self._complete())
+        if not self._knows_claims():
+            raise LedgerError(INCOMPLETE)
 
     async def _complete(self) -> None:
         if self._is_incomplete:

@@ -24,7 +24,7 @@ class _Result(Json):
     driver: str
     pool: str
     device: str
-    share_id: str | None = None
+    share_id: str | None = msgspec.field(default=None, name="shareID")
     consumed_capacity: dict[str, str | int] | None = None
 
 

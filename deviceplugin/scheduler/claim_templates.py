@@ -44,6 +44,7 @@ class ClaimTemplates:
         *,
         leads: Callable[[], bool],
         keep_s: float = KEEP_S,
+        again_s: float = _AGAIN_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
@@ -52,6 +53,7 @@ class ClaimTemplates:
         self._names = ClaimNames(names.domain)
         self._annotations = annotation_names(names.domain)
         self._keep_s = keep_s
+        self._again_s = again_s
         self._clock = clock
         self._pods: Reflector[str, ClaimingPod] = Reflector(client, claiming_pods(self._label))
         self._templates: Reflector[TemplateKey, KeptTemplate] = Reflector(client, kept_templates(self._label))
@@ -71,7 +73,7 @@ class ClaimTemplates:
                 if self._leads():
                     await self.keep()
                 try:
-                    async with asyncio.timeout(_AGAIN_S):
+                    async with asyncio.timeout(self._again_s):
                         await self._due.wait()
                 except TimeoutError:
                     continue

@@ -49,7 +49,7 @@ _CONTAINERS = _List(
         "name": _SCALAR,
         "restartPolicy": _SCALAR,
         "env": _List({"name": _SCALAR, "value": _SCALAR}),
-        "resources": {"limits": _MAP, "requests": _MAP},
+        "resources": {"limits": _MAP, "requests": _MAP, "claims": _List(_MAP)},
         "securityContext": {"privileged": _SCALAR, "capabilities": {"add": _List(_SCALAR)}},
         "volumeMounts": _List({"name": _SCALAR, "mountPath": _SCALAR}),
     },
@@ -66,6 +66,7 @@ _POD: _Shape = {
     "spec": {
         "containers": _CONTAINERS,
         "initContainers": _CONTAINERS,
+        "resourceClaims": _List(_MAP),
         "nodeName": _SCALAR,
         "schedulerName": _SCALAR,
         "runtimeClassName": _SCALAR,

@@ -39,7 +39,7 @@ WAIT_S = 40.0
 """Kubelet ends a call after 45 s, and asks again only after a minute."""
 _LOOK_S = 2.0
 _FIRST_RETRY_S = 0.2
-_INCOMPLETE = "the agent has not yet read from the API server which claims were prepared before its journal was lost"
+INCOMPLETE = "the agent has not yet read from the API server which claims were prepared before its journal was lost"
 
 
 class ClaimFiles(Protocol):
@@ -218,7 +218,7 @@ class Claims:
 
     def _require_complete(self) -> None:
         if not self.is_complete():
-            raise CapacityError(_INCOMPLETE)
+            raise CapacityError(INCOMPLETE)
 
     async def _wait_for_room(self, ref: ClaimRef, deadline: float) -> None:
         """Until something was released, for a moment; raises ClaimError where nobody waits for the claim any more."""

@@ -1,0 +1,112 @@
+"""Pods that are written for the device plugin ask by claims, once, and exactly for what they asked."""
+
+from dataclasses import replace
+from typing import Any
+
+import jsonpatch
+import pytest
+
+from deviceplugin.cluster.webhook.pod_json import Json
+from tests.cluster.webhook.makers import A100S, CORE, GPUMEM, HAMI, MEMORY, container, gpu_pod, pod, response, review
+
+CLAIMS = replace(HAMI, claims=True)
+GPU = "nvidia.com/gpu"
+
+
+def turned(given: Json) -> Json:
+    """As the API server has it after the webhook's patch."""
+    found = response_of(given)
+    assert found["allowed"], found
+    return patched(given, found.get("patch", []))
+
+
+def response_of(given: Json) -> Json:
+    return response(review(given), CLAIMS, A100S)
+
+
+def patched(given: Json, operations: list[Any]) -> Json:
+    found: Json = jsonpatch.apply_patch(given, operations)
+    return found
+
+
+def test_a_share_names_a_template_for_its_size() -> None:
+    found = turned(gpu_pod({CORE: "20", MEMORY: "8"}))
+    assert found["spec"]["resourceClaims"] == [{"name": "vcuda-main", "resourceClaimTemplateName": "vcuda-1x20c8b"}]
+    (main,) = found["spec"]["containers"]
+    assert main["resources"]["claims"] == [{"name": "vcuda-main"}]
+    assert (main["resources"]["limits"], main["resources"]["requests"]) == ({}, {})
+    assert found["metadata"]["labels"] == {"tencent.com/vcuda-claims": "true"}
+    assert "schedulerName" not in found["spec"], "every kube-scheduler places claims"
+
+
+def test_what_is_missing_is_completed_first() -> None:
+    assert template_of(turned(gpu_pod({CORE: "50"}))) == "vcuda-1x50c80b"
+
+
+def test_resources_of_hami_become_claims_too() -> None:
+    assert template_of(turned(gpu_pod({GPU: "1", GPUMEM: "2048"}))) == "vcuda-1x10c8b"
+
+
+def test_each_container_has_its_own_and_init_containers_that_of_the_same_size() -> None:
+    given = pod(
+        container("a", {CORE: "20", MEMORY: "8"}), container("b", {CORE: "20", MEMORY: "8"}), container("plain")
+    )
+    given["spec"]["initContainers"] = [container("same", {CORE: "20", MEMORY: "8"}), container("more", {CORE: "100"})]
+    found = turned(given)
+    assert [each["name"] for each in found["spec"]["resourceClaims"]] == ["vcuda-a", "vcuda-b", "vcuda-more"]
+    inits = [each["resources"]["claims"] for each in found["spec"]["initContainers"]]
+    assert inits == [[{"name": "vcuda-a"}], [{"name": "vcuda-more"}]]
+    assert "claims" not in found["spec"]["containers"][2].get("resources", {})
+
+
+def test_asked_again_it_changes_nothing() -> None:
+    """After another webhook changed the pod."""
+    once = turned(gpu_pod({CORE: "20", MEMORY: "8"}))
+    assert turned(once) == once
+
+
+def test_claims_of_the_pod_stay() -> None:
+    given = gpu_pod({CORE: "20", MEMORY: "8"})
+    given["spec"]["resourceClaims"] = [{"name": "vcuda-main", "resourceClaimName": "network"}]
+    given["spec"]["containers"][0]["resources"]["claims"] = [{"name": "vcuda-main"}]
+    found = turned(given)
+    assert [each["name"] for each in found["spec"]["resourceClaims"]] == ["vcuda-main", "vcuda-main-0"]
+    assert found["spec"]["containers"][0]["resources"]["claims"] == [{"name": "vcuda-main"}, {"name": "vcuda-main-0"}]
+
+
+def test_what_no_claim_can_say_is_warned_about() -> None:
+    found = response_of(gpu_pod({CORE: "20", MEMORY: "8"}, {"tencent.com/vcuda-node-policy": "spread"}))
+    assert "annotation tencent.com/vcuda-node-policy has no effect on a claim" in found["warnings"]
+
+
+def test_models_are_in_the_name() -> None:
+    plain, filtered = (
+        template_of(turned(gpu_pod({CORE: "20", MEMORY: "8"}, annotations)))
+        for annotations in (None, {"tencent.com/vcuda-use-models": "A100"})
+    )
+    assert filtered.startswith(f"{plain}-")
+
+
+@pytest.mark.parametrize("limits", [{CORE: "150"}, {CORE: "20", MEMORY: "99999999"}])
+def test_what_was_refused_is_refused(limits: dict[str, str]) -> None:
+    assert not response_of(gpu_pod(limits))["allowed"]
+
+
+def test_a_pod_with_a_node_goes_through_the_scheduler() -> None:
+    """Without it nothing would allocate the claim, and kubelet would refuse the pod for ever."""
+    given = gpu_pod({CORE: "20", MEMORY: "8"})
+    given["spec"]["nodeName"] = "node-a"
+    found = turned(given)
+    assert "nodeName" not in found["spec"]
+    assert "node-a" in str(found["spec"]["affinity"])
+
+
+def test_a_pod_that_opted_out_is_left_alone() -> None:
+    given = gpu_pod({CORE: "20", MEMORY: "8"})
+    given["metadata"]["labels"] = {"tencent.com/vcuda-webhook": "ignore"}
+    assert turned(given) == given
+
+
+def template_of(found: Json) -> str:
+    (claim,) = found["spec"]["resourceClaims"]
+    return str(claim["resourceClaimTemplateName"])

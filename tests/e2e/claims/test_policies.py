@@ -1,0 +1,112 @@
+"""The chart's policies on the real API server: claims that get more than they look are refused with a sentence."""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from sandbox.cluster.client import ApiError, JsonObject
+from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.identities import Identity, Rule
+from sandbox.cluster.waiting import wait_until
+from tests.e2e.claims.scene import CLAIMS, DRA, DRIVER, SHARES, SLICES, TEMPLATES, WHOLE_GPUS, classes_and_policies
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+GOOD = {"cores": "20", "memory": "2Gi"}
+FORMS = ("exactly", "firstAvailable")
+PLACES = (CLAIMS, TEMPLATES)
+WITHOUT_DOMAIN = "has the capacities cores and memory, written without a domain"
+BOTH = "must say capacity.requests.cores and capacity.requests.memory"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def policies(cluster: Cluster) -> Iterator[None]:
+    with classes_and_policies(cluster.admin):
+        trap = {"metadata": {"name": "trap"}, "spec": {"extendedResourceName": "tencent.com/vcuda-core"}}
+        wait_until(
+            lambda: (
+                refusal(cluster, CLAIMS, asked(CLAIMS, "exactly", SHARES, None))
+                and refusal(cluster, f"{DRA}/deviceclasses", trap)
+            ),
+            "the API server asks the policies",
+        )
+        yield
+
+
+def refusal(cluster: Cluster, path: str, body: JsonObject) -> str:
+    """What the API server says; empty if it would make the object."""
+    try:
+        cluster.admin.post(f"{path}?dryRun=All", body)
+    except ApiError as error:
+        return str(error)
+    return ""
+
+
+def asked(path: str, form: str, device_class: str, requests: JsonObject | None, **more: object) -> JsonObject:
+    one: JsonObject = {"deviceClassName": device_class, **more}
+    if requests is not None:
+        one["capacity"] = {"requests": requests}
+    request: JsonObject = {"name": "gpu", "exactly": one}
+    if form == "firstAvailable":
+        request = {"name": "gpu", "firstAvailable": [{"name": "first", **one}]}
+    spec: JsonObject = {"devices": {"requests": [request]}}
+    return {"metadata": {"name": "p"}, "spec": {"spec": spec} if path == TEMPLATES else spec}
+
+
+@pytest.mark.parametrize(("path", "form"), [*itertools.product(PLACES, FORMS)])
+@pytest.mark.parametrize(
+    ("device_class", "requests", "said"),
+    [
+        (SHARES, GOOD, ""),
+        (SHARES, {"cores": 20, "memory": "2Gi"}, ""),
+        (SHARES, None, BOTH),
+        (SHARES, {"cores": "20"}, BOTH),
+        (SHARES, {"memory": "2Gi"}, BOTH),
+        (SHARES, {f"{DRIVER}/cores": "20", f"{DRIVER}/memory": "2Gi"}, WITHOUT_DOMAIN),
+        (SHARES, {"cores": "101", "memory": "2Gi"}, "a GPU has 100 cores"),
+        (WHOLE_GPUS, None, ""),
+        (WHOLE_GPUS, GOOD, "gets whole GPUs, so leave out its capacity"),
+        ("another.example.org", {"shoes": "2"}, ""),
+    ],
+)
+def test_requests(
+    cluster: Cluster, path: str, form: str, device_class: str, requests: JsonObject | None, said: str
+) -> None:
+    found = refusal(cluster, path, asked(path, form, device_class, requests))
+    assert (said in found) if said else not found, found
+
+
+@pytest.mark.parametrize("resource", ["vcuda-core", "vcuda-memory", "vcuda-memory-mib"])
+def test_no_class_counts_cores_as_devices(cluster: Cluster, resource: str) -> None:
+    body = {"metadata": {"name": "trap"}, "spec": {"extendedResourceName": f"tencent.com/{resource}"}}
+    assert "an extended resource counts whole devices" in refusal(cluster, f"{DRA}/deviceclasses", body)
+
+
+def test_an_agent_offers_devices_of_its_own_node_and_driver_alone(cluster: Cluster) -> None:
+    """By the name of the account: an agent in whatever namespace."""
+    rules = [Rule("resource.k8s.io", ["resourceslices"], ["create", "delete", "get"]).as_json()]
+    identity = Identity.create(cluster.admin, "vcuda-agent", rules)
+    try:
+        node = cluster.kubelet.node
+        assert posted(cluster, identity.token(node=node), node, DRIVER) == ""
+        assert "of its own node only" in posted(cluster, identity.token(node=node), "another-node", DRIVER)
+        assert "of the driver gpu.vcuda.tencent.com only" in posted(
+            cluster, identity.token(node=node), node, "gpu.example.org"
+        )
+        assert "of its own node only" in posted(cluster, identity.token(), node, DRIVER), "a token that no pod has"
+    finally:
+        identity.remove()
+
+
+def posted(cluster: Cluster, token: str, node: str, driver: str) -> str:
+    client = cluster.admin.by_token(cluster.control_plane.server, cluster.ca.certificate, token)
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    body = {"metadata": {"name": "p"}, "spec": {"driver": driver, "nodeName": node, "pool": pool, "devices": []}}
+    try:
+        client.post(f"{SLICES}?dryRun=All", body)
+    except ApiError as error:
+        return str(error)
+    finally:
+        client.close()
+    return ""

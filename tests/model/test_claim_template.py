@@ -1,0 +1,82 @@
+"""A template's name says all that is in it, and the API server's own reader agrees with what it says."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin.errors import ParseError
+from deviceplugin.model.claim_template import ClaimSize, read_template_name, template_name, template_spec
+from deviceplugin.model.claims import ClaimNames
+from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.preferences import ANY_GPU, GpuFilter
+from deviceplugin.model.request import parse_request
+
+NAMES = ClaimNames("tencent.com")
+A100S = GpuFilter(models=("A100",), not_uuids=frozenset({GpuUuid("GPU-1")}))
+_words = st.lists(st.text(max_size=8), max_size=3).map(tuple)
+_filters = st.builds(
+    GpuFilter,
+    models=_words,
+    not_models=_words,
+    uuids=_words.map(lambda each: frozenset(map(GpuUuid, each))),
+    not_uuids=_words.map(lambda each: frozenset(map(GpuUuid, each))),
+    one_numa=st.booleans(),
+)
+_sizes = st.builds(ClaimSize, st.integers(1, 64), st.integers(1, 100), st.integers(0, 99999))
+
+
+@pytest.mark.parametrize(
+    ("cores", "blocks", "parts", "name"),
+    [
+        (20, 8, 1, "vcuda-1x20c8b"),
+        (60, 20, 2, "vcuda-2x30c10b"),
+        (100, 0, 1, "vcuda-1x100c0b"),
+        (400, 256, 1, "vcuda-4x100c64b"),
+    ],
+)
+def test_the_name_says_the_size(cores: int, blocks: int, parts: int, name: str) -> None:
+    assert template_name(ClaimSize.of(parse_request(cores, blocks, parts=parts)), ANY_GPU) == name
+
+
+@given(_sizes, _filters)
+def test_a_name_is_read_back_by_the_same_filter_alone(size: ClaimSize, wanted: GpuFilter) -> None:
+    name = template_name(size, wanted)
+    assert len(name) <= 63
+    assert read_template_name(name, wanted) == size
+    if wanted != ANY_GPU:
+        with pytest.raises(ParseError, match="is not for the GPUs that the pod's annotations accept"):
+            read_template_name(name, ANY_GPU)
+
+
+@pytest.mark.parametrize("name", ["", "vcuda-", "vcuda-1x20c", "other-1x20c8b", "vcuda-01x20c8b", "vcuda-1x20c8b-zz"])
+def test_other_names_are_refused(name: str) -> None:
+    with pytest.raises(ParseError):
+        read_template_name(name, ANY_GPU)
+
+
+def test_a_share() -> None:
+    exactly = {"deviceClassName": "vcuda.tencent.com", "capacity": {"requests": {"cores": "20", "memory": "2048Mi"}}}
+    expected = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+    assert template_spec(ClaimSize(1, 20, 8), ANY_GPU, NAMES) == expected
+
+
+def test_whole_gpus_of_a_least_memory_on_one_numa_node() -> None:
+    found = template_spec(ClaimSize(2, 100, 64), GpuFilter(one_numa=True), NAMES)
+    device = 'device.capacity["gpu.vcuda.tencent.com"].memory.compareTo(quantity("16384Mi")) >= 0'
+    exactly = {"deviceClassName": "vcuda-gpu.tencent.com", "count": 2, "selectors": [{"cel": {"expression": device}}]}
+    assert found == {
+        "devices": {
+            "requests": [{"name": "gpu", "exactly": exactly}],
+            "constraints": [{"requests": ["gpu"], "matchAttribute": "gpu.vcuda.tencent.com/numaNode"}],
+        }
+    }
+
+
+def test_a_filter_becomes_selectors() -> None:
+    devices = template_spec(ClaimSize(1, 20, 8), A100S, NAMES)["devices"]
+    assert isinstance(devices, dict)
+    attributes = 'device.attributes["gpu.vcuda.tencent.com"]'
+    assert [each["cel"]["expression"] for each in devices["requests"][0]["exactly"]["selectors"]] == [
+        f'{attributes}.productName.lowerAscii().contains("a100")',
+        f'!({attributes}.uuid in ["GPU-1"])',
+    ]

@@ -1,0 +1,130 @@
+"""Templates are there for the pods that name them, and for no others; a real local API server keeps them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import structlog
+
+from deviceplugin.kube.cluster_client import ClusterClient
+from deviceplugin.kube.credentials import Credentials
+from deviceplugin.kube.kubeconfig_process import read
+from deviceplugin.model.claim_template import ClaimSize, template_name
+from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.preferences import ANY_GPU, GpuFilter
+from deviceplugin.model.units import ResourceNames
+from deviceplugin.scheduler.claim_templates import ClaimTemplates
+from sandbox.apiserver import ApiServer, JsonObject
+from tests.kube.kubeconfigs import open_transport
+from tests.waiting import in_background
+
+LABELS = {"tencent.com/vcuda-claims": "true"}
+FIFTH = template_name(ClaimSize(1, 20, 8), ANY_GPU)
+
+
+@dataclass
+class Scene:
+    """`leads` and `now` are the test's."""
+
+    server: ApiServer
+    leads: bool = True
+    now: float = 0.0
+
+    def pod(self, name: str, *templates: str, annotations: dict[str, str] | None = None, labelled: bool = True) -> None:
+        meta = {"name": name, "labels": LABELS if labelled else {}, "annotations": annotations or {}}
+        claims = [{"name": f"c{at}", "resourceClaimTemplateName": each} for at, each in enumerate(templates)]
+        spec = {"containers": [{"name": "main", "image": "i"}], "resourceClaims": claims}
+        self.server.store.create("pods", {"metadata": meta, "spec": spec}, namespace="default")
+
+    def templates(self) -> list[JsonObject]:
+        return self.server.store.objects("resourceclaimtemplates")
+
+    def names(self) -> set[str]:
+        return {each["metadata"]["name"] for each in self.templates()}
+
+
+@asynccontextmanager
+async def keeping(folder: Path, *, leads: bool = True) -> AsyncIterator[Scene]:
+    async with ApiServer(bookmark_seconds=0.05) as server:
+        scene = Scene(server, leads)
+        credentials = Credentials(server.kubeconfig(folder / "kubeconfig"), read=read)
+        async with ClusterClient(await open_transport(None, credentials=credentials)) as client:
+            keeper = ClaimTemplates(
+                client, ResourceNames(), leads=lambda: scene.leads, again_s=0.1, clock=lambda: scene.now
+            )
+            async with in_background(keeper.run()):
+                yield scene
+
+
+@pytest.fixture
+async def scene(short_tmp: Path) -> AsyncIterator[Scene]:
+    async with keeping(short_tmp) as found:
+        yield found
+
+
+async def test_a_pod_gets_the_template_that_it_names(scene: Scene) -> None:
+    scene.pod("one", FIFTH)
+    await scene.server.until(lambda: scene.names() == {FIFTH})
+    (found,) = scene.templates()
+    assert found["metadata"]["labels"] == LABELS
+    (request,) = found["spec"]["spec"]["devices"]["requests"]
+    assert request["exactly"]["capacity"] == {"requests": {"cores": "20", "memory": "2048Mi"}}
+
+
+async def test_a_template_that_was_deleted_is_made_again(scene: Scene) -> None:
+    scene.pod("one", FIFTH)
+    await scene.server.until(lambda: scene.names() == {FIFTH})
+    (before,) = scene.templates()
+    scene.server.store.delete("resourceclaimtemplates", FIFTH, namespace="default")
+    await scene.server.until(
+        lambda: [each["metadata"]["uid"] for each in scene.templates()] not in ([], [before["metadata"]["uid"]])
+    )
+
+
+async def test_what_no_pod_names_for_an_hour_goes(scene: Scene) -> None:
+    scene.pod("one", FIFTH)
+    await scene.server.until(lambda: scene.names() == {FIFTH})
+    scene.server.store.delete("pods", "one", namespace="default")
+    scene.now = 3500
+    await asyncio.sleep(0.5)
+    assert scene.names() == {FIFTH}
+    scene.now = 7200
+    await scene.server.until(lambda: scene.names() == set())
+
+
+async def test_a_filter_is_in_the_template_of_the_pod_that_has_it(scene: Scene) -> None:
+    name = template_name(ClaimSize(1, 20, 8), GpuFilter(uuids=frozenset({GpuUuid("GPU-7")})))
+    scene.pod("filtered", name, annotations={"tencent.com/vcuda-use-gpus": "GPU-7"})
+    await scene.server.until(lambda: scene.names() == {name})
+    assert "GPU-7" in str(scene.templates())
+
+
+@pytest.mark.parametrize("name", ["vcuda-nonsense", "vcuda-1x20c8b-0123456789"])
+async def test_a_name_that_says_something_else_gets_none(scene: Scene, name: str) -> None:
+    with structlog.testing.capture_logs() as logs:
+        scene.pod("forged", name)
+        async with asyncio.timeout(60):
+            while not any(each["event"] == "claim_template_refused" for each in logs):
+                await asyncio.sleep(0.05)
+        await asyncio.sleep(0.5)
+    assert scene.names() == set()
+    assert len([each for each in logs if each["event"] == "claim_template_refused"]) == 1
+
+
+async def test_templates_of_others_are_nothing_to_us(scene: Scene) -> None:
+    scene.pod("other", "somebody-elses")
+    scene.pod("unmarked", FIFTH, labelled=False)
+    await asyncio.sleep(0.5)
+    assert scene.names() == set()
+
+
+async def test_only_the_leader_writes(short_tmp: Path) -> None:
+    async with keeping(short_tmp, leads=False) as scene:
+        scene.pod("one", FIFTH)
+        await asyncio.sleep(0.5)
+        assert scene.names() == set()
+        scene.leads = True
+        await scene.server.until(lambda: scene.names() == {FIFTH})
