@@ -73,12 +73,18 @@ async def show_devices(transport: Transport, claim: ClaimRef, driver: str, shown
     found = await _get(transport, claim)
     before = (found.status.devices if found.status else None) or []
     now = [*(each for each in before if each.get("driver") != driver), *map(_status, shown)]
-    if now == before:
-        return
+    if _without_times(now) == _without_times(before):
+        return  # the time of the change stays that of the change
     meta = {"uid": found.metadata.uid, "resourceVersion": found.metadata.resource_version}
     body = msgspec.json.encode({"metadata": meta, "status": {"devices": now}})
     what = f"show the devices of claim {claim}"
     await transport.request("PATCH", f"{_path(claim)}/status", what=what, body=body, content_type=MERGE)
+
+
+def _without_times(said: object) -> object:
+    if isinstance(said, dict):
+        return {name: _without_times(value) for name, value in said.items() if name != "lastTransitionTime"}
+    return list(map(_without_times, said)) if isinstance(said, list) else said
 
 
 def _path(claim: ClaimRef) -> str:
