@@ -2,7 +2,7 @@
 
 In: a request, the GPUs that the pod accepts. Out: the template's name, which says all of its content, and its spec.
 Pure. Two programs use it: the webhook refers pods to a name, and the scheduler makes what the name says. Neither needs
-the other: a template is the same whoever makes it, and for whichever pod.
+the other: a template is the same for every pod, and it does not matter who makes it.
 """
 
 import hashlib
