@@ -22,6 +22,7 @@ class ResourceKind:
 
 
 _ADMISSION = "admissionregistration.k8s.io"
+_RESOURCE = "resource.k8s.io"
 KINDS = {
     "pods": ResourceKind("Pod", namespaced=True),
     "nodes": ResourceKind("Node"),
@@ -29,9 +30,9 @@ KINDS = {
     "secrets": ResourceKind("Secret", namespaced=True),
     "leases": ResourceKind("Lease", "coordination.k8s.io", namespaced=True, blind_put=False),
     "endpointslices": ResourceKind("EndpointSlice", "discovery.k8s.io", namespaced=True),
-    "resourceslices": ResourceKind("ResourceSlice", "resource.k8s.io", blind_put=False),
-    "resourceclaims": ResourceKind("ResourceClaim", "resource.k8s.io", namespaced=True, blind_put=False),
-    "resourceclaimtemplates": ResourceKind("ResourceClaimTemplate", "resource.k8s.io", namespaced=True, blind_put=False),
+    "resourceslices": ResourceKind("ResourceSlice", _RESOURCE, blind_put=False),
+    "resourceclaims": ResourceKind("ResourceClaim", _RESOURCE, namespaced=True, blind_put=False),
+    "resourceclaimtemplates": ResourceKind("ResourceClaimTemplate", _RESOURCE, namespaced=True, blind_put=False),
     "mutatingwebhookconfigurations": ResourceKind("MutatingWebhookConfiguration", _ADMISSION, blind_put=False),
     "validatingwebhookconfigurations": ResourceKind("ValidatingWebhookConfiguration", _ADMISSION, blind_put=False),
 }

@@ -17,6 +17,7 @@ RENDERED = "tests/daemonset/test_guides.py"
 TESTS = {
     "README.md": (OPERATOR, "tests/docs/test_site.py"),
     "daemonset/chart/README.md": (RENDERED,),
+    "docs/claims.md": (OPERATOR,),
     "docs/first-hour.md": (OPERATOR, "tests/docs/test_site.py", "tests/scripts/test_demo.py"),
     "docs/gpu-policies.md": ("tests/docs/test_gpu_policies.py",),
     "docs/how-to/bundle.md": (OPERATOR,),

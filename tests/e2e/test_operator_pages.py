@@ -59,6 +59,7 @@ def pages(scene: Scene) -> dict[str, Page]:
     words = {
         "install.md": {},
         "kubectl.md": scene.page.words,
+        "claims.md": {},
         "scheduler.md": {"POD": "first", "NAMESPACE": "default"},
         "reference/scheduler-views.md": {},
         "how-to/bundle.md": {"node-a": scene.node},
@@ -188,6 +189,28 @@ def test_vcuda_leaves_a_node_and_comes_to_one_that_time_slicing_left(scene: Scen
     scene.wait_one_runs("app=web")
 
 
+def test_the_node_offers_its_gpus_to_claims_and_takes_them_back(scene: Scene, pages: dict[str, Page]) -> None:
+    sample = "vcuda-sample-claim"
+    assert "resourceslices" in pages["claims.md"].blocks("Install")[0]
+    pages["claims.md"].run("Install")
+    pods.wait_running(scene.admin, [sample])
+    wait_until(lambda: "nvidia0" in pods.log(scene.admin, sample, "main"), "the container says what it was given")
+    scene.wait_allocatable(CORE, 0)
+    claims = f"/apis/resource.k8s.io/v1/namespaces/{pods.NAMESPACE}/resourceclaims"
+
+    def said() -> str:
+        (claim,) = scene.admin.get(claims)["items"]
+        return str(claim["status"].get("devices"))
+
+    wait_until(lambda: "20 cores and 8 blocks (2 GiB) of GPU 0" in said(), "the claim says it too", evidence=said)
+    pods.delete(scene.admin, [sample])
+    pods.wait_gone(scene.admin, [sample])
+    scene.page.shell("kubectl delete resourceclaimtemplate fifth")
+    back = pages["claims.md"].blocks("Install")[0].splitlines()[0].replace("enabled=true", "enabled=false")
+    scene.page.shell(back)
+    rolled_out(scene)
+
+
 def test_a_value_is_changed_and_the_release_removed_with_all_that_it_left(scene: Scene, pages: dict[str, Page]) -> None:
     scene.admin.delete(f"{DEPLOYMENTS}/web")
     wait_until(lambda: scene.pods_of("app=web") == [], "the GPU pods are gone")
@@ -233,6 +256,7 @@ def test_the_first_hour_ends_with_what_the_page_shows(scene: Scene, pages: dict[
 
 PAGES = [
     "install.md",
+    "claims.md",
     "kubectl.md",
     "scheduler.md",
     "reference/scheduler-views.md",

@@ -39,7 +39,7 @@ def run(folder: Path, *, clang: str, installed: str) -> list[str]:
 
 
 FIRST = (
-    "gcc make etcd-server containerd runc containernetworking-plugins busybox-static buildah mmdebstrap iptables "
+    "gcc make etcd-server runc containernetworking-plugins busybox-static buildah mmdebstrap iptables "
     "prometheus chromium clang docker-registry skopeo qemu-user-static zsh fish"
 )
 
