@@ -9,10 +9,13 @@ it again.
 import asyncio
 import os
 import ssl
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 from msgspec.structs import replace
@@ -126,15 +129,30 @@ def trusted(ca: bytes) -> str | None:
 
 
 def show_certificate(context: ssl.SSLContext, chain: bytes, key: bytes) -> None:
-    """Lets the context show a certificate, if there is one.
-
-    OpenSSL reads a private key from a file only. The file is in memory: a key must not be on disk.
-    """
+    """Lets the context show a certificate, if there is one. OpenSSL reads a private key from a file only."""
     if chain:
+        with file_of(chain + b"\n" + key) as path:
+            context.load_cert_chain(path)
+
+
+@contextmanager
+def file_of(content: bytes) -> Iterator[Path]:
+    """In memory, because a key must not be on disk.
+
+    Where the system has no such files (macOS), one in a folder of its own that only this user can read, until it was
+    loaded.
+    """
+    if hasattr(os, "memfd_create"):
         with os.fdopen(os.memfd_create("certificate"), "wb") as file:
-            file.write(chain + b"\n" + key)
+            file.write(content)
             file.flush()
-            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+            yield Path(f"/proc/self/fd/{file.fileno()}")
+        return
+    with tempfile.TemporaryDirectory(prefix="vcuda-") as folder:  # with mode 0700
+        path = Path(folder) / "certificate.pem"
+        path.touch(mode=0o600)
+        path.write_bytes(content)
+        yield path
 
 
 def _tls(facts: Facts) -> ssl.SSLContext:

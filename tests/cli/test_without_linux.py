@@ -1,0 +1,114 @@
+"""The commands of operators need nothing that only Linux has: many operators sit at a Mac."""
+
+import asyncio
+import os
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from benchmarks.traces import example
+from deviceplugin.model.cluster_view import ClusterEventKind
+from sandbox.cluster.certificates import ClusterCa
+from tests.cli.operator import kubeconfig
+from tests.cli.test_narrow import WORKLOAD
+from tests.cli.view_server import Cluster, event, node, pod, serving
+
+REPOSITORY = Path(example.__file__).parents[2]
+COMMANDS = (
+    ("--help",),
+    ("nodes",),
+    ("node", "node-a"),
+    ("pods", "-A"),
+    ("events",),
+    ("top", "--once"),
+    ("top", "pods", "-A", "--once"),
+    ("version",),
+    ("completion", "bash"),
+    ("ui", "--help"),
+    ("place", "--topology", "emulator/profiles/hgx-a100.json", "--cores", "200"),
+    ("simulate", *WORKLOAD),
+)
+
+
+async def started(*words: str, program: str = "deviceplugin.cli:main", **environment: str) -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.cli.without_linux", program, *words),
+        cwd=REPOSITORY,
+        env={**os.environ, **environment},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, errors = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), errors.decode()
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+async def test_a_command_needs_nothing_that_only_linux_has(tmp_path: Path, words: tuple[str, ...]) -> None:
+    cluster = Cluster([node("node-a")], [pod("llm")], [event("llm", ClusterEventKind.PLACED)])
+    async with serving(cluster) as url:
+        path = kubeconfig(tmp_path / "kubeconfig", url, namespace="research")
+        status, out, errors = await started(*words, KUBECONFIG=str(path))
+    assert (status, errors) == (0, "")
+    assert out
+
+
+async def test_doctor_and_bundle_report_as_on_linux(tmp_path: Path) -> None:
+    async with serving(Cluster([node("node-a")])) as url:
+        path = kubeconfig(tmp_path / "kubeconfig", url)
+        status, out, errors = await started("doctor", KUBECONFIG=str(path))
+        assert (status, errors) == (1, "")
+        assert "failed" in out
+        status, out, errors = await started("bundle", "--file", str(tmp_path / "b.tar.gz"), KUBECONFIG=str(path))
+        assert (status, (tmp_path / "b.tar.gz").exists()) == (0, True), errors
+
+
+async def test_the_process_that_reads_a_kubeconfig_needs_nothing_either(tmp_path: Path) -> None:
+    path = kubeconfig(tmp_path / "kubeconfig", "https://127.0.0.1:1")
+    reader = "deviceplugin.kube.kubeconfig_process:main"
+    status, out, errors = await started("", str(path), program=reader)
+    assert (status, errors) == (0, "")
+    assert '"server":"https://127.0.0.1:1"' in out
+
+
+async def test_a_client_certificate_is_shown_and_its_key_is_on_no_disk_afterwards(tmp_path: Path) -> None:
+    ca, folder = ClusterCa(tmp_path / "pki"), tmp_path / "temporary"
+    folder.mkdir()
+    serves = ca.issue("serving", common_name="api", names=["127.0.0.1"])
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(ca.certificate))
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(serves.certificate, serves.key)
+    mine = ca.issue("ann", common_name="ann")
+    async with serving(Cluster([node("node-a")]), tls=context) as url:
+        path = kubeconfig(tmp_path / "kubeconfig", url)
+        document = yaml.safe_load(path.read_text())
+        document["clusters"][0]["cluster"]["certificate-authority"] = str(ca.certificate)
+        document["users"][0]["user"] = {"client-certificate": str(mine.certificate), "client-key": str(mine.key)}
+        path.write_text(yaml.safe_dump(document))
+        status, out, errors = await started("nodes", KUBECONFIG=str(path), TMPDIR=str(folder))
+    assert (status, errors) == (0, "")
+    assert "node-a" in out
+    assert list(folder.iterdir()) == []
+
+
+def test_the_file_of_a_key_is_for_this_user_only(tmp_path: Path) -> None:
+    """Whatever the umask is; OpenSSL opens it, so the test looks while it is there."""
+    script = (
+        "import os; del os.memfd_create; os.umask(0)\n"
+        "from deviceplugin.kube import credentials\n"
+        "with credentials.file_of(b'secret') as path:\n"
+        "    print(path.read_bytes(), oct(path.stat().st_mode & 0o777), oct(path.parent.stat().st_mode & 0o777))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "b'secret' 0o600 0o700\n"
+    assert list(tmp_path.iterdir()) == []
