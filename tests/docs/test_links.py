@@ -27,9 +27,14 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def folder(page: Path) -> Path:
+    """Where its links begin; what lies in changes/ will stand in CHANGELOG.md."""
+    return ROOT if page.parent == ROOT / "changes" and page.name != "README.md" else page.parent
+
+
 def broken(page: Path) -> Iterator[str]:
     for name, anchor in _LINK.findall(prose(page)):
-        target = (page.parent / name).resolve() if name else page
+        target = (folder(page) / name).resolve() if name else page
         if not target.exists():
             yield f"{name} does not exist"
         elif anchor and anchor not in anchors(target):

@@ -24,6 +24,8 @@ OF_OTHERS = ("vcuda", "kueue.x-k8s.io", "karpenter.sh", "scheduling.x-k8s.io", *
 ALPHA = {("gangs.md", "PodGroup"), ("gangs.md", "Job")}
 """What exists in one version of Kubernetes, as the page says."""
 ALPHA_VERSION = "1.36"
+CLAIMS = "1.34"
+"""The first version with resource.k8s.io/v1."""
 
 
 def documents() -> Iterator[tuple[str, Json]]:
@@ -38,7 +40,9 @@ OWN = [(page, each) for page, each in OBJECTS if each["apiVersion"].partition("/
 
 
 def versions(page: str, document: Json) -> tuple[str, ...]:
-    return (ALPHA_VERSION,) if (page, document["kind"]) in ALPHA else (OLDEST, NEWEST)
+    if (page, document["kind"]) in ALPHA:
+        return (ALPHA_VERSION,)
+    return (CLAIMS if "resourceClaim" in str(document) or "ResourceClaim" in document["kind"] else OLDEST, NEWEST)
 
 
 def name(case: tuple[str, Json]) -> str:
@@ -57,7 +61,7 @@ def test_the_pages_with_manifests_are_looked_at() -> None:
 
 
 def test_a_misspelled_field_is_found() -> None:
-    (pod,) = (yaml.safe_load(text) for text in fenced(ROOT / "README.md", "yaml"))
+    pod = yaml.safe_load(fenced(ROOT / "README.md", "yaml")[0])
     pod["spec"]["containers"][0]["resource"] = {}
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(pod, NEWEST, strict=True)
@@ -87,7 +91,7 @@ def pods(document: Json) -> Iterator[Json]:
             yield asking_alone(each["extra_resource_limits"], each.get("extra_annotations", {}))
 
 
-ASKING = [(page, pod) for page, each in DOCUMENTS for pod in pods(each)]
+ASKING = [(page, pod) for page, each in DOCUMENTS for pod in pods(each) if "resourceClaims" not in pod["spec"]]
 
 
 @pytest.mark.parametrize("case", ASKING, ids=[f"{page}-{number}" for number, (page, _) in enumerate(ASKING)])
@@ -102,6 +106,6 @@ def test_the_webhook_admits_the_pod_with_the_resources_that_it_names(case: tuple
 
 
 def test_an_impossible_request_is_found() -> None:
-    (pod,) = (yaml.safe_load(text) for text in fenced(ROOT / "README.md", "yaml"))
+    pod = yaml.safe_load(fenced(ROOT / "README.md", "yaml")[0])
     pod["spec"]["containers"][0]["resources"]["limits"] = {CORE: 150}
     assert not response(review(pod))["allowed"]
