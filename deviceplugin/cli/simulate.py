@@ -11,6 +11,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -85,6 +86,13 @@ _FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
     is_flag=True,
     help="Use only what the scheduler knows: the pods that have arrived so far, not those to come.",
 )
+@click.option(
+    "--scheduler",
+    type=click.Choice(["vcuda", "dra"]),
+    default="vcuda",
+    show_default=True,
+    help="dra: compare with the cluster's own kube-scheduler, for pods that ask by ResourceClaims.",
+)
 @output_option("table", "json", "yaml")
 @click.option("--plot", "picture", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture (SVG).")
 def simulate(
@@ -95,6 +103,7 @@ def simulate(
     percent: int,
     seeds: tuple[int, ...],
     as_scheduler: bool,
+    scheduler: str,
     output: str,
     picture: Path | None,
 ) -> None:
@@ -110,6 +119,8 @@ def simulate(
         SimulationPlan(NodePolicy(each), GpuPolicy(gpu_policy), percent, as_scheduler)
         for each in dict.fromkeys(node_policies)
     ]
+    if scheduler == "dra":
+        plans.append(replace(plans[0], by_claims=True))
     check_length(scene.tasks, until=plans[0].until(scene))
     if picture is not None:
         _check_writable(picture)
@@ -128,7 +139,7 @@ def _try(scene: Scene, plans: Sequence[SimulationPlan], seeds: Sequence[int]) ->
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar, _interruptible() as check:
 
         def run(plan: SimulationPlan, seed: int) -> Run:
-            shown = bar.add_task(f"{next(numbers)}: {plan.node_policy.value}, seed {seed}", total=plan.until(scene))
+            shown = bar.add_task(f"{next(numbers)}: {plan.name}, seed {seed}", total=plan.until(scene))
 
             def progress(asked: int) -> None:
                 check()

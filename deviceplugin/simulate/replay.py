@@ -26,6 +26,7 @@ from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.occupancy import occupied
 from deviceplugin.placement.rejection import NodeRejection
 from deviceplugin.placement.workload import ENOUGH, ObservedWorkload, Workload, workload
+from deviceplugin.simulate.stock_scheduler import StockScheduler
 from deviceplugin.simulate.task import Scene, Task
 
 MOST_ARRIVALS = 5_000_000
@@ -164,13 +165,18 @@ class SimulationPlan:
     """What to simulate: policies for pods that name none, and the demand in percent of the capacity.
 
     `as_scheduler`: choose with the knowledge of the scheduler's extender (`SchedulerView`), not with all data of the
-    files.
+    files. `by_claims`: the cluster's own kube-scheduler chooses, and no policy (`StockScheduler`).
     """
 
     node_policy: NodePolicy
     gpu_policy: GpuPolicy
     inflate_percent: int
     as_scheduler: bool = False
+    by_claims: bool = False
+
+    @property
+    def name(self) -> str:
+        return "dra" if self.by_claims else self.node_policy.value
 
     def until(self, scene: Scene) -> int:
         return -(-scene.capacity * self.inflate_percent // 100)
@@ -186,7 +192,7 @@ def replay(
 ) -> Run:
     """Calls `progress` with the cores requested so far; the expected workload is the tasks of the scene."""
     typical = workload((task.pod, task.needs) for task in scene.tasks)
-    chooser = chooser or (SchedulerView() if plan.as_scheduler else NodeScorer(typical))
+    chooser = chooser or _chooser(plan, typical, seed)
     cluster = _Cluster(scene, plan, typical, chooser)
     began, worked = time.perf_counter(), time.process_time()
     for task in arrivals(scene.tasks, seed=seed, until=plan.until(scene)):
@@ -195,6 +201,12 @@ def replay(
             cluster.sample()
             progress(cluster.asked)
     return cluster.run(seed, time.perf_counter() - began, time.process_time() - worked)
+
+
+def _chooser(plan: SimulationPlan, typical: Workload, seed: int) -> Chooser:
+    if plan.by_claims:
+        return StockScheduler(seed)
+    return SchedulerView() if plan.as_scheduler else NodeScorer(typical)
 
 
 class _Cluster:

@@ -25,6 +25,9 @@ _AS_SCHEDULER = (
     "Policies choose as the scheduler's extender does: with the CPU and memory of nodes, and for the tasks that have "
     "come until then; before the first hundred for an assumed mix."
 )
+_BY_CLAIMS = (
+    "dra: pods ask by claims; kube-scheduler scores nodes by CPU and memory left, and takes the first GPUs that fit."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class Tried:
 
     @property
     def name(self) -> str:
-        return self.plan.node_policy.value
+        return self.plan.name
 
     @property
     def marks(self) -> tuple[int, ...]:
@@ -46,7 +49,8 @@ class Tried:
 
 def simplified(tried: Sequence[Tried]) -> str:
     """The limits of the simulation, for readers of the figures."""
-    return f"{SIMPLIFIED} {_AS_SCHEDULER if tried[0].plan.as_scheduler else _ALL_KNOWN}"
+    known = _AS_SCHEDULER if tried[0].plan.as_scheduler else _ALL_KNOWN
+    return " ".join([SIMPLIFIED, known, *([_BY_CLAIMS] if any(each.plan.by_claims for each in tried) else [])])
 
 
 def document(scene: Scene, tried: Sequence[Tried]) -> dict[str, object]:
