@@ -53,6 +53,10 @@ VALUE_SETS: dict[str, Object] = {
     "agent alone": {"scheduler": {"enabled": False}, "agent": {"updateStrategy": "OnDelete"}},
     "scheduler alone": {"agent": {"enabled": False}},
     "without webhook and policy": {"webhook": {"enabled": False}, "policy": {"enabled": False}},
+    "claims": {
+        "agent": {"dra": {"enabled": True, "gpus": ["0", "GPU-1"]}, "cdi": {"directory": "/etc/cdi"}},
+        "webhook": {"translateToClaims": True},
+    },
     "cert-manager": {"webhook": {"certificates": {"from": "cert-manager"}}, "monitoring": {"enabled": True}},
     "an issuer of the cluster": {
         "webhook": {"certificates": {"from": "cert-manager", "issuerRef": {"name": "ours", "kind": "ClusterIssuer"}}}
