@@ -90,9 +90,9 @@ def test_the_image_that_is_released_has_all_but_the_emulated_driver(root: Root, 
         (["version", "--client"], "Client Version: "),
         (["agent", "--help"], "Usage: vcuda agent"),
         (["scheduler", "--help"], "Usage: vcuda scheduler"),
-        (["config", "print"], "query-addr"),
+        (["config", "print"], "driverRoot: /  "),
     ],
-    ids=" ".join,
+    ids=["version", "agent", "scheduler", "config"],
 )
 def test_the_programs_of_the_released_image_start(shipped: Root, words: list[str], expected: str) -> None:
     assert shipped.config["Entrypoint"] == ["vcuda"]

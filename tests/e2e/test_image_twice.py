@@ -20,9 +20,10 @@ pytestmark = [pytest.mark.e2e, pytest.mark.thorough, pytest.mark.timeout(3600)]
 
 
 def built(tree: Path, *, umask: str, environment: dict[str, str]) -> Path:
-    """Without layers of another build."""
+    """Without layers of another build, and while no other tree builds."""
     out = tree.parent / f"{tree.name}.tar"
-    command = ["sh", "-c", f"umask {umask} && git clone --quiet --shared . {tree} && exec {tree}/scripts/image {out}"]
+    script = f"umask {umask} && git clone --quiet --shared . {tree} && exec {tree}/scripts/image {out}"
+    command = ["flock", environment["LOCK"], "sh", "-c", script]
     done = subprocess.run(
         command, cwd=tree.parent / "source", env=os.environ | environment, capture_output=True, text=True, check=False
     )
