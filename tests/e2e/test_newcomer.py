@@ -64,8 +64,8 @@ PLAIN: Object = pods.pod("plain", [pods.container("c", "sleep 1000")])
 
 
 def readme_pod() -> Object:
-    """The one YAML document of the README."""
-    (text,) = fenced(REPOSITORY / "README.md", "yaml")
+    """The first YAML document of the README; the second is a claim's (tests/e2e/claims)."""
+    text, _ = fenced(REPOSITORY / "README.md", "yaml")
     pod: Object = yaml.safe_load(text)
     return pod
 

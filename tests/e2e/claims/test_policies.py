@@ -4,12 +4,16 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
+import yaml
 
+from sandbox.cluster import pods
 from sandbox.cluster.client import ApiError, JsonObject
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.identities import Identity, Rule
 from sandbox.cluster.waiting import wait_until
+from sandbox.emulated_gpus import REPOSITORY
 from tests.e2e.claims.scene import CLAIMS, DRA, DRIVER, SHARES, SLICES, TEMPLATES, WHOLE_GPUS, classes_and_policies
+from tests.fenced import fenced
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -81,6 +85,19 @@ def test_requests(
 def test_no_class_counts_cores_as_devices(cluster: Cluster, resource: str) -> None:
     body = {"metadata": {"name": "trap"}, "spec": {"extendedResourceName": f"tencent.com/{resource}"}}
     assert "an extended resource counts whole devices" in refusal(cluster, f"{DRA}/deviceclasses", body)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/claims.md"])
+def test_the_api_server_takes_the_claims_of_the_documentation(cluster: Cluster, page: str) -> None:
+    """Of the README the second document: the first one asks the device plugin."""
+    texts = fenced(REPOSITORY / page, "yaml")[1 if page == "README.md" else 0 :]
+    for each in (found for text in texts for found in yaml.safe_load_all(text)):
+        if each.get("kind") == "Pod":
+            assert refusal(cluster, pods.PODS, each) == ""
+        elif each.get("kind") == "ResourceClaimTemplate":
+            assert refusal(cluster, TEMPLATES, each) == ""
+        else:
+            assert refusal(cluster, CLAIMS, {"metadata": {"name": "p"}, "spec": each}) == ""
 
 
 def test_an_agent_offers_devices_of_its_own_node_and_driver_alone(cluster: Cluster) -> None:
