@@ -24,6 +24,8 @@ from tests.scripts.test_release import ROOT, VERSION, clone, release
 INDEX = ROOT
 """Some repository in the place of krew's index, which is not asked for a plugin that its manifest names."""
 MACHINES = {"amd64": "EM_X86_64", "arm64": "EM_AARCH64"}
+MACH_O_ARM64 = bytes.fromhex("cffaedfe0c000001")
+MACH_O_FOR_SEVERAL = bytes.fromhex("cafebabe")
 HERE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), "")
 
 pytestmark = pytest.mark.timeout(300)
@@ -83,12 +85,12 @@ def installed(served: tuple[str, Path], tmp_path_factory: pytest.TempPathFactory
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "It needs Python 3.11 to 3.14 and glibc 2.28" in done.stderr
+    assert "It needs Python 3.11 to 3.14; on Linux glibc 2.28" in done.stderr
     return root / "bin" / "kubectl-vcuda"
 
 
 async def said(program: Path, path: Path, *words: str, **environment: str) -> tuple[int, str, str]:
-    """With nothing on PATH but the Pythons of `path` and the shell's own tools."""
+    """With nothing on PATH but the Pythons of `path`."""
     process = await asyncio.create_subprocess_exec(
         program,
         *words,
@@ -103,11 +105,9 @@ async def said(program: Path, path: Path, *words: str, **environment: str) -> tu
 
 @pytest.fixture
 def only(tmp_path: Path) -> Path:
-    """A PATH that has no Python yet."""
+    """A PATH that has no Python yet, nor anything else."""
     folder = tmp_path / "path"
     folder.mkdir()
-    for tool in ("dirname", "readlink"):
-        (folder / tool).symlink_to(shutil.which(tool) or "")
     return folder
 
 
@@ -148,27 +148,34 @@ async def test_a_program_of_the_node_says_where_it_is(installed: Path, only: Pat
     assert errors.endswith(" is not here: krew's plugin has only what operators need; use vcuda's image\n")
 
 
-def test_the_manifest_names_an_archive_for_each_architecture(served: tuple[str, Path]) -> None:
+def test_the_manifest_names_an_archive_for_each_platform(served: tuple[str, Path]) -> None:
     address, files = served
     document = yaml.safe_load((files / plugin.MANIFEST).read_text())
     assert document["spec"]["version"] == f"v{VERSION}"
     assert document["spec"]["homepage"] == address.partition("/releases/")[0]
     lines = (files / "SHA256SUMS").read_text().splitlines()
     sums = {name: digest for digest, name in (line.split("  ") for line in lines)}
+    selectors = [each["selector"]["matchLabels"] for each in document["spec"]["platforms"]]
+    assert [(each["os"], each["arch"]) for each in selectors] == list(plugin.PLATFORMS)
     for platform_ in document["spec"]["platforms"]:
         url, _, name = platform_["uri"].rpartition("/")
         assert (url, platform_["sha256"]) == (address, sums[name])
     assert plugin.MANIFEST in sums
 
 
-@pytest.mark.parametrize("arch", plugin.ARCHITECTURES)
-def test_an_archive_has_modules_of_its_architecture_for_each_python(files: Path, tmp_path: Path, arch: str) -> None:
-    with tarfile.open(plugin.archive_name(files, VERSION, arch)) as archive:
+@pytest.mark.parametrize(("system", "arch"), plugin.PLATFORMS)
+def test_an_archive_has_modules_of_its_platform_for_each_python(
+    files: Path, tmp_path: Path, system: str, arch: str
+) -> None:
+    with tarfile.open(plugin.archive_name(files, VERSION, system, arch)) as archive:
         archive.extractall(tmp_path, filter="data")
     modules = sorted((tmp_path / "lib").rglob("*.so"))
     for path in modules:
         with path.open("rb") as opened:
-            assert ELFFile(opened)["e_machine"] == MACHINES[arch], path
+            if system == "linux":
+                assert ELFFile(opened)["e_machine"] == MACHINES[arch], path
+            else:
+                assert opened.read(8).startswith((MACH_O_ARM64, MACH_O_FOR_SEVERAL)), path
     for series in plugin.PYTHONS:
         tag = f"cpython-{series.replace('.', '')}-"
         assert {path.name.partition(".")[0] for path in modules if tag in path.name} >= {"_core", "_cffi_backend"}
