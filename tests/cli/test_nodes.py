@@ -7,7 +7,7 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from deviceplugin.model.cluster_view import GpuLive
+from deviceplugin.model.cluster_view import MOST_IN_DETAIL, GpuLive
 from tests.cli.operator import vcuda
 from tests.cli.view_server import SERVICE, Cluster, node, pod
 
@@ -54,11 +54,11 @@ async def test_what_is_asked_for_is_asked_of_the_scheduler(tmp_path: Path) -> No
 
 
 async def test_every_page_is_fetched_and_a_changed_list_is_read_again(tmp_path: Path) -> None:
-    scene = Cluster([node(f"node-{at:04}") for at in range(2500)])
+    scene = Cluster([node(f"node-{at:04}") for at in range(2 * MOST_IN_DETAIL + 1)])
     scene.gone_after = 2
-    result = await vcuda(scene, tmp_path, "nodes", "-o", "name")
+    result = await vcuda(scene, tmp_path, "nodes", "--gpus", "-o", "json")
     assert result.exit_code == 0, result.output
-    assert result.stdout.split() == [f"node/node-{at:04}" for at in range(2500)]
+    assert [each["node"] for each in json.loads(result.stdout)["items"]] == [each.node for each in scene.nodes]
     assert len([path for path, _ in scene.asked if path.endswith("/view/nodes")]) == 6, "two pages, 410, three pages"
 
 

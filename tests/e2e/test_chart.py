@@ -40,6 +40,7 @@ SERVER_KINDS = {
     "MutatingWebhookConfiguration": ("/apis/admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations"),
     "ValidatingAdmissionPolicy": ("/apis/admissionregistration.k8s.io/v1", "validatingadmissionpolicies"),
     "ValidatingAdmissionPolicyBinding": ("/apis/admissionregistration.k8s.io/v1", "validatingadmissionpolicybindings"),
+    "DeviceClass": ("/apis/resource.k8s.io/v1", "deviceclasses"),
 }
 FOREIGN_KINDS = {"Certificate", "Issuer", "ServiceMonitor", "PodMonitor", "PrometheusRule"}
 """Of cert-manager and the Prometheus operator: test_foreign_kinds.py gives the API server their definitions."""
