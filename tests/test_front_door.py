@@ -38,7 +38,8 @@ def test_every_file_that_the_package_names_exists() -> None:
 
 
 def test_the_image_carries_the_license() -> None:
-    shipped = re.search(r"^COPY (?:--chmod=0644 )?(.+) /usr/share/doc/vcuda/$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    copies = r"^COPY (?:--chmod=0644 )?(.+) /usr/share/doc/vcuda/$"
+    shipped = re.search(copies, (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     assert shipped
     assert shipped[1].split() == PROJECT["license-files"]
     assert {f"!{name}" for name in PROJECT["license-files"]} <= set((ROOT / ".dockerignore").read_text().split())
