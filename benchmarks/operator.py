@@ -3,10 +3,10 @@
 Each command is a process of its own, as an operator starts it: it connects by TLS, reads, and prints. Output (keys of
 `--output json`): `<command>_s`, the median of the rounds; `<command>_ratio`, the same over the median of
 `vcuda version --client` (`least_s`), which starts the same program and asks nobody. Commands and `least` run by turns.
-`screen_...` is the time until `vcuda top` has drawn its first page on a terminal; the others print everything. Every
-node has an agent that says what is used, and before each command that asks agents their last answers are too old to be
-shown again. `use_order_cpu_s`: CPU that one order by use costs the scheduler. `explain` is of a waiting pod about which
-kube-scheduler has not asked, so that the scheduler evaluates every node.
+`screen_...` is the time until `vcuda top` has drawn its first page on a terminal, `screen_..._used` until that page
+says what is used too; the others print everything. Every node has an agent, and before each command that asks agents
+their last answers are too old to be shown again. `use_order_cpu_s`: CPU that one order by use costs the scheduler.
+`explain` is of a waiting pod about which kube-scheduler has not asked, so that the scheduler evaluates every node.
 
     python -m benchmarks.operator [--nodes N] [--rounds N] [--output json] [--short]
 """
@@ -21,6 +21,7 @@ import tempfile
 import termios
 import time
 import urllib.request
+from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -52,6 +53,7 @@ SCREENS = {
     "screen_gpus_by_use": ("top", "gpus", "--sort-by", "used"),
 }
 _DRAWN = b"q quit"
+_ASKING = b"asking the agents"
 _PATIENCE_S = 120.0
 
 
@@ -74,15 +76,19 @@ def measure(folder: Path, nodes: int, rounds: int, *, is_cold: bool) -> dict[str
             urllib.request.urlopen(urllib.request.Request(f"{stub}/bench/pods?from=0&to=1", method="POST")).close()
             _wait_known(server)
             _check_live(server, nodes)
-            times: dict[str, list[float]] = {name: [] for name in ("least", *COMMANDS, *SCREENS)}
+            times: dict[str, list[float]] = defaultdict(list)
             costs = []
             for _ in range(rounds):
                 times["least"].append(_seconds(LEAST))
-                for name, words in (COMMANDS | SCREENS).items():
-                    if is_cold and words[0] != "nodes":
-                        time.sleep(ORDER_S if "used" in words else ROW_S)
+                for name, words in COMMANDS.items():
+                    time.sleep(ROW_S if is_cold and words[0] == "top" else 0)
+                    times[name].append(_seconds((*words, *_address(server))))
+                for name, words in SCREENS.items():
+                    time.sleep((ORDER_S if "used" in words else ROW_S) if is_cold else 0)
                     before = server.cpu_seconds()
-                    times[name].append((_screen_seconds if name in SCREENS else _seconds)((*words, *_address(server))))
+                    drawn, used = _screen_seconds((*words, *_address(server)))
+                    times[name].append(drawn)
+                    times[f"{name}_used"].append(used)
                     if "used" in words:
                         costs.append(server.cpu_seconds() - before)
     least = median(times.pop("least"))
@@ -126,27 +132,33 @@ def _seconds(words: tuple[str, ...]) -> float:
     return took
 
 
-def _screen_seconds(words: tuple[str, ...]) -> float:
-    """On a terminal of 120 columns, until the last line of the first page is there."""
+def _screen_seconds(words: tuple[str, ...]) -> tuple[float, float]:
+    """On a terminal of 120 columns, until the last line of the first page is there, and of the first with use."""
     mine, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 120, 0, 0))
-    began, shown = time.perf_counter(), b""
+    began, shown, drawn = time.perf_counter(), b"", 0.0
     process = subprocess.Popen(
         [PROGRAM, *words], stdin=its, stdout=its, stderr=its, env={**os.environ, "TERM": "xterm"}
     )
     os.close(its)
     try:
         with suppress(OSError):  # the program has ended
-            while _DRAWN not in shown and time.perf_counter() - began < _PATIENCE_S:
+            while not _has_use(shown) and time.perf_counter() - began < _PATIENCE_S:
                 shown += os.read(mine, 1 << 16)
+                drawn = drawn or (_DRAWN in shown) * (time.perf_counter() - began)
         took = time.perf_counter() - began
     finally:
         process.kill()
         process.wait()
         os.close(mine)
-    if _DRAWN not in shown:
+    if not _has_use(shown):
         raise BenchmarkError(f"vcuda {' '.join(words[:2])} drew no page: {shown[-300:].decode(errors='replace')}")
-    return took
+    return drawn, took
+
+
+def _has_use(shown: bytes) -> bool:
+    """Whether a whole page was drawn that does not wait for the agents."""
+    return any(_ASKING not in page for page in shown.split(_DRAWN)[:-1])
 
 
 def _run(words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:

@@ -27,12 +27,14 @@ class Sort(Generic[Row]):
     """`key` is None where it is not known. `largest_first` is what is expected of numbers.
 
     `server`: the word for it in the view's queries; `by`: the part of the view's row that this row is, and is compared.
+    `of_use`: only agents know it.
     """
 
     key: Callable[[Row], Sortable | None]
     largest_first: bool = True
     server: str = ""
     by: str = ""
+    of_use: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,7 @@ NODE_USE = Kind(
         Column("NOTE", rank=7, if_any=True),
     ),
     cells=_node_use,
-    sorts={**_NODE_SORTS, "used": Sort(lambda row: _used(row.live), server="used")},
+    sorts={**_NODE_SORTS, "used": Sort(lambda row: _used(row.live), server="used", of_use=True)},
     name=lambda row: f"node/{row.node}",
 )
 GPU_USE: Kind[GpuEntry] = Kind(
@@ -151,7 +151,7 @@ GPU_USE: Kind[GpuEntry] = Kind(
         "name": Sort(lambda entry: (entry.node, entry.gpu.minor), largest_first=False, server="name"),
         "cores": Sort(lambda entry: (entry.gpu.cores_allocated,), server="cores", by="gpu"),
         "memory": Sort(lambda entry: (entry.gpu.blocks_allocated,), server="memory", by="gpu"),
-        "used": Sort(lambda entry: _used(entry.gpu.live), server="used", by="gpu"),
+        "used": Sort(lambda entry: _used(entry.gpu.live), server="used", by="gpu", of_use=True),
     },
     name=lambda entry: f"gpu/{entry.gpu.uuid}",
 )

@@ -132,9 +132,9 @@ _SORTS: dict[str, Sort[PodRow]] = {
 }
 _USE_SORTS: dict[str, Sort[PodRow]] = {
     **{word: _SORTS[word] for word in ("name", "cores", "memory", "node")},
-    "used": Sort(_used_cores, server="used"),
-    "used-memory": Sort(_used_memory, server="used-memory"),
-    "throttled": Sort(_throttled, server="throttled"),
+    "used": Sort(_used_cores, server="used", of_use=True),
+    "used-memory": Sort(_used_memory, server="used-memory", of_use=True),
+    "throttled": Sort(_throttled, server="throttled", of_use=True),
 }
 _WHOLE_PODS = ("name", "node")
 """In these orders the containers of a pod are equal."""
@@ -152,7 +152,7 @@ _USE = (
 
 
 def _of_container(sort: Sort[PodRow], *, by: str) -> Sort[ContainerEntry]:
-    return Sort(lambda entry: sort.key(entry.pod), sort.largest_first, sort.server, by)
+    return Sort(lambda entry: sort.key(entry.pod), sort.largest_first, sort.server, by, sort.of_use)
 
 
 def _pod_name(row: PodRow) -> str:

@@ -74,17 +74,21 @@ class _State:
 async def watch(
     fetch: Fetch,
     *,
+    first: Fetch | None = None,
     handle: Callable[[str], bool] = lambda key: False,
     keys: Sequence[tuple[str, str]] = (),
     interval_s: float = INTERVAL_S,
 ) -> None:
-    """`handle` hears of every key that is not one of `SCROLLING`, and is true where the page must be made again."""
-    state = _State(await fetch(_frame()))
+    """`first` makes a page that is there sooner; the page follows at once.
+
+    `handle` hears of every key that is not one of `SCROLLING`, and is true where the page must be made again.
+    """
+    state = _State(await (first or fetch)(_frame()))
     console = Console(highlight=False)
     with ExitStack() as undo:
         undo.enter_context(_heard(state.events))
         live = undo.enter_context(Live(console=console, screen=True, auto_refresh=False))
-        refreshing: asyncio.Task[None] | None = None
+        refreshing = asyncio.create_task(_refresh(state, fetch)) if first is not None else None
         while True:
             live.update(Text("\n".join(_shown(state, _frame(), keys)), no_wrap=True), refresh=True)
             try:

@@ -96,7 +96,13 @@ async def _run(
         view = ViewClient(client)
         screen.namespace = "" if all_namespaces else client.namespace
         if interval_s:
-            await watch(lambda frame: screen.page(view, frame), handle=screen.handle, keys=_KEYS, interval_s=interval_s)
+            await watch(
+                lambda frame: screen.page(view, frame),
+                first=lambda frame: screen.page(view, frame, live=False),
+                handle=screen.handle,
+                keys=_KEYS,
+                interval_s=interval_s,
+            )
         else:
             await screen.print_once(view, shape)
 
@@ -116,8 +122,8 @@ class _Screen:
     def _table(self) -> TopTable:
         return TABLES[self.what]
 
-    def _query(self, *, most: bool) -> TopQuery:
-        return TopQuery(self.sort_by, self.reverse, self.namespace, most)
+    def _query(self, *, most: bool, live: bool = True) -> TopQuery:
+        return TopQuery(self.sort_by, self.reverse, self.namespace, most, live)
 
     def handle(self, key: str) -> bool:
         words = list(TABLES)
@@ -136,13 +142,15 @@ class _Screen:
             self.sort_by = "name"
         return True
 
-    async def page(self, view: ViewClient, frame: Frame) -> Page:
-        found = await self._table.read(view, self._query(most=True))
+    async def page(self, view: ViewClient, frame: Frame, *, live: bool = True) -> Page:
+        """Without `live` what the scheduler itself knows, which is there at once."""
+        found = await self._table.read(view, self._query(most=True, live=live))
         lines = found.lines(headers=True, wide=self.wide, width=frame.width)
         where = f" in {self.namespace}" if self.namespace and self._table.is_namespaced else ""
         order = f"by {self.sort_by}{', reversed' if self.reverse else ''}"
         title = f"{self.what}{where}: {found.count_text}   {order}   {found.clock}"
-        return Page(lines[1:], "   ".join([title, *view.notes]), lines[:1])
+        asking = [] if live else ["asking the agents ..."]
+        return Page(lines[1:], "   ".join([title, *asking, *view.notes]), lines[:1])
 
     async def print_once(self, view: ViewClient, shape: Shape) -> None:
         found = await self._table.read(view, self._query(most=False))

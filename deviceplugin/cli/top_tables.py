@@ -30,12 +30,13 @@ ORDER_KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class TopQuery:
-    """`namespace` is empty for all."""
+    """`namespace` is empty for all. Without `live` no agent is asked, and an order by use is none."""
 
     sort_by: str
     reverse: bool
     namespace: str
     most: bool
+    live: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,10 @@ def _asked(kind: Kind[Any], query: TopQuery) -> dict[str, str]:
     if not query.most:
         return {"live": "1"} | ({"sort": "node"} if "node" in kind.sorts else {})
     sort = kind.sorts[query.sort_by]
+    if sort.of_use and not query.live:
+        sort = next(iter(kind.sorts.values()))
     order = {"sort": sort.server, "order": "desc" if sort.largest_first != query.reverse else "asc"}
-    return {"live": "1", **order} | ({"by": sort.by} if sort.by else {})
+    return ({"live": "1"} if query.live else {}) | order | ({"by": sort.by} if sort.by else {})
 
 
 def _top(kind: Kind[Any], query: TopQuery, found: Found[Any], rows: Sequence[Any]) -> TopRows:

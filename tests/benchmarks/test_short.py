@@ -35,6 +35,7 @@ OPERATOR = {"nodes", "least_s", "use_order_cpu_s"} | {
     for command in (
         "nodes", "node", "pods", "pods_json", "explain", "top_nodes", "top_gpus", "top_pods",
         "screen_nodes", "screen_gpus", "screen_pods", "screen_gpus_by_use",
+        "screen_nodes_used", "screen_gpus_used", "screen_pods_used", "screen_gpus_by_use_used",
     )
     for figure in ("s", "ratio")
 }  # fmt: skip

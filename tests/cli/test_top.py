@@ -158,7 +158,7 @@ async def test_the_page_has_the_keys_of_top_and_leaves_the_terminal_as_it_was(tm
 async def test_a_long_page_scrolls_and_shows_the_first_of_a_large_cluster(tmp_path: Path) -> None:
     scene = Cluster([node(f"node-{at:04}") for at in range(700)])
     async with serving(scene) as url, terminal(tmp_path, url, "top", "--interval", "3600") as page:
-        await page.sees("nodes: 250, of 250 of 700", "node-0008")
+        await page.sees("nodes: 250, of 250 of 700", "node-0008", " 35% ")
         asked = {"live": "1", "sort": "name", "order": "asc", "limit": "250"}
         assert scene.asked[-1] == (f"{SERVICE}/view/nodes", asked)
         assert "node-0009" not in page.shown
@@ -184,6 +184,23 @@ async def test_the_first_failure_ends_the_command_and_json_or_a_pipe_is_never_a_
             assert await page.ends() == 1
             assert "vcuda: no replica of the scheduler answers" in page.shown
             assert "\x1b[?1049h" not in page.shown
+
+
+async def test_what_is_held_is_shown_at_once_and_what_is_used_when_it_comes(tmp_path: Path) -> None:
+    scene = cluster()
+    scene.agents_answer.clear()
+    words = ("top", "--sort-by", "used", "--interval", "3600")
+    async with serving(scene) as url, terminal(tmp_path, url, *words) as page:
+        shown = await page.sees("by used", "asking the agents ...", "node-b", "50/400", "q quit")
+        views = [query for path, query in scene.asked if "/view/" in path]
+        assert views[0] == {"sort": "name", "order": "asc", "limit": "250"}
+        page.shown = ""
+        scene.agents_answer.set()
+        shown = await page.sees("node-b", " 35% ", "q quit")
+        assert "asking" not in shown
+        assert scene.asked[-1][1] == {"live": "1", "sort": "used", "order": "desc", "limit": "250"}
+        page.type("q")
+        assert await page.ends() == 0
 
 
 async def test_a_node_is_watched_until_q(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ In: a `Cluster` of rows. Out: a real HTTP server that a kubeconfig names. It pag
 hides names from callers without the token that only `may_create_token` gives.
 """
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -106,12 +107,18 @@ def event(name: str, kind: ClusterEventKind, *, namespace: str = "research", cou
     return ClusterEventRow(kind, AT - 120, AT - 60, count, f"uid-{name}", namespace, name, "node-a", "what happened")
 
 
+def answering() -> asyncio.Event:
+    made = asyncio.Event()
+    made.set()
+    return made
+
+
 @dataclass
 class Cluster:
     """`live`: whether the scheduler knows that parameter. `lists`: namespaces that the caller may list, or `*`.
 
-    `answers`: by path, status and text in the place of what there is. `gone_after`: pages of one list until it has
-    changed so much that a token is refused, once.
+    `agents_answer`: set; cleared, whoever asks for live use waits. `answers`: by path, status and text in the place of
+    what there is. `gone_after`: pages of one list until it has changed so much that a token is refused, once.
     """
 
     nodes: list[NodeRow] = field(default_factory=list)
@@ -123,11 +130,14 @@ class Cluster:
     answers: dict[str, tuple[int, str]] = field(default_factory=dict)
     gone_after: int = 0
     explanations: dict[str, dict[str, Any]] = field(default_factory=dict)
+    agents_answer: asyncio.Event = field(default_factory=answering)
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         query = dict(request.query)
         self.asked.append((request.path, query))
+        if "live" in query:
+            await self.agents_answer.wait()
         if request.path in self.answers:
             status, text = self.answers[request.path]
             return web.Response(status=status, text=text, content_type="application/json")
