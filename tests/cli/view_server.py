@@ -117,7 +117,7 @@ def answering() -> asyncio.Event:
 class Cluster:
     """`live`: whether the scheduler knows that parameter. `lists`: namespaces that the caller may list, or `*`.
 
-    `agents_answer`: set; cleared, whoever asks for live use waits. `answers`: by path, status and text in the place of
+    `agents_answer`: set; cleared, a request for live use waits. `answers`: by path, status and text in the place of
     what there is. `gone_after`: pages of one list until it has changed so much that a token is refused, once.
     """
 
