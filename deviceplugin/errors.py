@@ -14,6 +14,7 @@
     │   ├── GpuHangError   questions about one GPU hang; the others go on
     │   └── NvmlCallError
     ├── LedgerError        the journal cannot be read or written
+    │   └── AgentRunningError   another agent of this node has it
     ├── KubeletError       kubelet refuses or does not answer
     ├── KubeError          the API server refuses or does not answer
     │   ├── KubeNotFoundError
@@ -126,6 +127,10 @@ class LedgerError(VcudaError):
     """The journal could not be read or written; nothing was granted."""
 
     status = "UNAVAILABLE"
+
+
+class AgentRunningError(LedgerError):
+    """Another agent holds the ledger of this node."""
 
 
 class KubeletError(VcudaError):

@@ -26,7 +26,6 @@ from deviceplugin.kubelet.allocate_answer import HostLayout, answer_for
 from deviceplugin.kubelet.dra.link import DraLink
 from deviceplugin.kubelet.dra.prepare import Claims
 from deviceplugin.kubelet.dra.published import published_devices
-from deviceplugin.kubelet.dra.service import DraService, HealthService
 from deviceplugin.kubelet.dra.slice_publisher import SlicePublisher
 from deviceplugin.kubelet.dra.state_file import STATE_NAME, StateFile
 from deviceplugin.ledger.grant import Grant, Source
@@ -84,6 +83,7 @@ class ClaimAgent:
         pods: NodePods,
         files: AgentClaimFiles,
         *,
+        link: DraLink,
         offers: GpuOffers,
         node: str,
         names: ClaimNames,
@@ -101,8 +101,8 @@ class ClaimAgent:
         self._inventory = inventory
         self._cordoned = cordoned
         self._offers = offers
-        self._registrations = 0
-        claims = Claims(
+        self._link = link
+        self._claims = Claims(
             ledger=ledger,
             inventory=inventory,
             get_claim=cluster.client.get_claim,
@@ -119,19 +119,15 @@ class ClaimAgent:
             node=lambda: cluster.cordon.node,
             devices=self._devices,
         )
-        self._health = HealthService(inventory, node)
-        self._link = DraLink(
-            DraService(claims), self._health, driver=names.driver, root=root, on_registered=self._registered
-        )
         self._reconciler = ClaimReconciler(
             ledger,
-            claims,
+            self._claims,
             StateFile(root / STATE_NAME, names.driver),
             get_claim=cluster.client.get_claim,
             running=running,
             period_s=period_s,
         )
-        claims.is_complete = self._reconciler.is_complete
+        self._claims.is_complete = self._reconciler.is_complete
         self._status = ClaimStatus(
             ledger,
             inventory=inventory,
@@ -143,7 +139,7 @@ class ClaimAgent:
 
     @property
     def is_registered(self) -> bool:
-        return self._registrations > 0
+        return self._link.is_serving
 
     def is_complete(self) -> bool:
         """Whether the ledger had every claim of kubelet's record once."""
@@ -159,6 +155,7 @@ class ClaimAgent:
         for grant in self._ledger.grants():
             if grant.source is Source.CLAIM:
                 self._restore(grant)
+        self._link.serve(self._claims, self._inventory, on_registered=self._publisher.registered)
         async with asyncio.TaskGroup() as group:
             for each in (self._slices, self._publisher, self._link, self._reconciler, self._status):
                 group.create_task(each.run())
@@ -188,12 +185,8 @@ class ClaimAgent:
             if now != last:
                 last = now
                 self._publisher.soon()
-                self._health.changed()
+                self._link.health.changed()
             await asyncio.sleep(_LOOK_S)
-
-    def _registered(self) -> None:
-        self._registrations += 1
-        self._publisher.registered()
 
     def _devices(self) -> tuple[PublishedDevice, ...]:
         inventory = self._offers.for_claims(self._inventory())

@@ -1,9 +1,9 @@
 """`vcuda agent` from start to stop, on one event loop.
 
-In: settings. Out: an exit; VcudaError if it cannot run. Order at start: the lock (one agent per node), the journal, the
-HTTP endpoints (so that probes can say what the agent waits for), the GPUs, one round of the reconciler, and only then
-kubelet. The API server is connected in parallel. SIGTERM and SIGINT end the agent in order; SIGKILL at any instruction
-loses nothing.
+In: settings. Out: an exit; VcudaError if it cannot run. Order at start: kubelet's calls for claims, which wait; the
+lock (one agent per node), the journal, the HTTP endpoints (so that probes can say what the agent waits for), the GPUs,
+one round of the reconciler, and only then the device plugin. The API server is connected in parallel. SIGTERM and
+SIGINT end the agent in order; SIGKILL at any instruction loses nothing.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from pathlib import Path
 import structlog
 
 from deviceplugin import __version__
+from deviceplugin.agent.handover import only_agent
 from deviceplugin.agent.wiring import AgentBase, NodeAgent, build_agent, build_base
 from deviceplugin.config.agent import AgentSettings
 from deviceplugin.connections import raise_descriptor_limit
@@ -31,10 +32,11 @@ from deviceplugin.hardware.pci import read_text
 from deviceplugin.hardware.state import InventoryChange
 from deviceplugin.hardware.xid import parse_policy
 from deviceplugin.kubelet.devices import catalog
+from deviceplugin.kubelet.dra.link import DraLink
 from deviceplugin.ledger.journal import Journal
 from deviceplugin.ledger.ledger import Ledger
-from deviceplugin.ledger.lock import agent_lock
 from deviceplugin.ledger.rebuild import rebuild
+from deviceplugin.model.claims import ClaimNames
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.observe.display_service import DisplayServer
 from deviceplugin.observe.http import QueryServer
@@ -50,8 +52,7 @@ _WATCH_AGE_S = 10.0
 def run(settings: AgentSettings) -> None:
     """Until a signal; raises the VcudaError that ended the agent."""
     raise_descriptor_limit()
-    with agent_lock(settings.allocation.checkpoint_path):
-        asyncio.run(_serve(settings))
+    asyncio.run(_serve(settings))
     log.info("agent_stopped")
 
 
@@ -73,10 +74,19 @@ async def _serve(settings: AgentSettings) -> None:
 
 
 async def _work(settings: AgentSettings) -> None:
+    link = None
+    if settings.kubelet.dra:
+        names = ClaimNames(settings.names.domain)
+        link = DraLink(driver=names.driver, root=settings.kubelet.root, pool=settings.node.name)
+    async with only_agent(settings, link):
+        await _work_alone(settings, link)
+
+
+async def _work_alone(settings: AgentSettings, link: DraLink | None) -> None:
     began = time.monotonic()
     ledger = _open_ledger(settings)
     hardware = Hardware(_hardware_options(settings))
-    base = build_base(settings, ledger, hardware)
+    base = build_base(settings, ledger, hardware, link)
     try:
         # The stack is outside the group: what the tasks use is closed after they have ended.
         async with _views(base), contextlib.AsyncExitStack() as closing, asyncio.TaskGroup() as group:

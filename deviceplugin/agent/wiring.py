@@ -39,6 +39,7 @@ from deviceplugin.kubelet.allocate_context import AllocateContext
 from deviceplugin.kubelet.allocator import Allocator
 from deviceplugin.kubelet.checkpoint import CHECKPOINT_NAME, CheckpointReader
 from deviceplugin.kubelet.devices import DeviceFeed, catalog
+from deviceplugin.kubelet.dra.link import DraLink
 from deviceplugin.kubelet.identity import Identity, IdentitySource
 from deviceplugin.kubelet.identity_sources import PendingSource, PodResourcesSource, PodsSource
 from deviceplugin.kubelet.plugin import ResourcePlugin
@@ -66,6 +67,7 @@ class AgentBase:
     cluster: Cluster
     view: AgentView
     metrics: AgentMetrics
+    claims_link: DraLink | None
 
 
 @dataclass(slots=True)
@@ -93,7 +95,7 @@ class NodeAgent:
         await self.pod_resources.close()
 
 
-def build_base(settings: AgentSettings, ledger: Ledger, hardware: Hardware) -> AgentBase:
+def build_base(settings: AgentSettings, ledger: Ledger, hardware: Hardware, claims_link: DraLink | None) -> AgentBase:
     cluster = Cluster(
         settings.node.kubeconfig,
         node=settings.node.name,
@@ -105,7 +107,7 @@ def build_base(settings: AgentSettings, ledger: Ledger, hardware: Hardware) -> A
         owners=lambda: (grant.allocation.owner.pod for grant in ledger.grants()),
     )
     view = AgentView(settings.node.name, hardware, ledger, cluster)
-    return AgentBase(settings, ledger, hardware, cluster, view, AgentMetrics(version=__version__))
+    return AgentBase(settings, ledger, hardware, cluster, view, AgentMetrics(version=__version__), claims_link)
 
 
 def build_agent(base: AgentBase) -> NodeAgent:
@@ -158,7 +160,8 @@ def build_agent(base: AgentBase) -> NodeAgent:
     )
     runtime = _runtime(settings)
     view.link = _kubelet_link(base, context)
-    view.claims = _claim_agent(base, node_pods, files, runtime, offers) if settings.kubelet.dra else None
+    if base.claims_link is not None:
+        view.claims = _claim_agent(base, base.claims_link, node_pods, files, runtime, offers)
     view.watch = _container_watch(base, files, report, runtime)
 
     def living() -> frozenset[GrantId] | None:
@@ -198,7 +201,12 @@ def _kubelet_link(base: AgentBase, context: AllocateContext) -> KubeletLink:
 
 
 def _claim_agent(
-    base: AgentBase, pods: NodePods, files: AgentFiles, runtime: ContainerRuntime | None, offers: GpuOffers
+    base: AgentBase,
+    link: DraLink,
+    pods: NodePods,
+    files: AgentFiles,
+    runtime: ContainerRuntime | None,
+    offers: GpuOffers,
 ) -> ClaimAgent:
     settings = base.settings
     return ClaimAgent(
@@ -206,6 +214,7 @@ def _claim_agent(
         base.cluster,
         pods,
         AgentClaimFiles(files, _layout(settings), base.view.inventory),
+        link=link,
         offers=offers,
         node=settings.node.name,
         names=ClaimNames(settings.names.domain),

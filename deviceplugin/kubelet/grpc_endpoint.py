@@ -109,11 +109,11 @@ class Endpoint:
             raise KubeletError(f"socket {self.path} cannot be bound; check the directory's owner and mode") from error
         self._server = server
 
-    async def stop(self) -> None:
-        """Ends every stream, waits for their handlers, removes the socket."""
+    async def stop(self, *, grace: float | None = None) -> None:
+        """Ends every stream, waits for their handlers, removes the socket. `grace`: seconds for the calls under way."""
         server, self._server, self._identity = self._server, None, None
         if server is not None:
-            await server.stop(grace=None)
+            await server.stop(grace=grace)
             await server.wait_for_termination()
 
     def is_in_place(self) -> bool:

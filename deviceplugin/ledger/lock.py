@@ -1,7 +1,7 @@
 """One agent per node: a lock that the kernel releases when its holder ends, for whatever reason.
 
-In: the directory of the ledger. Out: a block that holds the lock, or a LedgerError that names the holder. Two agents
-would register the same resources and grant the same slots twice. The file stays; only the lock on it counts.
+In: the directory of the ledger. Out: a block that holds the lock, or an AgentRunningError that names the holder. Two
+agents would register the same resources and grant the same slots twice. The file stays; only the lock on it counts.
 """
 
 import fcntl
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from deviceplugin.errors import LedgerError
+from deviceplugin.errors import AgentRunningError, LedgerError
 from deviceplugin.ledger import durable_files
 
 LOCK_NAME = "agent.lock"
@@ -42,7 +42,7 @@ def _take(fd: int, path: Path) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise LedgerError(
+        raise AgentRunningError(
             f"another vcuda agent{_holder(fd)} runs on this node and holds {path}; stop it before this one starts"
         ) from error
     except OSError as error:

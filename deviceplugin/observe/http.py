@@ -190,7 +190,8 @@ async def _probe(socket: Path) -> str:
         try:
             await rpc.DevicePluginStub(channel).GetDevicePluginOptions(pb.Empty(), timeout=_PROBE_DEADLINE_S)
         except grpc.aio.AioRpcError as error:
-            return f"the device plugin on {socket} does not answer ({error.code().name.lower()})"
+            if error.code() is not grpc.StatusCode.UNIMPLEMENTED:  # what a server of claims says, and it is alive
+                return f"the server on {socket} does not answer ({error.code().name.lower()})"
     return ""
 
 

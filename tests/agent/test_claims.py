@@ -9,7 +9,7 @@ import json
 import zlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import grpc
@@ -20,7 +20,7 @@ from deviceplugin.wire import dra_pb2 as pb
 from deviceplugin.wire import dra_pb2_grpc as rpc
 from deviceplugin.wire import pluginregistration_pb2 as registry
 from deviceplugin.wire import pluginregistration_pb2_grpc as registry_rpc
-from sandbox.agent import AgentFailureError
+from sandbox.agent import AgentFailureError, AgentProcess, free_port
 from sandbox.gpunode import GpuNode
 from sandbox.limits_file import decode
 from sandbox.runtime import StandInRuntime
@@ -42,22 +42,24 @@ class ClaimNode:
     def root(self) -> Path:
         return self.node.kubelet.options.root
 
-    @property
-    def registry_socket(self) -> Path:
-        return self.root / "plugins_registry" / f"{DRIVER}-reg.sock"
+    def registry_sockets(self) -> list[Path]:
+        """Kubelet calls the driver that came last."""
+        found = (self.root / "plugins_registry").glob(f"{DRIVER}-*-reg.sock")
+        return sorted(found, key=lambda path: path.stat().st_mtime_ns)
 
     async def start(self) -> None:
+        dead = self.registry_sockets()
         await self.node.agent.start()
 
         async def bound() -> bool:
-            return self.registry_socket.exists()
+            return bool(set(self.registry_sockets()) - set(dead))
 
         await self.node.agent.until(bound, what="the driver's socket", deadline_s=PATIENCE_S)
         await self.register()
         await self.node.agent.wait_ready(deadline_s=PATIENCE_S)
 
     async def register(self) -> str:
-        async with grpc.aio.insecure_channel(f"unix:{self.registry_socket}") as channel:
+        async with grpc.aio.insecure_channel(f"unix:{self.registry_sockets()[-1]}") as channel:
             stub = registry_rpc.RegistrationStub(channel)
             info = await stub.GetInfo(registry.InfoRequest(), timeout=60, wait_for_ready=True)
             await stub.NotifyRegistrationStatus(registry.RegistrationStatus(plugin_registered=True), timeout=30)
@@ -276,3 +278,48 @@ async def test_a_runtime_that_ignores_cdi_ends_the_agent_with_a_sentence(short_t
         await node.agent.start()
         with pytest.raises(AgentFailureError, match=r"--dra needs .*containerd 1.7.2.* has containerd 1.6.20"):
             await node.agent.wait_ready(deadline_s=PATIENCE_S)
+
+
+async def test_the_agent_is_alive_while_its_sockets_answer(short_tmp: Path) -> None:
+    async with claim_node(short_tmp) as found:
+        assert (await found.node.agent.must_get("/healthz")).text == "ok\n"
+
+
+async def test_the_next_agent_takes_over_and_no_call_fails(short_tmp: Path) -> None:
+    """As a DaemonSet with maxSurge does it: the next one is ready first, then the first one is told to end."""
+    async with claim_node(short_tmp) as found:
+        command = found.node.agent.command
+        port = free_port()
+        after = AgentProcess(replace(command, arguments=(*command.arguments, f"--query-port={port}"), port=port))
+        before = set(found.registry_sockets())
+        await after.start()
+        try:
+
+            async def waits() -> bool:
+                if set(found.registry_sockets()) - before:
+                    await found.register()
+                return await answers(after, "/readyz", 200)
+
+            await after.until(waits, what="the next agent waits", deadline_s=PATIENCE_S)
+            assert "another agent" in (await after.get("/readyz")).text
+            assert (await after.get("/usage")).status == 503
+            name_of(await found.prepare("early", found.allocate("early")))
+            assert len((await found.node.agent.usage()).containers) == 1, "the first one still has the books"
+
+            uids = {f"c{number}": found.allocate(f"c{number}", f"gpu-{number % 8}", 2) for number in range(24)}
+            calls = [asyncio.create_task(found.prepare(name, uid)) for name, uid in uids.items()]
+            await asyncio.sleep(0.05)
+            await found.node.agent.stop()
+            assert len({name_of(answer) for answer in await asyncio.gather(*calls)}) == 24
+            await after.wait_ready(deadline_s=PATIENCE_S)
+            assert len((await after.usage()).containers) == 25
+            assert len(found.registry_sockets()) == 1
+        finally:
+            await after.destroy()
+
+
+async def answers(agent: AgentProcess, path: str, status: int) -> bool:
+    try:
+        return (await agent.get(path)).status == status
+    except AgentFailureError:
+        return False

@@ -176,6 +176,15 @@ def test_with_on_delete_agents_are_updated_when_their_pods_are_deleted(helm: str
     assert rendered.get("DaemonSet", "vcuda-agent")["spec"]["updateStrategy"] == {"type": "OnDelete"}
 
 
+def test_with_claims_the_next_agent_starts_beside_the_old_one(helm: str, tmp_path: Path, defaults: Rendered) -> None:
+    """A call for a claim that fails is repeated only after a minute."""
+    without = defaults.get("DaemonSet", "vcuda-agent")["spec"]["updateStrategy"]["rollingUpdate"]
+    assert without == {"maxSurge": 0, "maxUnavailable": 1}
+    rendered = render(helm, {"agent": {"dra": {"enabled": True}, "maxUnavailable": "10%"}}, folder=tmp_path)
+    rolling = rendered.get("DaemonSet", "vcuda-agent")["spec"]["updateStrategy"]["rollingUpdate"]
+    assert rolling == {"maxSurge": "10%", "maxUnavailable": 0}
+
+
 def test_the_webhook_fails_closed_for_gpu_pods_and_leaves_the_systems_namespaces_alone(defaults: Rendered) -> None:
     hook = defaults.webhook
     assert (hook["failurePolicy"], hook["sideEffects"], hook["timeoutSeconds"]) == ("Fail", "None", 5)

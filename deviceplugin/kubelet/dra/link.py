@@ -1,56 +1,100 @@
-"""Keeps the driver registered with kubelet, also when kubelet restarts or a socket is deleted.
+"""Keeps the driver registered with kubelet: kubelet restarts, a socket is deleted, another agent takes over.
 
-In: the services, kubelet's directories. Out: two sockets: one that kubelet's plugin watcher finds in
-`plugins_registry`, and one in a directory of the driver's own, which the first names. Kubelet dials the first again
-after each of its own starts, so the agent has nothing to do then but to learn of it. Invariant: the driver's socket
-serves before the other one names it.
+In: kubelet's directories; later, when the agent is ready, the claims. Out: two sockets: one that kubelet's plugin
+watcher finds in `plugins_registry`, and one in a directory of the driver's own, which the first names. Kubelet dials
+the first again after each of its own starts, so the agent has nothing to do then but to learn of it. The names of both
+are new in each process: kubelet calls the one that registered last, so an agent that starts is registered while its
+predecessor still serves, and no call of kubelet's fails between them. Invariant: the driver's socket serves before the
+other one names it.
 """
 
-from collections.abc import Callable
+import asyncio
+import secrets
+import socket
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
 import structlog
 
 from deviceplugin.errors import KubeletError
+from deviceplugin.kubelet.dra.forwarding import Forwarding
+from deviceplugin.kubelet.dra.prepare import Claims
 from deviceplugin.kubelet.dra.service import VERSIONS, DraService, HealthService
 from deviceplugin.kubelet.grpc_endpoint import Endpoint, RegistryService
 from deviceplugin.kubelet.registration import RegistrationTimer
 from deviceplugin.kubelet.socket_watch import SocketWatch
+from deviceplugin.model.gpu import Inventory
 from deviceplugin.wire import dra_health_pb2_grpc, dra_pb2_grpc
 
 log = structlog.get_logger("vcuda.dra")
-_SOCKET = "dra.sock"
+_LAST_CALLS_S = 5.0
+"""Longer than a call that need not wait for room; kubelet repeats one that fails after a minute."""
+_CONNECT_S = 1.0
 
 
 class DraLink:
-    """`run` until it is cancelled. `root` is kubelet's; `on_registered` is called each time kubelet has taken it."""
+    """From `start` to `stop`. `root` is kubelet's. Calls wait for `serve`, or go to the agent that still serves.
 
-    def __init__(
-        self,
-        service: DraService,
-        health: HealthService,
-        *,
-        driver: str,
-        root: Path,
-        on_registered: Callable[[], None],
-    ) -> None:
+    `run` until it is cancelled does the same for a group of tasks, also after `start`.
+    """
+
+    def __init__(self, *, driver: str, root: Path, pool: str) -> None:
+        name = secrets.token_hex(4)
+        self._sockets = (root / "plugins" / driver, "dra-*.sock")
+        self._registries = (root / "plugins_registry", f"{driver}-*-reg.sock")
+        self._service = DraService(Forwarding(self._others))
+        self.health = HealthService(pool)
         self._own = Endpoint(
-            root / "plugins" / driver / _SOCKET,
-            partial(dra_pb2_grpc.add_DRAPluginServicer_to_server, service),
-            partial(dra_health_pb2_grpc.add_DRAResourceHealthServicer_to_server, health),
+            self._sockets[0] / f"dra-{name}.sock",
+            partial(dra_pb2_grpc.add_DRAPluginServicer_to_server, self._service),
+            partial(dra_health_pb2_grpc.add_DRAResourceHealthServicer_to_server, self.health),
         )
         registry = RegistryService(
-            driver, kind="DRAPlugin", versions=VERSIONS, endpoint=str(self._own.path), on_registered=on_registered
+            driver, kind="DRAPlugin", versions=VERSIONS, endpoint=str(self._own.path), on_registered=self._registered
         )
-        self._found = Endpoint(root / "plugins_registry" / f"{driver}-reg.sock", registry=registry)
+        self._found = Endpoint(self._registries[0] / f"{driver}-{name}-reg.sock", registry=registry)
+        self._on_registered: Callable[[], None] = lambda: None
+        self._task: asyncio.Task[None] | None = None
+        self.is_registered = False
+        self._serves = False
+
+    @property
+    def is_serving(self) -> bool:
+        """Kubelet has taken the driver, and this agent answers."""
+        return self.is_registered and self._serves
 
     @property
     def sockets(self) -> tuple[Path, ...]:
         """Those that should answer now."""
         return (self._own.path, self._found.path)
 
+    def serve(self, claims: Claims, inventory: Callable[[], Inventory], *, on_registered: Callable[[], None]) -> None:
+        """From now on this agent answers. `on_registered` is called each time kubelet has taken it, and if it has."""
+        self._service.serve(claims)
+        self.health.serve(inventory)
+        self._on_registered = on_registered
+        self._serves = True
+        if self.is_registered:
+            on_registered()
+
+    def start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._bind(), name="sockets for claims")
+
     async def run(self) -> None:
+        self.start()
+        assert self._task is not None
+        await self._task
+
+    async def stop(self) -> None:
+        if self._task is None:
+            return
+        if not self._task.cancelling():  # a second cancel would interrupt the last calls
+            self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _bind(self) -> None:
         timer = RegistrationTimer()
         watch = SocketWatch(self._found.path.parent, {self._found.path.name})
         try:
@@ -61,7 +105,24 @@ class DraLink:
         finally:
             watch.stop()
             await self._found.stop()
-            await self._own.stop()
+            self.health.end()
+            await self._own.stop(grace=_LAST_CALLS_S)
+
+    def remove_dead(self) -> None:
+        """The sockets of agents that were killed: kubelet would go on dialling them. Raises OSError."""
+        own = {path.name for path in self.sockets}
+        for folder, pattern in (self._registries, self._sockets):
+            for path in folder.glob(pattern):
+                if path.name not in own and not _is_served(path):
+                    path.unlink(missing_ok=True)
+
+    def _others(self) -> Iterable[Path]:
+        folder, pattern = self._sockets
+        return [path for path in folder.glob(pattern) if path.name != self._own.path.name]
+
+    def _registered(self) -> None:
+        self.is_registered = True
+        self._on_registered()
 
     async def _try_to_bind(self, timer: RegistrationTimer) -> None:
         try:
@@ -73,3 +134,15 @@ class DraLink:
                 log.warning("dra_socket_failed", error=error.message)
         else:
             timer.succeeded()
+
+
+def _is_served(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as tried:
+        tried.settimeout(_CONNECT_S)
+        try:
+            tried.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            return True  # a process with a full queue is alive
+        return True

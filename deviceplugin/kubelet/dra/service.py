@@ -3,6 +3,7 @@
 In: kubelet's calls. Out: typed calls to `Claims`, and protobuf answers. Every claim of a call gets its own answer: a
 VcudaError is its sentence, which kubelet shows on the pod, and any other exception is logged with its traceback and
 answered with a general sentence. Kubelet forgets the health of a device after 30 s without news, so it is sent again.
+Calls may come before the agent is ready: they wait for it, or another agent that still serves the node answers them.
 """
 
 import asyncio
@@ -13,8 +14,9 @@ from typing import Any, TypeVar
 import grpc
 import structlog
 
-from deviceplugin.errors import VcudaError
-from deviceplugin.kubelet.dra.prepare import Claims, PreparedDevice
+from deviceplugin.errors import ClaimError, VcudaError
+from deviceplugin.kubelet.dra.forwarding import Forwarding, Method
+from deviceplugin.kubelet.dra.prepare import WAIT_S, Claims, PreparedDevice
 from deviceplugin.kubelet.dra.published import device_name
 from deviceplugin.model.claims import ClaimRef, ClaimUid
 from deviceplugin.model.gpu import Inventory
@@ -29,21 +31,36 @@ VERSIONS = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")
 AGAIN_S = 10.0
 _LONGEST_MESSAGE = 1024
 _BUG = "internal error of the vcuda agent; its log has the details"
+_NOT_READY = "the vcuda agent of this node is not ready yet; its log says what it waits for"
 Context = grpc.aio.ServicerContext[Any, Any]
 Answer = TypeVar("Answer")
 
 
 class DraService(rpc.DRAPluginServicer):
-    """One for the node."""
+    """One for the node. `serve` ends the waiting."""
 
-    def __init__(self, claims: Claims) -> None:
+    def __init__(self, forwarding: Forwarding, *, wait_s: float = WAIT_S) -> None:
+        self._forwarding = forwarding
+        self._wait_s = wait_s
+        self._ready = asyncio.Event()
+        self._claims: Claims | None = None
+
+    def serve(self, claims: Claims) -> None:
         self._claims = claims
+        self._ready.set()
 
     async def NodePrepareResources(
         self, request: pb.NodePrepareResourcesRequest, context: Context
     ) -> pb.NodePrepareResourcesResponse:
+        elsewhere: pb.NodePrepareResourcesResponse | None = await self._elsewhere(
+            lambda stub: stub.NodePrepareResources, request, context
+        )
+        if elsewhere is not None:
+            return elsewhere
+
         async def prepare(ref: ClaimRef) -> pb.NodePrepareResourceResponse:
-            return pb.NodePrepareResourceResponse(devices=map(_device, await self._claims.prepare(ref)))
+            claims = await self._serving()
+            return pb.NodePrepareResourceResponse(devices=map(_device, await claims.prepare(ref)))
 
         def refuse(sentence: str) -> pb.NodePrepareResourceResponse:
             return pb.NodePrepareResourceResponse(error=sentence)
@@ -53,14 +70,34 @@ class DraService(rpc.DRAPluginServicer):
     async def NodeUnprepareResources(
         self, request: pb.NodeUnprepareResourcesRequest, context: Context
     ) -> pb.NodeUnprepareResourcesResponse:
+        elsewhere: pb.NodeUnprepareResourcesResponse | None = await self._elsewhere(
+            lambda stub: stub.NodeUnprepareResources, request, context
+        )
+        if elsewhere is not None:
+            return elsewhere
+
         async def unprepare(ref: ClaimRef) -> pb.NodeUnprepareResourceResponse:
-            await self._claims.unprepare(ref)
+            await (await self._serving()).unprepare(ref)
             return pb.NodeUnprepareResourceResponse()
 
         def refuse(sentence: str) -> pb.NodeUnprepareResourceResponse:
             return pb.NodeUnprepareResourceResponse(error=sentence)
 
         return pb.NodeUnprepareResourcesResponse(claims=await _each(request.claims, unprepare, refuse))
+
+    async def _elsewhere(
+        self, method: Callable[[rpc.DRAPluginStub], Method[Answer]], request: object, context: Context
+    ) -> Answer | None:
+        return None if self._ready.is_set() else await self._forwarding.answer(method, request, context)
+
+    async def _serving(self) -> Claims:
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await self._ready.wait()
+        except TimeoutError:
+            raise ClaimError(_NOT_READY) from None
+        assert self._claims is not None
+        return self._claims
 
 
 async def _each(
@@ -93,13 +130,23 @@ def _device(prepared: PreparedDevice) -> pb.Device:
 
 
 class HealthService(health_rpc.DRAResourceHealthServicer):
-    """`changed` wakes the streams; they also tell every ten seconds."""
+    """Streams tell something from `serve` until `end`. `changed` wakes them; they also tell every ten seconds."""
 
-    def __init__(self, inventory: Callable[[], Inventory], pool: str, *, again_s: float = AGAIN_S) -> None:
-        self._inventory = inventory
+    def __init__(self, pool: str, *, again_s: float = AGAIN_S) -> None:
+        self._inventory: Callable[[], Inventory] | None = None
         self._pool = pool
         self._again_s = again_s
+        self._ends = False
         self._waiting: set[asyncio.Event] = set()
+
+    def serve(self, inventory: Callable[[], Inventory]) -> None:
+        self._inventory = inventory
+        self.changed()
+
+    def end(self) -> None:
+        """The server waits for its calls to end."""
+        self._ends = True
+        self.changed()
 
     def changed(self) -> None:
         for each in self._waiting:
@@ -111,9 +158,10 @@ class HealthService(health_rpc.DRAResourceHealthServicer):
         changed = asyncio.Event()
         self._waiting.add(changed)
         try:
-            while True:
+            while not self._ends:
                 changed.clear()
-                yield health.NodeWatchResourcesResponse(devices=self._devices())
+                if self._inventory is not None:
+                    yield health.NodeWatchResourcesResponse(devices=self._devices(self._inventory()))
                 try:
                     async with asyncio.timeout(self._again_s):
                         await changed.wait()
@@ -122,8 +170,8 @@ class HealthService(health_rpc.DRAResourceHealthServicer):
         finally:
             self._waiting.discard(changed)
 
-    def _devices(self) -> Sequence[health.DeviceHealth]:
-        inventory, now = self._inventory(), int(time.time())
+    def _devices(self, inventory: Inventory) -> Sequence[health.DeviceHealth]:
+        now = int(time.time())
         found = []
         for gpu in inventory.gpus:
             state = inventory.health_of(gpu.uuid)

@@ -55,6 +55,7 @@ class Scene:
     faults: list[Exception] = field(default_factory=list)
     pods: dict[PodUid, Pod] = field(default_factory=dict)
     reads: int = 0
+    slow_s: float = 0.0
     claims: Claims = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,7 +79,7 @@ class Scene:
 
     async def get(self, ref: ClaimRef) -> Claim:
         self.reads += 1
-        await asyncio.sleep(0)
+        await asyncio.sleep(self.slow_s)
         if self.faults:
             raise self.faults.pop(0)
         found = self.known.get(ref.name)

@@ -2,16 +2,18 @@
 
 import asyncio
 import shutil
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import grpc
 import pytest
 
 from deviceplugin.kubelet.dra.link import DraLink
-from deviceplugin.kubelet.dra.service import DraService, HealthService
+from deviceplugin.kubelet.dra.service import DraService
 from deviceplugin.model.claims import ClaimRef
 from deviceplugin.model.gpu import Health, Inventory
 from deviceplugin.wire import dra_health_pb2 as health
@@ -22,22 +24,24 @@ from deviceplugin.wire import pluginregistration_pb2 as registry
 from deviceplugin.wire import pluginregistration_pb2_grpc as registry_rpc
 from tests.kubelet.dra.test_prepare import DRIVER, NODE, POOL, Scene, device
 from tests.ledger.makers import open_ledger, uuid
-from tests.waiting import in_background, until
+from tests.waiting import until
 
 
 @dataclass
 class Node:
     """`told`: how often the driver learned that kubelet has taken it."""
 
-    root: Path
     scene: Scene
-    health: HealthService
-    inventory: list[Inventory]
+    link: DraLink
+    inventory: list[Inventory] = field(default_factory=lambda: [NODE])
     told: list[None] = field(default_factory=list)
 
     @property
     def registry_socket(self) -> Path:
-        return self.root / "plugins_registry" / f"{DRIVER}-reg.sock"
+        return self.link.sockets[1]
+
+    def serve(self) -> None:
+        self.link.serve(self.scene.claims, lambda: self.inventory[0], on_registered=lambda: self.told.append(None))
 
     async def register(self) -> registry.PluginInfo:
         """As kubelet's plugin watcher does it."""
@@ -69,16 +73,22 @@ def _claim(ref: ClaimRef) -> pb.Claim:
 
 
 @asynccontextmanager
-async def running(folder: Path) -> AsyncIterator[Node]:
-    scene, inventory = Scene(folder, open_ledger(folder)), [NODE]
-    told: list[None] = []
-    service = HealthService(lambda: inventory[0], POOL, again_s=0.2)
-    link = DraLink(
-        DraService(scene.claims), service, driver=DRIVER, root=folder, on_registered=lambda: told.append(None)
-    )
-    node = Node(folder, scene, service, inventory, told)
-    async with in_background(link.run()):
+async def starting(folder: Path, scene: Scene | None = None) -> AsyncIterator[Node]:
+    """An agent that does not serve claims yet. `scene`: that of its predecessor, which has the same journal."""
+    link = DraLink(driver=DRIVER, root=folder, pool=POOL)
+    node = Node(scene or Scene(folder, open_ledger(folder)), link)
+    link.start()
+    try:
         await until(node.registry_socket.exists)
+        yield node
+    finally:
+        await link.stop()
+
+
+@asynccontextmanager
+async def running(folder: Path) -> AsyncIterator[Node]:
+    async with starting(folder) as node:
+        node.serve()
         yield node
 
 
@@ -87,7 +97,7 @@ async def test_kubelet_finds_the_driver_and_tells_when_it_has_taken_it(short_tmp
         info = await node.register()
         assert (info.type, info.name) == ("DRAPlugin", DRIVER)
         assert list(info.supported_versions) == ["v1.DRAPlugin", "v1alpha1.DRAResourceHealth"]
-        assert info.endpoint == str(short_tmp / "plugins" / DRIVER / "dra.sock")
+        assert Path(info.endpoint).parent == short_tmp / "plugins" / DRIVER
         assert Path(info.endpoint).exists()
         await node.register()
         assert len(node.told) == 2, "a kubelet that has started again"
@@ -149,9 +159,9 @@ async def test_health_is_told_at_once_again_and_when_it_changes(short_tmp: Path)
         assert [(each.device.device_name, each.health, each.message) for each in first.devices] == [
             (f"gpu-{minor}", health.HEALTHY, "") for minor in range(4)
         ]
-        assert await asyncio.wait_for(stream.read(), 5), "kubelet forgets what is not repeated"
+        assert await asyncio.wait_for(stream.read(), 15), "kubelet forgets what is not repeated"
         node.inventory[0] = replace(NODE, health={uuid(1): Health(healthy=False, reason="Xid 79")})
-        node.health.changed()
+        node.link.health.changed()
         while (seen := (await stream.read()).devices[1]).health == health.HEALTHY:
             pass
         assert (seen.health, seen.message, seen.device.pool_name) == (health.UNHEALTHY, "Xid 79", POOL)
@@ -167,3 +177,92 @@ async def test_a_burst_of_claims(short_tmp: Path, count: int) -> None:
         assert node.scene.held() == dict.fromkeys(range(4), 100)
         await asyncio.gather(*(node.unprepare(ref) for ref in refs))
         assert (node.scene.ledger.grants(), node.scene.files.written) == ((), {})
+
+
+async def test_calls_wait_for_an_agent_that_starts(short_tmp: Path) -> None:
+    """Kubelet would repeat one that fails only after a minute."""
+    async with starting(short_tmp) as node:
+        ref = node.scene.put("one")
+        early = asyncio.create_task(node.prepare(ref))
+        await until(lambda: node.link.is_registered)
+        assert not early.done()
+        node.serve()
+        assert (await early)[ref.uid].devices
+        assert node.told, "kubelet had taken it before"
+
+
+async def test_an_agent_that_does_not_get_ready_says_so_in_time(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deviceplugin.kubelet.dra.link.DraService", partial(DraService, wait_s=0.1))
+    async with starting(short_tmp) as node:
+        ref = node.scene.put("one")
+        assert (await node.prepare(ref))[ref.uid].error == (
+            "the vcuda agent of this node is not ready yet; its log says what it waits for"
+        )
+
+
+async def test_the_next_agent_gives_calls_to_the_one_that_still_serves(short_tmp: Path) -> None:
+    async with running(short_tmp) as old, starting(short_tmp, old.scene) as new:
+        ref = old.scene.put("one")
+        assert (await new.prepare(ref))[ref.uid].devices
+        assert {uid: each.error for uid, each in (await new.unprepare(ref)).items()} == {ref.uid: ""}
+        assert old.scene.ledger.grants() == ()
+
+
+async def test_no_call_fails_while_one_agent_takes_over_from_another(short_tmp: Path) -> None:
+    async with running(short_tmp) as old, starting(short_tmp, old.scene) as new:
+        refs = [old.scene.put(f"c{number}", device(number % 4, 5, 2)) for number in range(60)]
+        calls = []
+        for number, ref in enumerate(refs):
+            calls.append(asyncio.create_task(new.prepare(ref)))
+            await asyncio.sleep(0.005)
+            if number == 20:
+                ended = asyncio.create_task(old.link.stop())
+            if number == 40:
+                await ended
+                new.serve()
+        for ref, answer in zip(refs, await asyncio.gather(*calls), strict=True):
+            assert answer[ref.uid].devices, answer[ref.uid].error
+        assert old.scene.held() == dict.fromkeys(range(4), 75)
+
+
+async def test_a_call_under_way_is_answered_before_the_agent_ends(short_tmp: Path) -> None:
+    async with running(short_tmp) as node:
+        ref = node.scene.put("one")
+        node.scene.slow_s = 0.5
+        call = asyncio.create_task(node.prepare(ref))
+        await until(lambda: node.scene.reads > 0)
+        await node.link.stop()
+        assert (await call)[ref.uid].devices
+
+
+async def test_a_stream_does_not_hold_up_the_end(short_tmp: Path) -> None:
+    async with running(short_tmp) as node, node.calling() as channel:
+        stream = health_rpc.DRAResourceHealthStub(channel).NodeWatchResources(health.NodeWatchResourcesRequest())
+        assert await stream.read()
+        async with asyncio.timeout(3):
+            await node.link.stop()
+
+
+async def test_two_agents_that_wait_do_not_send_a_call_to_and_fro(short_tmp: Path) -> None:
+    async with starting(short_tmp) as one, starting(short_tmp, one.scene) as other:
+        ref = one.scene.put("one")
+        calls = [asyncio.create_task(each.prepare(ref)) for each in (one, other)]
+        await until(lambda: one.link.is_registered and other.link.is_registered)
+        await asyncio.sleep(0.2)
+        one.serve()
+        other.serve()
+        for answer in await asyncio.gather(*calls):
+            assert answer[ref.uid].devices
+
+
+async def test_sockets_of_killed_agents_are_removed_and_those_of_living_ones_stay(short_tmp: Path) -> None:
+    async with running(short_tmp) as old, starting(short_tmp, old.scene) as new:
+        dead = [short_tmp / "plugins" / DRIVER / "dra-0.sock", short_tmp / "plugins_registry" / f"{DRIVER}-0-reg.sock"]
+        for path in dead:
+            with socket.socket(socket.AF_UNIX) as bound:
+                bound.bind(str(path))
+        new.link.remove_dead()
+        assert not any(path.exists() for path in dead)
+        assert all(path.exists() for each in (old, new) for path in each.link.sockets)
