@@ -130,7 +130,7 @@ def _events(admin: Client, pod: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def released(cluster: Cluster, helm: str, registry: Registry) -> Iterator[Release]:
+def released(cluster: Cluster, helm: str, registry: Registry, *values: str) -> Iterator[Release]:
     """The README's two commands; the node's label and the release are gone afterwards."""
     node = f"/api/v1/nodes/{cluster.kubelet.node}"
     release = Release(cluster, helm, registry, audited(cluster))
@@ -140,7 +140,7 @@ def released(cluster: Cluster, helm: str, registry: Registry) -> Iterator[Releas
     unknown = {AnnotationNames().inventory: None}  # agents of other tests may have told the same
     cluster.admin.merge(node, {"metadata": {"labels": LABEL, "annotations": unknown}})
     try:
-        release.install(*FASTER)
+        release.install(*FASTER, *values)
         yield release
     finally:
         if "vcuda" in release.say("list", "--short").split():
