@@ -6,7 +6,7 @@ becomes of them.
 
 from collections.abc import Sequence
 
-from sandbox.cluster.client import JsonObject
+from sandbox.cluster.client import Client, JsonObject
 from sandbox.cluster.waiting import wait_until
 from tests.e2e.node.workload import share
 from tests.e2e.scheduling.steps import create
@@ -25,13 +25,16 @@ def make_gang(world: World, name: str, count: int, *, cores: int, scheduler: str
 
 
 def make_group(world: World, name: str, count: int) -> None:
-    body: JsonObject = {
+    world.admin.post(GROUPS, group(name, count))
+
+
+def group(name: str, count: int) -> JsonObject:
+    return {
         "apiVersion": "scheduling.k8s.io/v1alpha2",
         "kind": "PodGroup",
         "metadata": {"name": name},
         "spec": {"schedulingPolicy": {"gang": {"minCount": count}}},
     }
-    world.admin.post(GROUPS, body)
 
 
 def add_members(world: World, group: str, names: Sequence[str], *, cores: int, scheduler: str = "") -> list[str]:
@@ -41,9 +44,9 @@ def add_members(world: World, group: str, names: Sequence[str], *, cores: int, s
 
 
 def wait_unschedulable(world: World, gang: str) -> None:
-    wait_until(lambda: _is_unschedulable(world, gang), f"gang {gang} does not fit")
+    wait_until(lambda: gang_is_unschedulable(world.admin, gang), f"gang {gang} does not fit")
 
 
-def _is_unschedulable(world: World, gang: str) -> bool:
-    conditions = world.admin.get(f"{GROUPS}/{gang}").get("status", {}).get("conditions", [])
+def gang_is_unschedulable(admin: Client, gang: str) -> bool:
+    conditions = admin.get(f"{GROUPS}/{gang}").get("status", {}).get("conditions", [])
     return any(each["type"] == "PodGroupScheduled" and each["status"] == "False" for each in conditions)
