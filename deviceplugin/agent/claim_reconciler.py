@@ -1,6 +1,7 @@
-"""Compares the ledger's grants of claims with kubelet's record, in both directions.
+"""Compares the ledger's grants of claims with kubelet's record, in both directions, and with what pods name.
 
-In: the ledger, kubelet's record, the API server. Out: ended grants, and rebuilt ones.
+In: the ledger, kubelet's record, the API server, the node's pods. Out: ended grants, rebuilt ones, and a report of each
+container that holds two.
 
 Kubelet forgets a claim when its record is lost, and nobody tells the driver. A claim has ended if kubelet's record does
 not have it and the API server says that it is gone, or given to no pod of this node, in two rounds in a row, and no
@@ -12,17 +13,19 @@ could not be read, and nothing is granted before all of it was read (`is_complet
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 
 import structlog
 
 from deviceplugin.errors import ClaimError, KubeNotFoundError, VcudaError
+from deviceplugin.kubelet.dra.claim_pods import joined
 from deviceplugin.kubelet.dra.prepare import Claims
 from deviceplugin.kubelet.dra.state_file import PreparedClaim, StateFile
 from deviceplugin.ledger.grant import Grant, Source
 from deviceplugin.ledger.ledger import Ledger
-from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.allocation import ContainerRef, PodUid
 from deviceplugin.model.claims import Claim, ClaimRef, ClaimUid
+from deviceplugin.model.pod import Pod, PodContainer
 
 log = structlog.get_logger("vcuda.dra")
 _ROUNDS = 2
@@ -39,6 +42,8 @@ class ClaimReconciler:
         *,
         running: Callable[[Iterable[Grant]], frozenset[str]],
         get_claim: Callable[[ClaimRef], Awaitable[Claim]],
+        pods: Callable[[], Iterable[Pod]],
+        report_joined: Callable[[PodContainer, Pod, Collection[str]], None],
         period_s: float,
     ) -> None:
         self._ledger = ledger
@@ -46,6 +51,9 @@ class ClaimReconciler:
         self._state = state
         self._get_claim = get_claim
         self._running = running
+        self._pods = pods
+        self._report_joined = report_joined
+        self._told: frozenset[ContainerRef] = frozenset()
         self._period_s = period_s
         self._rounds: dict[ClaimUid, int] = {}
         self._given_up: set[ClaimUid] = set()
@@ -71,6 +79,7 @@ class ClaimReconciler:
             for each in tuple(self._lost()):
                 await self._adopt(each)
             await self._end_forgotten()
+            self._tell_joined()
         except VcudaError as error:
             log.warning("claims_not_compared", error=error.message)
 
@@ -101,6 +110,18 @@ class ClaimReconciler:
         for ref, grants in held.items():
             if self._rounds.get(ref.uid, 0) >= _ROUNDS:
                 await self._end(ref, grants)
+
+    def _tell_joined(self) -> None:
+        """Each container once. A pod may join claims that are prepared, and kubelet does not call for it."""
+        requests: dict[tuple[str, str], list[str]] = {}
+        for grant in self._ledger.grants():
+            if grant.source is Source.CLAIM:
+                owner = grant.allocation.owner
+                requests.setdefault((owner.pod.namespace, owner.pod.name), []).append(owner.name)
+        found = {container.ref: (container, pod, held) for container, pod, held in joined(requests, self._pods())}
+        for ref in found.keys() - self._told:
+            self._report_joined(*found[ref])
+        self._told = frozenset(found)
 
     async def _is_over(self, ref: ClaimRef, known: Iterable[ClaimUid]) -> bool:
         if ref.uid in known:

@@ -17,6 +17,7 @@ from deviceplugin.agent.claim_status import ClaimStatus
 from deviceplugin.agent.cluster import Cluster, NodePods
 from deviceplugin.agent.gpu_offers import GpuOffers
 from deviceplugin.agent.grant_files import AgentFiles
+from deviceplugin.agent.reporter import AgentReport
 from deviceplugin.container.runtime import ContainerRuntime
 from deviceplugin.errors import ClaimError, ConfigError, RuntimeApiError, VcudaError
 from deviceplugin.hardware.pci import pcie_root
@@ -84,6 +85,7 @@ class ClaimAgent:
         files: AgentClaimFiles,
         *,
         link: DraLink,
+        report: AgentReport,
         offers: GpuOffers,
         node: str,
         names: ClaimNames,
@@ -108,6 +110,7 @@ class ClaimAgent:
             get_claim=cluster.client.get_claim,
             get_pods=pods.find_all,
             files=files,
+            report=report,
             driver=names.driver,
             pool=node,
         )
@@ -125,6 +128,8 @@ class ClaimAgent:
             StateFile(root / STATE_NAME, names.driver),
             get_claim=cluster.client.get_claim,
             running=running,
+            pods=cluster.pods,
+            report_joined=report.claims_joined,
             period_s=period_s,
         )
         self._claims.is_complete = self._reconciler.is_complete

@@ -4,7 +4,7 @@ In: facts from kubelet's flows, the reconciler and the container watch. Out: log
 metrics. Nothing here waits or raises: a decision must not fail because a report could not be sent.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import structlog
 
@@ -12,11 +12,13 @@ from deviceplugin.agent.unallocated import has_controller
 from deviceplugin.errors import VcudaError
 from deviceplugin.hardware.health import HealthChange
 from deviceplugin.kube.events import EventReason, EventRecorder
+from deviceplugin.kubelet.dra.prepare import PreparedDevice
 from deviceplugin.kubelet.identity_rule import IdentifiedContainer
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.model.allocation import ContainerRef
+from deviceplugin.model.claims import ClaimRef
 from deviceplugin.model.gpu import GpuUuid, Inventory
-from deviceplugin.model.pod import Pod
+from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.request import RequestKind
 from deviceplugin.model.units import CORES_PER_GPU, MIB, format_blocks
 from deviceplugin.model.usage import Breach, Overrun
@@ -70,6 +72,31 @@ class AgentReport:
         self._metrics.refused(reason_of(error), seconds)
         if asking is not None:
             self._events.about_pod(asking.pod.api_ref, EventReason.of(error), error.message)
+
+    def claim_prepared(
+        self, grants: Sequence[Grant], devices: Sequence[PreparedDevice], pods: Sequence[Pod], *, seconds: float
+    ) -> None:
+        for grant in grants:
+            owner = grant.allocation.owner
+            log.info("claim_prepared", claim=str(owner.pod), request=owner.name, grant=grant.id)
+            self._metrics.granted(seconds)
+            text = _claim_sentence(grant, [each.device for each in devices if each.request == owner.name])
+            for pod in pods:
+                self._events.about_pod(pod.api_ref, EventReason.ALLOCATED, text)
+
+    def claim_refused(self, ref: ClaimRef, error: VcudaError, *, seconds: float) -> None:
+        """Kubelet makes the pod's event of the answer."""
+        log.warning("claim_refused", claim=str(ref), error=error.message)
+        self._metrics.refused(reason_of(error), seconds)
+
+    def claims_joined(self, container: PodContainer, pod: Pod, held: Collection[str]) -> None:
+        """Kubelet starts such a container without a call."""
+        text = (
+            f"container {container.ref.name} holds {len(held)} parts of GPUs ({', '.join(sorted(held))}), and the "
+            "limits of only one of them count in it; delete the pod, and name one request in its resources.claims"
+        )
+        log.warning("claims_joined", **owner_fields(container.ref), error=text)
+        self._events.about_pod(pod.api_ref, EventReason.START_FAILED, text)
 
     def started(self) -> None:
         self._metrics.started()
@@ -171,6 +198,16 @@ class AgentReport:
 def owner_fields(owner: ContainerRef) -> dict[str, str]:
     """How a log line names a container; a grant that was rebuilt without its pod has only the UID."""
     return {"pod": str(owner.pod) if owner.pod.name else "", "uid": owner.pod.uid, "container": owner.name}
+
+
+def _claim_sentence(grant: Grant, devices: Sequence[str]) -> str:
+    owner, request, where = grant.allocation.owner, grant.allocation.request, ", ".join(devices)
+    if grant.is_share:
+        each = f"each of {where}" if len(devices) > 1 else where
+        what = f"{request.cores_per_gpu} cores and {format_blocks(request.blocks_per_gpu)} of {each}"
+    else:
+        what = f"{len(devices)} whole GPU{'s' if len(devices) > 1 else ''}: {where}"
+    return f"request {owner.name} of claim {owner.pod.name} got {what} (kube-scheduler's choice)"
 
 
 def _sentence(grant: Grant, choice: Choice) -> str:

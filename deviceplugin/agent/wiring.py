@@ -161,7 +161,7 @@ def build_agent(base: AgentBase) -> NodeAgent:
     runtime = _runtime(settings)
     view.link = _kubelet_link(base, context)
     if base.claims_link is not None:
-        view.claims = _claim_agent(base, base.claims_link, node_pods, files, runtime, offers)
+        view.claims = _claim_agent(base, base.claims_link, node_pods, files, report, runtime, offers)
     view.watch = _container_watch(base, files, report, runtime)
 
     def living() -> frozenset[GrantId] | None:
@@ -205,6 +205,7 @@ def _claim_agent(
     link: DraLink,
     pods: NodePods,
     files: AgentFiles,
+    report: AgentReport,
     runtime: ContainerRuntime | None,
     offers: GpuOffers,
 ) -> ClaimAgent:
@@ -215,6 +216,7 @@ def _claim_agent(
         pods,
         AgentClaimFiles(files, _layout(settings), base.view.inventory),
         link=link,
+        report=report,
         offers=offers,
         node=settings.node.name,
         names=ClaimNames(settings.names.domain),

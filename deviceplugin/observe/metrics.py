@@ -90,13 +90,13 @@ REGISTERED = Family("vcuda_kubelet_registered", "gauge", "1 while kubelet is con
 ALLOCATIONS = Family(
     "vcuda_allocations_total",
     "counter",
-    "Containers for which kubelet asked, by outcome; the reason of a refusal is the kind of error.",
+    "Containers and claims for which kubelet asked, by outcome; the reason of a refusal is the kind of error.",
     ("outcome", "reason"),
 )
 ALLOCATION_SECONDS = Family(
     "vcuda_allocation_duration_seconds",
     "histogram",
-    "Time from kubelet's Allocate call until the GPUs of a container were decided or refused; one for each container.",
+    "Time from kubelet's call until the GPUs of a container or claim were decided or refused; one for each.",
 )
 IDENTITY_SECONDS = Family(
     "vcuda_identity_duration_seconds",
@@ -142,7 +142,18 @@ BUILD = Family("vcuda_build_info", "gauge", "Always 1; the label has the version
 
 FAMILIES = (*families_of(globals()), *container_metrics.FAMILIES)
 REASONS = (
-    *("capacity", "container", "driver_missing", "hardware", "identity", "internal", "kube", "kubelet", "ledger"),
+    *(
+        "capacity",
+        "claim",
+        "container",
+        "driver_missing",
+        "hardware",
+        "identity",
+        "internal",
+        "kube",
+        "kubelet",
+        "ledger",
+    ),
     *("ownership", "parse", "request", "search_limit", "timeout"),
 )
 """With which refusals are labelled; each starts at 0, so that a rate sees the first one."""
@@ -170,7 +181,7 @@ class AgentMetrics(Exposition):
         self._closed = {reason: closed.labels(reason=reason.value) for reason in ClosedBecause}
 
     def granted(self, seconds: float) -> None:
-        """A container got its GPUs; so long after kubelet had asked."""
+        """A container or a request of a claim got its GPUs; so long after kubelet had asked."""
         self.changes += 1
         self._allocations.labels(outcome="granted", reason="").inc()
         self._seconds.observe(seconds)

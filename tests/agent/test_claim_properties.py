@@ -11,7 +11,7 @@ import json
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterable, Set
+from collections.abc import Collection, Iterable, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
@@ -30,6 +30,7 @@ from deviceplugin.model.claims import Claim, ClaimedDevice, ClaimRef, ClaimUid, 
 from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.units import BLOCK_BYTES
 from tests.examples import examples
+from tests.kubelet.dra.test_prepare import Heard
 from tests.ledger.crash.scenario import JOURNAL
 from tests.ledger.makers import BLOCKS, grant, inventory, open_ledger
 from tests.ledger.makers import pod as pod_of
@@ -102,13 +103,21 @@ class ClaimMachine(RuleBasedStateMachine):
             get_claim=self.get,
             get_pods=self.find,
             files=NoFiles(),
+            report=Heard(),
             driver=DRIVER,
             pool=POOL,
             wait_s=0.0,
             look_s=0.001,
         )
         self.reconciler = ClaimReconciler(
-            self.ledger, self.driver, state, running=self.running, get_claim=self.get, period_s=1.0
+            self.ledger,
+            self.driver,
+            state,
+            running=self.running,
+            get_claim=self.get,
+            pods=lambda: [each.pod for each in self.claims],
+            report_joined=self.never_joined,
+            period_s=1.0,
         )
         self.driver.is_complete = self.reconciler.is_complete
 
@@ -130,6 +139,9 @@ class ClaimMachine(RuleBasedStateMachine):
     async def find(self, uids: Set[PodUid]) -> dict[PodUid, Pod]:
         await asyncio.sleep(0)
         return {each.pod.ref.uid: each.pod for each in self.claims if f"pod-{each.ref.uid}" in uids}
+
+    def never_joined(self, container: PodContainer, pod: Pod, held: Collection[str]) -> None:
+        raise AssertionError(f"{container.ref} has one claim")
 
     def running(self, grants: Iterable[Grant]) -> frozenset[str]:
         mounted = {each.mounted for each in self.claims}

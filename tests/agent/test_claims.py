@@ -25,7 +25,7 @@ from sandbox.gpunode import GpuNode
 from sandbox.limits_file import decode
 from sandbox.runtime import StandInRuntime
 from sandbox.station import Json
-from tests.agent.harness import NODE, PATIENCE_S, node_with_agent, run, share
+from tests.agent.harness import NODE, PATIENCE_S, events, node_with_agent, run, share, until_event
 
 DRIVER = "gpu.vcuda.tencent.com"
 NAMESPACE = "research"
@@ -187,6 +187,46 @@ async def test_views_count_claims_like_pods(short_tmp: Path) -> None:
         (container,) = usage.containers
         assert (container.namespace, container.pod, container.container) == (NAMESPACE, "pod-one", "main")
         assert [each.cores_allocated for each in usage.gpus][:2] == [20, 0]
+
+
+async def test_each_pod_of_a_claim_has_an_event_and_the_metrics_count_it(short_tmp: Path) -> None:
+    async with claim_node(short_tmp) as found:
+        uid = found.allocate("both", pods=2)
+        await found.prepare("both", uid)
+        await found.prepare("both", uid)
+
+        def told() -> set[tuple[str, str, int]]:
+            about = events(found.node, "GPUAllocated")
+            return {(each["involvedObject"]["name"], each["message"], each.get("count", 1)) for each in about}
+
+        text = "request gpu of claim both got 20 cores and 8 blocks (2 GiB) of gpu-0 (kube-scheduler's choice)"
+        await found.node.server.until(lambda: len(told()) == 2)
+        assert told() == {("pod-both", text, 1), ("pod-both1", text, 1)}
+        refused = await found.prepare("large", found.allocate("large", cores=200))
+        assert "claim research/large" in refused.error
+        metrics = (await found.node.agent.must_get("/metrics")).text
+        assert 'vcuda_allocations_total{outcome="granted",reason=""} 1.0' in metrics
+        assert 'vcuda_allocations_total{outcome="refused",reason="claim"} 1.0' in metrics
+
+
+async def test_a_container_that_joins_two_prepared_claims_is_reported_once(short_tmp: Path) -> None:
+    """Kubelet starts it without a call, and the limits of one claim are lost."""
+    async with claim_node(short_tmp) as found:
+        for name in ("one", "two"):
+            await found.prepare(name, found.allocate(name))
+        claims = [{"name": name, "resourceClaimName": name} for name in ("one", "two")]
+        container = {"name": "main", "image": "i", "resources": {"claims": [{"name": each["name"]} for each in claims]}}
+        spec = {"nodeName": NODE, "containers": [container], "resourceClaims": claims}
+        found.node.server.store.create("pods", {"metadata": {"name": "greedy"}, "spec": spec}, namespace=NAMESPACE)
+        (event,) = await until_event(found.node, "GPUStartFailed")
+        assert event["involvedObject"]["name"] == "greedy"
+        assert event["message"] == (
+            "container main holds 2 parts of GPUs (one/gpu, two/gpu), and the limits of only one of them count in it; "
+            "delete the pod, and name one request in its resources.claims"
+        )
+        await asyncio.sleep(_SOME_ROUNDS_S)
+        assert len(events(found.node, "GPUStartFailed")) == 1
+        assert events(found.node, "GPUStartFailed")[0].get("count", 1) == 1
 
 
 async def test_a_claim_that_several_pods_use_is_shown_by_its_own_name(short_tmp: Path) -> None:

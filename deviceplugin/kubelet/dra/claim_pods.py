@@ -2,11 +2,11 @@
 
 In: the pods for which the claim is reserved, other claims that their containers name. Out: a ClaimError for a
 container that would hold two grants: of two CDI devices with the same mounts and variables the last wins without a
-word, so the container would have the GPUs of both and the limits of one. Pure. Not here: a second pod that joins two
-claims which are prepared already, for kubelet does not call then (`agent.claim_reconciler` reports it).
+word, so the container would have the GPUs of both and the limits of one. Pure. A pod that joins two claims which are
+prepared already starts all the same, for kubelet does not call then: `joined` finds it afterwards.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from deviceplugin.errors import ClaimError
 from deviceplugin.kubelet.dra.claim_users import ClaimUsers
@@ -36,6 +36,20 @@ def require_one_grant(requests_by_claim: Mapping[str, Collection[str]], pods: It
                     f"container {container.ref} would hold {len(held)} parts of GPUs ({', '.join(sorted(held))}), and "
                     "a container holds one; name one request in its resources.claims, or ask for equal parts by `count`"
                 )
+
+
+def joined(
+    requests_by_claim: Mapping[tuple[str, str], Collection[str]], pods: Iterable[Pod]
+) -> Iterator[tuple[PodContainer, Pod, frozenset[str]]]:
+    """Containers that hold several of the prepared requests, which are given by the claim's namespace and name."""
+    for pod in pods:
+        if pod.is_terminal:
+            continue
+        near = {name: found for (namespace, name), found in requests_by_claim.items() if namespace == pod.ref.namespace}
+        for container in pod.containers:
+            held = grants_of(container, near)
+            if len(held) > 1:
+                yield container, pod, held
 
 
 def grants_of(container: PodContainer, requests_by_claim: Mapping[str, Collection[str]]) -> frozenset[str]:

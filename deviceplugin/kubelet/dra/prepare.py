@@ -20,7 +20,7 @@ from typing import Protocol
 
 import structlog
 
-from deviceplugin.errors import CapacityError, ClaimError, KubeError, KubeNotFoundError
+from deviceplugin.errors import CapacityError, ClaimError, KubeError, KubeNotFoundError, VcudaError
 from deviceplugin.kubelet.dra.claim_grants import ClaimGrant, claim_grants
 from deviceplugin.kubelet.dra.claim_pods import container_of, names_besides, requests_of, require_one_grant
 from deviceplugin.kubelet.dra.published import device_name
@@ -53,6 +53,16 @@ class ClaimFiles(Protocol):
     def drop(self, grant: Grant) -> None: ...
 
 
+class ClaimReport(Protocol):
+    """Hears what became of kubelet's calls; nothing waits for it. `seconds` passed since the call."""
+
+    def claim_prepared(
+        self, grants: Sequence[Grant], devices: "Sequence[PreparedDevice]", pods: Sequence[Pod], *, seconds: float
+    ) -> None: ...
+
+    def claim_refused(self, ref: ClaimRef, error: VcudaError, *, seconds: float) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class PreparedDevice:
     """One device of one request. `cdi` is empty but for the first of a request: the name stands for all its GPUs."""
@@ -76,6 +86,7 @@ class Claims:
     get_claim: Callable[[ClaimRef], Awaitable[Claim]]
     get_pods: Callable[[Set[PodUid]], Awaitable[Mapping[PodUid, Pod]]]
     files: ClaimFiles
+    report: ClaimReport
     driver: str
     pool: str
     wait_s: float = WAIT_S
@@ -90,19 +101,31 @@ class Claims:
         self.ledger.subscribe(self._changed.set)
 
     async def prepare(self, ref: ClaimRef) -> tuple[PreparedDevice, ...]:
-        deadline = self.clock() + self.wait_s
+        began = self.clock()
+        try:
+            return await self._prepare(ref, began)
+        except VcudaError as error:
+            self.report.claim_refused(ref, error, seconds=self.clock() - began)
+            raise
+
+    async def _prepare(self, ref: ClaimRef, began: float) -> tuple[PreparedDevice, ...]:
+        deadline = began + self.wait_s
         async with self._alone(ref.uid):
             claim = await self._read(ref, deadline)
             wanted = self._grants_of(claim)
             pods = await self._pods(claim, deadline)
             await self._require_one_grant(claim, pods, deadline)
-            held = self._held(ref, wanted) or await self._grant(ref, wanted, deadline)
-            return tuple(
+            before = self._held(ref, wanted)
+            held = before or await self._grant(ref, wanted, deadline)
+            prepared = tuple(
                 PreparedDevice(each.request_name, device.pool, device.device, device.share_id, "" if at else name)
                 for each, grant in zip(wanted, held, strict=True)
                 for name in [self.files.ready(grant, container_of(ref, each.request_name, pods))]
                 for at, device in enumerate(each.devices)
             )
+            if not before:
+                self.report.claim_prepared(held, prepared, pods, seconds=self.clock() - began)
+            return prepared
 
     async def unprepare(self, ref: ClaimRef) -> None:
         """By UID alone: the claim may be gone. What is not known has ended already."""

@@ -1,7 +1,7 @@
 """Claims become grants, exactly once, whatever kubelet repeats and whatever is away; and all of them end."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Set
+from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -45,12 +45,30 @@ class MemoryFiles:
 
 
 @dataclass
+class Heard:
+    """`kubelet.dra.prepare.ClaimReport`: the sentences of refusals, and what was prepared for which pods."""
+
+    prepared: list[tuple[GrantId, tuple[str, ...]]] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+    def claim_prepared(
+        self, grants: Sequence[Grant], devices: Sequence[PreparedDevice], pods: Sequence[Pod], *, seconds: float
+    ) -> None:
+        assert seconds >= 0
+        self.prepared.extend((grant.id, tuple(each.device for each in devices)) for grant in grants)
+
+    def claim_refused(self, ref: ClaimRef, error: VcudaError, *, seconds: float) -> None:
+        self.refused.append(error.message)
+
+
+@dataclass
 class Scene:
     """`known`: the claims of the API server. `faults`: what the next reads raise. `pods`: those of the node."""
 
     folder: Path
     ledger: Ledger
     files: MemoryFiles = field(default_factory=MemoryFiles)
+    report: Heard = field(default_factory=Heard)
     known: dict[str, Claim] = field(default_factory=dict)
     faults: list[Exception] = field(default_factory=list)
     pods: dict[PodUid, Pod] = field(default_factory=dict)
@@ -71,6 +89,7 @@ class Scene:
             get_claim=self.get,
             get_pods=self.find,
             files=self.files,
+            report=self.report,
             driver=DRIVER,
             pool=POOL,
             wait_s=0.6,
@@ -141,6 +160,15 @@ async def test_a_repeated_call_writes_the_same_files_again_and_grants_nothing(sc
     scene.restart()
     assert await scene.claims.prepare(ref) == first
     assert list(scene.files.written.values()) == [3]
+    (held,) = scene.ledger.grants()
+    assert scene.report.prepared == [(held.id, ("gpu-0",))], "told once"
+
+
+async def test_a_refusal_is_reported(scene: Scene) -> None:
+    with pytest.raises(ClaimError, match="research/bad") as refused:
+        await scene.claims.prepare(scene.put("bad", device(0, 150)))
+    assert scene.report.refused == [refused.value.message]
+    assert scene.report.prepared == []
 
 
 async def test_two_pods_that_start_together_on_one_claim_share_its_grant(scene: Scene) -> None:
