@@ -202,7 +202,7 @@ async def test_each_pod_of_a_claim_has_an_event_and_the_metrics_count_it(short_t
         text = "request gpu of claim both got 20 cores and 8 blocks (2 GiB) of gpu-0 (kube-scheduler's choice)"
         await found.node.server.until(lambda: len(told()) == 2)
         assert told() == {("pod-both", text, 1), ("pod-both1", text, 1)}
-        refused = await found.prepare("large", found.allocate("large", cores=200))
+        refused = await found.prepare("large", found.allocate("large", cores=150))
         assert "claim research/large" in refused.error
         metrics = (await found.node.agent.must_get("/metrics")).text
         assert 'vcuda_allocations_total{outcome="granted",reason=""} 1.0' in metrics
