@@ -26,12 +26,26 @@ class _Result(Json):
     device: str
     share_id: str | None = msgspec.field(default=None, name="shareID")
     consumed_capacity: dict[str, str | int] | None = None
+    admin_access: bool | None = None
+
+
+class _Opaque(Json):
+    """The parameters of one driver, in an entry of status.allocation.devices.config."""
+
+    driver: str = ""
+
+
+class _Config(Json):
+    """An entry of status.allocation.devices.config, from the claim or from its class."""
+
+    opaque: _Opaque | None = None
 
 
 class _Results(Json):
     """status.allocation.devices."""
 
     results: list[_Result] | None = None
+    config: list[_Config] | None = None
 
 
 class _Allocation(Json):
@@ -102,11 +116,13 @@ async def _get(transport: Transport, claim: ClaimRef) -> _Claim:
 def _claim(found: _Claim) -> Claim:
     meta, status = found.metadata, found.status or _Status()
     allocation = status.allocation
-    results = None if allocation is None else (allocation.devices or _Results()).results or []
+    allocated = _Results() if allocation is None else allocation.devices or _Results()
+    results = None if allocation is None else allocated.results or []
     return Claim(
         ref=ClaimRef(ClaimUid(meta.uid), meta.namespace, meta.name),
         devices=None if results is None else tuple(map(_device, results)),
         consumers=frozenset(each.uid for each in status.reserved_for or () if each.resource == "pods"),
+        configured=frozenset(each.opaque.driver for each in allocated.config or () if each.opaque is not None),
         deleting=meta.deletion_timestamp is not None,
     )
 
@@ -120,6 +136,7 @@ def _device(result: _Result) -> ClaimedDevice:
         device=result.device,
         share_id=result.share_id or "",
         consumed={name: exact_quantity(amount) for name, amount in (result.consumed_capacity or {}).items()},
+        is_administrative=bool(result.admin_access),
     )
 
 

@@ -76,15 +76,21 @@ class ClaimedDevice:
     device: str
     share_id: str = ""
     consumed: Mapping[str, Fraction] = field(default_factory=dict)
+    is_administrative: bool = False
+    """kube-scheduler gives it beside what others hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """`devices` is None while nothing is allocated. `consumers`: UIDs of the pods for which it is reserved."""
+    """`devices` is None while nothing is allocated. `consumers`: UIDs of the pods for which it is reserved.
+
+    `configured`: drivers for which the claim or its class has parameters.
+    """
 
     ref: ClaimRef
     devices: tuple[ClaimedDevice, ...] | None = None
     consumers: frozenset[str] = frozenset()
+    configured: frozenset[str] = frozenset()
     deleting: bool = False
 
 

@@ -38,6 +38,10 @@ def claim_grants(claim: Claim, *, driver: str, pool: str, uuids: Mapping[str, Gp
     ours = [each for each in claim.devices if each.driver == driver]
     if not ours:
         raise ClaimError(f"claim {claim.ref} has no device of {driver}")
+    if driver in claim.configured:
+        raise ClaimError(
+            f"claim {claim.ref} has parameters for {driver}, which knows none; leave out `config` in claim and class"
+        )
     by_request: dict[str, list[ClaimedDevice]] = {}
     for each in ours:
         by_request.setdefault(each.request, []).append(each)
@@ -49,6 +53,8 @@ def _grant(
 ) -> ClaimGrant:
     what = f"claim {claim.ref}, request {name}"
     for each in devices:
+        if each.is_administrative:
+            raise ClaimError(f"{what}: there is no administrative access to a GPU; leave out adminAccess")
         if each.pool != pool or each.device not in uuids:
             raise ClaimError(f"{what}: this node has no device {each.device} in pool {each.pool}")
     held = tuple(uuids[each.device] for each in devices)

@@ -81,6 +81,18 @@ def test_requests(
     assert (said in found) if said else not found, found
 
 
+@pytest.mark.parametrize("path", PLACES)
+def test_what_the_driver_would_refuse_is_refused_at_once(cluster: Cluster, path: str) -> None:
+    admin = asked(path, "exactly", SHARES, GOOD, adminAccess=True)
+    assert "there is no administrative access to a GPU" in refusal(cluster, path, admin)
+    for driver, said in ((DRIVER, f"the driver {DRIVER} knows no parameters"), ("gpu.example.org", "")):
+        body = asked(path, "exactly", SHARES, GOOD)
+        spec = body["spec"]["spec"] if path == TEMPLATES else body["spec"]
+        spec["devices"]["config"] = [{"opaque": {"driver": driver, "parameters": {"kind": "Any"}}}]
+        found = refusal(cluster, path, body)
+        assert (said in found) if said else not found, found
+
+
 @pytest.mark.parametrize("resource", ["vcuda-core", "vcuda-memory", "vcuda-memory-mib"])
 def test_no_class_counts_cores_as_devices(cluster: Cluster, resource: str) -> None:
     body = {"metadata": {"name": "trap"}, "spec": {"extendedResourceName": f"tencent.com/{resource}"}}

@@ -58,6 +58,11 @@ def test_devices_of_other_drivers_are_theirs() -> None:
     assert requests(other, device()) == {"gpu": (Request(20, 8), ("GPU-0",))}
 
 
+def test_parameters_of_other_drivers_are_theirs() -> None:
+    given = replace(claim(device()), configured=frozenset({"gpu.nvidia.com"}))
+    assert len(claim_grants(given, driver=DRIVER, pool=POOL, uuids=UUIDS)) == 1
+
+
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
@@ -74,6 +79,8 @@ def test_devices_of_other_drivers_are_theirs() -> None:
         (claim(device(cores=0)), "0 cores of gpu-0 cannot be given"),
         (claim(replace(device(), consumed={})), "0 cores of gpu-0 cannot be given"),
         (claim(device(cores=150)), "write 100 or 200"),
+        (claim(replace(device(), is_administrative=True)), "there is no administrative access to a GPU"),
+        (replace(claim(device()), configured=frozenset({DRIVER})), f"has parameters for {DRIVER}, which knows none"),
     ],
 )
 def test_what_cannot_be_prepared_is_said(given: Claim, sentence: str) -> None:
