@@ -174,7 +174,7 @@ class CertificateSettings:
 
 @dataclass(frozen=True, slots=True)
 class CallerSettings:
-    """Who may call filter, prioritize, bind and preempt, which place pods with the scheduler's rights."""
+    """Who may call the verbs of kube-scheduler and Volcano, which place pods with the scheduler's rights."""
 
     ca_file: Path | None = setting(
         "client-ca-file",
@@ -187,6 +187,9 @@ class CallerSettings:
         ("system:kube-scheduler",),
         "With --client-ca-file: allowed names (common name or DNS name) of such a client certificate.",
         types.SUBJECTS,
+    )
+    volcano: bool = setting(
+        "volcano", False, "Answer Volcano's scheduler too, under /volcano/, as its plugin extender asks."
     )
 
 

@@ -76,6 +76,11 @@ class ClusterClient(KubeClient):
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
         await self._write("POST", pod_path(pod) + "/binding", binding, what=f"bind pod {pod} to {node}")
 
+    async def annotate_pod(self, pod: PodRef, annotations: Mapping[str, str]) -> None:
+        """Raises KubeNotFoundError or KubeConflictError if the pod is gone."""
+        await self._wait_for_token()
+        await self.patch_pod_annotations(pod, annotations)
+
     async def annotate_node(self, name: str, annotations: Mapping[str, str | None]) -> None:
         """kube-scheduler retries waiting pods when an annotation of a node changes."""
         await self._wait_for_token()

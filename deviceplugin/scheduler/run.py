@@ -35,9 +35,10 @@ from deviceplugin.scheduler import gc_tuning
 from deviceplugin.scheduler.claim_templates import ClaimTemplates
 from deviceplugin.scheduler.cluster import ClusterWatch
 from deviceplugin.scheduler.leadership import Leadership, leadership_of
-from deviceplugin.scheduler.service import SchedulerService
+from deviceplugin.scheduler.service import SchedulerService, require_leadership
 from deviceplugin.scheduler.serving_certificate import Certificates
 from deviceplugin.scheduler.view_service import ViewService
+from deviceplugin.scheduler.volcano_service import volcano_service
 
 log = structlog.get_logger("vcuda.scheduler")
 _EXPIRE_EVERY_S = 1.0
@@ -85,7 +86,12 @@ async def _work(
     leadership = leadership_of(settings, client)
     events = EventRecorder(client, node=leadership.identity, component=_COMPONENT, rate=_EVENTS)
     placed, unbound = partial(_tell, events, EventReason.PLACED), partial(_tell, events, EventReason.NOT_BOUND)
-    extender = Extender(client, _extender_settings(settings), placed=placed, unbound=unbound)
+    placement = _extender_settings(settings)
+    extender = Extender(client, placement, placed=placed, unbound=unbound)
+    volcano = None
+    if settings.callers.volcano:
+        confirm = partial(require_leadership, leadership)
+        volcano = volcano_service(extender, client, placement, clock=time.monotonic, confirm=confirm)
     watch = ClusterWatch(client, extender, names=settings.names)
     certificates = Certificates(settings, client)
     service = SchedulerService(
@@ -98,6 +104,7 @@ async def _work(
         views=ViewService(extender, leadership, reviews, live, version=__version__),
         loopback_only=settings.callers.ca_file is None or settings.leader.election is Election.KUBE_SCHEDULER,
         clients=() if settings.callers.ca_file is None else settings.callers.names,
+        volcano=volcano,
     )
     server = SchedulerServer(service, context=certificates.tls.context, version=__version__)
     serving = settings.serving
@@ -114,6 +121,7 @@ async def _work(
                 group.create_task(extender.wake_up.run(), name="wake-up"),
                 group.create_task(events.run(), name="events"),
                 *_claim_templates(settings, client, leadership, group),
+                *(() if volcano is None else (group.create_task(volcano.announcements.run(), name="annotations"),)),
                 group.create_task(_expire(extender), name="reservations"),
                 group.create_task(_resolve(extender), name="Bindings in doubt"),
                 group.create_task(gc_tuning.collect_all(), name="garbage"),

@@ -33,6 +33,7 @@ from deviceplugin.scheduler.cluster import ClusterWatch
 from deviceplugin.scheduler.leadership import Leadership
 from deviceplugin.scheduler.serving_certificate import Certificates
 from deviceplugin.scheduler.view_service import ViewService
+from deviceplugin.scheduler.volcano_service import VolcanoService
 
 _LARGEST_REVIEW = 4 << 20
 _AS_API_SERVER = "the API server takes objects of up to 3 MiB"
@@ -51,6 +52,7 @@ class SchedulerService:
     views: ViewService
     loopback_only: bool
     clients: tuple[str, ...] = ()
+    volcano: VolcanoService | None = None
     explaining: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -70,6 +72,7 @@ class SchedulerService:
             restricted("prioritize", self._prioritize),
             restricted("bind", self._bind, outcomes=("bound", "refused")),
             restricted("preempt", self._preempt, outcomes=("room", "no_room")),
+            *(self.volcano.verbs(restricted) if self.volcano is not None else ()),
         )
 
     def not_ready(self) -> tuple[str, ...]:
@@ -156,10 +159,15 @@ class SchedulerService:
         return VerbResponse(write_victims(found), "room" if found else "no_room")
 
     async def _require_leadership(self) -> None:
-        if not await self.leadership.confirm():
-            raise unavailable(
-                f"this replica is not the leader; the leader by the Lease is {self.leadership.leader or 'unknown'}"
-            )
+        await require_leadership(self.leadership)
+
+
+async def require_leadership(leadership: Leadership) -> None:
+    """Raises HttpError."""
+    if not await leadership.confirm():
+        raise unavailable(
+            f"this replica is not the leader; the leader by the Lease is {leadership.leader or 'unknown'}"
+        )
 
 
 def _error(status: int, sentence: str, leader: str = "") -> tuple[int, bytes]:

@@ -41,8 +41,9 @@ class ClusterApi(BindApi, NodeApi, Protocol):
 
 class Extender:
     """The verbs are attributes: `filter`, `prioritize`, `bind`, `preempt`, `explain`. The caller runs `wake_up.run()`,
-    and `expire` and `resolve` about once a second. `placed` is called with why a pod is bound where it is, `unbound`
-    with why one was not bound after its node was chosen.
+    and `expire` and `resolve` about once a second. `cache`, `snapshot` and `choose` serve other schedulers' verbs too.
+    `placed` is called with why a pod is bound where it is, `unbound` with why one was not bound after its node was
+    chosen.
     """
 
     def __init__(
@@ -69,8 +70,8 @@ class Extender:
         self._placed = placed
         self._history = WorkloadHistory(scorer, clock=clock, observed=self.observed)
         self._gangs = GangTracker(cache, verdicts, settings=settings, clock=clock)
-        choose = partial(scorer.choose, node_policy=settings.node_policy, gpu_policy=settings.gpu_policy)
-        snapshot = ClusterSnapshot(cache, settings)
+        self.choose = choose = partial(scorer.choose, node_policy=settings.node_policy, gpu_policy=settings.gpu_policy)
+        self.snapshot = snapshot = ClusterSnapshot(cache, settings)
         self.filter = Filter(
             cache, snapshot, verdicts, choose=choose, gangs=self._gangs, settings=settings, clock=clock, wall=wall
         ).filter

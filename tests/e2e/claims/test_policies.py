@@ -81,6 +81,16 @@ def test_requests(
     assert (said in found) if said else not found, found
 
 
+@pytest.fixture
+def admin_namespace(cluster: Cluster) -> Iterator[None]:
+    """Elsewhere the API server itself refuses administrative access."""
+    path, label = f"/api/v1/namespaces/{pods.NAMESPACE}", "resource.kubernetes.io/admin-access"
+    cluster.admin.merge(path, {"metadata": {"labels": {label: "true"}}})
+    yield
+    cluster.admin.merge(path, {"metadata": {"labels": {label: None}}})
+
+
+@pytest.mark.usefixtures("admin_namespace")
 @pytest.mark.parametrize("path", PLACES)
 def test_what_the_driver_would_refuse_is_refused_at_once(cluster: Cluster, path: str) -> None:
     admin = asked(path, "exactly", SHARES, GOOD, adminAccess=True)

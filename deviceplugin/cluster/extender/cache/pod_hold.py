@@ -37,7 +37,8 @@ class PodHold:
 
     `request` is what placement was asked, where this process placed the pod; `needs` is CPU and memory, None where not
     known. `version` is the pod's resourceVersion at the reservation, `condition` its PodScheduled condition then.
-    `why`: the annotation `vcuda-decision` of a bound pod, as it is written.
+    `why`: the annotation `vcuda-decision` of a bound pod, as it is written. `announced`: another scheduler binds the
+    pod, and its GPUs are written to it beside that; until the pod shows them, they are these.
     """
 
     pod: PodRef
@@ -54,6 +55,7 @@ class PodHold:
     request: PodRequest | None = None
     needs: Compute | None = None
     why: str = ""
+    announced: bool = False
 
     @property
     def is_bound(self) -> bool:

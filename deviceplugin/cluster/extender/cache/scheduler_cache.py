@@ -196,6 +196,8 @@ class SchedulerCache:
         if last is not None and _holds_the_same(last, pod) and self._where.get(uid) == (node,):
             return  # most updates are kubelet's status reports
         found = bound_hold(pod, self._names)
+        if known is not None and known.announced and found.unlocated and not found.allocations:
+            found = replace(found, allocations=known.allocations, unlocated=(), announced=True)
         if known != found:
             self._enter(found)
         for other in tuple(self.holds(uid)):
@@ -212,7 +214,8 @@ class SchedulerCache:
         if pod.nominated_node:
             self._nominated.setdefault(pod.nominated_node, {})[uid] = pod
         for held in tuple(self.holds(uid)):
-            if pod.pod.deleting or refused_since_reserved(pod, held, before=before):
+            is_refused = not held.announced and refused_since_reserved(pod, held, before=before)  # else we are told
+            if pod.pod.deleting or is_refused:
                 self._drop_reservation(held)
 
     def _drop_reservation(self, held: PodHold) -> None:

@@ -1,0 +1,228 @@
+"""What Volcano's scheduler asks about its tasks: does one fit on a node, and on which GPUs; and who must go for it.
+
+In: tasks and names of nodes, the scheduler's cache. Out: verdicts, and reservations in the cache. Volcano places the
+tasks of a gang one after the other and says each time which node it chose (`allocate`), so each is judged with the GPUs
+of those before; what it takes back (`deallocate`) is free again. It says nothing at the end, and its Binding has no
+annotations: `Announcements` writes the GPUs to the pod, and the cache keeps them when the Binding comes. A reservation
+ends when its pod is bound, given back, gone, or by time, because vc-scheduler may die between the two.
+
+A task that Volcano pipelines waits on a node for what others still hold there; nothing is reserved for it, and what
+ends is given to whoever is asked about first. Invariant: a GPU is promised to one pod at a time, whoever schedules it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations, islice
+
+from deviceplugin.cluster.extender.cache.node_info import needs_of
+from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
+from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
+from deviceplugin.cluster.extender.prioritize import scaled
+from deviceplugin.cluster.extender.rejection import BOUND_ELSEWHERE, Rejection, rejection_of
+from deviceplugin.cluster.extender.settings import Settings
+from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
+from deviceplugin.cluster.volcano.wire import Code, Task
+from deviceplugin.errors import CapacityError, ParseError, RequestError
+from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.pod import ClusterPod
+from deviceplugin.model.pod_request import PodRequest, pod_request
+from deviceplugin.placement.node_score import NodeChoice
+from deviceplugin.placement.node_state import NodeState
+from deviceplugin.placement.pod import place_pod
+from deviceplugin.placement.prefilter import Prefilter
+
+_MOST_KNOWN = 4096
+_MOST_SETS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`reason` is empty where the task fits."""
+
+    reason: str = ""
+    code: Code = Code.FITS
+
+
+FITS = Verdict()
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """A pod whose request could be read, ready to be compared with many nodes."""
+
+    pod: ClusterPod
+    request: PodRequest
+    prefilter: Prefilter
+
+
+class VolcanoTasks:
+    """`announce` is called with each new reservation. `choose` ranks nodes."""
+
+    def __init__(
+        self,
+        cache: SchedulerCache,
+        snapshot: ClusterSnapshot,
+        *,
+        choose: partial[NodeChoice],
+        settings: Settings,
+        clock: Callable[[], float],
+        announce: Callable[[PodHold], None],
+    ) -> None:
+        self._cache = cache
+        self._snapshot = snapshot
+        self._choose = choose
+        self._settings = settings
+        self._clock = clock
+        self._announce = announce
+        self._asking: OrderedDict[PodUid, _Asking] = OrderedDict()
+        self._last: OrderedDict[PodUid, frozenset[GpuUuid]] = OrderedDict()
+
+    def predicate(self, task: Task, node: str) -> Verdict:
+        """Also true where it fits once pods that are being deleted have gone: Volcano decides whether to wait."""
+        self._cache.expire()
+        bound = self._cache.bound_to(task.uid)
+        if bound is not None or self._cache.is_over(task.uid):
+            return FITS if bound == node else _verdict(BOUND_ELSEWHERE)
+        try:
+            asking = self._read(task)
+        except (RequestError, ParseError) as error:
+            return Verdict(error.message, Code.UNRESOLVABLE)
+        if asking is None:
+            return FITS
+        refused = self._refusal(asking, node, ())
+        if refused is None:
+            return FITS
+        leaving = self._leaving(node)
+        if leaving and refused.resolvable and self._refusal(asking, node, leaving) is None:
+            return FITS
+        return _verdict(refused)
+
+    def scores(self, task: Task, nodes: Sequence[str]) -> dict[str, float]:
+        """From 0 to 100, in the order of the node policy."""
+        try:
+            asking = self._read(task)
+        except (RequestError, ParseError):
+            asking = None
+        if asking is None:
+            return dict.fromkeys(nodes, 0.0)
+        states = self._snapshot.nodes(asking.pod, nodes).states
+        ranked = self._choose(asking.request, states, needs=needs_of(asking.pod.needs)).ranked
+        scores = scaled([ranked.get(name) for name in nodes])
+        return {name: 10.0 * score for name, score in zip(nodes, scores, strict=True)}
+
+    def allocate(self, task: Task) -> str:
+        """Reserves GPUs on the task's node; else the sentence why Volcano must take the placement back."""
+        self._cache.expire()
+        if self._cache.bound_to(task.uid) == task.node:
+            return ""
+        try:
+            asking = self._read(task)
+            if asking is None:
+                return ""
+            if task.is_pipelined:
+                return self.predicate(task, task.node).reason
+            self._reserve(asking, task.node)
+        except (RequestError, ParseError, CapacityError) as error:
+            return error.message
+        return ""
+
+    def deallocate(self, task: Task) -> None:
+        held = self._cache.on(task.node, task.uid)
+        if held is not None and held.state is HoldState.RESERVED:
+            self._cache.release(task.uid, task.node)
+
+    def victims(self, evictor: Task, evictees: Sequence[Task]) -> tuple[Task, ...]:
+        """As few as make room for the evictor on one node; none where all of a node would not help."""
+        try:
+            asking = self._read(evictor)
+        except (RequestError, ParseError):
+            return ()
+        if asking is None:
+            return tuple(evictees)
+        by_node: dict[str, list[Task]] = {}
+        for each in evictees:
+            by_node.setdefault(each.node, []).append(each)
+        return tuple(each for node, tasks in by_node.items() for each in self._victims_on(asking, node, tasks))
+
+    def _victims_on(self, asking: _Asking, node: str, tasks: Sequence[Task]) -> tuple[Task, ...]:
+        leaving = self._leaving(node)
+
+        def enough(chosen: Collection[Task]) -> bool:
+            return self._refusal(asking, node, (*leaving, *(each.uid for each in chosen))) is None
+
+        if not enough(tasks):
+            return ()
+        return next(filter(enough, islice(_smallest_first(tasks), _MOST_SETS)), tuple(tasks))
+
+    def _read(self, task: Task) -> _Asking | None:
+        """None for a pod that asks for no GPU. The watch's version counts before the one in the request."""
+        pod = self._cache.pod(task.uid)
+        known = self._asking.get(task.uid)
+        if known is not None and (pod is None or known.pod is pod):
+            return known
+        pod = pod or task.pod(self._settings.names)
+        if not pod.pod.is_gpu:
+            return None
+        asked = pod_request(pod.pod, self._settings.names)
+        self._asking[task.uid] = found = _Asking(pod, asked, Prefilter(asked))
+        if len(self._asking) > _MOST_KNOWN:
+            self._asking.popitem(last=False)
+        return found
+
+    def _refusal(self, asking: _Asking, node: str, without: Collection[PodUid]) -> Rejection | None:
+        state = self._state(asking, node, without)
+        if isinstance(state, Rejection):
+            return state
+        if (verdict := asking.prefilter(state)) is not None:
+            return rejection_of(verdict)
+        if len(asking.request.containers) == 1:
+            return None
+        return self._snapshot.rejection_together(asking.request, state)
+
+    def _state(self, asking: _Asking, node: str, without: Collection[PodUid]) -> NodeState | Rejection:
+        if without:
+            return self._snapshot.node(asking.pod, node, without=without)
+        found = self._snapshot.nodes(asking.pod, (node,))
+        return found.states[0] if found.states else found.rejected[node]
+
+    def _leaving(self, node: str) -> tuple[PodUid, ...]:
+        """Pods of the node that are being deleted; their containers still run."""
+        info = self._cache.nodes.get(node)
+        return () if info is None else tuple(uid for uid, held in info.holds.items() if held.deleting)
+
+    def _reserve(self, asking: _Asking, node: str) -> None:
+        pod, state = asking.pod, self._state(asking, node, ())
+        if isinstance(state, Rejection):
+            raise CapacityError(f"pod {pod.pod.ref} does not fit on node {node}: {state.text}")
+        before = self._last.pop(pod.uid, frozenset())
+        placed = place_pod(asking.request, state, policy=self._settings.gpu_policy, prefer=before)
+        hold = PodHold(
+            pod=pod.pod.api_ref,
+            node=node,
+            state=HoldState.RESERVED,
+            allocations=placed.allocations,
+            priority=pod.priority,
+            expires=self._clock() + self._settings.reservation_time,
+            version=pod.pod.resource_version,
+            condition=pod.condition,
+            request=asking.request,
+            needs=pod.needs,
+            announced=True,
+        )
+        self._cache.put_hold(hold)
+        self._last[pod.uid] = frozenset(uuid for each in hold.allocations for uuid in each.uuids)
+        if len(self._last) > _MOST_KNOWN:
+            self._last.popitem(last=False)
+        self._announce(hold)
+
+
+def _verdict(why: Rejection) -> Verdict:
+    return Verdict(why.text, Code.UNSCHEDULABLE if why.resolvable else Code.UNRESOLVABLE)
+
+
+def _smallest_first(tasks: Sequence[Task]) -> Iterator[tuple[Task, ...]]:
+    for size in range(1, len(tasks) + 1):
+        yield from combinations(tasks, size)

@@ -1,0 +1,79 @@
+"""What vc-scheduler really sent is read: the task, the pod in it, the node; and answers are what its plugin reads."""
+
+import json
+
+import pytest
+
+from deviceplugin.cluster.volcano import wire
+from deviceplugin.cluster.volcano.wire import Code
+from deviceplugin.errors import ParseError
+from deviceplugin.model.units import ResourceNames
+from tests.cluster.volcano.makers import recorded
+
+NAMES = ResourceNames()
+
+
+@pytest.mark.parametrize("name", ["predicate-01", "predicate-03"])
+def test_a_recorded_predicate(name: str) -> None:
+    said = json.loads(recorded(name))
+    task, node = wire.read_predicate(recorded(name))
+    assert (task.uid, task.node, task.is_pipelined) == (said["task"]["UID"], "", False)
+    assert node == said["node"]["Name"]
+    pod = task.pod(NAMES)
+    assert (pod.uid, str(pod.pod.ref)) == (task.uid, f"default/{said['task']['Name']}")
+    (container,) = pod.pod.containers
+    assert (container.cores, container.blocks) == (25, 16)
+
+
+def test_a_recorded_allocate() -> None:
+    task = wire.read_event(recorded("allocateFunc-01"))
+    assert (task.node, task.is_pipelined) == ("vcuda-node", False)
+
+
+def test_a_pipelined_task_is_told_apart() -> None:
+    said = json.loads(recorded("allocateFunc-01"))
+    said["task"]["Status"] = 4
+    assert wire.read_event(json.dumps(said).encode()).is_pipelined
+
+
+def test_evictees_come_back_as_they_came() -> None:
+    """Volcano reads them as whole tasks."""
+    task = json.loads(recorded("allocateFunc-01"))["task"]
+    others = [task | {"UID": str(number), "Name": f"other-{number}"} for number in range(3)]
+    body = json.dumps({"evictor": task, "evictees": others}).encode()
+    evictor, evictees = wire.read_eviction(body)
+    assert [each.uid for each in evictees] == ["0", "1", "2"]
+    assert json.loads(wire.write_victims(evictees[1:])) == {"status": 1, "victims": others[1:]}
+    assert json.loads(wire.write_victims(())) == {"status": -1, "victims": []}
+    assert evictor.uid == task["UID"]
+
+
+def test_nobody_to_evict() -> None:
+    task = json.loads(recorded("allocateFunc-01"))["task"]
+    assert wire.read_eviction(json.dumps({"evictor": task, "evictees": None}).encode())[1] == ()
+
+
+def test_answers() -> None:
+    assert json.loads(wire.write_predicate("", Code.FITS)) == {"status": "", "code": 0}
+    assert json.loads(wire.write_predicate("no", Code.UNSCHEDULABLE)) == {"status": "no", "code": 2}
+    assert json.loads(wire.write_scores({"a": 100.0})) == {"nodeScore": {"a": 100.0}, "errorMessage": ""}
+    assert json.loads(wire.write_event("no")) == {"errorMessage": "no"}
+
+
+@pytest.mark.parametrize(
+    ("read", "body"),
+    [
+        (wire.read_predicate, b"{"),
+        (wire.read_predicate, b'{"task": {"UID": "u"}, "node": {"Name": "n"}}'),
+        (wire.read_predicate, b'{"task": {"UID": "u", "Pod": {}}}'),
+        (wire.read_event, b'{"task": {"UID": "u", "Pod": {}}}'),
+        (wire.read_event, b'{"task": {"UID": 1, "Pod": {}, "NodeName": "n"}}'),
+        (wire.read_prioritize, b'{"task": {"UID": "u", "Pod": {}}, "nodes": null}'),
+        (wire.read_eviction, b'{"evictor": {}}'),
+    ],
+)
+def test_what_cannot_be_read_is_one_sentence(read: object, body: bytes) -> None:
+    assert callable(read)
+    with pytest.raises(ParseError) as refused:
+        read(body)
+    assert "\n" not in refused.value.message
