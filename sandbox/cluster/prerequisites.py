@@ -34,6 +34,11 @@ def coscheduling_programs() -> Path:
     return Path(_script("build", "coscheduling").strip().splitlines()[-1])
 
 
+def volcano_programs() -> Path:
+    """The folder with Volcano's scheduler and controllers, and with the definitions of its kinds."""
+    return Path(_script("build", "volcano").strip().splitlines()[-1])
+
+
 def _script(name: str, *arguments: str) -> str:
     """Its progress goes to our own stderr: a cold build takes ten minutes, and silence would look like a hang."""
     done = subprocess.run([str(SCRIPTS / name), *arguments], stdout=subprocess.PIPE, text=True, check=False)

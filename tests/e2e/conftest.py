@@ -18,6 +18,7 @@ from sandbox.cluster.prerequisites import (
     containerd_programs,
     coscheduling_programs,
     kubernetes_programs,
+    volcano_programs,
 )
 from tests.e2e.installed.images import building_in_the_background
 from tests.e2e.node.agent import Agent
@@ -55,6 +56,12 @@ def _built(request: pytest.FixtureRequest, build: Callable[[], Path]) -> Path:
 def coscheduling(request: pytest.FixtureRequest, programs: Path) -> Path:
     """Another kube-scheduler with that plugin, and its PodGroup's definition; built once, in three to five minutes."""
     return _built(request, coscheduling_programs)
+
+
+@pytest.fixture(scope="session")
+def volcano(request: pytest.FixtureRequest, programs: Path) -> Path:
+    """Volcano's scheduler and controllers, and the definitions of its kinds; built once, in five minutes."""
+    return _built(request, volcano_programs)
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,8 @@
 {{- define "vcuda.agentUser" -}}system:serviceaccount:{{ .Release.Namespace }}:vcuda-agent{{- end -}}
 {{- define "vcuda.schedulerUser" -}}system:serviceaccount:{{ .Release.Namespace }}:vcuda-scheduler{{- end -}}
 
+{{- define "vcuda.volcanoUser" -}}system:serviceaccount:{{ .Values.volcano.namespace }}:{{ .Values.volcano.serviceAccount }}{{- end -}}
+
 {{/* CEL: whether an agent asks, in any namespace: kustomize can move its account, and changes no expression. */}}
 {{- define "vcuda.isAgent" -}}
 request.userInfo.username.startsWith("system:serviceaccount:") && request.userInfo.username.endsWith(":vcuda-agent")
