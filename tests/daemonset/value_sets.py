@@ -147,6 +147,17 @@ VALUE_SETS: dict[str, Object] = {
         },
         "hami": {"translate": "off"},
     },
+    "volcano": {
+        "volcano": {
+            "enabled": True,
+            "namespace": "volcano",
+            "serviceAccount": "vc-scheduler",
+            "lease": "vc-scheduler",
+            "port": 9180,
+        },
+        "resourceDomain": "gpu.example.org",
+        "image": {"pullPolicy": "Always"},
+    },
     "what installations seldom change": {
         "image": {"digest": f"sha256:{'a' * 64}", "pullPolicy": "Always"},
         "agent": {

@@ -157,9 +157,10 @@ def test_a_gang_runs_when_another_one_has_ended(scene: Scene) -> None:
 
 def test_volcano_and_kube_scheduler_share_the_gpus(scene: Scene) -> None:
     gang = scene.job("gang", *[70] * GPUS)
+    scene.run(gang)
     ours = [share(f"ours-{number}", 30, BLOCKS) for number in range(GPUS)]
     create(scene.world, ours)
-    scene.run([*gang, *(each.name for each in ours)])
+    wait_all(scene.world, [each.name for each in ours])
     wait_agents_agree(scene.world, [*gang, *(each.name for each in ours)])
     check_no_gpu_is_given_out_twice(scene.world)
 

@@ -1,0 +1,204 @@
+"""A stand-in for Volcano's scheduler: sessions that ask the plugin `extender` as the real one was recorded to.
+
+In: where the extender is, the cluster's nodes, gangs of pods. Out: which gangs it would bind, and their Bindings by the
+caller. A session takes the gangs in their order and the members one after the other: predicates on all nodes whose sums
+have room, 16 at once, scores where several are left, then `allocate`. A gang with a member that finds no node is taken
+back, last first. Not here: queues' shares, evictions, pipelining; `tests/e2e/test_volcano.py` runs the real one.
+Requests have the size of real ones: a whole pod, a whole node, and every task on it.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+Json = dict[str, Any]
+WORKERS = 16
+PENDING, ALLOCATED, RUNNING = 1, 2, 32
+_CORE, _MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
+
+
+class VolcanoStandInError(Exception):
+    """The extender did not answer as its protocol says."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodGroup:
+    """All members run, or none."""
+
+    name: str
+    pods: tuple[Json, ...]
+
+
+@dataclass(slots=True)
+class _Node:
+    """What Volcano sums up: the node's offer, less what its tasks ask for."""
+
+    document: Json
+    idle: dict[str, int]
+    tasks: dict[str, Json] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return str(self.document["metadata"]["name"])
+
+    def has_room(self, wanted: Mapping[str, int]) -> bool:
+        return all(self.idle.get(name, 0) >= count for name, count in wanted.items())
+
+    def take(self, task: Json, wanted: Mapping[str, int], *, sign: int = 1) -> None:
+        for name, count in wanted.items():
+            self.idle[name] = self.idle.get(name, 0) - sign * count
+        if sign > 0:
+            self.tasks[f"{task['Namespace']}/{task['Name']}"] = task
+        else:
+            del self.tasks[f"{task['Namespace']}/{task['Name']}"]
+
+    def as_sent(self) -> Json:
+        amounts = {"MilliCPU": 64000, "Memory": 1 << 38, "ScalarResources": {k: 1000 * v for k, v in self.idle.items()}}
+        return {
+            "Name": self.name,
+            "Node": self.document,
+            "State": {"Phase": 1, "Reason": ""},
+            **dict.fromkeys(("Idle", "Used", "Releasing", "Pipelined", "Allocatable", "Capacity"), amounts),
+            "Tasks": self.tasks,
+            "NumaInfo": None,
+        }
+
+
+@dataclass(slots=True)
+class Times:
+    """Seconds of each call, as Volcano waited for them."""
+
+    predicate: list[float] = field(default_factory=list)
+    allocate: list[float] = field(default_factory=list)
+
+
+class VcScheduler:
+    """`url` is the plugin's urlPrefix. `bind` makes Volcano's Binding, which has no annotations."""
+
+    def __init__(self, url: str, nodes: Sequence[Json], bind: Callable[[Json, str], Awaitable[None]]) -> None:
+        self._url = url.rstrip("/")
+        self._bind = bind
+        self._nodes = {each["metadata"]["name"]: _Node(each, _offered(each)) for each in nodes}
+        self._workers = asyncio.Semaphore(WORKERS)
+        self._client: aiohttp.ClientSession | None = None
+        self.times = Times()
+
+    async def __aenter__(self) -> "VcScheduler":
+        self._client = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._client is not None
+        await self._client.close()
+
+    async def session(self, gangs: Sequence[PodGroup], *, dies: bool = False) -> dict[str, dict[str, str]]:
+        """The nodes of the members, by gang; of gangs that fit. `dies`: after its choices, before any Binding."""
+        placed: dict[str, dict[str, str]] = {}
+        for gang in gangs:
+            done = await self._place(gang)
+            if len(done) < len(gang.pods):
+                for pod, node in reversed(done):
+                    await self._take_back(pod, node)
+            else:
+                placed[gang.name] = {pod["metadata"]["name"]: node for pod, node in done}
+                if not dies:
+                    await asyncio.gather(*(self._bind(pod, node) for pod, node in done))
+        return placed
+
+    def ended(self, pod: Json, node: str) -> None:
+        """Its watch says that a bound pod is over."""
+        self._nodes[node].take(_task(pod, node, RUNNING), _wanted(pod), sign=-1)
+
+    async def _place(self, gang: PodGroup) -> list[tuple[Json, str]]:
+        done: list[tuple[Json, str]] = []
+        for pod in gang.pods:
+            node = await self._node_for(pod)
+            if node is None or await self._event("allocate", pod, node):
+                break
+            self._nodes[node].take(_task(pod, node, ALLOCATED), _wanted(pod))
+            done.append((pod, node))
+        return done
+
+    async def _node_for(self, pod: Json) -> str | None:
+        candidates = [each for each in self._nodes.values() if each.has_room(_wanted(pod))]
+        verdicts = await asyncio.gather(*(self._fits(pod, each) for each in candidates))
+        fitting = [each for each, fits in zip(candidates, verdicts, strict=True) if fits]
+        if len(fitting) < 2:
+            return fitting[0].name if fitting else None
+        answer = await self._ask(
+            "prioritize", {"task": _task(pod, "", PENDING), "nodes": [n.as_sent() for n in fitting]}
+        )
+        scores = answer["nodeScore"]
+        return max(fitting, key=lambda each: scores[each.name]).name
+
+    async def _fits(self, pod: Json, node: _Node) -> bool:
+        async with self._workers:
+            began = time.perf_counter()
+            answer = await self._ask("predicate", {"task": _task(pod, "", PENDING), "node": node.as_sent()})
+            self.times.predicate.append(time.perf_counter() - began)
+        return not answer["status"]
+
+    async def _take_back(self, pod: Json, node: str) -> None:
+        self._nodes[node].take(_task(pod, node, ALLOCATED), _wanted(pod), sign=-1)
+        await self._event("deallocate", pod, node)
+
+    async def _event(self, verb: str, pod: Json, node: str) -> str:
+        began = time.perf_counter()
+        answer = await self._ask(verb, {"task": _task(pod, node, ALLOCATED)})
+        if verb == "allocate":
+            self.times.allocate.append(time.perf_counter() - began)
+        return str(answer["errorMessage"])
+
+    async def _ask(self, verb: str, document: Json) -> Json:
+        assert self._client is not None
+        body = json.dumps(document).encode()
+        headers = {"Content-Type": "application/json"}
+        async with self._client.post(f"{self._url}/{verb}", data=body, headers=headers) as response:
+            text = await response.text()
+            if response.status != 200:  # Volcano looks at nothing else
+                raise VolcanoStandInError(f"{verb}: {response.status} {text[:200]}")
+            found: Json = json.loads(text)
+            return found
+
+
+def _offered(node: Json) -> dict[str, int]:
+    offered = node["status"]["allocatable"]
+    return {name: int(offered.get(name, 0)) for name in (_CORE, _MEMORY)}
+
+
+def _wanted(pod: Json) -> dict[str, int]:
+    """Of all containers together: Volcano sums up."""
+    found: dict[str, int] = {}
+    for container in pod["spec"]["containers"]:
+        for name, count in container.get("resources", {}).get("limits", {}).items():
+            if name in (_CORE, _MEMORY):
+                found[name] = found.get(name, 0) + int(count)
+    return found
+
+
+def _task(pod: Json, node: str, status: int) -> Json:
+    """api.TaskInfo, whose keys are the names of Go's fields."""
+    meta = pod["metadata"]
+    amounts = {"MilliCPU": 0, "Memory": 0, "ScalarResources": {name: 1000 * n for name, n in _wanted(pod).items()}}
+    return {
+        "UID": meta["uid"],
+        "Job": f"{meta['namespace']}/{meta['name']}",
+        "Name": meta["name"],
+        "Namespace": meta["namespace"],
+        "TaskRole": "w",
+        "Resreq": amounts,
+        "InitResreq": amounts,
+        "NodeName": node,
+        "Status": status,
+        "LastTransaction": None,
+        "Priority": 0,
+        "Preemptable": True,
+        "NumaInfo": {"Policy": "", "ResMap": {}},
+        "Pod": pod,
+        "PodAnnotations": meta.get("annotations") or {},
+    }
