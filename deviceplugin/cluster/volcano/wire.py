@@ -75,7 +75,7 @@ class _Predicate(msgspec.Struct):
 
 class _Prioritize(msgspec.Struct):
     task: msgspec.Raw
-    nodes: list[_Node]
+    nodes: list[_Node] | None  # null where Volcano looks for nodes to evict from and found none
 
 
 class _Event(msgspec.Struct):
@@ -95,7 +95,7 @@ def read_predicate(body: bytes) -> tuple[Task, str]:
 
 def read_prioritize(body: bytes) -> tuple[Task, tuple[str, ...]]:
     found = decode(_Prioritize, body, what="the prioritize request")
-    return _task(found.task), tuple(each.name for each in found.nodes)
+    return _task(found.task), tuple(each.name for each in found.nodes or ())
 
 
 def read_event(body: bytes) -> Task:

@@ -48,6 +48,12 @@ def test_evictees_come_back_as_they_came() -> None:
     assert evictor.uid == task["UID"]
 
 
+def test_no_nodes_to_score() -> None:
+    """So sent by 1.14.1 when it looks for victims."""
+    task = json.loads(recorded("predicate-01"))["task"]
+    assert wire.read_prioritize(json.dumps({"task": task, "nodes": None}).encode())[1] == ()
+
+
 def test_nobody_to_evict() -> None:
     task = json.loads(recorded("allocateFunc-01"))["task"]
     assert wire.read_eviction(json.dumps({"evictor": task, "evictees": None}).encode())[1] == ()
@@ -68,7 +74,7 @@ def test_answers() -> None:
         (wire.read_predicate, b'{"task": {"UID": "u", "Pod": {}}}'),
         (wire.read_event, b'{"task": {"UID": "u", "Pod": {}}}'),
         (wire.read_event, b'{"task": {"UID": 1, "Pod": {}, "NodeName": "n"}}'),
-        (wire.read_prioritize, b'{"task": {"UID": "u", "Pod": {}}, "nodes": null}'),
+        (wire.read_prioritize, b'{"task": {"UID": "u", "Pod": {}}, "nodes": 7}'),
         (wire.read_eviction, b'{"evictor": {}}'),
     ],
 )
