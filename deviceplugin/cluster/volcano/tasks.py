@@ -195,6 +195,8 @@ class VolcanoTasks:
 
     def _reserve(self, asking: _Asking, node: str) -> None:
         pod, state = asking.pod, self._state(asking, node, ())
+        if pod.pod.deleting:
+            raise CapacityError(f"pod {pod.pod.ref} is being deleted")
         if isinstance(state, Rejection):
             raise CapacityError(f"pod {pod.pod.ref} does not fit on node {node}: {state.text}")
         before = self._last.pop(pod.uid, frozenset())

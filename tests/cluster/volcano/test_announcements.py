@@ -1,7 +1,7 @@
 """The GPUs of a reservation reach the pod, once, whatever happens to the reservation or the API server meanwhile."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
@@ -25,16 +25,21 @@ from tests.waiting import in_background, until
 
 @dataclass
 class Written:
-    """The API server: what was written, and what the next writes raise. `held_up` stops a write until it is set."""
+    """The API server: what was written, and what the next writes raise, after `on_fault` has happened.
+
+    `held_up` stops a write until it is set.
+    """
 
     writes: list[tuple[PodRef, Mapping[str, str]]] = field(default_factory=list)
     faults: list[KubeError] = field(default_factory=list)
+    on_fault: Callable[[], None] = lambda: None
     held_up: asyncio.Event | None = None
 
     async def annotate_pod(self, pod: PodRef, annotations: Mapping[str, str]) -> None:
         if self.held_up is not None:
             await self.held_up.wait()
         if self.faults:
+            self.on_fault()
             raise self.faults.pop(0)
         self.writes.append((pod, annotations))
 
@@ -146,9 +151,10 @@ async def test_a_write_that_fails_is_tried_again_and_the_binding_may_be_faster(s
 async def test_what_the_agent_gave_is_not_overwritten(scene: Scene) -> None:
     made = scene.waits()
     scene.api.faults = [KubeError("no answer", code=0)]
+    given = bound(made, "a", allocated(made, {"main": on_gpu("a", 1, 60, 8)}))
+    scene.api.on_fault = lambda: scene.extender.put_pod(given)
     scene.tasks.allocate(task(made, "a"))
-    await settled()
-    scene.extender.put_pod(bound(made, "a", allocated(made, {"main": on_gpu("a", 1, 60, 8)})))
+    await until(lambda: scene.api.faults == [])
     await asyncio.sleep(0.05)
     assert scene.api.writes == []
 

@@ -152,6 +152,13 @@ def test_a_promise_ends_with_its_pod(scene: Scene, gone: Callable[[ClusterPod], 
     assert scene.gpus(made) == set()
 
 
+def test_a_pod_that_is_being_deleted_gets_no_promise(scene: Scene) -> None:
+    made = scene.waits(50)
+    scene.extender.put_pod(deleting(made))
+    assert "is being deleted" in scene.tasks.allocate(task(made, "a"))
+    assert scene.gpus(made) == set()
+
+
 def test_volcanos_word_that_a_pod_is_unschedulable_may_come_late(scene: Scene) -> None:
     """It is about an earlier session; what ends a promise is `deallocate`."""
     made = scene.waits(100)
