@@ -2,7 +2,7 @@
 
 In: where the extender is, the cluster's nodes, gangs of pods. Out: which gangs it would bind, and their Bindings by the
 caller. A session takes the gangs in their order and the members one after the other: predicates on all nodes whose sums
-have room, 16 at once, scores where several are left, then `allocate`. A gang with a member that finds no node is taken
+have room, 16 at once, until enough nodes are found; scores where several are left; then `allocate`. A gang with a member that finds no node is taken
 back, last first. Not here: queues' shares, evictions, pipelining; `tests/e2e/test_volcano.py` runs the real one.
 Requests have the size of real ones: a whole pod, a whole node, and every task on it.
 """
@@ -18,6 +18,7 @@ import aiohttp
 
 Json = dict[str, Any]
 WORKERS = 16
+_FEWEST = 100
 PENDING, ALLOCATED, RUNNING = 1, 2, 32
 _CORE, _MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
 
@@ -41,6 +42,7 @@ class _Node:
     document: Json
     idle: dict[str, int]
     tasks: dict[str, Json] = field(default_factory=dict)
+    _sent: bytes | None = None
 
     @property
     def name(self) -> str:
@@ -50,6 +52,7 @@ class _Node:
         return all(self.idle.get(name, 0) >= count for name, count in wanted.items())
 
     def take(self, task: Json, wanted: Mapping[str, int], *, sign: int = 1) -> None:
+        self._sent = None
         for name, count in wanted.items():
             self.idle[name] = self.idle.get(name, 0) - sign * count
         if sign > 0:
@@ -57,7 +60,13 @@ class _Node:
         else:
             del self.tasks[f"{task['Namespace']}/{task['Name']}"]
 
-    def as_sent(self) -> Json:
+    def as_sent(self) -> bytes:
+        """Encoded once for each state of it: the stand-in must not be what is measured."""
+        if self._sent is None:
+            self._sent = json.dumps(self._as_document()).encode()
+        return self._sent
+
+    def _as_document(self) -> Json:
         amounts = {"MilliCPU": 64000, "Memory": 1 << 38, "ScalarResources": {k: 1000 * v for k, v in self.idle.items()}}
         return {
             "Name": self.name,
@@ -84,9 +93,9 @@ class VcScheduler:
         self._url = url.rstrip("/")
         self._bind = bind
         self._nodes = {each["metadata"]["name"]: _Node(each, _offered(each)) for each in nodes}
-        self._workers = asyncio.Semaphore(WORKERS)
         self._client: aiohttp.ClientSession | None = None
         self.times = Times()
+        self.sent_bytes = 0
 
     async def __aenter__(self) -> "VcScheduler":
         self._client = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30))
@@ -110,6 +119,11 @@ class VcScheduler:
                     await asyncio.gather(*(self._bind(pod, node) for pod, node in done))
         return placed
 
+    async def give_back(self, gang: PodGroup, placed: Mapping[str, str]) -> None:
+        """What a session that bound nothing was promised."""
+        for pod in reversed(gang.pods):
+            await self._take_back(pod, placed[pod["metadata"]["name"]])
+
     def ended(self, pod: Json, node: str) -> None:
         """Its watch says that a bound pod is over."""
         self._nodes[node].take(_task(pod, node, RUNNING), _wanted(pod), sign=-1)
@@ -125,22 +139,31 @@ class VcScheduler:
         return done
 
     async def _node_for(self, pod: Json) -> str | None:
-        candidates = [each for each in self._nodes.values() if each.has_room(_wanted(pod))]
-        verdicts = await asyncio.gather(*(self._fits(pod, each) for each in candidates))
-        fitting = [each for each, fits in zip(candidates, verdicts, strict=True) if fits]
+        task, wanted = json.dumps(_task(pod, "", PENDING)).encode(), _wanted(pod)
+        fitting = await self._fitting(task, [each for each in self._nodes.values() if each.has_room(wanted)])
         if len(fitting) < 2:
             return fitting[0].name if fitting else None
-        answer = await self._ask(
-            "prioritize", {"task": _task(pod, "", PENDING), "nodes": [n.as_sent() for n in fitting]}
-        )
+        nodes = b",".join(each.as_sent() for each in fitting)
+        answer = await self._ask("prioritize", b'{"task":%b,"nodes":[%b]}' % (task, nodes))
         scores = answer["nodeScore"]
-        return max(fitting, key=lambda each: scores[each.name]).name
+        return max(fitting, key=lambda each: scores.get(each.name, 0.0)).name
 
-    async def _fits(self, pod: Json, node: _Node) -> bool:
-        async with self._workers:
-            began = time.perf_counter()
-            answer = await self._ask("predicate", {"task": _task(pod, "", PENDING), "node": node.as_sent()})
-            self.times.predicate.append(time.perf_counter() - began)
+    async def _fitting(self, task: bytes, candidates: Sequence[_Node]) -> list[_Node]:
+        """As many as Volcano looks for; it begins where it ended the last time."""
+        most, found, at = feasible_nodes(len(self._nodes)), list[_Node](), 0
+        while at < len(candidates) and len(found) < most:
+            asked = candidates[at : at + WORKERS]
+            verdicts = await asyncio.gather(*(self._fits(task, each) for each in asked))
+            found += [each for each, fits in zip(asked, verdicts, strict=True) if fits]
+            at += len(asked)
+        return found[:most]
+
+    async def _fits(self, task: bytes, node: _Node) -> bool:
+        body = b'{"task":%b,"node":%b}' % (task, node.as_sent())
+        self.sent_bytes += len(body)
+        began = time.perf_counter()
+        answer = await self._ask("predicate", body)
+        self.times.predicate.append(time.perf_counter() - began)
         return not answer["status"]
 
     async def _take_back(self, pod: Json, node: str) -> None:
@@ -149,14 +172,13 @@ class VcScheduler:
 
     async def _event(self, verb: str, pod: Json, node: str) -> str:
         began = time.perf_counter()
-        answer = await self._ask(verb, {"task": _task(pod, node, ALLOCATED)})
+        answer = await self._ask(verb, json.dumps({"task": _task(pod, node, ALLOCATED)}).encode())
         if verb == "allocate":
             self.times.allocate.append(time.perf_counter() - began)
         return str(answer["errorMessage"])
 
-    async def _ask(self, verb: str, document: Json) -> Json:
+    async def _ask(self, verb: str, body: bytes) -> Json:
         assert self._client is not None
-        body = json.dumps(document).encode()
         headers = {"Content-Type": "application/json"}
         async with self._client.post(f"{self._url}/{verb}", data=body, headers=headers) as response:
             text = await response.text()
@@ -164,6 +186,12 @@ class VcScheduler:
                 raise VolcanoStandInError(f"{verb}: {response.status} {text[:200]}")
             found: Json = json.loads(text)
             return found
+
+
+def feasible_nodes(count: int) -> int:
+    """Of so many nodes: Volcano's defaults (--percentage-nodes-to-find=0, --minimum-feasible-nodes=100)."""
+    percent = max(5, 50 - count // 125)
+    return count if count <= _FEWEST else max(_FEWEST, count * percent // 100)
 
 
 def _offered(node: Json) -> dict[str, int]:

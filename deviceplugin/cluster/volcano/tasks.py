@@ -114,17 +114,17 @@ class VolcanoTasks:
         return {name: 10.0 * score for name, score in zip(nodes, scores, strict=True)}
 
     def allocate(self, task: Task) -> str:
-        """Reserves GPUs on the task's node; else the sentence why Volcano must take the placement back."""
+        """Reserves GPUs on the task's node; else the sentence why Volcano must take the placement back.
+
+        A pipelined task waits for pods that Volcano is about to evict, and may not have told the API server yet.
+        """
         self._cache.expire()
-        if self._cache.bound_to(task.uid) == task.node:
+        if task.is_pipelined or self._cache.bound_to(task.uid) == task.node:
             return ""
         try:
             asking = self._read(task)
-            if asking is None:
-                return ""
-            if task.is_pipelined:
-                return self.predicate(task, task.node).reason
-            self._reserve(asking, task.node)
+            if asking is not None:
+                self._reserve(asking, task.node)
         except (RequestError, ParseError, CapacityError) as error:
             return error.message
         return ""
