@@ -1,33 +1,28 @@
 """The agent with --dra: shares by ResourceClaim, in the same books, with the same files, through every end of it.
 
-Kubelet's side of claims is played here over the agent's real sockets; its record of claims is a file that the test
-writes.
+Kubelet's side of claims is played over the agent's real sockets; the test says when kubelet writes its record.
 """
 
 import asyncio
 import json
-import zlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import grpc
 import pytest
 
 from deviceplugin.container.limits_file import GrantLimits
+from deviceplugin.model.claims import ClaimRef, ClaimUid
 from deviceplugin.wire import dra_pb2 as pb
-from deviceplugin.wire import dra_pb2_grpc as rpc
-from deviceplugin.wire import pluginregistration_pb2 as registry
-from deviceplugin.wire import pluginregistration_pb2_grpc as registry_rpc
 from sandbox.agent import AgentFailureError, AgentProcess, free_port
+from sandbox.claims import ClaimKubelet, allocated_claim, pod_using, recorded_device
 from sandbox.gpunode import GpuNode
 from sandbox.limits_file import decode
 from sandbox.runtime import StandInRuntime
 from sandbox.station import Json
 from tests.agent.harness import NODE, PATIENCE_S, events, node_with_agent, run, share, until_event
 
-DRIVER = "gpu.vcuda.tencent.com"
 NAMESPACE = "research"
 _SOME_ROUNDS_S = 2.0  # the period is 0.3 s
 
@@ -39,83 +34,45 @@ class ClaimNode:
     node: GpuNode
 
     @property
-    def root(self) -> Path:
-        return self.node.kubelet.options.root
-
-    def registry_sockets(self) -> list[Path]:
-        """Kubelet calls the driver that came last."""
-        found = (self.root / "plugins_registry").glob(f"{DRIVER}-*-reg.sock")
-        return sorted(found, key=lambda path: path.stat().st_mtime_ns)
+    def kubelet(self) -> ClaimKubelet:
+        return ClaimKubelet(self.node.kubelet.options.root)
 
     async def start(self) -> None:
-        dead = self.registry_sockets()
+        dead = self.kubelet.registry_sockets()
         await self.node.agent.start()
 
         async def bound() -> bool:
-            return bool(set(self.registry_sockets()) - set(dead))
+            return bool(set(self.kubelet.registry_sockets()) - set(dead))
 
         await self.node.agent.until(bound, what="the driver's socket", deadline_s=PATIENCE_S)
-        await self.register()
+        await self.kubelet.register()
         await self.node.agent.wait_ready(deadline_s=PATIENCE_S)
-
-    async def register(self) -> str:
-        async with grpc.aio.insecure_channel(f"unix:{self.registry_sockets()[-1]}") as channel:
-            stub = registry_rpc.RegistrationStub(channel)
-            info = await stub.GetInfo(registry.InfoRequest(), timeout=60, wait_for_ready=True)
-            await stub.NotifyRegistrationStatus(registry.RegistrationStatus(plugin_registered=True), timeout=30)
-            return str(info.endpoint)
 
     def allocate(self, name: str, device: str = "gpu-0", cores: int = 20, memory: str = "2Gi", pods: int = 1) -> str:
         """As kube-scheduler does; answers the UID. With pods `pod-<name>`, whose container `main` uses the claim."""
-        consumed = {"cores": str(cores), "memory": memory}
-        users = [f"pod-{name}{at or ''}" for at in range(pods)]
-        result = {"request": "gpu", "driver": DRIVER, "pool": NODE, "device": device, "consumedCapacity": consumed}
-        status = {
-            "allocation": {"devices": {"results": [result]}},
-            "reservedFor": [{"resource": "pods", "name": each, "uid": self._user(each, name)} for each in users],
-        }
-        made = self.node.server.store.create(
-            "resourceclaims", {"metadata": {"name": name}, "spec": {}, "status": status}, namespace=NAMESPACE
-        )
+        users = {each: self._user(each, name) for each in (f"pod-{name}{at or ''}" for at in range(pods))}
+        claim = allocated_claim(name, users, pool=NODE, device=device, cores=cores, memory=memory)
+        made = self.node.server.store.create("resourceclaims", claim, namespace=NAMESPACE)
         return str(made["metadata"]["uid"])
 
     def _user(self, pod: str, claim: str) -> str:
-        container = {"name": "main", "image": "i", "resources": {"claims": [{"name": "gpu"}]}}
-        claims = [{"name": "gpu", "resourceClaimName": claim}]
-        spec = {"nodeName": NODE, "containers": [container], "resourceClaims": claims}
-        made = self.node.server.store.create("pods", {"metadata": {"name": pod}, "spec": spec}, namespace=NAMESPACE)
+        made = self.node.server.store.create("pods", pod_using(claim, pod, node=NODE), namespace=NAMESPACE)
         return str(made["metadata"]["uid"])
 
     async def prepare(self, name: str, uid: str) -> pb.NodePrepareResourceResponse:
         """Kubelet writes its record before and after."""
         self.record({name: uid})
-        async with grpc.aio.insecure_channel(f"unix:{await self.register()}") as channel:
-            request = pb.NodePrepareResourcesRequest(claims=[pb.Claim(namespace=NAMESPACE, name=name, uid=uid)])
-            answer = await rpc.DRAPluginStub(channel).NodePrepareResources(request, timeout=60)
-            found: pb.NodePrepareResourceResponse = answer.claims[uid]
-            return found
+        async with self.kubelet.connected() as driver:
+            return await driver.prepare(_ref(name, uid))
 
     async def unprepare(self, name: str, uid: str) -> str:
-        async with grpc.aio.insecure_channel(f"unix:{await self.register()}") as channel:
-            request = pb.NodeUnprepareResourcesRequest(claims=[pb.Claim(namespace=NAMESPACE, name=name, uid=uid)])
-            answer = await rpc.DRAPluginStub(channel).NodeUnprepareResources(request, timeout=60)
-            return str(answer.claims[uid].error)
+        async with self.kubelet.connected() as driver:
+            return await driver.unprepare(_ref(name, uid))
 
     def record(self, claims: Mapping[str, str], answers: Mapping[str, str] = {}) -> None:
-        """Kubelet's dra_manager_state, with these claims and no others. `answers`: CDI names by claim."""
-        entries = [
-            {
-                "ClaimUID": uid,
-                "ClaimName": name,
-                "Namespace": NAMESPACE,
-                "PodUIDs": {},
-                "DriverState": {DRIVER: {"Devices": [_answered(answers[name])] if name in answers else None}},
-            }
-            for name, uid in claims.items()
-        ]
-        text = json.dumps({"ClaimInfoStateList": entries})
-        file = {"Data": text, "Checksum": zlib.crc32(text.encode())}
-        (self.root / "dra_manager_state").write_text(json.dumps(file))
+        """These claims and no others. `answers`: CDI names by claim."""
+        devices = {claims[name]: recorded_device(NODE, "gpu-0", cdi) for name, cdi in answers.items()}
+        self.kubelet.record((_ref(name, uid) for name, uid in claims.items()), devices)
 
     def slices(self) -> list[Json]:
         return self.node.server.store.objects("resourceslices")
@@ -141,8 +98,8 @@ async def claim_node(home: Path, gpus: str = "") -> AsyncIterator[ClaimNode]:
         yield made
 
 
-def _answered(cdi: str) -> Json:
-    return {"PoolName": NODE, "DeviceName": "gpu-0", "RequestNames": ["gpu"], "CDIDeviceIDs": [cdi]}
+def _ref(name: str, uid: str) -> ClaimRef:
+    return ClaimRef(ClaimUid(uid), NAMESPACE, name)
 
 
 def name_of(answer: pb.NodePrepareResourceResponse) -> str:
@@ -331,13 +288,13 @@ async def test_the_next_agent_takes_over_and_no_call_fails(short_tmp: Path) -> N
         command = found.node.agent.command
         port = free_port()
         after = AgentProcess(replace(command, arguments=(*command.arguments, f"--query-port={port}"), port=port))
-        before = set(found.registry_sockets())
+        before = set(found.kubelet.registry_sockets())
         await after.start()
         try:
 
             async def waits() -> bool:
-                if set(found.registry_sockets()) - before:
-                    await found.register()
+                if set(found.kubelet.registry_sockets()) - before:
+                    await found.kubelet.register()
                 return await answers(after, "/readyz", 200)
 
             await after.until(waits, what="the next agent waits", deadline_s=PATIENCE_S)
@@ -353,7 +310,7 @@ async def test_the_next_agent_takes_over_and_no_call_fails(short_tmp: Path) -> N
             assert len({name_of(answer) for answer in await asyncio.gather(*calls)}) == 24
             await after.wait_ready(deadline_s=PATIENCE_S)
             assert len((await after.usage()).containers) == 25
-            assert len(found.registry_sockets()) == 1
+            assert len(found.kubelet.registry_sockets()) == 1
         finally:
             await after.destroy()
 
