@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from deviceplugin.model.units import ResourceNames
 from sandbox.agent import AgentProcess
 from sandbox.apiserver import container, pod
 from sandbox.emulated_gpus import EmulatedGpus
-from sandbox.gpunode import EIGHT_GPUS, agent_command
+from sandbox.gpunode import EIGHT_GPUS, Flags, agent_command
 from sandbox.kubelet import Kubelet, KubeletOptions
 from sandbox.kubelet.apisource import ApiClient, ApiSource, from_kubeconfig
 from sandbox.kubelet.calls import Call
@@ -98,11 +98,11 @@ def kubelet_of(node: str, root: Path, kubeconfig: Path) -> Kubelet:
 
 
 @contextlib.asynccontextmanager
-async def running_api_server(base: Path) -> AsyncIterator[Path]:
+async def running_api_server(base: Path, nodes: Sequence[str] = ("node-1", "node-2")) -> AsyncIterator[Path]:
     """In a separate process: requests of the agent must not slow down the timed kubelet."""
     kubeconfig = base / "kubeconfig"
     command = [sys.executable, "-m", "sandbox.apiserver", "--port=0", f"--kubeconfig-out={kubeconfig}"]
-    command += [f"--token={TOKEN}", "--node=node-1", "--node=node-2"]
+    command += [f"--token={TOKEN}", *(f"--node={name}" for name in nodes)]
     process = await asyncio.create_subprocess_exec(*command, cwd=REPOSITORY, stdout=asyncio.subprocess.PIPE)
     try:
         assert process.stdout is not None
@@ -113,15 +113,27 @@ async def running_api_server(base: Path) -> AsyncIterator[Path]:
         await process.wait()
 
 
+async def no_registration(_agent: AgentProcess) -> None:
+    """The stand-in kubelet registers device plugins itself."""
+
+
 @contextlib.asynccontextmanager
-async def running_agent(base: Path, kubelet: Kubelet, kubeconfig: Path) -> AsyncIterator[tuple[AgentProcess, float]]:
-    """The agent as an operator starts it, and the seconds until it is ready."""
+async def running_agent(
+    base: Path,
+    kubelet: Kubelet,
+    kubeconfig: Path,
+    *,
+    flags: Flags | None = None,
+    registered: Callable[[AgentProcess], Awaitable[None]] = no_registration,
+) -> AsyncIterator[tuple[AgentProcess, float]]:
+    """The agent as an operator starts it, and the seconds until it is ready; `registered` is kubelet's part in that."""
     gpus = EmulatedGpus(EIGHT_GPUS, base / "gpus")
-    quiet = {"log-level": "warning", "display-socket": ""}
+    quiet = {"log-level": "warning", "display-socket": "", **(flags or {})}
     agent = AgentProcess(agent_command(base, kubelet, gpus, kubeconfig=kubeconfig, flags=quiet))
     began = time.monotonic()
     await agent.start()
     try:
+        await registered(agent)
         await agent.wait_ready(deadline_s=DEADLINE_S)
         yield agent, time.monotonic() - began
     finally:

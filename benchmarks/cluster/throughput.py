@@ -7,7 +7,6 @@ own scheduler benchmarks. In a round all pods are created, then the scheduler st
 the last bound pod. Rounds alternate, so that other load on the machine affects both.
 """
 
-import json
 import statistics
 import time
 from collections import defaultdict
@@ -16,14 +15,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import urllib3
 import yaml
 
+from benchmarks.cluster.changes import changes
 from benchmarks.cluster.measured import cpu_seconds, measured_scheduler
 from benchmarks.command import BenchmarkError
 from deviceplugin.model.units import ResourceNames
 from sandbox.cluster import pods
-from sandbox.cluster.client import Client, JsonObject
 from sandbox.cluster.cluster import running_control_plane
 from sandbox.cluster.control_plane import Component, ControlPlane
 from sandbox.cluster.hollow import hollow_nodes
@@ -116,7 +114,7 @@ def _rate(plane: ControlPlane, version: str, count: int, startup: int, beside: t
     already, began, before = 0, 0.0, _worked(plane, beside)
     deadline = time.monotonic() + ROUND_SECONDS
     while time.monotonic() < deadline:  # the API server ends the watch of a slow reader
-        for item in _changes(plane.admin, version):
+        for item in changes(plane.admin, "/api/v1/pods", version):
             now = time.monotonic()
             version = item["metadata"]["resourceVersion"]
             if item["spec"].get("nodeName"):
@@ -139,20 +137,3 @@ def _worked(plane: ControlPlane, beside: tuple[int, ...]) -> Mapping[str, float]
             name = "vcuda" if pid in beside else Path(f"/proc/{pid}/comm").read_text().strip()
             found[name] += cpu_seconds(pid)
     return found
-
-
-def _changes(admin: Client, version: str) -> Iterator[JsonObject]:
-    path = f"/api/v1/pods?watch=true&resourceVersion={version}&timeoutSeconds=30"
-    reply = admin.pool.request(
-        "GET", admin.server + path, preload_content=False, timeout=urllib3.Timeout(60), retries=False
-    )
-    try:
-        rest = b""
-        for chunk in reply.stream(1 << 16):
-            *lines, rest = (rest + chunk).split(b"\n")
-            for event in map(json.loads, lines):
-                if event["type"] == "ERROR":
-                    raise BenchmarkError(f"the watch of pods failed: {event['object'].get('message')}")
-                yield event["object"]
-    finally:
-        reply.close()

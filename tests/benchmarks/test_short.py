@@ -40,6 +40,22 @@ OPERATOR = {"nodes", "least_s", "use_order_cpu_s"} | {
     for figure in ("s", "ratio")
 }  # fmt: skip
 
+DRA = {
+    f"{prefix}{kind}_{figure}"
+    for kind in ("prepare", "unprepare", "burst_prepare", "burst_unprepare")
+    for prefix, figure in (
+        ("", "ms"), ("", "p99_ms"), ("bare_", "ms"), ("bare_", "p99_ms"),
+        ("", "over_bare_ms"), ("", "over_bare_ms_min"), ("", "over_bare_ms_max"),
+        ("", "ratio"), ("", "ratio_min"), ("", "ratio_max"),
+    )
+} | {
+    "allocate_ms", "prestart_ms", "rss_mib", "plain_rss_mib", "rss_more_mib", "ready_s", "plain_ready_s",
+    "idle_cpu_percent", "plain_idle_cpu_percent", "turns", "claims", "load",
+}  # fmt: skip
+DRA_PODS = {f"{kind}_{figure}" for kind in ("plain", "claim", "bare") for figure in ("pods_per_s", "bound_s")} | {
+    f"pods_{ratio}{which}" for ratio in ("ratio", "bare_ratio", "over_bare_ratio") for which in ("", "_min", "_max")
+} | {"pods", "pods_turns", "kubelet_prepare_ms", "kubelet_bare_prepare_ms"}  # fmt: skip
+
 
 PAGE = {
     "nodes", "pods", "waiting", "rows_s", "live_s", "open_private_mib", "tour_private_mib", "tour_pss_mib",
@@ -57,6 +73,7 @@ def run(program: str, *words: str) -> subprocess.CompletedProcess[str]:
     ("program", "keys"),
     [
         ("agent", AGENT),
+        ("dra", DRA),
         ("extender", EXTENDER),
         ("library", LIBRARY),
         ("operator", OPERATOR),
@@ -107,7 +124,7 @@ def test_an_unexpected_error_of_the_gpu_program_is_one_sentence_too() -> None:
 
 def test_every_program_that_can_be_called_has_a_short_form() -> None:
     """Processes that a benchmark starts for itself have no options; the GPU's programs run inside a container."""
-    parts = {"bare", "pods_call", "cluster.agents", "cluster.stub", "gpu.single", "traces.example"}
+    parts = {"bare", "bare_dra", "pods_call", "cluster.agents", "cluster.stub", "gpu.single", "traces.example"}
     for path in (REPOSITORY / "benchmarks").rglob("*.py"):
         name = ".".join(path.relative_to(REPOSITORY / "benchmarks").with_suffix("").parts)
         if 'if __name__ == "__main__"' in path.read_text() and name not in parts and "inside" not in name:

@@ -28,6 +28,7 @@ from playwright.async_api import expect
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.units import BLOCK_MIB, MIB
 from sandbox.cluster import pods
+from sandbox.cluster.agent import PROGRAM
 from sandbox.cluster.client import ApiError, Client
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.kubeconfig import write_kubeconfig
@@ -45,7 +46,6 @@ from tests.e2e.installed.release import AT_ONCE, NAMESPACE, Release, released
 from tests.e2e.installed.release import EMULATED as EMULATED_VALUES
 from tests.e2e.installed.rights import ELSEWHERE, granted
 from tests.e2e.installed.rolling import rolls_unnoticed
-from tests.e2e.node.agent import PROGRAM
 from tests.e2e.node.greedy import GO, GreedyPod, import_image
 from tests.e2e.node.scene import everything, wait_offered
 from tests.e2e.node.workload import CORE, MEMORY, GpuContainer

@@ -4,17 +4,17 @@ In: the cluster, flags of the agent. Out: a `Scene` that makes pods with claims 
 here: what must be true. Invariant: leaving the context leaves no pod, claim, class, policy or agent.
 """
 
-import contextlib
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 
 import yaml
 
-from sandbox.cluster import pods
-from sandbox.cluster.client import ApiError, Client, JsonObject
+from sandbox.cluster import claims, pods
+from sandbox.cluster.claims import CLAIMS, SHARES, TEMPLATES, WHOLE_GPUS
+from sandbox.cluster.client import Client, JsonObject
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.identities import Identity
 from sandbox.cluster.waiting import wait_until
@@ -23,17 +23,7 @@ from scripts import manifests
 from tests.e2e.node.agent import Agent, make_agent
 from tests.e2e.node.view import SHOW_AND_STAY, View, parse_view
 
-DRA = "/apis/resource.k8s.io/v1"
-TEMPLATES = f"{DRA}/namespaces/{pods.NAMESPACE}/resourceclaimtemplates"
-CLAIMS = f"{DRA}/namespaces/{pods.NAMESPACE}/resourceclaims"
-SLICES = f"{DRA}/resourceslices"
-DRIVER, SHARES, WHOLE_GPUS = "gpu.vcuda.tencent.com", "vcuda.tencent.com", "vcuda-gpu.tencent.com"
 SHARE = {"cores": "20", "memory": "2Gi"}
-_PLACES = {
-    "DeviceClass": f"{DRA}/deviceclasses",
-    "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +38,7 @@ class Scene:
         return self.cluster.admin
 
     def slices(self) -> list[JsonObject]:
-        found: list[JsonObject] = self.admin.get(f"{SLICES}?fieldSelector=spec.driver={DRIVER}")["items"]
-        return found
+        return claims.slices(self.admin)
 
     def devices(self) -> list[JsonObject]:
         return [each for one in self.slices() for each in one["spec"]["devices"]]
@@ -100,11 +89,7 @@ class Scene:
     def delete_all(self) -> None:
         pods.delete_all(self.admin)
         self.until(lambda: not pods.states(self.admin), "all pods are gone")
-        for path in (TEMPLATES, CLAIMS):
-            for each in self.admin.get(path)["items"]:
-                with contextlib.suppress(ApiError):  # the controller that made it may be faster
-                    self.admin.delete(f"{path}/{each['metadata']['name']}")
-        self.until(lambda: not self.admin.get(CLAIMS)["items"], "all claims are gone")
+        claims.delete_all(self.admin)
 
     def wait_all_released(self) -> None:
         def ended() -> bool:
@@ -125,15 +110,8 @@ def rendered(*values: str) -> dict[str, str]:
     return manifests.by_template(manifests.render(manifests.helm(), *flags))
 
 
-@contextmanager
-def classes_and_policies(admin: Client) -> Iterator[None]:
-    objects = [each for each in yaml.safe_load_all(rendered()["agent/claims.yaml"]) if each]
-    with ExitStack() as undo:
-        for each in objects:
-            path = _PLACES[each["kind"]]
-            admin.post(path, each)
-            undo.callback(admin.delete, f"{path}/{each['metadata']['name']}")
-        yield
+def classes_and_policies(admin: Client) -> AbstractContextManager[None]:
+    return claims.applied(admin, filter(None, yaml.safe_load_all(rendered()["agent/claims.yaml"])))
 
 
 @contextmanager
@@ -159,5 +137,4 @@ def serving_claims(cluster: Cluster, *flags: str) -> Iterator[Scene]:
             scene.delete_all()
             scene.wait_all_released()
             agent.process.stop()
-            for each in scene.slices():
-                cluster.admin.delete(f"{SLICES}/{each['metadata']['name']}")
+            claims.remove_slices(cluster.admin)

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from sandbox.cluster import pods
+from sandbox.cluster.claims import CLAIMS
 from sandbox.cluster.cluster import Cluster
-from tests.e2e.claims.scene import CLAIMS, Scene, pod_with, serving_claims
+from tests.e2e.claims.scene import Scene, pod_with, serving_claims
 from tests.e2e.node import greedy
 from tests.e2e.node.inside import processes_of
 from tests.e2e.node.limits import BLOCK_BYTES

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from sandbox.cluster import pods
+from sandbox.cluster.claims import CLAIMS
 from sandbox.cluster.cluster import Cluster
-from tests.e2e.claims.scene import CLAIMS, Scene, pod_with, serving_claims
+from tests.e2e.claims.scene import Scene, pod_with, serving_claims
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

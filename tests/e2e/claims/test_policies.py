@@ -7,12 +7,13 @@ import pytest
 import yaml
 
 from sandbox.cluster import pods
+from sandbox.cluster.claims import CLAIMS, DRA, DRIVER, SHARES, SLICES, TEMPLATES, WHOLE_GPUS
 from sandbox.cluster.client import ApiError, JsonObject
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.identities import Identity, Rule
 from sandbox.cluster.waiting import wait_until
 from sandbox.emulated_gpus import REPOSITORY
-from tests.e2e.claims.scene import CLAIMS, DRA, DRIVER, SHARES, SLICES, TEMPLATES, WHOLE_GPUS, classes_and_policies
+from tests.e2e.claims.scene import classes_and_policies
 from tests.fenced import fenced
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]

@@ -12,13 +12,14 @@ import pytest
 import yaml
 
 from sandbox.cluster import pods
+from sandbox.cluster.claims import CLAIMS, DRIVER, SLICES, TEMPLATES
 from sandbox.cluster.client import ApiError
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.waiting import wait_until
 from sandbox.emulated_gpus import PROFILES, REPOSITORY, EmulatedGpus
 from tests.daemonset.chart import Object, helm_program
 from tests.daemonset.manifests import documents
-from tests.e2e.claims.scene import CLAIMS, DRIVER, SLICES, TEMPLATES, pod_with
+from tests.e2e.claims.scene import pod_with
 from tests.e2e.installed.published import published
 from tests.e2e.installed.release import NAMESPACE, Release, released
 from tests.e2e.node.greedy import GO, GreedyPod, import_image

@@ -5,7 +5,6 @@ Not here: what it is tested for.
 Invariant: its permissions are those of the shipped manifest (daemonset/base/clusterrole.yaml), nothing more.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,18 +13,15 @@ import urllib3
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from sandbox.cluster.cgroups import ClusterCgroup
+from sandbox.cluster.agent import GRANTS, agent_process
 from sandbox.cluster.client import JsonObject
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.identities import Identity
-from sandbox.cluster.processes import Process, free_ports
+from sandbox.cluster.processes import Process
 from sandbox.cluster.waiting import wait_until
-from sandbox.emulated_gpus import INTERPOSERS, REPOSITORY, EmulatedGpus
-from tests.e2e.node.device_nodes import make_device_nodes
+from sandbox.emulated_gpus import REPOSITORY, EmulatedGpus
 from tests.e2e.node.usage import Usage, parse_usage
-from tests.offered import blocks_of_each
 
-PROGRAM = Path(sys.executable).with_name("vcuda")
 ALLOCATION_CHECK_S = 1
 SHIPPED_ROLE = REPOSITORY / "daemonset" / "base" / "clusterrole.yaml"
 
@@ -84,41 +80,7 @@ def shipped_rules(*, without: Sequence[str] = ()) -> list[JsonObject]:
 
 
 def make_agent(cluster: Cluster, folder: Path, gpus: EmulatedGpus, identity: Identity, *flags: str) -> Agent:
-    """`folder` is the agent's own: journal, grants, driver mirror and device nodes lie in it."""
-    (port,) = free_ports(1)
-    driver = gpus.install(folder / "driver")
-    devices = make_device_nodes(folder / "node", len(blocks_of_each(gpus.profile)))
-    kubeconfig = identity.kubeconfig(
-        folder / "kubeconfig",
-        server=cluster.control_plane.server,
-        ca=cluster.ca.certificate,
-        node=cluster.kubelet.node,
-    )
-    command = [
-        str(PROGRAM),
-        "agent",
-        f"--kubeconfig={kubeconfig}",
-        f"--hostname-override={cluster.kubelet.node}",
-        f"--device-plugin-path={cluster.layout.device_plugins}",
-        f"--kubelet-root={cluster.layout.kubelet}",
-        f"--kubelet-pods-endpoint={cluster.kubelet.url}/pods",
-        f"--kubelet-ca-file={cluster.ca.certificate}",
-        f"--virtual-manager-path={folder / 'vm'}",
-        f"--checkpoint-path={folder / 'checkpoint'}",
-        f"--driver-mirror-path={folder / 'vdriver'}",
-        f"--driver-root={driver.path}",
-        f"--driver-version-file={driver.version_file}",
-        f"--library-path={INTERPOSERS}",
-        f"--device-root={devices}",
-        f"--container-runtime-endpoint={cluster.layout.containerd_socket}",
-        f"--display-socket={folder / 'display.sock'}",
-        "--share-mode=true",
-        f"--allocation-check-period={ALLOCATION_CHECK_S}s",
-        "--query-addr=127.0.0.1",
-        f"--query-port={port}",
-        *flags,
-    ]
-    environment = {**gpus.environment, "VCUDA_DEBUG": "1"}
-    joined = ClusterCgroup(cluster.layout.name).joining(command)
-    process = Process("vcuda agent", joined, cluster.layout.logs / f"agent-{folder.name}.log", environment)
-    return Agent(process, f"http://127.0.0.1:{port}", gpus, identity, folder / "vm")
+    """`folder` is the agent's own."""
+    often = f"--allocation-check-period={ALLOCATION_CHECK_S}s"
+    process, url = agent_process(cluster, folder, gpus, identity, often, *flags)
+    return Agent(process, url, gpus, identity, folder / GRANTS)

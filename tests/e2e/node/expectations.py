@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from sandbox.cluster import pods
 from sandbox.cluster.client import Client
+from sandbox.cluster.device_nodes import CONTROL_MINOR, GPU_MAJOR, UVM_MAJOR
 from sandbox.cluster.pods import PodState
 from sandbox.cluster.waiting import wait_until
-from tests.e2e.node.device_nodes import CONTROL_MINOR, GPU_MAJOR, UVM_MAJOR
 from tests.e2e.node.limits import BLOCK_BYTES, Limits
 from tests.e2e.node.usage import Usage
 from tests.e2e.node.view import DRIVER, GRANT, View, parse_view

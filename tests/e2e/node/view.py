@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tests.e2e.node.device_nodes import GPU_MAJOR, MOST_GPUS
+from sandbox.cluster.device_nodes import GPU_MAJOR, MOST_GPUS
 from tests.e2e.node.limits import Limits, parse_limits
 
 MARK = "VIEW"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.cluster import pods
+from sandbox.cluster.agent import PROGRAM
 from sandbox.cluster.client import JsonObject
 from sandbox.cluster.waiting import wait_until
 from sandbox.emulated_gpus import REPOSITORY
@@ -22,7 +23,6 @@ from tests.e2e.installed.next_release import publish_next
 from tests.e2e.installed.registry import Registry
 from tests.e2e.installed.release import Release
 from tests.e2e.installed.rolling import rolls_unnoticed
-from tests.e2e.node.agent import PROGRAM
 from tests.e2e.node.usage import ShareUsage
 from tests.e2e.node.workload import WHOLE, GpuContainer, GpuPod, share
 from tests.fenced import fenced
