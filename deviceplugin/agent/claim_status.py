@@ -2,11 +2,14 @@
 
 In: the ledger's grants of claims, the GPUs' health. Out: `status.devices` of the claims, for `kubectl describe`. It is
 written behind the answers to kubelet, a few claims a second: nothing waits for it, and what cannot be written is tried
-again while the claim is held. The words are those of the moment of a change, so a claim is written once for each.
+again while the claim is held. The words are those of the moment of a change, so a claim is written once for each. A
+claim is first written when it is a few seconds old: its containers start then, often with those of many others, and
+kubelet and the API server have enough to do.
 """
 
 import asyncio
 import datetime as dt
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +27,7 @@ from deviceplugin.model.units import format_blocks
 
 log = structlog.get_logger("vcuda.dra")
 _LOOK_S = 1.0
+_FIRST_AFTER_S = 5.0
 _RATE, _BURST = 5.0, 10
 Show = Callable[[ClaimRef, str, Sequence[DeviceStatus]], Awaitable[None]]
 
@@ -51,7 +55,9 @@ class ClaimStatus:
         show: Show,
         driver: str,
         pool: str,
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        self._clock = clock
         self._ledger = ledger
         self._inventory = inventory
         self._get_claim = get_claim
@@ -106,8 +112,9 @@ class ClaimStatus:
     def _wanted(self) -> Mapping[ClaimRef, frozenset[_Said]]:
         inventory = self._inventory()
         found: dict[ClaimRef, set[_Said]] = {}
+        latest = self._clock() - _FIRST_AFTER_S
         for grant in self._ledger.grants():
-            if grant.source is Source.CLAIM:
+            if grant.source is Source.CLAIM and grant.created <= latest:
                 pod = grant.allocation.owner.pod
                 said = found.setdefault(ClaimRef(ClaimUid(pod.uid), pod.namespace, pod.name), set())
                 said.update(_said(grant, share, inventory) for share in grant.allocation.shares)

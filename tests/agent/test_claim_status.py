@@ -1,6 +1,7 @@
 """The status of a claim says what was prepared, once, and says it again when a GPU fails or the claim could not be
 written; other drivers' words stay. The API server is a real local one."""
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,7 @@ class Scene:
     ledger: Ledger
     status: ClaimStatus
     gpus: list[Inventory] = field(default_factory=list)
+    now: list[float] = field(default_factory=list)
 
     def claim(self, name: str = "one", **status: object) -> str:
         result = {"request": "gpu", "driver": DRIVER, "pool": POOL, "device": "gpu-1", "shareID": "s-1"}
@@ -58,7 +60,7 @@ class Scene:
 
 @asynccontextmanager
 async def telling(folder: Path) -> AsyncIterator[Scene]:
-    gpus, ledger = [inventory(2)], open_ledger(folder)
+    gpus, ledger, now = [inventory(2)], open_ledger(folder), [time.time()]
     async with ApiServer() as server:
         credentials = Credentials(server.kubeconfig(folder / "kubeconfig"), read=read)
         async with KubeClient(await open_transport(None, credentials=credentials)) as client:
@@ -69,8 +71,9 @@ async def telling(folder: Path) -> AsyncIterator[Scene]:
                 show=client.show_devices,
                 driver=DRIVER,
                 pool=POOL,
+                clock=lambda: now[0],
             )
-            yield Scene(server, ledger, status, gpus)
+            yield Scene(server, ledger, status, gpus, now)
     ledger.close()
 
 
@@ -78,6 +81,17 @@ async def telling(folder: Path) -> AsyncIterator[Scene]:
 async def scene(short_tmp: Path) -> AsyncIterator[Scene]:
     async with telling(short_tmp) as found:
         yield found
+
+
+async def test_a_claim_is_left_alone_while_its_containers_start(scene: Scene) -> None:
+    scene.give(scene.claim())
+    (held,) = scene.ledger.grants()
+    scene.now[0] = held.created + 1
+    await scene.status.write()
+    assert scene.writes() == 0
+    scene.now[0] = held.created + 6
+    await scene.status.write()
+    assert scene.devices()[0]["conditions"][0]["reason"] == "Prepared"
 
 
 async def test_what_was_prepared_is_said_once(scene: Scene) -> None:

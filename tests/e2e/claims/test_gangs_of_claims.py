@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from sandbox.cluster import pods
+from sandbox.cluster.claims import CLAIMS
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.schedulers import scheduler_with
-from tests.e2e.claims.scene import CLAIMS, Scene, pod_with, serving_claims
+from tests.e2e.claims.scene import Scene, pod_with, serving_claims
 from tests.e2e.scheduling.gangs import GROUPS, gang_is_unschedulable, group
 from tests.e2e.scheduling.steps import delete_gangs
 
