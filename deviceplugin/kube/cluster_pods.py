@@ -1,17 +1,19 @@
 """The pods of the whole cluster as the scheduler watches them.
 
 In: JSON of the API server. Out: `cluster_pods`, a collection by the API server's UID: a `ClusterPod` for each pod that
-requests vcuda's resources, a `PlainPod` for each other pod on a node. A search in the bytes tells them apart, so that
-of the other pods, which are nearly all, little is parsed. The API server leaves out pods that have ended; a watcher
-sees this as a deletion. A pod stays of one kind: the API server refuses to change its extended resources.
+requests vcuda's resources, or with `claims` a device by a ResourceClaim, a `PlainPod` for each other pod on a node. A
+search in the bytes tells them apart, so that of the other pods, which are nearly all, little is parsed. The API server
+leaves out pods that have ended; a watcher sees this as a deletion. A pod's extended resources and claims never change.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from deviceplugin.errors import ParseError
 from deviceplugin.kube.collection import Collection, Seen
 from deviceplugin.kube.pod_resources import pod_needs
 from deviceplugin.kube.pods import api_pod
+from deviceplugin.kube.quantity import parse_quantity
 from deviceplugin.kube.structs import (
     ClusterPodObject,
     ClusterPodSpec,
@@ -22,24 +24,27 @@ from deviceplugin.kube.structs import (
     decode,
 )
 from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.claims import PodClaim
 from deviceplugin.model.pod import ClusterPod, Gang, PlainPod, ScheduledCondition, gang_of
 from deviceplugin.model.units import ResourceNames
 
 _WHAT = "pods of the cluster"
 _DONE = ScheduledCondition(is_true=True)
 _LONGEST_MESSAGE = 4096
+_CLAIMS = b'"resourceClaims"'
 _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
 
 AnyPod = ClusterPod | PlainPod
 
 
-def cluster_pods(names: ResourceNames = ResourceNames()) -> Collection[PodUid, AnyPod]:
+def cluster_pods(names: ResourceNames = ResourceNames(), *, claims: bool = False) -> Collection[PodUid, AnyPod]:
     sieve = f'"{names.domain}/vcuda-'.encode()
 
     def read(raw: bytes) -> Seen[AnyPod]:
         item = decode(ClusterPodObject, raw, what=_WHAT)
-        found = cluster_pod(item, names) if sieve in raw else None
-        return Seen(item.metadata.resource_version, found if found is not None and found.pod.is_gpu else _plain(item))
+        found = cluster_pod(item, names, claims=claims) if sieve in raw or (claims and _CLAIMS in raw) else None
+        is_kept = found is not None and (found.pod.is_gpu or found.has_claims)
+        return Seen(item.metadata.resource_version, found if is_kept else _plain(item))
 
     return Collection(
         what=_WHAT,
@@ -60,18 +65,45 @@ def _plain(item: ClusterPodObject) -> PlainPod | None:
     return PlainPod(PodUid(item.metadata.uid), sys.intern(spec.node_name), needs)
 
 
-def cluster_pod(item: ClusterPodObject, names: ResourceNames) -> ClusterPod:
+def cluster_pod(item: ClusterPodObject, names: ResourceNames, *, claims: bool = False) -> ClusterPod:
     spec, status = item.spec or ClusterPodSpec(), item.status or ClusterPodStatus()
+    # Without the states of its containers: the scheduler need not hear of their changes.
+    said = PodStatus(status.phase, status.reason)
+    if claims:
+        said.resource_claim_statuses = status.resource_claim_statuses
+        said.extended_resource_claim_status = status.extended_resource_claim_status
     return ClusterPod(
-        # Without the states of its containers: the scheduler need not hear of their changes.
-        pod=api_pod(PodObject(item.metadata, spec, PodStatus(status.phase, status.reason)), names),
+        pod=api_pod(PodObject(item.metadata, spec, said), names),
         scheduler=spec.scheduler_name or "",
         priority=spec.priority or 0,
         nominated_node=status.nominated_node_name or "",
         gang=_gang(item, spec),
         condition=_scheduled(status.conditions or ()),
         needs=pod_needs(spec, status),
+        claims=tuple(_claims(spec, said)) if claims else (),
+        whole_gpus=tuple(_whole_gpus(spec, names)) if claims else (),
     )
+
+
+def _claims(spec: ClusterPodSpec, status: PodStatus) -> Iterator[PodClaim]:
+    """One that is made from a template has its name in the status; so has the one for extended resources."""
+    made = {each.name: each.resource_claim_name or "" for each in status.resource_claim_statuses or ()}
+    for each in spec.resource_claims or ():
+        claim = each.resource_claim_name or made.get(each.name, "")
+        yield PodClaim(each.name, claim, each.resource_claim_template_name or "")
+    if (extended := status.extended_resource_claim_status) is not None:
+        yield PodClaim("", extended.resource_claim_name)
+
+
+def _whole_gpus(spec: ClusterPodSpec, names: ResourceNames) -> Iterator[tuple[str, int]]:
+    for each in (*(spec.init_containers or ()), *(spec.containers or ())):
+        limits = (each.resources.limits if each.resources else None) or {}
+        try:
+            count = parse_quantity(limits.get(names.whole_gpu, 0))
+        except ParseError:
+            continue
+        if count > 0:
+            yield each.name, count
 
 
 def _gang(item: ClusterPodObject, spec: ClusterPodSpec) -> Gang | None:

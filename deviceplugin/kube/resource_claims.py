@@ -1,20 +1,37 @@
 """ResourceClaims of resource.k8s.io: what was allocated, for which pods, and what a driver says of it in the status.
 
 In: a reference; without a UID it is whichever claim has the name. Out: `Claim`; KubeNotFoundError also where the name
-belongs to another claim now; ParseError.
+belongs to another claim now; ParseError. For the scheduler's views `cluster_claims`, all of them with what they ask.
 """
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from math import ceil
 
 import msgspec
 
-from deviceplugin.errors import KubeNotFoundError
+from deviceplugin.errors import KubeNotFoundError, ParseError
+from deviceplugin.kube.collection import Collection, reader
 from deviceplugin.kube.quantity import exact_quantity
 from deviceplugin.kube.structs import Json, Object, decode
 from deviceplugin.kube.transport import MERGE, Transport, group_path
-from deviceplugin.model.claims import Claim, ClaimedDevice, ClaimRef, ClaimUid, DeviceStatus
+from deviceplugin.model.claims import (
+    Claim,
+    ClaimedDevice,
+    ClaimKey,
+    ClaimRef,
+    ClaimRequest,
+    ClaimUid,
+    DeviceRequest,
+    DeviceStatus,
+)
+from deviceplugin.model.units import BLOCK_BYTES
 
 GROUP = "resource.k8s.io/v1"
+_ALL = "All"
+_UNREADABLE = 1 << 31  # fits nowhere
 
 
 class _Result(Json):
@@ -73,6 +90,58 @@ class _Claim(Object):
     """A ResourceClaim."""
 
     status: _Status | None = None
+
+
+class _Capacities(Json):
+    """capacity of a request."""
+
+    requests: dict[str, str | int] | None = None
+
+
+class _Asked(Json):
+    """What is asked of devices: `exactly`, or one of `firstAvailable`."""
+
+    device_class_name: str = ""
+    allocation_mode: str | None = None
+    count: int | None = None
+    capacity: _Capacities | None = None
+
+
+class _ClaimRequest(Json):
+    """spec.devices.requests."""
+
+    name: str = ""
+    exactly: _Asked | None = None
+    first_available: list[_Asked] | None = None
+
+
+class _Requests(Json):
+    """spec.devices."""
+
+    requests: list[_ClaimRequest] | None = None
+
+
+class _ClaimSpec(Json):
+    """spec."""
+
+    devices: _Requests | None = None
+
+
+class _ClusterClaim(_Claim):
+    """A ResourceClaim with what it asks for."""
+
+    spec: _ClaimSpec | None = None
+
+
+def cluster_claims() -> Collection[ClaimKey, Claim]:
+    """Those of other drivers too: a pod may name one, and a claim that is missing here does not exist."""
+    return Collection(
+        what="the ResourceClaims of the cluster",
+        path=group_path(GROUP, "resourceclaims"),
+        read=reader(_ClusterClaim, _cluster_claim, what="a ResourceClaim"),
+        key=lambda each: each.key,
+        identity=lambda each: each.ref.uid,
+    )
 
 
 async def get_claim(transport: Transport, claim: ClaimRef) -> Claim:
@@ -153,3 +222,37 @@ def _status(device: DeviceStatus) -> dict[str, object]:
     if device.share_id:
         found["shareID"] = device.share_id
     return found | {"conditions": [condition]}
+
+
+def _cluster_claim(found: _ClusterClaim) -> Claim:
+    """A claim with amounts that cannot be read holds nothing: it must not hide the others."""
+    requests = tuple(_requests(found.spec or _ClaimSpec()))
+    try:
+        return replace(_claim(found), requests=requests)
+    except ParseError:
+        meta = found.metadata
+        return Claim(ClaimRef(ClaimUid(meta.uid), meta.namespace, meta.name), devices=(), requests=requests)
+
+
+def _requests(spec: _ClaimSpec) -> Iterator[ClaimRequest]:
+    for each in (spec.devices or _Requests()).requests or ():
+        asked = [each.exactly] if each.exactly is not None else each.first_available or []
+        yield ClaimRequest(sys.intern(each.name), tuple(map(_asked, asked)))
+
+
+def _asked(asked: _Asked) -> DeviceRequest:
+    amounts = (asked.capacity or _Capacities()).requests or {}
+    return DeviceRequest(
+        device_class=sys.intern(asked.device_class_name),
+        count=None if asked.allocation_mode == _ALL else asked.count or 1,
+        cores=_rounded_up(amounts.get("cores"), 1),
+        blocks=_rounded_up(amounts.get("memory"), BLOCK_BYTES),
+    )
+
+
+def _rounded_up(amount: str | int | None, unit: int) -> int | None:
+    """At least one unit, as the published policy has it."""
+    try:
+        return None if amount is None else max(1, ceil(exact_quantity(amount) / Fraction(unit)))
+    except ParseError:
+        return _UNREADABLE

@@ -1,23 +1,30 @@
 """ResourceSlices of resource.k8s.io: what a driver offers on one node.
 
-In: devices as values. Out: the JSON of a slice; the slices of one driver and node, read, written and deleted. A pool is
-one slice here, so every change is atomic. Not here: when to write (`dra`).
+In: devices as values. Out: the JSON of a slice; the slices of one driver and node, read, written and deleted; those of
+all nodes as the GPUs that they offer. A pool is one slice here, so every change is atomic. Not here: when to write
+(`dra`).
 """
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
+from deviceplugin.errors import ParseError
 from deviceplugin.kube.collection import Collection, reader
+from deviceplugin.kube.quantity import exact_quantity
 from deviceplugin.kube.structs import Json, Object, decode
 from deviceplugin.kube.transport import MERGE, Transport, group_path
-from deviceplugin.model.claims import AttributeValue, PublishedDevice
+from deviceplugin.model.claims import AttributeValue, NodeOffer, OfferedGpu, PublishedDevice, Taint
 from deviceplugin.model.cluster_node import ClusterNode
-from deviceplugin.model.units import BLOCK_MIB
+from deviceplugin.model.gpu import Driver, Gpu, GpuUuid
+from deviceplugin.model.units import BLOCK_BYTES, BLOCK_MIB, CORES_PER_GPU
 
 GROUP = "resource.k8s.io/v1"
 _PLURAL = "resourceslices"
+_MOST_BLOCKS = 1 << 16  # 16 TiB: root on a node can write what it likes
+_IGNORED = "None"  # a taint's effect without effect
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,61 @@ def slices_of(driver: str, node: str) -> Collection[str, NodeSlice]:
         key=lambda each: each.name,
         identity=lambda each: each.uid,
         query={"fieldSelector": f"spec.driver={driver},spec.nodeName={node}"},
+    )
+
+
+class _Attribute(Json):
+    """The one field that is there says the type."""
+
+    string: str | None = None
+    int_: int | None = msgspec.field(default=None, name="int")
+    version: str | None = None
+
+
+class _Amount(Json):
+    """A capacity."""
+
+    value: str | int = 0
+
+
+class _Taint(Json):
+    """A taint of a device."""
+
+    key: str = ""
+    value: str | None = None
+    effect: str = ""
+
+
+class _Device(Json):
+    """An entry of spec.devices."""
+
+    name: str = ""
+    attributes: dict[str, _Attribute] | None = None
+    capacity: dict[str, _Amount] | None = None
+    taints: list[_Taint] | None = None
+
+
+class _OfferSpec(_Spec):
+    """spec with its devices."""
+
+    devices: list[_Device] | None = None
+
+
+class _Offer(Object):
+    """A ResourceSlice for the scheduler's views."""
+
+    spec: _OfferSpec
+
+
+def offers_of(driver: str) -> Collection[str, NodeOffer]:
+    """What the driver offers on every node, by the slice's name."""
+    return Collection(
+        what=f"the ResourceSlices of {driver}",
+        path=group_path(GROUP, _PLURAL),
+        read=reader(_Offer, _node_offer, what="a ResourceSlice"),
+        key=lambda each: each.slice,
+        identity=lambda each: each.uid,
+        query={"fieldSelector": f"spec.driver={driver}"},
     )
 
 
@@ -161,3 +223,66 @@ def _attribute(value: AttributeValue) -> dict[str, object]:
     if isinstance(value, tuple):
         return {"version": ".".join(map(str, value))}
     return {"string": value}
+
+
+def _node_offer(found: _Offer) -> NodeOffer:
+    """A device that is no GPU of vcuda's is left out: an unreadable one must not hide those of other nodes."""
+    meta, spec = found.metadata, found.spec
+    gpus: dict[GpuUuid, OfferedGpu] = {}
+    for device in spec.devices or ():
+        if (offered := _offered(device)) is not None:
+            gpus.setdefault(offered.gpu.uuid, offered)
+    first = next(iter(spec.devices or ()), _Device())
+    return NodeOffer(
+        slice=meta.name,
+        uid=meta.uid,
+        node=spec.node_name or "",
+        generation=spec.pool.generation if spec.pool is not None else 0,
+        driver=_driver(first.attributes or {}),
+        gpus=tuple(gpus.values()),
+    )
+
+
+def _offered(device: _Device) -> OfferedGpu | None:
+    said, capacity = device.attributes or {}, device.capacity or {}
+    uuid, minor, numa = _text(said, "uuid"), _number(said, "minor"), _number(said, "numaNode")
+    blocks = min(_whole(capacity.get("memory"), BLOCK_BYTES), _MOST_BLOCKS)
+    if not uuid or minor is None or not 0 <= minor < 1 << 31:
+        return None
+    gpu = Gpu(
+        uuid=GpuUuid(uuid),
+        index=minor,
+        minor=minor,
+        model=sys.intern(_text(said, "productName")),
+        memory_bytes=blocks * BLOCK_BYTES,
+        numa=numa if numa is not None and 0 <= numa < 1 << 31 else None,
+    )
+    cores = min(_whole(capacity.get("cores"), 1), CORES_PER_GPU)
+    return OfferedGpu(sys.intern(device.name), gpu, cores, blocks, tuple(_taints(device)))
+
+
+def _taints(device: _Device) -> Iterator[Taint]:
+    return (Taint(each.key, each.value or "") for each in device.taints or () if each.effect != _IGNORED)
+
+
+def _driver(said: Mapping[str, _Attribute]) -> Driver:
+    numbers = {name: said[name].version or "" if name in said else "" for name in ("driverVersion", "cudaVersion")}
+    parts = [*numbers["cudaVersion"].split("."), "0", "0"]
+    major, minor = (int(part) if part.isdecimal() and len(part) < 6 else 0 for part in parts[:2])
+    return Driver(numbers["driverVersion"], (major, minor))
+
+
+def _text(said: Mapping[str, _Attribute], name: str) -> str:
+    return (said[name].string or "") if name in said else ""
+
+
+def _number(said: Mapping[str, _Attribute], name: str) -> int | None:
+    return said[name].int_ if name in said else None
+
+
+def _whole(amount: _Amount | None, unit: int) -> int:
+    """What cannot be read counts as nothing."""
+    try:
+        return 0 if amount is None else max(0, int(exact_quantity(amount.value) // unit))
+    except ParseError:
+        return 0

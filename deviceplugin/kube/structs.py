@@ -109,11 +109,12 @@ class ContainerStatus(Json):
     allocated_resources: Amounts | None = None
 
 
-class PodClaim(Json):
+class PodResourceClaim(Json):
     """A claim of a pod, in its spec or its status; made from a template it has its name in the status alone."""
 
     name: str
     resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
 
 
 class RequestMapping(Json):
@@ -136,7 +137,7 @@ class PodSpec(Json):
     containers: list[ContainerSpec] | None = None
     init_containers: list[ContainerSpec] | None = None
     node_name: str | None = None
-    resource_claims: list[PodClaim] | None = None
+    resource_claims: list[PodResourceClaim] | None = None
 
 
 class PodStatus(Json):
@@ -147,7 +148,7 @@ class PodStatus(Json):
     message: str | None = None
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
-    resource_claim_statuses: list[PodClaim] | None = None
+    resource_claim_statuses: list[PodResourceClaim] | None = None
     extended_resource_claim_status: ExtendedResourceClaim | None = None
 
 

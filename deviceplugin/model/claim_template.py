@@ -48,6 +48,11 @@ def template_name(size: ClaimSize, wanted: GpuFilter) -> str:
     return f"vcuda-{size.gpus}x{size.cores}c{size.blocks}b{digest}"
 
 
+def is_template_name(name: str) -> bool:
+    """Whether vcuda gives such names."""
+    return _NAME.fullmatch(name) is not None
+
+
 def read_template_name(name: str, wanted: GpuFilter) -> ClaimSize:
     """ParseError for a name that `template_name` does not give to a pod that accepts these GPUs."""
     found = _NAME.fullmatch(name)

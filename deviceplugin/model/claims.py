@@ -4,12 +4,17 @@ In: nothing. Out: values for `kube`, which reads and writes them, and for `dra`,
 its UID: a later claim may have its name. Amounts are exact fractions until `dra.claim_grants` has checked them.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NewType
 
+from deviceplugin.model.gpu import Driver, Gpu
+
 ClaimUid = NewType("ClaimUid", str)
+ClaimKey = tuple[str, str]
+"""Namespace and name: what pods name a claim by."""
 AttributeValue = str | int | bool | tuple[int, int, int]
 """A tuple is a version. Its type must never change: an expression that reads it would fail."""
 
@@ -81,10 +86,32 @@ class ClaimedDevice:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceRequest:
+    """What is asked of each of `count` devices of a class; None: of all devices that fit on a node.
+
+    `cores` and `blocks` are rounded up as kube-scheduler does it; None: all that the device has.
+    """
+
+    device_class: str
+    count: int | None = 1
+    cores: int | None = None
+    blocks: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """A request of a claim; of a prioritized list, the first of `alternatives` that fits is taken."""
+
+    name: str
+    alternatives: tuple[DeviceRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """`devices` is None while nothing is allocated. `consumers`: UIDs of the pods for which it is reserved.
 
-    `configured`: drivers for which the claim or its class has parameters.
+    `configured`: drivers for which the claim or its class has parameters. `requests` is read for the scheduler's views
+    only.
     """
 
     ref: ClaimRef
@@ -92,6 +119,20 @@ class Claim:
     consumers: frozenset[str] = frozenset()
     configured: frozenset[str] = frozenset()
     deleting: bool = False
+    requests: tuple[ClaimRequest, ...] = ()
+
+    @property
+    def key(self) -> ClaimKey:
+        return self.ref.namespace, self.ref.name
+
+
+@dataclass(frozen=True, slots=True)
+class PodClaim:
+    """An entry of a pod's spec.resourceClaims; `claim` is empty until it is made from `template`."""
+
+    name: str
+    claim: str = ""
+    template: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +166,35 @@ class PublishedDevice:
     cores: int
     blocks: int
     taints: tuple[Taint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedGpu:
+    """A device of a ResourceSlice as the GPU that it is; claims can have `cores` and `blocks` of it."""
+
+    device: str
+    gpu: Gpu
+    cores: int
+    blocks: int
+    taints: tuple[Taint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOffer:
+    """What one ResourceSlice offers on a node. Of two slices of a node that of the higher generation counts."""
+
+    slice: str
+    uid: str
+    node: str
+    generation: int
+    driver: Driver
+    gpus: tuple[OfferedGpu, ...]
+
+
+_DEVICE = re.compile(r"gpu-(\d{1,9})", re.ASCII)
+
+
+def minor_of_device(name: str) -> int | None:
+    """The GPU's minor, of which the agent makes the name of a device; None for a name that it does not give."""
+    found = _DEVICE.fullmatch(name)
+    return None if found is None else int(found[1])

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
-from deviceplugin.model.claims import ContainerClaim
+from deviceplugin.model.claims import ContainerClaim, PodClaim
 from deviceplugin.model.units import Compute, Resource
 
 NO_UID = PodUid("")
@@ -156,7 +156,8 @@ class ScheduledCondition:
 class ClusterPod:
     """A pod with GPUs as the scheduler needs it. `needs` is None if it is unknown.
 
-    On `nominated_node` kube-scheduler keeps capacity for the pod until its victims have ended.
+    On `nominated_node` kube-scheduler keeps capacity for the pod until its victims have ended. `claims` and
+    `whole_gpus`, by container the number of `vcuda-gpu`, are only read for the views of claims.
     """
 
     pod: Pod
@@ -166,6 +167,13 @@ class ClusterPod:
     gang: Gang | None = None
     condition: ScheduledCondition | None = None
     needs: Compute | None = None
+    claims: tuple[PodClaim, ...] = ()
+    whole_gpus: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def has_claims(self) -> bool:
+        """Whether it asks for devices by ResourceClaims, whose class may be another driver's."""
+        return bool(self.claims or self.whole_gpus)
 
     @property
     def uid(self) -> PodUid:

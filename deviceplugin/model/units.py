@@ -46,6 +46,11 @@ class ResourceNames:
         """What users may write in the place of `memory`; the webhook makes blocks of it, so no node offers it."""
         return f"{self.domain}/vcuda-memory-mib"
 
+    @property
+    def whole_gpu(self) -> str:
+        """Whole GPUs by number, for which kube-scheduler makes a ResourceClaim."""
+        return f"{self.domain}/vcuda-gpu"
+
     def of(self, resource: Resource) -> str:
         return self.core if resource is Resource.CORE else self.memory
 
@@ -57,9 +62,13 @@ def blocks_in(memory_bytes: int) -> int:
 
 def format_blocks(blocks: int) -> str:
     """Blocks for users: `8 blocks (2 GiB)`."""
+    return f"{blocks} block{'' if blocks == 1 else 's'} ({memory_text(blocks)})"
+
+
+def memory_text(blocks: int) -> str:
+    """`2 GiB`, for those who do not count in blocks."""
     mib = blocks * BLOCK_MIB
-    size = f"{mib // 1024} GiB" if mib % 1024 == 0 else f"{mib} MiB"
-    return f"{blocks} block{'' if blocks == 1 else 's'} ({size})"
+    return f"{mib // 1024} GiB" if mib % 1024 == 0 else f"{mib} MiB"
 
 
 @dataclass(frozen=True, slots=True)
