@@ -78,6 +78,12 @@ class ClusterSettings:
     resource_domain: str = setting(
         "resource-domain", DEFAULT_DOMAIN, "Domain of the resources and annotations.", types.DOMAIN
     )
+    claims: bool = setting(
+        "dra",
+        False,
+        "Show the GPUs that agents with --dra offer to ResourceClaims, and who holds them; the scheduler watches "
+        "ResourceSlices and ResourceClaims.",
+    )
     requests_per_second: int = setting(
         "kube-api-qps", 500, "Most requests to the API server per second, without watches.", types.COUNT
     )

@@ -26,6 +26,13 @@ class PodStage(enum.Enum):
     BOUND = "bound"
 
 
+class ShareSource(enum.Enum):
+    """How a GPU is offered or a part of one is asked for: the device plugin's resources, or a ResourceClaim."""
+
+    PLUGIN = "device-plugin"
+    CLAIM = "claim"
+
+
 class NamesShown(enum.Enum):
     """Whose names the answer has: those of all pods, of the pods of the namespace that was asked for, or of none."""
 
@@ -76,7 +83,8 @@ class ShareRow(msgspec.Struct, frozen=True):
 class ContainerRow(msgspec.Struct, frozen=True):
     """A container with GPUs. `shares` is empty while no GPU is chosen, or while the agent has not reported it.
 
-    `over_limit`: sentences about limits that it exceeds now; null where the agent was not asked.
+    `over_limit`: sentences about limits that it exceeds now; null where the agent was not asked. `claim`: the name of
+    the ResourceClaim, of which all containers that name it have the shares together; null where it is hidden or none.
     """
 
     name: str
@@ -84,6 +92,8 @@ class ContainerRow(msgspec.Struct, frozen=True):
     blocks: int
     shares: tuple[ShareRow, ...] = ()
     over_limit: tuple[str, ...] | None = None
+    source: ShareSource = ShareSource.PLUGIN
+    claim: str | None = None
 
 
 class PodRow(msgspec.Struct, frozen=True):
@@ -103,7 +113,11 @@ class PodRow(msgspec.Struct, frozen=True):
 
 
 class HolderRow(msgspec.Struct, frozen=True):
-    """Who holds a part of the GPU on which it stands."""
+    """Who holds a part of the GPU on which it stands.
+
+    With the source `claim` and other `users` than one container, `uid` and `pod` are the claim's and `container` is its
+    request.
+    """
 
     uid: str
     namespace: str | None
@@ -114,10 +128,16 @@ class HolderRow(msgspec.Struct, frozen=True):
     blocks: int
     live: ShareLive | None = None
     over_limit: tuple[str, ...] | None = None
+    source: ShareSource = ShareSource.PLUGIN
+    claim: str | None = None
+    users: int = 1
 
 
 class GpuRow(msgspec.Struct, frozen=True):
-    """One GPU. `reason` says why it takes no new pods (unhealthy, cordoned, MIG); empty where it takes them."""
+    """One GPU. `reason` says why it takes no new pods (unhealthy, cordoned, MIG); empty where it takes them.
+
+    `source`: how it is offered. Of one that only claims get, `index` is the minor, and `memory_bytes` whole blocks.
+    """
 
     uuid: str
     index: int
@@ -133,6 +153,7 @@ class GpuRow(msgspec.Struct, frozen=True):
     reason: str = ""
     live: GpuLive | None = None
     holders: tuple[HolderRow, ...] = ()
+    source: ShareSource = ShareSource.PLUGIN
 
 
 class NodeRow(msgspec.Struct, frozen=True):

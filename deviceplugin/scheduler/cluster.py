@@ -1,7 +1,8 @@
-"""Watches every node and pod of the cluster for the extender and the webhook.
+"""Watches every node and pod of the cluster for the extender and the webhook, and claims for the views.
 
-In: the API server. Out: calls of `Extender.put_*` and `drop_*`, and the known GPUs for the webhook. `synced` is
-set when both lists are in the cache and each node was calculated once.
+In: the API server. Out: calls of `Extender.put_*` and `drop_*`, the known GPUs for the webhook, and with `claims` calls
+of its `put_*` and `drop_*`. `synced` is set when nodes and pods are in the cache and each node was calculated once.
+Placement never waits for claims: where they cannot be listed, only the views lack them.
 """
 
 import asyncio
@@ -9,25 +10,32 @@ import time
 from collections.abc import Iterator
 
 from deviceplugin.cluster.extender.extender import Extender
+from deviceplugin.cluster.view.claim_books import ClaimBooks
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.cluster_nodes import cluster_nodes
 from deviceplugin.kube.cluster_pods import AnyPod, cluster_pods
 from deviceplugin.kube.collection import EventKind
 from deviceplugin.kube.reflector import Reflector, StoreChange
+from deviceplugin.kube.resource_claims import cluster_claims
+from deviceplugin.kube.resource_slices import offers_of
 from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.claims import Claim, ClaimKey, NodeOffer
 from deviceplugin.model.cluster_node import ClusterNode
-from deviceplugin.model.pod import PlainPod
+from deviceplugin.model.pod import ClusterPod, PlainPod
 from deviceplugin.model.units import ResourceNames
 
 
 class ClusterWatch:
-    """`run` runs until it is cancelled."""
+    """`run` runs until it is cancelled. `claims` is None where no node offers GPUs to claims."""
 
-    def __init__(self, client: ClusterClient, extender: Extender, *, names: ResourceNames) -> None:
+    def __init__(
+        self, client: ClusterClient, extender: Extender, *, names: ResourceNames, claims: ClaimBooks | None = None
+    ) -> None:
         self._extender = extender
         self._nodes: Reflector[str, ClusterNode] = Reflector(client, cluster_nodes(names))
-        self._pods: Reflector[PodUid, AnyPod] = Reflector(client, cluster_pods(names))
+        self._pods: Reflector[PodUid, AnyPod] = Reflector(client, cluster_pods(names, claims=claims is not None))
+        self._claims = None if claims is None else _ClaimWatch(client, claims)
         self._nodes.subscribe(self._node_changed)
         self._pods.subscribe(self._pod_changed)
         self._known: KnownGpus | None = None
@@ -37,6 +45,8 @@ class ClusterWatch:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._nodes.run(), name="nodes")
             group.create_task(self._pods.run(), name="pods")
+            if self._claims is not None:
+                group.create_task(self._claims.run(), name="claims")
             await self._nodes.synced.wait()
             await self._pods.synced.wait()
             self._extender.warm_up()
@@ -58,8 +68,11 @@ class ClusterWatch:
 
     def last_events(self) -> Iterator[tuple[tuple[str], float]]:
         """Unix time of the last event by kind of object, as rows of a metric."""
-        for what, watch in (("nodes", self._nodes), ("pods", self._pods)):
-            if (age := watch.last_event_age) is not None:
+        ages = [("nodes", self._nodes.last_event_age), ("pods", self._pods.last_event_age)]
+        if self._claims is not None:
+            ages += self._claims.last_event_ages
+        for what, age in ages:
+            if age is not None:
                 yield (what,), time.time() - age
 
     def _node_changed(self, change: StoreChange[ClusterNode]) -> None:
@@ -71,9 +84,51 @@ class ClusterWatch:
 
     def _pod_changed(self, change: StoreChange[AnyPod]) -> None:
         pod, is_gone = change.item, change.kind is EventKind.DELETED
-        if isinstance(pod, PlainPod):
-            self._extender.drop_plain(pod.uid) if is_gone else self._extender.put_plain(pod)
+        if isinstance(pod, ClusterPod) and self._claims is not None and pod.has_claims:
+            self._claims.pod_changed(pod, is_gone=is_gone)
+        if isinstance(pod, PlainPod) or not pod.pod.is_gpu:
+            self._plain_changed(pod, is_gone=is_gone)
         elif is_gone:
             self._extender.drop_pod(pod.uid)
         else:
             self._extender.put_pod(pod)
+
+    def _plain_changed(self, pod: AnyPod, *, is_gone: bool) -> None:
+        """For the extender a pod that asks by claims alone takes CPU and memory, and no GPU."""
+        if is_gone:
+            self._extender.drop_plain(pod.uid)
+        elif isinstance(pod, PlainPod):
+            self._extender.put_plain(pod)
+        elif pod.pod.node:
+            self._extender.put_plain(PlainPod(pod.uid, pod.pod.node, pod.needs))
+
+
+class _ClaimWatch:
+    """What nodes offer to claims, and all claims."""
+
+    def __init__(self, client: ClusterClient, books: ClaimBooks) -> None:
+        self._books = books
+        self._offers: Reflector[str, NodeOffer] = Reflector(client, offers_of(books.names.driver))
+        self._claims: Reflector[ClaimKey, Claim] = Reflector(client, cluster_claims())
+        self._offers.subscribe(self._offer_changed)
+        self._claims.subscribe(self._claim_changed)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._offers.run())
+            group.create_task(self._claims.run())
+
+    @property
+    def last_event_ages(self) -> list[tuple[str, float | None]]:
+        return [("resourceslices", self._offers.last_event_age), ("resourceclaims", self._claims.last_event_age)]
+
+    def pod_changed(self, pod: ClusterPod, *, is_gone: bool) -> None:
+        (self._books.drop_pod if is_gone else self._books.put_pod)(pod)
+
+    def _offer_changed(self, change: StoreChange[NodeOffer]) -> None:
+        is_gone = change.kind is EventKind.DELETED
+        (self._books.drop_offer if is_gone else self._books.put_offer)(change.item)
+
+    def _claim_changed(self, change: StoreChange[Claim]) -> None:
+        is_gone = change.kind is EventKind.DELETED
+        (self._books.drop_claim if is_gone else self._books.put_claim)(change.item)

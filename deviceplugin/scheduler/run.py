@@ -18,6 +18,7 @@ from deviceplugin import __version__
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.http.server import SchedulerServer
+from deviceplugin.cluster.view.claim_books import ClaimBooks
 from deviceplugin.cluster.view.live import LiveUse
 from deviceplugin.cluster.webhook.review import AdmissionWebhook
 from deviceplugin.config.scheduler import Election, NodeChooser, SchedulerSettings
@@ -31,6 +32,7 @@ from deviceplugin.kube.events import EventReason, EventRecorder, Rate
 from deviceplugin.kube.rate_limit import TokenBucket
 from deviceplugin.kube.transport import Transport
 from deviceplugin.model.allocation import PodRef
+from deviceplugin.model.claims import ClaimNames
 from deviceplugin.scheduler import gc_tuning
 from deviceplugin.scheduler.claim_templates import ClaimTemplates
 from deviceplugin.scheduler.cluster import ClusterWatch
@@ -92,7 +94,8 @@ async def _work(
     if settings.callers.volcano:
         confirm = partial(require_leadership, leadership)
         volcano = volcano_service(extender, client, placement, clock=time.monotonic, confirm=confirm)
-    watch = ClusterWatch(client, extender, names=settings.names)
+    claims = ClaimBooks(ClaimNames(settings.names.domain)) if settings.cluster.claims else None
+    watch = ClusterWatch(client, extender, names=settings.names, claims=claims)
     certificates = Certificates(settings, client)
     service = SchedulerService(
         extender=extender,
@@ -101,7 +104,7 @@ async def _work(
         leadership=leadership,
         certificates=certificates,
         names=settings.names,
-        views=ViewService(extender, leadership, reviews, live, version=__version__),
+        views=ViewService(extender, leadership, reviews, live, version=__version__, claims=claims),
         loopback_only=settings.callers.ca_file is None or settings.leader.election is Election.KUBE_SCHEDULER,
         clients=() if settings.callers.ca_file is None else settings.callers.names,
         volcano=volcano,

@@ -26,6 +26,7 @@ from deviceplugin.cluster.extender.wire import (
 )
 from deviceplugin.cluster.http import metrics
 from deviceplugin.cluster.http.verbs import HttpError, Verb, VerbResponse, unavailable
+from deviceplugin.cluster.view.claim_explanation import joined
 from deviceplugin.cluster.webhook.review import AdmissionWebhook, Outcome
 from deviceplugin.exposition import metric_of
 from deviceplugin.model.units import ResourceNames
@@ -122,11 +123,12 @@ class SchedulerService:
             shown = await self.views.shown(headers, namespace)
         except HttpError as error:
             return _error(error.status, error.sentence, leader)
-        if leads:
-            async with self.explaining:
-                found = await self.extender.explain(namespace, name, shown.text)
-        else:
-            found = self.extender.explain_bound(namespace, name)
+        async with self.explaining:
+            if leads:
+                by_plugin = await self.extender.explain(namespace, name, shown.text)
+            else:
+                by_plugin = self.extender.explain_bound(namespace, name)
+            found = joined(by_plugin, await self.views.explain_claims(namespace, name, shown))
         if found is not None:
             return 200, msgspec.json.encode(found)
         if not leads:

@@ -12,9 +12,12 @@ from collections.abc import Mapping
 import msgspec
 from msgspec.structs import replace
 
+from deviceplugin.cluster.extender.explain.explain import Explanation
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.http.verbs import HttpError
 from deviceplugin.cluster.view.access import Reviews, Viewers, token_in
+from deviceplugin.cluster.view.claim_books import ClaimBooks
+from deviceplugin.cluster.view.claim_explanation import ClaimExplain
 from deviceplugin.cluster.view.live import ORDER_S, LiveUse, NodeUse, node_with_use, pod_with_use
 from deviceplugin.cluster.view.page import described
 from deviceplugin.cluster.view.query import (
@@ -31,7 +34,10 @@ from deviceplugin.cluster.view.query import (
 from deviceplugin.cluster.view.rows import Shown
 from deviceplugin.cluster.view.views import ClusterViews, Replica
 from deviceplugin.errors import ParseError
+from deviceplugin.model.claims import ClaimNames
 from deviceplugin.model.cluster_view import ErrorView, Head, NodesView, OneNodeView, PodsView
+from deviceplugin.model.gpu import Inventory
+from deviceplugin.model.units import DEFAULT_DOMAIN
 from deviceplugin.scheduler.leadership import Leadership
 
 _CLUSTER, _NODES, _PODS, _EVENTS = "/view/cluster", "/view/nodes", "/view/pods", "/view/events"
@@ -42,12 +48,25 @@ class ViewService:
     """`answer` never raises for bad input."""
 
     def __init__(
-        self, extender: Extender, leadership: Leadership, reviews: Reviews, live: LiveUse, *, version: str
+        self,
+        extender: Extender,
+        leadership: Leadership,
+        reviews: Reviews,
+        live: LiveUse,
+        *,
+        version: str,
+        claims: ClaimBooks | None = None,
     ) -> None:
         def replica() -> Replica:
             return Replica(leadership.identity, leadership.leader, version)
 
-        self._views = ClusterViews(extender.cache, extender.verdicts, extender.recent_events, replica)
+        def inventory(node: str) -> Inventory | None:
+            info = extender.cache.nodes.get(node)
+            return None if info is None else info.inventory
+
+        books = ClaimBooks(ClaimNames(DEFAULT_DOMAIN)) if claims is None else claims
+        self._views = ClusterViews(extender.cache, extender.verdicts, extender.recent_events, replica, claims=books)
+        self._claims = ClaimExplain(books, inventory)
         self._viewers = Viewers(reviews)
         self._live = live
         self._leadership = leadership
@@ -56,6 +75,10 @@ class ViewService:
     async def shown(self, headers: Mapping[str, str], namespace: str) -> Shown:
         """Whose names the caller may read; raises HttpError."""
         return await self._viewers.shown(token_in(headers), namespace)
+
+    async def explain_claims(self, namespace: str, name: str, shown: Shown) -> Explanation | None:
+        """Of a pod that asks by ResourceClaims; any replica knows as much."""
+        return await self._claims.explain(namespace, name, shown.text)
 
     async def answer(self, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> tuple[int, bytes]:
         asked = dict(query)

@@ -44,6 +44,24 @@ def test_the_extender_gets_the_values_by_flags_that_exist(helm: str, tmp_path: P
     assert parsed.webhook.configuration == ("vcuda-scheduler" if ours else "")
 
 
+def test_the_scheduler_looks_at_claims_where_agents_offer_gpus_to_them_and_nowhere_else(
+    helm: str, tmp_path: Path, defaults: Rendered
+) -> None:
+    def rights(rendered: Rendered) -> list[Object]:
+        rules = rendered.get("ClusterRole", "vcuda-scheduler")["rules"]
+        return [each for each in rules if "resourceslices" in each["resources"]]
+
+    with_claims = render(helm, VALUE_SETS["claims"], folder=tmp_path)
+    assert settings(with_claims).cluster.claims
+    (rule,) = rights(with_claims)
+    assert (rule["apiGroups"], sorted(rule["resources"])) == (["resource.k8s.io"], ["resourceclaims", "resourceslices"])
+    assert set(rule["verbs"]) == {"get", "list", "watch"}
+    assert (settings(defaults).cluster.claims, rights(defaults)) == (False, [])
+    elsewhere = render(helm, {"agent": {"enabled": False, "dra": {"enabled": True}}}, folder=tmp_path)
+    assert settings(elsewhere).cluster.claims, "the agents may be another release's"
+    assert "agent.dra.enabled" in refusal(helm, {"scheduler": {"flags": {"dra": True}}}, folder=tmp_path)
+
+
 def _mounted(rendered: Rendered, container: Object, path: Path) -> tuple[str, list[str]]:
     """Which Secret or ConfigMap a file of a container comes from, and the keys that lie there."""
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}

@@ -12,7 +12,7 @@ from deviceplugin.cluster.view.live import NodeUse, known_sum, node_live
 from deviceplugin.cluster.view.page import Key
 from deviceplugin.cluster.view.query import NodeSort, NodesQuery, PageQuery, PodSort, PodsQuery
 from deviceplugin.cluster.view.rows import GpuState
-from deviceplugin.model.cluster_view import NodeRow
+from deviceplugin.model.cluster_view import ContainerRow, NodeRow, ShareLive
 from deviceplugin.model.pod import ClusterPod
 
 _Amounts = Iterable[float | None]
@@ -55,8 +55,30 @@ def pod_place(pod: ClusterPod | None, held: PodHold | None, use: NodeUse, query:
         return (0.0 if pod is None else pod.pod.created,)
     if query.sort is PodSort.NAME:
         return ()
-    amounts = tuple(_container_amounts(pod, held, use, query.sort))
+    return _amounts_place(tuple(_container_amounts(pod, held, use, query.sort)), query)
+
+
+def claim_pod_place(
+    pod: ClusterPod, node: str, containers: Callable[[], tuple[ContainerRow, ...]], use: NodeUse, query: PodsQuery
+) -> Key:
+    """The same for a pod that asks by claims; `containers` is called only where amounts are compared."""
+    if query.sort is PodSort.NODE:
+        return (node,)
+    if query.sort is PodSort.AGE:
+        return (pod.pod.created,)
+    if query.sort is PodSort.NAME:
+        return ()
+    return _amounts_place(tuple(_row_amount(pod, each, use, query.sort) for each in containers()), query)
+
+
+def _amounts_place(amounts: tuple[float | None, ...], query: PodsQuery) -> Key:
     return _placed(_first(amounts, query.page) if query.by_part else known_sum(amounts), query.page)
+
+
+def _row_amount(pod: ClusterPod, row: ContainerRow, use: NodeUse, sort: PodSort) -> float | None:
+    if sort in (PodSort.CORES, PodSort.MEMORY):
+        return row.cores if sort is PodSort.CORES else row.blocks
+    return _used_of([use.shares.get((pod.uid, row.name, share.uuid)) for share in row.shares], sort)
 
 
 def _container_amounts(pod: ClusterPod | None, held: PodHold | None, use: NodeUse, sort: PodSort) -> _Amounts:
@@ -75,14 +97,16 @@ def _requests(pod: ClusterPod | None, held: PodHold | None) -> Iterator[tuple[in
 
 def _used(held: PodHold, use: NodeUse, sort: PodSort) -> Iterator[float | None]:
     for one in held.allocations:
-        lives = [use.shares.get((held.pod.uid, one.owner.name, share.uuid)) for share in one.shares]
-        known = [each for each in lives if each is not None]
-        if sort is PodSort.USED:
-            yield known_sum(each.cores_used for each in known)
-        elif sort is PodSort.USED_MEMORY:
-            yield known_sum(each.memory_used_bytes for each in known)
-        else:
-            yield known_sum(each.throttled_seconds for each in known)
+        yield _used_of([use.shares.get((held.pod.uid, one.owner.name, share.uuid)) for share in one.shares], sort)
+
+
+def _used_of(lives: Iterable[ShareLive | None], sort: PodSort) -> float | None:
+    known = [each for each in lives if each is not None]
+    if sort is PodSort.USED:
+        return known_sum(each.cores_used for each in known)
+    if sort is PodSort.USED_MEMORY:
+        return known_sum(each.memory_used_bytes for each in known)
+    return known_sum(each.throttled_seconds for each in known)
 
 
 def _first(amounts: _Amounts, page: PageQuery) -> float | None:

@@ -2,7 +2,8 @@
 
 In: nodes of the scheduler's cache and pods, as they are now. Out: the types of `model.cluster_view`. What is allocated
 is what placement counts, so a container whose GPU is not known yet counts on every GPU where it may be. A pod that the
-caller may not read has its UID instead of its name: `Shown` decides.
+caller may not read has its UID instead of its name: `Shown` decides. Why a pod waits is a sentence, and one of few
+constant texts, so that pods can be counted by it; `/explain` has the whole answer.
 """
 
 from collections import Counter
@@ -11,7 +12,10 @@ from dataclasses import dataclass
 
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.cache.pod_hold import PodHold
+from deviceplugin.cluster.extender.explain.verdicts import LastVerdict
+from deviceplugin.cluster.extender.explain.wording import is_gated
 from deviceplugin.cluster.extender.recent_events import ClusterEvent
+from deviceplugin.cluster.extender.rejection import AGENT_DOWN, NO_INVENTORY
 from deviceplugin.model.allocation import Allocation, PodRef
 from deviceplugin.model.cluster_view import (
     ClusterEventRow,
@@ -23,6 +27,7 @@ from deviceplugin.model.cluster_view import (
     PodRow,
     PodStage,
     ShareRow,
+    ShareSource,
 )
 from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
 from deviceplugin.model.pod import ClusterPod
@@ -31,6 +36,16 @@ from deviceplugin.placement.candidates import state_rejection
 from deviceplugin.placement.fit import NOTHING, GpuAmount
 from deviceplugin.placement.occupancy import occupied
 from deviceplugin.placement.snapshot import GpuView
+
+DELETED = "being deleted"
+GATED = "scheduling gates"
+NOT_ASKED = "kube-scheduler has not asked yet"
+REFUSED = "refused by kube-scheduler for a reason outside vcuda"
+BINDING = "chosen and not bound yet"
+NO_CLAIM = "a ResourceClaim of it does not exist"
+NO_DEVICES = "its ResourceClaims can be allocated on no node"
+_CANNOT_ALLOCATE = "cannot allocate all claims"  # in kube-scheduler's message
+_MOST_REASONS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +68,17 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """One GPU with what is allocated of it; `closed` says why it takes no new pods."""
+    """One GPU with what is allocated of it; `closed` says why it takes no new pods, `source` how it is offered."""
 
     gpu: Gpu
     allocated: GpuAmount
     closed: str
     healthy: bool
+    source: ShareSource = ShareSource.PLUGIN
 
-    @property
-    def is_free(self) -> bool:
-        return not self.closed and self.allocated == NOTHING
+    def takes_pods(self, info: NodeInfo) -> bool:
+        """Claims need nothing of the node's device plugin."""
+        return not self.closed and (self.source is ShareSource.CLAIM or info.problem is None)
 
 
 def gpu_states(info: NodeInfo) -> tuple[GpuState, ...]:
@@ -99,16 +115,16 @@ def _state(gpu: Gpu, allocated: GpuAmount, inventory: Inventory, *, is_cordoned:
 def node_row(info: NodeInfo, gpus: tuple[GpuState, ...], *, rows: tuple[GpuRow, ...] = ()) -> NodeRow:
     """`rows`: the GPUs, where the caller asked for them."""
     inventory = info.inventory
-    problem = info.sentence or ("" if info.problem is None else info.problem.text)
+    usable = [each for each in gpus if each.takes_pods(info)]
     return NodeRow(
         node=info.name,
-        problem=problem,
+        problem=_problem(info, gpus),
         driver="" if inventory is None else inventory.driver.version,
         cuda="" if inventory is None else ".".join(map(str, inventory.driver.cuda)),
         models=dict(sorted(Counter(each.gpu.model for each in gpus).items())),
         gpu_count=len(gpus),
-        free_gpus=0 if info.problem else sum(each.is_free for each in gpus),
-        unusable_gpus=len(gpus) if info.problem else sum(bool(each.closed) for each in gpus),
+        free_gpus=sum(each.allocated == NOTHING for each in usable),
+        unusable_gpus=len(gpus) - len(usable),
         cores=CORES_PER_GPU * len(gpus),
         cores_allocated=sum(each.allocated.cores for each in gpus),
         blocks=sum(each.gpu.blocks for each in gpus),
@@ -118,11 +134,20 @@ def node_row(info: NodeInfo, gpus: tuple[GpuState, ...], *, rows: tuple[GpuRow, 
     )
 
 
-def gpu_rows(info: NodeInfo, gpus: Iterable[GpuState], shown: Shown) -> tuple[GpuRow, ...]:
-    return tuple(_gpu_row(info, each, shown) for each in gpus)
+def _problem(info: NodeInfo, gpus: tuple[GpuState, ...]) -> str:
+    """That nothing is offered through the device plugin is none where claims get every GPU."""
+    if info.problem in (NO_INVENTORY, AGENT_DOWN) and gpus and all(each.source is ShareSource.CLAIM for each in gpus):
+        return ""
+    return info.sentence or ("" if info.problem is None else info.problem.text)
 
 
-def _gpu_row(info: NodeInfo, state: GpuState, shown: Shown) -> GpuRow:
+def gpu_rows(
+    info: NodeInfo, gpus: Iterable[GpuState], shown: Shown, by_claims: Mapping[GpuUuid, tuple[HolderRow, ...]] = {}
+) -> tuple[GpuRow, ...]:
+    return tuple(_gpu_row(info, each, shown, by_claims.get(each.gpu.uuid, ())) for each in gpus)
+
+
+def _gpu_row(info: NodeInfo, state: GpuState, shown: Shown, by_claims: tuple[HolderRow, ...]) -> GpuRow:
     gpu = state.gpu
     return GpuRow(
         uuid=gpu.uuid,
@@ -135,9 +160,10 @@ def _gpu_row(info: NodeInfo, state: GpuState, shown: Shown) -> GpuRow:
         cores_allocated=state.allocated.cores,
         blocks_allocated=state.allocated.blocks,
         healthy=state.healthy,
-        usable=not state.closed and info.problem is None,
+        usable=state.takes_pods(info),
         reason=state.closed,
-        holders=tuple(_holders(info, gpu, shown)),
+        holders=(*_holders(info, gpu, shown), *by_claims),
+        source=state.source,
     )
 
 
@@ -179,7 +205,7 @@ def held_pod_row(hold: PodHold, info: NodeInfo | None, pod: ClusterPod | None, s
         containers=(*located, *unlocated),
         reason=hold.problem,
         priority=hold.priority,
-        gang=_gang(pod, namespace),
+        gang=gang_name(pod, namespace),
         scheduler="" if pod is None else pod.scheduler,
     )
 
@@ -217,11 +243,59 @@ def waiting_pod_row(pod: ClusterPod, reason: str, shown: Shown) -> PodRow:
         containers=tuple(containers),
         reason=reason,
         priority=pod.priority,
-        gang=_gang(pod, namespace),
+        gang=gang_name(pod, namespace),
         scheduler=pod.scheduler,
     )
 
 
-def _gang(pod: ClusterPod | None, namespace: str | None) -> str | None:
+def gang_name(pod: ClusterPod | None, namespace: str | None) -> str | None:
     """A gang's name says as much as a pod's."""
     return str(pod.gang) if pod is not None and pod.gang is not None and namespace is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """`kind` groups pods, `sentence` is for one pod."""
+
+    kind: str
+    sentence: str
+
+
+def reason_of(pod: ClusterPod, verdict: LastVerdict | None) -> Reason:
+    if pod.pod.deleting:
+        return Reason(DELETED, "the pod is being deleted")
+    if is_gated(pod):
+        return Reason(GATED, "the pod waits for its scheduling gates to be removed")
+    if verdict is not None and not verdict.is_superseded_by(pod):
+        return _judged(verdict)
+    condition = pod.condition
+    if condition is None or condition.is_true:
+        return Reason(NOT_ASKED, NOT_ASKED)
+    return Reason(REFUSED, " ".join(condition.message.split()) or REFUSED)
+
+
+def claim_reason_of(pod: ClusterPod, missing: str) -> Reason:
+    """Of a pod that asks by claims alone: kube-scheduler's own words.
+
+    `missing`: what is said of a claim that is not there, empty where all are.
+    """
+    if pod.pod.deleting or is_gated(pod):
+        return reason_of(pod, None)
+    if missing:
+        return Reason(NO_CLAIM, missing)
+    condition = pod.condition
+    if condition is None or condition.is_true:
+        return Reason(NOT_ASKED, "kube-scheduler has not tried the pod yet")
+    sentence = " ".join(condition.message.split())
+    return Reason(NO_DEVICES if _CANNOT_ALLOCATE in sentence else REFUSED, sentence or REFUSED)
+
+
+def _judged(verdict: LastVerdict) -> Reason:
+    if verdict.fits:
+        where = f"node {verdict.node}" if verdict.node else "a node"
+        return Reason(BINDING, f"{where} was chosen; kube-scheduler has not bound the pod yet")
+    counted = Counter(verdict.reasons).most_common(_MOST_REASONS)
+    if not counted:
+        return Reason(NOT_ASKED, "kube-scheduler asked about no node")
+    named = ", ".join(f"{why.text} ({count})" for why, count in counted)
+    return Reason(counted[0][0].text, f"it fits on none of {len(verdict.names)} nodes: {named}")

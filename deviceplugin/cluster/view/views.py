@@ -1,7 +1,8 @@
 """The documents of the view, from the scheduler's cache.
 
-In: a query, and whose names the caller may read. Out: a document of `model.cluster_view`. Reads only. Long walks give
-way to other requests; a node that changes meanwhile is described as it is when its turn comes.
+In: a query, and whose names the caller may read. Out: a document of `model.cluster_view`, of the device plugin's GPUs
+and of those that claims get. Reads only. Long walks give way to other requests; a node that changes meanwhile is
+described as it is when its turn comes.
 """
 
 import asyncio
@@ -11,21 +12,26 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from msgspec.structs import replace
+
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.cache.pod_hold import PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.explain.verdicts import Verdicts
 from deviceplugin.cluster.extender.recent_events import ClusterEvent, RecentEvents
 from deviceplugin.cluster.view import rows
+from deviceplugin.cluster.view.claim_books import ClaimBooks
+from deviceplugin.cluster.view.claim_gpus import asked_rows, containers_of, holders, pod_row, visible, with_claims
 from deviceplugin.cluster.view.live import NodeUse
-from deviceplugin.cluster.view.order import NOTHING_KNOWN, node_key, pod_place
+from deviceplugin.cluster.view.order import NOTHING_KNOWN, claim_pod_place, node_key, pod_place
 from deviceplugin.cluster.view.page import Key, cut, described
 from deviceplugin.cluster.view.query import EventsQuery, NodeFilter, NodesQuery, PodSort, PodsQuery
-from deviceplugin.cluster.view.rows import GpuState, Shown
-from deviceplugin.cluster.view.waiting import Reason, reason_of
+from deviceplugin.cluster.view.rows import GpuState, Reason, Shown, claim_reason_of, reason_of
+from deviceplugin.model.allocation import PodRef
 from deviceplugin.model.cluster_view import (
     ClusterEventsView,
     ClusterView,
+    ContainerRow,
     NodeRow,
     NodesView,
     OneNodeView,
@@ -51,9 +57,18 @@ class Replica:
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     pod: ClusterPod
+    node: str = ""
 
 
-_AnyPod = PodHold | _Waiting
+@dataclass(frozen=True, slots=True)
+class _ByClaims:
+    """A pod that asks by claims alone; `node` is empty where it waits."""
+
+    pod: ClusterPod
+    node: str = ""
+
+
+_AnyPod = PodHold | _Waiting | _ByClaims
 Uses = Mapping[str, NodeUse]
 
 
@@ -67,9 +82,11 @@ class ClusterViews:
         events: RecentEvents,
         replica: Callable[[], Replica],
         *,
+        claims: ClaimBooks,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._cache = cache
+        self._claims = claims
         self._verdicts = verdicts
         self._events = events
         self._replica = replica
@@ -92,12 +109,12 @@ class ClusterViews:
                 cores_allocated=row.cores_allocated,
                 blocks=row.blocks,
                 blocks_allocated=row.blocks_allocated,
-                bound=sum(hold.is_bound for hold in info.holds.values()),
+                bound=sum(hold.is_bound for hold in info.holds.values()) + self._bound_by_claims(info),
                 holds=row.pods,
             )
             if number % _SLICE == 0:
                 await asyncio.sleep(0)
-        reasons = Counter(self._reason(each.pod).kind for each in self._waiting())
+        reasons = Counter(self._reason(each).kind for each in self._waiting())
         replica = self._replica()
         return ClusterView(
             at=self._wall(),
@@ -133,8 +150,9 @@ class ClusterViews:
 
     def nodes_of_pods(self, query: PodsQuery) -> frozenset[str]:
         """The nodes of the pods that match."""
-        holds = (each for each in self._pods(query) if isinstance(each, PodHold))
-        return frozenset(each.node for each in holds if query.namespace in ("", each.pod.namespace))
+        asked = query.namespace
+        placed = (each for each in self._pods(query) if each.node)
+        return frozenset(each.node for each in placed if asked in ("", _ref(each).namespace))
 
     async def nodes(self, query: NodesQuery, shown: Shown, uses: Uses = MappingProxyType({})) -> NodesView:
         """`uses`: what is used on each node, where the order goes by it."""
@@ -143,7 +161,7 @@ class ClusterViews:
             row = self._row(info)
             if not _is_asked_for(row, query):
                 return None
-            return node_key(row, lambda: rows.gpu_states(info), uses.get(info.name, NOTHING_KNOWN), query)
+            return node_key(row, lambda: self._states(info), uses.get(info.name, NOTHING_KNOWN), query)
 
         page = await cut(self._nodes(), key, query.page)
         items = await described(page.items, lambda info: self._node(info, shown, with_gpus=query.with_gpus))
@@ -161,7 +179,7 @@ class ClusterViews:
     def node(self, name: str, shown: Shown) -> OneNodeView | None:
         """None where no node of that name has an inventory or holds anything."""
         info = self._cache.nodes.get(name)
-        if info is None or not _is_shown(info):
+        if info is None or not self._is_shown(info):
             return None
         replica = self._replica()
         return OneNodeView(
@@ -206,68 +224,143 @@ class ClusterViews:
         )
 
     def _nodes(self) -> Iterator[NodeInfo]:
-        return (info for info in tuple(self._cache.nodes.values()) if _is_shown(info))
+        return (info for info in tuple(self._cache.nodes.values()) if self._is_shown(info))
+
+    def _is_shown(self, info: NodeInfo) -> bool:
+        """Nodes without GPUs and without pods that hold any are of no interest here."""
+        if info.inventory is not None or info.holds or (info.node is not None and info.node.inventory):
+            return True
+        return self._claims.node(info.name) is not None
 
     def _row(self, info: NodeInfo) -> NodeRow:
         """The row without GPUs; the same as before where the node has not changed."""
-        state = info.state if info.problem is None else None
-        sign = (info.problem, info.sentence, info.inventory, len(info.holds))
+        state, claims = info.state if info.problem is None else None, self._claims.node(info.name)
+        sign = (info.problem, info.sentence, info.inventory, len(info.holds), claims)
+        is_settled = state is not None or (claims is not None and not (info.inventory and info.inventory.gpus))
         known = self._described.get(info.name)
-        if known is not None and state is not None and known[0] is state and known[1] == sign:
+        if known is not None and is_settled and known[0] is state and known[1] == sign:
             return known[2]
-        row = rows.node_row(info, rows.gpu_states(info))
+        row = self._completed(rows.node_row(info, self._states(info)), info)
         if len(self._described) > 2 * len(self._cache.nodes) + _SLICE:
             self._described.clear()  # of nodes that are gone
         self._described[info.name] = (state, sign, row)
         return row
 
+    def _completed(self, row: NodeRow, info: NodeInfo) -> NodeRow:
+        """What only claims say of a node: pods, and the driver where no inventory does."""
+        claims = self._claims.node(info.name)
+        if claims is None:
+            return row
+        pods = row.pods + len(self._by_claims_on(info))
+        if row.driver or claims.offer is None:
+            return replace(row, pods=pods)
+        driver = claims.offer.driver
+        return replace(row, pods=pods, driver=driver.version, cuda=".".join(map(str, driver.cuda)))
+
+    def _states(self, info: NodeInfo) -> tuple[GpuState, ...]:
+        states, claims = rows.gpu_states(info), self._claims.node(info.name)
+        return states if claims is None else with_claims(states, claims, info.inventory, self._claims.names)
+
     def _node(self, info: NodeInfo, shown: Shown, *, with_gpus: bool) -> NodeRow:
         if not with_gpus:
             return self._row(info)
-        states: tuple[GpuState, ...] = rows.gpu_states(info)
-        return rows.node_row(info, states, rows=rows.gpu_rows(info, states, shown))
+        states, claims = self._states(info), self._claims.node(info.name)
+        held = {} if claims is None else holders(claims, info.inventory, shown)
+        gpus = rows.gpu_rows(info, states, shown, held)
+        return self._completed(rows.node_row(info, states, rows=gpus), info)
 
-    def _waiting(self) -> Iterator[_Waiting]:
+    def _waiting(self) -> Iterator[_Waiting | _ByClaims]:
         """Pods that wait and for which nothing is reserved."""
-        return (_Waiting(pod) for uid, pod in tuple(self._cache.waiting.items()) if not any(self._cache.holds(uid)))
+        for uid, pod in tuple(self._cache.waiting.items()):
+            if not any(self._cache.holds(uid)):
+                yield _Waiting(pod)
+        yield from (_ByClaims(pod) for pod in self._claims.waiting() if not pod.pod.is_gpu)
+
+    def _by_claims_on(self, info: NodeInfo) -> tuple[_ByClaims, ...]:
+        """A pod that asks in both ways is one, of the device plugin's."""
+        claims = self._claims.node(info.name)
+        found = () if claims is None else claims.pods
+        return tuple(_ByClaims(pod, info.name) for pod in found if pod.uid not in info.holds)
+
+    def _bound_by_claims(self, info: NodeInfo) -> int:
+        return sum(bool(each.pod.pod.node) for each in self._by_claims_on(info))
 
     def _pods(self, query: PodsQuery) -> Iterator[_AnyPod]:
         names = (query.node,) if query.node else tuple(self._cache.nodes)
         if query.stage is not PodStage.WAITING:
             for name in names:
                 info = self._cache.nodes.get(name)
-                yield from () if info is None else tuple(info.holds.values())
+                if info is not None:
+                    yield from tuple(info.holds.values())
+                    yield from self._by_claims_on(info)
         if query.stage in (None, PodStage.WAITING) and not query.node:
             yield from self._waiting()
 
     def _pod_key(self, each: _AnyPod, query: PodsQuery, shown: Shown, uses: Uses) -> Key | None:
-        held = each if isinstance(each, PodHold) else None
-        ref = each.pod.pod.ref if isinstance(each, _Waiting) else each.pod
+        ref = each.pod if isinstance(each, PodHold) else each.pod.pod.ref
         if query.namespace and ref.namespace != query.namespace:
             return None
-        if query.stage is not None and held is not None and rows.stage_of(held) is not query.stage:
+        if query.stage is not None and _stage(each) is not query.stage:
             return None
-        if isinstance(each, _Waiting):
-            known: ClusterPod | None = each.pod
-        else:
-            known = self._cache.pod(ref.uid) if query.sort is PodSort.AGE else None
         namespace, name = shown.of(ref)
-        last: Key = (namespace or "", name or "", ref.uid, "" if held is None else held.node)
-        use = NOTHING_KNOWN if held is None else uses.get(held.node, NOTHING_KNOWN)
-        return (*pod_place(known, held, use, query), *last)
+        last: Key = (namespace or "", name or "", ref.uid, each.node)
+        return last if query.sort is PodSort.NAME else (*self._place(each, uses, query), *last)
+
+    def _place(self, each: _AnyPod, uses: Uses, query: PodsQuery) -> Key:
+        use = uses.get(each.node, NOTHING_KNOWN)
+        if isinstance(each, _ByClaims):
+            return claim_pod_place(each.pod, each.node, lambda: self._containers(each.pod, each.node), use, query)
+        if isinstance(each, _Waiting):
+            return pod_place(each.pod, None, use, query)
+        known = self._cache.pod(each.pod.uid) if query.sort is PodSort.AGE else None
+        return pod_place(known, each, use, query)
 
     def _pod(self, each: _AnyPod, shown: Shown) -> PodRow:
+        if isinstance(each, _ByClaims):
+            reason = "" if each.node else self._claim_sentence(each, shown)
+            containers = self._containers(each.pod, each.node)
+            return pod_row(each.pod, _stage(each), each.node or None, containers, reason, shown)
         if isinstance(each, _Waiting):
-            return rows.waiting_pod_row(each.pod, self._reason(each.pod).sentence, shown)
-        return rows.held_pod_row(each, self._cache.nodes.get(each.node), self._cache.pod(each.pod.uid), shown)
+            row = rows.waiting_pod_row(each.pod, self._reason(each).sentence, shown)
+        else:
+            row = rows.held_pod_row(each, self._cache.nodes.get(each.node), self._cache.pod(each.pod.uid), shown)
+        return self._with_both(row, _ref(each), shown)
 
-    def _reason(self, pod: ClusterPod) -> Reason:
-        return reason_of(pod, self._verdicts.of(pod.uid))
+    def _claim_sentence(self, each: _ByClaims, shown: Shown) -> str:
+        """The sentence may name a claim, which says as much as the name of its pod."""
+        why = self._reason(each)
+        return why.kind if shown.of(_ref(each))[1] is None else why.sentence
+
+    def _with_both(self, row: PodRow, ref: PodRef, shown: Shown) -> PodRow:
+        """A pod can ask in both ways, with different containers."""
+        pod = self._claims.pod(ref.uid)
+        if pod is None:
+            return row
+        more = visible(self._containers(pod, row.node or ""), shown, ref)
+        return replace(row, containers=(*row.containers, *more))
+
+    def _containers(self, pod: ClusterPod, node: str) -> tuple[ContainerRow, ...]:
+        info, claims = self._cache.nodes.get(node), self._claims.node(node)
+        if claims is None:
+            return asked_rows(self._claims.asked(pod))
+        return containers_of(pod, claims, None if info is None else info.inventory)
+
+    def _reason(self, each: _Waiting | _ByClaims) -> Reason:
+        if isinstance(each, _ByClaims):
+            return claim_reason_of(each.pod, "; ".join(self._claims.missing(each.pod)))
+        return reason_of(each.pod, self._verdicts.of(each.pod.uid))
 
 
-def _is_shown(info: NodeInfo) -> bool:
-    """Nodes without GPUs and without pods that hold any are of no interest here."""
-    return info.inventory is not None or bool(info.holds) or (info.node is not None and bool(info.node.inventory))
+def _ref(each: _AnyPod) -> PodRef:
+    return each.pod if isinstance(each, PodHold) else each.pod.pod.ref
+
+
+def _stage(each: _AnyPod) -> PodStage:
+    if isinstance(each, PodHold):
+        return rows.stage_of(each)
+    if not each.node:
+        return PodStage.WAITING
+    return PodStage.BOUND if each.pod.pod.node else PodStage.RESERVED
 
 
 def _is_asked_for(row: NodeRow, query: NodesQuery) -> bool:

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 from deviceplugin.cluster.extender.extender import Extender
+from deviceplugin.cluster.view.claim_books import ClaimBooks
 from deviceplugin.cluster.view.rows import Shown
 from deviceplugin.cluster.view.views import ClusterViews, Replica
+from deviceplugin.model.claims import ClaimNames
 from deviceplugin.model.cluster_view import NamesShown
 from deviceplugin.model.pod import ClusterPod
 from tests.cluster.extender.api import MemoryApi
@@ -18,6 +20,7 @@ NONE = Shown(NamesShown.NONE)
 class Scene:
     extender: Extender
     views: ClusterViews
+    claims: ClaimBooks
 
     def runs(self, node: str, at: int, cores: int, blocks: int, *, name: str = "") -> ClusterPod:
         """A pod with a part of that GPU."""
@@ -32,5 +35,8 @@ def _replica() -> Replica:
 
 def scene() -> Scene:
     extender = Extender(MemoryApi())
-    views = ClusterViews(extender.cache, extender.verdicts, extender.recent_events, _replica, wall=lambda: 5.0)
-    return Scene(extender, views)
+    claims = ClaimBooks(ClaimNames("tencent.com"))
+    views = ClusterViews(
+        extender.cache, extender.verdicts, extender.recent_events, _replica, claims=claims, wall=lambda: 5.0
+    )
+    return Scene(extender, views, claims)

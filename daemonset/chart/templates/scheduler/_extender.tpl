@@ -45,6 +45,10 @@
 {{- if .Values.webhook.translateToClaims }}
     - --translate-to-claims=true
 {{- end }}
+{{- if .Values.agent.dra.enabled }}
+    # What claims hold is shown beside the device plugin's GPUs.
+    - --dra=true
+{{- end }}
 {{- $state := include "vcuda.at" (list . "agent.stateDirectory") }}
 {{- if ne $state "/etc/gpu-manager" }}
     - --state-directory={{ $state }}
@@ -160,6 +164,7 @@ share-memory: webhook.shareMemory
 runtime-class: webhook.runtimeClass
 hide-gpus: webhook.hideGpus
 translate-to-claims: webhook.translateToClaims
+dra: agent.dra.enabled
 state-directory: agent.stateDirectory
 translate-hami: hami.translate
 hami-unlimited-cores: hami.unlimitedCores

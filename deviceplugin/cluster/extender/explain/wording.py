@@ -90,13 +90,14 @@ def change_text(why: Rejection, found: Shortfall) -> str:
     if found.together is not None:
         return _CHANGE_BY_PLACEMENT[found.together]
     if found.lacks:
-        return "; ".join(_must_become_free(*each) for each in found.lacks)
+        return "; ".join(must_become_free(*each) for each in found.lacks)
     if found.gpus:
         return "the pod must ask for less or for other GPUs, or the node must get others"
     return "the node's agent must run and report GPUs"
 
 
-def _must_become_free(gpu: Gpu, cores: int, blocks: int) -> str:
+def must_become_free(gpu: Gpu, cores: int, blocks: int) -> str:
+    """Of one GPU."""
     parts = [f"{cores} more cores"] if cores else []
     parts += [f"{format_blocks(blocks)} more"] if blocks else []
     return f"{' and '.join(parts)} must become free on GPU {gpu.minor}"
@@ -160,12 +161,12 @@ def evaluation_sentence(found: Evaluation, *, refused: bool) -> str:
         where = (
             f"node {found.open[0]} has room on its GPUs"
             if count == 1
-            else f"{_of(count, nodes)} have room on their GPUs"
+            else f"{of_nodes(count, nodes)} have room on their GPUs"
         )
         return f"{where}, so the pod waits for another reason: {_SCHEDULER_CHECKS}" if refused else where
     if found.blocked:
         have = "may have" if found.several_containers else "have"
-        where = _of(found.blocked, nodes)
+        where = of_nodes(found.blocked, nodes)
         return f"GPUs {have} room on {where}, but kube-scheduler can use none of these nodes, as their reasons say"
     none = "the pod does not fit on the one node" if nodes == 1 else f"the pod fits on none of the {nodes} nodes"
     tried = ", as far as its containers were placed together" if found.untried else ""
@@ -176,11 +177,11 @@ def _resource_fit_text(found: Evaluation) -> str:
     """kube-scheduler does not ask about nodes that its own sums exclude."""
     if not found.resource_fit:
         return "; kube-scheduler's own sums of cores and memory do not fit either, so it need not ask the extender"
-    where = _of(found.resource_fit, len(found.rejections))
+    where = of_nodes(found.resource_fit, len(found.rejections))
     return f"; by kube-scheduler's own sums {where} would do, so it refuses the pod for another reason too"
 
 
-def _of(count: int, nodes: int) -> str:
+def of_nodes(count: int, nodes: int) -> str:
     if nodes == 1:
         return "the one node"
     return f"all {nodes} nodes" if count == nodes else f"{count} of {nodes} nodes"

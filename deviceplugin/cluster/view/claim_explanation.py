@@ -1,0 +1,290 @@
+"""Why a pod with ResourceClaims waits, or which devices it has.
+
+In: the claims, and the nodes that offer GPUs to them. Out: an `Explanation`, the same document as for the device
+plugin's pods. kube-scheduler decides, and its own sentence is in `condition`; beside it stands what the nodes have now
+for each request, evaluated for this answer. A walk over all nodes yields the event loop regularly.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from deviceplugin.cluster.extender.explain.explain import Explanation, GpuVerdict, Named, NodeVerdict
+from deviceplugin.cluster.extender.explain.wording import is_gated, must_become_free, of_nodes
+from deviceplugin.cluster.view.claim_books import ClaimBooks
+from deviceplugin.cluster.view.claim_gpus import FAR, Fit, FreeGpu, fit, free_gpus, gpu_of, named
+from deviceplugin.model.claims import Claim, DeviceRequest
+from deviceplugin.model.gpu import Inventory
+from deviceplugin.model.pod import ClusterPod
+from deviceplugin.model.units import CORES_PER_GPU, memory_text
+from deviceplugin.placement.describe import listed
+
+ROOM = "its GPUs have room for the claims"
+NO_ROOM = "too few GPUs with enough free cores and memory"
+TAINTED = "taints close GPUs that are needed"
+ELSEWHERE = "a claim of the pod is allocated on another node"
+_MOST_NODES = 20
+_NODES_PER_TURN = 32
+_OTHER_CHECKS = (
+    "selectors, constraints or tolerations of its claims, CPU, memory, affinity or another check that only "
+    "kube-scheduler makes"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """A request that is not allocated yet."""
+
+    what: str
+    alternatives: tuple[DeviceRequest, ...]
+
+
+@dataclass(slots=True)
+class _Found:
+    """Of all nodes: the reason of each, and of each request its nodes and GPUs with room, and the nearest GPU."""
+
+    fits: dict[str, Fit] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    nodes: Counter[str] = field(default_factory=Counter)
+    gpus: Counter[str] = field(default_factory=Counter)
+    tainted: int = 0
+    nearest: dict[str, tuple[int, int, int, str, FreeGpu]] = field(default_factory=dict)
+
+
+class ClaimExplain:
+    """`inventory`: what the device plugin of a node has; a claim may still hold a GPU that went to it."""
+
+    def __init__(self, books: ClaimBooks, inventory: Callable[[str], Inventory | None]) -> None:
+        self._books = books
+        self._inventory = inventory
+
+    async def explain(self, namespace: str, name: str, shown: Named = str) -> Explanation | None:
+        """None where no pod of that name has claims."""
+        pod = self._books.find(namespace, name)
+        if pod is None:
+            return None
+        node = self._books.place(pod)
+        return self._placed(pod, node) if node else await self._waiting(pod, shown)
+
+    def _placed(self, pod: ClusterPod, node: str) -> Explanation | None:
+        lines = tuple(self._held_lines(pod, node))
+        if not lines:
+            return None  # devices of other drivers
+        sentence = (
+            f"the pod is bound to node {node}; kube-scheduler chose the node and the GPUs for its claims"
+            if pod.pod.node
+            else f"kube-scheduler chose node {node} and GPUs for the claims, and has not bound the pod yet"
+        )
+        return Explanation(str(pod.pod.ref), sentence, node=node, asked=lines)
+
+    def _held_lines(self, pod: ClusterPod, node: str) -> Iterator[str]:
+        claims = self._books.node(node)
+        if claims is None:
+            return
+        mine = {claim.ref.uid for claim in self._books.claims_of(pod)}
+        inventory = self._inventory(node)
+        for part in claims.parts:
+            if part.claim.uid in mine:
+                users = [each.container for each in part.users if each.pod.uid == pod.uid]
+                who = f", for container {listed(users)}" if users else ""
+                uuid, _ = gpu_of(part.device, claims, inventory)
+                held = f"{part.cores} cores and {memory_text(part.blocks)} of {part.device} ({uuid})"
+                yield f"claim {part.claim.name}, request {part.request}: {held}{who}"
+
+    async def _waiting(self, pod: ClusterPod, shown: Named) -> Explanation | None:
+        needs, missing, others = tuple(self._needs(pod)), self._books.missing(pod), tuple(self._others(pod))
+        if not needs and not missing and not self._books.is_ours(pod):
+            return self._foreign(pod, others)
+        found = await self._evaluated(needs, self._fixed(pod))
+        nodes = tuple(self._verdicts(needs, found, shown))
+        outcome = missing[0] if missing else _outcome(found, is_refused=pod.is_refused and not is_gated(pod))
+        return Explanation(
+            pod=str(pod.pod.ref),
+            sentence=f"{_history(pod)}; {outcome}",
+            asked=(*(f"{each.what}: {_any_text(each.alternatives)}" for each in needs), *missing, *others),
+            reasons=dict(Counter(found.reasons.values()).most_common()),
+            nodes=nodes,
+            left_out=len(found.reasons) - len(nodes),
+            now=True,
+            condition=_condition(pod),
+            why=tuple(_request_line(each, found) for each in needs) if found.reasons else (),
+        )
+
+    def _foreign(self, pod: ClusterPod, others: tuple[str, ...]) -> Explanation:
+        names = self._books.names
+        sentence = f"no claim of the pod asks for a class of vcuda ({names.shares}, {names.whole_gpus})"
+        return Explanation(str(pod.pod.ref), sentence, asked=others, now=True, condition=_condition(pod))
+
+    def _needs(self, pod: ClusterPod) -> Iterator[_Need]:
+        ours = (self._books.names.shares, self._books.names.whole_gpus)
+        for claim in self._books.claims_of(pod):
+            for each in claim.requests if claim.devices is None else ():
+                alternatives = tuple(one for one in each.alternatives if one.device_class in ours)
+                if alternatives:
+                    yield _Need(f"claim {claim.ref.name}, request {each.name}", alternatives)
+        if not any(not each.name for each in pod.claims):
+            for name, count in pod.whole_gpus:
+                yield _Need(f"container {name}", (DeviceRequest(self._books.names.whole_gpus, count),))
+
+    def _others(self, pod: ClusterPod) -> Iterator[str]:
+        """Requests that are not evaluated here."""
+        for claim in self._books.claims_of(pod):
+            if claim.devices is not None:
+                yield _allocated_text(claim)
+                continue
+            for each in claim.requests:
+                classes = sorted({one.device_class for one in each.alternatives} - set(self._classes))
+                if classes:
+                    yield f"claim {claim.ref.name}, request {each.name}: class {listed(classes)}, none of vcuda's"
+
+    @property
+    def _classes(self) -> tuple[str, str]:
+        return self._books.names.shares, self._books.names.whole_gpus
+
+    def _fixed(self, pod: ClusterPod) -> frozenset[str]:
+        """The nodes of claims that are allocated already."""
+        return frozenset(
+            each.pool
+            for claim in self._books.claims_of(pod)
+            for each in claim.devices or ()
+            if each.driver == self._books.names.driver
+        )
+
+    async def _evaluated(self, needs: tuple[_Need, ...], fixed: frozenset[str]) -> _Found:
+        found = _Found()
+        for at, node in enumerate(self._books.offering()):
+            if at % _NODES_PER_TURN == 0:
+                await asyncio.sleep(0)
+            claims = self._books.node(node)
+            if claims is not None:
+                self._evaluate(found, needs, node, free_gpus(claims, self._books.names))
+                if fixed and node not in fixed:
+                    found.reasons[node] = ELSEWHERE
+        return found
+
+    def _evaluate(self, found: _Found, needs: tuple[_Need, ...], node: str, gpus: tuple[FreeGpu, ...]) -> None:
+        found.fits[node] = fit((each.alternatives for each in needs), gpus)
+        found.reasons[node] = _reason(needs, found.fits[node])
+        found.tainted += sum(bool(each.closed) for each in gpus)
+        for need in needs:
+            alone = found.fits[node] if len(needs) == 1 else fit([need.alternatives], gpus)
+            found.nodes[need.what] += alone.short is None
+            found.gpus[need.what] += sum(any(map(gpu.has_room, need.alternatives)) for gpu in gpus)
+            wanted = need.alternatives[0]
+            nearest = max(
+                ((-gpu.distance(wanted), *gpu.free, node, gpu) for gpu in gpus if not gpu.closed),
+                key=lambda each: each[:3],
+                default=None,
+            )
+            if nearest is not None and nearest[:3] > found.nearest.get(need.what, (-FAR - 1,))[:3]:
+                found.nearest[need.what] = nearest
+
+    def _verdicts(self, needs: tuple[_Need, ...], found: _Found, shown: Named) -> Iterator[NodeVerdict]:
+        order = sorted(
+            found.fits, key=lambda node: (found.reasons[node] == ELSEWHERE, _distance(needs, found.fits[node]), node)
+        )
+        for node in order[:_MOST_NODES]:
+            known, reason = found.fits[node], found.reasons[node]
+            short = None if known.short is None else needs[known.short].alternatives[0]
+            gpus = tuple(_gpu_verdict(each, short, shown) for each in known.gpus)
+            change = "" if reason == ELSEWHERE else _change(short, known, reason)
+            yield NodeVerdict(node, reason, change, gpus)
+
+
+def joined(by_plugin: Explanation | None, by_claims: Explanation | None) -> Explanation | None:
+    """A pod can ask in both ways: then the scheduler extender's explanation has the lines of its claims too."""
+    if by_plugin is None or by_claims is None:
+        return by_plugin or by_claims
+    return replace(by_plugin, asked=(*by_plugin.asked, *by_claims.asked), why=(*by_plugin.why, *by_claims.why))
+
+
+def _gpu_verdict(gpu: FreeGpu, short: DeviceRequest | None, shown: Named) -> GpuVerdict:
+    against = gpu.closed
+    if not against and short is not None and not gpu.has_room(short):
+        against = f"{gpu.free.cores} cores and {memory_text(gpu.free.blocks)} are free"
+    holders = tuple(f"{shown(named(part)[0])}: {part.cores} cores, {part.blocks} blocks (claim)" for part in gpu.parts)
+    return GpuVerdict(gpu.gpu.uuid, gpu.gpu.minor, gpu.gpu.model, against, holders)
+
+
+def _reason(needs: tuple[_Need, ...], found: Fit) -> str:
+    if found.short is None:
+        return ROOM
+    wanted = needs[found.short].alternatives[0]
+    with_room = sum(each.lacks(wanted) == (0, 0) for each in found.gpus)
+    return TAINTED if with_room >= (wanted.count or 1) and any(each.closed for each in found.gpus) else NO_ROOM
+
+
+def _distance(needs: tuple[_Need, ...], found: Fit) -> int:
+    if found.short is None:
+        return 0
+    wanted = needs[found.short].alternatives[0]
+    nearest = sorted(each.distance(wanted) for each in found.gpus)[: wanted.count or 1]
+    return min(FAR, sum(nearest)) if len(nearest) == (wanted.count or 1) else FAR
+
+
+def _change(short: DeviceRequest | None, found: Fit, reason: str) -> str:
+    if short is None:
+        return "nothing on its GPUs"
+    if reason == TAINTED:
+        return "GPUs must become healthy, or be uncordoned"
+    nearest = sorted(found.gpus, key=lambda each: (each.distance(short), each.gpu.minor))[: short.count or 1]
+    if len(nearest) < (short.count or 1) or any(each.distance(short) >= FAR for each in nearest):
+        return "the claim must ask for less, or the node must offer other GPUs"
+    lacking = [(each.gpu, *each.lacks(short)) for each in nearest if each.lacks(short) != (0, 0)]
+    return "; ".join(must_become_free(*each) for each in lacking) or "room for all requests of the pod together"
+
+
+def _request_line(need: _Need, found: _Found) -> str:
+    nodes, gpus = found.nodes[need.what], found.gpus[need.what]
+    where = f"room on {nodes} of {len(found.reasons)} nodes ({gpus} GPU{'s' * (gpus != 1)})"
+    nearest = found.nearest.get(need.what)
+    largest = ""
+    if nearest is not None:
+        node, gpu = nearest[3], nearest[4]
+        free = f"{gpu.free.cores} cores and {memory_text(gpu.free.blocks)}"
+        largest = f"; the largest free share is {free}, of GPU {gpu.gpu.minor} on node {node}"
+    tainted = f"; taints close {found.tainted} GPU{'s' * (found.tainted != 1)}" if found.tainted else ""
+    return f"{need.what}: {where}{largest}{tainted}"
+
+
+def _outcome(found: _Found, *, is_refused: bool) -> str:
+    nodes = len(found.reasons)
+    if not nodes:
+        return "no node offers GPUs to claims"
+    room = sum(each == ROOM for each in found.reasons.values())
+    if not room:
+        none = "the one node has no room" if nodes == 1 else f"none of {nodes} nodes has room"
+        return f"evaluated now, {none} for its claims"
+    where = f"evaluated now, its claims have room on {of_nodes(room, nodes)}"
+    return f"{where}, so the pod waits for another reason: {_OTHER_CHECKS}" if is_refused else where
+
+
+def _history(pod: ClusterPod) -> str:
+    if pod.pod.deleting:
+        return "the pod is being deleted"
+    if is_gated(pod):
+        return "the pod waits for its scheduling gates to be removed; no scheduler chooses a node before"
+    return "kube-scheduler has refused the pod" if pod.is_refused else "kube-scheduler has not tried the pod yet"
+
+
+def _condition(pod: ClusterPod) -> str:
+    return "" if pod.condition is None else " ".join(pod.condition.message.split())
+
+
+def _any_text(alternatives: tuple[DeviceRequest, ...]) -> str:
+    return " or ".join(map(_text, alternatives))
+
+
+def _text(wanted: DeviceRequest) -> str:
+    one = "one GPU" if wanted.count == 1 else f"each of {wanted.count or 'all'} GPUs"
+    if wanted.cores is None and wanted.blocks is None:
+        return "1 whole GPU" if wanted.count == 1 else f"{wanted.count or 'all'} whole GPUs"
+    cores = CORES_PER_GPU if wanted.cores is None else wanted.cores
+    memory = "all memory" if wanted.blocks is None else memory_text(wanted.blocks)
+    return f"{cores} cores and {memory} of {one}"
+
+
+def _allocated_text(claim: Claim) -> str:
+    pools: Mapping[str, None] = dict.fromkeys(each.pool for each in claim.devices or ())
+    return f"claim {claim.ref.name}: allocated already, in pool {listed(list(pools))}, for another pod"

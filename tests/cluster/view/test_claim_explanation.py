@@ -1,0 +1,187 @@
+"""Why a pod with claims waits, and what it has: kube-scheduler's sentence beside what the nodes have."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from deviceplugin.cluster.extender.explain.explain import Explanation
+from deviceplugin.cluster.view.claim_books import ClaimBooks
+from deviceplugin.cluster.view.claim_explanation import ELSEWHERE, NO_ROOM, ROOM, TAINTED, ClaimExplain, joined
+from deviceplugin.model.claims import ClaimRequest, DeviceRequest, Taint
+from deviceplugin.model.pod import ClusterPod, ScheduledCondition
+from tests.cluster.view.claims import BLOCKS, FIFTH, NAMES, WHOLE, allocated, claim, claiming, offer
+
+NO_DEVICES = "0/3 nodes are available: 3 cannot allocate all claims."
+
+
+@pytest.fixture
+def books() -> ClaimBooks:
+    """Node a: GPU 0 has 10 cores free, GPU 1 is full; b: one GPU, ill; c: one GPU, free."""
+    made = ClaimBooks(NAMES)
+    made.put_offer(offer("a"))
+    made.put_offer(offer("b", [0], taints={0: Taint(NAMES.unhealthy, "xid-79")}))
+    made.put_offer(offer("c", [0]))
+    ann = claiming("ann", "large", on="a")
+    made.put_pod(ann)
+    made.put_claim(allocated("large", "a", (0, 90, 8), (1, 100, BLOCKS), for_pods=[ann]))
+    return made
+
+
+def explained(books: ClaimBooks, pod: ClusterPod) -> Explanation:
+    books.put_pod(pod)
+    found = asyncio.run(ClaimExplain(books, lambda _: None).explain("d", pod.pod.ref.name))
+    assert found is not None
+    return found
+
+
+def test_a_pod_with_room_waits_for_something_else(books: ClaimBooks) -> None:
+    books.put_claim(claim("mine"))
+    found = explained(books, claiming("waits", "mine", refused=NO_DEVICES))
+    assert found.condition == NO_DEVICES
+    assert found.asked == ("claim mine, request gpu: 20 cores and 2 GiB of one GPU",)
+    assert found.sentence.startswith(
+        "kube-scheduler has refused the pod; evaluated now, its claims have room on 1 of 3 nodes, so the pod waits for "
+        "another reason: selectors"
+    )
+    (line,) = found.why
+    assert line == (
+        "claim mine, request gpu: room on 1 of 3 nodes (1 GPU); the largest free share is 100 cores and 16 GiB, of "
+        "GPU 0 on node c; taints close 1 GPU"
+    )
+    assert found.reasons == {NO_ROOM: 1, TAINTED: 1, ROOM: 1}
+    assert [(each.node, each.reason, each.change) for each in found.nodes] == [
+        ("c", ROOM, "nothing on its GPUs"),
+        ("a", NO_ROOM, "10 more cores must become free on GPU 0"),
+        ("b", TAINTED, "GPUs must become healthy, or be uncordoned"),
+    ]
+    nearest = found.nodes[1].gpus
+    assert [each.against for each in nearest] == ["10 cores and 14 GiB are free", "0 cores and 0 GiB are free"]
+    assert nearest[0].holders == ("d/ann: 90 cores, 8 blocks (claim)",)
+    assert found.nodes[2].gpus[0].against == "xid-79"
+
+
+def test_without_room_it_is_said_how_much_there_is(books: ClaimBooks) -> None:
+    books.drop_offer(offer("c", [0]))
+    books.put_claim(claim("mine"))
+    found = explained(books, claiming("waits", "mine"))
+    assert found.sentence == (
+        "kube-scheduler has not tried the pod yet; evaluated now, none of 2 nodes has room for its claims"
+    )
+    assert (
+        "room on 0 of 2 nodes (0 GPUs); the largest free share is 10 cores and 14 GiB, of GPU 0 on node a"
+        in (found.why[0])
+    )
+
+
+def test_a_claim_larger_than_any_gpu_needs_other_gpus(books: ClaimBooks) -> None:
+    books.put_claim(claim("huge", (ClaimRequest("gpu", (DeviceRequest(NAMES.shares, 1, 10, BLOCKS + 1),)),)))
+    found = explained(books, claiming("waits", "huge"))
+    changes = {each.node: each.change for each in found.nodes}
+    assert changes["a"] == "the claim must ask for less, or the node must offer other GPUs"
+
+
+def test_several_requests_are_judged_together_and_alone(books: ClaimBooks) -> None:
+    two = (replace(FIFTH[0], name="first"), replace(WHOLE[0], name="second"))
+    books.put_claim(claim("mine", two))
+    found = explained(books, claiming("waits", "mine"))
+    assert found.asked == (
+        "claim mine, request first: 20 cores and 2 GiB of one GPU",
+        "claim mine, request second: 1 whole GPU",
+    )
+    assert ROOM not in found.reasons, "each alone would fit on node c"
+    assert [line.split(";")[0] for line in found.why] == [
+        "claim mine, request first: room on 1 of 3 nodes (1 GPU)",
+        "claim mine, request second: room on 1 of 3 nodes (1 GPU)",
+    ]
+
+
+def test_whole_gpus_by_number_have_no_claim_yet(books: ClaimBooks) -> None:
+    found = explained(books, claiming("waits", whole_gpus=2))
+    assert found.asked == ("container main: 2 whole GPUs",)
+    assert ROOM not in found.reasons
+
+
+def test_a_prioritized_list_shows_its_alternatives(books: ClaimBooks) -> None:
+    either = ClaimRequest("gpu", (DeviceRequest(NAMES.whole_gpus), DeviceRequest(NAMES.shares, None, 10, 8)))
+    books.put_claim(claim("mine", (either,)))
+    found = explained(books, claiming("waits", "mine"))
+    assert found.asked == ("claim mine, request gpu: 1 whole GPU or 10 cores and 2 GiB of each of all GPUs",)
+
+
+def test_claims_that_do_not_exist_come_first(books: ClaimBooks) -> None:
+    found = explained(books, claiming("waits", "gone", templates=["fifth"]))
+    assert found.sentence == (
+        "kube-scheduler has not tried the pod yet; ResourceClaim d/gone does not exist; create it"
+    )
+    assert any("ResourceClaimTemplate d/fifth" in line for line in found.asked)
+
+
+def test_a_claim_of_another_class_is_said_to_be_none_of_ours(books: ClaimBooks) -> None:
+    theirs = (ClaimRequest("nic", (DeviceRequest("nic.example.com"),)),)
+    books.put_claim(claim("theirs", theirs))
+    found = explained(books, claiming("waits", "theirs", refused=NO_DEVICES))
+    assert found.sentence == "no claim of the pod asks for a class of vcuda (vcuda.tencent.com, vcuda-gpu.tencent.com)"
+    assert found.asked == ("claim theirs, request nic: class nic.example.com, none of vcuda's",)
+    assert found.condition == NO_DEVICES
+    books.put_claim(claim("mine"))
+    both = explained(books, claiming("both", "mine", "theirs"))
+    assert both.reasons[ROOM] == 1
+    assert both.asked[-1] == "claim theirs, request nic: class nic.example.com, none of vcuda's"
+
+
+def test_a_shared_claim_ties_the_pod_to_its_node(books: ClaimBooks) -> None:
+    books.put_claim(claim("mine"))
+    found = explained(books, claiming("waits", "large", "mine"))
+    assert found.reasons == {NO_ROOM: 1, ELSEWHERE: 2}
+    assert found.nodes[0].node == "a"
+    assert "claim large: allocated already, in pool a, for another pod" in found.asked
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_a_pod_that_is_not_tried_says_why(books: ClaimBooks, gated: bool) -> None:
+    books.put_claim(claim("mine"))
+    waits = claiming("waits", "mine")
+    if gated:
+        waits = replace(waits, condition=ScheduledCondition(False, "SchedulingGated"))
+    else:
+        waits = replace(waits, pod=replace(waits.pod, deleting=True))
+    found = explained(books, waits)
+    begins = "the pod waits for its scheduling gates to be removed" if gated else "the pod is being deleted"
+    assert found.sentence.startswith(begins)
+    assert found.sentence.endswith("its claims have room on 1 of 3 nodes"), "no other reason is looked for"
+
+
+def test_where_no_node_offers_gpus_nothing_is_evaluated() -> None:
+    found = explained(ClaimBooks(NAMES), claiming("waits", whole_gpus=1))
+    assert found.sentence.endswith("no node offers GPUs to claims")
+    assert (found.why, found.nodes) == ((), ())
+
+
+def test_a_bound_pod_has_its_devices(books: ClaimBooks) -> None:
+    found = explained(books, claiming("ann", "large", on="a"))
+    assert found.sentence == ("the pod is bound to node a; kube-scheduler chose the node and the GPUs for its claims")
+    assert found.asked == (
+        "claim large, request gpu: 90 cores and 2 GiB of gpu-0 (GPU-a-0), for container main",
+        "claim large, request gpu: 100 cores and 16 GiB of gpu-1 (GPU-a-1), for container main",
+    )
+    assert found.node == "a"
+
+
+def test_a_pod_that_is_being_bound_has_them_too(books: ClaimBooks) -> None:
+    soon = claiming("soon", "c")
+    books.put_claim(allocated("c", "c", (0, 20, 8), for_pods=[soon]))
+    found = explained(books, soon)
+    assert found.sentence == "kube-scheduler chose node c and GPUs for the claims, and has not bound the pod yet"
+
+
+def test_pods_without_claims_are_not_known_here(books: ClaimBooks) -> None:
+    assert asyncio.run(ClaimExplain(books, lambda _: None).explain("d", "nobody")) is None
+
+
+def test_a_pod_that_asks_in_both_ways_has_both_explanations() -> None:
+    one, two = Explanation("d/p", "one", asked=("a",)), Explanation("d/p", "two", asked=("b",), why=("c",))
+    both = joined(one, two)
+    assert both is not None
+    assert (both.sentence, both.asked, both.why) == ("one", ("a", "b"), ("c",))
+    assert (joined(None, two), joined(one, None), joined(None, None)) == (two, one, None)

@@ -1,0 +1,294 @@
+"""The views of a cluster in which claims have GPUs: beside the device plugin's, and with the same promises."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from deviceplugin.cluster.view.live import NodeUse, node_with_use, pod_with_use
+from deviceplugin.cluster.view.query import NodeFilter, NodeSort, NodesQuery, PageQuery, PodSort, PodsQuery
+from deviceplugin.model.claims import NodeOffer, Taint
+from deviceplugin.model.cluster_node import ClusterNode
+from deviceplugin.model.cluster_view import NodesView, PodStage, PodsView, ShareLive, ShareSource
+from deviceplugin.model.gpu import Inventory
+from deviceplugin.model.inventory_annotation import format_inventory
+from deviceplugin.model.pod import ClusterPod
+from deviceplugin.model.topology import Topology
+from tests.cluster.extender.makers import allocated as given
+from tests.cluster.extender.makers import bound, inventory, node, on_gpu, pod
+from tests.cluster.view.claims import BLOCKS, NAMES, WHOLE, allocated, claim, claiming, offer
+from tests.cluster.view.scene import ALL, NONE, Scene, scene
+
+SICK = Taint(NAMES.unhealthy, "xid-79")
+NO_ROOM = "0/2 nodes are available: 2 cannot allocate all claims."
+BOUND_PODS = ["apart", "both", "one", "two"]
+
+
+def only_for_claims(name: str) -> ClusterNode:
+    """Its agent says that the device plugin has no GPU."""
+    none = format_inventory(Inventory((), Topology((), {}), inventory(name).driver), share_mode=True)
+    return replace(node(name, text=none), cores=0, blocks=0)
+
+
+def split(name: str) -> tuple[ClusterNode, NodeOffer]:
+    """GPU 0 is the device plugin's, GPU 1 is for claims."""
+    return node(name, 1), offer(name, [1])
+
+
+@pytest.fixture
+def mixed() -> Scene:
+    """Node a: two GPUs for claims; b: one of each kind; c: one for claims, ill.
+
+    On a: `one` by a claim of its own, `two` and `both` share one. On b: `apart` by the device plugin.
+    """
+    made = scene()
+    made.extender.put_node(only_for_claims("a"))
+    made.claims.put_offer(offer("a"))
+    there, offered = split("b")
+    made.extender.put_node(there)
+    made.claims.put_offer(offered)
+    made.extender.put_node(only_for_claims("c"))
+    made.claims.put_offer(offer("c", [0], taints={0: SICK}))
+    one, two, both = claiming("one", "mine", on="a"), claiming("two", "ours", on="a"), claiming("both", "ours", on="a")
+    for each in (one, two, both):
+        made.claims.put_pod(each)
+    made.claims.put_claim(allocated("mine", "a", (0, 20, 8), for_pods=[one]))
+    made.claims.put_claim(allocated("ours", "a", (0, 30, 16), for_pods=[two, both]))
+    made.runs("b", 0, 50, 8, name="apart")
+    return made
+
+
+async def test_nodes_have_the_gpus_of_both_kinds(mixed: Scene) -> None:
+    found = {row.node: row for row in (await mixed.views.nodes(NodesQuery(), ALL)).items}
+    a, b, c = (found[name] for name in "abc")
+    assert (a.problem, a.gpu_count, a.free_gpus, a.unusable_gpus, a.pods) == ("", 2, 1, 0, 3)
+    assert (a.cores, a.cores_allocated, a.blocks, a.blocks_allocated) == (200, 50, 2 * BLOCKS, 24)
+    assert (a.models, a.driver, a.cuda) == ({"Tesla T4": 2}, "550.1", "12.4")
+    assert (b.problem, b.gpu_count, b.free_gpus, b.cores_allocated, b.pods) == ("", 2, 1, 50, 1)
+    assert (c.problem, c.gpu_count, c.free_gpus, c.unusable_gpus) == ("", 1, 0, 1)
+
+
+async def test_gpus_say_how_they_are_offered_and_holders_by_which_claim(mixed: Scene) -> None:
+    found = mixed.views.node("a", ALL)
+    assert found is not None
+    first, second = found.item.gpus
+    assert (first.uuid, first.minor, first.numa, first.cores_allocated, first.blocks_allocated) == (
+        *("GPU-a-0", 0, 0, 50, 24),
+    )
+    assert [(each.pod, each.container, each.cores, each.claim, each.users, each.source) for each in first.holders] == [
+        ("one", "main", 20, "mine", 1, ShareSource.CLAIM),
+        ("ours", "gpu", 30, "ours", 2, ShareSource.CLAIM),
+    ]
+    assert (second.source, second.usable, second.holders) == (ShareSource.CLAIM, True, ())
+    both = mixed.views.node("b", ALL)
+    assert both is not None
+    assert [(gpu.minor, gpu.source.value) for gpu in both.item.gpus] == [(0, "device-plugin"), (1, "claim")]
+    ill = mixed.views.node("c", ALL)
+    assert ill is not None
+    assert [(gpu.usable, gpu.healthy, gpu.reason) for gpu in ill.item.gpus] == [(False, False, "xid-79")]
+
+
+async def test_a_row_follows_every_change_of_its_claims(mixed: Scene) -> None:
+    async def seen() -> tuple[int, int, int]:
+        (row,) = (await mixed.views.nodes(NodesQuery(name="a"), ALL)).items
+        return row.cores_allocated, row.pods, row.unusable_gpus
+
+    assert await seen() == (50, 3, 0)
+    new = claiming("new", "more", on="a")
+    mixed.claims.put_claim(allocated("more", "a", (1, 40, 8), for_pods=[new]))
+    assert await seen() == (90, 3, 0)
+    mixed.claims.put_pod(new)
+    assert await seen() == (90, 4, 0)
+    mixed.claims.put_offer(offer("a", taints={1: SICK}))
+    assert await seen() == (90, 4, 1)
+    mixed.claims.drop_claim(allocated("more", "a"))
+    assert await seen() == (50, 3, 1)
+
+
+async def test_a_node_whose_slice_is_gone_still_has_its_pods(mixed: Scene) -> None:
+    mixed.claims.drop_offer(offer("a"))
+    (row,) = (await mixed.views.nodes(NodesQuery(name="a"), ALL)).items
+    assert (row.problem, row.gpu_count, row.pods) == ("node has no vcuda GPU inventory", 0, 3)
+    (one,) = [each for each in (await mixed.views.pods(PodsQuery(node="a"), ALL)).items if each.pod == "one"]
+    assert [(share.uuid, share.minor, share.cores) for share in one.containers[0].shares] == [("gpu-0", None, 20)]
+
+
+async def test_a_gpu_that_changed_sides_keeps_what_the_other_side_holds(mixed: Scene) -> None:
+    """To the device plugin: the inventory has it, and the claim's device is found by its minor."""
+    mixed.claims.drop_offer(offer("a"))
+    mixed.extender.put_node(node("a", 2, ill=[0]))
+    found = mixed.views.node("a", ALL)
+    assert found is not None
+    first = found.item.gpus[0]
+    assert (first.uuid, first.source.value, first.cores_allocated) == ("GPU-a-0", "device-plugin", 50)
+    mixed.claims.put_offer(offer("b", [0, 1]))
+    moved = mixed.views.node("b", ALL)
+    assert moved is not None
+    held = moved.item.gpus[0]
+    assert (held.source.value, held.cores_allocated, [each.pod for each in held.holders]) == ("claim", 50, ["apart"])
+    assert moved.item.problem == ""
+
+
+async def test_a_broken_inventory_stays_a_problem_beside_claims(mixed: Scene) -> None:
+    mixed.extender.put_node(node("b", text="{"))
+    (row,) = (await mixed.views.nodes(NodesQuery(name="b"), ALL)).items
+    assert (row.gpu_count, "vcuda-inventory" in row.problem) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        (NodesQuery(sort=NodeSort.FREE, page=PageQuery(descending=True)), ["b", "a", "c"]),
+        (NodesQuery(sort=NodeSort.MEMORY, by_part=True, page=PageQuery(descending=True)), ["a", "b", "c"]),
+        (NodesQuery(state=NodeFilter.FREE), ["a", "b"]),
+        (NodesQuery(state=NodeFilter.PROBLEM), ["c"]),
+        (NodesQuery(model="t4", page=PageQuery(limit=2)), ["a", "b"]),
+    ],
+)
+async def test_nodes_with_claims_are_found_and_sorted(mixed: Scene, query: NodesQuery, names: list[str]) -> None:
+    assert [row.node for row in (await mixed.views.nodes(query, ALL)).items] == names
+
+
+async def test_the_cluster_counts_both(mixed: Scene) -> None:
+    mixed.claims.put_claim(claim("large"))
+    mixed.claims.put_pod(claiming("waits", "large", refused=NO_ROOM))
+    mixed.claims.put_pod(claiming("early", whole_gpus=2))
+    found = await mixed.views.cluster(ALL)
+    assert (found.nodes, found.nodes_with_problem, found.gpus, found.free_gpus, found.unusable_gpus) == (3, 0, 5, 2, 1)
+    assert (found.cores, found.cores_allocated, found.pods_bound, found.pods_reserved) == (500, 100, 4, 0)
+    assert found.waiting_by_reason == {
+        "its ResourceClaims can be allocated on no node": 1,
+        "kube-scheduler has not asked yet": 1,
+    }
+
+
+async def test_pods_by_claims_stand_among_the_others(mixed: Scene) -> None:
+    mixed.claims.put_claim(claim("large", WHOLE))
+    mixed.claims.put_pod(claiming("waits", "large", refused=NO_ROOM))
+    chosen = claiming("chosen", "soon")
+    mixed.claims.put_pod(chosen)
+    mixed.claims.put_claim(allocated("soon", "b", (1, 20, 8), for_pods=[chosen]))
+    mixed.claims.put_pod(claiming("lost", "gone", templates=["vcuda-1x20c8b"]))
+    found = {row.pod: row for row in (await mixed.views.pods(PodsQuery(), ALL)).items}
+    assert list(found) == sorted([*BOUND_PODS, "chosen", "lost", "waits"])
+    assert {name: (row.stage.value, row.node) for name, row in found.items() if name not in BOUND_PODS} == {
+        "chosen": ("reserved", "b"),
+        "lost": ("waiting", None),
+        "waits": ("waiting", None),
+    }
+    (container,) = found["waits"].containers
+    assert (container.cores, container.blocks, container.claim, container.shares) == (100, 0, "large", ())
+    assert found["waits"].reason == NO_ROOM
+    assert found["lost"].reason.startswith("ResourceClaim d/gone does not exist; create it")
+    (container,) = found["two"].containers
+    assert (container.name, container.cores, container.source.value, container.claim) == ("main", 30, "claim", "ours")
+    assert [(share.uuid, share.minor, share.blocks) for share in container.shares] == [("GPU-a-0", 0, 16)]
+    assert [each.source.value for each in found["apart"].containers] == ["device-plugin"]
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        (PodsQuery(node="a"), ["both", "one", "two"]),
+        (PodsQuery(stage=PodStage.BOUND, sort=PodSort.CORES), ["one", "both", "two", "apart"]),
+        (PodsQuery(sort=PodSort.NODE), ["both", "one", "two", "apart"]),
+        (PodsQuery(namespace="other"), []),
+        (PodsQuery(stage=PodStage.WAITING), []),
+    ],
+)
+async def test_pods_with_claims_are_found_and_sorted(mixed: Scene, query: PodsQuery, names: list[str]) -> None:
+    assert [row.pod for row in (await mixed.views.pods(query, ALL)).items] == names
+    assert mixed.views.nodes_of_pods(PodsQuery()) == {"a", "b"}
+
+
+async def test_pages_of_pods_with_claims_are_complete(mixed: Scene) -> None:
+    more, found = "", list[str | None]()
+    while True:
+        page = await mixed.views.pods(PodsQuery(page=PageQuery(2, more)), ALL)
+        found += [row.pod for row in page.items]
+        assert page.total == 4
+        if not (more := page.more):
+            break
+    assert found == BOUND_PODS
+
+
+async def test_a_pod_that_asks_in_both_ways_is_one(mixed: Scene) -> None:
+    asks = replace(pod("apart-too", cores=10, blocks=1), claims=claiming("x", "second").claims)
+    there = bound(asks, "b", given(asks, {"main": on_gpu("b", 0, 10, 1)}))
+    mixed.extender.put_pod(there)
+    mixed.claims.put_pod(with_container(there, claiming("x", "second", on="b")))
+    mixed.claims.put_claim(allocated("second", "b", (1, 20, 8), for_pods=[there]))
+    (row,) = [each for each in (await mixed.views.pods(PodsQuery(), ALL)).items if each.pod == "apart-too"]
+    assert [(each.name, each.cores, each.source.value) for each in row.containers] == [
+        ("main", 10, "device-plugin"),
+        ("side", 20, "claim"),
+    ]
+    (found,) = (await mixed.views.nodes(NodesQuery(name="b"), ALL)).items
+    assert (found.pods, found.cores_allocated) == (2, 80)
+
+
+def with_container(asks: ClusterPod, other: ClusterPod) -> ClusterPod:
+    """The pod with a container `side` that names what the other's names."""
+    side = replace(other.pod.containers[0], ref=replace(asks.pod.containers[0].ref, name="side"), index=1)
+    return replace(asks, pod=replace(asks.pod, containers=(*asks.pod.containers, side)))
+
+
+async def test_no_name_of_a_pod_or_claim_is_shown_without_the_right(mixed: Scene) -> None:
+    mixed.claims.put_pod(claiming("hidden-pod", "hidden-claim", templates=["vcuda-1x20c8b"], uid="u-1"))
+    hidden = claiming("hidden-runner", "hidden-held", on="a", uid="u-2")
+    mixed.claims.put_pod(hidden)
+    mixed.claims.put_claim(allocated("hidden-held", "a", (1, 1, 1), for_pods=[hidden]))
+    documents = [
+        await mixed.views.cluster(NONE),
+        await mixed.views.nodes(NodesQuery(with_gpus=True), NONE),
+        mixed.views.node("a", NONE),
+        await mixed.views.pods(PodsQuery(), NONE),
+    ]
+    assert b"hidden" not in msgspec.json.encode(documents)
+    pods = documents[3]
+    assert isinstance(pods, PodsView)
+    assert [row.uid for row in pods.items] == sorted(row.uid for row in pods.items), "the order says no name"
+    assert all(container.claim is None for row in pods.items for container in row.containers)
+
+
+async def test_clients_decode_both_and_older_ones_ignore_what_they_do_not_know(mixed: Scene) -> None:
+    found = await mixed.views.nodes(NodesQuery(with_gpus=True), ALL)
+    assert msgspec.json.decode(msgspec.json.encode(found), type=NodesView) == found
+
+    class OlderHolder(msgspec.Struct):
+        uid: str
+        pod: str | None
+        cores: int
+
+    class OlderGpu(msgspec.Struct):
+        holders: tuple[OlderHolder, ...]
+
+    class OlderNode(msgspec.Struct):
+        node: str
+        gpus: tuple[OlderGpu, ...]
+
+    class Older(msgspec.Struct):
+        items: tuple[OlderNode, ...]
+
+    read = msgspec.json.decode(msgspec.json.encode(found), type=Older)
+    assert [each.pod for each in read.items[0].gpus[0].holders] == ["one", "ours"]
+
+
+async def test_what_agents_say_of_claims_joins_by_container_or_by_the_claim(mixed: Scene) -> None:
+    used = ShareLive(cores_used=12.0), ShareLive(cores_used=25.0)
+    use = NodeUse(shares={("pod-one", "main", "GPU-a-0"): used[0], ("claim-ours", "gpu", "GPU-a-0"): used[1]})
+    found = mixed.views.node("a", ALL)
+    assert found is not None
+    assert tuple(each.live for each in node_with_use(found.item, use).gpus[0].holders) == used
+    rows = {row.pod: pod_with_use(row, use) for row in (await mixed.views.pods(PodsQuery(node="a"), ALL)).items}
+    assert rows["one"].containers[0].shares[0].live == used[0]
+    assert rows["two"].containers[0].shares[0].live is None, "nobody measures one container of a shared claim"
+    by_use = PodsQuery(sort=PodSort.USED, page=PageQuery(descending=True), live=True)
+    ordered = await mixed.views.pods(by_use, ALL, {"a": use})
+    assert ordered.items[0].pod == "one"
+
+
+def test_placement_does_not_see_claims(mixed: Scene) -> None:
+    assert not mixed.extender.cache.nodes["a"].holds
+    assert mixed.extender.cache.nodes["b"].state.snapshot.gpus[0].free_cores == 50
+    assert len(mixed.extender.cache.nodes["b"].state.snapshot.gpus) == 1
