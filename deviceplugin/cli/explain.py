@@ -99,10 +99,13 @@ def why_unknown(pod: str, status: int, document: dict[str, Any]) -> str:
         phase = document["status"]["phase"]
         containers = [*document["spec"].get("initContainers", ()), *document["spec"]["containers"]]
         requested = {resource for each in containers for resource in each.get("resources", {}).get("limits", {})}
+        has_claims = bool(document["spec"].get("resourceClaims"))
     except (KeyError, TypeError, AttributeError):
         return ""
     if phase in ("Succeeded", "Failed"):
         return f"pod {pod} has finished ({phase}) and holds nothing"
+    if has_claims or any(resource.endswith("/vcuda-gpu") for resource in requested):
+        return f"pod {pod} asks by ResourceClaims, which the scheduler watches with the chart's agent.dra.enabled only"
     if not any("/vcuda-" in resource for resource in requested):
         return f"pod {pod} requests no vcuda resources: no container has limits of vcuda-core or vcuda-memory"
     return ""

@@ -10,7 +10,7 @@ from itertools import groupby
 from deviceplugin.cli import quantities as q
 from deviceplugin.cli.node_rows import models_text
 from deviceplugin.cli.table import clean, cut
-from deviceplugin.model.cluster_view import GpuRow, HolderRow, NodeRow
+from deviceplugin.model.cluster_view import GpuRow, HolderRow, NodeRow, ShareSource
 from deviceplugin.observe.graph_text import ASCII, BOXES, Glyphs
 
 _BAR = 10
@@ -64,6 +64,8 @@ def _gpu_line(gpu: GpuRow, signs: Glyphs, widest: int, *, mixed: bool) -> str:
     notes = [gpu.model] if mixed else []
     if gpu.live is not None:
         notes += [f"{q.percent(gpu.live.utilization_percent)} busy, {q.memory(gpu.live.memory_used_bytes)} used"]
+    if gpu.source is ShareSource.CLAIM:
+        notes += ["for claims"]
     if gpu.reason or not gpu.usable:
         notes += [f"{signs.mark} {gpu.reason or 'takes no pods'}"]
     return f"GPU {gpu.minor}  cores {cores}  memory {memory}  {f' {signs.dot} '.join(notes)}"
@@ -82,6 +84,8 @@ def _holders(holders: Sequence[HolderRow], signs: Glyphs, before: str) -> Iterat
 
 
 def _remarks(holder: HolderRow) -> Iterator[str]:
+    if holder.source is ShareSource.CLAIM:
+        yield _claim_text(holder)
     if holder.stage.value != "bound":
         yield holder.stage.value
     live = holder.live
@@ -91,3 +95,9 @@ def _remarks(holder: HolderRow) -> Iterator[str]:
         if live.throttled_seconds:
             yield f"throttled {q.seconds(live.throttled_seconds)}"
     yield from holder.over_limit or ()
+
+
+def _claim_text(holder: HolderRow) -> str:
+    """`claim NAME`, and how many containers share it."""
+    named = f"claim {holder.claim}" if holder.claim else "by a claim"
+    return named if holder.users == 1 else f"{named}, {holder.users or 'no'} containers"

@@ -79,6 +79,7 @@ def _gpu_use(entry: GpuEntry, _at: float) -> tuple[str, ...]:
         str(len({holder.uid for holder in gpu.holders})),
         q.UNKNOWN if live is None or live.processes is None else str(live.processes),
         gpu.uuid,
+        gpu.source.value,
         gpu.reason or ("ok" if gpu.usable else "unusable"),
     )
 
@@ -144,6 +145,7 @@ GPU_USE: Kind[GpuEntry] = Kind(
         Column("PODS", rank=5, right=True),
         Column("PROCESSES", rank=7, wide=True, right=True),
         Column("UUID", rank=8, wide=True),
+        Column("SOURCE", rank=8, wide=True),
         Column("STATUS", rank=4),
     ),
     cells=_gpu_use,

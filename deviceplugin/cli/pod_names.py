@@ -48,7 +48,8 @@ def pods_of(row: NodeRow | PodRow | ClusterEventRow) -> Iterator[tuple[str, str 
         return
     for gpu in row.gpus:
         for holder in gpu.holders:
-            yield holder.uid, holder.pod
+            if holder.users == 1:  # else it stands for a claim, which is no pod
+                yield holder.uid, holder.pod
 
 
 def with_names(row: Row, names: PodNames) -> Row:

@@ -11,7 +11,7 @@ import msgspec
 from deviceplugin.cli import quantities as q
 from deviceplugin.cli.listing import Kind, Sort
 from deviceplugin.cli.table import Column
-from deviceplugin.model.cluster_view import ContainerRow, PodRow, PodStage, ShareLive
+from deviceplugin.model.cluster_view import ContainerRow, PodRow, PodStage, ShareLive, ShareSource
 
 _STATUS = {PodStage.WAITING: "Waiting", PodStage.RESERVED: "Reserved", PodStage.BOUND: "Bound"}
 
@@ -53,6 +53,12 @@ def _gpus(containers: Iterable[ContainerRow]) -> str:
     return ",".join(["?" if each is None else str(each) for each in sorted(minors, key=lambda one: (one is None, one))])
 
 
+def _claims(row: PodRow) -> str:
+    """Names of the ResourceClaims; `yes` where they are hidden, or kube-scheduler has still to make the claim."""
+    by_claim = [each for each in row.containers if each.source is ShareSource.CLAIM]
+    return ",".join(dict.fromkeys(each.claim or "yes" for each in by_claim))
+
+
 def _age(row: PodRow, at: float) -> str:
     return q.age(at - row.created) if row.created else q.UNKNOWN
 
@@ -70,6 +76,7 @@ def _pod(row: PodRow, at: float) -> tuple[str, ...]:
         str(row.priority),
         row.gang or "",
         row.scheduler,
+        _claims(row),
         row.reason,
     )
 
@@ -173,6 +180,7 @@ PODS = Kind(
         Column("PRIORITY", rank=8, wide=True, right=True),
         Column("GANG", rank=8, wide=True),
         Column("SCHEDULER", rank=8, wide=True),
+        Column("CLAIM", rank=7, if_any=True),
         Column("REASON", rank=6, if_any=True),
     ),
     cells=_pod,

@@ -3,7 +3,7 @@
 
 import { h } from './dom.js';
 import { count, cores, memory, percent, plural } from './format.js';
-import { bar, blocks, empty, podName, stage } from './parts.js';
+import { bar, blocks, claimNote, empty, podName, stage } from './parts.js';
 import { gpuLabel, usedMemory } from './nodes.js';
 
 export async function load(api, route, signal, live) {
@@ -35,7 +35,7 @@ function card(gpu, chosen) {
   const live = gpu.live;
   const used = usedMemory(live, gpu.blocks);
   return h('section', { class: `gpu-card${gpu.usable ? '' : ' unusable'}${chosen ? ' chosen' : ''}`, 'data-key': gpu.uuid, 'aria-label': gpuLabel(gpu) },
-    h('h2', {}, `GPU ${gpu.minor}`, h('span', { class: 'small' }, gpu.model, gpu.numa === null ? '' : ` · NUMA ${gpu.numa}`)),
+    h('h2', {}, `GPU ${gpu.minor}`, h('span', { class: 'small' }, gpu.model, gpu.numa === null ? '' : ` · NUMA ${gpu.numa}`, gpu.source === 'claim' && ' · for claims')),
     !gpu.usable && h('p', { class: 'problem' }, gpu.reason || 'takes no pods'),
     line('Cores', `${cores(gpu.cores_allocated)} of 100`, live?.utilization_percent == null ? '' : `${percent(live.utilization_percent)} busy`,
       bar('cores', gpuLabel(gpu), gpu.cores_allocated, 100, live?.utilization_percent)),
@@ -59,7 +59,8 @@ function holders(gpu) {
 function holder(row) {
   const used = row.live;
   return h('tr', { 'data-key': `${row.uid} ${row.container}` },
-    h('td', {}, podName(row), h('span', { class: 'dim' }, ` ${row.container}`), row.stage !== 'bound' && [' ', stage(row.stage)],
+    h('td', {}, (row.users ?? 1) === 1 ? podName(row) : `${row.namespace ? `${row.namespace}/` : ''}${row.pod ?? row.uid}`,
+      h('span', { class: 'dim' }, ` ${row.container}`), row.stage !== 'bound' && [' ', stage(row.stage)], claimNote(row),
       (row.over_limit ?? []).map((text) => h('span', { class: 'problem' }, text)),
       used?.throttled_seconds > 0 && h('span', { class: 'small' }, `throttled for ${plural(Math.round(used.throttled_seconds), 'second')}`)),
     h('td', { class: 'num' }, pair(cores(row.cores), used?.cores_used == null ? null : cores(used.cores_used))),

@@ -24,6 +24,13 @@ export function podName(row) {
   return h('a', { href: podAddress(row), class: 'pod' }, h('span', { class: 'dim' }, `${row.namespace}/`), row.pod);
 }
 
+/** Which way a part was asked for, where it is a claim: its name, and how many containers share it. */
+export function claimNote(row) {
+  if (row.source !== 'claim') return null;
+  const name = row.claim ? `claim ${row.claim}` : 'by a claim';
+  return h('span', { class: 'small' }, (row.users ?? 1) === 1 ? name : `${name}, ${row.users || 'no'} containers`);
+}
+
 export const podAddress = (row) => `#/pods/${encodeURIComponent(row.namespace)}/${encodeURIComponent(row.pod)}`;
 export const nodeAddress = (name) => `#/nodes/${encodeURIComponent(name)}`;
 

@@ -4,7 +4,7 @@
 import { h } from './dom.js';
 import { BLOCK, age, cores, count, memory, share } from './format.js';
 import { pair } from './node.js';
-import { empty, nodeAddress, pager, podName, search, select, stage } from './parts.js';
+import { claimNote, empty, nodeAddress, pager, podName, search, select, stage } from './parts.js';
 
 export const LIMIT = 100;
 const STAGES = [['', 'all'], ['waiting', 'waiting'], ['reserved', 'reserved'], ['bound', 'bound']];
@@ -63,7 +63,7 @@ function row(pod, now, withNode) {
   const usedMemory = used('memory_used_bytes');
   const over = pod.containers.flatMap((each) => each.over_limit ?? []);
   return h('tr', { 'data-key': `${pod.uid} ${pod.node ?? ''}` },
-    h('td', {}, podName(pod), pod.gang && h('span', { class: 'dim' }, ` gang ${pod.gang}`),
+    h('td', {}, podName(pod), pod.gang && h('span', { class: 'dim' }, ` gang ${pod.gang}`), pod.containers.map(claimNote),
       pod.reason && h('span', { class: pod.stage === 'waiting' ? 'why' : 'problem' }, pod.reason), over.map((text) => h('span', { class: 'problem' }, text))),
     withNode && h('td', { 'data-name': 'State' }, stage(pod.stage)),
     withNode && h('td', { 'data-name': 'Node' }, pod.node ? h('a', { href: nodeAddress(pod.node) }, pod.node) : '–'),
@@ -80,6 +80,7 @@ export function drawWhy(found, route) {
     h('p', { class: 'sentence' }, found.sentence),
     found.node && h('p', {}, 'On node ', h('a', { href: nodeAddress(found.node) }, found.node), '.'),
     found.asked?.length > 0 && h('p', { class: 'small' }, `Asked for: ${found.asked.join('; ')}`),
+    found.condition && h('p', { class: 'small' }, `kube-scheduler says: ${found.condition}`),
     found.why?.length > 0 && h('ul', { class: 'plain' }, found.why.map((text) => h('li', {}, text))),
     reasons.length > 0 && [h('h2', {}, 'Nodes by reason'), h('ul', { class: 'reasons' }, reasons.map(([text, number]) => h('li', {}, h('b', {}, count(number)), h('span', {}, text))))],
     found.nodes?.length > 0 && [h('h2', {}, 'Nodes'), h('ul', { class: 'verdicts' }, found.nodes.map((each) => h('li', {},

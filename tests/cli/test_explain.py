@@ -123,6 +123,16 @@ def gpu_pod(limits: Json, *, phase: str = "Pending") -> Json:
         ),
         (200, gpu_pod({"cpu": "1"}), "pod d/p requests no vcuda resources: no container has limits of vcuda-core or "),
         (200, gpu_pod({"x/vcuda-core": "1"}), ""),
+        (
+            200,
+            gpu_pod({"x/vcuda-gpu": "1"}),
+            "pod d/p asks by ResourceClaims, which the scheduler watches with the chart",
+        ),
+        (
+            200,
+            {"spec": {"containers": [], "resourceClaims": [{"name": "gpu"}]}, "status": {"phase": "Pending"}},
+            "pod d/p asks by ResourceClaims, which the scheduler watches with the chart's agent.dra.enabled only",
+        ),
         (200, gpu_pod({}, phase="Failed"), "pod d/p has finished (Failed) and holds nothing"),
         (200, {"spec": {"containers": [{"resources": {"limits": None}}]}, "status": {"phase": "Pending"}}, ""),
     ],

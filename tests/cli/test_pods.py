@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.model.cluster_view import PodStage
+from deviceplugin.model.cluster_view import ContainerRow, PodStage, ShareSource
 from tests.cli.operator import vcuda
 from tests.cli.view_server import SERVICE, Cluster, pod
 
@@ -92,3 +92,18 @@ async def test_wide_has_more_columns_and_cuts_nothing(tmp_path: Path) -> None:
     assert "PRIORITY" in result.stdout
     assert "research/train" in result.stdout
     assert "insufficient vcuda-core on any one GPU" in result.stdout
+
+
+async def test_pods_that_ask_by_claims_say_so(tmp_path: Path) -> None:
+    by_claim = ContainerRow("main", 20, 8, source=ShareSource.CLAIM, claim="mine")
+    hidden = ContainerRow("side", 100, 0, source=ShareSource.CLAIM)
+    scene = Cluster(pods=[pod("a", containers=(by_claim,)), pod("b", containers=(hidden,)), pod("c")])
+    lines = (await vcuda(scene, tmp_path, "pods")).stdout.splitlines()
+    assert lines[0].split()[-1] == "CLAIM"
+    assert [line.split()[-1] for line in lines[1:]] == ["mine", "yes", "-"]
+    read = json.loads((await vcuda(scene, tmp_path, "pods", "-o", "json")).stdout)["items"]
+    assert [(each["containers"][0]["source"], each["containers"][0]["claim"]) for each in read] == [
+        ("claim", "mine"),
+        ("claim", None),
+        ("device-plugin", None),
+    ]

@@ -18,12 +18,16 @@ from deviceplugin.cluster.certificates.tls import ServerTls
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.http.server import SchedulerServer
 from deviceplugin.cluster.http.verbs import Verb
+from deviceplugin.cluster.view.claim_books import ClaimBooks
+from deviceplugin.cluster.view.claim_explanation import joined
 from deviceplugin.cluster.view.live import LiveUse
 from deviceplugin.errors import KubeError
 from deviceplugin.kube.access_reviews import Caller
 from deviceplugin.kube.endpoint_slices import Address
 from deviceplugin.model.allocation import ContainerRef, PodRef
+from deviceplugin.model.claims import ClaimNames
 from deviceplugin.model.pod import ClusterPod, ScheduledCondition
+from deviceplugin.model.units import DEFAULT_DOMAIN
 from deviceplugin.scheduler.leadership import Leadership
 from deviceplugin.scheduler.view_service import ViewService
 from tests.cluster.extender.api import MemoryApi
@@ -58,6 +62,7 @@ class MadeCluster:
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     token_asked: list[str] = field(default_factory=list)
     views: ViewService | None = None
+    claims: ClaimBooks = field(default_factory=lambda: ClaimBooks(ClaimNames(DEFAULT_DOMAIN)))
     now: float = field(default_factory=lambda: dt.datetime.now(dt.UTC).timestamp())
 
     def add_node(self, name: str, gpus: int, model: str, *, blocks: int = 320, ill: tuple[int, ...] = ()) -> None:
@@ -134,7 +139,8 @@ class MadeCluster:
     async def explain(self, namespace: str, name: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
         assert self.views is not None
         shown = await self.views.shown(headers, namespace)
-        found = await self.extender.explain(namespace, name, shown.text)
+        by_plugin = await self.extender.explain(namespace, name, shown.text)
+        found = joined(by_plugin, await self.views.explain_claims(namespace, name, shown))
         if found is None:
             return 404, b'{"error": "pod not found", "leader": ""}'
         return 200, msgspec.json.encode(found)
@@ -204,7 +210,8 @@ async def serving(made: MadeCluster, *, live: bool = True) -> AsyncIterator[str]
             return addresses
 
         use = LiveUse(listed)
-        made.views = ViewService(made.extender, Leadership("vcuda-scheduler-0"), OneReader(), use, version="0.1.0")
+        leader = Leadership("vcuda-scheduler-0")
+        made.views = ViewService(made.extender, leader, OneReader(), use, version="0.1.0", claims=made.claims)
         server = SchedulerServer(made, context=tls.context, version="0.1.0")
         await server.start("127.0.0.1", 0, end_within=1.0)
         try:

@@ -8,6 +8,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, expect
 
 from tests.cluster.extender.makers import node
+from tests.cluster.view.claims import allocated, claiming, offer
 from tests.ui.browser import launched, need_chromium, visiting
 from tests.ui.cluster import A100, T4, MadeCluster, serving, usual
 
@@ -69,6 +70,34 @@ async def test_waiting_pods_have_their_reasons_and_a_pod_its_explanation(browser
         await expect(visit.page.locator("tbody tr")).to_have_count(2)
         await visit.open(f"{url}/ui/#/pods/research/sweep-11")
         await expect(visit.page.locator(".sentence")).to_contain_text("the pod fits on none of the 8 nodes")
+        assert visit.problems == []
+
+
+async def test_claims_are_shown_beside_the_device_plugin(browser: Browser) -> None:
+    made = usual()
+    one, two = claiming("one", "ours", on="gpu-t4-1"), claiming("two", "ours", on="gpu-t4-1")
+    alone = claiming("alone", "mine", on="gpu-t4-1")
+    for each in (one, two, alone, claiming("waits", "gone", templates=["vcuda-1x20c8b"], refused="cannot allocate")):
+        made.claims.put_pod(each)
+    made.claims.put_offer(offer("gpu-t4-1", [9]))
+    made.claims.put_claim(allocated("ours", "gpu-t4-1", (9, 30, 8), for_pods=[one, two]))
+    made.claims.put_claim(allocated("mine", "gpu-t4-1", (9, 20, 8), for_pods=[alone]))
+    async with serving(made) as url, visiting(browser) as visit:
+        await visit.open(f"{url}/ui/#/nodes/gpu-t4-1")
+        await visit.page.click("[data-action=token]")
+        await visit.page.fill("#token", "good")
+        await visit.page.keyboard.press("Enter")
+        card = visit.page.locator(".gpu-card").last
+        await expect(card.locator("h2")).to_contain_text("GPU 9")
+        await expect(card.locator("h2")).to_contain_text("for claims")
+        await expect(card.locator("tbody")).to_contain_text("d/ours gpuclaim ours, 2 containers")
+        await expect(card.locator("tbody")).to_contain_text("d/alone mainclaim mine")
+        await expect(card.locator("tbody a")).to_have_count(1)
+        await visit.page.evaluate("location.hash = '#/pods?namespace=d'")
+        await expect(visit.page.locator("tbody")).to_contain_text("d/twoclaim ours")
+        await visit.page.evaluate("location.hash = '#/pods/d/waits'")
+        await expect(visit.page.locator(".sentence")).to_contain_text("ResourceClaim d/gone does not exist")
+        await expect(visit.page.locator("main")).to_contain_text("kube-scheduler says: cannot allocate")
         assert visit.problems == []
 
 
