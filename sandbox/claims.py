@@ -68,7 +68,7 @@ class ClaimKubelet:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[DriverConnection]:
-        """To the driver that came last, registered anew."""
+        """To the driver that came last, registered again."""
         async with grpc.aio.insecure_channel(f"unix:{await self.register()}") as channel:
             yield DriverConnection(rpc.DRAPluginStub(channel))
 

@@ -1,10 +1,11 @@
 """A stand-in for Volcano's scheduler: sessions that ask the plugin `extender` as the real one was recorded to.
 
 In: where the extender is, the cluster's nodes, gangs of pods. Out: which gangs it would bind, and their Bindings by the
-caller. A session takes the gangs in their order and the members one after the other: predicates on all nodes whose sums
-have room, 16 at once, until enough nodes are found; scores where several are left; then `allocate`. A gang with a member that finds no node is taken
-back, last first. Not here: queues' shares, evictions, pipelining; `tests/e2e/test_volcano.py` runs the real one.
-Requests have the size of real ones: a whole pod, a whole node, and every task on it.
+caller. A session takes the gangs in their order and the members one after the other: predicates on nodes whose sums
+have room, 16 at once, until enough nodes are found; scores where several are left; then `allocate`. A gang with a
+member that finds no node is taken back, last first. Not here: queues' shares, evictions, pipelining;
+`tests/e2e/test_volcano.py` runs the real one. Requests have the size of real ones: a whole pod, a whole node, and every
+task on it.
 """
 
 import asyncio

@@ -18,10 +18,12 @@ from sandbox.cluster.kubelet import NODE
 from sandbox.cluster.volcano import GROUPS, JOBS, QUEUES, Volcano, volcano_running
 from sandbox.cluster.waiting import wait_until
 from sandbox.emulated_gpus import REPOSITORY
+from scripts import manifests
+from tests.e2e.installed.kubectl import Kubectl
 from tests.e2e.node.scene import wait_ledger_empty
 from tests.e2e.node.view import SHOW_AND_STAY
 from tests.e2e.node.workload import CORE, MEMORY, share
-from tests.e2e.scheduling.beside_volcano import NAMESPACE, Beside, beside_volcano
+from tests.e2e.scheduling.beside_volcano import NAMESPACE, Beside, beside_volcano, patch_of
 from tests.e2e.scheduling.expectations import check_no_gpu_is_given_out_twice, wait_agents_agree
 from tests.e2e.scheduling.steps import bound, create, wait_all, wait_nothing_reserved
 from tests.e2e.scheduling.world import GPUS, World, everybody
@@ -65,10 +67,11 @@ class Scene:
         self.world.admin.delete(f"{JOBS}/{name}?propagationPolicy=Background")
 
     def run(self, names: Sequence[str]) -> None:
-        wait_until(
-            lambda: all(name in pods.states(self.world.admin) for name in names), "pods exist", evidence=self.evidence
-        )
-        wait_all(self.world, names)
+        def running() -> bool:
+            states = pods.states(self.world.admin)
+            return all(name in states and states[name].is_running for name in names)
+
+        wait_until(running, f"{', '.join(names)} run", evidence=self.evidence)
 
     def wait_tried(self, job: str) -> None:
         """Volcano has found no room for the gang."""
@@ -166,7 +169,8 @@ def test_volcano_and_kube_scheduler_share_the_gpus(scene: Scene) -> None:
 
 
 def test_a_queue_has_its_limit(scene: Scene) -> None:
-    queue = {"metadata": {"name": "small"}, "spec": {"weight": 1, "capability": {CORE: "100"}}}
+    kind = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue"}
+    queue = {**kind, "metadata": {"name": "small"}, "spec": {"weight": 1, "capability": {CORE: "100"}}}
     scene.world.admin.post(QUEUES, queue)
     try:
         scene.run(scene.job("within", 60, queue="small"))
@@ -219,3 +223,28 @@ def _removed(scene: Scene, path: str) -> bool:
     except ApiError as error:
         return "404" in str(error)
     return False
+
+
+def test_the_charts_patch_fits_the_deployment_of_volcanos_scheduler(
+    scene: Scene, programs: Path, tmp_path: Path
+) -> None:
+    """By `kubectl patch`, as docs/volcano.md says. The Deployment has no replicas: its image cannot be had here."""
+    admin, path = scene.world.admin, f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
+    labels = {"app": "volcano-scheduler"}
+    container = {"name": "volcano-scheduler", "image": "volcanosh/vc-scheduler:v1.14.1"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
+    admin.post(path, {"metadata": {"name": "volcano-scheduler"}, "spec": spec})
+    try:
+        rendered = manifests.by_template(manifests.render(manifests.helm(), "--set=volcano.enabled=true"))
+        (tmp_path / "patch.yaml").write_text(patch_of(rendered["volcano/configmap.yaml"]))
+        kubectl = Kubectl(programs / "kubectl", scene.world.nodes[NODE].control_plane.admin_kubeconfig)
+        kubectl.shell(
+            f"kubectl -n {NAMESPACE} patch deployment volcano-scheduler --patch-file {tmp_path / 'patch.yaml'}"
+        )
+        found = admin.get(f"{path}/volcano-scheduler")["spec"]["template"]["spec"]
+        assert [each["name"] for each in found["containers"]] == ["volcano-scheduler"]
+        (vcuda,) = found["initContainers"]
+        assert (vcuda["name"], vcuda["restartPolicy"]) == ("vcuda", "Always")
+    finally:
+        admin.delete(f"{path}/volcano-scheduler")

@@ -278,7 +278,7 @@ async def test_healthy_means_that_our_sockets_answer_whatever_the_gpus_and_kubel
     await server.stop(None)
     assert (await agent.get("/healthz"))[0] == 200  # asked once a second at most
     agent.clock.now += 1
-    why = f"the device plugin on {vcore} does not answer (unavailable)\n"
+    why = f"the server on {vcore} does not answer (unavailable)\n"
     assert await agent.get("/healthz") == (503, "text/plain", why)
 
 

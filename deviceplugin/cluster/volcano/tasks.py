@@ -7,7 +7,7 @@ annotations: `Announcements` writes the GPUs to the pod, and the cache keeps the
 ends when its pod is bound, given back, gone, or by time, because vc-scheduler may die between the two.
 
 A task that Volcano pipelines waits on a node for what others still hold there; nothing is reserved for it, and what
-ends is given to whoever is asked about first. Invariant: a GPU is promised to one pod at a time, whoever schedules it.
+ends goes to the pod that is asked about first. Invariant: a GPU is promised to one pod at a time, by any scheduler.
 """
 
 from collections import OrderedDict
@@ -23,7 +23,7 @@ from deviceplugin.cluster.extender.prioritize import scaled
 from deviceplugin.cluster.extender.rejection import BOUND_ELSEWHERE, Rejection, rejection_of
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
-from deviceplugin.cluster.volcano.wire import Code, Task
+from deviceplugin.cluster.volcano.wire import Code, VolcanoTask
 from deviceplugin.errors import CapacityError, ParseError, RequestError
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.gpu import GpuUuid
@@ -39,14 +39,14 @@ _MOST_SETS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TaskVerdict:
     """`reason` is empty where the task fits."""
 
     reason: str = ""
     code: Code = Code.FITS
 
 
-FITS = Verdict()
+FITS = TaskVerdict()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class VolcanoTasks:
         self._asking: OrderedDict[PodUid, _Asking] = OrderedDict()
         self._last: OrderedDict[PodUid, frozenset[GpuUuid]] = OrderedDict()
 
-    def predicate(self, task: Task, node: str) -> Verdict:
+    def predicate(self, task: VolcanoTask, node: str) -> TaskVerdict:
         """Also true where it fits once pods that are being deleted have gone: Volcano decides whether to wait."""
         self._cache.expire()
         bound = self._cache.bound_to(task.uid)
@@ -89,7 +89,7 @@ class VolcanoTasks:
         try:
             asking = self._read(task)
         except (RequestError, ParseError) as error:
-            return Verdict(error.message, Code.UNRESOLVABLE)
+            return TaskVerdict(error.message, Code.UNRESOLVABLE)
         if asking is None:
             return FITS
         refused = self._refusal(asking, node, ())
@@ -100,7 +100,7 @@ class VolcanoTasks:
             return FITS
         return _verdict(refused)
 
-    def scores(self, task: Task, nodes: Sequence[str]) -> dict[str, float]:
+    def scores(self, task: VolcanoTask, nodes: Sequence[str]) -> dict[str, float]:
         """From 0 to 100, in the order of the node policy."""
         try:
             asking = self._read(task)
@@ -113,7 +113,7 @@ class VolcanoTasks:
         scores = scaled([ranked.get(name) for name in nodes])
         return {name: 10.0 * score for name, score in zip(nodes, scores, strict=True)}
 
-    def allocate(self, task: Task) -> str:
+    def allocate(self, task: VolcanoTask) -> str:
         """Reserves GPUs on the task's node; else the sentence why Volcano must take the placement back.
 
         A pipelined task waits for pods that Volcano is about to evict, and may not have told the API server yet.
@@ -129,12 +129,12 @@ class VolcanoTasks:
             return error.message
         return ""
 
-    def deallocate(self, task: Task) -> None:
+    def deallocate(self, task: VolcanoTask) -> None:
         held = self._cache.on(task.node, task.uid)
         if held is not None and held.state is HoldState.RESERVED:
             self._cache.release(task.uid, task.node)
 
-    def victims(self, evictor: Task, evictees: Sequence[Task]) -> tuple[Task, ...]:
+    def victims(self, evictor: VolcanoTask, evictees: Sequence[VolcanoTask]) -> tuple[VolcanoTask, ...]:
         """As few as make room for the evictor on one node; none where all of a node would not help."""
         try:
             asking = self._read(evictor)
@@ -142,22 +142,22 @@ class VolcanoTasks:
             return ()
         if asking is None:
             return tuple(evictees)
-        by_node: dict[str, list[Task]] = {}
+        by_node: dict[str, list[VolcanoTask]] = {}
         for each in evictees:
             by_node.setdefault(each.node, []).append(each)
         return tuple(each for node, tasks in by_node.items() for each in self._victims_on(asking, node, tasks))
 
-    def _victims_on(self, asking: _Asking, node: str, tasks: Sequence[Task]) -> tuple[Task, ...]:
+    def _victims_on(self, asking: _Asking, node: str, tasks: Sequence[VolcanoTask]) -> tuple[VolcanoTask, ...]:
         leaving = self._leaving(node)
 
-        def enough(chosen: Collection[Task]) -> bool:
+        def enough(chosen: Collection[VolcanoTask]) -> bool:
             return self._refusal(asking, node, (*leaving, *(each.uid for each in chosen))) is None
 
         if not enough(tasks):
             return ()
         return next(filter(enough, islice(_smallest_first(tasks), _MOST_SETS)), tuple(tasks))
 
-    def _read(self, task: Task) -> _Asking | None:
+    def _read(self, task: VolcanoTask) -> _Asking | None:
         """None for a pod that asks for no GPU. The watch's version counts before the one in the request."""
         pod = self._cache.pod(task.uid)
         known = self._asking.get(task.uid)
@@ -221,10 +221,10 @@ class VolcanoTasks:
         self._announce(hold)
 
 
-def _verdict(why: Rejection) -> Verdict:
-    return Verdict(why.text, Code.UNSCHEDULABLE if why.resolvable else Code.UNRESOLVABLE)
+def _verdict(why: Rejection) -> TaskVerdict:
+    return TaskVerdict(why.text, Code.UNSCHEDULABLE if why.resolvable else Code.UNRESOLVABLE)
 
 
-def _smallest_first(tasks: Sequence[Task]) -> Iterator[tuple[Task, ...]]:
+def _smallest_first(tasks: Sequence[VolcanoTask]) -> Iterator[tuple[VolcanoTask, ...]]:
     for size in range(1, len(tasks) + 1):
         yield from combinations(tasks, size)

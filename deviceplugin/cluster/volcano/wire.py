@@ -37,7 +37,7 @@ class Vote(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class VolcanoTask:
     """`node` is empty before it has one. `is_pipelined`: it waits there for what other tasks still hold.
 
     `raw` is the whole task as it came, to name it in an answer.
@@ -87,18 +87,18 @@ class _Evict(msgspec.Struct):
     evictees: list[msgspec.Raw] | None = None
 
 
-def read_predicate(body: bytes) -> tuple[Task, str]:
+def read_predicate(body: bytes) -> tuple[VolcanoTask, str]:
     """The task and the node's name."""
     found = decode(_Predicate, body, what="the predicate request")
     return _task(found.task), found.node.name
 
 
-def read_prioritize(body: bytes) -> tuple[Task, tuple[str, ...]]:
+def read_prioritize(body: bytes) -> tuple[VolcanoTask, tuple[str, ...]]:
     found = decode(_Prioritize, body, what="the prioritize request")
     return _task(found.task), tuple(each.name for each in found.nodes or ())
 
 
-def read_event(body: bytes) -> Task:
+def read_event(body: bytes) -> VolcanoTask:
     """Of allocate and deallocate: the task has a node."""
     task = _task(decode(_Event, body, what="the request").task)
     if not task.node:
@@ -106,16 +106,16 @@ def read_event(body: bytes) -> Task:
     return task
 
 
-def read_eviction(body: bytes) -> tuple[Task, tuple[Task, ...]]:
+def read_eviction(body: bytes) -> tuple[VolcanoTask, tuple[VolcanoTask, ...]]:
     """The task that needs room, and those that Volcano may evict for it."""
     found = decode(_Evict, body, what="the request")
     return _task(found.evictor), tuple(map(_task, found.evictees or ()))
 
 
-def _task(raw: msgspec.Raw) -> Task:
+def _task(raw: msgspec.Raw) -> VolcanoTask:
     found = decode(_Task, bytes(raw), what="the task")
     is_pipelined = found.status == _PIPELINED
-    return Task(PodUid(found.uid), found.node_name, is_pipelined, bytes(raw), bytes(found.pod))
+    return VolcanoTask(PodUid(found.uid), found.node_name, is_pipelined, bytes(raw), bytes(found.pod))
 
 
 def write_predicate(reason: str, code: Code) -> bytes:
@@ -132,7 +132,7 @@ def write_event(error: str) -> bytes:
     return msgspec.json.encode({"errorMessage": error})
 
 
-def write_victims(victims: Sequence[Task]) -> bytes:
+def write_victims(victims: Sequence[VolcanoTask]) -> bytes:
     """As they came: Volcano reads whole tasks."""
     vote = Vote.PERMIT if victims else Vote.REJECT
     return msgspec.json.encode({"status": int(vote), "victims": [msgspec.Raw(each.raw) for each in victims]})

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from deviceplugin.cluster.volcano.wire import Task
+from deviceplugin.cluster.volcano.wire import VolcanoTask
 from deviceplugin.model.pod import ClusterPod
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -16,7 +16,7 @@ def recorded(name: str) -> bytes:
     return (RECORDED / f"{name}.json").read_bytes()
 
 
-def task(found: ClusterPod, node: str = "", *, pipelined: bool = False) -> Task:
+def task(found: ClusterPod, node: str = "", *, pipelined: bool = False) -> VolcanoTask:
     """Its pod is known from the watch, so the one in the request is not read."""
     raw = json.dumps({"UID": found.uid, "NodeName": node}).encode()
-    return Task(found.uid, node, pipelined, raw, msgspec.json.encode({}))
+    return VolcanoTask(found.uid, node, pipelined, raw, msgspec.json.encode({}))

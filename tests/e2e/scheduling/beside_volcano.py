@@ -79,10 +79,14 @@ def beside_volcano(plane: ControlPlane, folder: Path, *flags: str) -> Iterator[B
         yield Beside(process, port)
 
 
+def patch_of(text: str) -> str:
+    """What the page tells to apply, from the chart's ConfigMap."""
+    return str(yaml.safe_load(text)["data"]["deployment-patch.yaml"])
+
+
 def _arguments(text: str) -> list[str]:
     """Of the container that the chart's patch adds."""
-    patch = yaml.safe_load(yaml.safe_load(text)["data"]["deployment-patch.yaml"])
-    (container,) = patch["spec"]["template"]["spec"]["initContainers"]
+    (container,) = yaml.safe_load(patch_of(text))["spec"]["template"]["spec"]["initContainers"]
     return [str(each) for each in container["args"]]
 
 
