@@ -3,6 +3,8 @@
 The agent runs in the chart's pod, under its account and probes. The tests are one story, in their order.
 """
 
+import json
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -22,6 +24,7 @@ from tests.daemonset.manifests import documents
 from tests.e2e.claims.scene import pod_with
 from tests.e2e.installed.published import published
 from tests.e2e.installed.release import NAMESPACE, Release, released
+from tests.e2e.node.agent import PROGRAM
 from tests.e2e.node.greedy import GO, GreedyPod, import_image
 from tests.e2e.node.limits import BLOCK_BYTES
 from tests.e2e.node.view import SHOW_AND_STAY
@@ -100,6 +103,50 @@ def test_the_readmes_claim_and_the_sample_hold_what_they_say(release: Release) -
     pods.wait_running(release.admin, names)
     assert held(release) == dict.fromkeys(names, (20, 8, "claim"))
     assert "/dev/nvidia0" in pods.log(release.admin, "vcuda-sample-claim", "main")
+
+
+def said(release: Release, *words: str) -> Object:
+    """What `vcuda WORDS -o json` says."""
+    kubeconfig = release.cluster.control_plane.admin_kubeconfig
+    command = [str(PROGRAM), *words, "-o", "json", f"--kubeconfig={kubeconfig}"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    found: Object = json.loads(done.stdout)
+    return found
+
+
+def test_the_schedulers_views_show_the_claims(release: Release) -> None:
+    node = release.cluster.kubelet.node
+    wait_until(
+        lambda: [each["cores_allocated"] for each in said(release, "nodes")["items"]] == [40],
+        "the view has both claims",
+        evidence=lambda: json.dumps(said(release, "nodes")),
+    )
+    (gpu, *free) = said(release, "node", node)["item"]["gpus"]
+    assert (gpu["source"], gpu["cores_allocated"]) == ("claim", 40)
+    assert {(each["pod"], each["source"]) for each in gpu["holders"]} == {
+        ("share-by-claim", "claim"),
+        ("vcuda-sample-claim", "claim"),
+    }
+    assert not any(each["holders"] for each in free)
+    assert "20 cores and 2 GiB of gpu-0" in json.dumps(said(release, "explain", "vcuda-sample-claim"))
+
+
+def test_a_claim_that_fits_nowhere_is_explained(release: Release) -> None:
+    apply(release, share_template("whole", 100, "1Gi"))
+    names = [f"whole-{number}" for number in range(8)]
+    for name in names:
+        pods.create(release.admin, pod_with(name, resourceClaimTemplateName="whole"))
+    wait_until(lambda: "allocate all claims" in _condition(release, names), "kube-scheduler has tried")
+    (waiting,) = (name for name in names if not pods.states(release.admin)[name].node)
+    assert "room on 0 of" in json.dumps(said(release, "explain", waiting))
+    pods.delete(release.admin, names)
+    pods.wait_gone(release.admin, names)
+
+
+def _condition(release: Release, names: list[str]) -> str:
+    items = release.admin.get(pods.PODS)["items"]
+    mine = [each for each in items if each["metadata"]["name"] in names]
+    return json.dumps([each["status"].get("conditions", []) for each in mine if not each["spec"].get("nodeName")])
 
 
 def test_a_greedy_program_of_the_demo_is_held_to_its_slice(release: Release) -> None:
