@@ -104,6 +104,7 @@ class ClaimAgent:
         self._cordoned = cordoned
         self._offers = offers
         self._link = link
+        self._pcie_roots: dict[str, str] = {}
         self._claims = Claims(
             ledger=ledger,
             inventory=inventory,
@@ -200,6 +201,12 @@ class ClaimAgent:
             self._names,
             used={uuid for each in self._ledger.allocations() for uuid in each.uuids},
             cordoned=self._cordoned(),
-            pcie_roots={gpu.uuid: pcie_root(_SYS, gpu.bus_id) for gpu in inventory.gpus},
+            pcie_roots={gpu.uuid: self._pcie_root(gpu) for gpu in inventory.gpus},
             others=self._offers.held_by_plugin(),
         )
+
+    def _pcie_root(self, gpu: Gpu) -> str:
+        """Read once for each GPU: this is asked every second."""
+        if not (known := self._pcie_roots.get(gpu.bus_id)):
+            known = self._pcie_roots[gpu.bus_id] = pcie_root(_SYS, gpu.bus_id)
+        return known

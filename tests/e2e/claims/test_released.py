@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from sandbox.cluster import pods
+from sandbox.cluster.agent import PROGRAM
 from sandbox.cluster.claims import CLAIMS, DRIVER, SLICES, TEMPLATES
 from sandbox.cluster.client import ApiError
 from sandbox.cluster.cluster import Cluster
@@ -24,7 +25,6 @@ from tests.daemonset.manifests import documents
 from tests.e2e.claims.scene import pod_with
 from tests.e2e.installed.published import published
 from tests.e2e.installed.release import NAMESPACE, Release, released
-from tests.e2e.node.agent import PROGRAM
 from tests.e2e.node.greedy import GO, GreedyPod, import_image
 from tests.e2e.node.limits import BLOCK_BYTES
 from tests.e2e.node.view import SHOW_AND_STAY
