@@ -12,6 +12,7 @@ ends goes to the pod that is asked about first. Invariant: a GPU is promised to 
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations, islice
@@ -25,17 +26,18 @@ from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
 from deviceplugin.cluster.volcano.wire import Code, VolcanoTask
 from deviceplugin.errors import CapacityError, ParseError, RequestError
-from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.allocation import Allocation, PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, pod_request
 from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState
-from deviceplugin.placement.pod import place_pod
+from deviceplugin.placement.pod import PodChoice, place_pod
 from deviceplugin.placement.prefilter import Prefilter
 
 _MOST_KNOWN = 4096
 _MOST_SETS = 300
+_MOST_MEMBERS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,11 @@ class _Asking:
     pod: ClusterPod
     request: PodRequest
     prefilter: Prefilter
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Cores and blocks of its largest part of a GPU."""
+        return max((each.request.cores_per_gpu, each.request.blocks_per_gpu) for each in self.request.containers)
 
 
 class VolcanoTasks:
@@ -163,11 +170,16 @@ class VolcanoTasks:
         known = self._asking.get(task.uid)
         if known is not None and (pod is None or known.pod is pod):
             return known
-        pod = pod or task.pod(self._settings.names)
+        return self._remember(pod or task.pod(self._settings.names))
+
+    def _remember(self, pod: ClusterPod) -> _Asking | None:
+        known = self._asking.get(pod.uid)
+        if known is not None and known.pod is pod:
+            return known
         if not pod.pod.is_gpu:
             return None
         asked = pod_request(pod.pod, self._settings.names)
-        self._asking[task.uid] = found = _Asking(pod, asked, Prefilter(asked))
+        self._asking[pod.uid] = found = _Asking(pod, asked, Prefilter(asked))
         if len(self._asking) > _MOST_KNOWN:
             self._asking.popitem(last=False)
         return found
@@ -200,7 +212,7 @@ class VolcanoTasks:
         if isinstance(state, Rejection):
             raise CapacityError(f"pod {pod.pod.ref} does not fit on node {node}: {state.text}")
         before = self._last.pop(pod.uid, frozenset())
-        placed = place_pod(asking.request, state, policy=self._settings.gpu_policy, prefer=before)
+        placed = self._place(asking, node, state, prefer=before)
         hold = PodHold(
             pod=pod.pod.api_ref,
             node=node,
@@ -219,6 +231,36 @@ class VolcanoTasks:
         if len(self._last) > _MOST_KNOWN:
             self._last.popitem(last=False)
         self._announce(hold)
+
+    def _place(self, asking: _Asking, node: str, state: NodeState, *, prefer: Collection[GpuUuid]) -> PodChoice:
+        """Beside the larger members of its gang that have no GPU yet, if they leave it room here.
+
+        Volcano brings members in any order, and small ones that fill up a GPU leave none for a large one.
+        """
+        policy, taken = self._settings.gpu_policy, list[Allocation]()
+        info = self._cache.nodes[node]
+        for each in self._larger_members(asking):
+            with suppress(CapacityError, RequestError):
+                beside = info.state_without({asking.pod.uid}, also=taken)
+                taken += place_pod(each.request, beside, policy=policy).allocations
+        if taken:
+            with suppress(CapacityError):
+                beside = info.state_without({asking.pod.uid}, also=taken)
+                return place_pod(asking.request, beside, policy=policy, prefer=prefer)
+        return place_pod(asking.request, state, policy=policy, prefer=prefer)
+
+    def _larger_members(self, asking: _Asking) -> list[_Asking]:
+        """The largest first."""
+        gang, found = asking.pod.gang, list[_Asking]()
+        if gang is None:
+            return []
+        for pod in self._cache.waiting.values():
+            if pod.gang == gang and not pod.pod.deleting and not any(self._cache.holds(pod.uid)):
+                with suppress(RequestError, ParseError):
+                    member = self._remember(pod)
+                    if member is not None and member.size > asking.size:
+                        found.append(member)
+        return sorted(found, key=lambda each: each.size, reverse=True)[:_MOST_MEMBERS]
 
 
 def _verdict(why: Rejection) -> TaskVerdict:

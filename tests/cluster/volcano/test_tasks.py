@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import permutations
 
 import pytest
 
@@ -10,7 +11,7 @@ from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS
 from deviceplugin.cluster.volcano.tasks import FITS, VolcanoTasks
 from deviceplugin.cluster.volcano.wire import Code
-from deviceplugin.model.pod import ClusterPod
+from deviceplugin.model.pod import ClusterPod, Gang
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import allocated, ask, bound, deleting, ended, node, on_gpu, pod, refused
@@ -36,8 +37,8 @@ class Scene:
             announce=self.announced.append,
         )
 
-    def waits(self, cores: int, blocks: int = 8) -> ClusterPod:
-        made = pod(cores=cores, blocks=blocks)
+    def waits(self, cores: int, blocks: int = 8, *, gang: Gang | None = None) -> ClusterPod:
+        made = pod(cores=cores, blocks=blocks, gang=gang)
         self.extender.put_pod(made)
         return made
 
@@ -84,6 +85,20 @@ def test_members_see_what_the_members_before_were_promised(scene: Scene) -> None
         scene.tasks.deallocate(task(each, "a"))
     assert [scene.gpus(each) for each in gang] == [set(), set(), set()]
     assert scene.place(gang[2]) == ""
+
+
+@pytest.mark.parametrize("order", [*set(permutations((60, 60, 40, 40)))])
+def test_a_mixed_gang_fits_in_whatever_order_its_members_come(scene: Scene, order: tuple[int, ...]) -> None:
+    """Two of 40 on one GPU would leave no room for one of 60."""
+    gang = [scene.waits(cores, gang=Gang("d", "mixed")) for cores in order]
+    assert [scene.place(each) for each in gang] == ["", "", "", ""]
+
+
+def test_members_that_go_to_another_node_keep_no_room_here(scene: Scene) -> None:
+    gang = [scene.waits(cores, gang=Gang("d", "wide")) for cores in (40, 100, 100)]
+    scene.extender.put_node(node("b", 2))
+    assert scene.place(gang[0]) == "", "though both others could be here"
+    assert [scene.place(each, "b") for each in gang[1:]] == ["", ""]
 
 
 def test_a_gang_that_is_tried_again_gets_the_same_gpus(scene: Scene) -> None:
