@@ -2,10 +2,10 @@
 
 500 nodes of eight GPUs, half of them used; a gang of 100 shares of four sizes. A session asks as Volcano does
 (sandbox/vc_scheduler.py): whole tasks and nodes, 16 predicates at once, on as many nodes as Volcano looks for in a
-cluster of this size. Output (keys of `--output json`): `session_s` until every member has its GPU, and `empty_session_s`
-with an extender that answers the same bytes at once; `session_ratio`, their median over the turns; `predicate_p50_ms`,
-`predicate_p99_ms` and the same of the empty one; `cpu_ms_a_predicate` of vcuda's process; `body_kib` of a predicate.
-Both run on one core, the session on the others. Ratios have `_least` and `_most` over the turns.
+cluster of this size. Output (keys of `--output json`): `session_s` until every member has its GPU, `empty_session_s`
+with an extender that says yes at once; `session_ratio`, their median over the turns, with `_least` and `_most`;
+`predicate_p50_ms`, `predicate_p99_ms` and the same of the empty one; `cpu_ms_a_predicate` of vcuda's process;
+`body_kib` of a predicate. Both extenders run on one core, the session on the others.
 
     python -m benchmarks.volcano [--output json] [--short]
 """
@@ -119,8 +119,8 @@ def empty_extender() -> Iterator[str]:
 
 def _figures(ours: list[Turn], others: list[Turn], cpu: float) -> dict[str, float]:
     ratios = [mine.seconds / other.seconds for mine, other in zip(ours, others, strict=True)]
-    predicates = [took * 1000 for turn in ours for took in turn.times.predicate]
-    empty = [took * 1000 for turn in others for took in turn.times.predicate]
+    predicates = [took for turn in ours for took in turn.times.predicate]
+    empty = [took for turn in others for took in turn.times.predicate]
     return {
         "session_s": median(turn.seconds for turn in ours),
         "empty_session_s": median(turn.seconds for turn in others),

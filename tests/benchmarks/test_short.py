@@ -57,6 +57,13 @@ DRA_PODS = {f"{kind}_{figure}" for kind in ("plain", "claim", "bare") for figure
 } | {"pods", "pods_turns", "kubelet_prepare_ms", "kubelet_bare_prepare_ms"}  # fmt: skip
 
 
+VOLCANO = {
+    "session_s", "empty_session_s", "session_ratio", "session_ratio_least", "session_ratio_most", "predicates",
+    "predicate_p50_ms", "predicate_p99_ms", "empty_predicate_p50_ms", "empty_predicate_p99_ms", "cpu_ms_a_predicate",
+    "body_kib",
+}  # fmt: skip
+
+
 PAGE = {
     "nodes", "pods", "waiting", "rows_s", "live_s", "open_private_mib", "tour_private_mib", "tour_pss_mib",
     "collected_private_mib", "heap_mib",
@@ -75,6 +82,7 @@ def run(program: str, *words: str) -> subprocess.CompletedProcess[str]:
         ("agent", AGENT),
         ("dra", DRA),
         ("extender", EXTENDER),
+        ("volcano", VOLCANO),
         ("library", LIBRARY),
         ("operator", OPERATOR),
         ("page", PAGE),
@@ -124,7 +132,16 @@ def test_an_unexpected_error_of_the_gpu_program_is_one_sentence_too() -> None:
 
 def test_every_program_that_can_be_called_has_a_short_form() -> None:
     """Processes that a benchmark starts for itself have no options; the GPU's programs run inside a container."""
-    parts = {"bare", "bare_dra", "pods_call", "cluster.agents", "cluster.stub", "gpu.single", "traces.example"}
+    parts = {
+        "bare",
+        "bare_dra",
+        "pods_call",
+        "cluster.agents",
+        "cluster.empty",
+        "cluster.stub",
+        "gpu.single",
+        "traces.example",
+    }
     for path in (REPOSITORY / "benchmarks").rglob("*.py"):
         name = ".".join(path.relative_to(REPOSITORY / "benchmarks").with_suffix("").parts)
         if 'if __name__ == "__main__"' in path.read_text() and name not in parts and "inside" not in name:
