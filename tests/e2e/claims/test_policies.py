@@ -130,7 +130,10 @@ def test_an_agent_offers_devices_of_its_own_node_and_driver_alone(cluster: Clust
     try:
         node = cluster.kubelet.node
         assert posted(cluster, identity.token(node=node), node, DRIVER) == ""
-        assert "of its own node only" in posted(cluster, identity.token(node=node), "another-node", DRIVER)
+        wait_until(
+            lambda: "of its own node only" in posted(cluster, identity.token(node=node), "another-node", DRIVER),
+            "the API server asks the policy of the agents",
+        )
         assert "of the driver gpu.vcuda.tencent.com only" in posted(
             cluster, identity.token(node=node), node, "gpu.example.org"
         )

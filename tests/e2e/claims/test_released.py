@@ -121,7 +121,7 @@ def test_the_schedulers_views_show_the_claims(release: Release) -> None:
         "the view has both claims",
         evidence=lambda: json.dumps(said(release, "nodes")),
     )
-    (gpu, *free) = said(release, "node", node)["item"]["gpus"]
+    (gpu, *free) = said(release, "node", node)["gpus"]
     assert (gpu["source"], gpu["cores_allocated"]) == ("claim", 40)
     assert {(each["pod"], each["source"]) for each in gpu["holders"]} == {
         ("share-by-claim", "claim"),
