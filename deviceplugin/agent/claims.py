@@ -49,17 +49,18 @@ class AgentClaimFiles:
         self._layout = replace(layout, cdi=True)
         self._inventory = inventory
 
-    def ready(self, grant: Grant, container: PodContainer | None) -> str:
+    async def ready(self, grant: Grant, container: PodContainer | None) -> str:
         allocation = grant.allocation
         user = container or PodContainer(allocation.owner, allocation.role, allocation.index)
         answer = answer_for(grant, self._gpus(grant), user, self._layout, exists=os.path.exists)
-        self._files.ready(grant, answer)
+        self._files.ready(grant)
+        await asyncio.to_thread(self._files.describe, grant, answer)  # two files and their directories are synced
         (name,) = answer.cdi_devices
         return name
 
     def restore(self, grant: Grant) -> None:
         """At start: kubelet starts a container again without a call, by the CDI name that it has written down."""
-        self._files.ready(grant, None)
+        self._files.ready(grant)
 
     def drop(self, grant: Grant) -> None:
         self._files.drop(grant)

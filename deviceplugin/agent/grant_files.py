@@ -70,7 +70,7 @@ class AgentFiles:
         self._directories.prepare(grant.id)
         if grant.is_share:
             self._prepare_later(grant, _AFTER_FIRST_S)
-        self._describe(grant, answer)
+        self.describe(grant, answer)
 
     def answered(self, grant: Grant) -> None:
         """Kubelet has both answers: PreStartContainer comes next and should find the shared state."""
@@ -82,16 +82,14 @@ class AgentFiles:
         self._require_library(grant)
         return self._with_room(self._fill, grant)
 
-    def ready(self, grant: Grant, answer: Answer | None) -> None:
+    def ready(self, grant: Grant) -> None:
         """For a claim, at once: its containers start without another call, and some may run already.
 
-        Without an answer its CDI file stays as it is.
+        Its CDI file stays as it is; `describe` writes it.
         """
         self._require_library(grant)
         self._directories.prepare(grant.id)
         self._with_room(self._ready, grant)
-        if answer is not None:
-            self._describe(grant, answer)
 
     def _ready(self, grant: Grant) -> bool:
         if grant.is_share:
@@ -103,8 +101,8 @@ class AgentFiles:
         if grant.is_share and self._mirror.state.refusal:
             raise ContainerError(self._mirror.state.refusal)
 
-    def _describe(self, grant: Grant, answer: Answer) -> None:
-        """Through CDI, where the answer names it."""
+    def describe(self, grant: Grant, answer: Answer) -> None:
+        """Through CDI, where the answer names it. Any thread may call it, one at a time for each grant."""
         if self._cdi is not None and answer.cdi_devices:
             self._cdi.write(grant.id, devices=answer.devices, mounts=answer.mounts, env=answer.env)
 

@@ -76,7 +76,7 @@ class SimulatedClaim:
 class NoFiles:
     """What containers mount is `SimulatedClaim.mounted` here."""
 
-    def ready(self, grant: Grant, container: PodContainer | None) -> str:
+    async def ready(self, grant: Grant, container: PodContainer | None) -> str:
         return f"tencent.com/vcuda={grant.id}"
 
     def drop(self, grant: Grant) -> None:

@@ -48,7 +48,7 @@ class ClaimFiles(Protocol):
     `container` stands for those that use it, or is None where they differ.
     """
 
-    def ready(self, grant: Grant, container: PodContainer | None) -> str: ...
+    async def ready(self, grant: Grant, container: PodContainer | None) -> str: ...
 
     def drop(self, grant: Grant) -> None: ...
 
@@ -117,10 +117,13 @@ class Claims:
             await self._require_one_grant(claim, pods, deadline)
             before = self._held(ref, wanted)
             held = before or await self._grant(ref, wanted, deadline)
+            names = [
+                await self.files.ready(grant, container_of(ref, each.request_name, pods))
+                for each, grant in zip(wanted, held, strict=True)
+            ]
             prepared = tuple(
                 PreparedDevice(each.request_name, device.pool, device.device, device.share_id, "" if at else name)
-                for each, grant in zip(wanted, held, strict=True)
-                for name in [self.files.ready(grant, container_of(ref, each.request_name, pods))]
+                for each, name in zip(wanted, names, strict=True)
                 for at, device in enumerate(each.devices)
             )
             if not before:
@@ -147,7 +150,7 @@ class Claims:
             if (name := prepared.cdi.get(each.request_name)) is None:
                 continue
             grant = replace(self._new(claim.ref, each), id=GrantId(name.partition("=")[2]), created=created)
-            self.files.ready(grant, container_of(claim.ref, each.request_name, pods))
+            await self.files.ready(grant, container_of(claim.ref, each.request_name, pods))
             grants.append(grant)
         return tuple(grants)
 

@@ -32,7 +32,7 @@ class MemoryFiles:
     dropped: list[GrantId] = field(default_factory=list)
     refusals: int = 0
 
-    def ready(self, grant: Grant, container: PodContainer | None) -> str:
+    async def ready(self, grant: Grant, container: PodContainer | None) -> str:
         if self.refusals:
             self.refusals -= 1
             raise ContainerError("the disk is full")
