@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import yaml
 
 from sandbox.cluster import pods
 from sandbox.cluster.cluster import Cluster
@@ -15,7 +14,7 @@ from sandbox.cluster.further_node import further_node
 from sandbox.cluster.identities import Identity
 from sandbox.emulated_gpus import EmulatedGpus
 from tests.e2e.claims.scene import Scene, serving_claims
-from tests.e2e.node.agent import SHIPPED_ROLE, Agent, make_agent
+from tests.e2e.node.agent import Agent, make_agent, shipped_rules
 from tests.e2e.node.scene import everything, wait_ledger_empty, wait_offered
 from tests.e2e.node.workload import share
 from tests.e2e.scheduling.world import SECOND, profile_of
@@ -42,8 +41,7 @@ def nodes(cluster: Cluster, programs: Path) -> Iterator[TwoNodes]:
         (folder / "gpus").mkdir(parents=True)
         undo.callback(shutil.rmtree, folder)
         gpus = EmulatedGpus(profile_of(folder, SECOND), folder / "gpus" / "state")
-        role, _ = yaml.safe_load_all(SHIPPED_ROLE.read_text())
-        identity = Identity.create(node.admin, "agent-of-two-nodes", role["rules"])
+        identity = Identity.create(node.admin, "agent-of-two-nodes", shipped_rules())
         undo.callback(identity.remove)
         agent = make_agent(node, folder, gpus, identity)
         undo.callback(agent.process.stop)
