@@ -127,6 +127,16 @@ def test_an_unfinished_environment_is_created_again(checkout: Checkout) -> None:
     assert checkout.calls() == EVERYTHING
 
 
+def test_an_environment_of_another_checkout_is_not_emptied(checkout: Checkout, tmp_path: Path) -> None:
+    """A link to it, as one makes for a second worktree."""
+    other = tmp_path / "other"
+    (other / "bin").mkdir(parents=True)
+    (checkout.root / ".venv").symlink_to(other)
+    done = checkout.run()
+    assert (done.returncode, "setup: .venv is a link" in done.stderr) == (1, True)
+    assert (other / "bin").is_dir()
+
+
 def test_an_environment_without_pip_is_created_again(checkout: Checkout) -> None:
     checkout.run()
     checkout.calls()
