@@ -135,11 +135,12 @@ ELSEWHERE = {"vcuda-scheduler-authentication-reader": "kube-system"}
 
 @pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS.keys())
 def test_every_object_is_in_the_namespace_of_the_release(helm: str, tmp_path: Path, values: Object) -> None:
+    others = {("vcuda-doctor", "default"), ("vcuda-volcano", values.get("volcano", {}).get("namespace"))}
     for each in render(helm, values, folder=tmp_path):
         name, found = each["metadata"]["name"], each["metadata"].get("namespace", NAMESPACE)
-        assert found == ELSEWHERE.get(name, NAMESPACE) or (name, found) == ("vcuda-doctor", "default")
+        assert found == ELSEWHERE.get(name, NAMESPACE) or (name, found) in others
         for subject in each.get("subjects", []):
-            assert subject["namespace"] == NAMESPACE or each["metadata"]["name"] == "vcuda-explain"
+            assert subject["namespace"] == NAMESPACE or name in ("vcuda-explain", "vcuda-volcano")
 
 
 @pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS.keys())
