@@ -17,6 +17,7 @@ from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.waiting import wait_until
 from scripts import manifests
 from tests.daemonset.chart import NAMESPACE, Object
+from tests.daemonset.value_sets import VALUE_SETS
 
 TRIED = "chart-test"
 PODS = f"/api/v1/namespaces/{TRIED}/pods"
@@ -45,9 +46,10 @@ class Helm:
 
 @contextlib.contextmanager
 def namespaces(admin: Client) -> Iterator[None]:
-    """Those of the release and of the pods that are tried."""
+    """Those of the release and of the pods that are tried, and Volcano's of a set of values."""
+    volcano = VALUE_SETS["volcano"]["volcano"]["namespace"]
     with contextlib.ExitStack() as undo:
-        for name in (NAMESPACE, TRIED):
+        for name in (NAMESPACE, TRIED, volcano):
             _wait_absent(admin, name)
             admin.post("/api/v1/namespaces", {"metadata": {"name": name, "labels": {"chart-test": "yes"}}})
             undo.callback(admin.delete, f"/api/v1/namespaces/{name}")
