@@ -7,6 +7,7 @@ victims stay: they may be needed for CPU or memory, which this code does not see
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import combinations, islice
+from typing import TypeVar
 
 from deviceplugin.cluster.extender.cache.pod_hold import PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
@@ -22,7 +23,8 @@ from deviceplugin.placement.prefilter import Prefilter
 
 FitCheck = Callable[[str, Collection[PodUid]], bool]
 """Whether a pod fits on a node without some other pods."""
-_MOST_SETS = 300
+MOST_SETS = 300
+_Candidate = TypeVar("_Candidate")
 
 
 class Preempt:
@@ -58,7 +60,7 @@ class Preempt:
         others = [held.pod.uid for held in self._evictable(pod, node) if held.pod.uid not in proposed]
         if not others or not fits(node, (*proposed, *others)):
             return None
-        for chosen in islice(_smallest_first(others), _MOST_SETS):
+        for chosen in islice(smallest_first(others), MOST_SETS):
             if fits(node, (*proposed, *chosen)):
                 return chosen
         return _pruned(others, lambda left: fits(node, (*proposed, *left)))
@@ -82,9 +84,10 @@ class Preempt:
         return sorted(lesser, key=lambda held: (not held.deleting, held.priority, held.pod.uid))
 
 
-def _smallest_first(pods: Sequence[PodUid]) -> Iterator[tuple[PodUid, ...]]:
-    for size in range(1, len(pods) + 1):
-        yield from combinations(pods, size)
+def smallest_first(candidates: Sequence[_Candidate]) -> Iterator[tuple[_Candidate, ...]]:
+    """Every set of them, those with the fewest first; take at most `MOST_SETS`."""
+    for size in range(1, len(candidates) + 1):
+        yield from combinations(candidates, size)
 
 
 def _pruned(pods: Sequence[PodUid], enough: Callable[[Collection[PodUid]], bool]) -> tuple[PodUid, ...]:

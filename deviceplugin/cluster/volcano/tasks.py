@@ -11,15 +11,16 @@ ends goes to the pod that is asked about first. Invariant: a GPU is promised to 
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import combinations, islice
+from itertools import islice
 
 from deviceplugin.cluster.extender.cache.node_info import needs_of
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
+from deviceplugin.cluster.extender.preempt import MOST_SETS, smallest_first
 from deviceplugin.cluster.extender.prioritize import scaled
 from deviceplugin.cluster.extender.rejection import BOUND_ELSEWHERE, Rejection, rejection_of
 from deviceplugin.cluster.extender.settings import Settings
@@ -36,7 +37,6 @@ from deviceplugin.placement.pod import PodChoice, place_pod
 from deviceplugin.placement.prefilter import Prefilter
 
 _MOST_KNOWN = 4096
-_MOST_SETS = 300
 _MOST_MEMBERS = 64
 
 
@@ -162,13 +162,12 @@ class VolcanoTasks:
 
         if not enough(tasks):
             return ()
-        return next(filter(enough, islice(_smallest_first(tasks), _MOST_SETS)), tuple(tasks))
+        return next(filter(enough, islice(smallest_first(tasks), MOST_SETS)), tuple(tasks))
 
     def _read(self, task: VolcanoTask) -> _Asking | None:
         """None for a pod that asks for no GPU. The watch's version counts before the one in the request."""
         pod = self._cache.pod(task.uid)
-        known = self._asking.get(task.uid)
-        if known is not None and (pod is None or known.pod is pod):
+        if pod is None and (known := self._asking.get(task.uid)) is not None:
             return known
         return self._remember(pod or task.pod(self._settings.names))
 
@@ -265,8 +264,3 @@ class VolcanoTasks:
 
 def _verdict(why: Rejection) -> TaskVerdict:
     return TaskVerdict(why.text, Code.UNSCHEDULABLE if why.resolvable else Code.UNRESOLVABLE)
-
-
-def _smallest_first(tasks: Sequence[VolcanoTask]) -> Iterator[tuple[VolcanoTask, ...]]:
-    for size in range(1, len(tasks) + 1):
-        yield from combinations(tasks, size)
