@@ -16,7 +16,6 @@ from deviceplugin.kubelet.dra.prepare import PreparedDevice
 from deviceplugin.kubelet.identity_rule import IdentifiedContainer
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.model.allocation import ContainerRef
-from deviceplugin.model.claims import ClaimRef
 from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.request import RequestKind
@@ -78,15 +77,13 @@ class AgentReport:
     ) -> None:
         for grant in grants:
             owner = grant.allocation.owner
-            log.info("claim_prepared", claim=str(owner.pod), request=owner.name, grant=grant.id)
             self._metrics.granted(seconds)
             text = _claim_sentence(grant, [each.device for each in devices if each.request == owner.name])
             for pod in pods:
                 self._events.about_pod(pod.api_ref, EventReason.ALLOCATED, text)
 
-    def claim_refused(self, ref: ClaimRef, error: VcudaError, *, seconds: float) -> None:
-        """Kubelet makes the pod's event of the answer."""
-        log.warning("claim_refused", claim=str(ref), error=error.message)
+    def claim_refused(self, error: VcudaError, *, seconds: float) -> None:
+        """Kubelet makes the pod's event of the answer, and who answers logs it."""
         self._metrics.refused(reason_of(error), seconds)
 
     def claims_joined(self, container: PodContainer, pod: Pod, held: Collection[str]) -> None:

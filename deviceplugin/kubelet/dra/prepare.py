@@ -60,7 +60,7 @@ class ClaimReport(Protocol):
         self, grants: Sequence[Grant], devices: "Sequence[PreparedDevice]", pods: Sequence[Pod], *, seconds: float
     ) -> None: ...
 
-    def claim_refused(self, ref: ClaimRef, error: VcudaError, *, seconds: float) -> None: ...
+    def claim_refused(self, error: VcudaError, *, seconds: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Claims:
         try:
             return await self._prepare(ref, began)
         except VcudaError as error:
-            self.report.claim_refused(ref, error, seconds=self.clock() - began)
+            self.report.claim_refused(error, seconds=self.clock() - began)
             raise
 
     async def _prepare(self, ref: ClaimRef, began: float) -> tuple[PreparedDevice, ...]:

@@ -57,7 +57,7 @@ class Heard:
         assert seconds >= 0
         self.prepared.extend((grant.id, tuple(each.device for each in devices)) for grant in grants)
 
-    def claim_refused(self, ref: ClaimRef, error: VcudaError, *, seconds: float) -> None:
+    def claim_refused(self, error: VcudaError, *, seconds: float) -> None:
         self.refused.append(error.message)
 
 
