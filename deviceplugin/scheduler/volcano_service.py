@@ -26,7 +26,7 @@ from deviceplugin.cluster.volcano.wire import (
 from deviceplugin.kube.cluster_client import ClusterClient
 
 _LARGEST = 64 << 20
-_INSTEAD = "let Volcano look at fewer nodes (--maximum-feasible-nodes), because it sends each of them whole"
+_INSTEAD = "let Volcano look at fewer nodes (--percentage-nodes-to-find), because it sends each of them whole"
 Confirm = Callable[[], Awaitable[None]]
 
 
