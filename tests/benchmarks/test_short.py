@@ -3,10 +3,12 @@
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from tests.own_network import own_network
 from tests.ui.browser import need_chromium
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -94,7 +96,8 @@ def run(program: str, *words: str) -> subprocess.CompletedProcess[str]:
 def test_the_short_form_prints_the_keys_of_the_full_one(program: str, keys: set[str]) -> None:
     if program == "page":
         need_chromium()
-    done = run(program, "--short", "--output", "json")
+    with own_network() if program == "page" else nullcontext():
+        done = run(program, "--short", "--output", "json")
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)
     rows = printed if isinstance(printed, list) else [printed]

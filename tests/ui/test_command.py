@@ -1,6 +1,7 @@
 """`vcuda ui` as a process: its page in a browser, and who else can ask it nothing."""
 
 import asyncio
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -9,6 +10,7 @@ from click.testing import CliRunner
 from playwright.async_api import expect
 
 from deviceplugin.cli import main
+from tests.own_network import own_network
 from tests.ui.browser import launched, need_chromium, visiting
 from tests.ui.cluster import serving, usual
 from tests.ui.command import PROGRAM, started
@@ -20,8 +22,15 @@ def of(scheduler: str) -> tuple[str, str]:
     return f"--url={scheduler}", "--insecure"
 
 
-async def test_the_page_shows_the_cluster_with_the_names_that_the_caller_may_read() -> None:
+@pytest.fixture
+def apart() -> Iterator[None]:
     need_chromium()
+    with own_network():
+        yield
+
+
+@pytest.mark.usefixtures("apart")
+async def test_the_page_shows_the_cluster_with_the_names_that_the_caller_may_read() -> None:
     async with serving(usual()) as scheduler, started(*of(scheduler)) as address, launched() as browser:
         async with visiting(browser) as visit:
             await visit.open(address)

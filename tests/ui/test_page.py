@@ -9,6 +9,7 @@ from playwright.async_api import Browser, expect
 
 from tests.cluster.extender.makers import node
 from tests.cluster.view.claims import allocated, claiming, offer
+from tests.own_network import own_network
 from tests.ui.browser import launched, need_chromium, visiting
 from tests.ui.cluster import A100, T4, MadeCluster, serving, usual
 
@@ -19,8 +20,9 @@ HOSTILE = "<img src=x onerror=document.title='owned'>\"'&<script>document.title=
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser() -> AsyncIterator[Browser]:
     need_chromium()
-    async with launched() as found:
-        yield found
+    with own_network():
+        async with launched() as found:
+            yield found
 
 
 async def test_nodes_gpus_and_containers_are_shown_with_what_they_use(browser: Browser) -> None:
