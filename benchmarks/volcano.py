@@ -11,13 +11,9 @@ with an extender that says yes at once; `session_ratio`, their median over the t
 """
 
 import asyncio
-import contextlib
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -25,15 +21,13 @@ from typing import Any
 
 from benchmarks.cluster import fleet
 from benchmarks.cluster.load import percentile
-from benchmarks.cluster.measured import measured_scheduler, pin_others
+from benchmarks.cluster.measured import empty_extender, measured_scheduler, pin_others
 from benchmarks.cluster.stub import stub_server
 from benchmarks.command import BenchmarkError, ends_in_one_sentence, options, show
 from sandbox.apiserver.kubeconfig import write_kubeconfig
-from sandbox.cluster.processes import free_ports
 from sandbox.vc_scheduler import PodGroup, Times, VcScheduler
 
 SHORT = (30, 8, 1)
-REPOSITORY = Path(__file__).resolve().parent.parent
 CORE = 0
 SIZES = (20, 30, 50, 70)
 BLOCKS = 8
@@ -66,7 +60,7 @@ def main() -> None:
 
 
 def measure(folder: Path, nodes: int, members: int, turns: int) -> dict[str, float]:
-    with stub_server(nodes, 2 * nodes) as (stub, _), empty_extender() as empty:
+    with stub_server(nodes, 2 * nodes) as (stub, _), empty_extender(core=CORE) as empty:
         kubeconfig = write_kubeconfig(folder / "kubeconfig", stub)
         with measured_scheduler(folder, kubeconfig, "--volcano", core=CORE) as server:
             documents = [fleet.node(number) for number in range(nodes)]
@@ -76,7 +70,7 @@ def measure(folder: Path, nodes: int, members: int, turns: int) -> dict[str, flo
                 before = server.cpu_seconds()
                 ours.append(asyncio.run(_session(f"{server.url}/volcano", documents, gang)))
                 cpu += server.cpu_seconds() - before
-                others.append(asyncio.run(_session(empty, documents, gang)))
+                others.append(asyncio.run(_session(f"{empty.url}/volcano", documents, gang)))
     return _figures(ours, others, cpu)
 
 
@@ -100,21 +94,6 @@ def _member(turn: int, number: int) -> Json:
     """The four sizes by turns, as roles of one job come."""
     cores = SIZES[number % len(SIZES)]
     return fleet.pod_of(f"volcano-{turn}-{number}", [("main", cores, BLOCKS)])
-
-
-@contextlib.contextmanager
-def empty_extender() -> Iterator[str]:
-    """On the core of the measured process: they never work at the same time."""
-    (port,) = free_ports(1)
-    command = ["taskset", "--cpu-list", str(CORE), sys.executable, "-m", "benchmarks.cluster.empty", str(port)]
-    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            if process.stdout.readline() != b"ready\n":
-                raise BenchmarkError("the empty extender did not start")
-            yield f"http://127.0.0.1:{port}/volcano"
-        finally:
-            process.kill()
 
 
 def _figures(ours: list[Turn], others: list[Turn], cpu: float) -> dict[str, float]:

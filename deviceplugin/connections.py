@@ -1,9 +1,8 @@
 """Accepts connections, and bounds how many of them unknown peers keep open.
 
 In: listening sockets, with TLS or without, and aiohttp's server. Out: connections, until `close`.
-Known are callers of a listener that is on loopback only, and those with a verified client certificate. Everybody else
-can only be told apart by address: the API server shows no certificate. The two groups have the same bound, each for
-itself.
+Known are callers with a verified client certificate. Everybody else can only be told apart by address: the API server
+shows no certificate. The two groups have the same bound, each for itself.
 
 A TLS connection takes about 240 KiB from the moment it is accepted, so handshakes count too. Headers and answers that
 the peer does not read can take 1 MiB more. If there are too many, the peer with the most loses one: one that was not
@@ -91,9 +90,9 @@ class _Connection:
 
     peer: str
     since: float
-    known: bool
     handshake: asyncio.Task[None]
     socket: socket.socket
+    known: bool = False
     busy: bool = False
     served: bool = False
 
@@ -161,13 +160,10 @@ class Connections:
         self.open: dict[object, _Connection] = {}
         self.on_closed: Callable[[ClosedBecause], None] = lambda _: None
 
-    def listen(
-        self, listening: socket.socket, server: web.Server, context: ssl.SSLContext | None, *, known: bool = False
-    ) -> None:
-        """`known`: the callers count apart from those of other listeners."""
+    def listen(self, listening: socket.socket, server: web.Server, context: ssl.SSLContext | None) -> None:
         listening.setblocking(False)
         listening.listen(_BACKLOG)
-        accepting = self._accept(listening, server, context, known=known)
+        accepting = self._accept(listening, server, context)
         self._tasks.append(asyncio.create_task(accepting, name="accept connections"))
         self._tasks[-1].add_done_callback(lambda _: listening.close())
         if len(self._tasks) == 1:
@@ -191,9 +187,7 @@ class Connections:
             connection.busy, connection.since = False, self._clock()
             connection.served = connection.served or served
 
-    async def _accept(
-        self, listening: socket.socket, server: web.Server, context: ssl.SSLContext | None, *, known: bool
-    ) -> None:
+    async def _accept(self, listening: socket.socket, server: web.Server, context: ssl.SSLContext | None) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -205,23 +199,23 @@ class Connections:
                 self._tell("accept_failed", error=str(error))
                 await asyncio.sleep(_RETRY_S)
                 continue
-            if self._make_room(address[0], known=known):
+            if self._make_room(address[0]):
                 accepted.setblocking(False)
                 handler = _Handler(server, loop=loop, **_OPTIONS)
                 handshake = loop.create_task(_connect(accepted, handler, context), name="handshake")
                 handshake.add_done_callback(partial(_close_failed, accepted, handler))
-                self.open[handler] = _Connection(address[0], self._clock(), known, handshake, accepted)
+                self.open[handler] = _Connection(address[0], self._clock(), handshake, accepted)
             else:
                 accepted.close()
                 self.on_closed(ClosedBecause.REFUSED)
             await asyncio.sleep(0)  # the others' turn: accepting does not wait while there is one to accept
 
-    def _make_room(self, peer: str, *, known: bool) -> bool:
+    def _make_room(self, peer: str) -> bool:
         """Whether this peer gets one more connection, if need be in the place of another."""
         if len(self.open) < min(self._most, self._most_of_one):
             return True
         self._forget_closed()
-        group = {handler: each for handler, each in self.open.items() if each.known is known}
+        group = {handler: each for handler, each in self.open.items() if not each.known}
         counts = Counter(each.peer for each in group.values())
         is_own_part = counts[peer] >= self._most_of_one < self._most
         if len(group) < self._most and not is_own_part:

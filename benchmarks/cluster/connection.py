@@ -1,4 +1,4 @@
-"""A keep-alive TLS connection that sends HTTP/1.1 as Go's client does, with little Python code.
+"""A keep-alive connection, with TLS or without, that sends HTTP/1.1 as Go's client does, with little Python code.
 
 In: paths and bodies. Out: status, body, and seconds from the first byte sent to the last byte received. Not here:
 retries. Invariant: one request at a time.
@@ -18,7 +18,7 @@ Json = Any
 
 
 class HttpError(Exception):
-    """The answer is not HTTP or not 200."""
+    """The answer is not HTTP, or an error."""
 
 
 @dataclass(slots=True)
@@ -32,12 +32,12 @@ class Connection:
     writer: asyncio.StreamWriter
 
     @classmethod
-    async def open(cls, port: int, trust: ssl.SSLContext | None) -> "Connection":
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust, limit=LIMIT)
-        return cls("127.0.0.1", port, trust, reader, writer)
+    async def open(cls, port: int, trust: ssl.SSLContext | None, *, host: str = "127.0.0.1") -> "Connection":
+        reader, writer = await asyncio.open_connection(host, port, ssl=trust, limit=LIMIT)
+        return cls(host, port, trust, reader, writer)
 
     async def post(self, path: str, body: bytes) -> tuple[bytes, float]:
-        """The body of an answer with status 200; other answers raise HttpError."""
+        """The body of an answer with status 200 or 201; other answers raise HttpError."""
         head = (
             f"POST {path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\nUser-Agent: Go-http-client/1.1\r\n"
             f"Content-Length: {len(body)}\r\nContent-Type: application/json\r\nAccept-Encoding: gzip\r\n\r\n"
@@ -46,7 +46,7 @@ class Connection:
         self.writer.write(head.encode() + body)
         status, answer = await self._answer()
         took = time.perf_counter() - began
-        if status != 200:
+        if status not in (200, 201):
             raise HttpError(f"POST {path}: {status} {answer[:300].decode(errors='replace')}")
         return answer, took
 

@@ -1,16 +1,14 @@
 """The requests of kube-scheduler and the API server to `vcuda scheduler`, and how long the answers take.
 
-In: the measured process, the URL of the stub, sizes. Out: `Figures`. One connection sends filter requests one after
-the other, as kube-scheduler does; Binds run in parallel. Each filter request names as many nodes as kube-scheduler
-samples in a cluster of this size, starting where the last sample ended. Requests are encoded before the clock starts.
-Every answer is checked: if a pod is not bound to the node from filter, the measurement fails. Percentiles are of all
-answers after the first `WARM` ones.
+In: the measured process, the URL of its stub, sizes. Out: a `Turn`, or latencies of reviews. One connection sends
+filter requests one after the other, as kube-scheduler does; Binds run in parallel. Each filter request names as many
+nodes as kube-scheduler samples in a cluster of this size, starting where the last sample ended. Requests are encoded
+before the clock starts. Every answer is checked: if a pod is not bound to the node from filter, the measurement fails.
 """
 
 import asyncio
 import base64
 import random
-import ssl
 import time
 import urllib.request
 from collections.abc import Sequence
@@ -20,7 +18,7 @@ import msgspec
 
 from benchmarks.cluster import fleet
 from benchmarks.cluster.connection import Connection, HttpError
-from benchmarks.cluster.measured import Measured, cpu_seconds
+from benchmarks.cluster.measured import Measured, MeasuredExtender, cpu_seconds
 
 WARM = 50
 CALM_RATE = 100.0
@@ -28,69 +26,51 @@ BINDERS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """Latencies in ms. Calm: 100 pods per second, filter and bind; busy: as fast as one kube-scheduler can call.
+class Turn:
+    """Latencies in seconds. Calm: 100 pods per second, filter and bind; busy: as fast as one kube-scheduler can call.
 
     `harness_percent`, `server_percent`: percent of a core used while busy, by load generator and stub, and by the
     measured process. If neither is near 100, other processes used the machine, and the figures are worthless.
     """
 
-    names: int
-    filter_p50_ms: float
-    filter_p99_ms: float
-    filter_busy_p99_ms: float
-    bind_calm_p99_ms: float
-    bind_p50_ms: float
-    bind_p99_ms: float
+    calm_filters: list[float]
+    calm_binds: list[float]
+    busy_filters: list[float]
+    binds: list[float]
     pairs_per_s: float
-    webhook_p50_ms: float
-    webhook_p99_ms: float
-    pairs: int
     harness_percent: float
     server_percent: float
 
 
 @dataclass(slots=True)
 class Load:
-    """All requests; pods are numbered through all phases."""
+    """All requests; pods are numbered through all turns. `stub` is the API server of the measured process alone."""
 
-    measured: Measured
+    measured: MeasuredExtender
     stub: str
     stub_pid: int
     nodes: int
     next_pod: int = 0
     next_node: int = 0
-    trust: ssl.SSLContext = field(init=False)
     filters: Connection = field(init=False)
 
     @property
     def sample(self) -> int:
         return sampled(self.nodes)
 
-    async def run(self, pairs: int) -> Figures:
-        self.trust = self.measured.trust()  # of the API server's connections; kube-scheduler's are without TLS
-        self.filters = await Connection.open(self.measured.loopback_port, None)
-        await self._calm(min(WARM, pairs))
-        calm_filters, calm_binds = await self._calm(pairs // 2)
+    @classmethod
+    async def open(cls, measured: MeasuredExtender, stub: str, stub_pid: int, nodes: int) -> "Load":
+        """After some requests, so that what follows finds everything warm."""
+        load = cls(measured, stub, stub_pid, nodes)
+        load.filters = await Connection.open(measured.loopback_port, None)
+        await load._calm(WARM)
+        return load
+
+    async def turn(self, pairs: int) -> Turn:
+        calm_filters, calm_binds = await self._calm(max(1, pairs // 2))
         busy_filters, rate, harness, server = await self._busy(pairs)
-        binds = await self._binds(max(1, pairs // BINDERS) * BINDERS)
-        reviews = await self._reviews(max(WARM + 1, pairs // 2))
-        await self.filters.close()
-        return Figures(
-            names=self.sample,
-            filter_p50_ms=percentile(calm_filters, 50),
-            filter_p99_ms=percentile(calm_filters, 99),
-            filter_busy_p99_ms=percentile(busy_filters, 99),
-            bind_calm_p99_ms=percentile(calm_binds, 99),
-            bind_p50_ms=percentile(binds, 50),
-            bind_p99_ms=percentile(binds, 99),
-            pairs_per_s=rate,
-            webhook_p50_ms=percentile(reviews, 50),
-            webhook_p99_ms=percentile(reviews, 99),
-            pairs=pairs,
-            harness_percent=harness,
-            server_percent=server,
-        )
+        binds = await self._binds(-(-pairs // BINDERS) * BINDERS)
+        return Turn(calm_filters, calm_binds, busy_filters, binds, rate, harness, server)
 
     async def _calm(self, count: int) -> tuple[list[float], list[float]]:
         """One pod every 10 ms; each is bound while the next ones are filtered."""
@@ -142,33 +122,6 @@ class Load:
         await self._unmake(numbers)
         return binds
 
-    async def _reviews(self, count: int) -> list[float]:
-        """AdmissionReviews at random times, 100 per second on average, each on a free connection."""
-        free = [await Connection.open(self.measured.port, self.trust) for _ in range(8)]
-        chance = random.Random(2)
-        took: list[float] = []
-        under_way: list[asyncio.Task[None]] = []
-
-        async def review(number: int, due: float) -> None:
-            connection = free.pop() if free else await Connection.open(self.measured.port, self.trust)
-            answer, _ = await connection.post_json("/webhook", bodies[number])
-            took.append(time.perf_counter() - due)
-            free.append(connection)
-            response = answer["response"]
-            if not response["allowed"] or not msgspec.json.decode(base64.b64decode(response["patch"])):
-                raise HttpError(f"the webhook did not patch pod {number}: {response}")
-
-        bodies = [_review(number) for number in range(count)]
-        due = time.perf_counter()
-        for number in range(count):
-            due += chance.expovariate(CALM_RATE)
-            await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            under_way.append(asyncio.create_task(review(number, due)))
-        await asyncio.gather(*under_way)
-        for connection in free:
-            await connection.close()
-        return took[WARM:]
-
     async def _filter(self, body: bytes) -> tuple[str, float]:
         raw, took = await self.filters.post("/filter", body)
         answer = msgspec.json.decode(raw, type=_Chosen)
@@ -206,6 +159,35 @@ class Load:
     def _worked(self) -> float:
         """CPU seconds of this process and the stub."""
         return time.process_time() + cpu_seconds(self.stub_pid)
+
+
+async def reviews(measured: Measured, count: int) -> list[float]:
+    """AdmissionReviews at random times, 100 per second on average, each on a free connection."""
+    trust = measured.trust()
+    free = [await Connection.open(measured.port, trust) for _ in range(8)]
+    chance = random.Random(2)
+    took: list[float] = []
+    under_way: list[asyncio.Task[None]] = []
+
+    async def review(number: int, due: float) -> None:
+        connection = free.pop() if free else await Connection.open(measured.port, trust)
+        answer, _ = await connection.post_json("/webhook", bodies[number])
+        took.append(time.perf_counter() - due)
+        free.append(connection)
+        response = answer["response"]
+        if not response["allowed"] or not msgspec.json.decode(base64.b64decode(response["patch"])):
+            raise HttpError(f"the webhook did not patch pod {number}: {response}")
+
+    bodies = [_review(number) for number in range(count)]
+    due = time.perf_counter()
+    for number in range(count):
+        due += chance.expovariate(CALM_RATE)
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        under_way.append(asyncio.create_task(review(number, due)))
+    await asyncio.gather(*under_way)
+    for connection in free:
+        await connection.close()
+    return took[WARM:]
 
 
 class _Chosen(msgspec.Struct):

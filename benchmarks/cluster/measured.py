@@ -1,4 +1,4 @@
-"""`vcuda scheduler` as a separate process on one core, in front of a stub API server or a real one.
+"""`vcuda scheduler`, or an empty extender, as a process on one core, in front of a stub API server or a real one.
 
 In: a kubeconfig, the core. Out: its URL, its certificate, its memory. Invariant: it runs only on this core from its
 first instruction on, and the measuring processes run on others.
@@ -19,6 +19,7 @@ from sandbox.cluster.certificates import ClusterCa
 from sandbox.cluster.processes import free_ports
 
 PROGRAM = Path(sys.executable).with_name("vcuda")
+REPOSITORY = Path(__file__).resolve().parents[2]
 READY_SECONDS = 120.0
 
 
@@ -26,21 +27,30 @@ class MeasuredError(Exception):
     """The measured process failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The process and its addresses."""
+@dataclass(frozen=True)
+class MeasuredExtender:
+    """A process that answers on loopback, without TLS."""
 
     process: subprocess.Popen[bytes]
-    port: int
     loopback_port: int
-    ca: Path
-    log: Path
-    ready_s: float
 
     @property
     def url(self) -> str:
-        """The URL that the chart's kube-scheduler uses: loopback, without TLS."""
+        """The URL that the chart's kube-scheduler uses."""
         return f"http://127.0.0.1:{self.loopback_port}"
+
+    def cpu_seconds(self) -> float:
+        return cpu_seconds(self.process.pid)
+
+
+@dataclass(frozen=True)
+class Measured(MeasuredExtender):
+    """`vcuda scheduler`, with its port with TLS."""
+
+    port: int
+    ca: Path
+    log: Path
+    ready_s: float
 
     def trust(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=str(self.ca))
@@ -51,9 +61,6 @@ class Measured:
                 return int(line.split()[1]) / 1024
         raise MeasuredError(f"vcuda scheduler has ended: {_tail(self.log)}")
 
-    def cpu_seconds(self) -> float:
-        return cpu_seconds(self.process.pid)
-
 
 @contextlib.contextmanager
 def measured_scheduler(folder: Path, kubeconfig: Path, *flags: str, core: int | None) -> Iterator[Measured]:
@@ -63,7 +70,7 @@ def measured_scheduler(folder: Path, kubeconfig: Path, *flags: str, core: int | 
     pair = ca.issue("extender", common_name="vcuda-scheduler", names=["127.0.0.1", "localhost"])
     port, loopback_port = free_ports(2)
     command = [
-        *(["taskset", "--cpu-list", str(core)] if core is not None else []),
+        *_on(core),
         str(PROGRAM),
         "scheduler",
         f"--kubeconfig={kubeconfig}",
@@ -85,7 +92,7 @@ def measured_scheduler(folder: Path, kubeconfig: Path, *flags: str, core: int | 
     try:
         trust = ssl.create_default_context(cafile=str(ca.certificate))
         _wait_ready(process, f"https://127.0.0.1:{port}/readyz", trust, log)
-        yield Measured(process, port, loopback_port, ca.certificate, log, time.monotonic() - began)
+        yield Measured(process, loopback_port, port, ca.certificate, log, time.monotonic() - began)
     finally:
         process.terminate()
         try:
@@ -93,6 +100,25 @@ def measured_scheduler(folder: Path, kubeconfig: Path, *flags: str, core: int | 
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+@contextlib.contextmanager
+def empty_extender(kubeconfig: Path | None = None, *, core: int | None) -> Iterator[MeasuredExtender]:
+    """The least that an extender can be (`benchmarks.cluster.empty`); it binds if it has a kubeconfig."""
+    (port,) = free_ports(1)
+    given = [] if kubeconfig is None else [str(kubeconfig)]
+    command = [*_on(core), sys.executable, "-m", "benchmarks.cluster.empty", str(port), *given]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE) as process:
+        try:
+            if process.stdout is None or process.stdout.readline() != b"ready\n":
+                raise MeasuredError("the empty extender did not start")
+            yield MeasuredExtender(process, port)
+        finally:
+            process.kill()
+
+
+def _on(core: int | None) -> list[str]:
+    return [] if core is None else ["taskset", "--cpu-list", str(core)]
 
 
 def cpu_seconds(pid: int) -> float:

@@ -1,24 +1,25 @@
-"""Pods per second that a real kube-scheduler and API server place on hollow nodes, with and without the extender.
+"""Pods per second that a real kube-scheduler and API server place: with the extender, an empty one, and none.
 
-In: a folder, counts. Out: both rates, and the processor time of each program per pod. Both kube-schedulers are the
-same build with the same client limits, and the pods differ only in `schedulerName`. Without the extender the resources
-are plain extended resources, no GPUs are chosen, and the extender does not run. There is no kubelet, as in Kubernetes'
-own scheduler benchmarks. In a round all pods are created, then the scheduler starts; the clock runs from the first to
-the last bound pod. Rounds alternate, so that other load on the machine affects both.
+In: a folder, counts. Out: the rates, and the processor time of each program per pod. All kube-schedulers are the same
+build with the same client limits, and the pods differ only in `schedulerName`. Without an extender the resources are
+plain extended resources, and no GPUs are chosen. Only the extender that is asked runs. The nodes are hollow and have no
+kubelet, as in Kubernetes' own scheduler benchmarks. In a round all pods are created, then the scheduler starts; the
+clock runs from the first to the last bound pod. Rounds alternate, so that other load on the machine affects all.
 """
 
-import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import yaml
 
 from benchmarks.cluster.changes import changes
-from benchmarks.cluster.measured import cpu_seconds, measured_scheduler
+from benchmarks.cluster.measured import cpu_seconds, empty_extender, measured_scheduler
+from benchmarks.cluster.turns import ratios
 from benchmarks.command import BenchmarkError
 from deviceplugin.model.units import ResourceNames
 from sandbox.cluster import pods
@@ -30,7 +31,8 @@ from sandbox.cluster.schedulers import ExtenderAddress, Limits, scheduler_with
 from sandbox.inventories import made_up_inventory
 
 CONFIGURATION = Path(__file__).resolve().parents[2] / "daemonset" / "scheduler" / "configmap.yaml"
-OURS, PLAIN = "vcuda-scheduler", "plain-scheduler"
+OURS, EMPTY, PLAIN = "vcuda-scheduler", "empty-scheduler", "plain-scheduler"
+WORDS = {OURS: "with_extender", EMPTY: "with_empty", PLAIN: "without"}
 ROUND_SECONDS = 300.0
 NAMES = ResourceNames()
 STARTUP = 20
@@ -46,14 +48,34 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Throughput:
-    """Pods per second, medians over the rounds."""
+class Size:
+    """Of the cluster, and how many rounds each scheduler has."""
 
-    ratio: float
-    with_extender: float
-    without: float
-    rounds_with: tuple[Round, ...]
-    rounds_without: tuple[Round, ...]
+    nodes: int
+    pods: int
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """The rounds of each scheduler, in their order."""
+
+    rounds: Mapping[str, Sequence[Round]]
+
+    def as_json(self, under: str) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for name, rounds in self.rounds.items():
+            found[f"pods_per_s_{WORDS[name]}{under}"] = median(each.rate for each in rounds)
+            for what in sorted({what for each in rounds for what in each.cpu_ms}):
+                spent = median(each.cpu_ms.get(what, 0.0) for each in rounds)
+                found[f"cpu_ms_a_pod_{WORDS[name]}{under}_{what}"] = spent
+        found |= ratios(f"throughput_ratio{under}", self._over(PLAIN))
+        if under:
+            found |= ratios("throughput_ratio_empty", self._over(EMPTY))
+        return found
+
+    def _over(self, other: str) -> list[float]:
+        return [mine.rate / its.rate for mine, its in zip(self.rounds[OURS], self.rounds[other], strict=True)]
 
 
 def shipped_limits() -> Limits:
@@ -63,24 +85,26 @@ def shipped_limits() -> Limits:
     return Limits(connection["qps"], connection["burst"])
 
 
-def measure_throughput(folder: Path, *, nodes: int, count: int, rounds: int, limits: Limits) -> Throughput:
-    inventories = {f"hollow-{number:04d}": made_up_inventory(f"hollow-{number:04d}") for number in range(nodes)}
-    found: dict[str, list[Round]] = {OURS: [], PLAIN: []}
+def measure_throughput(folder: Path, size: Size, limits: Limits) -> Throughput:
+    inventories = {f"hollow-{number:04d}": made_up_inventory(f"hollow-{number:04d}") for number in range(size.nodes)}
+    found: dict[str, list[Round]] = {OURS: [], EMPTY: [], PLAIN: []}
     with (
         running_control_plane(kubernetes_programs()) as plane,
         hollow_nodes(plane.admin, inventories, runs_pods=False),
     ):
-        plain = scheduler_with(plane, PLAIN, None, limits=limits)
-        startup = limits.burst if limits.burst < count // 2 else STARTUP  # the burst ends before the clock starts
-        for number in range(rounds + 1):
-            with measured_scheduler(folder / f"{number}", plane.admin_kubeconfig, core=None) as extender:
-                ours = scheduler_with(plane, OURS, ExtenderAddress(extender.url), limits=limits)
-                found[OURS].append(_round(plane, ours, number, count, startup, beside=(extender.process.pid,)))
-            found[PLAIN].append(_round(plane, plain, number, count, startup))
-    with_extender, without = found[OURS][1:], found[PLAIN][1:]  # the first round of each is a warm-up
-    ours_rate = statistics.median(each.rate for each in with_extender)
-    plain_rate = statistics.median(each.rate for each in without)
-    return Throughput(ours_rate / plain_rate, ours_rate, plain_rate, tuple(with_extender), tuple(without))
+        startup = limits.burst if limits.burst < size.pods // 2 else STARTUP  # the burst ends before the clock starts
+        for number in range(size.rounds + 1):
+            for name, extending in (
+                (OURS, measured_scheduler(folder / f"{number}", plane.admin_kubeconfig, core=None)),
+                (EMPTY, empty_extender(plane.admin_kubeconfig, core=None)),
+                (PLAIN, nullcontext()),
+            ):
+                with extending as extender:
+                    address = None if extender is None else ExtenderAddress(extender.url)
+                    beside = () if extender is None else (extender.process.pid,)
+                    scheduler = scheduler_with(plane, name, address, limits=limits)
+                    found[name].append(_round(plane, scheduler, number, size.pods, startup, beside=beside))
+    return Throughput({name: rounds[1:] for name, rounds in found.items()})  # the first is a warm-up
 
 
 def _round(
@@ -134,6 +158,6 @@ def _worked(plane: ControlPlane, beside: tuple[int, ...]) -> Mapping[str, float]
     found = defaultdict(float, {"benchmark": time.process_time()})
     for pid in (*plane.files.cgroup.pids(), *beside):
         with suppress(OSError):  # it has ended
-            name = "vcuda" if pid in beside else Path(f"/proc/{pid}/comm").read_text().strip()
+            name = "extender" if pid in beside else Path(f"/proc/{pid}/comm").read_text().strip()
             found[name] += cpu_seconds(pid)
     return found

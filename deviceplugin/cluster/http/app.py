@@ -17,11 +17,11 @@ from weakref import WeakValueDictionary
 import structlog
 from aiohttp import web
 
+from deviceplugin.cluster.http.answers import BUG, Answer, Answers, answer_to
 from deviceplugin.cluster.http.body import JSON, Bodies
 from deviceplugin.cluster.http.metrics import SchedulerMetrics
-from deviceplugin.cluster.http.verbs import HttpError, Service, Verb, VerbResponse, unavailable
+from deviceplugin.cluster.http.verbs import HttpError, Service, Verb, VerbResponse
 from deviceplugin.connections import Connections, is_loopback
-from deviceplugin.errors import ParseError, VcudaError
 from deviceplugin.exposition import OPENMETRICS, wants_openmetrics
 from deviceplugin.latest import Latest
 from deviceplugin.ui import files
@@ -45,6 +45,7 @@ class Router:
         self,
         service: Service,
         metrics: SchedulerMetrics,
+        answers: Answers,
         *,
         bodies: Bodies | None = None,
         connections: Connections | None = None,
@@ -52,6 +53,7 @@ class Router:
     ) -> None:
         self._service = service
         self._metrics = metrics
+        self._answers = answers
         self._bodies = bodies or Bodies()
         self._connections = connections or Connections()
         self._shown = {accept: Latest[tuple[bytes, str]](metrics_period) for accept in ("", OPENMETRICS)}
@@ -63,8 +65,6 @@ class Router:
             _VIEW: _Route(_READING, self._view),
             files.PATH: _Route(_READING, _page),
         }
-        for verb in service.verbs:
-            metrics.expect(verb.name, verb.outcomes)
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self.stopping = False
 
@@ -90,45 +90,36 @@ class Router:
                 response = await route.answer(request)
         except Exception:
             log.exception("request_failed", path=request.path)
-            response = _text_response(500, "vcuda internal error; see the scheduler's log")
+            response = _text_response(500, BUG)
         if self.stopping:
             response.force_close()
         return response
 
     def _handler(self, verb: Verb) -> _Handler:
         async def handle(request: web.BaseRequest) -> web.StreamResponse:
-            began = time.perf_counter()
+            began, outcome = time.perf_counter(), "failed"
             rejections: Mapping[str, int] = {}
             try:
                 _check_caller(verb, request)
                 body = await self._bodies.read(request, verb)
                 began = time.perf_counter()
-                answer = await self._answer(verb, body, request)
-                outcome, rejections = answer.outcome, answer.rejections
-                return await self._bodies.answer(request, verb, answer.body)
-            except HttpError as refused:
-                outcome = refused.outcome
-                response = _text_response(refused.status, refused.sentence)
-                response.force_close()  # the rest of the body may not have been read
-                return response
-            except VcudaError as error:
-                status, outcome = (400, "malformed") if isinstance(error, ParseError) else (500, "failed")
-                return _text_response(status, error.message)
-            except BaseException:
-                outcome = "failed"
-                raise
+                found = await self._answer(verb, body, request)
+                outcome, rejections = found.outcome, found.rejections
+                return await self._bodies.answer(request, verb, found.body)
+            except Exception as error:
+                answer = answer_to(error, verb)
+                outcome = answer.outcome
+                return _response_of(answer)
             finally:
                 self._metrics.observe(verb.name, outcome, time.perf_counter() - began, rejections)
 
         return handle
 
     async def _answer(self, verb: Verb, body: bytes, request: web.BaseRequest) -> VerbResponse:
-        if not verb.before_ready and (missing := self._service.not_ready()):
-            raise unavailable(f"not ready yet: {'; '.join(missing)}")
         if verb.is_restricted:
-            return await verb.answer(body)
+            return await self._answers.asked(verb, body)
         async with self._in_turn(request):
-            return await verb.answer(body)
+            return await self._answers.asked(verb, body)
 
     @asynccontextmanager
     async def _in_turn(self, request: web.BaseRequest) -> AsyncIterator[None]:
@@ -205,6 +196,13 @@ def _method_not_allowed(request: web.BaseRequest, route: _Route) -> web.Response
     wanted = ",".join(route.methods)
     response = _text_response(405, f"{request.method[:20]} is not allowed on this path; use {wanted}")
     response.headers["Allow"] = wanted
+    return response
+
+
+def _response_of(answer: Answer) -> web.Response:
+    response = web.Response(status=answer.status, text=answer.body.decode())
+    if answer.closes:
+        response.force_close()
     return response
 
 

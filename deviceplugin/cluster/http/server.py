@@ -12,8 +12,10 @@ import ssl
 
 from aiohttp import web
 
+from deviceplugin.cluster.http.answers import Answers
 from deviceplugin.cluster.http.app import Router
 from deviceplugin.cluster.http.body import Bodies
+from deviceplugin.cluster.http.loopback import USUAL, LoopbackLimits, LoopbackListener
 from deviceplugin.cluster.http.metrics import SchedulerMetrics
 from deviceplugin.cluster.http.verbs import Service
 from deviceplugin.connections import Connections
@@ -34,16 +36,21 @@ class SchedulerServer:
         version: str,
         bodies: Bodies | None = None,
         connections: Connections | None = None,
+        loopback_limits: LoopbackLimits = USUAL,
         metrics_period: float = 1.0,
     ) -> None:
         self.metrics = SchedulerMetrics(service.gauges, version=version)
         self._connections = connections or Connections()
         self._connections.on_closed = self.metrics.connection_closed
+        answers = Answers(service, self.metrics)
+        restricted = tuple(each for each in service.verbs if each.is_restricted)
+        self._beside = LoopbackListener(restricted, answers, loopback_limits)
         self._router = Router(
-            service, self.metrics, bodies=bodies, connections=self._connections, metrics_period=metrics_period
+            service, self.metrics, answers, bodies=bodies, connections=self._connections, metrics_period=metrics_period
         )
         self._context = context
         self._runner: web.ServerRunner | None = None
+        self._end_within = 0.0
         self.port = 0
 
     async def start(self, address: str, port: int, *, loopback_port: int = 0, end_within: float = 10.0) -> None:
@@ -63,8 +70,14 @@ class SchedulerServer:
         for each in bound:
             self._connections.listen(each, server, self._context)
         for each in plain:
-            self._connections.listen(each, server, None, known=True)
+            await self._beside.start(each)
+        self._end_within = end_within
         self.port = bound[0].getsockname()[1]
+
+    @property
+    def held_bodies(self) -> int:
+        """Bytes of bodies that came by the loopback port and are in memory."""
+        return self._beside.held.total()
 
     async def stop(self, *, drain: float = 0.0) -> None:
         if self._runner is None:
@@ -72,7 +85,7 @@ class SchedulerServer:
         self._router.stopping = True
         await asyncio.sleep(drain)
         self._connections.stop_listening()
-        await self._runner.cleanup()
+        await asyncio.gather(self._beside.stop(within=self._end_within), self._runner.cleanup())
         self._runner = None
 
 

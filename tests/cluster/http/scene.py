@@ -17,6 +17,7 @@ from deviceplugin.cluster.certificates.keypair import KeyPair, make_ca, make_cer
 from deviceplugin.cluster.certificates.tls import ServerTls
 from deviceplugin.cluster.http import metrics
 from deviceplugin.cluster.http.body import Bodies
+from deviceplugin.cluster.http.loopback import LoopbackLimits
 from deviceplugin.cluster.http.server import SchedulerServer
 from deviceplugin.cluster.http.verbs import Verb, VerbResponse
 from deviceplugin.connections import Connections
@@ -24,6 +25,7 @@ from deviceplugin.errors import KubeError, ParseError
 from deviceplugin.exposition import metric_of
 
 DAY = dt.timedelta(days=1)
+_USUAL = LoopbackLimits()
 NAMES = ("vcuda-scheduler.gpu.svc", "127.0.0.1")
 
 
@@ -140,6 +142,7 @@ async def serving(
     end_within: float = 5.0,
     bodies: Bodies | None = None,
     loopback_port: int = 0,
+    loopback_limits: LoopbackLimits = _USUAL,
     metrics_period: float = 0.0,
 ) -> AsyncIterator[Scene]:
     now = dt.datetime.now(dt.UTC)
@@ -152,6 +155,7 @@ async def serving(
         version="1",
         connections=connections,
         bodies=bodies,
+        loopback_limits=loopback_limits,
         metrics_period=metrics_period,
     )
     await server.start("127.0.0.1", 0, loopback_port=loopback_port, end_within=end_within)

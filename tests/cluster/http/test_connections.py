@@ -83,25 +83,6 @@ async def test_connections_without_a_handshake_count() -> None:
             each.close()
 
 
-async def test_connections_of_the_listener_on_loopback_are_bounded_apart_from_the_others() -> None:
-    (port,) = free_ports(1)
-    connections = Connections(most=4)
-    async with serving(connections=connections, loopback_port=port) as scene:
-        flood = [socket.create_connection(("127.0.0.1", scene.server.port)) for _ in range(12)]
-        several = [await asyncio.open_connection("127.0.0.1", port) for _ in range(12)]
-        for reader, _ in several[:8]:
-            assert await reader.read() == b""
-        for reader, writer in several[8:]:
-            writer.write(HEALTH)
-            assert await reader.readuntil(b"ok\n")
-        assert (await scene.post("/webhook", b"{}"))[0] == 200
-        assert len(connections.open) <= 8
-        for _, writer in several:
-            writer.close()
-        for each in flood:
-            each.close()
-
-
 async def test_a_connection_without_handshake_delays_no_other() -> None:
     async with serving() as scene:
         with socket.create_connection(("127.0.0.1", scene.server.port)):

@@ -8,6 +8,7 @@ from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 from yarl import URL
 
+from deviceplugin.cluster.http.answers import Answers
 from deviceplugin.cluster.http.app import Router
 from deviceplugin.cluster.http.metrics import SchedulerMetrics
 from deviceplugin.connections import is_loopback
@@ -175,7 +176,8 @@ def test_other_addresses_are_not_loopback(peer: str | None) -> None:
 async def test_who_does_not_call_from_loopback_may_not_place_pods(short_tmp: Path, path: str, status: int) -> None:
     """A caller over a unix socket has no address, so it does not count as loopback."""
     service = StandIn()
-    router = Router(service, SchedulerMetrics(service.gauges, version="1"))
+    metrics = SchedulerMetrics(service.gauges, version="1")
+    router = Router(service, metrics, Answers(service, metrics))
     runner = web.ServerRunner(web.Server(router.answer))
     await runner.setup()
     await web.UnixSite(runner, str(short_tmp / "s")).start()

@@ -1,0 +1,83 @@
+"""The answer to a verb, whichever listener the request came by.
+
+In: a verb and the whole body, or the error in place of it. Out: an `Answer`. Every bad input gets one sentence with the
+right status; a bug gets one general sentence and a line in the log.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import structlog
+
+from deviceplugin.cluster.http.metrics import SchedulerMetrics
+from deviceplugin.cluster.http.verbs import HttpError, Service, Verb, VerbResponse, unavailable
+from deviceplugin.connections import ClosedBecause
+from deviceplugin.errors import ParseError, VcudaError
+
+log = structlog.get_logger("vcuda.http")
+BUG = "vcuda internal error; see the scheduler's log"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`body` is JSON with status 200, else a sentence. `closes`: the connection cannot be used again."""
+
+    status: int
+    body: bytes
+    outcome: str
+    rejections: Mapping[str, int] = field(default_factory=dict)
+    closes: bool = False
+
+
+class Answers:
+    """Of one service."""
+
+    def __init__(self, service: Service, metrics: SchedulerMetrics) -> None:
+        self._service = service
+        self._metrics = metrics
+        for verb in service.verbs:
+            metrics.expect(verb.name, verb.outcomes)
+
+    async def asked(self, verb: Verb, body: bytes) -> VerbResponse:
+        """Raises what the verb raises."""
+        if not verb.before_ready and (missing := self._service.not_ready()):
+            raise unavailable(f"not ready yet: {'; '.join(missing)}")
+        return await verb.answer(body)
+
+    async def counted(self, verb: Verb, body: bytes) -> Answer:
+        """Raises nothing but a cancellation."""
+        began, outcome = time.perf_counter(), "failed"
+        rejections: Mapping[str, int] = {}
+        try:
+            found = await self.asked(verb, body)
+            outcome, rejections = found.outcome, found.rejections
+            return Answer(200, found.body, outcome, rejections)
+        except Exception as error:
+            answer = answer_to(error, verb)
+            outcome = answer.outcome
+            return answer
+        finally:
+            self._metrics.observe(verb.name, outcome, time.perf_counter() - began, rejections)
+
+    def refused(self, verb: Verb, error: HttpError) -> Answer:
+        """To a request whose body did not come or was not read."""
+        self._metrics.observe(verb.name, error.outcome, 0.0, {})
+        return answer_to(error, verb)
+
+    def closed(self, why: ClosedBecause) -> None:
+        self._metrics.connection_closed(why)
+
+
+def answer_to(error: Exception, verb: Verb) -> Answer:
+    if isinstance(error, HttpError):  # the rest of the body may not have been read
+        return Answer(error.status, sentence(error.sentence), error.outcome, closes=True)
+    if isinstance(error, VcudaError):
+        status, outcome = (400, "malformed") if isinstance(error, ParseError) else (500, "failed")
+        return Answer(status, sentence(error.message), outcome)
+    log.error("request_failed", path=f"/{verb.name}", exc_info=error)
+    return Answer(500, sentence(BUG), "failed")
+
+
+def sentence(text: str) -> bytes:
+    return f"{text}\n".encode()

@@ -1,0 +1,106 @@
+"""The listener for a scheduler in the same pod: HTTP/1.1 without TLS on 127.0.0.1, and nothing but its verbs.
+
+In: requests of kube-scheduler or of Volcano's scheduler. Out: their answers. kube-scheduler asks filter one pod after
+the other and waits for each answer, and Go's client makes a new connection for nearly every Bind: what a request and a
+connection cost here is paid for every pod, and aiohttp's server takes three times as much (docs/measurements.md). That
+server stays where strangers can ask. Here the callers are known, and bounded only as a whole.
+"""
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+from deviceplugin.cluster.http.answers import Answers
+from deviceplugin.cluster.http.verb_connection import VerbConnection
+from deviceplugin.cluster.http.verbs import Verb
+from deviceplugin.connections import ClosedBecause
+
+_BACKLOG = 256
+
+
+@dataclass(frozen=True, slots=True)
+class LoopbackLimits:
+    """`most` connections; seconds for a body to arrive, before a first request, and between requests."""
+
+    most: int = 512
+    body: float = 10.0
+    silent: float = 15.0
+    idle: float = 120.0  # longer than the 90 s after which Go's clients close an idle connection
+    sweep: float = 2.0
+
+
+USUAL = LoopbackLimits()
+
+
+class LoopbackListener:
+    """From `start` to `stop`. `open` are its connections, the one that was used longest ago first."""
+
+    def __init__(self, verbs: tuple[Verb, ...], answers: Answers, limits: LoopbackLimits = USUAL) -> None:
+        self.verbs = {f"/{verb.name}".encode(): verb for verb in verbs}
+        self.answers = answers
+        self.open: dict[VerbConnection, None] = {}
+        self.held = Counter[str]()
+        self.stopping = False
+        self._none_open = asyncio.Event()
+        self._limits = limits
+        self._server: asyncio.Server | None = None
+        self._sweeping: asyncio.Task[None] | None = None
+
+    async def start(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: VerbConnection(self), sock=listening, backlog=_BACKLOG)
+        self._sweeping = loop.create_task(self._sweep(), name="idle connections on loopback")
+
+    async def stop(self, *, within: float) -> None:
+        """Ends idle connections at once, the others after their answers, or when the time is over."""
+        if self._server is None or self._sweeping is None:
+            return
+        self.stopping = True
+        if not self.open:
+            self._none_open.set()
+        self._server.close()
+        self._sweeping.cancel()
+        for each in tuple(self.open):
+            each.close_if_idle()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self._none_open.wait()
+        for each in tuple(self.open):
+            each.abort()
+
+    def opened(self, connection: VerbConnection) -> None:
+        self.open[connection] = None
+        if len(self.open) > self._limits.most:
+            last = next((each for each in self.open if not each.is_busy), next(iter(self.open)))
+            self.answers.closed(ClosedBecause.DISPLACED)
+            last.abort()
+
+    def used(self, connection: VerbConnection) -> None:
+        if connection in self.open:
+            del self.open[connection]
+            self.open[connection] = None
+
+    def closed(self, connection: VerbConnection) -> None:
+        self.open.pop(connection, None)
+        if self.stopping and not self.open:
+            self._none_open.set()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(self._limits.sweep)
+            now = time.monotonic()
+            for each in tuple(self.open):
+                self._check(each, now - each.since)
+
+    def _check(self, connection: VerbConnection, seconds: float) -> None:
+        limits = self._limits
+        if connection.is_receiving:
+            if seconds >= limits.body:
+                connection.refuse_slow(limits.body)
+        elif not connection.is_busy and seconds >= (limits.idle if connection.served else limits.silent):
+            if not connection.served:
+                self.answers.closed(ClosedBecause.SILENT)
+            connection.close_if_idle()
