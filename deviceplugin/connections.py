@@ -78,7 +78,7 @@ def raise_descriptor_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _within_descriptors(most: int) -> int:
+def within_descriptors(most: int) -> int:
     """For each of the two groups."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return most if soft == resource.RLIM_INFINITY else max(_PART, min(most, soft // _PART))
@@ -151,7 +151,7 @@ class Connections:
     def __init__(
         self, *, most: int = _MOST, parts: int = 1, idle: float = _IDLE_S, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._most = _within_descriptors(most)
+        self._most = within_descriptors(most)
         self._most_of_one = max(1, self._most // parts)
         self._told: dict[str, float] = {}
         self._idle = idle

@@ -14,11 +14,13 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
-import aiohttp
+from sandbox.http_connection import Connection, HttpError
 
 Json = dict[str, Any]
 WORKERS = 16
+_ANSWER_S = 30.0
 _FEWEST = 100
 PENDING, ALLOCATED, RUNNING = 1, 2, 32
 _CORE, _MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
@@ -94,17 +96,16 @@ class VcScheduler:
         self._url = url.rstrip("/")
         self._bind = bind
         self._nodes = {each["metadata"]["name"]: _Node(each, _offered(each)) for each in nodes}
-        self._client: aiohttp.ClientSession | None = None
+        self._free: list[Connection] = []
         self.times = Times()
         self.sent_bytes = 0
 
     async def __aenter__(self) -> "VcScheduler":
-        self._client = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30))
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        assert self._client is not None
-        await self._client.close()
+        for each in self._free:
+            await each.close()
 
     async def session(self, gangs: Sequence[PodGroup], *, dies: bool = False) -> dict[str, dict[str, str]]:
         """The nodes of the members, by gang; of gangs that fit. `dies`: after its choices, before any Binding."""
@@ -179,14 +180,26 @@ class VcScheduler:
         return str(answer["errorMessage"])
 
     async def _ask(self, verb: str, body: bytes) -> Json:
-        assert self._client is not None
-        headers = {"Content-Type": "application/json"}
-        async with self._client.post(f"{self._url}/{verb}", data=body, headers=headers) as response:
-            text = await response.text()
-            if response.status != 200:  # Volcano looks at nothing else
-                raise VolcanoStandInError(f"{verb}: {response.status} {text[:200]}")
-            found: Json = json.loads(text)
-            return found
+        """On a connection of its own while it waits: they stay open, whereas Go's client keeps two of them."""
+        path = f"{urlsplit(self._url).path}/{verb}"
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                try:
+                    return await self._sent(self._free.pop(), path, body)
+                except (IndexError, ConnectionError, EOFError):  # the server ended it while it was idle, as Go has it
+                    port = urlsplit(self._url).port or 80
+                    return await self._sent(await Connection.open(port, None), path, body)
+        except (HttpError, OSError, EOFError) as error:  # Volcano looks at the status alone
+            raise VolcanoStandInError(f"{verb}: {error}") from None
+
+    async def _sent(self, connection: Connection, path: str, body: bytes) -> Json:
+        try:
+            found, _ = await connection.post_json(path, body)
+        except BaseException:
+            await connection.close()
+            raise
+        self._free.append(connection)
+        return dict(found)
 
 
 def feasible_nodes(count: int) -> int:

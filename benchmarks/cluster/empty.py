@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 import yaml
 
-from benchmarks.cluster.connection import Connection
+from sandbox.http_connection import Connection
 
 FIXED = {
     "/volcano/predicate": b'{"status":"","code":0}',

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from benchmarks.cluster import fleet
-from benchmarks.cluster.connection import Connection, HttpError
 from benchmarks.cluster.measured import Measured, MeasuredExtender, cpu_seconds
+from sandbox.http_connection import Connection, HttpError
 
 WARM = 50
 CALM_RATE = 100.0

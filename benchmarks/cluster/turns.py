@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks.cluster.connection import HttpError
 from benchmarks.cluster.load import WARM, Load, Turn, percentile, reviews
 from benchmarks.cluster.measured import Measured, MeasuredExtender, empty_extender, measured_scheduler
 from benchmarks.cluster.stub import PODS_A_NODE, stub_server
 from benchmarks.command import BenchmarkError
 from sandbox.apiserver.kubeconfig import write_kubeconfig
+from sandbox.http_connection import HttpError
 
 LIMITS = ("--kube-api-qps=5000", "--kube-api-burst=5000")
 Side = Sequence[Turn]

@@ -35,6 +35,7 @@ KEPT_ENV = frozenset({"LD_LIBRARY_PATH", "compat32", "SUBMITTER"})
 # A user can create a pod with an absurd limit and a node name. Kubelet rejects it; other pods must stay readable.
 UNREADABLE_COUNT = 1 << 62
 _KEPT_ANNOTATION = "clusterName"
+_NO_POD = PodUid("")
 _MIRROR = "kubernetes.io/config.mirror"
 _SOURCE = "kubernetes.io/config.source"
 _SEEN = "kubernetes.io/config.seen"
@@ -47,16 +48,18 @@ def decode_pod(body: bytes, *, names: ResourceNames = ResourceNames()) -> Pod:
 
 def api_pod(item: PodObject, names: ResourceNames) -> Pod:
     claim = (item.metadata.annotations or {}).get(_MIRROR, "")
-    return replace(_pod(item, names), api_uid=item.metadata.uid, mirror_of=PodUid(claim))
+    return _pod(item, names, api_uid=item.metadata.uid, mirror_of=PodUid(claim))
 
 
 def kubelet_pod(item: PodObject, names: ResourceNames) -> Pod:
     """Kubelet lists static pods, and not their mirrors."""
     is_static = (item.metadata.annotations or {}).get(_SOURCE, "api") != "api"
-    return replace(_pod(item, names), api_uid="" if is_static else item.metadata.uid, is_static=is_static)
+    return _pod(item, names, api_uid="" if is_static else item.metadata.uid, is_static=is_static)
 
 
-def _pod(item: PodObject, names: ResourceNames) -> Pod:
+def _pod(
+    item: PodObject, names: ResourceNames, *, api_uid: str, mirror_of: PodUid = _NO_POD, is_static: bool = False
+) -> Pod:
     meta, spec, status = item.metadata, item.spec or PodSpec(), item.status or PodStatus()
     annotations = meta.annotations or {}
     ref = PodRef(uid=PodUid(meta.uid), namespace=meta.namespace, name=meta.name)
@@ -73,6 +76,9 @@ def _pod(item: PodObject, names: ResourceNames) -> Pod:
         deleting=bool(meta.deletion_timestamp),
         owner_kind=_owner_kind(item),
         resource_version=meta.resource_version,
+        api_uid=api_uid,
+        mirror_of=mirror_of,
+        is_static=is_static,
     )
 
 

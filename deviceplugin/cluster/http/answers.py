@@ -1,6 +1,6 @@
 """The answer to a verb, whichever listener the request came by.
 
-In: a verb and the whole body, or the error in place of it. Out: an `Answer`. Every bad input gets one sentence with the
+In: a verb and the whole body, or the error in place of it. Out: an `HttpAnswer`. Every bad input gets one sentence with the
 right status; a bug gets one general sentence and a line in the log.
 """
 
@@ -20,7 +20,7 @@ BUG = "vcuda internal error; see the scheduler's log"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """`body` is JSON with status 200, else a sentence. `closes`: the connection cannot be used again."""
 
     status: int
@@ -45,14 +45,14 @@ class Answers:
             raise unavailable(f"not ready yet: {'; '.join(missing)}")
         return await verb.answer(body)
 
-    async def counted(self, verb: Verb, body: bytes) -> Answer:
+    async def counted(self, verb: Verb, body: bytes) -> HttpAnswer:
         """Raises nothing but a cancellation."""
         began, outcome = time.perf_counter(), "failed"
         rejections: Mapping[str, int] = {}
         try:
             found = await self.asked(verb, body)
             outcome, rejections = found.outcome, found.rejections
-            return Answer(200, found.body, outcome, rejections)
+            return HttpAnswer(200, found.body, outcome, rejections)
         except Exception as error:
             answer = answer_to(error, verb)
             outcome = answer.outcome
@@ -60,7 +60,7 @@ class Answers:
         finally:
             self._metrics.observe(verb.name, outcome, time.perf_counter() - began, rejections)
 
-    def refused(self, verb: Verb, error: HttpError) -> Answer:
+    def refused(self, verb: Verb, error: HttpError) -> HttpAnswer:
         """To a request whose body did not come or was not read."""
         self._metrics.observe(verb.name, error.outcome, 0.0, {})
         return answer_to(error, verb)
@@ -69,14 +69,14 @@ class Answers:
         self._metrics.connection_closed(why)
 
 
-def answer_to(error: Exception, verb: Verb) -> Answer:
+def answer_to(error: Exception, verb: Verb) -> HttpAnswer:
     if isinstance(error, HttpError):  # the rest of the body may not have been read
-        return Answer(error.status, sentence(error.sentence), error.outcome, closes=True)
+        return HttpAnswer(error.status, sentence(error.sentence), error.outcome, closes=True)
     if isinstance(error, VcudaError):
         status, outcome = (400, "malformed") if isinstance(error, ParseError) else (500, "failed")
-        return Answer(status, sentence(error.message), outcome)
+        return HttpAnswer(status, sentence(error.message), outcome)
     log.error("request_failed", path=f"/{verb.name}", exc_info=error)
-    return Answer(500, sentence(BUG), "failed")
+    return HttpAnswer(500, sentence(BUG), "failed")
 
 
 def sentence(text: str) -> bytes:

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 import structlog
 from aiohttp import web
 
-from deviceplugin.cluster.http.answers import BUG, Answer, Answers, answer_to
+from deviceplugin.cluster.http.answers import BUG, HttpAnswer, Answers, answer_to
 from deviceplugin.cluster.http.body import JSON, Bodies
 from deviceplugin.cluster.http.metrics import SchedulerMetrics
 from deviceplugin.cluster.http.verbs import HttpError, Service, Verb, VerbResponse
@@ -199,7 +199,7 @@ def _method_not_allowed(request: web.BaseRequest, route: _Route) -> web.Response
     return response
 
 
-def _response_of(answer: Answer) -> web.Response:
+def _response_of(answer: HttpAnswer) -> web.Response:
     response = web.Response(status=answer.status, text=answer.body.decode())
     if answer.closes:
         response.force_close()

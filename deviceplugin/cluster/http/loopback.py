@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from deviceplugin.cluster.http.answers import Answers
 from deviceplugin.cluster.http.verb_connection import VerbConnection
 from deviceplugin.cluster.http.verbs import Verb
-from deviceplugin.connections import ClosedBecause
+from deviceplugin.connections import ClosedBecause, within_descriptors
 
 _BACKLOG = 256
 
@@ -46,6 +46,7 @@ class LoopbackListener:
         self.stopping = False
         self._none_open = asyncio.Event()
         self._limits = limits
+        self._most = within_descriptors(limits.most)
         self._server: asyncio.Server | None = None
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -73,7 +74,7 @@ class LoopbackListener:
 
     def opened(self, connection: VerbConnection) -> None:
         self.open[connection] = None
-        if len(self.open) > self._limits.most:
+        if len(self.open) > self._most:
             last = next((each for each in self.open if not each.is_busy), next(iter(self.open)))
             self.answers.closed(ClosedBecause.DISPLACED)
             last.abort()

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import httptools
 
-from deviceplugin.cluster.http.answers import Answer, Answers, sentence
+from deviceplugin.cluster.http.answers import HttpAnswer, Answers, sentence
 from deviceplugin.cluster.http.verbs import HttpError, Verb
 
 _MOST_HEAD = 64 << 10
@@ -70,7 +70,7 @@ class VerbConnection(asyncio.Protocol):
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
         self._arriving: _Arriving | None = None
-        self._due: deque[_Request | Answer] = deque()
+        self._due: deque[_Request | HttpAnswer] = deque()
         self._answering: asyncio.Task[None] | None = None
         self._is_paused = False
         self._ends = False  # nothing more is read
@@ -186,7 +186,7 @@ class VerbConnection(asyncio.Protocol):
     def _refuse_body(self, verb: Verb, why: HttpError) -> None:
         self._refuse(self._listener.answers.refused(verb, why))
 
-    def _refuse(self, answer: Answer) -> None:
+    def _refuse(self, answer: HttpAnswer) -> None:
         self._forget()
         self._ends = True
         self._add(answer)
@@ -196,7 +196,7 @@ class VerbConnection(asyncio.Protocol):
         if arriving is not None and arriving.verb is not None:
             self._listener.held[arriving.verb.name] -= arriving.size
 
-    def _add(self, due: _Request | Answer) -> None:
+    def _add(self, due: _Request | HttpAnswer) -> None:
         self._due.append(due)
         if self._answering is None:
             self._answering = asyncio.get_running_loop().create_task(self._answer())
@@ -213,9 +213,9 @@ class VerbConnection(asyncio.Protocol):
             self._is_paused = False
             self._transport.resume_reading()
 
-    async def _next(self, due: _Request | Answer) -> tuple[Answer, bool]:
+    async def _next(self, due: _Request | HttpAnswer) -> tuple[HttpAnswer, bool]:
         """The answer, and whether another request may follow."""
-        if isinstance(due, Answer):
+        if isinstance(due, HttpAnswer):
             return due, False
         listener = self._listener
         try:
@@ -225,7 +225,7 @@ class VerbConnection(asyncio.Protocol):
         self.served = self.served or answer.status == HTTPStatus.OK
         return answer, due.keeps and not answer.closes and not listener.stopping
 
-    def _send(self, answer: Answer, keeps: bool) -> None:
+    def _send(self, answer: HttpAnswer, keeps: bool) -> None:
         if self._transport is None:
             return
         kind = _JSON if answer.status == HTTPStatus.OK else _TEXT
@@ -252,5 +252,5 @@ def _date(second: int) -> bytes:
     return formatdate(second, usegmt=True).encode()
 
 
-def _plain(status: int, text: str) -> Answer:
-    return Answer(status, sentence(text), "refused", closes=True)
+def _plain(status: int, text: str) -> HttpAnswer:
+    return HttpAnswer(status, sentence(text), "refused", closes=True)

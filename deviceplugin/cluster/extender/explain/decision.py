@@ -60,13 +60,16 @@ def decision_of(
     """None where no node carries the pod. `rejected`: why each other node was not taken."""
     if choice.node is None or choice.placed is None:
         return None
-    others = ((score, name) for name, score in choice.ranked.items() if name != choice.node and name not in rejected)
-    nearest = heapq.nsmallest(_MOST_NAMED, others)
+    ranked = choice.ranked
+    if not rejected.keys().isdisjoint(ranked):
+        ranked = {name: score for name, score in ranked.items() if name not in rejected}
+    best = heapq.nsmallest(_MOST_NAMED + 1, zip(ranked.values(), ranked, strict=True))
+    nearest = [each for each in best if each[1] != choice.node][:_MOST_NAMED]
     return Decision(
         node=choice.node,
         at=at,
         policy=policy,
-        fits=sum(name not in rejected for name in choice.ranked),
+        fits=len(ranked),
         next=tuple(name for _, name in nearest),
         equal=bool(nearest) and nearest[0][0] == choice.ranked[choice.node],
         rejected=tuple(rejected.values()),
