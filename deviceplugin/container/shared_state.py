@@ -160,8 +160,10 @@ class SharedState:
     def _make_directories(self, grant: GrantId, uuids: Collection[GpuUuid]) -> None:
         tables = [self._base / grant / GPUS, self._base / GPUS]
         wanted = [self._base / grant / STATE, *tables, *(table / uuid for table in tables for uuid in uuids)]
-        make_base(self._base)
-        for directory in wanted:
+        missing = [directory for directory in wanted if not directory.is_dir()]
+        if missing:
+            make_base(self._base)
+        for directory in missing:
             make_directory(directory, what="state directory")
 
     def _publish(self, grant: GrantId, uuid: GpuUuid) -> None:
