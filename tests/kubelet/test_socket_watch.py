@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,6 +32,10 @@ async def wakes(directory: Path, act: Callable[[], None], monkeypatch: pytest.Mo
         watch.stop()
 
 
+def put_in_place(directory: Path) -> None:
+    (directory / "fresh.sock").replace(directory / "a.sock")
+
+
 def masks_of(directory: Path) -> Iterator[int]:
     """Of this process's inotify watches on the directory, as the kernel has them."""
     inode = f"ino:{directory.stat().st_ino:x} "
@@ -55,7 +58,7 @@ async def test_a_deleted_socket_wakes(tmp_path: Path, monkeypatch: pytest.Monkey
 async def test_a_socket_that_is_put_in_place_of_another_wakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a.sock", "fresh.sock"):
         bind(tmp_path / name)
-    await wakes(tmp_path, lambda: os.rename(tmp_path / "fresh.sock", tmp_path / "a.sock"), monkeypatch)
+    await wakes(tmp_path, lambda: put_in_place(tmp_path), monkeypatch)
 
 
 async def test_the_kernel_does_not_report_who_reads_the_directory(tmp_path: Path) -> None:
