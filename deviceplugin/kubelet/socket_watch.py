@@ -24,7 +24,7 @@ from watchdog.observers.api import BaseObserver
 log = structlog.get_logger("vcuda.kubelet")
 POLL_S = 0.1
 POLL_BEHIND_INOTIFY_S = 0.5  # inotify can lose events too, but hardly ever
-_EVENTS = (FileCreatedEvent, FileDeletedEvent, FileMovedEvent)  # whoever reads the directory must not wake the agent
+_EVENTS = (FileCreatedEvent, FileDeletedEvent, FileMovedEvent)  # a program that reads the directory must not wake it
 
 
 class SocketWatch(FileSystemEventHandler):
