@@ -105,7 +105,10 @@ class ContainerWatch:
         self._turn += 1
         on_gpu = self._by_grant(shares, samples) if busy and due else {}
         jobs = [(grant, self._watched[grant.id], on_gpu.get(grant.id, {})) for grant in due]
-        idle = [(self._watched[grant.id].tracker, grant.allocation.uuids) for grant in shares if grant not in due]
+        looked_at = {grant.id for grant in due}
+        idle = [
+            (self._watched[grant.id].tracker, grant.allocation.uuids) for grant in shares if grant.id not in looked_at
+        ]
         if idle:
             await asyncio.to_thread(_restore, idle)
         if not due:
@@ -136,7 +139,7 @@ class ContainerWatch:
             or known.look.use.processes != 0
             or bool(known.look.use.overruns)
             or known.shown is not None
-            or not busy.isdisjoint(grant.allocation.uuids)
+            or (bool(busy) and not busy.isdisjoint(grant.allocation.uuids))
             or self._turn % _IDLE_TURNS == 0
         )
 

@@ -70,10 +70,13 @@ class GrantSockets:
                 await self._sync()
 
     async def _sync(self) -> None:
+        watched = {pod.ref.uid for pod in self._pods.watched()}  # kubelet is not asked for pods that ended long ago
         shares = [
             grant
             for grant in self._ledger.grants()
-            if grant.proved and grant.is_share and (self._base / grant.id).is_dir()
+            if grant.proved
+            and grant.is_share
+            and (grant.allocation.owner.pod.uid in watched or (self._base / grant.id).is_dir())
         ]
         uids = {grant.allocation.owner.pod.uid for grant in shares if grant.source is not Source.CLAIM}
         pods = {} if self._for_all else await self._pods.find_all(uids)
@@ -82,7 +85,8 @@ class GrantSockets:
     def _wants(self, grant: Grant, pods: Mapping[PodUid, Pod]) -> bool:
         pod, path = pods.get(grant.allocation.owner.pod.uid), self._base / grant.id / SOCKET_NAME
         asks = self._asks(pod) if pod is not None else path.is_socket()
-        return (asks or self._for_all or grant.is_of_gpu_manager) and self._is_possible(path)
+        wants = asks or self._for_all or grant.is_of_gpu_manager
+        return wants and path.parent.is_dir() and self._is_possible(path)
 
     def _asks(self, pod: Pod) -> bool:
         """The webhook rejects what cannot be read."""

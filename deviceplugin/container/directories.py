@@ -40,8 +40,9 @@ class GrantDirectories:
     def prepare(self, grant: GrantId) -> Path:
         """Makes the directory; harmless when it exists."""
         path = self.path(grant)
-        make_base(self._base)
-        make_directory(path, what="grant directory")
+        if not path.is_dir():
+            make_base(self._base)
+            make_directory(path, what="grant directory")
         return path
 
     def write(self, grant: GrantId, name: str, data: bytes, *, below: str = "") -> bool:

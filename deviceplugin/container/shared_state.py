@@ -21,7 +21,7 @@ from pathlib import Path
 
 from deviceplugin.container import activity, region, shared_file
 from deviceplugin.container.directories import make_base, make_directory
-from deviceplugin.container.tampering import SharedFiles
+from deviceplugin.container.tampering import SharedFiles, is_untouched
 from deviceplugin.errors import ContainerError
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import GpuUuid
@@ -91,6 +91,10 @@ class SharedState:
 
     def restore(self, grant: GrantId, uuids: Collection[GpuUuid]) -> str:
         """Undoes what the container may not do to its files; says what that was, empty for nothing."""
+        own = f"{self._base}/{grant}/{STATE}/"
+        rows_untouched = (is_untouched(f"{own}{uuid}{activity.SUFFIX}", activity.SIZE) for uuid in uuids)
+        if is_untouched(own + region.FILE_NAME, region.SIZE) and all(rows_untouched):
+            return ""
         rows = (self._files.restore(self.own_row(grant, uuid), activity.form(grant)) for uuid in uuids)
         return ", ".join(filter(None, (self._files.restore(self.region(grant), region.form(grant)), *rows)))
 
@@ -156,8 +160,10 @@ class SharedState:
     def _make_directories(self, grant: GrantId, uuids: Collection[GpuUuid]) -> None:
         tables = [self._base / grant / GPUS, self._base / GPUS]
         wanted = [self._base / grant / STATE, *tables, *(table / uuid for table in tables for uuid in uuids)]
-        make_base(self._base)
-        for directory in wanted:
+        missing = [directory for directory in wanted if not directory.is_dir()]
+        if missing:
+            make_base(self._base)
+        for directory in missing:
             make_directory(directory, what="state directory")
 
     def _publish(self, grant: GrantId, uuid: GpuUuid) -> None:

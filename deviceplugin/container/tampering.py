@@ -40,7 +40,7 @@ class SharedFiles:
         return ", ".join(filter(None, wrong))
 
     def _cut(self, path: Path, form: Form, found: os.stat_result) -> str:
-        if not _is_larger(found, form):
+        if not _is_larger(found, form.size):
             return ""
         try:
             with opened(path, writable=True) as fd:
@@ -59,8 +59,27 @@ class SharedFiles:
             self._waiting[path].start()
 
 
-def _is_larger(found: os.stat_result, form: Form) -> bool:
-    return found.st_size > form.size or found.st_blocks * _BLOCK > form.size + SLACK
+def is_untouched(path: str, size: int) -> bool:
+    """Whether `restore` has nothing to undo. It is asked about every file each second, so it makes as little as it can.
+
+    False is no finding: `restore` looks again.
+    """
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return True
+    if not stat.S_ISREG(found.st_mode):
+        return True
+    if stat.S_IMODE(found.st_mode) != MODE or _is_larger(found, size):
+        return False
+    try:
+        return all(name.startswith(_OF_THE_SYSTEM) for name in os.listxattr(path))
+    except OSError as error:
+        return error.errno in _NO_ATTRIBUTES
+
+
+def _is_larger(found: os.stat_result, size: int) -> bool:
+    return found.st_size > size or found.st_blocks * _BLOCK > size + SLACK
 
 
 def _restore_mode(path: Path, found: os.stat_result) -> str:

@@ -11,11 +11,12 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 
 from deviceplugin.errors import RequestError
 from deviceplugin.model.allocation import Allocation
 from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
-from deviceplugin.model.ids import DeviceId, GpuKey, device_ids, gpu_keys, key_of
+from deviceplugin.model.ids import DeviceId, GpuKey, device_ids, gpu_keys, key_of, of_gpu
 from deviceplugin.model.units import Resource
 from deviceplugin.wire import deviceplugin_pb2 as pb
 
@@ -133,17 +134,20 @@ def choose_ids(
     """`must_include` first, then each GPU's quota in slot order, then whatever is left, fullest offer first."""
     chosen = list(dict.fromkeys(must_include))[:size]
     held = Counter(key_of(text) for text in chosen)
-    by_key = _by_gpu(set(available).difference(chosen))
     for key, quota in wanted.items():
-        part = max(0, min(quota - held[key], size - len(chosen)))
-        offer = sorted(by_key.pop(key, ()))
-        chosen += offer[:part]
-        by_key[key] = offer[part:]
-    for key in sorted(by_key, key=lambda each: (-len(by_key[each]), each)):
-        if len(chosen) == size:
-            break
-        chosen += sorted(by_key[key])[: size - len(chosen)]
+        part = min(quota - held[key], size - len(chosen))
+        if part > 0:
+            chosen += nsmallest(part, of_gpu(available, key).difference(chosen))
+    if len(chosen) < size:
+        chosen += _fullest_first(set(available).difference(chosen), size - len(chosen))
     return tuple(chosen)
+
+
+def _fullest_first(free: Iterable[str], count: int) -> list[str]:
+    """For a hint that placement could not give, or that kubelet's offer does not cover."""
+    by_key = _by_gpu(free)
+    keys = sorted(by_key, key=lambda each: (-len(by_key[each]), each))
+    return [text for key in keys for text in sorted(by_key[key])][:count]
 
 
 def _by_gpu(ids: Iterable[str]) -> dict[GpuKey, list[str]]:

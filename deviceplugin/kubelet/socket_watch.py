@@ -11,13 +11,20 @@ from collections.abc import Collection
 from pathlib import Path
 
 import structlog
-from watchdog.events import FileSystemEvent, FileSystemEventHandler
+from watchdog.events import (
+    FileCreatedEvent,
+    FileDeletedEvent,
+    FileMovedEvent,
+    FileSystemEvent,
+    FileSystemEventHandler,
+)
 from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver
 
 log = structlog.get_logger("vcuda.kubelet")
 POLL_S = 0.1
 POLL_BEHIND_INOTIFY_S = 0.5  # inotify can lose events too, but hardly ever
+_EVENTS = (FileCreatedEvent, FileDeletedEvent, FileMovedEvent)  # a program that reads the directory must not wake it
 
 
 class SocketWatch(FileSystemEventHandler):
@@ -38,7 +45,7 @@ class SocketWatch(FileSystemEventHandler):
             return
         observer = Observer()
         try:
-            observer.schedule(self, str(self._directory))
+            observer.schedule(self, str(self._directory), event_filter=list(_EVENTS))
             observer.start()
         except OSError as error:
             if not self._has_warned:
@@ -62,6 +69,6 @@ class SocketWatch(FileSystemEventHandler):
 
     def on_any_event(self, event: FileSystemEvent) -> None:
         touched = {Path(str(path)).name for path in (event.src_path, event.dest_path) if path}
-        if self._loop is not None and touched & self._names and event.event_type not in {"opened", "closed_no_write"}:
+        if self._loop is not None and touched & self._names:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._happened.set)

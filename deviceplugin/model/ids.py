@@ -51,6 +51,11 @@ def key_of(text: str) -> GpuKey:
     return GpuKey(text[1 : 1 + _KEY_LENGTH])
 
 
+def of_gpu(texts: Iterable[str], key: GpuKey) -> set[str]:
+    """Those with this key; kubelet offers thousands at a time, so nothing is made of the others."""
+    return {text for text in texts if text.startswith(key, 1)}
+
+
 def _hash(uuid: str, attempt: int) -> GpuKey:
     digest = hashlib.sha256(f"{uuid}#{attempt}".encode() if attempt else uuid.encode()).digest()
     return GpuKey(_base36(int.from_bytes(digest[:8], "big") % 36**_KEY_LENGTH, _KEY_LENGTH))

@@ -16,8 +16,9 @@ DECISION = {"gpus", "asked", "links", "ms"}
 SHARE = {"workload", "limit", "achieved"}
 RUN = {"workload", "mix", "who", "seed", "at_100", "at_130", "processor_seconds"}
 AGENT = {
-    "allocate_ratio", "prestart_ratio", "pods_call_ms", "preferred_p99_ms", "idle_cpu_percent", "rss_mib", "ready_s",
-    "allocate_ms", "bare_allocate_ms", "prestart_ms", "bare_prestart_ms", "ids", "pods",
+    "allocate_whole_ratio", "allocate_whole_ratio_min", "allocate_whole_ratio_max", "allocate_ratio", "prestart_ratio",
+    "pods_call_ms", "preferred_p99_ms", "bare_preferred_p99_ms", "idle_cpu_percent", "rss_mib", "ready_s",
+    "allocate_ms", "bare_allocate_ms", "prestart_ms", "bare_prestart_ms", "ids", "pods", "turns",
 }  # fmt: skip
 LIBRARY = {
     f"{case}_{figure}_ns"

@@ -1,5 +1,6 @@
 """What a kubeconfig or a service account says, and one sentence where it says nothing that can be used."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,18 @@ def test_a_process_that_dies_is_one_sentence(tmp_path: Path, monkeypatch: pytest
     python.unlink()
     with pytest.raises(ConfigError, match=r"kubeconfig kc cannot be read: No such file or directory"):
         read_apart(Path("kc"))
+
+
+def test_the_process_does_not_import_what_it_does_not_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    imported, python = tmp_path / "imported", tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -X importtime "$@" 2>{imported}\n')
+    python.chmod(0o755)
+    path = config(ApiServer(port=1), tmp_path / "kc", {"token": "first"})
+    monkeypatch.setattr("sys.executable", str(python))
+    assert read_apart(path).authorization == "Bearer first"
+    names = {line.rpartition("|")[2].strip() for line in imported.read_text().splitlines()}
+    assert "kubernetes.config" in names
+    assert "jsonschema" not in names
 
 
 def test_without_kubeconfig_and_cluster_the_sentence_names_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
