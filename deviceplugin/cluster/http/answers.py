@@ -1,7 +1,7 @@
 """The answer to a verb, whichever listener the request came by.
 
-In: a verb and the whole body, or the error in place of it. Out: an `HttpAnswer`. Every bad input gets one sentence with the
-right status; a bug gets one general sentence and a line in the log.
+In: a verb and the whole body, or the error in place of it. Out: an `HttpAnswer`. Every bad input gets one sentence
+with the right status; a bug gets one general sentence and a line in the log.
 """
 
 import time

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 import structlog
 from aiohttp import web
 
-from deviceplugin.cluster.http.answers import BUG, HttpAnswer, Answers, answer_to
+from deviceplugin.cluster.http.answers import BUG, Answers, HttpAnswer, answer_to
 from deviceplugin.cluster.http.body import JSON, Bodies
 from deviceplugin.cluster.http.metrics import SchedulerMetrics
 from deviceplugin.cluster.http.verbs import HttpError, Service, Verb, VerbResponse

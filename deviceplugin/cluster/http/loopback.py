@@ -19,6 +19,7 @@ from deviceplugin.cluster.http.verbs import Verb
 from deviceplugin.connections import ClosedBecause, within_descriptors
 
 _BACKLOG = 256
+_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,8 @@ class LoopbackListener:
 
     async def start(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: VerbConnection(self), sock=listening, backlog=_BACKLOG)
+        self._server = await loop.create_server(lambda: VerbConnection(self), sock=listening, backlog=_AT_ONCE)
+        listening.listen(_BACKLOG)  # asyncio accepts as many at once as its backlog says, before anything else
         self._sweeping = loop.create_task(self._sweep(), name="idle connections on loopback")
 
     async def stop(self, *, within: float) -> None:
@@ -76,6 +78,7 @@ class LoopbackListener:
         self.open[connection] = None
         if len(self.open) > self._most:
             last = next((each for each in self.open if not each.is_busy), next(iter(self.open)))
+            del self.open[last]  # now: several may come before it has ended
             self.answers.closed(ClosedBecause.DISPLACED)
             last.abort()
 

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import httptools
 
-from deviceplugin.cluster.http.answers import HttpAnswer, Answers, sentence
+from deviceplugin.cluster.http.answers import Answers, HttpAnswer, sentence
 from deviceplugin.cluster.http.verbs import HttpError, Verb
 
 _MOST_HEAD = 64 << 10
@@ -42,7 +42,7 @@ class Listener(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _Due:
     """Complete. `keeps`: the client wants to use the connection again."""
 
     verb: Verb
@@ -70,7 +70,7 @@ class VerbConnection(asyncio.Protocol):
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
         self._arriving: _Arriving | None = None
-        self._due: deque[_Request | HttpAnswer] = deque()
+        self._due: deque[_Due | HttpAnswer] = deque()
         self._answering: asyncio.Task[None] | None = None
         self._is_paused = False
         self._ends = False  # nothing more is read
@@ -162,7 +162,7 @@ class VerbConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         arriving, self._arriving = self._arriving, None
         if arriving is not None and arriving.verb is not None and self._parser is not None:
-            self._add(_Request(arriving.verb, b"".join(arriving.parts), self._parser.should_keep_alive()))
+            self._add(_Due(arriving.verb, b"".join(arriving.parts), self._parser.should_keep_alive()))
 
     # What the listener calls.
 
@@ -196,7 +196,7 @@ class VerbConnection(asyncio.Protocol):
         if arriving is not None and arriving.verb is not None:
             self._listener.held[arriving.verb.name] -= arriving.size
 
-    def _add(self, due: _Request | HttpAnswer) -> None:
+    def _add(self, due: _Due | HttpAnswer) -> None:
         self._due.append(due)
         if self._answering is None:
             self._answering = asyncio.get_running_loop().create_task(self._answer())
@@ -213,7 +213,7 @@ class VerbConnection(asyncio.Protocol):
             self._is_paused = False
             self._transport.resume_reading()
 
-    async def _next(self, due: _Request | HttpAnswer) -> tuple[HttpAnswer, bool]:
+    async def _next(self, due: _Due | HttpAnswer) -> tuple[HttpAnswer, bool]:
         """The answer, and whether another request may follow."""
         if isinstance(due, HttpAnswer):
             return due, False

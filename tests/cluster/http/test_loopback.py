@@ -187,16 +187,16 @@ async def test_slow_silent_and_idle_connections_end() -> None:
 
 
 async def test_with_too_many_connections_the_idle_one_that_was_used_longest_ago_ends() -> None:
-    async with beside(LoopbackLimits(most=3)) as (scene, port):
-        busy, first, second = [await port.connected() for _ in range(3)]
+    async with beside(LoopbackLimits(most=4)) as (scene, port):
+        busy, first, second, third = [await port.connected() for _ in range(4)]
         busy[1].write(BOUND)
         await scene.service.under_way.wait()
-        for client in (second, first):
+        for client in (second, third, first):
             client[1].write(ASKED)
             assert (await answered(client))[0] == 200
         last = await port.connected()
         assert await second[0].read() == b""
-        for client in (first, last):
+        for client in (third, first, last):
             client[1].write(ASKED)
             assert (await answered(client))[0] == 200
         scene.service.held.set()
