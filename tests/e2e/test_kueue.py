@@ -1,0 +1,184 @@
+"""docs/how-to/kueue.md with the real Kueue: what waits for the quota, what runs with which GPUs, and what is counted.
+
+Kueue's controllers with their chart, beside vcuda's webhook and scheduler, over one real node with four GPUs.
+"""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sandbox.cluster import pods
+from sandbox.cluster.agent import PROGRAM
+from sandbox.cluster.client import ApiError, JsonObject
+from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.kubelet import NODE
+from sandbox.cluster.waiting import wait_until
+from tests.daemonset.chart import helm_program
+from tests.e2e.admission.requests import applied
+from tests.e2e.node.scene import wait_ledger_empty
+from tests.e2e.node.workload import CORE, MEMORY
+from tests.e2e.scheduling.expectations import check_no_gpu_is_given_out_twice
+from tests.e2e.scheduling.steps import check, is_refused, wait_nothing_reserved
+from tests.e2e.scheduling.with_kueue import CORES, JOB, POD, POLICY, Queues, at_home, documents, queues
+from tests.e2e.scheduling.world import GPUS, World, everybody
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+GATE = "kueue.x-k8s.io/admission"
+HAMI = {"nvidia.com/gpu": 2, "nvidia.com/gpucores": 30, "nvidia.com/gpumem": 5000}
+EXACT = {CORE: 20, "tencent.com/vcuda-memory-mib": 5000}
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The node, our scheduler and webhook, Kueue."""
+
+    world: World
+    queues: Queues
+
+    def job(self, name: str, limits: JsonObject | None = None, *, pods: int | None = None) -> str:
+        """The page's job under this name."""
+        (job,) = documents(JOB)
+        job["metadata"] |= {"name": name, "generateName": None}
+        if pods:
+            job["spec"] |= {"parallelism": pods, "completions": pods}
+        at_home(job["spec"]["template"]["spec"], limits)
+        return str(self.world.admin.post(JOBS, job)["metadata"]["name"])
+
+    def end(self, job: str) -> None:
+        self.world.admin.delete(f"{JOBS}/{job}?propagationPolicy=Background")
+
+    def members(self, job: str) -> list[str]:
+        selector = f"?labelSelector=batch.kubernetes.io/job-name={job}"
+        return [each["metadata"]["name"] for each in self.world.admin.get(pods.PODS + selector)["items"]]
+
+    def run(self, job: str, size: int) -> list[str]:
+        wait_until(lambda: len(self.members(job)) == size, f"{job} has its pods", evidence=self.evidence)
+        names = self.members(job)
+        pods.wait_running(self.world.admin, names)
+        return names
+
+    def limits(self, name: str) -> dict[str, str]:
+        """Of the pod, as the webhook left it."""
+        spec = self.world.admin.get(f"{pods.PODS}/{name}")["spec"]
+        found: dict[str, str] = spec["containers"][0]["resources"]["limits"]
+        return found
+
+    def explain(self, name: str) -> str:
+        command = [str(PROGRAM), "explain", f"default/{name}", f"--url={self.world.ours.url}"]
+        command.append(f"--ca-file={self.world.ours.bundle}")
+        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False).stdout
+
+    def evidence(self) -> str:
+        return f"{[str(each) for each in pods.states(self.world.admin).values()]}\n{self.queues.process.log_tail()}"
+
+
+@pytest.fixture(scope="module")
+def serving(cluster: Cluster, programs: Path, kueue: Path, request: pytest.FixtureRequest) -> Iterator[Scene]:
+    helm, folder = helm_program(request), cluster.layout.root / "kueue"
+    folder.mkdir()
+    try:
+        with (
+            everybody(cluster, programs, real=(NODE,), hollow=()) as world,
+            queues(cluster, kueue, helm, folder) as found,
+        ):
+            yield Scene(world, found)
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def scene(serving: Scene) -> Iterator[Scene]:
+    """Without jobs and pods, in the beginning and in the end."""
+    serving.queues.set_quota(CORES)
+    yield serving
+    admin = serving.world.admin
+    for item in admin.get(JOBS)["items"]:
+        serving.end(item["metadata"]["name"])
+    pods.delete_all(admin)
+    wait_ledger_empty(serving.world.agents[NODE])
+    wait_nothing_reserved(serving.world)
+    wait_until(lambda: set(serving.queues.reserved().values()) <= {"0"}, "the quota is free", evidence=serving.evidence)
+
+
+def test_a_job_runs_with_its_shares_and_the_next_one_waits_for_the_quota(scene: Scene) -> None:
+    first = scene.run(scene.job("first"), 4)
+    check(scene.world, first)
+    assert scene.queues.reserved() | {"cpu": "", "memory": ""} == {CORE: "200", MEMORY: "160", "cpu": "", "memory": ""}
+    second = scene.job("second")
+    wait_until(lambda: scene.queues.waits_for(second), "Kueue has looked at the second", evidence=scene.evidence)
+    print("WAITS", scene.queues.waits_for(second))
+    print("EXPLAIN", scene.explain("second"))
+    assert not scene.members(second)
+    scene.end("first")
+    check(scene.world, scene.run(second, 4))
+
+
+def test_pods_of_a_group_wait_with_a_gate_and_start_together(scene: Scene) -> None:
+    scene.run(scene.job("first"), 4)
+    names = [f"sweep-{number}" for number in range(3)]
+    for name in names:
+        (pod,) = documents(POD)
+        pod["metadata"] |= {"name": name, "generateName": None}
+        at_home(pod["spec"], None)
+        scene.world.admin.post(pods.PODS, pod)
+    wait_until(lambda: scene.queues.waits_for(names[0]), "Kueue has looked at the group", evidence=scene.evidence)
+    print("WAITS", scene.queues.waits_for(names[0]))
+    print("EXPLAIN", scene.explain(names[0]))
+    scene.end("first")
+    pods.wait_running(scene.world.admin, names)
+    check(scene.world, names)
+    counted = scene.queues.reserved()
+    assert counted[MEMORY] == str(sum(int(scene.limits(name)[MEMORY]) for name in names))
+    assert counted[CORE] == "90"
+
+
+@pytest.mark.parametrize("limits", [HAMI, EXACT], ids=["HAMi", "memory in MiB"])
+def test_names_that_the_webhook_translates_are_counted_as_what_is_granted(scene: Scene, limits: JsonObject) -> None:
+    names = scene.run(scene.job("other", limits), 4)
+    check(scene.world, names)
+    counted = scene.queues.reserved()
+    granted = [scene.limits(name) for name in names]
+    print("COUNTED", counted, granted)
+    for resource in (CORE, MEMORY):
+        assert counted[resource] == str(sum(int(each[resource]) for each in granted))
+
+
+def test_what_the_template_leaves_out_is_granted_and_not_counted(scene: Scene) -> None:
+    names = scene.run(scene.job("bare", {CORE: 30}, pods=1), 1)
+    assert int(scene.limits(names[0])[MEMORY]) > 0
+    print("COUNTED", scene.queues.reserved())
+
+
+@pytest.mark.parametrize(("limits", "missing"), [({CORE: 30}, MEMORY), ({MEMORY: 8}, CORE)])
+def test_the_policy_refuses_a_job_that_leaves_something_out(scene: Scene, limits: JsonObject, missing: str) -> None:
+    with applied(scene.world.admin, *documents(POLICY)):
+        wait_until(lambda: missing in _refusal(scene, limits), "the policy holds")
+        scene.run(scene.job("whole", {CORE: 100}, pods=1), 1)
+
+
+def test_a_job_that_kueue_admits_by_sums_waits_and_is_explained(scene: Scene) -> None:
+    scene.queues.set_quota(100 * GPUS)
+    scene.run(scene.job("wide", {CORE: 60, MEMORY: 8}, pods=GPUS), GPUS)
+    (name,) = [*_made(scene, scene.job("late", {CORE: 50, MEMORY: 8}, pods=1))]
+    wait_until(lambda: is_refused(scene.world, name), "kube-scheduler has tried it", evidence=scene.evidence)
+    said = scene.explain(name)
+    assert "10 more cores must become free" in said
+    check_no_gpu_is_given_out_twice(scene.world)
+
+
+def _made(scene: Scene, job: str) -> list[str]:
+    return wait_until(lambda: scene.members(job), f"{job} is admitted", evidence=scene.evidence)
+
+
+def _refusal(scene: Scene, limits: JsonObject) -> str:
+    try:
+        scene.end(scene.job("refused", limits, pods=1))
+    except ApiError as error:
+        return str(error)
+    return ""
