@@ -43,19 +43,35 @@ class Queues:
     process: Process
     admin: Client
 
-    def reserved(self) -> dict[str, str]:
-        """What Kueue has counted of those that it admitted."""
-        flavors = self.admin.get(f"{_LOCAL}/localqueues/gpu").get("status", {}).get("flavorsReservation", [])
-        return {each["name"]: str(each["total"]) for flavor in flavors for each in flavor["resources"]}
+    def counted(self) -> dict[str, int]:
+        """GPUs' cores and blocks that Kueue has counted of those that it admitted."""
+        admitted = [each for each in self._workloads() if "admission" in each.get("status", {})]
+        sets = [one["resourceUsage"] for each in admitted for one in each["status"]["admission"]["podSetAssignments"]]
+        return {name: sum(int(each.get(name, 0)) for each in sets) for name in (CORE, MEMORY)}
 
     def waits_for(self, owner: str) -> str:
         """Why Kueue has not admitted it; empty where it has, or has not looked at it."""
-        for each in self.admin.get(f"{_LOCAL}/workloads")["items"]:
+        for each in self._workloads():
             if any(one["name"] == owner for one in each["metadata"].get("ownerReferences", [])):
                 for condition in each.get("status", {}).get("conditions", []):
                     if condition["type"] == "QuotaReserved" and condition["status"] == "False":
                         return str(condition["message"])
         return ""
+
+    def clear(self) -> None:
+        """Kueue ends a group of pods with its Workload; its pods that are deleted alone may stay."""
+        wait_until(lambda: not self._delete_workloads(), "no Workload is left", evidence=self.process.log_tail)
+
+    def _delete_workloads(self) -> bool:
+        found = [each["metadata"]["name"] for each in self._workloads()]
+        for name in found:
+            with contextlib.suppress(ApiError):
+                self.admin.delete(f"{_LOCAL}/workloads/{name}")
+        return bool(found)
+
+    def _workloads(self) -> list[JsonObject]:
+        found: list[JsonObject] = self.admin.get(f"{_LOCAL}/workloads")["items"]
+        return found
 
     def set_quota(self, cores: int) -> None:
         path = f"{_PATHS['ClusterQueue']}/gpu"
