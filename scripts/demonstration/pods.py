@@ -88,7 +88,8 @@ def member(gang: str, number: int) -> Json:
 
 def task(gang: str, number: int, cores: int) -> Json:
     """A member of one of Volcano's gangs."""
-    return share(f"{gang}-{number}", cores, 0 if cores >= 100 else 64, schedulerName="volcano")
+    meta = {"annotations": {"scheduling.volcano.sh/group-name": gang}}
+    return share(f"{gang}-{number}", cores, 0 if cores >= 100 else 64, metadata=meta, schedulerName="volcano")
 
 
 def arrival(policy: str, number: int, cores: int) -> Json:

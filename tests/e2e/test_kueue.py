@@ -150,6 +150,14 @@ def test_names_that_the_webhook_translates_are_counted_as_what_is_granted(
     assert scene.queues.counted() == scene.granted(names) == {CORE: 3 * cores, MEMORY: 3 * blocks}
 
 
+def test_a_job_with_a_name_that_kueue_does_not_count_waits(scene: Scene) -> None:
+    """The page has no transformation for it."""
+    job = scene.job("percent", {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 50}, pods=1)
+    why = wait_until(lambda: scene.queues.waits_for(job), "Kueue has looked at it", evidence=scene.evidence)
+    assert "nvidia.com/gpumem-percentage" in why
+    assert not scene.members(job)
+
+
 def test_what_the_template_leaves_out_is_granted_and_not_counted(scene: Scene) -> None:
     names = scene.run(scene.job("bare", {CORE: 30}, pods=1), 1)
     assert scene.queues.counted() == {CORE: 30, MEMORY: 0}
