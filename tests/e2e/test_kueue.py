@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -131,7 +132,7 @@ def test_pods_of_a_group_wait_with_a_gate_and_start_together(scene: Scene) -> No
         scene.world.admin.post(pods.PODS, pod)
     wait_until(lambda: scene.queues.waits_for(names[0]), "Kueue has looked at the group", evidence=scene.evidence)
     for name in names:
-        assert re.search(f"the pod waits for its scheduling gates? .*{GATE}.* to be removed", scene.explain(name))
+        wait_until(partial(_gate_is_named, scene, name), f"the gate of {name} is named")
     scene.end("first")
     pods.wait_running(scene.world.admin, names)
     check(scene.world, names)
@@ -179,6 +180,11 @@ def test_a_job_that_kueue_admits_by_sums_waits_and_is_explained(scene: Scene) ->
     said = scene.explain(name)
     assert "10 more cores must become free" in said
     check_no_gpu_is_given_out_twice(scene.world)
+
+
+def _gate_is_named(scene: Scene, name: str) -> bool:
+    said = scene.explain(name)
+    return bool(re.search(f"the pod waits for its scheduling gates? .*{GATE}.* to be removed", said))
 
 
 def _made(scene: Scene, job: str) -> list[str]:
