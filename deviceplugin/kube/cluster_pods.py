@@ -80,6 +80,7 @@ def cluster_pod(item: ClusterPodObject, names: ResourceNames, *, claims: bool = 
         gang=_gang(item, spec),
         condition=_scheduled(status.conditions or ()),
         needs=pod_needs(spec, status),
+        gates=tuple(sys.intern(each.name) for each in spec.scheduling_gates or ()),
         claims=tuple(_claims(spec, said)) if claims else (),
         whole_gpus=tuple(_whole_gpus(spec, names)) if claims else (),
     )

@@ -210,6 +210,12 @@ class WorkloadRef(Json):
     pod_group_replica_key: str | None = None
 
 
+class SchedulingGate(Json):
+    """One of spec.schedulingGates."""
+
+    name: str = ""
+
+
 class ClusterPodSpec(PodSpec):
     """spec of a pod with the fields for schedulers."""
 
@@ -219,6 +225,7 @@ class ClusterPodSpec(PodSpec):
     priority: int | None = None
     scheduling_group: SchedulingGroup | None = None
     workload_ref: WorkloadRef | None = None
+    scheduling_gates: list[SchedulingGate] | None = None
 
 
 class Condition(Json):

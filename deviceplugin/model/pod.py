@@ -14,6 +14,7 @@ from deviceplugin.model.claims import ContainerClaim, PodClaim
 from deviceplugin.model.units import Compute, Resource
 
 NO_UID = PodUid("")
+_GATED = "SchedulingGated"
 _NAMES = (
     "scheduling.volcano.sh/group-name",
     "scheduling.k8s.io/group-name",
@@ -156,6 +157,7 @@ class ScheduledCondition:
 class ClusterPod:
     """A pod with GPUs as the scheduler needs it. `needs` is None if it is unknown.
 
+    While it has `gates`, the names of its scheduling gates, no scheduler looks at it.
     On `nominated_node` kube-scheduler keeps capacity for the pod until its victims have ended. `claims` and
     `whole_gpus`, by container the number of `vcuda-gpu`, are only read for the views of claims.
     """
@@ -167,6 +169,7 @@ class ClusterPod:
     gang: Gang | None = None
     condition: ScheduledCondition | None = None
     needs: Compute | None = None
+    gates: tuple[str, ...] = ()
     claims: tuple[PodClaim, ...] = ()
     whole_gpus: tuple[tuple[str, int], ...] = ()
 
@@ -182,8 +185,12 @@ class ClusterPod:
 
     @property
     def is_refused(self) -> bool:
-        """The scheduler has rejected it for now: its reservations may go to other pods."""
-        return self.condition is not None and not self.condition.is_true
+        """The scheduler has rejected it for now: its reservations may go to other pods.
+
+        The API server's condition of a pod with gates stays until a scheduler has looked at the pod.
+        """
+        condition = self.condition
+        return condition is not None and not condition.is_true and condition.reason != _GATED
 
 
 @dataclass(frozen=True, slots=True)

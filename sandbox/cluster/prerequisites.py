@@ -39,6 +39,11 @@ def volcano_programs() -> Path:
     return Path(_script("build", "volcano").strip().splitlines()[-1])
 
 
+def kueue_programs() -> Path:
+    """The folder with Kueue's controllers and its chart."""
+    return Path(_script("build", "kueue").strip().splitlines()[-1])
+
+
 def _script(name: str, *arguments: str) -> str:
     """Its progress goes to our own stderr: a cold build takes ten minutes, and silence would look like a hang."""
     done = subprocess.run([str(SCRIPTS / name), *arguments], stdout=subprocess.PIPE, text=True, check=False)

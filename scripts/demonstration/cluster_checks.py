@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from scripts.demonstration.cluster_inspect import Gang, Placed, PolicyRun, Survivor
 from scripts.demonstration.output import Check, check
 from scripts.demonstration.pods import CORE, MEMORY, Json, name_of
+from scripts.demonstration.volcano_steps import Abandoned, Tried
 
 SCHEDULER = "vcuda-scheduler"
 FRAGMENTATION, SPREAD = "fragmentation", "spread"
@@ -119,6 +120,31 @@ def leaves_nothing_behind(gang: Gang) -> Check:
 def is_bound_whole(gang: Gang) -> Check:
     wrong = [] if len(gang.bound) == gang.size else [f"{len(gang.bound)} of {gang.size} are bound: {gang.why}"]
     return check("a gang that fits is bound as a whole", wrong, f"{len(gang.bound)} pods")
+
+
+def sums_are_not_enough(gang: Tried) -> Check:
+    wrong = [f"{', '.join(gang.bound)} were bound"] if gang.bound else []
+    wrong += [f"{gang.left} reservations are left"] if gang.left else []
+    return check("a gang of Volcano that fits only by sums leaves nothing behind", wrong, f"{gang.size} pods")
+
+
+def mixed_gang_fills_gpus(gang: Tried, seen: Iterable[Placed], *, gpus: int) -> Check:
+    cores = _cores(seen)
+    wrong = [] if len(gang.bound) == gang.size else [f"{len(gang.bound)} of {gang.size} pods are bound"]
+    if sorted(cores.values()) != [100] * gpus:
+        wrong.append(f"of {len(cores)} GPUs {', '.join(map(str, cores.values())) or 'no'} cores are allocated")
+    return check("a gang of Volcano with mixed sizes fills every GPU", wrong, f"{gang.size} pods on {gpus} GPUs")
+
+
+def promises_of_the_dead_end(lost: Abandoned, again: Tried) -> Check:
+    """What Volcano's scheduler had reserved when it died."""
+    wrong = [f"{lost.bound} pods were bound"] if lost.bound else []
+    if lost.reserved != lost.size or lost.left:
+        wrong.append(f"of {lost.size} pods {lost.reserved} had reservations, and {lost.left} are left")
+    if len(again.bound) != again.size:
+        wrong.append(f"afterwards {len(again.bound)} of {again.size} pods were bound")
+    promise = "reservations end if Volcano's scheduler dies before it binds"
+    return check(promise, wrong, f"{lost.reserved} reservations")
 
 
 def fragmentation_allocates_most(percent: Mapping[str, float]) -> Check:

@@ -7,13 +7,14 @@ more.
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandbox.admission import DeniedError, ca_bundle, create_pod
 from sandbox.scheduler import explain, vcuda
-from scripts.demonstration import cluster_checks, cluster_inspect
+from scripts.demonstration import cluster_checks, cluster_inspect, volcano_steps
 from scripts.demonstration.cluster_inspect import Gang, Placed, PolicyRun
 from scripts.demonstration.output import Output
 from scripts.demonstration.pods import (
@@ -32,6 +33,7 @@ from scripts.demonstration.pods import (
     arrival,
     member,
     name_of,
+    task,
 )
 from scripts.demonstration.setup import CLUSTER_GPUS, CLUSTER_NODES, DemoError, SmallCluster, racks, small_cluster
 
@@ -39,6 +41,8 @@ WAIT_S = 60.0
 WHOLE_NODE = 800
 PREFERS = {"binpack": "the fullest node", "spread": "the emptiest node", "fragmentation": "least lost space"}
 FITTING = CLUSTER_GPUS * len(CLUSTER_NODES)
+SUMS_ONLY, MIXED, WHOLE_GPUS = (60,) * (FITTING + 1), (60, 40) * FITTING, (100,) * FITTING
+"""The cores of the members of Volcano's gangs."""
 EXAMPLE = "benchmarks/traces/example"
 SIMULATE = ("simulate", "--nodes", f"{EXAMPLE}-nodes.csv", "--pods", f"{EXAMPLE}-pods.csv")
 
@@ -47,13 +51,14 @@ async def show(home: Path, output: Output) -> None:
     output.title(
         "Show 2: a cluster. vcuda scheduler chooses node and GPUs, and says why a pod waits.",
         "real: vcuda scheduler (extender and webhook), vcuda agent on two nodes, vcuda explain, vcuda simulate",
-        f"stand-ins: API server, kubelet, kube-scheduler, and a driver that emulates {CLUSTER_GPUS} GPUs on each node",
+        "stand-ins: API server, kubelet, kube-scheduler, Volcano's scheduler, and a driver that emulates "
+        f"{CLUSTER_GPUS} GPUs on each node",
     )
     async with small_cluster(home) as cluster:
         run = _ClusterRun(cluster, output)
         for step in (run.start, run.review, run.place, run.wait, run.compare_policies):
             await step()
-        for step in (run.kill_scheduler, run.run_gangs, run.simulate, run.stop):
+        for step in (run.kill_scheduler, run.run_gangs, run.run_volcano, run.simulate, run.stop):
             await step()
 
 
@@ -204,6 +209,41 @@ class _ClusterRun:
         )
         self.output.check(cluster_checks.leaves_nothing_behind(large), cluster_checks.is_bound_whole(fitting))
 
+    async def run_volcano(self) -> None:
+        self.output.step("Volcano's scheduler places gangs; vcuda scheduler counts by GPUs")
+        await self._clear()
+        url = await volcano_steps.start_beside_volcano(self.cluster, deadline_s=WAIT_S)
+        large = await volcano_steps.tried(self.cluster, url, await self._gang_for_volcano("large", SUMS_ONLY))
+        await self._clear()
+        mixed = await volcano_steps.tried(self.cluster, url, await self._gang_for_volcano("mixed", MIXED))
+        await self._running(*mixed.bound)
+        await self._until(lambda: self._are_announced(mixed.bound), lambda: "GPUs are not in the pods' annotations")
+        seen = await self._look(mixed.bound)
+        await self._clear()
+        gang = await self._gang_for_volcano("lost", WHOLE_GPUS)
+        lost = await volcano_steps.abandoned(self.cluster, url, gang)
+        again = await volcano_steps.tried(self.cluster, url, gang)
+        self.output.table(
+            ("gang", "bound", "reserved afterwards"),
+            (_members(SUMS_ONLY), str(len(large.bound)), str(large.left)),
+            (_members(MIXED), str(len(mixed.bound)), str(mixed.left)),
+            (
+                f"{_members(WHOLE_GPUS)}; its scheduler dies",
+                str(lost.bound),
+                f"{lost.left}, {lost.seconds:.1f} s later",
+            ),
+            (f"{_members(WHOLE_GPUS)}; a scheduler starts", str(len(again.bound)), str(again.left)),
+        )
+        self.output.say(
+            f"vcuda scheduler runs with --volcano, as beside Volcano's scheduler. By sums, {len(SUMS_ONLY)} pods of 60 "
+            f"cores fit on {FITTING} GPUs, and two of 40 may share one, so that a pod of 60 finds none."
+        )
+        self.output.check(
+            cluster_checks.sums_are_not_enough(large),
+            cluster_checks.mixed_gang_fills_gpus(mixed, seen, gpus=FITTING),
+            cluster_checks.promises_of_the_dead_end(lost, again),
+        )
+
     async def simulate(self) -> None:
         self.output.step("vcuda simulate compares the policies on a workload")
         self.output.say(f"$ vcuda {' '.join(SIMULATE)}")
@@ -315,6 +355,16 @@ class _ClusterRun:
         left = await scheduler.settled_figure("reservations", 0)
         bound = tuple(each for each in map(name_of, pods) if cluster_inspect.node_of(self.cluster, each))
         return Gang(size, members, reserved, left, bound, found[-1].why)
+
+    async def _gang_for_volcano(self, name: str, sizes: Iterable[int]) -> list[Json]:
+        return [await self._submit(task(name, number, cores)) for number, cores in enumerate(sizes, 1)]
+
+    def _are_announced(self, names: Iterable[str]) -> bool:
+        return all(cluster_inspect.chosen(cluster_inspect.stored(self.cluster, name)) for name in names)
+
+
+def _members(sizes: Iterable[int]) -> str:
+    return " and ".join(f"{count} of {cores} cores" for cores, count in Counter(sizes).items())
 
 
 def _size(cores: int) -> str:

@@ -86,6 +86,12 @@ def member(gang: str, number: int) -> Json:
     return share(f"{gang}-{number}", 60, 64, schedulingGroup={"podGroupName": gang})
 
 
+def task(gang: str, number: int, cores: int) -> Json:
+    """A member of one of Volcano's gangs."""
+    meta = {"annotations": {"scheduling.volcano.sh/group-name": gang}}
+    return share(f"{gang}-{number}", cores, 0 if cores >= 100 else 64, metadata=meta, schedulerName="volcano")
+
+
 def arrival(policy: str, number: int, cores: int) -> Json:
     name = LARGE if cores == 800 else f"job-{number}"
     return with_policy(name, cores, 0 if cores >= 100 else cores * 3, policy, nodeSelector={POOL: RACK_POOL})

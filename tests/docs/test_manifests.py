@@ -19,7 +19,7 @@ from tests.fenced import fenced
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 VOLCANO = ("scheduling.volcano.sh", "batch.volcano.sh")
-OF_OTHERS = ("vcuda", "kueue.x-k8s.io", "karpenter.sh", "scheduling.x-k8s.io", *VOLCANO)
+OF_OTHERS = ("vcuda", "kueue.x-k8s.io", "config.kueue.x-k8s.io", "karpenter.sh", "scheduling.x-k8s.io", *VOLCANO)
 """API groups that Kubernetes has no schemas of; the first one is of our own configuration files."""
 ALPHA = {("gangs.md", "PodGroup"), ("gangs.md", "Job")}
 """What exists in one version of Kubernetes, as the page says."""
@@ -82,7 +82,7 @@ def asking_alone(limits: Json, annotations: Json) -> Json:
 
 def pods(document: Json) -> Iterator[Json]:
     """Pods and templates of a document; resources that stand alone, and a notebook's, as a pod of their own."""
-    if "resources" in document:
+    if "resources" in document and "kind" not in document:
         yield asking_alone(document["resources"]["limits"], {})
     for each in dicts(document):
         if isinstance(each.get("spec"), dict) and "containers" in each["spec"]:

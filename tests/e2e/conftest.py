@@ -18,6 +18,7 @@ from sandbox.cluster.prerequisites import (
     containerd_programs,
     coscheduling_programs,
     kubernetes_programs,
+    kueue_programs,
     volcano_programs,
 )
 from tests.e2e.installed.images import building_in_the_background
@@ -62,6 +63,12 @@ def coscheduling(request: pytest.FixtureRequest, programs: Path) -> Path:
 def volcano(request: pytest.FixtureRequest, programs: Path) -> Path:
     """Volcano's scheduler and controllers, and the definitions of its kinds; built once, in five minutes."""
     return _built(request, volcano_programs)
+
+
+@pytest.fixture(scope="session")
+def kueue(request: pytest.FixtureRequest, programs: Path) -> Path:
+    """Kueue's controllers and its chart; built once, in five minutes."""
+    return _built(request, kueue_programs)
 
 
 @pytest.fixture(scope="session")

@@ -58,9 +58,19 @@ def test_what_a_pod_says_of_its_scheduling_is_read() -> None:
     assert (found.scheduler, found.priority, found.nominated_node) == ("vcuda", -5, "n7")
     assert found.condition == ScheduledCondition(is_true=False, reason="Unschedulable", text=hash("0/3 nodes"))
     assert found.condition.message == "0/3 nodes"
-    assert found.is_refused
+    assert (found.is_refused, found.gates) == (True, ())
     assert (found.uid, found.pod.ref.namespace, found.pod.phase) == ("u-1", "default", "Pending")
     assert [(each.cores, each.blocks) for each in found.pod.containers] == [(30, 16)]
+
+
+def test_a_pod_with_scheduling_gates_names_them_and_is_not_refused() -> None:
+    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "Scheduling is blocked"}
+    spec = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}, {"name": "example.org/later"}]}
+    found = gpu_pod(spec=spec, status={"conditions": [gated]})
+    assert found.gates == ("kueue.x-k8s.io/admission", "example.org/later")
+    assert not found.is_refused
+    opened = gpu_pod(status={"conditions": [gated]})
+    assert (opened.is_refused, opened.gates) == (False, ()), "the condition stays for a while"
 
 
 def test_a_pod_that_says_nothing_of_it_is_read_too() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from deviceplugin.model.annotations import parse_allocation
 from sandbox.apiserver.objects import container, pod
@@ -35,6 +36,7 @@ class VolcanoScene:
         for number, cores in enumerate(sizes):
             body = pod(f"{name}-{number}", container(cores=cores, blocks=8))
             body["spec"]["schedulerName"] = "volcano"
+            body["metadata"]["annotations"] = {"scheduling.volcano.sh/group-name": name}
             made.append(self.scene.api.store.create("pods", body, namespace="default"))
         return PodGroup(name, tuple(made))
 
@@ -70,6 +72,17 @@ class VolcanoScene:
         line = next(line for line in text.splitlines() if line.startswith("vcuda_scheduler_reservations "))
         return int(float(line.split()[1]))
 
+    async def until_waiting(self, count: int) -> None:
+        """The replica knows so many pods without a node."""
+        async with asyncio.timeout(60):
+            while await self._waiting() != count:
+                await asyncio.sleep(0.1)
+
+    async def _waiting(self) -> int:
+        _, text = await self.scene.ask(self.replica, "/metrics")
+        lines = [line for line in text.splitlines() if line.startswith("vcuda_scheduler_pending_pods{")]
+        return sum(int(float(line.split()[-1])) for line in lines)
+
     async def until_reserved(self, count: int) -> None:
         async with asyncio.timeout(60):
             while await self.reservations() != count:
@@ -98,6 +111,21 @@ async def test_a_mixed_gang_gets_what_was_promised_to_each_member(tmp_path: Path
             used[next(iter(gpus))] = used.get(next(iter(gpus)), 0) + cores
         assert set(used.values()) == {100}
         await found.until_reserved(0)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "placed"),
+    [((40, 40, 60, 60) * 2, ["mixed"]), ((40,) * 4 + (60,) * 4, [])],
+    ids=["by pairs", "all small ones first"],
+)
+async def test_room_for_larger_members_is_kept_on_each_node_by_itself(
+    tmp_path: Path, sizes: tuple[int, ...], placed: list[str]
+) -> None:
+    """docs/volcano.md has the limit: the second gang would fit, had its larger members come first."""
+    async with world(tmp_path) as found:
+        gang = found.gang("mixed", *sizes)
+        await found.until_waiting(len(sizes))
+        assert list(await found.volcano.session([gang])) == placed
 
 
 async def test_a_gang_too_large_for_gpus_leaves_nothing_and_the_next_one_runs(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ SILENT_KUBE_SCHEDULER = """
 from sandbox.kubescheduler import KubeScheduler
 from sandbox.scheduler import SchedulerProcess
 settled = SchedulerProcess.settled_figure
-SchedulerProcess.settled_figure = lambda *given: settled(*given, patience_s=1.0)  # the reservations expire after 5 s
+hasty = {'patience_s': 1.0}  # the reservations expire after 5 s
+SchedulerProcess.settled_figure = lambda *given, **named: settled(*given, **hasty | named)
 end_cycle = KubeScheduler.end_cycle
 async def silent(self, gang, found):
     self._say = lambda pod, why: None

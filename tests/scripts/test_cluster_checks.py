@@ -7,6 +7,7 @@ import pytest
 from scripts.demonstration import cluster_checks
 from scripts.demonstration.cluster_inspect import Gang, Placed, PolicyRun, Share, Survivor
 from scripts.demonstration.pods import Json
+from scripts.demonstration.volcano_steps import Abandoned, Tried
 
 ONE, OTHER = Share("GPU-1", 60, 64), Share("GPU-2", 60, 64)
 LIMITS = {"tencent.com/vcuda-core": "60", "tencent.com/vcuda-memory": "32"}
@@ -188,6 +189,53 @@ def test_a_gang_in_pieces_is_noticed() -> None:
     whole = Gang(size=2, found=2, reserved=2, left=0, bound=("g-1", "g-2"), why="")
     assert cluster_checks.is_bound_whole(whole).passed
     assert not cluster_checks.is_bound_whole(whole._replace(bound=("g-1",))).passed
+
+
+@pytest.mark.parametrize(
+    ("one", "said"),
+    [
+        (Tried(5, (), 0), ""),
+        (Tried(5, ("g-1",), 0), "g-1 were bound"),
+        (Tried(5, (), 2), "2 reservations are left"),
+    ],
+)
+def test_what_a_gang_too_large_for_volcano_leaves_is_noticed(one: Tried, said: str) -> None:
+    check = cluster_checks.sums_are_not_enough(one)
+    assert check.passed == (not said)
+    assert said in check.found
+
+
+@pytest.mark.parametrize(
+    ("bound", "small", "said"),
+    [
+        (("a", "b"), Share("GPU-1", 40, 1), ""),
+        (("a",), Share("GPU-1", 40, 1), "1 of 2 pods are bound"),
+        (("a", "b"), Share("GPU-1", 30, 1), "of 1 GPUs 90 cores are allocated"),
+        (("a", "b"), Share("GPU-2", 40, 1), "of 2 GPUs 60, 40 cores are allocated"),
+    ],
+)
+def test_a_mixed_gang_that_leaves_gaps_is_noticed(bound: tuple[str, ...], small: Share, said: str) -> None:
+    seen = [placed("a"), placed("b", chosen=(small,))]
+    check = cluster_checks.mixed_gang_fills_gpus(Tried(2, bound, 0), seen, gpus=1)
+    assert check.passed == (not said)
+    assert said in check.found
+
+
+@pytest.mark.parametrize(
+    ("changes", "bound", "said"),
+    [
+        ({}, 4, ""),
+        ({"left": 1}, 4, "4 had reservations, and 1 are left"),
+        ({"reserved": 3}, 4, "of 4 pods 3 had reservations"),
+        ({"bound": 1}, 4, "1 pods were bound"),
+        ({}, 3, "afterwards 3 of 4 pods were bound"),
+    ],
+)
+def test_what_a_dead_volcano_scheduler_keeps_is_noticed(changes: dict[str, Any], bound: int, said: str) -> None:
+    lost = Abandoned(size=4, reserved=4, left=0, seconds=2.0, bound=0)._replace(**changes)
+    check = cluster_checks.promises_of_the_dead_end(lost, Tried(4, ("a", "b", "c", "d")[:bound], 0))
+    assert check.passed == (not said)
+    assert said in check.found
 
 
 @pytest.mark.parametrize(("other", "held"), [(98.0, True), (99.1, False)])

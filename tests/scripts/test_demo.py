@@ -30,11 +30,15 @@ CLUSTER_TABLES = (
     r"web-4 +node-b +node-b +1$",
     r"5 +4 +4 +0 +0$",
     r"4 +4 +4 +4 +0$",
+    r"5 of 60 cores +0 +0$",
+    r"4 of 60 cores and 4 of 40 cores +8 +0$",
+    r"4 of 100 cores; its scheduler dies +0 +0, [2-9]\.\d s later$",
+    r"4 of 100 cores; a scheduler starts +4 +0$",
     r"fragmentation +98\.\d % +98\.\d %$",
 )
 
 
-@pytest.mark.parametrize(("show", "tables", "checks"), [("node", NODE_TABLES, 10), ("cluster", CLUSTER_TABLES, 14)])
+@pytest.mark.parametrize(("show", "tables", "checks"), [("node", NODE_TABLES, 10), ("cluster", CLUSTER_TABLES, 17)])
 async def test_a_show_keeps_its_promises(short_tmp: Path, show: str, tables: tuple[str, ...], checks: int) -> None:
     run = await demo("--only", show, temporary=short_tmp)
     assert (run.status, run.told) == (0, "")

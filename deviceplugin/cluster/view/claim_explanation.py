@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from deviceplugin.cluster.extender.explain.explain import Explanation, GpuVerdict, Named, NodeVerdict
-from deviceplugin.cluster.extender.explain.wording import is_gated, must_become_free, of_nodes
+from deviceplugin.cluster.extender.explain.wording import gates_sentence, must_become_free, of_nodes
 from deviceplugin.cluster.view.claim_books import ClaimBooks
 from deviceplugin.cluster.view.claim_gpus import FAR, Fit, FreeGpu, fit, free_gpus, gpu_of, named
 from deviceplugin.model.claims import Claim, DeviceRequest
@@ -98,7 +98,7 @@ class ClaimExplain:
             return self._foreign(pod, others)
         found = await self._evaluated(needs, self._fixed(pod))
         nodes = tuple(self._verdicts(needs, found, shown))
-        outcome = missing[0] if missing else _outcome(found, is_refused=pod.is_refused and not is_gated(pod))
+        outcome = missing[0] if missing else _outcome(found, is_refused=pod.is_refused)
         return Explanation(
             pod=str(pod.pod.ref),
             sentence=f"{_history(pod)}; {outcome}",
@@ -263,8 +263,8 @@ def _outcome(found: _Found, *, is_refused: bool) -> str:
 def _history(pod: ClusterPod) -> str:
     if pod.pod.deleting:
         return "the pod is being deleted"
-    if is_gated(pod):
-        return "the pod waits for its scheduling gates to be removed; no scheduler chooses a node before"
+    if pod.gates:
+        return f"{gates_sentence(pod)}; no scheduler chooses a node before"
     return "kube-scheduler has refused the pod" if pod.is_refused else "kube-scheduler has not tried the pod yet"
 
 

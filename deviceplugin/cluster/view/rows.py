@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.cache.pod_hold import PodHold
 from deviceplugin.cluster.extender.explain.verdicts import LastVerdict
-from deviceplugin.cluster.extender.explain.wording import is_gated
+from deviceplugin.cluster.extender.explain.wording import gates_sentence
 from deviceplugin.cluster.extender.recent_events import ClusterEvent
 from deviceplugin.cluster.extender.rejection import AGENT_DOWN, NO_INVENTORY
 from deviceplugin.model.allocation import Allocation, PodRef
@@ -264,8 +264,8 @@ class Reason:
 def reason_of(pod: ClusterPod, verdict: LastVerdict | None) -> Reason:
     if pod.pod.deleting:
         return Reason(DELETED, "the pod is being deleted")
-    if is_gated(pod):
-        return Reason(GATED, "the pod waits for its scheduling gates to be removed")
+    if pod.gates:
+        return Reason(GATED, gates_sentence(pod))
     if verdict is not None and not verdict.is_superseded_by(pod):
         return _judged(verdict)
     condition = pod.condition
@@ -279,7 +279,7 @@ def claim_reason_of(pod: ClusterPod, missing: str) -> Reason:
 
     `missing`: what is said of a claim that is not there, empty where all are.
     """
-    if pod.pod.deleting or is_gated(pod):
+    if pod.pod.deleting or pod.gates:
         return reason_of(pod, None)
     if missing:
         return Reason(NO_CLAIM, missing)

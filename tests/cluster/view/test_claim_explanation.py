@@ -143,11 +143,11 @@ def test_a_pod_that_is_not_tried_says_why(books: ClaimBooks, gated: bool) -> Non
     books.put_claim(claim("mine"))
     waits = claiming("waits", "mine")
     if gated:
-        waits = replace(waits, condition=ScheduledCondition(False, "SchedulingGated"))
+        waits = replace(waits, condition=ScheduledCondition(False, "SchedulingGated"), gates=("a/1",))
     else:
         waits = replace(waits, pod=replace(waits.pod, deleting=True))
     found = explained(books, waits)
-    begins = "the pod waits for its scheduling gates to be removed" if gated else "the pod is being deleted"
+    begins = "the pod waits for its scheduling gate a/1 to be removed" if gated else "the pod is being deleted"
     assert found.sentence.startswith(begins)
     assert found.sentence.endswith("its claims have room on 1 of 3 nodes"), "no other reason is looked for"
 

@@ -142,7 +142,7 @@ class Explain:
             return Explanation(name, sentence, at, asked=(error.message,), now=True, condition=_condition(pod))
         evaluator = self._evaluator(pod, asked)
         found = await evaluator.evaluate()
-        refused = pod.is_refused and not wording.is_gated(pod) and not pod.pod.deleting
+        refused = pod.is_refused and not pod.pod.deleting
         nodes = await self._nodes(evaluator, pod.uid, found.rejections, named, changes=found.changes)
         return Explanation(
             pod=name,

@@ -14,7 +14,6 @@ from functools import lru_cache
 
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.explain.verdicts import LastVerdict, Verdicts
-from deviceplugin.cluster.extender.explain.wording import is_gated
 from deviceplugin.cluster.extender.rejection import label_of, main_of
 from deviceplugin.model.pod import ClusterPod
 
@@ -43,7 +42,7 @@ def _reason(pod: ClusterPod, verdict: LastVerdict | None, *, is_held: bool) -> s
         return State.DELETING.value
     if is_held:
         return State.PLACED.value
-    if is_gated(pod):
+    if pod.gates:
         return State.GATED.value
     if verdict is None:
         return State.NOT_ASKED.value if not pod.is_refused or pod.condition is None else _told(pod.condition.message)

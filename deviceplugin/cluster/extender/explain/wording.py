@@ -29,6 +29,7 @@ from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.units import format_blocks
 from deviceplugin.placement.describe import request_text
 
+_MOST_GATES = 3
 _STATES = {
     HoldState.RESERVED: "its GPUs are reserved, and kube-scheduler has not bound the pod yet",
     HoldState.ASSUMED: "the pod is being bound",
@@ -126,8 +127,8 @@ def history_sentence(pod: ClusterPod, verdict: LastVerdict | None, *, webhook_sc
     """
     if pod.pod.deleting:
         return "the pod is being deleted"
-    if is_gated(pod):
-        return "the pod waits for its scheduling gates to be removed; no scheduler chooses a node before"
+    if pod.gates:
+        return f"{gates_sentence(pod)}; no scheduler chooses a node before"
     if verdict is not None and not verdict.fits:
         return "kube-scheduler has asked about the pod, and has since refused it for a reason outside the extender"
     if verdict is not None:
@@ -147,8 +148,12 @@ def history_sentence(pod: ClusterPod, verdict: LastVerdict | None, *, webhook_sc
     return "kube-scheduler has not asked about the pod"
 
 
-def is_gated(pod: ClusterPod) -> bool:
-    return pod.condition is not None and pod.condition.reason == "SchedulingGated"
+def gates_sentence(pod: ClusterPod) -> str:
+    """Their names tell who must remove them."""
+    if len(pod.gates) == 1:
+        return f"the pod waits for its scheduling gate {pod.gates[0]} to be removed"
+    more = f" and {len(pod.gates) - _MOST_GATES} more" if len(pod.gates) > _MOST_GATES else ""
+    return f"the pod waits for its scheduling gates {', '.join(pod.gates[:_MOST_GATES])}{more} to be removed"
 
 
 def evaluation_sentence(found: Evaluation, *, refused: bool) -> str:

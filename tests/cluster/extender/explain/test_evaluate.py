@@ -18,6 +18,7 @@ from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import allocated, ask, bound, deleting, node, on_gpu, pod
 
 CORES = "0/1 nodes are available: 1 Insufficient tencent.com/vcuda-core."
+GATED = "Scheduling is blocked due to non-empty scheduling gates"
 TAINT = "0/1 nodes are available: 1 node(s) had untolerated taint {gpu: only}."
 
 
@@ -163,10 +164,16 @@ async def test_the_scheduler_that_should_ask_is_named(api: MemoryApi, clock: Clo
         (pod("default"), "no scheduler has asked about the pod; its schedulerName is default-scheduler, the"),
         (deleting(pod("leaving")), "the pod is being deleted"),
         (
-            unschedulable(
-                pod("gated"), "Scheduling is blocked due to non-empty scheduling gates", reason="SchedulingGated"
-            ),
-            "the pod waits for its scheduling gates to be removed; no scheduler chooses a node before",
+            unschedulable(replace(pod("gated"), gates=("kueue.x-k8s.io/admission",)), GATED, reason="SchedulingGated"),
+            "the pod waits for its scheduling gate kueue.x-k8s.io/admission to be removed; no scheduler chooses a node",
+        ),
+        (
+            replace(pod("several"), gates=("a/1", "b/2", "c/3", "d/4", "e/5")),
+            "the pod waits for its scheduling gates a/1, b/2, c/3 and 2 more to be removed; no scheduler chooses",
+        ),
+        (
+            unschedulable(replace(pod("opened"), scheduler="vcuda-scheduler"), GATED, reason="SchedulingGated"),
+            "kube-scheduler has not asked about the pod;",
         ),
     ):
         found = await said_of(extender, one)

@@ -56,14 +56,15 @@ def test_a_wrong_request_is_one_reason_whatever_it_says(extender: Extender) -> N
 
 def test_who_was_not_refused_by_nodes_counts_to_its_state(extender: Extender) -> None:
     extender.put_node(node("a", 2))
-    gated = ScheduledCondition(is_true=False, reason="SchedulingGated")
+    gated = ScheduledCondition(is_true=False, reason="SchedulingGated", message="Scheduling is blocked")
     extender.put_pod(pod("new"))
-    extender.put_pod(replace(pod("gated"), condition=gated))
+    extender.put_pod(replace(pod("gated"), condition=gated, gates=("a/1",)))
+    extender.put_pod(replace(pod("opened"), condition=gated))
     extender.put_pod(deleting(pod("going")))
     asked_about(extender, pod("placed", cores=10), "a")
     asked_about(extender, pod("lonely"))
     assert waiting(extender) == {
-        State.NOT_ASKED.value: 1,
+        State.NOT_ASKED.value: 2,
         State.GATED.value: 1,
         State.DELETING.value: 1,
         State.PLACED.value: 1,
