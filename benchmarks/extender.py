@@ -8,7 +8,7 @@ configuration of the chart. `throughput_ratio_unlimited` is the same with client
 measured process runs on one core, the measuring ones on the others. `--growth` also measures clusters of 100 to 10,000
 nodes, without the real kube-scheduler.
 
-    python -m benchmarks.extender [--output json] [--short] [--growth] [--without throughput]
+    python -m benchmarks.extender [--output json] [--short] [--growth] [--without throughput] [--node-policy POLICY]
 """
 
 import asyncio
@@ -27,6 +27,8 @@ from benchmarks.cluster.measured import measured_scheduler, pin_others
 from benchmarks.cluster.stub import PODS_A_NODE, stub_server
 from benchmarks.cluster.throughput import Throughput, measure_throughput, shipped_limits
 from benchmarks.command import BenchmarkError, ends_in_one_sentence, options, show
+from deviceplugin.config.scheduler import PlacementSettings
+from deviceplugin.model.preferences import NodePolicy
 from sandbox.apiserver.kubeconfig import write_kubeconfig
 from sandbox.cluster.schedulers import UNLIMITED
 
@@ -68,6 +70,12 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--nodes", type=int, default=5_000, help="nodes of eight GPUs each (default: %(default)s)")
     parser.add_argument("--pairs", type=int, default=2_000, help="pairs of filter and bind (default: %(default)s)")
+    parser.add_argument(
+        "--node-policy",
+        choices=[each.value for each in NodePolicy],
+        default=PlacementSettings().node_policy.value,
+        help="of the measured scheduler (default: %(default)s)",
+    )
     parser.add_argument("--growth", action="store_true", help=f"also measure {', '.join(map(str, SIZES))} nodes")
     parser.add_argument("--without", choices=["throughput"], help="leave out the real kube-scheduler, which needs root")
     parser.add_argument("--hollow-nodes", type=int, default=40, help="for throughput_ratio (default: %(default)s)")
@@ -85,19 +93,19 @@ def main() -> None:
                     base / f"t{under}", nodes=nodes, count=count, rounds=rounds, limits=limits
                 )
         pin_others(CORE)
-        result = measure(base / "main", given.nodes, given.pairs)
-        growth = [measure(base / str(size), size, given.pairs // 2) for size in SIZES] if given.growth else []
+        result = measure(base / "main", given.nodes, given.pairs, given.node_policy)
+        sizes = SIZES if given.growth else ()
+        growth = [measure(base / str(size), size, given.pairs // 2, given.node_policy) for size in sizes]
     _print(given.output, result, throughput, growth)
 
 
-def measure(folder: Path, nodes: int, pairs: int) -> Result:
+def measure(folder: Path, nodes: int, pairs: int, node_policy: str) -> Result:
     pods = nodes * PODS_A_NODE
     folder.mkdir(parents=True)
     with stub_server(nodes, pods) as (stub, stub_pid):
         kubeconfig = write_kubeconfig(folder / "kubeconfig", stub)
-        with measured_scheduler(
-            folder, kubeconfig, "--kube-api-qps=5000", "--kube-api-burst=5000", core=CORE
-        ) as server:
+        flags = ("--kube-api-qps=5000", "--kube-api-burst=5000", f"--node-policy={node_policy}")
+        with measured_scheduler(folder, kubeconfig, *flags, core=CORE) as server:
             try:
                 before, rss_ready = server.cpu_seconds(), server.rss_mib()
                 figures = asyncio.run(Load(server, stub, stub_pid, nodes).run(pairs))
