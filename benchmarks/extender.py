@@ -10,7 +10,7 @@ are never reached, and `throughput_ratio_empty` then the rate over that with the
 of the turns; `_least` and `_most` are of the turns too. The measured processes run on one core, the measuring ones on
 the others. `--growth` also measures clusters of 100 to 10,000 nodes, without the real kube-scheduler.
 
-    python -m benchmarks.extender [--output json] [--short] [--growth] [--without throughput]
+    python -m benchmarks.extender [--output json] [--short] [--growth] [--without throughput] [--node-policy POLICY]
 """
 
 import contextlib
@@ -19,12 +19,15 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from benchmarks.cluster.measured import pin_others
 from benchmarks.cluster.throughput import Size, measure_throughput, shipped_limits
 from benchmarks.cluster.turns import Figures, measure_by_turns
 from benchmarks.command import ends_in_one_sentence, options, show
+from deviceplugin.config.scheduler import PlacementSettings
+from deviceplugin.model.preferences import NodePolicy
 from sandbox.cluster.schedulers import UNLIMITED
 
 GROWTH_TURNS = 2
@@ -47,6 +50,12 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--nodes", type=int, default=5_000, help="nodes of eight GPUs each (default: %(default)s)")
     parser.add_argument("--pairs", type=int, default=500, help="filter and bind in a turn (default: %(default)s)")
+    parser.add_argument(
+        "--node-policy",
+        choices=[each.value for each in NodePolicy],
+        default=PlacementSettings().node_policy.value,
+        help="of the measured scheduler (default: %(default)s)",
+    )
     parser.add_argument("--growth", action="store_true", help=f"also measure {', '.join(map(str, SIZES))} nodes")
     parser.add_argument("--without", choices=["throughput"], help="leave out the real kube-scheduler, which needs root")
     parser.add_argument("--hollow-nodes", type=int, default=40, help="for throughput_ratio (default: %(default)s)")
@@ -62,9 +71,9 @@ def main() -> None:
             for under, limits in (("", shipped_limits()), ("_unlimited", UNLIMITED)):
                 throughput |= measure_throughput(base / f"t{under}", size, limits).as_json(under)
         pin_others(CORE)
-        result = measure_by_turns(base / "main", given.nodes, given.pairs, given.turns, core=CORE)
-        sizes = SIZES if given.growth else ()
-        growth = [measure_by_turns(base / str(size), size, given.pairs, GROWTH_TURNS, core=CORE) for size in sizes]
+        measure = partial(measure_by_turns, pairs=given.pairs, policy=given.node_policy, core=CORE)
+        result = measure(base / "main", given.nodes, turns=given.turns)
+        growth = [measure(base / str(size), size, turns=GROWTH_TURNS) for size in (SIZES if given.growth else ())]
     _print(given.output, result, throughput, growth)
 
 

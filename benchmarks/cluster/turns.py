@@ -40,15 +40,16 @@ class Figures:
         return {name: getattr(self, name) for name in names} | self.found
 
 
-def measure_by_turns(folder: Path, nodes: int, pairs: int, turns: int, *, core: int) -> Figures:
+def measure_by_turns(folder: Path, nodes: int, *, pairs: int, turns: int, policy: str, core: int) -> Figures:
     """`pairs` in each turn."""
     pods = nodes * PODS_A_NODE
     folder.mkdir(parents=True)
     with stub_server(nodes, pods) as ours_api, stub_server(nodes, 0) as empty_api:
         kubeconfig = write_kubeconfig(folder / "kubeconfig", ours_api[0])
+        flags = (*LIMITS, f"--node-policy={policy}")
         other = write_kubeconfig(folder / "kubeconfig-empty", empty_api[0])
         with (
-            measured_scheduler(folder, kubeconfig, *LIMITS, core=core) as ours,
+            measured_scheduler(folder, kubeconfig, *flags, core=core) as ours,
             empty_extender(other, core=core) as empty,
         ):
             rss_ready = ours.rss_mib()

@@ -15,6 +15,9 @@ every third node and takes a ninth of the time. Out: one line for each run, appe
     scheduler                        with the knowledge of the scheduler (`vcuda simulate --as-scheduler`)
     extender, extender@...           without CPU and memory of nodes, which an older scheduler did not know:
                                      kube-scheduler removes nodes with too little
+
+A chooser places all pods, as in the published experiment; `CHOOSER+stock` leaves those without GPUs to kube-scheduler's
+default scores, as a cluster does, and `CHOOSER+most-allocated` to its strategy MostAllocated.
 """
 
 import json
@@ -35,7 +38,8 @@ from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.workload import ASSUMED, NO_NEEDS, TaskKind, Workload, workload
-from deviceplugin.simulate.replay import Chooser, SchedulerView, SimulationPlan, replay
+from deviceplugin.simulate.other_pods import Chooser, OtherPods
+from deviceplugin.simulate.replay import SchedulerView, SimulationPlan, replay
 from deviceplugin.simulate.scene import read_scene
 from deviceplugin.simulate.task import Scene
 
@@ -113,10 +117,12 @@ def runs(folder: Path, job: str, done: set[tuple[str, ...]]) -> Iterator[Mapping
         if (name, mix, who, str(seed)) in done:
             continue
         scene = known if mix == AS_IS else mixed(known, mix, seed=seed)
-        policy = who.partition("@")[0]
+        who_of_gpus, _, other_pods = who.partition("+")
+        policy = who_of_gpus.partition("@")[0]
         node_policy = NodePolicy(policy) if policy in {each.value for each in NodePolicy} else NodePolicy.FRAGMENTATION
-        plan = SimulationPlan(node_policy, GpuPolicy.BINPACK, PERCENT)
-        run = replay(scene, plan, seed=seed, chooser=chooser(who, scene, folder))
+        others = OtherPods(other_pods or OtherPods.POLICY)
+        plan = SimulationPlan(node_policy, GpuPolicy.BINPACK, PERCENT, other_pods=others)
+        run = replay(scene, plan, seed=seed, chooser=chooser(who_of_gpus, scene, folder))
         yield {
             "workload": name, "mix": mix, "who": who, "seed": seed,
             "at_100": round(100 * run.at(100).allocated, 3), "at_130": round(100 * run.at(130).allocated, 3),

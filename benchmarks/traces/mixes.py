@@ -50,12 +50,18 @@ def cpu_ample(scene: Scene, _drawn: random.Random) -> Scene:
     return replace(scene, nodes=tuple(replace(node, spare=_twice(node.spare)) for node in scene.nodes))
 
 
+def inference(scene: Scene, drawn: random.Random) -> Scene:
+    """Each task with GPUs becomes a small share with one to four CPUs; so do the CPU and memory of the other tasks."""
+    return replace(scene, tasks=tuple(_served(each, drawn) for each in scene.tasks))
+
+
 MIXES: Mapping[str, Mix] = {
     "needs-exchanged": needs_exchanged,
     "shares-redrawn": shares_redrawn,
     "kinds-weighed-anew": kinds_weighed_anew,
     "nodes-redrawn": nodes_redrawn,
     "cpu-ample": cpu_ample,
+    "inference": inference,
 }
 
 
@@ -69,6 +75,13 @@ def _redrawn(old: Task, drawn: random.Random) -> Task:
     request = Request(drawn.randrange(5, 100, 5), 0)
     containers = tuple(replace(each, request=request) for each in old.pod.containers)
     return task(PodRequest(old.pod.pod, containers, old.pod.preferences), old.needs)
+
+
+def _served(old: Task, drawn: random.Random) -> Task:
+    needs = Spare(1000 * drawn.randint(1, 4), 1024 * drawn.choice((2, 4, 8, 16)))
+    request = Request(drawn.choice((5, 10, 15, 20, 25, 30, 40, 50)), 0)
+    containers = tuple(replace(each, request=request) for each in old.pod.containers)
+    return task(PodRequest(old.pod.pod, containers, old.pod.preferences), needs)
 
 
 def _twice(spare: Spare | None) -> Spare | None:

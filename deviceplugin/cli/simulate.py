@@ -26,6 +26,7 @@ from deviceplugin.cli.table import terminal_width
 from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.errors import ConfigError
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
+from deviceplugin.simulate.other_pods import OtherPods
 from deviceplugin.simulate.plot import plot
 from deviceplugin.simulate.replay import Run, SimulationPlan, check_length, replay
 from deviceplugin.simulate.report import Tried, document
@@ -87,6 +88,14 @@ _FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
     help="Use only what the scheduler knows: the pods that have arrived so far, not those to come.",
 )
 @click.option(
+    "--other-pods",
+    type=click.Choice([each.value for each in OtherPods]),
+    default=OtherPods.STOCK.value,
+    show_default=True,
+    help="How pods without GPUs are placed. stock: by kube-scheduler's default scores, as in a cluster. "
+    "most-allocated: the same with its strategy MostAllocated. policy: by --node-policy, as in published experiments.",
+)
+@click.option(
     "--scheduler",
     type=click.Choice(["vcuda", "dra"]),
     default="vcuda",
@@ -103,6 +112,7 @@ def simulate(
     percent: int,
     seeds: tuple[int, ...],
     as_scheduler: bool,
+    other_pods: str,
     scheduler: str,
     output: str,
     picture: Path | None,
@@ -116,7 +126,7 @@ def simulate(
     """
     scene = read_scene(nodes, pods)
     plans = [
-        SimulationPlan(NodePolicy(each), GpuPolicy(gpu_policy), percent, as_scheduler)
+        SimulationPlan(NodePolicy(each), GpuPolicy(gpu_policy), percent, as_scheduler, other_pods=OtherPods(other_pods))
         for each in dict.fromkeys(node_policies)
     ]
     if scheduler == "dra":

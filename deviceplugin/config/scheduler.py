@@ -116,7 +116,7 @@ class ServingSettings:
 class PlacementSettings:
     """How nodes and GPUs are chosen; annotations of a pod take precedence."""
 
-    node_policy: NodePolicy = setting("node-policy", NodePolicy.BINPACK, "Which of the nodes that fit to choose.")
+    node_policy: NodePolicy = setting("node-policy", NodePolicy.FRAGMENTATION, "Which of the nodes that fit to choose.")
     gpu_policy: GpuPolicy = setting("gpu-policy", GpuPolicy.BINPACK, "Which of the node's GPUs that fit to choose.")
     node_choice: NodeChooser = setting(
         "node-choice",

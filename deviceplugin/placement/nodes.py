@@ -148,7 +148,7 @@ class NodeScorer:
         pod: PodRequest,
         states: Iterable[NodeState],
         *,
-        node_policy: NodePolicy = NodePolicy.BINPACK,
+        node_policy: NodePolicy = NodePolicy.FRAGMENTATION,
         gpu_policy: GpuPolicy = GpuPolicy.BINPACK,
         needs: Spare = NO_NEEDS,
     ) -> NodeChoice:

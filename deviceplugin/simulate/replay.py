@@ -1,9 +1,10 @@
 """Simulates tasks that arrive at a cluster one by one.
 
 In: a scene, a plan with its policies, a seed. Out: a `Run`: what was allocated as tasks arrived, which tasks wait and
-why. Each task goes through `NodeScorer.choose`, as a pod does in the extender, or through another `Chooser` for
-comparison. A task that fits nowhere waits; nothing ends, so it waits until the end. The same seed gives the same
-arrivals on every machine. Invariant: no GPU gives more than it has (`placement.node_state` would raise).
+why. Each task with GPUs goes through `NodeScorer.choose`, as a pod does in the extender, or through another `Chooser`
+for comparison; for the others the plan says who chooses (`other_pods`). A task that fits nowhere waits; nothing ends,
+so it waits until the end. The same seed gives the same arrivals on every machine. Invariant: no GPU gives more than it
+has (`placement.node_state` would raise).
 """
 
 import random
@@ -12,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
-from typing import Protocol
 
 from deviceplugin.errors import ConfigError
 from deviceplugin.model.pod_request import PodRequest
@@ -26,6 +26,7 @@ from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.occupancy import occupied
 from deviceplugin.placement.rejection import NodeRejection
 from deviceplugin.placement.workload import ENOUGH, ObservedWorkload, Workload, workload
+from deviceplugin.simulate.other_pods import Chooser, OtherPods, beside_kube_scheduler
 from deviceplugin.simulate.stock_scheduler import StockScheduler
 from deviceplugin.simulate.task import Scene, Task
 
@@ -146,26 +147,13 @@ class SchedulerView:
 Progress = Callable[[int], None]
 
 
-class Chooser(Protocol):
-    """Anything that chooses the node of a pod."""
-
-    def choose(
-        self,
-        pod: PodRequest,
-        states: Iterable[NodeState],
-        *,
-        node_policy: NodePolicy,
-        gpu_policy: GpuPolicy,
-        needs: Spare,
-    ) -> NodeChoice: ...
-
-
 @dataclass(frozen=True, slots=True)
 class SimulationPlan:
     """What to simulate: policies for pods that name none, and the demand in percent of the capacity.
 
     `as_scheduler`: choose with the knowledge of the scheduler's extender (`SchedulerView`), not with all data of the
-    files. `by_claims`: the cluster's own kube-scheduler chooses, and no policy (`StockScheduler`).
+    files. `by_claims`: the cluster's own kube-scheduler chooses, and no policy (`StockScheduler`). `other_pods`: who
+    places pods without GPUs.
     """
 
     node_policy: NodePolicy
@@ -173,6 +161,7 @@ class SimulationPlan:
     inflate_percent: int
     as_scheduler: bool = False
     by_claims: bool = False
+    other_pods: OtherPods = OtherPods.STOCK
 
     @property
     def name(self) -> str:
@@ -192,7 +181,7 @@ def replay(
 ) -> Run:
     """Calls `progress` with the cores requested so far; the expected workload is the tasks of the scene."""
     typical = workload((task.pod, task.needs) for task in scene.tasks)
-    chooser = chooser or _chooser(plan, typical, seed)
+    chooser = beside_kube_scheduler(chooser or _chooser(plan, typical, seed), plan.other_pods, seed)
     cluster = _Cluster(scene, plan, typical, chooser)
     began, worked = time.perf_counter(), time.process_time()
     for task in arrivals(scene.tasks, seed=seed, until=plan.until(scene)):
@@ -205,7 +194,7 @@ def replay(
 
 def _chooser(plan: SimulationPlan, typical: Workload, seed: int) -> Chooser:
     if plan.by_claims:
-        return StockScheduler(seed)
+        return StockScheduler(seed, plan.other_pods.strategy)
     return SchedulerView() if plan.as_scheduler else NodeScorer(typical)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from deviceplugin.simulate.other_pods import OtherPods
 from deviceplugin.simulate.replay import Run, SimulationPlan
 from deviceplugin.simulate.task import Scene
 
@@ -25,6 +26,12 @@ _AS_SCHEDULER = (
     "Policies choose as the scheduler's extender does: with the CPU and memory of nodes, and for the tasks that have "
     "come until then; before the first hundred for an assumed mix."
 )
+_OTHER_PODS = {
+    OtherPods.STOCK: "Pods without GPUs are placed by kube-scheduler's scores LeastAllocated and BalancedAllocation.",
+    OtherPods.MOST_ALLOCATED: "Pods without GPUs are placed by kube-scheduler's scores MostAllocated and "
+    "BalancedAllocation.",
+    OtherPods.POLICY: "The node policy places pods without GPUs too, which it does not in a cluster.",
+}
 _BY_CLAIMS = (
     "dra: pods ask by claims; kube-scheduler scores nodes by CPU and memory left, and takes the first GPUs that fit."
 )
@@ -49,8 +56,16 @@ class Tried:
 
 def simplified(tried: Sequence[Tried]) -> str:
     """The limits of the simulation, for readers of the figures."""
-    known = _AS_SCHEDULER if tried[0].plan.as_scheduler else _ALL_KNOWN
-    return " ".join([SIMPLIFIED, known, *([_BY_CLAIMS] if any(each.plan.by_claims for each in tried) else [])])
+    plan = tried[0].plan
+    known = _AS_SCHEDULER if plan.as_scheduler else _ALL_KNOWN
+    return " ".join(
+        [
+            SIMPLIFIED,
+            _OTHER_PODS[plan.other_pods],
+            known,
+            *([_BY_CLAIMS] if any(each.plan.by_claims for each in tried) else []),
+        ]
+    )
 
 
 def document(scene: Scene, tried: Sequence[Tried]) -> dict[str, object]:
@@ -63,6 +78,7 @@ def document(scene: Scene, tried: Sequence[Tried]) -> dict[str, object]:
         "inflate": plan.inflate_percent / 100,
         "gpu_policy": plan.gpu_policy.value,
         "as_scheduler": plan.as_scheduler,
+        "other_pods": plan.other_pods.value,
         "simplified": simplified(tried),
         "policies": {
             each.name: {"mean": means(each), "seeds": [_one(each, run) for run in each.runs]} for each in tried

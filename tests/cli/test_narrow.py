@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from benchmarks.traces import example
 from deviceplugin.cli import main
 from deviceplugin.cli.table import Column, table
+from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.model.cluster_view import ClusterEventKind
 from deviceplugin.model.preferences import NodePolicy
 from tests.cli.operator import run, vcuda
@@ -76,7 +77,7 @@ def test_the_tables_of_simulate_keep_their_numbers_and_every_policy(policies: li
     assert lost_numbers(narrow) == []
     shown = [each for each in re.findall(r"\S+", narrow) if each[0].isdigit()]
     assert set(re.findall(r"\b\d+\.\d\b", wide)) - set(shown) == seconds_of(wide), "by GPU model, of every policy"
-    for policy in policies[1::2] or ["binpack"]:
+    for policy in policies[1::2] or [PlacementSettings().node_policy.value]:
         assert re.search(rf"^{policy} .*\d\d\.\d\d", narrow, re.MULTILINE)
 
 

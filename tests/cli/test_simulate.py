@@ -65,7 +65,7 @@ def test_without_a_policy_that_of_the_scheduler_is_simulated() -> None:
 def test_the_same_command_says_the_same() -> None:
     one, other = (json.loads(vcuda_simulate("--output", "json", "--seed", "4").stdout) for _ in range(2))
     for said in (one, other):
-        run = said["policies"]["binpack"]
+        run = said["policies"][PlacementSettings().node_policy.value]
         for figures in (said, run["mean"], run["seeds"][0]):
             del figures["seconds"], figures["processor_seconds"]
     assert one == other
@@ -172,7 +172,7 @@ def test_a_terminal_sees_how_far_it_is_and_who_stops_it_gets_no_traceback_and_no
     terminal, its_end = pty.openpty()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=its_end, text=True) as running:
         shown = ""
-        while "run 1 of 2: binpack, seed 1" not in shown:
+        while f"run 1 of 2: {PlacementSettings().node_policy.value}, seed 1" not in shown:
             shown += os.read(terminal, 4096).decode(errors="replace")
         running.send_signal(signal.SIGINT)
         out, _ = running.communicate()

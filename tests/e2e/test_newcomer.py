@@ -586,7 +586,10 @@ def test_a_rollback_stops_no_container_and_refuses_no_pod(running: Release) -> N
     assert "--node-policy=spread" in extender["args"]
     running.say("rollback", "vcuda")
     rolls_unnoticed(running, _trial("trial-back"))
-    for name, expected in (("vcuda-scheduler", "--node-policy=binpack"), ("vcuda-agent", "--wait-for-driver=true")):
+    for name, expected in (
+        ("vcuda-scheduler", "--node-policy=fragmentation"),
+        ("vcuda-agent", "--wait-for-driver=true"),
+    ):
         for pod in running.pods(name):
             spec = pod["spec"]
             words = [word for each in (*spec["initContainers"], *spec["containers"]) for word in each.get("args", ())]

@@ -14,7 +14,7 @@ class Settings:
     `gang_reservation_time`: for a gang that waits at Permit: its longest wait and a margin.
     """
 
-    node_policy: NodePolicy = NodePolicy.BINPACK
+    node_policy: NodePolicy = NodePolicy.FRAGMENTATION
     gpu_policy: GpuPolicy = GpuPolicy.BINPACK
     one_node: bool = True
     reservation_time: float = 60.0

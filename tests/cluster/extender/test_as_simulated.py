@@ -23,7 +23,8 @@ from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare, node_state
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.workload import Workload, workload
-from deviceplugin.simulate.replay import LEARNT_EVERY, Chooser, SchedulerView, SimulationPlan, replay
+from deviceplugin.simulate.other_pods import Chooser, OtherPods, beside_kube_scheduler
+from deviceplugin.simulate.replay import LEARNT_EVERY, SchedulerView, SimulationPlan, replay
 from deviceplugin.simulate.scene import read_scene
 from deviceplugin.simulate.task import Scene, Task, task
 from tests.cluster.extender.api import MemoryApi
@@ -159,8 +160,10 @@ def _cluster_pod(asked: PodRequest, taken: Compute, number: int) -> ClusterPod:
 def test_every_arrival_gets_the_node_and_the_gpus_that_the_simulator_gives_it(policy: NodePolicy, learns: bool) -> None:
     scene = example()
     typical = workload((each.pod, each.needs) for each in scene.tasks)
-    heard = Heard(SchedulerView() if learns else NodeScorer(typical))
-    replay(scene, SimulationPlan(policy, GpuPolicy.BINPACK, 130), seed=3, chooser=heard)
+    ours = SchedulerView() if learns else NodeScorer(typical)
+    heard = Heard(beside_kube_scheduler(ours, OtherPods.STOCK, 3))
+    plan = SimulationPlan(policy, GpuPolicy.BINPACK, 130, other_pods=OtherPods.POLICY)  # `heard` chooses for all
+    replay(scene, plan, seed=3, chooser=heard)
     deployed = Deployed(scene, policy, None if learns else typical)
     told = zip(heard.asked, heard.took, strict=True)
     took = [deployed.arrive(*asked, at, where=node) for at, (asked, (node, _)) in enumerate(told)]

@@ -1,0 +1,91 @@
+"""Pods without GPUs: who places them, and what that leaves for the others."""
+
+from dataclasses import replace
+
+import pytest
+
+from deviceplugin.model.preferences import GpuPolicy, NodePolicy
+from deviceplugin.placement.node_state import Spare
+from deviceplugin.placement.nodes import NodeScorer
+from deviceplugin.placement.rejection import NodeRejection
+from deviceplugin.simulate.other_pods import Chooser, OtherPods, beside_kube_scheduler
+from deviceplugin.simulate.replay import replay
+from deviceplugin.simulate.scene import read_scene
+from deviceplugin.simulate.stock_scheduler import StockScheduler
+from sandbox.emulated_gpus import REPOSITORY
+from tests.placement.clusters import node, pod
+from tests.simulate.scenes import plan
+
+TRACES = REPOSITORY / "benchmarks" / "traces"
+ROOM = Spare(100, 100)
+NODES = (node("fuller", 2, spare=ROOM), node("emptier", 2, spare=ROOM))
+
+
+def goes(chooser: Chooser, *asked: tuple[int, int], needs: Spare) -> str | None:
+    """On nodes of which one has less CPU and memory left."""
+    for each in NODES:
+        chooser.choose(pod(), [each], node_policy=NodePolicy.BINPACK, gpu_policy=GpuPolicy.BINPACK, needs=needs)
+    states = (NODES[0].with_spare(Spare(40, 40)), NODES[1])
+    return chooser.choose(
+        pod(*asked), states, node_policy=NodePolicy.BINPACK, gpu_policy=GpuPolicy.BINPACK, needs=needs
+    ).node
+
+
+@pytest.mark.parametrize(
+    ("who", "expected"),
+    [(OtherPods.STOCK, "emptier"), (OtherPods.MOST_ALLOCATED, "fuller"), (OtherPods.POLICY, "emptier")],
+)
+def test_a_pod_without_gpus_goes_where_the_plan_says(who: OtherPods, expected: str) -> None:
+    """By the policy binpack both are equal, and the first by name is taken."""
+    assert goes(beside_kube_scheduler(NodeScorer(), who, 1), needs=Spare(10, 10)) == expected
+
+
+@pytest.mark.parametrize("who", OtherPods)
+def test_a_pod_with_gpus_goes_by_the_policy(who: OtherPods) -> None:
+    assert goes(beside_kube_scheduler(NodeScorer(), who, 1), (50, 1), needs=Spare(10, 10)) == "emptier"
+
+
+def test_a_chooser_that_stands_for_kube_scheduler_stays_as_it_is() -> None:
+    stock = StockScheduler(1)
+    assert beside_kube_scheduler(stock, OtherPods.STOCK, 1) is stock
+
+
+def test_a_pod_that_fits_nowhere_is_refused_for_cpu() -> None:
+    chooser = beside_kube_scheduler(NodeScorer(), OtherPods.STOCK, 1)
+    found = chooser.choose(
+        pod(), NODES, node_policy=NodePolicy.BINPACK, gpu_policy=GpuPolicy.BINPACK, needs=Spare(101, 1)
+    )
+    assert (found.node, set(found.refused.values())) == (None, {NodeRejection.SPARE})
+
+
+def test_of_equal_nodes_the_seed_draws_and_not_the_order() -> None:
+    nodes = tuple(node(f"n{at}", 1, spare=ROOM) for at in range(20))
+
+    def drawn(seed: int, *, backwards: bool = False) -> list[str | None]:
+        chooser, states = beside_kube_scheduler(NodeScorer(), OtherPods.STOCK, seed), nodes[:: -1 if backwards else 1]
+        given = {"node_policy": NodePolicy.BINPACK, "gpu_policy": GpuPolicy.BINPACK, "needs": Spare(1, 1)}
+        return [chooser.choose(pod(), states, **given).node for _ in range(5)]  # type: ignore[arg-type]
+
+    assert drawn(1) == drawn(1, backwards=True) != drawn(2)
+    assert len(set(drawn(1))) > 1
+
+
+@pytest.mark.parametrize(("who", "fit"), [(OtherPods.STOCK, 0), (OtherPods.MOST_ALLOCATED, 1)])
+def test_pods_that_are_spread_leave_no_node_with_the_cpu_of_a_large_pod(who: OtherPods, fit: int) -> None:
+    nodes = {each.name: each for each in NODES}
+    chooser = beside_kube_scheduler(NodeScorer(), who, 1)
+    arrivals = [(pod(), Spare(50, 50))] * 2 + [(pod((100, 0)), Spare(60, 60))]
+    for asked, needs in arrivals:
+        found = chooser.choose(
+            asked, nodes.values(), node_policy=NodePolicy.BINPACK, gpu_policy=GpuPolicy.BINPACK, needs=needs
+        )
+        if found.node and found.placed:
+            nodes[found.node] = nodes[found.node].with_pod(found.placed.allocations, needs=needs)
+    assert sum(100 - view.free_cores for each in nodes.values() for view in each.snapshot.gpus) == 100 * fit
+
+
+@pytest.mark.parametrize("policy", NodePolicy)
+def test_a_run_of_the_example_depends_on_who_places_the_other_pods(policy: NodePolicy) -> None:
+    scene = read_scene(TRACES / "example-nodes.csv", TRACES / "example-pods.csv")
+    runs = [replay(scene, replace(plan(policy), other_pods=who), seed=1) for who in OtherPods]
+    assert len({run.samples for run in runs}) == len(OtherPods)
