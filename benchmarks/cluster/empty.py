@@ -27,7 +27,7 @@ FIXED = {
     "/volcano/allocate": b'{"errorMessage":""}',
     "/volcano/deallocate": b'{"errorMessage":""}',
 }
-_CONNECTIONS = 8  # as many as vcuda scheduler has
+_CONNECTIONS = 128  # as many as vcuda scheduler has
 _LENGTH = b"\r\nContent-Length: "
 
 
