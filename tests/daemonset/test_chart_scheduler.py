@@ -33,7 +33,7 @@ def test_the_extender_gets_the_values_by_flags_that_exist(helm: str, tmp_path: P
     rendered = render(helm, values, folder=tmp_path)
     parsed, chosen = settings(rendered), values.get("scheduler", {})
     assert parsed.serving.port == chosen.get("port", 8443)
-    assert parsed.placement.node_policy.value == chosen.get("nodePolicy", "binpack")
+    assert parsed.placement.node_policy.value == chosen.get("nodePolicy", "fragmentation")
     assert parsed.placement.node_choice.value == chosen.get("nodeChoice", "extender")
     assert parsed.cluster.resource_domain == values.get("resourceDomain", "tencent.com")
     assert parsed.webhook.hami.scope.value == values.get("hami", {}).get("translate", "marked")

@@ -115,7 +115,7 @@ VALUE_SETS: dict[str, Object] = {
                 {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway"}
             ],
             "loopbackPort": 9444,
-            "nodePolicy": "fragmentation",
+            "nodePolicy": "spread",
             "gpuPolicy": "link",
             "nodeChoice": "scheduler",
             "port": 9443,

@@ -19,7 +19,15 @@ from tests.fenced import fenced
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 VOLCANO = ("scheduling.volcano.sh", "batch.volcano.sh")
-OF_OTHERS = ("vcuda", "kueue.x-k8s.io", "config.kueue.x-k8s.io", "karpenter.sh", "scheduling.x-k8s.io", *VOLCANO)
+OF_OTHERS = (
+    "vcuda",
+    "kueue.x-k8s.io",
+    "config.kueue.x-k8s.io",
+    "kubescheduler.config.k8s.io",
+    "karpenter.sh",
+    "scheduling.x-k8s.io",
+    *VOLCANO,
+)
 """API groups that Kubernetes has no schemas of; the first one is of our own configuration files."""
 ALPHA = {("gangs.md", "PodGroup"), ("gangs.md", "Job")}
 """What exists in one version of Kubernetes, as the page says."""

@@ -53,7 +53,7 @@ async def test_node_and_gpus_have_their_reason_and_what_was_passed_over(extender
     runs(extender, "c", 0, 20, 8)
     one = await placed(extender, api, pod(cores=40, blocks=8), "a", "b", "c", "d", "e", "f", "small", "gone")
     assert await why(extender, one) == (
-        "node b is the fullest of 6 nodes that fit (policy binpack)",
+        "node b is the one that leaves the fewest useless cores of 6 nodes that fit (policy fragmentation)",
         "  next in that order: c, a, d and 2 more",
         "  1 node: node is not in the GPU scheduler's cache yet",
         "  1 node: too little memory on every GPU, also when it is empty",
@@ -95,7 +95,7 @@ async def test_equal_nodes_are_said_to_be_equal(extender: Extender, api: MemoryA
     extender.put_node(node("b"))
     said = await why(extender, await placed(extender, api, pod(), "b", "a"))
     assert said[:2] == (
-        "node a is the first by name of those that are best by policy binpack; 2 nodes fit",
+        "node a is the first by name of those that are best by policy fragmentation; 2 nodes fit",
         "  next: b",
     )
     assert said[2].startswith("container main: GPU 0 is the first of 2 GPUs that fit and are alike, with 100 cores")
@@ -201,7 +201,7 @@ async def test_it_is_said_once_in_one_sentence_when_the_pod_is_bound(api: Memory
         extender.put_node(node(name, 1))
     one = await placed(extender, api, pod("p", cores=40, blocks=8), "a", "b")
     assert await extender.bind(order(one, one.pod.node)) == ""
-    first = "node a is the first by name of those that are best by policy binpack; 2 nodes fit"
+    first = "node a is the first by name of those that are best by policy fragmentation; 2 nodes fit"
     assert said == [
         ("p", f"{first}; container main: GPU 0 is the only one that fits, with 100 cores and 64 blocks (16 GiB) free")
     ]
