@@ -112,8 +112,8 @@ class _ClusterRun:
         rows = [(each.pod, each.node, *_gpus(each)) for each in await self._look(names)]
         self.output.table(("pod", "node", "the extender chose", "the container sees"), *rows)
         self.output.say(
-            "embed and rerank ask for the emptiest node (policy spread, by annotation). The other pods go to the "
-            "fullest node that has room."
+            "embed and rerank ask for the emptiest node (policy spread, by annotation). The other pods go "
+            "where they leave the fewest useless cores (fragmentation, the default)."
         )
 
     async def wait(self) -> None:
