@@ -12,7 +12,6 @@ import structlog
 
 from deviceplugin.cluster.http.metrics import SchedulerMetrics
 from deviceplugin.cluster.http.verbs import HttpError, Service, Verb, VerbResponse, unavailable
-from deviceplugin.connections import ClosedBecause
 from deviceplugin.errors import ParseError, VcudaError
 
 log = structlog.get_logger("vcuda.http")
@@ -64,9 +63,6 @@ class Answers:
         """To a request whose body did not come or was not read."""
         self._metrics.observe(verb.name, error.outcome, 0.0, {})
         return answer_to(error, verb)
-
-    def closed(self, why: ClosedBecause) -> None:
-        self._metrics.connection_closed(why)
 
 
 def answer_to(error: Exception, verb: Verb) -> HttpAnswer:

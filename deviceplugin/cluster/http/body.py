@@ -50,11 +50,11 @@ class Bodies:
 
     async def read(self, request: web.BaseRequest, verb: Verb) -> bytes:
         """Raises an HttpError with status 400, 408, 413 or 503."""
-        _check_size(request.content_length or 0, verb)
+        check_size(request.content_length or 0, verb)
         try:
             if request.content.is_eof():
                 body = request.content.read_nowait()
-                _check_size(len(body), verb)
+                check_size(len(body), verb)
                 return body
             async with asyncio.timeout(self._within):
                 # Some clients wait for this status before they send a large body.
@@ -62,12 +62,12 @@ class Bodies:
                     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
                 return await self._all(request, verb)
         except TimeoutError:
-            raise HttpError(408, "slow", f"the body did not arrive within {self._within:g}s; send it at once") from None
+            raise slow(self._within) from None
         except (ConnectionError, web.RequestPayloadError, HttpProcessingError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and request.protocol.connected:
                 raise  # else it is aiohttp's word for a client that left before we looked for its body
             error.__traceback__ = None  # its frames hold the body, and the request holds the error: a cycle
-            raise HttpError(400, "disconnected", "the body ended before it was complete; send it again") from None
+            raise cut() from None
 
     async def answer(self, request: web.BaseRequest, verb: Verb, body: bytes) -> web.StreamResponse:
         """A short one is left to the server to send. Raises an HttpError; the client gets 503, or nothing more."""
@@ -96,14 +96,14 @@ class Bodies:
         with self._room(verb, request.remote or "") as room:
             async for chunk in request.content.iter_any():
                 body += chunk
-                _check_size(len(body), verb)
+                check_size(len(body), verb)
                 room.grow(len(body) - self._free)
             return bytes(body)
 
     @contextmanager
-    def _room(self, verb: Verb, peer: str) -> Iterator["_Room"]:
-        most = _PEERS * verb.largest if self._most is None else self._most
-        room = _Room(self.held, {(verb.name,): most, (verb.name, peer): most // _PEERS})
+    def _room(self, verb: Verb, peer: str) -> Iterator["BodyRoom"]:
+        most = most_of(verb) if self._most is None else self._most
+        room = BodyRoom(self.held, {(verb.name,): most, (verb.name, peer): most // _PEERS})
         try:
             yield room
         finally:
@@ -111,8 +111,8 @@ class Bodies:
 
 
 @dataclass(slots=True)
-class _Room:
-    """What one body takes of each of its `limits`."""
+class BodyRoom:
+    """What one body takes of each of its `limits`, as bytes in `held`."""
 
     held: Counter[tuple[str, ...]]
     limits: dict[tuple[str, ...], int]
@@ -138,6 +138,19 @@ class _Room:
             self.held[each] += size
 
 
-def _check_size(size: int, verb: Verb) -> None:
+def most_of(verb: Verb) -> int:
+    """Bytes of all bodies of the verb together."""
+    return _PEERS * verb.largest
+
+
+def slow(within: float) -> HttpError:
+    return HttpError(408, "slow", f"the body did not arrive within {within:g}s; send it at once")
+
+
+def cut() -> HttpError:
+    return HttpError(400, "disconnected", "the body ended before it was complete; send it again")
+
+
+def check_size(size: int, verb: Verb) -> None:
     if size > verb.largest:
         raise HttpError(413, "too_large", f"the body is larger than {verb.largest >> 20} MiB; {verb.instead}")

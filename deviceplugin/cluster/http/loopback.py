@@ -2,8 +2,8 @@
 
 In: requests of kube-scheduler or of Volcano's scheduler. Out: their answers. kube-scheduler asks filter one pod after
 the other and waits for each answer, and Go's client makes a new connection for nearly every Bind: what a request and a
-connection cost here is paid for every pod, and aiohttp's server takes three times as much (docs/measurements.md). That
-server stays where strangers can ask. Here the callers are known, and bounded only as a whole.
+connection cost here is paid for every pod, and aiohttp's server takes more than twice as much (docs/measurements.md).
+That server stays where strangers can ask. Here the callers are known, and bounded only as a whole.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import contextlib
 import socket
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from deviceplugin.cluster.http.answers import Answers
@@ -37,15 +38,26 @@ USUAL = LoopbackLimits()
 
 
 class LoopbackListener:
-    """From `start` to `stop`. `open` are its connections, the one that was used longest ago first."""
+    """From `start` to `stop`. `open` are its connections, the one that was used longest ago first.
 
-    def __init__(self, verbs: tuple[Verb, ...], answers: Answers, limits: LoopbackLimits = USUAL) -> None:
+    While `stopping`, each ends with its next answer. `on_closed` is called for each that is closed from here.
+    """
+
+    def __init__(
+        self,
+        verbs: tuple[Verb, ...],
+        answers: Answers,
+        limits: LoopbackLimits = USUAL,
+        on_closed: Callable[[ClosedBecause], None] = lambda _: None,
+    ) -> None:
         self.verbs = {f"/{verb.name}".encode(): verb for verb in verbs}
         self.answers = answers
         self.open: dict[VerbConnection, None] = {}
-        self.held = Counter[str]()
+        self.held = Counter[tuple[str, ...]]()
         self.stopping = False
         self._none_open = asyncio.Event()
+        self._none_open.set()
+        self._on_closed = on_closed
         self._limits = limits
         self._most = within_descriptors(limits.most)
         self._server: asyncio.Server | None = None
@@ -62,8 +74,6 @@ class LoopbackListener:
         if self._server is None or self._sweeping is None:
             return
         self.stopping = True
-        if not self.open:
-            self._none_open.set()
         self._server.close()
         self._sweeping.cancel()
         for each in tuple(self.open):
@@ -76,10 +86,11 @@ class LoopbackListener:
 
     def opened(self, connection: VerbConnection) -> None:
         self.open[connection] = None
+        self._none_open.clear()
         if len(self.open) > self._most:
             last = next((each for each in self.open if not each.is_busy), next(iter(self.open)))
             del self.open[last]  # now: several may come before it has ended
-            self.answers.closed(ClosedBecause.DISPLACED)
+            self._on_closed(ClosedBecause.DISPLACED)
             last.abort()
 
     def used(self, connection: VerbConnection) -> None:
@@ -89,7 +100,7 @@ class LoopbackListener:
 
     def closed(self, connection: VerbConnection) -> None:
         self.open.pop(connection, None)
-        if self.stopping and not self.open:
+        if not self.open:
             self._none_open.set()
 
     async def _sweep(self) -> None:
@@ -106,5 +117,5 @@ class LoopbackListener:
                 connection.refuse_slow(limits.body)
         elif not connection.is_busy and seconds >= (limits.idle if connection.served else limits.silent):
             if not connection.served:
-                self.answers.closed(ClosedBecause.SILENT)
+                self._on_closed(ClosedBecause.SILENT)
             connection.close_if_idle()

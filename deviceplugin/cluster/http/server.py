@@ -44,7 +44,7 @@ class SchedulerServer:
         self._connections.on_closed = self.metrics.connection_closed
         answers = Answers(service, self.metrics)
         restricted = tuple(each for each in service.verbs if each.is_restricted)
-        self._beside = LoopbackListener(restricted, answers, loopback_limits)
+        self._beside = LoopbackListener(restricted, answers, loopback_limits, self.metrics.connection_closed)
         self._router = Router(
             service, self.metrics, answers, bodies=bodies, connections=self._connections, metrics_period=metrics_period
         )
@@ -82,7 +82,7 @@ class SchedulerServer:
     async def stop(self, *, drain: float = 0.0) -> None:
         if self._runner is None:
             return
-        self._router.stopping = True
+        self._router.stopping = self._beside.stopping = True
         await asyncio.sleep(drain)
         self._connections.stop_listening()
         await asyncio.gather(self._beside.stop(within=self._end_within), self._runner.cleanup())

@@ -1,8 +1,8 @@
 """One connection of a known scheduler: its requests parsed by httptools, and answered in their order.
 
 In: bytes. Out: bytes. A request that comes while another is answered waits, and the socket is not read meanwhile. After
-a refusal the connection ends, because the rest of that request may still be on its way. `held` of the listener are the
-bytes of all bodies in memory, by verb.
+a refusal the connection ends, because the rest of that request may still be on its way. Bodies have the limits of
+`body`, but no peer is told from another.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from typing import Protocol
 import httptools
 
 from deviceplugin.cluster.http.answers import Answers, HttpAnswer, sentence
+from deviceplugin.cluster.http.body import BodyRoom, check_size, cut, most_of, slow
 from deviceplugin.cluster.http.verbs import HttpError, Verb
 
 _MOST_HEAD = 64 << 10
 _LINGER_S = 1.0
-_BODIES = 4  # of the largest size, for each verb
 _TEXT, _JSON = b"text/plain; charset=utf-8", b"application/json"
 _HEAD = b"HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nDate: %s\r\n%s\r\n"
 _CLOSE = b"Connection: close\r\n"
@@ -33,7 +33,7 @@ class Listener(Protocol):
 
     verbs: dict[bytes, Verb]
     answers: Answers
-    held: Counter[str]
+    held: Counter[tuple[str, ...]]
     stopping: bool
 
     def opened(self, connection: "VerbConnection") -> None: ...
@@ -47,17 +47,19 @@ class _Due:
 
     verb: Verb
     body: bytes
+    room: BodyRoom
     keeps: bool
 
 
 @dataclass(slots=True)
 class _Arriving:
-    """The part of a request that is here. `verb` is known when its headers are complete."""
+    """The part of a request that is here. `verb` and the `room` of its body are known when its headers are complete."""
 
     path: bytes = b""
     head: int = 0
     expects_continue: bool = False
     verb: Verb | None = None
+    room: BodyRoom | None = None
     parts: list[bytes] = field(default_factory=list)
     size: int = 0
 
@@ -94,8 +96,7 @@ class VerbConnection(asyncio.Protocol):
     def connection_lost(self, exc: BaseException | None) -> None:
         """What was begun for the client runs to its end. The parser refers to this object, and would be a cycle."""
         if self._arriving is not None and self._arriving.verb is not None:
-            cut = HttpError(400, "disconnected", "the body ended before it was complete; send it again")
-            self._listener.answers.refused(self._arriving.verb, cut)
+            self._listener.answers.refused(self._arriving.verb, cut())
         self._forget()
         self._ends, self._transport, self._parser = True, None, None
         self._listener.closed(self)
@@ -143,35 +144,37 @@ class VerbConnection(asyncio.Protocol):
             self._refuse(_plain(405, f"only POST is allowed on /{verb.name}"))
         else:
             arriving.verb = verb
+            arriving.room = BodyRoom(self._listener.held, {(verb.name,): most_of(verb)})
             if arriving.expects_continue and self._answering is None:
                 transport.write(_CONTINUE)
 
     def on_body(self, body: bytes) -> None:
-        arriving, held = self._arriving, self._listener.held
-        if arriving is None or (verb := arriving.verb) is None:
+        arriving = self._arriving
+        if arriving is None or arriving.verb is None or arriving.room is None:
             return
         arriving.size += len(body)
         arriving.parts.append(body)
-        held[verb.name] += len(body)
-        if arriving.size > verb.largest:
-            what = f"the body is larger than {verb.largest >> 20} MiB; {verb.instead}"
-            self._refuse_body(verb, HttpError(413, "too_large", what))
-        elif held[verb.name] > _BODIES * verb.largest:
-            self._refuse_body(verb, HttpError(503, "busy", "too many large requests at the same time; try again"))
+        try:
+            check_size(arriving.size, arriving.verb)
+            arriving.room.grow(arriving.size)
+        except HttpError as error:
+            self._refuse_body(arriving.verb, error)
 
     def on_message_complete(self) -> None:
         arriving, self._arriving = self._arriving, None
-        if arriving is not None and arriving.verb is not None and self._parser is not None:
-            self._add(_Due(arriving.verb, b"".join(arriving.parts), self._parser.should_keep_alive()))
+        if arriving is None or arriving.verb is None or arriving.room is None or self._parser is None:
+            return
+        body = b"".join(arriving.parts)
+        self._add(_Due(arriving.verb, body, arriving.room, self._parser.should_keep_alive()))
 
     # What the listener calls.
 
     def refuse_slow(self, within: float) -> None:
-        slow = f"the body did not arrive within {within:g}s; send it at once"
+        late = slow(within)
         if self._arriving is not None and self._arriving.verb is not None:
-            self._refuse_body(self._arriving.verb, HttpError(408, "slow", slow))
+            self._refuse_body(self._arriving.verb, late)
         else:
-            self._refuse(_plain(408, slow))
+            self._refuse(_plain(late.status, late.sentence))
 
     def close_if_idle(self) -> None:
         if not self.is_busy and self._transport is not None:
@@ -193,8 +196,8 @@ class VerbConnection(asyncio.Protocol):
 
     def _forget(self) -> None:
         arriving, self._arriving = self._arriving, None
-        if arriving is not None and arriving.verb is not None:
-            self._listener.held[arriving.verb.name] -= arriving.size
+        if arriving is not None and arriving.room is not None:
+            arriving.room.leave()
 
     def _add(self, due: _Due | HttpAnswer) -> None:
         self._due.append(due)
@@ -221,7 +224,7 @@ class VerbConnection(asyncio.Protocol):
         try:
             answer = await listener.answers.counted(due.verb, due.body)
         finally:
-            listener.held[due.verb.name] -= len(due.body)
+            due.room.leave()
         self.served = self.served or answer.status == HTTPStatus.OK
         return answer, due.keeps and not answer.closes and not listener.stopping
 

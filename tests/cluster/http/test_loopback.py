@@ -233,6 +233,21 @@ async def test_a_stop_waits_for_answers_and_not_for_idle_connections() -> None:
         await stopping
 
 
+async def test_before_a_stop_each_connection_ends_with_its_next_answer() -> None:
+    """So that a client with open connections finds the other replica while this one still answers."""
+    async with beside() as (scene, port):
+        client = await port.connected()
+        client[1].write(ASKED)
+        assert b"Connection: close" not in (await answered(client))[1]
+        stopping = asyncio.create_task(scene.server.stop(drain=0.5))
+        await asyncio.sleep(0)
+        client[1].write(ASKED)
+        assert b"Connection: close" in (await answered(client))[1]
+        assert (await told(port, ASKED))[0] == 200, "new connections are answered too"
+        assert not stopping.done()
+        await stopping
+
+
 async def test_a_stop_ends_what_takes_too_long() -> None:
     async with beside(end_within=0.2) as (scene, port):
         busy = await port.connected()
