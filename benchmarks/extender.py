@@ -24,7 +24,7 @@ from pathlib import Path
 
 from benchmarks.cluster.measured import pin_others
 from benchmarks.cluster.throughput import Size, measure_throughput, shipped_limits
-from benchmarks.cluster.turns import Figures, measure_by_turns
+from benchmarks.cluster.turns import measure_by_turns
 from benchmarks.command import ends_in_one_sentence, options, show
 from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.model.preferences import NodePolicy
@@ -87,20 +87,16 @@ def _temporary() -> Iterator[Path]:
             shutil.rmtree(base, ignore_errors=True)
 
 
-def _print(form: str, result: Figures, throughput: dict[str, float], growth: list[Figures]) -> None:
-    document = result.as_json() | throughput
+def _print(form: str, result: dict[str, float], throughput: dict[str, float], growth: list[dict[str, float]]) -> None:
+    document = result | throughput
     if form == "json":
-        table = [each.as_json() for each in growth]
-        print(json.dumps({**document, **({"growth": table} if growth else {})}))
+        print(json.dumps({**document, **({"growth": growth} if growth else {})}))
         return
     show(document, form)
     if growth:
         print("\n" + " ".join(f"{name:>15}" for name in ("nodes", *TABLE)))
-        for each in growth:
-            row = each.as_json()
-            print(
-                " ".join(f"{row[name]:15.2f}" if name != "nodes" else f"{each.nodes:15d}" for name in ("nodes", *TABLE))
-            )
+        for row in growth:
+            print(f"{row['nodes']:15.0f} " + " ".join(f"{row[name]:15.2f}" for name in TABLE))
 
 
 if __name__ == "__main__":

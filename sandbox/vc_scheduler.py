@@ -9,6 +9,7 @@ task on it.
 """
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -184,11 +185,13 @@ class VcScheduler:
         path = f"{urlsplit(self._url).path}/{verb}"
         try:
             async with asyncio.timeout(_ANSWER_S):
-                try:
-                    return await self._sent(self._free.pop(), path, body)
-                except (IndexError, ConnectionError, EOFError):  # the server ended it while it was idle, as Go has it
-                    port = urlsplit(self._url).port or 80
-                    return await self._sent(await Connection.open(port, None), path, body)
+                if self._free:
+                    with contextlib.suppress(
+                        ConnectionError, EOFError
+                    ):  # ended while it was idle; Go's client too retries
+                        return await self._sent(self._free.pop(), path, body)
+                connection = await Connection.open(urlsplit(self._url).port or 80, None)
+                return await self._sent(connection, path, body)
         except (HttpError, OSError, EOFError) as error:  # Volcano looks at the status alone
             raise VolcanoStandInError(f"{verb}: {error}") from None
 

@@ -2,7 +2,7 @@
 
 In: a port; for binds a kubeconfig. Out: a process on 127.0.0.1, until it is ended. `/filter` answers the first name and
 `/bind` posts one bare Binding; Volcano's verbs get a fixed yes, and `prioritize` no scores, so that the caller takes
-the first node. It knows no errors: whoever measures with it looks at the outcome.
+the first node. It knows no errors: the program that measures checks the outcome.
 
     python -m benchmarks.cluster.empty PORT [KUBECONFIG]
 """

@@ -1,13 +1,12 @@
 """The same load by turns on `vcuda scheduler` and on an empty extender, and what the one takes for one of the other.
 
-In: a folder, the size of the cluster, pairs of filter and bind for each of several turns. Out: `Figures`. Both
+In: a folder, the size of the cluster, pairs of filter and bind for each of several turns. Out: figures by name. Both
 processes share one core and never work at the same time; each has an API server of its own, so that the events of one's
 pods are no work for the other. A ratio is taken within each turn, so that a busy machine slows down both sides of it.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -22,26 +21,8 @@ LIMITS = ("--kube-api-qps=5000", "--kube-api-burst=5000")
 Side = Sequence[Turn]
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """Of one size of cluster."""
-
-    nodes: int
-    running_pods: int
-    ready_s: float
-    rss_ready_mib: float
-    rss_mib: float
-    peak_rss_mib: float
-    cpu_ms_a_pair: float
-    found: dict[str, float]
-
-    def as_json(self) -> dict[str, float]:
-        names = ("nodes", "running_pods", "ready_s", "rss_ready_mib", "rss_mib", "peak_rss_mib", "cpu_ms_a_pair")
-        return {name: getattr(self, name) for name in names} | self.found
-
-
-def measure_by_turns(folder: Path, nodes: int, *, pairs: int, turns: int, policy: str, core: int) -> Figures:
-    """`pairs` in each turn."""
+def measure_by_turns(folder: Path, nodes: int, *, pairs: int, turns: int, policy: str, core: int) -> dict[str, float]:
+    """`pairs` in each turn. The keys are those of the benchmark's output."""
     pods = nodes * PODS_A_NODE
     folder.mkdir(parents=True)
     with stub_server(nodes, pods) as ours_api, stub_server(nodes, 0) as empty_api:
@@ -57,16 +38,16 @@ def measure_by_turns(folder: Path, nodes: int, *, pairs: int, turns: int, policy
                 spent, found = asyncio.run(_turns((ours, *ours_api), (empty, *empty_api), nodes, pairs, turns))
             except (HttpError, OSError, EOFError) as error:
                 raise BenchmarkError(f"{error}: {ours.log.read_text(errors='replace')[-2000:]}") from None
-            return Figures(
-                nodes=nodes,
-                running_pods=pods,
-                ready_s=ours.ready_s,
-                rss_ready_mib=rss_ready,
-                rss_mib=ours.rss_mib(),
-                peak_rss_mib=ours.rss_mib("VmHWM"),
-                cpu_ms_a_pair=spent,
-                found=found,
-            )
+            return {
+                "nodes": nodes,
+                "running_pods": pods,
+                "ready_s": ours.ready_s,
+                "rss_ready_mib": rss_ready,
+                "rss_mib": ours.rss_mib(),
+                "peak_rss_mib": ours.rss_mib("VmHWM"),
+                "cpu_ms_a_pair": spent,
+                **found,
+            }
 
 
 async def _turns(

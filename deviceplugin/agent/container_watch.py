@@ -139,7 +139,7 @@ class ContainerWatch:
             or known.look.use.processes != 0
             or bool(known.look.use.overruns)
             or known.shown is not None
-            or (bool(busy) and not busy.isdisjoint(grant.allocation.uuids))
+            or not busy.isdisjoint(grant.allocation.uuids)
             or self._turn % _IDLE_TURNS == 0
         )
 

@@ -4,7 +4,7 @@ In: a pod and the nodes. Out: a `NodeChoice`. Facts (Kubernetes 1.36, its defaul
 memory (`kube_scores`) and never by GPUs; of equal nodes one is drawn. For claims the first devices of the node that fit
 are taken, in the order of the ResourceSlice, which is that of the minor numbers; there is no score of devices. Each
 container has a claim of its own, and all are held at once, also those of init containers. Simplified: every node is
-scored; kube-scheduler examines a part of them in clusters of more than 100 nodes, which was measured to change little.
+scored, whereas kube-scheduler looks at a part of them in clusters of more than 100 nodes.
 """
 
 import random
