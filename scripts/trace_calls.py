@@ -18,6 +18,7 @@ from typing import Any
 
 import deviceplugin
 from deviceplugin.cluster.extender.extender import Extender
+from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.wire import ExtenderArgs
 from deviceplugin.kubelet.plugin import Context, ResourcePlugin
 from deviceplugin.ledger.grant import Source
@@ -25,6 +26,7 @@ from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, P
 from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.inventory_annotation import format_inventory
 from deviceplugin.model.pod import ClusterPod, Pod, PodContainer
+from deviceplugin.model.preferences import NodePolicy
 from deviceplugin.wire import deviceplugin_pb2 as pb
 from sandbox.inventories import made_up_inventory
 from sandbox.station import pod_json, station
@@ -104,8 +106,11 @@ class _NoApi:
 
 
 def trace_filter() -> Trace:
-    """From `Extender.filter` to its answer, after the extender has started."""
-    found, extender = Trace(), Extender(_NoApi())
+    """From `Extender.filter` to its answer, after the extender has started.
+
+    By the simplest policy; the default one enters two files more.
+    """
+    found, extender = Trace(), Extender(_NoApi(), Settings(node_policy=NodePolicy.BINPACK))
     for name in ("node-1", "node-2", "node-3"):
         extender.put_node(_node(name))
     extender.warm_up()

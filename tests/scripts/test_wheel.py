@@ -70,7 +70,7 @@ def called(program: Path, *words: str | Path, at: Path) -> subprocess.CompletedP
         (
             "vcuda",
             ["simulate", "--nodes", TRACES / "example-nodes.csv", "--pods", TRACES / "example-pods.csv"],
-            "binpack",
+            "fragmentation",
         ),
         (
             "vcuda",
