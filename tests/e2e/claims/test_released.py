@@ -35,6 +35,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 VALUES = ("--set=agent.dra.enabled=true", "--set=webhook.translateToClaims=true")
 FAILED = "FailedPrepareDynamicResources"
+# Kubelet reads a claim before it calls a driver. The API server refuses that until its node authorizer knows the pod.
+NODE_AUTHORIZER = "no relationship found between node"
 INSIDE = Path("/run/vcuda/emulated")
 
 
@@ -197,8 +199,8 @@ def test_no_pod_waits_for_an_agent_that_is_updated(release: Release) -> None:
     (after,) = release.pods("vcuda-agent")
     assert after["metadata"]["uid"] != before["metadata"]["uid"]
     pods.wait_running(release.admin, names)
-    failed = [each for name in names for each in pods.events(release.admin, name) if each.startswith(FAILED)]
-    assert failed == []
+    said = [each for name in names for each in pods.events(release.admin, name)]
+    assert [each for each in said if each.startswith(FAILED) and NODE_AUTHORIZER not in each] == []
     assert {name: held(release).get(name) for name in names} == dict.fromkeys(names, (10, 4, "claim"))
     now = pods.states(release.admin)
     assert {name: now[name].containers for name in ran} == {name: each.containers for name, each in ran.items()}
