@@ -1,8 +1,7 @@
 """The extender chooses like the simulator: for the arrivals of the shipped example, by node and GPU."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -12,54 +11,24 @@ from deviceplugin.cluster.extender.wire import ExtenderArgs
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.annotations import PodAllocation, format_allocation
 from deviceplugin.model.cluster_node import ClusterNode
-from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
+from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.inventory_annotation import format_inventory
 from deviceplugin.model.pod import ClusterPod, PlainPod, Pod, PodContainer
 from deviceplugin.model.pod_request import PodRequest, pod_request
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
-from deviceplugin.model.topology import Topology
-from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU, MIB, Compute
+from deviceplugin.model.units import MIB, Compute
 from deviceplugin.placement.node_score import NodeChoice
-from deviceplugin.placement.node_state import NodeState, Spare, node_state
+from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.workload import Workload, workload
 from deviceplugin.simulate.other_pods import Chooser, OtherPods, beside_kube_scheduler
 from deviceplugin.simulate.replay import LEARNT_EVERY, SchedulerView, SimulationPlan, replay
-from deviceplugin.simulate.scene import read_scene
-from deviceplugin.simulate.task import Scene, Task, task
+from deviceplugin.simulate.task import Scene
 from tests.cluster.extender.api import MemoryApi
+from tests.cluster.extender.example_scene import DRIVER, example
 from tests.cluster.extender.makers import NAMES, bound
 
-TRACES = Path(__file__).resolve().parents[3] / "benchmarks" / "traces"
-BLOCKS = 96
 Took = tuple[str | None, tuple[tuple[GpuShare, ...], ...]]
-
-
-def inventory(seen: NodeState) -> Inventory:
-    """GPUs that have memory, which a table does not say."""
-    views = seen.snapshot.gpus
-    gpus = tuple(
-        Gpu(GpuUuid(f"GPU-{seen.name}-{at}"), at, at, view.gpu.model, BLOCKS * BLOCK_BYTES)
-        for at, view in enumerate(views)
-    )
-    return Inventory(gpus, Topology(tuple(range(len(gpus)))), Driver("550.1", (12, 4)))
-
-
-def with_memory(found: Task) -> Task:
-    """A share asks for as large a part of the memory as of the cores."""
-    containers = tuple(
-        replace(each, request=replace(each.request, blocks=max(1, each.request.cores * BLOCKS // CORES_PER_GPU // 2)))
-        for each in found.pod.containers
-    )
-    return task(replace(found.pod, containers=containers), found.needs)
-
-
-def example() -> Scene:
-    read = read_scene(TRACES / "example-nodes.csv", TRACES / "example-pods.csv")
-    nodes = tuple(
-        node_state(each.name, inventory(each), ()).with_spare(each.spare) for each in read.nodes if each.snapshot.gpus
-    )
-    return Scene(nodes, tuple(with_memory(each) for each in read.tasks))
 
 
 @dataclass
@@ -103,9 +72,7 @@ class Deployed:
         for each in scene.nodes:
             assert each.spare is not None
             text = format_inventory(
-                Inventory(
-                    tuple(view.gpu for view in each.snapshot.gpus), each.snapshot.topology, Driver("550.1", (12, 4))
-                ),
+                Inventory(tuple(view.gpu for view in each.snapshot.gpus), each.snapshot.topology, DRIVER),
                 share_mode=True,
             )
             offered = Compute(each.spare.cpu_milli, each.spare.memory_mib * MIB)
