@@ -15,7 +15,7 @@ Invariant: the growth by a pod is the fragmentation after it less that before it
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from struct import Struct
 from typing import NamedTuple
 
 from deviceplugin.model.request import Request
@@ -27,7 +27,8 @@ from deviceplugin.placement.workload import TaskKind, Workload
 
 _SCALE = 1 << 20
 _MOST_USABLE = 20_000
-_MOST_PARTS = 8_000
+_MOST_WORTHS = 8_000
+_ENOUGH = (1 << 62, 1 << 62)
 
 Weigh = Callable[[Request], int]
 
@@ -39,8 +40,7 @@ class Usable(NamedTuple):
     together: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
+class _Group(NamedTuple):
     """Kinds of task that want the same of GPUs and may use the same models; each with CPU, memory and weight.
 
     `most` has the largest CPU and the largest memory of all members, `weight` what they weigh together. `gpus` and
@@ -59,76 +59,103 @@ class _Group:
         return self.demand.needs(model) if model in self.open_to else NEVER
 
 
-class _GroupRoom(NamedTuple):
-    """What GPUs have for one group: `sets` of its tasks side by side, and the cores of GPUs that one could go to."""
+class _GpuWorth(NamedTuple):
+    """One GPU to all groups: how many of its tasks fit for each, and the free cores if one does.
 
-    group: _Group
-    sets: int
+    Packed, a number for each group: to add up two such rows is one addition of long integers.
+    """
+
+    fits: int
     cores: int
 
 
 class _Groups:
-    """All groups of the tasks that may use some models; what one GPU is worth to each group is cached."""
+    """All groups of the tasks that may use some models; what one GPU is worth to them is cached."""
 
-    __slots__ = ("_groups", "_needs", "_parts")
+    __slots__ = ("_needs", "_packing", "_several", "_worths", "groups")
 
     def __init__(self, groups: tuple[_Group, ...]) -> None:
-        self._groups = groups
-        self._parts: dict[GpuCapacity, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        self.groups = groups
+        self._several = [(at, group.gpus) for at, group in enumerate(groups) if group.gpus > 1]
+        self._worths: dict[GpuCapacity, _GpuWorth] = {}
         self._needs: dict[GpuModel, tuple[GpuAmount, ...]] = {}
+        self._packing = Struct(f"<{len(groups)}I")
 
-    def rooms(self, gpus: Capacities) -> tuple[_GroupRoom, ...]:
-        """Written for speed: for a pod of a new shape, every node has capacities that were never seen."""
-        if not gpus:
-            return ()
-        # One pass over columns of numbers is much faster than a loop over groups and GPUs.
-        parts = [self._parts.get(gpu) or self._part(gpu) for gpu in gpus]
-        fits, cores = zip(*[part[0] for part in parts], strict=True), zip(*[part[1] for part in parts], strict=True)
-        rooms: list[_GroupRoom] = []
-        for group, counts, free in zip(self._groups, fits, cores, strict=True):
-            if sets := sum(counts) if group.gpus == 1 else _sets(counts, group.gpus):
-                rooms.append(_GroupRoom(group, sets, sum(free)))
-        return tuple(rooms)
+    def rooms(self, gpus: Capacities) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """For each group how many of its tasks fit side by side, and the free cores of GPUs that one could go to.
 
-    def _part(self, gpu: GpuCapacity) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """For each group how many of its tasks fit, and the free cores where one does."""
-        if len(self._parts) >= _MOST_PARTS:
-            self._parts.clear()
+        Written for speed: for a pod of a new shape, every node has capacities that were never seen.
+        """
+        worths = [self._worths.get(gpu) or self._worth(gpu) for gpu in gpus]
+        fits = cores = 0
+        for own_fits, own_cores in worths:
+            fits += own_fits
+            cores += own_cores
+        sets = self._unpacked(fits)
+        if any([sets[at] for at, _ in self._several]):
+            sets = self._in_sets(sets, [self._unpacked(each.fits) for each in worths])
+        return sets, self._unpacked(cores)
+
+    def _in_sets(self, fits: tuple[int, ...], by_gpu: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        """A task of several GPUs takes one of each that it fits."""
+        sets = list(fits)
+        for at, size in self._several:
+            sets[at] = _sets([own[at] for own in by_gpu], size)
+        return tuple(sets)
+
+    def _worth(self, gpu: GpuCapacity) -> _GpuWorth:
+        if len(self._worths) >= _MOST_WORTHS:
+            self._worths.clear()
         model, cores, free = gpu
         # A share fits as often as the scarcer of cores and memory allows, a whole GPU once, as it needs all of both.
         needs = self._needs.get(model)
         if needs is None:
-            needs = self._needs[model] = tuple(group.needs(model) for group in self._groups)
-        fits = tuple([min(cores // own, free // blocks) if blocks else cores // own for own, blocks in needs])
-        found = self._parts[gpu] = (fits, tuple([cores if count else 0 for count in fits]))
+            needs = self._needs[model] = tuple(group.needs(model) for group in self.groups)
+        fits = [min(cores // own, free // blocks) if blocks else cores // own for own, blocks in needs]
+        found = _GpuWorth(self._packed(fits), self._packed([cores if count else 0 for count in fits]))
+        self._worths[gpu] = found
         return found
+
+    def _packed(self, numbers: Sequence[int]) -> int:
+        return int.from_bytes(self._packing.pack(*numbers), "little")
+
+    def _unpacked(self, packed: int) -> tuple[int, ...]:
+        return self._packing.unpack(packed.to_bytes(self._packing.size, "little"))
 
 
 class UsableCapacity:
     """Cards as one measure sees them, whatever CPU and memory are beside them."""
 
-    __slots__ = ("_ample", "_enough", "_rooms", "_whole", "free")
+    __slots__ = ("_cores", "_groups", "_sets", "_whole", "free")
 
-    def __init__(self, gpus: Capacities, rooms: tuple[_GroupRoom, ...], weight: int) -> None:
+    def __init__(self, gpus: Capacities, groups: _Groups, weight: int) -> None:
         self.free = free_cores(gpus)
-        self._rooms = rooms
         self._whole = 2 * weight * self.free
-        # Beside this much CPU and memory nothing but GPUs limits any group, and its value is a constant.
-        cpu = memory = alone = together = 0
-        for group, sets, cores in rooms:
-            most = group.most
-            cpu = max(cpu, most[0] * sets)
-            memory = max(memory, most[1] * sets)
-            alone += group.weight * cores
-            together += group.weight * sets * group.size
-        self._enough = (cpu, memory)
-        self._ample = Usable(alone, together)
+        self._groups = groups.groups
+        self._sets, self._cores = groups.rooms(gpus)
 
     def usable(self, spare: Spare | None) -> Usable:
-        """Beside so much; most nodes have more than any tasks on their GPUs could need. None: nobody counts it here."""
-        if spare is None or (spare.cpu_milli >= self._enough[0] and spare.memory_mib >= self._enough[1]):
-            return self._ample
-        return _counted(self._rooms, spare.cpu_milli, spare.memory_mib)
+        """Cores that tasks could use beside that much CPU and memory. None: nobody counts it here."""
+        cpu_free, memory_free = _ENOUGH if spare is None else (max(0, spare.cpu_milli), max(0, spare.memory_mib))
+        alone = together = 0
+        for (_, _, members, (most_cpu, most_memory), weight, _, size), sets, cores in zip(
+            self._groups, self._sets, self._cores, strict=True
+        ):
+            if not sets:
+                continue
+            # Where the largest needs of the group leave room for all sets, so do those of each member.
+            if most_cpu * sets <= cpu_free and most_memory * sets <= memory_free:
+                alone += weight * cores
+                together += weight * sets * size
+                continue
+            for cpu, memory, own_weight in members:
+                count = sets if cpu * sets <= cpu_free else cpu_free // cpu
+                if memory * count > memory_free:
+                    count = memory_free // memory
+                if count > 0:
+                    alone += own_weight * cores
+                    together += own_weight * count * size
+        return Usable(alone, together)
 
     def fragmentation(self, spare: Spare | None) -> int:
         alone, together = self.usable(spare)
@@ -138,8 +165,8 @@ class UsableCapacity:
 def _sets(fits: Sequence[int], size: int) -> int:
     """How many sets of so many different GPUs there are, where each GPU may be in as many sets as it fits."""
     # One GPU gives a set at most one of its GPUs, however often it fits: too few different GPUs mean fewer sets.
-    sets = sum(fits) // size
-    while sets and sum(min(count, sets) for count in fits) < sets * size:
+    sets, most = sum(fits) // size, max(fits)
+    while 0 < sets < most and sum([min(count, sets) for count in fits]) < sets * size:
         sets -= 1
     return sets
 
@@ -164,15 +191,15 @@ class Fragmentation:
         if found is None:
             if len(self._usable_of) >= _MOST_USABLE:
                 self._usable_of.clear()
-            found = self._usable_of[gpus] = UsableCapacity(gpus, self._rooms_in(gpus), self.weight)
+            found = self._usable_of[gpus] = UsableCapacity(gpus, self._groups_for(gpus), self.weight)
         return found
 
-    def _rooms_in(self, gpus: Capacities) -> tuple[_GroupRoom, ...]:
+    def _groups_for(self, gpus: Capacities) -> _Groups:
         models = frozenset([gpu[0] for gpu in gpus])
         groups = self._groups.get(models)
         if groups is None:
             groups = self._groups[models] = self._group(models)
-        return groups.rooms(gpus)
+        return groups
 
     def _group(self, models: frozenset[GpuModel]) -> _Groups:
         members: dict[tuple[Request, frozenset[GpuModel]], list[tuple[int, int, int]]] = {}
@@ -194,27 +221,6 @@ def _group(request: Request, open_to: frozenset[GpuModel], members: tuple[tuple[
         gpus=demand.gpus,
         size=demand.total.cores,
     )
-
-
-def _counted(rooms: tuple[_GroupRoom, ...], cpu_free: int, memory_free: int) -> Usable:
-    """Cores that tasks could use beside that much CPU and memory."""
-    alone = together = 0
-    cpu_free, memory_free = max(0, cpu_free), max(0, memory_free)
-    for group, sets, cores in rooms:
-        size = group.size
-        # Where the largest needs of the group leave room for all sets, so do those of each member.
-        if group.most[0] * sets <= cpu_free and group.most[1] * sets <= memory_free:
-            alone += group.weight * cores
-            together += group.weight * sets * size
-            continue
-        for cpu, memory, weight in group.members:
-            count = sets if cpu * sets <= cpu_free else cpu_free // cpu
-            if memory * count > memory_free:
-                count = memory_free // memory
-            if count > 0:
-                alone += weight * cores
-                together += weight * count * size
-    return Usable(alone, together)
 
 
 def _admits(task: TaskKind, model: GpuModel) -> bool:
