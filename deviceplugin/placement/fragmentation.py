@@ -28,7 +28,8 @@ from deviceplugin.placement.workload import TaskKind, Workload
 _SCALE = 1 << 20
 _MOST_USABLE = 20_000
 _MOST_WORTHS = 8_000
-_ENOUGH = (1 << 62, 1 << 62)
+_UNLIMITED = (1 << 62, 1 << 62)
+_ALL_BITS = (1 << 32) - 1
 
 Weigh = Callable[[Request], int]
 
@@ -72,7 +73,7 @@ class _GpuWorth(NamedTuple):
 class _Groups:
     """All groups of the tasks that may use some models; what one GPU is worth to them is cached."""
 
-    __slots__ = ("_needs", "_packing", "_several", "_worths", "groups")
+    __slots__ = ("_needs", "_of_several", "_packing", "_several", "_worths", "groups")
 
     def __init__(self, groups: tuple[_Group, ...]) -> None:
         self.groups = groups
@@ -80,6 +81,7 @@ class _Groups:
         self._worths: dict[GpuCapacity, _GpuWorth] = {}
         self._needs: dict[GpuModel, tuple[GpuAmount, ...]] = {}
         self._packing = Struct(f"<{len(groups)}I")
+        self._of_several = self._packed([_ALL_BITS if group.gpus > 1 else 0 for group in groups])
 
     def rooms(self, gpus: Capacities) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """For each group how many of its tasks fit side by side, and the free cores of GPUs that one could go to.
@@ -92,7 +94,7 @@ class _Groups:
             fits += own_fits
             cores += own_cores
         sets = self._unpacked(fits)
-        if any([sets[at] for at, _ in self._several]):
+        if fits & self._of_several:
             sets = self._in_sets(sets, [self._unpacked(each.fits) for each in worths])
         return sets, self._unpacked(cores)
 
@@ -136,7 +138,7 @@ class UsableCapacity:
 
     def usable(self, spare: Spare | None) -> Usable:
         """Cores that tasks could use beside that much CPU and memory. None: nobody counts it here."""
-        cpu_free, memory_free = _ENOUGH if spare is None else (max(0, spare.cpu_milli), max(0, spare.memory_mib))
+        cpu_free, memory_free = _UNLIMITED if spare is None else (max(0, spare.cpu_milli), max(0, spare.memory_mib))
         alone = together = 0
         for (_, _, members, (most_cpu, most_memory), weight, _, size), sets, cores in zip(
             self._groups, self._sets, self._cores, strict=True

@@ -16,10 +16,12 @@ import yaml
 from sandbox.cluster.client import ApiError, Client
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.waiting import wait_until
+from sandbox.emulated_gpus import REPOSITORY
 from scripts import manifests
 from tests.daemonset.chart import NAMESPACE, Object, helm_program, render
 from tests.daemonset.value_sets import VALUE_SETS
 from tests.e2e.released import INSTALLED, PODS, TRIED, Helm, namespaces, release
+from tests.fenced import fenced
 
 pytestmark = pytest.mark.e2e
 
@@ -180,12 +182,13 @@ def test_upgrade_and_rollback_leave_the_ca_that_the_scheduler_wrote(
 
 def _understood(configuration: Object, cluster: Cluster, programs: Path, folder: Path) -> Object:
     """What kube-scheduler makes of a configuration; it reads certificates at once."""
-    (extender,) = configuration["extenders"]
-    if "tlsConfig" in extender:
+    for extender in configuration.get("extenders", ()):
+        if "tlsConfig" not in extender:
+            continue
         shown = cluster.ca.issue("caller", common_name="system:kube-scheduler")
         files = {"caFile": cluster.ca.certificate, "certFile": shown.certificate, "keyFile": shown.key}
         extender["tlsConfig"].update({name: str(file) for name, file in files.items()})
-    configuration["clientConnection"]["kubeconfig"] = str(cluster.control_plane.admin_kubeconfig)
+    configuration.setdefault("clientConnection", {})["kubeconfig"] = str(cluster.control_plane.admin_kubeconfig)
     given, written = folder / "given.yaml", folder / "written.yaml"
     given.write_text(yaml.safe_dump(configuration))
     command = [str(programs / "kube-scheduler"), f"--config={given}", f"--write-config-to={written}", "--secure-port=0"]
@@ -214,6 +217,14 @@ def test_kube_scheduler_on_the_nodes_network_takes_the_certificate_that_it_is_to
     (extender,) = _understood(configuration, cluster, programs, tmp_path)["extenders"]
     assert (extender["urlPrefix"], extender["enableHTTPS"]) == ("https://127.0.0.1:8443", True)
     assert set(extender["tlsConfig"]) == {"serverName", "caFile", "certFile", "keyFile"}
+
+
+def test_kube_scheduler_reads_the_profile_that_the_docs_give(cluster: Cluster, programs: Path, tmp_path: Path) -> None:
+    page = REPOSITORY / "docs/simulate.md"
+    (sample,) = (text for text in fenced(page, "yaml") if "KubeSchedulerConfiguration" in text)
+    (profile,) = _understood(yaml.safe_load(sample), cluster, programs, tmp_path)["profiles"]
+    args = {each["name"]: each["args"] for each in profile["pluginConfig"]}
+    assert args["NodeResourcesFit"]["scoringStrategy"]["type"] == "MostAllocated"
 
 
 def _as(admin: Client, account: str, *, node: str = "") -> Client:
