@@ -67,7 +67,7 @@ def pod(
 ) -> ClusterPod:
     """One container `main`, and `more` as (name, role, cores, blocks)."""
     number = next(_uids)
-    ref = PodRef(PodUid(uid or f"uid-{number}"), "d", name or f"pod-{number}")
+    ref = PodRef(PodUid(uid or f"uid-{number:09}"), "d", name or f"pod-{number:09}")  # sorted as created
     containers = [PodContainer(ContainerRef(ref, "main"), ContainerRole.APP, 0, cores, blocks)]
     for index, (other, role, its_cores, its_blocks) in enumerate(more, start=1):
         containers.append(PodContainer(ContainerRef(ref, other), role, index, its_cores, its_blocks))
