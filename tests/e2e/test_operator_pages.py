@@ -220,7 +220,7 @@ def test_a_value_is_changed_and_the_release_removed_with_all_that_it_left(scene:
     (extender,) = scene.admin.get(f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/vcuda-scheduler")["spec"]["template"][
         "spec"
     ]["initContainers"]
-    assert "--node-policy=fragmentation" in extender["args"]
+    assert "--node-policy=binpack" in extender["args"]
     pages["install.md"].shell(remove)
     metadata = scene.node_object()["metadata"]
     assert [name for name in {**metadata["labels"], **metadata["annotations"]} if "tencent.com" in name] == []

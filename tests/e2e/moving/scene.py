@@ -30,6 +30,9 @@ PROFILE = PROFILES / "hgx-a100.json"
 STAND_INS = Path(__file__).parent
 PROGRAM = STAND_INS / "stand_in.py"
 
+UNSERVED = "cannot allocate unhealthy devices"
+"""Kubelet's words, between the last plugin of a resource and the next."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scene:
@@ -61,10 +64,13 @@ class Scene:
         return [each for each in found if "deletionTimestamp" not in each["metadata"]]
 
     def wait_one_runs(self, label: str, *, other_than: str = "") -> Object:
-        """The one pod with this label, once all its containers run."""
+        """The one pod with this label, once all its containers run.
+
+        One that kubelet refused while no plugin served the resource stays, and its controller makes another.
+        """
 
         def running() -> Object | None:
-            found = self.pods_of(label)
+            found = [each for each in self.pods_of(label) if UNSERVED not in each["status"].get("message", "")]
             is_new = len(found) == 1 and found[0]["metadata"]["uid"] != other_than
             statuses = found[0]["status"].get("containerStatuses", []) if is_new else []
             return found[0] if statuses and all("running" in each["state"] for each in statuses) else None
