@@ -63,7 +63,8 @@ class _Group(NamedTuple):
 class _GpuWorth(NamedTuple):
     """One GPU to all groups: how many of its tasks fit for each, and the free cores if one does.
 
-    Packed, a number for each group: to add up two such rows is one addition of long integers.
+    Packed, 32 bits for each group: to add up two such rows is one addition of long integers. No sum carries into the
+    next group: a GPU has at most 100 cores, and none of an over-committed one is free.
     """
 
     fits: int
