@@ -21,7 +21,7 @@ import aiohttp
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
 from deviceplugin.model.inventory_annotation import format_inventory
 from deviceplugin.model.topology import Topology
-from deviceplugin.model.units import MIB
+from deviceplugin.model.units import CORES_PER_GPU, MIB
 from sandbox.apiserver import ApiServer
 from sandbox.apiserver.objects import container, node, pod
 from sandbox.program import free_port
@@ -36,12 +36,20 @@ def gpu_node(name: str, *, gpus: int = 2, mib: int = 16384) -> Json:
         Gpu(GpuUuid(f"GPU-{name}-{minor}"), index=minor, minor=minor, model="NVIDIA T4", memory_bytes=mib * MIB)
         for minor in range(gpus)
     )
-    inventory = Inventory(made, Topology(tuple(range(gpus))), Driver("570.1", (12, 8)))
+    return node_with(name, Inventory(made, Topology(tuple(range(gpus))), Driver("570.1", (12, 8))))
+
+
+def node_with(name: str, inventory: Inventory, **offered: str) -> Json:
+    """`offered`: what kubelet offers beside the GPUs, such as `cpu`."""
     found = node(name)
     found["metadata"]["annotations"] = {"tencent.com/vcuda-inventory": format_inventory(inventory, share_mode=True)}
-    blocks = gpus * mib // 256
+    blocks = sum(gpu.blocks for gpu in inventory.gpus)
     found["status"] = {
-        "allocatable": {"tencent.com/vcuda-core": str(100 * gpus), "tencent.com/vcuda-memory": str(blocks)},
+        "allocatable": {
+            "tencent.com/vcuda-core": str(CORES_PER_GPU * len(inventory.gpus)),
+            "tencent.com/vcuda-memory": str(blocks),
+            **offered,
+        },
         "conditions": [{"type": "Ready", "status": "True"}],
     }
     return found

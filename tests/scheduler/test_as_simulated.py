@@ -17,11 +17,8 @@ import pytest
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import PodAllocation, format_allocation
-from deviceplugin.model.gpu import Inventory
-from deviceplugin.model.inventory_annotation import format_inventory
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
-from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU
 from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.pod import PodChoice
@@ -30,10 +27,10 @@ from deviceplugin.simulate.other_pods import OtherPods
 from deviceplugin.simulate.replay import SimulationPlan, replay
 from deviceplugin.simulate.stock_scheduler import StockScheduler
 from deviceplugin.simulate.task import Scene
-from sandbox.apiserver.objects import container, node, pod
+from sandbox.apiserver.objects import container, pod
 from sandbox.station import Station, station
-from tests.cluster.extender.example_scene import DRIVER, example, inventory
-from tests.scheduler.scene import Json, Scheduler, cluster
+from tests.cluster.extender.example_scene import annotations_of, example, inventory
+from tests.scheduler.scene import Json, Scheduler, cluster, node_with
 from tests.scheduler.scene import Scene as Api
 from tests.waiting import PATIENCE_S
 
@@ -43,36 +40,15 @@ Done = TypeVar("Done")
 NODES = {"A100": 2, "A10": 2, "T4": 4}
 
 
-def node_json(seen: NodeState) -> Json:
-    gpus = tuple(view.gpu for view in seen.snapshot.gpus)
-    assert seen.spare is not None
-    made = node(seen.name)
-    text = format_inventory(Inventory(gpus, seen.snapshot.topology, DRIVER), share_mode=True)
-    made["metadata"]["annotations"] = {NAMES.inventory: text}
-    made["status"] = {
-        "allocatable": {
-            "tencent.com/vcuda-core": str(CORES_PER_GPU * len(gpus)),
-            "tencent.com/vcuda-memory": str(sum(each.memory_bytes for each in gpus) // BLOCK_BYTES),
-            **_amounts(seen.spare),
-        },
-        "conditions": [{"type": "Ready", "status": "True"}],
-    }
-    return made
-
-
-def _amounts(needs: Spare) -> Json:
+def amounts(needs: Spare) -> dict[str, str]:
     return {"cpu": f"{needs.cpu_milli}m", "memory": f"{needs.memory_mib}Mi"}
 
 
 def pod_json(name: str, asked: PodRequest, needs: Spare, *, on: str = "") -> Json:
     made = [container(each.name, cores=each.request.cores, blocks=each.request.blocks) for each in asked.containers]
     first, *_ = listed = made or [container()]
-    first["resources"]["requests"] = _amounts(needs)
-    gpus = asked.preferences.gpus
-    wanted = {NAMES.use_models: ",".join(gpus.models), NAMES.avoid_models: ",".join(gpus.not_models)}
-    if asked.containers and asked.containers[0].request.parts > 1:
-        wanted[NAMES.gpus] = str(asked.containers[0].request.parts)
-    return pod(name, *listed, node=on, annotations={key: text for key, text in wanted.items() if text})
+    first["resources"]["requests"] = amounts(needs)
+    return pod(name, *listed, node=on, annotations=annotations_of(asked))
 
 
 @dataclass
@@ -158,9 +134,10 @@ async def test_simulator_scheduler_and_agents_come_to_the_same(policy: NodePolic
     scene = example(NODES)
     plan = SimulationPlan(policy, GpuPolicy.BINPACK, 130, as_scheduler=True)
     simulated = replay(scene, plan, seed=SEED)
+    nodes = [node_with(each.name, inventory(each), **amounts(each.spare)) for each in scene.nodes if each.spare]
     async with (
         agents_of(scene, short_tmp) as agents,
-        cluster(short_tmp, *(node_json(each) for each in scene.nodes)) as api,
+        cluster(short_tmp, *nodes) as api,
     ):
         replica = await api.replica("replica-a", "--node-policy", policy.value)
         await api.until_ready(replica)

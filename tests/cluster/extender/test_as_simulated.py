@@ -11,7 +11,6 @@ from deviceplugin.cluster.extender.wire import ExtenderArgs
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.annotations import PodAllocation, format_allocation
 from deviceplugin.model.cluster_node import ClusterNode
-from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.inventory_annotation import format_inventory
 from deviceplugin.model.pod import ClusterPod, PlainPod, Pod, PodContainer
 from deviceplugin.model.pod_request import PodRequest, pod_request
@@ -25,7 +24,7 @@ from deviceplugin.simulate.other_pods import Chooser, OtherPods, beside_kube_sch
 from deviceplugin.simulate.replay import LEARNT_EVERY, SchedulerView, SimulationPlan, replay
 from deviceplugin.simulate.task import Scene
 from tests.cluster.extender.api import MemoryApi
-from tests.cluster.extender.example_scene import DRIVER, example
+from tests.cluster.extender.example_scene import annotations_of, example, inventory
 from tests.cluster.extender.makers import NAMES, bound
 
 Took = tuple[str | None, tuple[tuple[GpuShare, ...], ...]]
@@ -71,10 +70,7 @@ class Deployed:
         self._left = {each.name: each.spare or Spare(0, 0) for each in scene.nodes}
         for each in scene.nodes:
             assert each.spare is not None
-            text = format_inventory(
-                Inventory(tuple(view.gpu for view in each.snapshot.gpus), each.snapshot.topology, DRIVER),
-                share_mode=True,
-            )
+            text = format_inventory(inventory(each), share_mode=True)
             offered = Compute(each.spare.cpu_milli, each.spare.memory_mib * MIB)
             self.extender.put_node(
                 ClusterNode(each.name, each.name, inventory=text, ready=True, cores=1, allocatable=offered)
@@ -113,11 +109,7 @@ def _cluster_pod(asked: PodRequest, taken: Compute, number: int) -> ClusterPod:
         PodContainer(ContainerRef(ref, each.name), ContainerRole.APP, at, each.request.cores, each.request.blocks)
         for at, each in enumerate(asked.containers)
     )
-    parts = {NAMES.gpus: str(asked.containers[0].request.parts)} if asked.containers[0].request.parts > 1 else {}
-    gpus = asked.preferences.gpus
-    models = {NAMES.use_models: ",".join(gpus.models), NAMES.avoid_models: ",".join(gpus.not_models)}
-    wanted = {name: text for name, text in models.items() if text}
-    found = Pod(ref, containers, annotations={**parts, **wanted}, resource_version="1", api_uid=ref.uid)
+    found = Pod(ref, containers, annotations=annotations_of(asked), resource_version="1", api_uid=ref.uid)
     assert pod_request(found).shape == asked.shape
     return ClusterPod(found, needs=taken)
 
