@@ -8,7 +8,6 @@ a refusal the connection ends, because the rest of that request may still be on 
 import asyncio
 import time
 from collections import Counter, deque
-from contextlib import suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from functools import lru_cache
@@ -246,9 +245,7 @@ class VerbConnection(asyncio.Protocol):
         if not self._ends:
             self._ends = True
             transport.close()
-        elif transport.can_write_eof():
-            with suppress(OSError):  # the caller has reset the connection, and the loop has not seen it yet
-                transport.write_eof()
+        else:
             asyncio.get_running_loop().call_later(_LINGER_S, transport.close)
 
 

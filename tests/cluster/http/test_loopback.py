@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import gc
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -123,6 +125,19 @@ async def test_what_is_no_request_gets_a_sentence_and_ends_the_connection(
 ) -> None:
     async with beside() as (_, port):
         assert await told(port, sent) == (status, f"{sentence}\n")
+
+
+async def test_a_client_that_is_gone_when_it_is_refused_leaves_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    """The kernel answers the refusal with a reset at once, after which the end of the stream cannot be written."""
+    async with beside() as (scene, port):
+        for _ in range(5):
+            client = socket.create_connection(("127.0.0.1", port.number))
+            await asyncio.sleep(0.05)  # it is accepted, and its reading begins
+            client.send(b"GET / HTTP/1.1\r\n\r\n")
+            client.close()
+        assert (await told(port, ASKED[:-2].replace(b"POST", b"GET")))[0] == 405
+    gc.collect()  # errors of tasks that nobody waits for are logged when these are freed
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 async def test_errors_of_a_verb_have_their_status_and_the_connection_goes_on() -> None:
