@@ -70,7 +70,7 @@ def _tenths(cores: int) -> int:
 
 def arrive(asked: PodRequest, sign: str, nodes: list[NodeState], drawn: Pieces, policy: NodePolicy) -> bool:
     """Places the pod as the policy does; returns whether there was room."""
-    choice = NodeScorer().choose(asked, nodes, node_policy=policy)
+    choice = NodeScorer(node_policy=policy).choose(asked, nodes)
     if choice.placed is None:
         return False
     nodes[:] = [

@@ -69,21 +69,13 @@ def without_needs(typical: Workload) -> Workload:
 class Blind:
     """Does not see CPU and memory; caches the reduced nodes, so that an unchanged node stays identical."""
 
-    def __init__(self, typical: Workload) -> None:
-        self._scorer = NodeScorer(typical)
+    def __init__(self, typical: Workload, node_policy: NodePolicy) -> None:
+        self._scorer = NodeScorer(typical, node_policy=node_policy)
         self._shown: dict[str, tuple[NodeState, NodeState]] = {}
 
-    def choose(
-        self,
-        pod: PodRequest,
-        states: Iterable[NodeState],
-        *,
-        node_policy: NodePolicy,
-        gpu_policy: GpuPolicy,
-        needs: Spare,
-    ) -> NodeChoice:
+    def choose(self, pod: PodRequest, states: Iterable[NodeState], *, needs: Spare) -> NodeChoice:
         shown = [self._show(state) for state in states if state.spare is None or state.spare.covers(needs)]
-        return self._scorer.choose(pod, shown, node_policy=node_policy, gpu_policy=gpu_policy)
+        return self._scorer.choose(pod, shown)
 
     def _show(self, state: NodeState) -> NodeState:
         known = self._shown.get(state.name)
@@ -92,21 +84,21 @@ class Blind:
         return known[1]
 
 
-def chooser(who: str, scene: Scene, folder: Path) -> Chooser:
+def chooser(who: str, policy: NodePolicy, scene: Scene, folder: Path) -> Chooser:
     name, _, plan = who.partition("@")
     if plan or name == "extender":
         known = {"assumed": ASSUMED, "": planned_for(scene)}
         typical = known[plan] if plan in known else planned_for(read(folder, plan))
-        return Blind(without_needs(typical)) if name == "extender" else NodeScorer(typical)
+        return Blind(without_needs(typical), policy) if name == "extender" else NodeScorer(typical, node_policy=policy)
     if name == "scheduler":
-        return SchedulerView()
+        return SchedulerView(policy, GpuPolicy.BINPACK)
     if name == "fgd":
         return Rival(Fgd(planned_for(scene)))
     most_cpu = max(node.spare.cpu_milli for node in scene.nodes if node.spare is not None)
     most_cores = max(100 * len(node.snapshot.gpus) for node in scene.nodes)
     if name in ("best-fit", "dot-product"):
         return Rival((BestFit if name == "best-fit" else DotProduct)(most_cpu, most_cores))
-    return NodeScorer(planned_for(scene))
+    return NodeScorer(planned_for(scene), node_policy=policy)
 
 
 def runs(folder: Path, job: str, done: set[tuple[str, ...]]) -> Iterator[Mapping[str, object]]:
@@ -122,7 +114,7 @@ def runs(folder: Path, job: str, done: set[tuple[str, ...]]) -> Iterator[Mapping
         node_policy = NodePolicy(policy) if policy in {each.value for each in NodePolicy} else NodePolicy.FRAGMENTATION
         others = OtherPods(other_pods or OtherPods.POLICY)
         plan = SimulationPlan(node_policy, GpuPolicy.BINPACK, PERCENT, other_pods=others)
-        run = replay(scene, plan, seed=seed, chooser=chooser(who_of_gpus, scene, folder))
+        run = replay(scene, plan, seed=seed, chooser=chooser(who_of_gpus, node_policy, scene, folder))
         yield {
             "workload": name, "mix": mix, "who": who, "seed": seed,
             "at_100": round(100 * run.at(100).allocated, 3), "at_130": round(100 * run.at(130).allocated, 3),

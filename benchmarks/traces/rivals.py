@@ -12,7 +12,7 @@ from typing import Protocol
 
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import PodRequest
-from deviceplugin.model.preferences import GpuPolicy, NodePolicy
+from deviceplugin.model.preferences import GpuPolicy
 from deviceplugin.placement.capacity_after import Capacities, CapacityAfter, capacities_of, free_cores
 from deviceplugin.placement.fit import GpuCapacity
 from deviceplugin.placement.fragmentation import Fragmentation, by_count, stranded
@@ -109,15 +109,7 @@ class Rival:
         self._nodes: dict[str, tuple[NodeState, _Alike]] = {}
         self._alike: dict[object, _Alike] = {}
 
-    def choose(
-        self,
-        pod: PodRequest,
-        states: Iterable[NodeState],
-        *,
-        node_policy: NodePolicy,
-        gpu_policy: GpuPolicy,
-        needs: Spare,
-    ) -> NodeChoice:
+    def choose(self, pod: PodRequest, states: Iterable[NodeState], *, needs: Spare) -> NodeChoice:
         gate, shape = Prefilter(pod), (pod.shape, needs)
         best: tuple[Order, str, _Found] | None = None
         refused: dict[str, NodeRejection] = {}
@@ -133,7 +125,9 @@ class Rival:
         if best is None:
             return NodeChoice(None, None, {}, refused)
         order, name, found = best
-        placed = place_pod(pod, self._nodes[name][0], policy=gpu_policy, prefer=_named(self._nodes[name][0], found))
+        placed = place_pod(
+            pod, self._nodes[name][0], policy=GpuPolicy.BINPACK, prefer=_named(self._nodes[name][0], found)
+        )
         return NodeChoice(name, placed, {name: order}, refused)
 
     def _known(self, state: NodeState) -> _Alike:

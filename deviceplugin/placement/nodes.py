@@ -114,10 +114,20 @@ class _CachedNode(NamedTuple):
 class NodeScorer:
     """Caches outcomes; belongs to one thread. `typical` is the workload that the fragmentation policy plans for.
 
-    `leaves_out`: reject nodes with too little CPU or memory; without it the caller has left them out.
+    A pod's own preferences win over both policies. `leaves_out`: reject nodes with too little CPU or memory; without it
+    the caller has left them out.
     """
 
-    def __init__(self, typical: Workload = ASSUMED, *, leaves_out: bool = True) -> None:
+    def __init__(
+        self,
+        typical: Workload = ASSUMED,
+        *,
+        node_policy: NodePolicy = NodePolicy.FRAGMENTATION,
+        gpu_policy: GpuPolicy = GpuPolicy.BINPACK,
+        leaves_out: bool = True,
+    ) -> None:
+        self._node_policy = node_policy
+        self._gpu_policy = gpu_policy
         self._measure = Fragmentation(typical)
         self._renewals = 0
         self._leaves_out = leaves_out
@@ -143,19 +153,11 @@ class NodeScorer:
         """The node has left the cluster."""
         self._nodes.pop(node, None)
 
-    def choose(
-        self,
-        pod: PodRequest,
-        states: Iterable[NodeState],
-        *,
-        node_policy: NodePolicy = NodePolicy.FRAGMENTATION,
-        gpu_policy: GpuPolicy = GpuPolicy.BINPACK,
-        needs: Spare = NO_NEEDS,
-    ) -> NodeChoice:
-        """The pod's own preferences win over both policies; `needs` counts only on nodes that have a `spare`."""
+    def choose(self, pod: PodRequest, states: Iterable[NodeState], *, needs: Spare = NO_NEEDS) -> NodeChoice:
+        """`needs` counts only on nodes that have a `spare`."""
         own = pod.preferences
-        gpus = own.gpu or gpu_policy
-        nodes = own.node or node_policy
+        gpus = own.gpu or self._gpu_policy
+        nodes = own.node or self._node_policy
         by_totals = score_by_totals(nodes)
         share = None if by_totals is None else _share(pod)
         context = _ScoringContext(pod, Prefilter(pod), needs, nodes, gpus, by_totals, share)

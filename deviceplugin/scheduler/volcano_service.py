@@ -85,7 +85,7 @@ def volcano_service(
     tasks = VolcanoTasks(
         extender.cache,
         extender.snapshot,
-        choose=extender.choose,
+        scorer=extender.scorer,
         settings=settings,
         clock=clock,
         announce=announcements.announce,

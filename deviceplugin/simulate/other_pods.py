@@ -12,7 +12,6 @@ from enum import StrEnum
 from typing import Protocol
 
 from deviceplugin.model.pod_request import PodRequest
-from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.simulate.kube_scores import ScoringStrategy
@@ -36,15 +35,7 @@ class OtherPods(StrEnum):
 class Chooser(Protocol):
     """Anything that chooses the node of a pod."""
 
-    def choose(
-        self,
-        pod: PodRequest,
-        states: Iterable[NodeState],
-        *,
-        node_policy: NodePolicy,
-        gpu_policy: GpuPolicy,
-        needs: Spare,
-    ) -> NodeChoice: ...
+    def choose(self, pod: PodRequest, states: Iterable[NodeState], *, needs: Spare) -> NodeChoice: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +43,9 @@ class _Beside:
     gpu_pods: Chooser
     other_pods: StockScheduler
 
-    def choose(
-        self,
-        pod: PodRequest,
-        states: Iterable[NodeState],
-        *,
-        node_policy: NodePolicy,
-        gpu_policy: GpuPolicy,
-        needs: Spare,
-    ) -> NodeChoice:
+    def choose(self, pod: PodRequest, states: Iterable[NodeState], *, needs: Spare) -> NodeChoice:
         chooser = self.gpu_pods if pod.containers else self.other_pods
-        return chooser.choose(pod, states, node_policy=node_policy, gpu_policy=gpu_policy, needs=needs)
+        return chooser.choose(pod, states, needs=needs)
 
 
 def beside_kube_scheduler(gpu_pods: Chooser, other_pods: OtherPods, seed: int) -> Chooser:

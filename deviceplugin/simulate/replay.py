@@ -112,27 +112,19 @@ class SchedulerView:
     expected mix of pods is the observed one, updated at intervals, and an assumed one before enough pods arrived.
     """
 
-    def __init__(self) -> None:
-        self._scorer = NodeScorer(leaves_out=False)
+    def __init__(self, node_policy: NodePolicy, gpu_policy: GpuPolicy) -> None:
+        self._scorer = NodeScorer(node_policy=node_policy, gpu_policy=gpu_policy, leaves_out=False)
         self._observed = ObservedWorkload()
         self._came = 0
 
-    def choose(
-        self,
-        pod: PodRequest,
-        states: Iterable[NodeState],
-        *,
-        node_policy: NodePolicy,
-        gpu_policy: GpuPolicy,
-        needs: Spare,
-    ) -> NodeChoice:
+    def choose(self, pod: PodRequest, states: Iterable[NodeState], *, needs: Spare) -> NodeChoice:
         self._see(pod, needs)
         shown: list[NodeState] = []
         short: list[NodeState] = []
         for state in states:
             fits = state.spare is None or state.spare.covers(needs)
             (shown if fits else short).append(state)
-        choice = self._scorer.choose(pod, shown, node_policy=node_policy, gpu_policy=gpu_policy, needs=needs)
+        choice = self._scorer.choose(pod, shown, needs=needs)
         return replace(choice, refused={**choice.refused, **{state.name: NodeRejection.SPARE for state in short}})
 
     def _see(self, pod: PodRequest, needs: Spare) -> None:
@@ -195,7 +187,9 @@ def replay(
 def _chooser(plan: SimulationPlan, typical: Workload, seed: int) -> Chooser:
     if plan.by_claims:
         return StockScheduler(seed, plan.other_pods.strategy)
-    return SchedulerView() if plan.as_scheduler else NodeScorer(typical)
+    if plan.as_scheduler:
+        return SchedulerView(plan.node_policy, plan.gpu_policy)
+    return NodeScorer(typical, node_policy=plan.node_policy, gpu_policy=plan.gpu_policy)
 
 
 class _Cluster:
@@ -214,13 +208,7 @@ class _Cluster:
 
     def arrive(self, task: Task) -> None:
         self.asked += task.demand
-        choice = self._chooser.choose(
-            task.pod,
-            self._nodes.values(),
-            node_policy=self._plan.node_policy,
-            gpu_policy=self._plan.gpu_policy,
-            needs=task.needs,
-        )
+        choice = self._chooser.choose(task.pod, self._nodes.values(), needs=task.needs)
         if choice.node is None or choice.placed is None:
             self._waiting += 1
             self._waiting_demand += task.demand

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
-from deviceplugin.model.preferences import GpuFilter, GpuPolicy, NodePolicy
+from deviceplugin.model.preferences import GpuFilter
 from deviceplugin.placement.fit import demand_of
 from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare
@@ -34,16 +34,7 @@ class StockScheduler:
         self._scores = KubeScores(strategy)
         self._known: dict[str, tuple[NodeState, dict[object, PodChoice | None]]] = {}
 
-    def choose(
-        self,
-        pod: PodRequest,
-        states: Iterable[NodeState],
-        *,
-        node_policy: NodePolicy,
-        gpu_policy: GpuPolicy,
-        needs: Spare,
-    ) -> NodeChoice:
-        """The policies have no lever here."""
+    def choose(self, pod: PodRequest, states: Iterable[NodeState], *, needs: Spare) -> NodeChoice:
         refused: dict[str, NodeRejection] = {}
         best: list[tuple[NodeState, PodChoice]] = []
         most = -1

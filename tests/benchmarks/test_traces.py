@@ -9,7 +9,7 @@ from benchmarks.traces import example
 from benchmarks.traces.held_out import chooser, planned_for, report, runs
 from benchmarks.traces.mixes import MIXES, mixed
 from benchmarks.traces.rivals import BestFit, DotProduct, Fgd, Rival
-from deviceplugin.model.preferences import GpuPolicy, NodePolicy
+from deviceplugin.model.preferences import NodePolicy
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.workload import workload
 from deviceplugin.simulate.replay import replay
@@ -24,9 +24,7 @@ NEEDS = Spare(1, 1)
 
 
 def taken(rival: Rival, *nodes: NodeState, cores: int, needs: Spare = NEEDS) -> tuple[str | None, set[str]]:
-    choice = rival.choose(
-        pod((cores, 0)), nodes, node_policy=NodePolicy.BINPACK, gpu_policy=GpuPolicy.BINPACK, needs=needs
-    )
+    choice = rival.choose(pod((cores, 0)), nodes, needs=needs)
     return choice.node, set(choice.placed.uuids) if choice.placed else set()
 
 
@@ -63,7 +61,9 @@ def test_a_mix_is_another_scene_of_the_same_size_and_the_same_for_the_same_seed(
 
 @pytest.mark.parametrize("who", ["fgd", "best-fit", "dot-product", "fragmentation@assumed", "extender"])
 def test_no_chooser_gives_more_than_a_gpu_has(who: str) -> None:
-    run = replay(SCENE, plan(NodePolicy.FRAGMENTATION), seed=1, chooser=chooser(who, SCENE, TRACES))
+    run = replay(
+        SCENE, plan(NodePolicy.FRAGMENTATION), seed=1, chooser=chooser(who, NodePolicy.FRAGMENTATION, SCENE, TRACES)
+    )
     assert 0.85 < run.at(130).allocated <= 1
 
 

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -29,8 +30,7 @@ amounts = st.sampled_from([Spare(0, 0), Spare(1, 1), Spare(3, 1)])
 
 
 def chosen(asked: PodRequest, *nodes: NodeState, policy: NodePolicy, typical: Workload | None = None) -> str | None:
-    scorer = NodeScorer(typical) if typical else NodeScorer()
-    return scorer.choose(asked, nodes, node_policy=policy).node
+    return NodeScorer(typical or ASSUMED, node_policy=policy).choose(asked, nodes).node
 
 
 SCENES = (
@@ -71,9 +71,7 @@ def test_fragmentation_counts_the_cpu_that_gpus_need_beside_them() -> None:
     hungry = workload([(pod((100, 0)), Spare(10, 0))])
     starved = node("starved", 2, spare=Spare(12, 0))
     rich = node("a-rich", 2, spare=Spare(20, 0))
-    taken = NodeScorer(hungry).choose(
-        pod((50, 1)), (rich, starved), node_policy=NodePolicy.FRAGMENTATION, needs=Spare(1, 0)
-    )
+    taken = NodeScorer(hungry).choose(pod((50, 1)), (rich, starved), needs=Spare(1, 0))
     assert taken.node == "starved"
 
 
@@ -150,11 +148,9 @@ def test_a_gpu_named_by_uuid_is_found_although_another_node_is_alike() -> None:
 def test_what_comes_can_change_while_the_scorer_is_used() -> None:
     nodes = (node("eight", 8), node("two", 2))
     scorer = NodeScorer(workload([(pod((800, 0)), Spare(0, 0))]))
-    assert scorer.choose(pod((100, 0)), nodes, node_policy=NodePolicy.FRAGMENTATION).node == "two"
+    assert scorer.choose(pod((100, 0)), nodes).node == "two"
     scorer.expect(workload([(pod((200, 0)), Spare(0, 0))]))
-    assert scorer.choose(pod((100, 0)), (node("a-odd", 3), nodes[1]), node_policy=NodePolicy.FRAGMENTATION).node == (
-        "a-odd"
-    )
+    assert scorer.choose(pod((100, 0)), (node("a-odd", 3), nodes[1])).node == "a-odd"
 
 
 def test_a_node_that_left_may_come_back_as_another() -> None:
@@ -179,8 +175,8 @@ def test_the_order_in_which_nodes_are_given_never_counts(
 ) -> None:
     mixed = list(nodes)
     order.shuffle(mixed)
-    one = NodeScorer().choose(asked, nodes, node_policy=policy, gpu_policy=gpu_policy, needs=needs)
-    other = NodeScorer().choose(asked, mixed, node_policy=policy, gpu_policy=gpu_policy, needs=needs)
+    one = NodeScorer(node_policy=policy, gpu_policy=gpu_policy).choose(asked, nodes, needs=needs)
+    other = NodeScorer(node_policy=policy, gpu_policy=gpu_policy).choose(asked, mixed, needs=needs)
     assert outcome(one) == outcome(other)
 
 
@@ -189,12 +185,13 @@ def test_what_was_kept_changes_no_choice_and_no_gpu_gives_more_than_it_has(
     pods: list[tuple[PodRequest, Spare]], start: Sequence[NodeState], policy: NodePolicy, gpu_policy: GpuPolicy
 ) -> None:
     typical = workload(pods)
-    warm = NodeScorer(typical)
+    new_scorer = partial(NodeScorer, typical, node_policy=policy, gpu_policy=gpu_policy)
+    warm = new_scorer()
     nodes = {each.name: each for each in start}
     taken: dict[GpuUuid, int] = {}
     for asked, needs in [*pods, *pods]:
-        choice = warm.choose(asked, nodes.values(), node_policy=policy, gpu_policy=gpu_policy, needs=needs)
-        cold = NodeScorer(typical).choose(asked, nodes.values(), node_policy=policy, gpu_policy=gpu_policy, needs=needs)
+        choice = warm.choose(asked, nodes.values(), needs=needs)
+        cold = new_scorer().choose(asked, nodes.values(), needs=needs)
         assert outcome(choice) == outcome(cold)
         if choice.node is None or choice.placed is None:
             continue
@@ -213,7 +210,7 @@ def test_what_was_kept_changes_no_choice_and_no_gpu_gives_more_than_it_has(
 def test_a_pod_of_one_container_never_fails_behind_the_prefilter(
     asked: PodRequest, nodes: Sequence[NodeState], policy: NodePolicy
 ) -> None:
-    choice = NodeScorer().choose(asked, nodes, node_policy=policy)
+    choice = NodeScorer(node_policy=policy).choose(asked, nodes)
     if len(asked.containers) <= 1:
         assert not {NodeRejection.TOGETHER, NodeRejection.SEARCH_EXHAUSTED}.intersection(choice.refused.values())
         assert (choice.node is None) == (not choice.ranked)
@@ -232,7 +229,7 @@ def test_a_whole_workload_is_counted_by_container_without_uuids() -> None:
 def test_a_share_is_scored_by_totals_as_by_its_gpus(
     asked: PodRequest, nodes: Sequence[NodeState], policy: NodePolicy, gpu_policy: GpuPolicy
 ) -> None:
-    found = NodeScorer().choose(asked, nodes, node_policy=policy, gpu_policy=gpu_policy).ranked
+    found = NodeScorer(node_policy=policy, gpu_policy=gpu_policy).choose(asked, nodes).ranked
     policy, gpu_policy = asked.preferences.node or policy, asked.preferences.gpu or gpu_policy
     score = score_by_totals(policy)
     measure = Fragmentation(ASSUMED)

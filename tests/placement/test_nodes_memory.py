@@ -33,12 +33,12 @@ def _changing(rounds: int, spare: Spare | None = None) -> Iterator[NodeState]:
 @pytest.mark.parametrize("policy", [NodePolicy.BINPACK, NodePolicy.SPREAD])
 @pytest.mark.parametrize("spare", [None, Spare(64_000, 256_000)], ids=["CPU not known", "CPU known"])
 def test_what_a_node_was_is_forgotten(policy: NodePolicy, spare: Spare | None) -> None:
-    scorer = NodeScorer()
+    scorer = NodeScorer(node_policy=policy)
     asked = pod((30, 8))
 
     def go_through(rounds: int) -> None:
         for state in _changing(rounds, spare):
-            scorer.choose(asked, [state], node_policy=policy)
+            scorer.choose(asked, [state])
 
     go_through(50)
     assert _grown(lambda: go_through(500)) < 500 * 1_000

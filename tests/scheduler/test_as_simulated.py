@@ -63,20 +63,12 @@ class LiveCluster:
     came: int = 0
     waiting: int = 0
 
-    def choose(
-        self,
-        pod: PodRequest,
-        states: Iterable[NodeState],
-        *,
-        node_policy: NodePolicy,
-        gpu_policy: GpuPolicy,
-        needs: Spare,
-    ) -> NodeChoice:
+    def choose(self, pod: PodRequest, states: Iterable[NodeState], *, needs: Spare) -> NodeChoice:
         self.came += 1
         if pod.containers:
             roomy = [each.name for each in states if each.spare is not None and each.spare.covers(needs)]
             return self._until_done(self._schedule(pod_json(f"pod-{self.came}", pod, needs), roomy))
-        choice = self.others.choose(pod, states, node_policy=node_policy, gpu_policy=gpu_policy, needs=needs)
+        choice = self.others.choose(pod, states, needs=needs)
         if choice.node is not None:
             self._until_done(self._create(pod_json(f"pod-{self.came}", pod, needs, on=choice.node)))
         return choice

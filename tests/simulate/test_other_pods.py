@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from deviceplugin.model.preferences import GpuPolicy, NodePolicy
+from deviceplugin.model.preferences import NodePolicy
 from deviceplugin.placement.node_state import Spare
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.rejection import NodeRejection
@@ -21,14 +21,16 @@ ROOM = Spare(100, 100)
 NODES = (node("fuller", 2, spare=ROOM), node("emptier", 2, spare=ROOM))
 
 
+def binpack_beside(who: OtherPods, seed: int = 1) -> Chooser:
+    return beside_kube_scheduler(NodeScorer(node_policy=NodePolicy.BINPACK), who, seed)
+
+
 def goes(chooser: Chooser, *asked: tuple[int, int], needs: Spare) -> str | None:
     """On nodes of which one has less CPU and memory left."""
     for each in NODES:
-        chooser.choose(pod(), [each], node_policy=NodePolicy.BINPACK, gpu_policy=GpuPolicy.BINPACK, needs=needs)
+        chooser.choose(pod(), [each], needs=needs)
     states = (NODES[0].with_spare(Spare(40, 40)), NODES[1])
-    return chooser.choose(
-        pod(*asked), states, node_policy=NodePolicy.BINPACK, gpu_policy=GpuPolicy.BINPACK, needs=needs
-    ).node
+    return chooser.choose(pod(*asked), states, needs=needs).node
 
 
 @pytest.mark.parametrize(
@@ -37,12 +39,12 @@ def goes(chooser: Chooser, *asked: tuple[int, int], needs: Spare) -> str | None:
 )
 def test_a_pod_without_gpus_goes_where_the_plan_says(who: OtherPods, expected: str) -> None:
     """By the policy binpack both are equal, and the first by name is taken."""
-    assert goes(beside_kube_scheduler(NodeScorer(), who, 1), needs=Spare(10, 10)) == expected
+    assert goes(binpack_beside(who), needs=Spare(10, 10)) == expected
 
 
 @pytest.mark.parametrize("who", OtherPods)
 def test_a_pod_with_gpus_goes_by_the_policy(who: OtherPods) -> None:
-    assert goes(beside_kube_scheduler(NodeScorer(), who, 1), (50, 1), needs=Spare(10, 10)) == "emptier"
+    assert goes(binpack_beside(who), (50, 1), needs=Spare(10, 10)) == "emptier"
 
 
 def test_a_chooser_that_stands_for_kube_scheduler_stays_as_it_is() -> None:
@@ -51,10 +53,8 @@ def test_a_chooser_that_stands_for_kube_scheduler_stays_as_it_is() -> None:
 
 
 def test_a_pod_that_fits_nowhere_is_refused_for_cpu() -> None:
-    chooser = beside_kube_scheduler(NodeScorer(), OtherPods.STOCK, 1)
-    found = chooser.choose(
-        pod(), NODES, node_policy=NodePolicy.BINPACK, gpu_policy=GpuPolicy.BINPACK, needs=Spare(101, 1)
-    )
+    chooser = binpack_beside(OtherPods.STOCK)
+    found = chooser.choose(pod(), NODES, needs=Spare(101, 1))
     assert (found.node, set(found.refused.values())) == (None, {NodeRejection.SPARE})
 
 
@@ -62,9 +62,8 @@ def test_of_equal_nodes_the_seed_draws_and_not_the_order() -> None:
     nodes = tuple(node(f"n{at}", 1, spare=ROOM) for at in range(20))
 
     def drawn(seed: int, *, backwards: bool = False) -> list[str | None]:
-        chooser, states = beside_kube_scheduler(NodeScorer(), OtherPods.STOCK, seed), nodes[:: -1 if backwards else 1]
-        given = {"node_policy": NodePolicy.BINPACK, "gpu_policy": GpuPolicy.BINPACK, "needs": Spare(1, 1)}
-        return [chooser.choose(pod(), states, **given).node for _ in range(5)]  # type: ignore[arg-type]
+        chooser, states = binpack_beside(OtherPods.STOCK, seed), nodes[:: -1 if backwards else 1]
+        return [chooser.choose(pod(), states, needs=Spare(1, 1)).node for _ in range(5)]
 
     assert drawn(1) == drawn(1, backwards=True) != drawn(2)
     assert len(set(drawn(1))) > 1
@@ -73,12 +72,10 @@ def test_of_equal_nodes_the_seed_draws_and_not_the_order() -> None:
 @pytest.mark.parametrize(("who", "fit"), [(OtherPods.STOCK, 0), (OtherPods.MOST_ALLOCATED, 1)])
 def test_pods_that_are_spread_leave_no_node_with_the_cpu_of_a_large_pod(who: OtherPods, fit: int) -> None:
     nodes = {each.name: each for each in NODES}
-    chooser = beside_kube_scheduler(NodeScorer(), who, 1)
+    chooser = binpack_beside(who)
     arrivals = [(pod(), Spare(50, 50))] * 2 + [(pod((100, 0)), Spare(60, 60))]
     for asked, needs in arrivals:
-        found = chooser.choose(
-            asked, nodes.values(), node_policy=NodePolicy.BINPACK, gpu_policy=GpuPolicy.BINPACK, needs=needs
-        )
+        found = chooser.choose(asked, nodes.values(), needs=needs)
         if found.node and found.placed:
             nodes[found.node] = nodes[found.node].with_pod(found.placed.allocations, needs=needs)
     assert sum(100 - view.free_cores for each in nodes.values() for view in each.snapshot.gpus) == 100 * fit

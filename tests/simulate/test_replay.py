@@ -109,13 +109,11 @@ def test_the_same_seed_gives_the_same_run(scene: Scene, tried: SimulationPlan, s
 def test_as_the_scheduler_it_is_learnt_from_the_tasks_that_come_what_is_worth_keeping() -> None:
     """Half a GPU with much CPU: before a hundred have come it is not known that CPU must be kept for others."""
     hungry, modest = task(pod((50, 1)), Spare(10, 0)), task(pod((50, 1)), Spare(0, 0))
-    view = SchedulerView()
+    view = SchedulerView(NodePolicy.FRAGMENTATION, GpuPolicy.BINPACK)
     nodes = (node("a", 1, spare=Spare(20, 9)), node("b", 1, spare=Spare(9, 9)))
 
     def goes(asked: Task) -> str | None:
-        return view.choose(
-            asked.pod, nodes, node_policy=NodePolicy.FRAGMENTATION, gpu_policy=GpuPolicy.BINPACK, needs=asked.needs
-        ).node
+        return view.choose(asked.pod, nodes, needs=asked.needs).node
 
     assert goes(modest) == "a", "the first by name"
     for _ in range(LEARNT_EVERY):

@@ -43,9 +43,7 @@ def minors(request: PodRequest, state: NodeState) -> list[list[int]] | None:
 
 
 def choose(scheduler: StockScheduler, request: PodRequest, *states: NodeState, needs: Spare = NOTHING) -> str | None:
-    return scheduler.choose(
-        request, states, node_policy=NodePolicy.SPREAD, gpu_policy=GpuPolicy.SPREAD, needs=needs
-    ).node
+    return scheduler.choose(request, states, needs=needs).node
 
 
 @pytest.mark.parametrize(
@@ -85,21 +83,13 @@ def test_nodes_are_chosen_by_cpu_and_memory_and_never_by_gpus() -> None:
 
 
 def test_a_node_without_cpu_is_refused_for_that() -> None:
-    found = StockScheduler(1).choose(
-        pod(20),
-        [node(spare=Spare(10, 10))],
-        node_policy=NodePolicy.BINPACK,
-        gpu_policy=GpuPolicy.BINPACK,
-        needs=Spare(11, 0),
-    )
+    found = StockScheduler(1).choose(pod(20), [node(spare=Spare(10, 10))], needs=Spare(11, 0))
     assert (found.node, dict(found.refused)) == (None, {"a": NodeRejection.SPARE})
 
 
 def test_what_was_taken_is_not_given_again() -> None:
     state, scheduler = node(gpus=1), StockScheduler(1)
-    found = scheduler.choose(
-        pod(60), [state], node_policy=NodePolicy.BINPACK, gpu_policy=GpuPolicy.BINPACK, needs=NOTHING
-    )
+    found = scheduler.choose(pod(60), [state], needs=NOTHING)
     assert found.placed is not None
     assert choose(scheduler, pod(60), state.with_pod(found.placed.allocations, needs=NOTHING)) is None
     assert BLOCKS > 16

@@ -41,7 +41,7 @@ class ClusterApi(BindApi, NodeApi, Protocol):
 
 class Extender:
     """The verbs are attributes: `filter`, `prioritize`, `bind`, `preempt`, `explain`. The caller runs `wake_up.run()`,
-    and `expire` and `resolve` about once a second. `cache`, `snapshot` and `choose` serve other schedulers' verbs too.
+    and `expire` and `resolve` about once a second. `cache`, `snapshot` and `scorer` serve other schedulers' verbs too.
     `placed` is called with why a pod is bound where it is, `unbound` with why one was not bound after its node was
     chosen.
     """
@@ -65,17 +65,18 @@ class Extender:
         self.put_plain, self.drop_plain = cache.put_plain, cache.drop_plain
         self.overcommit = OvercommitMonitor(cache)
         self.observed = ObservedWorkload()
-        self._scorer = scorer = NodeScorer(typical, leaves_out=False)
+        self.scorer = scorer = NodeScorer(
+            typical, node_policy=settings.node_policy, gpu_policy=settings.gpu_policy, leaves_out=False
+        )
         self._names = settings.names
         self._placed = placed
         self._history = WorkloadHistory(scorer, clock=clock, observed=self.observed)
         self._gangs = GangTracker(cache, verdicts, settings=settings, clock=clock)
-        self.choose = choose = partial(scorer.choose, node_policy=settings.node_policy, gpu_policy=settings.gpu_policy)
         self.snapshot = snapshot = ClusterSnapshot(cache, settings)
         self.filter = Filter(
-            cache, snapshot, verdicts, choose=choose, gangs=self._gangs, settings=settings, clock=clock, wall=wall
+            cache, snapshot, verdicts, scorer=scorer, gangs=self._gangs, settings=settings, clock=clock, wall=wall
         ).filter
-        self.prioritize = Prioritize(snapshot, choose=choose, names=settings.names).scores
+        self.prioritize = Prioritize(snapshot, scorer=scorer, names=settings.names).scores
         self.preempt = Preempt(cache, snapshot, names=settings.names).victims
         self._binder = bind = Bind(
             cache, api, settings=settings, clock=clock, why=self._why, bound=self._say_why, unbound=unbound
@@ -101,7 +102,7 @@ class Extender:
     def drop_node(self, name: str) -> None:
         self.cache.drop_node(name)
         self.recent_events.node_changed(name, self.cache.nodes.get(name))
-        self._scorer.forget(name)
+        self.scorer.forget(name)
 
     def put_pod(self, pod: ClusterPod) -> None:
         if self.cache.is_new(pod.uid):
@@ -122,7 +123,7 @@ class Extender:
 
     def warm_up(self) -> None:
         """Once the cache is complete after the start: the first request is then as fast as the others."""
-        self._scorer.see(node_info.state for node_info in self.cache.nodes.values() if node_info.problem is None)
+        self.scorer.see(node_info.state for node_info in self.cache.nodes.values() if node_info.problem is None)
         self._history.renew()
         self.recent_events.begin()
 

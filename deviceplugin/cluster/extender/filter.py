@@ -7,7 +7,6 @@ again gets the same node and GPUs, where they are still offered and still fit.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 
 from deviceplugin.cluster.extender.cache.node_info import needs_of
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
@@ -27,8 +26,8 @@ from deviceplugin.cluster.extender.wire import ExtenderArgs, FilterResult
 from deviceplugin.errors import CapacityError, ParseError, RequestError
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, pod_request
-from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState
+from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.pod import PodChoice, place_pod
 
 
@@ -41,7 +40,7 @@ class Filter:
         snapshot: ClusterSnapshot,
         verdicts: Verdicts,
         *,
-        choose: partial[NodeChoice],
+        scorer: NodeScorer,
         gangs: GangTracker,
         settings: Settings,
         clock: Callable[[], float],
@@ -50,7 +49,7 @@ class Filter:
         self._cache = cache
         self._snapshot = snapshot
         self._verdicts = verdicts
-        self._choose = choose
+        self._scorer = scorer
         self._gangs = gangs
         self._settings = settings
         self._clock = clock
@@ -84,10 +83,10 @@ class Filter:
             fitting = [state.name for state in nodes.states]
             earlier = self._verdicts.decision(pod.uid)
             return self._answer(pod, (kept,), nodes.rejected, fitting=fitting, decision=earlier)
-        choice = self._choose(asked, nodes.states, needs=needs_of(pod.needs))
+        choice = self._scorer.choose(asked, nodes.states, needs=needs_of(pod.needs))
         if choice.node is None and self._gangs.yield_reservations(pod):
             nodes = self._snapshot.nodes(pod, names)
-            choice = self._choose(asked, nodes.states, needs=needs_of(pod.needs))
+            choice = self._scorer.choose(asked, nodes.states, needs=needs_of(pod.needs))
         rejected = nodes.rejected | {name: rejection_of(verdict) for name, verdict in choice.refused.items()}
         if choice.node is None or choice.placed is None:
             return self._answer(pod, (), rejected)
@@ -98,7 +97,7 @@ class Filter:
 
     def _all_that_fit(self, pod: ClusterPod, asked: PodRequest, names: tuple[str, ...]) -> FilterResult:
         nodes = self._snapshot.nodes(pod, names)
-        choice = self._choose(asked, nodes.states, needs=needs_of(pod.needs))
+        choice = self._scorer.choose(asked, nodes.states, needs=needs_of(pod.needs))
         rejected = nodes.rejected | {name: rejection_of(verdict) for name, verdict in choice.refused.items()}
         if len(asked.containers) > 1:  # the prefilter is certain for one container only
             for state in nodes.states:

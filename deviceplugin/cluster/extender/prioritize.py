@@ -6,7 +6,6 @@ scores of its own plugins.
 """
 
 from collections.abc import Mapping
-from functools import partial
 
 from deviceplugin.cluster.extender.cache.node_info import needs_of
 from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
@@ -14,7 +13,7 @@ from deviceplugin.cluster.extender.wire import ExtenderArgs
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.pod_request import pod_request
 from deviceplugin.model.units import ResourceNames
-from deviceplugin.placement.node_score import NodeChoice
+from deviceplugin.placement.nodes import NodeScorer
 
 BEST = 10
 
@@ -22,9 +21,9 @@ BEST = 10
 class Prioritize:
     """Reads only."""
 
-    def __init__(self, snapshot: ClusterSnapshot, *, choose: partial[NodeChoice], names: ResourceNames) -> None:
+    def __init__(self, snapshot: ClusterSnapshot, *, scorer: NodeScorer, names: ResourceNames) -> None:
         self._snapshot = snapshot
-        self._choose = choose
+        self._scorer = scorer
         self._names = names
 
     def scores(self, args: ExtenderArgs) -> tuple[tuple[str, int], ...]:
@@ -39,7 +38,7 @@ class Prioritize:
         except (RequestError, ParseError):
             return {}
         states = self._snapshot.nodes(args.pod, args.names).states
-        return self._choose(asked, states, needs=needs_of(args.pod.needs)).ranked
+        return self._scorer.choose(asked, states, needs=needs_of(args.pod.needs)).ranked
 
 
 def scaled(ranks: list[tuple[int, ...] | None]) -> list[int]:

@@ -14,7 +14,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 
 from deviceplugin.cluster.extender.cache.node_info import needs_of
@@ -31,8 +30,8 @@ from deviceplugin.model.allocation import Allocation, PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, pod_request
-from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState
+from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.pod import PodChoice, place_pod
 from deviceplugin.placement.prefilter import Prefilter
 
@@ -66,21 +65,21 @@ class _Asking:
 
 
 class VolcanoTasks:
-    """`announce` is called with each new reservation. `choose` ranks nodes."""
+    """`announce` is called with each new reservation. `scorer` ranks nodes."""
 
     def __init__(
         self,
         cache: SchedulerCache,
         snapshot: ClusterSnapshot,
         *,
-        choose: partial[NodeChoice],
+        scorer: NodeScorer,
         settings: Settings,
         clock: Callable[[], float],
         announce: Callable[[PodHold], None],
     ) -> None:
         self._cache = cache
         self._snapshot = snapshot
-        self._choose = choose
+        self._scorer = scorer
         self._settings = settings
         self._clock = clock
         self._announce = announce
@@ -116,7 +115,7 @@ class VolcanoTasks:
         if asking is None:
             return dict.fromkeys(nodes, 0.0)
         states = self._snapshot.nodes(asking.pod, nodes).states
-        ranked = self._choose(asking.request, states, needs=needs_of(asking.pod.needs)).ranked
+        ranked = self._scorer.choose(asking.request, states, needs=needs_of(asking.pod.needs)).ranked
         scores = scaled([ranked.get(name) for name in nodes])
         return {name: 10.0 * score for name, score in zip(nodes, scores, strict=True)}
 

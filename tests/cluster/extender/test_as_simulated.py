@@ -38,16 +38,8 @@ class Heard:
     asked: list[tuple[PodRequest, Spare]] = field(default_factory=list)
     took: list[Took] = field(default_factory=list)
 
-    def choose(
-        self,
-        pod: PodRequest,
-        states: Iterable[NodeState],
-        *,
-        node_policy: NodePolicy,
-        gpu_policy: GpuPolicy,
-        needs: Spare,
-    ) -> NodeChoice:
-        choice = self.chooser.choose(pod, states, node_policy=node_policy, gpu_policy=gpu_policy, needs=needs)
+    def choose(self, pod: PodRequest, states: Iterable[NodeState], *, needs: Spare) -> NodeChoice:
+        choice = self.chooser.choose(pod, states, needs=needs)
         self.asked.append((pod, needs))
         self.took.append((choice.node, _shares(choice.placed.allocations if choice.placed else ())))
         return choice
@@ -119,7 +111,7 @@ def _cluster_pod(asked: PodRequest, taken: Compute, number: int) -> ClusterPod:
 def test_every_arrival_gets_the_node_and_the_gpus_that_the_simulator_gives_it(policy: NodePolicy, learns: bool) -> None:
     scene = example()
     typical = workload((each.pod, each.needs) for each in scene.tasks)
-    ours = SchedulerView() if learns else NodeScorer(typical)
+    ours = SchedulerView(policy, GpuPolicy.BINPACK) if learns else NodeScorer(typical, node_policy=policy)
     heard = Heard(beside_kube_scheduler(ours, OtherPods.STOCK, 3))
     plan = SimulationPlan(policy, GpuPolicy.BINPACK, 130, other_pods=OtherPods.POLICY)  # `heard` chooses for all
     replay(scene, plan, seed=3, chooser=heard)

@@ -129,7 +129,7 @@ async def test_what_is_no_request_gets_a_sentence_and_ends_the_connection(
 
 async def test_a_client_that_is_gone_when_it_is_refused_leaves_no_error(caplog: pytest.LogCaptureFixture) -> None:
     """The kernel answers the refusal with a reset at once, after which the end of the stream cannot be written."""
-    async with beside() as (scene, port):
+    async with beside() as (_, port):
         for _ in range(5):
             client = socket.create_connection(("127.0.0.1", port.number))
             await asyncio.sleep(0.05)  # it is accepted, and its reading begins

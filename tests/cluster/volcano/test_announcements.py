@@ -74,7 +74,7 @@ async def scene() -> AsyncIterator[Scene]:
     tasks = VolcanoTasks(
         extender.cache,
         extender.snapshot,
-        choose=extender.choose,
+        scorer=extender.scorer,
         settings=DEFAULT_SETTINGS,
         clock=clock,
         announce=announcements.announce,

@@ -34,7 +34,7 @@ class BothSchedulers(Scheduling):
         return VolcanoTasks(
             extender.cache,
             extender.snapshot,
-            choose=extender.choose,
+            scorer=extender.scorer,
             settings=DEFAULT_SETTINGS,
             clock=lambda: self.cluster.now,
             announce=lambda _hold: None,

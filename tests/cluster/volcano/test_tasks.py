@@ -31,7 +31,7 @@ class Scene:
         self.tasks = VolcanoTasks(
             self.extender.cache,
             self.extender.snapshot,
-            choose=self.extender.choose,
+            scorer=self.extender.scorer,
             settings=DEFAULT_SETTINGS,
             clock=self.clock,
             announce=self.announced.append,
