@@ -43,6 +43,10 @@ class Scene:
     def devices(self) -> list[JsonObject]:
         return [each for one in self.slices() for each in one["spec"]["devices"]]
 
+    def offers_whole_gpus(self) -> bool:
+        cores = [each["capacity"]["cores"]["value"] for each in self.devices()]
+        return bool(cores) and set(cores) == {"100"}
+
     def held(self) -> dict[int, tuple[int, int]]:
         """Cores and blocks by minor, where something is held."""
         usage = self.agent.usage()
@@ -136,7 +140,7 @@ def serving_claims(cluster: Cluster, *flags: str) -> Iterator[Scene]:
         undo.callback(agent.process.stop)
         agent.start()
         scene = Scene(cluster, agent)
-        scene.until(scene.slices, "the slice is published")
+        scene.until(scene.offers_whole_gpus, "the slice is published, without what kubelet remembers of earlier pods")
         try:
             yield scene
         finally:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from deviceplugin.model.units import DEFAULT_DOMAIN
 from sandbox.cluster import pods
 from sandbox.cluster.client import Client
 from sandbox.cluster.cluster import Cluster
@@ -46,8 +47,18 @@ def wait_offered(client: Client, offer: Offer, *, node: str = NODE) -> None:
     wait_until(
         lambda: offered(client, node) == offer,
         f"{node} offers {offer}",
-        evidence=lambda: f"it offers {offered(client, node)}",
+        evidence=lambda: _said_of(client, node),
     )
+
+
+def _said_of(client: Client, node: str) -> str:
+    """What it offers, which of its GPUs are closed and why, and what was said about it last."""
+    found = client.get(f"/api/v1/nodes/{node}")
+    ours = {name: text for name, text in found["metadata"]["annotations"].items() if DEFAULT_DOMAIN in name}
+    events = client.get(f"/api/v1/events?fieldSelector=involvedObject.kind=Node,involvedObject.name={node}")["items"]
+    said = [f"{each.get('lastTimestamp')} {each.get('reason')}: {each.get('message')}" for each in events]
+    capacity = {name: count for name, count in found["status"]["capacity"].items() if DEFAULT_DOMAIN in name}
+    return "\n".join((f"it offers {offered(client, node)} of {capacity}", str(ours), *sorted(said)[-10:]))
 
 
 @contextmanager
