@@ -11,9 +11,8 @@ Invariant: what is cached changes no answer. Outcomes are cached by shape of the
 so GPUs that have not changed are not calculated again. A pod that names GPUs by UUID is calculated each time.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from deviceplugin.errors import CapacityError, SearchLimitError
@@ -39,10 +38,9 @@ from deviceplugin.placement.workload import ASSUMED, NO_NEEDS, Workload
 
 _MOST_KEPT = 300_000
 _MOST_SHAPES = 10_000
-_NAMES_GPUS = -1
-"""The shape of every pod that names GPUs by UUID: nothing is cached for it, as nodes of one class differ for it."""
-_Outcome = NodeRejection | UsableCapacity | Score
+_OnGpus = NodeRejection | UsableCapacity | Score
 """Of a node's GPUs alone; by the fragmentation policy what is left of them, which CPU and memory make a score."""
+_Outcome = NodeRejection | Score
 
 
 @dataclass(slots=True)
@@ -74,18 +72,6 @@ class _ScoringContext:
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
-class _SpareScores:
-    """Scores by the fragmentation policy of the nodes of one class that have equal CPU and memory.
-
-    `before` is the fragmentation of such a node by the workload number `renewal`.
-    """
-
-    by_shape: dict[int, Score] = field(default_factory=dict)
-    renewal: int = -1
-    before: int = 0
-
-
-@dataclass(slots=True, weakref_slot=True, eq=False)
 class _EquivalenceClass:
     """Nodes between whose GPUs neither prefilter nor score sees a difference; outcomes by number of the pod's shape.
 
@@ -95,20 +81,26 @@ class _EquivalenceClass:
     first: NodeState
     gpus: Capacities
     totals: Totals
-    outcomes: dict[int, _Outcome] = field(default_factory=dict)
-    by_spare: WeakValueDictionary[Spare | None, _SpareScores] = field(default_factory=WeakValueDictionary)
+    on_gpus: dict[int, _OnGpus] = field(default_factory=dict)
+    by_spare: "WeakValueDictionary[Spare | None, _EqualNodes]" = field(default_factory=WeakValueDictionary)
 
     @property
     def kept(self) -> int:
-        return len(self.outcomes) + sum(len(each.by_shape) for each in self.by_spare.values())
+        return len(self.on_gpus) + sum(len(each.outcomes) for each in self.by_spare.values())
 
 
-class _CachedNode(NamedTuple):
-    """A node as it was last seen."""
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class _EqualNodes:
+    """Nodes of one class that have equal CPU and memory left: every pod has the same outcome on each.
 
-    state: NodeState
+    `before` is the fragmentation of such a node by the workload number `renewal`.
+    """
+
     eq_class: _EquivalenceClass
-    scores: _SpareScores
+    spare: Spare | None
+    outcomes: dict[int, _Outcome] = field(default_factory=dict)
+    renewal: int = -1
+    before: int = 0
 
 
 class NodeScorer:
@@ -131,7 +123,8 @@ class NodeScorer:
         self._measure = Fragmentation(typical)
         self._renewals = 0
         self._leaves_out = leaves_out
-        self._nodes: dict[str, _CachedNode] = {}
+        self._states: dict[str, NodeState] = {}
+        self._nodes: dict[str, _EqualNodes] = {}
         # Weak: eight GPUs are hardly ever used in the same way twice, so the class of a past state serves nobody.
         self._classes: WeakValueDictionary[tuple[object, ...], _EquivalenceClass] = WeakValueDictionary()
         self._shapes: dict[tuple[object, ...], int] = {}
@@ -145,12 +138,12 @@ class NodeScorer:
     def see(self, states: Iterable[NodeState]) -> None:
         """Classifies nodes that are new or have changed, so that the next `choose` need not."""
         for state in states:
-            cached = self._nodes.get(state.name)
-            if cached is None or cached.state is not state:
+            if self._states.get(state.name) is not state:
                 self._remember(state)
 
     def forget(self, node: str) -> None:
         """The node has left the cluster."""
+        self._states.pop(node, None)
         self._nodes.pop(node, None)
 
     def choose(self, pod: PodRequest, states: Iterable[NodeState], *, needs: Spare = NO_NEEDS) -> NodeChoice:
@@ -163,7 +156,7 @@ class NodeScorer:
         context = _ScoringContext(pod, Prefilter(pod), needs, nodes, gpus, by_totals, share)
         ranked, refused = self._score_all(context, states)
         for name in _best_first(ranked):
-            placed = _placed(context, self._nodes[name].state)
+            placed = _placed(context, self._states[name])
             if not isinstance(placed, NodeRejection):
                 return NodeChoice(name, placed, ranked, refused)
             refused[name] = placed
@@ -172,40 +165,41 @@ class NodeScorer:
     def _score_all(
         self, context: _ScoringContext, states: Iterable[NodeState]
     ) -> tuple[dict[str, Score], dict[str, NodeRejection]]:
-        """Of every node; written for speed, because there are thousands and nearly all are unchanged."""
-        by_gpus, nodes, needs, leaves_out = self._shape(context), self._nodes, context.needs, self._leaves_out
-        plans = context.by_totals is None
-        shape = self._number((by_gpus, needs)) if plans and by_gpus != _NAMES_GPUS else by_gpus
-        ranked: dict[str, Score] = {}
-        refused: dict[str, NodeRejection] = {}
-        for state in states:
-            cached = nodes.get(state.name)
-            if cached is None or cached[0] is not state:
-                cached = self._remember(state)
-            if leaves_out and state.spare is not None and not state.spare.covers(needs):
-                refused[state.name] = NodeRejection.SPARE
-                continue
-            # By position, which is faster than by name: this line runs for every node.
-            outcome: _Outcome | None = (cached[2].by_shape if plans else cached[1].outcomes).get(shape)
-            if outcome is None:
-                outcome = self._on_gpus(context, cached, by_gpus)
-                if isinstance(outcome, UsableCapacity):
-                    outcome = self._growth(cached, outcome, needs)
-                    if shape != _NAMES_GPUS:
-                        cached.scores.by_shape[shape] = outcome
-                        self._kept += 1
-            if isinstance(outcome, tuple):
-                ranked[state.name] = outcome
-            elif isinstance(outcome, NodeRejection):
-                refused[state.name] = outcome
-        return ranked, refused
-
-    def _shape(self, context: _ScoringContext) -> int:
-        """A number for all that counts beside a node's GPUs; it is hashed faster than the shape."""
-        if context.names_gpus:
-            return _NAMES_GPUS
+        """Of every node; no loop over all nodes calls a function of Python, because there are hundreds or thousands."""
         if self._kept >= _MOST_KEPT or len(self._shapes) >= _MOST_SHAPES:
             self._trim()
+        given = list(states)
+        names = [state.name for state in given]
+        known = map(self._states.get, names)
+        self.see([state for state, last in zip(given, known, strict=True) if state is not last])
+        equal = [self._nodes[name] for name in names]
+        if context.names_gpus:  # nothing is cached, as equal nodes differ for it
+            outcomes = [self._outcome(context, each, state) for each, state in zip(equal, given, strict=True)]
+        else:
+            found = self._outcomes(context, set(equal))
+            outcomes = [found[each] for each in equal]
+        ranked = {name: outcome for name, outcome in zip(names, outcomes, strict=True) if isinstance(outcome, tuple)}
+        refused = {
+            name: outcome for name, outcome in zip(names, outcomes, strict=True) if not isinstance(outcome, tuple)
+        }
+        return ranked, refused
+
+    def _outcomes(self, context: _ScoringContext, nodes: Collection[_EqualNodes]) -> dict[_EqualNodes, _Outcome]:
+        by_gpus = self._shape_of_gpus(context)
+        shape = by_gpus
+        if self._leaves_out or context.by_totals is None:
+            shape = self._number((by_gpus, context.needs))
+        found: dict[_EqualNodes, _Outcome] = {}
+        for each in nodes:
+            outcome = each.outcomes.get(shape)
+            if outcome is None:
+                outcome = each.outcomes[shape] = self._outcome(context, each, each.eq_class.first, shape=by_gpus)
+                self._kept += 1
+            found[each] = outcome
+        return found
+
+    def _shape_of_gpus(self, context: _ScoringContext) -> int:
+        """A number for all that counts beside a node's GPUs; it is hashed faster than the shape."""
         # Outcomes by an earlier workload are not looked up again.
         renewals = self._renewals if context.by_totals is None else 0
         return self._number((context.pod.shape, context.node_policy, context.gpu_policy, renewals))
@@ -213,38 +207,44 @@ class NodeScorer:
     def _number(self, key: tuple[object, ...]) -> int:
         return self._shapes.setdefault(key, len(self._shapes))
 
-    def _remember(self, state: NodeState) -> _CachedNode:
+    def _remember(self, state: NodeState) -> None:
         key = _class_key(state)
         eq_class = self._classes.get(key)
         if eq_class is None:
             gpus = capacities_of(state)
             eq_class = self._classes[key] = _EquivalenceClass(state, gpus, totals_of(gpus))
-        scores = eq_class.by_spare.setdefault(state.spare, _SpareScores())
-        cached = self._nodes[state.name] = _CachedNode(state, eq_class, scores)
-        return cached
+        equal = eq_class.by_spare.get(state.spare)
+        if equal is None:
+            equal = eq_class.by_spare[state.spare] = _EqualNodes(eq_class, state.spare)
+        self._states[state.name], self._nodes[state.name] = state, equal
 
     def _trim(self) -> None:
         """Counts again what is cached: most of it has gone with past states of nodes. Drops all if it is still much."""
         self._kept = sum(each.kept for each in self._classes.values())
         if self._kept >= _MOST_KEPT // 2 or len(self._shapes) >= _MOST_SHAPES:
+            self._states.clear()
             self._nodes.clear()
             self._classes.clear()
             self._shapes.clear()
             self._kept = 0
 
-    def _on_gpus(self, context: _ScoringContext, cached: _CachedNode, shape: int) -> _Outcome:
-        outcome = cached.eq_class.outcomes.get(shape)
-        if outcome is None:
-            outcome = self._outcome(context, cached)
-            if shape != _NAMES_GPUS:
-                cached.eq_class.outcomes[shape] = outcome
+    def _outcome(
+        self, context: _ScoringContext, nodes: _EqualNodes, state: NodeState, *, shape: int | None = None
+    ) -> _Outcome:
+        """`state` is one of the class, or the node itself where the pod names GPUs; `shape` None caches nothing."""
+        if self._leaves_out and nodes.spare is not None and not nodes.spare.covers(context.needs):
+            return NodeRejection.SPARE
+        cached = nodes.eq_class.on_gpus
+        on_gpus = None if shape is None else cached.get(shape)
+        if on_gpus is None:
+            on_gpus = self._on_gpus(context, nodes.eq_class, state)
+            if shape is not None:
+                cached[shape] = on_gpus
                 self._kept += 1
-        return outcome
+        return self._growth(nodes, on_gpus, context.needs) if isinstance(on_gpus, UsableCapacity) else on_gpus
 
-    def _outcome(self, context: _ScoringContext, cached: _CachedNode) -> _Outcome:
-        eq_class = cached.eq_class
-        # The first node of a class has its summary already; a filter by UUID sees the node itself.
-        against = context.prefilter(cached.state if context.names_gpus else eq_class.first)
+    def _on_gpus(self, context: _ScoringContext, eq_class: _EquivalenceClass, state: NodeState) -> _OnGpus:
+        against = context.prefilter(state)
         if against is not None:
             return against
         score, share = context.by_totals, context.share
@@ -258,13 +258,12 @@ class NodeScorer:
             return score(totals_of(after))
         return self._measure.usable_capacity(after)
 
-    def _growth(self, cached: _CachedNode, after: UsableCapacity, needs: Spare) -> Score:
-        """By how much the pod makes the node's fragmentation more."""
-        spare, known = cached.state.spare, cached.scores
-        if known.renewal != self._renewals:
-            known.before, known.renewal = self._measure.of(cached.eq_class.gpus, spare), self._renewals
-        left = None if spare is None else spare - needs
-        return (after.fragmentation(left) - known.before, after.free)
+    def _growth(self, nodes: _EqualNodes, after: UsableCapacity, needs: Spare) -> Score:
+        """By how much the pod makes the fragmentation of such a node more."""
+        if nodes.renewal != self._renewals:
+            nodes.before, nodes.renewal = self._measure.of(nodes.eq_class.gpus, nodes.spare), self._renewals
+        left = None if nodes.spare is None else nodes.spare - needs
+        return (after.fragmentation(left) - nodes.before, after.free)
 
 
 def _share(pod: PodRequest) -> GpuAmount | None:

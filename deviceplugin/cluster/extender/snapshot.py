@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
-from deviceplugin.cluster.extender.rejection import NOMINATED, SEARCH_EXHAUSTED, TOGETHER, UNKNOWN_NODE, Rejection
+from deviceplugin.cluster.extender.rejection import NOMINATED, SEARCH_EXHAUSTED, TOGETHER, Rejection
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.errors import CapacityError, RequestError, SearchLimitError, VcudaError
 from deviceplugin.model.allocation import Allocation, PodUid
@@ -38,24 +38,22 @@ class ClusterSnapshot:
 
     def nodes(self, pod: ClusterPod, names: Iterable[str]) -> NodeCandidates:
         """Written for speed: there are hundreds of names, and nearly every node is as the cache has it."""
-        found = NodeCandidates()
-        own = {held.node for held in self._cache.holds(pod.uid)}
-        infos, states, nominated = self._cache.nodes, found.states, self._cache.nominated_nodes
-        for name in names:
-            node_info = infos.get(name)
-            if node_info is None:
-                found.rejected[name] = UNKNOWN_NODE
-            elif node_info.problem is not None:
-                found.rejected[name] = node_info.problem
-            elif name in own or name in nominated:
-                judged = self.node(pod, name)
-                if isinstance(judged, Rejection):
-                    found.rejected[name] = judged
-                else:
-                    states.append(judged)
+        cache, wanted = self._cache, tuple(names)
+        apart = {held.node for held in cache.holds(pod.uid)}.union(cache.nominated_nodes)
+        known = [
+            None if name in apart else state for name, state in zip(wanted, map(cache.usable.get, wanted), strict=True)
+        ]
+        found = NodeCandidates([state for state in known if state is not None])
+        for name in [name for name, state in zip(wanted, known, strict=True) if state is None]:
+            judged = self.node(pod, name) if name in apart else self._as_it_is(name)
+            if isinstance(judged, Rejection):
+                found.rejected[name] = judged
             else:
-                states.append(node_info.known or node_info.state)
+                found.states.append(judged)
         return found
+
+    def _as_it_is(self, name: str) -> NodeState | Rejection:
+        return self._cache.problem(name) or self._cache.nodes[name].state
 
     def node(self, pod: ClusterPod, name: str, *, without: Iterable[PodUid] = ()) -> NodeState | Rejection:
         """One node, as if the pods of `without` were not there."""

@@ -14,6 +14,7 @@ from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState
 from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS
 from deviceplugin.model.allocation import GpuShare, PodUid
@@ -282,6 +283,19 @@ class Scheduling(RuleBasedStateMachine):
             use = occupied(one for each in bound if each.pod.node == name for one in written(each))
             wrong += sum(f'"{uuid}"' in there.inventory and not fits(each) for uuid, each in use.items())
         assert cluster.extender.overcommit.gpus == wrong
+
+    @invariant()
+    def a_state_that_is_kept_is_that_of_now(self) -> None:
+        cache = self.cluster.extender.cache
+        for name, kept in cache.usable.items():
+            node_info = cache.nodes[name]
+            assert node_info.problem is None
+            assert node_info.node is not None
+            anew = NodeInfo(name, {})
+            anew.describe(node_info.node)
+            for hold in node_info.holds.values():
+                anew.put_hold(hold)
+            assert (kept.snapshot, kept.cordoned, kept.spare) == (anew.state.snapshot, anew.cordoned, anew.state.spare)
 
     @invariant()
     def a_pod_is_on_a_node_or_waits_for_one(self) -> None:

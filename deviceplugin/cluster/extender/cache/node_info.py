@@ -8,7 +8,7 @@ A container that another scheduler placed is unlocated until the agent reports i
 room for it beside the located ones, so what is free is free wherever the container is.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, MutableMapping
 from itertools import chain
 
 import structlog
@@ -42,12 +42,13 @@ class NodeInfo:
 
     `node` is the last version of the node object, None if it was deleted or never seen.
 
-    `known` is `state`, or None where it must be calculated first: between two changes most nodes are not asked for.
-    `_gpus` is the same without CPU and memory.
+    `usable` has the state of every node without `problem` whose state need not be calculated first: between two changes
+    most nodes are not asked for. `_gpus` is the state without CPU and memory.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, usable: MutableMapping[str, NodeState]) -> None:
         self.name = name
+        self._usable = usable
         self.problem: Rejection | None = UNKNOWN_NODE
         self._unread: Rejection | None = None
         self.sentence = ""
@@ -61,7 +62,6 @@ class NodeInfo:
         self._compute = ComputeUsage()
         self._plain = 0
         self._gpus: NodeState | None = None
-        self.known: NodeState | None = None
 
     @property
     def cordoned(self) -> frozenset[GpuUuid]:
@@ -80,7 +80,7 @@ class NodeInfo:
             self._read_inventory(node.inventory)
         elif (known.cordon, known.close_nvml, known.cores) == (node.cordon, node.close_nvml, node.cores):
             if known.allocatable != node.allocatable:
-                self.known = None
+                self._usable.pop(self.name, None)
             return False
         self._cordoned = node.cordoned(self.inventory) if self.inventory else frozenset()
         self.problem = self._unread or (AGENT_DOWN if not node.cores else None)
@@ -100,35 +100,40 @@ class NodeInfo:
             if known is not None:
                 self._compute.remove(known.needs)
             self._compute.add(hold.needs)
-            self.known = None
+            self._usable.pop(self.name, None)
         if not self._changes_nothing(known, hold):
             self._count(hold)
-            self.known = self._gpus = None
+            self._gpus = None
+            self._usable.pop(self.name, None)
 
     def add_plain(self, needs: Compute | None) -> None:
         """Counts a pod without GPUs."""
         self._plain += 1
         self._compute.add(needs)
-        self.known = None
+        self._usable.pop(self.name, None)
 
     def remove_plain(self, needs: Compute | None) -> None:
         self._plain -= 1
         self._compute.remove(needs)
-        self.known = None
+        self._usable.pop(self.name, None)
 
     def release(self, uid: PodUid) -> None:
         self._compute.remove(self.holds.pop(uid).needs)
         self._unlocated.discard(uid)
         if self._tally is not None:
             self._tally.release(uid)
-        self.known = self._gpus = None
+        self._gpus = None
+        self._usable.pop(self.name, None)
 
     @property
     def state(self) -> NodeState:
         """Only for a node without `problem`."""
-        if self.known is None:
-            self._gpus = self.known = (self._gpus or self._calculate(())).with_spare(self._compute.spare(self._offered))
-        return self.known
+        known = self._usable.get(self.name)
+        if known is None:
+            self._gpus = known = (self._gpus or self._calculate(())).with_spare(self._compute.spare(self._offered))
+            if self.problem is None:
+                self._usable[self.name] = known
+        return known
 
     def state_without(
         self, pods: Collection[PodUid], *, also: Iterable[Allocation] = (), needs: Compute = NOTHING
@@ -178,7 +183,8 @@ class NodeInfo:
         return known.allocations == hold.allocations and not hold.unlocated
 
     def _recount(self) -> None:
-        self.known = self._gpus = self._tally = None
+        self._gpus = self._tally = None
+        self._usable.pop(self.name, None)
         if self.inventory is not None:
             self._tally = NodeUsage(self.name, self.inventory, share_mode=self._share_mode, cordoned=self._cordoned)
             for hold in self.holds.values():

@@ -12,7 +12,7 @@ cannot be used. Pods without GPUs count for their CPU and memory. Not here: any 
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
@@ -22,6 +22,7 @@ from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.pod import ClusterPod, PlainPod
 from deviceplugin.model.units import Compute, ResourceNames
+from deviceplugin.placement.node_state import NodeState
 
 _MOST_GONE = 20_000
 
@@ -29,7 +30,8 @@ _MOST_GONE = 20_000
 class SchedulerCache:
     """`freed` is called with a node's name when a pod there holds less than before.
 
-    `waiting` are the pods that request GPUs and are on no node. Only this class changes it and `nodes`.
+    `waiting` are the pods that request GPUs and are on no node. Only this class changes it and `nodes`. `usable`
+    has the state of each node that can be used, but for those that have changed since somebody asked for it.
     `suspects` are nodes that changed or got a bound pod, by any report; `OvercommitMonitor` takes them from there.
     """
 
@@ -44,6 +46,7 @@ class SchedulerCache:
         self._clock = clock
         self._freed = freed
         self.nodes: dict[str, NodeInfo] = {}
+        self.usable: dict[str, NodeState] = {}
         self._where: dict[PodUid, tuple[str, ...]] = {}
         self.waiting: dict[PodUid, ClusterPod] = {}
         self._last_seen: dict[PodUid, ClusterPod] = {}
@@ -137,7 +140,7 @@ class SchedulerCache:
         return UNKNOWN_NODE if node_info is None else node_info.problem
 
     @property
-    def nominated_nodes(self) -> Container[str]:
+    def nominated_nodes(self) -> Collection[str]:
         """Nodes on which kube-scheduler makes room for a pod."""
         return self._nominated
 
@@ -242,7 +245,7 @@ class SchedulerCache:
     def _node(self, name: str) -> NodeInfo:
         node_info = self.nodes.get(name)
         if node_info is None:
-            node_info = self.nodes[name] = NodeInfo(name)
+            node_info = self.nodes[name] = NodeInfo(name, self.usable)
         return node_info
 
     def _remove_plain(self, pod: PlainPod) -> None:

@@ -224,3 +224,14 @@ def test_a_node_that_has_not_changed_keeps_its_state() -> None:
     cache.put_pod(replace(one, pod=replace(one.pod, resource_version="9")))
     assert cache.nodes["a"].state is before
     assert cache.nodes["a"].holds[one.uid].state is HoldState.BOUND
+
+
+def test_a_pod_that_its_node_has_placed_again_holds_the_other_gpu() -> None:
+    """Of all that it holds, only the GPU is another."""
+    cache = cache_with("a")
+    one = placed()
+    cache.put_pod(one)
+    assert free(cache, "a") == [(50, 56), (100, 64)]
+    cache.put_pod(bound(one, "a", allocated(one, {"main": on_gpu("a", 1, 50, 8)})))
+    assert free(cache, "a") == [(100, 64), (50, 56)]
+    assert cache.usable == {"a": cache.nodes["a"].state}

@@ -35,7 +35,7 @@ def holds(draw: st.DrawFn, number: int) -> PodHold:
 
 @st.composite
 def cache(draw: st.DrawFn) -> NodeInfo:
-    node_info = NodeInfo("a")
+    node_info = NodeInfo("a", {})
     ill, cordon = draw(st.sets(st.integers(0, 2), max_size=1)), draw(st.sets(st.sampled_from(UUIDS[:3]), max_size=1))
     node_info.describe(node("a", 3, blocks=BLOCKS, ill=ill, cordon=cordon))
     for number in draw(st.lists(st.integers(0, 3), max_size=8)):
