@@ -22,7 +22,7 @@ from yarl import URL
 from deviceplugin.cli.connection import Connection
 from deviceplugin.cli.scheduler_errors import api_refusal, unreachable
 from deviceplugin.errors import ConfigError, VcudaError
-from deviceplugin.kube.credentials import Access, Credentials
+from deviceplugin.kube.credentials import Access, Credentials, client_tls
 from deviceplugin.kube.kubeconfig_process import Facts, read_apart, source_of
 
 _NOT_THE_LEADER = 421
@@ -142,7 +142,7 @@ def _tls(connection: Connection) -> ssl.SSLContext | bool:
     if connection.insecure:
         return False
     try:
-        return ssl.create_default_context(cafile=connection.ca_file)
+        return client_tls(ca_file=connection.ca_file)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"--ca-file: {connection.ca_file} cannot be used: {error}") from None
 

@@ -155,10 +155,16 @@ def file_of(content: bytes) -> Iterator[Path]:
         yield path
 
 
-def _tls(facts: Facts) -> ssl.SSLContext:
-    context = ssl.create_default_context(cadata=trusted(facts.ca))
+def client_tls(*, ca_file: str | None = None, ca: str | None = None) -> ssl.SSLContext:
+    """Trusts that CA, or those of the system; raises OSError and SSLError."""
+    context = ssl.create_default_context(cafile=ca_file, cadata=ca)
     # Python 3.13 requires extensions that the CAs of many clusters do not write.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
+
+
+def _tls(facts: Facts) -> ssl.SSLContext:
+    context = client_tls(ca=trusted(facts.ca))
     show_certificate(context, facts.certificate, facts.key)
     if not facts.verify:
         context.check_hostname = False

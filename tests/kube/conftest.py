@@ -49,7 +49,8 @@ def ca(tmp_path: Path) -> ClusterCa:
 async def secure(ca: ClusterCa) -> AsyncIterator[ApiServer]:
     """Speaks TLS under the names 127.0.0.1 and api.example."""
     pair = ca.issue("serving", common_name="api", names=["127.0.0.1", "api.example"])
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(ca.certificate))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_verify_locations(ca.certificate)
     context.load_cert_chain(pair.certificate, pair.key)
     async with ApiServer(tls=context) as server:
         yield server

@@ -1,5 +1,6 @@
 """Certificates in both directions: which server is trusted, and what the client shows."""
 
+import asyncio
 import ssl
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from deviceplugin.errors import KubeError
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.credentials import show_certificate, trusted
+from deviceplugin.kube.credentials import client_tls, show_certificate, trusted
 from deviceplugin.kube.kubeconfig_process import read_apart
 from deviceplugin.kube.pods import pods_of_node
 from deviceplugin.kube.reflector import Reflector, WatchTiming
@@ -78,6 +79,15 @@ def test_a_bundle_may_have_comments_in_any_letters(ca: ClusterCa) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cadata=trusted("# Größe\n".encode() + ca.certificate.read_bytes()))
     assert len(context.get_ca_certs()) == 1
+
+
+@pytest.mark.parametrize("by", ["ca", "ca_file"])
+async def test_a_ca_that_writes_no_key_identifiers_is_trusted(by: str, secure: ApiServer, ca: ClusterCa) -> None:
+    """As kubectl does; Python 3.13 does not by itself."""
+    given = {"ca": ca.certificate.read_text(), "ca_file": str(ca.certificate)}[by]
+    context = client_tls(ca=given) if by == "ca" else client_tls(ca_file=given)
+    _, writer = await asyncio.open_connection("127.0.0.1", secure.port, ssl=context)
+    writer.close()
 
 
 def require_client_certificates(server: ApiServer) -> None:

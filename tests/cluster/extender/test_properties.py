@@ -291,11 +291,15 @@ class Scheduling(RuleBasedStateMachine):
             node_info = cache.nodes[name]
             assert node_info.problem is None
             assert node_info.node is not None
-            anew = NodeInfo(name, {})
-            anew.describe(node_info.node)
+            fresh = NodeInfo(name, {})
+            fresh.describe(node_info.node)
             for hold in node_info.holds.values():
-                anew.put_hold(hold)
-            assert (kept.snapshot, kept.cordoned, kept.spare) == (anew.state.snapshot, anew.cordoned, anew.state.spare)
+                fresh.put_hold(hold)
+            assert (kept.snapshot, kept.cordoned, kept.spare) == (
+                fresh.state.snapshot,
+                fresh.cordoned,
+                fresh.state.spare,
+            )
 
     @invariant()
     def a_pod_is_on_a_node_or_waits_for_one(self) -> None:

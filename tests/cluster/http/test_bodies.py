@@ -51,7 +51,8 @@ async def test_a_client_that_left_before_its_body_was_looked_for_is_no_error_of_
         return web.BaseRequest(message, payload, protocol, writer, task, asyncio.get_running_loop())
 
     async def handler(request: web.BaseRequest) -> web.Response:
-        assert not request.protocol.connected
+        while request.protocol.connected:  # from Python 3.12 on a handler begins before the loop has said it
+            await asyncio.sleep(0)
         with pytest.raises(HttpError) as error:
             await Bodies().read(request, Verb("filter", StandIn().filter))
         refused.append(error.value.outcome)
