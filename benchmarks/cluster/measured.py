@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from deviceplugin.kube.credentials import client_tls
 from sandbox.cluster.certificates import ClusterCa
 from sandbox.cluster.processes import free_ports
 
@@ -53,7 +54,7 @@ class Measured(MeasuredExtender):
     ready_s: float
 
     def trust(self) -> ssl.SSLContext:
-        return ssl.create_default_context(cafile=str(self.ca))
+        return client_tls(ca_file=str(self.ca))
 
     def rss_mib(self, field: str = "VmRSS") -> float:
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
@@ -90,7 +91,7 @@ def measured_scheduler(folder: Path, kubeconfig: Path, *flags: str, core: int | 
         began = time.monotonic()
         process = subprocess.Popen(command, stdout=out, stderr=out)
     try:
-        trust = ssl.create_default_context(cafile=str(ca.certificate))
+        trust = client_tls(ca_file=str(ca.certificate))
         _wait_ready(process, f"https://127.0.0.1:{port}/readyz", trust, log)
         yield Measured(process, loopback_port, port, ca.certificate, log, time.monotonic() - began)
     finally:
