@@ -169,9 +169,8 @@ class NodeScorer:
         if self._kept >= _MOST_KEPT or len(self._shapes) >= _MOST_SHAPES:
             self._trim()
         given = list(states)
+        self.see(given)
         names = [state.name for state in given]
-        known = map(self._states.get, names)
-        self.see([state for state, last in zip(given, known, strict=True) if state is not last])
         equal = [self._nodes[name] for name in names]
         if context.names_gpus:  # nothing is cached, as equal nodes differ for it
             outcomes = [self._outcome(context, each, state) for each, state in zip(equal, given, strict=True)]

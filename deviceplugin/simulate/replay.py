@@ -171,7 +171,10 @@ def replay(
     progress: Progress = lambda _: None,
     chooser: Chooser | None = None,
 ) -> Run:
-    """Calls `progress` with the cores requested so far; the expected workload is the tasks of the scene."""
+    """Calls `progress` with the cores requested so far; the expected workload is the tasks of the scene.
+
+    `chooser` stands for the plan's policies.
+    """
     typical = workload((task.pod, task.needs) for task in scene.tasks)
     chooser = beside_kube_scheduler(chooser or _chooser(plan, typical, seed), plan.other_pods, seed)
     cluster = _Cluster(scene, plan, typical, chooser)

@@ -295,11 +295,8 @@ class Scheduling(RuleBasedStateMachine):
             fresh.describe(node_info.node)
             for hold in node_info.holds.values():
                 fresh.put_hold(hold)
-            assert (kept.snapshot, kept.cordoned, kept.spare) == (
-                fresh.state.snapshot,
-                fresh.cordoned,
-                fresh.state.spare,
-            )
+            now = fresh.state
+            assert (kept.snapshot, kept.cordoned, kept.spare) == (now.snapshot, now.cordoned, now.spare)
 
     @invariant()
     def a_pod_is_on_a_node_or_waits_for_one(self) -> None:

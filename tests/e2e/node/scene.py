@@ -57,8 +57,12 @@ def _said_of(client: Client, node: str) -> str:
     ours = {name: text for name, text in found["metadata"]["annotations"].items() if DEFAULT_DOMAIN in name}
     events = client.get(f"/api/v1/events?fieldSelector=involvedObject.kind=Node,involvedObject.name={node}")["items"]
     said = [f"{each.get('lastTimestamp')} {each.get('reason')}: {each.get('message')}" for each in events]
-    capacity = {name: count for name, count in found["status"]["capacity"].items() if DEFAULT_DOMAIN in name}
-    return "\n".join((f"it offers {offered(client, node)} of {capacity}", str(ours), *sorted(said)[-10:]))
+    offers = [
+        f"{kind} {found['status'][kind].get(name)} of {name}"
+        for kind in ("allocatable", "capacity")
+        for name in (CORE, MEMORY)
+    ]
+    return "\n".join((*offers, str(ours), *sorted(said)[-10:]))
 
 
 @contextmanager

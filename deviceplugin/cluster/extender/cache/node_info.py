@@ -80,7 +80,7 @@ class NodeInfo:
             self._read_inventory(node.inventory)
         elif (known.cordon, known.close_nvml, known.cores) == (node.cordon, node.close_nvml, node.cores):
             if known.allocatable != node.allocatable:
-                self._usable.pop(self.name, None)
+                self._changed(gpus=False)
             return False
         self._cordoned = node.cordoned(self.inventory) if self.inventory else frozenset()
         self.problem = self._unread or (AGENT_DOWN if not node.cores else None)
@@ -100,30 +100,28 @@ class NodeInfo:
             if known is not None:
                 self._compute.remove(known.needs)
             self._compute.add(hold.needs)
-            self._usable.pop(self.name, None)
+            self._changed(gpus=False)
         if not self._changes_nothing(known, hold):
             self._count(hold)
-            self._gpus = None
-            self._usable.pop(self.name, None)
+            self._changed(gpus=True)
 
     def add_plain(self, needs: Compute | None) -> None:
         """Counts a pod without GPUs."""
         self._plain += 1
         self._compute.add(needs)
-        self._usable.pop(self.name, None)
+        self._changed(gpus=False)
 
     def remove_plain(self, needs: Compute | None) -> None:
         self._plain -= 1
         self._compute.remove(needs)
-        self._usable.pop(self.name, None)
+        self._changed(gpus=False)
 
     def release(self, uid: PodUid) -> None:
         self._compute.remove(self.holds.pop(uid).needs)
         self._unlocated.discard(uid)
         if self._tally is not None:
             self._tally.release(uid)
-        self._gpus = None
-        self._usable.pop(self.name, None)
+        self._changed(gpus=True)
 
     @property
     def state(self) -> NodeState:
@@ -182,9 +180,15 @@ class NodeInfo:
             return False
         return known.allocations == hold.allocations and not hold.unlocated
 
-    def _recount(self) -> None:
-        self._gpus = self._tally = None
+    def _changed(self, *, gpus: bool) -> None:
+        """The state must be calculated again; without `gpus`, only CPU and memory have changed."""
         self._usable.pop(self.name, None)
+        if gpus:
+            self._gpus = None
+
+    def _recount(self) -> None:
+        self._tally = None
+        self._changed(gpus=True)
         if self.inventory is not None:
             self._tally = NodeUsage(self.name, self.inventory, share_mode=self._share_mode, cordoned=self._cordoned)
             for hold in self.holds.values():
