@@ -8,6 +8,7 @@ error.
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 
@@ -41,7 +42,11 @@ def show(figures: Figures, output: str) -> None:
 
 
 def ends_in_one_sentence(main: Callable[[], int | None], *, status: int = 1) -> None:
-    """Runs a benchmark and exits with what it returns; an error ends it with one sentence and `status`."""
+    """Runs a benchmark and exits with what it returns; an error ends it with one sentence and `status`.
+
+    SIGTERM interrupts it like SIGINT, so that it ends the processes that it started.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         sys.exit(main())
     except KeyboardInterrupt:

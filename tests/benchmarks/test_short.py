@@ -1,15 +1,18 @@
 """Every program under benchmarks/ runs in its short form, prints the documented keys, and fails in one sentence."""
 
 import json
+import signal
 import subprocess
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 from tests.own_network import own_network
 from tests.ui.browser import need_chromium
+from tests.waiting import PATIENCE_S, eventually
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DECISION = {"gpus", "asked", "links", "ms"}
@@ -118,6 +121,29 @@ def test_an_error_is_one_sentence_and_an_exit_status() -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("benchmark: /nowhere/")
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.timeout(300)
+def test_a_benchmark_that_is_ended_ends_what_it_started(number: int) -> None:
+    command = [sys.executable, "-m", "benchmarks.volcano", "--short"]
+    with subprocess.Popen(command, cwd=REPOSITORY, stderr=PIPE, text=True, start_new_session=True) as process:
+        assert eventually(lambda: len(of_session(process.pid)) > 2)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, errors) == (1, "benchmark: interrupted\n")
+    assert of_session(process.pid) == []
+
+
+def of_session(leader: int) -> list[int]:
+    """The processes that a leader and its children started, zombies aside."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it ended meanwhile
+            state, _, _, session = path.read_text().rpartition(")")[2].split()[:4]
+            if int(session) == leader and state != "Z":
+                found.append(int(path.parent.name))
+    return found
 
 
 def test_an_unexpected_error_of_the_gpu_program_is_one_sentence_too() -> None:

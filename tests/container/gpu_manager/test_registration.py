@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from pathlib import Path
 
@@ -181,9 +182,8 @@ async def test_a_socket_that_a_killed_agent_left_is_taken_over(servers: Registra
     await servers.serve({ONE})
     stale = servers.path(ONE)
     await servers.serve(frozenset())
-    listener = await asyncio.start_unix_server(lambda reader, writer: None, stale)
-    listener.close()
-    assert stale.exists(), "as after a SIGKILL"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(f"{stale}")  # closed without unlinking, as by a SIGKILL
     assert await servers.serve({ONE}) == {}
     await register(stale, container_id="id-1")
     assert calls.got == [(ONE, "id-1")]

@@ -87,7 +87,6 @@ static void *launch_often(void *argument)
 static void run_for(struct way *ways, unsigned count, unsigned ms)
 {
     pthread_t threads[64];
-    atomic_store(&over, false);
     for (unsigned i = 0; i < count; i++)
         pthread_create(&threads[i], NULL, launch_often, &ways[i]);
     pause_ms(ms);
