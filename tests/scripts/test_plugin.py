@@ -4,7 +4,6 @@ import asyncio
 import os
 import platform
 import shlex
-import shutil
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from tests.cli.operator import kubeconfig
 from tests.cli.view_server import Cluster, node, pod, serving
 from tests.commands import commands
 from tests.downloads import PUBLIC, downloads
+from tests.pythons import pythons
 from tests.scripts.test_release import ROOT, VERSION, clone, release
 
 INDEX = ROOT
@@ -27,22 +27,9 @@ MACHINES = {"amd64": "EM_X86_64", "arm64": "EM_AARCH64"}
 MACH_O_ARM64 = bytes.fromhex("cffaedfe0c000001")
 MACH_O_FOR_SEVERAL = bytes.fromhex("cafebabe")
 HERE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), "")
+HAD = pythons(plugin.PYTHONS)
 
 pytestmark = pytest.mark.timeout(300)
-
-
-def pythons() -> list[Path]:
-    """One of each series on this machine: on PATH, or below the folder where pyenv has them."""
-    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    found: dict[str, Path] = {}
-    for series in plugin.PYTHONS:
-        on_path = shutil.which(f"python{series}")
-        candidates = [*sorted(root.glob(f"{series}.*/bin/python{series}")), *([Path(on_path)] if on_path else [])]
-        for each in candidates:
-            if not subprocess.run([each, "-c", ""], capture_output=True, check=False).returncode:
-                found[series] = each
-                break
-    return list(found.values())
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +98,7 @@ def only(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("python", pythons(), ids=lambda path: path.name)
+@pytest.mark.parametrize("python", HAD, ids=lambda path: path.name)
 async def test_the_commands_work_with_each_python(installed: Path, only: Path, tmp_path: Path, python: Path) -> None:
     (only / "python3").symlink_to(python)
     cluster = Cluster([node("node-a")], [pod("llm"), pod("big", node=None)])
@@ -141,7 +128,7 @@ async def test_a_machine_without_a_fitting_python_is_told(installed: Path, only:
 
 
 async def test_a_program_of_the_node_says_where_it_is(installed: Path, only: Path) -> None:
-    (only / "python3").symlink_to(pythons()[0])
+    (only / "python3").symlink_to(HAD[0])
     status, _, errors = await said(installed, only, "doctor", "node")
     assert status == 1
     assert errors.startswith("vcuda: the Python package ")
