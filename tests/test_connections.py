@@ -4,7 +4,7 @@ import asyncio
 import os
 import resource
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 
 import structlog
@@ -29,10 +29,11 @@ def soft_limit(descriptors: int) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def serving(connections: Connections) -> AsyncIterator[int]:
+async def serving(connections: Connections, asked: Callable[[], None] = lambda: None) -> AsyncIterator[int]:
     """The port of a server that says ok."""
 
     async def answer(request: web.BaseRequest) -> web.Response:
+        asked()
         connections.began(request.protocol, has_certificate=False)
         connections.ended(request.protocol, served=True)
         return web.Response(text="ok")
@@ -124,3 +125,20 @@ def test_the_soft_limit_becomes_the_hard_one() -> None:
     with soft_limit(min(hard, 512)):
         raise_descriptor_limit()
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+
+
+async def test_a_peer_that_pipelines_leaves_each_turn_between_two_requests_to_others() -> None:
+    """From Python 3.12 on, aiohttp begins a request without a turn of the loop."""
+    turns: list[int] = []
+    turn = 0
+    async with serving(Connections(), lambda: turns.append(turn)) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(ASK * 50)
+        async with asyncio.timeout(PATIENCE_S):
+            while len(turns) < 50:
+                turn += 1
+                await asyncio.sleep(0)
+            for _ in range(50):
+                await reader.readuntil(b"ok")
+        writer.close()
+    assert len(set(turns)) == 50

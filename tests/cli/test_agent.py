@@ -116,7 +116,8 @@ def get(url: str) -> tuple[int, str]:
         with urllib.request.urlopen(url, timeout=10) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
+        with error:
+            return error.code, error.read().decode()
 
 
 @pytest.mark.parametrize("asked", [signal.SIGTERM, signal.SIGINT])

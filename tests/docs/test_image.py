@@ -25,9 +25,11 @@ def table() -> dict[str, set[str]]:
 
 
 def asked(name: str) -> set[str]:
-    """The packages that `name` demands on this machine without any extra."""
+    """The packages that `name` demands with the Python of the image without any extra."""
+    (series,) = re.findall(r"^ARG PYTHON_IMAGE=python:([\d.]+)-", DOCKERFILE, re.MULTILINE)
+    there = {"extra": "", "python_version": series, "python_full_version": f"{series}.0"}
     found = map(Requirement, requires(name) or [])
-    return {canonicalize_name(one.name) for one in found if one.marker is None or one.marker.evaluate({"extra": ""})}
+    return {canonicalize_name(one.name) for one in found if one.marker is None or one.marker.evaluate(there)}
 
 
 def own() -> set[str]:

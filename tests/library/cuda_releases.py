@@ -19,7 +19,7 @@ from tests.library.machine import LIBRARY
 LIST = Path(__file__).with_name("cuda_releases.txt")
 _FETCHED = LIBRARY / "build/headers"
 _HEADERS = ("cuda.h", "cudaGL.h", "cudaEGL.h", "cudaVDPAU.h")
-_FOREIGN = ("GL/gl.h", "vdpau/vdpau.h")  # of other packages; empty ones do, for nothing is compiled
+_FOREIGN = ("GL/gl.h", "EGL/egl.h", "EGL/eglext.h", "vdpau/vdpau.h")  # not here; empty ones do: nothing is compiled
 _WAYS = ((), ("-D__CUDA_API_VERSION_INTERNAL",), ("-DCUDA_API_PER_THREAD_DEFAULT_STREAM",))
 _WANTED = re.compile(r"/include/(cuda|cuda\w*Typedefs|cuda(GL|EGL|VDPAU))\.h$")
 _DECLARED = re.compile(r"(static inline )?\bCUresult\s+(?:CUDAAPI\s+)?(cu[A-Za-z]\w*)\s*\(")

@@ -16,8 +16,10 @@ import json
 import os
 import socket
 import sys
+import warnings
 from typing import Any
 
+warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12 and newer: this process forks with threads
 LIBRARY = ctypes.CDLL(sys.argv[1])
 
 Value = Any  # JSON, and what ctypes takes

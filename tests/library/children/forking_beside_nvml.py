@@ -4,7 +4,9 @@ import ctypes
 import os
 import signal
 import time
+import warnings
 
+warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12 and newer: this process forks with threads
 cuda, nvml = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libnvidia-ml.so.1")
 context = ctypes.c_void_p()
 cuda.cuInit(0)
