@@ -1,19 +1,13 @@
 """`scripts/demo`, by which README.md and docs/first-hour.md begin: both shows keep their promises."""
 
-import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.pythons import pythons
 from tests.scripts.demo import demo, start
-from tests.scripts.test_release import clone
 
-NEWER = pythons([f"3.{minor}" for minor in range(sys.version_info.minor + 1, 20)])
 NODE_TABLES = (
     r"notebook-ann +30 cores, 8 GiB +GPU 0 ",
     r"notebook-bob +20 cores, 4 GiB +GPU 0 ",
@@ -67,19 +61,6 @@ async def test_an_interrupted_demo_cleans_up(short_tmp: Path, number: signal.Sig
     assert process.returncode == 130
     assert told.decode().splitlines()[-1] == "demo: interrupted"
     assert not list(short_tmp.iterdir())
-
-
-@pytest.mark.timeout(600)  # it installs the packages first, on a machine that may be busy
-@pytest.mark.parametrize("python", NEWER[-1:], ids=lambda path: path.name)
-def test_a_new_clone_needs_nothing_but_a_newer_python(tmp_path: Path, python: Path) -> None:
-    """README's first command, with the newest Python here; all other tests run with the one that made .venv."""
-    tree = clone(tmp_path / "tree")
-    environment = {**os.environ, "PYTHON": f"{python}"}
-    done = subprocess.run(tree / "scripts/demo", env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "\n27 of 27 checks passed, in " in done.stdout
-    (packages,) = (tree / ".venv/lib").glob("python*")
-    assert packages.name == python.name
 
 
 async def test_without_the_emulated_driver_it_says_what_to_do(short_tmp: Path) -> None:

@@ -1,0 +1,49 @@
+"""README's two commands in a new clone, with the newest Python of this machine.
+
+README asks for Python 3.11 or newer; all other tests run with the Python that made .venv. A newer one changes what the
+libraries do: aiohttp answers pipelined requests in another order of turns, ssl refuses CAs that it trusted before.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.pythons import pythons
+from tests.scripts.test_release import clone
+
+NEWER = pythons([f"3.{minor}" for minor in range(sys.version_info.minor + 1, 20)])
+SERVING = ("kube", "cluster", "scheduler", "observe", "kubelet", "cli", "agent", "container", "budget")
+"""The folders of what others ask, or what asks others. Not all: that is another half of CI's time."""
+
+pytestmark = pytest.mark.parametrize("python", NEWER[-1:], ids=lambda path: path.name)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    return clone(tmp_path / "tree")
+
+
+def run(tree: Path, python: Path, *command: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment["PYTHON"] = f"{python}"
+    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (packages,) = (tree / ".venv/lib").glob("python*")
+    assert packages.name == python.name
+    return done.stdout
+
+
+@pytest.mark.timeout(600)  # it installs the packages first, on a machine that may be busy
+def test_the_demo_keeps_its_promises(tree: Path, python: Path) -> None:
+    assert "\n27 of 27 checks passed, in " in run(tree, python, "scripts/demo")
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(3600)
+def test_what_serves_others_passes_its_tests(tree: Path, python: Path) -> None:
+    chosen = ["-q", "-m", "not e2e and not realtime and not thorough", "tests/test_connections.py"]
+    said = run(tree, python, "scripts/test", *chosen, *(f"tests/{folder}" for folder in SERVING))
+    assert " passed" in said.splitlines()[-1]
