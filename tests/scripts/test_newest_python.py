@@ -44,6 +44,7 @@ def test_the_demo_keeps_its_promises(tree: Path, python: Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.timeout(3600)
 def test_what_serves_others_passes_its_tests(tree: Path, python: Path) -> None:
-    chosen = ["-q", "-m", "not e2e and not realtime and not thorough", "tests/test_connections.py"]
-    said = run(tree, python, "scripts/test", *chosen, *(f"tests/{folder}" for folder in SERVING))
+    chosen = "not e2e and not realtime and not thorough"
+    paths = ["tests/test_connections.py", *(f"tests/{folder}" for folder in SERVING)]
+    said = run(tree, python, "scripts/test", "-q", "-n", "2", "--dist", "worksteal", "-m", chosen, *paths)
     assert " passed" in said.splitlines()[-1]
