@@ -13,8 +13,8 @@ from aiohttp import web
 from deviceplugin.connections import Connections, raise_descriptor_limit
 from deviceplugin.listen import bind_tcp
 from tests.observe.views import Clock
+from tests.waiting import PATIENCE_S
 
-PATIENCE_S = 60.0
 ASK = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
