@@ -28,6 +28,8 @@ what is free or found, and what to do; it never holds a traceback. `status` is t
 reason of the Kubernetes event. Any other exception is a bug; callers get a generic sentence for it.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 _LONGEST_FOREIGN_TEXT = 300
@@ -174,10 +176,23 @@ class ContainerError(VcudaError):
     reason = "GPUStartFailed"
 
 
-def first_of(errors: BaseExceptionGroup[VcudaError]) -> VcudaError:
-    """The first error of nested groups."""
+@contextmanager
+def first_error() -> Iterator[None]:
+    """A group of VcudaErrors that ends the body is raised as the first of them; a group with a bug in it stays whole.
+
+    Not `except*`: before Python 3.11.4 it raises in a group of its own whatever is raised inside it (cpython#103590).
+    """
+    try:
+        yield
+    except BaseExceptionGroup as errors:
+        if errors.split(VcudaError)[1] is not None:
+            raise
+        raise _first_of(errors) from None
+
+
+def _first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     first = errors.exceptions[0]
-    return first_of(first) if isinstance(first, BaseExceptionGroup) else first
+    return _first_of(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def one_line(text: str, *, most: int = _LONGEST_FOREIGN_TEXT) -> str:

@@ -23,7 +23,7 @@ from deviceplugin.agent.handover import only_agent
 from deviceplugin.agent.wiring import AgentBase, NodeAgent, build_agent, build_base
 from deviceplugin.config.agent import AgentSettings
 from deviceplugin.connections import raise_descriptor_limit
-from deviceplugin.errors import ConfigError, VcudaError, first_of
+from deviceplugin.errors import ConfigError, first_error
 from deviceplugin.hardware.health import RecoveryRules
 from deviceplugin.hardware.kernel_modules import ModuleTools
 from deviceplugin.hardware.node import Hardware
@@ -66,11 +66,8 @@ async def _serve(settings: AgentSettings) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop)
-    try:
-        with contextlib.suppress(asyncio.CancelledError):
-            await work
-    except* VcudaError as errors:
-        raise first_of(errors) from None
+    with first_error(), contextlib.suppress(asyncio.CancelledError):
+        await work
 
 
 async def _work(settings: AgentSettings) -> None:

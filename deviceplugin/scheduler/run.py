@@ -23,7 +23,7 @@ from deviceplugin.cluster.view.live import LiveUse
 from deviceplugin.cluster.webhook.review import AdmissionWebhook
 from deviceplugin.config.scheduler import Election, NodeChooser, SchedulerSettings
 from deviceplugin.connections import raise_descriptor_limit
-from deviceplugin.errors import VcudaError, first_of
+from deviceplugin.errors import VcudaError, first_error
 from deviceplugin.kube.access_reviews import AccessReviews
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.credentials import Credentials
@@ -57,10 +57,8 @@ _EVENTS = Rate(burst=25, seconds=0.1, queue=1000)
 def run(settings: SchedulerSettings) -> None:
     """Runs until a signal; raises the VcudaError that ended it."""
     raise_descriptor_limit()
-    try:
+    with first_error():
         asyncio.run(_serve(settings))
-    except* VcudaError as errors:
-        raise first_of(errors) from None
     log.info("scheduler_stopped")
 
 
