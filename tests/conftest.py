@@ -12,11 +12,28 @@ from pathlib import Path
 import pytest
 
 from tests.examples import register_profiles
+from tests.lanes import LaneReport, mark
 
 register_profiles()
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background process may have been started without it
 
 _LONGEST_PART = 40
+_PROGRAMS = frozenset({"helm"})
+"""Fixtures that give a program which Python, gcc, make and the package index do not have."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--lane-report", type=Path, help="write what this lane came to into this file (scripts/lanes.py)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if file := config.getoption("--lane-report"):
+        config.pluginmanager.register(LaneReport(file), "lane-report")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark(items, _PROGRAMS)
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

@@ -1,21 +1,26 @@
-"""Which tests `.ci/run` and `scripts/test` choose: thorough where a change needs it or a variable asks for it."""
+"""What `scripts/test` and `.ci/run` run: each test in one lane, each lane to its end, and what was left out is said."""
 
 import shutil
 import signal
 import subprocess
-from contextlib import suppress
+import sys
+from collections.abc import Mapping
+from itertools import chain, combinations
 from pathlib import Path
 
 import pytest
+from _pytest.mark.expression import Expression
 
+from scripts import lanes
+from tests.lanes import KINDS
 from tests.waiting import eventually
 
 REPOSITORY = Path(__file__).parents[2]
-TOOLS = ("sh", "bash", "dirname", "git", "id", "nproc", "env", "mktemp", "cat", "rm", "sleep", "touch")
+TOOLS = ("sh", "bash", "dirname", "git", "id", "env", "mktemp", "cat", "rm", "chmod", "cut", "grep", "printf", "touch")
 
 
 class Clone:
-    """A repository with one native file, whose scripts/test says what it was called with."""
+    """A repository whose programs say what they were called with."""
 
     def __init__(self, root: Path) -> None:
         self.root = root / "clone"
@@ -24,15 +29,13 @@ class Clone:
             folder.mkdir(parents=True)
         for tool in TOOLS:
             (self.path / tool).symlink_to(shutil.which(tool) or tool)
-        for name in (".ci/run", ".ci/covered"):
+        for name in (".ci/run", ".ci/covered", "scripts/test"):
             shutil.copy(REPOSITORY / name, self.root / name)
-        self.program(self.root / "scripts/test", 'echo "$CI $*"')
         self.git("init", "--quiet")
         self.commit("emulator/timeline.c", "before")
 
     def program(self, path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
         path.write_text(f"#!/bin/sh\n{text}\n")
         path.chmod(0o755)
 
@@ -45,10 +48,11 @@ class Clone:
         self.git("add", ".")
         self.git("commit", "--quiet", "-m", name)
 
-    def run(self, *command: str, **environment: str) -> list[str]:
+    def run(self, *command: str, status: int = 0, **environment: str) -> list[str]:
         environment["PATH"] = str(self.path)
-        done = subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True, check=True)
-        return [line.strip() for line in done.stdout.splitlines()]
+        done = subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == status, done.stdout + done.stderr
+        return [line for line in map(str.strip, done.stdout.splitlines()) if line]
 
 
 @pytest.fixture
@@ -56,96 +60,179 @@ def clone(tmp_path: Path) -> Clone:
     return Clone(tmp_path)
 
 
-def test_ci_is_thorough_until_a_thorough_run_passed_and_again_after_a_change_of_native_code(clone: Clone) -> None:
-    assert clone.run(".ci/run") == ["true --thorough"]
-    clone.commit(".ci/passed", clone.run(".ci/covered")[0])
-    assert clone.run(".ci/run") == ["true"]
+def of_ci(clone: Clone, status: int = 0, **environment: str) -> list[str]:
+    return [line for line in clone.run(".ci/run", status=status, **environment) if line.startswith("test ")]
+
+
+def test_ci_tries_what_is_thorough_only_where_it_changed_since_it_passed(clone: Clone) -> None:
+    clone.program(clone.root / "scripts/test", 'echo "test $CI $*"')
+    clone.program(clone.root / ".venv/bin/python", "")
+    usual = ["test true", "test true --cluster"]
+    of_all = "test true --thorough --group native --group release --group sandbox"
+    assert of_ci(clone) == [*usual, of_all]
+    clone.commit(".ci/passed", "\n".join(clone.run(".ci/covered")))
+    assert of_ci(clone) == usual
     clone.commit("README.md", "new")
-    assert clone.run(".ci/run") == ["true"]
-    assert clone.run(".ci/run", VCUDA_THOROUGH="1") == ["true --thorough"]
+    assert of_ci(clone) == usual
+    assert of_ci(clone, VCUDA_THOROUGH="1") == [*usual, of_all]
     clone.commit("emulator/timeline.c", "after")
-    assert clone.run(".ci/run") == ["true --thorough"]
+    assert of_ci(clone) == [*usual, "test true --thorough --group native"]
+    clone.commit(".ci/passed", "\n".join(clone.run(".ci/covered")))
+    (clone.root / "emulator/timeline.c").write_text("not committed")
+    assert of_ci(clone) == [*usual, "test true --thorough --group native"]
 
 
-def test_what_is_not_committed_counts_as_a_change(clone: Clone) -> None:
-    clone.commit(".ci/passed", clone.run(".ci/covered")[0])
-    (clone.root / "emulator/timeline.c").write_text("after")
-    assert clone.run(".ci/run") == ["true --thorough"]
-
-
-PARALLEL = "-n 2 --dist worksteal -m not e2e and not realtime"
-REALTIME = "-m realtime"
-E2E = "tests/e2e -p no:randomly"
-
-
-def with_lanes(clone: Clone, python: str) -> Clone:
-    """Its `scripts/test` is the real one; `python` is what a lane does with its arguments."""
-    shutil.copy(REPOSITORY / "scripts/test", clone.root / "scripts/test")
-    clone.program(clone.root / ".venv/bin/python", python)
-    clone.program(clone.path / "nproc", "echo 2")
-    for name in ("check", "setup"):
-        clone.program(clone.root / "scripts" / name, "")
-    return clone
+@pytest.mark.parametrize("failing", ["", "--cluster", "--thorough --group native --group release --group sandbox"])
+def test_ci_runs_all_and_fails_if_one_does(clone: Clone, failing: str) -> None:
+    clone.program(clone.root / "scripts/test", f'echo "test $*"; [ "$*" != "{failing}" ]')
+    clone.program(clone.root / ".venv/bin/python", 'echo "test $*"')
+    called = [line.removeprefix("test").split() for line in clone.run(".ci/run", status=1) if line.startswith("test")]
+    assert [words[:1] for words in called] == [[], ["--cluster"], ["--thorough"], ["-m"]]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "profile", "calls"),
+    ("arguments", "call"),
     [
-        ("", "ci", [f"{PARALLEL} and not thorough", f"-m e2e and not thorough {E2E}", f"{REALTIME} and not thorough"]),
-        ("--thorough", "thorough", [PARALLEL, f"-m e2e {E2E}", REALTIME]),
-        ("tests/model -x", "ci", ["tests/model -x"]),
-        ("--thorough tests/model", "thorough", ["tests/model"]),
+        ("", "-m scripts.lanes"),
+        ("--cluster", "-m scripts.lanes --cluster"),
+        ("--thorough", "-m scripts.lanes --thorough"),
+        ("--thorough --group native", "-m scripts.lanes --thorough --group native"),
+        ("tests/model -x", "-m pytest --hypothesis-profile=ci tests/model -x"),
+        ("--thorough tests/model", "-m pytest --hypothesis-profile=thorough tests/model"),
     ],
 )
-@pytest.mark.parametrize("priority", ["real-time priority", ""])
-def test_every_lane_takes_its_tests_once(
-    clone: Clone, arguments: str, profile: str, calls: list[str], priority: str
-) -> None:
-    with_lanes(clone, 'echo "called $*"')
-    if priority:
-        clone.program(clone.path / "chrt", "")
-    called = [line for line in clone.run("scripts/test", *arguments.split()) if line.startswith("called")]
-    words = [line.removeprefix("called -m pytest ").removeprefix("--quiet ") for line in called]
-    assert words == [f"--hypothesis-profile={profile} {each}" for each in calls]
+def test_arguments_that_are_no_lanes_go_to_pytest(clone: Clone, arguments: str, call: str) -> None:
+    clone.program(clone.root / "scripts/setup", "")
+    clone.program(clone.root / ".venv/bin/python", 'echo "$*"')
+    assert clone.run("scripts/test", *arguments.split()) == [call]
 
 
-@pytest.mark.parametrize("failing", ["worksteal", "-m realtime", "tests/e2e"])
-def test_a_lane_that_fails_fails_the_run_once_all_have_ended(clone: Clone, failing: str) -> None:
-    with_lanes(clone, f'case "$*" in *"{failing}"*) exit 1;; esac; echo "passed $*"')
-    with pytest.raises(subprocess.CalledProcessError) as error:
-        clone.run("scripts/test")
-    passed = [line for line in error.value.stdout.splitlines() if line.startswith("passed")]
-    assert len(passed) == 2
-    assert not any(failing in line for line in passed)
+def test_of_the_two_commands_without_thorough_tests_and_of_the_thorough_one_each_takes_every_test_once() -> None:
+    def taking(command: tuple[lanes.Lane, ...], marks: tuple[str, ...]) -> int:
+        return sum(Expression.compile(lane.chosen).evaluate(lambda name, **_: name in marks) for lane in command)
+
+    subsets = chain.from_iterable(combinations(KINDS, size) for size in range(len(KINDS) + 1))
+    possible = [marks for marks in subsets if not {"e2e", "realtime"} <= set(marks)]
+    both = (lanes.ORDINARY, lanes.CLUSTER, lanes.MACHINE, lanes.REALTIME)
+    assert {marks: taking(both, marks) for marks in possible} == {m: int("thorough" not in m) for m in possible}
+    assert {marks: taking(lanes.ALL, marks) for marks in possible} == dict.fromkeys(possible, 1)
 
 
-def processes(clone: Clone) -> list[int]:
-    return [int(word) for file in clone.root.glob("child.*") for word in file.read_text().split()]
+SUITE = """
+import os, signal, sys, time
+import pytest
+
+@pytest.fixture(scope="session")
+def helm():
+    return "helm"
+
+def test_ordinary(): pass
+def test_that_fails(): assert not os.path.exists("FAIL")
+def test_of_the_chart(helm): pass
+@pytest.mark.root
+def test_of_mounts(): pass
+@pytest.mark.e2e
+def test_of_pods(): pass
+@pytest.mark.realtime
+def test_of_time(): pass
+@pytest.mark.thorough
+def test_of_fuzzing(): pass
+@pytest.mark.skipif(True, reason="no moon tonight")
+def test_of_the_moon(): pass
+
+@pytest.fixture
+def tidied():
+    yield
+    open(f"tidied.{os.getpid()}", "w").close()
+
+@pytest.mark.skipif(not os.path.exists("ENDLESS"), reason="only on demand")
+@pytest.mark.parametrize("kind", [pytest.param(1), pytest.param(2, marks=pytest.mark.e2e)])
+def test_without_an_end(kind, tidied):
+    open(f"began.{os.getpid()}", "w").close()
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    """A project with the real lanes and a test of each kind."""
+    for name in ("tests/e2e", "scripts", ".ci"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("__init__", "lanes", "lane_table", "programs"):
+        shutil.copy(REPOSITORY / f"scripts/{name}.py", tmp_path / "scripts")
+    for name in ("tests/lanes.py", "tests/conftest.py", "tests/examples.py", "tests/__init__.py", "pyproject.toml"):
+        shutil.copy(REPOSITORY / name, tmp_path / name)
+    (tmp_path / "tests/test_suite.py").write_text(SUITE)
+    (tmp_path / "scripts/check").write_text("#!/bin/sh\necho styled")
+    (tmp_path / "scripts/check").chmod(0o755)
+    return tmp_path
+
+
+def counted(text: str) -> Mapping[str, list[str]]:
+    """Lane: passed, failed, skipped."""
+    rows = [line.split() for line in text[text.index("lane  ") :].splitlines()[1:]]
+    return {row[0]: row[1:4] for row in rows[: rows.index([])]}
+
+
+def test_the_first_command_needs_nothing_and_says_what_it_left_out_and_which_command_does_not(suite: Path) -> None:
+    command = [sys.executable, "-m", "scripts.lanes"]
+    done = subprocess.run(command, cwd=suite, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("styled")
+    assert counted(done.stdout) == {"style": ["0", "0", "0"], "ordinary": ["2", "0", "2"]}
+    left_out = done.stdout[done.stdout.index("Not tested here:") :]
+    assert [line.split()[0] for line in left_out.splitlines()[1:7]] == ["2", "1", "1", "1", "1", "1"]
+    assert "real Kubernetes with kubelet, containerd, Helm and Volcano: scripts/test --cluster" in left_out
+    assert "test equipment: scripts/test --thorough" in left_out
+    assert "1 cases  skipped: no moon tonight" in left_out
+    assert left_out.splitlines()[-1] == "2 passed, 0 failed, 2 skipped"
+
+
+def test_a_test_that_fails_fails_the_command(suite: Path) -> None:
+    (suite / "FAIL").touch()
+    command = [sys.executable, "-m", "scripts.lanes"]
+    done = subprocess.run(command, cwd=suite, capture_output=True, text=True, check=False)
+    assert (done.returncode, counted(done.stdout)["ordinary"]) == (1, ["1", "1", "2"])
+    assert done.stdout.splitlines()[-1] == "1 passed, 1 failed, 2 skipped"
+
+
+def test_where_style_fails_no_test_runs(suite: Path) -> None:
+    (suite / "scripts/check").write_text("#!/bin/sh\nexit 1")
+    command = [sys.executable, "-m", "scripts.lanes"]
+    done = subprocess.run(command, cwd=suite, capture_output=True, text=True, check=False)
+    assert (done.returncode, counted(done.stdout)) == (1, {"style": ["0", "0", "0"]})
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_interrupts_every_lane_and_waits_for_it(clone: Clone, how: signal.Signals) -> None:
-    """An interrupted lane tidies up before it ends, as pytest does."""
-    with_lanes(clone, 'trap "touch ended.$$; exit" INT; echo $$ >child.$$; while :; do sleep 0.1; done')
-    environment = {"PATH": str(clone.path)}
-    with subprocess.Popen(["scripts/test"], cwd=clone.root, env=environment, stdout=subprocess.DEVNULL) as run:
-        assert eventually(lambda: len(processes(clone)) == 2)
-        children = processes(clone)
+def test_a_signal_interrupts_every_lane_and_waits_until_it_has_tidied_up(suite: Path, how: signal.Signals) -> None:
+    (suite / "ENDLESS").touch()
+    side_by_side = "from scripts import lanes; lanes.STYLE = lanes.Lane('e2e', 'e2e'); lanes.run = RUN; lanes.main()"
+    both = side_by_side.replace("RUN", "lambda of, *rest, run=lanes.run: run([lanes.ORDINARY, lanes.STYLE], *rest)")
+    with subprocess.Popen([sys.executable, "-c", both], cwd=suite, stdout=subprocess.DEVNULL) as run:
+        assert eventually(lambda: len(list(suite.glob("began.*"))) == 2)
         run.send_signal(how)
         assert run.wait(timeout=60) == 130
-    assert len(list(clone.root.glob("ended.*"))) == 2
-    assert not any(Path(f"/proc/{child}").exists() for child in children)
+    began, tidied = ({path.suffix for path in suite.glob(f"{name}.*")} for name in ("began", "tidied"))
+    assert began == tidied
+    assert not any(Path(f"/proc/{pid[1:]}").exists() for pid in began)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "python", "recorded"), [("", "", 0), ("--thorough", "", 1), ("--thorough", "exit 1", 0)]
-)
-def test_only_a_thorough_run_that_passed_records_the_state(
-    clone: Clone, arguments: str, python: str, recorded: int
+def test_a_thorough_run_that_passed_records_the_state_of_what_it_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_lanes(clone, python)
-    with suppress(subprocess.CalledProcessError):
-        clone.run("scripts/test", *arguments.split())
-    passed = clone.root / ".ci/passed"
-    assert passed.exists() == bool(recorded)
-    assert not recorded or [passed.read_text().strip()] == clone.run(".ci/covered")
+    monkeypatch.setattr(lanes, "ROOT", tmp_path)
+    covered = tmp_path / ".ci/covered"
+    covered.parent.mkdir()
+    covered.write_text("#!/bin/sh\nprintf 'native 2\\nrelease 2\\nsandbox 2\\n'")
+    covered.chmod(0o755)
+    passed = tmp_path / ".ci/passed"
+    passed.write_text("native 1\nrelease 1\n")
+    status = 1
+    monkeypatch.setattr(lanes, "run", lambda *_: [{"status": status}])
+    lanes.chosen("thorough", ["release"], tmp_path)
+    assert passed.read_text() == "native 1\nrelease 1\n"
+    status = 0
+    lanes.chosen("thorough", ["release"], tmp_path)
+    assert passed.read_text() == "native 1\nrelease 2\n"
+    lanes.chosen("thorough", [], tmp_path)
+    assert passed.read_text() == "native 2\nrelease 2\nsandbox 2\n"
