@@ -19,6 +19,7 @@ from scripts.signatures import sign_file
 from tests.commands import commands
 from tests.daemonset.chart import helm_program
 from tests.e2e.installed.registry import Registry, registry
+from tests.programs import built
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -71,15 +72,7 @@ def oci_archive(to: Path, text: str) -> None:
 
 @pytest.fixture(scope="module")
 def cosign(request: pytest.FixtureRequest) -> str:
-    """Built the first time, in plain sight, for it takes minutes."""
-    capture = request.config.pluginmanager.getplugin("capturemanager")
-    with capture.global_and_fixture_disabled():
-        done = subprocess.run([REPOSITORY / "scripts/cosign/build"], stdout=subprocess.PIPE, text=True, check=False)
-    if not done.returncode:
-        return done.stdout.strip()
-    if os.environ.get("CI") == "true":
-        pytest.fail("CI must test signatures; the words of scripts/cosign/build stand above.", pytrace=False)
-    pytest.skip("NO SIGNATURE WAS TESTED. The words of scripts/cosign/build stand above.")
+    return built(request, "cosign", REPOSITORY / "scripts/cosign/build")[-1]
 
 
 @pytest.fixture

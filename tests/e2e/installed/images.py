@@ -2,7 +2,6 @@
 
 In: image/build, which carries the Dockerfile out; the kube-scheduler that was built. Out: containerd has the images of
 others under the names that stand in the chart and in the samples. Not here: where our own comes from (`registry`).
-Invariant: in CI (`CI=true`) an image that cannot be had is a failure; elsewhere it is a skip that says why.
 """
 
 import hashlib
@@ -20,6 +19,7 @@ import pytest
 
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.images import image_with, kube_scheduler_image
+from tests.programs import built
 
 _BUILD = Path(__file__).with_name("image") / "build"
 
@@ -39,24 +39,12 @@ def building_in_the_background() -> Iterator[None]:
 
 def vcuda_archive(request: pytest.FixtureRequest, target: str = "emulated") -> Path:
     """The first time it is made, in plain sight, for it takes minutes."""
-    return Path(_built(request, target)[-1])
+    return Path(built(request, "The image", _BUILD, target)[-1])
 
 
 def image_builder(request: pytest.FixtureRequest) -> dict[str, str]:
     """The variables with which scripts/image builds on the base that stands for the Dockerfile's."""
-    return dict(line.split("=", 1) for line in _built(request, "base"))
-
-
-def _built(request: pytest.FixtureRequest, what: str) -> list[str]:
-    capture = request.config.pluginmanager.getplugin("capturemanager")
-    with capture.global_and_fixture_disabled():
-        done = subprocess.run([str(_BUILD), what], stdout=subprocess.PIPE, text=True, check=False)
-    if not done.returncode:
-        return done.stdout.splitlines()
-    cause = f"{_BUILD} could not make the image; its words stand above."
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"CI must test the image. {cause}", pytrace=False)
-    pytest.skip(f"THE IMAGE AND THE INSTALLED CHART WERE NOT TESTED. {cause}")
+    return dict(line.split("=", 1) for line in built(request, "The base image", _BUILD, "base"))
 
 
 def import_images(cluster: Cluster, *, kube_scheduler: tuple[str, Path], samples: Iterable[str]) -> None:

@@ -2,10 +2,8 @@
 
 In: the archive of the image; scripts/release, which packs the chart; scripts/publish. Out: a real registry (Debian's
 docker-registry) while the context lasts. containerd and Helm speak plain HTTP with it, as they do with 127.0.0.1.
-Invariant: in CI (`CI=true`) a registry that cannot be had is a failure; elsewhere it is a skip that says why.
 """
 
-import os
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -13,14 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 import urllib3
 
 from sandbox.cluster.waiting import wait_until
-from sandbox.emulated_gpus import REPOSITORY
 from scripts import publish, release
+from tests.programs import installed
 
-_PACKAGES = REPOSITORY / "sandbox" / "cluster" / "kubernetes" / "packages"
 _PROGRAMS = ("docker-registry=docker-registry", "skopeo=skopeo")
 
 
@@ -45,7 +41,7 @@ class Registry:
 @contextmanager
 def registry(folder: Path) -> Iterator[Registry]:
     """An empty one; what it has lies in `folder`."""
-    _require_programs()
+    installed(*_PROGRAMS)
     port = _free_port()
     found = Registry(f"127.0.0.1:{port}", release.version())
     configuration = folder / "registry.yml"
@@ -84,12 +80,3 @@ def _free_port() -> int:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return int(taken.getsockname()[1])
-
-
-def _require_programs() -> None:
-    if not subprocess.run([_PACKAGES, *_PROGRAMS], check=False).returncode:
-        return
-    cause = "A registry is needed: Debian's packages docker-registry and skopeo could not be installed, see above."
-    if os.environ.get("CI") == "true":
-        pytest.fail(cause, pytrace=False)
-    pytest.skip(cause)

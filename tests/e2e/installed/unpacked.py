@@ -5,7 +5,6 @@ Out: what the programs say. Invariant: nothing of this machine is in the folder 
 """
 
 import io
-import os
 import platform
 import shutil
 import subprocess
@@ -14,13 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from sandbox.emulated_gpus import REPOSITORY
 from scripts.oci_archive import opened
+from tests.programs import installed
 
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
-_PACKAGES = REPOSITORY / "sandbox" / "cluster" / "kubernetes" / "packages"
 _QEMU = "/qemu"
 
 
@@ -75,15 +71,6 @@ def unpacked(archive: Path, architecture: str, folder: Path) -> Root:
     folder.chmod(0o755)  # it is the program's /
     root = Root(architecture, folder, image.document["created"], image.document["config"])
     if root.is_foreign:
-        _require(root.emulator)
+        installed(f"{root.emulator}=qemu-user-static")
         shutil.copy(str(shutil.which(root.emulator)), folder / _QEMU.lstrip("/"))
     return root
-
-
-def _require(program: str) -> None:
-    if not subprocess.run([_PACKAGES, f"{program}=qemu-user-static"], check=False).returncode:
-        return
-    cause = f"{program} is needed to run the image of another architecture: install Debian's qemu-user-static."
-    if os.environ.get("CI") == "true":
-        pytest.fail(cause, pytrace=False)
-    pytest.skip(cause)
