@@ -8,8 +8,9 @@ ranks.
 import ctypes
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from tests.library.compiler import MEMORY_ERRORS_FATAL, SHARED, compiled
@@ -120,6 +121,31 @@ class Simulation:
             )
             for told in json.loads(done.stdout)["containers"]
         ]
+
+
+Share = tuple[str, int]
+"""A workload and a limit."""
+
+
+def shares(
+    simulation: Simulation, workloads: Iterable[str], limits: Iterable[int], *words: str, copies: int = 1
+) -> dict[Share, Simulated]:
+    """A container alone on the GPU, with each workload (in `copies` processes) under each limit."""
+    return {
+        (workload, limit): simulation.run(*words, f"c:{limit}", *[f"p:{workload}"] * copies)[0]
+        for workload, limit in product(workloads, limits)
+    }
+
+
+def beyond(told: dict[Share, Simulated], bounds: Callable[[int], tuple[float, float]]) -> dict[Share, float]:
+    """The shares that are not between the bounds of their limit."""
+    limits = {each: bounds(each[1]) for each in told}
+    return {each: one.share for each, one in told.items() if not limits[each][0] <= one.share <= limits[each][1]}
+
+
+def off(told: dict[Share, Simulated], by: float) -> dict[Share, float]:
+    """The shares that are further from their limit than `by` percent of the GPU."""
+    return beyond(told, lambda limit: (limit - by, limit + by))
 
 
 @dataclass(frozen=True, slots=True)

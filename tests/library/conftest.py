@@ -1,5 +1,6 @@
 """Builds of the emulated driver and of the interposers, machines that run on the one, containers on the other."""
 
+import ctypes
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -9,6 +10,7 @@ import pytest
 
 from sandbox.shared_gpu import SharedGpu
 from tests.library.compiler import MEMORY_ERRORS_FATAL, compiled, emulator_made, made, runtime
+from tests.library.compute import Simulation, build_parts, build_simulation
 from tests.library.driver import Driver
 from tests.library.gpu_slice import GpuSlice
 from tests.library.interposed import Container, two_gpus
@@ -132,3 +134,14 @@ def workload() -> Path:
 def gpu(interposers: Path, build: Path, short_tmp: Path) -> SharedGpu:
     """For containers that share the emulated GPU's time."""
     return SharedGpu(short_tmp, interposers, build / "libcuda.so.1")
+
+
+@pytest.fixture(scope="session")
+def simulation(tmp_path_factory: pytest.TempPathFactory) -> Simulation:
+    return Simulation(build_simulation(tmp_path_factory.mktemp("compute")))
+
+
+@pytest.fixture(scope="session")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The limiter's arithmetic, function by function."""
+    return build_parts(tmp_path_factory.mktemp("compute"))
