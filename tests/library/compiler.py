@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from hashlib import sha256
@@ -52,18 +52,27 @@ def emulator_made(*words: str) -> Path:
 
 def compiled(output: Path, *words: str | Path, timeout: float = 1200) -> Path:
     """`words`: flags, sources and libraries, in the linker's order. A build of temporary files is not kept."""
-    command = ["gcc", *_FLAGS, *_WARNINGS, *map(str, words)]
-    spelled = "\0".join([*command, output.name]).replace(str(REPOSITORY), "")
-    if tempfile.gettempdir() in spelled:
-        subprocess.run([*command, "-o", output], check=True, timeout=timeout)
-        return output
-    kept = built_folder() / sha256(spelled.encode()).hexdigest()[:16] / output.name
-    with alone(kept.parent / ".lock"):
-        if not kept.exists():
-            subprocess.run([*command, "-o", kept.with_name(".new")], check=True, timeout=timeout)
-            kept.with_name(".new").replace(kept)
-    shutil.copy(kept, output)
+    if any(tempfile.gettempdir() in str(word) for word in words):
+        subprocess.run([*_command(words), "-o", output], check=True, timeout=timeout)
+    else:
+        shutil.copy(kept(output.name, *words, timeout=timeout), output)
     return output
+
+
+def kept(name: str, *words: str | Path, timeout: float = 1200) -> Path:
+    """As `compiled`, where it is kept."""
+    command = _command(words)
+    spelled = "\0".join([*command, name]).replace(str(REPOSITORY), "")
+    built = built_folder() / sha256(spelled.encode()).hexdigest()[:16] / name
+    with alone(built.parent / ".lock"):
+        if not built.exists():
+            subprocess.run([*command, "-o", built.with_name(".new")], check=True, timeout=timeout)
+            built.with_name(".new").replace(built)
+    return built
+
+
+def _command(words: Iterable[str | Path]) -> list[str]:
+    return ["gcc", *_FLAGS, *_WARNINGS, *map(str, words)]
 
 
 @cache

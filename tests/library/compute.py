@@ -8,12 +8,13 @@ ranks.
 import ctypes
 import json
 import subprocess
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from tests.library.compiler import MEMORY_ERRORS_FATAL, SHARED, compiled
+from tests.library.compiler import MEMORY_ERRORS_FATAL, compiled, kept
 from tests.library.machine import LIBRARY
 
 PURE = (
@@ -43,35 +44,48 @@ SECOND = 1000 * MS
 WHOLE = 100_000
 
 
-def _build(output: Path, *words: str | Path) -> Path:
-    return compiled(output, f"-I{LIBRARY}/interposer", *words, *(_COMPUTE / f"{name}.c" for name in PURE))
+_PLAIN = ("-fPIC",)
+
+
+def _build(output: Path, sources: str, checks: Sequence[str], *words: str) -> Path:
+    """The library's own code is compiled once for all programs with the same `checks`."""
+    flags = (f"-I{LIBRARY}/interposer", *checks)
+    pure = kept("pure.o", *flags, "-r", "-nostdlib", *(_COMPUTE / f"{name}.c" for name in PURE))
+    return compiled(output, *flags, *words, *sorted(_NATIVE.glob(sources)), pure)
 
 
 def build_parts(directory: Path) -> ctypes.CDLL:
-    library = ctypes.CDLL(str(_build(directory / "compute.so", *SHARED, _NATIVE / "compute_access.c")))
+    library = ctypes.CDLL(str(_build(directory / "compute.so", "compute_access.c", _PLAIN, "-shared")))
     for name in ("access_refill", "access_balance"):
         getattr(library, name).restype = ctypes.c_int64
     for name in ("budget_wait", "access_share", "access_reach", "access_estimate", "access_guess"):
         getattr(library, name).restype = ctypes.c_uint64
     for made in ("budget", "presence", "estimates", "interval_set", "claim", "neighbours"):
         getattr(library, f"access_{made}").restype = ctypes.c_void_p
+    library.access_free.restype = None
     library.access_taken.restype = ctypes.c_double
     library.budget_cap.restype = ctypes.c_int64
     return library
 
 
-def build_simulation(directory: Path) -> Path:
-    sources = sorted((_NATIVE / "compute_sim").glob("*.c"))
-    return _build(directory / "compute_sim", *MEMORY_ERRORS_FATAL, *sources)
+def allocated(parts: ctypes.CDLL, what: str, *words: int | bytes) -> ctypes.c_void_p:
+    """One of the library's structures, freed with the pointer to it."""
+    memory = ctypes.c_void_p(getattr(parts, f"access_{what}")(*words))
+    weakref.finalize(memory, parts.access_free, ctypes.c_void_p(memory.value))
+    return memory
 
 
-def build_ranks(directory: Path) -> Path:
-    sources = sorted((_NATIVE / "compute_ranks").glob("*.c"))
-    return _build(directory / "compute_ranks", *MEMORY_ERRORS_FATAL, *sources)
+def build_simulation(directory: Path, *, checked: bool) -> Path:
+    """`checked`: every memory error and undefined behaviour is fatal, and a run takes three times as long."""
+    return _build(directory / "compute_sim", "compute_sim/*.c", MEMORY_ERRORS_FATAL if checked else _PLAIN)
+
+
+def build_ranks(directory: Path, *, checked: bool) -> Path:
+    return _build(directory / "compute_ranks", "compute_ranks/*.c", MEMORY_ERRORS_FATAL if checked else _PLAIN)
 
 
 def build_rows(directory: Path) -> Path:
-    return _build(directory / "compute_rows", *MEMORY_ERRORS_FATAL, _NATIVE / "compute_rows.c")
+    return _build(directory / "compute_rows", "compute_rows.c", MEMORY_ERRORS_FATAL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.shared_gpu import SharedGpu
+from tests.examples import every
 from tests.library.compiler import MEMORY_ERRORS_FATAL, compiled, emulator_made, made, runtime
 from tests.library.compute import Simulation, build_parts, build_simulation
 from tests.library.driver import Driver
@@ -138,7 +139,13 @@ def gpu(interposers: Path, build: Path, short_tmp: Path) -> SharedGpu:
 
 @pytest.fixture(scope="session")
 def simulation(tmp_path_factory: pytest.TempPathFactory) -> Simulation:
-    return Simulation(build_simulation(tmp_path_factory.mktemp("compute")))
+    """Checked in the thorough run only."""
+    return Simulation(build_simulation(tmp_path_factory.mktemp("compute"), checked=every(2) == 1))
+
+
+@pytest.fixture(scope="session")
+def checked_simulation(tmp_path_factory: pytest.TempPathFactory) -> Simulation:
+    return Simulation(build_simulation(tmp_path_factory.mktemp("checked"), checked=True))
 
 
 @pytest.fixture(scope="session")

@@ -253,7 +253,7 @@ WORKLOADS = st.sampled_from(
     seed=st.integers(1, 10_000),
 )
 def test_no_container_exceeds_its_limit_or_starves_in_any_mix(
-    simulation: Simulation, limits: list[int], workloads: list[list[str]], jitter: int, bias: str, seed: int
+    checked_simulation: Simulation, limits: list[int], workloads: list[list[str]], jitter: int, bias: str, seed: int
 ) -> None:
     """In no window does a process exceed its limit by more than its savings and work in flight; each makes progress."""
     words = [
@@ -263,7 +263,7 @@ def test_no_container_exceeds_its_limit_or_starves_in_any_mix(
     ]
     # Kernels of microseconds with pauses of microseconds, among others of their kind, are known no better than that.
     rough = 0.4 if any(load in ("eager", "tinysync") for loads in workloads for load in loads) else 0.08
-    containers = simulation.run("seconds=4", f"jitter={jitter}", f"seed={seed}", f"bias={bias}", *words)
+    containers = checked_simulation.run("seconds=4", f"jitter={jitter}", f"seed={seed}", f"bias={bias}", *words)
     for container, limit, loads in zip(containers, limits, workloads, strict=False):
         unit_ms = max(UNIT_MS.get(load, 1) for load in loads)
         wrong_ms = 0 if bias == "1" else 100  # launched before the first was measured

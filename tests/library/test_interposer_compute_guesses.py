@@ -1,7 +1,6 @@
 """What a launch may cost whose grid is new, from the other grids of its function. Library D5."""
 
 import ctypes
-from collections.abc import Iterator
 from ctypes import c_bool, c_uint32, c_uint64
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from tests.library.compute import build_parts
+from tests.library.compute import allocated
 
 MOST = 100_000_000
 FUNCTION, OTHER = 64, 128
@@ -33,16 +32,9 @@ class Estimates:
         self.parts.access_grid_measured(self.made, *key, c_uint64(ns))
 
 
-@pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return build_parts(tmp_path_factory.mktemp("compute"))
-
-
 @pytest.fixture
-def estimates(parts: ctypes.CDLL) -> Iterator[Estimates]:
-    made = ctypes.c_void_p(parts.access_estimates())
-    yield Estimates(parts, made)
-    parts.access_free(made)
+def estimates(parts: ctypes.CDLL) -> Estimates:
+    return Estimates(parts, allocated(parts, "estimates"))
 
 
 def test_a_new_function_is_unknown(estimates: Estimates) -> None:
@@ -81,12 +73,11 @@ def test_a_guess_is_reserved_and_therefore_not_endless(estimates: Estimates) -> 
 @examples(50)
 @given(grid=st.integers(1, 2**31 - 1), known=st.integers(1, 2**31 - 1), ns=st.integers(1, MOST))
 def test_the_first_measurement_takes_the_guess_s_place(parts: ctypes.CDLL, grid: int, known: int, ns: int) -> None:
-    estimates = Estimates(parts, ctypes.c_void_p(parts.access_estimates()))
+    estimates = Estimates(parts, allocated(parts, "estimates"))
     estimates.measured(known, 20_000)
     before = estimates.of(grid)
     estimates.measured(grid, ns)
     found = estimates.of(grid)
-    parts.access_free(estimates.made)
     assert before > 0
     assert found == pytest.approx(ns, rel=0.01, abs=2) or before == 20_000, (
         "the same launch, or a guess that is replaced"

@@ -1,7 +1,7 @@
 """The limiter's arithmetic, part by part: budget, union of stretches, time slicing, soft limits, estimates."""
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -9,14 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from tests.library.compute import MS, SECOND, WHOLE, build_parts
+from tests.library.compute import MS, SECOND, WHOLE, allocated
 
 START = 10 * SECOND
-
-
-@pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return build_parts(tmp_path_factory.mktemp("compute"))
 
 
 def number(value: int) -> ctypes.c_uint64:
@@ -32,7 +27,7 @@ class Budget:
     processes: int = 2
 
     def __post_init__(self) -> None:
-        self.memory = ctypes.c_void_p(self.library.access_budget(self.processes, self.rate))
+        self.memory = allocated(self.library, "budget", self.processes, self.rate)
 
     def available(self, now: int, process: int = 0) -> int:
         return int(self.library.access_refill(self.memory, process, number(now)))
@@ -47,16 +42,12 @@ class Budget:
     def cap(self) -> int:
         return int(self.library.budget_cap(self.rate))
 
-    def close(self) -> None:
-        self.library.access_free(self.memory)
-
 
 @pytest.fixture
-def half(parts: ctypes.CDLL) -> Iterator[Budget]:
+def half(parts: ctypes.CDLL) -> Budget:
     budget = Budget(parts, 50 * 1000)
     budget.available(START)
-    yield budget
-    budget.close()
+    return budget
 
 
 def test_begins_with_nothing_and_grows_with_the_rate(half: Budget) -> None:
@@ -68,9 +59,9 @@ def test_saves_up_to_the_cap_and_no_further(half: Budget) -> None:
     assert half.available(START + 60 * SECOND) == half.cap == 25 * MS
 
 
-@pytest.mark.parametrize(("percent", "cap"), [(1, 20 * MS), (25, 20 * MS), (75, 37_500_000), (99, 49_500_000)])
-def test_the_cap_is_fifty_milliseconds_but_not_little(parts: ctypes.CDLL, percent: int, cap: int) -> None:
-    assert parts.budget_cap(percent * 1000) == cap
+def test_the_cap_is_fifty_milliseconds_but_not_little(parts: ctypes.CDLL) -> None:
+    caps = {1: 20 * MS, 25: 20 * MS, 75: 37_500_000, 99: 49_500_000}
+    assert {percent: parts.budget_cap(percent * 1000) for percent in caps} == caps
 
 
 def test_a_reservation_of_one_process_is_missing_for_all(half: Budget) -> None:
@@ -150,7 +141,6 @@ def test_grants_no_more_than_the_limit_and_the_cap(
     for start, before, first in log:
         for end, after, _ in log:
             assert after - before + first <= (end - start) * rate // WHOLE + slack + 20 * MS or end < start
-    budget.close()
 
 
 # ---- interval_set ----
@@ -159,7 +149,7 @@ def test_grants_no_more_than_the_limit_and_the_cap(
 @examples(200)
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 40)), max_size=40))
 def test_parts_are_what_was_in_no_stretch_before(parts: ctypes.CDLL, stretches: list[tuple[int, int]]) -> None:
-    intervals = ctypes.c_void_p(parts.access_interval_set())
+    intervals = allocated(parts, "interval_set")
     found = (ctypes.c_uint64 * 258)()
     covered: set[int] = set()
     for start, length in stretches:
@@ -170,17 +160,15 @@ def test_parts_are_what_was_in_no_stretch_before(parts: ctypes.CDLL, stretches: 
         assert sum(end - begin for begin, end in told) == len(new)
         assert told == sorted(told)
         covered |= new
-    parts.access_free(intervals)
 
 
 def test_forgets_the_oldest_of_too_many(parts: ctypes.CDLL) -> None:
-    intervals = ctypes.c_void_p(parts.access_interval_set())
+    intervals = allocated(parts, "interval_set")
     found = (ctypes.c_uint64 * 258)()
     for i in range(1000):
         assert parts.access_add(intervals, number(10 * i), number(10 * i + 5), found) == 1
     assert parts.access_add(intervals, number(9990), number(9995), found) == 0
     assert parts.access_add(intervals, number(0), number(5), found) == 1
-    parts.access_free(intervals)
 
 
 # ---- time slicing ----
@@ -205,7 +193,7 @@ def laid_out(gaps: list[tuple[int, int]]) -> list[Stretch]:
 def test_a_stretch_is_divided_by_who_was_there(
     parts: ctypes.CDLL, slots: list[list[tuple[int, int]]], start: int, length: int
 ) -> None:
-    made = ctypes.c_void_p(parts.access_presence())
+    made = allocated(parts, "presence")
     places = [(0, 1), (1, 0), (2, 0), (3, 1)]
     present = dict.fromkeys(range(start, start + length), 1)
     for (row, slot), gaps in zip(places, slots, strict=True):
@@ -224,54 +212,47 @@ def test_a_stretch_is_divided_by_who_was_there(
         made, number(start * GRID), number((start + length) * GRID), number(int(expected)), number(10**9)
     )
     assert (start + length) * GRID - 20 <= reached <= (start + length) * GRID
-    parts.access_free(made)
 
 
 def test_streams_that_are_measured_out_of_order_count_once(parts: ctypes.CDLL) -> None:
-    made = ctypes.c_void_p(parts.access_presence())
+    made = allocated(parts, "presence")
     for begin, end in ((50, 60), (10, 20), (70, 80), (30, 40), (52, 58)):
         parts.access_publish(made, 1, 0, number(begin * MS), number(end * MS))
     assert parts.access_share(made, number(0), number(100 * MS), number(SECOND)) == 80 * MS
-    parts.access_free(made)
 
 
-@pytest.mark.parametrize(
-    ("since", "heartbeat", "now", "share"),
-    [
-        (0, 100, 100, 100),  # idle
-        (20, 100, 100, 60),  # at work since 20
-        (100, 100, 100, 100),  # since later
-        (20, 10, 100, 80),  # believed until 50 ms after its heartbeat
-        (20, 100, 60, 80),  # not beyond now
-        (20, 500, 60, 100),  # nobody's heart beats in the future
-        (500, 60, 60, 100),  # nor does work begin there
-    ],
-)
-def test_an_open_stretch_counts_up_to_its_last_heartbeat(
-    parts: ctypes.CDLL, since: int, heartbeat: int, now: int, share: int
-) -> None:
-    made = ctypes.c_void_p(parts.access_presence())
-    parts.access_busy(made, 1, 0, number(since * MS), number(heartbeat * MS))
-    assert parts.access_share(made, number(0), number(100 * MS), number(now * MS)) == share * MS
-    parts.access_free(made)
+def test_an_open_stretch_counts_up_to_its_last_heartbeat(parts: ctypes.CDLL) -> None:
+    shares = {  # since when it is at work, its heartbeat, now
+        (0, 100, 100): 100,  # idle
+        (20, 100, 100): 60,
+        (100, 100, 100): 100,  # since later
+        (20, 10, 100): 80,  # believed until 50 ms after its heartbeat
+        (20, 100, 60): 80,  # not beyond now
+        (20, 500, 60): 100,  # nobody's heart beats in the future
+        (500, 60, 60): 100,  # nor does work begin there
+    }
+    told = {}
+    for since, heartbeat, now in shares:
+        made = allocated(parts, "presence")
+        parts.access_busy(made, 1, 0, number(since * MS), number(heartbeat * MS))
+        told[since, heartbeat, now] = parts.access_share(made, number(0), number(100 * MS), number(now * MS)) / MS
+    assert told == shares
 
 
 def test_a_process_that_is_measured_and_goes_on_counts_once(parts: ctypes.CDLL) -> None:
-    made = ctypes.c_void_p(parts.access_presence())
+    made = allocated(parts, "presence")
     parts.access_publish(made, 2, 1, number(10 * MS), number(50 * MS))
     parts.access_busy(made, 2, 1, number(20 * MS), number(90 * MS))
     assert parts.access_share(made, number(0), number(100 * MS), number(90 * MS)) == 60 * MS
-    parts.access_free(made)
 
 
 def test_many_small_stretches_still_reach_back(parts: ctypes.CDLL) -> None:
     """A ring of 256, and a stretch every 100 us: neighbours look back some tens of milliseconds all the same."""
-    made = ctypes.c_void_p(parts.access_presence())
+    made = allocated(parts, "presence")
     for i in range(2000):
         parts.access_publish(made, 1, 0, number((i + 1) * 100_000), number((i + 1) * 100_000 + 40_000))
     told = parts.access_share(made, number(150 * MS), number(200 * MS), number(SECOND))
     assert told == pytest.approx(40 * MS, abs=MS)
-    parts.access_free(made)
 
 
 # ---- soft limits ----
@@ -281,7 +262,7 @@ class Share(ctypes.Structure):
     _fields_ = (("cores", ctypes.c_uint32), ("soft", ctypes.c_uint32), ("wanted", ctypes.c_uint64))
 
 
-def rates(parts: ctypes.CDLL, containers: list[tuple[int, int, bool]]) -> list[int]:
+def rates(parts: ctypes.CDLL, containers: Sequence[tuple[int, int, bool]]) -> list[int]:
     """What each container computes for itself; those that want nothing compute nothing."""
     now = 10 * SECOND
     shares = [Share(cores, soft, now - 10 * MS if active else now - 200 * MS) for cores, soft, active in containers]
@@ -293,25 +274,21 @@ def rates(parts: ctypes.CDLL, containers: list[tuple[int, int, bool]]) -> list[i
     return out
 
 
-@pytest.mark.parametrize(
-    ("containers", "expected"),
-    [
-        ([(20, 0, True)], [20]),
-        ([(20, 80, True)], [80]),
-        ([(20, 10, True)], [20]),
-        ([(20, 80, True), (50, 0, False)], [80, 0]),
-        ([(20, 80, True), (50, 0, True)], [50, 50]),
-        ([(20, 80, True), (80, 0, True)], [20, 80]),
-        ([(20, 100, True), (20, 100, True)], [50, 50]),
-        ([(20, 30, True), (20, 100, True)], [30, 70]),
-        ([(10, 100, True), (40, 100, True), (20, 25, True)], [10 + 12.5, 40 + 12.5, 25]),
-        ([(60, 100, True), (60, 100, True)], [60, 60]),
-    ],
-)
-def test_idle_shares_are_lent(
-    parts: ctypes.CDLL, containers: list[tuple[int, int, bool]], expected: list[float]
-) -> None:
-    assert rates(parts, containers) == [pytest.approx(1000 * rate, abs=2) for rate in expected]
+def test_idle_shares_are_lent(parts: ctypes.CDLL) -> None:
+    expected: dict[tuple[tuple[int, int, bool], ...], list[float]] = {  # cores, soft limit, active
+        ((20, 0, True),): [20],
+        ((20, 80, True),): [80],
+        ((20, 10, True),): [20],
+        ((20, 80, True), (50, 0, False)): [80, 0],
+        ((20, 80, True), (50, 0, True)): [50, 50],
+        ((20, 80, True), (80, 0, True)): [20, 80],
+        ((20, 100, True), (20, 100, True)): [50, 50],
+        ((20, 30, True), (20, 100, True)): [30, 70],
+        ((10, 100, True), (40, 100, True), (20, 25, True)): [10 + 12.5, 40 + 12.5, 25],
+        ((60, 100, True), (60, 100, True)): [60, 60],
+    }
+    told = {containers: rates(parts, containers) for containers in expected}
+    assert told == {each: [pytest.approx(1000 * rate, abs=2) for rate in expected[each]] for each in expected}
 
 
 @examples(200)
@@ -331,7 +308,7 @@ def test_together_no_more_than_the_whole(parts: ctypes.CDLL, containers: list[tu
 
 
 def test_one_entry_for_each_function_and_size(parts: ctypes.CDLL) -> None:
-    made = ctypes.c_void_p(parts.access_estimates())
+    made = allocated(parts, "estimates")
     for handle in range(1, 200):
         for grid in range(1, 6):
             parts.access_learn(made, number(handle * 64), grid, number(handle * 1000 + grid))
@@ -342,29 +319,26 @@ def test_one_entry_for_each_function_and_size(parts: ctypes.CDLL) -> None:
         if parts.access_estimate(made, number(handle * 64), grid) != handle * 1000 + grid
     ]
     assert wrong == []
-    parts.access_free(made)
 
 
 def test_a_full_table_forgets_and_learns_again(parts: ctypes.CDLL) -> None:
-    made = ctypes.c_void_p(parts.access_estimates())
+    made = allocated(parts, "estimates")
     for handle in range(1, 40_000):
         parts.access_learn(made, number(handle * 64), 1, number(handle))
         assert parts.access_estimate(made, number(handle * 64), 1) == handle
-    parts.access_free(made)
 
 
 def test_what_is_destroyed_is_unknown_again(parts: ctypes.CDLL) -> None:
-    made = ctypes.c_void_p(parts.access_estimates())
+    made = allocated(parts, "estimates")
     parts.access_learn(made, number(64), 1, number(5000))
     parts.access_forget(made, number(64), 1)
     assert parts.access_estimate(made, number(64), 1) == 0
-    parts.access_free(made)
 
 
 @examples(50)
 @given(first=st.integers(1, 10 * SECOND), then=st.integers(1, 10 * SECOND))
 def test_one_sample_moves_little_and_many_all_the_way(parts: ctypes.CDLL, first: int, then: int) -> None:
-    made = ctypes.c_void_p(parts.access_estimates())
+    made = allocated(parts, "estimates")
     parts.access_learn(made, number(64), 1, number(first))
     parts.access_learn(made, number(64), 1, number(then))
     moved = parts.access_estimate(made, number(64), 1)
@@ -372,26 +346,21 @@ def test_one_sample_moves_little_and_many_all_the_way(parts: ctypes.CDLL, first:
     for _ in range(100):
         parts.access_learn(made, number(64), 1, number(then))
     assert parts.access_estimate(made, number(64), 1) == pytest.approx(then, rel=0.02, abs=3)
-    parts.access_free(made)
 
 
-@pytest.mark.parametrize(
-    ("grid", "together", "can_wait"),
-    [
-        ((44, 1, 1), False, True),
-        ((45, 1, 1), False, False),
-        ((4, 11, 1), False, True),
-        ((4, 4, 4), False, False),
-        ((2**31 - 1, 65535, 65535), False, False),
-        ((2**16, 2**16, 2**16), False, False),  # its product is 0 in 32 bits
-        ((1000, 1, 1), True, True),
-        ((0, 0, 0), False, True),  # a graph
-    ],
-)
-def test_what_can_wait_for_another_gpu(
-    parts: ctypes.CDLL, grid: tuple[int, int, int], together: bool, can_wait: bool
-) -> None:
+def test_what_can_wait_for_another_gpu(parts: ctypes.CDLL) -> None:
     """Of 132 multiprocessors a third are few blocks; more do so only where the launch says that they run together."""
-    made = ctypes.c_void_p(parts.access_estimates())
+    can_wait = {
+        ((44, 1, 1), False): True,
+        ((45, 1, 1), False): False,
+        ((4, 11, 1), False): True,
+        ((4, 4, 4), False): False,
+        ((2**31 - 1, 65535, 65535), False): False,
+        ((2**16, 2**16, 2**16), False): False,  # its product is 0 in 32 bits
+        ((1000, 1, 1), True): True,
+        ((0, 0, 0), False): True,  # a graph
+    }
+    made = allocated(parts, "estimates")
     parts.access_can_wait.restype = ctypes.c_bool
-    assert parts.access_can_wait(made, 44, *grid, together) == can_wait
+    told = {(grid, together): parts.access_can_wait(made, 44, *grid, together) for grid, together in can_wait}
+    assert told == can_wait

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -19,23 +20,13 @@ from deviceplugin.container import activity, shared_file
 from deviceplugin.container.shared_state import SharedState
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import GpuUuid
-from tests.examples import examples
-from tests.library.compute import MS, SECOND, Simulation, build_parts, build_rows, build_simulation
+from tests.examples import every, examples
+from tests.library.compute import MS, SECOND, Simulation, allocated, build_rows
 
 NOW = 100 * SECOND
 RING = 256
 LIES = ("one", "many", "flapping", "rings", "forever", "overflowing", "random")
 GPU, OWN, OTHER = GpuUuid("GPU-a"), GrantId("g-0001"), GrantId("g-0002")
-
-
-@pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return build_parts(tmp_path_factory.mktemp("compute"))
-
-
-@pytest.fixture(scope="module")
-def simulation(tmp_path_factory: pytest.TempPathFactory) -> Simulation:
-    return Simulation(build_simulation(tmp_path_factory.mktemp("compute")))
 
 
 def number(value: int) -> ctypes.c_uint64:
@@ -54,27 +45,28 @@ def full_ring(order: str) -> list[tuple[int, int]]:
     return [(start, start + 250_000) for start in starts]
 
 
-@pytest.mark.parametrize("order", ["rising", "falling", "mixed"])
-def test_a_full_row_does_not_hold_up_who_reads_it(parts: ctypes.CDLL, order: str) -> None:
+def test_a_full_row_does_not_hold_up_who_reads_it(parts: ctypes.CDLL) -> None:
     """128 slots with full rings, in whatever order: less than half a millisecond, and a few for a slow machine."""
-    made = ctypes.c_void_p(parts.access_presence())
-    ring = [time_ns for entry in full_ring(order) for time_ns in entry]
-    parts.access_write(made, 2, 128, (ctypes.c_uint64 * len(ring))(*ring))
-    for i in range(200):
-        at = NOW - 200 * MS + 420_000 * i
-        parts.access_publish(made, 1, 0, number(at), number(at + 300_000))
-    took = []
-    for _ in range(20):
-        begin = time.thread_time_ns()
-        parts.access_share(made, number(NOW - 200 * MS), number(NOW - 100 * MS), number(NOW))
-        took.append(time.thread_time_ns() - begin)
-    parts.access_free(made)
-    assert min(took) < 1 * MS
+    took = {}
+    for order in ("rising", "falling", "mixed"):
+        made = allocated(parts, "presence")
+        ring = [time_ns for entry in full_ring(order) for time_ns in entry]
+        parts.access_write(made, 2, 128, (ctypes.c_uint64 * len(ring))(*ring))
+        for i in range(200):
+            at = NOW - 200 * MS + 420_000 * i
+            parts.access_publish(made, 1, 0, number(at), number(at + 300_000))
+        looks = []
+        for _ in range(20):
+            begin = time.thread_time_ns()
+            parts.access_share(made, number(NOW - 200 * MS), number(NOW - 100 * MS), number(NOW))
+            looks.append(time.thread_time_ns() - begin)
+        took[order] = min(looks)
+    assert {order: look for order, look in took.items() if look >= 1 * MS} == {}
 
 
 def test_full_rows_take_no_room_from_an_ordinary_one(parts: ctypes.CDLL) -> None:
     """Neither does the order matter in which they are read: the ordinary one is between them."""
-    made = ctypes.c_void_p(parts.access_presence())
+    made = allocated(parts, "presence")
     ring = [time_ns for i in range(RING) for time_ns in (NOW - 200 * MS + i, NOW - 150 * MS - i)]
     for row in (1, 3):
         parts.access_write(made, row, 128, (ctypes.c_uint64 * len(ring))(*ring))
@@ -83,26 +75,24 @@ def test_full_rows_take_no_room_from_an_ordinary_one(parts: ctypes.CDLL) -> None
         parts.access_publish(made, 2, 0, number(at), number(at + 300_000))
     parts.access_share(made, number(NOW - 200 * MS), number(NOW - 100 * MS), number(NOW))
     assert parts.access_taken(made, 2) == pytest.approx(100 * 300_000 / 2, abs=1)
-    parts.access_free(made)
 
 
-@pytest.mark.parametrize(
-    ("start", "end", "kept"),
-    [
-        (0, 2**64 - 1, 100),  # all times, the end of time included
-        (0, 2**63, 100),
-        (NOW - 100 * MS, NOW + SECOND, 100),
-        (NOW - 100 * MS, NOW, 50),
-        (0, NOW, 50),  # a long kernel, measured now
-        (NOW, NOW - 100 * MS, 100),  # runs backwards
-        (2**64 - 1, 0, 100),
-    ],
-)
-def test_a_stretch_counts_if_it_can_have_been_measured(parts: ctypes.CDLL, start: int, end: int, kept: int) -> None:
-    made = ctypes.c_void_p(parts.access_presence())
-    parts.access_write(made, 1, 1, (ctypes.c_uint64 * (2 * RING))(*([start, end] * RING)))
-    assert parts.access_share(made, number(NOW - 100 * MS), number(NOW), number(NOW)) == kept * MS
-    parts.access_free(made)
+def test_a_stretch_counts_if_it_can_have_been_measured(parts: ctypes.CDLL) -> None:
+    kept = {
+        (0, 2**64 - 1): 100,  # all times, the end of time included
+        (0, 2**63): 100,
+        (NOW - 100 * MS, NOW + SECOND): 100,
+        (NOW - 100 * MS, NOW): 50,
+        (0, NOW): 50,  # a long kernel, measured now
+        (NOW, NOW - 100 * MS): 100,  # runs backwards
+        (2**64 - 1, 0): 100,
+    }
+    told = {}
+    for stretch in kept:
+        made = allocated(parts, "presence")
+        parts.access_write(made, 1, 1, (ctypes.c_uint64 * (2 * RING))(*(stretch * RING)))
+        told[stretch] = parts.access_share(made, number(NOW - 100 * MS), number(NOW), number(NOW)) / MS
+    assert told == kept
 
 
 # ---- what a row may claim ----
@@ -117,7 +107,7 @@ def test_claims_no_more_than_its_rate_and_a_long_kernel(
     parts: ctypes.CDLL, rate: int, stretches: list[tuple[int, int, float]]
 ) -> None:
     """Whatever it says, in stretches with pauses between them that earn it nothing it could save up."""
-    claim = ctypes.c_void_p(parts.access_claim(rate))
+    claim = allocated(parts, "claim", rate)
     now, present, taken, longest = NOW, 0, 0.0, 0
     parts.claim_fill(claim, number(now))
     for length, pause, part in stretches:
@@ -131,23 +121,20 @@ def test_claims_no_more_than_its_rate_and_a_long_kernel(
         present += length * pause
     eased = rate + rate // 16 + 500 if rate else 0
     assert taken <= present * eased / 100_000 + (2 * SECOND + longest if rate else 0) + 1
-    parts.access_free(claim)
 
 
-@pytest.mark.parametrize(("percent", "kernel_s", "shared"), [(25, 2.0, 1), (50, 3.0, 1), (10, 2.0, 0), (75, 10.0, 1)])
-def test_a_long_kernel_that_is_paid_for_counts(parts: ctypes.CDLL, percent: int, kernel_s: float, shared: int) -> None:
+@pytest.mark.parametrize(("percent", "kernel_s", "shared"), [(25, 2, 1), (50, 3, 1), (10, 2, 0), (75, 10, 1)])
+def test_a_long_kernel_that_is_paid_for_counts(parts: ctypes.CDLL, percent: int, kernel_s: int, shared: int) -> None:
     """Again and again, with the pauses of the limit; `shared`: with this process, so it takes twice as long."""
-    claim = ctypes.c_void_p(parts.access_claim(percent * 1000))
-    now = NOW
-    for _ in range(20):
-        wall = int(kernel_s * (1 + shared) * 1000)
-        for _ in range(wall):
-            now += MS
+    claim = allocated(parts, "claim", percent * 1000)
+    wall, paid = kernel_s * (1 + shared) * SECOND, int(kernel_s * 100 / percent * SECOND)
+    step, spent = 10 * MS, []
+    for start in range(NOW, NOW + 20 * paid, paid):
+        for now in range(start + step, start + wall + step, step):
             parts.claim_fill(claim, number(now))
-            parts.claim_draw(claim, number(MS), ctypes.c_double(MS / 2 if shared else MS))
-            assert not parts.access_spent(claim)
-        now += int(kernel_s * 100 / percent * SECOND) - wall * MS
-    parts.access_free(claim)
+            parts.claim_draw(claim, number(step), ctypes.c_double(step / (1 + shared)))
+            spent.append(parts.access_spent(claim))
+    assert not any(spent)
 
 
 # ---- what is read ----
@@ -162,7 +149,7 @@ class Table:
             self.state.prepare(grant, [GPU])
         self._parts = parts
         directory = str(base / "gpus" / GPU).encode()
-        self._reader = ctypes.c_void_p(parts.access_neighbours(directory, OWN.encode()))
+        self._reader = allocated(parts, "neighbours", directory, OWN.encode())
 
     def write(self, *, cores: int, soft: int, wanted: int) -> None:
         with self.state.own_row(OTHER, GPU).open("r+b") as file:
@@ -202,17 +189,15 @@ def test_what_the_agent_tells_counts_and_not_what_the_row_says(table: Table, say
     assert table.told(NOW + 200 * MS)[:2] == [40, 0]
 
 
-@pytest.mark.parametrize(
-    ("says", "counts"), [((20, 60), [20, 60]), ((2**32 - 1, 2**32 - 1), [70, 100]), ((0, 0), [0, 0])]
-)
-def test_without_published_limits_an_activity_file_is_trusted_up_to_the_free_share(
-    table: Table, says: tuple[int, int], counts: list[int]
-) -> None:
-    table.write(cores=says[0], soft=says[1], wanted=NOW)
-    assert table.told(NOW)[:2] == counts
+def test_without_published_limits_an_activity_file_is_trusted_up_to_the_free_share(table: Table) -> None:
+    told = {}
+    for at, says in enumerate([(20, 60), (2**32 - 1, 2**32 - 1), (0, 0)]):
+        table.write(cores=says[0], soft=says[1], wanted=NOW)
+        told[says] = table.told(NOW + at * 200 * MS)[:2]
+    assert told == {(20, 60): [20, 60], (2**32 - 1, 2**32 - 1): [70, 100], (0, 0): [0, 0]}
 
 
-@pytest.mark.parametrize(("wanted", "counts"), [(NOW + 1, 0), (2**63, 0), (2**64 - 1, 0), (NOW, NOW), (5, 5), (0, 0)])
+@pytest.mark.parametrize(("wanted", "counts"), [(NOW + 1, 0), (2**64 - 1, 0), (NOW, NOW), (0, 0)])
 def test_wants_in_the_future_do_not_count(table: Table, wanted: int, counts: int) -> None:
     table.state.show_limits(OTHER, GPU, cores=20, soft_cores=0)
     table.write(cores=20, soft=0, wanted=wanted)
@@ -250,9 +235,8 @@ def test_a_container_whose_activity_file_cannot_be_read_is_assumed_to_use_its_sh
     assert not table.is_assumed(NOW + 600 * MS)
 
 
-@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
-def test_without_published_limits_nothing_is_assumed(table: Table, spoil: Callable[[Path], None]) -> None:
-    spoil(table.row)
+def test_without_published_limits_nothing_is_assumed(table: Table) -> None:
+    overwrite(table.row)
     assert not table.is_assumed(NOW)
 
 
@@ -287,63 +271,55 @@ def test_a_container_that_the_agent_does_not_believe_assumes_nothing_of_others(t
     assert not table.is_assumed(NOW + 200 * MS)
 
 
-@pytest.mark.parametrize("seed", range(1, 5))
-def test_rows_that_say_anything(rows_program: Path, tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(1, 5, every(2)))
+def test_rows_that_say_anything(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, seed: int) -> None:
     """From files, with addresses and arithmetic checked."""
-    command = [str(rows_program), str(tmp_path), str(seed), "1500"]
+    program = build_rows(tmp_path_factory.mktemp("rows"))
+    command = [str(program), str(tmp_path), str(seed), "1500"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
-
-
-@pytest.fixture(scope="module")
-def rows_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_rows(tmp_path_factory.mktemp("rows"))
 
 
 # ---- all of it, on a simulated GPU ----
 
 
-@pytest.mark.parametrize("lie", LIES)
-@pytest.mark.parametrize("workloads", [("medium", "gemm"), ("gemm", "medium"), ("step", "graph")])
-def test_two_containers_get_their_shares_beside_a_false_activity_file(
-    simulation: Simulation, workloads: tuple[str, str], lie: str
-) -> None:
+def test_two_containers_get_their_shares_beside_a_false_activity_file(simulation: Simulation) -> None:
     """The GPU is theirs, whatever a third row says."""
-    first, second, _ = simulation.run("seconds=4", "c:30", f"p:{workloads[0]}", "c:70", f"p:{workloads[1]}", f"h:{lie}")
-    assert first.share == pytest.approx(30, abs=3)
-    assert second.share == pytest.approx(70, abs=3)
+    told = {}
+    for workloads, lie in product([("medium", "gemm"), ("gemm", "medium"), ("step", "graph")], LIES):
+        words = ["c:30", f"p:{workloads[0]}", "c:70", f"p:{workloads[1]}", f"h:{lie}"]
+        told[workloads, lie] = [one.share for one in simulation.run("seconds=4", *words)[:2]]
+    assert told == {each: [pytest.approx(30, abs=3), pytest.approx(70, abs=3)] for each in told}
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_a_false_activity_file_claims_at_most_its_share(simulation: Simulation, lie: str) -> None:
+def test_a_false_activity_file_claims_at_most_its_share(simulation: Simulation) -> None:
     """Once what one long kernel may take is claimed."""
-    words = ["c:30", "p:medium", "c:69", "p:gemm", f"h:{lie}:1"]
-    first, second, _ = simulation.run("seconds=16", "warmup=10", *words)
-    assert first.share == pytest.approx(30, abs=3)
-    assert second.share == pytest.approx(69, abs=3)
+    told = {}
+    for lie in LIES:
+        words = ["c:30", "p:medium", "c:69", "p:gemm", f"h:{lie}:1"]
+        told[lie] = [one.share for one in simulation.run("seconds=16", "warmup=10", *words)[:2]]
+    assert told == {lie: [pytest.approx(30, abs=3), pytest.approx(69, abs=3)] for lie in LIES}
 
 
-@pytest.mark.parametrize("agent", ["told", "untold"])
-@pytest.mark.parametrize("lie", LIES)
-def test_a_false_activity_file_reduces_no_other_share(simulation: Simulation, lie: str, agent: str) -> None:
-    words = ["c:40", "p:medium", f"h:{lie}:40", *(["untold"] if agent == "untold" else [])]
-    own, _ = simulation.run("seconds=6", "warmup=1", *words)
-    assert own.share >= 39
+@pytest.mark.parametrize("agent", [(), ("untold",)], ids=["told", "untold"])
+def test_a_false_activity_file_reduces_no_other_share(checked_simulation: Simulation, agent: tuple[str, ...]) -> None:
+    words = ("seconds=6", "warmup=1", "c:40", "p:medium")
+    told = {lie: checked_simulation.run(*words, f"h:{lie}:40", *agent)[0].share for lie in LIES}
+    assert {lie: share for lie, share in told.items() if share < 39} == {}
 
 
 HIDDEN = ("unreadable", "silent:50")
 
 
 @pytest.mark.parametrize("how", HIDDEN)
-@pytest.mark.parametrize("workload", ["medium", "gemm", "step", "model"])
-@pytest.mark.parametrize("limit", [50, 30, 20])
-def test_a_container_that_hides_its_turns_takes_nothing_from_another(
-    simulation: Simulation, limit: int, workload: str, how: str
-) -> None:
+def test_a_container_that_hides_its_turns_takes_nothing_from_another(simulation: Simulation, how: str) -> None:
     """Security 8: what it does is charged to it alone. What it may use and does not is its neighbour's."""
-    hiding, victim = simulation.run("seconds=6", "warmup=2", "c:50", how, f"p:{workload}", f"c:{limit}", "p:medium")
-    assert hiding.share <= 52
-    assert limit - 1 <= victim.share <= limit + 50
+    told = {}
+    for workload, limit in product(["medium", "gemm", "step", "model"], [50, 30, 20]):
+        words = ["c:50", how, f"p:{workload}", f"c:{limit}", "p:medium"]
+        hiding, victim = simulation.run("seconds=6", "warmup=2", *words)
+        told[workload, limit] = hiding.share, victim.share - limit
+    assert {each: got for each, got in told.items() if not (got[0] <= 52 and -1 <= got[1] <= 50)} == {}
 
 
 def test_an_activity_file_that_leaves_turns_out_and_is_believed_costs_others_their_share(
@@ -365,16 +341,14 @@ def test_many_that_hide_their_turns_pay_for_each_other(
     assert all(one.share <= limit + 1 for one in hiding)
 
 
-@pytest.mark.parametrize("limits", [(20, 20, 60), (30, 30, 40), (10, 40, 50)])
-def test_beside_a_container_that_hides_its_turns_others_keep_theirs(
-    simulation: Simulation, limits: tuple[int, int, int]
-) -> None:
+def test_beside_a_container_that_hides_its_turns_others_keep_theirs(simulation: Simulation) -> None:
     """Nearly: what each assumes is an estimate, so one that has all of the rest gets a few percent less."""
-    hidden, *others = limits
-    words = [word for cores in others for word in (f"c:{cores}", "p:medium")]
-    _, *got = simulation.run("seconds=6", "warmup=2", f"c:{hidden}", "unreadable", "p:medium", *words)
-    for one, limit in zip(got, others, strict=True):
-        assert one.share >= limit - 5
+    told = {}
+    for limits in [(20, 20, 60), (30, 30, 40), (10, 40, 50)]:
+        words = [word for cores in limits[1:] for word in (f"c:{cores}", "p:medium")]
+        _, *others = simulation.run("seconds=6", "warmup=2", f"c:{limits[0]}", "unreadable", "p:medium", *words)
+        told[limits] = [one.share - limit for one, limit in zip(others, limits[1:], strict=True)]
+    assert {limits: got for limits, got in told.items() if min(got) < -5} == {}
 
 
 def test_a_program_past_the_library_is_charged_with_what_the_agent_saw(simulation: Simulation) -> None:
@@ -384,13 +358,13 @@ def test_a_program_past_the_library_is_charged_with_what_the_agent_saw(simulatio
     assert victim.share == pytest.approx(50, abs=2)
 
 
-def test_a_balance_of_any_size_overflows_nothing(simulation: Simulation) -> None:
+def test_a_balance_of_any_size_overflows_nothing(checked_simulation: Simulation) -> None:
     """Security 18: the simulation is built with a sanitizer that ends it. It gets more: the budget is its own."""
-    (own,) = simulation.run("seconds=2", "c:30", "overwrites", "p:medium")
+    (own,) = checked_simulation.run("seconds=2", "c:30", "overwrites", "p:medium")
     assert own.share > 30
 
 
 @pytest.mark.parametrize("lie", ["forever", "overflowing"])
-def test_wants_far_in_the_future_hold_back_nothing(simulation: Simulation, lie: str) -> None:
-    borrower, _ = simulation.run("seconds=3", "c:30:90", "p:medium", f"h:{lie}:50")
+def test_wants_far_in_the_future_hold_back_nothing(checked_simulation: Simulation, lie: str) -> None:
+    borrower, _ = checked_simulation.run("seconds=3", "c:30:90", "p:medium", f"h:{lie}:50")
     assert borrower.share == pytest.approx(90, abs=2)
