@@ -6,6 +6,7 @@ Programming Guide, Creating a Graph Using Stream Capture" (cross-stream dependen
 
 import struct
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 
@@ -132,13 +133,16 @@ def test_a_capture_ends_in_the_stream_it_began_in(machine: Machine) -> None:
     assert _end_code(process, fork) == UNMATCHED
 
 
-@pytest.mark.parametrize(("mode", "code"), [(GLOBAL, WRONG_THREAD), (THREAD_LOCAL, WRONG_THREAD), (RELAXED, SUCCESS)])
-def test_only_a_relaxed_capture_ends_in_another_thread(machine: Machine, mode: int, code: int) -> None:
+def test_only_a_relaxed_capture_ends_in_another_thread(machine: Machine) -> None:
     process = start(machine)
-    stream = process.stream()
-    process.capture(stream, mode)
     process("cuCtxSetCurrent", process.context, thread="other")
-    assert _end_code(process, stream, thread="other") == code
+    codes = {}
+    for mode in (GLOBAL, THREAD_LOCAL, RELAXED):
+        stream = process.stream()
+        process.capture(stream, mode)
+        codes[mode] = _end_code(process, stream, thread="other")
+        _end_code(process, stream)
+    assert codes == {GLOBAL: WRONG_THREAD, THREAD_LOCAL: WRONG_THREAD, RELAXED: SUCCESS}
 
 
 def test_where_a_capture_may_not_begin_or_end(machine: Machine) -> None:
@@ -151,29 +155,20 @@ def test_where_a_capture_may_not_begin_or_end(machine: Machine) -> None:
     assert process.code("cuStreamBeginCapture_v2", stream, GLOBAL) == ILLEGAL_STATE
 
 
-_ASKING: dict[str, Callable[[Process, int], list[int]]] = {
-    "cuStreamSynchronize": lambda _, stream: [stream],
-    "cuStreamQuery": lambda _, stream: [stream],
-    "cuCtxSynchronize": lambda _process, _stream: [],
-}
-
-
-@pytest.mark.parametrize("call", _ASKING)
-@pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED])
-def test_asking_for_the_state_of_what_is_captured_invalidates_in_every_mode(
-    machine: Machine, call: str, mode: int
-) -> None:
+def test_asking_for_the_state_of_what_is_captured_invalidates_in_every_mode(machine: Machine) -> None:
     """Programming Guide, prohibited operations: to wait for or ask a captured stream, or the context around it."""
     process = start(machine)
-    stream = process.stream()
-    process.capture(stream, mode)
-    process.launch(stream, 1)
-    assert process.code(call, *_ASKING[call](process, stream)) == CAPTURING
-    assert process.status(stream) == _INVALID
-    assert process.launch_code(stream, 1) == INVALIDATED
-    assert _end_code(process, stream) == INVALIDATED
-    assert process.status(stream) == _NONE
-    assert process.violations == 1
+    told = {}
+    for call, mode in product(
+        ("cuStreamSynchronize", "cuStreamQuery", "cuCtxSynchronize"), (GLOBAL, THREAD_LOCAL, RELAXED)
+    ):
+        stream, before = process.stream(), process.violations
+        process.capture(stream, mode)
+        process.launch(stream, 1)
+        code = process.code(call, *([] if call == "cuCtxSynchronize" else [stream]))
+        status, launch, end = process.status(stream), process.launch_code(stream, 1), _end_code(process, stream)
+        told[call, mode] = (code, status, launch, end, process.status(stream), process.violations - before)
+    assert told == dict.fromkeys(told, (CAPTURING, _INVALID, INVALIDATED, INVALIDATED, _NONE, 1))
 
 
 @pytest.mark.parametrize("call", ["cuEventQuery", "cuEventSynchronize"])
@@ -189,29 +184,23 @@ def test_a_captured_event_cannot_be_asked(machine: Machine, call: str) -> None:
     assert process.code("cuEventSynchronize", event) == SUCCESS
 
 
-@pytest.mark.parametrize(
-    ("call", "arguments"),
-    [
-        ("cuMemcpyHtoD_v2", [0, {"bytes": "00"}, 1]),
-        ("cuMemsetD8_v2", [0, 0, 1]),
-        ("cuStreamSynchronize", [0]),
-        ("cuEventRecord", [1, 0]),
-        ("cuLaunchHostFunc", [0, {"note": 0}, 0]),
-    ],
-)
-def test_the_legacy_stream_may_not_depend_on_a_captured_blocking_stream(
-    machine: Machine, call: str, arguments: list[int]
-) -> None:
+def test_the_legacy_stream_may_not_depend_on_a_captured_blocking_stream(machine: Machine) -> None:
     """Calls that work in it implicitly, such as a synchronous copy, as well."""
     process = start(machine)
-    stream, pointer, event = process.stream(0), process.get("cuMemAlloc_v2", 64), process.event()
-    process.capture(stream, RELAXED)
-    arguments = [
-        {"cuMemcpyHtoD_v2": pointer, "cuMemsetD8_v2": pointer, "cuEventRecord": event}.get(call, 0),
-        *arguments[1:],
-    ]
-    assert process.code(call, *arguments) == IMPLICIT
-    assert process.status(stream) == _INVALID
+    pointer, event = process.get("cuMemAlloc_v2", 64), process.event()
+    calls: dict[str, list[int | dict[str, object]]] = {
+        "cuMemcpyHtoD_v2": [pointer, {"bytes": "00"}, 1],
+        "cuMemsetD8_v2": [pointer, 0, 1],
+        "cuStreamSynchronize": [0],
+        "cuEventRecord": [event, 0],
+        "cuLaunchHostFunc": [0, {"note": 0}, 0],
+    }
+    told = {}
+    for call, arguments in calls.items():
+        stream = process.stream(0)
+        process.capture(stream, RELAXED)
+        told[call] = process.code(call, *arguments), process.status(stream), _end_code(process, stream)
+    assert told == dict.fromkeys(calls, (IMPLICIT, _INVALID, INVALIDATED))
 
 
 def test_a_captured_stream_that_is_not_blocking_leaves_the_legacy_stream_alone(machine: Machine) -> None:
@@ -245,24 +234,24 @@ _UNSAFE: dict[str, Callable[[Process], list[int | dict[str, object] | None]]] = 
 }
 
 
-@pytest.mark.parametrize("call", _UNSAFE)
-@pytest.mark.parametrize(
-    ("capture", "thread_mode", "same_thread", "allowed"),
-    [
-        (GLOBAL, GLOBAL, True, False),
-        (GLOBAL, GLOBAL, False, False),
-        (GLOBAL, THREAD_LOCAL, True, False),
-        (GLOBAL, THREAD_LOCAL, False, True),
-        (GLOBAL, RELAXED, True, True),
-        (GLOBAL, RELAXED, False, True),
-        (THREAD_LOCAL, GLOBAL, True, False),
-        (THREAD_LOCAL, GLOBAL, False, True),
-        (RELAXED, GLOBAL, True, True),
-        (RELAXED, GLOBAL, False, True),
-    ],
-)
+_SAME, _ANOTHER = "", "other"  # thread
+_ALLOWED = {  # by the capture's mode, and the mode and the name of the thread that calls
+    (GLOBAL, GLOBAL, _SAME): False,
+    (GLOBAL, GLOBAL, _ANOTHER): False,
+    (GLOBAL, THREAD_LOCAL, _SAME): False,
+    (GLOBAL, THREAD_LOCAL, _ANOTHER): True,
+    (GLOBAL, RELAXED, _SAME): True,
+    (GLOBAL, RELAXED, _ANOTHER): True,
+    (THREAD_LOCAL, GLOBAL, _SAME): False,
+    (THREAD_LOCAL, GLOBAL, _ANOTHER): True,
+    (RELAXED, GLOBAL, _SAME): True,
+    (RELAXED, GLOBAL, _ANOTHER): True,
+}
+
+
+@pytest.mark.parametrize(("capture", "mode", "thread"), _ALLOWED)
 def test_potentially_unsafe_calls_by_mode_of_capture_and_thread(
-    machine: Machine, call: str, capture: int, thread_mode: int, same_thread: bool, allowed: bool
+    machine: Machine, capture: int, mode: int, thread: str
 ) -> None:
     """cuThreadExchangeStreamCaptureMode.
 
@@ -270,16 +259,19 @@ def test_potentially_unsafe_calls_by_mode_of_capture_and_thread(
     GLOBAL. THREAD_LOCAL: other threads' captures do not matter. RELAXED: nothing is forbidden.
     """
     process = start(machine)
-    stream, thread = process.stream(), "" if same_thread else "other"
-    arguments = _UNSAFE[call](process)
-    if thread:
-        process("cuCtxSetCurrent", process.context, thread=thread)
-    process.capture(stream, capture)
-    mode = process("cuThreadExchangeStreamCaptureMode", pointer_to(struct.pack("i", thread_mode)), thread=thread)[0]
-    assert struct.unpack("i", mode) == (GLOBAL,)  # what it was before
-    assert process.code(call, *arguments, thread=thread) == (SUCCESS if allowed else CAPTURING)
-    assert process.status(stream) == (_ACTIVE if allowed else _INVALID)
-    assert process.violations == (0 if allowed else 1)
+    process("cuCtxSetCurrent", process.context, thread=thread)
+    before, told = [], {}
+    for call, arguments in {call: ask(process) for call, ask in _UNSAFE.items()}.items():
+        stream, violations = process.stream(), process.violations
+        process.capture(stream, capture)
+        exchanged = process("cuThreadExchangeStreamCaptureMode", pointer_to(struct.pack("i", mode)), thread=thread)[0]
+        before.append(struct.unpack("i", exchanged)[0])
+        code = process.code(call, *arguments, thread=thread)
+        told[call] = code, process.status(stream), process.violations - violations
+        _end_code(process, stream)
+    assert before == [GLOBAL, *[mode] * (len(_UNSAFE) - 1)]
+    allowed = _ALLOWED[capture, mode, thread]
+    assert told == dict.fromkeys(_UNSAFE, (SUCCESS, _ACTIVE, 0) if allowed else (CAPTURING, _INVALID, 1))
 
 
 def test_calls_that_are_safe_in_every_mode(machine: Machine) -> None:

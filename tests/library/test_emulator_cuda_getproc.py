@@ -1,6 +1,7 @@
 """cuGetProcAddress ("CUDA Driver API, Driver Entry Point Access") over every row of cuda_functions.h."""
 
 import struct
+from itertools import product
 
 import pytest
 
@@ -41,17 +42,19 @@ def _expected(base: str, version: int, flags: int, newest: int) -> str | None:
     return max(rows, key=lambda row: row[2])[0] if rows else None
 
 
-@pytest.mark.parametrize("flags", [_PLAIN, _LEGACY, _PER_THREAD])
-@pytest.mark.parametrize("version", [2000, 3020, 4000, 7000, 10010, 11000, 11030, 12000, 12080, 13000, 13050])
-def test_the_newest_function_that_is_not_newer_than_asked_for_at_dlsym_s_address(
-    machine: Machine, version: int, flags: int
-) -> None:
+def test_the_newest_function_that_is_not_newer_than_asked_for_at_dlsym_s_address(machine: Machine) -> None:
     process = _start(machine)
     assert len(_ROWS) > 700
-    for base in sorted({row[1] for row in _ROWS}):
+    addresses = {row[0]: _address(process, row[0]) for row in _ROWS}
+    bases = sorted({row[1] for row in _ROWS})
+    versions = (2000, 3020, 4000, 7000, 10010, 11000, 11030, 12000, 12080, 13000, 13050)
+    wrong = []
+    for base, version, flags in product(bases, versions, (_PLAIN, _LEGACY, _PER_THREAD)):
         symbol = _expected(base, version, flags, 13050)
-        wanted = (SUCCESS, _address(process, symbol), _FOUND) if symbol else (SUCCESS, 0, _TOO_OLD)
-        assert _ask(process, base, version, flags) == wanted, base
+        wanted = (SUCCESS, addresses[symbol], _FOUND) if symbol else (SUCCESS, 0, _TOO_OLD)
+        if _ask(process, base, version, flags) != wanted:
+            wrong.append((base, version, flags))
+    assert wrong == []
 
 
 def test_an_unknown_name_is_reported_in_the_status(machine: Machine) -> None:
@@ -94,20 +97,17 @@ def test_hidden_symbols_are_not_there(machine: Machine) -> None:
     assert _ask(process, "cuMemAlloc", 12000)[1] == _address(process, "cuMemAlloc")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [None, room(8), 12000, 0, None],
-        [pointer_to(b"cuInit\0"), None, 12000, 0, None],
-        [pointer_to(b"\0"), room(8), 12000, 0, None],
-        [pointer_to(b"cuInit\0"), room(8), 12000, 3, None],
-    ],
-)
-def test_arguments_that_are_missing_or_unknown_are_invalid(
-    machine: Machine, arguments: list[dict[str, object] | None]
-) -> None:
+def test_arguments_that_are_missing_or_unknown_are_invalid(machine: Machine) -> None:
     process = _start(machine)
-    assert process.code("cuGetProcAddress_v2", *arguments) == INVALID_VALUE
+    name = pointer_to(b"cuInit\0")
+    wrong: dict[str, list[int | dict[str, object] | None]] = {
+        "no name": [None, room(8), 12000, 0, None],
+        "no room": [name, None, 12000, 0, None],
+        "empty name": [pointer_to(b"\0"), room(8), 12000, 0, None],
+        "unknown flags": [name, room(8), 12000, 3, None],
+    }
+    codes = {what: process.code("cuGetProcAddress_v2", *arguments) for what, arguments in wrong.items()}
+    assert codes == dict.fromkeys(wrong, INVALID_VALUE)
 
 
 def test_the_status_may_be_left_out(machine: Machine) -> None:
