@@ -10,13 +10,15 @@ import pytest
 
 from sandbox.shared_gpu import SharedGpu
 from tests.examples import every
+from tests.library import cuda_client, memory_client
 from tests.library.compiler import MEMORY_ERRORS_FATAL, compiled, emulator_made, made, runtime
 from tests.library.compute import Simulation, build_parts, build_simulation
+from tests.library.cuda_client import Process
 from tests.library.driver import Driver
 from tests.library.gpu_slice import GpuSlice
 from tests.library.interposed import Container, two_gpus
 from tests.library.machine import EMULATOR, Machine
-from tests.library.memory_client import MIB
+from tests.library.memory_client import MIB, Cuda
 from tests.library.memory_rig import STEP, Rig
 
 _NATIVE = Path(__file__).parent / "native"
@@ -60,6 +62,23 @@ def machine(build: Path, short_tmp: Path) -> Iterator[Machine]:
 
 
 @pytest.fixture
+def cuda(machine: Machine) -> Cuda:
+    """A process on a machine of one small GPU."""
+    return memory_client.start(machine)
+
+
+@pytest.fixture
+def process(machine: Machine) -> Process:
+    """A process on a machine of eight A100."""
+    return cuda_client.start(machine)
+
+
+@pytest.fixture
+def stream(process: Process) -> int:
+    return process.stream()
+
+
+@pytest.fixture
 def sanitized_machine(sanitized_build: Path, short_tmp: Path) -> Iterator[Machine]:
     """As `machine`, with every memory error and undefined behaviour fatal."""
     with ExitStack() as processes:
@@ -100,6 +119,12 @@ def emulated(interposers: Path, build: Path, short_tmp: Path) -> Container:
 def gpu_slice(emulated: Container) -> Iterator[GpuSlice]:
     with ExitStack() as processes:
         yield GpuSlice(emulated, processes)
+
+
+@pytest.fixture
+def user(gpu_slice: GpuSlice) -> Cuda:
+    """A process of the container, with a context."""
+    return gpu_slice.start()
 
 
 @pytest.fixture

@@ -32,9 +32,7 @@ from tests.library.cuda_client import (
     Process,
     pointer_to,
     room,
-    start,
 )
-from tests.library.machine import Machine
 
 pytestmark = pytest.mark.thorough
 
@@ -50,9 +48,7 @@ def _types(process: Process, graph: int) -> list[int]:
     return [int.from_bytes(process("cuGraphNodeGetType", node, room(4))[0], "little") for node in process.nodes(graph)]
 
 
-def test_captured_launches_do_not_run_and_become_nodes(machine: Machine) -> None:
-    process = start(machine)
-    stream = process.stream()
+def test_captured_launches_do_not_run_and_become_nodes(process: Process, stream: int) -> None:
     process.capture(stream)
     assert process.status(stream) == _ACTIVE
     for _ in range(3):
@@ -64,9 +60,7 @@ def test_captured_launches_do_not_run_and_become_nodes(machine: Machine) -> None
     assert process.violations == 0
 
 
-def test_copies_and_sets_become_nodes_and_move_bytes_when_the_graph_is_launched(machine: Machine) -> None:
-    process = start(machine)
-    stream = process.stream()
+def test_copies_and_sets_become_nodes_and_move_bytes_when_the_graph_is_launched(process: Process, stream: int) -> None:
     one, other = process.get("cuMemAlloc_v2", 4096), process.get("cuMemAlloc_v2", 4096)
     process("cuMemsetD8_v2", other, 0, 4096)
     process.capture(stream)
@@ -82,9 +76,7 @@ def test_copies_and_sets_become_nodes_and_move_bytes_when_the_graph_is_launched(
     assert process.notes == [5]
 
 
-def test_stream_ordered_memory_becomes_nodes(machine: Machine) -> None:
-    process = start(machine)
-    stream = process.stream()
+def test_stream_ordered_memory_becomes_nodes(process: Process, stream: int) -> None:
     process.capture(stream)
     pointer = process.get("cuMemAllocAsync", 1 << 20, stream)
     process("cuMemsetD8Async", pointer, 1, 1 << 20, stream)
@@ -97,8 +89,7 @@ def test_stream_ordered_memory_becomes_nodes(machine: Machine) -> None:
     process("cuStreamSynchronize", stream)
 
 
-def test_a_fork_by_event_is_captured_and_must_be_joined(machine: Machine) -> None:
-    process = start(machine)
+def test_a_fork_by_event_is_captured_and_must_be_joined(process: Process) -> None:
     origin, fork = process.stream(), process.stream()
     process.capture(origin)
     process.launch(origin, 1)
@@ -115,8 +106,7 @@ def test_a_fork_by_event_is_captured_and_must_be_joined(machine: Machine) -> Non
     assert len(process.nodes(graph)) == 4
 
 
-def test_work_that_was_not_joined_ends_the_capture_with_an_error(machine: Machine) -> None:
-    process = start(machine)
+def test_work_that_was_not_joined_ends_the_capture_with_an_error(process: Process) -> None:
     origin, fork = process.stream(), process.stream()
     process.capture(origin)
     process("cuStreamWaitEvent", fork, process.record(origin), 0)
@@ -125,16 +115,14 @@ def test_work_that_was_not_joined_ends_the_capture_with_an_error(machine: Machin
     assert process.status(origin) == process.status(fork) == _NONE
 
 
-def test_a_capture_ends_in_the_stream_it_began_in(machine: Machine) -> None:
-    process = start(machine)
+def test_a_capture_ends_in_the_stream_it_began_in(process: Process) -> None:
     origin, fork = process.stream(), process.stream()
     process.capture(origin)
     process("cuStreamWaitEvent", fork, process.record(origin), 0)
     assert _end_code(process, fork) == UNMATCHED
 
 
-def test_only_a_relaxed_capture_ends_in_another_thread(machine: Machine) -> None:
-    process = start(machine)
+def test_only_a_relaxed_capture_ends_in_another_thread(process: Process) -> None:
     process("cuCtxSetCurrent", process.context, thread="other")
     codes = {}
     for mode in (GLOBAL, THREAD_LOCAL, RELAXED):
@@ -145,9 +133,7 @@ def test_only_a_relaxed_capture_ends_in_another_thread(machine: Machine) -> None
     assert codes == {GLOBAL: WRONG_THREAD, THREAD_LOCAL: WRONG_THREAD, RELAXED: SUCCESS}
 
 
-def test_where_a_capture_may_not_begin_or_end(machine: Machine) -> None:
-    process = start(machine)
-    stream = process.stream()
+def test_where_a_capture_may_not_begin_or_end(process: Process, stream: int) -> None:
     assert process.code("cuStreamBeginCapture_v2", 0, GLOBAL) == CAPTURING
     assert process.code("cuStreamBeginCapture_v2", stream, 3) == INVALID_VALUE
     assert _end_code(process, stream) == ILLEGAL_STATE
@@ -155,9 +141,8 @@ def test_where_a_capture_may_not_begin_or_end(machine: Machine) -> None:
     assert process.code("cuStreamBeginCapture_v2", stream, GLOBAL) == ILLEGAL_STATE
 
 
-def test_asking_for_the_state_of_what_is_captured_invalidates_in_every_mode(machine: Machine) -> None:
+def test_asking_for_the_state_of_what_is_captured_invalidates_in_every_mode(process: Process) -> None:
     """Programming Guide, prohibited operations: to wait for or ask a captured stream, or the context around it."""
-    process = start(machine)
     told = {}
     for call, mode in product(
         ("cuStreamSynchronize", "cuStreamQuery", "cuCtxSynchronize"), (GLOBAL, THREAD_LOCAL, RELAXED)
@@ -172,9 +157,7 @@ def test_asking_for_the_state_of_what_is_captured_invalidates_in_every_mode(mach
 
 
 @pytest.mark.parametrize("call", ["cuEventQuery", "cuEventSynchronize"])
-def test_a_captured_event_cannot_be_asked(machine: Machine, call: str) -> None:
-    process = start(machine)
-    stream = process.stream()
+def test_a_captured_event_cannot_be_asked(process: Process, stream: int, call: str) -> None:
     process.capture(stream, RELAXED)
     event = process.record(stream)
     assert process.code(call, event) == CAPTURED_EVENT
@@ -184,9 +167,8 @@ def test_a_captured_event_cannot_be_asked(machine: Machine, call: str) -> None:
     assert process.code("cuEventSynchronize", event) == SUCCESS
 
 
-def test_the_legacy_stream_may_not_depend_on_a_captured_blocking_stream(machine: Machine) -> None:
+def test_the_legacy_stream_may_not_depend_on_a_captured_blocking_stream(process: Process) -> None:
     """Calls that work in it implicitly, such as a synchronous copy, as well."""
-    process = start(machine)
     pointer, event = process.get("cuMemAlloc_v2", 64), process.event()
     calls: dict[str, list[int | dict[str, object]]] = {
         "cuMemcpyHtoD_v2": [pointer, {"bytes": "00"}, 1],
@@ -203,8 +185,7 @@ def test_the_legacy_stream_may_not_depend_on_a_captured_blocking_stream(machine:
     assert told == dict.fromkeys(calls, (IMPLICIT, _INVALID, INVALIDATED))
 
 
-def test_a_captured_stream_that_is_not_blocking_leaves_the_legacy_stream_alone(machine: Machine) -> None:
-    process = start(machine)
+def test_a_captured_stream_that_is_not_blocking_leaves_the_legacy_stream_alone(process: Process) -> None:
     stream, pointer = process.stream(NON_BLOCKING), process.get("cuMemAlloc_v2", 64)
     process.capture(stream, RELAXED)
     process("cuMemcpyHtoD_v2", pointer, pointer_to(b"x"), 1)
@@ -214,9 +195,8 @@ def test_a_captured_stream_that_is_not_blocking_leaves_the_legacy_stream_alone(m
     assert _end_code(process, stream) == SUCCESS
 
 
-def test_asking_whether_the_legacy_stream_captures_harms_no_capture(machine: Machine) -> None:
+def test_asking_whether_the_legacy_stream_captures_harms_no_capture(process: Process) -> None:
     """cuStreamIsCapturing: CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, and the blocking stream's capture stays valid."""
-    process = start(machine)
     stream = process.stream(0)
     process.capture(stream, RELAXED)
     assert process.code("cuStreamIsCapturing", 0, room(4)) == IMPLICIT
@@ -251,14 +231,13 @@ _ALLOWED = {  # by the capture's mode, and the mode and the name of the thread t
 
 @pytest.mark.parametrize(("capture", "mode", "thread"), _ALLOWED)
 def test_potentially_unsafe_calls_by_mode_of_capture_and_thread(
-    machine: Machine, capture: int, mode: int, thread: str
+    process: Process, capture: int, mode: int, thread: str
 ) -> None:
     """cuThreadExchangeStreamCaptureMode.
 
     GLOBAL: forbidden while the thread itself captures in another mode than RELAXED, or any other thread does in mode
     GLOBAL. THREAD_LOCAL: other threads' captures do not matter. RELAXED: nothing is forbidden.
     """
-    process = start(machine)
     process("cuCtxSetCurrent", process.context, thread=thread)
     before, told = [], {}
     for call, arguments in {call: ask(process) for call, ask in _UNSAFE.items()}.items():
@@ -274,8 +253,7 @@ def test_potentially_unsafe_calls_by_mode_of_capture_and_thread(
     assert told == dict.fromkeys(_UNSAFE, (SUCCESS, _ACTIVE, 0) if allowed else (CAPTURING, _INVALID, 1))
 
 
-def test_calls_that_are_safe_in_every_mode(machine: Machine) -> None:
-    process = start(machine)
+def test_calls_that_are_safe_in_every_mode(process: Process) -> None:
     stream, elsewhere = process.stream(), process.stream()
     pointer = process.get("cuMemAlloc_v2", 4096)
     process.capture(stream, GLOBAL)
@@ -289,8 +267,7 @@ def test_calls_that_are_safe_in_every_mode(machine: Machine) -> None:
     assert process.violations == 0
 
 
-def test_a_dependency_across_the_border_of_a_capture_is_an_isolation_error(machine: Machine) -> None:
-    process = start(machine)
+def test_a_dependency_across_the_border_of_a_capture_is_an_isolation_error(process: Process) -> None:
     stream, outside = process.stream(), process.stream()
     event = process.record(outside)
     process.capture(stream)
@@ -298,8 +275,7 @@ def test_a_dependency_across_the_border_of_a_capture_is_an_isolation_error(machi
     assert _end_code(process, stream) == INVALIDATED
 
 
-def test_two_captures_cannot_become_one(machine: Machine) -> None:
-    process = start(machine)
+def test_two_captures_cannot_become_one(process: Process) -> None:
     one, other = process.stream(), process.stream()
     process.capture(one)
     process.capture(other)
@@ -309,9 +285,8 @@ def test_two_captures_cannot_become_one(machine: Machine) -> None:
     assert [process.status(stream) for stream in (one, other)] == [_INVALID, _INVALID]
 
 
-def test_an_external_record_and_wait_become_nodes(machine: Machine) -> None:
+def test_an_external_record_and_wait_become_nodes(process: Process) -> None:
     """cuEventRecordWithFlags: CU_EVENT_RECORD_EXTERNAL makes an event record node; outside of a capture invalid."""
-    process = start(machine)
     stream, event = process.stream(), process.event()
     assert process.code("cuEventRecordWithFlags", event, stream, 1) == INVALID_VALUE
     process.capture(stream)
@@ -326,9 +301,7 @@ def test_an_external_record_and_wait_become_nodes(machine: Machine) -> None:
     process("cuEventSynchronize", event)
 
 
-def test_what_a_capture_says_of_itself(machine: Machine) -> None:
-    process = start(machine)
-    stream = process.stream()
+def test_what_a_capture_says_of_itself(process: Process, stream: int) -> None:
     outs = process("cuStreamGetCaptureInfo_v2", stream, room(4), room(8), room(8), room(8), room(8))
     assert int.from_bytes(outs[0], "little") == _NONE
     process.capture(stream)
@@ -343,8 +316,7 @@ def test_what_a_capture_says_of_itself(machine: Machine) -> None:
     assert process.end_capture(stream) == int.from_bytes(graph, "little")
 
 
-def test_a_capture_can_add_to_a_graph_that_is_there(machine: Machine) -> None:
-    process = start(machine)
+def test_a_capture_can_add_to_a_graph_that_is_there(process: Process) -> None:
     stream, graph = process.stream(), process.get("cuGraphCreate", 0)
     first = process.get("cuGraphAddEmptyNode", graph, None, 0)
     process("cuStreamBeginCaptureToGraph", stream, graph, pointer_to(struct.pack("Q", first)), None, 1, GLOBAL)
@@ -353,17 +325,13 @@ def test_a_capture_can_add_to_a_graph_that_is_there(machine: Machine) -> None:
     assert _types(process, graph) == [5, 0]
 
 
-def test_the_first_generation_of_begin_captures_too(machine: Machine) -> None:
-    process = start(machine)
-    stream = process.stream()
+def test_the_first_generation_of_begin_captures_too(process: Process, stream: int) -> None:
     process("cuStreamBeginCapture", stream)
     process.launch(stream, 1)
     assert len(process.nodes(process.end_capture(stream))) == 1
 
 
-def test_destroying_a_stream_ends_its_capture(machine: Machine) -> None:
-    process = start(machine)
-    stream = process.stream()
+def test_destroying_a_stream_ends_its_capture(process: Process, stream: int) -> None:
     process.capture(stream)
     process.launch(stream, 1)
     process("cuStreamDestroy_v2", stream)

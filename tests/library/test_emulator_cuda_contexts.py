@@ -60,8 +60,7 @@ def test_the_primary_context_is_one_for_the_process_and_lives_as_long_as_it_is_r
     assert process.code("cuDevicePrimaryCtxRetain", room(8), 99) == INVALID_DEVICE
 
 
-def test_a_reset_ends_everything_in_the_primary_context(machine: Machine) -> None:
-    process = start(machine)
+def test_a_reset_ends_everything_in_the_primary_context(machine: Machine, process: Process) -> None:
     stream, event = process.stream(), process.event()
     pointer = process.get("cuMemAlloc_v2", 100 * MIB)
     process("cuDevicePrimaryCtxReset_v2", 0)
@@ -102,16 +101,14 @@ def test_a_thread_has_a_stack_of_contexts(machine: Machine) -> None:
     assert process.get("cuCtxGetDevice_v2", one, size=4) == 0
 
 
-def test_each_thread_has_its_own_current_context(machine: Machine) -> None:
-    process = start(machine)
+def test_each_thread_has_its_own_current_context(process: Process) -> None:
     assert process.get("cuCtxGetCurrent", thread="other") == 0
     assert process.code("cuCtxSynchronize", thread="other") == INVALID_CONTEXT
     process("cuCtxSetCurrent", process.context, thread="other")
     assert process.code("cuCtxSynchronize", thread="other") == SUCCESS
 
 
-def test_a_destroyed_context_leaves_the_stack_and_is_no_handle_any_more(machine: Machine) -> None:
-    process = start(machine)
+def test_a_destroyed_context_leaves_the_stack_and_is_no_handle_any_more(process: Process) -> None:
     context = process.get("cuCtxCreate_v2", 0, 0)
     stream = process.stream()
     process("cuCtxSetCurrent", context, thread="other")
@@ -187,16 +184,14 @@ def test_compute_modes_say_who_may_make_a_context(machine: Machine) -> None:
     assert second.code("cuDevicePrimaryCtxRetain", room(8), 0) == SUCCESS
 
 
-def test_limits_are_kept(machine: Machine) -> None:
-    process = start(machine)
+def test_limits_are_kept(process: Process) -> None:
     process("cuCtxSetLimit", 2, 64 * MIB)
     assert process.get("cuCtxGetLimit", 2) == 64 * MIB
     assert process.get("cuCtxGetLimit", 0) == 1024
     assert process.code("cuCtxGetLimit", room(8), 99) == INVALID_VALUE
 
 
-def test_peer_access_is_switched_on_and_off_between_gpus(machine: Machine) -> None:
-    process = start(machine)
+def test_peer_access_is_switched_on_and_off_between_gpus(process: Process) -> None:
     peer = process.get("cuDevicePrimaryCtxRetain", 1)
     codes = [
         process.code(name, peer, *rest)
@@ -213,8 +208,7 @@ def test_peer_access_is_switched_on_and_off_between_gpus(machine: Machine) -> No
     assert process.get("cuDeviceCanAccessPeer", 0, 0, size=4) == 0
 
 
-def test_contexts_of_one_process_have_ids_of_their_own(machine: Machine) -> None:
-    process = start(machine)
+def test_contexts_of_one_process_have_ids_of_their_own(process: Process) -> None:
     other = process.get("cuCtxCreate_v2", 0, 0)
     ids = [process("cuCtxGetId", context, room(8))[0] for context in (process.context, other)]
     assert ids[0] != ids[1]
@@ -233,8 +227,7 @@ def test_a_context_that_is_attached_ends_at_its_last_detaching(machine: Machine)
     assert _used(machine) == 0
 
 
-def test_the_primary_context_is_not_detached(machine: Machine) -> None:
-    process = start(machine)
+def test_the_primary_context_is_not_detached(process: Process) -> None:
     assert process.code("cuCtxDetach", process.context) == INVALID_CONTEXT
     assert _state(process)[1] == 1
 
@@ -249,8 +242,7 @@ def _context_of(process: Process, stream: int, getter: str = "cuStreamGetCtx") -
     return int.from_bytes(process(getter, stream, room(8))[0], "little")
 
 
-def test_a_green_context_has_streams_of_its_own_in_the_primary_one(machine: Machine) -> None:
-    process = start(machine)
+def test_a_green_context_has_streams_of_its_own_in_the_primary_one(process: Process) -> None:
     green, context = _green(process)
     assert context not in (green, process.context)
     made = process.get("cuGreenCtxStreamCreate", green, NON_BLOCKING, 0)
@@ -271,8 +263,7 @@ def test_a_green_context_has_streams_of_its_own_in_the_primary_one(machine: Mach
     assert _context_of(process, process.stream(), "cuStreamGetGreenCtx") == 0
 
 
-def test_a_green_context_holds_the_primary_one_and_leaves_its_streams_detached(machine: Machine) -> None:
-    process = start(machine)
+def test_a_green_context_holds_the_primary_one_and_leaves_its_streams_detached(process: Process) -> None:
     green, _ = _green(process)
     stream = process.get("cuGreenCtxStreamCreate", green, NON_BLOCKING, 0)
     process("cuDevicePrimaryCtxRelease_v2", 0)
@@ -286,8 +277,7 @@ def test_a_green_context_holds_the_primary_one_and_leaves_its_streams_detached(m
     process("cuStreamDestroy_v2", stream)
 
 
-def test_a_green_context_in_two_threads_is_counted(machine: Machine) -> None:
-    process = start(machine)
+def test_a_green_context_in_two_threads_is_counted(process: Process) -> None:
     _, context = _green(process)
 
     def violations() -> int:

@@ -13,16 +13,13 @@ from tests.library.cuda_client import (
     Process,
     pointer_to,
     room,
-    start,
 )
 from tests.library.cuda_graphs import MS, Graph, about, pack
-from tests.library.machine import Machine
 
 pytestmark = pytest.mark.thorough
 
 
-def test_an_executable_graph_takes_new_parameters(machine: Machine) -> None:
-    process = start(machine)
+def test_an_executable_graph_takes_new_parameters(process: Process) -> None:
     graph = Graph(process)
     node = graph.kernel(10 * MS)
     executable, stream = process.instantiate(graph.handle), process.stream()
@@ -34,9 +31,8 @@ def test_an_executable_graph_takes_new_parameters(machine: Machine) -> None:
     )
 
 
-def test_an_update_needs_the_same_form(machine: Machine) -> None:
+def test_an_update_needs_the_same_form(process: Process) -> None:
     """cuGraphExecUpdate: the result says what differs."""
-    process = start(machine)
     graph, same, longer, other = (Graph(process) for _ in range(4))
     graph.kernel(20 * MS, graph.kernel(10 * MS))
     same.kernel(40 * MS, same.kernel(30 * MS))
@@ -53,8 +49,7 @@ def test_an_update_needs_the_same_form(machine: Machine) -> None:
     assert process.graph_time(executable, stream) == about(30.0)
 
 
-def test_the_parameters_of_a_kernel_node_can_be_read(machine: Machine) -> None:
-    process = start(machine)
+def test_the_parameters_of_a_kernel_node_can_be_read(process: Process) -> None:
     graph = Graph(process)
     node = graph.kernel(10 * MS, shape=(4, 1, 1, 64, 1, 1))
     wide = process("cuGraphKernelNodeGetParams_v2", node, room(72))[0]
@@ -68,8 +63,7 @@ def test_the_parameters_of_a_kernel_node_can_be_read(machine: Machine) -> None:
     assert process.code("cuGraphKernelNodeGetParams_v2", graph.empty(), room(72)) == INVALID_VALUE
 
 
-def test_allocation_nodes_take_memory_when_the_graph_is_launched(machine: Machine) -> None:
-    process = start(machine)
+def test_allocation_nodes_take_memory_when_the_graph_is_launched(process: Process) -> None:
     graph, size = Graph(process), 64 << 20
     properties = struct.pack("iiii", 1, 0, 1, 0) + bytes(8 + 8 + 56)
     params = properties + struct.pack("QQQQ", 0, 0, size, 0)
@@ -94,9 +88,7 @@ def test_allocation_nodes_take_memory_when_the_graph_is_launched(machine: Machin
     assert process.code("cuGraphDestroyNode", int.from_bytes(node, "little")) == NOT_SUPPORTED
 
 
-def test_what_was_instantiated_keeps_the_memory_of_a_graph_that_is_gone(machine: Machine) -> None:
-    process = start(machine)
-    stream = process.stream()
+def test_what_was_instantiated_keeps_the_memory_of_a_graph_that_is_gone(process: Process, stream: int) -> None:
     process.capture(stream)
     pointer = process.get("cuMemAllocAsync", 1 << 20, stream)
     process("cuMemsetD8Async", pointer, 5, 1 << 20, stream)
@@ -127,9 +119,8 @@ def _add(process: Process, name: str, graph: int, kind: int, payload: bytes, *af
 
 
 @pytest.mark.parametrize("name", _ADD_NODE)
-def test_nodes_of_any_type_are_those_of_their_own_functions(machine: Machine, name: str) -> None:
+def test_nodes_of_any_type_are_those_of_their_own_functions(process: Process, name: str) -> None:
     """cuGraphAddNode: kernels, empty nodes, child graphs."""
-    process = start(machine)
     graph, child = Graph(process), Graph(process)
     child.kernel(30 * MS)
     payload = bytes.fromhex(str(graph.params(20 * MS)["bytes"]))
@@ -147,8 +138,7 @@ def test_nodes_of_any_type_are_those_of_their_own_functions(machine: Machine, na
     assert graph.milliseconds() == about(50.0)
 
 
-def test_what_a_node_of_any_type_does_not_use_is_zero(machine: Machine) -> None:
-    process = start(machine)
+def test_what_a_node_of_any_type_does_not_use_is_zero(process: Process) -> None:
     graph = Graph(process)
     assert _add(process, "cuGraphAddNode", graph.handle, _EMPTY, bytes(100) + b"\1")[0] == INVALID_VALUE
     assert process.code("cuGraphAddNode", room(8), graph.handle, None, 0, None) == INVALID_VALUE
@@ -161,8 +151,7 @@ def test_what_a_node_of_any_type_does_not_use_is_zero(machine: Machine) -> None:
     assert process.nodes(graph.handle) == []
 
 
-def test_a_child_graph_that_is_moved_belongs_to_its_node(machine: Machine) -> None:
-    process = start(machine)
+def test_a_child_graph_that_is_moved_belongs_to_its_node(process: Process) -> None:
     graph, child = Graph(process), Graph(process)
     child.kernel(30 * MS)
     moved = struct.pack("Qi", child.handle, 1)

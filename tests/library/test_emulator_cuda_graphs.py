@@ -9,18 +9,16 @@ from tests.library.cuda_client import (
     INVALID_VALUE,
     NOT_READY,
     SUCCESS,
+    Process,
     pointer_to,
     room,
-    start,
 )
 from tests.library.cuda_graphs import MS, Graph, about, pack
-from tests.library.machine import Machine
 
 pytestmark = pytest.mark.thorough
 
 
-def test_a_launch_takes_the_critical_path(machine: Machine) -> None:
-    process = start(machine)
+def test_a_launch_takes_the_critical_path(process: Process) -> None:
     graph = Graph(process)
     root = graph.kernel(10 * MS)
     left, right = graph.kernel(20 * MS, root), graph.kernel(50 * MS, root)
@@ -28,24 +26,21 @@ def test_a_launch_takes_the_critical_path(machine: Machine) -> None:
     assert graph.milliseconds() == about(70.0)
 
 
-def test_independent_kernels_that_fill_the_gpu_follow_each_other(machine: Machine) -> None:
-    process = start(machine)
+def test_independent_kernels_that_fill_the_gpu_follow_each_other(process: Process) -> None:
     graph = Graph(process)
     for _ in range(3):
         graph.kernel(20 * MS, shape=FULL)
     assert graph.milliseconds() == about(60.0)
 
 
-def test_independent_small_kernels_overlap(machine: Machine) -> None:
-    process = start(machine)
+def test_independent_small_kernels_overlap(process: Process) -> None:
     graph = Graph(process)
     for _ in range(3):
         graph.kernel(20 * MS)
     assert graph.milliseconds() == about(20.0)
 
 
-def test_a_child_graph_lies_between_what_is_before_and_behind_it(machine: Machine) -> None:
-    process = start(machine)
+def test_a_child_graph_lies_between_what_is_before_and_behind_it(process: Process) -> None:
     child, graph = Graph(process), Graph(process)
     child.kernel(20 * MS)
     child.kernel(30 * MS)
@@ -56,9 +51,8 @@ def test_a_child_graph_lies_between_what_is_before_and_behind_it(machine: Machin
     assert graph.milliseconds() == about(50.0)
 
 
-def test_launches_of_one_graph_follow_each_other_in_whatever_stream(machine: Machine) -> None:
+def test_launches_of_one_graph_follow_each_other_in_whatever_stream(process: Process) -> None:
     """cuGraphLaunch: ordered behind earlier work of the stream and earlier launches of the graph."""
-    process = start(machine)
     graph = Graph(process)
     graph.kernel(30 * MS)
     executable, one, other = process.instantiate(graph.handle), process.stream(), process.stream()
@@ -69,8 +63,7 @@ def test_launches_of_one_graph_follow_each_other_in_whatever_stream(machine: Mac
     assert process.settled(before, process.record(other)) == about(60.0)
 
 
-def test_a_captured_graph_takes_as_long_as_the_work_in_streams(machine: Machine) -> None:
-    process = start(machine)
+def test_a_captured_graph_takes_as_long_as_the_work_in_streams(process: Process) -> None:
     origin, fork = process.stream(), process.stream()
     process.capture(origin)
     process.launch(origin, 10 * MS)
@@ -82,8 +75,7 @@ def test_a_captured_graph_takes_as_long_as_the_work_in_streams(machine: Machine)
     assert process.graph_time(process.instantiate(process.end_capture(origin)), origin) == about(60.0)
 
 
-def test_a_graph_launched_into_a_capture_becomes_a_child(machine: Machine) -> None:
-    process = start(machine)
+def test_a_graph_launched_into_a_capture_becomes_a_child(process: Process) -> None:
     inner = Graph(process)
     inner.kernel(20 * MS)
     executable, stream = process.instantiate(inner.handle), process.stream()
@@ -95,9 +87,7 @@ def test_a_graph_launched_into_a_capture_becomes_a_child(machine: Machine) -> No
     assert process.graph_time(process.instantiate(outer), stream) == about(30.0)
 
 
-def test_host_functions_run_between_what_they_depend_on_and_what_depends_on_them(machine: Machine) -> None:
-    process = start(machine)
-    stream = process.stream()
+def test_host_functions_run_between_what_they_depend_on_and_what_depends_on_them(process: Process, stream: int) -> None:
     process.capture(stream)
     process.launch(stream, 20 * MS)
     process("cuLaunchHostFunc", stream, {"note": 30}, 3)
@@ -112,8 +102,7 @@ def test_host_functions_run_between_what_they_depend_on_and_what_depends_on_them
     assert process.notes == [3]
 
 
-def test_every_way_to_instantiate(machine: Machine) -> None:
-    process = start(machine)
+def test_every_way_to_instantiate(process: Process) -> None:
     graph = Graph(process)
     graph.kernel(10 * MS)
     stream, log = process.stream(), room(16)
@@ -134,8 +123,7 @@ def test_every_way_to_instantiate(machine: Machine) -> None:
     assert process.code("cuGraphInstantiateWithFlags", room(8), graph.handle, 1 << 20) == INVALID_VALUE
 
 
-def test_a_cycle_cannot_be_instantiated(machine: Machine) -> None:
-    process = start(machine)
+def test_a_cycle_cannot_be_instantiated(process: Process) -> None:
     graph = Graph(process)
     one = graph.empty()
     other = graph.empty(one)
@@ -146,8 +134,7 @@ def test_a_cycle_cannot_be_instantiated(machine: Machine) -> None:
     assert int.from_bytes(bytes.fromhex(wrong), "little") in (one, other)
 
 
-def test_dependencies_are_of_the_same_graph_and_given_once(machine: Machine) -> None:
-    process = start(machine)
+def test_dependencies_are_of_the_same_graph_and_given_once(process: Process) -> None:
     graph, elsewhere = Graph(process), Graph(process)
     one, other, foreign = graph.empty(), graph.empty(), elsewhere.empty()
     add = "cuGraphAddDependencies"
@@ -160,16 +147,14 @@ def test_dependencies_are_of_the_same_graph_and_given_once(machine: Machine) -> 
     assert process.code("cuGraphAddEmptyNode", room(8), graph.handle, None, 1) == INVALID_VALUE
 
 
-def test_dependencies_added_later_count(machine: Machine) -> None:
-    process = start(machine)
+def test_dependencies_added_later_count(process: Process) -> None:
     graph = Graph(process)
     one, other = graph.kernel(20 * MS), graph.kernel(30 * MS)
     process("cuGraphAddDependencies_v2", graph.handle, pack(other), pack(one), None, 1)
     assert graph.milliseconds() == about(50.0)
 
 
-def test_a_clone_is_a_graph_of_its_own(machine: Machine) -> None:
-    process = start(machine)
+def test_a_clone_is_a_graph_of_its_own(process: Process) -> None:
     graph = Graph(process)
     first = graph.kernel(10 * MS)
     graph.kernel(10 * MS, first)
@@ -180,8 +165,7 @@ def test_a_clone_is_a_graph_of_its_own(machine: Machine) -> None:
     assert process.graph_time(process.instantiate(clone), process.stream()) == about(20.0)
 
 
-def test_a_destroyed_node_takes_its_edges_with_it(machine: Machine) -> None:
-    process = start(machine)
+def test_a_destroyed_node_takes_its_edges_with_it(process: Process) -> None:
     graph = Graph(process)
     first = graph.kernel(10 * MS)
     middle = graph.kernel(100 * MS, first)
@@ -191,7 +175,6 @@ def test_a_destroyed_node_takes_its_edges_with_it(machine: Machine) -> None:
     assert graph.milliseconds() == about(10.0)
 
 
-def test_an_empty_graph_takes_no_time(machine: Machine) -> None:
-    process = start(machine)
+def test_an_empty_graph_takes_no_time(process: Process) -> None:
     graph = Graph(process)
     assert graph.milliseconds() == 0.0

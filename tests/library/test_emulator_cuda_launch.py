@@ -22,9 +22,7 @@ from tests.library.cuda_client import (
     pointer_to,
     ptx,
     room,
-    start,
 )
-from tests.library.machine import Machine
 
 pytestmark = pytest.mark.thorough
 
@@ -42,9 +40,8 @@ def _time(process: Process, function: int, shape: tuple[int, ...], parameters: l
     return process.settled(before, process.record(stream))
 
 
-@pytest.mark.parametrize(
-    ("cost", "parameters", "given", "milliseconds"),
-    [
+def test_the_cost_directive_says_how_long_a_kernel_takes(process: Process) -> None:
+    kernels: list[tuple[str, str, list[bytes], float]] = [
         ("", "", [], 0.01),
         ("2000000", "", [], 2.0),
         ("4 * param 0", ".param .u64 n", [struct.pack("Q", 500_000)], 2.0),
@@ -54,19 +51,16 @@ def _time(process: Process, function: int, shape: tuple[int, ...], parameters: l
         ("1000 per thread", "", [], 2.048),
         ("1 * param 0 wide", ".param .u64 n", [struct.pack("Q", 3_000_000)], 3.0),
         ("1 * param 7", ".param .u64 n", [struct.pack("Q", 3_000_000)], 0.01),  # there is no such parameter
-    ],
-)
-def test_the_cost_directive_says_how_long_a_kernel_takes(
-    machine: Machine, cost: str, parameters: str, given: list[bytes], milliseconds: float
-) -> None:
-    process = start(machine)
-    function = process.function(ptx(kernel("costly", cost, parameters)), "costly")
-    assert _time(process, function, (2, 1, 1, 1024, 1, 1), given) == pytest.approx(milliseconds, abs=0.0005)
+    ]
+    told = []
+    for number, (cost, parameters, given, _) in enumerate(kernels):
+        function = process.function(ptx(kernel(f"costly{number}", cost, parameters)), f"costly{number}")
+        told.append(_time(process, function, (2, 1, 1, 1024, 1, 1), given))
+    assert told == [pytest.approx(milliseconds, abs=0.0005) for *_, milliseconds in kernels]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_kernel_is_found_among_whatever_else_the_text_has(process: Process) -> None:
+    texts = [
         ptx(kernel("a"), kernel("work", "3000000"), kernel("b", "1000")),
         ptx(".func helper()\n{\n{ ret; }\n}\n", kernel("work", "3000000")),
         ptx(kernel("work", "3000000", directives=".maxntid 256, 1, 1\n.minnctapersm 2\n")),
@@ -76,38 +70,37 @@ def test_the_cost_directive_says_how_long_a_kernel_takes(
                 "// vcuda-emulator: ns = 3000000", "/* vcuda-emulator: ns = 3000000 */ { }"
             )
         ),
-    ],
-)
-def test_a_kernel_is_found_among_whatever_else_the_text_has(machine: Machine, text: bytes) -> None:
-    process = start(machine)
-    assert _time(process, process.function(text, "work"), (1, 1, 1, 256, 1, 1), []) == 3.0
+    ]
+    told = [_time(process, process.function(text, "work"), (1, 1, 1, 256, 1, 1), []) for text in texts]
+    assert told == [3.0] * len(texts)
 
 
-@pytest.mark.parametrize(
-    ("image", "code"),
-    [
-        (ptx(kernel("a"), version="99.0"), NEW_PTX),
-        (ptx(kernel("a"), version="8.5"), NEW_PTX),
-        (ptx(kernel("a"), version="8.4"), SUCCESS),
-        (ptx(kernel("a"), target="sm_90"), INVALID_PTX),
-        (ptx(kernel("a"), target="sm_50"), SUCCESS),
-        (ptx(".visible .entry a(.param .u64 x"), INVALID_PTX),
-        (ptx(".visible .entry a() {"), INVALID_PTX),
-        (b"nonsense\0", INVALID_PTX),
-        (b"\0", INVALID_PTX),
-        (b"\x7fELF" + bytes(60), INVALID_IMAGE),
-        (struct.pack("I", 0x466243B1) + bytes(60), INVALID_IMAGE),
-    ],
-)
-def test_images_that_the_gpu_cannot_run_are_refused(machine: Machine, image: bytes, code: int) -> None:
-    process = start(machine)
-    assert process.code("cuModuleLoadData", room(8), pointer_to(image)) == code
-    assert process.code("cuModuleLoadDataEx", room(8), pointer_to(image), 0, None, None) == code
-    assert process.code("cuLibraryLoadData", room(8), pointer_to(image), None, None, 0, None, None, 0) == code
+def test_images_that_the_gpu_cannot_run_are_refused(process: Process) -> None:
+    codes = {
+        ptx(kernel("a"), version="99.0"): NEW_PTX,
+        ptx(kernel("a"), version="8.5"): NEW_PTX,
+        ptx(kernel("a"), version="8.4"): SUCCESS,
+        ptx(kernel("a"), target="sm_90"): INVALID_PTX,
+        ptx(kernel("a"), target="sm_50"): SUCCESS,
+        ptx(".visible .entry a(.param .u64 x"): INVALID_PTX,
+        ptx(".visible .entry a() {"): INVALID_PTX,
+        b"nonsense\0": INVALID_PTX,
+        b"\0": INVALID_PTX,
+        b"\x7fELF" + bytes(60): INVALID_IMAGE,
+        struct.pack("I", 0x466243B1) + bytes(60): INVALID_IMAGE,
+    }
+    told = {}
+    for image in codes:
+        given = pointer_to(image)
+        told[image] = [
+            process.code("cuModuleLoadData", room(8), given),
+            process.code("cuModuleLoadDataEx", room(8), given, 0, None, None),
+            process.code("cuLibraryLoadData", room(8), given, None, None, 0, None, None, 0),
+        ]
+    assert told == {image: [code] * 3 for image, code in codes.items()}
 
 
-def test_a_module_pays_for_its_image_until_it_is_unloaded(machine: Machine) -> None:
-    process = start(machine)
+def test_a_module_pays_for_its_image_until_it_is_unloaded(process: Process) -> None:
 
     def left() -> int:
         return int.from_bytes(process("cuMemGetInfo_v2", room(8), room(8))[0], "little")
@@ -124,16 +117,14 @@ def test_a_module_pays_for_its_image_until_it_is_unloaded(machine: Machine) -> N
     assert process.code("cuModuleGetFunction", room(8), module, pointer_to(b"a\0")) == INVALID_HANDLE
 
 
-def test_a_module_that_does_not_fit_is_out_of_memory(machine: Machine) -> None:
-    process = start(machine)
+def test_a_module_that_does_not_fit_is_out_of_memory(process: Process) -> None:
     free = int.from_bytes(process("cuMemGetInfo_v2", room(8), room(8))[0], "little")
     process.get("cuMemAlloc_v2", free - 2 * MIB)
     process.module(ptx(kernel("a")))
     assert process.code("cuModuleLoadData", room(8), pointer_to(ptx(kernel("a")))) == OUT_OF_MEMORY
 
 
-def test_names_that_are_not_in_a_module_are_not_found(machine: Machine) -> None:
-    process = start(machine)
+def test_names_that_are_not_in_a_module_are_not_found(process: Process) -> None:
     module = process.module(ptx(kernel("a"), rest=".global .align 4 .b8 table[4096];\n.global .u32 one;"))
     assert process.code("cuModuleGetFunction", room(8), module, pointer_to(b"b\0")) == NOT_FOUND
     assert process.code("cuModuleGetGlobal_v2", room(8), room(8), module, pointer_to(b"none\0")) == NOT_FOUND
@@ -144,9 +135,8 @@ def test_names_that_are_not_in_a_module_are_not_found(machine: Machine) -> None:
     assert process("cuMemcpyDtoH_v2", room(4), address, 4)[0] == b"abcd"
 
 
-def test_a_kernel_of_a_library_can_be_launched_as_a_function(machine: Machine) -> None:
+def test_a_kernel_of_a_library_can_be_launched_as_a_function(process: Process) -> None:
     """cuLaunchKernel: the function may be a CUkernel, cast."""
-    process = start(machine)
     library = process.get("cuLibraryLoadData", pointer_to(WORK), None, None, 0, None, None, 0)
     handle = int.from_bytes(process("cuLibraryGetKernel", room(8), library, pointer_to(b"work\0"))[0], "little")
     assert _time(process, handle, SMALL, [struct.pack("Q", 2 * _MS)]) == 2.0
@@ -157,9 +147,9 @@ def test_a_kernel_of_a_library_can_be_launched_as_a_function(machine: Machine) -
     assert process.code("cuLaunchKernel", handle, *SMALL, 0, 0, {"pointers": [bytes(8).hex()]}, None) == INVALID_HANDLE
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [
+def test_a_shape_outside_of_the_limits_is_invalid(process: Process, stream: int) -> None:
+    """CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"."""
+    shapes = [
         (0, 1, 1, 1, 1, 1),
         (1, 0, 1, 1, 1, 1),
         (1, 1, 1, 0, 1, 1),
@@ -169,17 +159,12 @@ def test_a_kernel_of_a_library_can_be_launched_as_a_function(machine: Machine) -
         (1, 65536, 1, 1, 1, 1),
         (1, 1, 65536, 1, 1, 1),
         (2**31, 1, 1, 1, 1, 1),
-    ],
-)
-def test_a_shape_outside_of_the_limits_is_invalid(machine: Machine, shape: tuple[int, ...]) -> None:
-    """CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"."""
-    process = start(machine)
-    assert process.launch_code(process.stream(), 1, shape) == INVALID_VALUE
+    ]
+    assert [shape for shape in shapes if process.launch_code(stream, 1, shape) != INVALID_VALUE] == []
 
 
-def test_parameters_are_needed_and_come_one_way_only(machine: Machine) -> None:
+def test_parameters_are_needed_and_come_one_way_only(process: Process) -> None:
     """cuLaunchKernel: kernelParams and extra together are CUDA_ERROR_INVALID_VALUE."""
-    process = start(machine)
     value = {"pointers": [struct.pack("Q", 1).hex()]}
     empty = {"bytes": bytes(8).hex()}
     assert process.code("cuLaunchKernel", process.work, *SMALL, 0, 0, None, None) == INVALID_VALUE
@@ -189,16 +174,14 @@ def test_parameters_are_needed_and_come_one_way_only(machine: Machine) -> None:
     assert process.code("cuLaunchKernel", None, *SMALL, 0, 0, value, None) == INVALID_VALUE
 
 
-def test_a_function_needs_no_more_threads_than_it_says(machine: Machine) -> None:
-    process = start(machine)
+def test_a_function_needs_no_more_threads_than_it_says(process: Process) -> None:
     function = process.function(ptx(kernel("few", directives=".maxntid 64\n")), "few")
     assert process.code("cuLaunchKernel", function, 1, 1, 1, 64, 1, 1, 0, 0, None, None) == SUCCESS
     assert process.code("cuLaunchKernel", function, 1, 1, 1, 65, 1, 1, 0, 0, None, None) == INVALID_VALUE
     assert int.from_bytes(process("cuFuncGetAttribute", room(4), 0, function)[0], "little") == 64
 
 
-def test_a_cooperative_launch_must_fit_on_the_gpu(machine: Machine) -> None:
-    process = start(machine)
+def test_a_cooperative_launch_must_fit_on_the_gpu(process: Process) -> None:
     value = {"pointers": [struct.pack("Q", 1).hex()]}
     fits, shape = 108 * 2, (1024, 1, 1)
     assert (
@@ -217,9 +200,7 @@ def _configuration(shape: tuple[int, ...], stream: int, attributes: int = 0, cou
     return struct.pack("7I4xQQI4x", *shape, 0, stream, attributes, count)
 
 
-def test_a_launch_by_configuration_is_the_same_launch(machine: Machine) -> None:
-    process = start(machine)
-    stream = process.stream()
+def test_a_launch_by_configuration_is_the_same_launch(process: Process, stream: int) -> None:
     process.launch(stream, _GATE)
     before = process.record(stream)
     value = {"pointers": [struct.pack("Q", 2 * _MS).hex()]}
@@ -229,10 +210,8 @@ def test_a_launch_by_configuration_is_the_same_launch(machine: Machine) -> None:
     assert process.code("cuLaunchKernelEx", None, process.work, value, None) == INVALID_VALUE
 
 
-def test_the_oldest_way_to_launch_still_works(machine: Machine) -> None:
+def test_the_oldest_way_to_launch_still_works(process: Process, stream: int) -> None:
     """The section Execution Control [DEPRECATED]."""
-    process = start(machine)
-    stream = process.stream()
     process("cuFuncSetBlockShape", process.work, 32, 1, 1)
     process("cuParamSetSize", process.work, 8)
     process("cuParamSetv", process.work, 0, pointer_to(struct.pack("Q", 2 * _MS)), 8)
@@ -247,9 +226,7 @@ def test_the_oldest_way_to_launch_still_works(machine: Machine) -> None:
     assert process.code("cuLaunch", process.work) == INVALID_VALUE  # fewer bytes than the kernel takes
 
 
-def test_every_call_is_counted_by_its_symbol(machine: Machine) -> None:
-    process = start(machine)
-    stream = process.stream()
+def test_every_call_is_counted_by_its_symbol(process: Process, stream: int) -> None:
     for _ in range(3):
         process.launch(stream, 1)
     process.launch(0, 1, variant="_ptsz")

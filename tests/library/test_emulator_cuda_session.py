@@ -44,20 +44,16 @@ def _seen(process: Process) -> list[str]:
     return [f"GPU-{uuid.UUID(bytes=process('cuDeviceGetUuid', room(16), ordinal)[0])}" for ordinal in range(count)]
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("cuDeviceGetCount", [room(4)]),
-        ("cuCtxSynchronize", []),
-        ("cuMemAlloc_v2", [room(8), 4]),
-        ("cuStreamQuery", [0]),
-    ],
-)
-def test_before_cu_init_every_call_says_not_initialized(
-    machine: Machine, name: str, arguments: list[dict[str, int]]
-) -> None:
+def test_before_cu_init_every_call_says_not_initialized(machine: Machine) -> None:
     process = start(machine, ready=False)
-    assert process.code(name, *arguments) == NOT_INITIALIZED
+    calls: dict[str, list[Argument]] = {
+        "cuDeviceGetCount": [room(4)],
+        "cuCtxSynchronize": [],
+        "cuMemAlloc_v2": [room(8), 4],
+        "cuStreamQuery": [0],
+    }
+    codes = {name: process.code(name, *arguments) for name, arguments in calls.items()}
+    assert codes == dict.fromkeys(calls, NOT_INITIALIZED)
 
 
 def test_the_version_is_known_before_cu_init(machine: Machine) -> None:
@@ -96,8 +92,7 @@ def test_a_driver_that_is_not_right_is_found_out_by_cu_init(machine: Machine, st
     assert process.code("cuInit", 0) == SUCCESS
 
 
-def test_cuda_does_not_survive_fork(machine: Machine) -> None:
-    process = start(machine)
+def test_cuda_does_not_survive_fork(process: Process) -> None:
     calls = [["cuInit", [0]], ["cuDeviceGetCount", [room(4)]], ["cuCtxSynchronize", []]]
     assert process.ask(fork=calls)["codes"] == [NOT_INITIALIZED] * 3
     assert process.code("cuCtxSynchronize") == SUCCESS
@@ -109,35 +104,35 @@ def test_a_child_of_a_process_that_did_not_initialise_can(machine: Machine) -> N
     assert process.code("cuInit", 0) == SUCCESS
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ("3,1", [3, 1]),
-        ("2", [2]),
-        (" 1 , 2", [1, 2]),
-        ("0,8,1", [0]),
-        ("1,x,2", [1]),
-        ("5,-1,2", [5]),
-        ("1,1,2", [1]),
-        ("{2},{7}", [2, 7]),
-        ("{0:.12}", [0]),
-        ("{1},0", [1, 0]),
-        ("GPU-ffff,1", []),
-        ("-1", []),
-        ("", []),
-        ("none", []),
-    ],
-)
-def test_cuda_visible_devices_stops_at_the_first_entry_that_names_no_gpu(
-    machine: Machine, given: str, expected: list[int]
-) -> None:
+def test_cuda_visible_devices_stops_at_the_first_entry_that_names_no_gpu(machine: Machine) -> None:
     """CUDA C++ Programming Guide, "CUDA Environment Variables"."""
     machine.describe("hgx-a100")
     uuids = _uuids(machine)
-    process = start(machine, ready=False, CUDA_VISIBLE_DEVICES=given.format(*uuids))
-    assert process.code("cuInit", 0) == (SUCCESS if expected else NO_DEVICE)
-    if expected:
-        assert _seen(process) == [uuids[position] for position in expected]
+    expected: dict[str, list[int]] = {
+        "3,1": [3, 1],
+        "2": [2],
+        " 1 , 2": [1, 2],
+        "0,8,1": [0],
+        "1,x,2": [1],
+        "5,-1,2": [5],
+        "1,1,2": [1],
+        "{2},{7}": [2, 7],
+        "{0:.12}": [0],
+        "{1},0": [1, 0],
+        "GPU-ffff,1": [],
+        "-1": [],
+        "": [],
+        "none": [],
+    }
+    told = {}
+    for given in expected:
+        process = start(machine, ready=False, CUDA_VISIBLE_DEVICES=given.format(*uuids))
+        code = process.code("cuInit", 0)
+        told[given] = code, _seen(process) if code == SUCCESS else []
+    assert told == {
+        given: (SUCCESS if places else NO_DEVICE, [uuids[place] for place in places])
+        for given, places in expected.items()
+    }
 
 
 def test_the_fastest_gpu_comes_first_unless_the_order_is_by_pci_address(machine: Machine) -> None:
@@ -165,17 +160,14 @@ def test_a_lost_gpu_is_not_enumerated(machine: Machine) -> None:
     assert _seen(process) == [uuids[0], *uuids[2:]]
 
 
-def test_a_gpu_lost_in_use_fails_every_call_of_its_context(machine: Machine) -> None:
-    process = start(machine)
-    stream = process.stream()
+def test_a_gpu_lost_in_use_fails_every_call_of_its_context(machine: Machine, process: Process, stream: int) -> None:
     machine.command("lose", 0)
     assert process.launch_code(stream, 1) == UNKNOWN
     assert process.code("cuStreamSynchronize", stream) == UNKNOWN
     assert process.code("cuCtxSynchronize") == UNKNOWN
 
 
-def test_attributes_are_the_profile_s(machine: Machine) -> None:
-    process = start(machine)
+def test_attributes_are_the_profile_s(process: Process) -> None:
     expected = {
         _MULTIPROCESSORS: 6912 // 64,
         _MAJOR: 8,
@@ -209,8 +201,7 @@ def test_what_is_not_emulated_exists_and_says_so(machine: Machine) -> None:
     assert {process.code(symbol) for symbol in symbols} == {NOT_SUPPORTED}
 
 
-def test_memory_of_a_device_is_what_processes_can_have(machine: Machine) -> None:
-    process = start(machine)
+def test_memory_of_a_device_is_what_processes_can_have(process: Process) -> None:
     expected = (81920 - 618) << 20
     assert process.get("cuDeviceTotalMem_v2", 0) == expected
     _, total = process("cuMemGetInfo_v2", room(8), room(8))
@@ -218,8 +209,7 @@ def test_memory_of_a_device_is_what_processes_can_have(machine: Machine) -> None
     assert process.get("cuDeviceTotalMem", 0, size=4) == 2**32 - 1  # its number has 32 bits
 
 
-def test_a_device_is_found_by_the_address_that_it_gives(machine: Machine) -> None:
-    process = start(machine)
+def test_a_device_is_found_by_the_address_that_it_gives(process: Process) -> None:
     text = process("cuDeviceGetPCIBusId", room(32), 32, 3)[0].split(b"\0")[0]
     assert text == b"0000:4E:00.0"
     for written in (text, b"0000:4e:00.0", b"4E:00.0"):

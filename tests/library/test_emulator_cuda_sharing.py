@@ -52,8 +52,9 @@ def _milliseconds(process: Process, ns: int) -> float:
 
 
 @pytest.mark.parametrize("neighbours", [1, 2, 3])
-def test_each_of_several_busy_processes_gets_an_equal_share(machine: Machine, neighbours: int) -> None:
-    process = start(machine)
+def test_each_of_several_busy_processes_gets_an_equal_share(
+    machine: Machine, process: Process, neighbours: int
+) -> None:
     for _ in range(neighbours):
         other = start(machine)
         other.launch(other.stream(), 3_600_000 * _MS)
@@ -106,8 +107,7 @@ def test_memory_is_one_account_for_all_processes(machine: Machine) -> None:
     assert one.code("cuMemAlloc_v2", room(8), 2 * MIB) == OUT_OF_MEMORY
 
 
-def test_scripted_memory_and_processes_count(machine: Machine) -> None:
-    process = start(machine)
+def test_scripted_memory_and_processes_count(machine: Machine, process: Process) -> None:
     before = _left(process)
     machine.command("memory", 0, 1000)
     machine.command("process", "add", 0, 4242, 500)
@@ -155,8 +155,7 @@ def test_processes_killed_at_random_leave_time_and_memory_right(machine: Machine
 # ---- NVML's view ----
 
 
-def test_nvml_lists_cuda_processes_with_their_memory(machine: Machine) -> None:
-    process = start(machine)
+def test_nvml_lists_cuda_processes_with_their_memory(machine: Machine, process: Process) -> None:
     process.get("cuMemAlloc_v2", 1000 * MIB)
     nvml = machine.nvml()
     device = nvml.devices()[0]
@@ -233,8 +232,7 @@ def test_pids_are_those_of_the_callers_namespace(machine: Machine) -> None:
         inside.stdin.close()
 
 
-def test_a_process_that_only_waits_shows_no_utilisation(machine: Machine) -> None:
-    process = start(machine)
+def test_a_process_that_only_waits_shows_no_utilisation(machine: Machine, process: Process) -> None:
     event = process.record(process.stream(), DISABLE_TIMING)
     assert process.code("cuEventQuery", event) in (SUCCESS, NOT_READY)
     assert [entry["sm"] for entry in _gpu(machine)["processes"]] == [0]

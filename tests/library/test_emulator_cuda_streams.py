@@ -17,6 +17,7 @@ from tests.library.cuda_client import (
     PER_THREAD,
     SUCCESS,
     WORK,
+    Process,
     room,
     start,
 )
@@ -29,9 +30,7 @@ _GATE = 200 * _MS  # so long is a stream kept busy, so that what is queued behin
 _HOST = 40.0  # milliseconds that this machine may take between two calls
 
 
-def test_kernels_of_a_stream_follow_each_other(machine: Machine) -> None:
-    process = start(machine)
-    stream = process.stream()
+def test_kernels_of_a_stream_follow_each_other(process: Process, stream: int) -> None:
     process.launch(stream, _GATE)
     before = process.record(stream)
     for cost in (1, 2, 3):
@@ -39,8 +38,7 @@ def test_kernels_of_a_stream_follow_each_other(machine: Machine) -> None:
     assert process.settled(before, process.record(stream)) == 6.0
 
 
-def test_small_kernels_of_different_streams_overlap(machine: Machine) -> None:
-    process = start(machine)
+def test_small_kernels_of_different_streams_overlap(process: Process) -> None:
     one, other = process.stream(), process.stream()
     gate = process.stream()
     process.launch(gate, _GATE)
@@ -52,8 +50,7 @@ def test_small_kernels_of_different_streams_overlap(machine: Machine) -> None:
     assert [process.settled(opened, end) for end in ends] == [10.0, 10.0]
 
 
-def test_kernels_that_fill_the_gpu_queue_behind_each_other(machine: Machine) -> None:
-    process = start(machine)
+def test_kernels_that_fill_the_gpu_queue_behind_each_other(process: Process) -> None:
     one, other, gate = process.stream(), process.stream(), process.stream()
     process.launch(gate, _GATE)
     opened = process.record(gate)
@@ -63,9 +60,7 @@ def test_kernels_that_fill_the_gpu_queue_behind_each_other(machine: Machine) -> 
     assert process.settled(opened, process.record(other)) == 20.0
 
 
-def test_a_query_tells_work_that_is_not_over(machine: Machine) -> None:
-    process = start(machine)
-    stream = process.stream()
+def test_a_query_tells_work_that_is_not_over(process: Process, stream: int) -> None:
     assert process.code("cuStreamQuery", stream) == SUCCESS
     process.launch(stream, 300 * _MS)
     event = process.record(stream)
@@ -79,9 +74,7 @@ def test_a_query_tells_work_that_is_not_over(machine: Machine) -> None:
 
 @pytest.mark.realtime
 @pytest.mark.parametrize("wait", ["cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize"])
-def test_who_synchronises_waits_for_all_that_was_queued(machine: Machine, wait: str) -> None:
-    process = start(machine)
-    stream = process.stream()
+def test_who_synchronises_waits_for_all_that_was_queued(process: Process, stream: int, wait: str) -> None:
     begin = process.record(stream)
     process.launch(stream, 50 * _MS)
     end = process.record(stream)
@@ -91,9 +84,8 @@ def test_who_synchronises_waits_for_all_that_was_queued(machine: Machine, wait: 
     assert 50.0 <= process.elapsed(begin, end) < 50.0 + _HOST
 
 
-def test_an_event_that_was_never_recorded_is_over_and_has_no_time(machine: Machine) -> None:
+def test_an_event_that_was_never_recorded_is_over_and_has_no_time(process: Process) -> None:
     """cuEventQuery: CUDA_SUCCESS; cuEventElapsedTime: CUDA_ERROR_INVALID_HANDLE."""
-    process = start(machine)
     event, stream = process.event(), process.stream()
     assert process.code("cuEventQuery", event) == SUCCESS
     assert process.code("cuEventSynchronize", event) == SUCCESS
@@ -101,9 +93,7 @@ def test_an_event_that_was_never_recorded_is_over_and_has_no_time(machine: Machi
     assert process.code("cuEventElapsedTime", room(4), event, event) == INVALID_HANDLE
 
 
-def test_events_without_timing_have_no_time(machine: Machine) -> None:
-    process = start(machine)
-    stream = process.stream()
+def test_events_without_timing_have_no_time(process: Process, stream: int) -> None:
     with_time, without = process.record(stream), process.record(stream, DISABLE_TIMING)
     process("cuStreamSynchronize", stream)
     assert process.code("cuEventElapsedTime", room(4), with_time, without) == INVALID_HANDLE
@@ -113,24 +103,20 @@ def test_events_without_timing_have_no_time(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("flags", "code"), [(8, INVALID_VALUE), (INTERPROCESS, INVALID_VALUE), (INTERPROCESS | DISABLE_TIMING, SUCCESS)]
 )
-def test_flags_of_events(machine: Machine, flags: int, code: int) -> None:
+def test_flags_of_events(process: Process, flags: int, code: int) -> None:
     """cuEventCreate: CU_EVENT_INTERPROCESS goes with CU_EVENT_DISABLE_TIMING alone."""
-    process = start(machine)
     assert process.code("cuEventCreate", room(8), flags) == code
 
 
-def test_elapsed_time_has_a_resolution_of_half_a_microsecond(machine: Machine) -> None:
+def test_elapsed_time_has_a_resolution_of_half_a_microsecond(process: Process, stream: int) -> None:
     """cuEventElapsedTime: resolution of about half a microsecond."""
-    process = start(machine)
-    stream = process.stream()
     process.launch(stream, _GATE)
     before = process.record(stream)
     process.launch(stream, 1234)
     assert process.settled(before, process.record(stream)) == pytest.approx(0.001)
 
 
-def test_a_destroyed_event_or_stream_is_no_handle_any_more(machine: Machine) -> None:
-    process = start(machine)
+def test_a_destroyed_event_or_stream_is_no_handle_any_more(process: Process) -> None:
     event, stream = process.event(), process.stream()
     process("cuEventDestroy_v2", event)
     process("cuStreamDestroy_v2", stream)
@@ -139,9 +125,7 @@ def test_a_destroyed_event_or_stream_is_no_handle_any_more(machine: Machine) -> 
     assert process.launch_code(stream, 1) == INVALID_HANDLE
 
 
-def test_a_stream_destroyed_with_work_in_it_returns_at_once_and_the_work_is_done(machine: Machine) -> None:
-    process = start(machine)
-    stream = process.stream()
+def test_a_stream_destroyed_with_work_in_it_returns_at_once_and_the_work_is_done(process: Process, stream: int) -> None:
     begin = process.record(stream)
     process.launch(stream, 100 * _MS)
     end = process.record(stream)
@@ -150,8 +134,7 @@ def test_a_stream_destroyed_with_work_in_it_returns_at_once_and_the_work_is_done
     assert process.settled(begin, end) >= 100.0
 
 
-def test_the_legacy_stream_and_blocking_streams_wait_for_each_other(machine: Machine) -> None:
-    process = start(machine)
+def test_the_legacy_stream_and_blocking_streams_wait_for_each_other(process: Process) -> None:
     blocking = process.stream(0)
     process.launch(blocking, _GATE)
     first = process.record(blocking)
@@ -163,8 +146,7 @@ def test_the_legacy_stream_and_blocking_streams_wait_for_each_other(machine: Mac
     assert process.settled(legacy, last) == 5.0
 
 
-def test_a_non_blocking_stream_waits_for_no_other(machine: Machine) -> None:
-    process = start(machine)
+def test_a_non_blocking_stream_waits_for_no_other(process: Process) -> None:
     free = process.stream(NON_BLOCKING)
     process.launch(0, 200 * _MS)
     process.launch(free, 1 * _MS)
@@ -173,8 +155,7 @@ def test_a_non_blocking_stream_waits_for_no_other(machine: Machine) -> None:
     assert process.code("cuStreamQuery", LEGACY) == NOT_READY
 
 
-def test_each_thread_has_a_default_stream_of_its_own(machine: Machine) -> None:
-    process = start(machine)
+def test_each_thread_has_a_default_stream_of_its_own(process: Process) -> None:
     for thread in ("a", "b"):
         process("cuCtxSetCurrent", process.context, thread=thread)
     process.launch(0, 300 * _MS, variant="_ptsz", thread="a")
@@ -184,8 +165,7 @@ def test_each_thread_has_a_default_stream_of_its_own(machine: Machine) -> None:
     assert process.code("cuStreamQuery", 0) == NOT_READY  # the legacy stream waits for it
 
 
-def test_work_behind_an_event_begins_when_it_is_over(machine: Machine) -> None:
-    process = start(machine)
+def test_work_behind_an_event_begins_when_it_is_over(process: Process) -> None:
     one, other = process.stream(), process.stream()
     process.launch(one, _GATE)
     event = process.record(one)
@@ -194,9 +174,8 @@ def test_work_behind_an_event_begins_when_it_is_over(machine: Machine) -> None:
     assert process.settled(event, process.record(other)) == 3.0
 
 
-def test_a_wait_is_for_the_record_before_it(machine: Machine) -> None:
+def test_a_wait_is_for_the_record_before_it(process: Process) -> None:
     """cuStreamWaitEvent: for the last record before the call; later ones change nothing."""
-    process = start(machine)
     one, other, event = process.stream(), process.stream(), process.event()
     process.launch(one, _GATE)
     process("cuEventRecord", event, one)
@@ -209,8 +188,7 @@ def test_a_wait_is_for_the_record_before_it(machine: Machine) -> None:
 
 
 @pytest.mark.realtime
-def test_an_event_of_another_gpu_is_waited_for(machine: Machine) -> None:
-    process = start(machine)
+def test_an_event_of_another_gpu_is_waited_for(process: Process) -> None:
     here = process.stream()
     begin = process.record(here)
     context = process.get("cuDevicePrimaryCtxRetain", 1)
@@ -235,10 +213,10 @@ def test_an_event_of_another_gpu_is_waited_for(machine: Machine) -> None:
 
 
 @pytest.mark.realtime
-def test_a_host_function_runs_behind_the_work_before_it_and_work_behind_waits_for_it(machine: Machine) -> None:
+def test_a_host_function_runs_behind_the_work_before_it_and_work_behind_waits_for_it(
+    process: Process, stream: int
+) -> None:
     """cuLaunchHostFunc: after what is queued already, before what is queued later."""
-    process = start(machine)
-    stream = process.stream()
     process.launch(stream, 20 * _MS)
     before = process.record(stream)
     process("cuLaunchHostFunc", stream, {"note": 50}, 42)
@@ -252,9 +230,7 @@ def test_a_host_function_runs_behind_the_work_before_it_and_work_behind_waits_fo
 
 
 @pytest.mark.parametrize("suffix", ["", "_ptsz"])
-def test_a_callback_is_a_host_function_that_is_told_its_stream(machine: Machine, suffix: str) -> None:
-    process = start(machine)
-    stream = process.stream()
+def test_a_callback_is_a_host_function_that_is_told_its_stream(process: Process, stream: int, suffix: str) -> None:
     process.launch(stream, 20 * _MS)
     process(f"cuStreamAddCallback{suffix}", stream, {"note": 0}, 42, 0)
     assert process.notes == []
@@ -264,8 +240,7 @@ def test_a_callback_is_a_host_function_that_is_told_its_stream(machine: Machine,
     assert process.code("cuStreamAddCallback", stream, None, 42, 0) == INVALID_VALUE
 
 
-def test_host_functions_run_in_order_and_hold_up_streams_that_wait(machine: Machine) -> None:
-    process = start(machine)
+def test_host_functions_run_in_order_and_hold_up_streams_that_wait(process: Process) -> None:
     one, other = process.stream(), process.stream()
     for number in range(5):
         process("cuLaunchHostFunc", one, {"note": 5}, number)
@@ -277,8 +252,7 @@ def test_host_functions_run_in_order_and_hold_up_streams_that_wait(machine: Mach
     assert process.code("cuEventQuery", event) == SUCCESS
 
 
-def test_the_legacy_stream_waits_for_host_functions_of_blocking_streams(machine: Machine) -> None:
-    process = start(machine)
+def test_the_legacy_stream_waits_for_host_functions_of_blocking_streams(process: Process) -> None:
     blocking = process.stream(0)
     process("cuLaunchHostFunc", blocking, {"note": 80}, 1)
     process.launch(0, 1 * _MS)
@@ -287,27 +261,22 @@ def test_the_legacy_stream_waits_for_host_functions_of_blocking_streams(machine:
     assert process.notes == [1]
 
 
-def test_a_host_function_must_not_call_cuda(machine: Machine) -> None:
+def test_a_host_function_must_not_call_cuda(process: Process, stream: int) -> None:
     """cuLaunchHostFunc: CUDA calls in it may answer CUDA_ERROR_NOT_PERMITTED, and here always do."""
-    process = start(machine)
-    stream = process.stream()
     process("cuLaunchHostFunc", stream, {"asks": "cuCtxSynchronize"}, 0)
     process("cuStreamSynchronize", stream)
     assert process.notes == [NOT_PERMITTED]
 
 
-def test_a_context_waits_for_host_functions_too(machine: Machine) -> None:
-    process = start(machine)
+def test_a_context_waits_for_host_functions_too(process: Process) -> None:
     process("cuLaunchHostFunc", process.stream(), {"note": 50}, 7)
     process("cuCtxSynchronize")
     assert process.notes == [7]
 
 
 @pytest.mark.realtime
-def test_a_launch_far_ahead_is_held_up_until_the_queue_has_room(machine: Machine) -> None:
+def test_a_launch_far_ahead_is_held_up_until_the_queue_has_room(process: Process, stream: int) -> None:
     """A stream takes 1,024 launches; the next one waits for the first to end."""
-    process = start(machine)
-    stream = process.stream()
     begin = process.record(stream)
     process.launch(stream, 3000 * _MS)  # longer than 1,023 launches take
     for _ in range(1023):
@@ -320,16 +289,14 @@ def test_a_launch_far_ahead_is_held_up_until_the_queue_has_room(machine: Machine
 
 
 @pytest.mark.parametrize(("asked", "got"), [(0, 0), (-5, -5), (-99, -5), (7, 0)])
-def test_priorities_are_clamped_to_the_range(machine: Machine, asked: int, got: int) -> None:
-    process = start(machine)
+def test_priorities_are_clamped_to_the_range(process: Process, asked: int, got: int) -> None:
     least, greatest = process("cuCtxGetStreamPriorityRange", room(4), room(4))
     assert struct.unpack("ii", least + greatest) == (0, -5)
     stream = process.get("cuStreamCreateWithPriority", NON_BLOCKING, asked & (2**64 - 1))
     assert struct.unpack("i", process("cuStreamGetPriority", stream, room(4))[0]) == (got,)
 
 
-def test_what_a_stream_says_of_itself(machine: Machine) -> None:
-    process = start(machine)
+def test_what_a_stream_says_of_itself(process: Process) -> None:
     stream, other = process.stream(NON_BLOCKING), process.stream(0)
     assert int.from_bytes(process("cuStreamGetFlags", stream, room(4))[0], "little") == NON_BLOCKING
     assert int.from_bytes(process("cuStreamGetCtx", stream, room(8))[0], "little") == process.context

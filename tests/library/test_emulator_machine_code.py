@@ -44,8 +44,7 @@ def _launch_ms(process: Process, function: int) -> float:
 
 
 @pytest.mark.parametrize("since_13", [True, False])
-def test_kernels_and_variables_are_found_by_name(machine: Machine, *, since_13: bool) -> None:
-    process = start(machine)
+def test_kernels_and_variables_are_found_by_name(process: Process, *, since_13: bool) -> None:
     image = cubin(["work", _LONG], variables={"table": 4096}, device_functions=["helper"], since_13=since_13)
     module = process.module(image)
     assert [_find(process, module, name) for name in ("work", _LONG)] == [SUCCESS, SUCCESS]
@@ -54,8 +53,7 @@ def test_kernels_and_variables_are_found_by_name(machine: Machine, *, since_13: 
     assert int.from_bytes(size, "little") == 4096
 
 
-def test_a_library_of_machine_code_has_kernels(machine: Machine) -> None:
-    process = start(machine)
+def test_a_library_of_machine_code_has_kernels(process: Process) -> None:
     library = process.get("cuLibraryLoadData", pointer_to(cubin()), None, None, 0, None, None, 0)
     found = process.get("cuLibraryGetKernel", library, pointer_to(b"work\0"))
     assert _launch_ms(process, found) == 0.01
@@ -70,14 +68,12 @@ def test_a_kernel_takes_the_default_time_or_the_one_given(machine: Machine, give
 
 
 @pytest.mark.parametrize(("target", "code"), [(80, SUCCESS), (86, NO_BINARY), (75, NO_BINARY), (90, NO_BINARY)])
-def test_an_image_is_for_one_kind_of_gpu(machine: Machine, target: int, code: int) -> None:
-    process = start(machine)
+def test_an_image_is_for_one_kind_of_gpu(process: Process, target: int, code: int) -> None:
     assert _load(process, cubin(target=target)) == code
     assert _load(process, fat_binary((target, cubin(target=target)))) == code
 
 
-def test_a_fat_binary_gives_the_image_that_suits(machine: Machine) -> None:
-    process = start(machine)
+def test_a_fat_binary_gives_the_image_that_suits(process: Process) -> None:
     text = ptx(kernel("text"))
     images = [(75, cubin(["old"], target=75)), (70, text), (80, cubin(["right"])), (90, cubin(["new"], target=90))]
     module = process.module(fat_binary(*images))
@@ -88,8 +84,7 @@ def test_a_fat_binary_gives_the_image_that_suits(machine: Machine) -> None:
     assert _load(process, fat_binary()) == NO_BINARY
 
 
-def test_a_file_has_any_of_them(machine: Machine, short_tmp: Path) -> None:
-    process = start(machine)
+def test_a_file_has_any_of_them(process: Process, short_tmp: Path) -> None:
     file = short_tmp / "image"
     for image in (cubin(), fat_binary((80, cubin())), ptx(kernel("work"))):
         file.write_bytes(image)
@@ -100,8 +95,7 @@ def test_a_file_has_any_of_them(machine: Machine, short_tmp: Path) -> None:
 
 
 @pytest.mark.parametrize("image", [cubin(variables={"table": 64}), fat_binary((80, cubin()))], ids=["cubin", "fat"])
-def test_a_truncated_file_is_an_invalid_image(machine: Machine, short_tmp: Path, image: bytes) -> None:
-    process = start(machine)
+def test_a_truncated_file_is_an_invalid_image(process: Process, short_tmp: Path, image: bytes) -> None:
     file = short_tmp / "image"
     for length in range(8, len(image), 40):
         file.write_bytes(image[:length])
@@ -119,8 +113,7 @@ def test_good_and_damaged_images_with_memory_errors_fatal(sanitized_machine: Mac
     process("cuDevicePrimaryCtxRelease_v2", 0)
 
 
-def test_an_image_whose_variables_do_not_fit_is_out_of_memory(machine: Machine) -> None:
-    process = start(machine)
+def test_an_image_whose_variables_do_not_fit_is_out_of_memory(process: Process) -> None:
     assert _load(process, cubin(variables={"all": 1 << 50})) == OUT_OF_MEMORY
     assert _load(process, cubin(variables={"little": 64})) == SUCCESS
 

@@ -4,7 +4,6 @@ import struct
 
 import pytest
 
-from tests.library.machine import Machine
 from tests.library.memory_client import (
     CAPACITY,
     INVALID_HANDLE,
@@ -15,7 +14,6 @@ from tests.library.memory_client import (
     Cuda,
     pointer_to,
     room,
-    start,
 )
 
 pytestmark = pytest.mark.thorough
@@ -42,9 +40,8 @@ def _required(cuda: Cuda, descriptor: bytes, levels: int = 0) -> int:
     return int(size)
 
 
-@pytest.mark.parametrize(
-    ("extents", "form", "channels", "flags", "size"),
-    [
+def test_an_array_takes_its_elements_in_whole_blocks(cuda: Cuda) -> None:
+    arrays = [
         ((131072, 0, 0), _U8, 1, 0, 131072),
         ((1024, 1024, 0), _FLOAT, 1, 0, 4 * MIB),
         ((1024, 1024, 0), _FLOAT, 4, 0, 16 * MIB),
@@ -61,25 +58,21 @@ def _required(cuda: Cuda, descriptor: bytes, levels: int = 0) -> int:
         ((1024, 1024, 0), _BC7, 4, 0, MIB),
         ((1024, 1024, 0), _NV12, 3, 0, MIB * 3 // 2),
         ((1, 1, 0), _U8, 1, 0, 64 * 8),
-    ],
-)
-def test_an_array_takes_its_elements_in_whole_blocks(
-    machine: Machine, extents: tuple[int, int, int], form: int, channels: int, flags: int, size: int
-) -> None:
-    cuda = start(machine)
-    descriptor = _descriptor(extents, form, channels, flags | _DEFERRED)
-    assert _required(cuda, descriptor) == (size + _TILE - 1) // _TILE * _TILE
-    assert cuda.left() == CAPACITY  # none of it is there yet
-    array = cuda.get("cuArray3DCreate_v2", pointer_to(_descriptor(extents, form, channels, flags)))
-    charged = CAPACITY - cuda.left()
-    assert charged == (size + UNIT - 1) // UNIT * UNIT
-    cuda("cuArrayDestroy", array)
-    assert cuda.left() == CAPACITY
+    ]
+    told = []
+    for extents, form, channels, flags, _ in arrays:
+        required = _required(cuda, _descriptor(extents, form, channels, flags | _DEFERRED))
+        assert cuda.left() == CAPACITY, "none of it is there yet"
+        array = cuda.get("cuArray3DCreate_v2", pointer_to(_descriptor(extents, form, channels, flags)))
+        told.append((required, CAPACITY - cuda.left()))
+        cuda("cuArrayDestroy", array)
+        assert cuda.left() == CAPACITY
+    sizes = [size for *_, size in arrays]
+    assert told == [(-(-size // _TILE) * _TILE, -(-size // UNIT) * UNIT) for size in sizes]
 
 
-@pytest.mark.parametrize(
-    ("extents", "form", "channels", "flags"),
-    [
+def test_a_wrong_descriptor_makes_no_array(cuda: Cuda) -> None:
+    wrong = [
         ((0, 0, 0), _U8, 1, 0),
         ((16, 0, 16), _U8, 1, 0),  # depth without height, and no layers
         ((16, 16, 0), _U8, 3, 0),
@@ -99,18 +92,12 @@ def test_an_array_takes_its_elements_in_whole_blocks(
         ((16, 16, 16385), _U8, 1, 0),
         ((16, 16, 2049), _U8, 1, _LAYERED),
         ((16, 16, 4), _NV12, 3, 0),
-    ],
-)
-def test_a_wrong_descriptor_makes_no_array(
-    machine: Machine, extents: tuple[int, int, int], form: int, channels: int, flags: int
-) -> None:
-    cuda = start(machine)
-    descriptor = pointer_to(_descriptor(extents, form, channels, flags))
-    assert cuda.code("cuArray3DCreate_v2", room(8), descriptor) == INVALID_VALUE
+    ]
+    codes = [cuda.code("cuArray3DCreate_v2", room(8), pointer_to(_descriptor(*each))) for each in wrong]
+    assert [each for each, code in zip(wrong, codes, strict=True) if code != INVALID_VALUE] == []
 
 
-def test_two_dimensional_descriptors_of_both_generations(machine: Machine) -> None:
-    cuda = start(machine)
+def test_two_dimensional_descriptors_of_both_generations(cuda: Cuda) -> None:
     newer = cuda.get("cuArrayCreate_v2", pointer_to(struct.pack("QQII", 640, 480, _FLOAT, 2)))
     assert cuda("cuArrayGetDescriptor_v2", room(24), newer)[0] == struct.pack("QQII", 640, 480, _FLOAT, 2)
     older = cuda.get("cuArrayCreate", pointer_to(struct.pack("IIII", 640, 480, _FLOAT, 2)))
@@ -119,8 +106,7 @@ def test_two_dimensional_descriptors_of_both_generations(machine: Machine) -> No
     assert cuda("cuArray3DGetDescriptor_v2", room(40), oldest)[0] == _descriptor((8, 8, 6), _U8, 1, _CUBEMAP)
 
 
-def test_a_handle_ends_with_its_array(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_handle_ends_with_its_array(cuda: Cuda) -> None:
     array = cuda.get("cuArrayCreate_v2", pointer_to(struct.pack("QQII", 16, 16, _U8, 1)))
     cuda("cuArrayDestroy", array)
     assert cuda.code("cuArrayDestroy", array) == INVALID_HANDLE
@@ -128,8 +114,7 @@ def test_a_handle_ends_with_its_array(machine: Machine) -> None:
     assert cuda.code("cuMipmappedArrayDestroy", array) == INVALID_HANDLE
 
 
-def test_requirements_are_of_arrays_whose_memory_comes_later(machine: Machine) -> None:
-    cuda = start(machine)
+def test_requirements_are_of_arrays_whose_memory_comes_later(cuda: Cuda) -> None:
     backed = cuda.get("cuArray3DCreate_v2", pointer_to(_descriptor((16, 16, 0), _U8, 1)))
     sparse = cuda.get("cuArray3DCreate_v2", pointer_to(_descriptor((4096, 4096, 0), _U8, 4, _SPARSE)))
     for array in (backed, sparse):
@@ -137,16 +122,14 @@ def test_requirements_are_of_arrays_whose_memory_comes_later(machine: Machine) -
     assert CAPACITY - cuda.left() == UNIT
 
 
-def test_a_mipmap_takes_the_sum_of_its_levels(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_mipmap_takes_the_sum_of_its_levels(cuda: Cuda) -> None:
     whole = _descriptor((1024, 1024, 0), _U8, 4, _DEFERRED)
     levels = [(1024 >> level) ** 2 * 4 for level in range(4)]
     assert _required(cuda, whole, 4) == sum(levels) // _TILE * _TILE + _TILE * (sum(levels) % _TILE > 0)
     assert _required(cuda, whole, 99) == _required(cuda, whole, 11)  # as many as the extents have
 
 
-def test_a_level_is_half_of_the_one_before_and_ends_with_the_mipmap(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_level_is_half_of_the_one_before_and_ends_with_the_mipmap(cuda: Cuda) -> None:
     mipmap = cuda.get("cuMipmappedArrayCreate", pointer_to(_descriptor((100, 30, 8), _FLOAT, 1)), 5)
     expected = [(100, 30, 8), (50, 15, 4), (25, 7, 2), (12, 3, 1), (6, 1, 1)]
     levels = [cuda.get("cuMipmappedArrayGetLevel", mipmap, number) for number in range(5)]
@@ -160,22 +143,19 @@ def test_a_level_is_half_of_the_one_before_and_ends_with_the_mipmap(machine: Mac
     assert cuda.left() == CAPACITY
 
 
-def test_layers_are_not_halved(machine: Machine) -> None:
-    cuda = start(machine)
+def test_layers_are_not_halved(cuda: Cuda) -> None:
     mipmap = cuda.get("cuMipmappedArrayCreate", pointer_to(_descriptor((64, 64, 10), _U8, 1, _LAYERED)), 3)
     level = cuda.get("cuMipmappedArrayGetLevel", mipmap, 2)
     assert cuda("cuArray3DGetDescriptor_v2", room(40), level)[0] == _descriptor((16, 16, 10), _U8, 1, _LAYERED)
 
 
-def test_an_array_larger_than_the_gpu_is_out_of_memory(machine: Machine) -> None:
-    cuda = start(machine)
+def test_an_array_larger_than_the_gpu_is_out_of_memory(cuda: Cuda) -> None:
     descriptor = pointer_to(_descriptor((16384, 16384, 16), _FLOAT, 4))
     assert cuda.code("cuArray3DCreate_v2", room(8), descriptor) == OUT_OF_MEMORY
     assert cuda.left() == CAPACITY
 
 
-def test_nulls_are_invalid(machine: Machine) -> None:
-    cuda = start(machine)
+def test_nulls_are_invalid(cuda: Cuda) -> None:
     descriptor = pointer_to(_descriptor((16, 16, 0), _U8, 1))
     assert cuda.code("cuArray3DCreate_v2", None, descriptor) == INVALID_VALUE
     assert cuda.code("cuArray3DCreate_v2", room(8), None) == INVALID_VALUE

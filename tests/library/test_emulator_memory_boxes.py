@@ -5,6 +5,7 @@ They move what CUDA's documentation says, refuse what lies outside of memory, an
 
 import struct
 from dataclasses import dataclass
+from itertools import product
 
 import pytest
 
@@ -64,36 +65,26 @@ def _array(cuda: Cuda, *extents: int) -> int:
     return cuda.get("cuArray3DCreate_v2", pointer_to(struct.pack("QQQIII4x", *extents, 1, 1, 0)))
 
 
-@pytest.mark.parametrize(
-    ("name", "stream"),
-    [
-        ("cuMemcpy2D_v2", False),
-        ("cuMemcpy2D_v2_ptds", False),
-        ("cuMemcpy2DUnaligned_v2", False),
-        ("cuMemcpy2DUnaligned_v2_ptds", False),
-        ("cuMemcpy2DAsync_v2", True),
-        ("cuMemcpy2DAsync_v2_ptsz", True),
-    ],
-)
-def test_a_rectangle_arrives_where_it_belongs(machine: Machine, name: str, stream: bool) -> None:
-    cuda = start(machine)
-    pinned, device = _with_data(cuda), cuda.alloc(256)
-    cuda("cuMemsetD8_v2", device, 0xFF, 256)
-    copy = _rectangle(_Side(_HOST, pinned, _PITCH, x=1, y=2), _Side(_DEVICE, device, 32, x=3, y=1), 5, 4)
-    cuda(name, copy, *([cuda.stream()] if stream else []))
-    cuda.synchronize()
+def test_a_rectangle_arrives_where_it_belongs(cuda: Cuda) -> None:
     expected = bytearray(b"\xff" * 256)
     for row in range(4):
         start_of_row = (row + 2) * _PITCH + 1
         expected[(row + 1) * 32 + 3 : (row + 1) * 32 + 8] = _DATA[start_of_row : start_of_row + 5]
-    assert cuda.read(device, 256) == bytes(expected)
+    pinned, device, stream = _with_data(cuda), cuda.alloc(256), cuda.stream()
+    copy = _rectangle(_Side(_HOST, pinned, _PITCH, x=1, y=2), _Side(_DEVICE, device, 32, x=3, y=1), 5, 4)
+    found = {}
+    for name in ("2D_v2", "2D_v2_ptds", "2DUnaligned_v2", "2DUnaligned_v2_ptds", "2DAsync_v2", "2DAsync_v2_ptsz"):
+        cuda("cuMemsetD8_v2", device, 0xFF, 256)
+        cuda(f"cuMemcpy{name}", copy, *([stream] if "Async" in name else []))
+        cuda.synchronize()
+        found[name] = cuda.read(device, 256)
+    assert found == dict.fromkeys(found, bytes(expected))
 
 
 @pytest.mark.parametrize(
     "name", ["cuMemcpy3D_v2", "cuMemcpy3D_v2_ptds", "cuMemcpy3DAsync_v2", "cuMemcpy3DAsync_v2_ptsz"]
 )
-def test_a_box_goes_through_an_array_and_comes_back(machine: Machine, name: str) -> None:
-    cuda = start(machine)
+def test_a_box_goes_through_an_array_and_comes_back(cuda: Cuda, name: str) -> None:
     pinned, array, back = _with_data(cuda), _array(cuda, 16, 4, 2), cuda.alloc(128)
     stream = [cuda.stream()] if "Async" in name else []
     cuda(name, _box(_Side(_UNIFIED, pinned, _PITCH, 4), _Side(_ARRAY, array), 16, 4, 2), *stream)
@@ -103,8 +94,7 @@ def test_a_box_goes_through_an_array_and_comes_back(machine: Machine, name: str)
     assert cuda.read(back, 6 * 14) == b"".join(rows)
 
 
-def test_rows_of_arrays(machine: Machine) -> None:
-    cuda = start(machine)
+def test_rows_of_arrays(cuda: Cuda) -> None:
     pinned, first, second, device = _with_data(cuda), _array(cuda, 128, 0, 0), _array(cuda, 128, 0, 0), cuda.alloc(128)
     cuda("cuMemcpyHtoA_v2", first, 8, pinned, 64)
     cuda("cuMemcpyAtoA_v2", second, 0, first, 8, 64)
@@ -118,8 +108,7 @@ def test_rows_of_arrays(machine: Machine) -> None:
     assert cuda.peek(pinned, 10) == _DATA[50:60]
 
 
-def test_a_batch_is_all_of_its_copies(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_batch_is_all_of_its_copies(cuda: Cuda) -> None:
     pinned, device, stream = _with_data(cuda), cuda.alloc(64), cuda.stream()
     targets, sources = struct.pack("QQ", device, device + 16), struct.pack("QQ", pinned, pinned + 100)
     lists = [pointer_to(one) for one in (targets, sources, struct.pack("QQ", 16, 4))]
@@ -144,22 +133,20 @@ def test_copies_between_contexts(machine: Machine, name: str) -> None:
     assert cuda.code(name, target, 0, source, here, 1, *stream) == INVALID_CONTEXT
 
 
-@pytest.mark.parametrize(("bits", "letter"), [(8, "B"), (16, "H"), (32, "I")])
-@pytest.mark.parametrize("kind", ["_v2", "_v2_ptds", "Async", "Async_ptsz"])
-def test_a_filled_rectangle(machine: Machine, bits: int, letter: str, kind: str) -> None:
-    cuda = start(machine)
-    device, value = cuda.alloc(256), 0x01020304 & (1 << bits) - 1
-    cuda("cuMemsetD8_v2", device, 0xFF, 256)
-    cuda(f"cuMemsetD2D{bits}{kind}", device + 8, 64, value, 3, 2, *([cuda.stream()] if "Async" in kind else []))
-    cuda.synchronize()
-    expected = bytearray(b"\xff" * 256)
-    for row in (8, 72):
-        expected[row : row + 3 * bits // 8] = struct.pack(f"<3{letter}", value, value, value)
-    assert cuda.read(device, 256) == bytes(expected)
+def test_a_filled_rectangle(cuda: Cuda) -> None:
+    device, stream = cuda.alloc(256), cuda.stream()
+    for bits, kind in product((8, 16, 32), ("_v2", "_v2_ptds", "Async", "Async_ptsz")):
+        cuda("cuMemsetD8_v2", device, 0xFF, 256)
+        value = 0x01020304 & (1 << bits) - 1
+        cuda(f"cuMemsetD2D{bits}{kind}", device + 8, 64, value, 3, 2, *([stream] if "Async" in kind else []))
+        cuda.synchronize()
+        expected = bytearray(b"\xff" * 256)
+        for row in (8, 72):
+            expected[row : row + 3 * bits // 8] = value.to_bytes(bits // 8, "little") * 3
+        assert cuda.read(device, 256) == bytes(expected), (bits, kind)
 
 
-def test_what_lies_outside_of_memory_is_refused(machine: Machine) -> None:
-    cuda = start(machine)
+def test_what_lies_outside_of_memory_is_refused(cuda: Cuda) -> None:
     device, other = cuda.alloc(4096), cuda.alloc(4096)
     inside = _Side(_DEVICE, device, 64)
     for outside in (
@@ -178,8 +165,7 @@ def test_what_lies_outside_of_memory_is_refused(machine: Machine) -> None:
     cuda("cuMemsetD2D8_v2", 0, 64, 0, 64, 0)
 
 
-def test_a_rectangle_takes_its_time_on_the_stream(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_rectangle_takes_its_time_on_the_stream(cuda: Cuda) -> None:
     side = _Side(_DEVICE, cuda.alloc(16 * MIB), 4096)
     stream = cuda.stream()
 
@@ -190,8 +176,7 @@ def test_a_rectangle_takes_its_time_on_the_stream(machine: Machine) -> None:
     assert cuda.milliseconds(stream, four_copies) == pytest.approx(4 * (2000 + 16 * MIB / 1000) / 1e6, rel=0.02)
 
 
-def test_in_a_capture_a_rectangle_is_a_node(machine: Machine) -> None:
-    cuda = start(machine)
+def test_in_a_capture_a_rectangle_is_a_node(cuda: Cuda) -> None:
     pinned, device, stream = _with_data(cuda), cuda.alloc(256), cuda.stream()
     cuda("cuMemsetD8_v2", device, 0xFF, 256)
     cuda("cuStreamBeginCapture_v2", stream, _RELAXED)

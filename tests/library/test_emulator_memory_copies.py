@@ -13,22 +13,20 @@ _NOT_READY, _IMPLICIT, _RELAXED = 600, 906, 2
 _DATA = bytes(range(256)) * 16
 
 
-@pytest.mark.parametrize("size", [1, 255, 4096])
 @pytest.mark.parametrize("ptds", ["", "_ptds"])
-def test_bytes_come_back_as_they_went(machine: Machine, size: int, ptds: str) -> None:
-    cuda = start(machine)
+def test_bytes_come_back_as_they_went(cuda: Cuda, ptds: str) -> None:
     first, second = cuda.alloc(4096), cuda.alloc(8192)
-    cuda("cuMemcpyHtoD_v2" + ptds, first, pointer_to(_DATA), size)
-    cuda("cuMemcpyDtoD_v2" + ptds, second + 100, first, size)
-    assert cuda("cuMemcpyDtoH_v2" + ptds, room(size), second + 100, size)[0] == _DATA[:size]
+    for size in (1, 255, 4096):
+        cuda("cuMemcpyHtoD_v2" + ptds, first, pointer_to(_DATA), size)
+        cuda("cuMemcpyDtoD_v2" + ptds, second + 100, first, size)
+        assert cuda("cuMemcpyDtoH_v2" + ptds, room(size), second + 100, size)[0] == _DATA[:size]
 
 
 @pytest.mark.parametrize("ptsz", ["", "_ptsz"])
 @pytest.mark.parametrize("own_stream", [False, True])
 def test_bytes_of_asynchronous_copies_are_there_after_a_synchronisation(
-    machine: Machine, ptsz: str, own_stream: bool
+    cuda: Cuda, ptsz: str, own_stream: bool
 ) -> None:
-    cuda = start(machine)
     stream = cuda.stream() if own_stream else 0
     first, second = cuda.alloc(4096), cuda.alloc(4096)
     cuda("cuMemcpyHtoDAsync_v2" + ptsz, first, pointer_to(_DATA), 4096, stream)
@@ -44,8 +42,7 @@ def _any_to_any(cuda: Cuda, target: int, source: int, size: int) -> None:
     cuda.synchronize()
 
 
-def test_one_address_space_serves_host_and_device(machine: Machine) -> None:
-    cuda = start(machine)
+def test_one_address_space_serves_host_and_device(cuda: Cuda) -> None:
     device, pinned = cuda.alloc(100), cuda.get("cuMemHostAlloc", 100, 0)
     managed = cuda.get("cuMemAllocManaged", 100, 1)
     cuda.poke(pinned, b"x" * 100)
@@ -54,19 +51,20 @@ def test_one_address_space_serves_host_and_device(machine: Machine) -> None:
     assert cuda.peek(managed, 100) == b"x" * 100
 
 
-@pytest.mark.parametrize(("offset", "size"), [(0, 4097), (1, 4096), (-1, 1), (0, 1 << 40)])
-def test_nothing_moves_outside_of_an_allocation(machine: Machine, offset: int, size: int) -> None:
-    cuda = start(machine)
+def test_nothing_moves_outside_of_an_allocation(cuda: Cuda) -> None:
     pointer, other = cuda.alloc(4096), cuda.alloc(MIB)
     cuda.alloc(4096)
-    assert cuda.code("cuMemcpyDtoD_v2", pointer + offset, other, size) == INVALID_VALUE
-    assert cuda.code("cuMemcpyDtoD_v2", other, pointer + offset, size) == INVALID_VALUE
-    assert cuda.code("cuMemsetD8_v2", pointer + offset, 0, size) == INVALID_VALUE
-    assert cuda.code("cuMemcpyDtoDAsync_v2", pointer + offset, other, size, 0) == INVALID_VALUE
+    for offset, size in ((0, 4097), (1, 4096), (-1, 1), (0, 1 << 40)):
+        codes = [
+            cuda.code("cuMemcpyDtoD_v2", pointer + offset, other, size),
+            cuda.code("cuMemcpyDtoD_v2", other, pointer + offset, size),
+            cuda.code("cuMemsetD8_v2", pointer + offset, 0, size),
+            cuda.code("cuMemcpyDtoDAsync_v2", pointer + offset, other, size, 0),
+        ]
+        assert codes == [INVALID_VALUE] * 4, (offset, size)
 
 
-def test_a_copy_to_where_nothing_is_is_invalid(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_copy_to_where_nothing_is_is_invalid(cuda: Cuda) -> None:
     freed = cuda.alloc(10 * MIB)
     cuda.free(freed)
     for nowhere in (freed, freed + 5, 0):
@@ -74,14 +72,12 @@ def test_a_copy_to_where_nothing_is_is_invalid(machine: Machine) -> None:
         assert cuda.code("cuMemcpyDtoH_v2", room(1), nowhere, 1) == INVALID_VALUE
 
 
-def test_copying_nothing_succeeds(machine: Machine) -> None:
-    cuda = start(machine)
+def test_copying_nothing_succeeds(cuda: Cuda) -> None:
     cuda("cuMemcpyHtoD_v2", cuda.alloc(1), pointer_to(b""), 0)
     cuda("cuMemsetD8_v2", cuda.alloc(1), 0, 0)
 
 
-def test_fills_write_bytes_and_words(machine: Machine) -> None:
-    cuda = start(machine)
+def test_fills_write_bytes_and_words(cuda: Cuda) -> None:
     pointer = cuda.alloc(4096)
     cuda("cuMemsetD8_v2", pointer, 0xAB, 4096)
     cuda("cuMemsetD32_v2", pointer + 8, 0x01020304, 2)
@@ -97,8 +93,7 @@ def test_fills_write_bytes_and_words(machine: Machine) -> None:
     assert cuda.code("cuMemsetD32_v2", pointer, 0, 1025) == INVALID_VALUE
 
 
-def test_memory_that_was_given_back_comes_again_as_zeros(machine: Machine) -> None:
-    cuda = start(machine)
+def test_memory_that_was_given_back_comes_again_as_zeros(cuda: Cuda) -> None:
     for size in (4 * MIB, 100):
         pointer = cuda.alloc(size)
         cuda("cuMemsetD8_v2", pointer, 0xFF, size)
@@ -109,8 +104,7 @@ def test_memory_that_was_given_back_comes_again_as_zeros(machine: Machine) -> No
         cuda.free(again)
 
 
-def test_device_pointers_are_nothing_to_the_cpu(machine: Machine) -> None:
-    cuda = start(machine)
+def test_device_pointers_are_nothing_to_the_cpu(cuda: Cuda) -> None:
     pointer = cuda.alloc(4096)
     cuda.tell(peek=[pointer, 1])
     assert cuda.process.wait(timeout=10) < 0  # a segmentation fault, as on a machine with a GPU
@@ -120,8 +114,7 @@ def test_device_pointers_are_nothing_to_the_cpu(machine: Machine) -> None:
     ("function", "bytes_per_ns", "to_start"),
     [("cuMemcpyHtoDAsync_v2", 25, 5000), ("cuMemcpyDtoDAsync_v2", 1000, 2000), ("cuMemsetD8Async", 2000, 2000)],
 )
-def test_a_copy_takes_its_time_on_the_stream(machine: Machine, function: str, bytes_per_ns: int, to_start: int) -> None:
-    cuda = start(machine)
+def test_a_copy_takes_its_time_on_the_stream(cuda: Cuda, function: str, bytes_per_ns: int, to_start: int) -> None:
     size = 16 * MIB
     target, source = cuda.alloc(size), cuda.alloc(size)
     if function.startswith("cuMemcpyHtoD"):
@@ -135,8 +128,7 @@ def test_a_copy_takes_its_time_on_the_stream(machine: Machine, function: str, by
     assert cuda.milliseconds(stream, four_copies) == pytest.approx(4 * (to_start + size / bytes_per_ns) / 1e6, rel=0.02)
 
 
-def test_a_synchronous_copy_waits_for_the_stream_before_it_returns(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_synchronous_copy_waits_for_the_stream_before_it_returns(cuda: Cuda) -> None:
     pointer, legacy = cuda.alloc(16), cuda.stream(0)
     cuda.occupy(legacy, 150)
     cuda("cuMemsetD8_v2", pointer, 1, 16)
@@ -146,10 +138,7 @@ def test_a_synchronous_copy_waits_for_the_stream_before_it_returns(machine: Mach
 
 
 @pytest.mark.parametrize(("flags", "code"), [(0, _IMPLICIT), (1, 0)])
-def test_the_legacy_stream_does_nothing_while_a_blocking_stream_is_captured(
-    machine: Machine, flags: int, code: int
-) -> None:
-    cuda = start(machine)
+def test_the_legacy_stream_does_nothing_while_a_blocking_stream_is_captured(cuda: Cuda, flags: int, code: int) -> None:
     stream, pointer = cuda.stream(flags), cuda.alloc(16)
     cuda("cuStreamBeginCapture_v2", stream, _RELAXED)
     assert cuda.code("cuMemcpyHtoD_v2", pointer, pointer_to(bytes(16)), 16) == code
@@ -166,8 +155,7 @@ def test_copies_between_devices(machine: Machine) -> None:
     assert cuda.read(there, 4096) == _DATA
 
 
-def test_a_copy_may_span_neighbours_of_virtual_memory(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_copy_may_span_neighbours_of_virtual_memory(cuda: Cuda) -> None:
     address = cuda.reserve(4 * UNIT)
     for piece in range(3):
         cuda.map(address + piece * UNIT, UNIT, cuda.create(UNIT))

@@ -4,8 +4,7 @@ import struct
 
 import pytest
 
-from tests.library.machine import Machine
-from tests.library.memory_client import CAPACITY, INVALID_VALUE, MIB, OUT_OF_MEMORY, UNIT, Cuda, pointer_to, room, start
+from tests.library.memory_client import CAPACITY, INVALID_VALUE, MIB, OUT_OF_MEMORY, UNIT, Cuda, pointer_to, room
 from tests.library.test_emulator_memory_graphs import (
     RELAXED,
     RESERVED_MEMORY,
@@ -32,8 +31,7 @@ def _busy_graph(cuda: Cuda, size: int, milliseconds: int) -> tuple[int, int]:
     return instantiate(cuda, graph), pointer
 
 
-def test_allocations_of_a_graph_share_an_address_where_one_ends_before_the_other(machine: Machine) -> None:
-    cuda = start(machine)
+def test_allocations_of_a_graph_share_an_address_where_one_ends_before_the_other(cuda: Cuda) -> None:
     graph = new_graph(cuda)
     node, first = add_alloc(cuda, graph, 64 * MIB)
     freed = add_free(cuda, graph, first, node)
@@ -46,8 +44,7 @@ def test_allocations_of_a_graph_share_an_address_where_one_ends_before_the_other
     assert add_alloc(cuda, graph, 1, freed)[1] == first
 
 
-def test_captured_allocations_share_an_address_too(machine: Machine) -> None:
-    cuda = start(machine)
+def test_captured_allocations_share_an_address_too(cuda: Cuda) -> None:
     stream = cuda.stream()
     cuda("cuStreamBeginCapture_v2", stream, RELAXED)
     first = cuda.alloc_async(64 * MIB, stream)
@@ -62,8 +59,7 @@ def test_captured_allocations_share_an_address_too(machine: Machine) -> None:
     assert levels(cuda) == [0, 64 * MIB, 64 * MIB, 64 * MIB]
 
 
-def test_graphs_in_one_stream_share_memory(machine: Machine) -> None:
-    cuda = start(machine)
+def test_graphs_in_one_stream_share_memory(cuda: Cuda) -> None:
     (one, here), (other, there) = (_busy_graph(cuda, 64 * MIB, 300) for _ in range(2))
     assert here != there
     assert level(cuda, RESERVED_MEMORY) == 0
@@ -72,8 +68,7 @@ def test_graphs_in_one_stream_share_memory(machine: Machine) -> None:
         assert level(cuda, RESERVED_MEMORY) == 64 * MIB
 
 
-def test_graphs_in_several_streams_need_memory_each_until_they_are_done(machine: Machine) -> None:
-    cuda = start(machine)
+def test_graphs_in_several_streams_need_memory_each_until_they_are_done(cuda: Cuda) -> None:
     graphs = [_busy_graph(cuda, 64 * MIB, 300)[0] for _ in range(3)]
     for number, launched in enumerate(graphs, 1):
         cuda("cuGraphLaunch", launched, cuda.stream())
@@ -84,8 +79,7 @@ def test_graphs_in_several_streams_need_memory_each_until_they_are_done(machine:
     assert level(cuda, RESERVED_MEMORY) == 3 * 64 * MIB
 
 
-def test_an_upload_takes_the_memory_and_a_trim_gives_it_back(machine: Machine) -> None:
-    cuda = start(machine)
+def test_an_upload_takes_the_memory_and_a_trim_gives_it_back(cuda: Cuda) -> None:
     launched, pointer = _busy_graph(cuda, 64 * MIB, 1)
     cuda("cuGraphUpload", launched, 0)
     assert levels(cuda)[2] == 64 * MIB
@@ -99,8 +93,7 @@ def test_an_upload_takes_the_memory_and_a_trim_gives_it_back(machine: Machine) -
     assert (level(cuda, USED), cuda.left()) == (0, CAPACITY - 2 * UNIT)  # the modules of two kernels
 
 
-def test_an_instantiation_may_upload(machine: Machine) -> None:
-    cuda = start(machine)
+def test_an_instantiation_may_upload(cuda: Cuda) -> None:
     graph = new_graph(cuda)
     add_alloc(cuda, graph, 64 * MIB)
     params = pointer_to(struct.pack("QQQQ", 2, 0, 0, 0))
@@ -108,8 +101,7 @@ def test_an_instantiation_may_upload(machine: Machine) -> None:
     assert level(cuda, RESERVED_MEMORY) == 64 * MIB
 
 
-def test_memory_nodes_say_what_they_are(machine: Machine) -> None:
-    cuda = start(machine)
+def test_memory_nodes_say_what_they_are(cuda: Cuda) -> None:
     graph = new_graph(cuda)
     node, pointer = add_alloc(cuda, graph, 10 * MIB)
     freed = add_free(cuda, graph, pointer, node)
@@ -121,8 +113,7 @@ def test_memory_nodes_say_what_they_are(machine: Machine) -> None:
     assert cuda.code("cuGraphChildGraphNodeGetGraph", node, room(8)) == INVALID_VALUE
 
 
-def test_pieces_that_are_too_small_alone_serve_a_larger_graph_together(machine: Machine) -> None:
-    cuda = start(machine)
+def test_pieces_that_are_too_small_alone_serve_a_larger_graph_together(cuda: Cuda) -> None:
     for size, expected in ((64, 64), (128, 128), (96, 128), (160, 160)):
         cuda("cuGraphLaunch", _busy_graph(cuda, size * MIB, 300)[0], 0)
         assert level(cuda, RESERVED_MEMORY) == expected * MIB

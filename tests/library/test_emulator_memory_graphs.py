@@ -1,10 +1,11 @@
 """Memory of graphs: an address from the node's making on, memory from launch to free, kept for the next launch."""
 
 import struct
+from collections.abc import Callable
+from itertools import product
 
 import pytest
 
-from tests.library.machine import Machine
 from tests.library.memory_client import (
     CAPACITY,
     DEVICE,
@@ -20,7 +21,6 @@ from tests.library.memory_client import (
     pointer_to,
     pool_properties,
     room,
-    start,
 )
 
 pytestmark = pytest.mark.thorough
@@ -66,8 +66,7 @@ def instantiate(cuda: Cuda, graph: int, flags: int = 0) -> int:
     return cuda.get("cuGraphInstantiateWithFlags", graph, flags)
 
 
-def test_an_address_costs_nothing_until_its_graph_is_launched(machine: Machine) -> None:
-    cuda = start(machine)
+def test_an_address_costs_nothing_until_its_graph_is_launched(cuda: Cuda) -> None:
     graph = new_graph(cuda)
     node, pointer = add_alloc(cuda, graph, 10 * MIB)
     assert pointer != 0
@@ -81,8 +80,7 @@ def test_an_address_costs_nothing_until_its_graph_is_launched(machine: Machine) 
     assert CAPACITY - cuda.left() == _STEP
 
 
-def test_what_a_launch_left_behind_is_the_applications_to_free(machine: Machine) -> None:
-    cuda = start(machine)
+def test_what_a_launch_left_behind_is_the_applications_to_free(cuda: Cuda) -> None:
     graph = new_graph(cuda)
     _, pointer = add_alloc(cuda, graph, 1000)
     launched = instantiate(cuda, graph)
@@ -97,8 +95,7 @@ def test_what_a_launch_left_behind_is_the_applications_to_free(machine: Machine)
     assert level(cuda, USED) == 0
 
 
-def test_launches_free_what_earlier_ones_left_where_that_was_asked_for(machine: Machine) -> None:
-    cuda = start(machine)
+def test_launches_free_what_earlier_ones_left_where_that_was_asked_for(cuda: Cuda) -> None:
     graph = new_graph(cuda)
     _, pointer = add_alloc(cuda, graph, 1000)
     launched = instantiate(cuda, graph, _AUTO_FREE)
@@ -108,8 +105,7 @@ def test_launches_free_what_earlier_ones_left_where_that_was_asked_for(machine: 
     assert level(cuda, USED) == UNIT
 
 
-def test_graph_memory_is_kept_until_it_is_trimmed(machine: Machine) -> None:
-    cuda = start(machine)
+def test_graph_memory_is_kept_until_it_is_trimmed(cuda: Cuda) -> None:
     graph = new_graph(cuda)
     node, pointer = add_alloc(cuda, graph, 100 * MIB)
     add_free(cuda, graph, pointer, node)
@@ -126,8 +122,7 @@ def test_graph_memory_is_kept_until_it_is_trimmed(machine: Machine) -> None:
     assert levels(cuda) == [0, 0, 0, 0]
 
 
-def test_a_trim_takes_nothing_that_is_in_use(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_trim_takes_nothing_that_is_in_use(cuda: Cuda) -> None:
     graph = new_graph(cuda)
     _, pointer = add_alloc(cuda, graph, 1000)
     cuda("cuGraphLaunch", instantiate(cuda, graph), 0)
@@ -136,8 +131,7 @@ def test_a_trim_takes_nothing_that_is_in_use(machine: Machine) -> None:
     assert level(cuda, RESERVED_MEMORY) == _STEP
 
 
-def test_memory_outlives_its_graph(machine: Machine) -> None:
-    cuda = start(machine)
+def test_memory_outlives_its_graph(cuda: Cuda) -> None:
     graph = new_graph(cuda)
     _, pointer = add_alloc(cuda, graph, 1000)
     launched = instantiate(cuda, graph)
@@ -149,8 +143,7 @@ def test_memory_outlives_its_graph(machine: Machine) -> None:
     assert cuda.code("cuMemcpyHtoD_v2", pointer, pointer_to(b"x"), 1) == INVALID_VALUE
 
 
-def test_a_launch_without_room_is_out_of_memory_and_takes_nothing(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_launch_without_room_is_out_of_memory_and_takes_nothing(cuda: Cuda) -> None:
     graph = new_graph(cuda)
     first, _ = add_alloc(cuda, graph, 100 * MIB)
     add_alloc(cuda, graph, CAPACITY, first)
@@ -161,24 +154,19 @@ def test_a_launch_without_room_is_out_of_memory_and_takes_nothing(machine: Machi
     assert cuda.left() == CAPACITY
 
 
-@pytest.mark.parametrize(
-    ("size", "properties"),
-    [
-        (0, pool_properties()),
-        (1, pool_properties(DEVICE, 5)),
-        (1, pool_properties(2)),
-        (1, pool_properties(DEVICE, 0, POSIX_FD)),
-    ],
-)
-def test_a_node_wants_a_size_and_memory_of_a_device(machine: Machine, size: int, properties: bytes) -> None:
-    cuda = start(machine)
+def test_a_node_wants_a_size_and_memory_of_a_device(cuda: Cuda) -> None:
+    wrong = [
+        _params(0),
+        _params(1, pool_properties(DEVICE, 5)),
+        _params(1, pool_properties(2)),
+        _params(1, pool_properties(DEVICE, 0, POSIX_FD)),
+    ]
     graph = new_graph(cuda)
-    params = _params(size, properties)
-    assert cuda.code("cuGraphAddMemAllocNode", room(8), graph, None, 0, params) == INVALID_VALUE
+    codes = [cuda.code("cuGraphAddMemAllocNode", room(8), graph, None, 0, params) for params in wrong]
+    assert codes == [INVALID_VALUE] * len(wrong)
 
 
-def test_only_what_a_graph_allocated_is_freed_by_one_and_once(machine: Machine) -> None:
-    cuda = start(machine)
+def test_only_what_a_graph_allocated_is_freed_by_one_and_once(cuda: Cuda) -> None:
     graph = new_graph(cuda)
     node, pointer = add_alloc(cuda, graph, 1000)
     plain, pooled = cuda.alloc(1000), cuda.alloc_async(1000)
@@ -189,8 +177,7 @@ def test_only_what_a_graph_allocated_is_freed_by_one_and_once(machine: Machine) 
     assert cuda.code("cuGraphAddMemFreeNode", room(8), graph, after, 1, pointer) == INVALID_VALUE
 
 
-def test_captured_allocations_become_the_graphs(machine: Machine) -> None:
-    cuda = start(machine)
+def test_captured_allocations_become_the_graphs(cuda: Cuda) -> None:
     stream = cuda.stream()
     cuda("cuStreamBeginCapture_v2", stream, _GLOBAL)
     pointer = cuda.alloc_async(1000, stream)
@@ -210,32 +197,29 @@ def test_captured_allocations_become_the_graphs(machine: Machine) -> None:
         cuda.free_async(kept, stream)
 
 
-def test_a_captured_free_is_of_graph_memory_alone(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_captured_free_is_of_graph_memory_alone(cuda: Cuda) -> None:
     stream, pooled = cuda.stream(), cuda.alloc_async(1000)
     cuda("cuStreamBeginCapture_v2", stream, RELAXED)
     assert cuda.code("cuMemFreeAsync", pooled, stream) == INVALID_VALUE
 
 
-@pytest.mark.parametrize(("mode", "code"), [(_GLOBAL, _UNSUPPORTED), (_THREAD_LOCAL, _UNSUPPORTED), (RELAXED, 0)])
-@pytest.mark.parametrize("call", ["alloc", "free", "host", "array"])
-def test_calls_that_may_synchronise_end_strict_captures(machine: Machine, mode: int, code: int, call: str) -> None:
-    cuda = start(machine)
-    stream, pointer = cuda.stream(), cuda.alloc(1000)
-    cuda("cuStreamBeginCapture_v2", stream, mode)
-    made = {
+def test_calls_that_may_synchronise_end_strict_captures(cuda: Cuda) -> None:
+    pointers = [cuda.alloc(1000) for _ in range(3)]
+    made: dict[str, Callable[[], int]] = {
         "alloc": lambda: cuda.code("cuMemAlloc_v2", room(8), 1000),
-        "free": lambda: cuda.code("cuMemFree_v2", pointer),
+        "free": lambda: cuda.code("cuMemFree_v2", pointers.pop()),
         "host": lambda: cuda.code("cuMemHostAlloc", room(8), 1000, 0),
         "array": lambda: cuda.code("cuArrayCreate_v2", room(8), pointer_to(struct.pack("QQII", 16, 16, 1, 1))),
     }
-    assert made[call]() == code
-    ended = cuda.code("cuStreamEndCapture", stream, room(8))
-    assert ended == (0 if code == 0 else _INVALIDATED)
+    told = {}
+    for mode, call in product((_GLOBAL, _THREAD_LOCAL, RELAXED), made):
+        stream = cuda.stream()
+        cuda("cuStreamBeginCapture_v2", stream, mode)
+        told[mode, call] = made[call](), cuda.code("cuStreamEndCapture", stream, room(8))
+    assert told == {each: (0, 0) if each[0] == RELAXED else (_UNSUPPORTED, _INVALIDATED) for each in told}
 
 
-def test_virtual_memory_may_be_made_inside_a_capture(machine: Machine) -> None:
-    cuda = start(machine)
+def test_virtual_memory_may_be_made_inside_a_capture(cuda: Cuda) -> None:
     stream, address = cuda.stream(), cuda.reserve(UNIT)
     cuda("cuStreamBeginCapture_v2", stream, _GLOBAL)
     cuda.map(address, UNIT, cuda.create(UNIT))
@@ -260,8 +244,7 @@ def _run(cuda: Cuda, graph: int) -> None:
     cuda.synchronize()
 
 
-def test_a_copy_node_moves_a_box_through_an_array(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_copy_node_moves_a_box_through_an_array(cuda: Cuda) -> None:
     width, height, depth, pitch = 20, 3, 2, 32
     source, target = cuda.alloc(pitch * height * depth), cuda.alloc(pitch * height * depth)
     rows = [bytes([10 * z + y] * width) for z in range(depth) for y in range(height)]
@@ -279,8 +262,7 @@ def test_a_copy_node_moves_a_box_through_an_array(machine: Machine) -> None:
     assert cuda.read(target, pitch * height * depth) == b"".join(row.ljust(pitch, b"\0") for row in rows)
 
 
-def test_a_copy_node_stays_inside_of_memory(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_copy_node_stays_inside_of_memory(cuda: Cuda) -> None:
     source, target, context = cuda.alloc(1000), cuda.alloc(1000), cuda.get("cuCtxGetCurrent")
     for extents, pitch in [((1001, 1, 1), 1001), ((100, 11, 1), 100), ((100, 2, 1), 99), ((10, 10, 11), 10)]:
         params = _copy3d((_DEVICE_MEMORY, source, pitch, 10), (_DEVICE_MEMORY, target, pitch, 10), extents)
@@ -289,8 +271,7 @@ def test_a_copy_node_stays_inside_of_memory(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(("element", "value"), [(1, 0xAB), (2, 0xABCD), (4, 0x01020304)])
-def test_a_fill_node_fills_rows(machine: Machine, element: int, value: int) -> None:
-    cuda = start(machine)
+def test_a_fill_node_fills_rows(cuda: Cuda, element: int, value: int) -> None:
     pointer, context, graph = cuda.alloc(4 * 64), cuda.get("cuCtxGetCurrent"), new_graph(cuda)
     cuda("cuMemsetD8_v2", pointer, 0, 4 * 64)
     params = struct.pack("QQIIQQ", pointer, 64, value, element, 5, 3)
@@ -300,8 +281,7 @@ def test_a_fill_node_fills_rows(machine: Machine, element: int, value: int) -> N
     assert cuda.read(pointer, 4 * 64) == row * 3 + bytes(64)
 
 
-def test_a_fill_node_is_checked(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_fill_node_is_checked(cuda: Cuda) -> None:
     pointer, context = cuda.alloc(256), cuda.get("cuCtxGetCurrent")
     for pitch, element, width, height in [(64, 3, 1, 1), (64, 1, 65, 2), (64, 1, 64, 5), (0, 1, 257, 1), (64, 1, 0, 1)]:
         params = pointer_to(struct.pack("QQIIQQ", pointer, pitch, 0, element, width, height))
@@ -309,8 +289,7 @@ def test_a_fill_node_is_checked(machine: Machine) -> None:
         assert code == INVALID_VALUE, (pitch, element, width, height)
 
 
-def test_devices_that_are_not_there_have_no_graph_memory(machine: Machine) -> None:
-    cuda = start(machine)
+def test_devices_that_are_not_there_have_no_graph_memory(cuda: Cuda) -> None:
     assert cuda.code("cuDeviceGetGraphMemAttribute", 3, USED, room(8)) == INVALID_DEVICE
     assert cuda.code("cuDeviceGraphMemTrim", 3) == INVALID_DEVICE
     assert cuda.code("cuDeviceSetGraphMemAttribute", 0, USED, pointer_to(bytes(8))) == INVALID_VALUE
@@ -331,8 +310,7 @@ def _add(cuda: Cuda, name: str, graph: int, kind: int, payload: bytes, *after: i
 
 
 @pytest.mark.parametrize("name", _ADD_NODE)
-def test_nodes_of_any_type_allocate_fill_copy_and_free(machine: Machine, name: str) -> None:
-    cuda = start(machine)
+def test_nodes_of_any_type_allocate_fill_copy_and_free(cuda: Cuda, name: str) -> None:
     graph, target, context = new_graph(cuda), cuda.alloc(64), cuda.get("cuCtxGetCurrent")
     node, filled = _add(cuda, name, graph, _ALLOC, pool_properties() + struct.pack("QQQQ", 0, 0, 1000, 0))
     pointer = int.from_bytes(filled[_POINTER_AT : _POINTER_AT + 8], "little")
@@ -347,9 +325,8 @@ def test_nodes_of_any_type_allocate_fill_copy_and_free(machine: Machine, name: s
     assert levels(cuda) == [0, UNIT, _STEP, _STEP]
 
 
-def test_a_child_graph_that_is_moved_may_allocate(machine: Machine) -> None:
+def test_a_child_graph_that_is_moved_may_allocate(cuda: Cuda) -> None:
     """CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE; a child that is cloned may not."""
-    cuda = start(machine)
     graph, child = new_graph(cuda), new_graph(cuda)
     node, pointer = add_alloc(cuda, child, 10 * MIB)
     add_free(cuda, child, pointer, node)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from tests.library.machine import Machine
 from tests.library.memory_client import (
     ALREADY_REGISTERED,
     CAPACITY,
@@ -12,8 +11,8 @@ from tests.library.memory_client import (
     NOT_REGISTERED,
     NOT_SUPPORTED,
     OUT_OF_MEMORY,
+    Cuda,
     room,
-    start,
 )
 
 pytestmark = pytest.mark.thorough
@@ -22,8 +21,7 @@ _PORTABLE, _MAPPED, _WRITE_COMBINED, _IO = 1, 2, 4, 4
 
 
 @pytest.mark.parametrize("function", ["cuMemAllocHost", "cuMemAllocHost_v2", "cuMemHostAlloc"])
-def test_it_is_real_memory_and_costs_the_gpu_nothing(machine: Machine, function: str) -> None:
-    cuda = start(machine)
+def test_it_is_real_memory_and_costs_the_gpu_nothing(cuda: Cuda, function: str) -> None:
     flags = (_PORTABLE | _MAPPED | _WRITE_COMBINED,) if function == "cuMemHostAlloc" else ()
     pointer = cuda.get(function, 10 * MIB, *flags)
     assert cuda.left() == CAPACITY
@@ -36,20 +34,17 @@ def test_it_is_real_memory_and_costs_the_gpu_nothing(machine: Machine, function:
     assert cuda.code("cuMemFreeHost", pointer) == INVALID_VALUE
 
 
-def test_more_than_the_gpu_has_is_fine_and_more_than_the_machine_has_is_not(machine: Machine) -> None:
-    cuda = start(machine)
+def test_more_than_the_gpu_has_is_fine_and_more_than_the_machine_has_is_not(cuda: Cuda) -> None:
     cuda("cuMemFreeHost", cuda.get("cuMemHostAlloc", 6 * GIB, 0))
     assert cuda.code("cuMemHostAlloc", room(8), 1 << 50, 0) == OUT_OF_MEMORY
 
 
 @pytest.mark.parametrize("args", [(None, 1, 0), (room(8), 0, 0), (room(8), 1, 8)])
-def test_nowhere_nothing_and_unknown_flags_are_invalid(machine: Machine, args: tuple[object, int, int]) -> None:
-    cuda = start(machine)
+def test_nowhere_nothing_and_unknown_flags_are_invalid(cuda: Cuda, args: tuple[object, int, int]) -> None:
     assert cuda.code("cuMemHostAlloc", *args) == INVALID_VALUE  # type: ignore[arg-type]
 
 
-def test_memory_is_registered_once(machine: Machine) -> None:
-    cuda = start(machine)
+def test_memory_is_registered_once(cuda: Cuda) -> None:
     kept = cuda.ask(call="cuMemcpy", args=[{"keep": room(MIB)}, 0, 0])["kept"]
     theirs = {"of": kept}
     assert cuda.code("cuMemHostRegister_v2", theirs, MIB, _PORTABLE) == 0
@@ -63,8 +58,7 @@ def test_memory_is_registered_once(machine: Machine) -> None:
     assert cuda.code("cuMemHostRegister", theirs, MIB, 0) == 0
 
 
-def test_what_the_driver_allocated_cannot_be_registered(machine: Machine) -> None:
-    cuda = start(machine)
+def test_what_the_driver_allocated_cannot_be_registered(cuda: Cuda) -> None:
     pointer = cuda.get("cuMemHostAlloc", MIB, 0)
     assert cuda.code("cuMemHostRegister_v2", pointer + 4096, 4096, 0) == ALREADY_REGISTERED
     assert cuda.code("cuMemHostUnregister", pointer) == NOT_REGISTERED
@@ -73,19 +67,16 @@ def test_what_the_driver_allocated_cannot_be_registered(machine: Machine) -> Non
 @pytest.mark.parametrize(
     ("size", "flags", "code"), [(0, 0, INVALID_VALUE), (1, 16, INVALID_VALUE), (1, _IO, NOT_SUPPORTED)]
 )
-def test_a_registration_needs_a_size_and_known_flags(machine: Machine, size: int, flags: int, code: int) -> None:
-    cuda = start(machine)
+def test_a_registration_needs_a_size_and_known_flags(cuda: Cuda, size: int, flags: int, code: int) -> None:
     assert cuda.code("cuMemHostRegister_v2", room(16), size, flags) == code
 
 
 @pytest.mark.parametrize("address", [0, 4096, 1 << 46])
-def test_addresses_that_nothing_lies_behind_cannot_be_registered(machine: Machine, address: int) -> None:
-    cuda = start(machine)
+def test_addresses_that_nothing_lies_behind_cannot_be_registered(cuda: Cuda, address: int) -> None:
     assert cuda.code("cuMemHostRegister_v2", address, 4096, 0) == INVALID_VALUE
 
 
-def test_a_device_pointer_takes_no_flags(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_device_pointer_takes_no_flags(cuda: Cuda) -> None:
     pointer = cuda.get("cuMemHostAlloc", MIB, 0)
     assert cuda.code("cuMemHostGetDevicePointer_v2", room(8), pointer, 1) == INVALID_VALUE
     assert cuda.code("cuMemHostGetDevicePointer", room(4), pointer, 0) == INVALID_VALUE  # 32 bits are too few

@@ -19,6 +19,7 @@ from tests.library.memory_client import (
     OUT_OF_MEMORY,
     RESERVED_MIB,
     UNIT,
+    Cuda,
     CudaError,
     room,
     start,
@@ -30,8 +31,7 @@ _GLOBAL, _ATTACH_HOST, _SINGLE = 1, 2, 4
 _NOT_READY = 600
 
 
-def test_a_pointer_is_aligned_to_512_bytes_and_no_two_share_a_byte(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_pointer_is_aligned_to_512_bytes_and_no_two_share_a_byte(cuda: Cuda) -> None:
     sizes = [1, 255, 256, 257, 511, 512, 513, 4097, 100_000, MIB, MIB + 1, 3 * MIB]
     spans = sorted((cuda.alloc(size), size) for size in sizes)
     assert all(pointer % 512 == 0 for pointer, _ in spans)
@@ -39,8 +39,7 @@ def test_a_pointer_is_aligned_to_512_bytes_and_no_two_share_a_byte(machine: Mach
         assert pointer + size <= later
 
 
-def test_small_allocations_share_a_slab_of_two_mebibytes(machine: Machine) -> None:
-    cuda = start(machine)
+def test_small_allocations_share_a_slab_of_two_mebibytes(cuda: Cuda) -> None:
     before = cuda.left()
     first = cuda.alloc(1)
     assert before - cuda.left() == UNIT
@@ -55,29 +54,26 @@ def test_small_allocations_share_a_slab_of_two_mebibytes(machine: Machine) -> No
     assert cuda.left() == before
 
 
-@pytest.mark.parametrize(
-    ("size", "charged"),
-    [
-        (1, UNIT),
-        (MIB, UNIT),
-        (MIB + 1, UNIT),
-        (UNIT, UNIT),
-        (UNIT + 1, 2 * UNIT),
-        (100 * MIB, 100 * MIB),
-        (101 * MIB, 102 * MIB),
-    ],
-)
-def test_physical_memory_is_charged_in_whole_units(machine: Machine, size: int, charged: int) -> None:
-    cuda = start(machine)
-    before = cuda.left()
-    pointer = cuda.alloc(size)
-    assert before - cuda.left() == charged
-    cuda.free(pointer)
-    assert cuda.left() == before
+def test_physical_memory_is_charged_in_whole_units(cuda: Cuda) -> None:
+    charged = {
+        1: UNIT,
+        MIB: UNIT,
+        MIB + 1: UNIT,
+        UNIT: UNIT,
+        UNIT + 1: 2 * UNIT,
+        100 * MIB: 100 * MIB,
+        101 * MIB: 102 * MIB,
+    }
+    told, before = {}, cuda.left()
+    for size in charged:
+        pointer = cuda.alloc(size)
+        told[size] = before - cuda.left()
+        cuda.free(pointer)
+        assert cuda.left() == before, size
+    assert told == charged
 
 
-def test_the_whole_gpu_can_be_had_and_one_unit_more_is_out_of_memory(machine: Machine) -> None:
-    cuda = start(machine)
+def test_the_whole_gpu_can_be_had_and_one_unit_more_is_out_of_memory(cuda: Cuda) -> None:
     assert cuda.total() == (GPU_MIB - RESERVED_MIB) * MIB
     assert cuda.left() == CAPACITY
     assert cuda.code("cuMemAlloc_v2", room(8), CAPACITY + 1) == OUT_OF_MEMORY
@@ -88,27 +84,23 @@ def test_the_whole_gpu_can_be_had_and_one_unit_more_is_out_of_memory(machine: Ma
     assert cuda.left() == CAPACITY
 
 
-@pytest.mark.parametrize("size", [1 << 40, (1 << 63) - 1, (1 << 64) - 1])
-def test_an_impossible_size_is_out_of_memory(machine: Machine, size: int) -> None:
-    cuda = start(machine)
-    assert cuda.code("cuMemAlloc_v2", room(8), size) == OUT_OF_MEMORY
+def test_an_impossible_size_is_out_of_memory(cuda: Cuda) -> None:
+    sizes = (1 << 40, (1 << 63) - 1, (1 << 64) - 1)
+    assert [cuda.code("cuMemAlloc_v2", room(8), size) for size in sizes] == [OUT_OF_MEMORY] * 3
     assert cuda.left() == CAPACITY
 
 
-@pytest.mark.parametrize("args", [(None, 1), (room(8), 0), (None, 0)])
-def test_nowhere_and_nothing_are_invalid(machine: Machine, args: tuple[object, int]) -> None:
-    cuda = start(machine)
-    assert cuda.code("cuMemAlloc_v2", *args) == INVALID_VALUE  # type: ignore[arg-type]
+def test_nowhere_and_nothing_are_invalid(cuda: Cuda) -> None:
+    asked = [(None, 1), (room(8), 0), (None, 0)]
+    assert [cuda.code("cuMemAlloc_v2", where, size) for where, size in asked] == [INVALID_VALUE] * 3
 
 
-def test_a_failed_call_leaves_its_output_alone(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_failed_call_leaves_its_output_alone(cuda: Cuda) -> None:
     mark = {"bytes": "a5" * 8}
     assert cuda.ask(call="cuMemAlloc_v2", args=[mark, 1 << 40])["outs"] == ["a5" * 8]
 
 
-def test_freeing_null_is_fine_and_freeing_anything_else_unknown_is_not(machine: Machine) -> None:
-    cuda = start(machine)
+def test_freeing_null_is_fine_and_freeing_anything_else_unknown_is_not(cuda: Cuda) -> None:
     pointer = cuda.alloc(4096)
     cuda.free(0)
     for unknown in (pointer + 512, pointer - 512, 4096, 1 << 60):
@@ -126,39 +118,33 @@ def test_nothing_works_before_the_driver_is_initialised_or_without_a_context(mac
     assert cuda.code("cuMemGetInfo_v2", room(8), room(8)) == INVALID_CONTEXT
 
 
-@pytest.mark.parametrize(("width", "pitch"), [(1, 512), (512, 512), (513, 1024), (3 * 1024, 3 * 1024)])
-def test_a_pitch_is_the_width_rounded_up_to_512(machine: Machine, width: int, pitch: int) -> None:
-    cuda = start(machine)
-    outs = cuda("cuMemAllocPitch_v2", room(8), room(8), width, 10, 4)
-    pointer, found = (int.from_bytes(out, "little") for out in outs)
-    assert found == pitch
-    base, size = (int.from_bytes(out, "little") for out in cuda("cuMemGetAddressRange_v2", room(8), room(8), pointer))
-    assert (base, size) == (pointer, pitch * 10)
+def test_a_pitch_is_the_width_rounded_up_to_512(cuda: Cuda) -> None:
+    for width, pitch in ((1, 512), (512, 512), (513, 1024), (3 * 1024, 3 * 1024)):
+        outs = cuda("cuMemAllocPitch_v2", room(8), room(8), width, 10, 4)
+        pointer, found = (int.from_bytes(out, "little") for out in outs)
+        outs = cuda("cuMemGetAddressRange_v2", room(8), room(8), pointer)
+        base, size = (int.from_bytes(out, "little") for out in outs)
+        assert (width, found, base, size) == (width, pitch, pointer, pitch * 10)
 
 
-@pytest.mark.parametrize(("width", "height", "element"), [(0, 1, 4), (1, 0, 4), (1, 1, 3), (1, 1, 0), (1, 1, 32)])
-def test_a_pitched_allocation_needs_extents_and_elements_of_4_8_or_16(
-    machine: Machine, width: int, height: int, element: int
-) -> None:
-    cuda = start(machine)
-    assert cuda.code("cuMemAllocPitch_v2", room(8), room(8), width, height, element) == INVALID_VALUE
+def test_a_pitched_allocation_needs_extents_and_elements_of_4_8_or_16(cuda: Cuda) -> None:
+    asked = [(0, 1, 4), (1, 0, 4), (1, 1, 3), (1, 1, 0), (1, 1, 32)]
+    codes = [cuda.code("cuMemAllocPitch_v2", room(8), room(8), *shape) for shape in asked]
+    assert codes == [INVALID_VALUE] * len(asked)
 
 
-def test_a_pitched_allocation_that_overflows_is_out_of_memory(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_pitched_allocation_that_overflows_is_out_of_memory(cuda: Cuda) -> None:
     assert cuda.code("cuMemAllocPitch_v2", room(8), room(8), 1 << 40, 1 << 40, 4) == OUT_OF_MEMORY
 
 
-@pytest.mark.parametrize(
-    ("flags", "code"), [(_GLOBAL, 0), (_ATTACH_HOST, 0), (_SINGLE, INVALID_VALUE), (0, INVALID_VALUE)]
-)
-def test_managed_memory_is_attached_globally_or_to_the_host(machine: Machine, flags: int, code: int) -> None:
-    cuda = start(machine)
-    assert cuda.code("cuMemAllocManaged", room(8), 4096, flags) == code
+def test_managed_memory_is_attached_globally_or_to_the_host(cuda: Cuda) -> None:
+    codes = {
+        flags: cuda.code("cuMemAllocManaged", room(8), 4096, flags) for flags in (_GLOBAL, _ATTACH_HOST, _SINGLE, 0)
+    }
+    assert codes == {_GLOBAL: 0, _ATTACH_HOST: 0, _SINGLE: INVALID_VALUE, 0: INVALID_VALUE}
 
 
-def test_the_cpu_and_copies_see_the_same_managed_bytes(machine: Machine) -> None:
-    cuda = start(machine)
+def test_the_cpu_and_copies_see_the_same_managed_bytes(cuda: Cuda) -> None:
     pointer = cuda.get("cuMemAllocManaged", 1 << 20, _GLOBAL)
     cuda.poke(pointer + 1000, b"from the host")
     assert cuda.read(pointer + 1000, 13) == b"from the host"
@@ -167,8 +153,7 @@ def test_the_cpu_and_copies_see_the_same_managed_bytes(machine: Machine) -> None
     cuda.free(pointer)
 
 
-def test_managed_memory_may_exceed_the_gpu_and_is_evicted_for_plain_memory(machine: Machine) -> None:
-    cuda = start(machine)
+def test_managed_memory_may_exceed_the_gpu_and_is_evicted_for_plain_memory(cuda: Cuda) -> None:
     larger_than_the_gpu = cuda.get("cuMemAllocManaged", 2 * CAPACITY, _GLOBAL)
     assert cuda.left() == CAPACITY
     resident = cuda.get("cuMemAllocManaged", GIB, _GLOBAL)
@@ -182,8 +167,7 @@ def test_managed_memory_may_exceed_the_gpu_and_is_evicted_for_plain_memory(machi
     assert cuda.left() == CAPACITY
 
 
-def test_an_address_range_is_found_from_any_address_in_it(machine: Machine) -> None:
-    cuda = start(machine)
+def test_an_address_range_is_found_from_any_address_in_it(cuda: Cuda) -> None:
     pointer = cuda.alloc(10_000)
     for inside in (pointer, pointer + 1, pointer + 9_999):
         base, size = cuda("cuMemGetAddressRange_v2", room(8), room(8), inside)
@@ -193,14 +177,12 @@ def test_an_address_range_is_found_from_any_address_in_it(machine: Machine) -> N
     assert cuda.code("cuMemGetAddressRange_v2", room(8), room(8), 4096) == NOT_FOUND
 
 
-def test_free_and_total_may_be_asked_for_alone(machine: Machine) -> None:
-    cuda = start(machine)
+def test_free_and_total_may_be_asked_for_alone(cuda: Cuda) -> None:
     assert int.from_bytes(cuda("cuMemGetInfo_v2", None, room(8))[0], "little") == cuda.total()
     assert int.from_bytes(cuda("cuMemGetInfo_v2", room(8), None)[0], "little") == cuda.left()
 
 
-def test_functions_older_than_3_2_speak_32_bit_addresses(machine: Machine) -> None:
-    cuda = start(machine)
+def test_functions_older_than_3_2_speak_32_bit_addresses(cuda: Cuda) -> None:
     pointer = int.from_bytes(cuda("cuMemAlloc", room(4), 1000)[0], "little")
     assert 0 < pointer < 1 << 32
     cuda.write(pointer, b"low")
@@ -233,8 +215,7 @@ def test_a_failure_can_be_asked_for_by_name_and_count(machine: Machine, function
     calls[function]()
 
 
-def test_a_context_takes_its_memory_with_it(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_context_takes_its_memory_with_it(cuda: Cuda) -> None:
     before = cuda.left()
     context = cuda.get("cuCtxCreate_v2", 0, 0)
     for size in (1, MIB, 10 * MIB):
@@ -248,8 +229,7 @@ def test_a_context_takes_its_memory_with_it(machine: Machine) -> None:
     assert cuda.left() == before
 
 
-def test_freeing_plain_memory_waits_for_queued_work_and_freeing_pooled_memory_does_not(machine: Machine) -> None:
-    cuda = start(machine)
+def test_freeing_plain_memory_waits_for_queued_work_and_freeing_pooled_memory_does_not(cuda: Cuda) -> None:
     stream, plain, pooled = cuda.stream(), cuda.alloc(1000), cuda.alloc_async(1000)
     cuda.occupy(stream, 150)
     cuda.free(pooled)
@@ -271,8 +251,7 @@ def test_memory_counts_for_the_gpu_that_it_is_on(machine: Machine) -> None:
     assert cuda.left() == CAPACITY
 
 
-def test_a_forked_child_has_no_driver(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_forked_child_has_no_driver(cuda: Cuda) -> None:
     pointer = cuda.alloc(1000)
     assert cuda.ask(fork_call="cuMemAlloc_v2", args=[room(8), 1])["code"] == NOT_INITIALIZED
     assert cuda.ask(fork_call="cuMemFree_v2", args=[pointer])["code"] == NOT_INITIALIZED

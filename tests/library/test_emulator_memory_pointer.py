@@ -42,8 +42,7 @@ def _pointers(cuda: Cuda) -> dict[str, int]:
     }
 
 
-def test_every_family_is_distinguished(machine: Machine) -> None:
-    cuda = start(machine)
+def test_every_family_is_distinguished(cuda: Cuda) -> None:
     pointers = _pointers(cuda)
     told = {
         name: tuple(_attribute(cuda, which, pointer + 5) for which in (_TYPE, _MANAGED, _IPC, _HANDLES))
@@ -72,8 +71,7 @@ def test_memory_of_contexts_knows_its_context_and_memory_of_devices_has_none(mac
     assert told == {"linear": context, "managed": context, "host": context, "pooled": 0, "virtual": 0}
 
 
-def test_ids_are_never_used_again(machine: Machine) -> None:
-    cuda = start(machine)
+def test_ids_are_never_used_again(cuda: Cuda) -> None:
     seen = set()
     for _ in range(5):
         pointer = cuda.alloc(MIB)
@@ -82,14 +80,12 @@ def test_ids_are_never_used_again(machine: Machine) -> None:
     assert len(seen) == 5
 
 
-def test_neighbours_of_a_slab_are_one_physical_block(machine: Machine) -> None:
-    cuda = start(machine)
+def test_neighbours_of_a_slab_are_one_physical_block(cuda: Cuda) -> None:
     first, second, apart = cuda.alloc(100), cuda.alloc(100), cuda.alloc(4 * MIB)
     assert _attribute(cuda, _BLOCK, first) == _attribute(cuda, _BLOCK, second) != _attribute(cuda, _BLOCK, apart)
 
 
-def test_a_range_is_the_allocation_or_the_whole_reservation(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_range_is_the_allocation_or_the_whole_reservation(cuda: Cuda) -> None:
     pointers = _pointers(cuda)
     linear, virtual, pooled = pointers["linear"], pointers["virtual"], pointers["pooled"]
     assert [_attribute(cuda, which, linear + 9) for which in (_START, _SIZE, _MAPPED)] == [linear, 10_000, 1]
@@ -100,13 +96,13 @@ def test_a_range_is_the_allocation_or_the_whole_reservation(machine: Machine) ->
     assert _attribute(cuda, _POOL, linear) == 0
 
 
-@pytest.mark.parametrize("which", [_CONTEXT, _TYPE, _DEVICE_POINTER, _ID, _MANAGED, _START, _MAPPED])
-def test_an_unallocated_address_is_invalid(machine: Machine, which: int) -> None:
-    cuda = start(machine)
+def test_an_unallocated_address_is_invalid(cuda: Cuda) -> None:
     gone = cuda.alloc(4 * MIB)
     cuda.free(gone)
     for nobodys in (gone, 0, 4096):
-        assert cuda.code("cuPointerGetAttribute", room(8), which, nobodys) == INVALID_VALUE
+        asked = (_CONTEXT, _TYPE, _DEVICE_POINTER, _ID, _MANAGED, _START, _MAPPED)
+        codes = [cuda.code("cuPointerGetAttribute", room(8), which, nobodys) for which in asked]
+        assert codes == [INVALID_VALUE] * len(asked)
 
 
 def _attributes(cuda: Cuda, which: list[int], pointer: int) -> list[int]:
@@ -117,16 +113,14 @@ def _attributes(cuda: Cuda, which: list[int], pointer: int) -> list[int]:
     return [int.from_bytes(cuda.peek(place, 8), "little") for place in places]
 
 
-def test_several_at_once_say_nothing_of_an_unknown_pointer(machine: Machine) -> None:
-    cuda = start(machine)
+def test_several_at_once_say_nothing_of_an_unknown_pointer(cuda: Cuda) -> None:
     pointer = cuda.alloc(100)
     which = [_TYPE, _MANAGED, _DEVICE_POINTER, _HOST_POINTER, _SIZE]
     assert _attributes(cuda, which, pointer) == [_DEVICE_MEMORY, 0, pointer, 0, 100]
     assert _attributes(cuda, which, 4096) == [0, 0, 0, 0, 0]
 
 
-def test_bad_questions_are_refused(machine: Machine) -> None:
-    cuda = start(machine)
+def test_bad_questions_are_refused(cuda: Cuda) -> None:
     pointer = cuda.alloc(100)
     assert cuda.code("cuPointerGetAttribute", None, _TYPE, pointer) == INVALID_VALUE
     assert cuda.code("cuPointerGetAttribute", room(8), 99, pointer) == INVALID_VALUE

@@ -56,8 +56,7 @@ def _pool(cuda: Cuda, **properties: int) -> int:
 @pytest.mark.parametrize(
     ("size", "reserved"), [(1, _STEP), (_STEP, _STEP), (_STEP + 1, 2 * _STEP), (100 * MIB, 4 * _STEP)]
 )
-def test_a_pool_grows_in_steps(machine: Machine, size: int, reserved: int) -> None:
-    cuda = start(machine)
+def test_a_pool_grows_in_steps(cuda: Cuda, size: int, reserved: int) -> None:
     pool = cuda.pool()
     pointer = cuda.alloc_async(size)
     assert pointer % 512 == 0
@@ -66,16 +65,14 @@ def test_a_pool_grows_in_steps(machine: Machine, size: int, reserved: int) -> No
     assert CAPACITY - cuda.left() == reserved
 
 
-def test_near_the_end_of_the_gpu_a_pool_takes_what_it_needs_and_no_more(machine: Machine) -> None:
-    cuda = start(machine)
+def test_near_the_end_of_the_gpu_a_pool_takes_what_it_needs_and_no_more(cuda: Cuda) -> None:
     cuda.alloc(CAPACITY - 10 * MIB)
     cuda.alloc_async(9 * MIB)
     assert cuda.left() == 0
     assert cuda.code("cuMemAllocAsync", room(8), 2 * MIB, 0) == OUT_OF_MEMORY
 
 
-def test_what_was_freed_is_used_again_at_once_in_its_stream(machine: Machine) -> None:
-    cuda = start(machine)
+def test_what_was_freed_is_used_again_at_once_in_its_stream(cuda: Cuda) -> None:
     stream = cuda.stream()
     first = cuda.alloc_async(20 * MIB, stream)
     cuda.occupy(stream, 200)
@@ -84,8 +81,7 @@ def test_what_was_freed_is_used_again_at_once_in_its_stream(machine: Machine) ->
     assert cuda.attribute(cuda.pool(), RESERVED) == _STEP
 
 
-def test_another_stream_follows_the_free_rather_than_growing_the_pool(machine: Machine) -> None:
-    cuda = start(machine)
+def test_another_stream_follows_the_free_rather_than_growing_the_pool(cuda: Cuda) -> None:
     busy, other = cuda.stream(), cuda.stream()
     first = cuda.alloc_async(20 * MIB, busy)
     cuda.occupy(busy, 200)
@@ -96,8 +92,7 @@ def test_another_stream_follows_the_free_rather_than_growing_the_pool(machine: M
     assert cuda.code("cuStreamQuery", busy) == 0
 
 
-def test_without_dependencies_of_its_own_the_pool_grows_instead(machine: Machine) -> None:
-    cuda = start(machine)
+def test_without_dependencies_of_its_own_the_pool_grows_instead(cuda: Cuda) -> None:
     pool, busy, other = cuda.pool(), cuda.stream(), cuda.stream()
     cuda("cuMemPoolSetAttribute", pool, 3, pointer_to(struct.pack("i", 0)))
     first = cuda.alloc_async(20 * MIB, busy)
@@ -108,8 +103,7 @@ def test_without_dependencies_of_its_own_the_pool_grows_instead(machine: Machine
 
 
 @pytest.mark.parametrize("wait", ["context", "stream", "event"])
-def test_at_a_synchronisation_everything_above_the_threshold_goes_back(machine: Machine, wait: str) -> None:
-    cuda = start(machine)
+def test_at_a_synchronisation_everything_above_the_threshold_goes_back(cuda: Cuda, wait: str) -> None:
     stream, event, pool = cuda.stream(), cuda.get("cuEventCreate", 0), cuda.pool()
     pointer = cuda.alloc_async(MIB, stream)
     cuda.free_async(pointer, stream)
@@ -125,8 +119,7 @@ def test_at_a_synchronisation_everything_above_the_threshold_goes_back(machine: 
     assert _levels(cuda, pool) == (0, _STEP, 0, MIB)
 
 
-def test_up_to_the_threshold_memory_is_held(machine: Machine) -> None:
-    cuda = start(machine)
+def test_up_to_the_threshold_memory_is_held(cuda: Cuda) -> None:
     pool = cuda.pool()
     cuda.set_attribute(pool, RELEASE_THRESHOLD, 2 * _STEP)
     pointers = [cuda.alloc_async(_STEP) for _ in range(4)]
@@ -145,8 +138,7 @@ def test_up_to_the_threshold_memory_is_held(machine: Machine) -> None:
     assert cuda.attribute(pool, RESERVED) == _STEP
 
 
-def test_a_chunk_that_is_larger_than_the_threshold_goes_back_whole(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_chunk_that_is_larger_than_the_threshold_goes_back_whole(cuda: Cuda) -> None:
     pool = cuda.pool()
     cuda.set_attribute(pool, RELEASE_THRESHOLD, _STEP)
     cuda.free_async(cuda.alloc_async(100 * MIB))
@@ -154,8 +146,7 @@ def test_a_chunk_that_is_larger_than_the_threshold_goes_back_whole(machine: Mach
     assert cuda.attribute(pool, RESERVED) == 0
 
 
-def test_trimming_keeps_at_least_the_given_size(machine: Machine) -> None:
-    cuda = start(machine)
+def test_trimming_keeps_at_least_the_given_size(cuda: Cuda) -> None:
     pool = cuda.pool()
     cuda.set_attribute(pool, RELEASE_THRESHOLD, _KEEP_ALL)
     pointers = [cuda.alloc_async(_STEP) for _ in range(4)]
@@ -168,8 +159,7 @@ def test_trimming_keeps_at_least_the_given_size(machine: Machine) -> None:
     assert CAPACITY - cuda.left() == _STEP
 
 
-def test_what_the_gpu_has_not_passed_yet_is_not_trimmed(machine: Machine) -> None:
-    cuda = start(machine)
+def test_what_the_gpu_has_not_passed_yet_is_not_trimmed(cuda: Cuda) -> None:
     pool, stream = cuda.pool(), cuda.stream()
     pointer = cuda.alloc_async(MIB, stream)
     cuda.occupy(stream, 200)
@@ -180,8 +170,7 @@ def test_what_the_gpu_has_not_passed_yet_is_not_trimmed(machine: Machine) -> Non
     assert cuda.attribute(pool, RESERVED) == 0
 
 
-def test_high_watermarks_are_reset_to_zero_and_to_nothing_else(machine: Machine) -> None:
-    cuda = start(machine)
+def test_high_watermarks_are_reset_to_zero_and_to_nothing_else(cuda: Cuda) -> None:
     pool = cuda.pool()
     cuda.free_async(cuda.alloc_async(40 * MIB))
     cuda.synchronize()
@@ -195,24 +184,21 @@ def test_high_watermarks_are_reset_to_zero_and_to_nothing_else(machine: Machine)
     assert cuda.code("cuMemPoolGetAttribute", pool, 99, room(8)) == INVALID_VALUE
 
 
-def test_cu_mem_free_takes_pooled_memory_too(machine: Machine) -> None:
-    cuda = start(machine)
+def test_cu_mem_free_takes_pooled_memory_too(cuda: Cuda) -> None:
     pointer = cuda.alloc_async(1000)
     cuda.free(pointer)
     assert cuda.attribute(cuda.pool(), USED) == 0
     assert cuda.code("cuMemFreeAsync", pointer, 0) == INVALID_VALUE
 
 
-def test_plain_memory_cannot_be_freed_in_a_stream(machine: Machine) -> None:
-    cuda = start(machine)
+def test_plain_memory_cannot_be_freed_in_a_stream(cuda: Cuda) -> None:
     pointer = cuda.alloc(1000)
     assert cuda.code("cuMemFreeAsync", pointer, 0) == INVALID_VALUE
     cuda.free(pointer)
 
 
 @pytest.mark.parametrize("suffix", ["", "_ptsz"])
-def test_pooled_memory_holds_bytes(machine: Machine, suffix: str) -> None:
-    cuda = start(machine)
+def test_pooled_memory_holds_bytes(cuda: Cuda, suffix: str) -> None:
     stream = cuda.stream()
     pointer = cuda.get("cuMemAllocAsync" + suffix, 5000, stream)
     cuda("cuMemcpyHtoDAsync_v2" + suffix, pointer + 4990, pointer_to(b"last bytes"), 10, stream)
@@ -223,8 +209,7 @@ def test_pooled_memory_holds_bytes(machine: Machine, suffix: str) -> None:
     assert cuda.code("cuMemAllocAsync" + suffix, None, 1, stream) == INVALID_VALUE
 
 
-def test_a_pool_of_ones_own_lives_until_its_last_allocation(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_pool_of_ones_own_lives_until_its_last_allocation(cuda: Cuda) -> None:
     pool = _pool(cuda)
     pointer = cuda.get("cuMemAllocFromPoolAsync", 1000, pool, 0)
     cuda("cuMemPoolDestroy", pool)
@@ -236,8 +221,7 @@ def test_a_pool_of_ones_own_lives_until_its_last_allocation(machine: Machine) ->
     assert cuda.left() == CAPACITY
 
 
-def test_a_pool_does_not_exceed_its_greatest_size(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_pool_does_not_exceed_its_greatest_size(cuda: Cuda) -> None:
     pool = _pool(cuda, most=40 * MIB)
     first = cuda.get("cuMemAllocFromPoolAsync", 30 * MIB, pool, 0)
     cuda.get("cuMemAllocFromPoolAsync", 6 * MIB, pool, 0)
@@ -258,13 +242,11 @@ def test_a_pool_does_not_exceed_its_greatest_size(machine: Machine) -> None:
         (pool_properties(HOST), 0),
     ],
 )
-def test_a_pools_properties_say_where_and_how(machine: Machine, properties: bytes, code: int) -> None:
-    cuda = start(machine)
+def test_a_pools_properties_say_where_and_how(cuda: Cuda, properties: bytes, code: int) -> None:
     assert cuda.code("cuMemPoolCreate", room(8), pointer_to(properties)) == code
 
 
-def test_a_host_pool_costs_the_gpu_nothing_and_the_cpu_sees_it(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_host_pool_costs_the_gpu_nothing_and_the_cpu_sees_it(cuda: Cuda) -> None:
     pool = _pool(cuda, kind=HOST)
     pointer = cuda.get("cuMemAllocFromPoolAsync", 1000, pool, 0)
     cuda.poke(pointer, b"cpu")
@@ -273,8 +255,7 @@ def test_a_host_pool_costs_the_gpu_nothing_and_the_cpu_sees_it(machine: Machine)
     cuda.free_async(pointer)
 
 
-def test_the_current_pool_is_the_default_one_unless_another_is_chosen_and_exists(machine: Machine) -> None:
-    cuda = start(machine)
+def test_the_current_pool_is_the_default_one_unless_another_is_chosen_and_exists(cuda: Cuda) -> None:
     default, mine = cuda.pool(), _pool(cuda)
     assert cuda.get("cuDeviceGetMemPool", 0) == default
     cuda("cuDeviceSetMemPool", 0, mine)
@@ -296,8 +277,7 @@ def test_a_device_takes_pools_of_its_own_alone(machine: Machine) -> None:
     assert cuda.code("cuDeviceGetMemPool", room(8), 9) == INVALID_DEVICE
 
 
-def test_cuda_13_asks_for_pools_by_location(machine: Machine) -> None:
-    cuda = start(machine)
+def test_cuda_13_asks_for_pools_by_location(cuda: Cuda) -> None:
     here, host = pointer_to(location(DEVICE)), pointer_to(location(HOST))
     assert cuda.get("cuMemGetDefaultMemPool", here, PINNED) == cuda.pool()
     mine = _pool(cuda)
@@ -336,8 +316,7 @@ def test_a_pool_of_another_device_can_be_used_in_a_stream_of_this_one(machine: M
     assert CAPACITY - cuda.left() == _STEP
 
 
-def test_out_of_memory_leaves_the_pool_usable(machine: Machine) -> None:
-    cuda = start(machine)
+def test_out_of_memory_leaves_the_pool_usable(cuda: Cuda) -> None:
     held = cuda.alloc_async(CAPACITY // 2)
     assert cuda.code("cuMemAllocAsync", room(8), CAPACITY, 0) == OUT_OF_MEMORY
     cuda.free_async(held)
@@ -349,8 +328,7 @@ def test_out_of_memory_leaves_the_pool_usable(machine: Machine) -> None:
     assert cuda.left() == CAPACITY
 
 
-def test_many_sizes_at_once_do_not_overlap(machine: Machine) -> None:
-    cuda = start(machine)
+def test_many_sizes_at_once_do_not_overlap(cuda: Cuda) -> None:
     sizes = [1, 512, 513, 100 * KIB, 5 * MIB, 33 * MIB] * 5
     spans = sorted((cuda.alloc_async(size), size) for size in sizes)
     for (pointer, size), (later, _) in pairwise(spans):

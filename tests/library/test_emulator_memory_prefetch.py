@@ -17,8 +17,7 @@ def _pageable_access(cuda: Cuda) -> int:
 
 @pytest.mark.parametrize("version", ["", "_v2"])
 @pytest.mark.parametrize("suffix", ["", "_ptsz"])
-def test_managed_memory_is_charged_already(machine: Machine, version: str, suffix: str) -> None:
-    cuda = start(machine)
+def test_managed_memory_is_charged_already(cuda: Cuda, version: str, suffix: str) -> None:
     managed, name = cuda.get("cuMemAllocManaged", 5 * UNIT, 1), f"cuMemPrefetchAsync{version}{suffix}"
     left, stream = cuda.left(), cuda.stream()
     here, there = ([_DEVICE_LOCATION, 0], [_HOST_LOCATION, 0]) if version else ([0], [_CPU])  # a location is one word
@@ -30,8 +29,7 @@ def test_managed_memory_is_charged_already(machine: Machine, version: str, suffi
     assert cuda.code(name, cuda.alloc(UNIT), UNIT, *here, stream) == INVALID_VALUE
 
 
-def test_memory_of_the_application_takes_room_only_where_the_machine_can_move_it(machine: Machine) -> None:
-    cuda = start(machine)
+def test_memory_of_the_application_takes_room_only_where_the_machine_can_move_it(machine: Machine, cuda: Cuda) -> None:
     stream = cuda.stream()
     assert _pageable_access(cuda) == 0
     assert cuda.code("cuMemPrefetchAsync", room(4 * KIB), 4 * KIB, 0, stream) == INVALID_VALUE
@@ -57,8 +55,7 @@ def test_what_does_not_fit_stays_where_it_is(machine: Machine) -> None:
     assert cuda.left() == UNIT
 
 
-def test_a_capture_takes_no_prefetch(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_capture_takes_no_prefetch(cuda: Cuda) -> None:
     managed, stream = cuda.get("cuMemAllocManaged", UNIT, 1), cuda.stream()
     assert cuda.code("cuMemPrefetchAsync", managed, UNIT, 9, stream) == INVALID_DEVICE
     cuda("cuStreamBeginCapture_v2", stream, 2)

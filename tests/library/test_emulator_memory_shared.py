@@ -119,8 +119,7 @@ def test_neighbours_in_a_slab_are_opened_side_by_side(machine: Machine) -> None:
     assert len(_files(machine)) == 1
 
 
-def test_a_process_does_not_open_its_own_handles(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_process_does_not_open_its_own_handles(cuda: Cuda) -> None:
     handle = _handle(cuda, cuda.alloc(1000))
     assert cuda.code("cuIpcOpenMemHandle_v2", room(8), handle, _LAZY_PEERS) == INVALID_CONTEXT
 
@@ -134,8 +133,7 @@ def test_what_is_no_handle_opens_nothing(machine: Machine) -> None:
     assert opener.code("cuIpcOpenMemHandle_v2", room(8), forged, _LAZY_PEERS) == MAP_FAILED
 
 
-def test_only_plain_device_memory_has_handles(machine: Machine) -> None:
-    cuda = start(machine)
+def test_only_plain_device_memory_has_handles(cuda: Cuda) -> None:
     pointers = [cuda.alloc_async(1000), cuda.get("cuMemAllocManaged", 1000, 1), cuda.get("cuMemHostAlloc", 1000, 0)]
     pointers += [_mapped(cuda, cuda.create(UNIT)), cuda.alloc(1000) + 512]
     for pointer in pointers:
@@ -231,8 +229,7 @@ def test_an_importer_that_is_killed_lets_go(machine: Machine, short_tmp: Path) -
     assert owner.left() == CAPACITY
 
 
-def test_memory_that_waits_for_others_is_reclaimed_when_it_is_wanted(machine: Machine) -> None:
-    cuda = start(machine)
+def test_memory_that_waits_for_others_is_reclaimed_when_it_is_wanted(cuda: Cuda) -> None:
     handle = _shareable(cuda)
     fd = _export(cuda, handle)
     cuda("cuMemRelease", handle)
@@ -240,8 +237,7 @@ def test_memory_that_waits_for_others_is_reclaimed_when_it_is_wanted(machine: Ma
     cuda.alloc(CAPACITY)
 
 
-def test_importing_in_the_same_process_is_another_reference(machine: Machine) -> None:
-    cuda = start(machine)
+def test_importing_in_the_same_process_is_another_reference(cuda: Cuda) -> None:
     handle = _shareable(cuda)
     fd = _export(cuda, handle)
     again = _import(cuda, fd)
@@ -252,8 +248,7 @@ def test_importing_in_the_same_process_is_another_reference(machine: Machine) ->
     assert cuda.left() == CAPACITY
 
 
-def test_only_what_was_made_for_it_is_exported(machine: Machine) -> None:
-    cuda = start(machine)
+def test_only_what_was_made_for_it_is_exported(cuda: Cuda) -> None:
     private, shareable = cuda.create(UNIT), _shareable(cuda)
     assert cuda.code("cuMemExportToShareableHandle", room(4), private, POSIX_FD, 0) == INVALID_VALUE
     assert cuda.code("cuMemExportToShareableHandle", room(4), shareable, POSIX_FD, 1) == INVALID_VALUE

@@ -39,42 +39,32 @@ def _mapped(cuda: Cuda, pieces: int = 1) -> tuple[int, list[int]]:
     return address, handles
 
 
-def test_addresses_cost_no_memory(machine: Machine) -> None:
-    cuda = start(machine)
+def test_addresses_cost_no_memory(cuda: Cuda) -> None:
     address = cuda.reserve(1 << 38)
     assert address % UNIT == 0
     assert cuda.left() == CAPACITY
     cuda("cuMemAddressFree", address, 1 << 38)
 
 
-@pytest.mark.parametrize("alignment", [0, 4096, UNIT, 64 * UNIT, GIB])
-def test_a_reservation_is_aligned_as_wished(machine: Machine, alignment: int) -> None:
-    cuda = start(machine)
+def test_a_reservation_is_aligned_as_wished(cuda: Cuda) -> None:
     cuda.reserve(UNIT)
-    assert cuda.reserve(UNIT, alignment) % max(alignment, UNIT) == 0
+    wishes = (0, 4096, UNIT, 64 * UNIT, GIB)
+    assert {wish: cuda.reserve(UNIT, wish) % max(wish, UNIT) for wish in wishes} == dict.fromkeys(wishes, 0)
 
 
-@pytest.mark.parametrize(
-    ("size", "alignment", "hint", "flags"),
-    [(0, 0, 0, 0), (100, 0, 0, 0), (UNIT, 3, 0, 0), (UNIT, 0, 1, 0), (UNIT, 0, 0, 1)],
-)
-def test_a_reservation_wants_pages_and_powers_of_two(
-    machine: Machine, size: int, alignment: int, hint: int, flags: int
-) -> None:
-    cuda = start(machine)
-    assert cuda.code("cuMemAddressReserve", room(8), size, alignment, hint, flags) == INVALID_VALUE
+def test_a_reservation_wants_pages_and_powers_of_two(cuda: Cuda) -> None:
+    wrong = [(0, 0, 0, 0), (100, 0, 0, 0), (UNIT, 3, 0, 0), (UNIT, 0, 1, 0), (UNIT, 0, 0, 1)]
+    assert [cuda.code("cuMemAddressReserve", room(8), *asked) for asked in wrong] == [INVALID_VALUE] * len(wrong)
 
 
-def test_a_hint_is_followed_where_it_can_be(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_hint_is_followed_where_it_can_be(cuda: Cuda) -> None:
     address = cuda.reserve(4 * UNIT)
     cuda("cuMemAddressFree", address, 4 * UNIT)
     assert cuda.reserve(UNIT, hint=address + UNIT) == address + UNIT
     assert cuda.reserve(UNIT, hint=address + UNIT) != address + UNIT
 
 
-def test_a_reservation_is_freed_as_it_was_made_and_empty(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_reservation_is_freed_as_it_was_made_and_empty(cuda: Cuda) -> None:
     address, handles = _mapped(cuda, 2)
     assert cuda.code("cuMemAddressFree", address, 2 * UNIT) == INVALID_VALUE
     cuda("cuMemUnmap", address, 2 * UNIT)
@@ -84,43 +74,37 @@ def test_a_reservation_is_freed_as_it_was_made_and_empty(machine: Machine) -> No
     assert cuda.code("cuMemMap", address, UNIT, 0, handles[0], 0) == INVALID_VALUE
 
 
-@pytest.mark.parametrize("option", [0, 1])
-@pytest.mark.parametrize("kind", [DEVICE, HOST_NUMA])
-def test_the_granularity_is_two_mebibytes(machine: Machine, option: int, kind: int) -> None:
-    cuda = start(machine)
-    properties = pointer_to(allocation_properties(kind))
-    assert cuda.get("cuMemGetAllocationGranularity", properties, option) == UNIT
+def test_the_granularity_is_two_mebibytes(cuda: Cuda) -> None:
+    for kind in (DEVICE, HOST_NUMA):
+        properties = pointer_to(allocation_properties(kind))
+        assert [cuda.get("cuMemGetAllocationGranularity", properties, option) for option in (0, 1)] == [UNIT, UNIT]
 
 
-@pytest.mark.parametrize("size", [0, 1, 4096, UNIT - 1, UNIT + 4096, 3 * UNIT // 2])
-def test_an_object_is_whole_units(machine: Machine, size: int) -> None:
-    cuda = start(machine)
-    assert cuda.code("cuMemCreate", room(8), size, pointer_to(allocation_properties()), 0) == INVALID_VALUE
+def test_an_object_is_whole_units(cuda: Cuda) -> None:
+    sizes, properties = (0, 1, 4096, UNIT - 1, UNIT + 4096, 3 * UNIT // 2), pointer_to(allocation_properties())
+    assert {size: cuda.code("cuMemCreate", room(8), size, properties, 0) for size in sizes} == dict.fromkeys(
+        sizes, INVALID_VALUE
+    )
 
 
-@pytest.mark.parametrize(
-    ("properties", "code"),
-    [
-        (allocation_properties(DEVICE, 7), INVALID_DEVICE),
-        (allocation_properties(DEVICE, -1), INVALID_DEVICE),
-        (allocation_properties(0), INVALID_VALUE),
-        (allocation_properties(HOST_NUMA_CURRENT), INVALID_VALUE),
-        (allocation_properties(HOST, 0, POSIX_FD), INVALID_VALUE),
-        (allocation_properties(DEVICE, 0, FABRIC), NOT_SUPPORTED),
-        (allocation_properties(allocation=MANAGED), INVALID_VALUE),
-        (allocation_properties(allocation=0), INVALID_VALUE),
-        (allocation_properties(DEVICE, 0, POSIX_FD), 0),
-        (allocation_properties(HOST), 0),
-        (allocation_properties(HOST_NUMA, 0, POSIX_FD), 0),
-    ],
-)
-def test_properties_say_where_and_how(machine: Machine, properties: bytes, code: int) -> None:
-    cuda = start(machine)
-    assert cuda.code("cuMemCreate", room(8), UNIT, pointer_to(properties), 0) == code
+def test_properties_say_where_and_how(cuda: Cuda) -> None:
+    codes = {
+        allocation_properties(DEVICE, 7): INVALID_DEVICE,
+        allocation_properties(DEVICE, -1): INVALID_DEVICE,
+        allocation_properties(0): INVALID_VALUE,
+        allocation_properties(HOST_NUMA_CURRENT): INVALID_VALUE,
+        allocation_properties(HOST, 0, POSIX_FD): INVALID_VALUE,
+        allocation_properties(DEVICE, 0, FABRIC): NOT_SUPPORTED,
+        allocation_properties(allocation=MANAGED): INVALID_VALUE,
+        allocation_properties(allocation=0): INVALID_VALUE,
+        allocation_properties(DEVICE, 0, POSIX_FD): 0,
+        allocation_properties(HOST): 0,
+        allocation_properties(HOST_NUMA, 0, POSIX_FD): 0,
+    }
+    assert {each: cuda.code("cuMemCreate", room(8), UNIT, pointer_to(each), 0) for each in codes} == codes
 
 
-def test_nulls_and_flags_are_invalid(machine: Machine) -> None:
-    cuda = start(machine)
+def test_nulls_and_flags_are_invalid(cuda: Cuda) -> None:
     properties = pointer_to(allocation_properties())
     assert cuda.code("cuMemCreate", None, UNIT, properties, 0) == INVALID_VALUE
     assert cuda.code("cuMemCreate", room(8), UNIT, None, 0) == INVALID_VALUE
@@ -128,8 +112,7 @@ def test_nulls_and_flags_are_invalid(machine: Machine) -> None:
     assert cuda.code("cuMemRelease", 999) == INVALID_VALUE
 
 
-def test_device_objects_are_charged_when_they_are_made_and_host_objects_never(machine: Machine) -> None:
-    cuda = start(machine)
+def test_device_objects_are_charged_when_they_are_made_and_host_objects_never(cuda: Cuda) -> None:
     device = cuda.create(100 * UNIT)
     host = cuda.create(100 * UNIT, allocation_properties(HOST))
     assert CAPACITY - cuda.left() == 100 * UNIT
@@ -139,8 +122,7 @@ def test_device_objects_are_charged_when_they_are_made_and_host_objects_never(ma
     assert cuda.left() == CAPACITY
 
 
-def test_memory_lives_until_its_last_mapping_is_gone(machine: Machine) -> None:
-    cuda = start(machine)
+def test_memory_lives_until_its_last_mapping_is_gone(cuda: Cuda) -> None:
     address, (handle,) = _mapped(cuda)
     cuda.allow(address, UNIT)
     cuda("cuMemRelease", handle)
@@ -152,8 +134,7 @@ def test_memory_lives_until_its_last_mapping_is_gone(machine: Machine) -> None:
     assert cuda.left() == CAPACITY
 
 
-def test_memory_lives_until_its_last_handle_is_gone(machine: Machine) -> None:
-    cuda = start(machine)
+def test_memory_lives_until_its_last_handle_is_gone(cuda: Cuda) -> None:
     address, (handle,) = _mapped(cuda)
     assert cuda.get("cuMemRetainAllocationHandle", address + 100) == handle
     cuda("cuMemUnmap", address, UNIT)
@@ -164,8 +145,7 @@ def test_memory_lives_until_its_last_handle_is_gone(machine: Machine) -> None:
     assert cuda.code("cuMemRetainAllocationHandle", room(8), address) == INVALID_VALUE
 
 
-def test_one_object_mapped_twice_is_the_same_bytes(machine: Machine) -> None:
-    cuda = start(machine)
+def test_one_object_mapped_twice_is_the_same_bytes(cuda: Cuda) -> None:
     address, handle = cuda.reserve(2 * UNIT), cuda.create(UNIT)
     cuda.map(address, UNIT, handle)
     cuda.map(address + UNIT, UNIT, handle)
@@ -175,8 +155,7 @@ def test_one_object_mapped_twice_is_the_same_bytes(machine: Machine) -> None:
     assert CAPACITY - cuda.left() == UNIT
 
 
-def test_a_mapping_stays_inside_object_and_reservation_and_over_nothing_else(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_mapping_stays_inside_object_and_reservation_and_over_nothing_else(cuda: Cuda) -> None:
     address, handle = cuda.reserve(4 * UNIT), cuda.create(2 * UNIT)
     cuda.map(address + UNIT, UNIT, handle)
     for start_at, size, offset, flags in [
@@ -194,8 +173,7 @@ def test_a_mapping_stays_inside_object_and_reservation_and_over_nothing_else(mac
     cuda.map(address + 2 * UNIT, 2 * UNIT, handle)
 
 
-def test_what_is_unmapped_is_whole_mappings(machine: Machine) -> None:
-    cuda = start(machine)
+def test_what_is_unmapped_is_whole_mappings(cuda: Cuda) -> None:
     address, _ = _mapped(cuda, 3)
     assert cuda.code("cuMemUnmap", address, UNIT // 2) == INVALID_VALUE
     assert cuda.code("cuMemUnmap", address + 4096, UNIT) == INVALID_VALUE
@@ -205,8 +183,7 @@ def test_what_is_unmapped_is_whole_mappings(machine: Machine) -> None:
     cuda("cuMemUnmap", address + 2 * UNIT, UNIT)
 
 
-def test_a_mapping_begins_without_access(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_mapping_begins_without_access(cuda: Cuda) -> None:
     address, _ = _mapped(cuda, 2)
     here = pointer_to(location(DEVICE))
     assert cuda.code("cuMemcpyHtoD_v2", address, pointer_to(b"x"), 1) == INVALID_VALUE
@@ -218,8 +195,7 @@ def test_a_mapping_begins_without_access(machine: Machine) -> None:
     assert cuda.code("cuMemcpyHtoD_v2", address, pointer_to(b"x"), 1) == INVALID_VALUE
 
 
-def test_access_is_of_whole_mappings_and_of_places_that_exist(machine: Machine) -> None:
-    cuda = start(machine)
+def test_access_is_of_whole_mappings_and_of_places_that_exist(cuda: Cuda) -> None:
     address, _ = _mapped(cuda)
     give = "cuMemSetAccess"
     assert cuda.code(give, address, 2 * UNIT, pointer_to(access(DEVICE)), 1) == INVALID_VALUE
@@ -231,8 +207,7 @@ def test_access_is_of_whole_mappings_and_of_places_that_exist(machine: Machine) 
     assert cuda.code("cuMemGetAccess", room(8), pointer_to(location(DEVICE)), address + UNIT) == INVALID_VALUE
 
 
-def test_host_objects_are_seen_by_the_cpu_once_it_has_access(machine: Machine) -> None:
-    cuda = start(machine)
+def test_host_objects_are_seen_by_the_cpu_once_it_has_access(cuda: Cuda) -> None:
     address, handle = cuda.reserve(2 * UNIT), cuda.create(UNIT, allocation_properties(HOST_NUMA))
     cuda.map(address, UNIT, handle)
     cuda.allow(address, UNIT, access(DEVICE), access(HOST_NUMA))
@@ -256,8 +231,7 @@ def test_peers_reach_each_others_memory_and_each_pays_its_own(machine: Machine) 
     assert CAPACITY - cuda.left() == UNIT
 
 
-def test_a_handle_tells_its_properties(machine: Machine) -> None:
-    cuda = start(machine)
+def test_a_handle_tells_its_properties(cuda: Cuda) -> None:
     properties = allocation_properties(DEVICE, 0, POSIX_FD)
     handle = cuda.create(UNIT, properties)
     assert cuda("cuMemGetAllocationPropertiesFromHandle", room(32), handle)[0] == properties

@@ -5,8 +5,7 @@ from functools import partial
 
 import pytest
 
-from tests.library.machine import Machine
-from tests.library.memory_client import INVALID_VALUE, Cuda, room, start
+from tests.library.memory_client import INVALID_VALUE, Cuda, room
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.thorough
@@ -40,8 +39,7 @@ _ENOUGH = {  # how and for what a stream waits, and what is too little: what is 
 
 @pytest.mark.parametrize("bits", [32, 64])
 @pytest.mark.parametrize("version", ["", "_ptsz", "_v2", "_v2_ptsz"])
-def test_a_stream_waits_for_a_word(machine: Machine, bits: int, version: str) -> None:
-    cuda = start(machine)
+def test_a_stream_waits_for_a_word(cuda: Cuda, bits: int, version: str) -> None:
     idle = {}
     for (how, value, too_little), enough in _ENOUGH.items():
         stream, word = cuda.stream(), _word(cuda, too_little & _BITS[bits])
@@ -54,8 +52,7 @@ def test_a_stream_waits_for_a_word(machine: Machine, bits: int, version: str) ->
 
 
 @pytest.mark.parametrize("bits", [32, 64])
-def test_a_word_is_written_when_its_stream_gets_there(machine: Machine, bits: int) -> None:
-    cuda = start(machine)
+def test_a_word_is_written_when_its_stream_gets_there(cuda: Cuda, bits: int) -> None:
     writing, waiting, word, device = cuda.stream(), cuda.stream(), _word(cuda, 0), cuda.alloc(64)
     cuda(f"cuStreamWaitValue{bits}_v2", writing, word, 1, _EQUAL)
     cuda(f"cuStreamWriteValue{bits}_v2", writing, device + 8, 7, 0)
@@ -67,8 +64,7 @@ def test_a_word_is_written_when_its_stream_gets_there(machine: Machine, bits: in
     assert cuda.read(device + 8, bits // 8 + 1) == struct.pack("<QB", 7, 0)[: bits // 8] + b"\0"
 
 
-def test_kernels_behind_a_wait_begin_when_it_is_over(machine: Machine) -> None:
-    cuda = start(machine)
+def test_kernels_behind_a_wait_begin_when_it_is_over(cuda: Cuda) -> None:
     stream, word = cuda.stream(), _word(cuda, 0)
     begin, end = cuda.get("cuEventCreate", 0), cuda.get("cuEventCreate", 0)
     cuda("cuStreamWaitValue32_v2", stream, word, 1, _EQUAL)
@@ -81,8 +77,7 @@ def test_kernels_behind_a_wait_begin_when_it_is_over(machine: Machine) -> None:
     assert milliseconds == pytest.approx(3, rel=0.01)
 
 
-def test_what_cannot_be_waited_for_is_refused(machine: Machine) -> None:
-    cuda = start(machine)
+def test_what_cannot_be_waited_for_is_refused(cuda: Cuda) -> None:
     stream, word = cuda.stream(), cuda.alloc(8)
     for address, flags in ((0, 0), (word + 1, 0), (word + 2**40, 0), (word, 4)):
         assert cuda.code("cuStreamWaitValue32_v2", stream, address, 0, flags) == INVALID_VALUE

@@ -71,10 +71,9 @@ def test_what_was_bound_counts_until_its_process_ends(grouped: GpuSlice, way: st
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_the_driver_does_not_bind_is_given_back(gpu_slice: GpuSlice, way: str) -> None:
-    cuda = gpu_slice.start()
-    assert shared(cuda, way) == NOT_SUPPORTED
-    assert cuda.left() == gpu_slice.room
+def test_what_the_driver_does_not_bind_is_given_back(gpu_slice: GpuSlice, user: Cuda, way: str) -> None:
+    assert shared(user, way) == NOT_SUPPORTED
+    assert user.left() == gpu_slice.room
 
 
 def test_what_was_exported_by_a_fabric_handle_counts_until_its_process_ends(grouped: GpuSlice) -> None:

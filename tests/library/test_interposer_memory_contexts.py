@@ -43,21 +43,19 @@ def test_a_full_container_has_no_room_for_another_context(gpu_slice: GpuSlice, w
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way.startswith("cuCtx")])
-def test_a_full_process_has_no_room_for_another_context(gpu_slice: GpuSlice, way: str) -> None:
-    cuda = gpu_slice.start()
-    rest = cuda.alloc(gpu_slice.room)
-    assert cuda.code(way, room(8), *WAYS[way]) == OUT_OF_MEMORY
-    assert gpu_slice.use(cuda).pending == 0
-    cuda.free(rest)
-    cuda(way, room(8), *WAYS[way])
-    assert cuda.left() == gpu_slice.room - CONTEXT // 4
+def test_a_full_process_has_no_room_for_another_context(gpu_slice: GpuSlice, user: Cuda, way: str) -> None:
+    rest = user.alloc(gpu_slice.room)
+    assert user.code(way, room(8), *WAYS[way]) == OUT_OF_MEMORY
+    assert gpu_slice.use(user).pending == 0
+    user.free(rest)
+    user(way, room(8), *WAYS[way])
+    assert user.left() == gpu_slice.room - CONTEXT // 4
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if not way.startswith("cuCtx")])
-def test_a_primary_context_that_exists_needs_no_room(gpu_slice: GpuSlice, way: str) -> None:
-    cuda = gpu_slice.start()
-    cuda.alloc(gpu_slice.room)
-    cuda(way, room(8), *WAYS[way])
+def test_a_primary_context_that_exists_needs_no_room(gpu_slice: GpuSlice, user: Cuda, way: str) -> None:
+    user.alloc(gpu_slice.room)
+    user(way, room(8), *WAYS[way])
     assert gpu_slice.counters().refusals == 0
 
 
@@ -79,16 +77,15 @@ def test_ended_processes_block_no_other(gpu_slice: GpuSlice) -> None:
     late.get("cuDevicePrimaryCtxRetain", 0)
 
 
-def test_what_pools_keep_unused_is_given_back_for_a_context(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    pool = cuda.get("cuMemPoolCreate", pointer_to(pool_properties()))
-    cuda.set_attribute(pool, KEEP, EVERYTHING)
-    cuda.free_async(cuda.get("cuMemAllocFromPoolAsync", gpu_slice.room, pool, 0))
-    cuda.synchronize()
-    cuda("cuDevicePrimaryCtxRelease_v2", 0)
+def test_what_pools_keep_unused_is_given_back_for_a_context(gpu_slice: GpuSlice, user: Cuda) -> None:
+    pool = user.get("cuMemPoolCreate", pointer_to(pool_properties()))
+    user.set_attribute(pool, KEEP, EVERYTHING)
+    user.free_async(user.get("cuMemAllocFromPoolAsync", gpu_slice.room, pool, 0))
+    user.synchronize()
+    user("cuDevicePrimaryCtxRelease_v2", 0)
     assert eventually(lambda: gpu_slice.total() == gpu_slice.room)
     gpu_slice.start()
-    cuda.begin()
+    user.begin()
     assert eventually(lambda: gpu_slice.total() == 2 * CONTEXT)
 
 
@@ -122,32 +119,30 @@ def green(cuda: Cuda, device: int = 0) -> tuple[int, int]:
     return made, cuda.get("cuCtxFromGreenCtx", made)
 
 
-def test_what_is_allocated_in_a_green_context_is_its_devices(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    _, context = green(cuda)
-    cuda("cuCtxSetCurrent", context)
-    pointer = cuda.alloc(32 * MIB)
-    assert cuda.code("cuMemAlloc_v2", room(8), gpu_slice.room) == OUT_OF_MEMORY
-    cuda.free_async(cuda.alloc_async(32 * MIB))
-    cuda.free(pointer)
-    _, elsewhere = green(cuda, 1)
-    cuda("cuCtxSetCurrent", elsewhere)
-    cuda.alloc(gpu_slice.limit)  # without a limit
-    cuda("cuMemPoolTrimTo", cuda.pool(), 0)
+def test_what_is_allocated_in_a_green_context_is_its_devices(gpu_slice: GpuSlice, user: Cuda) -> None:
+    _, context = green(user)
+    user("cuCtxSetCurrent", context)
+    pointer = user.alloc(32 * MIB)
+    assert user.code("cuMemAlloc_v2", room(8), gpu_slice.room) == OUT_OF_MEMORY
+    user.free_async(user.alloc_async(32 * MIB))
+    user.free(pointer)
+    _, elsewhere = green(user, 1)
+    user("cuCtxSetCurrent", elsewhere)
+    user.alloc(gpu_slice.limit)  # without a limit
+    user("cuMemPoolTrimTo", user.pool(), 0)
     assert gpu_slice.used() == 0
 
 
-def test_memory_outlives_a_green_context_and_ends_with_the_primary_one(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    made, context = green(cuda)
-    cuda("cuCtxSetCurrent", context)
-    first, _ = cuda.alloc(32 * MIB), cuda.alloc(16 * MIB)
-    cuda("cuCtxSetCurrent", cuda.get("cuDevicePrimaryCtxRetain", 0))
-    cuda("cuGreenCtxDestroy", made)
+def test_memory_outlives_a_green_context_and_ends_with_the_primary_one(gpu_slice: GpuSlice, user: Cuda) -> None:
+    made, context = green(user)
+    user("cuCtxSetCurrent", context)
+    first, _ = user.alloc(32 * MIB), user.alloc(16 * MIB)
+    user("cuCtxSetCurrent", user.get("cuDevicePrimaryCtxRetain", 0))
+    user("cuGreenCtxDestroy", made)
     assert gpu_slice.used() == 48 * MIB
-    cuda.free(first)
+    user.free(first)
     assert gpu_slice.used() == 16 * MIB
-    cuda("cuDevicePrimaryCtxReset_v2", 0)
+    user("cuDevicePrimaryCtxReset_v2", 0)
     assert gpu_slice.used() == 0
 
 

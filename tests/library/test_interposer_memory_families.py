@@ -81,15 +81,14 @@ by_name = pytest.mark.parametrize("family", FAMILIES, ids=[family.name for famil
 
 
 @by_name
-def test_up_to_the_limit_and_not_beyond_it(gpu_slice: GpuSlice, family: Family) -> None:
-    cuda = gpu_slice.start()
+def test_up_to_the_limit_and_not_beyond_it(gpu_slice: GpuSlice, user: Cuda, family: Family) -> None:
     for size in (gpu_slice.room - family.grain, gpu_slice.room):
-        made = family.make(cuda, size)
-        assert gpu_slice.use(cuda).used == size
-        family.end(cuda, made)
-        cuda.synchronize()
+        made = family.make(user, size)
+        assert gpu_slice.use(user).used == size
+        family.end(user, made)
+        user.synchronize()
         assert eventually(lambda: gpu_slice.used() == 0)
-    assert family.code(cuda, gpu_slice.room + family.grain) == OUT_OF_MEMORY
+    assert family.code(user, gpu_slice.room + family.grain) == OUT_OF_MEMORY
     assert (gpu_slice.used(), gpu_slice.counters().refusals) == (0, 1)
     assert gpu_slice.counters().peak == gpu_slice.limit
     assert gpu_slice.errors.read_text() == ""
@@ -104,69 +103,62 @@ def test_what_the_driver_refuses_is_not_charged(gpu_slice: GpuSlice, family: Fam
 
 
 @by_name
-def test_small_pieces_fill_the_slice_to_the_last(gpu_slice: GpuSlice, family: Family) -> None:
-    cuda = gpu_slice.start()
+def test_small_pieces_fill_the_slice_to_the_last(gpu_slice: GpuSlice, user: Cuda, family: Family) -> None:
     pieces = gpu_slice.room // STEP
-    made = [family.make(cuda, STEP) for _ in range(pieces)]
-    assert family.code(cuda, STEP) == OUT_OF_MEMORY
-    family.end(cuda, made[3])
-    cuda.synchronize()
-    assert family.code(cuda, STEP) == 0
+    made = [family.make(user, STEP) for _ in range(pieces)]
+    assert family.code(user, STEP) == OUT_OF_MEMORY
+    family.end(user, made[3])
+    user.synchronize()
+    assert family.code(user, STEP) == 0
     assert gpu_slice.total() == gpu_slice.limit
 
 
-def test_a_request_beyond_64_bits_is_refused(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    told = {family.name: (family.code(cuda, (1 << 63) - UNIT), gpu_slice.total()) for family in FAMILIES}
+def test_a_request_beyond_64_bits_is_refused(gpu_slice: GpuSlice, user: Cuda) -> None:
+    told = {family.name: (family.code(user, (1 << 63) - UNIT), gpu_slice.total()) for family in FAMILIES}
     assert [name for name, (code, _) in told.items() if code not in (OUT_OF_MEMORY, INVALID_VALUE)] == []
     assert {name: total for name, (_, total) in told.items() if total != CONTEXT} == {}
 
 
-def test_a_null_argument_is_the_drivers_to_answer(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
+def test_a_null_argument_is_the_drivers_to_answer(gpu_slice: GpuSlice, user: Cuda) -> None:
     told = {}
     for family in FAMILIES:
         asked = [None if isinstance(argument, dict) else argument for argument in family.ask(STEP)]
-        told[family.name] = cuda.code(family.name, *asked), gpu_slice.total()
+        told[family.name] = user.code(family.name, *asked), gpu_slice.total()
     assert told == {family.name: (INVALID_VALUE, CONTEXT) for family in FAMILIES}
 
 
-def test_one_byte_more_than_the_limit(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
+def test_one_byte_more_than_the_limit(gpu_slice: GpuSlice, user: Cuda) -> None:
     for name in ("cuMemAlloc_v2", "cuMemAllocAsync"):
-        assert cuda.code(name, room(8), gpu_slice.room + 1, 0) == OUT_OF_MEMORY
+        assert user.code(name, room(8), gpu_slice.room + 1, 0) == OUT_OF_MEMORY
     assert gpu_slice.used() == 0
 
 
-def test_an_explicit_pool_counts_as_the_default_one(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    mine = cuda.get("cuMemPoolCreate", pointer_to(pool_properties(DEVICE, 0)))
-    for pool in (mine, cuda.pool()):
+def test_an_explicit_pool_counts_as_the_default_one(gpu_slice: GpuSlice, user: Cuda) -> None:
+    mine = user.get("cuMemPoolCreate", pointer_to(pool_properties(DEVICE, 0)))
+    for pool in (mine, user.pool()):
         for name in ("cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync_ptsz"):
-            assert cuda.code(name, room(8), gpu_slice.room + STEP, pool, 0) == OUT_OF_MEMORY
-            pointer = cuda.get(name, gpu_slice.room, pool, 0)
+            assert user.code(name, room(8), gpu_slice.room + STEP, pool, 0) == OUT_OF_MEMORY
+            pointer = user.get(name, gpu_slice.room, pool, 0)
             assert gpu_slice.used() == gpu_slice.room
-            cuda.free_async(pointer)
-            cuda.synchronize()
+            user.free_async(pointer)
+            user.synchronize()
             assert eventually(lambda: gpu_slice.used() == 0)
 
 
-def test_a_pitched_allocation_is_charged_by_its_real_pitch(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
+def test_a_pitched_allocation_is_charged_by_its_real_pitch(gpu_slice: GpuSlice, user: Cuda) -> None:
     told, charged, before = {}, {}, 0
     for width in (1, 511, 512, 513, 100_000):
-        _, pitch = cuda("cuMemAllocPitch_v2", room(8), room(8), width, 5, 4)
+        _, pitch = user("cuMemAllocPitch_v2", room(8), room(8), width, 5, 4)
         told[width] = int.from_bytes(pitch, "little") * 5
         charged[width], before = gpu_slice.used() - before, gpu_slice.used()
     assert charged == told
 
 
-def test_sizes_of_small_allocations_are_rounded_as_the_driver_does(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
+def test_sizes_of_small_allocations_are_rounded_as_the_driver_does(gpu_slice: GpuSlice, user: Cuda) -> None:
     for size, charged in ((1, 512), (512, 512), (513, 1024), (MIB + 1, 2 * MIB), (2 * MIB + 1, 4 * MIB)):
-        pointer = cuda.alloc(size)
+        pointer = user.alloc(size)
         assert gpu_slice.used() == charged
-        cuda.free(pointer)
+        user.free(pointer)
     assert gpu_slice.used() == 0
 
 
@@ -186,109 +178,99 @@ ARRAYS = {
 }
 
 
-def test_an_array_is_charged_by_what_its_elements_take(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
+def test_an_array_is_charged_by_what_its_elements_take(gpu_slice: GpuSlice, user: Cuda) -> None:
     told = {}
     for what, (descriptor, _) in ARRAYS.items():
-        made = cuda.get("cuArray3DCreate_v2", pointer_to(descriptor))
+        made = user.get("cuArray3DCreate_v2", pointer_to(descriptor))
         charged = gpu_slice.used()
-        cuda("cuArrayDestroy", made)
+        user("cuArrayDestroy", made)
         told[what] = charged, gpu_slice.used()
     assert told == {what: (charged, 0) for what, (_, charged) in ARRAYS.items()}
 
 
-def test_a_mipmap_is_charged_with_all_its_levels(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    made = cuda.get("cuMipmappedArrayCreate", pointer_to(array(64, 64, form=FLOAT)), 3)
+def test_a_mipmap_is_charged_with_all_its_levels(gpu_slice: GpuSlice, user: Cuda) -> None:
+    made = user.get("cuMipmappedArrayCreate", pointer_to(array(64, 64, form=FLOAT)), 3)
     assert gpu_slice.used() == (64 * 64 + 32 * 32 + 16 * 16) * 4
-    cuda("cuMipmappedArrayDestroy", made)
+    user("cuMipmappedArrayDestroy", made)
     assert gpu_slice.used() == 0
 
 
 @pytest.mark.parametrize("name", ["cuArrayCreate", "cuArray3DCreate"])
-def test_arrays_of_the_first_interface(gpu_slice: GpuSlice, name: str) -> None:
-    cuda = gpu_slice.start()
+def test_arrays_of_the_first_interface(gpu_slice: GpuSlice, user: Cuda, name: str) -> None:
     flat, deep = struct.pack("IIII", 1024, 8, BYTE, 1), struct.pack("IIIIII", 1024, 8, 0, BYTE, 1, 0)
-    made = cuda.get(name, pointer_to(flat if name == "cuArrayCreate" else deep))
+    made = user.get(name, pointer_to(flat if name == "cuArrayCreate" else deep))
     assert gpu_slice.used() == 8 * KIB
-    cuda("cuArrayDestroy", made)
+    user("cuArrayDestroy", made)
     assert gpu_slice.used() == 0
 
 
-def test_a_second_free_is_the_drivers_to_answer(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    pointer, kept = cuda.alloc(MIB), cuda.alloc(MIB)
-    cuda.free(pointer)
-    assert cuda.code("cuMemFree_v2", pointer) == INVALID_VALUE
-    assert cuda.code("cuMemFree_v2", kept + 512) == INVALID_VALUE
-    assert cuda.code("cuMemFree_v2", 0) == 0
+def test_a_second_free_is_the_drivers_to_answer(gpu_slice: GpuSlice, user: Cuda) -> None:
+    pointer, kept = user.alloc(MIB), user.alloc(MIB)
+    user.free(pointer)
+    assert user.code("cuMemFree_v2", pointer) == INVALID_VALUE
+    assert user.code("cuMemFree_v2", kept + 512) == INVALID_VALUE
+    assert user.code("cuMemFree_v2", 0) == 0
     assert gpu_slice.used() == 2 * MIB
-    cuda.free(kept)
+    user.free(kept)
     assert gpu_slice.used() == 0
 
 
-def test_memory_may_be_freed_by_the_other_familys_call(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    cuda.free(cuda.alloc_async(STEP))
-    cuda.synchronize()
+def test_memory_may_be_freed_by_the_other_familys_call(gpu_slice: GpuSlice, user: Cuda) -> None:
+    user.free(user.alloc_async(STEP))
+    user.synchronize()
     assert eventually(lambda: gpu_slice.used() == 0)
 
 
-def test_memory_of_the_host_is_not_charged(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    cuda.get("cuMemHostAlloc", MIB, 0)
-    cuda.create(GIB, allocation_properties(HOST_NUMA))
-    pool = cuda.get("cuMemPoolCreate", pointer_to(pool_properties(HOST)))
-    cuda.get("cuMemAllocFromPoolAsync", GIB, pool, 0)
+def test_memory_of_the_host_is_not_charged(gpu_slice: GpuSlice, user: Cuda) -> None:
+    user.get("cuMemHostAlloc", MIB, 0)
+    user.create(GIB, allocation_properties(HOST_NUMA))
+    pool = user.get("cuMemPoolCreate", pointer_to(pool_properties(HOST)))
+    user.get("cuMemAllocFromPoolAsync", GIB, pool, 0)
     assert gpu_slice.total() == CONTEXT
 
 
-def test_another_gpu_without_a_limit_is_not_charged(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    cuda.begin(1)
-    cuda.free(cuda.alloc(GIB))
-    cuda.free_async(cuda.alloc_async(GIB))
-    cuda("cuMemRelease", cuda.create(GIB, allocation_properties(DEVICE, 1)))
-    assert cuda.code("cuMemCreate", room(8), GIB, pointer_to(allocation_properties(DEVICE, 0)), 0) == OUT_OF_MEMORY
+def test_another_gpu_without_a_limit_is_not_charged(gpu_slice: GpuSlice, user: Cuda) -> None:
+    user.begin(1)
+    user.free(user.alloc(GIB))
+    user.free_async(user.alloc_async(GIB))
+    user("cuMemRelease", user.create(GIB, allocation_properties(DEVICE, 1)))
+    assert user.code("cuMemCreate", room(8), GIB, pointer_to(allocation_properties(DEVICE, 0)), 0) == OUT_OF_MEMORY
     assert gpu_slice.total() == CONTEXT
 
 
-def test_without_a_context_the_driver_says_what_is_wrong(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    cuda("cuCtxSetCurrent", 0)
+def test_without_a_context_the_driver_says_what_is_wrong(gpu_slice: GpuSlice, user: Cuda) -> None:
+    user("cuCtxSetCurrent", 0)
     for name in ("cuMemAlloc_v2", "cuMemAllocAsync"):
-        assert cuda.code(name, room(8), MIB, 0) == 201
+        assert user.code(name, room(8), MIB, 0) == 201
     assert gpu_slice.used() == 0
-    cuda("cuMemRelease", cuda.create(UNIT))
+    user("cuMemRelease", user.create(UNIT))
 
 
 @pytest.mark.parametrize("create", ["cuCtxCreate_v2", "primary"])
-def test_a_context_takes_its_memory_with_it(gpu_slice: GpuSlice, create: str) -> None:
-    cuda = gpu_slice.start()
-    kept = cuda.alloc(3 * UNIT)
+def test_a_context_takes_its_memory_with_it(gpu_slice: GpuSlice, user: Cuda, create: str) -> None:
+    kept = user.alloc(3 * UNIT)
     if create != "primary":
-        context = cuda.get(create, 0, 0)
-    cuda.alloc(5 * UNIT)
-    cuda.get("cuArray3DCreate_v2", pointer_to(array(1024, 1024)))
-    cuda.get("cuMemAllocManaged", UNIT, 1)
+        context = user.get(create, 0, 0)
+    user.alloc(5 * UNIT)
+    user.get("cuArray3DCreate_v2", pointer_to(array(1024, 1024)))
+    user.get("cuMemAllocManaged", UNIT, 1)
     if create == "primary":
-        cuda("cuDevicePrimaryCtxReset_v2", 0)
+        user("cuDevicePrimaryCtxReset_v2", 0)
         assert gpu_slice.used() == 0
     else:
-        cuda("cuCtxDestroy_v2", context)
+        user("cuCtxDestroy_v2", context)
         assert gpu_slice.used() == 3 * UNIT
-        cuda("cuCtxSetCurrent", cuda.get("cuDevicePrimaryCtxRetain", 0))
-        cuda.free(kept)
+        user("cuCtxSetCurrent", user.get("cuDevicePrimaryCtxRetain", 0))
+        user.free(kept)
         assert gpu_slice.used() == 0
 
 
-def test_a_primary_context_that_others_hold_keeps_its_memory(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    cuda.get("cuDevicePrimaryCtxRetain", 0)
-    cuda.alloc(UNIT)
-    cuda("cuDevicePrimaryCtxRelease_v2", 0)
+def test_a_primary_context_that_others_hold_keeps_its_memory(gpu_slice: GpuSlice, user: Cuda) -> None:
+    user.get("cuDevicePrimaryCtxRetain", 0)
+    user.alloc(UNIT)
+    user("cuDevicePrimaryCtxRelease_v2", 0)
     assert gpu_slice.used() == UNIT
-    cuda("cuDevicePrimaryCtxRelease_v2", 0)
+    user("cuDevicePrimaryCtxRelease_v2", 0)
     assert gpu_slice.used() == 0
 
 
@@ -312,16 +294,15 @@ def test_without_limits_nothing_is_counted(gpu_slice: GpuSlice) -> None:
     assert gpu_slice.errors.read_text() == ""
 
 
-def test_a_limit_that_changes_is_followed(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    kept = cuda.alloc(gpu_slice.room)
+def test_a_limit_that_changes_is_followed(gpu_slice: GpuSlice, user: Cuda) -> None:
+    kept = user.alloc(gpu_slice.room)
     gpu_slice.change_limit(2 * gpu_slice.limit, 2)
-    assert eventually(lambda: cuda.total() == gpu_slice.limit)
-    more = cuda.alloc(gpu_slice.room - 7 * 64 * MIB)
+    assert eventually(lambda: user.total() == gpu_slice.limit)
+    more = user.alloc(gpu_slice.room - 7 * 64 * MIB)
     gpu_slice.change_limit(gpu_slice.limit // 2, 3)
-    assert eventually(lambda: cuda.total() == gpu_slice.limit)
-    assert cuda.code("cuMemAlloc_v2", room(8), 1) == OUT_OF_MEMORY
-    assert cuda.left() == 0
-    cuda.free(more)
-    cuda.free(kept)
-    assert cuda.left() == gpu_slice.room
+    assert eventually(lambda: user.total() == gpu_slice.limit)
+    assert user.code("cuMemAlloc_v2", room(8), 1) == OUT_OF_MEMORY
+    assert user.left() == 0
+    user.free(more)
+    user.free(kept)
+    assert user.left() == gpu_slice.room

@@ -56,160 +56,148 @@ def full(gpu_slice: GpuSlice, cuda: Cuda) -> int:
 
 
 @pytest.mark.parametrize("launch", ["cuGraphLaunch", "cuGraphLaunch_ptsz", "cuGraphUpload", "cuGraphUpload_ptsz"])
-def test_what_does_not_fit_is_refused_before_it_is_taken(gpu_slice: GpuSlice, launch: str) -> None:
-    cuda = gpu_slice.start()
-    launched = executable(cuda, gpu_slice.room + STEP)
+def test_what_does_not_fit_is_refused_before_it_is_taken(gpu_slice: GpuSlice, user: Cuda, launch: str) -> None:
+    launched = executable(user, gpu_slice.room + STEP)
     assert (gpu_slice.used(), gpu_slice.counters().refusals) == (0, 0)
     for number in (1, 2):
-        assert cuda.code(launch, launched, 0) == OUT_OF_MEMORY
-        assert (reserved(cuda), gpu_slice.used(), gpu_slice.counters().refusals) == (0, 0, number)
+        assert user.code(launch, launched, 0) == OUT_OF_MEMORY
+        assert (reserved(user), gpu_slice.used(), gpu_slice.counters().refusals) == (0, 0, number)
     assert gpu_slice.counters().peak <= gpu_slice.limit
 
 
-def test_a_graph_may_use_all_there_is(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    launched = executable(cuda, gpu_slice.room)
+def test_a_graph_may_use_all_there_is(gpu_slice: GpuSlice, user: Cuda) -> None:
+    launched = executable(user, gpu_slice.room)
     for _ in range(3):
-        cuda("cuGraphLaunch", launched, 0)
-        assert (reserved(cuda), gpu_slice.total()) == (gpu_slice.room, gpu_slice.limit)
+        user("cuGraphLaunch", launched, 0)
+        assert (reserved(user), gpu_slice.total()) == (gpu_slice.room, gpu_slice.limit)
     assert gpu_slice.counters().refusals == 0
 
 
-def test_what_a_graph_frees_it_may_use_again(gpu_slice: GpuSlice) -> None:
+def test_what_a_graph_frees_it_may_use_again(gpu_slice: GpuSlice, user: Cuda) -> None:
     """The peak counts, not the sum."""
-    cuda = gpu_slice.start()
-    launched = executable(cuda, *[gpu_slice.room] * 5)
-    cuda("cuGraphLaunch", launched, 0)
+    launched = executable(user, *[gpu_slice.room] * 5)
+    user("cuGraphLaunch", launched, 0)
     assert gpu_slice.total() == gpu_slice.limit
 
 
-def test_a_charge_is_there_when_a_launch_returns_and_gone_after_a_trim(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    launched = executable(cuda, 4 * STEP)
-    cuda("cuGraphLaunch", launched, 0)
+def test_a_charge_is_there_when_a_launch_returns_and_gone_after_a_trim(gpu_slice: GpuSlice, user: Cuda) -> None:
+    launched = executable(user, 4 * STEP)
+    user("cuGraphLaunch", launched, 0)
     assert gpu_slice.used() == 4 * STEP
-    cuda("cuGraphExecDestroy", launched)
-    assert gpu_slice.used() == reserved(cuda) == 4 * STEP  # the driver keeps it for the next graph
-    cuda.synchronize()
-    cuda("cuDeviceGraphMemTrim", 0)
+    user("cuGraphExecDestroy", launched)
+    assert gpu_slice.used() == reserved(user) == 4 * STEP  # the driver keeps it for the next graph
+    user.synchronize()
+    user("cuDeviceGraphMemTrim", 0)
     assert gpu_slice.used() == 0
 
 
-def test_graphs_in_one_stream_share_what_they_need(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    graphs = [executable(cuda, size, milliseconds=30_000) for size in (10 * STEP, 12 * STEP, 8 * STEP)]
+def test_graphs_in_one_stream_share_what_they_need(gpu_slice: GpuSlice, user: Cuda) -> None:
+    graphs = [executable(user, size, milliseconds=30_000) for size in (10 * STEP, 12 * STEP, 8 * STEP)]
     begin = time.monotonic()
     for launched in graphs:
-        cuda("cuGraphLaunch", launched, 0)
+        user("cuGraphLaunch", launched, 0)
     assert time.monotonic() - begin < 10, "nobody waited"
-    assert gpu_slice.used() == reserved(cuda) == 12 * STEP
+    assert gpu_slice.used() == reserved(user) == 12 * STEP
 
 
-def test_graphs_of_several_streams_wait_for_each_other_where_they_do_not_all_fit(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    graphs = [executable(cuda, 8 * STEP, milliseconds=300) for _ in range(3)]
+def test_graphs_of_several_streams_wait_for_each_other_where_they_do_not_all_fit(
+    gpu_slice: GpuSlice, user: Cuda
+) -> None:
+    graphs = [executable(user, 8 * STEP, milliseconds=300) for _ in range(3)]
     for launched in graphs:
-        cuda("cuGraphLaunch", launched, cuda.stream())
-        assert reserved(cuda) <= gpu_slice.room
+        user("cuGraphLaunch", launched, user.stream())
+        assert reserved(user) <= gpu_slice.room
         assert gpu_slice.total() <= gpu_slice.limit
     assert gpu_slice.counters().refusals == 0
     assert gpu_slice.counters().peak <= gpu_slice.limit
 
 
-def test_graphs_of_several_streams_run_at_once_where_they_fit(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
+def test_graphs_of_several_streams_run_at_once_where_they_fit(gpu_slice: GpuSlice, user: Cuda) -> None:
     graphs, streams = (
-        [executable(cuda, 4 * STEP, milliseconds=30_000) for _ in range(3)],
-        [cuda.stream() for _ in range(3)],
+        [executable(user, 4 * STEP, milliseconds=30_000) for _ in range(3)],
+        [user.stream() for _ in range(3)],
     )
     begin = time.monotonic()
     for launched, stream in zip(graphs, streams, strict=True):
-        cuda("cuGraphLaunch", launched, stream)
+        user("cuGraphLaunch", launched, stream)
     assert time.monotonic() - begin < 10, "nobody waited"
-    assert gpu_slice.used() == reserved(cuda) == 12 * STEP
+    assert gpu_slice.used() == reserved(user) == 12 * STEP
 
 
-def test_no_launch_waits_forever(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    cuda("cuGraphLaunch", executable(cuda, 8 * STEP, milliseconds=50_000), cuda.stream())
+def test_no_launch_waits_forever(user: Cuda) -> None:
+    user("cuGraphLaunch", executable(user, 8 * STEP, milliseconds=50_000), user.stream())
     begin = time.monotonic()
-    assert cuda.code("cuGraphLaunch", executable(cuda, 8 * STEP), cuda.stream()) == OUT_OF_MEMORY
+    assert user.code("cuGraphLaunch", executable(user, 8 * STEP), user.stream()) == OUT_OF_MEMORY
     assert 1.5 < time.monotonic() - begin < 20
-    assert reserved(cuda) == 8 * STEP
+    assert reserved(user) == 8 * STEP
 
 
-def test_a_destroyed_graph_counts_while_it_runs(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    first, second = executable(cuda, 8 * STEP, milliseconds=400), executable(cuda, 8 * STEP)
+def test_a_destroyed_graph_counts_while_it_runs(gpu_slice: GpuSlice, user: Cuda) -> None:
+    first, second = executable(user, 8 * STEP, milliseconds=400), executable(user, 8 * STEP)
     begin = time.monotonic()
-    cuda("cuGraphLaunch", first, cuda.stream())
-    cuda("cuGraphExecDestroy", first)
-    cuda("cuGraphLaunch", second, cuda.stream())
+    user("cuGraphLaunch", first, user.stream())
+    user("cuGraphExecDestroy", first)
+    user("cuGraphLaunch", second, user.stream())
     assert time.monotonic() - begin > 0.35
     assert gpu_slice.counters().peak <= gpu_slice.limit
 
 
-def test_what_a_launch_leaves_is_not_shared(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    graphs = [captured(cuda, 5 * STEP, kept=True) for _ in range(3)]
-    launched = [cuda.get("cuGraphInstantiateWithFlags", graph, 0) for graph, _ in graphs]
+def test_what_a_launch_leaves_is_not_shared(gpu_slice: GpuSlice, user: Cuda) -> None:
+    graphs = [captured(user, 5 * STEP, kept=True) for _ in range(3)]
+    launched = [user.get("cuGraphInstantiateWithFlags", graph, 0) for graph, _ in graphs]
     for one in launched[:2]:
-        cuda("cuGraphLaunch", one, 0)
+        user("cuGraphLaunch", one, 0)
     assert gpu_slice.used() == 10 * STEP
-    assert cuda.code("cuGraphLaunch", launched[2], 0) == OUT_OF_MEMORY
-    cuda.free_async(graphs[0][1][0])
-    cuda("cuGraphLaunch", launched[2], 0)
-    assert gpu_slice.used() == reserved(cuda) == 10 * STEP
-    cuda.free(graphs[1][1][0])
-    cuda("cuGraphLaunch", launched[0], 0)
-    assert gpu_slice.used() == reserved(cuda) == 10 * STEP
+    assert user.code("cuGraphLaunch", launched[2], 0) == OUT_OF_MEMORY
+    user.free_async(graphs[0][1][0])
+    user("cuGraphLaunch", launched[2], 0)
+    assert gpu_slice.used() == reserved(user) == 10 * STEP
+    user.free(graphs[1][1][0])
+    user("cuGraphLaunch", launched[0], 0)
+    assert gpu_slice.used() == reserved(user) == 10 * STEP
 
 
-def test_what_a_launch_leaves_another_graph_may_free(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    graph, (pointer,) = captured(cuda, 8 * STEP, kept=True)
-    frees = cuda.get("cuGraphCreate", 0)
-    cuda("cuGraphAddMemFreeNode", room(8), frees, None, 0, pointer)
-    allocates, frees = (cuda.get("cuGraphInstantiateWithFlags", one, 0) for one in (graph, frees))
-    other = executable(cuda, 8 * STEP)
-    cuda("cuGraphLaunch", allocates, 0)
-    assert cuda.code("cuGraphLaunch", other, 0) == OUT_OF_MEMORY
-    cuda("cuGraphLaunch", frees, 0)
-    cuda("cuGraphLaunch", other, 0)
-    assert gpu_slice.used() == reserved(cuda) == 8 * STEP
+def test_what_a_launch_leaves_another_graph_may_free(gpu_slice: GpuSlice, user: Cuda) -> None:
+    graph, (pointer,) = captured(user, 8 * STEP, kept=True)
+    frees = user.get("cuGraphCreate", 0)
+    user("cuGraphAddMemFreeNode", room(8), frees, None, 0, pointer)
+    allocates, frees = (user.get("cuGraphInstantiateWithFlags", one, 0) for one in (graph, frees))
+    other = executable(user, 8 * STEP)
+    user("cuGraphLaunch", allocates, 0)
+    assert user.code("cuGraphLaunch", other, 0) == OUT_OF_MEMORY
+    user("cuGraphLaunch", frees, 0)
+    user("cuGraphLaunch", other, 0)
+    assert gpu_slice.used() == reserved(user) == 8 * STEP
 
 
-def test_a_launch_that_frees_what_the_one_before_left_needs_no_more(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    launched = executable(cuda, gpu_slice.room, kept=True, flags=AUTO_FREE)
+def test_a_launch_that_frees_what_the_one_before_left_needs_no_more(gpu_slice: GpuSlice, user: Cuda) -> None:
+    launched = executable(user, gpu_slice.room, kept=True, flags=AUTO_FREE)
     for _ in range(4):
-        cuda("cuGraphLaunch", launched, 0)
+        user("cuGraphLaunch", launched, 0)
         assert gpu_slice.total() == gpu_slice.limit
     assert gpu_slice.counters().refusals == 0
 
 
-def test_what_the_driver_rounds_up_is_taken_back(gpu_slice: GpuSlice) -> None:
+def test_what_the_driver_rounds_up_is_taken_back(gpu_slice: GpuSlice, user: Cuda) -> None:
     """It takes steps: a graph that fits may need one that does not."""
-    cuda = gpu_slice.start()
-    kept = cuda.alloc(gpu_slice.room - 10 * MIB)
-    launched = executable(cuda, 4 * MIB)
-    assert cuda.code("cuGraphLaunch", launched, 0) == OUT_OF_MEMORY
-    assert (reserved(cuda), gpu_slice.total()) == (0, gpu_slice.limit - 10 * MIB)
-    cuda.free(kept)
-    cuda("cuGraphLaunch", launched, 0)
-    assert gpu_slice.used() == reserved(cuda) == STEP
+    kept = user.alloc(gpu_slice.room - 10 * MIB)
+    launched = executable(user, 4 * MIB)
+    assert user.code("cuGraphLaunch", launched, 0) == OUT_OF_MEMORY
+    assert (reserved(user), gpu_slice.total()) == (0, gpu_slice.limit - 10 * MIB)
+    user.free(kept)
+    user("cuGraphLaunch", launched, 0)
+    assert gpu_slice.used() == reserved(user) == STEP
 
 
-def test_pools_are_trimmed_for_graphs_and_graphs_for_allocations(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    cuda.set_attribute(cuda.pool(), 4, (1 << 64) - 1)
-    cuda.free_async(cuda.alloc_async(gpu_slice.room))
-    cuda.synchronize()
+def test_pools_are_trimmed_for_graphs_and_graphs_for_allocations(gpu_slice: GpuSlice, user: Cuda) -> None:
+    user.set_attribute(user.pool(), 4, (1 << 64) - 1)
+    user.free_async(user.alloc_async(gpu_slice.room))
+    user.synchronize()
     assert gpu_slice.total() == gpu_slice.limit
-    cuda("cuGraphLaunch", executable(cuda, gpu_slice.room), 0)
-    cuda.synchronize()
-    cuda.free(cuda.alloc(gpu_slice.room))
-    cuda("cuGraphLaunch", executable(cuda, gpu_slice.room), 0)
+    user("cuGraphLaunch", executable(user, gpu_slice.room), 0)
+    user.synchronize()
+    user.free(user.alloc(gpu_slice.room))
+    user("cuGraphLaunch", executable(user, gpu_slice.room), 0)
     assert gpu_slice.counters().refusals == 0
 
 
@@ -230,94 +218,88 @@ def test_processes_share_one_limit(gpu_slice: GpuSlice) -> None:
 
 
 @pytest.mark.parametrize("per_thread", ["", "_ptsz"])
-def test_an_instantiation_that_uploads_is_refused_and_leaves_nothing(gpu_slice: GpuSlice, per_thread: str) -> None:
-    cuda = gpu_slice.start()
-    graph, _ = captured(cuda, gpu_slice.room + STEP)
+def test_an_instantiation_that_uploads_is_refused_and_leaves_nothing(
+    gpu_slice: GpuSlice, user: Cuda, per_thread: str
+) -> None:
+    graph, _ = captured(user, gpu_slice.room + STEP)
     name = "cuGraphInstantiateWithParams" + per_thread
-    answer = cuda.ask(call=name, args=[room(8), graph, pointer_to(struct.pack("QQQi4x", UPLOAD, 0, 0, 0))])
+    answer = user.ask(call=name, args=[room(8), graph, pointer_to(struct.pack("QQQi4x", UPLOAD, 0, 0, 0))])
     assert answer["code"] == OUT_OF_MEMORY
     assert struct.unpack_from("QQQi", bytes.fromhex(answer["outs"][1])) == (UPLOAD, 0, 0, 1)
-    assert (reserved(cuda), gpu_slice.used()) == (0, 0)
-    small, _ = captured(cuda, 2 * STEP)
-    launched, params = cuda(name, room(8), small, pointer_to(struct.pack("QQQi4x", UPLOAD, 0, 0, 0)))
+    assert (reserved(user), gpu_slice.used()) == (0, 0)
+    small, _ = captured(user, 2 * STEP)
+    launched, params = user(name, room(8), small, pointer_to(struct.pack("QQQi4x", UPLOAD, 0, 0, 0)))
     assert struct.unpack_from("QQQi", params) == (UPLOAD, 0, 0, 0)
-    assert gpu_slice.used() == reserved(cuda) == 2 * STEP
-    cuda("cuGraphLaunch", int.from_bytes(launched, "little"), 0)
+    assert gpu_slice.used() == reserved(user) == 2 * STEP
+    user("cuGraphLaunch", int.from_bytes(launched, "little"), 0)
 
 
 @pytest.mark.parametrize(
     ("name", "rest"), [("cuGraphInstantiate", [None, None, 0]), ("cuGraphInstantiate_v2", [None, None, 0])]
 )
-def test_older_ways_to_instantiate_count(gpu_slice: GpuSlice, name: str, rest: list[int | None]) -> None:
-    cuda = gpu_slice.start()
-    graph, _ = captured(cuda, gpu_slice.room + STEP)
-    assert cuda.code("cuGraphLaunch", cuda.get(name, graph, *rest), 0) == OUT_OF_MEMORY
+def test_older_ways_to_instantiate_count(gpu_slice: GpuSlice, user: Cuda, name: str, rest: list[int | None]) -> None:
+    graph, _ = captured(user, gpu_slice.room + STEP)
+    assert user.code("cuGraphLaunch", user.get(name, graph, *rest), 0) == OUT_OF_MEMORY
 
 
-def test_nodes_in_clones_and_children_count(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    graph = cuda.get("cuGraphCreate", 0)
+def test_nodes_in_clones_and_children_count(gpu_slice: GpuSlice, user: Cuda) -> None:
+    graph = user.get("cuGraphCreate", 0)
     node = (
         struct.pack("iiii", NODE_ALLOC, 0, 0, 0) + alloc_params(gpu_slice.room + STEP).ljust(29 * 8, b"\0") + bytes(8)
     )
-    cuda("cuGraphAddNode", room(8), graph, None, 0, pointer_to(node))
-    parent = cuda.get("cuGraphCreate", 0)
-    clone = cuda.get("cuGraphClone", graph)
+    user("cuGraphAddNode", room(8), graph, None, 0, pointer_to(node))
+    parent = user.get("cuGraphCreate", 0)
+    clone = user.get("cuGraphClone", graph)
     child = struct.pack("iiiiQi", NODE_GRAPH, 0, 0, 0, graph, MOVE).ljust(16 + 29 * 8 + 8, b"\0")
-    cuda("cuGraphAddNode_v2", room(8), parent, None, None, 0, pointer_to(child))
+    user("cuGraphAddNode_v2", room(8), parent, None, None, 0, pointer_to(child))
     for one in (clone, parent):
-        assert cuda.code("cuGraphLaunch", cuda.get("cuGraphInstantiateWithFlags", one, 0), 0) == OUT_OF_MEMORY
+        assert user.code("cuGraphLaunch", user.get("cuGraphInstantiateWithFlags", one, 0), 0) == OUT_OF_MEMORY
 
 
-def test_an_updated_graph_needs_what_it_has_now(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    launched = executable(cuda, STEP)
-    larger, _ = captured(cuda, gpu_slice.room + STEP)
-    cuda("cuGraphExecUpdate_v2", launched, larger, room(24))
-    assert cuda.code("cuGraphLaunch", launched, 0) == OUT_OF_MEMORY
-    small, _ = captured(cuda, 2 * STEP)
-    cuda("cuGraphExecUpdate", launched, small, room(8), room(8))
-    cuda("cuGraphLaunch", launched, 0)
+def test_an_updated_graph_needs_what_it_has_now(gpu_slice: GpuSlice, user: Cuda) -> None:
+    launched = executable(user, STEP)
+    larger, _ = captured(user, gpu_slice.room + STEP)
+    user("cuGraphExecUpdate_v2", launched, larger, room(24))
+    assert user.code("cuGraphLaunch", launched, 0) == OUT_OF_MEMORY
+    small, _ = captured(user, 2 * STEP)
+    user("cuGraphExecUpdate", launched, small, room(8), room(8))
+    user("cuGraphLaunch", launched, 0)
     assert gpu_slice.used() == 2 * STEP
 
 
-def test_a_launch_into_a_capture_takes_nothing(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    inner, stream = executable(cuda, gpu_slice.room + STEP), cuda.stream()
-    cuda("cuStreamBeginCapture_v2", stream, 0)
-    cuda("cuGraphLaunch", inner, stream)
-    graph = int.from_bytes(cuda("cuStreamEndCapture", stream, room(8))[0], "little")
+def test_a_launch_into_a_capture_takes_nothing(gpu_slice: GpuSlice, user: Cuda) -> None:
+    inner, stream = executable(user, gpu_slice.room + STEP), user.stream()
+    user("cuStreamBeginCapture_v2", stream, 0)
+    user("cuGraphLaunch", inner, stream)
+    graph = int.from_bytes(user("cuStreamEndCapture", stream, room(8))[0], "little")
     assert gpu_slice.counters().refusals == 0
-    assert cuda.code("cuGraphLaunch", cuda.get("cuGraphInstantiateWithFlags", graph, 0), 0) == OUT_OF_MEMORY
+    assert user.code("cuGraphLaunch", user.get("cuGraphInstantiateWithFlags", graph, 0), 0) == OUT_OF_MEMORY
 
 
-def test_a_capture_beside_it_survives(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    graphs = [executable(cuda, 8 * STEP, milliseconds=100) for _ in range(2)]
-    streams, recorded = [cuda.stream() for _ in range(2)], cuda.stream()
-    cuda("cuStreamBeginCapture_v2", recorded, 0)
+def test_a_capture_beside_it_survives(gpu_slice: GpuSlice, user: Cuda) -> None:
+    graphs = [executable(user, 8 * STEP, milliseconds=100) for _ in range(2)]
+    streams, recorded = [user.stream() for _ in range(2)], user.stream()
+    user("cuStreamBeginCapture_v2", recorded, 0)
     for launched, stream in zip(graphs, streams, strict=True):
-        cuda("cuGraphLaunch", launched, stream)
-    cuda("cuStreamEndCapture", recorded, room(8))
+        user("cuGraphLaunch", launched, stream)
+    user("cuStreamEndCapture", recorded, room(8))
     assert gpu_slice.counters().refusals == 0
 
 
-def test_memory_of_a_device_without_a_limit_is_free(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    cuda.begin(1)
-    graph = cuda.get("cuGraphCreate", 0)
-    cuda("cuGraphAddMemAllocNode", room(8), graph, None, 0, pointer_to(alloc_params(gpu_slice.limit, 1)))
-    launched = cuda.get("cuGraphInstantiateWithFlags", graph, 0)
-    cuda("cuGraphLaunch", launched, 0)
-    assert (reserved(cuda, 1), gpu_slice.used()) == (gpu_slice.limit, 0)
+def test_memory_of_a_device_without_a_limit_is_free(gpu_slice: GpuSlice, user: Cuda) -> None:
+    user.begin(1)
+    graph = user.get("cuGraphCreate", 0)
+    user("cuGraphAddMemAllocNode", room(8), graph, None, 0, pointer_to(alloc_params(gpu_slice.limit, 1)))
+    launched = user.get("cuGraphInstantiateWithFlags", graph, 0)
+    user("cuGraphLaunch", launched, 0)
+    assert (reserved(user, 1), gpu_slice.used()) == (gpu_slice.limit, 0)
 
 
-def test_a_context_may_end_with_graphs_that_ran_in_it(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    launched = executable(cuda, 8 * STEP)
-    own = cuda.get("cuCtxCreate_v2", 0, 0)
-    cuda("cuGraphLaunch", launched, cuda.stream())
-    cuda("cuCtxDestroy_v2", own)
-    cuda("cuGraphLaunch", launched, cuda.stream())
-    cuda("cuGraphExecDestroy", launched)
-    assert gpu_slice.used() == reserved(cuda) == 8 * STEP
+def test_a_context_may_end_with_graphs_that_ran_in_it(gpu_slice: GpuSlice, user: Cuda) -> None:
+    launched = executable(user, 8 * STEP)
+    own = user.get("cuCtxCreate_v2", 0, 0)
+    user("cuGraphLaunch", launched, user.stream())
+    user("cuCtxDestroy_v2", own)
+    user("cuGraphLaunch", launched, user.stream())
+    user("cuGraphExecDestroy", launched)
+    assert gpu_slice.used() == reserved(user) == 8 * STEP

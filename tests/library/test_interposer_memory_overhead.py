@@ -20,11 +20,10 @@ def module(size: int) -> bytes:
     return head.encode().ljust(size, b"x") + b"\n\0"
 
 
-def test_a_context_counts_and_what_is_free_says_so(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    assert (cuda.left(), cuda.total()) == (gpu_slice.room, gpu_slice.limit)
-    cuda.alloc(gpu_slice.room - UNIT)
-    assert cuda.left() == UNIT
+def test_a_context_counts_and_what_is_free_says_so(gpu_slice: GpuSlice, user: Cuda) -> None:
+    assert (user.left(), user.total()) == (gpu_slice.room, gpu_slice.limit)
+    user.alloc(gpu_slice.room - UNIT)
+    assert user.left() == UNIT
 
 
 @pytest.mark.parametrize("ask", ["what is free", "everything"])
@@ -49,12 +48,11 @@ def test_a_context_that_does_not_fit_is_made_and_nothing_else_is(gpu_slice: GpuS
     assert gpu_slice.errors.read_text() == ""
 
 
-def test_a_module_counts_while_it_is_loaded(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    loaded = cuda.get("cuModuleLoadData", pointer_to(module(5 * MIB)))
-    assert eventually(lambda: overhead(gpu_slice, cuda) > CONTEXT)
-    cuda("cuModuleUnload", loaded)
-    assert eventually(lambda: overhead(gpu_slice, cuda) == CONTEXT)
+def test_a_module_counts_while_it_is_loaded(gpu_slice: GpuSlice, user: Cuda) -> None:
+    loaded = user.get("cuModuleLoadData", pointer_to(module(5 * MIB)))
+    assert eventually(lambda: overhead(gpu_slice, user) > CONTEXT)
+    user("cuModuleUnload", loaded)
+    assert eventually(lambda: overhead(gpu_slice, user) == CONTEXT)
 
 
 def test_a_module_is_charged_at_the_next_query(gpu_slice: GpuSlice) -> None:
@@ -66,36 +64,32 @@ def test_a_module_is_charged_at_the_next_query(gpu_slice: GpuSlice) -> None:
     assert cuda.left() <= before - 2 * size
 
 
-def test_the_slab_that_small_allocations_share_counts(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    pointer = cuda.alloc(KIB)
+def test_the_slab_that_small_allocations_share_counts(gpu_slice: GpuSlice, user: Cuda) -> None:
+    pointer = user.alloc(KIB)
     assert eventually(lambda: gpu_slice.total() == CONTEXT + UNIT)
     assert gpu_slice.used() == KIB
-    cuda.free(pointer)
+    user.free(pointer)
     assert eventually(lambda: gpu_slice.total() == CONTEXT)
 
 
-def test_contexts_end_and_give_their_memory_back(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    second = cuda.get("cuCtxCreate_v2", 0, 0)
-    cuda("cuCtxDestroy_v2", second)
-    cuda("cuDevicePrimaryCtxRelease_v2", 0)
-    assert eventually(lambda: overhead(gpu_slice, cuda) == 0)
+def test_contexts_end_and_give_their_memory_back(gpu_slice: GpuSlice, user: Cuda) -> None:
+    second = user.get("cuCtxCreate_v2", 0, 0)
+    user("cuCtxDestroy_v2", second)
+    user("cuDevicePrimaryCtxRelease_v2", 0)
+    assert eventually(lambda: overhead(gpu_slice, user) == 0)
 
 
-def test_allocating_meanwhile_does_not_lower_it(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
+def test_allocating_meanwhile_does_not_lower_it(gpu_slice: GpuSlice, user: Cuda) -> None:
     for _ in range(300):
-        cuda.free(cuda.alloc(gpu_slice.room))
-        assert overhead(gpu_slice, cuda) == CONTEXT
+        user.free(user.alloc(gpu_slice.room))
+        assert overhead(gpu_slice, user) == CONTEXT
     assert gpu_slice.counters().refusals == 0
 
 
-def test_managed_memory_that_is_on_the_host_does_not_hide_the_context(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    cuda.get("cuMemAllocManaged", gpu_slice.room, 1)
-    assert not eventually(lambda: overhead(gpu_slice, cuda) < CONTEXT, within=1.3)
-    assert cuda.code("cuMemAlloc_v2", room(8), UNIT) == OUT_OF_MEMORY
+def test_managed_memory_that_is_on_the_host_does_not_hide_the_context(gpu_slice: GpuSlice, user: Cuda) -> None:
+    user.get("cuMemAllocManaged", gpu_slice.room, 1)
+    assert not eventually(lambda: overhead(gpu_slice, user) < CONTEXT, within=1.3)
+    assert user.code("cuMemAlloc_v2", room(8), UNIT) == OUT_OF_MEMORY
 
 
 @pytest.mark.parametrize("gone", ["libnvidia-ml.so.1", "libnvidia-ml-real.so.1"])

@@ -81,28 +81,26 @@ def test_memory_in_use_is_not_trimmed_away(gpu_slice: GpuSlice, keeping: Cuda) -
     assert keeping.read(pointer, 4) == b"kept"
 
 
-def test_a_pool_that_grew_beyond_the_limit_is_taken_back(gpu_slice: GpuSlice) -> None:
+def test_a_pool_that_grew_beyond_the_limit_is_taken_back(gpu_slice: GpuSlice, user: Cuda) -> None:
     """Pools grow in steps: a request that fits may need a step that does not."""
-    cuda = gpu_slice.start()
-    kept = cuda.alloc(gpu_slice.room - STEP - 8 * MIB)
-    assert cuda.code("cuMemAllocAsync", room(8), STEP + 4 * MIB, 0) == OUT_OF_MEMORY
+    kept = user.alloc(gpu_slice.room - STEP - 8 * MIB)
+    assert user.code("cuMemAllocAsync", room(8), STEP + 4 * MIB, 0) == OUT_OF_MEMORY
     assert gpu_slice.counters().refusals == 1
-    cuda.synchronize()
+    user.synchronize()
     assert eventually(lambda: gpu_slice.total() == gpu_slice.limit - STEP - 8 * MIB)
-    cuda.alloc_async(STEP)
+    user.alloc_async(STEP)
     assert gpu_slice.total() <= gpu_slice.limit
-    cuda.free(kept)
+    user.free(kept)
 
 
-def test_a_destroyed_pool_is_charged_until_its_last_allocation_is_freed(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    pool = cuda.get("cuMemPoolCreate", pointer_to(pool_properties()))
-    first, second = (cuda.get("cuMemAllocFromPoolAsync", STEP, pool, 0) for _ in range(2))
-    cuda("cuMemPoolDestroy", pool)
+def test_a_destroyed_pool_is_charged_until_its_last_allocation_is_freed(gpu_slice: GpuSlice, user: Cuda) -> None:
+    pool = user.get("cuMemPoolCreate", pointer_to(pool_properties()))
+    first, second = (user.get("cuMemAllocFromPoolAsync", STEP, pool, 0) for _ in range(2))
+    user("cuMemPoolDestroy", pool)
     assert gpu_slice.used() == 2 * STEP
-    cuda.free_async(first)
+    user.free_async(first)
     assert gpu_slice.used() == STEP
-    cuda.free(second)
+    user.free(second)
     assert gpu_slice.used() == 0
 
 
@@ -114,85 +112,79 @@ def test_a_pool_that_the_driver_will_not_destroy_goes_on(gpu_slice: GpuSlice, ke
     assert eventually(lambda: keeping.attribute(keeping.pool(), RESERVED) == gpu_slice.used())
 
 
-def test_many_pools_come_and_go(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
+def test_many_pools_come_and_go(gpu_slice: GpuSlice, user: Cuda) -> None:
     for _ in range(150):
-        pool = cuda.get("cuMemPoolCreate", pointer_to(pool_properties()))
-        cuda.free_async(cuda.get("cuMemAllocFromPoolAsync", STEP, pool, 0))
-        cuda("cuMemPoolDestroy", pool)
+        pool = user.get("cuMemPoolCreate", pointer_to(pool_properties()))
+        user.free_async(user.get("cuMemAllocFromPoolAsync", STEP, pool, 0))
+        user("cuMemPoolDestroy", pool)
     assert gpu_slice.used() == 0
 
 
 @pytest.mark.parametrize(
     "reset", ["cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxReset_v2", "cuDevicePrimaryCtxRelease_v2"]
 )
-def test_pools_outlive_the_primary_context(gpu_slice: GpuSlice, reset: str) -> None:
+def test_pools_outlive_the_primary_context(gpu_slice: GpuSlice, user: Cuda, reset: str) -> None:
     """They are the device's: what is in them stays charged and can be used, freed and trimmed afterwards."""
-    cuda = gpu_slice.start()
-    mine = cuda.get("cuMemPoolCreate", pointer_to(pool_properties()))
-    for pool in (mine, cuda.pool()):
-        cuda.set_attribute(pool, RELEASE_THRESHOLD, EVERYTHING)
-    kept = cuda.get("cuMemAllocFromPoolAsync", 2 * STEP, mine, 0)
-    cuda.alloc_async(STEP)
-    cuda.alloc(STEP)
-    cuda(reset, 0)
+    mine = user.get("cuMemPoolCreate", pointer_to(pool_properties()))
+    for pool in (mine, user.pool()):
+        user.set_attribute(pool, RELEASE_THRESHOLD, EVERYTHING)
+    kept = user.get("cuMemAllocFromPoolAsync", 2 * STEP, mine, 0)
+    user.alloc_async(STEP)
+    user.alloc(STEP)
+    user(reset, 0)
     assert gpu_slice.used() == 3 * STEP
     assert not eventually(lambda: gpu_slice.used() != 3 * STEP, within=0.3)  # several rounds of the helper thread
-    cuda("cuCtxSetCurrent", cuda.get("cuDevicePrimaryCtxRetain", 0))
-    assert cuda.attribute(mine, RESERVED) == 2 * STEP
-    assert cuda.code("cuMemAllocFromPoolAsync", room(8), gpu_slice.room - 2 * STEP, mine, 0) == OUT_OF_MEMORY
-    cuda.free_async(kept)
-    cuda.synchronize()
-    cuda("cuMemPoolTrimTo", mine, 0)
+    user("cuCtxSetCurrent", user.get("cuDevicePrimaryCtxRetain", 0))
+    assert user.attribute(mine, RESERVED) == 2 * STEP
+    assert user.code("cuMemAllocFromPoolAsync", room(8), gpu_slice.room - 2 * STEP, mine, 0) == OUT_OF_MEMORY
+    user.free_async(kept)
+    user.synchronize()
+    user("cuMemPoolTrimTo", mine, 0)
     assert gpu_slice.used() == STEP
-    cuda.get("cuMemAllocFromPoolAsync", 2 * STEP, mine, 0)
-    cuda("cuMemPoolDestroy", mine)
+    user.get("cuMemAllocFromPoolAsync", 2 * STEP, mine, 0)
+    user("cuMemPoolDestroy", mine)
     assert gpu_slice.used() == 3 * STEP
 
 
-def test_an_allocation_waits_for_nothing(gpu_slice: GpuSlice) -> None:
+def test_an_allocation_waits_for_nothing(gpu_slice: GpuSlice, user: Cuda) -> None:
     """No stream is synchronised, not even where memory is short.
 
     Nor is there a short wait: of ten rounds each would have half a second.
     """
-    cuda = gpu_slice.start()
-    stream = cuda.stream()
-    cuda.occupy(stream, 50_000)
+    stream = user.stream()
+    user.occupy(stream, 50_000)
     begin = time.monotonic()
     for _ in range(10):
-        pointer = cuda.alloc_async(STEP, stream)
-        cuda.free_async(pointer, stream)
-        assert cuda.code("cuMemAllocAsync", room(8), gpu_slice.room + STEP, stream) == OUT_OF_MEMORY
+        pointer = user.alloc_async(STEP, stream)
+        user.free_async(pointer, stream)
+        assert user.code("cuMemAllocAsync", room(8), gpu_slice.room + STEP, stream) == OUT_OF_MEMORY
     assert time.monotonic() - begin < 5.0
-    assert cuda.code("cuStreamQuery", stream) == 600
+    assert user.code("cuStreamQuery", stream) == 600
 
 
-def test_a_stream_of_another_device_is_charged_there(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    stream = cuda.stream()
-    cuda.begin(1)
-    assert cuda.code("cuMemAllocAsync", room(8), gpu_slice.room + STEP, stream) == OUT_OF_MEMORY
-    cuda.alloc_async(STEP, stream)
+def test_a_stream_of_another_device_is_charged_there(gpu_slice: GpuSlice, user: Cuda) -> None:
+    stream = user.stream()
+    user.begin(1)
+    assert user.code("cuMemAllocAsync", room(8), gpu_slice.room + STEP, stream) == OUT_OF_MEMORY
+    user.alloc_async(STEP, stream)
     assert gpu_slice.used() == STEP
-    cuda.alloc_async(gpu_slice.limit, cuda.stream())
+    user.alloc_async(gpu_slice.limit, user.stream())
     assert gpu_slice.used() == STEP
 
 
-def test_the_current_pool_may_be_another_than_the_default(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    mine = cuda.get("cuMemPoolCreate", pointer_to(pool_properties()))
-    cuda("cuDeviceSetMemPool", 0, mine)
-    cuda.alloc_async(STEP)
-    cuda("cuMemPoolTrimTo", cuda.pool(), 0)
-    assert gpu_slice.used() == cuda.attribute(mine, RESERVED) == STEP
+def test_the_current_pool_may_be_another_than_the_default(gpu_slice: GpuSlice, user: Cuda) -> None:
+    mine = user.get("cuMemPoolCreate", pointer_to(pool_properties()))
+    user("cuDeviceSetMemPool", 0, mine)
+    user.alloc_async(STEP)
+    user("cuMemPoolTrimTo", user.pool(), 0)
+    assert gpu_slice.used() == user.attribute(mine, RESERVED) == STEP
 
 
-def test_pools_that_the_newest_calls_return_are_known(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
+def test_pools_that_the_newest_calls_return_are_known(gpu_slice: GpuSlice, user: Cuda) -> None:
     where = pointer_to(struct.pack("ii", DEVICE, 0))
     for name in ("cuMemGetDefaultMemPool", "cuMemGetMemPool"):
-        pool = cuda.get(name, where, 1)
-        assert cuda.code("cuMemAllocFromPoolAsync", room(8), gpu_slice.room + STEP, pool, 0) == OUT_OF_MEMORY
+        pool = user.get(name, where, 1)
+        assert user.code("cuMemAllocFromPoolAsync", room(8), gpu_slice.room + STEP, pool, 0) == OUT_OF_MEMORY
 
 
 def test_a_pool_of_another_process_is_not_charged_here(gpu_slice: GpuSlice, short_tmp: Path) -> None:
@@ -229,51 +221,47 @@ def capture(cuda: Cuda, stream: int, mode: int = GLOBAL) -> Iterator[list[int]]:
     graph.append(int.from_bytes(cuda("cuStreamEndCapture", stream, room(8))[0], "little"))
 
 
-def test_in_a_capture_nothing_is_charged_and_nothing_refused(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    stream = cuda.stream()
-    with capture(cuda, stream) as graph:
-        cuda.free_async(cuda.alloc_async(2 * gpu_slice.limit, stream), stream)
+def test_in_a_capture_nothing_is_charged_and_nothing_refused(gpu_slice: GpuSlice, user: Cuda) -> None:
+    stream = user.stream()
+    with capture(user, stream) as graph:
+        user.free_async(user.alloc_async(2 * gpu_slice.limit, stream), stream)
         assert gpu_slice.used() == 0
-    cuda("cuGraphDestroy", graph[0])
+    user("cuGraphDestroy", graph[0])
     assert gpu_slice.counters().refusals == 0
 
 
-def test_memory_of_graphs_is_charged_once_it_is_there(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    stream = cuda.stream()
-    with capture(cuda, stream) as graph:
-        cuda.free_async(cuda.alloc_async(4 * STEP, stream), stream)
-    launched = cuda.get("cuGraphInstantiateWithFlags", graph[0], 0)
-    cuda("cuGraphLaunch", launched, stream)
+def test_memory_of_graphs_is_charged_once_it_is_there(gpu_slice: GpuSlice, user: Cuda) -> None:
+    stream = user.stream()
+    with capture(user, stream) as graph:
+        user.free_async(user.alloc_async(4 * STEP, stream), stream)
+    launched = user.get("cuGraphInstantiateWithFlags", graph[0], 0)
+    user("cuGraphLaunch", launched, stream)
     assert eventually(lambda: gpu_slice.used() == 4 * STEP)
-    assert cuda.left() == gpu_slice.room - 4 * STEP
-    cuda("cuGraphExecDestroy", launched)
-    cuda("cuGraphDestroy", graph[0])
-    cuda.synchronize()
-    cuda.alloc(gpu_slice.room)  # what graphs keep is trimmed before anybody is refused
+    assert user.left() == gpu_slice.room - 4 * STEP
+    user("cuGraphExecDestroy", launched)
+    user("cuGraphDestroy", graph[0])
+    user.synchronize()
+    user.alloc(gpu_slice.room)  # what graphs keep is trimmed before anybody is refused
     assert gpu_slice.total() == gpu_slice.limit
 
 
-def test_memory_of_a_graph_that_is_used_leaves_no_room_for_others(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    stream = cuda.stream()
-    with capture(cuda, stream) as graph:
-        pointer = cuda.alloc_async(4 * STEP, stream)
-    cuda("cuGraphLaunch", cuda.get("cuGraphInstantiateWithFlags", graph[0], 0), stream)
+def test_memory_of_a_graph_that_is_used_leaves_no_room_for_others(gpu_slice: GpuSlice, user: Cuda) -> None:
+    stream = user.stream()
+    with capture(user, stream) as graph:
+        pointer = user.alloc_async(4 * STEP, stream)
+    user("cuGraphLaunch", user.get("cuGraphInstantiateWithFlags", graph[0], 0), stream)
     assert eventually(lambda: gpu_slice.used() == 4 * STEP)
-    assert cuda.code("cuMemAlloc_v2", room(8), gpu_slice.room) == OUT_OF_MEMORY
-    cuda.free_async(pointer, stream)
-    cuda.synchronize()
-    cuda.alloc(gpu_slice.room)
+    assert user.code("cuMemAlloc_v2", room(8), gpu_slice.room) == OUT_OF_MEMORY
+    user.free_async(pointer, stream)
+    user.synchronize()
+    user.alloc(gpu_slice.room)
 
 
-def test_nodes_that_allocate_are_followed_too(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    graph = cuda.get("cuGraphCreate", 0)
+def test_nodes_that_allocate_are_followed_too(gpu_slice: GpuSlice, user: Cuda) -> None:
+    graph = user.get("cuGraphCreate", 0)
     params = pointer_to(pool_properties() + struct.pack("QQQQ", 0, 0, 2 * STEP, 0))
-    cuda("cuGraphAddMemAllocNode", room(8), graph, None, 0, params)
-    cuda("cuGraphLaunch", cuda.get("cuGraphInstantiateWithFlags", graph, 0), cuda.stream())
+    user("cuGraphAddMemAllocNode", room(8), graph, None, 0, params)
+    user("cuGraphLaunch", user.get("cuGraphInstantiateWithFlags", graph, 0), user.stream())
     assert eventually(lambda: gpu_slice.used() == 2 * STEP)
 
 

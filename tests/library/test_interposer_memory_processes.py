@@ -11,7 +11,7 @@ from tests.examples import every
 from tests.library.compiler import compiled
 from tests.library.gpu_slice import CONTEXT, LIMIT, GpuSlice, eventually
 from tests.library.machine import REPOSITORY
-from tests.library.memory_client import MIB, OUT_OF_MEMORY, UNIT, room
+from tests.library.memory_client import MIB, OUT_OF_MEMORY, UNIT, Cuda, room
 from tests.library.starting_line import let_go
 
 _SOURCE = Path(__file__).parent / "native/interposer_programs/memory_storm.c"
@@ -173,13 +173,12 @@ def test_a_child_has_a_slot_of_its_own(gpu_slice: GpuSlice, storm: Path, running
     assert (slot.pid, slot.uses[0].used) == (process.pid, LIMIT - CONTEXT)
 
 
-def test_what_a_child_inherits_is_the_parents(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    pointer = cuda.alloc(UNIT)
-    handle = cuda.create(UNIT)
+def test_what_a_child_inherits_is_the_parents(gpu_slice: GpuSlice, user: Cuda) -> None:
+    pointer = user.alloc(UNIT)
+    handle = user.create(UNIT)
     for name, argument in (("cuMemFree_v2", pointer), ("cuMemFreeAsync", pointer), ("cuMemRelease", handle)):
-        assert cuda.ask(fork_call=name, args=[argument, 0])["code"] != 0
+        assert user.ask(fork_call=name, args=[argument, 0])["code"] != 0
     assert gpu_slice.used() == 2 * UNIT
-    cuda.free(pointer)
-    cuda("cuMemRelease", handle)
+    user.free(pointer)
+    user("cuMemRelease", handle)
     assert gpu_slice.used() == 0

@@ -26,101 +26,93 @@ def exportable(cuda: Cuda, size: int) -> tuple[int, int]:
     return handle, int.from_bytes(cuda("cuMemExportToShareableHandle", room(4), handle, POSIX_FD, 0)[0], "little")
 
 
-def test_released_before_it_is_unmapped(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    address, handle = cuda.reserve(4 * UNIT), cuda.create(4 * UNIT)
-    cuda.map(address, 4 * UNIT, handle)
-    cuda("cuMemRelease", handle)
+def test_released_before_it_is_unmapped(gpu_slice: GpuSlice, user: Cuda) -> None:
+    address, handle = user.reserve(4 * UNIT), user.create(4 * UNIT)
+    user.map(address, 4 * UNIT, handle)
+    user("cuMemRelease", handle)
     assert gpu_slice.used() == 4 * UNIT
-    cuda("cuMemUnmap", address, 4 * UNIT)
+    user("cuMemUnmap", address, 4 * UNIT)
     assert gpu_slice.used() == 0
 
 
-def test_unmapped_before_it_is_released(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    address, handle = cuda.reserve(4 * UNIT), cuda.create(4 * UNIT)
+def test_unmapped_before_it_is_released(gpu_slice: GpuSlice, user: Cuda) -> None:
+    address, handle = user.reserve(4 * UNIT), user.create(4 * UNIT)
     for _ in range(2):
-        cuda.map(address, 4 * UNIT, handle)
-        cuda("cuMemUnmap", address, 4 * UNIT)
+        user.map(address, 4 * UNIT, handle)
+        user("cuMemUnmap", address, 4 * UNIT)
         assert gpu_slice.used() == 4 * UNIT
-    cuda("cuMemRelease", handle)
+    user("cuMemRelease", handle)
     assert gpu_slice.used() == 0
 
 
-def test_mapped_twice(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    first, second, handle = cuda.reserve(UNIT), cuda.reserve(UNIT), cuda.create(UNIT)
-    cuda.map(first, UNIT, handle)
-    cuda.map(second, UNIT, handle)
-    cuda("cuMemRelease", handle)
-    cuda("cuMemUnmap", first, UNIT)
+def test_mapped_twice(gpu_slice: GpuSlice, user: Cuda) -> None:
+    first, second, handle = user.reserve(UNIT), user.reserve(UNIT), user.create(UNIT)
+    user.map(first, UNIT, handle)
+    user.map(second, UNIT, handle)
+    user("cuMemRelease", handle)
+    user("cuMemUnmap", first, UNIT)
     assert gpu_slice.used() == UNIT
-    cuda("cuMemUnmap", second, UNIT)
+    user("cuMemUnmap", second, UNIT)
     assert gpu_slice.used() == 0
 
 
-def test_retained_by_address(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    address, handle = cuda.reserve(2 * UNIT), cuda.create(2 * UNIT)
-    cuda.map(address, 2 * UNIT, handle)
-    cuda("cuMemRelease", handle)
-    retained = cuda.get("cuMemRetainAllocationHandle", address + UNIT)
-    cuda("cuMemUnmap", address, 2 * UNIT)
+def test_retained_by_address(gpu_slice: GpuSlice, user: Cuda) -> None:
+    address, handle = user.reserve(2 * UNIT), user.create(2 * UNIT)
+    user.map(address, 2 * UNIT, handle)
+    user("cuMemRelease", handle)
+    retained = user.get("cuMemRetainAllocationHandle", address + UNIT)
+    user("cuMemUnmap", address, 2 * UNIT)
     assert gpu_slice.used() == 2 * UNIT
-    cuda("cuMemRelease", retained)
+    user("cuMemRelease", retained)
     assert gpu_slice.used() == 0
 
 
-def test_one_call_unmaps_many(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
+def test_one_call_unmaps_many(gpu_slice: GpuSlice, user: Cuda) -> None:
     count = 200
-    address = cuda.reserve(count * UNIT)
+    address = user.reserve(count * UNIT)
     for i in range(count):
-        handle = cuda.create(UNIT)
-        cuda.map(address + i * UNIT, UNIT, handle)
-        cuda("cuMemRelease", handle)
+        handle = user.create(UNIT)
+        user.map(address + i * UNIT, UNIT, handle)
+        user("cuMemRelease", handle)
     assert gpu_slice.used() == count * UNIT
-    cuda("cuMemUnmap", address + 50 * UNIT, 100 * UNIT)
+    user("cuMemUnmap", address + 50 * UNIT, 100 * UNIT)
     assert gpu_slice.used() == (count - 100) * UNIT
-    cuda("cuMemUnmap", address, 50 * UNIT)
-    cuda("cuMemUnmap", address + 150 * UNIT, 50 * UNIT)
+    user("cuMemUnmap", address, 50 * UNIT)
+    user("cuMemUnmap", address + 150 * UNIT, 50 * UNIT)
     assert gpu_slice.used() == 0
 
 
-def test_calls_that_the_driver_refuses_change_nothing(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    address, handle = cuda.reserve(4 * UNIT), cuda.create(2 * UNIT)
-    cuda.map(address, 2 * UNIT, handle)
-    assert cuda.code("cuMemUnmap", address, UNIT) == INVALID_VALUE
-    assert cuda.code("cuMemMap", address, 2 * UNIT, 0, handle, 0) != 0
-    assert cuda.code("cuMemRelease", handle + 1) != 0
-    assert cuda.code("cuMemRetainAllocationHandle", room(8), address + 3 * UNIT) != 0
-    assert cuda.code("cuMemCreate", room(8), UNIT + 1, pointer_to(allocation_properties()), 0) == INVALID_VALUE
+def test_calls_that_the_driver_refuses_change_nothing(gpu_slice: GpuSlice, user: Cuda) -> None:
+    address, handle = user.reserve(4 * UNIT), user.create(2 * UNIT)
+    user.map(address, 2 * UNIT, handle)
+    assert user.code("cuMemUnmap", address, UNIT) == INVALID_VALUE
+    assert user.code("cuMemMap", address, 2 * UNIT, 0, handle, 0) != 0
+    assert user.code("cuMemRelease", handle + 1) != 0
+    assert user.code("cuMemRetainAllocationHandle", room(8), address + 3 * UNIT) != 0
+    assert user.code("cuMemCreate", room(8), UNIT + 1, pointer_to(allocation_properties()), 0) == INVALID_VALUE
     assert gpu_slice.used() == 2 * UNIT
-    cuda("cuMemRelease", handle)
-    cuda("cuMemUnmap", address, 2 * UNIT)
+    user("cuMemRelease", handle)
+    user("cuMemUnmap", address, 2 * UNIT)
     assert gpu_slice.used() == 0
 
 
-def test_the_device_is_the_one_asked_for_not_the_current_one(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    cuda.begin(1)
+def test_the_device_is_the_one_asked_for_not_the_current_one(gpu_slice: GpuSlice, user: Cuda) -> None:
+    user.begin(1)
     properties = pointer_to(allocation_properties(DEVICE, 0))
-    assert cuda.code("cuMemCreate", room(8), gpu_slice.room + UNIT, properties, 0) == OUT_OF_MEMORY
-    cuda.create(UNIT)
+    assert user.code("cuMemCreate", room(8), gpu_slice.room + UNIT, properties, 0) == OUT_OF_MEMORY
+    user.create(UNIT)
     assert gpu_slice.used() == UNIT
 
 
-def test_imported_into_its_own_process(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    handle, fd = exportable(cuda, 3 * UNIT)
-    again = cuda.get("cuMemImportFromShareableHandle", fd, POSIX_FD)
+def test_imported_into_its_own_process(gpu_slice: GpuSlice, user: Cuda) -> None:
+    handle, fd = exportable(user, 3 * UNIT)
+    again = user.get("cuMemImportFromShareableHandle", fd, POSIX_FD)
     assert gpu_slice.used() == 3 * UNIT
-    cuda("cuMemRelease", again)
+    user("cuMemRelease", again)
     assert gpu_slice.used() == 3 * UNIT
-    cuda("cuMemRelease", handle)
+    user("cuMemRelease", handle)
     assert gpu_slice.used() == 3 * UNIT
-    cuda.ask(close=fd)
+    user.ask(close=fd)
     assert eventually(lambda: gpu_slice.used() == 0)
 
 
@@ -152,12 +144,11 @@ def test_an_opened_ipc_handle_is_not_charged(gpu_slice: GpuSlice) -> None:
     assert gpu_slice.total() == 2 * CONTEXT
 
 
-def test_a_context_ends_and_the_memory_of_handles_stays(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    handle = cuda.create(UNIT)
-    cuda("cuDevicePrimaryCtxReset_v2", 0)
+def test_a_context_ends_and_the_memory_of_handles_stays(gpu_slice: GpuSlice, user: Cuda) -> None:
+    handle = user.create(UNIT)
+    user("cuDevicePrimaryCtxReset_v2", 0)
     assert gpu_slice.used() == UNIT
-    cuda("cuMemRelease", handle)
+    user("cuMemRelease", handle)
     assert gpu_slice.used() == 0
 
 
@@ -182,47 +173,43 @@ def map_parts(cuda: Cuda, *parts: bytes, name: str = "cuMemMapArrayAsync") -> in
 
 
 @pytest.mark.parametrize("name", ["cuMemMapArrayAsync", "cuMemMapArrayAsync_ptsz"])
-def test_memory_behind_an_array_counts_until_it_is_unmapped(gpu_slice: GpuSlice, name: str) -> None:
-    cuda = gpu_slice.start()
-    array, handles = sparse(cuda), [cuda.create(UNIT) for _ in range(3)]
-    assert map_parts(cuda, *(part(array, MAP, one, 512 * at) for at, one in enumerate(handles)), name=name) == 0
+def test_memory_behind_an_array_counts_until_it_is_unmapped(gpu_slice: GpuSlice, user: Cuda, name: str) -> None:
+    array, handles = sparse(user), [user.create(UNIT) for _ in range(3)]
+    assert map_parts(user, *(part(array, MAP, one, 512 * at) for at, one in enumerate(handles)), name=name) == 0
     for handle in handles:
-        cuda("cuMemRelease", handle)
+        user("cuMemRelease", handle)
     assert gpu_slice.used() == 3 * UNIT
-    assert map_parts(cuda, part(array, UNMAP, x=512), name=name) == 0
+    assert map_parts(user, part(array, UNMAP, x=512), name=name) == 0
     assert gpu_slice.used() == 2 * UNIT
-    cuda("cuArrayDestroy", array)
+    user("cuArrayDestroy", array)
     assert gpu_slice.used() == 0
     assert gpu_slice.total() == CONTEXT
 
 
-def test_other_memory_in_the_same_place_of_an_array_takes_its_turn(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    array, first, second = sparse(cuda), cuda.create(UNIT), cuda.create(2 * UNIT)
+def test_other_memory_in_the_same_place_of_an_array_takes_its_turn(gpu_slice: GpuSlice, user: Cuda) -> None:
+    array, first, second = sparse(user), user.create(UNIT), user.create(2 * UNIT)
     for handle in (first, second):
-        assert map_parts(cuda, part(array, MAP, handle)) == 0
-        cuda("cuMemRelease", handle)
+        assert map_parts(user, part(array, MAP, handle)) == 0
+        user("cuMemRelease", handle)
     assert gpu_slice.used() == 2 * UNIT
-    assert map_parts(cuda, part(array, UNMAP), part(array, UNMAP)) == 0
+    assert map_parts(user, part(array, UNMAP), part(array, UNMAP)) == 0
     assert gpu_slice.used() == 0
 
 
-def test_a_mapping_that_the_driver_refuses_changes_nothing(gpu_slice: GpuSlice) -> None:
-    cuda = gpu_slice.start()
-    array, handle = sparse(cuda), cuda.create(UNIT)
-    plain = cuda.get("cuArray3DCreate_v2", pointer_to(struct.pack("QQQIII4x", 16, 16, 0, 0x20, 1, 0)))
+def test_a_mapping_that_the_driver_refuses_changes_nothing(gpu_slice: GpuSlice, user: Cuda) -> None:
+    array, handle = sparse(user), user.create(UNIT)
+    plain = user.get("cuArray3DCreate_v2", pointer_to(struct.pack("QQQIII4x", 16, 16, 0, 0x20, 1, 0)))
     before = gpu_slice.used()
-    assert map_parts(cuda, part(array, MAP, handle), part(plain, MAP, handle)) == INVALID_VALUE
-    cuda("cuMemRelease", handle)
+    assert map_parts(user, part(array, MAP, handle), part(plain, MAP, handle)) == INVALID_VALUE
+    user("cuMemRelease", handle)
     assert gpu_slice.used() == before - UNIT
 
 
 @pytest.mark.parametrize("end", ["cuCtxDestroy_v2", "cuDevicePrimaryCtxReset_v2"])
-def test_what_lies_behind_an_array_ends_with_its_context(gpu_slice: GpuSlice, end: str) -> None:
-    cuda = gpu_slice.start()
-    argument = cuda.get("cuCtxCreate_v2", 0, 0) if end == "cuCtxDestroy_v2" else 0
-    array, handle = sparse(cuda), cuda.create(UNIT)
-    assert map_parts(cuda, part(array, MAP, handle)) == 0
-    cuda("cuMemRelease", handle)
-    cuda(end, argument)
+def test_what_lies_behind_an_array_ends_with_its_context(gpu_slice: GpuSlice, user: Cuda, end: str) -> None:
+    argument = user.get("cuCtxCreate_v2", 0, 0) if end == "cuCtxDestroy_v2" else 0
+    array, handle = sparse(user), user.create(UNIT)
+    assert map_parts(user, part(array, MAP, handle)) == 0
+    user("cuMemRelease", handle)
+    user(end, argument)
     assert gpu_slice.used() == 0

@@ -46,12 +46,12 @@ def test_sizes_offsets_and_numbers_are_those_of_the_real_header(tmp_path: Path) 
     assert _layout(_OURS, tmp_path) == _layout(_real_header(), tmp_path)
 
 
-@pytest.mark.parametrize("source", _SOURCES, ids=lambda source: source.stem)
-def test_every_entry_point_has_the_real_signature(source: Path) -> None:
+def test_every_entry_point_has_the_real_signature() -> None:
     """A definition that disagrees with the real declaration, or has none there, does not compile."""
     flags = ["-std=c11", "-D_GNU_SOURCE", "-DNVML_NO_UNVERSIONED_FUNC_DEFS", f"-I{_real_header()}", "-fsyntax-only"]
     strict = ["-Wall", "-Werror", "-Wmissing-prototypes", "-Wno-missing-field-initializers"]
-    done = subprocess.run(["gcc", *flags, *strict, str(source)], capture_output=True, text=True, check=False)
+    assert len(_SOURCES) > 10
+    done = subprocess.run(["gcc", *flags, *strict, *_SOURCES], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
