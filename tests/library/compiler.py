@@ -52,7 +52,7 @@ def emulator_made(*words: str) -> Path:
 
 def compiled(output: Path, *words: str | Path, timeout: float = 1200) -> Path:
     """`words`: flags, sources and libraries, in the linker's order. A build of temporary files is not kept."""
-    if any(tempfile.gettempdir() in str(word) for word in words):
+    if tempfile.gettempdir() in _spelled(words):
         subprocess.run([*_command(words), "-o", output], check=True, timeout=timeout)
     else:
         shutil.copy(kept(output.name, *words, timeout=timeout), output)
@@ -61,18 +61,21 @@ def compiled(output: Path, *words: str | Path, timeout: float = 1200) -> Path:
 
 def kept(name: str, *words: str | Path, timeout: float = 1200) -> Path:
     """As `compiled`, where it is kept."""
-    command = _command(words)
-    spelled = "\0".join([*command, name]).replace(str(REPOSITORY), "")
-    built = built_folder() / sha256(spelled.encode()).hexdigest()[:16] / name
+    built = built_folder() / sha256(f"{_spelled(words)}\0{name}".encode()).hexdigest()[:16] / name
     with alone(built.parent / ".lock"):
         if not built.exists():
-            subprocess.run([*command, "-o", built.with_name(".new")], check=True, timeout=timeout)
+            subprocess.run([*_command(words), "-o", built.with_name(".new")], check=True, timeout=timeout)
             built.with_name(".new").replace(built)
     return built
 
 
 def _command(words: Iterable[str | Path]) -> list[str]:
     return ["gcc", *_FLAGS, *_WARNINGS, *map(str, words)]
+
+
+def _spelled(words: Iterable[str | Path]) -> str:
+    """Wherever the repository lies."""
+    return "\0".join(_command(words)).replace(str(REPOSITORY), "")
 
 
 @cache

@@ -177,3 +177,15 @@ def checked_simulation(tmp_path_factory: pytest.TempPathFactory) -> Simulation:
 def parts(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """The limiter's arithmetic, function by function."""
     return build_parts(tmp_path_factory.mktemp("compute"))
+
+
+@pytest.fixture(params=["addresses", "threads"])
+def checked_gpu(request: pytest.FixtureRequest, build: Path, short_tmp: Path) -> tuple[SharedGpu, dict[str, str]]:
+    """As `gpu`, with every memory error or every data race of our library fatal to programs in this environment."""
+    if request.param == "addresses":
+        interposers: Path = request.getfixturevalue("sanitized_interposers")
+        checks = {"LD_PRELOAD": runtime("libasan.so"), "ASAN_OPTIONS": "detect_leaks=0"}
+    else:
+        interposers = request.getfixturevalue("thread_checked_build") / "interposer"
+        checks = {"LD_PRELOAD": runtime("libtsan.so"), "TSAN_OPTIONS": "exitcode=66 die_after_fork=0"}
+    return SharedGpu(short_tmp, interposers, build / "libcuda.so.1"), checks

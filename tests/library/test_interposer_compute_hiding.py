@@ -48,8 +48,7 @@ def spoiling(row: Path, how: str) -> Iterator[None]:
         spoiling.join()
 
 
-@pytest.mark.parametrize("limits", [(50, 50), (20, 50), (20, 30)])
-@pytest.mark.parametrize("how", ["magic", "cut", "no-slots"])
+@pytest.mark.parametrize(("how", "limits"), [("magic", (50, 50)), ("cut", (20, 50)), ("no-slots", (20, 30))])
 def test_a_container_that_hides_its_turns_takes_nothing_from_another(
     gpu: SharedGpu, workload: Path, how: str, limits: tuple[int, int]
 ) -> None:

@@ -52,8 +52,6 @@ def steps_ms(gpus: SharedGpu, program: Path, way: str, limits: list[int]) -> lis
 @pytest.mark.parametrize(
     ("way", "limits"),
     [
-        ("small", [25, 25]),
-        ("small", [45, 45]),
         ("small", [25, 50]),
         ("small", [25, 25, 25, 25]),
         ("cooperative", [25, 25]),

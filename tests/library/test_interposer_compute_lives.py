@@ -11,7 +11,7 @@ import pytest
 
 from deviceplugin.container import region
 from sandbox.shared_gpu import SharedGpu
-from tests.library.compiler import compiled, runtime
+from tests.library.compiler import compiled
 from tests.library.interposed import GRANT, Container, device
 
 pytestmark = pytest.mark.realtime
@@ -93,22 +93,8 @@ def test_a_stream_handle_that_comes_back_on_another_device_is_that_device_s(emul
     assert [one.launches for one in counters[:2]] == [1, 1]
 
 
-_CHECKED = ("green", "last", "detached", "captures", "cancelled", "crowded")
-
-
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", _CHECKED)
-def test_with_addresses_checked(
-    sanitized_interposers: Path, build: Path, lives: Path, short_tmp: Path, name: str
-) -> None:
-    gpu = SharedGpu(short_tmp, sanitized_interposers, build / "libcuda.so.1")
-    told = case(gpu, lives, name, LD_PRELOAD=runtime("libasan.so"), ASAN_OPTIONS="detect_leaks=0")
-    assert told.get("stale", 0) == 0
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", _CHECKED)
-def test_with_threads_checked(thread_checked_build: Path, build: Path, lives: Path, short_tmp: Path, name: str) -> None:
-    gpu = SharedGpu(short_tmp, thread_checked_build / "interposer", build / "libcuda.so.1")
-    told = case(gpu, lives, name, LD_PRELOAD=runtime("libtsan.so"), TSAN_OPTIONS="exitcode=66")
-    assert told.get("stale", 0) == 0
+@pytest.mark.parametrize("name", ["green", "last", "detached", "captures", "cancelled", "crowded"])
+def test_with_checks(checked_gpu: tuple[SharedGpu, dict[str, str]], lives: Path, name: str) -> None:
+    gpu, checks = checked_gpu
+    assert case(gpu, lives, name, **checks).get("stale", 0) == 0

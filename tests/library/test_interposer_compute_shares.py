@@ -17,7 +17,7 @@ import pytest
 
 from deviceplugin.container import activity
 from sandbox.shared_gpu import SharedGpu, SharingContainer, shares
-from tests.library.compiler import compiled, runtime
+from tests.library.compiler import compiled
 from tests.library.interposed import Container as Interposed
 from tests.library.interposed import device
 from tests.waiting import eventually
@@ -252,26 +252,11 @@ def test_the_end_of_a_process_is_not_delayed(gpu: SharedGpu, launching: Path) ->
     assert time.monotonic_ns() - ended_at < 500_000_000
 
 
-CASES = ("threads", "captures", "ends", "stuck", "forks", "exits")
-
-
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", CASES)
-def test_with_addresses_checked(
-    sanitized_interposers: Path, build: Path, launching: Path, short_tmp: Path, name: str
-) -> None:
-    gpu = SharedGpu(short_tmp, sanitized_interposers, build / "libcuda.so.1")
-    checks = {"LD_PRELOAD": runtime("libasan.so"), "ASAN_OPTIONS": "detect_leaks=0"}
+@pytest.mark.parametrize("name", ["threads", "captures", "ends", "stuck", "forks", "exits"])
+def test_with_checks(checked_gpu: tuple[SharedGpu, dict[str, str]], launching: Path, name: str) -> None:
+    gpu, checks = checked_gpu
     case(gpu, launching, name, **checks)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", CASES)
-def test_with_threads_checked(
-    thread_checked_build: Path, build: Path, launching: Path, short_tmp: Path, name: str
-) -> None:
-    gpu = SharedGpu(short_tmp, thread_checked_build / "interposer", build / "libcuda.so.1")
-    case(gpu, launching, name, LD_PRELOAD=runtime("libtsan.so"), TSAN_OPTIONS="exitcode=66 die_after_fork=0")
 
 
 def test_a_kernel_for_several_devices_waits_for_each(emulated: Interposed, build: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.shared_gpu import PROFILE, UUID, SharedGpu
-from tests.library.compiler import compiled, runtime
+from tests.library.compiler import compiled
 
 _PROGRAMS = Path(__file__).parent / "native/interposer_programs"
 
@@ -83,21 +83,7 @@ KINDS = ("mixed", "shared", "grids", "fill", "box", "value", "captured", "persis
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
-def test_with_addresses_checked(
-    sanitized_interposers: Path, build: Path, mixing: Path, short_tmp: Path, kind: str
-) -> None:
-    gpu = SharedGpu(short_tmp, sanitized_interposers, build / "libcuda.so.1")
-    checks = {"LD_PRELOAD": runtime("libasan.so"), "ASAN_OPTIONS": "detect_leaks=0"}
-    with gpu.container(25).start(mixing, kind, 1.5, **checks) as running:
-        assert running.result()
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", KINDS)
-def test_with_threads_checked(
-    thread_checked_build: Path, build: Path, mixing: Path, short_tmp: Path, kind: str
-) -> None:
-    gpu = SharedGpu(short_tmp, thread_checked_build / "interposer", build / "libcuda.so.1")
-    checks = {"LD_PRELOAD": runtime("libtsan.so"), "TSAN_OPTIONS": "exitcode=66 die_after_fork=0"}
+def test_with_checks(checked_gpu: tuple[SharedGpu, dict[str, str]], mixing: Path, kind: str) -> None:
+    gpu, checks = checked_gpu
     with gpu.container(25).start(mixing, kind, 1.5, **checks) as running:
         assert running.result()

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+static int first_of[FUNCTION_COUNT];   /* the first row with the same base */
 static int folded = -1, into = -1, missing = -1;
 static bool distinct;
 
@@ -39,12 +40,29 @@ bool real_has(enum function function)
     return real_address(function) != NULL;
 }
 
+static void find_first(void)
+{
+    for (int i = 0; i < FUNCTION_COUNT; i++) {
+        while (strcmp(rows[first_of[i]].base, rows[i].base) != 0)
+            first_of[i]++;
+    }
+}
+
+/* `base` is that of a row, itself. */
+static int first_with(const char *base)
+{
+    int i = 0;
+    while (rows[i].base != base)
+        i++;
+    return first_of[i];
+}
+
 static CUresult answer(const char *base, void **entry, int version, uint64_t flag, CUdriverProcAddressQueryResult *status)
 {
-    int best = -1;
+    int best = -1, first = first_with(base);
     (void)status;
-    for (int i = 0; i < FUNCTION_COUNT; i++) {
-        if (i == missing || strcmp(rows[i].base, base) != 0 || rows[i].version > version || (rows[i].stream == STREAM_T) != (flag == FLAG_THREAD))
+    for (int i = first; i < FUNCTION_COUNT; i++) {
+        if (i == missing || first_of[i] != first || rows[i].version > version || (rows[i].stream == STREAM_T) != (flag == FLAG_THREAD))
             continue;
         if (best < 0 || rows[i].version >= rows[best].version)
             best = i;
@@ -108,6 +126,7 @@ static int check_missing(int hooked)
 
 int main(void)
 {
+    find_first();
     for (int i = 0; i < FUNCTION_COUNT; i++) {
         if (hooks[i] != NULL && (check_folds(i) || check_missing(i)))
             return 1;
