@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.library.nvml_client import Nvml
+from tests.library.nvml_client import Handle, Nvml
 
 REPOSITORY = Path(__file__).parents[2]
 LIBRARY = REPOSITORY / "library"
@@ -54,10 +54,18 @@ class Machine:
         """Which machine it is: a profile, or the name of one that is shipped."""
         self.profile.write_text(json.dumps(shipped(profile) if isinstance(profile, str) else profile, indent=1))
 
-    def nvml(self, **environment: str) -> Nvml:
+    def nvml(self, profile: Profile | str | None = None, **environment: str) -> Nvml:
+        """A process; the machine is described before, where a profile is given."""
+        if profile is not None:
+            self.describe(profile)
         preload = {"LD_PRELOAD": self.preload, "ASAN_OPTIONS": "detect_leaks=0"} if self.preload else {}
         library = self.build / "libnvidia-ml.so.1"
         return self.processes.enter_context(Nvml(library, self.environment | preload | environment, self.errors))
+
+    def first_gpu(self, profile: Profile | str) -> tuple[Nvml, Handle]:
+        """As `nvml` sees it."""
+        nvml = self.nvml(profile)
+        return nvml, nvml.devices()[0]
 
     def run(self, *words: object) -> subprocess.CompletedProcess[str]:
         command = [str(self.build / "vcuda-emulator"), *map(str, words)]

@@ -95,9 +95,7 @@ def test_the_matrix_leaves_out_what_was_removed(machine: Machine) -> None:
 
 
 def test_a_reloaded_driver_applies_pending_modes(machine: Machine) -> None:
-    machine.describe("hgx-a100")
-    nvml = machine.nvml()
-    device = nvml.devices()[0]
+    nvml, device = machine.first_gpu("hgx-a100")
     machine.command("process", "add", 0, 71, 10)
     nvml.raw("nvmlDeviceSetMigMode", device, 1, {"out": 0})
     nvml.raw("nvmlDeviceSetEccMode", device, 0)

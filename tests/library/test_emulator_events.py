@@ -37,8 +37,7 @@ def test_an_xid_reaches_every_set_once_and_in_order(machine: Machine) -> None:
 
 
 def test_only_registered_gpus_and_types_are_heard(machine: Machine) -> None:
-    machine.describe("hgx-a100")
-    nvml = machine.nvml()
+    nvml = machine.nvml("hgx-a100")
     devices = nvml.devices()
     events = _listen(nvml, [devices[1]])
     machine.command("xid", 0, 62)
@@ -53,8 +52,7 @@ def test_only_registered_gpus_and_types_are_heard(machine: Machine) -> None:
 
 
 def test_a_waiting_process_wakes_soon_and_sleeps_till_then(machine: Machine) -> None:
-    machine.describe("hgx-a100")
-    nvml = machine.nvml()
+    nvml = machine.nvml("hgx-a100")
     events = _listen(nvml, nvml.devices())
     wait = {"call": "nvmlEventSetWait_v2", "args": [events, 50_000]}
     nvml.tell(**wait)
@@ -97,8 +95,7 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def test_a_timeout_takes_its_time(machine: Machine) -> None:
-    machine.describe("laptop")
-    nvml = machine.nvml()
+    nvml = machine.nvml("laptop")
     nvml.devices()
     empty = nvml.call("nvmlEventSetCreate")
     begun = time.monotonic()
@@ -107,8 +104,7 @@ def test_a_timeout_takes_its_time(machine: Machine) -> None:
 
 
 def test_falling_off_the_bus_is_xid_79(machine: Machine) -> None:
-    machine.describe("hgx-a100")
-    nvml = machine.nvml()
+    nvml = machine.nvml("hgx-a100")
     events = _listen(nvml, nvml.devices())
     machine.command("lose", 6)
     assert nvml.call("nvmlEventSetWait_v2", events, 1000)["eventData"] == 79
@@ -119,8 +115,7 @@ def test_falling_off_the_bus_is_xid_79(machine: Machine) -> None:
 
 
 def test_waiting_fails_where_the_loss_is_of_that_kind(machine: Machine) -> None:
-    machine.describe("hgx-a100")
-    nvml = machine.nvml()
+    nvml = machine.nvml("hgx-a100")
     events = _listen(nvml, nvml.devices())
     nvml.tell(call="nvmlEventSetWait_v2", args=[events, 20000])
     machine.command("lose", 6, "--silent", "--wait-error")
@@ -130,9 +125,7 @@ def test_waiting_fails_where_the_loss_is_of_that_kind(machine: Machine) -> None:
 
 
 def test_a_freed_or_foreign_set_is_refused(machine: Machine) -> None:
-    machine.describe("laptop")
-    nvml = machine.nvml()
-    device = nvml.devices()[0]
+    nvml, device = machine.first_gpu("laptop")
     events = nvml.call("nvmlEventSetCreate")
     assert nvml.error("nvmlEventSetFree", events) == SUCCESS
     assert nvml.error("nvmlEventSetFree", events) == INVALID_ARGUMENT
@@ -142,8 +135,7 @@ def test_a_freed_or_foreign_set_is_refused(machine: Machine) -> None:
 
 
 def test_more_events_than_the_ring_holds_lose_the_oldest(machine: Machine) -> None:
-    machine.describe("laptop")
-    nvml = machine.nvml()
+    nvml = machine.nvml("laptop")
     events = _listen(nvml, nvml.devices())
     for code in range(1, 301):
         machine.command("xid", 0, code)
@@ -153,8 +145,7 @@ def test_more_events_than_the_ring_holds_lose_the_oldest(machine: Machine) -> No
 
 
 def test_a_reset_ends_the_wait_and_init_starts_over(machine: Machine) -> None:
-    machine.describe("hgx-a100")
-    nvml = machine.nvml()
+    nvml = machine.nvml("hgx-a100")
     events = _listen(nvml, nvml.devices())
     machine.command("lose", 2)
     assert nvml.call("nvmlEventSetWait_v2", events, 1000)["eventData"] == 79

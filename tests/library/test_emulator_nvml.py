@@ -24,8 +24,7 @@ _EVERY = sorted(path.stem for path in PROFILES.glob("*.json"))
 
 
 def test_before_init_every_call_says_uninitialized(machine: Machine) -> None:
-    machine.describe("laptop")
-    nvml = machine.nvml()
+    nvml = machine.nvml("laptop")
     assert nvml.error("nvmlDeviceGetCount") == UNINITIALIZED
     assert nvml.error("nvmlSystemGetDriverVersion") == UNINITIALIZED
     assert nvml.error("nvmlEventSetCreate") == UNINITIALIZED
@@ -34,8 +33,7 @@ def test_before_init_every_call_says_uninitialized(machine: Machine) -> None:
 
 
 def test_init_is_counted_and_the_last_shutdown_ends_it(machine: Machine) -> None:
-    machine.describe("laptop")
-    nvml = machine.nvml()
+    nvml = machine.nvml("laptop")
     nvml.call("nvmlInit")
     nvml.call("nvmlInit")
     nvml.call("nvmlShutdown")
@@ -50,8 +48,7 @@ def test_init_is_counted_and_the_last_shutdown_ends_it(machine: Machine) -> None
 @pytest.mark.parametrize("name", _EVERY)
 def test_each_shipped_profile_comes_out_as_it_was_written(machine: Machine, name: str) -> None:
     profile = shipped(name)
-    machine.describe(profile)
-    nvml = machine.nvml()
+    nvml = machine.nvml(profile)
     devices = nvml.devices()
     assert len(devices) == len(profile["gpus"])
     for index, (device, gpu) in enumerate(zip(devices, profile["gpus"], strict=True)):
@@ -67,8 +64,7 @@ def test_each_shipped_profile_comes_out_as_it_was_written(machine: Machine, name
 
 
 def test_a_gpu_is_found_by_each_of_its_names(machine: Machine) -> None:
-    machine.describe("pcie-mixed")
-    nvml = machine.nvml()
+    nvml = machine.nvml("pcie-mixed")
     device = nvml.devices()[4]
     uuid, serial = nvml.call("nvmlDeviceGetUUID", device), nvml.call("nvmlDeviceGetSerial", device)
     assert nvml.call("nvmlDeviceGetHandleByUUID", uuid) == device
@@ -80,9 +76,7 @@ def test_a_gpu_is_found_by_each_of_its_names(machine: Machine) -> None:
 
 
 def test_wrong_arguments_are_refused_and_touch_nothing(machine: Machine) -> None:
-    machine.describe("laptop")
-    nvml = machine.nvml()
-    device = nvml.devices()[0]
+    nvml, device = machine.first_gpu("laptop")
     assert nvml.error("nvmlDeviceGetHandleByIndex", 1) == INVALID_ARGUMENT
     assert nvml.raw("nvmlDeviceGetCount_v2", None) == (INVALID_ARGUMENT, [])
     assert nvml.raw("nvmlDeviceGetMinorNumber", device, None) == (INVALID_ARGUMENT, [])
@@ -93,17 +87,14 @@ def test_wrong_arguments_are_refused_and_touch_nothing(machine: Machine) -> None
 
 
 def test_a_text_that_does_not_fit_is_not_handed_out(machine: Machine) -> None:
-    machine.describe("laptop")
-    nvml = machine.nvml()
-    device = nvml.devices()[0]
+    nvml, device = machine.first_gpu("laptop")
     assert nvml.raw("nvmlDeviceGetName", device, {"out": 77}, 4) == (INSUFFICIENT_SIZE, [77])
     assert nvml.raw("nvmlSystemGetDriverVersion", {"out": 77}, 2) == (INSUFFICIENT_SIZE, [77])
     assert nvml.raw("nvmlDeviceGetName", device, None, 64) == (INVALID_ARGUMENT, [])
 
 
 def test_versions_are_the_profiles(machine: Machine) -> None:
-    machine.describe("hgx-a100")
-    nvml = machine.nvml()
+    nvml = machine.nvml("hgx-a100")
     nvml.call("nvmlInit")
     assert nvml.call("nvmlSystemGetDriverVersion") == "550.144.03"
     assert nvml.call("nvmlSystemGetNVMLVersion") == "12.550.144.03"
@@ -111,8 +102,7 @@ def test_versions_are_the_profiles(machine: Machine) -> None:
 
 
 def test_both_memory_views_add_up_and_agree(machine: Machine) -> None:
-    machine.describe("pcie-mixed")
-    nvml = machine.nvml()
+    nvml = machine.nvml("pcie-mixed")
     device = nvml.devices()[2]
     first = nvml.call("nvmlDeviceGetMemoryInfo", device)
     second = nvml.call("nvmlDeviceGetMemoryInfo", device, (2 << 24) | 40)
@@ -124,9 +114,7 @@ def test_both_memory_views_add_up_and_agree(machine: Machine) -> None:
 
 
 def test_memory_never_runs_below_nothing(machine: Machine) -> None:
-    machine.describe("laptop")
-    nvml = machine.nvml()
-    device = nvml.devices()[0]
+    nvml, device = machine.first_gpu("laptop")
     for pid in range(3):
         machine.command("process", "add", 0, 100 + pid, 6000)
     memory = nvml.call("nvmlDeviceGetMemoryInfo", device)
@@ -134,9 +122,7 @@ def test_memory_never_runs_below_nothing(machine: Machine) -> None:
 
 
 def test_what_a_gpu_does_not_have_is_not_supported(machine: Machine) -> None:
-    machine.describe("laptop")
-    nvml = machine.nvml()
-    device = nvml.devices()[0]
+    nvml, device = machine.first_gpu("laptop")
     for name in (
         "nvmlDeviceGetSerial",
         "nvmlDeviceGetFanSpeed",
@@ -154,8 +140,7 @@ def test_what_a_gpu_does_not_have_is_not_supported(machine: Machine) -> None:
 
 
 def test_mig_mode_hides_what_belongs_to_instances(machine: Machine) -> None:
-    machine.describe("hgx-a100")
-    nvml = machine.nvml()
+    nvml = machine.nvml("hgx-a100")
     device = nvml.devices()[3]
     assert nvml.call("nvmlDeviceGetMigMode", device) == [0, 0]
     machine.command("mig", 3, "on")
@@ -181,9 +166,7 @@ def test_a_change_is_seen_at_once_by_every_process(machine: Machine) -> None:
 
 
 def test_power_and_temperature_follow_the_load_unless_set(machine: Machine) -> None:
-    machine.describe("dgx-h100")
-    nvml = machine.nvml()
-    device = nvml.devices()[0]
+    nvml, device = machine.first_gpu("dgx-h100")
     idle: tuple[int, int] = _heat(nvml, device)
     machine.command("util", 0, 100, 50)
     assert _heat(nvml, device) > idle
@@ -204,9 +187,7 @@ def _heat(nvml: Nvml, device: Handle) -> tuple[int, int]:
 
 
 def test_the_energy_counter_never_runs_backwards(machine: Machine) -> None:
-    machine.describe("dgx-h100")
-    nvml = machine.nvml()
-    device = nvml.devices()[0]
+    nvml, device = machine.first_gpu("dgx-h100")
     seen = [0]
     for percent in (100, 0, 50, 0):
         machine.command("util", 0, percent, 0)
@@ -215,9 +196,7 @@ def test_the_energy_counter_never_runs_backwards(machine: Machine) -> None:
 
 
 def test_ecc_counters_count_and_are_cleared(machine: Machine) -> None:
-    machine.describe("hgx-a100")
-    nvml = machine.nvml()
-    device = nvml.devices()[0]
+    nvml, device = machine.first_gpu("hgx-a100")
     machine.command("ecc", 0, "uncorrected", 3)
     assert [nvml.call("nvmlDeviceGetTotalEccErrors", device, 1, kind) for kind in (0, 1)] == [3, 3]
     nvml.call("nvmlDeviceClearEccErrorCounts", device, 0)
@@ -228,8 +207,7 @@ def test_ecc_counters_count_and_are_cleared(machine: Machine) -> None:
 
 
 def test_a_lost_gpu_is_counted_but_out_of_reach_until_it_is_back(machine: Machine) -> None:
-    machine.describe("hgx-a100")
-    nvml = machine.nvml()
+    nvml = machine.nvml("hgx-a100")
     devices = nvml.devices()
     machine.command("lose", 2)
     for name in ("nvmlDeviceGetUUID", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetComputeRunningProcesses"):
@@ -246,8 +224,7 @@ def test_a_lost_gpu_is_counted_but_out_of_reach_until_it_is_back(machine: Machin
 
 
 def test_a_removed_gpu_is_gone_for_those_who_come_later(machine: Machine) -> None:
-    machine.describe("hgx-a100")
-    nvml = machine.nvml()
+    nvml = machine.nvml("hgx-a100")
     devices = nvml.devices()
     last = nvml.call("nvmlDeviceGetUUID", devices[7])
     machine.command("remove", 2)
@@ -284,9 +261,7 @@ def test_without_a_good_profile_init_fails_and_says_why_once(
 
 
 def test_the_driver_can_go_away_and_come_back(machine: Machine) -> None:
-    machine.describe("laptop")
-    nvml = machine.nvml()
-    device = nvml.devices()[0]
+    nvml, device = machine.first_gpu("laptop")
     machine.command("driver", "unload")
     assert nvml.error("nvmlDeviceGetUUID", device) == nvml.error("nvmlInit") == DRIVER_NOT_LOADED
     machine.command("driver", "mismatch")

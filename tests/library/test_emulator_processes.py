@@ -15,9 +15,7 @@ _KINDS = ("Compute", "Graphics", "MPSCompute")
 
 
 def test_each_kind_of_process_has_its_own_list(machine: Machine) -> None:
-    machine.describe("hgx-a100")
-    nvml = machine.nvml()
-    device = nvml.devices()[0]
+    nvml, device = machine.first_gpu("hgx-a100")
     machine.command("process", "add", 0, 11, 512)
     machine.command("process", "add", 0, 12, 256, "--type", "graphics")
     machine.command("process", "add", 0, 13, 128, "--type", "mps")
@@ -31,9 +29,7 @@ def test_each_kind_of_process_has_its_own_list(machine: Machine) -> None:
 
 @pytest.mark.parametrize("version", ["", "_v2", "_v3"])
 def test_a_list_that_does_not_fit_says_how_long_it_is(machine: Machine, version: str) -> None:
-    machine.describe("laptop")
-    nvml = machine.nvml()
-    device = nvml.devices()[0]
+    nvml, device = machine.first_gpu("laptop")
     name = f"nvmlDeviceGetComputeRunningProcesses{version}"
     assert nvml.raw(name, device, {"out": 0}, None) == (SUCCESS, [0])
     for pid in (21, 22, 23):
@@ -44,8 +40,7 @@ def test_a_list_that_does_not_fit_says_how_long_it_is(machine: Machine, version:
 
 
 def test_a_process_is_named_by_the_profile_or_by_the_kernel(machine: Machine) -> None:
-    machine.describe("pcie-mixed")
-    nvml = machine.nvml()
+    nvml = machine.nvml("pcie-mixed")
     nvml.call("nvmlInit")
     assert nvml.call("nvmlSystemGetProcessName", 31007) == "/opt/serving/bin/python3"
     assert "python" in nvml.call("nvmlSystemGetProcessName", os.getpid())
@@ -53,9 +48,7 @@ def test_a_process_is_named_by_the_profile_or_by_the_kernel(machine: Machine) ->
 
 
 def test_adding_a_process_again_changes_it(machine: Machine) -> None:
-    machine.describe("hgx-a100")
-    nvml = machine.nvml()
-    device = nvml.devices()[0]
+    nvml, device = machine.first_gpu("hgx-a100")
     machine.command("process", "add", 0, 31, 100, 10)
     machine.command("process", "add", 0, 31, 200, 30)
     assert [one["usedGpuMemory"] for one in nvml.call("nvmlDeviceGetComputeRunningProcesses", device)] == [200 * MIB]
@@ -63,9 +56,7 @@ def test_adding_a_process_again_changes_it(machine: Machine) -> None:
 
 
 def test_utilisation_adds_up_and_ends_at_a_hundred(machine: Machine) -> None:
-    machine.describe("hgx-a100")
-    nvml = machine.nvml()
-    device = nvml.devices()[0]
+    nvml, device = machine.first_gpu("hgx-a100")
     assert nvml.call("nvmlDeviceGetUtilizationRates", device) == {"gpu": 0, "memory": 0}
     machine.command("process", "add", 0, 41, 100, 60, 20)
     machine.command("process", "add", 0, 42, 100, 70, 5)
@@ -73,9 +64,7 @@ def test_utilisation_adds_up_and_ends_at_a_hundred(machine: Machine) -> None:
 
 
 def test_utilisation_samples_are_new_once(machine: Machine) -> None:
-    machine.describe("hgx-a100")
-    nvml = machine.nvml()
-    device = nvml.devices()[0]
+    nvml, device = machine.first_gpu("hgx-a100")
     machine.command("process", "add", 0, 51, 100)
     assert nvml.error("nvmlDeviceGetProcessUtilization", device, 0) == NOT_FOUND
     machine.command("process", "add", 0, 52, 100, 35, 12)
@@ -93,9 +82,7 @@ def test_utilisation_samples_are_new_once(machine: Machine) -> None:
 
 
 def test_a_live_process_leaves_when_it_ends(machine: Machine) -> None:
-    machine.describe("hgx-a100")
-    nvml = machine.nvml()
-    device = nvml.devices()[0]
+    nvml, device = machine.first_gpu("hgx-a100")
     with subprocess.Popen(["sleep", "60"]) as live:
         machine.command("process", "add", 0, live.pid, 300, 20, "--live")
         machine.command("process", "add", 0, 61, 100)
@@ -115,9 +102,7 @@ def test_a_process_that_is_not_there_cannot_be_live(machine: Machine) -> None:
 
 def test_a_full_gpu_takes_no_other_process(machine: Machine) -> None:
     everybody = [{"gpu": 0, "pid": pid, "memory_mib": 1} for pid in range(1, 257)]
-    machine.describe(shipped("hgx-a100") | {"processes": everybody})
-    nvml = machine.nvml()
-    device = nvml.devices()[0]
+    nvml, device = machine.first_gpu(shipped("hgx-a100") | {"processes": everybody})
     assert len(nvml.call("nvmlDeviceGetComputeRunningProcesses", device)) == 256
     done = machine.run("process", "add", 0, 9999, 1)
     assert done.returncode == 1

@@ -59,8 +59,7 @@ def test_a_gpu_overrides_its_model(machine: Machine) -> None:
 
 
 def test_sixty_four_gpus_work_and_one_more_does_not(machine: Machine) -> None:
-    machine.describe(_profile(gpus=[{"model": "m"}] * 64))
-    nvml = machine.nvml()
+    nvml = machine.nvml(_profile(gpus=[{"model": "m"}] * 64))
     assert len(nvml.devices()) == 64
     machine.describe(_profile(gpus=[{"model": "m"}] * 65))
     done = machine.run("check")

@@ -172,9 +172,7 @@ _needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become
 
 @_needs_root
 def test_only_root_changes_a_gpu(machine: Machine) -> None:
-    machine.describe("hgx-a100")
-    nvml = machine.nvml()
-    device = nvml.devices()[0]
+    nvml, device = machine.first_gpu("hgx-a100")
     nvml.become(_NOBODY)
     for name, value in (("ComputeMode", 3), ("PersistenceMode", 0), ("PowerManagementLimit", 200_000)):
         assert nvml.error(f"nvmlDeviceSet{name}", device, value) == NO_PERMISSION

@@ -43,8 +43,7 @@ def _count_links(nvml: Nvml, one: Handle, other: Handle) -> int:
 @pytest.mark.parametrize("name", ["laptop", "hgx-a100", "pcie-mixed", "gpus-16"])
 def test_pairs_are_joined_as_the_profile_says(machine: Machine, name: str) -> None:
     profile = shipped(name)
-    machine.describe(profile)
-    nvml = machine.nvml()
+    nvml = machine.nvml(profile)
     devices = nvml.devices()
     for one, other in combinations(range(len(devices)), 2):
         pair = devices[one], devices[other]
@@ -84,8 +83,7 @@ def test_the_matrix_is_that_of_nvidia_smi(machine: Machine, name: str) -> None:
 
 
 def test_affinity_follows_the_numa_node(machine: Machine) -> None:
-    machine.describe("pcie-mixed")
-    nvml = machine.nvml()
+    nvml = machine.nvml("pcie-mixed")
     near, far = (nvml.devices()[i] for i in (0, 7))
     assert nvml.call("nvmlDeviceGetMemoryAffinity", near, 1, 0) == [1]
     assert nvml.call("nvmlDeviceGetMemoryAffinity", far, 2, 0) == [2, 0]
@@ -98,8 +96,7 @@ def test_affinity_follows_the_numa_node(machine: Machine) -> None:
 
 
 def test_the_nearest_gpus_are_those_at_exactly_that_level(machine: Machine) -> None:
-    machine.describe("pcie-mixed")
-    nvml = machine.nvml()
+    nvml = machine.nvml("pcie-mixed")
     devices = nvml.devices()
     near = {level: nvml.call("nvmlDeviceGetTopologyNearestGpus", devices[0], level) for level in (10, 20, 40, 50)}
     assert near == {10: [devices[1]], 20: [], 40: devices[2:4], 50: devices[4:]}
@@ -107,8 +104,7 @@ def test_the_nearest_gpus_are_those_at_exactly_that_level(machine: Machine) -> N
 
 
 def test_a_link_is_down_where_its_peer_is_lost(machine: Machine) -> None:
-    machine.describe("pcie-mixed")
-    nvml = machine.nvml()
+    nvml = machine.nvml("pcie-mixed")
     six, seven = nvml.devices()[6:]
     assert nvml.call("nvmlDeviceGetNvLinkState", six, 0) == 1
     assert nvml.call("nvmlDeviceGetNvLinkVersion", six, 0) == 4
@@ -124,8 +120,7 @@ def test_a_link_is_down_where_its_peer_is_lost(machine: Machine) -> None:
 def test_two_gpus_of_one_board_say_so(machine: Machine) -> None:
     profile = shipped("pcie-mixed")
     profile["topology"]["groups"].append({"level": "internal", "gpus": [4, 5]})
-    machine.describe(profile)
-    nvml = machine.nvml()
+    nvml = machine.nvml(profile)
     devices = nvml.devices()
     boards = [nvml.call("nvmlDeviceGetBoardId", device) for device in devices]
     assert boards[4] == boards[5] == 0x9900
@@ -136,6 +131,5 @@ def test_two_gpus_of_one_board_say_so(machine: Machine) -> None:
 
 
 def test_a_machine_without_numa_has_no_affinity(machine: Machine) -> None:
-    machine.describe("laptop")
-    nvml = machine.nvml()
+    nvml = machine.nvml("laptop")
     assert nvml.error("nvmlDeviceGetCpuAffinity", nvml.devices()[0], 1) == NOT_SUPPORTED
