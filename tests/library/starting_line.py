@@ -1,4 +1,4 @@
-"""Programs that stand ready and wait for a line on stdin. In: the processes. Out: all of them go on."""
+"""Programs that tell how far they are, or wait, line by line. In: the processes. Out: what they said; they go on."""
 
 import subprocess
 from collections.abc import Iterable
@@ -9,3 +9,9 @@ def let_go(waiting: Iterable[subprocess.Popen[str]]) -> None:
         assert each.stdin is not None
         each.stdin.write("\n")
         each.stdin.flush()
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    """What it says next, with the line's end."""
+    assert process.stdout is not None
+    return process.stdout.readline()

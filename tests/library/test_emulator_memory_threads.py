@@ -10,7 +10,7 @@ import pytest
 from tests.library.compiler import MEMORY_ERRORS_FATAL, compiled
 from tests.library.machine import Machine
 from tests.library.memory_client import CAPACITY, CONTEXT_MIB, MIB, describe, room, start
-from tests.library.starting_line import let_go
+from tests.library.starting_line import let_go, line_of
 
 pytestmark = pytest.mark.thorough
 
@@ -35,8 +35,7 @@ def _start(program: Path, environment: dict[str, str], *words: object) -> subpro
 
 def _let_race(racers: list[subprocess.Popen[str]]) -> None:
     for racer in racers:
-        assert racer.stdout is not None
-        assert racer.stdout.readline() == "ready\n"
+        assert line_of(racer) == "ready\n"
     let_go(racers)
 
 
@@ -80,8 +79,7 @@ def test_a_process_that_is_killed_leaves_nothing_behind(
     holders = [_start(program, environment, "hold", CAPACITY // 4) for _ in range(3)]
     running.extend(holders)
     for holder in holders:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "holding\n"
+        assert line_of(holder) == "holding\n"
     assert watcher.code("cuMemAlloc_v2", room(8), CAPACITY // 2) == 2
     for holder in holders:
         holder.kill()

@@ -44,7 +44,6 @@ def test_a_stream_waits_for_a_word(cuda: Cuda, bits: int, version: str) -> None:
     for (how, value, too_little), enough in _ENOUGH.items():
         stream, word = cuda.stream(), _word(cuda, too_little & _BITS[bits])
         cuda(f"cuStreamWaitValue{bits}{version}", stream, word, value, how)
-        cuda.occupy(stream, 1)
         before = _is_idle(cuda, stream)
         cuda.poke(word, struct.pack("<Q", enough & _BITS[bits]))
         idle[how, value, too_little] = before, eventually(partial(_is_idle, cuda, stream))

@@ -5,6 +5,7 @@ import pytest
 from tests.library.codes import MIB
 from tests.library.cuda_declarations import rows
 from tests.library.interposed import GIB, Container, device
+from tests.library.starting_line import line_of
 from tests.library.test_interposer_getproc import FLAGS, OURS, VERSIONS, hooked
 
 FIRST, SECOND = "00000000000000000000000000000001", "00000000000000000000000000000002"
@@ -84,8 +85,7 @@ def test_unused_memory_is_free_up_to_the_limit_only(emulated: Container) -> None
     """A neighbour without limits has most of the GPU: the limit promises more than there is."""
     emulated.grant(device(0, memory=70 * GIB))
     hungry = emulated.start("in_context", 0, "hold_memory", 40 * GIB, VCUDA_DIR="/nowhere")
-    assert hungry.stdout is not None
-    assert int(hungry.stdout.readline()) == 0
+    assert int(line_of(hungry)) == 0
     seen = emulated.run("in_context", 0, "shown").value
     nvml = emulated.run("shown_by_nvml").value["v1"]
     hungry.communicate()

@@ -11,6 +11,7 @@ from tests.library.gpu_slice import CONTEXT, GpuSlice, eventually
 from tests.library.interposed import GIB
 from tests.library.machine import REPOSITORY
 from tests.library.memory_client import MIB, Cuda
+from tests.library.starting_line import line_of
 from tests.library.test_interposer_loading import program
 from tests.library.test_interposer_memory_overhead import GUESS
 
@@ -53,8 +54,7 @@ def start(gpu_slice: GpuSlice, becoming: Path, *, pid: int, **environment: str) 
 
 
 def begin(process: subprocess.Popen[str]) -> None:
-    assert process.stdout is not None
-    assert process.stdout.readline() == "done\n"
+    assert line_of(process) == "done\n"
 
 
 @needs_root

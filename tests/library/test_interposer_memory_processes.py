@@ -12,7 +12,7 @@ from tests.library.compiler import compiled
 from tests.library.gpu_slice import CONTEXT, LIMIT, GpuSlice, eventually
 from tests.library.machine import REPOSITORY
 from tests.library.memory_client import MIB, OUT_OF_MEMORY, UNIT, Cuda, room
-from tests.library.starting_line import let_go
+from tests.library.starting_line import let_go, line_of
 
 _SOURCE = Path(__file__).parent / "native/interposer_programs/memory_storm.c"
 
@@ -49,8 +49,7 @@ def _watch(gpu_slice: GpuSlice, processes: list[subprocess.Popen[str]]) -> int:
 def test_sixty_four_threads_end_at_zero(gpu_slice: GpuSlice, storm: Path, running: list[subprocess.Popen[str]]) -> None:
     process = gpu_slice.container.start_program(storm, "storm", 64, 100_000 // every(10))
     running.append(process)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "done\n"
+    assert line_of(process) == "done\n"
     assert gpu_slice.used() == 0
     assert eventually(lambda: gpu_slice.total() == CONTEXT)
     assert gpu_slice.counters().peak <= gpu_slice.limit
@@ -81,8 +80,7 @@ def test_eight_processes_race_for_one_limit(
     racers = [gpu_slice.container.start_program(storm, "race", 2500, held, gpu_slice.limit) for _ in range(8)]
     running.extend(racers)
     for racer in racers:  # a context whose making is under way may be counted twice, so a total does not tell it
-        assert racer.stdout is not None
-        assert racer.stdout.readline() == "ready\n"
+        assert line_of(racer) == "ready\n"
     let_go(racers)
     assert _watch(gpu_slice, racers) > 0
     assert [(*racer.communicate(), racer.returncode) for racer in racers] == [("never more than there is\n", "", 0)] * 8
@@ -167,8 +165,7 @@ def test_killed_anywhere_they_leave_nothing_behind(
 def test_a_child_has_a_slot_of_its_own(gpu_slice: GpuSlice, storm: Path, running: list[subprocess.Popen[str]]) -> None:
     process = gpu_slice.container.start_program(storm, "fork", LIMIT - CONTEXT)
     running.append(process)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "both\n"
+    assert line_of(process) == "both\n"
     (slot,) = gpu_slice.container.slots().values()
     assert (slot.pid, slot.uses[0].used) == (process.pid, LIMIT - CONTEXT)
 

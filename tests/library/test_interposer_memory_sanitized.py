@@ -12,6 +12,7 @@ from tests.library.interposed import Container, two_gpus
 from tests.library.memory_client import MIB, OUT_OF_MEMORY, UNIT, Cuda, pointer_to, pool_properties, room
 from tests.library.memory_rig import STEP as GROWTH
 from tests.library.memory_rig import Rig
+from tests.library.starting_line import line_of
 from tests.library.test_interposer_memory_families import FAMILIES, STEP
 from tests.library.test_interposer_memory_graphs import captured, executable
 from tests.library.test_interposer_memory_pools import capture
@@ -130,8 +131,7 @@ def test_threads_without_a_race(thread_checked: GpuSlice, build: Path, short_tmp
     storm = build_storm(build, short_tmp / "storm", "-fsanitize=thread")
     thread_checked.change_limit(thread_checked.room // 8 + CONTEXT, 2)
     with thread_checked.container.start_program(storm, "storm", 8, 3000) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "done\n"
+        assert line_of(process) == "done\n"
         assert thread_checked.used() == 0
         out, errors = process.communicate("\n", timeout=50)
     assert (process.returncode, out, errors) == (0, "", "")

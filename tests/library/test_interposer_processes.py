@@ -12,6 +12,7 @@ import pytest
 
 from deviceplugin.container import region
 from tests.library.interposed import GIB, INSIDE, Container, device, start_time
+from tests.library.starting_line import line_of
 from tests.library.test_interposer_loading import program
 from tests.waiting import eventually
 
@@ -27,8 +28,7 @@ def limited(container: Container) -> Container:
 
 def claimed(process: subprocess.Popen[str]) -> tuple[int, int]:
     """Slot and pid of a process that runs claim_and_wait."""
-    assert process.stdout is not None
-    slot, pid = json.loads(process.stdout.readline())
+    slot, pid = json.loads(line_of(process))
     return slot, pid
 
 
@@ -79,16 +79,15 @@ def test_slots_of_the_dead_are_cleared_by_the_next_to_come(limited: Container) -
 def test_a_killed_process_gives_its_memory_back_within_a_second(limited: Container) -> None:
     """A zombie all the time: no process waits for it."""
     watched = limited.start("frees_while_told")
-    assert watched.stdout is not None
-    assert int(watched.stdout.readline()) == 2 * GIB
+    assert int(line_of(watched)) == 2 * GIB
     victims, took = [limited.start("claim_and_wait") for _ in range(3)], []
     for victim in victims:
         slot, pid = claimed(victim)
         limited.occupy(slot, pid, start_time(pid), used=GIB)
-        assert int(watched.stdout.readline()) == GIB
+        assert int(line_of(watched)) == GIB
         victim.kill()
         before = time.monotonic()
-        assert int(watched.stdout.readline()) == 2 * GIB
+        assert int(line_of(watched)) == 2 * GIB
         took.append(time.monotonic() - before)
     assert min(took) < 1, "best of three, because the machine may be busy with something else"
     watched.communicate()
@@ -99,8 +98,7 @@ def test_a_killed_process_gives_its_memory_back_within_a_second(limited: Contain
 def test_a_process_whose_first_thread_ended_lives(limited: Container, short_tmp: Path) -> None:
     headless = program(short_tmp, "headless.c")
     with limited.start_program(headless) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "headless\n"
+        assert line_of(process) == "headless\n"
         stat = Path(f"/proc/{process.pid}/stat")
         assert eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z")
         limited.occupy(3, process.pid, start_time(process.pid), used=GIB)
@@ -217,10 +215,9 @@ def test_where_no_thread_can_be_made_the_programs_own_calls_follow_the_limits(
 ) -> None:
     refusal = program(short_tmp, "no_threads.c", "-shared", "-fPIC")
     watched = limited.start("totals_until", 3 * GIB, LD_PRELOAD=str(refusal))
-    assert watched.stdout is not None
-    assert int(watched.stdout.readline()) == 2 * GIB
+    assert int(line_of(watched)) == 2 * GIB
     limited.grant(device(0, memory=3 * GIB), generation=2)
-    assert int(watched.stdout.readline()) == 3 * GIB
+    assert int(line_of(watched)) == 3 * GIB
     watched.communicate(timeout=20)
 
 

@@ -12,6 +12,7 @@ from tests.library.gpu_slice import CONTEXT, GpuSlice, eventually
 from tests.library.interposed import Container, device
 from tests.library.machine import LIBRARY
 from tests.library.memory_client import MIB
+from tests.library.starting_line import line_of
 from tests.library.test_interposer_loading import program
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces")
@@ -26,8 +27,7 @@ def becoming(build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(gpu_slice: GpuSlice, running: list[subprocess.Popen[str]], *command: object) -> subprocess.Popen[str]:
     process = gpu_slice.container.start_program(*command)
     running.append(process)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "done\n"
+    assert line_of(process) == "done\n"
     return process
 
 
