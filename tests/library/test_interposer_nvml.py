@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -105,25 +106,23 @@ def busy(container: Container, build: Path) -> Container:
     return container
 
 
-@pytest.mark.parametrize("generation", GENERATIONS)
-def test_a_container_sees_its_own_processes_with_what_the_ledger_says(busy: Container, generation: str) -> None:
-    error, count, found = busy.run("running", 0, "MPSCompute", generation, 10).value
-    assert (error, count) == (SUCCESS, 2)
-    assert sorted(found) == sorted([[os.getpid(), GIB + MIB], [HOST, 77 * MIB]])
+def test_a_container_sees_its_own_processes_with_what_the_ledger_says(busy: Container) -> None:
+    own = sorted([[os.getpid(), GIB + MIB], [HOST, 77 * MIB]])
+    told = {each: busy.run("running", 0, "MPSCompute", each, 10).value for each in GENERATIONS}
+    seen = {each: (*rest, sorted(found)) for each, (*rest, found) in told.items()}
+    assert seen == dict.fromkeys(GENERATIONS, (SUCCESS, 2, own))
 
 
-@pytest.mark.parametrize("generation", GENERATIONS)
-@pytest.mark.parametrize("kind", ["Compute", "Graphics"])
-def test_a_neighbour_is_on_no_list(busy: Container, kind: str, generation: str) -> None:
-    assert busy.run("running", 0, kind, generation, 10).value == [SUCCESS, 0, []]
-    assert busy.run("running", 0, kind, generation, 0).value == [SUCCESS, 0, []]
+def test_a_neighbour_is_on_no_list(busy: Container) -> None:
+    asked = list(product(["Compute", "Graphics"], GENERATIONS, [10, 0]))
+    assert [busy.run("running", 0, *each).value for each in asked] == [[SUCCESS, 0, []]] * len(asked)
 
 
-@pytest.mark.parametrize("generation", GENERATIONS)
-def test_a_list_that_is_too_short_gets_the_required_length(busy: Container, generation: str) -> None:
-    assert busy.run("running", 0, "MPSCompute", generation, 0).value == [INSUFFICIENT_SIZE, 2, []]
-    assert busy.run("running", 0, "MPSCompute", generation, 1).value == [INSUFFICIENT_SIZE, 2, []]
-    assert busy.run("running", 0, "MPSCompute", generation, 2).value[:2] == [SUCCESS, 2]
+def test_a_list_that_is_too_short_gets_the_required_length(busy: Container) -> None:
+    for each in GENERATIONS:
+        told = [busy.run("running", 0, "MPSCompute", each, room).value for room in (0, 1, 2)]
+        assert told[:2] == [[INSUFFICIENT_SIZE, 2, []]] * 2, each
+        assert told[2][:2] == [SUCCESS, 2], each
 
 
 def test_malformed_questions_are_answered_by_the_driver(busy: Container) -> None:
@@ -164,14 +163,10 @@ def loaded(container: Container, build: Path) -> Container:
 
 @pytest.mark.parametrize("function", LOADS)
 def test_a_container_sees_the_load_of_its_own_processes_only(loaded: Container, function: str) -> None:
-    """NVML D5."""
+    """NVML D5. And their number, where there is too little room."""
     error, count, found = loaded.run("loads", 0, function, 10).value
     assert (error, count) == (SUCCESS, 2)
     assert sorted(found) == sorted([[os.getpid(), 20], [HOST, 10]])
-
-
-@pytest.mark.parametrize("function", LOADS)
-def test_the_number_of_loads_is_that_of_its_own_processes(loaded: Container, function: str) -> None:
     assert loaded.run("loads", 0, function, 0).value == [INSUFFICIENT_SIZE, 2, []]
     assert loaded.run("loads", 0, function, 1).value == [INSUFFICIENT_SIZE, 2, []]
     assert loaded.run("loads", 0, function, 2).value[:2] == [SUCCESS, 2]
