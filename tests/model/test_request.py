@@ -7,31 +7,28 @@ from hypothesis import strategies as st
 from deviceplugin.errors import RequestError
 from deviceplugin.model.request import Request, RequestKind, parse_request
 from deviceplugin.model.units import ResourceNames
+from tests.refusals import refusal
 
 SHARE, WHOLE, LINKED = RequestKind.SHARE, RequestKind.WHOLE, RequestKind.LINKED
 
 
-@pytest.mark.parametrize(
-    ("cores", "blocks", "kind", "gpus", "blocks_per_gpu"),
-    [
-        (1, 1, SHARE, 1, 1),
-        (99, 400, SHARE, 1, 400),
-        (100, 0, WHOLE, 1, 0),
-        (100, 12, WHOLE, 1, 12),
-        (200, 0, LINKED, 2, 0),
-        (300, 7, LINKED, 3, 3),
-        (6400, 64, LINKED, 64, 1),
-    ],
-)
-def test_what_can_be_asked(cores: int, blocks: int, kind: RequestKind, gpus: int, blocks_per_gpu: int) -> None:
-    request = parse_request(cores, blocks)
-    assert request == Request(cores, blocks)
-    assert (request.kind, request.gpus, request.blocks_per_gpu) == (kind, gpus, blocks_per_gpu)
+def test_what_can_be_asked() -> None:
+    expected = {
+        (1, 1): (SHARE, 1, 1),
+        (99, 400): (SHARE, 1, 400),
+        (100, 0): (WHOLE, 1, 0),
+        (100, 12): (WHOLE, 1, 12),
+        (200, 0): (LINKED, 2, 0),
+        (300, 7): (LINKED, 3, 3),
+        (6400, 64): (LINKED, 64, 1),
+    }
+    found = {asked: parse_request(*asked) for asked in expected}
+    assert found == {asked: Request(*asked) for asked in expected}
+    assert {asked: (each.kind, each.gpus, each.blocks_per_gpu) for asked, each in found.items()} == expected
 
 
-@pytest.mark.parametrize(
-    ("cores", "blocks", "words"),
-    [
+def test_everything_else_is_refused_with_what_to_write_instead() -> None:
+    cases = [
         (-1, 0, ["cannot be negative", "-1"]),
         (0, -5, ["cannot be negative", "-5"]),
         (0, 0, ["without tencent.com/vcuda-core"]),
@@ -39,12 +36,9 @@ def test_what_can_be_asked(cores: int, blocks: int, kind: RequestKind, gpus: int
         (50, 0, ["50 was requested without tencent.com/vcuda-memory", "1 = 256 MiB"]),
         (101, 8, ["101 is not possible", "100 or 200"]),
         (250, 0, ["250 is not possible", "200 or 300"]),
-    ],
-)
-def test_everything_else_is_refused_with_what_to_write_instead(cores: int, blocks: int, words: list[str]) -> None:
-    with pytest.raises(RequestError) as caught:
-        parse_request(cores, blocks)
-    assert all(word in caught.value.message for word in words), caught.value.message
+    ]
+    said = [(words, refusal(RequestError, parse_request, cores, blocks)) for cores, blocks, words in cases]
+    assert [each for each in said if not all(word in each[1] for word in each[0])] == []
 
 
 def test_a_node_without_share_mode_gives_whole_gpus_only() -> None:
@@ -78,39 +72,35 @@ def test_a_request_is_servable_or_refused_with_one_sentence(cores: int, blocks: 
     assert request.blocks_per_gpu * request.gpus >= request.blocks > (request.blocks_per_gpu - 1) * request.gpus
 
 
-@pytest.mark.parametrize(
-    ("cores", "blocks", "parts", "kind", "gpus", "each"),
-    [
-        (60, 32, 2, SHARE, 2, (30, 16)),
-        (120, 32, 2, SHARE, 2, (60, 16)),
-        (64, 64, 64, SHARE, 64, (1, 1)),
-        (200, 8, 2, LINKED, 2, (100, 4)),
-        (200, 7, 2, LINKED, 2, (100, 4)),  # whole GPUs are asked for no exact part of their memory
-        (200, 0, 2, LINKED, 2, (100, 0)),
-        (100, 8, 1, WHOLE, 1, (100, 8)),
-    ],
-)
-def test_a_share_goes_over_several_gpus_in_equal_parts(
-    cores: int, blocks: int, parts: int, kind: RequestKind, gpus: int, each: tuple[int, int]
-) -> None:
-    request = parse_request(cores, blocks, parts=parts)
-    assert (request.kind, request.gpus, (request.cores_per_gpu, request.blocks_per_gpu)) == (kind, gpus, each)
+def test_a_share_goes_over_several_gpus_in_equal_parts() -> None:
+    expected = {
+        (60, 32, 2): (SHARE, 2, 30, 16),
+        (120, 32, 2): (SHARE, 2, 60, 16),
+        (64, 64, 64): (SHARE, 64, 1, 1),
+        (200, 8, 2): (LINKED, 2, 100, 4),
+        (200, 7, 2): (LINKED, 2, 100, 4),  # whole GPUs are asked for no exact part of their memory
+        (200, 0, 2): (LINKED, 2, 100, 0),
+        (100, 8, 1): (WHOLE, 1, 100, 8),
+    }
+    found = {asked: parse_request(*asked[:2], parts=asked[2]) for asked in expected}
+    assert {
+        asked: (each.kind, each.gpus, each.cores_per_gpu, each.blocks_per_gpu) for asked, each in found.items()
+    } == expected
 
 
-@pytest.mark.parametrize(
-    ("cores", "blocks", "parts", "words"),
-    [
+def test_parts_that_are_none_are_refused() -> None:
+    cases = [
         (61, 32, 2, ["vcuda-core: 61", "evenly over 2 GPUs", "60 or 62"]),
         (60, 31, 2, ["vcuda-memory: 31", "evenly over 2 GPUs", "30 or 32"]),
         (300, 32, 2, ["300 over 2 GPUs", "at most 200"]),
         (60, 0, 2, ["without tencent.com/vcuda-memory"]),
         (150, 0, 2, ["150 was requested without tencent.com/vcuda-memory"]),
-    ],
-)
-def test_parts_that_are_none_are_refused(cores: int, blocks: int, parts: int, words: list[str]) -> None:
-    with pytest.raises(RequestError) as caught:
-        parse_request(cores, blocks, parts=parts)
-    assert all(word in caught.value.message for word in words), caught.value.message
+    ]
+    said = [
+        (words, refusal(RequestError, parse_request, cores, blocks, parts=parts))
+        for cores, blocks, parts, words in cases
+    ]
+    assert [each for each in said if not all(word in each[1] for word in each[0])] == []
 
 
 @given(st.integers(1, 6400), st.integers(0, 4000), st.integers(1, 64))

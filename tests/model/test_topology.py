@@ -4,7 +4,6 @@ import pickle
 from dataclasses import replace
 from itertools import combinations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,64 +29,38 @@ def all_pairs(level: Level, *minors: int) -> dict[tuple[int, int], Link | Level]
     return dict.fromkeys(combinations(minors, 2), level)
 
 
-@pytest.mark.parametrize(
-    ("expected", "grown"),
-    [
-        pytest.param("-(0)", tree({}, 0), id="one GPU: a root and its leaf"),
-        pytest.param("-(0 1)", tree({}, 0, 1), id="two that share no level"),
-        pytest.param("PIX(3 7)", tree({(7, 3): Level.PIX}, 7, 3), id="two, with gaps, in any order"),
-        pytest.param(
-            "NODE(PHB(PIX(0 1) PIX(2 3)) PIX(4 5))",
-            tree(
-                {
-                    **all_pairs(Level.NODE, *range(6)),
-                    **all_pairs(Level.PHB, *range(4)),
-                    (0, 1): Level.PIX,
-                    (2, 3): Level.PIX,
-                    (4, 5): Level.PIX,
-                },
-                *range(6),
-            ),
-            id="the worked cases' T6",
-        ),
-        pytest.param(
-            "SYS(PXB(0 1) 2)", tree({**all_pairs(Level.SYS, 0, 1, 2), (0, 1): Level.PXB}, 0, 1, 2), id="mixed depth"
-        ),
-        pytest.param(
-            "-(PIX(0 2) PIX(1 3))", tree({(0, 2): Level.PIX, (1, 3): Level.PIX}, 0, 1, 2, 3), id="two islands"
-        ),
-        pytest.param("-(PIX(0 1) 5)", tree({(0, 1): Level.PIX}, 0, 1, 5), id="a pair and one that shares no level"),
-        pytest.param(
+def test_the_tree_joins_the_nearest_first() -> None:
+    pix_square = all_pairs(Level.PIX, 0, 1, 2, 3)
+    t6 = {
+        **all_pairs(Level.NODE, *range(6)),
+        **all_pairs(Level.PHB, *range(4)),
+        **dict.fromkeys([(0, 1), (2, 3), (4, 5)], Level.PIX),
+    }
+    switches, bridges = [(0, 1), (2, 3)], [(0, 2), (1, 3)]
+    cases = {
+        "one GPU: a root and its leaf": ("-(0)", tree({}, 0)),
+        "two that share no level": ("-(0 1)", tree({}, 0, 1)),
+        "two, with gaps, in any order": ("PIX(3 7)", tree({(7, 3): Level.PIX}, 7, 3)),
+        "the worked cases' T6": ("NODE(PHB(PIX(0 1) PIX(2 3)) PIX(4 5))", tree(t6, *range(6))),
+        "mixed depth": ("SYS(PXB(0 1) 2)", tree({**all_pairs(Level.SYS, 0, 1, 2), (0, 1): Level.PXB}, 0, 1, 2)),
+        "two islands": ("-(PIX(0 2) PIX(1 3))", tree(dict.fromkeys(bridges, Level.PIX), 0, 1, 2, 3)),
+        "a pair and one that shares no level": ("-(PIX(0 1) 5)", tree({(0, 1): Level.PIX}, 0, 1, 5)),
+        "a board of two": (
             "PIX(INTERNAL(0 1) 2)",
             tree({**all_pairs(Level.PIX, 0, 1, 2), (0, 1): Level.INTERNAL}, 0, 1, 2),
-            id="a board of two",
         ),
-        pytest.param(
+        "NVLink bridges are nearest": (
             "PIX(NVLINK(0 2) NVLINK(1 3))",
-            tree(
-                {**all_pairs(Level.PIX, 0, 1, 2, 3), (0, 2): Link(Level.PIX, 4), (1, 3): Link(Level.PIX, 4)}, 0, 1, 2, 3
-            ),
-            id="NVLink bridges are nearest",
+            tree({**pix_square, **dict.fromkeys(bridges, Link(Level.PIX, 4))}, 0, 1, 2, 3),
         ),
-        pytest.param(
+        "bridges across switches": (
             "PIX(NVLINK(0 2) NVLINK(1 3))",
-            tree(
-                {(0, 1): Level.PIX, (2, 3): Level.PIX, (0, 2): Link(Level.SYS, 2), (1, 3): Link(Level.SYS, 2)},
-                0,
-                1,
-                2,
-                3,
-            ),
-            id="bridges across switches",
+            tree({**dict.fromkeys(switches, Level.PIX), **dict.fromkeys(bridges, Link(Level.SYS, 2))}, 0, 1, 2, 3),
         ),
-        pytest.param(
-            "NVLINK(0 1 2)", tree({(0, 1): Link(None, 1), (1, 2): Link(None, 1)}, 0, 1, 2), id="a chain is one branch"
-        ),
-        pytest.param("NVLINK(0 1)", tree({(0, 1): Link(None, 18)}, 0, 1), id="NVLink where no PCIe level is known"),
-    ],
-)
-def test_the_tree_joins_the_nearest_first(expected: str, grown: str) -> None:
-    assert grown == expected
+        "a chain is one branch": ("NVLINK(0 1 2)", tree(dict.fromkeys([(0, 1), (1, 2)], Link(None, 1)), 0, 1, 2)),
+        "NVLink where no PCIe level is known": ("NVLINK(0 1)", tree({(0, 1): Link(None, 18)}, 0, 1)),
+    }
+    assert {name: (expected, grown) for name, (expected, grown) in cases.items() if grown != expected} == {}
 
 
 def test_a_node_without_gpus_has_a_tree_without_leaves() -> None:
@@ -165,20 +138,15 @@ def test_the_tree_of_64_gpus_is_grown_once() -> None:
     assert topology.tree.minors == tuple(range(64))
 
 
-@pytest.mark.parametrize(
-    ("link", "nearest", "distance"),
-    [
-        (Link(Level.PIX), Level.PIX, 10),
-        (Link(Level.SYS), Level.SYS, 50),
-        (Link(Level.SYS, nvlinks=1), Level.NVLINK, 5),
-        (Link(None, nvlinks=18), Level.NVLINK, 5),
-        (NO_LINK, None, UNKNOWN_DISTANCE),
-    ],
-)
-def test_nvlink_is_nearer_than_any_level_and_none_is_farther_than_all(
-    link: Link, nearest: Level | None, distance: int
-) -> None:
-    assert (link.nearest, link.distance) == (nearest, distance)
+def test_nvlink_is_nearer_than_any_level_and_none_is_farther_than_all() -> None:
+    expected = {
+        Link(Level.PIX): (Level.PIX, 10),
+        Link(Level.SYS): (Level.SYS, 50),
+        Link(Level.SYS, nvlinks=1): (Level.NVLINK, 5),
+        Link(None, nvlinks=18): (Level.NVLINK, 5),
+        NO_LINK: (None, UNKNOWN_DISTANCE),
+    }
+    assert {link: (link.nearest, link.distance) for link in expected} == expected
 
 
 def test_levels_rank_as_nvml_ranks_them() -> None:
