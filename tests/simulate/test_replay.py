@@ -3,7 +3,6 @@
 import itertools
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,12 +77,11 @@ def test_progress_gets_the_requested_cores() -> None:
     assert seen == [100 * at for at in range(1, 12)]
 
 
-@pytest.mark.parametrize("policy", NodePolicy)
-def test_used_fractions_are_reported_by_model(policy: NodePolicy) -> None:
+def test_used_fractions_are_reported_by_model() -> None:
     nodes = (node("a", 2, model="T4", spare=AMPLE), node("b", 2, model="A100", spare=AMPLE))
-    run = replay(Scene(nodes, shares(100)), plan(policy, percent=75), seed=1)
-    assert sorted(run.models) == ["A100", "T4"]
-    assert sum(run.models.values()) == 1.5
+    for policy in NodePolicy:
+        run = replay(Scene(nodes, shares(100)), plan(policy, percent=75), seed=1)
+        assert (sorted(run.models), sum(run.models.values())) == (["A100", "T4"], 1.5), policy
 
 
 @given(some_scenes, some_plans, st.integers(0, 5))
@@ -128,8 +126,8 @@ def test_as_the_scheduler_the_same_invariants_hold(scene: Scene, tried: Simulati
     assert run.waiting == sum(run.waits_for.values()) <= run.tasks
 
 
-@pytest.mark.parametrize("policy", NodePolicy)
-def test_as_the_scheduler_a_node_without_cpu_is_left_out_and_says_so(policy: NodePolicy) -> None:
+def test_as_the_scheduler_a_node_without_cpu_is_left_out_and_says_so() -> None:
     scene = Scene((node("a", 4, spare=Spare(5, 5)),), (task(pod((100, 0)), Spare(2, 2)),))
-    run = replay(scene, replace(plan(policy, percent=100), as_scheduler=True), seed=1)
-    assert (run.at(100).allocated, run.waits_for) == (0.5, {"insufficient cpu or memory": 2})
+    for policy in NodePolicy:
+        run = replay(scene, replace(plan(policy, percent=100), as_scheduler=True), seed=1)
+        assert (run.at(100).allocated, run.waits_for) == (0.5, {"insufficient cpu or memory": 2}), policy

@@ -3,8 +3,6 @@ memory alone, and every container's part held at once."""
 
 from pathlib import Path
 
-import pytest
-
 from deviceplugin.model.allocation import ContainerRole, PodRef, PodUid
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
 from deviceplugin.model.preferences import GpuFilter, GpuPolicy, NodePolicy, Preferences
@@ -46,21 +44,18 @@ def choose(scheduler: StockScheduler, request: PodRequest, *states: NodeState, n
     return scheduler.choose(request, states, needs=needs).node
 
 
-@pytest.mark.parametrize(
-    ("request_", "expected"),
-    [
-        (pod(20), [[0]]),
-        (pod(60, 60), [[0], [1]]),
-        (pod(60, 40), [[0], [0]]),
-        (pod(200), [[0, 1]]),
-        (pod(20, 100), [[0], [1]]),
-        (pod(100, 20), [[0], [1]]),
-        (pod(60, 60, 60), None),
-        (pod(300), None),
-    ],
-)
-def test_the_first_gpu_that_fits_is_taken(request_: PodRequest, expected: list[list[int]] | None) -> None:
-    assert minors(request_, node()) == expected
+def test_the_first_gpu_that_fits_is_taken() -> None:
+    expected = {
+        (20,): [[0]],
+        (60, 60): [[0], [1]],
+        (60, 40): [[0], [0]],
+        (200,): [[0, 1]],
+        (20, 100): [[0], [1]],
+        (100, 20): [[0], [1]],
+        (60, 60, 60): None,
+        (300,): None,
+    }
+    assert {cores: minors(pod(*cores), node()) for cores in expected} == expected
 
 
 def test_init_containers_hold_their_part_beside_the_others() -> None:

@@ -53,128 +53,78 @@ def test_a_trace_is_read_with_its_cpus_gpus_and_models(tmp_path: Path) -> None:
     assert second.pod.preferences.gpus == GpuFilter(models=("A10", "P100"), not_models=("A100",))
 
 
-@pytest.mark.parametrize(
-    ("num_gpu", "milli", "expected"),
-    [
-        ("0", "0", None),
-        ("0", "500", None),
-        ("1", "1000", Request(100, 0)),
-        ("8", "1000", Request(800, 0)),
-        ("1", "5", Request(1, 0)),
-        ("1", "455", Request(46, 0)),
-        ("2", "300", Request(60, 0, 2)),
-        ("1", "995", Request(100, 0)),
-    ],
-)
-def test_a_task_asks_for_whole_cores(num_gpu: str, milli: str, expected: Request | None) -> None:
-    content = f"cpu_milli,memory_mib,num_gpu,gpu_milli\n1,1,{num_gpu},{milli}\n".encode()
-    (task,) = tasks_of_trace(content, file="pods", models=())
-    assert [container.request for container in task.pod.containers] == ([expected] if expected else [])
+def test_a_task_asks_for_whole_cores() -> None:
+    expected = {
+        (0, 0): None,
+        (0, 500): None,
+        (1, 1000): Request(100, 0),
+        (8, 1000): Request(800, 0),
+        (1, 5): Request(1, 0),
+        (1, 455): Request(46, 0),
+        (2, 300): Request(60, 0, 2),
+        (1, 995): Request(100, 0),
+    }
+    rows = "".join(f"1,1,{gpus},{milli}\n" for gpus, milli in expected)
+    tasks = tasks_of_trace(f"cpu_milli,memory_mib,num_gpu,gpu_milli\n{rows}".encode(), file="pods", models=())
+    asked = [[container.request for container in task.pod.containers] for task in tasks]
+    assert asked == [[each] if each else [] for each in expected.values()]
 
 
-@pytest.mark.parametrize(
-    ("nodes", "pods", "said"),
-    [
-        pytest.param("", PODS, "nodes is empty", id="nothing"),
-        pytest.param(" \n\n", PODS, "nodes is empty", id="blank lines"),
-        pytest.param("sn,cpu_milli,memory_mib,gpu,model\n", PODS, "nodes has no line below its header", id="header"),
-        pytest.param(
-            "sn,cpu_milli,gpu\nx,1,1\n", PODS,
-            "nodes line 1 has no column memory_mib and no column model; it has sn, cpu_milli, gpu", id="columns",
+def test_what_is_wrong_is_one_sentence_that_says_where(tmp_path: Path) -> None:
+    nodes = {
+        "": "is empty",
+        " \n\n": "is empty",
+        "sn,cpu_milli,memory_mib,gpu,model\n": "has no line below its header",
+        "sn,cpu_milli,gpu\nx,1,1\n": ("line 1 has no column memory_mib and no column model; it has sn, cpu_milli, gpu"),
+        NODES.replace(",", ";"): "line 1 is separated by semicolons; write commas between the columns",
+        NODES.replace(",", "\t"): "line 1 is separated by tabs; write commas between the columns",
+        NODES + "n-4,1,1,1\n": "line 6 has 4 fields and the header 5: column model is missing",
+        NODES + "n-4,1,1,1,T4,x\n": "line 6 has 6 fields and the header 5: the rest has no column",
+        NODES + "n-4,1.5,1,1,T4\n": "line 6, column cpu_milli: '1.5' is not a whole number from 0 to 1000000000",
+        NODES + "n-4,1,,1,T4\n": "line 6, column memory_mib: nothing is not a whole number from 0 to 1000000000",
+        NODES + "n-4,1,1,65,T4\n": "line 6, column gpu: '65' is not a whole number from 0 to 64",
+        NODES + "n-4,1,1,1,\n": "line 6, column model: the 1 GPUs of node n-4 need a model",
+        NODES + "n-0,1,1,1,T4\n": "line 6, column sn: node n-0 stands in line 2 already",
+        NODES + ",1,1,1,T4\n": "line 6, column sn: the node has no name",
+        "{": "cannot be read: Input data was truncated",
+        "a: [\n": "line 2, column 1: did not find expected node content",
+        "kind: Pod\n": "holds no object of kind Node",
+    }
+    objects = {
+        "[1]": "nodes, object 1.1 is not a Kubernetes object: it has no kind",
+        "sn,cpu_milli,memory_mib,gpu,model\nx,1,1,0,\n": "nodes: no node has a GPU",
+        "kind: Node\nmetadata: {name: n}\nstatus: {allocatable: {cpu: many}}\n": (
+            "nodes, object 1 (Node n): 'many' is not a Kubernetes quantity"
         ),
-        pytest.param(
-            NODES.replace(",", ";"), PODS,
-            "nodes line 1 is separated by semicolons; write commas between the columns", id="semicolons",
+        "kind: Node\nmetadata: {name: n}\nstatus: {allocatable: [1]}\n": (
+            "nodes, object 1 (Node n): Expected `object | null`, got `array` - at `$.status.allocatable`"
         ),
-        pytest.param(
-            NODES.replace(",", "\t"), PODS,
-            "nodes line 1 is separated by tabs; write commas between the columns", id="tabs",
+    }
+    limited = "kind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, resources: {limits: {%s}}}]}\n"
+    pods = {
+        PODS + "r,1,1,1,1000,V200\n": (
+            "pods line 4, column gpu_spec: no node has a GPU of model V200; the nodes have A10, A100, P100"
         ),
-        pytest.param(
-            NODES + "n-4,1,1,1\n", PODS,
-            "nodes line 6 has 4 fields and the header 5: column model is missing", id="short row",
+        PODS + "r,1,1,1,0,\n": "pods line 4, column gpu_milli: a task of 1 GPUs asks for 1 to 1000 of each, not 0",
+        PODS + "r,1,1,1,1001,\n": "pods line 4, column gpu_milli: '1001' is not a whole number from 0 to 1000",
+        "cpu_milli,cpu_milli,memory_mib,num_gpu,gpu_milli\n1,1,1,1,1\n": "pods line 1 has column cpu_milli twice",
+        "cpu_milli,memory_mib,num_gpu,gpu_milli\n1,1,0,0\n": "pods: no pod requests a GPU",
+        'cpu_milli,memory_mib,num_gpu,gpu_milli\n1,"1,0,0\n': (
+            "pods line 2 is no line of comma-separated values: unexpected end of data"
         ),
-        pytest.param(
-            NODES + "n-4,1,1,1,T4,x\n", PODS,
-            "nodes line 6 has 6 fields and the header 5: the rest has no column", id="long row",
-        ),
-        pytest.param(
-            NODES + "n-4,1.5,1,1,T4\n", PODS,
-            "nodes line 6, column cpu_milli: '1.5' is not a whole number from 0 to 1000000000", id="fraction",
-        ),
-        pytest.param(
-            NODES + "n-4,1,,1,T4\n", PODS,
-            "nodes line 6, column memory_mib: nothing is not a whole number from 0 to 1000000000", id="no number",
-        ),
-        pytest.param(
-            NODES + "n-4,1,1,65,T4\n", PODS,
-            "nodes line 6, column gpu: '65' is not a whole number from 0 to 64", id="many GPUs",
-        ),
-        pytest.param(
-            NODES + "n-4,1,1,1,\n", PODS,
-            "nodes line 6, column model: the 1 GPUs of node n-4 need a model", id="no model",
-        ),
-        pytest.param(
-            NODES + "n-0,1,1,1,T4\n", PODS,
-            "nodes line 6, column sn: node n-0 stands in line 2 already", id="twice",
-        ),
-        pytest.param(NODES + ",1,1,1,T4\n", PODS, "nodes line 6, column sn: the node has no name", id="no name"),
-        pytest.param("sn,cpu_milli,memory_mib,gpu,model\nx,1,1,0,\n", PODS, "nodes: no node has a GPU", id="no GPU"),
-        pytest.param(
-            NODES, PODS + "r,1,1,1,1000,V200\n",
-            "pods line 4, column gpu_spec: no node has a GPU of model V200; the nodes have A10, A100, P100",
-            id="unknown model",
-        ),
-        pytest.param(
-            NODES, PODS + "r,1,1,1,0,\n",
-            "pods line 4, column gpu_milli: a task of 1 GPUs asks for 1 to 1000 of each, not 0", id="no share",
-        ),
-        pytest.param(
-            NODES, PODS + "r,1,1,1,1001,\n",
-            "pods line 4, column gpu_milli: '1001' is not a whole number from 0 to 1000", id="more than a GPU",
-        ),
-        pytest.param(
-            NODES, "cpu_milli,cpu_milli,memory_mib,num_gpu,gpu_milli\n1,1,1,1,1\n",
-            "pods line 1 has column cpu_milli twice", id="column twice",
-        ),
-        pytest.param(
-            NODES, "cpu_milli,memory_mib,num_gpu,gpu_milli\n1,1,0,0\n", "pods: no pod requests a GPU", id="no demand",
-        ),
-        pytest.param(
-            NODES, 'cpu_milli,memory_mib,num_gpu,gpu_milli\n1,"1,0,0\n',
-            "pods line 2 is no line of comma-separated values: unexpected end of data", id="open quote",
-        ),
-        pytest.param("{", PODS, "nodes cannot be read: Input data was truncated", id="broken JSON"),
-        pytest.param("a: [\n", PODS, "nodes line 2, column 1: did not find expected node content", id="broken YAML"),
-        pytest.param("[1]", PODS, "nodes, object 1.1 is not a Kubernetes object: it has no kind", id="no object"),
-        pytest.param("kind: Pod\n", PODS, "nodes holds no object of kind Node", id="no node"),
-        pytest.param(NODES, "kind: Node\n", "pods holds no object of kind Pod", id="no pod"),
-        pytest.param(
-            "kind: Node\nmetadata: {name: n}\nstatus: {allocatable: {cpu: many}}\n", PODS,
-            "nodes, object 1 (Node n): 'many' is not a Kubernetes quantity", id="no quantity",
-        ),
-        pytest.param(
-            "kind: Node\nmetadata: {name: n}\nstatus: {allocatable: [1]}\n", PODS,
-            "nodes, object 1 (Node n): Expected `object | null`, got `array` - at `$.status.allocatable`", id="shape",
-        ),
-        pytest.param(
-            NODES,
-            "kind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, resources: {limits: "
-            "{tencent.com/vcuda-core: 150, tencent.com/vcuda-memory: 4}}}]}\n",
+        "kind: Node\n": "pods holds no object of kind Pod",
+        limited % "tencent.com/vcuda-core: 150, tencent.com/vcuda-memory: 4": (
             "pods, object 1 (Pod p): tencent.com/vcuda-core: 150 is not possible; several GPUs must be requested as "
-            "whole GPUs; write 100 or 200", id="impossible pod",
+            "whole GPUs; write 100 or 200"
         ),
-        pytest.param(
-            NODES,
-            "kind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, resources: {limits: "
-            "{nvidia.com/gpu: 1, nvidia.com/gpumem: 4000}}}]}\n",
+        limited % "nvidia.com/gpu: 1, nvidia.com/gpumem: 4000": (
             "pods, object 1 (Pod p): nvidia.com/gpumem is translated when a pod is created; take pods from a cluster "
-            "with the webhook", id="foreign share",
+            "with the webhook"
         ),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_is_one_sentence_that_says_where(tmp_path: Path, nodes: str, pods: str, said: str) -> None:
-    assert refusal(tmp_path, nodes, pods) == said
+    }
+    expected = {text: f"nodes {said}" for text, said in nodes.items()} | objects
+    assert {text: refusal(tmp_path, text, PODS) for text in expected} == expected
+    assert {text: refusal(tmp_path, NODES, text) for text in pods} == pods
 
 
 def test_bytes_that_are_no_text_are_refused_with_their_line() -> None:
@@ -254,23 +204,23 @@ def as_typed_list(objects: list[dict[str, Any]]) -> str:
     return yaml.safe_dump({"apiVersion": "v1", "kind": f"{objects[0]['kind']}List", "items": bare})
 
 
-@pytest.mark.parametrize("written", [as_yaml_documents, as_list, as_typed_list])
-def test_kubernetes_objects_are_read_in_every_form_that_kubectl_writes(tmp_path: Path, written: Any) -> None:
-    scene = scene_of(tmp_path, written(NODES_OF_A_CLUSTER), written(PODS_OF_A_CLUSTER))
-    described = [
-        (node.name, node.spare, [(view.gpu.model, view.gpu.blocks) for view in node.snapshot.gpus])
-        for node in scene.nodes
-    ]
-    assert described == [
-        ("bare", Spare(8000, 16384), []),
-        ("ours", Spare(7500, 1024), [("unknown", 60)] * 4),
-        ("plain", Spare(1000, 1024), [("NVIDIA-T4", 60)] * 2),
-    ]
-    shared, plain, phases = scene.tasks
-    assert [each.request for each in shared.pod.containers] == [Request(60, 32, 2)]
-    assert (shared.needs, shared.pod.preferences.node) == (Spare(1500, 1024 + 96), NodePolicy.SPREAD)
-    assert ([each.request for each in plain.pod.containers], plain.needs) == ([Request(200, 0)], Spare(250, 2))
-    assert (phases.demand, phases.needs) == (0, Spare(5000, 0))
+def test_kubernetes_objects_are_read_in_every_form_that_kubectl_writes(tmp_path: Path) -> None:
+    for written in [as_yaml_documents, as_list, as_typed_list]:
+        scene = scene_of(tmp_path, written(NODES_OF_A_CLUSTER), written(PODS_OF_A_CLUSTER))
+        described = [
+            (node.name, node.spare, [(view.gpu.model, view.gpu.blocks) for view in node.snapshot.gpus])
+            for node in scene.nodes
+        ]
+        assert described == [
+            ("bare", Spare(8000, 16384), []),
+            ("ours", Spare(7500, 1024), [("unknown", 60)] * 4),
+            ("plain", Spare(1000, 1024), [("NVIDIA-T4", 60)] * 2),
+        ], written
+        shared, plain, phases = scene.tasks
+        assert [each.request for each in shared.pod.containers] == [Request(60, 32, 2)], written
+        assert (shared.needs, shared.pod.preferences.node) == (Spare(1500, 1024 + 96), NodePolicy.SPREAD), written
+        assert ([each.request for each in plain.pod.containers], plain.needs) == ([Request(200, 0)], Spare(250, 2))
+        assert (phases.demand, phases.needs) == (0, Spare(5000, 0)), written
 
 
 def test_one_file_may_hold_nodes_and_pods(tmp_path: Path) -> None:
@@ -296,17 +246,18 @@ def test_an_inventory_of_another_version_is_refused_with_the_nodes_name(tmp_path
     assert said.startswith("nodes, object 1.1 (Node n): annotation vcuda-inventory ")
 
 
-@pytest.mark.parametrize("annotation", ["tencent.com/vcuda-cordon", "hami.io/device-cordon"])
-def test_a_cordoned_gpu_stays_cordoned(tmp_path: Path, annotation: str) -> None:
+def test_a_cordoned_gpu_stays_cordoned(tmp_path: Path) -> None:
     nodes = [
-        node_object("plain", {"nvidia.com/gpu": "2"}, labels=PLAIN_LABELS, annotations={annotation: "1"}),
-        node_object("other", {"nvidia.com/gpu": "2"}, labels=PLAIN_LABELS),
+        node_object(name, {"nvidia.com/gpu": "2"}, labels=PLAIN_LABELS, annotations=annotations)
+        for name, annotations in (
+            ("ours", {"tencent.com/vcuda-cordon": "1"}),
+            ("hamis", {"hami.io/device-cordon": "1"}),
+            ("other", None),
+        )
     ]
     scene = scene_of(tmp_path, as_list(nodes), as_list(PODS_OF_A_CLUSTER))
-    assert [(node.name, node.cordoned) for node in scene.nodes] == [
-        ("plain", frozenset({GpuUuid("plain/1")})),
-        ("other", frozenset()),
-    ]
+    cordoned = {node.name: set(node.cordoned) for node in scene.nodes}
+    assert cordoned == {"ours": {GpuUuid("ours/1")}, "hamis": {GpuUuid("hamis/1")}, "other": set()}
 
 
 def test_a_pod_that_was_listed_twice_came_once(tmp_path: Path) -> None:
