@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,16 +35,13 @@ def is_foreseen(policy: GpuPolicy, request: Request) -> bool:
 UNEQUAL = node("n", 6, used={0: (40, 10), 1: (10, 60), 2: (30, 90), 3: (50, 40), 4: (20, 80)})
 
 
-@pytest.mark.parametrize("policy", GpuPolicy)
-@pytest.mark.parametrize("request_", [Request(20, 8), Request(40, 8, parts=2), Request(90, 9, parts=3)])
-def test_gpus_that_are_all_used_differently_are_foreseen_in_the_order_of_the_policy(
-    request_: Request, policy: GpuPolicy
-) -> None:
-    if is_foreseen(policy, request_):
-        asked = pod(request_)
-        placed = place_pod(asked, UNEQUAL, policy=policy)
-        left = capacities_of(UNEQUAL.with_pod(placed.allocations, needs=NO_NEEDS))
-        assert CapacityAfter(asked, policy)(capacities_of(UNEQUAL)) == left
+def test_gpus_that_are_all_used_differently_are_foreseen_in_the_order_of_the_policy() -> None:
+    requests = (Request(20, 8), Request(40, 8, parts=2), Request(90, 9, parts=3))
+    cases = [(policy, pod(each)) for policy in GpuPolicy for each in requests if is_foreseen(policy, each)]
+    assert len(cases) == 7
+    placed = [place_pod(asked, UNEQUAL, policy=policy).allocations for policy, asked in cases]
+    left = [capacities_of(UNEQUAL.with_pod(each, needs=NO_NEEDS)) for each in placed]
+    assert [CapacityAfter(asked, policy)(capacities_of(UNEQUAL)) for policy, asked in cases] == left
 
 
 @given(requests, some_nodes(), st.sampled_from(GpuPolicy))

@@ -1,7 +1,5 @@
 """Which whole GPU a request gets, and what is said of the others."""
 
-import pytest
-
 from deviceplugin.model.gpu import ComputeMode
 from deviceplugin.model.request import Request
 from deviceplugin.placement.place import place
@@ -21,27 +19,18 @@ def passed_over(on: Snapshot, minor: int) -> str:
     return next(passed.reason for passed in place(ONE, on).passed_over if passed.gpu.minor == minor)
 
 
-@pytest.mark.parametrize(
-    ("node", "expected"),
-    [
-        pytest.param(snapshot(8, pcie_tree), 0, id="all alike: the lowest minor"),
-        pytest.param(snapshot(8, pcie_tree, used={6: (10, 1)}), 7, id="a broken pair is used up first"),
-        pytest.param(
-            snapshot(8, pcie_tree, used={6: (10, 1), 1: (5, 1), 2: (5, 1)}), 0, id="the emptier half, then its pair"
-        ),
-        pytest.param(snapshot(4, nvswitch, gpus={2: gpu(2, blocks=64)}), 2, id="then the least memory"),
-        pytest.param(snapshot(4, nvswitch, processes={0: 1, 1: 1, 2: 1}), 3, id="then the fewest processes"),
-        pytest.param(snapshot(3, lambda a, b: PIX if b < 2 else APART), 2, id="one that shares no level stands alone"),
-        pytest.param(
-            snapshot(2, gpus={0: gpu(0, mode=ComputeMode.EXCLUSIVE_PROCESS)}),
-            0,
-            id="an exclusive one may be given whole",
-        ),
-        pytest.param(snapshot(6, t6, ill={4: "XID 79"}), 5, id="an ill one does not count as free"),
-    ],
-)
-def test_a_whole_gpu_comes_from_the_least_free_branch(node: Snapshot, expected: int) -> None:
-    assert chosen(node) == expected
+def test_a_whole_gpu_comes_from_the_least_free_branch() -> None:
+    cases = {
+        "all alike: the lowest minor": (snapshot(8, pcie_tree), 0),
+        "a broken pair is used up first": (snapshot(8, pcie_tree, used={6: (10, 1)}), 7),
+        "the emptier half, then its pair": (snapshot(8, pcie_tree, used={6: (10, 1), 1: (5, 1), 2: (5, 1)}), 0),
+        "then the least memory": (snapshot(4, nvswitch, gpus={2: gpu(2, blocks=64)}), 2),
+        "then the fewest processes": (snapshot(4, nvswitch, processes={0: 1, 1: 1, 2: 1}), 3),
+        "one that shares no level stands alone": (snapshot(3, lambda a, b: PIX if b < 2 else APART), 2),
+        "an exclusive one may be given whole": (snapshot(2, gpus={0: gpu(0, mode=ComputeMode.EXCLUSIVE_PROCESS)}), 0),
+        "an ill one does not count as free": (snapshot(6, t6, ill={4: "XID 79"}), 5),
+    }
+    assert {name: chosen(node) for name, (node, _) in cases.items()} == {name: at for name, (_, at) in cases.items()}
 
 
 def test_memory_that_is_asked_for_must_be_on_the_gpu() -> None:
@@ -66,9 +55,8 @@ def test_a_whole_gpu_comes_with_all_its_memory() -> None:
     assert (share.uuid, share.cores, share.blocks) == ("GPU-0", 100, 320)
 
 
-@pytest.mark.parametrize(
-    ("node", "minor", "phrase"),
-    [
+def test_the_phrase_says_why_a_gpu_was_passed_over() -> None:
+    cases = [
         (snapshot(6, t6), 2, "fits, but its branch (GPUs 0-3) has 4 free GPUs against 2 among GPUs 4 and 5"),
         (snapshot(6, t6), 5, "fits as well as GPU 4, which has the lower minor number"),
         (
@@ -78,15 +66,12 @@ def test_a_whole_gpu_comes_with_all_its_memory() -> None:
         ),
         (snapshot(2, processes={0: 2}), 0, "fits, but GPU 1 runs fewer processes: 0 against 2"),
         (snapshot(2, used={0: (30, 20)}), 0, "in use: 70 of 100 cores and 300 of 320 blocks are free"),
-    ],
-)
-def test_the_phrase_says_why_a_gpu_was_passed_over(node: Snapshot, minor: int, phrase: str) -> None:
-    assert passed_over(node, minor) == phrase
+    ]
+    assert [passed_over(node, minor) for node, minor, _ in cases] == [phrase for *_, phrase in cases]
 
 
-@pytest.mark.parametrize(
-    ("node", "reason"),
-    [
+def test_the_reason_names_the_branch() -> None:
+    cases = [
         (
             snapshot(6, t6, used={4: (1, 1)}),
             "GPU 5: in the branch with the fewest free GPUs (1 of 2 under PIX), of 5 that fit",
@@ -96,7 +81,5 @@ def test_the_phrase_says_why_a_gpu_was_passed_over(node: Snapshot, minor: int, p
             snapshot(2, lambda _a, _b: APART),
             "GPU 0: in the branch with the fewest free GPUs (2 of 2 under no common level), of 2 that fit",
         ),
-    ],
-)
-def test_the_reason_names_the_branch(node: Snapshot, reason: str) -> None:
-    assert place(ONE, node).reason == reason
+    ]
+    assert [place(ONE, node).reason for node, _ in cases] == [reason for _, reason in cases]

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -111,22 +110,18 @@ def test_a_workload_without_tasks_finds_nothing_fragmented() -> None:
     assert Fragmentation(Workload(())).of((GpuCapacity(T4, 100, 60),), None) == 0
 
 
-@pytest.mark.parametrize(
-    ("cards", "spare", "useless"),
-    [
-        pytest.param([GpuCapacity(T4, 100, 60)], None, 0, id="a whole GPU serves the share and the whole"),
-        pytest.param([GpuCapacity(T4, 50, 30)], None, 50, id="half a GPU serves the share alone"),
-        pytest.param([GpuCapacity(T4, 40, 60)], None, 80, id="too few cores for both"),
-        pytest.param([GpuCapacity(T4, 50, 10)], None, 100, id="too little memory for the share"),
-        pytest.param([GpuCapacity(T4, 100, 60)], Spare(1, 0), 200, id="no CPU is left beside it"),
-    ],
-)
-def test_what_is_stranded_is_counted_once_for_each_task_that_cannot_use_it(
-    cards: list[GpuCapacity], spare: Spare | None, useless: int
-) -> None:
+def test_what_is_stranded_is_counted_once_for_each_task_that_cannot_use_it() -> None:
     share, whole = TaskKind(Request(50, 20), Spare(2, 0)), TaskKind(Request(100, 0), Spare(2, 0))
     measure = Fragmentation(Workload(((share, 1), (whole, 1))), weigh=by_count)
-    assert stranded(measure, tuple(cards), spare) == useless
+    cases = {
+        "a whole GPU serves the share and the whole": ((100, 60), None, 0),
+        "half a GPU serves the share alone": ((50, 30), None, 50),
+        "too few cores for both": ((40, 60), None, 80),
+        "too little memory for the share": ((50, 10), None, 100),
+        "no CPU is left beside it": ((100, 60), Spare(1, 0), 200),
+    }
+    found = {name: stranded(measure, (GpuCapacity(T4, *free),), spare) for name, (free, spare, _) in cases.items()}
+    assert found == {name: useless for name, (*_, useless) in cases.items()}
 
 
 def test_copies_that_find_no_cpu_count_as_useless_although_one_of_them_would_fit() -> None:

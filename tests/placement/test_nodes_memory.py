@@ -30,8 +30,11 @@ def _changing(rounds: int, spare: Spare | None = None) -> Iterator[NodeState]:
         yield node("node", 8, used=used, spare=spare)
 
 
-@pytest.mark.parametrize("policy", [NodePolicy.BINPACK, NodePolicy.SPREAD])
-@pytest.mark.parametrize("spare", [None, Spare(64_000, 256_000)], ids=["CPU not known", "CPU known"])
+@pytest.mark.parametrize(
+    ("policy", "spare"),
+    [(NodePolicy.BINPACK, None), (NodePolicy.SPREAD, Spare(64_000, 256_000))],
+    ids=["CPU not known", "CPU known"],
+)
 def test_what_a_node_was_is_forgotten(policy: NodePolicy, spare: Spare | None) -> None:
     scorer = NodeScorer(node_policy=policy)
     asked = pod((30, 8))

@@ -1,7 +1,5 @@
 """Kubelet's arithmetic: what init, sidecar and app containers take together, and what is left for the next."""
 
-import pytest
-
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.gpu import Driver, GpuUuid, Health, Inventory
 from deviceplugin.model.request import Request
@@ -24,28 +22,21 @@ def held(pod: str, role: ContainerRole, cores: int, blocks: int = 1, *, at: int 
     return Allocation(owner, role, Request(cores, blocks), (GpuShare(gpu(minor).uuid, cores, blocks),), at)
 
 
-@pytest.mark.parametrize(
-    ("allocations", "total"),
-    [
-        pytest.param([held("a", APP, 30, 4), held("a", APP, 20, 3)], GpuAmount(50, 7), id="app containers add up"),
-        pytest.param(
-            [held("a", INIT, 30, 4), held("a", INIT, 20, 9)], GpuAmount(30, 9), id="init containers take turns"
-        ),
-        pytest.param([held("a", INIT, 60, 4), held("a", APP, 20, 9)], GpuAmount(60, 9), id="and leave before the apps"),
-        pytest.param(
-            [held("a", SIDECAR, 10), held("a", SIDECAR, 5), held("a", APP, 20)], GpuAmount(35, 3), id="sidecars stay"
-        ),
-        pytest.param(
+def test_what_a_gpu_gives_is_counted_as_kubelet_counts() -> None:
+    cases = {
+        "app containers add up": ([held("a", APP, 30, 4), held("a", APP, 20, 3)], GpuAmount(50, 7)),
+        "init containers take turns": ([held("a", INIT, 30, 4), held("a", INIT, 20, 9)], GpuAmount(30, 9)),
+        "and leave before the apps": ([held("a", INIT, 60, 4), held("a", APP, 20, 9)], GpuAmount(60, 9)),
+        "sidecars stay": ([held("a", SIDECAR, 10), held("a", SIDECAR, 5), held("a", APP, 20)], GpuAmount(35, 3)),
+        "an init container runs beside an earlier sidecar": (
             [held("a", SIDECAR, 30), held("a", INIT, 80, at=1), held("a", APP, 60)],
             GpuAmount(110, 2),
-            id="an init container runs beside an earlier sidecar",
         ),
-        pytest.param(
+        "and not beside a later one": (
             [held("a", INIT, 80), held("a", SIDECAR, 30, at=1), held("a", APP, 60)],
             GpuAmount(90, 2),
-            id="and not beside a later one",
         ),
-        pytest.param(
+        "cores and blocks each have their own largest phase": (
             [
                 held("a", INIT, 80, 9),
                 held("a", SIDECAR, 20, at=1),
@@ -53,24 +44,20 @@ def held(pod: str, role: ContainerRole, cores: int, blocks: int = 1, *, at: int 
                 held("a", SIDECAR, 10, at=3),
             ],
             GpuAmount(80, 31),
-            id="cores and blocks each have their own largest phase",
         ),
-        pytest.param(
+        "in one place the sidecar counts as the earlier one": (
             [held("a", INIT, 60), held("a", SIDECAR, 10), held("a", APP, 20)],
             GpuAmount(70, 2),
-            id="in one place the sidecar counts as the earlier one",
         ),
-        pytest.param(
+        "what nobody knows counts beside everything": (
             [held("a", INIT, 60), held("a", UNKNOWN, 10), held("a", APP, 20)],
             GpuAmount(70, 2),
-            id="what nobody knows counts beside everything",
         ),
-        pytest.param([held("a", INIT, 60), held("b", APP, 20)], GpuAmount(80, 2), id="pods add up whatever their role"),
-    ],
-)
-def test_what_a_gpu_gives_is_counted_as_kubelet_counts(allocations: list[Allocation], total: GpuAmount) -> None:
-    assert occupied(allocations) == {gpu(0).uuid: total}
-    assert occupied(reversed(allocations)) == occupied(allocations)
+        "pods add up whatever their role": ([held("a", INIT, 60), held("b", APP, 20)], GpuAmount(80, 2)),
+    }
+    expected = {name: {gpu(0).uuid: total} for name, (_, total) in cases.items()}
+    assert {name: occupied(held) for name, (held, _) in cases.items()} == expected
+    assert {name: occupied(reversed(held)) for name, (held, _) in cases.items()} == expected
 
 
 def test_every_gpu_is_counted_for_itself() -> None:
@@ -84,42 +71,41 @@ def test_every_gpu_is_counted_for_itself() -> None:
     assert occupied([]) == {}
 
 
-@pytest.mark.parametrize(
-    ("pod", "role", "index", "free"),
-    [
-        pytest.param("new", APP, 0, 100 - 50, id="another pod sees all of it"),
-        pytest.param("a", INIT, 2, 100, id="an init container: beside no later sidecar"),
-        pytest.param("a", INIT, 4, 100 - 10, id="but beside an earlier one"),
-        pytest.param("a", APP, 1, 100 - 10 - 20, id="an app container: beside sidecars and apps, not beside init"),
-        pytest.param("a", SIDECAR, 0, 100 - 50, id="a sidecar: beside the largest init container after it"),
-        pytest.param("a", SIDECAR, 2, 100 - 40, id="and the sidecars before that"),
-        pytest.param("a", SIDECAR, 6, 100 - 30, id="and the apps"),
-        pytest.param("a", UNKNOWN, 0, 100 - 50, id="beside the largest of all where its role is unknown"),
-    ],
-)
-def test_a_further_container_may_have_what_does_not_run_beside_it(
-    pod: str, role: ContainerRole, index: int, free: int
-) -> None:
+def test_a_further_container_may_have_what_does_not_run_beside_it() -> None:
     allocations = [
         held("a", INIT, 50, at=1),
         held("a", SIDECAR, 10, at=3),
         held("a", INIT, 30, at=5),
         held("a", APP, 20),
     ]
-    assert free_for(node(), allocations, PodUid(pod), role, index).gpus[0].free_cores == free
+    cases = {
+        "another pod sees all of it": ("new", APP, 0, 100 - 50),
+        "an init container: beside no later sidecar": ("a", INIT, 2, 100),
+        "but beside an earlier one": ("a", INIT, 4, 100 - 10),
+        "an app container: beside sidecars and apps, not beside init": ("a", APP, 1, 100 - 10 - 20),
+        "a sidecar: beside the largest init container after it": ("a", SIDECAR, 0, 100 - 50),
+        "and the sidecars before that": ("a", SIDECAR, 2, 100 - 40),
+        "and the apps": ("a", SIDECAR, 6, 100 - 30),
+        "beside the largest of all where its role is unknown": ("a", UNKNOWN, 0, 100 - 50),
+    }
+    found = {
+        name: free_for(node(), allocations, PodUid(pod), role, index).gpus[0].free_cores
+        for name, (pod, role, index, _) in cases.items()
+    }
+    assert found == {name: free for name, (*_, free) in cases.items()}
 
 
-@pytest.mark.parametrize(
-    ("pod", "role", "whole"),
-    [("a", APP, [True, False]), ("b", APP, [False, False]), ("b", INIT, [False, True]), ("c", APP, [False, False])],
-)
-def test_a_gpu_is_whole_for_a_container_where_nothing_runs_beside_it(
-    pod: str, role: ContainerRole, whole: list[bool]
-) -> None:
+def test_a_gpu_is_whole_for_a_container_where_nothing_runs_beside_it() -> None:
     """GPU 0 was a's init container's, GPU 1 has an app container of b."""
     allocations = [held("a", INIT, 100, BLOCKS), held("b", APP, 10, minor=1)]
-    views = free_for(node(), allocations, PodUid(pod), role).gpus
-    assert [view.is_whole for view in views] == whole
+    expected = {
+        ("a", APP): [True, False],
+        ("b", APP): [False, False],
+        ("b", INIT): [False, True],
+        ("c", APP): [False, False],
+    }
+    views = {(pod, role): free_for(node(), allocations, PodUid(pod), role).gpus for pod, role in expected}
+    assert {asked: [view.is_whole for view in found] for asked, found in views.items()} == expected
 
 
 def test_a_snapshot_has_every_gpu_of_the_inventory_with_its_health_and_processes() -> None:

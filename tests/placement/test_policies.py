@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from itertools import combinations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,12 +35,9 @@ TAKEN = {
 """By policy, the GPUs for each kind of request: a share, one over two GPUs, one whole GPU, two."""
 
 
-@pytest.mark.parametrize("policy", GpuPolicy)
-def test_each_policy_has_its_choice_for_each_kind_of_request(policy: GpuPolicy) -> None:
-    assert tuple(minors(each, snapshot(8, pcie_tree, used=USED), policy) for each in ASKED) == TAKEN[policy]
-
-
-def test_no_two_policies_take_the_same_gpus() -> None:
+def test_each_policy_has_its_choice_for_each_kind_of_request() -> None:
+    node = snapshot(8, pcie_tree, used=USED)
+    assert {policy: tuple(minors(each, node, policy) for each in ASKED) for policy in GpuPolicy} == TAKEN
     assert len(set(map(repr, TAKEN.values()))) == len(GpuPolicy), "ask for what shows how the new policy differs"
 
 
@@ -100,38 +96,29 @@ def test_linked_parts_are_as_close_as_any_others_that_fit(node: Snapshot, parts:
 TWO_NODES = {minor: gpu(minor, numa=minor // 4) for minor in range(8)}
 
 
-@pytest.mark.parametrize(
-    ("request_", "policy", "chosen"),
-    [
-        (Request(200, 0), BINPACK, [2, 3]),  # of the nodes with equally close pairs the one with fewer GPUs that fit
-        (Request(200, 0), SPREAD, [4, 5]),
-        (Request(300, 0), BINPACK, [4, 5, 6]),
-        (PART, BINPACK, [2, 3]),
-        (PART, LINK, [2, 3]),
-    ],
-)
-def test_all_gpus_of_a_container_are_on_one_numa_node_where_that_is_asked(
-    request_: Request, policy: GpuPolicy, chosen: list[int]
-) -> None:
+def test_all_gpus_of_a_container_are_on_one_numa_node_where_that_is_asked() -> None:
     node = snapshot(8, nvswitch, gpus=TWO_NODES, used={0: (90, 8), 1: (90, 8)})
-    assert minors(request_, node, policy, GpuFilter(one_numa=True)) == chosen
+    expected = {
+        (Request(200, 0), BINPACK): [2, 3],  # of nodes with equally close pairs the one with fewer GPUs that fit
+        (Request(200, 0), SPREAD): [4, 5],
+        (Request(300, 0), BINPACK): [4, 5, 6],
+        (PART, BINPACK): [2, 3],
+        (PART, LINK): [2, 3],
+    }
+    wanted = GpuFilter(one_numa=True)
+    assert {each: minors(each[0], node, each[1], wanted) for each in expected} == expected
 
 
 def test_gpus_without_a_numa_node_count_as_one_node() -> None:
     assert minors(Request(200, 0), snapshot(2, t6), BINPACK, GpuFilter(one_numa=True)) == [0, 1]
 
 
-@pytest.mark.parametrize(
-    ("wanted", "passed"),
-    [
-        (GpuFilter(uuids=frozenset({GpuUuid("GPU-1")})), "not among the GPUs that the pod wants"),
-        (GpuFilter(not_uuids=frozenset({GpuUuid("GPU-0"), GpuUuid("GPU-2")})), "not among the GPUs that the pod wants"),
-    ],
-)
-def test_gpus_can_be_named_and_excluded(wanted: GpuFilter, passed: str) -> None:
-    choice = place(Request(100, 0), snapshot(3, t6), wanted=wanted)
-    assert [card.minor for card in choice.gpus] == [1]
-    assert {each.reason for each in choice.passed_over} == {passed}
+def test_gpus_can_be_named_and_excluded() -> None:
+    named = GpuFilter(uuids=frozenset({GpuUuid("GPU-1")}))
+    for wanted in (named, GpuFilter(not_uuids=frozenset({GpuUuid("GPU-0"), GpuUuid("GPU-2")}))):
+        choice = place(Request(100, 0), snapshot(3, t6), wanted=wanted)
+        assert [card.minor for card in choice.gpus] == [1], wanted
+        assert {each.reason for each in choice.passed_over} == {"not among the GPUs that the pod wants"}, wanted
 
 
 def test_a_cordoned_gpu_takes_nothing_new() -> None:

@@ -1,8 +1,8 @@
 """The prefilter says no only where the pod cannot fit, and for one container exactly there."""
 
 from dataclasses import replace
+from typing import Any
 
-import pytest
 from hypothesis import given
 
 from deviceplugin.errors import CapacityError, RequestError
@@ -71,65 +71,48 @@ def test_a_prefilter_that_has_seen_other_nodes_says_the_same(
     )
 
 
-@pytest.mark.parametrize(
-    ("asked", "state", "reason"),
-    [
-        (app(Request(30, 8)), NodeState("n", snapshot(0)), NodeRejection.NO_GPU),
-        (app(Request(30, 8)), NodeState("n", snapshot(1, ill={0: "XID 79"})), NodeRejection.NO_OPEN_GPU),
-        (app(Request(30, 8)), NodeState("n", snapshot(1), share_mode=False), NodeRejection.NO_SHARES),
-        (app(Request(30, 8)), NodeState("n", snapshot(1, used={0: (80, 0)})), NodeRejection.CORES),
-        (app(Request(30, 8)), NodeState("n", snapshot(1, used={0: (10, 319)})), NodeRejection.MEMORY),
-        (
-            app(Request(30, 8)),
-            NodeState("n", snapshot(1, gpus={0: gpu(0, mode=ComputeMode.EXCLUSIVE_PROCESS)})),
-            NodeRejection.TOO_FEW,
-        ),
-        (app(Request(30, 400)), NodeState("n", snapshot(4)), NodeRejection.TOO_SMALL),
-        (app(Request(60, 16, parts=2)), NodeState("n", snapshot(2, used={0: (80, 0)})), NodeRejection.SHARES),
-        (app(Request(200, 0)), NodeState("n", snapshot(2, used={0: (80, 0)})), NodeRejection.WHOLE),
-        (app(Request(400, 0)), NodeState("n", snapshot(2)), NodeRejection.TOO_FEW),
-        (
-            pod((APP, 0, Request(100, 0)), (APP, 1, Request(200, 0))),
-            NodeState("n", snapshot(2)),
-            NodeRejection.POD_TOO_LARGE,
-        ),
-        (
-            pod((APP, 0, Request(60, 8)), (APP, 1, Request(60, 8))),
-            NodeState("n", snapshot(1)),
-            NodeRejection.POD_TOO_LARGE,
-        ),
-        (
-            pod((APP, 0, Request(60, 8)), (APP, 1, Request(30, 8))),
-            NodeState("n", snapshot(1, used={0: (30, 0)})),
-            NodeRejection.POD,
-        ),
-        (
-            pod((APP, 0, Request(100, 0)), (APP, 1, Request(100, 0))),
-            NodeState("n", snapshot(3, used={1: (50, 0), 2: (50, 0)})),
-            NodeRejection.POD,
-        ),
-        (pod((INIT, 0, Request(60, 8)), (APP, 0, Request(60, 8))), NodeState("n", snapshot(1)), None),
-        (PodRequest(REF, ()), NodeState("n", snapshot(0)), None),
-    ],
-)
-def test_the_reason_is_the_nearest_one(asked: PodRequest, state: NodeState, reason: NodeRejection | None) -> None:
-    assert prefilter(asked, state) is reason
+def test_the_reason_is_the_nearest_one() -> None:
+    def on(count: int, **more: Any) -> NodeState:
+        return NodeState("n", snapshot(count, **more))
+
+    def apps(*requests: Request) -> PodRequest:
+        return pod(*((APP, at, request) for at, request in enumerate(requests)))
+
+    share, half, exclusive = app(Request(30, 8)), Request(60, 8), gpu(0, mode=ComputeMode.EXCLUSIVE_PROCESS)
+    one, two = Request(100, 0), Request(200, 0)
+    cases = [
+        (share, on(0), NodeRejection.NO_GPU),
+        (share, on(1, ill={0: "XID 79"}), NodeRejection.NO_OPEN_GPU),
+        (share, replace(on(1), share_mode=False), NodeRejection.NO_SHARES),
+        (share, on(1, used={0: (80, 0)}), NodeRejection.CORES),
+        (share, on(1, used={0: (10, 319)}), NodeRejection.MEMORY),
+        (share, on(1, gpus={0: exclusive}), NodeRejection.TOO_FEW),
+        (app(Request(30, 400)), on(4), NodeRejection.TOO_SMALL),
+        (app(Request(60, 16, parts=2)), on(2, used={0: (80, 0)}), NodeRejection.SHARES),
+        (app(two), on(2, used={0: (80, 0)}), NodeRejection.WHOLE),
+        (app(Request(400, 0)), on(2), NodeRejection.TOO_FEW),
+        (apps(one, two), on(2), NodeRejection.POD_TOO_LARGE),
+        (apps(half, half), on(1), NodeRejection.POD_TOO_LARGE),
+        (apps(half, Request(30, 8)), on(1, used={0: (30, 0)}), NodeRejection.POD),
+        (apps(one, one), on(3, used={1: (50, 0), 2: (50, 0)}), NodeRejection.POD),
+        (pod((INIT, 0, half), (APP, 0, half)), on(1), None),
+        (PodRequest(REF, ()), on(0), None),
+    ]
+    assert [prefilter(asked, state) for asked, state, _ in cases] == [reason for *_, reason in cases]
 
 
-@pytest.mark.parametrize(
-    ("wanted", "reason"),
-    [
-        (GpuFilter(models=("H100",)), NodeRejection.MODEL),
-        (GpuFilter(not_models=("test",)), NodeRejection.MODEL),
-        (GpuFilter(uuids=frozenset({gpu(9).uuid})), NodeRejection.UNWANTED),
-        (GpuFilter(uuids=frozenset({gpu(1).uuid})), NodeRejection.TOO_FEW),
-        (GpuFilter(one_numa=True), NodeRejection.TOO_FEW_ON_NUMA),
-        (GpuFilter(models=("test",)), None),
-    ],
-)
-def test_the_pods_filter_has_reasons_of_its_own(wanted: GpuFilter, reason: NodeRejection | None) -> None:
+def test_the_pods_filter_has_reasons_of_its_own() -> None:
     state = NodeState("n", snapshot(2, t6, gpus={0: gpu(0, numa=0), 1: gpu(1, numa=1)}))
-    assert prefilter(app(Request(200, 0), preferences=Preferences(gpus=wanted)), state) is reason
+    expected = {
+        GpuFilter(models=("H100",)): NodeRejection.MODEL,
+        GpuFilter(not_models=("test",)): NodeRejection.MODEL,
+        GpuFilter(uuids=frozenset({gpu(9).uuid})): NodeRejection.UNWANTED,
+        GpuFilter(uuids=frozenset({gpu(1).uuid})): NodeRejection.TOO_FEW,
+        GpuFilter(one_numa=True): NodeRejection.TOO_FEW_ON_NUMA,
+        GpuFilter(models=("test",)): None,
+    }
+    pods = {wanted: app(Request(200, 0), preferences=Preferences(gpus=wanted)) for wanted in expected}
+    assert {wanted: prefilter(asked, state) for wanted, asked in pods.items()} == expected
 
 
 def test_reasons_are_constant_texts_that_an_event_can_group() -> None:

@@ -18,26 +18,21 @@ def chosen(on: Snapshot, request: Request = ASK) -> int:
     return card.minor
 
 
-@pytest.mark.parametrize(
-    ("node", "expected"),
-    [
-        pytest.param(snapshot(3, used={1: (40, 1)}), 1, id="fewest free cores"),
-        pytest.param(snapshot(3, used={1: (40, 1), 2: (40, 9)}), 2, id="then fewest free blocks"),
-        pytest.param(snapshot(3, processes={0: 2, 1: 1, 2: 1}), 1, id="then fewest processes, then the lowest minor"),
-        pytest.param(snapshot(3, used={1: (70, 312)}), 1, id="to the last core and block"),
-        pytest.param(snapshot(3, used={1: (71, 1)}), 0, id="never too few cores"),
-        pytest.param(snapshot(3, used={1: (40, 313)}), 0, id="never too little memory"),
-        pytest.param(snapshot(2, used={0: (50, 1)}, ill={0: "XID 79"}), 1, id="never ill"),
-        pytest.param(snapshot(2, gpus={0: gpu(0, mig=True)}), 1, id="never in MIG mode"),
-        pytest.param(snapshot(2, gpus={0: gpu(0, mode=ComputeMode.PROHIBITED)}), 1, id="never prohibited"),
-        pytest.param(
-            snapshot(2, gpus={0: gpu(0, mode=ComputeMode.EXCLUSIVE_PROCESS)}), 1, id="no part of an exclusive"
-        ),
-        pytest.param(snapshot(2, gpus={0: gpu(0, blocks=7)}), 1, id="never too small"),
-    ],
-)
-def test_a_share_goes_to_the_fullest_gpu_that_fits(node: Snapshot, expected: int) -> None:
-    assert chosen(node) == expected
+def test_a_share_goes_to_the_fullest_gpu_that_fits() -> None:
+    cases = {
+        "fewest free cores": (snapshot(3, used={1: (40, 1)}), 1),
+        "then fewest free blocks": (snapshot(3, used={1: (40, 1), 2: (40, 9)}), 2),
+        "then fewest processes, then the lowest minor": (snapshot(3, processes={0: 2, 1: 1, 2: 1}), 1),
+        "to the last core and block": (snapshot(3, used={1: (70, 312)}), 1),
+        "never too few cores": (snapshot(3, used={1: (71, 1)}), 0),
+        "never too little memory": (snapshot(3, used={1: (40, 313)}), 0),
+        "never ill": (snapshot(2, used={0: (50, 1)}, ill={0: "XID 79"}), 1),
+        "never in MIG mode": (snapshot(2, gpus={0: gpu(0, mig=True)}), 1),
+        "never prohibited": (snapshot(2, gpus={0: gpu(0, mode=ComputeMode.PROHIBITED)}), 1),
+        "no part of an exclusive": (snapshot(2, gpus={0: gpu(0, mode=ComputeMode.EXCLUSIVE_PROCESS)}), 1),
+        "never too small": (snapshot(2, gpus={0: gpu(0, blocks=7)}), 1),
+    }
+    assert {name: chosen(node) for name, (node, _) in cases.items()} == {name: at for name, (_, at) in cases.items()}
 
 
 def test_a_share_takes_what_it_asked_for_and_no_more() -> None:
@@ -46,9 +41,8 @@ def test_a_share_takes_what_it_asked_for_and_no_more() -> None:
     assert [(share.uuid, share.cores, share.blocks) for share in choice.shares] == [("GPU-0", 30, 8)]
 
 
-@pytest.mark.parametrize(
-    ("node", "phrase"),
-    [
+def test_the_phrase_says_why_a_gpu_was_passed_over() -> None:
+    cases = [
         (snapshot(2, used={0: (40, 0)}), "fits, but GPU 0 is fuller: 60 cores free against 100"),
         (
             snapshot(2, used={0: (40, 320 - 8), 1: (40, 0)}),
@@ -66,11 +60,9 @@ def test_a_share_takes_what_it_asked_for_and_no_more() -> None:
             snapshot(2, gpus={1: gpu(1, mode=ComputeMode.EXCLUSIVE_PROCESS)}),
             "in compute mode exclusive-process, so given whole only",
         ),
-    ],
-)
-def test_the_phrase_says_why_a_gpu_was_passed_over(node: Snapshot, phrase: str) -> None:
-    (passed,) = place(ASK, node).passed_over
-    assert (passed.gpu.minor, passed.reason) == (1, phrase)
+    ]
+    passed = [place(ASK, node).passed_over for node, _ in cases]
+    assert [[(each.gpu.minor, each.reason) for each in found] for found in passed] == [[(1, said)] for _, said in cases]
 
 
 @given(node=snapshots(at_most=6))

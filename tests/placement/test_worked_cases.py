@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from deviceplugin.model.request import Request
 from deviceplugin.placement.candidates import survey
 from deviceplugin.placement.place import place
@@ -18,22 +16,21 @@ def placed(cores: int, on: Snapshot, *, blocks: int = 0) -> list[int]:
     return [card.minor for card in place(Request(cores, blocks), on).gpus]
 
 
-@pytest.mark.parametrize(
-    ("count", "used", "cores", "blocks", "expected"),
-    [
-        pytest.param(6, {}, 100, 0, [4], id="fragment: of the smallest branch"),
-        pytest.param(6, {4: FULL}, 100, 0, [5], id="fragment: the other half of a broken pair"),
-        pytest.param(1, {}, 100, 0, [0], id="fragment: a node with one GPU"),
-        pytest.param(6, {}, 300, 0, [0, 1, 2], id="link: three of a node that is free"),
-        pytest.param(6, {2: FULL}, 200, 0, [0, 1], id="link: pairs that tie, the lower minors"),
-        pytest.param(6, {}, 50, 4, [0], id="share: all alike, the lowest minor"),
-        pytest.param(6, {0: (50, 0)}, 60, 4, [1], id="share: the fullest is too full"),
-    ],
-)
-def test_the_evaluators_agree_with_gpu_manager(
-    count: int, used: dict[int, tuple[int, int]], cores: int, blocks: int, expected: list[int]
-) -> None:
-    assert placed(cores, snapshot(count, t6, used=used), blocks=blocks) == expected
+def test_the_evaluators_agree_with_gpu_manager() -> None:
+    cases: dict[str, tuple[int, dict[int, tuple[int, int]], int, int, list[int]]] = {
+        "fragment: of the smallest branch": (6, {}, 100, 0, [4]),
+        "fragment: the other half of a broken pair": (6, {4: FULL}, 100, 0, [5]),
+        "fragment: a node with one GPU": (1, {}, 100, 0, [0]),
+        "link: three of a node that is free": (6, {}, 300, 0, [0, 1, 2]),
+        "link: pairs that tie, the lower minors": (6, {2: FULL}, 200, 0, [0, 1]),
+        "share: all alike, the lowest minor": (6, {}, 50, 4, [0]),
+        "share: the fullest is too full": (6, {0: (50, 0)}, 60, 4, [1]),
+    }
+    found = {
+        name: placed(cores, snapshot(count, t6, used=used), blocks=blocks)
+        for name, (count, used, cores, blocks, _) in cases.items()
+    }
+    assert found == {name: expected for name, (*_, expected) in cases.items()}
 
 
 def test_shares_are_ordered_by_cores_then_blocks_then_minor() -> None:
@@ -48,15 +45,14 @@ def test_shares_are_ordered_by_cores_then_blocks_then_minor() -> None:
     assert order == [5, 0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("count", [6, 1])
-@pytest.mark.parametrize("cores", [50, 100])
-def test_any_share_makes_its_gpu_unavailable_until_it_is_given_back(count: int, cores: int) -> None:
-    def available(used: dict[int, tuple[int, int]]) -> list[int]:
+def test_any_share_makes_its_gpu_unavailable_until_it_is_given_back() -> None:
+    def available(count: int, used: dict[int, tuple[int, int]]) -> list[int]:
         return sorted(survey(Request(100, 0), snapshot(count, t6, used=used)).candidates.free)
 
-    assert available({}) == list(range(count))
-    assert available({0: (cores, 1)}) == list(range(1, count))
-    assert available({0: (0, 0)}) == list(range(count))
+    for count in (6, 1):
+        assert available(count, {}) == available(count, {0: (0, 0)}) == list(range(count))
+        taken = [available(count, {0: (cores, 1)}) for cores in (50, 100)]
+        assert taken == [list(range(1, count))] * 2
 
 
 def test_the_allocator_sequence_fills_six_gpus() -> None:
