@@ -112,29 +112,28 @@ def test_the_policy_names_exactly_the_protected_annotations_that_differ(
     assert allowed.says("nothing changed", variables={"changed": changed}) is (not changed)
 
 
-@pytest.mark.parametrize(
-    ("kind", "pod", "is_forged"),
-    [
+def test_the_policy_refuses_mirrors_that_ask_for_gpus_and_no_other_pods(
+    variables_of: Compiled, allowed: Compiled
+) -> None:
+    """Security 9. Where kubelets are no nodes, the mirrors of other static pods must not be refused."""
+    cases = [
         ("Pod", gpu_pod({CORE: "1"}, {MIRROR: "x"}), True),
         ("Pod", gpu_pod({CORE: "1"}, {"mine": "x"}), False),
         ("Pod", gpu_pod({"cpu": "1"}, {MIRROR: "x"}), False),
         ("Binding", {"metadata": {"name": "p", "annotations": {MIRROR: "x"}}}, False),
-    ],
-)
-def test_the_policy_refuses_mirrors_that_ask_for_gpus_and_no_other_pods(
-    variables_of: Compiled, allowed: Compiled, kind: str, pod: Json, is_forged: bool
-) -> None:
-    """Security 9. Where kubelets are no nodes, the mirrors of other static pods must not be refused."""
-    variables = {"before": {}, "after": annotations(pod)}
-    request = {"kind": {"kind": kind}}
-    forged = variables_of.says("forged", object=pod, oldObject=None, variables=variables, request=request)
-    assert forged is is_forged
-    assert allowed.says("nothing forged", variables={"forged": forged}) is not is_forged
+    ]
+
+    def is_forged(kind: str, pod: Json) -> bool:
+        variables, request = {"before": {}, "after": annotations(pod)}, {"kind": {"kind": kind}}
+        found: bool = variables_of.says("forged", object=pod, oldObject=None, variables=variables, request=request)
+        assert allowed.says("nothing forged", variables={"forged": found}) is not found
+        return found
+
+    assert [(kind, pod, is_forged(kind, pod)) for kind, pod, _ in cases] == cases
 
 
-@pytest.mark.parametrize(
-    ("user", "groups", "looked_at"),
-    [
+def test_the_policy_applies_to_all_users_but_vcudas_programs_and_kubelets(policy: Object) -> None:
+    cases = [
         (f"system:serviceaccount:{NAMESPACE}:vcuda-agent", ["system:serviceaccounts"], False),
         (f"system:serviceaccount:{NAMESPACE}:vcuda-scheduler", ["system:serviceaccounts", "system:masters"], False),
         ("system:serviceaccount:default:vcuda-agent", ["system:serviceaccounts"], True),
@@ -143,10 +142,8 @@ def test_the_policy_refuses_mirrors_that_ask_for_gpus_and_no_other_pods(
         ("admin", [], True),
         ("system:node:n1", ["system:authenticated"], True),
         ("mine", ["system:nodes"], True),
-    ],
-)
-def test_the_policy_applies_to_all_users_but_vcudas_programs_and_kubelets(
-    policy: Object, user: str, groups: list[str], looked_at: bool
-) -> None:
-    request = {"userInfo": {"username": user, "groups": groups}}
-    assert Compiled(policy["matchConditions"]).all_say_yes(request=request) is looked_at
+    ]
+    conditions = Compiled(policy["matchConditions"])
+    users = [{"username": user, "groups": groups} for user, groups, _ in cases]
+    found = [conditions.all_say_yes(request={"userInfo": user}) for user in users]
+    assert list(zip(users, found, strict=True)) == list(zip(users, [each for *_, each in cases], strict=True))

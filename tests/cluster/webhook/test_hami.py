@@ -28,14 +28,14 @@ from tests.cluster.webhook.makers import (
     mutated,
     pod,
 )
+from tests.refusals import refusal
 
 GPUS, LIMIT = "tencent.com/vcuda-gpus", "tencent.com/vcuda-core-limit"
 EXACT = "tencent.com/vcuda-memory-limit"
 
 
-@pytest.mark.parametrize(
-    ("limits", "expected", "annotations"),
-    [
+def test_a_request_of_hami_says_the_same_in_our_words() -> None:
+    cases: list[tuple[dict[str, str], dict[str, str], dict[str, str] | None]] = [
         ({GPU: "2", GPUCORES: "30", GPUMEM: "4096"}, {CORE: "60", MEMORY: "32"}, {GPUS: "main=2"}),
         ({GPU: "1", GPUCORES: "30", GPUMEM: "3000"}, {CORE: "30", MEMORY: "12"}, {EXACT: "main=3000"}),
         ({GPU: "1", GPUMEM: "3000"}, {CORE: "10", MEMORY: "12"}, {EXACT: "main=3000", LIMIT: "100"}),
@@ -54,16 +54,14 @@ EXACT = "tencent.com/vcuda-memory-limit"
         ({GPU: "1", GPUMEM: "0", GPUCORES: "0"}, {CORE: "100"}, None),
         ({GPUMEM: "0"}, {CORE: "100"}, None),  # HAMi counts one GPU where any of the others is named
         ({GPU: "1", PERCENTAGE: "0"}, {CORE: "100"}, None),
-    ],
-)
-def test_a_request_of_hami_says_the_same_in_our_words(
-    limits: dict[str, str], expected: dict[str, str], annotations: dict[str, str] | None
-) -> None:
-    assert mutate(gpu_pod(limits), HAMI, A100S).warnings == ()
-    changed = mutated(gpu_pod(limits), HAMI)
-    assert asked(changed) == expected
-    assert changed["metadata"].get("annotations") == annotations
-    assert validate(changed, HAMI, A100S) == ()
+    ]
+    pods = [mutate(gpu_pod(limits), HAMI, A100S) for limits, *_ in cases]
+    found = [
+        (limits, asked(each.pod), each.pod["metadata"].get("annotations"))
+        for (limits, *_), each in zip(cases, pods, strict=True)
+    ]
+    assert found == cases
+    assert [(*each.warnings, *validate(each.pod, HAMI, A100S)) for each in pods] == [()] * len(pods)
 
 
 def _with(given: Json, **spec: Any) -> Json:
@@ -74,9 +72,8 @@ def _with(given: Json, **spec: Any) -> Json:
 PLAIN = {GPU: "1"}
 
 
-@pytest.mark.parametrize(
-    ("given", "is_ours"),
-    [
+def test_a_number_of_gpus_alone_is_of_nvidias_plugin_until_something_of_hamis_is_there() -> None:
+    cases = [
         (gpu_pod(PLAIN), False),
         (gpu_pod(PLAIN, {"nvidia.com/anything": "1", "example.com/hami.io": "1"}), False),
         (_with(gpu_pod(PLAIN), schedulerName="volcano"), False),
@@ -88,18 +85,15 @@ PLAIN = {GPU: "1"}
         (_with(gpu_pod(PLAIN), schedulerName="hami-scheduler"), True),
         (pod(container("a", PLAIN), container("b", {GPU: "1", GPUMEM: "512"})), True),
         (pod(container("a", PLAIN), initContainers=[container("b", {GPUCORES: "10"})]), True),
-    ],
-)
-def test_a_number_of_gpus_alone_is_of_nvidias_plugin_until_something_of_hamis_is_there(
-    given: Json, is_ours: bool
-) -> None:
-    changed = mutated(given, MARKED)
-    if is_ours:
-        assert GPU not in asked(changed)
-        assert changed["spec"]["schedulerName"] == "vcuda-scheduler"
-    else:
-        assert changed == given
-    assert GPU not in asked(mutated(given, HAMI))
+    ]
+    for given, is_ours in cases:
+        changed = mutated(given, MARKED)
+        if is_ours:
+            assert GPU not in asked(changed), given
+            assert changed["spec"]["schedulerName"] == "vcuda-scheduler", given
+        else:
+            assert changed == given
+        assert GPU not in asked(mutated(given, HAMI)), given
 
 
 def test_a_vcuda_pod_with_hamis_scheduler_gets_vcudas_where_hami_is_translated() -> None:
@@ -108,13 +102,12 @@ def test_a_vcuda_pod_with_hamis_scheduler_gets_vcudas_where_hami_is_translated()
     assert mutated(given, SETTINGS)["spec"]["schedulerName"] == "hami-scheduler"
 
 
-@pytest.mark.parametrize("kind", ["limits", "requests"])
-def test_hamis_resources_count_in_limits_and_in_requests(kind: str) -> None:
-    given = pod({"name": "main", "resources": {kind: {GPU: 2, GPUCORES: 30, GPUMEM: 3000, "cpu": "1"}}})
-    resources = mutated(given, HAMI)["spec"]["containers"][0]["resources"]
+def test_hamis_resources_count_in_limits_and_in_requests() -> None:
     wanted = {CORE: "60", MEMORY: "24"}
-    other = "requests" if kind == "limits" else "limits"
-    assert resources == {kind: {**wanted, "cpu": "1"}, other: wanted}
+    for kind, other in (("limits", "requests"), ("requests", "limits")):
+        given = pod({"name": "main", "resources": {kind: {GPU: 2, GPUCORES: 30, GPUMEM: 3000, "cpu": "1"}}})
+        resources = mutated(given, HAMI)["spec"]["containers"][0]["resources"]
+        assert resources == {kind: {**wanted, "cpu": "1"}, other: wanted}
 
 
 def test_init_containers_and_sidecars_are_translated_like_the_others() -> None:
@@ -125,26 +118,35 @@ def test_init_containers_and_sidecars_are_translated_like_the_others() -> None:
     assert asked(changed) == {CORE: "20", MEMORY: "2"}
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
+def test_what_is_not_quite_as_with_hami_or_has_no_effect_is_a_warning() -> None:
+    policy, no_setting = "annotation hami.io/gpu-scheduler-policy", "is ignored; vcuda has no such setting"
+
+    def annotated(name: str, value: str) -> Json:
+        return gpu_pod({GPUMEM: "1024"}, {name: value})
+
+    cases = [
         (gpu_pod({GPU: "1", GPUCORES: "150"}), [GPUCORES, "150 is read as 100"]),
         (gpu_pod({GPU: "1"}, {"nvidia.com/use-gpuindexes": "0,1"}), ["use-gpuindexes", "tencent.com/vcuda-use-gpus"]),
         (
             pod(container("a", {GPUMEM: "256"}), container("b", {GPUMEM: "256", GPUCORES: "20"})),
             ["container a names no cores and gets 10", "another container"],
         ),
-    ],
-)
-def test_what_is_not_quite_as_with_hami_is_a_warning(given: Json, words: list[str]) -> None:
-    (warning,) = mutate(given, HAMI, A100S).warnings
-    assert all(word in warning for word in words), warning
+        (annotated("hami.io/gpu-scheduler-policy", "mutex"), [policy, "mutex is ignored; ask for a whole GPU"]),
+        (
+            annotated("hami.io/gpu-scheduler-policy", "numa, binpack"),
+            [policy, "numa is ignored; nvidia.com/numa-bind"],
+        ),
+        (annotated("hami.io/device-scoring-weights", "{}"), ["hami.io/device-scoring-weights", no_setting]),
+        (annotated("hami.io/numa-alignment", "true"), ["hami.io/numa-alignment", no_setting]),
+    ]
+    said = [(words, mutate(given, HAMI, A100S).warnings) for given, words in cases]
+    assert [each for each in said if len(each[1]) != 1 or not all(word in each[1][0] for word in each[0])] == []
 
 
-@pytest.mark.parametrize("mode", ["mig", "mps", ""])
-def test_another_way_of_dividing_gpus_is_refused(mode: str) -> None:
-    with pytest.raises(RequestError, match=r"vgpu-mode is .*write hami-core or leave it out"):
-        mutated(gpu_pod({GPU: "1", GPUMEM: "20000"}, {"nvidia.com/vgpu-mode": mode}), HAMI)
+def test_another_way_of_dividing_gpus_is_refused() -> None:
+    for mode in ("mig", "mps", ""):
+        with pytest.raises(RequestError, match=r"vgpu-mode is .*write hami-core or leave it out"):
+            mutated(gpu_pod({GPU: "1", GPUMEM: "20000"}, {"nvidia.com/vgpu-mode": mode}), HAMI)
     assert asked(mutated(gpu_pod({GPU: "1"}, {"nvidia.com/vgpu-mode": "hami-core,mig"}), HAMI)) == {CORE: "100"}
 
 
@@ -183,17 +185,15 @@ def test_every_container_keeps_its_own_number_of_gpus() -> None:
     assert validate(changed, HAMI, A100S) == ()
 
 
-@pytest.mark.parametrize(
-    ("others", "annotations"),
-    [
+def test_a_written_core_limit_stays_hard() -> None:
+    cases: list[tuple[dict[str, str] | None, dict[str, str] | None]] = [
         ({GPU: "1", GPUMEM: "256", GPUCORES: "20"}, None),  # its limit would be lifted too
         ({CORE: "20", MEMORY: "1"}, None),
         (None, {LIMIT: "40"}),
-    ],
-)
-def test_a_written_core_limit_stays_hard(others: dict[str, str] | None, annotations: dict[str, str] | None) -> None:
-    given = pod(container("a", {GPU: "1", GPUMEM: "256"}), container("b", others), annotations=annotations)
-    assert mutated(given, HAMI)["metadata"].get("annotations") == annotations
+    ]
+    for others, annotations in cases:
+        given = pod(container("a", {GPU: "1", GPUMEM: "256"}), container("b", others), annotations=annotations)
+        assert mutated(given, HAMI)["metadata"].get("annotations") == annotations, others
 
 
 def test_no_cores_can_mean_the_default_alone() -> None:
@@ -201,21 +201,17 @@ def test_no_cores_can_mean_the_default_alone() -> None:
     assert "annotations" not in mutated(gpu_pod({GPU: "1", GPUMEM: "256"}), chosen)["metadata"]
 
 
-@pytest.mark.parametrize(
-    ("limits", "words"),
-    [
+def test_what_means_nothing_is_refused_in_one_sentence() -> None:
+    cases = [
         ({GPU: "1", GPUCORES: "-1"}, ["container main", GPUCORES, "-1", "at most 100"]),
         ({GPUMEM: "4Gi"}, ["container main", GPUMEM, "4294967296", "write the MiB of one GPU, 4096 for 4 GiB"]),
         ({GPU: "1", PERCENTAGE: "200"}, [PERCENTAGE, "200", "write 1 to 100"]),
         ({GPU: "1", GPUMEM: "-5"}, [GPUMEM, "-5", "MiB"]),
         ({GPU: "65", GPUMEM: "5"}, [GPU, "65", "write 1 to 16"]),
         ({GPU: "1", CORE: "30"}, [GPU, CORE, "use only one of the two"]),
-    ],
-)
-def test_what_means_nothing_is_refused_in_one_sentence(limits: dict[str, str], words: list[str]) -> None:
-    with pytest.raises(RequestError) as refused:
-        mutated(gpu_pod(limits), HAMI)
-    assert all(word in refused.value.message for word in words), refused.value.message
+    ]
+    said = [(words, refusal(RequestError, mutated, gpu_pod(limits), HAMI)) for limits, words in cases]
+    assert [each for each in said if not all(word in each[1] for word in each[0])] == []
 
 
 def test_a_percentage_of_memory_is_refused_while_no_gpu_is_known() -> None:
@@ -223,28 +219,13 @@ def test_a_percentage_of_memory_is_refused_while_no_gpu_is_known() -> None:
         mutated(gpu_pod({GPU: "1", PERCENTAGE: "50"}), HAMI, KnownGpus())
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("hami.io/gpu-scheduler-policy", "mutex", "mutex is ignored; ask for a whole GPU"),
-        ("hami.io/gpu-scheduler-policy", "numa, binpack", "numa is ignored; nvidia.com/numa-bind"),
-        ("hami.io/device-scoring-weights", "{}", "is ignored; vcuda has no such setting"),
-        ("hami.io/numa-alignment", "true", "is ignored; vcuda has no such setting"),
-    ],
-)
-def test_what_of_hami_has_no_effect_is_said(name: str, value: str, said: str) -> None:
-    (warning,) = mutate(gpu_pod({GPUMEM: "1024"}, {name: value}), HAMI, A100S).warnings
-    assert warning.startswith(f"annotation {name}")
-    assert said in warning
-
-
 def test_a_policy_that_is_carried_out_has_no_warning() -> None:
     assert not mutate(gpu_pod({GPUMEM: "1024"}, {"hami.io/gpu-scheduler-policy": "spread"}), HAMI, A100S).warnings
 
 
-@pytest.mark.parametrize(("limits", "expected"), [({GPU: "1"}, {CORE: "100"}), ({}, {})])
-def test_a_priority_is_removed_which_is_said(limits: dict[str, str], expected: dict[str, str]) -> None:
-    changed = mutate(gpu_pod({**limits, "nvidia.com/priority": "1"}), HAMI, A100S)
-    assert asked(changed.pod) == expected
-    (warning,) = changed.warnings
-    assert "nvidia.com/priority is ignored; vcuda has no priorities within a GPU" in warning
+def test_a_priority_is_removed_which_is_said() -> None:
+    for limits, expected in (({GPU: "1"}, {CORE: "100"}), ({}, {})):
+        changed = mutate(gpu_pod({**limits, "nvidia.com/priority": "1"}), HAMI, A100S)
+        assert asked(changed.pod) == expected
+        (warning,) = changed.warnings
+        assert "nvidia.com/priority is ignored; vcuda has no priorities within a GPU" in warning

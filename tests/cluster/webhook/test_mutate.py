@@ -5,7 +5,6 @@ import json
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,9 +34,8 @@ T4S = KnownGpus(64, most=1, cards=(Card("Tesla T4", 16384),))
 EVERYTHING = replace(HAMI, hide_gpus=True, runtime_class="nvidia")
 
 
-@pytest.mark.parametrize(
-    ("limits", "chosen", "known", "expected"),
-    [
+def test_a_request_is_completed_by_the_documented_defaults() -> None:
+    cases = [
         ({CORE: "30"}, SETTINGS, A100S, {CORE: "30", MEMORY: "48"}),  # of the smallest GPU, not of the largest
         ({CORE: "1"}, SETTINGS, A100S, {CORE: "1", MEMORY: "1"}),
         ({CORE: "1"}, SETTINGS, T4S, {CORE: "1", MEMORY: "1"}),  # a share has no less than a block
@@ -53,12 +51,9 @@ EVERYTHING = replace(HAMI, hide_gpus=True, runtime_class="nvidia")
         ({CORE: "400"}, SETTINGS, A100S, {CORE: "400"}),
         ({CORE: "150"}, SETTINGS, A100S, {CORE: "150"}),
         ({CORE: "50", MEMORY: "8"}, SETTINGS, A100S, {CORE: "50", MEMORY: "8"}),
-    ],
-)
-def test_a_request_is_completed_by_the_documented_defaults(
-    limits: dict[str, str], chosen: WebhookSettings, known: KnownGpus, expected: dict[str, str]
-) -> None:
-    assert asked(mutated(gpu_pod(limits), chosen, known)) == expected
+    ]
+    found = [asked(mutated(gpu_pod(limits), chosen, known)) for limits, chosen, known, _ in cases]
+    assert found == [expected for *_, expected in cases]
 
 
 def test_a_share_over_several_gpus_is_completed_for_each_of_them() -> None:
@@ -69,28 +64,22 @@ def test_a_share_over_several_gpus_is_completed_for_each_of_them() -> None:
     assert asked(changed, 1) == {CORE: "40", MEMORY: "8"}
 
 
-@pytest.mark.parametrize(
-    ("limits", "expected"),
-    [
+def test_what_is_asked_of_two_gpus_is_completed_where_each_gives_an_even_share() -> None:
+    cases = [
         ({CORE: "150"}, {CORE: "150", MEMORY: "240"}),  # more than one GPU's cores, and of each only a share
         ({CORE: "200"}, {CORE: "200"}),
         ({CORE: "61"}, {CORE: "61"}),  # no even parts, which `validate` says
         ({CORE: "61", MEMORY: "8"}, {CORE: "61", MEMORY: "8"}),
-    ],
-)
-def test_what_is_asked_of_two_gpus_is_completed_where_each_gives_an_even_share(
-    limits: dict[str, str], expected: dict[str, str]
-) -> None:
-    assert asked(mutated(gpu_pod(limits, {"tencent.com/vcuda-gpus": "2"}))) == expected
+    ]
+    found = [(limits, asked(mutated(gpu_pod(limits, {"tencent.com/vcuda-gpus": "2"})))) for limits, _ in cases]
+    assert found == cases
 
 
-@pytest.mark.parametrize("kind", ["limits", "requests"])
-def test_requests_and_limits_are_both_written(kind: str) -> None:
-    given = pod({"name": "main", "resources": {kind: {CORE: "30", "cpu": "1"}}})
-    resources = mutated(given)["spec"]["containers"][0]["resources"]
-    assert resources["limits"].items() >= {CORE: "30", MEMORY: "48"}.items()
-    assert resources["requests"].items() >= {CORE: "30", MEMORY: "48"}.items()
-    assert [name for name in ("limits", "requests") if "cpu" in resources[name]] == [kind]
+def test_requests_and_limits_are_both_written() -> None:
+    wanted = {CORE: "30", MEMORY: "48"}
+    for kind, other in (("limits", "requests"), ("requests", "limits")):
+        given = pod({"name": "main", "resources": {kind: {CORE: "30", "cpu": "1"}}})
+        assert mutated(given)["spec"]["containers"][0]["resources"] == {kind: {**wanted, "cpu": "1"}, other: wanted}
 
 
 def test_init_containers_and_sidecars_are_completed_too() -> None:
@@ -101,19 +90,14 @@ def test_init_containers_and_sidecars_are_completed_too() -> None:
     assert changed["spec"]["schedulerName"] == "vcuda-scheduler"
 
 
-@pytest.mark.parametrize(
-    ("written", "expected"),
-    [
-        (None, "vcuda-scheduler"),
-        ("", "vcuda-scheduler"),
-        ("default-scheduler", "vcuda-scheduler"),
-        ("volcano", "volcano"),
-    ],
-)
-def test_our_scheduler_takes_only_pods_that_left_the_default(written: str | None, expected: str) -> None:
-    given = gpu_pod({CORE: "100"})
-    given["spec"]["schedulerName"] = written
-    assert mutated(given)["spec"]["schedulerName"] == expected
+def test_our_scheduler_takes_only_pods_that_left_the_default() -> None:
+    def scheduler_of(written: str | None) -> object:
+        given = gpu_pod({CORE: "100"})
+        given["spec"]["schedulerName"] = written
+        return mutated(given)["spec"]["schedulerName"]
+
+    found = {written: scheduler_of(written) for written in (None, "", "default-scheduler", "volcano")}
+    assert found == {**dict.fromkeys((None, "", "default-scheduler"), "vcuda-scheduler"), "volcano": "volcano"}
 
 
 def test_a_pod_without_gpus_is_left_as_it_is() -> None:
@@ -135,13 +119,13 @@ def test_annotations_that_our_programs_write_are_stripped_and_no_others() -> Non
         assert mutated(each)["metadata"]["annotations"] == kept
 
 
-@pytest.mark.parametrize("label", ["hami.io/webhook", "tencent.com/vcuda-webhook"])
-def test_a_pod_that_opted_out_loses_stale_annotations_and_nothing_else_happens(label: str) -> None:
-    given = gpu_pod({CORE: "30"}, {"tencent.com/predicate-node": "n1"})
-    given["metadata"]["labels"] = {label: "ignore"}
-    expected = copy.deepcopy(given)
-    expected["metadata"]["annotations"] = {}
-    assert mutated(given) == expected
+def test_a_pod_that_opted_out_loses_stale_annotations_and_nothing_else_happens() -> None:
+    for label in ("hami.io/webhook", "tencent.com/vcuda-webhook"):
+        given = gpu_pod({CORE: "30"}, {"tencent.com/predicate-node": "n1"})
+        given["metadata"]["labels"] = {label: "ignore"}
+        expected = copy.deepcopy(given)
+        expected["metadata"]["annotations"] = {}
+        assert mutated(given) == expected
 
 
 def _term(*nodes: str, **more: Any) -> Json:
@@ -151,28 +135,27 @@ def _term(*nodes: str, **more: Any) -> Json:
 ZONE = {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}
 
 
-@pytest.mark.parametrize(
-    ("terms", "expected"),
-    [
+def test_a_node_name_becomes_an_affinity_that_every_term_has() -> None:
+    cases: list[tuple[list[Json] | None, list[Json]]] = [
         (None, [_term("n1")]),
         ([ZONE], [_term("n1", **ZONE)]),
         ([ZONE, _term("n2")], [_term("n1", **ZONE), _term("n2", "n1")]),
         ([_term("n1")], [_term("n1")]),
         ([{}], [{}]),  # an empty term matches no node, and must not begin to match one
-    ],
-)
-def test_a_node_name_becomes_an_affinity_that_every_term_has(terms: list[Json] | None, expected: list[Json]) -> None:
-    given = gpu_pod({CORE: "100"})
-    given["spec"]["nodeName"] = "n1"
-    if terms is not None:
-        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-        given["spec"]["affinity"] = {"nodeAffinity": required, "podAffinity": {"x": 1}}
-    mutation = mutate(given, SETTINGS, A100S)
-    affinity = mutation.pod["spec"]["affinity"]
-    assert "nodeName" not in mutation.pod["spec"]
-    assert affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"] == expected
-    assert affinity.get("podAffinity") == ({"x": 1} if terms is not None else None)
-    assert "n1" in mutation.warnings[0]
+    ]
+    for terms, expected in cases:
+        given = gpu_pod({CORE: "100"})
+        given["spec"]["nodeName"] = "n1"
+        if terms is not None:
+            required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+            given["spec"]["affinity"] = {"nodeAffinity": required, "podAffinity": {"x": 1}}
+        mutation = mutate(given, SETTINGS, A100S)
+        affinity = mutation.pod["spec"]["affinity"]
+        assert "nodeName" not in mutation.pod["spec"]
+        found = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        assert found == expected
+        assert affinity.get("podAffinity") == ({"x": 1} if terms is not None else None)
+        assert "n1" in mutation.warnings[0]
 
 
 def test_a_node_name_stays_where_another_scheduler_was_named() -> None:
@@ -181,37 +164,24 @@ def test_a_node_name_stays_where_another_scheduler_was_named() -> None:
     assert mutated(given)["spec"]["nodeName"] == "n1"
 
 
-@pytest.mark.parametrize(
-    ("env", "expected"),
-    [
+def test_the_environment_of_a_gpu_container_cannot_lead_past_our_libraries() -> None:
+    path, lib64 = "LD_LIBRARY_PATH", "/usr/local/nvidia/lib64"
+    cases: list[tuple[list[tuple[str, str]], list[tuple[str, str]]]] = [
         ([], []),
-        ([("LD_LIBRARY_PATH", "/a")], [("LD_LIBRARY_PATH", "/usr/local/nvidia/lib64:/a")]),
-        ([("LD_LIBRARY_PATH", "")], [("LD_LIBRARY_PATH", "/usr/local/nvidia/lib64")]),
-        (
-            [("compat32", "true"), ("LD_LIBRARY_PATH", "/a")],
-            [("compat32", "true"), ("LD_LIBRARY_PATH", "/usr/local/nvidia/lib:/a")],
-        ),
-        (
-            [("compat32", "TRUE"), ("LD_LIBRARY_PATH", "/a")],
-            [("compat32", "TRUE"), ("LD_LIBRARY_PATH", "/usr/local/nvidia/lib:/a")],
-        ),
-        (
-            [("LD_LIBRARY_PATH", "/usr/local/nvidia/lib64:/a")],
-            [("LD_LIBRARY_PATH", "/usr/local/nvidia/lib64:/a")],
-        ),
-        (
-            [("LD_LIBRARY_PATH", "/a:/usr/local/nvidia/lib64")],
-            [("LD_LIBRARY_PATH", "/usr/local/nvidia/lib64:/a:/usr/local/nvidia/lib64")],
-        ),
+        ([(path, "/a")], [(path, f"{lib64}:/a")]),
+        ([(path, "")], [(path, lib64)]),
+        ([("compat32", "true"), (path, "/a")], [("compat32", "true"), (path, "/usr/local/nvidia/lib:/a")]),
+        ([("compat32", "TRUE"), (path, "/a")], [("compat32", "TRUE"), (path, "/usr/local/nvidia/lib:/a")]),
+        ([(path, f"{lib64}:/a")], [(path, f"{lib64}:/a")]),
+        ([(path, f"/a:{lib64}")], [(path, f"{lib64}:/a:{lib64}")]),
         ([("NVIDIA_VISIBLE_DEVICES", "all"), ("A", "1")], [("A", "1")]),
-    ],
-)
-def test_the_environment_of_a_gpu_container_cannot_lead_past_our_libraries(
-    env: list[tuple[str, str]], expected: list[tuple[str, str]]
-) -> None:
-    given = gpu_pod({CORE: "30"}, env=[{"name": name, "value": value} for name, value in env])
-    found = mutated(given)["spec"]["containers"][0]["env"]
-    assert [(each["name"], each["value"]) for each in found] == expected
+    ]
+
+    def changed(env: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        given = gpu_pod({CORE: "30"}, env=[{"name": name, "value": value} for name, value in env])
+        return [(each["name"], each["value"]) for each in mutated(given)["spec"]["containers"][0]["env"]]
+
+    assert [(env, changed(env)) for env, _ in cases] == cases
 
 
 def test_containers_that_did_not_ask_see_no_gpu_where_that_is_set() -> None:

@@ -5,7 +5,6 @@ import time
 
 import jsonpatch
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,29 +79,28 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize(("one", "member"), HOSTILE)
-def test_a_hostile_review_costs_no_seconds_of_the_loop(one: str, member: str) -> None:
+def test_a_hostile_review_costs_no_seconds_of_the_loop() -> None:
     """Security 6: 8 MiB of these took up to 21 s of CPU time, and 4 MiB of empty containers 21 s and 1.5 GiB."""
-    body = hostile(one, member, 4 * MEBIBYTE - 4096)
-    assert len(body) > 3.9 * MEBIBYTE
-    began = time.process_time()
-    reply = AdmissionWebhook(SETTINGS).answer(body, A100S)
-    took = time.process_time() - began
-    began = time.process_time()
-    msgspec.json.decode(body, type=msgspec.Raw)  # finds the end, and makes nothing of it
-    assert took < 0.5 + 20 * (time.process_time() - began)  # about 0.1 s; a slow machine is slow at both
-    assert len(reply.body) < 1000
+    for one, member in HOSTILE:
+        body = hostile(one, member, 4 * MEBIBYTE - 4096)
+        assert len(body) > 3.9 * MEBIBYTE
+        began = time.process_time()
+        reply = AdmissionWebhook(SETTINGS).answer(body, A100S)
+        took = time.process_time() - began
+        began = time.process_time()
+        msgspec.json.decode(body, type=msgspec.Raw)  # finds the end, and makes nothing of it
+        least = time.process_time() - began
+        assert took < 0.5 + 20 * least, (one, member)  # about 0.1 s; a slow machine is slow at both
+        assert len(reply.body) < 1000, (one, member)
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (pod(*(container(f"c{each}") for each in range(1001))), "a list of 1001 items where at most 1000 are read"),
-        (gpu_pod({CORE: "30"}, env=[{"name": "A"}] * 50_000), "more than 100000 members"),
-        (gpu_pod({CORE: "30"}, {"a": "x" * (256 << 10) + "x"}), "the pod's a is longer than 262144 characters"),
-    ],
-)
-def test_a_pod_beyond_every_real_one_is_denied_with_a_sentence(given: Json, said: str) -> None:
-    found = response(review(given))
-    assert found["allowed"] is False
-    assert said in found["status"]["message"]
+def test_a_pod_beyond_every_real_one_is_denied_with_a_sentence() -> None:
+    pods = {
+        "a list of 1001 items where at most 1000 are read": pod(*(container(f"c{each}") for each in range(1001))),
+        "more than 100000 members": gpu_pod({CORE: "30"}, env=[{"name": "A"}] * 50_000),
+        "the pod's a is longer than 262144 characters": gpu_pod({CORE: "30"}, {"a": "x" * (256 << 10) + "x"}),
+    }
+    answers = {sentence: response(review(given)) for sentence, given in pods.items()}
+    assert {sentence: each["allowed"] for sentence, each in answers.items()} == dict.fromkeys(pods, False)
+    said = {sentence: each["status"]["message"] for sentence, each in answers.items()}
+    assert [each for each in said.items() if each[0] not in each[1]] == []
