@@ -138,18 +138,18 @@ def test_a_shared_claim_ties_the_pod_to_its_node(books: ClaimBooks) -> None:
     assert "claim large: allocated already, in pool a, for another pod" in found.asked
 
 
-@pytest.mark.parametrize("gated", [True, False])
-def test_a_pod_that_is_not_tried_says_why(books: ClaimBooks, gated: bool) -> None:
+def test_a_pod_that_is_not_tried_says_why(books: ClaimBooks) -> None:
     books.put_claim(claim("mine"))
     waits = claiming("waits", "mine")
-    if gated:
-        waits = replace(waits, condition=ScheduledCondition(False, "SchedulingGated"), gates=("a/1",))
-    else:
-        waits = replace(waits, pod=replace(waits.pod, deleting=True))
-    found = explained(books, waits)
-    begins = "the pod waits for its scheduling gate a/1 to be removed" if gated else "the pod is being deleted"
-    assert found.sentence.startswith(begins)
-    assert found.sentence.endswith("its claims have room on 1 of 3 nodes"), "no other reason is looked for"
+    gated = replace(waits, condition=ScheduledCondition(False, "SchedulingGated"), gates=("a/1",))
+    deleted = replace(waits, pod=replace(waits.pod, deleting=True))
+    for each, begins in (
+        (gated, "the pod waits for its scheduling gate a/1 to be removed"),
+        (deleted, "the pod is being deleted"),
+    ):
+        found = explained(books, each)
+        assert found.sentence.startswith(begins)
+        assert found.sentence.endswith("its claims have room on 1 of 3 nodes"), "no other reason is looked for"
 
 
 def test_where_no_node_offers_gpus_nothing_is_evaluated() -> None:

@@ -84,7 +84,7 @@ async def test_the_answer_says_since_when_events_are_noted(busy: Scene) -> None:
     assert found.since > 0
 
 
-@pytest.mark.parametrize("query", [{"kind": "other"}, {"stage": "bound"}, {"limit": "0"}, {"order": "up"}])
-def test_what_no_event_has_is_refused(query: dict[str, str]) -> None:
-    with pytest.raises(ParseError, match=r"; write |is not a parameter"):
-        events_query(query)
+def test_what_no_event_has_is_refused() -> None:
+    for query in [{"kind": "other"}, {"stage": "bound"}, {"limit": "0"}, {"order": "up"}]:
+        with pytest.raises(ParseError, match=r"; write |is not a parameter"):
+            events_query(query)

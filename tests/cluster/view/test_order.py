@@ -1,6 +1,7 @@
 """The order of nodes and pods by what is used, in a cluster of more nodes than one page has."""
 
 from collections.abc import Mapping
+from itertools import product
 
 import pytest
 
@@ -53,26 +54,17 @@ async def nodes(made: Scene, uses: Uses, *, descending: bool = True, by_part: bo
             return found
 
 
-async def test_the_busiest_of_all_nodes_comes_first_and_every_page_follows(large: Scene, uses: Uses) -> None:
-    found = await nodes(large, uses)
+async def test_the_busiest_of_all_nodes_comes_first_and_what_is_not_known_last(large: Scene, uses: Uses) -> None:
+    ways = list(product((True, False), repeat=2))
+    orders = {way: await nodes(large, uses, descending=way[0], by_part=way[1]) for way in ways}
+    assert {way: set(found[-2:]) for way, found in orders.items()} == {way: {name(7), name(8)} for way in ways}
+    found = orders[True, False]
     assert found[0] == name(NODES - 2)
     assert sorted(found) == sorted(uses)
     mean = {each: sum(gpu.utilization_percent or 0 for gpu in uses[each].gpus.values()) // 2 for each in found}
     assert [mean[each] for each in found] == sorted(mean.values(), reverse=True)
-
-
-@pytest.mark.parametrize("descending", [True, False])
-@pytest.mark.parametrize("by_part", [True, False])
-async def test_what_is_not_known_comes_last_in_both_orders(
-    large: Scene, uses: Uses, *, descending: bool, by_part: bool
-) -> None:
-    assert set((await nodes(large, uses, descending=descending, by_part=by_part))[-2:]) == {name(7), name(8)}
-
-
-async def test_by_gpu_a_node_stands_where_its_first_gpu_stands(large: Scene, uses: Uses) -> None:
-    assert (await nodes(large, uses, by_part=True))[:2] == [name(NODES - 1), name(NODES - 2)]
-    first = (await nodes(large, uses, by_part=True, descending=False))[:12]
-    assert name(NODES - 1) in first, "its other GPU is idle"
+    assert orders[True, True][:2] == [name(NODES - 1), name(NODES - 2)], "by GPU it stands where its first GPU stands"
+    assert name(NODES - 1) in orders[False, True][:12], "its other GPU is idle"
 
 
 async def test_by_gpu_what_is_allocated_of_one_gpu_counts() -> None:
@@ -96,31 +88,29 @@ def use_of(one: ClusterPod, where: str, **live: float) -> dict[str, NodeUse]:
     return {where: NodeUse(shares={(one.uid, "main", f"GPU-{where}-0"): ShareLive(**live)})}  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("sort", "field"),
-    [
-        (PodSort.USED, "cores_used"),
-        (PodSort.USED_MEMORY, "memory_used_bytes"),
-        (PodSort.THROTTLED, "throttled_seconds"),
-    ],
-)
-async def test_of_many_pods_the_one_with_the_most_comes_first(sort: PodSort, field: str) -> None:
-    made, uses = scene(), dict[str, NodeUse]()
+async def test_of_many_pods_the_one_with_the_most_comes_first() -> None:
+    fields = {
+        PodSort.USED: "cores_used",
+        PodSort.USED_MEMORY: "memory_used_bytes",
+        PodSort.THROTTLED: "throttled_seconds",
+    }
+    made, uses = scene(), dict[PodSort, dict[str, NodeUse]]((sort, {}) for sort in fields)
     for number in range(NODES):
         where = name(number)
         made.extender.put_node(node(where, 1))
         one = made.runs(where, 0, 30, 8, name=f"p{number:03}")
-        uses |= use_of(one, where, **{field: NODES + 1 if number == NODES - 1 else number % 40})
-    silent = f"p{3:03}"
-    del uses[name(3)]
+        for sort, field in fields.items():
+            if number != 3:
+                uses[sort] |= use_of(one, where, **{field: NODES + 1 if number == NODES - 1 else number % 40})
     made.extender.put_pod(bound(pod("unlocated"), name(4)))
-    for by_part in (False, True):
-        found = await made.views.pods(PodsQuery(PageQuery(1000, descending=True), sort, by_part=by_part), ALL, uses)
-        assert found.items[0].pod == f"p{NODES - 1}"
-        assert {row.pod for row in found.items[-2:]} == {silent, "unlocated"}
-        found = await made.views.pods(PodsQuery(PageQuery(1000), sort, by_part=by_part), ALL, uses)
-        assert found.items[-3].pod == f"p{NODES - 1}"
-        assert {row.pod for row in found.items[-2:]} == {silent, "unlocated"}
+    for sort, by_part in product(fields, (False, True)):
+        page = PageQuery(1000, descending=True)
+        found = await made.views.pods(PodsQuery(page, sort, by_part=by_part), ALL, uses[sort])
+        assert found.items[0].pod == f"p{NODES - 1}", (sort, by_part)
+        assert {row.pod for row in found.items[-2:]} == {"p003", "unlocated"}, (sort, by_part)
+        found = await made.views.pods(PodsQuery(PageQuery(1000), sort, by_part=by_part), ALL, uses[sort])
+        assert found.items[-3].pod == f"p{NODES - 1}", (sort, by_part)
+        assert {row.pod for row in found.items[-2:]} == {"p003", "unlocated"}, (sort, by_part)
 
 
 async def test_only_agents_of_what_matches_are_asked(large: Scene) -> None:

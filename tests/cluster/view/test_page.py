@@ -62,10 +62,10 @@ async def _tick(turns: "count[int]") -> None:
         await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("token", ["%%%", "AAAA", "e30", "x" * 5000, "WyJhIiwge31d", "ÿ"])
-async def test_a_token_that_is_none_is_told(token: str) -> None:
-    with pytest.raises(ParseError, match="more is no token of a page"):
-        await cut(["a"], lambda item: (item,), PageQuery(2, token))
+async def test_a_token_that_is_none_is_told() -> None:
+    for token in ["%%%", "AAAA", "e30", "x" * 5000, "WyJhIiwge31d", "ÿ"]:
+        with pytest.raises(ParseError, match="more is no token of a page"):
+            await cut(["a"], lambda item: (item,), PageQuery(2, token))
 
 
 async def test_a_token_of_another_order_is_told() -> None:
