@@ -29,17 +29,17 @@ def is_accepted(scene: Scene, shown: KeyPair) -> bool:
     return is_valid(certificate, now) and any(is_valid(each, now) and is_signed_by(certificate, each) for each in cas)
 
 
-@pytest.mark.parametrize("days", [90, 364, 365, 366, 800, 4000, -1, -4000])
-async def test_after_any_sleep_and_any_mended_clock_one_check_is_enough(days: int) -> None:
-    scene = Scene()
-    leader, shown = scene.replica()
-    await leader.check(leads=True)
-    scene.now += days * DAY
-    await leader.check(leads=True)
-    assert is_accepted(scene, shown[-1])
-    fresh, shown_there = scene.replica()
-    await fresh.check(leads=False)
-    assert shown_there[-1] == shown[-1]
+async def test_after_any_sleep_and_any_mended_clock_one_check_is_enough() -> None:
+    for days in (90, 364, 365, 366, 800, 4000, -1, -4000):
+        scene = Scene()
+        leader, shown = scene.replica()
+        await leader.check(leads=True)
+        scene.now += days * DAY
+        await leader.check(leads=True)
+        assert is_accepted(scene, shown[-1]), days
+        fresh, shown_there = scene.replica()
+        await fresh.check(leads=False)
+        assert shown_there[-1] == shown[-1], days
 
 
 async def test_replicas_whose_clocks_differ_agree_after_a_check_each() -> None:
@@ -102,20 +102,20 @@ def _foreign_pair() -> KeyPair:
     return make_certificate(["elsewhere"], ca, START, 10 * DAY)
 
 
-@pytest.mark.parametrize("foreign", ["tls.crt and tls.key of somebody else", "not a CA", "another tool's keys"])
-async def test_a_secret_with_foreign_content_is_replaced(foreign: str) -> None:
-    scene = Scene()
+async def test_a_secret_with_foreign_content_is_replaced() -> None:
     other, own = _foreign_pair(), to_data(issue(RULES, START))
-    content = {
+    contents = {
         "tls.crt and tls.key of somebody else": {**own, "tls.crt": other.chain, "tls.key": other.key},
         "not a CA": {**own, "authority.crt": other.chain, "authority.key": other.key},
         "another tool's keys": {"tls.crt": other.chain, "tls.key": other.key, "ca.crt": b"", "keystore.p12": b"\x00"},
-    }[foreign]
-    scene.api.put(content)
-    leader, shown = scene.replica()
-    await leader.check(leads=True)
-    assert is_accepted(scene, shown[-1])
-    assert from_data(scene.data).server == shown[-1]
+    }
+    for foreign, content in contents.items():
+        scene = Scene()
+        scene.api.put(content)
+        leader, shown = scene.replica()
+        await leader.check(leads=True)
+        assert is_accepted(scene, shown[-1]), foreign
+        assert from_data(scene.data).server == shown[-1], foreign
 
 
 async def test_what_could_not_be_served_is_served_at_the_next_check() -> None:

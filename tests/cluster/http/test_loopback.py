@@ -108,9 +108,8 @@ async def test_requests_sent_in_one_go_are_answered_in_their_order() -> None:
             assert (await answered(client))[2] == b'{"NodeNames":["n1"]}'
 
 
-@pytest.mark.parametrize(
-    ("sent", "status", "sentence"),
-    [
+async def test_what_is_no_request_gets_a_sentence_and_ends_the_connection() -> None:
+    cases = [
         (b"GET / HTTP/1.1\r\n\r\n", 404, "no such path on this port; the paths are /bind, /filter"),
         (b"POST /webhook HTTP/1.1\r\n\r\n", 404, "no such path on this port; the paths are /bind, /filter"),
         (b"GET /filter HTTP/1.1\r\n\r\n", 405, "only POST is allowed on /filter"),
@@ -118,13 +117,10 @@ async def test_requests_sent_in_one_go_are_answered_in_their_order() -> None:
         (b"POST /filter HTTP/1.1\r\nContent-Length: x\r\n\r\n", 400, "the request is not HTTP/1.1"),
         (b"POST /filter HTTP/1.1\r\n" + b"A: b\r\n" * 20_000, 431, "the headers are too large"),
         (b"POST /" + b"a" * 100_000, 431, "the headers are too large"),
-    ],
-)  # fmt: skip
-async def test_what_is_no_request_gets_a_sentence_and_ends_the_connection(
-    sent: bytes, status: int, sentence: str
-) -> None:
+    ]
     async with beside() as (_, port):
-        assert await told(port, sent) == (status, f"{sentence}\n")
+        found = [await told(port, sent) for sent, *_ in cases]
+    assert found == [(status, f"{sentence}\n") for _, status, sentence in cases]
 
 
 async def test_a_client_that_is_gone_when_it_is_refused_leaves_no_error(caplog: pytest.LogCaptureFixture) -> None:
