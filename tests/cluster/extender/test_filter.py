@@ -1,6 +1,6 @@
 """filter: one node, chosen and reserved; reasons for the others."""
 
-import pytest
+from itertools import product
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.rejection import PREFERRED
@@ -30,28 +30,22 @@ async def test_one_node_is_answered_and_reserved(extender: Extender) -> None:
     assert free_cores(extender, "a") == [50, 100]
 
 
-@pytest.mark.parametrize("one_node", [True, False])
-@pytest.mark.parametrize(
-    ("cores", "said"),
-    [
-        ((60, 60, 60), "the pod's containers do not fit together"),
-        (
-            (42, 12, 35, 10, 19, 9, 13, 32, 21, 17, 24, 42, 12, 17, 43, 52),
-            "no room found for the pod's containers together, though not every combination was tried",
-        ),
-    ],
-)
 async def test_that_containers_do_not_fit_together_is_said_only_where_all_was_tried(
-    api: MemoryApi, clock: Clock, one_node: bool, cores: tuple[int, ...], said: str
+    api: MemoryApi, clock: Clock
 ) -> None:
-    extender = Extender(api, Settings(one_node=one_node), clock=clock)
-    extender.put_node(node("a", 2 if len(cores) == 3 else 4))
-    first, *others = cores
-    several = pod(
-        cores=first, blocks=1, more=[(f"c{at}", ContainerRole.APP, each, 1) for at, each in enumerate(others)]
-    )
-    answer = extender.filter(ask(several, "a"))
-    assert (answer.names, answer.failed) == ((), {"a": said})
+    sentences = {
+        (60, 60, 60): "the pod's containers do not fit together",
+        (42, 12, 35, 10, 19, 9, 13, 32, 21, 17, 24, 42, 12, 17, 43, 52): (
+            "no room found for the pod's containers together, though not every combination was tried"
+        ),
+    }
+    for one_node, (cores, said) in product((True, False), sentences.items()):
+        extender = Extender(api, Settings(one_node=one_node), clock=clock)
+        extender.put_node(node("a", 2 if len(cores) == 3 else 4))
+        first, *others = cores
+        more = [(f"c{at}", ContainerRole.APP, each, 1) for at, each in enumerate(others)]
+        answer = extender.filter(ask(pod(cores=first, blocks=1, more=more), "a"))
+        assert (answer.names, answer.failed) == ((), {"a": said}), one_node
 
 
 async def test_the_same_pod_again_has_one_reservation(extender: Extender) -> None:
@@ -87,16 +81,20 @@ async def test_a_reservation_ends_after_its_time_and_is_refreshed_by_asking_agai
     assert extender.filter(ask(pod(), "a")).names == ("a",)
 
 
-@pytest.mark.parametrize(("waits", "after"), [(True, ()), (False, ("a",))])
-async def test_a_gang_that_waits_at_permit_keeps_its_reservations_longer(
-    extender: Extender, clock: Clock, waits: bool, after: tuple[str, ...]
-) -> None:
-    extender.put_node(node("a", 1))
-    extender.filter(ask(pod(cores=100, blocks=0, gang=Gang("d", "g", waits=waits)), "a"))
+async def test_a_gang_that_waits_at_permit_keeps_its_reservations_longer(extender: Extender, clock: Clock) -> None:
+    extender.put_node(node("permit", 1))
+    extender.put_node(node("cycle", 1))
+    for name in ("permit", "cycle"):
+        gang = Gang("d", name, waits=name == "permit")
+        extender.filter(ask(pod(cores=100, blocks=0, gang=gang), name))
+
+    def free() -> list[str]:
+        return [name for name in ("permit", "cycle") if extender.filter(ask(pod(cores=10), name)).names]
+
     clock.now += 500
-    assert extender.filter(ask(pod(), "a")).names == after
+    assert free() == ["cycle"]
     clock.now += 101
-    assert extender.filter(ask(pod(), "a")).names == ("a",)
+    assert free() == ["permit", "cycle"]
 
 
 async def test_members_of_a_gang_see_each_others_reservations(extender: Extender) -> None:
@@ -151,22 +149,18 @@ async def test_a_pod_without_gpus_may_go_anywhere(extender: Extender) -> None:
     assert extender.filter(ask(pod(cores=0, blocks=0), "x", "y")).names == ("x", "y")
 
 
-@pytest.mark.parametrize(
-    ("cores", "blocks", "annotations", "word"),
-    [
-        (150, 0, {}, "150"),
-        (50, 0, {}, "vcuda-memory"),
-        (50, 8, {NAMES.node_policy: "best"}, "vcuda-node-policy"),
-        (50, 8, {NAMES.gpus: "0"}, "vcuda-gpus"),
-    ],
-)
-async def test_what_no_node_can_serve_is_said_in_a_sentence(
-    extender: Extender, cores: int, blocks: int, annotations: dict[str, str], word: str
-) -> None:
+async def test_what_no_node_can_serve_is_said_in_a_sentence(extender: Extender) -> None:
     extender.put_node(node("a"))
-    answer = extender.filter(ask(pod(cores=cores, blocks=blocks, annotations=annotations), "a"))
-    assert answer.names == ()
-    assert word in answer.unresolvable["a"]
+    pods = {
+        "150": pod(cores=150, blocks=0),
+        "vcuda-memory": pod(cores=50, blocks=0),
+        "vcuda-node-policy": pod(annotations={NAMES.node_policy: "best"}),
+        "vcuda-gpus": pod(annotations={NAMES.gpus: "0"}),
+    }
+    answers = {word: extender.filter(ask(each, "a")) for word, each in pods.items()}
+    assert {word: answer.names for word, answer in answers.items()} == dict.fromkeys(pods, ())
+    said = {word: answer.unresolvable["a"] for word, answer in answers.items()}
+    assert [each for each in said.items() if each[0] not in each[1]] == []
 
 
 async def test_a_pod_that_is_bound_already_stays_on_its_node(extender: Extender) -> None:

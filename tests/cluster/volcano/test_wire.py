@@ -1,28 +1,28 @@
 """What vc-scheduler really sent is read: the task, the pod in it, the node; and answers are what its plugin reads."""
 
 import json
-
-import pytest
+from collections.abc import Callable
 
 from deviceplugin.cluster.volcano import wire
 from deviceplugin.cluster.volcano.wire import Code
 from deviceplugin.errors import ParseError
 from deviceplugin.model.units import ResourceNames
 from tests.cluster.volcano.makers import recorded
+from tests.refusals import refusal
 
 NAMES = ResourceNames()
 
 
-@pytest.mark.parametrize("name", ["predicate-01", "predicate-03"])
-def test_a_recorded_predicate(name: str) -> None:
-    said = json.loads(recorded(name))
-    task, node = wire.read_predicate(recorded(name))
-    assert (task.uid, task.node, task.is_pipelined) == (said["task"]["UID"], "", False)
-    assert node == said["node"]["Name"]
-    pod = task.pod(NAMES)
-    assert (pod.uid, str(pod.pod.ref)) == (task.uid, f"default/{said['task']['Name']}")
-    (container,) = pod.pod.containers
-    assert (container.cores, container.blocks) == (25, 16)
+def test_a_recorded_predicate() -> None:
+    for body in map(recorded, ("predicate-01", "predicate-03")):
+        said = json.loads(body)
+        task, node = wire.read_predicate(body)
+        assert (task.uid, task.node, task.is_pipelined) == (said["task"]["UID"], "", False)
+        assert node == said["node"]["Name"]
+        pod = task.pod(NAMES)
+        assert (pod.uid, str(pod.pod.ref)) == (task.uid, f"default/{said['task']['Name']}")
+        (container,) = pod.pod.containers
+        assert (container.cores, container.blocks) == (25, 16)
 
 
 def test_a_recorded_allocate() -> None:
@@ -48,14 +48,10 @@ def test_evictees_come_back_as_they_came() -> None:
     assert evictor.uid == task["UID"]
 
 
-def test_no_nodes_to_score() -> None:
+def test_a_list_may_be_null() -> None:
     """So sent by 1.14.1 when it looks for victims."""
     task = json.loads(recorded("predicate-01"))["task"]
     assert wire.read_prioritize(json.dumps({"task": task, "nodes": None}).encode())[1] == ()
-
-
-def test_nobody_to_evict() -> None:
-    task = json.loads(recorded("allocateFunc-01"))["task"]
     assert wire.read_eviction(json.dumps({"evictor": task, "evictees": None}).encode())[1] == ()
 
 
@@ -66,9 +62,8 @@ def test_answers() -> None:
     assert json.loads(wire.write_event("no")) == {"errorMessage": "no"}
 
 
-@pytest.mark.parametrize(
-    ("read", "body"),
-    [
+def test_what_cannot_be_read_is_one_sentence() -> None:
+    cases: list[tuple[Callable[[bytes], object], bytes]] = [
         (wire.read_predicate, b"{"),
         (wire.read_predicate, b'{"task": {"UID": "u"}, "node": {"Name": "n"}}'),
         (wire.read_predicate, b'{"task": {"UID": "u", "Pod": {}}}'),
@@ -76,10 +71,6 @@ def test_answers() -> None:
         (wire.read_event, b'{"task": {"UID": 1, "Pod": {}, "NodeName": "n"}}'),
         (wire.read_prioritize, b'{"task": {"UID": "u", "Pod": {}}, "nodes": 7}'),
         (wire.read_eviction, b'{"evictor": {}}'),
-    ],
-)
-def test_what_cannot_be_read_is_one_sentence(read: object, body: bytes) -> None:
-    assert callable(read)
-    with pytest.raises(ParseError) as refused:
-        read(body)
-    assert "\n" not in refused.value.message
+    ]
+    said = [(read.__name__, body, refusal(ParseError, read, body)) for read, body in cases]
+    assert [each for each in said if not each[2] or "\n" in each[2]] == []

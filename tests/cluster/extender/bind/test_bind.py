@@ -4,8 +4,6 @@ import asyncio
 import json
 from dataclasses import replace
 
-import pytest
-
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.model.allocation import ContainerRole
@@ -68,33 +66,30 @@ async def test_the_same_order_twice_at_once_is_one_order(extender: Extender, api
     assert api.bindings == 1
 
 
-@pytest.mark.parametrize("turns", range(6))
-async def test_an_order_for_another_node_waits_for_the_first_and_goes_on_when_that_failed(
-    extender: Extender, api: MemoryApi, turns: int
-) -> None:
-    for name in ("a", "b"):
-        extender.put_node(node(name))
-    one = chosen(extender, api, pod(), "a")
-    api.turns, api.fates = turns, [Fate.REFUSED]
-    orders = [order(one, name) for name in ("a", "b", "b", "a", "b")]
-    said = await asyncio.gather(*(extender.bind(each) for each in orders))
-    assert said == ["bind refused", "", "", "bind refused", ""]
-    assert (api.bindings, api.pods[one.uid].pod.node) == (2, "b")
+async def test_an_order_for_another_node_waits_for_the_first_and_goes_on_when_that_failed() -> None:
+    for turns in range(6):
+        extender = Extender(api := MemoryApi())
+        for name in ("a", "b"):
+            extender.put_node(node(name))
+        one = chosen(extender, api, pod(), "a")
+        api.turns, api.fates = turns, [Fate.REFUSED]
+        orders = [order(one, name) for name in ("a", "b", "b", "a", "b")]
+        said = await asyncio.gather(*(extender.bind(each) for each in orders))
+        assert said == ["bind refused", "", "", "bind refused", ""], turns
+        assert (api.bindings, api.pods[one.uid].pod.node) == (2, "b"), turns
 
 
-@pytest.mark.parametrize("after", range(12))
-async def test_an_order_that_comes_while_another_is_just_ending_is_answered(
-    extender: Extender, api: MemoryApi, after: int
-) -> None:
-    for name in ("a", "b"):
-        extender.put_node(node(name))
-    one = chosen(extender, api, pod(), "a")
-    api.fates = [Fate.REFUSED]
-    first = asyncio.create_task(extender.bind(order(one, "a")))
-    for _ in range(after):
-        await asyncio.sleep(0)
-    assert await asyncio.create_task(extender.bind(order(one, "b"))) == ""
-    assert await first == "bind refused"
+async def test_an_order_that_comes_while_another_is_just_ending_is_answered() -> None:
+    for after in range(12):
+        extender = Extender(api := MemoryApi(fates=[Fate.REFUSED]))
+        for name in ("a", "b"):
+            extender.put_node(node(name))
+        one = chosen(extender, api, pod(), "a")
+        first = asyncio.create_task(extender.bind(order(one, "a")))
+        for _ in range(after):
+            await asyncio.sleep(0)
+        assert await asyncio.create_task(extender.bind(order(one, "b"))) == "", after
+        assert await first == "bind refused", after
 
 
 async def _bind_of_a_caller_that_goes_away(extender: Extender, api: MemoryApi) -> ClusterPod:
@@ -138,23 +133,20 @@ async def test_bind_checks_a_reservation_again(extender: Extender, api: MemoryAp
     assert api.pods[one.uid].pod.annotations[NAMES.gpu_indices(0)] == "1"
 
 
-@pytest.mark.parametrize(
-    ("fate", "said", "left"),
-    [
+async def test_after_a_failure_the_pod_is_read_before_anything_is_released() -> None:
+    cases = [
         (Fate.REFUSED, "bind refused", None),
         (Fate.BROKEN_BEFORE, "bind: the server is unwell", HoldState.UNCONFIRMED),
         (Fate.BROKEN_AFTER, "", HoldState.BOUND),
         (Fate.LATE, "bind: no answer", HoldState.UNCONFIRMED),
-    ],
-)
-async def test_after_a_failure_the_pod_is_read_before_anything_is_released(
-    extender: Extender, api: MemoryApi, fate: Fate, said: str, left: HoldState | None
-) -> None:
-    extender.put_node(node("a"))
-    one = chosen(extender, api, pod(), "a")
-    api.fates = [fate]
-    assert await extender.bind(order(one, "a")) == said
-    assert hold(extender, "a", one) is left
+    ]
+    found = []
+    for fate, *_ in cases:
+        extender = Extender(api := MemoryApi(fates=[fate]))
+        extender.put_node(node("a"))
+        one = chosen(extender, api, pod(), "a")
+        found.append((fate, await extender.bind(order(one, "a")), hold(extender, "a", one)))
+    assert found == cases
 
 
 async def test_a_binding_that_arrives_late_finds_its_gpus_still_there(extender: Extender, api: MemoryApi) -> None:

@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.rejection import (
@@ -49,17 +47,17 @@ def test_repeated_events_count_a_pod_once() -> None:
     assert free(cache, "a") == [(50, 56), (100, 64)]
 
 
-@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_a_pod_that_ended_holds_nothing_and_late_news_do_not_bring_it_back(phase: str) -> None:
-    cache = cache_with("a")
-    one = placed()
-    cache.put_pod(one)
-    cache.put_pod(ended(one, phase))
-    cache.put_pod(one)
-    assert free(cache, "a") == [(100, 64), (100, 64)]
-    cache.drop_pod(one.uid)
-    cache.put_pod(one)
-    assert free(cache, "a") == [(100, 64), (100, 64)]
+def test_a_pod_that_ended_holds_nothing_and_late_news_do_not_bring_it_back() -> None:
+    for phase in ("Succeeded", "Failed"):
+        cache = cache_with("a")
+        one = placed()
+        cache.put_pod(one)
+        cache.put_pod(ended(one, phase))
+        cache.put_pod(one)
+        assert free(cache, "a") == [(100, 64), (100, 64)], phase
+        cache.drop_pod(one.uid)
+        cache.put_pod(one)
+        assert free(cache, "a") == [(100, 64), (100, 64)], phase
 
 
 def test_a_pod_that_is_being_deleted_holds_on() -> None:
@@ -96,23 +94,21 @@ def test_an_unlocated_pod_counts_on_every_gpu_that_may_hold_it() -> None:
     assert free(cache, "a") == [(100, 64), (30, 56)]
 
 
-@pytest.mark.parametrize(
-    "annotations",
-    [
+def test_an_untrusted_annotation_leaves_the_pod_unlocated() -> None:
+    cases = [
         {NAMES.allocation: "{"},
         {NAMES.allocation: '{"version":2,"pod":"u","containers":{}}'},
         allocated(pod(), {"main": on_gpu("a", 0, 50, 8)}),  # of another pod
         {**allocated(pod(uid="u"), {"main": on_gpu("a", 0, 50, 8)}), NAMES.predicate_node: "b"},
         allocated(pod(uid="u"), {"main": on_gpu("a", 0, 1, 1)}),  # less than it asks
         allocated(pod(uid="u"), {"other": on_gpu("a", 0, 50, 8)}),
-    ],
-)
-def test_an_untrusted_annotation_leaves_the_pod_unlocated(annotations: dict[str, str]) -> None:
-    cache = cache_with("a")
-    cache.put_pod(bound(pod(uid="u"), "a", annotations))
-    assert all(cores <= 50 for cores, _ in free(cache, "a"))
-    held = cache.nodes["a"].holds["u"]  # type: ignore[index]
-    assert [each.name for each in held.unlocated] == ["main"]
+    ]
+    for annotations in cases:
+        cache = cache_with("a")
+        cache.put_pod(bound(pod(uid="u"), "a", annotations))
+        assert all(cores <= 50 for cores, _ in free(cache, "a")), annotations
+        held = cache.nodes["a"].holds["u"]  # type: ignore[index]
+        assert [each.name for each in held.unlocated] == ["main"], annotations
 
 
 def test_a_pod_that_asks_for_nonsense_holds_nothing_and_breaks_nothing() -> None:
@@ -152,15 +148,15 @@ def test_an_unused_node_is_dropped() -> None:
     assert "a" not in cache.nodes
 
 
-@pytest.mark.parametrize("text", ["{", '{"version": 9}', "[]", "nonsense"])
-def test_an_inventory_that_cannot_be_read_makes_the_node_unusable_and_nothing_else(text: str) -> None:
+def test_an_inventory_that_cannot_be_read_makes_the_node_unusable_and_nothing_else() -> None:
     cache = cache_with("b")
-    cache.put_node(node("a", text=text))
-    assert cache.problem("a") == UNREADABLE_INVENTORY
-    assert "vcuda-inventory" in cache.nodes["a"].sentence
-    assert cache.problem("b") is None
-    cache.put_node(node("a"))
-    assert cache.problem("a") is None
+    for text in ["{", '{"version": 9}', "[]", "nonsense"]:
+        cache.put_node(node("a", text=text))
+        assert cache.problem("a") == UNREADABLE_INVENTORY, text
+        assert "vcuda-inventory" in cache.nodes["a"].sentence, text
+        assert cache.problem("b") is None, text
+        cache.put_node(node("a"))
+        assert cache.problem("a") is None, text
 
 
 def test_a_node_with_more_gpus_than_are_supported_is_rejected_for_that() -> None:

@@ -1,7 +1,6 @@
 """Why a bound pod is where it is: written with its Binding, said by every replica, and by nobody else's words."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -75,19 +74,17 @@ async def test_after_a_restart_and_on_every_replica_it_says_the_same(extender: E
     assert containers == {"container setup", "container main"}
 
 
-@pytest.mark.parametrize(
-    ("policy", "said"),
-    [
-        (NodePolicy.SPREAD, "node a is the emptiest of 2 nodes that fit (policy spread)"),
-        (NodePolicy.BINPACK, "node b is the fullest of 2 nodes that fit (policy binpack)"),
-    ],
-)
-async def test_the_pods_own_policy_is_named(api: MemoryApi, policy: NodePolicy, said: str) -> None:
-    extender = Extender(api, Settings(node_policy=policy))
-    extender.put_node(node("a", 2))
-    extender.put_node(node("b", 2))
-    runs(extender, "b", 0, 30, 8)
-    assert (await why(extender, await placed(extender, api, pod(), "a", "b")))[0] == said
+async def test_the_pods_own_policy_is_named() -> None:
+    said = {
+        NodePolicy.SPREAD: "node a is the emptiest of 2 nodes that fit (policy spread)",
+        NodePolicy.BINPACK: "node b is the fullest of 2 nodes that fit (policy binpack)",
+    }
+    for policy, sentence in said.items():
+        extender = Extender(api := MemoryApi(), Settings(node_policy=policy))
+        extender.put_node(node("a", 2))
+        extender.put_node(node("b", 2))
+        runs(extender, "b", 0, 30, 8)
+        assert (await why(extender, await placed(extender, api, pod(), "a", "b")))[0] == sentence
 
 
 async def test_equal_nodes_are_said_to_be_equal(extender: Extender, api: MemoryApi) -> None:
@@ -133,32 +130,24 @@ async def test_where_the_agent_chose_other_gpus_it_is_said(extender: Extender, a
     assert (await why(extender, one))[-1] == "container main: the node's agent has placed it again since"
 
 
-Change = Callable[[DecisionRecord], str]
-
-
-@pytest.mark.parametrize(
-    "forged",
-    [
-        lambda found: format_decision(_with(found, pod="another")),
-        lambda found: format_decision(_with(found, node="b")),
-        lambda found: format_decision(_with(found, version=2)),
-        lambda found: "{",
-        lambda found: "x" * (LONGEST + 1),
-        lambda found: '{"version":1}',
-        lambda found: "[" * 2000,
-        lambda found: '"\ud800"',
-    ],
-    ids=["pod", "node", "version", "not JSON", "long", "empty", "deep", "surrogate"],
-)
-async def test_what_was_written_for_another_pod_or_is_wrong_says_nothing(
-    extender: Extender, api: MemoryApi, forged: Change
-) -> None:
+async def test_what_was_written_for_another_pod_or_is_wrong_says_nothing(extender: Extender, api: MemoryApi) -> None:
     extender.put_node(node("a"))
     one = await placed(extender, api, pod(), "a")
-    text = one.pod.annotations[NAMES.decision]
-    written = replace(one.pod, annotations={**one.pod.annotations, NAMES.decision: forged(parse_decision(text))})
-    extender.put_pod(replace(one, pod=replace(written, resource_version="999")))
-    assert await why(extender, one) == ()
+    found = parse_decision(one.pod.annotations[NAMES.decision])
+    forged = {
+        "pod": format_decision(_with(found, pod="another")),
+        "node": format_decision(_with(found, node="b")),
+        "version": format_decision(_with(found, version=2)),
+        "not JSON": "{",
+        "long": "x" * (LONGEST + 1),
+        "empty": '{"version":1}',
+        "deep": "[" * 2000,
+        "surrogate": '"\ud800"',
+    }
+    for at, (how, text) in enumerate(forged.items()):
+        written = replace(one.pod, annotations={**one.pod.annotations, NAMES.decision: text})
+        extender.put_pod(replace(one, pod=replace(written, resource_version=f"{900 + at}")))
+        assert await why(extender, one) == (), how
 
 
 def _with(found: DecisionRecord, *, pod: str = "", node: str = "", version: int = 1) -> DecisionRecord:

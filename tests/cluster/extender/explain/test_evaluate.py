@@ -3,14 +3,11 @@
 import asyncio
 from dataclasses import replace
 
-import pytest
-
 from deviceplugin.cluster.extender.explain.evaluate import total_request
 from deviceplugin.cluster.extender.explain.explain import Explanation
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.model.allocation import ContainerRole
-from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.pod import ClusterPod, ScheduledCondition
 from deviceplugin.placement.fit import GpuAmount
 from tests.cluster.extender.api import MemoryApi
@@ -93,33 +90,28 @@ async def test_nothing_is_reserved_or_recorded_by_asking_why(extender: Extender)
     assert not extender.verdicts.has_unplaced_pods
 
 
-@pytest.mark.parametrize(
-    ("of_node", "reason", "change"),
-    [
-        ({"unschedulable": True}, "node is unschedulable", "kubectl uncordon a"),
-        ({"ready": False}, "node is not ready", "its kubelet must report that the node is ready"),
+async def test_what_kube_scheduler_holds_against_a_node_whose_gpus_have_room_is_said_where_it_is_known() -> None:
+    sums = "insufficient GPU resources by kube-scheduler's own sums, though single GPUs have room"
+    cases = [
+        (replace(node("a", 2), unschedulable=True), "node is unschedulable", "kubectl uncordon a"),
+        (replace(node("a", 2), ready=False), "node is not ready", "its kubelet must report that the node is ready"),
         (
-            {"cores": 90},
-            "insufficient GPU resources by kube-scheduler's own sums, though single GPUs have room",
+            *(replace(node("a", 2), cores=90), sums),
             "the pod requests 50 tencent.com/vcuda-core in total, and 30 of 90 are free",
         ),
         (
-            {"blocks": 12},
-            "insufficient GPU resources by kube-scheduler's own sums, though single GPUs have room",
+            *(replace(node("a", 2), blocks=12), sums),
             "the pod requests 8 tencent.com/vcuda-memory in total, and 4 of 12 are free",
         ),
-    ],
-)
-async def test_what_kube_scheduler_holds_against_a_node_whose_gpus_have_room_is_said_where_it_is_known(
-    extender: Extender, of_node: dict[str, int], reason: str, change: str
-) -> None:
-    made: ClusterNode = replace(node("a", 2), **of_node)  # type: ignore[arg-type]
-    extender.put_node(made)
-    runs(extender, "a", 0, 60, 8)
-    found = await said_of(extender, unschedulable(pod("p"), CORES))
-    assert "GPUs have room on the one node, but kube-scheduler can use none of these nodes" in found.sentence
-    assert (found.nodes[0].reason, found.nodes[0].change) == (reason, change)
-    assert [gpu.against for gpu in found.nodes[0].gpus] == ["only 40 cores free", ""]
+    ]
+    for made, reason, change in cases:
+        extender = Extender(MemoryApi())
+        extender.put_node(made)
+        runs(extender, "a", 0, 60, 8)
+        found = await said_of(extender, unschedulable(pod("p"), CORES))
+        assert "GPUs have room on the one node, but kube-scheduler can use none of these nodes" in found.sentence
+        assert (found.nodes[0].reason, found.nodes[0].change) == (reason, change)
+        assert [gpu.against for gpu in found.nodes[0].gpus] == ["only 40 cores free", ""], reason
 
 
 async def test_of_several_containers_it_is_not_claimed_that_a_barred_node_has_room(extender: Extender) -> None:
@@ -278,17 +270,9 @@ async def test_a_node_that_goes_while_the_others_are_judged_is_no_bug(extender: 
     assert await asked is not None
 
 
-@pytest.mark.parametrize(
-    ("more", "expected"),
-    [
-        ([], GpuAmount(50, 8)),
-        ([("side", ContainerRole.APP, 20, 4)], GpuAmount(70, 12)),
-    ],
-)
-def test_kube_schedulers_sum_is_what_runs_at_once(
-    more: list[tuple[str, ContainerRole, int, int]], expected: GpuAmount
-) -> None:
-    assert total_request(pod("p", more=more).pod) == expected
+def test_kube_schedulers_sum_is_what_runs_at_once() -> None:
+    assert total_request(pod("p").pod) == GpuAmount(50, 8)
+    assert total_request(pod("p", more=[("side", ContainerRole.APP, 20, 4)]).pod) == GpuAmount(70, 12)
 
 
 def test_kube_schedulers_sum_of_init_containers_is_the_largest_beside_the_sidecars_before_it() -> None:

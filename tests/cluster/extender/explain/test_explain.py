@@ -1,7 +1,5 @@
 """Why a pod waits, and what would have to change."""
 
-import pytest
-
 from deviceplugin.cluster.extender.explain.explain import Explanation
 from deviceplugin.cluster.extender.explain.verdicts import Verdicts
 from deviceplugin.cluster.extender.extender import Extender
@@ -115,19 +113,15 @@ def test_the_oldest_verdicts_are_forgotten_first() -> None:
     assert not verdicts.has_unplaced_pods
 
 
-@pytest.mark.parametrize(
-    ("fate", "said"),
-    [(Fate.WORKS, "the pod is being bound"), (Fate.LATE, "its Binding got no answer")],
-)
-async def test_a_pod_whose_binding_is_on_its_way_says_so(
-    extender: Extender, api: MemoryApi, fate: Fate, said: str
-) -> None:
-    extender.put_node(node("a", 1))
-    one = api.put(pod("p"))
-    extender.filter(ask(one, "a"))
-    api.fates, api.read_fates = [fate], [Fate.LATE]
-    await extender.bind(order(one, "a"))
-    assert said in (await explained(extender, one)).sentence
+async def test_a_pod_whose_binding_is_on_its_way_says_so() -> None:
+    for fate, said in ((Fate.WORKS, "the pod is being bound"), (Fate.LATE, "its Binding got no answer")):
+        api = MemoryApi(fates=[fate], read_fates=[Fate.LATE])
+        extender = Extender(api)
+        extender.put_node(node("a", 1))
+        one = api.put(pod("p"))
+        extender.filter(ask(one, "a"))
+        await extender.bind(order(one, "a"))
+        assert said in (await explained(extender, one)).sentence
 
 
 async def test_an_inventory_of_another_version_says_what_is_wrong_and_what_to_do(extender: Extender) -> None:
