@@ -208,14 +208,24 @@ class Scene:
             while (await self.event(about))["count"] != count:
                 await asyncio.sleep(0.05)
 
+    async def metric(self, replica: Scheduler, beginning: str) -> float:
+        """The sum of all samples whose lines begin so."""
+        _, text = await self.ask(replica, "/metrics")
+        return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(beginning))
+
+    async def until_metric(self, replica: Scheduler, beginning: str, wanted: float) -> None:
+        async with asyncio.timeout(60):
+            while await self.metric(replica, beginning) != wanted:
+                await asyncio.sleep(0.1)
+
     def stored(self, name: str) -> Json:
         return self.api.store.get("pods", name, namespace="default")
 
 
 @asynccontextmanager
-async def cluster(folder: Path, *nodes: Json) -> AsyncIterator[Scene]:
+async def cluster(folder: Path, *nodes: Json, empty: bool = False) -> AsyncIterator[Scene]:
     async with ApiServer() as api:
-        for each in nodes or (gpu_node("n1"), gpu_node("n2")):
+        for each in nodes or (() if empty else (gpu_node("n1"), gpu_node("n2"))):
             api.store.create("nodes", each)
         api.store.create("mutatingwebhookconfigurations", webhook_configuration())
         scene = Scene(folder, api)
@@ -224,3 +234,20 @@ async def cluster(folder: Path, *nodes: Json) -> AsyncIterator[Scene]:
         finally:
             for replica in scene.replicas:
                 await replica.destroy()
+
+
+@asynccontextmanager
+async def holding(scene: Scene, replica: Scheduler, *nodes: Json) -> AsyncIterator[None]:
+    """For a replica that serves several tests: it knows these nodes alone, and afterwards no node and no pod."""
+    seen = ("nodes", "pods_bound", "pods_reserved", "pods_waiting")
+    for each in nodes:
+        scene.api.store.create("nodes", each)
+    await scene.until(replica, "/view/cluster", lambda _, view: view["nodes"] == len(nodes))
+    try:
+        yield
+    finally:
+        for resource in ("pods", "nodes"):
+            for each in reversed(scene.api.store.objects(resource)):
+                meta = each["metadata"]
+                scene.api.store.delete(resource, meta["name"], namespace=meta.get("namespace", ""), grace=0)
+        await scene.until(replica, "/view/cluster", lambda _, view: not any(view[each] for each in seen))

@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-import pytest
-
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import PodAllocation, format_allocation
@@ -121,9 +119,9 @@ async def agents_of(scene: Scene, folder: Path) -> AsyncIterator[dict[str, Stati
         yield found
 
 
-@pytest.mark.parametrize("policy", NodePolicy)
-async def test_simulator_scheduler_and_agents_come_to_the_same(policy: NodePolicy, short_tmp: Path) -> None:
-    scene = example(NODES)
+async def test_simulator_scheduler_and_agents_come_to_the_same(short_tmp: Path) -> None:
+    """By a policy that is not the default; tests/cluster/extender/test_as_simulated.py tries each of them."""
+    scene, policy = example(NODES), NodePolicy.SPREAD
     plan = SimulationPlan(policy, GpuPolicy.BINPACK, 130, as_scheduler=True)
     simulated = replay(scene, plan, seed=SEED)
     nodes = [node_with(each.name, inventory(each), **amounts(each.spare)) for each in scene.nodes if each.spare]

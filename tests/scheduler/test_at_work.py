@@ -6,11 +6,13 @@ import datetime as dt
 import json
 import re
 import signal
+from collections.abc import AsyncIterator
 from itertools import product
 from pathlib import Path
 
 import aiohttp
 import pytest
+import pytest_asyncio
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -20,8 +22,12 @@ from deviceplugin.cluster.http.metrics import FAMILIES
 from sandbox.apiserver.faults import Harm
 from sandbox.apiserver.objects import container, pod
 from tests.cluster.http.clients import client_certificate, showing
-from tests.scheduler.scene import SERVICE_NAME, Json, Scene, Scheduler, cluster, gpu_node
+from tests.scheduler.scene import SERVICE_NAME, Json, Scene, Scheduler, cluster, gpu_node, holding
+from tests.scheduler.test_claims_shown import claims_node, offers
 from tests.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+TWO = (gpu_node("n1"), gpu_node("n2"))
 
 
 def review(made: Json) -> Json:
@@ -35,11 +41,24 @@ def review(made: Json) -> Json:
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
 
 
-async def test_a_pod_is_changed_by_the_webhook_chosen_by_filter_and_bound_with_its_gpus(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as scene:
-        replica = await scene.replica()
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Scene, Scheduler]]:
+    """One replica for all tests that leave it as it was."""
+    async with cluster(tmp_path_factory.mktemp("served"), empty=True) as scene:
+        replica = await scene.replica("served", "--reservation-time", "1h", "--gang-reservation-time", "1s")
         await scene.until_ready(replica)
+        yield scene, replica
+        assert "Traceback" not in replica.log.read_text()
 
+
+async def test_a_pod_is_changed_by_the_webhook_chosen_by_filter_and_bound_with_its_gpus(
+    served: tuple[Scene, Scheduler],
+) -> None:
+    scene, replica = served
+    async with holding(scene, replica, *TWO):
+        outcomes = ('requests_total{outcome="bound",verb="bind"}', 'requests_total{outcome="changed",verb="webhook"}')
+        await scene.until_metric(replica, "vcuda_scheduler_gpus ", 4)  # and what was before is counted
+        before = [await scene.metric(replica, f"vcuda_scheduler_{each}") for each in outcomes]
         status, answer = await scene.ask(replica, "/webhook", review(pod("p", container(cores=30, blocks=8))))
         patch = json.loads(base64.b64decode(answer["response"]["patch"]))
         assert (status, answer["response"]["allowed"]) == (200, True)
@@ -60,18 +79,16 @@ async def test_a_pod_is_changed_by_the_webhook_chosen_by_filter_and_bound_with_i
         assert event["message"].startswith(f"node {chosen} is the first by name")
         assert "; container main: GPU 0 is " in event["message"]
 
+        for outcome, count in zip(outcomes, before, strict=True):
+            await scene.until_metric(replica, f"vcuda_scheduler_{outcome}", count + 1)
         _, text = await scene.ask(replica, "/metrics")
-        assert 'vcuda_scheduler_requests_total{outcome="bound",verb="bind"} 1.0' in text
-        assert 'vcuda_scheduler_requests_total{outcome="changed",verb="webhook"} 1.0' in text
-        assert "vcuda_scheduler_gpus 4.0" in text
         found = {each.name for each in text_string_to_metric_families(text) if each.name.startswith("vcuda")}
         assert found == {each.name.removesuffix("_total") for each in FAMILIES}, "all of the reference and no other"
 
 
-async def test_a_pod_that_is_not_bound_after_all_says_why(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as scene:
-        replica = await scene.replica()
-        await scene.until_ready(replica)
+async def test_a_pod_that_is_not_bound_after_all_says_why(served: tuple[Scene, Scheduler]) -> None:
+    scene, replica = served
+    async with holding(scene, replica, *TWO):
         for name in ("one", "two"):
             assert await scene.bind(replica, scene.create_pod(name, cores=100, blocks=0), "n1") == (200, {"Error": ""})
         late = scene.create_pod("late", cores=100, blocks=0)
@@ -83,10 +100,11 @@ async def test_a_pod_that_is_not_bound_after_all_says_why(tmp_path: Path) -> Non
         await scene.until_event_count(late, 3)
 
 
-async def test_a_kill_between_filter_and_bind_loses_nothing(tmp_path: Path) -> None:
+async def test_a_kill_between_filter_and_bind_loses_nothing_and_a_signal_ends_it_in_order(tmp_path: Path) -> None:
     async with cluster(tmp_path) as scene:
         replica = await scene.replica()
         await scene.until_ready(replica)
+        certificates = scene.bundle()
         holder = scene.create_pod("holder", cores=100, blocks=0)
         _, answer = await scene.filter(replica, holder, "n1")
         assert await scene.bind(replica, holder, "n1") == (200, {"Error": ""})
@@ -97,6 +115,7 @@ async def test_a_kill_between_filter_and_bind_loses_nothing(tmp_path: Path) -> N
         await replica.end(signal.SIGKILL)
         await replica.start()
         await scene.until_ready(replica)
+        assert scene.bundle() == certificates
         assert await scene.bind(replica, made, "n1") == (200, {"Error": ""})
         taken = [
             scene.stored(name)["metadata"]["annotations"]["tencent.com/vcuda-allocation"] for name in ("holder", "p")
@@ -107,11 +126,19 @@ async def test_a_kill_between_filter_and_bind_loses_nothing(tmp_path: Path) -> N
         assert answer["NodeNames"] in (None, [])
         assert list(answer["FailedNodes"]) == ["n1"]
 
+        ended = asyncio.create_task(replica.end(signal.SIGTERM))
+        assert await scene.until(replica, "/readyz", lambda status, _: status == 503) == "stopping\n"
+        assert (await scene.filter(replica, third, "n1"))[0] == 200
+        assert await ended == 0
+        assert replica.said("scheduler_stopped")
+        lease = scene.api.store.get("leases", "vcuda-scheduler", namespace="gpu")
+        assert lease["spec"]["holderIdentity"] == ""
+        assert "Traceback" not in replica.log.read_text()
 
-async def test_what_a_gang_at_permit_reserved_ends_by_the_time_that_was_set(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as scene:
-        replica = await scene.replica("replica-a", "--reservation-time", "1h", "--gang-reservation-time", "1s")
-        await scene.until_ready(replica)
+
+async def test_what_a_gang_at_permit_reserved_ends_by_the_time_that_was_set(served: tuple[Scene, Scheduler]) -> None:
+    scene, replica = served
+    async with holding(scene, replica, *TWO):
         made = pod("member", container(cores=200, blocks=0))
         made["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "gang"}
         member = scene.api.store.create("pods", made, namespace="default")
@@ -122,37 +149,10 @@ async def test_what_a_gang_at_permit_reserved_ends_by_the_time_that_was_set(tmp_
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
-async def test_the_webhook_reads_no_more_than_the_api_server_sends(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as scene:
-        replica = await scene.replica()
-        await scene.until_ready(replica)
-        status, said = await scene.ask(replica, "/webhook", "x" * (4 << 20))
-        assert (status, said) == (413, "the body is larger than 4 MiB; the API server takes objects of up to 3 MiB\n")
-
-
-async def test_its_certificate_survives_a_restart(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as scene:
-        replica = await scene.replica()
-        await scene.until_ready(replica)
-        before = scene.bundle()
-        await replica.end(signal.SIGKILL)
-        await replica.start()
-        await scene.until_ready(replica)
-        assert scene.bundle() == before
-
-
-async def test_a_signal_ends_it_in_order_and_gives_the_lease_up(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as scene:
-        replica = await scene.replica()
-        await scene.until_ready(replica)
-        ended = asyncio.create_task(replica.end(signal.SIGTERM))
-        assert await scene.until(replica, "/readyz", lambda status, _: status == 503) == "stopping\n"
-        assert (await scene.filter(replica, scene.create_pod("p"), "n1"))[0] == 200
-        assert await ended == 0
-        assert replica.said("scheduler_stopped")
-        lease = scene.api.store.get("leases", "vcuda-scheduler", namespace="gpu")
-        assert lease["spec"]["holderIdentity"] == ""
-        assert "Traceback" not in replica.log.read_text()
+async def test_the_webhook_reads_no_more_than_the_api_server_sends(served: tuple[Scene, Scheduler]) -> None:
+    scene, replica = served
+    status, said = await scene.ask(replica, "/webhook", "x" * (4 << 20))
+    assert (status, said) == (413, "the body is larger than 4 MiB; the API server takes objects of up to 3 MiB\n")
 
 
 async def test_without_the_api_server_it_lives_is_not_ready_and_says_why(tmp_path: Path) -> None:
@@ -206,46 +206,34 @@ async def test_of_two_replicas_one_answers_kube_scheduler_both_serve_the_webhook
 async def test_beside_kube_scheduler_the_replica_of_its_leader_answers_at_once(tmp_path: Path) -> None:
     async with cluster(tmp_path) as scene:
         flags = ("--leader-election", "kube-scheduler", "--lease-retry", "1")
-        first = await scene.replica("replica-a", *flags)
-        second = await scene.replica("replica-b", *flags)
-        await scene.until_ready(first)
-        await scene.until_ready(second)
+        replica = await scene.replica("replica-b", *flags)
+        await scene.until_ready(replica)
         made = scene.create_pod("p")
-        assert (await scene.filter(first, made, "n1"))[0] == 503
+        assert (await scene.filter(replica, made, "n1"))[0] == 503
         spec = {"holderIdentity": "replica-b_5f0c", "leaseDurationSeconds": 15, "leaseTransitions": 1}
         lease = {"metadata": {"name": "vcuda-scheduler"}, "spec": spec}
         scene.api.store.create("leases", lease, namespace="gpu")
-        assert (await scene.filter(second, made, "n1"))[0] == 200, "kube-scheduler asks right after it has won"
-        assert (await scene.filter(first, made, "n1"))[0] == 503
+        assert (await scene.filter(replica, made, "n1"))[0] == 200, "kube-scheduler asks right after it has won"
 
 
-async def test_a_malformed_body_is_one_sentence_and_the_server_goes_on(tmp_path: Path) -> None:
-    documents: tuple[object, ...] = (
-        "text",
-        {},
-        [],
-        {"Pod": 3},
-        {"Pod": {"metadata": {"name": 5}}, "NodeNames": {}},
-    )
-    async with cluster(tmp_path) as scene:
-        replica = await scene.replica("replica-a", "--leader-election", "none")
-        await scene.until_ready(replica)
-        for path, document in product(("/filter", "/bind", "/preempt", "/prioritize", "/webhook"), documents):
-            status, text = await scene.ask(replica, path, document)
-            assert (status, text.count("\n")) == (400, 1), (path, document, text)
-            assert (await scene.ask(replica, "/readyz"))[0] == 200
-        assert "Traceback" not in replica.log.read_text()
+async def test_a_malformed_body_is_one_sentence_and_the_server_goes_on(served: tuple[Scene, Scheduler]) -> None:
+    scene, replica = served
+    documents: tuple[object, ...] = ("text", {}, [], {"Pod": 3}, {"Pod": {"metadata": {"name": 5}}, "NodeNames": {}})
+    for path, document in product(("/filter", "/bind", "/preempt", "/prioritize", "/webhook"), documents):
+        status, text = await scene.ask(replica, path, document)
+        assert (status, text.count("\n")) == (400, 1), (path, document, text)
+        assert (await scene.ask(replica, "/readyz"))[0] == 200
 
 
 async def test_what_is_odd_in_a_good_request_is_one_sentence_for_its_node_or_pod_and_the_server_goes_on(
-    tmp_path: Path,
+    served: tuple[Scene, Scheduler],
 ) -> None:
     later, foreign, plain = gpu_node("later"), gpu_node("foreign"), {"metadata": {"name": "plain"}, "status": {}}
     later["metadata"]["annotations"]["tencent.com/vcuda-inventory"] = '{"version":99}'
     foreign["metadata"]["annotations"]["tencent.com/vcuda-inventory"] = "not json"
-    async with cluster(tmp_path, gpu_node("n1"), later, foreign, plain) as scene:
-        replica = await scene.replica("replica-a", "--leader-election", "none")
-        await scene.until_ready(replica)
+    scene, replica = served
+    scene.api.store.create("nodes", plain)
+    async with holding(scene, replica, gpu_node("n1"), later, foreign):
         made = scene.create_pod("p")
         made["metadata"]["annotations"] = {"tencent.com/vcuda-allocation": "{", "tencent.com/vcuda-inventory": "{"}
         status, answer = await scene.filter(replica, made, "n1", "later", "foreign", "plain", "unknown", "")
@@ -261,10 +249,8 @@ async def test_what_is_odd_in_a_good_request_is_one_sentence_for_its_node_or_pod
         }
         for node_name in ("later", "unknown"):
             status, answer = await scene.bind(replica, made, node_name)
-            assert (status, answer["Error"].startswith(f"pod default/p cannot be bound to node {node_name}: ")) == (
-                200,
-                True,
-            )
+            begins = answer["Error"].startswith(f"pod default/p cannot be bound to node {node_name}: ")
+            assert (status, begins) == (200, True), answer
         unknown = {"metadata": {"name": "nobody", "namespace": "default", "uid": "no-such"}}
         status, answer = await scene.bind(replica, unknown, "n1")
         assert (status, "not found" in answer["Error"]) == (200, True), answer
@@ -277,7 +263,6 @@ async def test_what_is_odd_in_a_good_request_is_one_sentence_for_its_node_or_pod
         _, text = await scene.ask(replica, "/metrics")
         for verb, outcome in (("filter", "chosen"), ("bind", "refused"), ("preempt", "room")):
             assert f'requests_total{{outcome="{outcome}",verb="{verb}"}}' in text
-        assert "Traceback" not in replica.log.read_text()
 
 
 async def asked_showing(scene: Scene, replica: Scheduler, shown: KeyPair, question: object) -> int:
@@ -319,10 +304,9 @@ async def explained(scene: Scene, replica: Scheduler, name: str, *more: str) -> 
     return result.exit_code, result.stdout + result.stderr
 
 
-async def test_a_waiting_pod_is_explained_by_node_and_gpu(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as scene:
-        replica = await scene.replica()
-        await scene.until_ready(replica)
+async def test_a_waiting_pod_is_explained_by_node_and_gpu(served: tuple[Scene, Scheduler]) -> None:
+    scene, replica = served
+    async with holding(scene, replica, *TWO):
         for number in (1, 2):
             holder = scene.create_pod(f"holder-{number}", cores=100, blocks=0)
             await scene.filter(replica, holder, "n1")
@@ -348,10 +332,9 @@ async def test_a_waiting_pod_is_explained_by_node_and_gpu(tmp_path: Path) -> Non
         assert text.startswith("vcuda: pod default/nobody not found: it does not exist")
 
 
-async def test_a_pod_without_a_request_is_evaluated_now(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as scene:
-        replica = await scene.replica()
-        await scene.until_ready(replica)
+async def test_a_pod_without_a_request_is_evaluated_now(served: tuple[Scene, Scheduler]) -> None:
+    scene, replica = served
+    async with holding(scene, replica, *TWO):
         message = "0/2 nodes are available: 2 Insufficient tencent.com/vcuda-core."
         refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
         made = pod("large", container(cores=1000, blocks=0))
@@ -380,3 +363,16 @@ async def test_a_pod_without_a_request_is_evaluated_now(tmp_path: Path) -> None:
             "no scheduler has asked about the pod; its schedulerName is default-scheduler"
         )
         assert (found["now"], found["reasons"]) == (True, {"its GPUs have room for the pod": 2})
+
+
+async def test_without_their_flags_nothing_of_claims_is_asked_and_volcano_is_not_answered(
+    served: tuple[Scene, Scheduler],
+) -> None:
+    scene, replica = served
+    offers(scene, "n2")
+    async with holding(scene, replica, gpu_node("n1"), claims_node("n2")):
+        _, found = await scene.ask(replica, "/view/cluster")
+        assert (found["gpus"], found["nodes_with_problem"]) == (2, 1)
+        assert not [path for _, path in scene.api.requests if "resourceclaims" in path or "resourceslices" in path]
+        body = {"task": {"UID": "u", "Pod": {}, "NodeName": "n1"}}
+        assert (await scene.ask(replica, "/volcano/allocate", body))[0] == 404

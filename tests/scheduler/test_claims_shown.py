@@ -62,7 +62,7 @@ async def ready(scene: Scene, *flags: str) -> Scheduler:
     return replica
 
 
-async def test_claims_and_the_device_plugin_are_in_one_view(short_tmp: Path) -> None:
+async def test_claims_are_in_one_view_with_the_device_plugin_explained_and_change_no_placement(short_tmp: Path) -> None:
     async with cluster(short_tmp, gpu_node("n1"), claims_node("n2")) as scene:
         offers(scene, "n2")
         claim(scene, "mine")
@@ -90,11 +90,7 @@ async def test_claims_and_the_device_plugin_are_in_one_view(short_tmp: Path) -> 
         found = await scene.until(replica, "/view/cluster", lambda _, view: view["gpus"] == 2)
         assert found["nodes_with_problem"] == 1
 
-
-async def test_a_pod_that_waits_is_explained_and_placement_stays_as_it_is(short_tmp: Path) -> None:
-    async with cluster(short_tmp, gpu_node("n1"), claims_node("n2")) as scene:
         offers(scene, "n2")
-        replica = await ready(scene, "--dra")
         claim(scene, "huge", cores="101")
         claiming(scene, "waits", "huge")
         claiming(scene, "lost", "nowhere")
@@ -109,12 +105,3 @@ async def test_a_pod_that_waits_is_explained_and_placement_stays_as_it_is(short_
         asks = scene.create_pod("asks")
         status, answer = await scene.filter(replica, asks, "n1", "n2")
         assert (status, answer["NodeNames"]) == (200, ["n1"])
-
-
-async def test_without_the_flag_nothing_of_claims_is_asked(short_tmp: Path) -> None:
-    async with cluster(short_tmp, gpu_node("n1"), claims_node("n2")) as scene:
-        offers(scene, "n2")
-        replica = await ready(scene)
-        _, found = await scene.ask(replica, "/view/cluster")
-        assert (found["gpus"], found["nodes_with_problem"]) == (2, 1)
-        assert not [path for _, path in scene.api.requests if "resourceclaims" in path or "resourceslices" in path]

@@ -67,21 +67,16 @@ async def test_each_path_has_its_document(service: ViewService) -> None:
     assert (status, one["item"]["node"], len(one["item"]["gpus"])) == (200, "b", 2)
 
 
-@pytest.mark.parametrize("nodes", [[], ["a"], ["a", "b"]])
-async def test_a_document_is_of_its_types_however_many_nodes_there_are(nodes: list[str]) -> None:
+async def test_a_document_is_of_its_types_however_many_nodes_there_are() -> None:
     """The commands decode strictly: a `false` in the place of a 0 ended `vcuda version` in a cluster of one node."""
+    kinds = {"cluster": ClusterView, "nodes": NodesView, "pods": PodsView, "events": ClusterEventsView}
     extender = Extender(MemoryApi())
-    for name in nodes:
-        extender.put_node(node(name, 2))
     service = ViewService(extender, Leadership("replica-1"), OneCaller(), LiveUse(no_agents), version="1.2.3")
-    for path, kind in (
-        ("cluster", ClusterView),
-        ("nodes", NodesView),
-        ("pods", PodsView),
-        ("events", ClusterEventsView),
-    ):
-        _, body = await service.answer(f"/view/{path}", {}, {})
-        assert isinstance(msgspec.json.decode(body, type=kind), kind)
+    for name in ("a", "b", "c"):
+        for path, kind in kinds.items():
+            _, body = await service.answer(f"/view/{path}", {}, {})
+            assert isinstance(msgspec.json.decode(body, type=kind), kind)
+        extender.put_node(node(name, 2))
 
 
 async def test_live_use_is_asked_for_by_a_parameter(service: ViewService) -> None:
@@ -108,9 +103,8 @@ async def test_an_explanation_names_pods_by_the_callers_rights(service: ViewServ
     assert (await service.shown({PROXIED: "good"}, "d")).text(held.pod.ref) == "d/secret"
 
 
-@pytest.mark.parametrize(
-    ("path", "query", "status", "sentence"),
-    [
+async def test_a_mistake_is_told(service: ViewService) -> None:
+    cases: list[tuple[str, dict[str, str], int, str]] = [
         ("/view/nodes", {"limit": "x"}, 400, "limit is 'x'; write a number from 1 to 5000"),
         ("/view/cluster", {"x": "1"}, 400, "'x' is not a parameter; this path takes none"),
         ("/view/nodes/zz", {}, 404, "no node 'zz' has vcuda's GPUs"),
@@ -118,12 +112,11 @@ async def test_an_explanation_names_pods_by_the_callers_rights(service: ViewServ
         ("/view/", {}, 404, f"no such view; the views are {VIEWS}"),
         ("/view/events", {"stage": "bound"}, 400, f"'stage' is not a parameter; {OF_EVENTS}"),
         ("/view/nodes", {"more": "e30"}, 400, "more is no token of a page; take it from the page before"),
-    ],
-)
-async def test_a_mistake_is_told(
-    service: ViewService, path: str, query: dict[str, str], status: int, sentence: str
-) -> None:
-    assert await asked(service, path, query) == (status, {"error": sentence, "leader": "replica-1"})
+    ]
+    found = [(path, query, *await asked(service, path, query)) for path, query, *_ in cases]
+    assert found == [
+        (path, query, status, {"error": sentence, "leader": "replica-1"}) for path, query, status, sentence in cases
+    ]
 
 
 async def test_documents_are_made_one_after_the_other(service: ViewService) -> None:

@@ -10,13 +10,15 @@ from typing import Any
 
 import aiohttp
 import pytest
+import pytest_asyncio
 
 from deviceplugin.model.annotations import parse_allocation
 from sandbox.apiserver.objects import container, pod
 from sandbox.program import free_port
 from sandbox.vc_scheduler import PodGroup, VcScheduler
-from tests.scheduler.scene import Json, Scene, Scheduler, cluster, gpu_node
+from tests.scheduler.scene import Json, Scene, Scheduler, cluster, gpu_node, holding
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 ALLOCATION, NODE = "tencent.com/vcuda-allocation", "tencent.com/predicate-node"
 NODES = ("n1", "n2")
 
@@ -67,50 +69,54 @@ class VolcanoScene:
         shares = parse_allocation(annotations[ALLOCATION]).containers.values()
         return {share.uuid for each in shares for share in each}
 
-    async def reservations(self) -> int:
-        _, text = await self.scene.ask(self.replica, "/metrics")
-        line = next(line for line in text.splitlines() if line.startswith("vcuda_scheduler_reservations "))
-        return int(float(line.split()[1]))
-
     async def until_waiting(self, count: int) -> None:
         """The replica knows so many pods without a node."""
-        async with asyncio.timeout(60):
-            while await self._waiting() != count:
-                await asyncio.sleep(0.1)
-
-    async def _waiting(self) -> int:
-        _, text = await self.scene.ask(self.replica, "/metrics")
-        lines = [line for line in text.splitlines() if line.startswith("vcuda_scheduler_pending_pods{")]
-        return sum(int(float(line.split()[-1])) for line in lines)
+        await self.scene.until_metric(self.replica, "vcuda_scheduler_pending_pods{", count)
 
     async def until_reserved(self, count: int) -> None:
-        async with asyncio.timeout(60):
-            while await self.reservations() != count:
-                await asyncio.sleep(0.1)
+        await self.scene.until_metric(self.replica, "vcuda_scheduler_reservations ", count)
 
 
 @asynccontextmanager
-async def world(folder: Path, *flags: str) -> AsyncIterator[VolcanoScene]:
+async def started(folder: Path, *flags: str) -> AsyncIterator[tuple[Scene, Scheduler, int]]:
     port = free_port()
-    async with cluster(folder, *map(gpu_node, NODES)) as scene:
+    async with cluster(folder, empty=True) as scene:
         flags = ("--volcano", "--loopback-port", str(port), "--leader-election", "none", *flags)
         replica = await scene.replica("volcano", *flags)
         await scene.until_ready(replica)
+        yield scene, replica, port
+
+
+@asynccontextmanager
+async def world(scene: Scene, replica: Scheduler, port: int) -> AsyncIterator[VolcanoScene]:
+    async with holding(scene, replica, *map(gpu_node, NODES)):
         made = VolcanoScene(scene, replica, port)
         async with made.volcano:
             yield made
 
 
-async def test_a_mixed_gang_gets_what_was_promised_to_each_member(tmp_path: Path) -> None:
-    async with world(tmp_path) as found:
-        gang = found.gang("mixed", 60, 40, 60, 40, 60, 40, 60, 40)
-        assert len((await found.volcano.session([gang]))["mixed"]) == 8
-        used: dict[str, int] = {}
-        for (name, gpus), cores in zip((await found.gpus(gang)).items(), (60, 40) * 4, strict=True):
-            assert len(gpus) == 1, name
-            used[next(iter(gpus))] = used.get(next(iter(gpus)), 0) + cores
-        assert set(used.values()) == {100}
-        await found.until_reserved(0)
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Scene, Scheduler, int]]:
+    """One replica for all tests that leave it as it was."""
+    async with started(tmp_path_factory.mktemp("volcano")) as found:
+        yield found
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def found(served: tuple[Scene, Scheduler, int]) -> AsyncIterator[VolcanoScene]:
+    async with world(*served) as made:
+        yield made
+
+
+async def test_a_mixed_gang_gets_what_was_promised_to_each_member(found: VolcanoScene) -> None:
+    gang = found.gang("mixed", 60, 40, 60, 40, 60, 40, 60, 40)
+    assert len((await found.volcano.session([gang]))["mixed"]) == 8
+    used: dict[str, int] = {}
+    for (name, gpus), cores in zip((await found.gpus(gang)).items(), (60, 40) * 4, strict=True):
+        assert len(gpus) == 1, name
+        used[next(iter(gpus))] = used.get(next(iter(gpus)), 0) + cores
+    assert set(used.values()) == {100}
+    await found.until_reserved(0)
 
 
 @pytest.mark.parametrize(
@@ -119,33 +125,30 @@ async def test_a_mixed_gang_gets_what_was_promised_to_each_member(tmp_path: Path
     ids=["by pairs", "all small ones first"],
 )
 async def test_room_for_larger_members_is_kept_on_each_node_by_itself(
-    tmp_path: Path, sizes: tuple[int, ...], placed: list[str]
+    found: VolcanoScene, sizes: tuple[int, ...], placed: list[str]
 ) -> None:
     """docs/volcano.md has the limit: the second gang would fit, had its larger members come first."""
-    async with world(tmp_path) as found:
-        gang = found.gang("mixed", *sizes)
-        await found.until_waiting(len(sizes))
-        assert list(await found.volcano.session([gang])) == placed
+    gang = found.gang("mixed", *sizes)
+    await found.until_waiting(len(sizes))
+    assert list(await found.volcano.session([gang])) == placed
 
 
-async def test_a_gang_too_large_for_gpus_leaves_nothing_and_the_next_one_runs(tmp_path: Path) -> None:
-    async with world(tmp_path) as found:
-        large, small = found.gang("large", *[60] * 5), found.gang("small", *[60] * 4)
-        for _ in range(3):
-            assert await found.volcano.session([large]) == {}
-            await found.until_reserved(0)
-        assert list(await found.volcano.session([large, small])) == ["small"]
-        assert len(await found.gpus(small)) == 4
+async def test_a_gang_too_large_for_gpus_leaves_nothing_and_the_next_one_runs(found: VolcanoScene) -> None:
+    large, small = found.gang("large", *[60] * 5), found.gang("small", *[60] * 4)
+    for _ in range(3):
+        assert await found.volcano.session([large]) == {}
+        await found.until_reserved(0)
+    assert list(await found.volcano.session([large, small])) == ["small"]
+    assert len(await found.gpus(small)) == 4
 
 
-async def test_two_queues_in_one_session_share_the_gpus(tmp_path: Path) -> None:
-    async with world(tmp_path) as found:
-        first, second, third = found.gang("first", 70, 70), found.gang("second", 30, 70, 70), found.gang("third", 70)
-        assert list(await found.volcano.session([first, second, third])) == ["first", "second"]
+async def test_two_queues_in_one_session_share_the_gpus(found: VolcanoScene) -> None:
+    first, second, third = found.gang("first", 70, 70), found.gang("second", 30, 70, 70), found.gang("third", 70)
+    assert list(await found.volcano.session([first, second, third])) == ["first", "second"]
 
 
 async def test_a_scheduler_that_dies_before_its_bindings_holds_nothing_for_long(tmp_path: Path) -> None:
-    async with world(tmp_path, "--reservation-time", "2s") as found:
+    async with started(tmp_path, "--reservation-time", "2s") as other, world(*other) as found:
         gang = found.gang("lost", *[100] * 4)
         await found.volcano.session([gang], dies=True)
         await found.until_reserved(4)
@@ -155,24 +158,18 @@ async def test_a_scheduler_that_dies_before_its_bindings_holds_nothing_for_long(
             assert list(await after.session([found.gang("next", *[100] * 4)])) == ["next"]
 
 
-async def test_the_books_of_a_replica_that_was_killed_are_those_of_the_pods(tmp_path: Path) -> None:
-    async with world(tmp_path) as found:
-        gang = found.gang("kept", 60, 60)
-        await found.volcano.session([gang])
-        await found.gpus(gang)
-        await found.replica.end(signal.SIGKILL)
-        await found.replica.start()
-        await found.scene.until_ready(found.replica)
-        assert list(await found.volcano.session([found.gang("beside", 60, 60), found.gang("over", 60)])) == ["beside"]
+async def test_the_books_of_a_replica_that_was_killed_are_those_of_the_pods(found: VolcanoScene) -> None:
+    gang = found.gang("kept", 60, 60)
+    await found.volcano.session([gang])
+    await found.gpus(gang)
+    await found.replica.end(signal.SIGKILL)
+    await found.replica.start()
+    await found.scene.until_ready(found.replica)
+    assert list(await found.volcano.session([found.gang("beside", 60, 60), found.gang("over", 60)])) == ["beside"]
 
 
-async def test_who_may_ask_is_restricted_and_without_the_flag_nobody_may(tmp_path: Path) -> None:
-    body = {"task": {"UID": "u", "Pod": {}, "NodeName": "n1"}}
-    async with cluster(tmp_path) as scene:
-        replica = await scene.replica("without")
-        await scene.until_ready(replica)
-        assert (await scene.ask(replica, "/volcano/allocate", body))[0] == 404
-    async with world(tmp_path) as found, aiohttp.ClientSession() as client:
+async def test_what_cannot_be_read_and_a_node_that_is_not_known_are_said(found: VolcanoScene) -> None:
+    async with aiohttp.ClientSession() as client:
         async with client.post(f"{found.url}/allocate", data=b"{") as answer:
             assert (answer.status, "\n" in (await answer.text()).strip()) == (400, False)
         async with client.post(f"{found.url}/predicate", data=_of(found, "elsewhere")) as answer:
