@@ -10,12 +10,7 @@ from deviceplugin.model.gpu import ComputeMode, Gpu, GpuUuid, Health, Inventory
 from deviceplugin.model.units import BLOCK_BYTES
 from deviceplugin.placement.occupancy import free_for_next_container, snapshot_for
 from deviceplugin.placement.snapshot import GpuView, Snapshot
-from sandbox.gpu_links import (
-    ALL_LINKS,
-    Shape,
-    t6,
-    topology,
-)
+from sandbox.gpu_links import ALL_LINKS, Shape, t6, topology
 
 
 def gpu(

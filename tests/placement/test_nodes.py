@@ -92,11 +92,7 @@ def test_every_node_that_was_looked_at_has_a_verdict() -> None:
     choice = NodeScorer().choose(HALF, nodes, needs=Spare(2, 2))
     assert choice.node == "chosen"
     assert choice.ranked.keys() == {"chosen", "other"}
-    assert choice.refused == {
-        "full": NodeRejection.CORES,
-        "none": NodeRejection.NO_GPU,
-        "busy": NodeRejection.SPARE,
-    }
+    assert choice.refused == {"full": NodeRejection.CORES, "none": NodeRejection.NO_GPU, "busy": NodeRejection.SPARE}
 
 
 def test_a_node_that_does_not_carry_all_containers_together_comes_last_and_is_refused() -> None:

@@ -185,12 +185,7 @@ class Scene:
 
     async def bind(self, replica: Scheduler, wanted: Json, node_name: str) -> tuple[int, Any]:
         meta = wanted["metadata"]
-        order = {
-            "PodName": meta["name"],
-            "PodNamespace": meta["namespace"],
-            "PodUID": meta["uid"],
-            "Node": node_name,
-        }
+        order = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": node_name}
         return await self.ask(replica, "/bind", order)
 
     async def event(self, about: Json) -> Json:

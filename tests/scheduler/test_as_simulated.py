@@ -125,10 +125,7 @@ async def test_simulator_scheduler_and_agents_come_to_the_same(short_tmp: Path) 
     plan = SimulationPlan(policy, GpuPolicy.BINPACK, 130, as_scheduler=True)
     simulated = replay(scene, plan, seed=SEED)
     nodes = [node_with(each.name, inventory(each), **amounts(each.spare)) for each in scene.nodes if each.spare]
-    async with (
-        agents_of(scene, short_tmp) as agents,
-        cluster(short_tmp, *nodes) as api,
-    ):
+    async with agents_of(scene, short_tmp) as agents, cluster(short_tmp, *nodes) as api:
         replica = await api.replica("replica-a", "--node-policy", policy.value)
         await api.until_ready(replica)
         chooser = LiveCluster(api, replica, agents, asyncio.get_running_loop(), StockScheduler(SEED))

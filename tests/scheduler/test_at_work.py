@@ -189,10 +189,7 @@ async def test_of_two_replicas_one_answers_kube_scheduler_both_serve_the_webhook
             assert (await scene.ask(replica, "/webhook", review(made)))[0] == 200
         assert (await scene.filter(first, made, "n1"))[0] == 200
         status, text = await scene.filter(second, made, "n1")
-        assert (status, text) == (
-            503,
-            "this replica is not the leader; the leader by the Lease is replica-a\n",
-        )
+        assert (status, text) == (503, "this replica is not the leader; the leader by the Lease is replica-a\n")
         assert await scene.ask(second, "/explain?pod=default/p") == (
             421,
             {"error": "this replica is not the leader; ask the leader: replica-a", "leader": "replica-a"},

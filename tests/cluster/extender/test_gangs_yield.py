@@ -136,9 +136,7 @@ async def test_a_refused_member_that_is_gone_speaks_for_its_gang_no_more(busy: E
     assert not busy.filter(ask(pod(cores=100, blocks=0), "a")).names
 
 
-async def test_a_retried_gang_at_permit_yields_only_after_another_refusal(
-    busy: Extender,
-) -> None:
+async def test_a_retried_gang_at_permit_yields_only_after_another_refusal(busy: Extender) -> None:
     tried = members(AT_PERMIT, 3)
     assert cycle(busy, tried) == [True, True, False]
     assert cycle(busy, tried[:2]) == [True, True]

@@ -26,10 +26,7 @@ POD: dict[str, Any] = {
     "spec": {
         "priority": 3,
         "containers": [
-            {
-                "name": "main",
-                "resources": {"limits": {"tencent.com/vcuda-core": "50", "tencent.com/vcuda-memory": "8"}},
-            }
+            {"name": "main", "resources": {"limits": {"tencent.com/vcuda-core": "50", "tencent.com/vcuda-memory": "8"}}}
         ],
     },
 }

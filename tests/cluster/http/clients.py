@@ -13,12 +13,7 @@ from deviceplugin.cluster.certificates.keypair import KeyPair
 
 
 def client_certificate(
-    ca: KeyPair,
-    common_name: str,
-    *,
-    dns: str = "",
-    serves: bool = False,
-    life: dt.timedelta = dt.timedelta(days=1),
+    ca: KeyPair, common_name: str, *, dns: str = "", serves: bool = False, life: dt.timedelta = dt.timedelta(days=1)
 ) -> KeyPair:
     """`serves`: made for a server, which proves nothing of a client."""
     key, now = ec.generate_private_key(ec.SECP256R1()), dt.datetime.now(dt.UTC)

@@ -71,11 +71,7 @@ async def test_pages_neither_repeat_nor_skip_while_events_come(busy: Scene) -> N
     busy.extender.put_node(node("c", 1))
     rest = await busy.views.events(replace(events_query({}), page=PageQuery(10, first.more, descending=True)), ALL)
     assert [row.node for row in first.items] == ["b", "a"]
-    assert [(row.kind.value, row.pod) for row in rest.items] == [
-        ("ended", "one"),
-        ("placed", "two"),
-        ("placed", "one"),
-    ]
+    assert [(row.kind.value, row.pod) for row in rest.items] == [("ended", "one"), ("placed", "two"), ("placed", "one")]
 
 
 async def test_the_answer_says_since_when_events_are_noted(busy: Scene) -> None:

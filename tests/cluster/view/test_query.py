@@ -61,10 +61,7 @@ def test_a_mistake_is_one_sentence() -> None:
         ),
         ({"gpus": "yes"}, "gpus is 'yes'; write 1 or 0"),
         ({"model": "x" * 600}, "model has more than 512 characters"),
-        (
-            {"namespace": "ml"},
-            f"'namespace' is not a parameter; the parameters are {NODE_PARAMETERS}",
-        ),
+        ({"namespace": "ml"}, f"'namespace' is not a parameter; the parameters are {NODE_PARAMETERS}"),
     ]
     assert [(asked, refusal(ParseError, nodes_query, asked)) for asked, _ in cases] == cases
 

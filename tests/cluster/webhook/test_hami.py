@@ -132,10 +132,7 @@ def test_what_is_not_quite_as_with_hami_or_has_no_effect_is_a_warning() -> None:
             ["container a names no cores and gets 10", "another container"],
         ),
         (annotated("hami.io/gpu-scheduler-policy", "mutex"), [policy, "mutex is ignored; ask for a whole GPU"]),
-        (
-            annotated("hami.io/gpu-scheduler-policy", "numa, binpack"),
-            [policy, "numa is ignored; nvidia.com/numa-bind"],
-        ),
+        (annotated("hami.io/gpu-scheduler-policy", "numa, binpack"), [policy, "numa is ignored; nvidia.com/numa-bind"]),
         (annotated("hami.io/device-scoring-weights", "{}"), ["hami.io/device-scoring-weights", no_setting]),
         (annotated("hami.io/numa-alignment", "true"), ["hami.io/numa-alignment", no_setting]),
     ]

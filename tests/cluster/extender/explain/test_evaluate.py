@@ -128,9 +128,7 @@ async def test_a_node_that_was_deleted_and_still_has_pods_is_none(extender: Exte
     assert (found.sentence.endswith("no node is known"), found.reasons) == (True, {})
 
 
-async def test_enough_by_sums_and_no_gpu_with_room_means_another_reason(
-    extender: Extender,
-) -> None:
+async def test_enough_by_sums_and_no_gpu_with_room_means_another_reason(extender: Extender) -> None:
     extender.put_node(node("a", 2))
     for at in range(2):
         runs(extender, "a", at, 60, 8)
