@@ -3,18 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.model.units import BLOCK_BYTES, MIB, Resource, ResourceNames, blocks_in, format_blocks
-
-
-def test_a_card_has_only_whole_blocks() -> None:
-    expected = {0: 0, 255: 0, 256: 1, 511: 1, 512: 2, 81559: 318, 40960: 160, 15109: 59}
-    assert {mib: blocks_in(mib * MIB) for mib in expected} == expected
-
-
-def test_the_remainders_of_two_gpus_do_not_make_a_block() -> None:
-    card = BLOCK_BYTES + BLOCK_BYTES // 2
-    assert blocks_in(card) + blocks_in(card) == 2
-    assert blocks_in(2 * card) == 3
+from deviceplugin.model.units import BLOCK_BYTES, Resource, ResourceNames, blocks_in, format_blocks
 
 
 @given(memory=st.integers(0, 1 << 50))

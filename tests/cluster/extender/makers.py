@@ -96,6 +96,12 @@ def on_gpu(name: str, at: int, cores: int, blocks: int) -> tuple[GpuShare, ...]:
     return (GpuShare(GpuUuid(f"GPU-{name}-{at}"), cores, blocks),)
 
 
+def running(name: str, at: int, cores: int, blocks: int) -> ClusterPod:
+    """A pod with a part of that GPU."""
+    one = pod(f"on-{name}-{at}", cores=cores, blocks=blocks)
+    return bound(one, name, allocated(one, {"main": on_gpu(name, at, cores, blocks)}))
+
+
 def refused(found: ClusterPod, version: str) -> ClusterPod:
     changed = replace(found.pod, resource_version=version)
     return replace(found, pod=changed, condition=ScheduledCondition(is_true=False, reason="Unschedulable"))

@@ -2,6 +2,7 @@
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.model.pod import ClusterPod, Gang
+from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import ask, pod
 
 ONE_CYCLE = Gang("d", "g", waits=False)
@@ -23,3 +24,9 @@ def cycle(extender: Extender, pods: list[ClusterPod]) -> list[bool]:
 def free(extender: Extender) -> int:
     """Cores of node a."""
     return sum(view.free_cores for view in extender.cache.nodes["a"].state.snapshot.gpus)
+
+
+def free_after(extender: Extender, clock: Clock, seconds: float) -> int:
+    clock.now += seconds
+    extender.expire()
+    return free(extender)

@@ -11,17 +11,13 @@ from deviceplugin.model.pod import Gang
 from tests.cluster.extender.api import Fate, MemoryApi
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import ask, node, order, pod, refused
-from tests.cluster.extender.rounds import AT_PERMIT, ONE_CYCLE, cycle, free, members
+from tests.cluster.extender.rounds import AT_PERMIT, ONE_CYCLE, cycle, free, free_after, members
 
 
 async def test_an_abandoned_pod_group_releases_its_reservations(busy: Extender, clock: Clock) -> None:
     assert cycle(busy, members(ONE_CYCLE, 3)) == [True, True, False]
-    clock.now += 4
-    busy.expire()
-    assert free(busy) == 0
-    clock.now += 1
-    busy.expire()
-    assert free(busy) == 200
+    assert free_after(busy, clock, 4) == 0
+    assert free_after(busy, clock, 1) == 200
 
 
 async def test_a_pod_group_whose_last_member_other_plugins_refused_releases_its_reservations(
@@ -29,9 +25,7 @@ async def test_a_pod_group_whose_last_member_other_plugins_refused_releases_its_
 ) -> None:
     """The extender is not called for that member."""
     assert cycle(busy, members(ONE_CYCLE, 2)) == [True, True]
-    clock.now += 6
-    busy.expire()
-    assert free(busy) == 200
+    assert free_after(busy, clock, 6) == 200
 
 
 async def test_a_pod_after_a_groups_deadline_gets_its_gpus(busy: Extender, clock: Clock) -> None:
@@ -55,9 +49,7 @@ async def test_each_gang_ends_by_its_own_time(busy: Extender, clock: Clock) -> N
     clock.now += 3
     assert cycle(busy, members(Gang("d", "later", waits=False), 1)) == [True]
     for seconds, left in ((3, 100), (3, 200), (590, 200), (2, 300)):
-        clock.now += seconds
-        busy.expire()
-        assert free(busy) == left
+        assert free_after(busy, clock, seconds) == left
 
 
 async def test_bound_and_binding_members_keep_their_gpus(busy: Extender, clock: Clock, api: MemoryApi) -> None:
@@ -65,9 +57,7 @@ async def test_bound_and_binding_members_keep_their_gpus(busy: Extender, clock: 
     api.pods = {each.uid: each for each in (first, second)}
     assert cycle(busy, [first, second]) == [True, True]
     assert await busy.bind(order(first, "a")) == ""
-    clock.now += 6
-    busy.expire()
-    assert free(busy) == 100
+    assert free_after(busy, clock, 6) == 100
     assert await busy.bind(order(second, "a")) == "", "late, but its GPU is still free"
 
 
@@ -76,18 +66,14 @@ async def test_a_member_with_an_unconfirmed_binding_keeps_its_gpu(busy: Extender
     api.pods, api.fates = {one.uid: one}, [Fate.LATE]
     assert cycle(busy, [one]) == [True]
     assert await busy.bind(order(one, "a")) != ""
-    clock.now += 6
-    busy.expire()
-    assert free(busy) == 100
+    assert free_after(busy, clock, 6) == 100
 
 
 async def test_a_member_that_is_nominated_for_another_node_keeps_nothing(busy: Extender, clock: Clock) -> None:
     (one,) = members(ONE_CYCLE, 1)
     assert cycle(busy, [one]) == [True]
     busy.put_pod(replace(one, nominated_node="b", pod=replace(one.pod, resource_version="2")))
-    clock.now += 6
-    busy.expire()
-    assert free(busy) == 200
+    assert free_after(busy, clock, 6) == 200
 
 
 async def test_what_an_earlier_round_left_ends_with_the_try(busy: Extender, clock: Clock) -> None:
@@ -95,9 +81,7 @@ async def test_what_an_earlier_round_left_ends_with_the_try(busy: Extender, cloc
     first, second = members(ONE_CYCLE, 2)
     assert cycle(busy, [first, second]) == [True, True]
     assert cycle(busy, [first]) == [True]
-    clock.now += 6
-    busy.expire()
-    assert free(busy) == 200
+    assert free_after(busy, clock, 6) == 200
 
 
 async def test_a_member_whose_volumes_are_prepared_keeps_its_gpu(busy: Extender, clock: Clock) -> None:
@@ -105,19 +89,13 @@ async def test_a_member_whose_volumes_are_prepared_keeps_its_gpu(busy: Extender,
     (one,) = members(ONE_CYCLE, 1)
     assert cycle(busy, [one]) == [True]
     busy.put_pod(replace(one, nominated_node="a", pod=replace(one.pod, resource_version="2")))
-    clock.now += 30
-    busy.expire()
-    assert free(busy) == 100
-    clock.now += 31
-    busy.expire()
-    assert free(busy) == 200
+    assert free_after(busy, clock, 30) == 100
+    assert free_after(busy, clock, 31) == 200
 
 
 async def test_a_gang_at_permit_keeps_what_it_has_although_a_member_was_refused(busy: Extender, clock: Clock) -> None:
     assert cycle(busy, members(AT_PERMIT, 3)) == [True, True, False]
-    clock.now += 599
-    busy.expire()
-    assert free(busy) == 0
+    assert free_after(busy, clock, 599) == 0
 
 
 async def test_an_abandoned_gang_does_not_wake_itself(busy: Extender, clock: Clock, api: MemoryApi) -> None:

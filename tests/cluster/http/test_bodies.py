@@ -118,7 +118,7 @@ def uploads(path: str, declared: int, sent: int) -> bytes:
 async def test_a_length_that_is_only_announced_takes_no_room_of_the_others() -> None:
     """Security 5: four connections that announced 32 MiB each made the webhook answer 503."""
     bodies = Bodies(room=1 << 20, free=0)
-    async with serving(bodies=bodies) as scene:
+    async with serving(bodies=bodies, end_within=0.2) as scene:
         writers = [(await scene.raw())[1] for _ in range(8)]
         for writer in writers:
             writer.write(uploads("/webhook", 8 << 20, 1000))
@@ -130,7 +130,7 @@ async def test_a_length_that_is_only_announced_takes_no_room_of_the_others() -> 
 
 async def test_uploads_to_one_verb_or_from_one_peer_close_no_other() -> None:
     bodies = Bodies(room=1 << 20, free=0)
-    async with serving(bodies=bodies) as scene:
+    async with serving(bodies=bodies, end_within=0.2) as scene:
         _, writer = await scene.raw()
         writer.write(uploads("/filter", 8 << 20, 200_000))
         await until(lambda: bodies.held["filter",] == 200_000)

@@ -3,6 +3,7 @@
 import asyncio
 import datetime as dt
 import ssl
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from operator import ge
@@ -11,7 +12,7 @@ import aiohttp
 import pytest
 
 from deviceplugin.cluster.certificates.issued import Rules
-from deviceplugin.cluster.certificates.keypair import make_ca, make_certificate
+from deviceplugin.cluster.certificates.keypair import KeyPair, make_ca, make_certificate
 from deviceplugin.cluster.certificates.rotation import Rotation
 from deviceplugin.cluster.certificates.tls import ServerTls
 from deviceplugin.cluster.http.server import SchedulerServer
@@ -44,14 +45,16 @@ async def test_another_certificate_is_shown_with_and_without_a_name_and_open_con
         assert await reader.readuntil(b"ok\n")
 
 
-async def test_a_certificate_that_cannot_be_used_leaves_the_old_one_shown() -> None:
+async def test_a_certificate_that_cannot_be_used_leaves_the_old_one_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file is written for one: the pod's file system is read-only, and has no /tmp."""
+    monkeypatch.setattr(tempfile, "tempdir", "/no/such/directory")
     async with serving() as scene:
         before = await served_certificate(scene, None)
         other = make_ca(dt.datetime.now(dt.UTC), DAY)
-        broken = type(other)(scene.tls.shown.chain, other.key)
-        with pytest.raises(ConfigError, match="the certificate cannot be served"):
-            scene.tls.show(broken)
-        assert await served_certificate(scene, None) == before
+        for broken in (KeyPair(scene.tls.shown.chain, other.key), KeyPair(b"nonsense", other.key)):
+            with pytest.raises(ConfigError, match="the certificate cannot be served"):
+                scene.tls.show(broken)
+            assert await served_certificate(scene, None) == before
         assert (await scene.post("/filter", b"{}"))[0] == 200
 
 

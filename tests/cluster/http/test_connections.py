@@ -99,7 +99,7 @@ async def test_a_stop_amid_handshakes_leaves_no_socket_open() -> None:
                 await asyncio.sleep(0)
         for client in clients:
             client.close()
-        gc.collect()
+    gc.collect()
 
 
 async def test_requests_sent_in_one_go_are_answered_in_their_order() -> None:

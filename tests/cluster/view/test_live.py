@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -24,7 +24,7 @@ PICTURE = pcie(4, grant("ml/train/main", 0, 1), grant("ml/nb/c", 2, cores=30, bl
 
 @dataclass
 class Agent:
-    """Answers `/usage` with a body, or what `answer` does."""
+    """Answers `/usage` with a body, or what `answer` does; where there is a gate, when that is open."""
 
     body: bytes = b"{}"
     answer: Callable[[web.BaseRequest], Any] | None = None
@@ -32,13 +32,15 @@ class Agent:
     most: int = 0
     now: int = 0
     port: int = 0
-    open: asyncio.Event = field(default_factory=asyncio.Event)
+    gate: asyncio.Event | None = None
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         self.asked += 1
         self.now += 1
         self.most = max(self.most, self.now)
         try:
+            if self.gate is not None:
+                await self.gate.wait()
             if self.answer is not None:
                 found: web.StreamResponse = await self.answer(request)
                 return found
@@ -135,12 +137,7 @@ async def test_an_answer_is_as_old_as_the_caller_allows() -> None:
 
 async def test_those_who_ask_at_once_wait_for_one_question() -> None:
     gate = asyncio.Event()
-
-    async def later(request: web.BaseRequest) -> web.Response:
-        await gate.wait()
-        return web.Response(body=usage("a"))
-
-    async with agent(answer=later) as one, asking({"a": one}) as live, asyncio.timeout(60):
+    async with agent(body=usage("a"), gate=gate) as one, asking({"a": one}) as live, asyncio.timeout(60):
         left, *others = [asyncio.create_task(live.of(["a"])) for _ in range(4)]
         while not one.asked:
             await asyncio.sleep(0.01)
@@ -153,14 +150,9 @@ async def test_those_who_ask_at_once_wait_for_one_question() -> None:
 async def test_an_answer_that_gets_old_while_others_are_asked_is_still_given() -> None:
     """Another caller forgets it meanwhile."""
     clock, gate = Clock(), asyncio.Event()
-
-    async def later(request: web.BaseRequest) -> web.Response:
-        await gate.wait()
-        return web.Response(body=usage("b"))
-
     async with (
         agent(body=usage("a")) as quick,
-        agent(answer=later) as slow,
+        agent(body=usage("b"), gate=gate) as slow,
         asking({"a": quick, "b": slow}, clock) as live,
         asyncio.timeout(60),
     ):
@@ -176,13 +168,8 @@ async def test_an_answer_that_gets_old_while_others_are_asked_is_still_given() -
 
 async def test_a_caller_waits_for_all_agents_together_only_so_long_and_gets_the_rest_later() -> None:
     gate = asyncio.Event()
-
-    async def later(request: web.BaseRequest) -> web.Response:
-        await gate.wait()
-        return web.Response(body=usage("slow"))
-
     async with (
-        agent(answer=later) as slow,
+        agent(body=usage("slow"), gate=gate) as slow,
         agent(body=usage("a")) as quick,
         asking({"slow": slow, "a": quick}, longest_s=1.0) as live,
         asyncio.timeout(60),

@@ -8,7 +8,7 @@ import pytest
 
 from deviceplugin.cluster.view.query import NodeFilter, NodeSort, NodesQuery, PageQuery, PodSort, PodsQuery
 from deviceplugin.cluster.view.rows import Shown
-from deviceplugin.model.cluster_view import NamesShown, NodesView, PodStage, PodsView
+from deviceplugin.model.cluster_view import NamesShown, PodStage, PodsView
 from deviceplugin.model.pod import ScheduledCondition
 from tests.cluster.extender.makers import ask, bound, node, pod, refused
 from tests.cluster.view.scene import ALL, NONE, Scene, scene
@@ -176,23 +176,6 @@ async def test_the_right_to_one_namespace_shows_its_names_and_no_others(busy: Sc
     busy.extender.put_pod(replace(mine, pod=replace(mine.pod, ref=ref)))
     found = await busy.views.pods(PodsQuery(), Shown(NamesShown.NAMESPACE, "team"))
     assert {(row.namespace, row.pod) for row in found.items} == {("team", "mine"), (None, None)}
-
-
-async def test_clients_decode_what_is_sent_into_the_same_types(busy: Scene) -> None:
-    found = await busy.views.nodes(NodesQuery(with_gpus=True), ALL)
-    assert msgspec.json.decode(msgspec.json.encode(found), type=NodesView) == found
-
-
-async def test_pages_of_pods_are_complete(busy: Scene) -> None:
-    for number in range(9):
-        busy.runs("b", 0, 5, 1, name=f"p{number}")
-    more, found = "", []
-    while True:
-        page = await busy.views.pods(PodsQuery(page=PageQuery(4, more)), ALL)
-        found += [row.pod for row in page.items]
-        if not (more := page.more):
-            break
-    assert found == sorted([*(f"p{number}" for number in range(9)), "one", "two"], key=str)
 
 
 async def test_a_node_that_goes_with_its_pods_while_they_are_listed_is_no_failure() -> None:

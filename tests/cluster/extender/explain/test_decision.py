@@ -19,12 +19,7 @@ from deviceplugin.model.decision_annotation import (
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.preferences import NodePolicy
 from tests.cluster.extender.api import Fate, MemoryApi
-from tests.cluster.extender.makers import NAMES, allocated, ask, bound, node, on_gpu, order, pod
-
-
-def runs(extender: Extender, name: str, at: int, cores: int, blocks: int) -> None:
-    one = pod(f"on-{name}-{at}", cores=cores, blocks=blocks)
-    extender.put_pod(bound(one, name, allocated(one, {"main": on_gpu(name, at, cores, blocks)})))
+from tests.cluster.extender.makers import NAMES, allocated, ask, bound, node, on_gpu, order, pod, running
 
 
 async def placed(extender: Extender, api: MemoryApi, one: ClusterPod, *names: str) -> ClusterPod:
@@ -48,8 +43,8 @@ async def test_node_and_gpus_have_their_reason_and_what_was_passed_over(extender
     for name in ("a", "b", "c", "d", "e", "f"):
         extender.put_node(node(name, 2))
     extender.put_node(node("small", 1, blocks=4))
-    runs(extender, "b", 0, 30, 8)
-    runs(extender, "c", 0, 20, 8)
+    extender.put_pod(running("b", 0, 30, 8))
+    extender.put_pod(running("c", 0, 20, 8))
     one = await placed(extender, api, pod(cores=40, blocks=8), "a", "b", "c", "d", "e", "f", "small", "gone")
     assert await why(extender, one) == (
         "node b is the one that leaves the fewest useless cores of 6 nodes that fit (policy fragmentation)",
@@ -83,7 +78,7 @@ async def test_the_pods_own_policy_is_named() -> None:
         extender = Extender(api := MemoryApi(), Settings(node_policy=policy))
         extender.put_node(node("a", 2))
         extender.put_node(node("b", 2))
-        runs(extender, "b", 0, 30, 8)
+        extender.put_pod(running("b", 0, 30, 8))
         assert (await why(extender, await placed(extender, api, pod(), "a", "b")))[0] == sentence
 
 

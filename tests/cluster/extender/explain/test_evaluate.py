@@ -12,7 +12,7 @@ from deviceplugin.model.pod import ClusterPod, ScheduledCondition
 from deviceplugin.placement.fit import GpuAmount
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.conftest import Clock
-from tests.cluster.extender.makers import allocated, ask, bound, deleting, node, on_gpu, pod
+from tests.cluster.extender.makers import ask, deleting, node, pod, running
 
 CORES = "0/1 nodes are available: 1 Insufficient tencent.com/vcuda-core."
 GATED = "Scheduling is blocked due to non-empty scheduling gates"
@@ -22,12 +22,6 @@ TAINT = "0/1 nodes are available: 1 node(s) had untolerated taint {gpu: only}."
 def unschedulable(one: ClusterPod, message: str, *, version: str = "2", reason: str = "Unschedulable") -> ClusterPod:
     condition = ScheduledCondition(is_true=False, reason=reason, text=hash(message), message=message)
     return replace(one, pod=replace(one.pod, resource_version=version), condition=condition)
-
-
-def runs(extender: Extender, name: str, at: int, cores: int, blocks: int) -> ClusterPod:
-    one = pod(f"on-{name}-{at}", cores=cores, blocks=blocks)
-    extender.put_pod(bound(one, name, allocated(one, {"main": on_gpu(name, at, cores, blocks)})))
-    return one
 
 
 async def said_of(extender: Extender, one: ClusterPod) -> Explanation:
@@ -54,8 +48,8 @@ async def test_a_pod_larger_than_any_node_is_judged_now(extender: Extender) -> N
 async def test_of_a_full_cluster_it_is_said_who_holds_what_and_what_must_become_free(extender: Extender) -> None:
     for name in ("a", "b"):
         extender.put_node(node(name, 1))
-    runs(extender, "a", 0, 100, 64)
-    runs(extender, "b", 0, 60, 64)
+    extender.put_pod(running("a", 0, 100, 64))
+    extender.put_pod(running("b", 0, 60, 64))
     found = await said_of(extender, unschedulable(pod("p", cores=50, blocks=8), CORES))
     assert "evaluated now, the pod fits on none of the 2 nodes; kube-scheduler's own sums" in found.sentence
     assert [each.node for each in found.nodes] == ["b", "a"]
@@ -107,7 +101,7 @@ async def test_what_kube_scheduler_holds_against_a_node_whose_gpus_have_room_is_
     for made, reason, change in cases:
         extender = Extender(MemoryApi())
         extender.put_node(made)
-        runs(extender, "a", 0, 60, 8)
+        extender.put_pod(running("a", 0, 60, 8))
         found = await said_of(extender, unschedulable(pod("p"), CORES))
         assert "GPUs have room on the one node, but kube-scheduler can use none of these nodes" in found.sentence
         assert (found.nodes[0].reason, found.nodes[0].change) == (reason, change)
@@ -122,7 +116,7 @@ async def test_of_several_containers_it_is_not_claimed_that_a_barred_node_has_ro
 
 async def test_a_node_that_was_deleted_and_still_has_pods_is_none(extender: Extender) -> None:
     extender.put_node(node("a", 2))
-    runs(extender, "a", 0, 60, 8)
+    extender.put_pod(running("a", 0, 60, 8))
     extender.drop_node("a")
     found = await said_of(extender, unschedulable(pod("p"), TAINT))
     assert (found.sentence.endswith("no node is known"), found.reasons) == (True, {})
@@ -131,7 +125,7 @@ async def test_a_node_that_was_deleted_and_still_has_pods_is_none(extender: Exte
 async def test_enough_by_sums_and_no_gpu_with_room_means_another_reason(extender: Extender) -> None:
     extender.put_node(node("a", 2))
     for at in range(2):
-        runs(extender, "a", at, 60, 8)
+        extender.put_pod(running("a", at, 60, 8))
     found = await said_of(extender, unschedulable(pod("p"), TAINT))
     assert found.sentence.endswith(
         "the pod does not fit on the one node; by kube-scheduler's own sums the one node would do, so it refuses the "
@@ -180,7 +174,7 @@ async def test_without_nodes_and_with_nonsense_there_is_a_sentence(extender: Ext
 
 async def test_a_verdict_stands_as_long_as_kube_scheduler_repeats_it_and_no_longer(extender: Extender) -> None:
     extender.put_node(node("a", 1))
-    runs(extender, "a", 0, 60, 8)
+    extender.put_pod(running("a", 0, 60, 8))
     one = pod("p")
     extender.put_pod(one)
     assert not extender.filter(ask(one, "a")).names
@@ -200,7 +194,7 @@ async def test_a_verdict_stands_as_long_as_kube_scheduler_repeats_it_and_no_long
 
 async def test_a_refusal_that_kube_scheduler_had_in_hand_when_it_asked_supersedes_nothing(extender: Extender) -> None:
     extender.put_node(node("a", 1))
-    runs(extender, "a", 0, 60, 8)
+    extender.put_pod(running("a", 0, 60, 8))
     one = unschedulable(pod("p"), CORES)
     extender.put_pod(one)
     extender.filter(ask(one, "a"))
@@ -223,8 +217,8 @@ async def test_several_containers_are_tried_together_on_few_nodes_only(extender:
     """Each alone has room on every node; together only on the one that comes last."""
     for at in range(30):
         extender.put_node(node(f"n{at:02}", 2))
-        runs(extender, f"n{at:02}", 0, 20, 8)
-        runs(extender, f"n{at:02}", 1, 50, 8)
+        extender.put_pod(running(f"n{at:02}", 0, 20, 8))
+        extender.put_pod(running(f"n{at:02}", 1, 50, 8))
     several = unschedulable(pod("p", cores=60, blocks=1, more=[("side", ContainerRole.APP, 60, 1)]), TAINT)
     found = await said_of(extender, several)
     assert "the pod fits on none of the 30 nodes, as far as its containers were placed together" in found.sentence

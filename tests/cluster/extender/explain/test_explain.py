@@ -7,13 +7,7 @@ from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.pod import ClusterPod
 from tests.cluster.extender.api import Fate, MemoryApi
 from tests.cluster.extender.conftest import Clock
-from tests.cluster.extender.makers import NAMES, allocated, ask, bound, node, on_gpu, order, pod
-
-
-def runs(extender: Extender, name: str, at: int, cores: int, blocks: int) -> ClusterPod:
-    one = pod(f"on-{name}-{at}", cores=cores, blocks=blocks)
-    extender.put_pod(bound(one, name, allocated(one, {"main": on_gpu(name, at, cores, blocks)})))
-    return one
+from tests.cluster.extender.makers import NAMES, allocated, ask, bound, node, on_gpu, order, pod, running
 
 
 async def explained(extender: Extender, one: ClusterPod) -> Explanation:
@@ -30,8 +24,8 @@ async def test_every_node_and_gpu_has_its_reason_and_what_would_have_to_change(e
     extender.put_node(node("a", 3, ill=[2]))
     extender.put_node(node("small", 1, blocks=4))
     extender.put_node(node("broken", text="{"))
-    runs(extender, "a", 0, 70, 8)
-    runs(extender, "a", 1, 60, 60)
+    extender.put_pod(running("a", 0, 70, 8))
+    extender.put_pod(running("a", 1, 60, 60))
     waits = pod("p", cores=50, blocks=8)
     assert extender.filter(ask(waits, "a", "small", "broken")).names == ()
     found = await explained(extender, waits)
@@ -49,7 +43,8 @@ async def test_every_node_and_gpu_has_its_reason_and_what_would_have_to_change(e
 
 async def test_a_pod_that_fits_now_is_reported_so(extender: Extender) -> None:
     extender.put_node(node("a", 1))
-    other = runs(extender, "a", 0, 100, 64)
+    other = running("a", 0, 100, 64)
+    extender.put_pod(other)
     waits = pod("p")
     extender.filter(ask(waits, "a"))
     extender.drop_pod(other.uid)
@@ -58,8 +53,8 @@ async def test_a_pod_that_fits_now_is_reported_so(extender: Extender) -> None:
 
 async def test_whole_gpus_that_are_missing_are_named(extender: Extender) -> None:
     extender.put_node(node("a", 2))
-    runs(extender, "a", 0, 20, 8)
-    runs(extender, "a", 1, 90, 8)
+    extender.put_pod(running("a", 0, 20, 8))
+    extender.put_pod(running("a", 1, 90, 8))
     waits = pod("p", cores=100, blocks=0)
     extender.filter(ask(waits, "a"))
     change = (await explained(extender, waits)).nodes[0].change
@@ -68,7 +63,7 @@ async def test_whole_gpus_that_are_missing_are_named(extender: Extender) -> None
 
 async def test_containers_that_only_fit_alone_have_their_own_reason(extender: Extender) -> None:
     extender.put_node(node("a", 1))
-    runs(extender, "a", 0, 30, 8)
+    extender.put_pod(running("a", 0, 30, 8))
     waits = pod("p", cores=40, more=[("side", ContainerRole.APP, 40, 8)])
     extender.filter(ask(waits, "a"))
     assert (await explained(extender, waits)).nodes[0].change == "room for all containers of the pod together"
@@ -93,7 +88,7 @@ async def test_only_the_nearest_of_many_nodes_are_shown_in_full(extender: Extend
     names = [f"n{at:02}" for at in range(30)]
     for at, name in enumerate(names):
         extender.put_node(node(name, 1))
-        runs(extender, name, 0, 99 - at, 8)
+        extender.put_pod(running(name, 0, 99 - at, 8))
     waits = pod("p", cores=100, blocks=0)
     extender.filter(ask(waits, *names))
     found = await explained(extender, waits)
