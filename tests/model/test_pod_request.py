@@ -29,9 +29,6 @@ def _pod(*sizes: tuple[str, int, int], annotations: dict[str, str] | None = None
 def test_containers_without_gpus_are_left_out_and_places_stay() -> None:
     found = pod_request(_pod(("side", 0, 0), ("main", 20, 8)))
     assert [(each.name, each.index, each.request) for each in found.containers] == [("main", 1, Request(20, 8))]
-
-
-def test_a_pod_without_gpus_asks_for_nothing() -> None:
     assert pod_request(_pod(("main", 0, 0))).containers == ()
 
 

@@ -32,17 +32,13 @@ def test_a_new_certificate_is_for_the_wanted_names_and_signed_by_its_ca(issued: 
     assert issued.server.certificate.not_valid_before_utc < START  # other clocks may be behind
 
 
-def test_nothing_is_made_before_two_thirds_of_a_life(issued: Issued) -> None:
+def test_a_certificate_is_renewed_after_two_thirds_of_its_life_by_the_same_ca_or_for_another_name(
+    issued: Issued,
+) -> None:
     assert renewed(issued, RULES, START + 59 * DAY) is issued
-
-
-def test_a_certificate_is_renewed_after_two_thirds_of_its_life_by_the_same_ca(issued: Issued) -> None:
     later = renewed(issued, RULES, START + 60 * DAY)
     assert later.server != issued.server
     assert later.cas == issued.cas
-
-
-def test_a_certificate_is_renewed_when_another_name_is_wanted(issued: Issued) -> None:
     rules = replace(RULES, names=(*RULES.names, "gpu.example"))
     assert "gpu.example" in names_of(renewed(issued, rules, START).server.certificate)
 

@@ -36,32 +36,22 @@ def body(**keys: object) -> bytes:
     return json.dumps(keys).encode()
 
 
-def test_names_are_read_as_kube_scheduler_writes_them() -> None:
+def test_names_are_read_as_kube_scheduler_writes_them_and_count_beside_nodes() -> None:
     question = read_args(body(Pod=POD, Nodes=None, NodeNames=["a", "b"]))
     assert question.names == ("a", "b")
     assert (question.pod.uid, question.pod.priority) == ("u", 3)
     assert question.pod.pod.is_gpu
-
-
-def test_names_count_where_both_names_and_nodes_are_there() -> None:
     nodes = {"metadata": {}, "items": [{"metadata": {"name": "x"}}]}
     assert read_args(body(Pod=POD, Nodes=nodes, NodeNames=["a"])).names == ("a",)
 
 
-def test_whole_nodes_without_names_are_refused_with_the_setting_that_is_wrong() -> None:
+def test_whole_nodes_and_whole_victims_are_refused_with_the_setting_that_is_wrong() -> None:
     nodes = {"metadata": {}, "items": [{"metadata": {"name": "a"}}]}
-    with pytest.raises(ParseError, match="nodeCacheCapable: true"):
-        read_args(body(Pod=POD, Nodes=nodes, NodeNames=None))
-
-
-def test_the_answer_has_the_keys_of_the_protocol() -> None:
-    assert json.loads(write_filter_result(FilterResult((), {"a": "full", "b": "full"}, {"c": "no GPU"}))) == {
-        "Nodes": None,
-        "NodeNames": [],
-        "FailedNodes": {"a": "full", "b": "full"},
-        "FailedAndUnresolvableNodes": {"c": "no GPU"},
-        "Error": "",
-    }
+    victims = {"n": {"Pods": [{"metadata": {"uid": "x"}}], "NumPDBViolations": 0}}
+    whole = body(Pod=POD, NodeNameToVictims=victims, NodeNameToMetaVictims=None)
+    for read, asked in ((read_args, body(Pod=POD, Nodes=nodes, NodeNames=None)), (read_preempt, whole)):
+        with pytest.raises(ParseError, match="nodeCacheCapable: true"):
+            read(asked)
 
 
 def test_no_reasons_stand_beside_a_node() -> None:
@@ -81,13 +71,15 @@ def test_victims_are_read_by_uid() -> None:
     assert found.victims == {"n": Victims(("x",), 1), "m": Victims(())}  # type: ignore[arg-type]
 
 
-def test_victims_as_whole_pods_are_refused_with_the_setting_that_is_wrong() -> None:
-    full = {"n": {"Pods": [{"metadata": {"uid": "x"}}], "NumPDBViolations": 0}}
-    with pytest.raises(ParseError, match="nodeCacheCapable: true"):
-        read_preempt(body(Pod=POD, NodeNameToVictims=full, NodeNameToMetaVictims=None))
-
-
-def test_the_other_answers_have_the_keys_of_the_protocol() -> None:
+def test_answers_have_the_keys_of_the_protocol() -> None:
+    refused = FilterResult((), {"a": "full", "b": "full"}, {"c": "no GPU"})
+    assert json.loads(write_filter_result(refused)) == {
+        "Nodes": None,
+        "NodeNames": [],
+        "FailedNodes": {"a": "full", "b": "full"},
+        "FailedAndUnresolvableNodes": {"c": "no GPU"},
+        "Error": "",
+    }
     assert json.loads(write_binding_result("")) == {"Error": ""}
     assert json.loads(write_scores([("a", 7)])) == [{"Host": "a", "Score": 7}]
     assert json.loads(write_victims({"n": Victims(("x",), 2)})) == {  # type: ignore[arg-type]

@@ -25,17 +25,12 @@ async def counted(scene: Scene, verb: str) -> dict[str, float]:
     }
 
 
-async def test_each_verb_is_answered_and_counted() -> None:
+async def test_verbs_and_rejections_are_counted_and_the_gauges_of_the_service_are_served() -> None:
     async with serving() as scene:
         assert await scene.post("/webhook", b"{}") == (200, "{}")
         assert await scene.post("/filter", b"{}") == (200, '{"NodeNames":["n1"]}')
         assert await counted(scene, "webhook") == {"changed": 1}
         assert await counted(scene, "filter") == {"chosen": 1}
-
-
-async def test_rejections_are_counted_and_the_gauges_of_the_service_are_served() -> None:
-    async with serving() as scene:
-        await scene.post("/filter", b"{}")
         _, text = await scene.get("/metrics")
         assert 'vcuda_scheduler_rejections_total{reason="insufficient vcuda-memory on any one GPU"} 2.0' in text
         assert 'vcuda_scheduler_certificate_expiration_timestamp_seconds{certificate="server"} 1.8e+09' in text
@@ -128,7 +123,9 @@ async def test_nothing_is_answered_before_it_is_ready_but_it_lives() -> None:
         scene.service.missing = ("pods are not listed yet", "no certificate yet")
         sentence = "pods are not listed yet; no certificate yet"
         assert await scene.get("/readyz") == (503, f"{sentence}\n")
-        assert await scene.post("/filter", b"{}") == (503, f"not ready yet: {sentence}\n")
+        async with scene.session.post(f"{scene.url}/filter", data=b"{}") as answer:
+            assert (answer.status, await answer.text()) == (503, f"not ready yet: {sentence}\n")
+            assert answer.headers["Connection"] == "close", "who is sent elsewhere does not stay on this connection"
         assert await scene.get("/healthz") == (200, "ok\n")
         scene.service.missing = ()
         assert await scene.get("/readyz") == (200, "ok\n")
@@ -143,13 +140,6 @@ async def test_a_load_balancer_finds_the_replica_that_leads_and_the_webhook_need
         assert await scene.get("/readyz") == (200, "ok\n")
         scene.service.missing = ("pods are not listed yet",)
         assert await scene.get("/readyz?leader") == (503, "pods are not listed yet\n")
-
-
-async def test_who_is_sent_elsewhere_does_not_stay_on_this_connection() -> None:
-    async with serving() as scene:
-        scene.service.missing = ("pods are not listed yet",)
-        async with scene.session.post(f"{scene.url}/filter", data=b"{}") as answer:
-            assert (answer.status, answer.headers["Connection"]) == (503, "close")
 
 
 def test_loopback_addresses_are_recognized() -> None:

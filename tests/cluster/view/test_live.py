@@ -112,27 +112,17 @@ async def test_the_agents_own_document_is_read_whole() -> None:
     assert len(use.shares) == sum(len(grant.allocation.shares) for grant in PICTURE.grants)
 
 
-async def test_an_agent_is_asked_once_in_some_seconds_however_many_look() -> None:
+async def test_an_agent_is_asked_once_in_some_seconds_or_as_seldom_as_the_caller_allows() -> None:
     clock = Clock()
     async with agent(body=usage("a")) as one, asking({"a": one}, clock) as live:
-        for _ in range(3):
+        for later, count in ((0, 1), (0, 1), (6, 2)):
+            clock.now += later
             await live.of(["a"])
-        assert one.asked == 1
-        clock.now += 6
-        await live.of(["a"])
-        assert one.asked == 2
-
-
-async def test_an_answer_is_as_old_as_the_caller_allows() -> None:
-    clock = Clock()
-    async with agent(body=usage("a")) as one, asking({"a": one}, clock) as live:
-        await live.of(["a"])
-        clock.now += 20
-        await live.of(["a"], oldest_s=30)
-        assert one.asked == 1
-        clock.now += 20
-        await live.of(["a"], oldest_s=30)
-        assert one.asked == 2
+            assert one.asked == count
+        for count in (2, 3):
+            clock.now += 20
+            await live.of(["a"], oldest_s=30)
+            assert one.asked == count
 
 
 async def test_those_who_ask_at_once_wait_for_one_question() -> None:

@@ -25,12 +25,9 @@ def test_a_recorded_predicate() -> None:
         assert (container.cores, container.blocks) == (25, 16)
 
 
-def test_a_recorded_allocate() -> None:
+def test_a_recorded_allocate_and_a_pipelined_one() -> None:
     task = wire.read_event(recorded("allocateFunc-01"))
     assert (task.node, task.is_pipelined) == ("vcuda-node", False)
-
-
-def test_a_pipelined_task_is_told_apart() -> None:
     said = json.loads(recorded("allocateFunc-01"))
     said["task"]["Status"] = 4
     assert wire.read_event(json.dumps(said).encode()).is_pipelined

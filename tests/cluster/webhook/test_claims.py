@@ -38,12 +38,11 @@ def test_a_share_names_a_template_for_its_size() -> None:
     assert "schedulerName" not in found["spec"], "every kube-scheduler places claims"
 
 
-def test_what_is_missing_is_completed_first() -> None:
+def test_the_template_is_for_the_completed_request_of_hamis_resources_too_and_for_the_models() -> None:
     assert template_of(turned(gpu_pod({CORE: "50"}))) == "vcuda-1x50c80b"
-
-
-def test_resources_of_hami_become_claims_too() -> None:
     assert template_of(turned(gpu_pod({GPU: "1", GPUMEM: "2048"}))) == "vcuda-1x10c8b"
+    filtered = gpu_pod({CORE: "20", MEMORY: "8"}, {"tencent.com/vcuda-use-models": "A100"})
+    assert template_of(turned(filtered)).startswith("vcuda-1x20c8b-")
 
 
 def test_each_container_has_its_own_and_init_containers_that_of_the_same_size() -> None:
@@ -76,14 +75,6 @@ def test_claims_of_the_pod_stay() -> None:
 def test_what_no_claim_can_say_is_warned_about() -> None:
     found = response_of(gpu_pod({CORE: "20", MEMORY: "8"}, {"tencent.com/vcuda-node-policy": "spread"}))
     assert "annotation tencent.com/vcuda-node-policy has no effect on a claim" in found["warnings"]
-
-
-def test_models_are_in_the_name() -> None:
-    plain, filtered = (
-        template_of(turned(gpu_pod({CORE: "20", MEMORY: "8"}, annotations)))
-        for annotations in (None, {"tencent.com/vcuda-use-models": "A100"})
-    )
-    assert filtered.startswith(f"{plain}-")
 
 
 def test_what_was_refused_is_refused() -> None:

@@ -33,18 +33,13 @@ def placed(name: str = "a", at: int = 0, cores: int = 50, blocks: int = 8) -> Cl
     return bound(found, name, allocated(found, {"main": on_gpu(name, at, cores, blocks)}))
 
 
-def test_a_bound_pod_holds_what_its_annotation_says() -> None:
-    cache = cache_with("a")
-    cache.put_pod(placed())
-    assert free(cache, "a") == [(50, 56), (100, 64)]
-
-
-def test_repeated_events_count_a_pod_once() -> None:
+def test_a_bound_pod_holds_what_its_annotation_says_however_often_and_late_it_is_told() -> None:
     cache = cache_with("a")
     one = placed()
-    for _ in range(3):
-        cache.put_pod(one)
-    assert free(cache, "a") == [(50, 56), (100, 64)]
+    older = replace(one, pod=replace(one.pod, node="", annotations={}))
+    for told in (one, one, older, deleting(one)):
+        cache.put_pod(told)
+        assert free(cache, "a") == [(50, 56), (100, 64)], told
 
 
 def test_a_pod_that_ended_holds_nothing_and_late_news_do_not_bring_it_back() -> None:
@@ -60,25 +55,11 @@ def test_a_pod_that_ended_holds_nothing_and_late_news_do_not_bring_it_back() -> 
         assert free(cache, "a") == [(100, 64), (100, 64)], phase
 
 
-def test_a_pod_that_is_being_deleted_holds_on() -> None:
-    cache = cache_with("a")
-    cache.put_pod(deleting(placed()))
-    assert free(cache, "a") == [(50, 56), (100, 64)]
-
-
 def test_an_unbound_pod_holds_nothing_whatever_its_annotations_say() -> None:
     cache = cache_with("a")
     found = placed()
     cache.put_pod(replace(found, pod=replace(found.pod, node="")))
     assert free(cache, "a") == [(100, 64), (100, 64)]
-
-
-def test_a_pod_that_was_seen_bound_is_not_unbound_by_older_news() -> None:
-    cache = cache_with("a")
-    found = placed()
-    cache.put_pod(found)
-    cache.put_pod(replace(found, pod=replace(found.pod, node="", annotations={})))
-    assert free(cache, "a") == [(50, 56), (100, 64)]
 
 
 def test_an_unlocated_pod_counts_on_every_gpu_that_may_hold_it() -> None:
