@@ -86,8 +86,13 @@ def written_out(load: Workload, cards: Capacities, spare: Spare | None) -> int:
 
 
 @given(workloads, some_cards(), spares)
-def test_it_is_what_its_definition_says_task_by_task(load: Workload, cards: Capacities, spare: Spare | None) -> None:
-    assert Fragmentation(load).of(cards, spare) == written_out(load, cards, spare)
+def test_it_is_what_its_definition_says_task_by_task_and_never_less_than_nothing_or_more_than_all(
+    load: Workload, cards: Capacities, spare: Spare | None
+) -> None:
+    measure, free = Fragmentation(load), sum(card.cores for card in cards)
+    assert measure.of(cards, spare) == written_out(load, cards, spare)
+    assert 0 <= measure.of(cards, spare) <= 2 * measure.weight * free
+    assert 0 <= stranded(measure, cards, spare) <= measure.weight * free
 
 
 @given(workloads, st.lists(st.tuples(some_cards(), spares), min_size=1, max_size=8))
@@ -95,15 +100,6 @@ def test_what_was_kept_changes_no_measure(load: Workload, nodes: list[tuple[Capa
     used = Fragmentation(load)
     for cards, spare in [*nodes, *nodes]:
         assert used.of(cards, spare) == Fragmentation(load).of(cards, spare)
-
-
-@given(workloads, some_cards(), spares)
-def test_no_node_is_less_than_wholly_usable_or_more_than_wholly_useless(
-    load: Workload, cards: Capacities, spare: Spare | None
-) -> None:
-    measure, free = Fragmentation(load), sum(card.cores for card in cards)
-    assert 0 <= measure.of(cards, spare) <= 2 * measure.weight * free
-    assert 0 <= stranded(measure, cards, spare) <= measure.weight * free
 
 
 def test_a_workload_without_tasks_finds_nothing_fragmented() -> None:

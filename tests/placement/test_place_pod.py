@@ -65,29 +65,23 @@ def is_allowed(asked: PodRequest, container: ContainerRequest, views: tuple[GpuV
 
 
 @given(asked=pods(), state=states())
-def test_what_a_pod_gets_fits_beside_all_others_and_is_what_it_asked_for(asked: PodRequest, state: NodeState) -> None:
-    choice = outcome(asked, state)
-    if isinstance(choice, VcudaError):
+def test_what_a_pod_gets_fits_beside_all_others_is_what_it_asked_for_and_accounts_for_every_gpu(
+    asked: PodRequest, state: NodeState
+) -> None:
+    """So a caller that reports the reason need not place the container a second time."""
+    found = outcome(asked, state)
+    if isinstance(found, VcudaError):
         return
-    assert len(choice.allocations) == len(choice.reasons) == len(asked.containers)
-    assert all(choice.reasons)
-    assert fits(choice.allocations, state)
-    for container, got in zip(asked.containers, choice.allocations, strict=True):
+    assert len(found.allocations) == len(found.reasons) == len(asked.containers)
+    assert all(found.reasons)
+    assert fits(found.allocations, state)
+    for container, got, reason in zip(asked.containers, found.allocations, found.reasons, strict=True):
         views = tuple(view for view in state.snapshot.gpus if view.gpu.uuid in got.uuids)
         assert (got.owner, got.role, got.index) == (ContainerRef(REF, container.name), container.role, container.index)
         assert got.request == container.request
         assert len(got.shares) == len(views) == container.request.gpus
         assert set(got.shares) == set(shares_of(container.request, views))
         assert is_allowed(asked, container, views, state)
-
-
-@given(asked=pods(), state=states())
-def test_each_container_has_its_choice_which_accounts_for_every_gpu(asked: PodRequest, state: NodeState) -> None:
-    """So that a caller that reports the reason need not place the container a second time."""
-    found = outcome(asked, state)
-    if isinstance(found, VcudaError):
-        return
-    for got, reason in zip(found.allocations, found.reasons, strict=True):
         choice = found.choice(got.owner.name)
         assert choice is not None
         assert (choice.shares, choice.reason, choice.evaluator) == (got.shares, reason, got.request.kind)

@@ -27,26 +27,23 @@ def problems(draw: st.DrawFn) -> tuple[list[list[int]], list[int], int]:
 
 
 @given(problem=problems())
-def test_no_set_costs_less_than_the_one_found(problem: tuple[list[list[int]], list[int], int]) -> None:
+def test_no_set_costs_less_than_the_one_found_and_greedy_makes_one_too(
+    problem: tuple[list[list[int]], list[int], int],
+) -> None:
     pairs, alone, size = problem
     least = min(cost(pairs, alone, members) for members in combinations(range(len(pairs)), size))
     search = Search(pairs, alone, size, below=NO_LIMIT, effort=None)
     found = search.run()
     assert found is not None
-    assert list(found) == sorted(set(found))
-    assert len(found) == size
-    assert cost(pairs, alone, found) == least
     assert not search.exhausted
-
-
-@given(problem=problems())
-def test_only_a_set_below_the_limit_is_found(problem: tuple[list[list[int]], list[int], int]) -> None:
-    pairs, alone, size = problem
-    least = min(cost(pairs, alone, members) for members in combinations(range(len(pairs)), size))
+    assert cost(pairs, alone, found) == least
     assert Search(pairs, alone, size, below=least, effort=None).run() is None
     just_found = Search(pairs, alone, size, below=least + 1, effort=None).run()
     assert just_found is not None
     assert cost(pairs, alone, just_found) == least
+    for members in (found, greedy(pairs, size)):
+        assert list(members) == sorted(set(members))
+        assert len(members) == size
 
 
 @given(problem=problems(), effort=st.integers(0, 200))
@@ -60,14 +57,6 @@ def test_the_effort_bounds_the_work_and_what_is_found_is_still_below_the_limit(
     levels = min(size, len(pairs) - size) or size
     assert search.spent <= effort + (levels + 1) * len(pairs)
     assert found is None or (len(found) == size and cost(pairs, alone, found) < limit)
-
-
-@given(problem=problems())
-def test_greedy_makes_a_set_of_the_size_asked_for(problem: tuple[list[list[int]], list[int], int]) -> None:
-    pairs, _alone, size = problem
-    members = greedy(pairs, size)
-    assert list(members) == sorted(set(members))
-    assert len(members) == size
 
 
 def test_greedy_can_be_led_astray_and_the_search_is_not() -> None:

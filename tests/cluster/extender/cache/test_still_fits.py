@@ -55,16 +55,14 @@ def fits_without_itself(node_info: NodeInfo, held: PodHold) -> bool:
 
 
 @given(cache())
-def test_it_is_as_if_the_node_was_counted_without_the_pod(node_info: NodeInfo) -> None:
+def test_it_is_as_if_the_node_was_counted_without_the_pod_and_suspect_where_the_sum_is_too_much(
+    node_info: NodeInfo,
+) -> None:
     for uid, held in node_info.holds.items():
         assert node_info.still_fits(uid) == fits_without_itself(node_info, held)
-
-
-@given(cache())
-def test_a_node_is_suspect_where_the_sum_of_all_is_too_much(node_info: NodeInfo) -> None:
     use = occupied(one for held in node_info.holds.values() for one in held.allocations)
     too_much = [
-        uuid for uuid in UUIDS[:3] if (held := use.get(uuid)) and (held.cores > CORES_PER_GPU or held.blocks > BLOCKS)
+        uuid for uuid in UUIDS[:3] if (sum_ := use.get(uuid)) and (sum_.cores > CORES_PER_GPU or sum_.blocks > BLOCKS)
     ]
     assert node_info.may_be_overcommitted == bool(too_much)
 
