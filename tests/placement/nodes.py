@@ -6,7 +6,7 @@ from itertools import combinations
 from hypothesis import strategies as st
 
 from deviceplugin.model.allocation import Allocation, ContainerRole, PodUid
-from deviceplugin.model.gpu import ComputeMode, Gpu, GpuUuid, Health, Inventory
+from deviceplugin.model.gpu import ComputeMode, Driver, Gpu, GpuUuid, Health, Inventory
 from deviceplugin.model.units import BLOCK_BYTES
 from deviceplugin.placement.occupancy import free_for_next_container, snapshot_for
 from deviceplugin.placement.snapshot import GpuView, Snapshot
@@ -43,6 +43,12 @@ def snapshot(
         running = (processes or {}).get(minor, 0)
         views.append(GpuView(card, 100 - cores, card.blocks - blocks, running, health))
     return Snapshot(tuple(views), topology(count, shape))
+
+
+def node_of(count: int, blocks: int, *, health: dict[GpuUuid, Health] | None = None) -> Inventory:
+    """As an agent reads it."""
+    cards = tuple(gpu(minor, blocks=blocks) for minor in range(count))
+    return Inventory(cards, topology(count, t6), Driver("550.54.15", (12, 4)), health or {})
 
 
 def view_of(node: Snapshot, uuid: GpuUuid) -> GpuView:

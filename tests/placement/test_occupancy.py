@@ -1,20 +1,14 @@
 """Kubelet's arithmetic: what init, sidecar and app containers take together, and what is left for the next."""
 
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
-from deviceplugin.model.gpu import Driver, GpuUuid, Health, Inventory
+from deviceplugin.model.gpu import Health
 from deviceplugin.model.request import Request
 from deviceplugin.placement.fit import GpuAmount
 from deviceplugin.placement.occupancy import occupied, snapshot_for
-from sandbox.gpu_links import t6, topology
-from tests.placement.nodes import free_for, gpu
+from tests.placement.nodes import free_for, gpu, node_of
 
 INIT, SIDECAR, APP, UNKNOWN = ContainerRole.INIT, ContainerRole.SIDECAR, ContainerRole.APP, ContainerRole.UNKNOWN
 BLOCKS = 40
-
-
-def node(count: int = 2, *, health: dict[GpuUuid, Health] | None = None) -> Inventory:
-    cards = tuple(gpu(minor, blocks=BLOCKS) for minor in range(count))
-    return Inventory(cards, topology(count, t6), Driver("550.54.15", (12, 4)), health or {})
 
 
 def held(pod: str, role: ContainerRole, cores: int, blocks: int = 1, *, at: int = 0, minor: int = 0) -> Allocation:
@@ -65,7 +59,7 @@ def test_a_further_container_may_have_what_does_not_run_beside_it() -> None:
         ("a", APP, 1): 100 - 10 - 20,
         ("a", UNKNOWN, 0): 100 - 50,  # beside the largest of all
     }
-    views = {each: free_for(node(), allocations, PodUid(each[0]), *each[1:]).gpus[0] for each in free}
+    views = {each: free_for(node_of(2, BLOCKS), allocations, PodUid(each[0]), *each[1:]).gpus[0] for each in free}
     assert {each: view.free_cores for each, view in views.items()} == free
 
 
@@ -78,14 +72,14 @@ def test_a_gpu_is_whole_for_a_container_where_nothing_runs_beside_it() -> None:
         ("b", INIT): [False, True],
         ("c", APP): [False, False],
     }
-    views = {(pod, role): free_for(node(), allocations, PodUid(pod), role).gpus for pod, role in expected}
+    views = {(pod, role): free_for(node_of(2, BLOCKS), allocations, PodUid(pod), role).gpus for pod, role in expected}
     assert {asked: [view.is_whole for view in found] for asked, found in views.items()} == expected
 
 
 def test_a_snapshot_has_every_gpu_of_the_inventory_with_its_health_and_processes() -> None:
     ill = {gpu(1).uuid: Health(healthy=False, reason="XID 79")}
     gone = held("a", APP, 10, minor=9)
-    views = snapshot_for(node(2, health=ill), [gone], processes={gpu(0).uuid: 3}).gpus
+    views = snapshot_for(node_of(2, BLOCKS, health=ill), [gone], processes={gpu(0).uuid: 3}).gpus
     assert [(view.gpu.minor, view.processes, view.health) for view in views] == [
         (0, 3, Health()),
         (1, 0, ill[gpu(1).uuid]),
@@ -93,5 +87,5 @@ def test_a_snapshot_has_every_gpu_of_the_inventory_with_its_health_and_processes
 
 
 def test_a_gpu_that_was_over_committed_from_outside_has_nothing_free_and_never_less() -> None:
-    view = snapshot_for(node(), [held("a", APP, 80, 30), held("b", APP, 80, 30)]).gpus[0]
+    view = snapshot_for(node_of(2, BLOCKS), [held("a", APP, 80, 30), held("b", APP, 80, 30)]).gpus[0]
     assert (view.free_cores, view.free_blocks) == (0, 0)

@@ -7,25 +7,18 @@ from hypothesis import strategies as st
 
 from deviceplugin.errors import CapacityError
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
-from deviceplugin.model.gpu import Driver, Inventory
 from deviceplugin.model.request import Request
 from deviceplugin.placement.fit import GpuAmount
 from deviceplugin.placement.occupancy import occupied
 from deviceplugin.placement.place import place
-from sandbox.gpu_links import t6, topology
-from tests.placement.nodes import free_for, gpu
+from tests.placement.nodes import free_for, node_of
 
 INIT, SIDECAR, APP, UNKNOWN = ContainerRole.INIT, ContainerRole.SIDECAR, ContainerRole.APP, ContainerRole.UNKNOWN
 BLOCKS = 40
 NOTHING = GpuAmount()
 
 
-def node(count: int) -> Inventory:
-    cards = tuple(gpu(minor, blocks=BLOCKS) for minor in range(count))
-    return Inventory(cards, topology(count, t6), Driver("550.54.15", (12, 4)))
-
-
-ONE = node(1)
+ONE = node_of(1, BLOCKS)
 (CARD,) = ONE.gpus
 
 
@@ -129,7 +122,7 @@ def test_nothing_placed_here_ever_over_commits_a_gpu(
     steps: list[tuple[str, ContainerRole, int, Request, int | None]],
 ) -> None:
     """Each step places a further container, in any place; some steps first give back one that was placed before."""
-    inventory = node(3)
+    inventory = node_of(3, BLOCKS)
     allocations: list[Allocation] = []
     for pod, role, index, request, gives_back in steps:
         if gives_back is not None and allocations:

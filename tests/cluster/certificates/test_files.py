@@ -13,6 +13,7 @@ from deviceplugin.cluster.certificates.files import CertificateFiles, client_ca,
 from deviceplugin.cluster.certificates.keypair import KeyPair, make_ca, make_certificate
 from deviceplugin.cluster.certificates.tls import ServerTls
 from deviceplugin.errors import ConfigError
+from tests.waiting import until
 
 DAY = dt.timedelta(days=1)
 NOW = dt.datetime.now(dt.UTC)
@@ -57,12 +58,6 @@ async def watched(files: CertificateFiles) -> AsyncIterator[None]:
         assert not running.done()
     finally:
         running.cancel()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_a_renewed_certificate_is_shown_once(tmp_path: Path) -> None:

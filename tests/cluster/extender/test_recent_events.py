@@ -9,31 +9,20 @@ from deviceplugin.cluster.extender.recent_events import RecentEvents
 from deviceplugin.model.cluster_view import ClusterEventKind
 from deviceplugin.model.pod import ClusterPod, ScheduledCondition
 from tests.cluster.extender.api import MemoryApi
+from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import allocated, ask, bound, ended, node, on_gpu, order, pod
 
 PLACED, WAITS, ENDED = ClusterEventKind.PLACED, ClusterEventKind.WAITS, ClusterEventKind.ENDED
 NODE, GPU = ClusterEventKind.NODE, ClusterEventKind.GPU
 
 
-class Wall:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def wall() -> Clock:
+    return Clock()
 
 
 @pytest.fixture
-def wall() -> Wall:
-    return Wall()
-
-
-@pytest.fixture
-def api() -> MemoryApi:
-    return MemoryApi()
-
-
-@pytest.fixture
-def extender(wall: Wall, api: MemoryApi) -> Extender:
+def extender(wall: Clock, api: MemoryApi) -> Extender:
     """A node with two GPUs was there before anything was noted."""
     made = Extender(api, wall=wall)
     made.put_node(node("a", 2))
@@ -55,13 +44,13 @@ def refused(one: ClusterPod, message: str) -> ClusterPod:
     return replace(one, condition=condition)
 
 
-def test_what_was_there_at_the_start_is_no_event(wall: Wall) -> None:
+def test_what_was_there_at_the_start_is_no_event(wall: Clock) -> None:
     made = Extender(MemoryApi(), wall=wall)
     made.put_node(node("a", 2, ill=[1]))
     made.put_pod(runs(pod("old")))
     made.put_pod(refused(pod("waiting"), "0/1 nodes are available"))
     made.warm_up()
-    assert (noted(made), made.recent_events.since) == ([], 100.0)
+    assert (noted(made), made.recent_events.since) == ([], 1000.0)
 
 
 def test_a_pod_from_its_refusal_to_its_end(extender: Extender) -> None:
@@ -90,17 +79,17 @@ async def test_a_pod_that_the_scheduler_bound_says_why_it_is_there(extender: Ext
     assert sentence.startswith("node a is the only one that fits; container main: ")
 
 
-def test_a_pod_that_is_refused_again_has_one_event(extender: Extender, wall: Wall) -> None:
+def test_a_pod_that_is_refused_again_has_one_event(extender: Extender, wall: Clock) -> None:
     one, other = pod("one"), pod("other")
     extender.put_pod(refused(one, "no room"))
-    wall.now = 110.0
+    wall.now += 10
     extender.put_pod(refused(other, "no room"))
     extender.put_pod(refused(one, "no room"))
     assert [each.count for each in extender.recent_events] == [1, 1], "nothing has changed"
-    wall.now = 120.0
+    wall.now += 10
     extender.put_pod(refused(one, "still no room"))
     last = max(extender.recent_events, key=lambda each: each.number)
-    assert (last.sentence, last.count, last.first, last.at) == ("still no room", 2, 100.0, 120.0)
+    assert (last.sentence, last.count, last.first, last.at) == ("still no room", 2, 1000.0, 1020.0)
     assert [name for _, name, _, _ in noted(extender)] == ["other", "one"]
 
 
@@ -139,7 +128,7 @@ def test_gpus_fall_ill_recover_and_are_cordoned(extender: Extender) -> None:
     ]
 
 
-def test_a_flood_of_one_kind_leaves_the_others_and_is_counted(wall: Wall) -> None:
+def test_a_flood_of_one_kind_leaves_the_others_and_is_counted(wall: Clock) -> None:
     recent = RecentEvents(decision="decision", most=3, wall=wall)
     recent.begin()
     recent.pod_changed(None, runs(pod("placed")))

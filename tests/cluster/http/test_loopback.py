@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from deviceplugin.cluster.http.loopback import LoopbackLimits
 from sandbox.cluster.processes import free_ports
 from tests.cluster.http.scene import Scene, serving
+from tests.cluster.http.test_routes import counted
 
 ASKED = b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
 BOUND = b"POST /bind HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
@@ -66,15 +67,6 @@ async def told(port: Port, sent: bytes) -> tuple[int, str]:
     return status, body.decode()
 
 
-async def outcomes(scene: Scene, verb: str) -> dict[str, float]:
-    _, text = await scene.get("/metrics")
-    begin = 'vcuda_scheduler_requests_total{outcome="'
-    lines = [line for line in text.splitlines() if line.startswith(begin) and f'verb="{verb}"' in line]
-    return {
-        line[len(begin) :].partition('"')[0]: float(line.split()[-1]) for line in lines if line.split()[-1] != "0.0"
-    }
-
-
 async def test_a_connection_serves_one_request_after_the_other_and_every_way_to_send_it() -> None:
     async with beside() as (scene, port):
         client = await port.connected()
@@ -92,7 +84,7 @@ async def test_a_connection_serves_one_request_after_the_other_and_every_way_to_
         client[1].write(b"POST /filter HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}")
         assert b"\r\nConnection: close\r\n" in (await answered(client))[1]
         assert await client[0].read() == b""
-        assert await outcomes(scene, "filter") == {"chosen": 5}
+        assert await counted(scene, "filter") == {"chosen": 5}
 
 
 async def test_requests_sent_in_one_go_are_answered_in_their_order() -> None:
@@ -146,7 +138,7 @@ async def test_errors_of_a_verb_have_their_status_and_the_connection_goes_on() -
         ):
             client[1].write(b"POST /filter HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
             assert (await answered(client))[::2] == (status, words)
-        assert await outcomes(scene, "filter") == {"malformed": 1, "failed": 2}
+        assert await counted(scene, "filter") == {"malformed": 1, "failed": 2}
         scene.service.missing = ("pods are not listed yet",)
         assert await told(port, ASKED) == (503, "not ready yet: pods are not listed yet\n")
 
@@ -172,7 +164,7 @@ async def test_a_body_has_a_largest_size_for_itself_and_with_others() -> None:
         while scene.server.held_bodies:
             await asyncio.sleep(0.01)
         assert (await told(port, ASKED.replace(b"Host: x", b"Connection: close")))[0] == 200
-        assert await outcomes(scene, "filter") == {"too_large": 1, "busy": 1, "disconnected": 4, "chosen": 1}
+        assert await counted(scene, "filter") == {"too_large": 1, "busy": 1, "disconnected": 4, "chosen": 1}
 
 
 async def test_a_client_that_waits_for_leave_to_send_gets_it() -> None:
@@ -193,7 +185,7 @@ async def test_slow_silent_and_idle_connections_end() -> None:
         idle[1].write(ASKED)
         assert (await answered(idle))[0] == 200
         assert (await silent[0].read(), await idle[0].read()) == (b"", b"")
-        assert await outcomes(scene, "filter") == {"slow": 1, "chosen": 1}
+        assert await counted(scene, "filter") == {"slow": 1, "chosen": 1}
         assert 'connections_closed_total{reason="silent"} 1.0' in (await scene.get("/metrics"))[1]
 
 
@@ -225,7 +217,7 @@ async def test_what_was_begun_for_a_client_that_leaves_runs_to_its_end() -> None
         scene.service.held.set()
         while not scene.service.bound:
             await asyncio.sleep(0.01)
-        assert await outcomes(scene, "bind") == {"bound": 1}
+        assert await counted(scene, "bind") == {"bound": 1}
 
 
 async def test_a_stop_waits_for_answers_and_not_for_idle_connections() -> None:

@@ -12,6 +12,7 @@ from deviceplugin.cluster.view.rows import Shown
 from deviceplugin.errors import KubeError
 from deviceplugin.kube.access_reviews import Caller
 from deviceplugin.model.cluster_view import NamesShown
+from tests.cluster.extender.conftest import Clock
 
 
 @dataclass
@@ -37,13 +38,6 @@ class Server:
 
     async def may_get(self, caller: Caller, path: str) -> bool:
         return path in self.rights[caller.name]
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def server(**more: object) -> Server:
@@ -85,7 +79,7 @@ async def test_a_token_that_the_api_server_does_not_know_is_refused_and_asked_on
             await viewers.shown("forged", "")
         assert refused.value.status == 401
     assert made.asked == ["forged", "forged"], "for vcuda's audience and for its own"
-    clock.now = 61.0
+    clock.now += 61.0
     with pytest.raises(HttpError):
         await viewers.shown("forged", "")
     assert len(made.asked) == 4
@@ -96,7 +90,7 @@ async def test_a_right_that_is_taken_away_ends_within_a_minute() -> None:
     viewers = Viewers(made, clock=clock)
     assert (await viewers.shown("ann", "")).names is NamesShown.ALL
     made.rights = {"ann": ()}
-    clock.now = 61.0
+    clock.now += 61.0
     assert (await viewers.shown("ann", "")).names is NamesShown.NONE
 
 

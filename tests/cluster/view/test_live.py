@@ -15,6 +15,7 @@ from deviceplugin.errors import KubeError
 from deviceplugin.kube.endpoint_slices import Address
 from deviceplugin.model.cluster_view import GpuLive, ShareLive
 from deviceplugin.observe.usage import usage_of
+from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import node
 from tests.cluster.view.scene import ALL, scene
 from tests.observe.pictures import grant, pcie
@@ -47,13 +48,6 @@ class Agent:
             return web.Response(body=self.body)
         finally:
             self.now -= 1
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @asynccontextmanager

@@ -12,6 +12,8 @@ from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.cluster.webhook.review import AdmissionWebhook
 from deviceplugin.config.webhook import HamiScope, HamiSettings, WebhookSettings
+from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
+from deviceplugin.model.topology import Topology
 from deviceplugin.model.units import ResourceNames
 
 CORE, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
@@ -61,6 +63,12 @@ def asked(given: Json, place: int = 0, kind: str = "containers") -> dict[str, st
     resources = given["spec"][kind][place]["resources"]
     assert resources["limits"] == resources["requests"]
     return dict(resources["limits"])
+
+
+def node_of(*cards: tuple[str, int]) -> Inventory:
+    """Models and MiB."""
+    gpus = tuple(Gpu(GpuUuid(f"GPU-{model}-{mib}-{n}"), n, n, model, mib << 20) for n, (model, mib) in enumerate(cards))
+    return Inventory(gpus, Topology(tuple(range(len(gpus)))), Driver("550", (12, 4)))
 
 
 def review(given: object, **request: Any) -> bytes:

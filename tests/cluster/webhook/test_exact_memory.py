@@ -7,8 +7,6 @@ from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.cluster.webhook.validate import validate
 from deviceplugin.errors import VcudaError
-from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
-from deviceplugin.model.topology import Topology
 from tests.cluster.webhook.makers import (
     A100S,
     CORE,
@@ -22,6 +20,7 @@ from tests.cluster.webhook.makers import (
     container,
     gpu_pod,
     mutated,
+    node_of,
     pod,
 )
 from tests.refusals import refusal
@@ -65,13 +64,8 @@ def test_all_of_the_largest_card_is_all_of_it() -> None:
     assert (changed.pod["metadata"].get("annotations"), validate(changed.pod, SETTINGS, A40S)) == (None, ())
 
 
-def _node(*cards: tuple[str, int]) -> Inventory:
-    gpus = tuple(Gpu(GpuUuid(f"GPU-{model}-{mib}-{n}"), n, n, model, mib << 20) for n, (model, mib) in enumerate(cards))
-    return Inventory(gpus, Topology(minors=tuple(range(len(gpus))), links={}), Driver("550", (12, 4)))
-
-
 def _a_node_of_each(times: int) -> KnownGpus:
-    return KnownGpus.of(_node((model, mib)) for model, mib, _ in CARDS for _ in range(times))
+    return KnownGpus.of(node_of((model, mib)) for model, mib, _ in CARDS for _ in range(times))
 
 
 def _made_of(resources: dict[str, str], written: dict[str, str], known: KnownGpus) -> tuple[dict[str, str], list[str]]:
@@ -108,7 +102,7 @@ def test_a_mib_more_than_a_card_has_is_rounded_up_for_a_larger_one() -> None:
 
 
 def test_a_card_that_the_pod_does_not_accept_changes_nothing() -> None:
-    known = KnownGpus.of([_node(("NVIDIA A40", 46068)), _node(("NVIDIA A10", 23028))])
+    known = KnownGpus.of([node_of(("NVIDIA A40", 46068)), node_of(("NVIDIA A10", 23028))])
     for written in [{"nvidia.com/use-gputype": "A40"}, {"nvidia.com/nouse-gpuuuid": "GPU-NVIDIA A10-23028-0"}]:
         made = _made_of({GPUCORES: "50", GPUMEM: "23028"}, written, known)
         assert made == ({CORE: "50", MEMORY: "90"}, []), written
@@ -118,7 +112,7 @@ def test_one_node_that_reports_a_small_card_takes_no_memory_from_pods() -> None:
     """Security 15: a kubelet may annotate its own node."""
     small, large = ("NVIDIA A40", 5000), ("NVIDIA A40", 1 << 20)
     for said, written in product(((small,), (small, large)), ({}, {"nvidia.com/use-gputype": "A40"})):
-        known = KnownGpus.of([*[_node(("NVIDIA A40", 46068))] * 2, _node(*said)])
+        known = KnownGpus.of([*[node_of(("NVIDIA A40", 46068))] * 2, node_of(*said)])
         made = [_made_of({GPUCORES: "50", GPUMEM: mib}, written, known)[0] for mib in ("5000", "46068")]
         assert made == [{CORE: "50", MEMORY: "20"}, {CORE: "50", MEMORY: "179"}], (said, written)
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from deviceplugin.cluster.webhook.known_gpus import Card, KnownGpus
 from deviceplugin.cluster.webhook.review import AdmissionWebhook, Outcome
 from deviceplugin.errors import ParseError
-from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
-from deviceplugin.model.topology import Topology
+from deviceplugin.model.gpu import GpuUuid, Inventory
 from tests.cluster.webhook.makers import (
     A100S,
     CORE,
@@ -22,6 +21,7 @@ from tests.cluster.webhook.makers import (
     container,
     gpu_pod,
     mutated,
+    node_of,
     odd_pods,
     pod,
     response,
@@ -175,8 +175,7 @@ def test_every_pod_gets_an_answer(given: object) -> None:
 
 
 def node(*memory_gib: float) -> Inventory:
-    gpus = tuple(Gpu(GpuUuid(f"GPU-{n}"), n, n, f"T{gib}", int(gib * 2**30)) for n, gib in enumerate(memory_gib))
-    return Inventory(gpus, Topology(minors=tuple(range(len(gpus))), links={}), Driver("550", (12, 4)))
+    return node_of(*((f"T{gib}", int(gib * 1024)) for gib in memory_gib))
 
 
 def test_one_node_does_not_change_the_memory_of_pods_in_the_cluster() -> None:
@@ -209,7 +208,10 @@ def test_a_gpu_without_a_block_of_memory_does_not_count() -> None:
 def test_what_is_known_is_said_by_all_inventories_together() -> None:
     known = KnownGpus.of([node(16, 16, 80), node(), node(40)])
     assert (known.smallest_blocks, known.largest_blocks, known.most) == (64, 320, 3)
-    uuids = [frozenset(map(GpuUuid, each)) for each in ({"GPU-0", "GPU-1"}, {"GPU-0"}, {"GPU-2"})]
+    uuids = [
+        frozenset(map(GpuUuid, each))
+        for each in ({"GPU-T16-16384-0", "GPU-T16-16384-1"}, {"GPU-T40-40960-0"}, {"GPU-T80-81920-2"})
+    ]
     assert known.cards == (
         Card("T16", 16384, 1, uuids[0]),
         Card("T40", 40960, 1, uuids[1]),
