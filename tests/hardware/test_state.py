@@ -85,35 +85,29 @@ def test_a_lost_gpu_has_no_sample_and_comes_back_after_its_probes(state: Hardwar
     assert not state.lost_beside(())
 
 
-def test_an_event_without_a_gpu_condemns_none(state: HardwareState) -> None:
+def test_an_event_of_a_gpu_condemns_it_alone_and_one_without_a_gpu_none(state: HardwareState) -> None:
     state.apply(well(events=(GpuEvent(uuid=None, xid=79),)), now=1.0)
     assert state.publish() is None
-
-
-def test_an_event_of_a_gpu_condemns_it_alone(state: HardwareState) -> None:
-    state.apply(well(events=(GpuEvent(uuid=TWO, xid=79),)), now=1.0)
-    change = state.publish()
-    assert change is not None
-    assert change.inventory.health == {TWO: ill("XID 79 (GPU has fallen off the bus)")}
-
-
-def test_a_double_bit_error_of_a_gpu_without_xids_is_critical(state: HardwareState) -> None:
-    state.apply(well(events=(GpuEvent(ZERO, kind=EventKind.DOUBLE_BIT_ECC),)), now=1.0)
-    state.publish()
-    assert state.inventory is not None
-    assert state.inventory.health == {ZERO: ill("double-bit ECC error")}
-
-
-def test_an_event_that_only_announces_a_recovery_action_is_no_verdict(state: HardwareState) -> None:
-    state.apply(well(events=(GpuEvent(ZERO, kind=EventKind.RECOVERY_ACTION),)), now=1.0)
-    assert state.publish() is None
-
-
-def test_a_gpu_that_the_driver_calls_unavailable_is_unhealthy(state: HardwareState) -> None:
-    state.apply(well(events=(GpuEvent(ZERO, kind=EventKind.UNAVAILABLE),)), now=1.0)
-    state.publish()
-    assert state.inventory is not None
-    assert state.inventory.health == {ZERO: ill("the driver calls it unavailable")}
+    state.apply(well(events=(GpuEvent(ONE, kind=EventKind.RECOVERY_ACTION),)), now=1.0)
+    assert state.publish() is None, "it only announces a recovery action"
+    said = (
+        GpuEvent(TWO, xid=79),
+        GpuEvent(ZERO, kind=EventKind.DOUBLE_BIT_ECC),
+        GpuEvent(ONE, kind=EventKind.UNAVAILABLE),
+    )
+    expected = {
+        TWO: ill("XID 79 (GPU has fallen off the bus)"),
+        ZERO: ill("double-bit ECC error"),
+        ONE: ill("the driver calls it unavailable"),
+    }
+    found: dict[GpuUuid, Health] = {}
+    for event in said:
+        state.apply(well(events=(event,)), now=1.0)
+        change = state.publish()
+        assert change is not None
+        found |= {each.uuid: each.new for each in change.health}
+        assert change.inventory.health == found
+    assert found == expected
 
 
 def test_the_applications_own_xids_harm_nothing(state: HardwareState) -> None:
