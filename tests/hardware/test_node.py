@@ -86,18 +86,6 @@ async def test_a_restart_forgets_no_xid(stub: Stub, start: Start) -> None:
     assert reasons(second) == {uuid(0): "XID 95 (uncontained ECC error)"}
 
 
-async def test_a_lost_gpu_is_unhealthy_without_a_sample_and_comes_back(stub: Stub, start: Start) -> None:
-    hardware = await start()
-    await until(lambda: len(hardware.samples) == 2)
-    stub.order("nvmlDeviceGetMemoryInfo.1", 15)
-    await until(lambda: reasons(hardware) == {uuid(1): "GPU is lost"})
-    assert list(hardware.samples) == [uuid(0)]
-    assert gpus(hardware) == [uuid(0), uuid(1)]
-    stub.withdraw("nvmlDeviceGetMemoryInfo.1")
-    await until(lambda: reasons(hardware) == {})
-    await until(lambda: len(hardware.samples) == 2)
-
-
 async def test_a_passing_error_makes_nothing_unhealthy_and_a_lasting_one_does(stub: Stub, start: Start) -> None:
     hardware = await start(recovery=RecoveryRules(failures=5))
     changes = heard(hardware)
@@ -159,29 +147,6 @@ async def test_an_event_set_that_cannot_be_made_is_tried_again(stub: Stub, start
 async def test_a_gpu_whose_name_is_no_text_does_not_spoil_the_others(stub: Stub, start: Start) -> None:
     stub.order("garbled", 1)
     assert gpus(await start()) == [uuid(0)]
-
-
-async def test_a_gpu_that_is_unhealthy_from_the_start_stays_where_the_cache_knows_it(stub: Stub, start: Start) -> None:
-    cache = stub.orders / "inventory.json"
-    await (await start(cache_path=cache)).stop()
-    stub.order("nvmlDeviceGetHandleByIndex_v2.0", 15)
-    hardware = await start(cache_path=cache)
-    await until(lambda: reasons(hardware) == {uuid(0): "GPU is lost"})
-    assert gpus(hardware) == [uuid(0), uuid(1)]
-    assert hardware.inventory is not None
-    assert hardware.inventory.topology.link(0, 1).level is Level.PIX
-    stub.withdraw("nvmlDeviceGetHandleByIndex_v2.0")
-    await until(lambda: reasons(hardware) == {})
-
-
-async def test_a_gpu_that_nvml_no_longer_lists_stays_as_unhealthy(stub: Stub, start: Start) -> None:
-    stub.order("gpus", 3)
-    hardware = await start()
-    stub.order("gpus", 2)
-    await until(lambda: reasons(hardware) == {uuid(2): "NVML no longer lists it"})
-    assert gpus(hardware) == [uuid(0), uuid(1), uuid(2)]
-    stub.order("gpus", 3)
-    await until(lambda: reasons(hardware) == {})
 
 
 async def test_nvlinks_that_come_up_after_the_start_and_go_down_are_noticed(stub: Stub, start: Start) -> None:
