@@ -14,7 +14,7 @@ import pytest
 
 from scripts.oci_archive import opened
 from tests.e2e.installed.images import image_builder
-from tests.scripts.test_release import clone
+from tests.scripts.released import clone
 
 pytestmark = [pytest.mark.e2e, pytest.mark.thorough, pytest.mark.timeout(3600)]
 

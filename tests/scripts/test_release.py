@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import re
-import subprocess
 import sys
 import tarfile
 import tomllib
@@ -13,74 +12,47 @@ from pathlib import Path
 
 import pytest
 
-from scripts import manifests
-from tests.daemonset.chart import helm_program
+from scripts import manifests, release
+from tests.scripts.released import ROOT, VERSION, WHEEL, WHO, Release, sh
 
-ROOT = Path(__file__).resolve().parents[2]
-VERSION = "0.1.0"
-WHEEL = f"vcuda-{VERSION}-py3-none-any.whl"
 CHART = f"vcuda-chart-{VERSION}.tgz"
 PACKAGES = f"vcuda-{VERSION}.cdx.json"
 FILES = {WHEEL, CHART, PACKAGES, f"vcuda-{VERSION}.tar.gz", "SHA256SUMS"}
-_WHO = {f"GIT_{who}_{what}": "release@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 
 
-def sh(*words: str | Path, at: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = list(map(str, words))
-    return subprocess.run(
-        command, cwd=at, env={**os.environ, **environment}, capture_output=True, text=True, check=False
-    )
+@pytest.fixture
+def files(released: Release) -> Path:
+    return released.files
 
 
-def clone(to: Path) -> Path:
-    """The commit that is checked out, with what is not committed yet as a commit on it."""
-    assert sh("git", "clone", "--quiet", "--shared", ROOT, to, at=ROOT).returncode == 0
-    difference = subprocess.run(["git", "diff", "--binary", "HEAD"], cwd=ROOT, capture_output=True, check=True).stdout
-    if difference:
-        subprocess.run(["git", "apply", "--index", "-"], cwd=to, input=difference, check=True)
-        assert sh("git", "commit", "--quiet", "-m", "the tree under test", at=to, **_WHO).returncode == 0
-    return to
+@pytest.fixture
+def other(released: Release, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A clone that may be changed, which `scripts.release` takes for its own."""
+    tree = tmp_path / "other"
+    assert sh("git", "clone", "--quiet", "--shared", released.tree, tree, at=released.tree).returncode == 0
+    monkeypatch.setattr(release, "ROOT", tree)
+    monkeypatch.setattr(release, "CHART", tree / "daemonset/chart")
+    return tree
 
 
-def release(tree: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    return sh(sys.executable, "-m", "scripts.release", "--no-image", *words, at=tree, PYTHONPATH="")
-
-
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return clone(tmp_path_factory.mktemp("release") / "tree")
-
-
-@pytest.fixture(scope="module")
-def files(tree: Path, request: pytest.FixtureRequest) -> Path:
-    helm_program(request)
-    out = tree.parent / "first"
-    done = release(tree, out)
+def test_two_runs_on_one_commit_give_the_same_bytes(released: Release, tmp_path: Path) -> None:
+    """The second makes no plugin, which takes longest and is an archive like the others."""
+    os.utime(released.tree / "daemonset/chart/values.yaml")
+    script = f"umask 077; exec {sys.executable} -m scripts.release --no-image {tmp_path / 'again'}"
+    done = sh("sh", "-c", script, at=released.tree, TZ="Asia/Tokyo", LC_ALL="C", PYTHONPATH="")
     assert done.returncode == 0, done.stderr
-    return out
-
-
-def test_two_runs_on_one_commit_give_the_same_bytes(tree: Path, files: Path) -> None:
-    os.utime(tree / "daemonset/chart/values.yaml")
-    again = tree.parent / "again"
-    done = sh(
-        "sh",
-        "-c",
-        f"umask 077; exec {sys.executable} -m scripts.release --no-image {again}",
-        at=tree,
-        TZ="Asia/Tokyo",
-        LC_ALL="C",
-    )
-    assert done.returncode == 0, done.stderr
-    assert {path.name: path.read_bytes() for path in again.iterdir()} == {
-        path.name: path.read_bytes() for path in files.iterdir()
-    }
-    assert {path.name for path in files.iterdir()} == FILES
+    again = {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()}
+    assert set(again) == FILES
+    sums = set(again.pop("SHA256SUMS").splitlines())
+    assert again == {name: (released.files / name).read_bytes() for name in again}
+    assert sums < set((released.files / "SHA256SUMS").read_bytes().splitlines())
 
 
 def test_the_checksums_are_those_of_the_files(files: Path) -> None:
     lines = {line[66:]: line[:64] for line in (files / "SHA256SUMS").read_text().splitlines()}
-    assert lines == {name: hashlib.sha256((files / name).read_bytes()).hexdigest() for name in FILES - {"SHA256SUMS"}}
+    names = {path.name for path in files.iterdir()}
+    assert names > FILES
+    assert lines == {name: hashlib.sha256((files / name).read_bytes()).hexdigest() for name in names - {"SHA256SUMS"}}
 
 
 def test_the_chart_is_the_one_of_the_tree(files: Path, tmp_path: Path) -> None:
@@ -114,58 +86,52 @@ def _tag(tree: Path) -> None:
 
 def _tag_without_its_changes(tree: Path) -> None:
     (tree / "changes/a-thing.added.md").write_text("A thing.")
-    assert sh("git", "add", "--all", at=tree).returncode == 0
-    assert sh("git", "commit", "--quiet", "-m", "other", at=tree, **_WHO).returncode == 0
+    _commit(tree)
     assert sh("git", "tag", f"v{VERSION}", at=tree).returncode == 0
 
 
 def _other_version(tree: Path) -> None:
     chart = tree / "daemonset/chart/Chart.yaml"
     chart.write_text(chart.read_text().replace(f"\nversion: {VERSION}", "\nversion: 9.9.9"))
-    assert sh("git", "commit", "--quiet", "-am", "other", at=tree, **_WHO).returncode == 0
+    _commit(tree)
 
 
 def _in_the_way(tree: Path) -> None:
     (tree.parent / "out").mkdir()
 
 
-@pytest.mark.parametrize(
-    ("harm", "sentence"),
-    [
-        (_change, "M LICENSE is not committed; commit, or give --uncommitted"),
-        (_add, "?? new.txt is not committed; commit, or give --uncommitted"),
-        (_tag, f"the commit has the tag v9.9.9 and the version {VERSION}"),
-        (_tag_without_its_changes, "is not in CHANGELOG.md; run towncrier build --version 0.1.0"),
-        (_other_version, f"Chart.yaml has version 9.9.9 and pyproject.toml version {VERSION}"),
-        (_in_the_way, "exists; remove it, or name another directory"),
-    ],
-)
-def test_what_is_no_release_is_refused_in_one_sentence(
-    tree: Path, tmp_path: Path, harm: Callable[[Path], None], sentence: str
-) -> None:
-    assert sh("git", "clone", "--quiet", "--shared", tree, tmp_path / "other", at=tree).returncode == 0
-    harm(tmp_path / "other")
-    done = release(tmp_path / "other", tmp_path / "out")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("release: ")
-    assert sentence in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+def test_what_is_no_release_is_refused_in_one_sentence(other: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sentences: dict[Callable[[Path], None], str] = {
+        _change: "M LICENSE is not committed; commit, or give --uncommitted",
+        _add: "?? new.txt is not committed; commit, or give --uncommitted",
+        _tag: f"the commit has the tag v9.9.9 and the version {VERSION}",
+        _tag_without_its_changes: f"is not in CHANGELOG.md; run towncrier build --version {VERSION}",
+        _other_version: f"Chart.yaml has version 9.9.9 and pyproject.toml version {VERSION}",
+        _in_the_way: "exists; remove it, or name another directory",
+    }
+    begin = sh("git", "rev-parse", "HEAD", at=other).stdout.strip()
+    found = {}
+    for harm, sentence in sentences.items():
+        harm(other)
+        assert release.main(["--no-image", str(other.parent / "out")]) == 1
+        said, told = capsys.readouterr()
+        assert (said, told[:9], told[-1], told.count("\n")) == ("", "release: ", "\n", 1)
+        found[harm] = told.rstrip()[-len(sentence) :]
+        undo = f"git reset --quiet --hard {begin} && git clean --quiet --force && git tag | xargs -r git tag --delete"
+        assert sh("sh", "-c", undo, at=other).returncode == 0
+    assert found == sentences
 
 
-def test_a_tag_of_this_version_is_a_release(tree: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    assert sh("git", "clone", "--quiet", "--shared", tree, other, at=tree).returncode == 0
+def test_a_tag_of_this_version_is_a_release(other: Path) -> None:
     _write_changelog(other)
     for tag in (f"v{VERSION}", "vcuda-demo", "latest"):
         assert sh("git", "tag", tag, at=other).returncode == 0
-    done = release(other, tmp_path / "out")
-    assert done.returncode == 0, done.stderr
-    assert WHEEL in done.stdout
+    release.check_tree(release.version())
+    assert sh("git", "tag", "v9.9.9", at=other).returncode == 0
+    release.check_tree(release.version())
 
 
-def test_the_changelog_of_a_version_is_its_files_of_changes(tree: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    assert sh("git", "clone", "--quiet", "--shared", tree, other, at=tree).returncode == 0
+def test_the_changelog_of_a_version_is_its_files_of_changes(other: Path) -> None:
     old = (other / "CHANGELOG.md").read_text()
     for path in (other / "changes").glob("*.*.md"):
         path.unlink()
@@ -185,7 +151,12 @@ def _write_changelog(tree: Path) -> None:
     assert sh("git", "add", "--all", at=tree).returncode == 0
     done = sh(towncrier, "build", "--version", VERSION, "--yes", at=tree)
     assert done.returncode == 0, done.stderr
-    assert sh("git", "commit", "--quiet", "--all", "-m", "Release", at=tree, **_WHO).returncode == 0
+    _commit(tree)
+
+
+def _commit(tree: Path) -> None:
+    assert sh("git", "add", "--all", at=tree).returncode == 0
+    assert sh("git", "commit", "--quiet", "-m", "other", at=tree, **WHO).returncode == 0
 
 
 def test_the_changes_here_have_a_kind() -> None:
