@@ -2,12 +2,12 @@
 
 from typing import Any
 
-import pytest
-
 from scripts.demonstration import cluster_checks
 from scripts.demonstration.cluster_inspect import Gang, Placed, PolicyRun, Share, Survivor
+from scripts.demonstration.output import Check
 from scripts.demonstration.pods import Json
 from scripts.demonstration.volcano_steps import Abandoned, Tried
+from tests.scripts.judged import misjudged
 
 ONE, OTHER = Share("GPU-1", 60, 64), Share("GPU-2", 60, 64)
 LIMITS = {"tencent.com/vcuda-core": "60", "tencent.com/vcuda-memory": "32"}
@@ -17,11 +17,11 @@ def placed(pod: str = "a", **changes: Any) -> Placed:
     return Placed(pod, "node-a", "Running", (ONE,), (ONE,), ("GPU-1",))._replace(**changes)
 
 
-@pytest.mark.parametrize(
-    ("one", "said"),
-    [
+def test_an_agent_that_does_something_else_is_noticed() -> None:
+    both = placed(chosen=(ONE, OTHER), granted=(ONE, OTHER), visible=("GPU-1", "GPU-2"))
+    cases = [
         (placed(), ""),
-        (placed(chosen=(ONE, OTHER), granted=(ONE, OTHER), visible=("GPU-1", "GPU-2")), ""),
+        (both, ""),
         (placed(phase="Failed"), "a is Failed"),
         (placed(chosen=(), granted=(), visible=()), "a has no allocation in its annotation"),
         (placed(granted=(OTHER,)), "the agent on node-a granted something else"),
@@ -30,35 +30,25 @@ def placed(pod: str = "a", **changes: Any) -> Placed:
         (placed(visible=("GPU-2",)), "a was allocated 60 cores of GPU-1 and sees GPU-2"),
         (placed(visible=("GPU-1", "GPU-2")), "sees GPU-1, GPU-2"),
         (placed(visible=()), "sees nothing"),
-    ],
-)
-def test_an_agent_that_does_something_else_is_noticed(one: Placed, said: str) -> None:
-    check = cluster_checks.agents_obey([[placed("b")], [one]])
-    assert check.passed == (not said)
-    assert said in check.found
+    ]
+    assert misjudged((cluster_checks.agents_obey([[placed("b")], [one]]), said) for one, said in cases) == []
 
 
-@pytest.mark.parametrize(
-    ("moments", "held"),
-    [
+def test_a_gpu_that_is_chosen_twice_at_one_moment_is_noticed() -> None:
+    twice = "cores of GPU-1 are allocated"
+    cases: list[tuple[list[list[Placed]], str | bool]] = [
         ([[placed("a")], [placed("b")]], True),
         ([[placed("a"), placed("b", chosen=(OTHER,))]], True),
         ([[placed("a"), placed("b", chosen=(Share("GPU-1", 40, 1),))]], True),
-        ([[placed("a"), placed("b", chosen=(Share("GPU-1", 41, 1),))]], False),
-        ([[placed("a")], [placed("a"), placed("b")]], False),
-    ],
-)
-def test_a_gpu_that_is_chosen_twice_at_one_moment_is_noticed(moments: list[list[Placed]], held: bool) -> None:
-    check = cluster_checks.nothing_is_chosen_twice(moments)
-    assert check.passed is held
-    assert held or "cores of GPU-1 are allocated" in check.found
+        ([[placed("a"), placed("b", chosen=(Share("GPU-1", 41, 1),))]], twice),
+        ([[placed("a")], [placed("a"), placed("b")]], twice),
+    ]
+    assert misjudged((cluster_checks.nothing_is_chosen_twice(moments), must) for moments, must in cases) == []
 
 
-@pytest.mark.parametrize(
-    ("ca", "bundle", "held"), [("A", "B\nA\n", True), ("A", "B", False), ("A", "", False), ("", "B", False)]
-)
-def test_an_untrusted_ca_is_noticed(ca: str, bundle: str, held: bool) -> None:
-    assert cluster_checks.ca_is_trusted(ca, bundle).passed is held
+def test_an_untrusted_ca_is_noticed() -> None:
+    cases = [("A", "B\nA\n", True), ("A", "B", False), ("A", "", False), ("", "B", False)]
+    assert misjudged((cluster_checks.ca_is_trusted(ca, bundle), held) for ca, bundle, held in cases) == []
 
 
 def reviewed(limits: dict[str, str], requests: dict[str, str], parts: str = "main=2") -> Json:
@@ -67,20 +57,15 @@ def reviewed(limits: dict[str, str], requests: dict[str, str], parts: str = "mai
     return {"metadata": metadata, "spec": {"containers": [container], "schedulerName": "vcuda-scheduler"}}
 
 
-@pytest.mark.parametrize(
-    ("one", "said"),
-    [
+def test_a_pod_of_hami_that_became_something_else_is_noticed() -> None:
+    cases = [
         (reviewed(LIMITS, LIMITS), ""),
         (reviewed({**LIMITS, "nvidia.com/gpu": "2"}, LIMITS), "its limits are"),
         (reviewed(LIMITS, {}), "its requests are {}"),
         (reviewed(LIMITS, LIMITS, parts="main=1"), "is 'main=1', not 'main=2'"),
         (reviewed(LIMITS, LIMITS, parts=""), "is None"),
-    ],
-)
-def test_a_pod_of_hami_that_became_something_else_is_noticed(one: Json, said: str) -> None:
-    check = cluster_checks.hami_is_translated(one)
-    assert check.passed == (not said)
-    assert said in check.found
+    ]
+    assert misjudged((cluster_checks.hami_is_translated(one), said) for one, said in cases) == []
 
 
 def test_a_pod_for_another_scheduler_is_noticed() -> None:
@@ -90,29 +75,25 @@ def test_a_pod_for_another_scheduler_is_noticed() -> None:
     assert cluster_checks.sent_to_vcuda_scheduler([good, bad]).found == "b is for default-scheduler"
 
 
-@pytest.mark.parametrize(
-    ("refusal", "held"),
-    [("write 100 or 200", True), ("", False), ("no", False), ("write 100 or 200\nTraceback", False)],
-)
-def test_a_refusal_without_its_sentence_is_noticed(refusal: str, held: bool) -> None:
-    assert cluster_checks.refused_in_words("typo", refusal, words="100 or 200").passed is held
+def test_a_refusal_without_its_sentence_is_noticed() -> None:
+    cases = {"write 100 or 200": True, "": False, "no": False, "write 100 or 200\nTraceback": False}
+    checks = {each: cluster_checks.refused_in_words("typo", each, words="100 or 200") for each in cases}
+    assert misjudged((checks[each], cases[each]) for each in cases) == []
 
 
 def by_policy(policy: str, *, large: str = "", nodes: tuple[str, ...] = ("rack-1",)) -> PolicyRun:
     return PolicyRun(policy, nodes, large)
 
 
-@pytest.mark.parametrize(
-    ("runs", "held"),
-    [
-        ([by_policy("spread"), by_policy("fragmentation", large="rack-1")], True),
-        ([by_policy("spread", large="rack-1"), by_policy("fragmentation", large="rack-1")], False),
-        ([by_policy("spread"), by_policy("fragmentation")], False),
-        ([by_policy("spread")], False),
-    ],
-)
-def test_policies_that_do_not_differ_are_noticed(runs: list[PolicyRun], held: bool) -> None:
-    assert cluster_checks.fragmentation_keeps_a_node_whole(runs).passed is held
+def test_policies_that_do_not_differ_are_noticed() -> None:
+    spread, fragmentation = by_policy("spread"), by_policy("fragmentation")
+    runs = {
+        (spread, fragmentation._replace(large="rack-1")): True,
+        (spread._replace(large="rack-1"), fragmentation._replace(large="rack-1")): False,
+        (spread, fragmentation): False,
+        (spread,): False,
+    }
+    assert misjudged((cluster_checks.fragmentation_keeps_a_node_whole(list(each)), runs[each]) for each in runs) == []
 
 
 def test_an_arrival_without_a_place_is_noticed() -> None:
@@ -121,68 +102,52 @@ def test_an_arrival_without_a_place_is_noticed() -> None:
     assert (check.passed, check.found) == (False, "2 pods found no place with spread")
 
 
-@pytest.mark.parametrize(
-    ("explanation", "missing"),
-    [
-        ("node a: GPU 0 must become free", ""),
-        ("node b: GPU 0 must become free", "'node a'"),
-        ("node a: GPU 1 must become free", "'GPU 0'"),
-        ("node a: GPU 0 is taken", "'must become free'"),
-    ],
-)
-def test_an_explanation_that_leaves_something_out_is_noticed(explanation: str, missing: str) -> None:
-    check = cluster_checks.is_explained("llm", explanation, nodes=["a"], gpus=["GPU 0"])
-    assert check.passed == (not missing)
-    assert missing in check.found
+def test_an_explanation_that_leaves_something_out_is_noticed() -> None:
+    missing = {
+        "node a: GPU 0 must become free": "",
+        "node b: GPU 0 must become free": "'node a'",
+        "node a: GPU 1 must become free": "'GPU 0'",
+        "node a: GPU 0 is taken": "'must become free'",
+    }
+    checks = {each: cluster_checks.is_explained("llm", each, nodes=["a"], gpus=["GPU 0"]) for each in missing}
+    assert misjudged((checks[each], missing[each]) for each in missing) == []
 
 
-@pytest.mark.parametrize(
-    ("condition", "phase", "held"),
-    [
+def test_a_pod_that_goes_on_waiting_is_noticed() -> None:
+    cases = [
         ("0/2 nodes are available", "Running", True),
         ("0/2 nodes are available", "Pending", False),
         ("0/2 nodes are available", "", False),
         ("not looked at", "Running", False),
-    ],
-)
-def test_a_pod_that_goes_on_waiting_is_noticed(condition: str, phase: str, held: bool) -> None:
-    assert cluster_checks.runs_when_there_is_room("llm", condition, phase).passed is held
+    ]
+    assert misjudged((cluster_checks.runs_when_there_is_room("llm", *seen), held) for *seen, held in cases) == []
 
 
-@pytest.mark.parametrize(
-    ("one", "said"),
-    [
+def test_what_is_lost_or_doubled_by_the_kill_is_noticed() -> None:
+    cases = [
         (Survivor("w", "a", "a", 1, "Running"), ""),
         (Survivor("w", "a", "a", 1, "Pending"), "w is Pending"),
         (Survivor("w", "a", "", 0, ""), "w is not there"),
         (Survivor("w", "a", "b", 1, "Running"), "filter named a for w, and it is on b"),
         (Survivor("w", "a", "a", 2, "Running"), "w was bound 2 times"),
         (Survivor("w", "a", "a", 0, "Running"), "w was bound 0 times"),
-    ],
-)
-def test_what_is_lost_or_doubled_by_the_kill_is_noticed(one: Survivor, said: str) -> None:
-    check = cluster_checks.nothing_is_lost([Survivor("v", "a", "a", 1, "Running"), one])
-    assert check.passed == (not said)
-    assert said in check.found
+    ]
+    other = Survivor("v", "a", "a", 1, "Running")
+    assert misjudged((cluster_checks.nothing_is_lost([other, one]), said) for one, said in cases) == []
 
 
 LARGE = Gang(size=5, found=4, reserved=4, left=0, bound=(), why="no room")
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({}, ""),
-        ({"left": 3}, "3 reservations are left"),
-        ({"bound": ("g-1", "g-2")}, "g-1, g-2 were bound"),
-        ({"found": 5}, "5 of 5 members found a node"),
-        ({"reserved": 0}, "with 0 reservations"),
-    ],
-)
-def test_what_a_gang_leaves_behind_is_noticed(changes: dict[str, Any], said: str) -> None:
-    check = cluster_checks.leaves_nothing_behind(LARGE._replace(**changes))
-    assert check.passed == (not said)
-    assert said in check.found
+def test_what_a_gang_leaves_behind_is_noticed() -> None:
+    cases = [
+        (LARGE, ""),
+        (LARGE._replace(left=3), "3 reservations are left"),
+        (LARGE._replace(bound=("g-1", "g-2")), "g-1, g-2 were bound"),
+        (LARGE._replace(found=5), "5 of 5 members found a node"),
+        (LARGE._replace(reserved=0), "with 0 reservations"),
+    ]
+    assert misjudged((cluster_checks.leaves_nothing_behind(gang), said) for gang, said in cases) == []
 
 
 def test_a_gang_in_pieces_is_noticed() -> None:
@@ -191,55 +156,44 @@ def test_a_gang_in_pieces_is_noticed() -> None:
     assert not cluster_checks.is_bound_whole(whole._replace(bound=("g-1",))).passed
 
 
-@pytest.mark.parametrize(
-    ("one", "said"),
-    [
+def test_what_a_gang_too_large_for_volcano_leaves_is_noticed() -> None:
+    cases = [
         (Tried(5, (), 0), ""),
         (Tried(5, ("g-1",), 0), "g-1 were bound"),
         (Tried(5, (), 2), "2 reservations are left"),
-    ],
-)
-def test_what_a_gang_too_large_for_volcano_leaves_is_noticed(one: Tried, said: str) -> None:
-    check = cluster_checks.sums_are_not_enough(one)
-    assert check.passed == (not said)
-    assert said in check.found
+    ]
+    assert misjudged((cluster_checks.sums_are_not_enough(one), said) for one, said in cases) == []
 
 
-@pytest.mark.parametrize(
-    ("bound", "small", "said"),
-    [
+def test_a_mixed_gang_that_leaves_gaps_is_noticed() -> None:
+    cases = [
         (("a", "b"), Share("GPU-1", 40, 1), ""),
         (("a",), Share("GPU-1", 40, 1), "1 of 2 pods are bound"),
         (("a", "b"), Share("GPU-1", 30, 1), "of 1 GPUs 90 cores are allocated"),
         (("a", "b"), Share("GPU-2", 40, 1), "of 2 GPUs 60, 40 cores are allocated"),
-    ],
-)
-def test_a_mixed_gang_that_leaves_gaps_is_noticed(bound: tuple[str, ...], small: Share, said: str) -> None:
-    seen = [placed("a"), placed("b", chosen=(small,))]
-    check = cluster_checks.mixed_gang_fills_gpus(Tried(2, bound, 0), seen, gpus=1)
-    assert check.passed == (not said)
-    assert said in check.found
+    ]
+
+    def check(bound: tuple[str, ...], small: Share) -> Check:
+        seen = [placed("a"), placed("b", chosen=(small,))]
+        return cluster_checks.mixed_gang_fills_gpus(Tried(2, bound, 0), seen, gpus=1)
+
+    assert misjudged((check(bound, small), said) for bound, small, said in cases) == []
 
 
-@pytest.mark.parametrize(
-    ("changes", "bound", "said"),
-    [
-        ({}, 4, ""),
-        ({"left": 1}, 4, "4 had reservations, and 1 are left"),
-        ({"reserved": 3}, 4, "of 4 pods 3 had reservations"),
-        ({"bound": 1}, 4, "1 pods were bound"),
-        ({}, 3, "afterwards 3 of 4 pods were bound"),
-    ],
-)
-def test_what_a_dead_volcano_scheduler_keeps_is_noticed(changes: dict[str, Any], bound: int, said: str) -> None:
-    lost = Abandoned(size=4, reserved=4, left=0, seconds=2.0, bound=0)._replace(**changes)
-    check = cluster_checks.promises_of_the_dead_end(lost, Tried(4, ("a", "b", "c", "d")[:bound], 0))
-    assert check.passed == (not said)
-    assert said in check.found
+def test_what_a_dead_volcano_scheduler_keeps_is_noticed() -> None:
+    lost = Abandoned(size=4, reserved=4, left=0, seconds=2.0, bound=0)
+    cases = [
+        (lost, 4, ""),
+        (lost._replace(left=1), 4, "4 had reservations, and 1 are left"),
+        (lost._replace(reserved=3), 4, "of 4 pods 3 had reservations"),
+        (lost._replace(bound=1), 4, "1 pods were bound"),
+        (lost, 3, "afterwards 3 of 4 pods were bound"),
+    ]
+    check = cluster_checks.promises_of_the_dead_end
+    assert misjudged((check(one, Tried(4, tuple("abcd"[:bound]), 0)), said) for one, bound, said in cases) == []
 
 
-@pytest.mark.parametrize(("other", "held"), [(98.0, True), (99.1, False)])
-def test_another_policy_that_allocates_more_is_noticed(other: float, held: bool) -> None:
-    found = {"fragmentation": 99.0, "binpack": other}
-    assert cluster_checks.fragmentation_allocates_most(found).passed is held
-    assert not cluster_checks.fragmentation_allocates_most({}).passed
+def test_another_policy_that_allocates_more_is_noticed() -> None:
+    check = cluster_checks.fragmentation_allocates_most
+    better, worse = {"fragmentation": 99.0, "binpack": 98.0}, {"fragmentation": 99.0, "binpack": 99.1}
+    assert misjudged([(check(better), True), (check(worse), False), (check({}), False)]) == []

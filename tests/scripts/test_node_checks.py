@@ -4,7 +4,6 @@ import dataclasses
 from typing import Any
 
 import msgspec
-import pytest
 
 from deviceplugin.observe.usage import ContainerUsage, GpuUsage, ShareUsage, Usage
 from sandbox.consistency import LIMITS, LIMITS_BYTES, SeenContainer, SeenPod
@@ -13,6 +12,7 @@ from sandbox.kubelet.runtime import DeviceNode, Mount
 from scripts.demonstration import node_checks
 from scripts.demonstration.greedy import Nvml, Report, Slice
 from scripts.demonstration.output import Check
+from tests.scripts.judged import misjudged
 
 UUIDS = ("GPU-0", "GPU-1")
 
@@ -90,9 +90,9 @@ def test_an_answer_that_agrees_everywhere_is_its_own() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("view", "said"),
-    [
+def test_a_view_or_a_count_that_differs_anywhere_is_noticed() -> None:
+    good = container("a", cores=30, blocks=4)
+    views: list[tuple[dict[str, Any], str]] = [
         ({"env": {"NVIDIA_VISIBLE_DEVICES": UUIDS[1]}}, "sees 'GPU-1'"),
         ({"env": {}}, "sees None"),
         ({"devices": (DeviceNode("/dev/nvidia1", "/dev/nvidia1", "rw"),)}, "has the device nodes of GPUs (1,)"),
@@ -100,24 +100,12 @@ def test_an_answer_that_agrees_everywhere_is_its_own() -> None:
         ({"files": {}}, "has a limits file of 0 bytes"),
         ({"files": {LIMITS: b"uid-b main"}}, "has a limits file of 0 bytes"),
         ({"files": {LIMITS: b"uid-a main"}}, "has a limits file of 10 bytes"),
-    ],
-)
-def test_a_view_that_differs_anywhere_is_noticed(view: dict[str, Any], said: str) -> None:
-    pods = [seen("a", container("a", cores=30, blocks=4, **view))]
-    check = node_checks.answers_are_their_own(pods, usage(entry("a", cores=30, blocks=4)))
-    assert not check.passed
-    assert said in check.found
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [({"cores": 31}, "asked for 31/4, the ledger has 30/4"), ({"core_ids": 29}, "holds 29 core and 4 memory IDs")],
-)
-def test_a_count_that_differs_anywhere_is_noticed(change: dict[str, Any], said: str) -> None:
-    pods = [seen("a", dataclasses.replace(container("a", cores=30, blocks=4), **change))]
-    check = node_checks.answers_are_their_own(pods, usage(entry("a", cores=30, blocks=4)))
-    assert not check.passed
-    assert said in check.found
+    ]
+    cases = [(container("a", cores=30, blocks=4, **view), said) for view, said in views]
+    cases.append((dataclasses.replace(good, cores=31), "asked for 31/4, the ledger has 30/4"))
+    cases.append((dataclasses.replace(good, core_ids=29), "holds 29 core and 4 memory IDs"))
+    ledger = usage(entry("a", cores=30, blocks=4))
+    assert misjudged((node_checks.answers_are_their_own([seen("a", one)], ledger), said) for one, said in cases) == []
 
 
 def test_a_container_that_is_not_in_the_ledger_is_noticed() -> None:
@@ -131,44 +119,33 @@ def test_two_containers_with_one_grant_are_noticed() -> None:
     assert "2 containers mount /vm/grant-a-main" in node_checks.answers_are_their_own(pods, ledger).found
 
 
-@pytest.mark.parametrize(
-    ("ledger", "held", "said"),
-    [
-        (usage(entry("a", cores=60, blocks=9), entry("b", cores=40, blocks=9)), True, "100 of 200 cores in use"),
-        (usage(entry("a", cores=60, blocks=9), entry("b", cores=41, blocks=9)), False, "has given 101 cores"),
-        (usage(entry("a", cores=1, blocks=321)), False, "321 blocks of 320"),
-        (usage(entry("a", cores=60, blocks=9), taken=(50, 9)), False, "reports 50 cores, its holders have 60"),
-        (
-            usage(
-                entry("a", cores=40, blocks=2, role="init", container="i"),
-                entry("a", cores=10, blocks=4),
-                taken=(40, 4),
-            ),
-            True,
-            "40 of 200",
-        ),
-    ],
-)
-def test_giving_a_gpu_twice_is_noticed(ledger: Usage, held: bool, said: str) -> None:
-    check = node_checks.nothing_is_allocated_twice(ledger)
-    assert check.passed is held
-    assert said in check.found
+def test_giving_a_gpu_twice_is_noticed() -> None:
+    sixty, initial = entry("a", cores=60, blocks=9), entry("a", cores=40, blocks=2, role="init", container="i")
+    cases: list[tuple[Usage, str | bool]] = [
+        (usage(sixty, entry("b", cores=40, blocks=9)), True),
+        (usage(sixty, entry("b", cores=41, blocks=9)), "has given 101 cores"),
+        (usage(entry("a", cores=1, blocks=321)), "321 blocks of 320"),
+        (usage(sixty, taken=(50, 9)), "reports 50 cores, its holders have 60"),
+        (usage(initial, entry("a", cores=10, blocks=4), taken=(40, 4)), True),
+    ]
+    checks = [(node_checks.nothing_is_allocated_twice(ledger), must) for ledger, must in cases]
+    assert misjudged(checks) == []
+    assert [check.found for check, must in checks if must is True] == [
+        "100 of 200 cores in use",
+        "40 of 200 cores in use",
+    ]
 
 
-@pytest.mark.parametrize(
-    ("after", "said"),
-    [
+def test_every_difference_between_two_ledgers_is_noticed() -> None:
+    before = entry("a", cores=30, blocks=4)
+    cases = [
         (usage(), "demo/a/main was lost"),
-        (usage(entry("a", cores=30, blocks=4), entry("b", cores=1, blocks=1)), "demo/b/main appeared"),
+        (usage(before, entry("b", cores=1, blocks=1)), "demo/b/main appeared"),
         (usage(entry("a", cores=31, blocks=4)), "demo/a/main changed"),
         (usage(entry("a", cores=30, blocks=4, minor=1)), "demo/a/main changed"),
-        (usage(entry("a", cores=30, blocks=4)), ""),
-    ],
-)
-def test_every_difference_between_two_ledgers_is_noticed(after: Usage, said: str) -> None:
-    check = node_checks.same_ledger(usage(entry("a", cores=30, blocks=4)), after)
-    assert check.passed == (not said)
-    assert said in check.found
+        (usage(before), ""),
+    ]
+    assert misjudged((node_checks.same_ledger(usage(before), after), said) for after, said in cases) == []
 
 
 def test_only_the_grant_of_a_refused_pod_may_go() -> None:
@@ -188,17 +165,14 @@ def test_a_pod_that_does_not_run_is_noticed() -> None:
     assert (check.passed, check.found) == (False, "b is Failed because")
 
 
-@pytest.mark.parametrize(
-    ("pod", "held"),
-    [
+def test_a_refusal_needs_its_sentence() -> None:
+    cases = [
         (seen("a", phase="Failed", message="150 is no multiple of 100"), True),
         (seen("a", phase="Running", message="150"), False),
         (seen("a", phase="Failed", message="something else"), False),
         (seen("a", phase="Failed", message="150 Traceback (most recent call last)"), False),
-    ],
-)
-def test_a_refusal_needs_its_sentence(pod: SeenPod, held: bool) -> None:
-    assert node_checks.refused_in_words(pod, words="150").passed is held
+    ]
+    assert misjudged((node_checks.refused_in_words(pod, words="150"), held) for pod, held in cases) == []
 
 
 def test_what_is_left_in_the_ledger_is_noticed() -> None:
@@ -228,9 +202,8 @@ def greedy(**changes: object) -> Slice:
     return msgspec.structs.replace(made, **changes)
 
 
-@pytest.mark.parametrize(
-    ("one", "said"),
-    [
+def test_memory_beyond_or_short_of_the_limit_is_noticed() -> None:
+    cases = [
         (greedy(), ""),
         (greedy(limit_bytes=4 << 30), "has a limit of 4294967296"),
         (greedy(total_bytes=80 << 30), "sees 85899345920 bytes"),
@@ -240,31 +213,23 @@ def greedy(**changes: object) -> Slice:
         (greedy(refusal="CUDA_ERROR_INVALID_VALUE"), "was stopped with CUDA_ERROR_INVALID_VALUE"),
         (greedy(held_bytes=(2 << 30) + 1), "ann got 2147483649 bytes of 2147483648"),
         (greedy(got_bytes=1 << 30), "had 1610612736 free bytes and got only 1073741824"),
-    ],
-)
-def test_memory_beyond_or_short_of_the_limit_is_noticed(one: Slice, said: str) -> None:
-    check = node_checks.memory_ends_at_the_limit([greedy(), one])
-    assert check.passed == (not said)
-    assert said in check.found
+    ]
+    assert misjudged((node_checks.memory_ends_at_the_limit([greedy(), one]), said) for one, said in cases) == []
 
 
-@pytest.mark.parametrize(
-    ("one", "held"),
-    [
+def test_a_share_that_is_off_by_more_than_three_points_is_noticed() -> None:
+    off = "ann asked for 20 % of the GPU's time"
+    cases: list[tuple[Slice, str | bool]] = [
         (greedy(share_percent=17.1), True),
         (greedy(share_percent=22.9), True),
-        (greedy(share_percent=23.1), False),
-        (greedy(share_percent=16.9), False),
-        (greedy(limit_cores=30, share_percent=20.0), False),
+        (greedy(share_percent=23.1), off),
+        (greedy(share_percent=16.9), off),
+        (greedy(limit_cores=30, share_percent=20.0), off),
         (greedy(share_percent=16.1, cpu_wait_s=0.25), True),
-        (greedy(share_percent=15.9, cpu_wait_s=0.25), False),
-        (greedy(share_percent=23.1, cpu_wait_s=5.0), False),
-    ],
-)
-def test_a_share_that_is_off_by_more_than_three_points_is_noticed(one: Slice, held: bool) -> None:
-    check = node_checks.time_is_shared_as_asked([one])
-    assert check.passed is held
-    assert held or "ann asked for 20 % of the GPU's time" in check.found
+        (greedy(share_percent=15.9, cpu_wait_s=0.25), off),
+        (greedy(share_percent=23.1, cpu_wait_s=5.0), off),
+    ]
+    assert misjudged((node_checks.time_is_shared_as_asked([one]), must) for one, must in cases) == []
 
 
 def test_pods_on_different_gpus_are_noticed() -> None:
