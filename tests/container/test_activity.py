@@ -92,11 +92,13 @@ def test_a_long_kernel_is_shown_before_it_is_measured(row: Path) -> None:
     assert shown(row, a_second_ago(0)) == pytest.approx(100, abs=1)
 
 
-@pytest.mark.parametrize("beat", [0, -2 * SECOND, SECOND, 1 << 62])
-def test_work_whose_process_is_dead_or_in_the_future_is_not(row: Path, beat: int) -> None:
-    now = time.monotonic_ns()
-    put_activity(row, 0, since=now - SECOND, beat=now + beat if beat else 0)
-    assert shown(row, a_second_ago(0)) == 0.0
+def test_work_whose_process_is_dead_or_in_the_future_is_not(row: Path) -> None:
+    percents = {}
+    for beat in (0, -2 * SECOND, SECOND, 1 << 62):
+        now = time.monotonic_ns()
+        put_activity(row, 0, since=now - SECOND, beat=now + beat if beat else 0)
+        percents[beat] = shown(row, a_second_ago(0))
+    assert percents == dict.fromkeys(percents, 0.0)
 
 
 def test_a_process_that_neighbours_do_not_read_shows_nothing(row: Path) -> None:
@@ -106,13 +108,14 @@ def test_a_process_that_neighbours_do_not_read_shows_nothing(row: Path) -> None:
     assert shown(row, a_second_ago(0)) == 0.0
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_any_bytes_show_a_part_of_the_time(row: Path, seed: int) -> None:
-    generator = random.Random(seed)
-    put(
-        row, activity.HEAD.size, generator.randbytes(activity.HEADER_SIZE - activity.HEAD.size + 9 * activity.SLOT_SIZE)
-    )
-    assert 0.0 <= shown(row, a_second_ago(generator.getrandbits(64), 0)) <= 100.0
+def test_any_bytes_show_a_part_of_the_time(row: Path) -> None:
+    length = activity.HEADER_SIZE - activity.HEAD.size + 9 * activity.SLOT_SIZE
+    percents = {}
+    for seed in range(20):
+        generator = random.Random(seed)
+        put(row, activity.HEAD.size, generator.randbytes(length))
+        percents[seed] = shown(row, a_second_ago(generator.getrandbits(64), 0))
+    assert {seed: percent for seed, percent in percents.items() if not 0.0 <= percent <= 100.0} == {}
 
 
 def test_a_file_that_the_container_spoilt_is_told_from_one_that_cannot_be_read(row: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import time
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,39 +23,35 @@ ID = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 SLICE = f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UNDERSCORED}.slice"
 
 
-@pytest.mark.parametrize(
-    ("path", "uid"),
-    [
-        pytest.param(f"/kubepods/burstable/pod{UID}/{ID}", UID, id="cgroupfs"),
-        pytest.param(f"/kubepods/besteffort/pod{UID}/{ID}", UID, id="cgroupfs-best-effort"),
-        pytest.param(f"/kubepods/pod{UID}/{ID}", UID, id="cgroupfs-guaranteed"),
-        pytest.param(f"/kubepods/burstable/pod{UID}/crio-{ID}", UID, id="cgroupfs-cri-o"),
-        pytest.param(f"/kubepods/pod{STATIC}/{ID}", STATIC, id="static-pod"),
-        pytest.param(f"{SLICE}/cri-containerd-{ID}.scope", UID, id="systemd-containerd"),
-        pytest.param(f"{SLICE}/docker-{ID}.scope", UID, id="systemd-docker"),
-        pytest.param(f"{SLICE}/crio-{ID}.scope/container", UID, id="systemd-cri-o-child"),
-        pytest.param(
-            f"/kubepods.slice/kubepods-pod{UNDERSCORED}.slice/cri-containerd-{ID}.scope",
-            UID,
-            id="systemd-guaranteed",
-        ),
-        pytest.param(
-            f"/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/"
-            f"kubelet-kubepods-besteffort-pod{UNDERSCORED}.slice/cri-containerd-{ID}.scope",
-            UID,
-            id="systemd-nested",
-        ),
-        pytest.param(f"/docker/{ID[::-1]}/kubelet/kubepods/pod{UID}/{ID}", UID, id="kind"),
-        pytest.param(f"/../../kubepods/pod{UID}/{ID}", UID, id="from-a-namespace"),
-        pytest.param(f"{SLICE}/cri-containerd-{ID}.scope/init.scope/x", UID, id="groups-of-its-own"),
-    ],
-)
-def test_the_container_of_a_path(path: str, uid: PodUid) -> None:
-    found = container_in(path)
-    assert found is not None
-    assert (found.pod, found.container_id) == (uid, ID)
-    assert path.startswith(found.path)
-    assert found.path.removesuffix(".scope").endswith(ID)
+def test_the_container_of_a_path() -> None:
+    guaranteed = f"/kubepods.slice/kubepods-pod{UNDERSCORED}.slice"
+    nested = (
+        "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/"
+        f"kubelet-kubepods-besteffort-pod{UNDERSCORED}.slice/cri-containerd-{ID}.scope"
+    )
+    uids = {
+        f"/kubepods/burstable/pod{UID}/{ID}": UID,
+        f"/kubepods/besteffort/pod{UID}/{ID}": UID,
+        f"/kubepods/pod{UID}/{ID}": UID,
+        f"/kubepods/burstable/pod{UID}/crio-{ID}": UID,
+        f"/kubepods/pod{STATIC}/{ID}": STATIC,
+        f"{SLICE}/cri-containerd-{ID}.scope": UID,
+        f"{SLICE}/docker-{ID}.scope": UID,
+        f"{SLICE}/crio-{ID}.scope/container": UID,
+        f"{guaranteed}/cri-containerd-{ID}.scope": UID,
+        nested: UID,
+        f"/docker/{ID[::-1]}/kubelet/kubepods/pod{UID}/{ID}": UID,  # kind
+        f"/../../kubepods/pod{UID}/{ID}": UID,  # as a namespace shows it
+        f"{SLICE}/cri-containerd-{ID}.scope/init.scope/x": UID,  # groups of its own
+    }
+    found = {path: container_in(path) for path in uids}
+    assert {path: each and (each.pod, each.container_id) for path, each in found.items()} == {
+        path: (uid, ID) for path, uid in uids.items()
+    }
+    for path, each in found.items():
+        assert each is not None
+        assert path.startswith(each.path)
+        assert each.path.removesuffix(".scope").endswith(ID)
 
 
 def test_a_container_cannot_pass_for_another_pods_by_groups_that_it_makes() -> None:
@@ -66,21 +61,18 @@ def test_a_container_cannot_pass_for_another_pods_by_groups_that_it_makes() -> N
     assert (found.pod, found.container_id) == (UID, ID)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
+def test_what_is_in_no_container_of_a_pod() -> None:
+    paths = (
         "/",
         "/system.slice/containerd.service",
         f"/kubepods/burstable/pod{UID}",
-        f"{SLICE}",
-        f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UNDERSCORED}.slice/other.slice",
+        SLICE,
+        f"{SLICE}/other.slice",
         f"/user/pod{UID}/{ID}",
         f"/kubepods/other/pod{UID}/{ID}",
         "/kubepods/podx/short",
-    ],
-)
-def test_what_is_in_no_container_of_a_pod(path: str) -> None:
-    assert container_in(path) is None
+    )
+    assert [path for path in paths if container_in(path)] == []
 
 
 def test_the_lines_of_both_versions() -> None:
@@ -97,9 +89,9 @@ def test_the_lines_of_both_versions() -> None:
     assert container_of(parse_memberships(b"0::/system.slice/x\n")) is None
 
 
-@pytest.mark.parametrize("line", [b"", b":", b"::", b"x::/a", b"1:memory", b"1:memory:relative", b"\xff:\xff:\xff"])
-def test_a_line_that_makes_no_sense_is_left_out(line: bytes) -> None:
-    assert parse_memberships(line + b"\n0::/good\n") == ("/good",)
+def test_a_line_that_makes_no_sense_is_left_out() -> None:
+    lines = (b"", b":", b"::", b"x::/a", b"1:memory", b"1:memory:relative", b"\xff:\xff:\xff")
+    assert {line: parse_memberships(line + b"\n0::/good\n") for line in lines} == dict.fromkeys(lines, ("/good",))
 
 
 def test_a_path_of_many_parts_takes_a_moment() -> None:
@@ -149,15 +141,12 @@ def test_every_place_where_kubelet_may_put_a_container_is_understood(uid: str, i
         assert (found.pod, found.container_id, found.path) == (uid, id_, path)
 
 
-@pytest.mark.parametrize(
-    ("path", "root"),
-    [
-        (f"/kubepods/pod{UID}/{ID}", ""),
-        (f"/kubelet/kubepods/pod{UID}/{ID}", "/kubelet"),
-        (f"/docker/x/kubepods/pod{UID}/{ID}", "/docker/x"),
-        (f"/a.slice/a-kubepods.slice/a-kubepods-pod{UNDERSCORED}.slice/cri-containerd-{ID}.scope", "/a.slice"),
-        ("/system.slice", ""),
-    ],
-)
-def test_kubelets_root_among_the_groups(path: str, root: str) -> None:
-    assert root_of(path) == root
+def test_kubelets_root_among_the_groups() -> None:
+    roots = {
+        f"/kubepods/pod{UID}/{ID}": "",
+        f"/kubelet/kubepods/pod{UID}/{ID}": "/kubelet",
+        f"/docker/x/kubepods/pod{UID}/{ID}": "/docker/x",
+        f"/a.slice/a-kubepods.slice/a-kubepods-pod{UNDERSCORED}.slice/cri-containerd-{ID}.scope": "/a.slice",
+        "/system.slice": "",
+    }
+    assert {path: root_of(path) for path in roots} == roots

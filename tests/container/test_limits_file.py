@@ -43,11 +43,9 @@ def test_the_bytes_are_those_of_the_header_file() -> None:
     assert encode(LIMITS).hex() == expected.hex()
 
 
-@pytest.mark.parametrize(
-    ("data", "value"), [(b"", 0xCBF29CE484222325), (b"a", 0xAF63DC4C8601EC8C), (b"foobar", 0x85944171F73967E8)]
-)
-def test_the_checksum_is_fnv_1a(data: bytes, value: int) -> None:
-    assert checksum_of(data) == value, "the published test vectors"
+def test_the_checksum_is_fnv_1a() -> None:
+    vectors = {b"": 0xCBF29CE484222325, b"a": 0xAF63DC4C8601EC8C, b"foobar": 0x85944171F73967E8}
+    assert {data: checksum_of(data) for data in vectors} == vectors, "the published test vectors"
 
 
 names = st.text(st.characters(codec="ascii", exclude_characters="\0"), max_size=31)
@@ -93,27 +91,25 @@ def sealed(data: bytes) -> bytes:
     return data[:CHECKSUM_AT] + struct.pack("<Q", checksum_of(zeroed)) + data[CHECKSUM_AT + 8 :]
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        pytest.param(lambda data: data[:-1], "says 256", id="short"),
-        pytest.param(lambda data: data + b"\0", "says 256", id="long"),
-        pytest.param(lambda data: data[:20], "fewer than its header", id="no-header"),
-        pytest.param(lambda data: b"VCUDALIN" + data[8:], "begins with", id="other-magic"),
-        pytest.param(lambda data: data[:8] + b"\2" + data[9:], "version 2", id="future"),
-        pytest.param(lambda data: data[:16] + b"\2" + data[17:], "with 2 GPUs", id="too-many-gpus"),
-        pytest.param(lambda data: data[:20] + b"\1" + data[21:], "unknown flags 0x1", id="flags"),
-        pytest.param(lambda data: sealed(data[:128] + b"\xff" + data[129:]), "no text", id="no-text"),
-        pytest.param(lambda data: sealed(data[:128] + b"x" * 48 + data[176:]), "without an end", id="endless-uuid"),
-        pytest.param(lambda data: sealed(data[:128] + bytes(48) + data[176:]), "no UUID or no cores", id="no-uuid"),
-        pytest.param(lambda data: sealed(data[:216] + bytes(4) + data[220:]), "no UUID or no cores", id="no-cores"),
-        pytest.param(lambda data: sealed(data[:12] + b"\x80\0\0\0" + bytes(4) + data[20:128]), "0 GPUs", id="no-gpus"),
-    ],
-)
-def test_each_fault_has_its_reason(change: object, reason: str) -> None:
-    assert callable(change)
-    with pytest.raises(ParseError, match=reason):
-        decode(change(encode(LIMITS)))
+def test_each_fault_has_its_reason(subtests: pytest.Subtests) -> None:
+    data = encode(LIMITS)
+    faults = (
+        (data[:-1], "says 256"),
+        (data + b"\0", "says 256"),
+        (data[:20], "fewer than its header"),
+        (b"VCUDALIN" + data[8:], "begins with"),
+        (data[:8] + b"\2" + data[9:], "version 2"),
+        (data[:16] + b"\2" + data[17:], "with 2 GPUs"),
+        (data[:20] + b"\1" + data[21:], "unknown flags 0x1"),
+        (sealed(data[:128] + b"\xff" + data[129:]), "no text"),
+        (sealed(data[:128] + b"x" * 48 + data[176:]), "without an end"),
+        (sealed(data[:128] + bytes(48) + data[176:]), "no UUID or no cores"),
+        (sealed(data[:216] + bytes(4) + data[220:]), "no UUID or no cores"),
+        (sealed(data[:12] + b"\x80\0\0\0" + bytes(4) + data[20:128]), "0 GPUs"),
+    )
+    for wrong, reason in faults:
+        with subtests.test(reason=reason), pytest.raises(ParseError, match=reason):
+            decode(wrong)
 
 
 def test_no_more_gpus_than_the_library_knows() -> None:
@@ -133,8 +129,6 @@ def test_the_generation_counts_changes_and_nothing_else() -> None:
     assert decode(successor(harder, encode(replace(LIMITS, generation=2**64 - 1)))).generation == 0
 
 
-@pytest.mark.parametrize(
-    ("cores", "wished", "soft"), [(20, 0, 0), (20, 60, 60), (20, 20, 0), (20, 10, 0), (20, 300, 100)]
-)
-def test_a_soft_limit_is_above_the_share_or_none(cores: int, wished: int, soft: int) -> None:
-    assert soft_limit(cores, wished) == soft
+def test_a_soft_limit_is_above_the_share_or_none() -> None:
+    wishes = {0: 0, 60: 60, 20: 0, 10: 0, 300: 100}
+    assert {wished: soft_limit(20, wished) for wished in wishes} == wishes

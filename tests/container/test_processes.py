@@ -20,41 +20,47 @@ def node(request: pytest.FixtureRequest, tmp_path: Path) -> NodeTree:
     return NodeTree(tmp_path / "node", is_unified=request.param)
 
 
-@pytest.mark.parametrize("path", paths_of(UID, ID))
-def test_a_containers_processes_wherever_kubelet_has_put_them(node: NodeTree, path: str) -> None:
-    node.start(200, path)
-    node.start(100, path)
-    node.start(300, f"{path}/child")
-    node.start(400, f"{path}x")
-    tree = CgroupTree(node.cgroup)
-    directory = tree.find(UID, ID)
-    assert directory is not None
-    assert tree.members(directory) == Members((100, 200, 300))
-    group = ProcessTable(node.proc).container_of(300)
-    assert group is not None
-    assert (group.pod, group.container_id) == (UID, ID)
-    assert tree.directory(group) == directory
+@pytest.fixture
+def unified(tmp_path: Path) -> NodeTree:
+    """For what does not depend on the version of the groups."""
+    return NodeTree(tmp_path / "node")
 
 
-def test_which_directories_a_pods_processes_have_mounted(node: NodeTree) -> None:
+def test_a_containers_processes_wherever_kubelet_has_put_them(node: NodeTree, subtests: pytest.Subtests) -> None:
+    for path in paths_of(UID, ID):
+        with subtests.test(path=path):
+            for pid, group in ((200, path), (100, path), (300, f"{path}/child"), (400, f"{path}x")):
+                node.start(pid, group)
+            tree = CgroupTree(node.cgroup)
+            directory = tree.find(UID, ID)
+            assert directory is not None
+            assert tree.members(directory) == Members((100, 200, 300))
+            group_of = ProcessTable(node.proc).container_of(300)
+            assert group_of is not None
+            assert (group_of.pod, group_of.container_id, tree.directory(group_of)) == (UID, ID, directory)
+            for gone in (f"{path}/child", f"{path}x", path):
+                node.remove(gone)
+
+
+def test_which_directories_a_pods_processes_have_mounted(unified: NodeTree) -> None:
     other = PodUid(UID[::-1])
-    node.start(100, f"/kubepods/pod{UID}/{ID}", mounted="/g-1")
-    node.start(200, f"/kubepods/pod{UID}/{OTHER}", mounted="/g-2//deleted")
-    node.start(300, f"/kubepods/pod{other}/{ID}", mounted="/etc/gpu-manager/vm/g-3")
-    node.start(400, "/system.slice/containerd.service", mounted="/g-4")
-    node.start(500, f"/kubepods/pod{UID}/{ID}")
-    (node.proc / "500/mountinfo").unlink()
-    table = ProcessTable(node.proc)
+    unified.start(100, f"/kubepods/pod{UID}/{ID}", mounted="/g-1")
+    unified.start(200, f"/kubepods/pod{UID}/{OTHER}", mounted="/g-2//deleted")
+    unified.start(300, f"/kubepods/pod{other}/{ID}", mounted="/etc/gpu-manager/vm/g-3")
+    unified.start(400, "/system.slice/containerd.service", mounted="/g-4")
+    unified.start(500, f"/kubepods/pod{UID}/{ID}")
+    (unified.proc / "500/mountinfo").unlink()
+    table = ProcessTable(unified.proc)
     assert table.mounted({UID: ["g-1", "g-2", "g-3", "g-4", "g-5"]}) == {"g-1", "g-2"}
     assert table.mounted({other: ["g-3"], PodUid("gone"): ["g-1"]}) == {"g-3"}
-    node.end(100)
+    unified.end(100)
     assert table.mounted({UID: ["g-1"]}) == frozenset()
 
 
-def test_a_given_naming_is_used(node: NodeTree) -> None:
-    node.start(1, f"/kubepods/pod{UID}/{ID}")
-    assert CgroupTree(node.cgroup, naming=Naming.CGROUPFS).find(UID, ID) is not None
-    assert CgroupTree(node.cgroup, naming=Naming.SYSTEMD).find(UID, ID) is None
+def test_a_given_naming_is_used(unified: NodeTree) -> None:
+    unified.start(1, f"/kubepods/pod{UID}/{ID}")
+    assert CgroupTree(unified.cgroup, naming=Naming.CGROUPFS).find(UID, ID) is not None
+    assert CgroupTree(unified.cgroup, naming=Naming.SYSTEMD).find(UID, ID) is None
 
 
 def test_below_kubelets_root(node: NodeTree) -> None:
@@ -78,10 +84,10 @@ def test_a_container_that_is_gone_has_no_processes_for_sure(node: NodeTree) -> N
     assert tree.members(directory) is None
 
 
-def test_processes_that_another_namespace_hides_make_the_list_incomplete(node: NodeTree) -> None:
+def test_processes_that_another_namespace_hides_make_the_list_incomplete(unified: NodeTree) -> None:
     path = f"/kubepods/pod{UID}/{ID}"
-    node.start(7, path)
-    tree = CgroupTree(node.cgroup)
+    unified.start(7, path)
+    tree = CgroupTree(unified.cgroup)
     directory = tree.find(UID, ID)
     assert directory is not None
     (directory / "cgroup.procs").write_text("0\n7\n0\n")
@@ -105,19 +111,19 @@ def test_a_path_with_dots_leads_nowhere(node: NodeTree) -> None:
     assert CgroupTree(node.cgroup).directory(group) is None
 
 
-def test_an_identity_names_a_process_within_its_own_namespace(node: NodeTree) -> None:
-    node.start(4321, "/", inner=17, namespace="one", born=555)
-    known = ProcessTable(node.proc).identity(4321)
+def test_an_identity_names_a_process_within_its_own_namespace(unified: NodeTree) -> None:
+    unified.start(4321, "/", inner=17, namespace="one", born=555)
+    known = ProcessTable(unified.proc).identity(4321)
     assert known is not None
-    assert (known.pid, known.inner, known.namespace, known.start_time) == (4321, 17, node.namespace("one"), 555)
-    assert ProcessTable(node.proc).identity(4322) is None
+    assert (known.pid, known.inner, known.namespace, known.start_time) == (4321, 17, unified.namespace("one"), 555)
+    assert ProcessTable(unified.proc).identity(4322) is None
 
 
-@pytest.mark.parametrize("harm", ["status", "stat", "ns/pid"])
-def test_a_process_that_ends_meanwhile_has_no_identity(node: NodeTree, harm: str) -> None:
-    node.start(5, "/")
-    (node.proc / "5" / harm).unlink()
-    assert ProcessTable(node.proc).identity(5) is None
+def test_a_process_that_ends_meanwhile_has_no_identity(unified: NodeTree) -> None:
+    for pid, harm in enumerate(("status", "stat", "ns/pid"), start=5):
+        unified.start(pid, "/")
+        (unified.proc / str(pid) / harm).unlink()
+        assert ProcessTable(unified.proc).identity(pid) is None, harm
 
 
 def test_this_machine_tells_the_same_of_a_process_as_the_process_itself() -> None:
@@ -134,12 +140,8 @@ def test_this_machine_tells_the_same_of_a_process_as_the_process_itself() -> Non
     assert ProcessTable().identity(child.pid) is None
 
 
-@pytest.mark.parametrize(("status", "pid"), [(b"Pid:\t5\nNSpid:\t5\t2\t1\nX:\n", 1), (b"NSpid:\t77\n", 77)])
-def test_the_innermost_number_counts(status: bytes, pid: int) -> None:
-    assert inner_pid(status) == pid
-
-
-def test_a_kernel_that_does_not_tell_the_inner_number() -> None:
+def test_the_innermost_number_counts_where_the_kernel_tells_it() -> None:
+    assert [inner_pid(each) for each in (b"Pid:\t5\nNSpid:\t5\t2\t1\nX:\n", b"NSpid:\t77\n")] == [1, 77]
     with pytest.raises(ValueError, match="NSpid"):
         inner_pid(b"Pid:\t5\n")
 
