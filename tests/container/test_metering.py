@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,19 +55,22 @@ def test_dead_processes_hold_nothing() -> None:
     assert held_bytes((ONE, TWO), 0) == 3 * GIB + GIB // 2
 
 
-@pytest.mark.parametrize(
-    ("before", "cores"),
-    [
-        pytest.param(None, None, id="first-reading"),
-        pytest.param(Reading(Region((COUNTERS,), ()), at=1.0), 0.0, id="idle"),
-        pytest.param(Reading(Region((replace(COUNTERS, charged_ns=9_000_000_000),), ()), at=1.0), None, id="restarted"),
-        pytest.param(Reading(Region((replace(COUNTERS, charged_ns=0),), ()), at=1.0), 100.0, id="more-than-time"),
-        pytest.param(Reading(Region((), ()), at=1.0), None, id="another-number-of-gpus"),
-    ],
-)
-def test_time_between_two_readings(before: Reading | None, cores: float | None) -> None:
-    (use,) = uses(Reading(Region((COUNTERS,), ()), at=2.0), before, gpus=[GPU], living=())
-    assert use.cores == cores
+def test_time_between_two_readings() -> None:
+    before: dict[str, Reading | None] = {
+        "none": None,
+        "idle": Reading(Region((COUNTERS,), ()), at=1.0),
+        "restarted": Reading(Region((replace(COUNTERS, charged_ns=9_000_000_000),), ()), at=1.0),
+        "more than time": Reading(Region((replace(COUNTERS, charged_ns=0),), ()), at=1.0),
+        "another number of GPUs": Reading(Region((), ()), at=1.0),
+    }
+    now = Reading(Region((COUNTERS,), ()), at=2.0)
+    assert {name: uses(now, each, gpus=[GPU], living=())[0].cores for name, each in before.items()} == {
+        "none": None,
+        "idle": 0.0,
+        "restarted": None,
+        "more than time": 100.0,
+        "another number of GPUs": None,
+    }
 
 
 def test_a_gpu_that_is_gone_has_no_numbers() -> None:

@@ -74,11 +74,11 @@ def test_a_mark_beyond_the_end_reads_no_further_than_the_slots(made: Path) -> No
     assert [slot.index for slot in found.slots] == [region.SLOTS - 1]
 
 
-@pytest.mark.parametrize("size", [0, 47, 128, region.SLOTS_AT - 1])
-def test_a_truncated_region_is_rejected_and_does_no_harm(made: Path, size: int) -> None:
-    os.truncate(made, size)
-    with pytest.raises(ParseError, match="the container changed it"):
-        region.read(made, grant=GRANT, devices=1)
+def test_a_truncated_region_is_rejected_and_does_no_harm(made: Path) -> None:
+    for size in (region.SLOTS_AT - 1, 128, 47, 0):
+        os.truncate(made, size)
+        with pytest.raises(ParseError, match="the container changed it"):
+            region.read(made, grant=GRANT, devices=1)
 
 
 def test_a_region_that_was_cut_among_its_slots_shows_those_that_are_left(made: Path) -> None:
@@ -88,18 +88,14 @@ def test_a_region_that_was_cut_among_its_slots_shows_those_that_are_left(made: P
     assert [slot.pid for slot in region.read(made, grant=GRANT, devices=1).slots] == [1]
 
 
-@pytest.mark.parametrize(
-    "head",
-    [
-        pytest.param(b"VCUDAACT" + HEAD[8:], id="magic"),
-        pytest.param(HEAD[:8] + struct.pack("<I", 2) + HEAD[12:], id="version"),
-        pytest.param(HEAD[:16] + b"g-0002", id="another-grant"),
-    ],
-)
-def test_a_region_of_another_kind_is_refused(made: Path, head: bytes) -> None:
-    put(made, 0, head)
-    with pytest.raises(ParseError):
-        region.read(made, grant=GRANT, devices=1)
+def test_a_region_of_another_kind_is_refused(made: Path) -> None:
+    """Another magic, another version, another grant."""
+    for head in (b"VCUDAACT" + HEAD[8:], HEAD[:8] + struct.pack("<I", 2) + HEAD[12:], HEAD[:16] + b"g-0002"):
+        put(made, 0, head)
+        with pytest.raises(ParseError):
+            region.read(made, grant=GRANT, devices=1)
+        put(made, 0, HEAD)
+        assert region.read(made, grant=GRANT, devices=1)
 
 
 def test_neither_a_pipe_nor_a_link_in_its_place_is_followed(tmp_path: Path) -> None:

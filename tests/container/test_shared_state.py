@@ -3,6 +3,7 @@
 import mmap
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -85,35 +86,34 @@ def test_the_second_call_before_a_start_changes_nothing(shared: SharedState) -> 
     assert shared.region(ONE).stat().st_ino == inode
 
 
-@pytest.mark.parametrize(
-    "harm",
-    [
-        pytest.param(lambda path: os.truncate(path, 100), id="cut"),
-        pytest.param(lambda path: os.truncate(path, 1 << 30), id="grown"),
-        pytest.param(lambda path: path.chmod(0o600), id="closed"),
-        pytest.param(lambda path: put(path, 8, b"\x09"), id="another-version"),
-        pytest.param(lambda path: path.unlink(), id="lost"),
-    ],
-)
-def test_a_corrupted_file_is_made_again_at_the_next_start(shared: SharedState, harm: object) -> None:
-    assert callable(harm)
-    shared.prepare(ONE, {GPU})
-    harm(shared.region(ONE))
-    harm(shared.own_row(ONE, GPU))
-    shared.renew(ONE, {GPU})
-    assert shared_file.is_whole(shared.region(ONE), region.form(ONE))
-    assert shared_file.is_whole(shared.row(ONE, GPU), activity.form(ONE))
-    assert shared.row(ONE, GPU).samefile(shared.own_row(ONE, GPU))
+def test_a_corrupted_file_is_made_again_at_the_next_start(shared: SharedState, subtests: pytest.Subtests) -> None:
+    harms: dict[str, Callable[[Path], object]] = {
+        "cut": lambda path: os.truncate(path, 100),
+        "grown": lambda path: os.truncate(path, 1 << 30),
+        "closed": lambda path: path.chmod(0o600),
+        "another version": lambda path: put(path, 8, b"\x09"),
+        "lost": Path.unlink,
+    }
+    for name, harm in harms.items():
+        with subtests.test(harm=name):
+            shared.prepare(ONE, {GPU})
+            harm(shared.region(ONE))
+            harm(shared.own_row(ONE, GPU))
+            shared.renew(ONE, {GPU})
+            assert shared_file.is_whole(shared.region(ONE), region.form(ONE))
+            assert shared_file.is_whole(shared.row(ONE, GPU), activity.form(ONE))
+            assert shared.row(ONE, GPU).samefile(shared.own_row(ONE, GPU))
+            shared.remove(ONE)
 
 
-@pytest.mark.parametrize("mark", [b"\xff\xfe", b"", b"\0" * 36, b"one "])
-def test_a_boot_mark_that_says_nothing_is_as_good_as_none(shared: SharedState, tmp_path: Path, mark: bytes) -> None:
+def test_a_boot_mark_that_says_nothing_is_as_good_as_none(shared: SharedState, tmp_path: Path) -> None:
     shared.prepare(ONE, {GPU})
-    put(shared.row(ONE, GPU), 4096, b"old")
-    (tmp_path / "gpus" / ".boot").write_bytes(mark)
-    shared.booted("one")
-    assert shared.row(ONE, GPU).read_bytes()[4096:4099] == bytes(3)
-    assert (tmp_path / "gpus" / ".boot").read_text() == "one"
+    for mark in (b"\xff\xfe", b"", b"\0" * 36, b"one "):
+        put(shared.row(ONE, GPU), 4096, b"old")
+        (tmp_path / "gpus" / ".boot").write_bytes(mark)
+        shared.booted("one")
+        assert shared.row(ONE, GPU).read_bytes()[4096:4099] == bytes(3), mark
+        assert (tmp_path / "gpus" / ".boot").read_text() == "one"
 
 
 def test_a_row_that_cannot_be_removed_keeps_nothing_else(shared: SharedState) -> None:
@@ -141,18 +141,16 @@ def test_what_containers_took_is_given_back_of_all_grants(shared: SharedState) -
     assert shared.restore_all() == ()
 
 
-@pytest.mark.parametrize(
-    ("mark", "is_held"),
-    [(None, True), ("", True), ("this boot", True), ("another boot", False)],
-)
-def test_files_of_this_boot_may_be_mounted_by_running_containers(
-    shared: SharedState, tmp_path: Path, mark: str | None, is_held: bool
-) -> None:
+def test_files_of_this_boot_may_be_mounted_by_running_containers(shared: SharedState, tmp_path: Path) -> None:
     assert not shared.is_held("this boot"), "nothing is there"
     shared.prepare(ONE, {GPU})
-    if mark is not None:
+    assert shared.is_held("this boot"), "no mark"
+    held = {}
+    for mark in ("", "this boot", "another boot"):
         (tmp_path / "gpus" / ".boot").write_text(mark)
-    assert shared.is_held("this boot") is is_held
+        held[mark] = shared.is_held("this boot")
+    assert held == {"": True, "this boot": True, "another boot": False}
+    (tmp_path / "gpus" / ".boot").write_text("this boot")
     shared.remove(ONE)
     GrantDirectories(tmp_path).remove(ONE)
     assert not shared.is_held("this boot")
@@ -212,14 +210,14 @@ def test_neighbours_are_told_what_to_assume_of_a_container(shared: SharedState) 
     assert activity.read_told(shown) == activity.Told(25, 60, 0)
 
 
-@pytest.mark.parametrize("words", [b"", b"\1\0\0\0", bytes(13)])
-def test_a_file_that_tells_nothing_of_a_container_is_written_anew(shared: SharedState, words: bytes) -> None:
+def test_a_file_that_tells_nothing_of_a_container_is_written_anew(shared: SharedState) -> None:
     shared.prepare(ONE, {GPU})
     shown = shared.shown_limits(ONE, GPU)
-    shown.write_bytes(words)
-    assert activity.read_told(shown) is None
-    shared.show_limits(ONE, GPU, cores=20, soft_cores=0)
-    assert activity.read_told(shown) == activity.Told(20, 0, 0)
+    for words in (b"", b"\1\0\0\0", bytes(13)):
+        shown.write_bytes(words)
+        assert activity.read_told(shown) is None
+        shared.show_limits(ONE, GPU, cores=20, soft_cores=0)
+        assert activity.read_told(shown) == activity.Told(20, 0, 0)
 
 
 def test_limits_that_cannot_be_written_are_one_sentence(shared: SharedState) -> None:

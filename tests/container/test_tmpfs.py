@@ -48,18 +48,16 @@ def test_files_that_containers_hold_are_not_hidden(base: Path, tmp_path: Path) -
     assert (base / "g-1").is_dir()
 
 
-@pytest.mark.parametrize(
-    "mounts",
-    [
-        pytest.param([], id="unreadable"),
-        pytest.param([PRIVATE], id="private"),
-        pytest.param([SHARED, "40 36 98:1 / {parent} rw master:3 - ext4 /dev/root rw"], id="slave of the node's"),
-        pytest.param([SHARED, "garbage", "- -", "40 36 98:1 / {parent} rw - ext4 /dev/root rw"], id="garbage between"),
-    ],
-)
-def test_nothing_is_mounted_that_the_runtime_would_not_see(base: Path, tmp_path: Path, mounts: list[str]) -> None:
-    lines = [line.format(parent=tmp_path) for line in mounts]
-    assert "mountPropagation: Bidirectional" in provide(base, held=False, proc=proc(tmp_path, *lines))
+def test_nothing_is_mounted_that_the_runtime_would_not_see(base: Path, tmp_path: Path) -> None:
+    over = f"40 36 98:1 / {tmp_path} rw"
+    for name, mounts in {
+        "unreadable": [],
+        "private": [PRIVATE],
+        "slave of the node's": [SHARED, f"{over} master:3 - ext4 /dev/root rw"],
+        "garbage between": [SHARED, "garbage", "- -", f"{over} - ext4 /dev/root rw"],
+    }.items():
+        said = provide(base, held=False, proc=proc(tmp_path / name, *mounts))
+        assert "mountPropagation: Bidirectional" in said, name
 
 
 def test_a_path_with_spaces_is_found(tmp_path: Path) -> None:
@@ -74,20 +72,12 @@ def test_an_agent_without_the_right_stays_on_the_disk(base: Path, tmp_path: Path
     assert "cannot be mounted: Operation not permitted" in provide(base, held=False, proc=proc(tmp_path, SHARED))
 
 
-@pytest.mark.parametrize(
-    ("filesystems", "is_labelled"),
-    [
-        pytest.param("nodev\ttmpfs\n\text4\n", False, id="without SELinux"),
-        pytest.param("nodev\tselinuxfs\nnodev\ttmpfs\n", True, id="with SELinux"),
-        pytest.param("", False, id="empty"),
-    ],
-)
-def test_containers_may_write_where_the_kernel_asks_for_a_label(
-    tmp_path: Path, filesystems: str, is_labelled: bool
-) -> None:
+def test_containers_may_write_where_the_kernel_asks_for_a_label(tmp_path: Path) -> None:
     """Only what is asked of the kernel: no machine of the tests has SELinux."""
-    found = tmpfs.options(proc(tmp_path, filesystems=filesystems))
-    assert ("context=system_u:object_r:container_file_t:s0" in found) is is_labelled
+    labelled = {"nodev\ttmpfs\n\text4\n": False, "nodev\tselinuxfs\nnodev\ttmpfs\n": True, "": False}
+    found = {each: tmpfs.options(proc(tmp_path / str(len(each)), filesystems=each)) for each in labelled}
+    label = "context=system_u:object_r:container_file_t:s0"
+    assert {each: label in options for each, options in found.items()} == labelled
 
 
 def test_the_room_suffices_for_every_share_of_sixteen_gpus() -> None:
@@ -106,24 +96,21 @@ def test_shares_that_fill_their_files_leave_room_for_the_others() -> None:
     assert 16 * 100 * (uncut + 20 * page) < tmpfs.MOST_SIZE
 
 
-@pytest.mark.parametrize(
-    ("memory", "expected"),
-    [
-        pytest.param("MemTotal:       16079576 kB\nMemFree: 1 kB\n", 1 << 30, id="16 GiB"),
-        pytest.param("MemTotal:       65536000 kB\n", 65536000 * 64, id="a sixteenth"),
-        pytest.param("MemTotal:       2113407180 kB\n", 12 << 30, id="2 TiB"),
-        pytest.param("MemTotal: x kB\n", 1 << 30, id="unreadable"),
-        pytest.param("", 1 << 30, id="empty"),
-    ],
-)
-def test_its_size_depends_on_the_nodes_memory(tmp_path: Path, memory: str, expected: int) -> None:
-    (tmp_path / "meminfo").write_text(memory)
-    assert tmpfs.size(tmp_path) == expected
-    assert f"size={expected}," in tmpfs.options(tmp_path)
-
-
-def test_its_size_is_the_least_where_the_memory_is_not_known(tmp_path: Path) -> None:
-    assert tmpfs.size(tmp_path) == tmpfs.LEAST_SIZE
+def test_its_size_depends_on_the_nodes_memory(tmp_path: Path) -> None:
+    assert tmpfs.size(tmp_path) == tmpfs.LEAST_SIZE, "nothing tells it"
+    sizes = {
+        "MemTotal:       16079576 kB\nMemFree: 1 kB\n": 1 << 30,
+        "MemTotal:       65536000 kB\n": 65536000 * 64,  # a sixteenth
+        "MemTotal:       2113407180 kB\n": 12 << 30,
+        "MemTotal: x kB\n": 1 << 30,
+        "": 1 << 30,
+    }
+    found = {}
+    for memory in sizes:
+        (tmp_path / "meminfo").write_text(memory)
+        found[memory] = tmpfs.size(tmp_path)
+        assert f"size={found[memory]}," in tmpfs.options(tmp_path)
+    assert found == sizes
 
 
 IN_A_NAMESPACE = """
