@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import pytest
-
 from deviceplugin.container.driver_mirror.search import DriverLibrary, choose, driver_version
 from tests.container.driver_mirror.makers import library
 
@@ -21,18 +19,18 @@ OLD_AND_NEW = (
 )
 
 
-@pytest.mark.parametrize(
-    ("loaded", "version"),
-    [("580.65.06", "580.65.06"), ("590.10", "590.10"), ("", "590.10"), ("570.1", "590.10")],
-    ids=["the old one", "the new one", "nobody knows", "one without files"],
-)
-def test_only_files_of_one_version_are_taken_the_loaded_one_if_it_is_there(loaded: str, version: str) -> None:
-    assert driver_version(OLD_AND_NEW, loaded=loaded) == version
-    assert chosen(OLD_AND_NEW, loaded) == [
-        f"/usr/lib64/libcuda.so.{version}",
-        f"/usr/lib64/libnvidia-glcore.so.{version}",
-        "/usr/lib64/libnvidia-egl-wayland.so.1.1.19",
-    ]
+def test_only_files_of_one_version_are_taken_the_loaded_one_if_it_is_there() -> None:
+    """The old one, the new one, the newest where nobody knows, and where the loaded one has no files."""
+    versions = {"580.65.06": "580.65.06", "590.10": "590.10", "": "590.10", "570.1": "590.10"}
+    assert {loaded: driver_version(OLD_AND_NEW, loaded=loaded) for loaded in versions} == versions
+    assert {loaded: chosen(OLD_AND_NEW, loaded) for loaded in versions} == {
+        loaded: [
+            f"/usr/lib64/libcuda.so.{version}",
+            f"/usr/lib64/libnvidia-glcore.so.{version}",
+            "/usr/lib64/libnvidia-egl-wayland.so.1.1.19",
+        ]
+        for loaded, version in versions.items()
+    }
 
 
 def test_a_leftover_of_another_driver_is_left_out_even_alone() -> None:
@@ -57,20 +55,17 @@ def test_of_two_with_one_soname_the_loaders_first_stays_for_each_word_size() -> 
     assert chosen([first, second, narrow]) == ["/usr/lib64/libGLX.so.0.0.0", "/usr/lib/libGLX.so.0.0.0"]
 
 
-@pytest.mark.parametrize("name", ["libGL.so.1.7.0", "libEGL.so.1.1.0", "libGLESv2.so.2.1.0", "libGLESv1_CM.so.1.2.0"])
-@pytest.mark.parametrize(
-    ("needed", "taken"),
-    [
-        ((), False),
-        (("libdrm.so.2", "libglapi.so.0"), False),
-        (("libGLdispatch.so.0", "libc.so.6"), True),
-        (("libnvidia-glcore.so.580.65.06",), True),
-        (("libnvidia-eglcore.so.580.65.06",), True),
-    ],
-    ids=["nothing", "Mesa's", "libglvnd's", "NVIDIA's", "NVIDIA's EGL"],
-)
-def test_of_names_shared_with_mesa_only_nvidias_are_taken(name: str, needed: tuple[str, ...], taken: bool) -> None:
-    assert bool(chosen([library(name, name, needed=needed)])) is taken
+def test_of_names_shared_with_mesa_only_nvidias_are_taken() -> None:
+    names = ("libGL.so.1.7.0", "libEGL.so.1.1.0", "libGLESv2.so.2.1.0", "libGLESv1_CM.so.1.2.0")
+    taken = {
+        (): False,
+        ("libdrm.so.2", "libglapi.so.0"): False,  # Mesa's
+        ("libGLdispatch.so.0", "libc.so.6"): True,  # libglvnd's
+        ("libnvidia-glcore.so.580.65.06",): True,
+        ("libnvidia-eglcore.so.580.65.06",): True,
+    }
+    found = {(name, needed): bool(chosen([library(name, name, needed=needed)])) for name in names for needed in taken}
+    assert found == {(name, needed): taken[needed] for name, needed in found}
 
 
 def test_mesa_in_front_does_not_hide_libglvnd() -> None:
@@ -82,19 +77,16 @@ def test_mesa_in_front_does_not_hide_libglvnd() -> None:
 TLS = "libnvidia-tls.so.580.65.06"
 
 
-@pytest.mark.parametrize(
-    ("kernels", "taken"),
-    [
-        (((2, 3, 99), None), ["a"]),
-        ((None, (2, 3, 99)), ["b"]),
-        (((2, 2, 5), (2, 3, 99)), ["b"]),
-        ((None, None), ["a"]),
-        (((2, 2, 5),), ["a"]),
-    ],
-    ids=["first", "second", "with a note of its own", "no notes", "alone"],
-)
-def test_thread_local_storage_is_taken_for_todays_kernels(
-    kernels: Sequence[tuple[int, int, int] | None], taken: list[str]
-) -> None:
-    found = [library(TLS, TLS, at=f"/{place}", abi=abi) for place, abi in zip("ab", kernels, strict=False)]
-    assert chosen(found) == [f"/{place}/{TLS}" for place in taken]
+def test_thread_local_storage_is_taken_for_todays_kernels() -> None:
+    places: dict[tuple[tuple[int, int, int] | None, ...], str] = {
+        ((2, 3, 99), None): "a",
+        (None, (2, 3, 99)): "b",
+        ((2, 2, 5), (2, 3, 99)): "b",
+        (None, None): "a",
+        ((2, 2, 5),): "a",
+    }
+    found = {
+        kernels: chosen([library(TLS, TLS, at=f"/{at}", abi=abi) for at, abi in zip("ab", kernels, strict=False)])
+        for kernels in places
+    }
+    assert found == {kernels: [f"/{place}/{TLS}"] for kernels, place in places.items()}

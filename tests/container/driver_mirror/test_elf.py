@@ -54,12 +54,12 @@ def test_x32_is_no_32_bit_that_a_driver_is_for(tmp_path: Path) -> None:
     assert read_elf(path).bits_on(Machine.X86_64) == 0
 
 
-@pytest.mark.parametrize("soname", ["../../etc/passwd", "..", "."])
-def test_a_soname_that_leads_elsewhere_is_damage(tmp_path: Path, soname: str) -> None:
+def test_a_soname_that_leads_elsewhere_is_damage(tmp_path: Path) -> None:
     path = tmp_path / "lib.so"
-    path.write_bytes(elf_object(soname))
-    with pytest.raises(ParseError, match=r"lib\.so is damaged \(ValueError where its ELF headers are read\)"):
-        read_elf(path)
+    for soname in ("../../etc/passwd", "..", "."):
+        path.write_bytes(elf_object(soname))
+        with pytest.raises(ParseError, match=r"lib\.so is damaged \(ValueError where its ELF headers are read\)"):
+            read_elf(path)
 
 
 def test_four_thousand_million_segments_in_one_place_are_damage(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """vcuda's library as it is installed: which files are recognised as its own."""
 
 import platform
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,35 +35,33 @@ def test_an_objects_digest_is_that_of_its_content(tmp_path: Path) -> None:
     assert len(digests[0]) == 3
 
 
-def overwrite(name: str, data: bytes) -> Callable[[Path], None]:
-    return lambda directory: put(directory / name, data)
-
-
-@pytest.mark.parametrize(
-    ("spoil", "complaint"),
-    [
-        (lambda directory: (directory / "libvcuda.so.1").unlink(), "libvcuda.so.1 is missing"),
-        (lambda directory: (directory / "libnvidia-ml.so.1").unlink(), "libnvidia-ml.so.1 is missing"),
-        (overwrite("libcuda.so.1", b"\x7fELF"), "libcuda.so.1 is damaged"),
-        (overwrite("libcuda.so.1", b"text"), "libcuda.so.1 is damaged"),
+def test_a_file_that_is_not_the_interposer_is_rejected_with_the_reason(
+    tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    driver = elf_object("libcuda.so.1", machine=platform.machine())
+    other = elf_object("libother.so.1", machine=platform.machine())
+    for name, content, complaint in (
+        ("libvcuda.so.1", None, "libvcuda.so.1 is missing"),
+        ("libnvidia-ml.so.1", None, "libnvidia-ml.so.1 is missing"),
+        ("libcuda.so.1", b"\x7fELF", "libcuda.so.1 is damaged"),
+        ("libcuda.so.1", b"text", "libcuda.so.1 is damaged"),
         (
-            overwrite("libcuda.so.1", elf_object("libcuda.so.1", machine=platform.machine())),
+            "libcuda.so.1",
+            driver,
             "is not vcuda's: it should be called libcuda.so.1 and need libvcuda.so.1 and libcuda-real.so.1",
         ),
-        (
-            overwrite("libvcuda.so.1", elf_object("libother.so.1", machine=platform.machine())),
-            "libvcuda.so.1 is not vcuda's: it should be called libvcuda.so.1",
-        ),
-        (lambda directory: make_interposers(directory, machine=OTHER.value), "not for this machine"),
-    ],
-    ids=["no state", "no NVML", "damaged", "no ELF", "the real driver", "another name", "another machine"],
-)
-def test_a_file_that_is_not_the_interposer_is_rejected_with_the_reason(
-    tmp_path: Path, spoil: Callable[[Path], object], complaint: str
-) -> None:
-    make_interposers(tmp_path)
-    spoil(tmp_path)
-    found = find_interposers(tmp_path, HERE)
+        ("libvcuda.so.1", other, "libvcuda.so.1 is not vcuda's: it should be called libvcuda.so.1"),
+    ):
+        with subtests.test(complaint=complaint):
+            (make_interposers(tmp_path) / name).unlink()
+            if content is not None:
+                put(tmp_path / name, content)
+            rejected(tmp_path, complaint)
+    rejected(make_interposers(tmp_path / "other", machine=OTHER.value), "not for this machine")
+
+
+def rejected(directory: Path, complaint: str) -> None:
+    found = find_interposers(directory, HERE)
     assert found.objects == ()
     assert complaint in found.trouble
     assert "\n" not in found.trouble

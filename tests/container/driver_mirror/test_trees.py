@@ -190,25 +190,27 @@ def test_an_agent_that_ends_gives_up_a_build(tmp_path: Path, base: Path, trees: 
     assert not list((base / ".trees").glob(".new-*"))
 
 
-@pytest.mark.parametrize("spoil", ["delete", "shorten", "directory", "manifest"])
-def test_a_corrupted_tree_is_built_again_beside_it(tmp_path: Path, base: Path, trees: Trees, spoil: str) -> None:
+def test_a_corrupted_tree_is_built_again_beside_it(tmp_path: Path, subtests: pytest.Subtests) -> None:
     wanted = plan(tmp_path, "one")
-    trees.adopt(wanted, stopped=never)
-    corrupted = trees.current
-    assert corrupted is not None
-    file = corrupted / "origin/lib64/one"
-    file.unlink()
-    if spoil == "shorten":
-        file.write_text("o")
-    if spoil == "directory":
-        file.mkdir()
-    if spoil == "manifest":
-        (corrupted / "manifest.json").write_bytes(b"{")
-    again = Trees(base)
-    again.open()
-    assert again.adopt(wanted, stopped=never)
-    assert again.current == corrupted.with_name(f"{wanted.key}-2")
-    assert content(base) == {"one"}
+    for spoil in ("delete", "shorten", "directory", "manifest"):
+        with subtests.test(spoil=spoil):
+            trees, again = Trees(tmp_path / spoil), Trees(tmp_path / spoil)
+            trees.open()
+            trees.adopt(wanted, stopped=never)
+            corrupted = trees.current
+            assert corrupted is not None
+            file = corrupted / "origin/lib64/one"
+            file.unlink()
+            if spoil == "shorten":
+                file.write_text("o")
+            if spoil == "directory":
+                file.mkdir()
+            if spoil == "manifest":
+                (corrupted / "manifest.json").write_bytes(b"{")
+            again.open()
+            assert again.adopt(wanted, stopped=never)
+            assert again.current == corrupted.with_name(f"{wanted.key}-2")
+            assert content(tmp_path / spoil) == {"one"}
 
 
 def test_where_the_current_tree_is_gone_the_previous_one_serves(tmp_path: Path, base: Path, trees: Trees) -> None:

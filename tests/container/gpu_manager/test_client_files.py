@@ -52,15 +52,16 @@ def test_changed_limits_reach_every_place(clients: ClientFiles, tmp_path: Path) 
     assert found(tmp_path)["id-1/vcuda.config"] == b"new"
 
 
-@pytest.mark.parametrize("name", ["state", "gpus", "", "limits", "vcuda.config", "pids.config", "vcuda.sock"])
-def test_no_name_takes_the_place_of_our_own_files(clients: ClientFiles, tmp_path: Path, name: str) -> None:
+def test_no_name_takes_the_place_of_our_own_files(clients: ClientFiles, tmp_path: Path) -> None:
     (tmp_path / GRANT / "limits").write_bytes(b"ours")
     before = set((tmp_path / GRANT).iterdir())
-    clients.register(GRANT, name, b"limits")
-    clients.show_processes(GRANT, [1])
-    assert found(tmp_path).keys() == {"vcuda.config", "pids.config"}
-    assert {path.name for path in set((tmp_path / GRANT).iterdir()) - before} == {"vcuda.config", "pids.config"}
-    assert (tmp_path / GRANT / "limits").read_bytes() == b"ours"
+    for name in ("state", "gpus", "", "limits", "vcuda.config", "pids.config", "vcuda.sock"):
+        clients.register(GRANT, name, b"limits")
+        clients.show_processes(GRANT, [1])
+        assert found(tmp_path).keys() == {"vcuda.config", "pids.config"}, name
+        made = {path.name for path in set((tmp_path / GRANT).iterdir()) - before}
+        assert made == {"vcuda.config", "pids.config"}, name
+        assert (tmp_path / GRANT / "limits").read_bytes() == b"ours", name
 
 
 def test_a_tenant_makes_no_more_than_a_few_folders(clients: ClientFiles, tmp_path: Path) -> None:

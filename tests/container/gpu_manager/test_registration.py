@@ -88,12 +88,14 @@ async def test_any_user_may_connect(servers: RegistrationServers) -> None:
     assert servers.path(ONE).stat().st_mode & 0o777 == 0o777
 
 
-@pytest.mark.parametrize("name", ["..", ".", "../g-0002", "a/b", "/etc", "x" * 200, "a\nb", "\N{SNOWMAN}"])
-async def test_a_name_that_leads_elsewhere_is_refused(servers: RegistrationServers, calls: Calls, name: str) -> None:
+async def test_a_name_that_leads_elsewhere_is_refused(servers: RegistrationServers, calls: Calls) -> None:
     await servers.serve({ONE})
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await register(servers.path(ONE), container_id=name)
-    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    codes = {}
+    for name in ("..", ".", "../g-0002", "a/b", "/etc", "x" * 200, "a\nb", "\N{SNOWMAN}"):
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await register(servers.path(ONE), container_id=name)
+        codes[name] = refused.value.code()
+    assert codes == dict.fromkeys(codes, grpc.StatusCode.INVALID_ARGUMENT)
     assert calls.got == []
 
 
