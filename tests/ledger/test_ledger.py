@@ -43,22 +43,20 @@ def test_a_grant_is_found_by_its_id_its_owner_and_its_pod(ledger: Ledger) -> Non
     assert ledger.of_pod(PodUid("uid-b")) == ()
 
 
-@pytest.mark.parametrize(
-    ("asked", "sentence"),
-    [
+def test_a_grant_that_does_not_fit_is_refused_and_leaves_no_trace(short_tmp: Path, subtests: pytest.Subtests) -> None:
+    ledger = open_ledger(short_tmp)
+    ledger.grant(grant("a", cores=50, blocks=BLOCKS // 2), NODE)
+    for asked, sentence in (
         (grant("b", cores=51, blocks=1), "has 50 cores and 32 blocks .8 GiB. free and the request needs 51 cores"),
         (grant("b", cores=1, blocks=33), "needs 1 cores and 33 blocks"),
         (grant("b", cores=100, blocks=0), "needs 100 cores and 64 blocks"),
         (grant("b", cores=200, blocks=0, on=(0, 1)), "GPU 0 .GPU-0. has 50 cores"),
         (grant("b", on=(7,)), "GPU GPU-7 is not on this node any more"),
-    ],
-)
-def test_a_grant_that_does_not_fit_is_refused_and_leaves_no_trace(short_tmp: Path, asked: Grant, sentence: str) -> None:
-    ledger = open_ledger(short_tmp)
-    ledger.grant(grant("a", cores=50, blocks=BLOCKS // 2), NODE)
-    with pytest.raises(CapacityError, match=sentence):
-        ledger.grant(asked, NODE)
-    assert [each.id for each in ledger.grants()] == [A]
+    ):
+        with subtests.test(sentence=sentence):
+            with pytest.raises(CapacityError, match=sentence):
+                ledger.grant(asked, NODE)
+            assert [each.id for each in ledger.grants()] == [A]
     ledger.close()
     assert [each.id for each in open_ledger(short_tmp).grants()] == [A]
 
@@ -144,23 +142,21 @@ def test_a_displaced_grant_that_cannot_take_the_other_request_keeps_its_size(led
     assert (displaced.allocation.request.cores, displaced.proved) == (20, False)
 
 
-@pytest.mark.parametrize(
-    ("to", "error", "sentence"),
-    [
-        (claimant("b", cores=60), CapacityError, "GPU 0 .GPU-0. has 40 cores"),
-        (claimant("b", cores=100, blocks=0), CapacityError, "GPU 0"),
-        (claimant("b", cores=200, blocks=0), OwnershipError, "asked for 2 GPUs and kubelet gave it grant g-a-main"),
-    ],
-)
 def test_a_true_owner_that_does_not_fit_is_refused_and_nothing_changes(
-    ledger: Ledger, to: object, error: type[Exception], sentence: str
+    ledger: Ledger, subtests: pytest.Subtests
 ) -> None:
     ledger.grant(grant("a", cores=10), NODE)
     ledger.grant(grant("c", cores=50), NODE)
     before = ledger.grants()
-    with pytest.raises(error, match=sentence):
-        ledger.reassign_to_owner(A, to, NODE)  # type: ignore[arg-type]
-    assert ledger.grants() == before
+    for to, error, sentence in (
+        (claimant("b", cores=60), CapacityError, "GPU 0 .GPU-0. has 40 cores"),
+        (claimant("b", cores=100, blocks=0), CapacityError, "GPU 0"),
+        (claimant("b", cores=200, blocks=0), OwnershipError, "asked for 2 GPUs and kubelet gave it grant g-a-main"),
+    ):
+        with subtests.test(sentence=sentence):
+            with pytest.raises(error, match=sentence):
+                ledger.reassign_to_owner(A, to, NODE)
+            assert ledger.grants() == before
 
 
 def test_settling_with_the_same_owner_corrects_the_size(ledger: Ledger) -> None:

@@ -48,9 +48,8 @@ def rounds_to_end(checkpoint: Checkpoint | None, kubelet: PodsView | None, api: 
     return 0
 
 
-@pytest.mark.parametrize(
-    ("rounds", "checkpoint", "seen", "told"),
-    [
+def test_a_grant_ends_when_its_pod_surely_has() -> None:
+    cases: list[tuple[int, Checkpoint | None, PodsView | None, PodsView | None]] = [
         # Kubelet shows the pod: its word alone counts.
         (0, WRITTEN, kubelet(RUNS), api(RUNS)),
         (0, EMPTY, kubelet(RUNS), api()),
@@ -87,12 +86,8 @@ def rounds_to_end(checkpoint: Checkpoint | None, kubelet: PodsView | None, api: 
         (0, WRITTEN, None, None),
         (0, EMPTY, None, None),
         (0, None, None, None),
-    ],
-)
-def test_a_grant_ends_when_its_pod_surely_has(
-    rounds: int, checkpoint: Checkpoint | None, seen: PodsView | None, told: PodsView | None
-) -> None:
-    assert rounds_to_end(checkpoint, seen, told) == rounds
+    ]
+    assert [case for case in cases if rounds_to_end(*case[1:]) != case[0]] == []
 
 
 def test_one_round_that_shows_the_pod_again_clears_the_suspicion() -> None:
@@ -117,10 +112,10 @@ def test_an_unproved_grant_that_kubelet_has_not_recorded_is_judged_slowly_and_on
     assert rounds_to_end(EMPTY, kubelet(RUNS), api(RUNS), unproved) == 0
 
 
-@pytest.mark.parametrize("proved", [True, False])
-def test_a_grant_whose_container_kubelet_recorded_with_another_one_is_an_orphan(proved: bool) -> None:
-    orphan = grant("a", grant_id="g-old", proved=proved)
-    assert rounds_to_end(WRITTEN, kubelet(RUNS), api(RUNS), orphan) == 2
+def test_a_grant_whose_container_kubelet_recorded_with_another_one_is_an_orphan() -> None:
+    for proved in (True, False):
+        orphan = grant("a", grant_id="g-old", proved=proved)
+        assert rounds_to_end(WRITTEN, kubelet(RUNS), api(RUNS), orphan) == 2, proved
 
 
 def decided(*grants: Grant, checkpoint: Checkpoint | None = WRITTEN, seen: PodsView | None = None) -> ReconcileActions:
@@ -205,26 +200,23 @@ def named(*names: str) -> set[tuple[str, str]]:
     return {("default", name) for name in names}
 
 
-@pytest.mark.parametrize(
-    ("rounds", "names", "told"),
-    [
+def test_pod_resources_stand_in_for_a_kubelet_that_refuses_its_pods() -> None:
+    newer = replace(RUNS, ref=replace(RUNS.ref, uid=PodUid("newer")))
+    cases: list[tuple[int, set[tuple[str, str]], PodsView | None]] = [
         (0, named("a", "other"), api(RUNS, OTHER)),
         (0, named("a", "other"), api(OTHER)),
         (1, named("a", "other"), api(FINISHED, OTHER)),
         (1, named("other"), api(OTHER)),
         (1, named("other"), api(FINISHED, OTHER)),
         (0, named("other"), api(RUNS, OTHER)),
-        (1, named("a", "other"), api(replace(RUNS, ref=replace(RUNS.ref, uid=PodUid("newer"))), OTHER)),
+        (1, named("a", "other"), api(newer, OTHER)),
         (0, named("static"), api(STATIC, OTHER)),
         (2, named(), api()),
         (0, named("a"), None),
         (0, named("other"), None),
-    ],
-)
-def test_pod_resources_stand_in_for_a_kubelet_that_refuses_its_pods(
-    rounds: int, names: set[tuple[str, str]], told: PodsView | None
-) -> None:
-    assert rounds_to_end(WRITTEN, PodsView.of_names(names, told, (HELD,)), told) == rounds
+    ]
+    found = [rounds_to_end(WRITTEN, PodsView.of_names(names, told, (HELD,)), told) for _, names, told in cases]
+    assert [(case, rounds) for case, rounds in zip(cases, found, strict=True) if rounds != case[0]] == []
 
 
 @pytest.mark.parametrize("known_as", [PodRef(PodUid("default/p"), "default", "p"), PodRef(PodUid("uid-a"), "", "")])

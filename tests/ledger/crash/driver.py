@@ -1,6 +1,6 @@
 """Runs the scenario in children that are crashed, or whose disk fails, at each change to the directory in turn.
 
-In: the start and the mode as arguments, the preloaded library `crashpoint.c`. Out: one JSON line for each point with
+In: the start and the modes as arguments, the preloaded library `crashpoint.c`. Out: one JSON line for each point with
 the steps that were acknowledged before it and the ledger that a fresh start finds after it; the last line names the
 states that are right after each step.
 """
@@ -11,16 +11,16 @@ import os
 import shutil
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from deviceplugin.errors import LedgerError
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.ledger.scan import scan
-from tests.ledger.crash.scenario import JOURNAL, STEPS, begin, prepare
+from tests.ledger.crash.scenario import JOURNAL, MODES, STEPS, begin, prepare
 from tests.ledger.makers import open_ledger
 
-MODES = {"kill": 1, "half": 2, "power": 3, "nospace": 4, "ioerror": 5}
 _LIBRARY = ctypes.CDLL(None)
 State = list[str]
 
@@ -56,8 +56,10 @@ def crash(start: str, mode: str, number: int) -> dict[str, Any]:
         prepare(directory, start)
         acknowledged, status = _in_child(directory, mode, number)
         found = open_ledger(directory)
+        found.close()  # the library knows files by few numbers
         copies = sorted(path.name for path in directory.glob("*.damaged-*"))
         return {
+            "mode": mode,
             "number": number,
             "acknowledged": acknowledged,
             "status": status,
@@ -118,9 +120,9 @@ def calls(start: str) -> int:
 
 
 def main() -> None:
-    start, mode = sys.argv[1:]
+    start, *modes = sys.argv[1:]
     total = calls(start)
-    for number in range(1, total + 1):
+    for mode, number in product(modes, range(1, total + 1)):
         print(json.dumps(crash(start, mode, number)), flush=True)
     print(json.dumps({"expected": expected(start), "calls": total}), flush=True)
 

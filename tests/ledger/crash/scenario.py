@@ -14,6 +14,8 @@ from deviceplugin.model.units import Resource
 from tests.ledger.makers import claimant, grant, inventory, open_journal, open_ledger
 
 JOURNAL = "ledger.journal"
+MODES = {"kill": 1, "half": 2, "power": 3, "nospace": 4, "ioerror": 5}
+"""Those of `crashpoint.c`."""
 Step = Callable[[Ledger, Journal], object]
 _NODE = inventory(3)
 
