@@ -69,6 +69,7 @@ def test_a_reading_without_samples_keeps_the_last_ones(state: HardwareState) -> 
 
 
 def test_a_lost_gpu_has_no_sample_and_comes_back_after_its_probes(state: HardwareState) -> None:
+    state.apply(well(), now=0.5)
     state.apply(GpuReport(readings=Readings({ZERO: IDLE, TWO: IDLE}, {ONE: Fault("GPU is lost", True)})), now=1.0)
     change = state.publish()
     assert change is not None
