@@ -35,42 +35,41 @@ async def test_of_two_with_one_name_the_younger_counts(short_tmp: Path) -> None:
         await runtime.close()
 
 
-@pytest.mark.parametrize(
-    ("manner", "pid"),
-    [(RuntimeBehaviour.CONTAINERD, 41), (RuntimeBehaviour.CRIO, 41), (RuntimeBehaviour.DOCKERD, None)],
-    ids=lambda each: str(each),
-)
-async def test_the_first_process_where_the_runtime_tells_it(
-    short_tmp: Path, manner: RuntimeBehaviour, pid: int | None
-) -> None:
-    async with StandInRuntime(short_tmp / "cri.sock", manner, CONTAINERS):
-        runtime = ContainerRuntime(short_tmp / "cri.sock", timeout_s=60)
-        assert await runtime.pid("id-main") == pid
-        await runtime.close()
+async def test_the_first_process_where_the_runtime_tells_it(short_tmp: Path) -> None:
+    pids = {RuntimeBehaviour.CONTAINERD: 41, RuntimeBehaviour.CRIO: 41, RuntimeBehaviour.DOCKERD: None}
+    found = {}
+    for manner in pids:
+        socket = short_tmp / f"{manner.value}.sock"
+        async with StandInRuntime(socket, manner, CONTAINERS):
+            runtime = ContainerRuntime(socket, timeout_s=60)
+            found[manner] = await runtime.pid("id-main")
+            await runtime.close()
+    assert found == pids
 
 
-@pytest.mark.parametrize(
-    ("manner", "version", "knows"),
-    [
-        (RuntimeBehaviour.CONTAINERD, "v2.2.9", True),
-        (RuntimeBehaviour.CONTAINERD, "1.7.2", True),
-        (RuntimeBehaviour.CONTAINERD, "1.7.1", False),
-        (RuntimeBehaviour.CONTAINERD, "1.6.20~ds1", False),
-        (RuntimeBehaviour.CONTAINERD, "unknown", False),
-        (RuntimeBehaviour.CRIO, "1.28.0", True),
-        (RuntimeBehaviour.CRIO, "1.27.9", False),
-        (RuntimeBehaviour.DOCKERD, "28.0.0", False),
-    ],
-)
-async def test_whether_it_knows_cdi(short_tmp: Path, manner: RuntimeBehaviour, version: str, knows: bool) -> None:
-    async with StandInRuntime(short_tmp / "cri.sock", manner, version=version):
-        runtime = ContainerRuntime(short_tmp / "cri.sock", timeout_s=60)
-        if knows:
-            await runtime.require_cdi()
-        else:
-            with pytest.raises(ConfigError, match=f"this node has {manner.value} {version}; upgrade it"):
-                await runtime.require_cdi()
-        await runtime.close()
+async def test_whether_it_knows_cdi(short_tmp: Path, subtests: pytest.Subtests) -> None:
+    for number, (manner, version, knows) in enumerate(
+        (
+            (RuntimeBehaviour.CONTAINERD, "v2.2.9", True),
+            (RuntimeBehaviour.CONTAINERD, "1.7.2", True),
+            (RuntimeBehaviour.CONTAINERD, "1.7.1", False),
+            (RuntimeBehaviour.CONTAINERD, "1.6.20~ds1", False),
+            (RuntimeBehaviour.CONTAINERD, "unknown", False),
+            (RuntimeBehaviour.CRIO, "1.28.0", True),
+            (RuntimeBehaviour.CRIO, "1.27.9", False),
+            (RuntimeBehaviour.DOCKERD, "28.0.0", False),
+        )
+    ):
+        socket = short_tmp / f"{number}.sock"
+        with subtests.test(runtime=manner.value, version=version):
+            async with StandInRuntime(socket, manner, version=version):
+                runtime = ContainerRuntime(socket, timeout_s=60)
+                if knows:
+                    await runtime.require_cdi()
+                else:
+                    with pytest.raises(ConfigError, match=f"this node has {manner.value} {version}; upgrade it"):
+                        await runtime.require_cdi()
+                await runtime.close()
 
 
 async def test_a_runtime_that_hangs_costs_its_timeout_and_no_more(short_tmp: Path) -> None:

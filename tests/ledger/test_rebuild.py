@@ -156,23 +156,22 @@ def test_a_gpu_that_is_gone_is_still_held() -> None:
     assert [(share.uuid, share.blocks) for share in second.allocation.shares] == [(uuid(0), BLOCKS), (uuid(3), 3)]
 
 
-@pytest.mark.parametrize(
-    ("answer", "ids"),
-    [
-        (RecordedAnswer(GrantId("g-1"), (), None, None), ["tencent.com/vcuda-core-1"]),
-        (RecordedAnswer(GrantId("g-1"), (uuid(0), uuid(1)), None, None), ["c1", "c2"]),
-        (RecordedAnswer(GrantId("g-1"), (uuid(0),), 130, None), []),
-        (RecordedAnswer(GrantId("g-1"), (uuid(0),), None, None), []),
-        (RecordedAnswer(GrantId("g-1"), (), 30, None), []),
-    ],
-)
-def test_an_answer_that_does_not_say_what_is_held_is_reported(answer: RecordedAnswer, ids: list[str]) -> None:
-    devices = frozenset(DeviceId(each) for each in ids)
-    checkpoint = Checkpoint((CheckpointEntry(PodUid("uid-a"), "main", Resource.CORE, devices, answer),))
-    found = rebuild(checkpoint, NODE, created=0.0)
-    assert found.grants == ()
-    (sentence,) = found.failures
-    assert "container main of pod uid-a" in sentence
+def test_an_answer_that_does_not_say_what_is_held_is_reported(subtests: pytest.Subtests) -> None:
+    one = GrantId("g-1")
+    for answer, ids in (
+        (RecordedAnswer(one, (), None, None), ["tencent.com/vcuda-core-1"]),
+        (RecordedAnswer(one, (uuid(0), uuid(1)), None, None), ["c1", "c2"]),
+        (RecordedAnswer(one, (uuid(0),), 130, None), []),
+        (RecordedAnswer(one, (uuid(0),), None, None), []),
+        (RecordedAnswer(one, (), 30, None), []),
+    ):
+        with subtests.test(answer=answer):
+            devices = frozenset(DeviceId(each) for each in ids)
+            checkpoint = Checkpoint((CheckpointEntry(PodUid("uid-a"), "main", Resource.CORE, devices, answer),))
+            found = rebuild(checkpoint, NODE, created=0.0)
+            assert found.grants == ()
+            (sentence,) = found.failures
+            assert "container main of pod uid-a" in sentence
 
 
 def test_one_container_is_rebuilt_alone() -> None:

@@ -66,13 +66,11 @@ def printed(cache: Path) -> str:
     return subprocess.run([LDCONFIG, "-p", "-C", cache], capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize(
-    ("flags", "bits"),
-    [(0x0303, 64), (0x0A03, 64), (0x0003, 32), (0x0903, 32), (0x0B03, 32), (0x0803, 0), (0x0503, 0)],
-    ids=["x86-64", "aarch64", "i386", "arm hard-float", "arm soft-float", "x32", "powerpc"],
-)
-def test_the_flags_tell_the_word_size(flags: int, bits: int) -> None:
-    assert parse_cache(new_cache((flags, "a", "/lib/a")), source=SOURCE) == (CacheEntry("a", "/lib/a", bits),)
+def test_the_flags_tell_the_word_size() -> None:
+    """x86-64, aarch64, i386, ARM with hard and soft floats; x32 and PowerPC, for which there is no driver."""
+    bits = {0x0303: 64, 0x0A03: 64, 0x0003: 32, 0x0903: 32, 0x0B03: 32, 0x0803: 0, 0x0503: 0}
+    found = {flags: parse_cache(new_cache((flags, "a", "/lib/a")), source=SOURCE) for flags in bits}
+    assert found == {flags: (CacheEntry("a", "/lib/a", each),) for flags, each in bits.items()}
 
 
 def new_cache(*entries: tuple[int, str, str], order: int = 2) -> bytes:
@@ -89,35 +87,34 @@ def new_cache(*entries: tuple[int, str, str], order: int = 2) -> bytes:
     return head + table + text
 
 
-@pytest.mark.parametrize("shift", [0, 1, 2, 3])
-def test_behind_an_old_cache_the_new_one_counts_wherever_alignment_puts_it(shift: int) -> None:
-    old = struct.pack("<11sxI", b"ld.so-1.7.0", shift) + struct.pack("<iII", 3, 0, 0) * shift
-    padded = old.ljust(-(-len(old) // 8) * 8, b"\0")
-    entries = parse_cache(padded + new_cache((0x0303, "libx.so.1", "/lib/libx.so.1")), source=SOURCE)
-    assert entries == (CacheEntry("libx.so.1", "/lib/libx.so.1", 64),)
+def test_behind_an_old_cache_the_new_one_counts_wherever_alignment_puts_it() -> None:
+    found = {}
+    for shift in range(4):
+        old = struct.pack("<11sxI", b"ld.so-1.7.0", shift) + struct.pack("<iII", 3, 0, 0) * shift
+        padded = old.ljust(-(-len(old) // 8) * 8, b"\0")
+        found[shift] = parse_cache(padded + new_cache((0x0303, "libx.so.1", "/lib/libx.so.1")), source=SOURCE)
+    assert found == dict.fromkeys(range(4), (CacheEntry("libx.so.1", "/lib/libx.so.1", 64),))
 
 
-@pytest.mark.parametrize(
-    ("data", "complaint"),
-    [
+def test_what_is_wrong_is_said_in_one_sentence(subtests: pytest.Subtests) -> None:
+    one = new_cache((0x0303, "a", "b"))
+    for data, complaint in (
         (b"", "it begins like none"),
         (b"\x7fELF", "it begins like none"),
         (b"glibc-ld.so.cache1.1", "its header would need 48 bytes and it has 20"),
         (b"ld.so-1.7.0", "its header would need 16 bytes and it has 11"),
         (struct.pack("<11sxI", b"ld.so-1.7.0", 0xFFFFFFFF), "4294967295 entries would need"),
-        (new_cache((0x0303, "a", "b"))[:60], "1 entries would need 72 bytes and it has 60"),
-        (new_cache((0x0303, "a", "b"))[:-1], "the text at byte 74 has no end in it"),
+        (one[:60], "1 entries would need 72 bytes and it has 60"),
+        (one[:-1], "the text at byte 74 has no end in it"),
         (new_cache((0x0303, "a", "b"), order=3), "it was written for a machine of another byte order"),
-    ],
-    ids=["empty", "ELF", "torn header", "torn old header", "endless", "torn entries", "torn text", "big endian"],
-)
-def test_what_is_wrong_is_said_in_one_sentence(data: bytes, complaint: str) -> None:
-    with pytest.raises(ParseError) as caught:
-        parse_cache(data, source=SOURCE)
-    message = caught.value.message
-    assert message.startswith(f"{SOURCE} is no cache of the dynamic loader: {complaint}")
-    assert message.endswith("; run ldconfig on the node")
-    assert caught.value.__suppress_context__
+    ):
+        with subtests.test(complaint=complaint):
+            with pytest.raises(ParseError) as caught:
+                parse_cache(data, source=SOURCE)
+            message = caught.value.message
+            assert message.startswith(f"{SOURCE} is no cache of the dynamic loader: {complaint}")
+            assert message.endswith("; run ldconfig on the node")
+            assert caught.value.__suppress_context__
 
 
 def check_garbage(data: bytes) -> None:
