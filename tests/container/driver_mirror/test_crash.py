@@ -8,6 +8,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,13 @@ def crashpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return library
 
 
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A file system in memory: waiting for a disk takes most of the time and decides nothing, for no power is lost."""
+    with tempfile.TemporaryDirectory(prefix="vc-", dir="/dev/shm") as directory:
+        yield Path(directory)
+
+
 def run(crashpoint: Path, start: str, mode: str, directory: Path, *, stride: int = 1) -> list[dict[str, Any]]:
     command = [
         sys.executable,
@@ -50,14 +59,14 @@ def run(crashpoint: Path, start: str, mode: str, directory: Path, *, stride: int
     return points
 
 
-@pytest.mark.timeout(900)  # hundreds of runs, each with its own fsyncs: a busy disk makes them long, not wrong
+@pytest.mark.timeout(900)  # hundreds of runs when thorough
 @pytest.mark.parametrize(
     ("start", "mode", "stride"), [("gpu-manager", "kill", 1), ("mirrored", "kill", 1), ("mirrored", "half", 2)]
 )
 def test_a_killed_agent_leaves_both_flavours_whole_and_the_next_one_goes_on(
-    crashpoint: Path, short_tmp: Path, start: str, mode: str, stride: int
+    crashpoint: Path, memory: Path, start: str, mode: str, stride: int
 ) -> None:
-    points = run(crashpoint, start, mode, short_tmp, stride=stride * every(5))
+    points = run(crashpoint, start, mode, memory, stride=stride * every(5))
     assert {point["status"] for point in points} <= {_SIGKILL}
     for flavour in (0, 1):
         seen = [_ORDER.index(point["after"][flavour].partition(" ")[0]) for point in points]
@@ -77,9 +86,9 @@ _BEFORE = {"gpu-manager": ("gpu-manager", ""), "mirrored": ()}
 
 @pytest.mark.parametrize(("start", "stride"), [("fresh", 4), ("mirrored", 2)])
 def test_a_full_disk_is_one_sentence_and_the_next_look_succeeds(
-    crashpoint: Path, short_tmp: Path, start: str, stride: int
+    crashpoint: Path, memory: Path, start: str, stride: int
 ) -> None:
-    for point in run(crashpoint, start, "nospace", short_tmp, stride=stride * every(5)):
+    for point in run(crashpoint, start, "nospace", memory, stride=stride * every(5)):
         assert point["status"] == 0, point
         assert point["after"] == point["end"] == _WHOLE["580.1"], point
         assert point["litter"] == [], point
