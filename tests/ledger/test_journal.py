@@ -143,17 +143,22 @@ def test_an_old_line_in_the_wrong_place_does_not_bring_a_released_grant_back(sho
     assert scan(b"".join([*lines, lines[1]])).grants == {}
 
 
-@pytest.mark.parametrize("data", [b"", b"\n", b"\0" * 300, b"# hello\nworld\n", random.Random(7).randbytes(2000)])
-def test_a_file_that_is_no_journal_is_kept_beside_and_a_new_one_begun(short_tmp: Path, data: bytes) -> None:
-    (short_tmp / NAME).write_bytes(data)
-    journal = open_journal(short_tmp)
-    assert journal.grants == {}
-    assert len(journal.warnings) == 1
-    assert (short_tmp / f"{NAME}.damaged-1").read_bytes() == data
-    journal.append(put(grant("p0")))
-    journal.close()
-    again = open_journal(short_tmp)
-    assert (ids(again), again.warnings) == (numbers(0), ())
+def test_a_file_that_is_no_journal_is_kept_beside_and_a_new_one_begun(
+    short_tmp: Path, subtests: pytest.Subtests
+) -> None:
+    contents = (b"", b"\n", b"\0" * 300, b"# hello\nworld\n", random.Random(7).randbytes(2000))
+    for number, data in enumerate(contents, start=1):
+        with subtests.test(data=data[:20]):
+            (short_tmp / NAME).write_bytes(data)
+            journal = open_journal(short_tmp)
+            assert journal.grants == {}
+            assert len(journal.warnings) == 1
+            assert (short_tmp / f"{NAME}.damaged-{number}").read_bytes() == data
+            journal.append(put(grant("p0")))
+            journal.close()
+            again = open_journal(short_tmp)
+            assert (ids(again), again.warnings) == (numbers(0), ())
+            again.close()
 
 
 def test_a_damaged_first_line_costs_nothing_else(short_tmp: Path) -> None:
