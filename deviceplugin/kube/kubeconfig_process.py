@@ -2,14 +2,17 @@
 
 In: the path of a kubeconfig, several that are merged, or None. Out: `Facts`, or a ConfigError of one sentence. The
 package supports exec plugins, OIDC, token files and certificates. With its imports it needs 20 MiB and half a second
-for one short use, so a short-lived process (`read_apart`) imports it. `read` does the same in the calling process.
+for one short use, so a short-lived process (`read_apart`) imports what that use needs. `read` does the same in the
+calling process, with all of the package.
 """
 
 import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -108,8 +111,7 @@ def read(kubeconfig: Source) -> Facts:
 
 def main() -> None:
     """The process: one line of JSON on the original standard output; other output goes to standard error."""
-    # Where it is installed, the package imports it, for seconds. Nothing is validated here.
-    sys.modules["kubernetes_validate"] = None  # type: ignore[assignment]
+    _import_sparingly()
     answer_to = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     try:
@@ -119,6 +121,30 @@ def main() -> None:
         answer = _Answer(refusal=error.message)
     with answer_to:
         answer_to.write(msgspec.json.encode(answer))
+
+
+def _import_sparingly() -> None:
+    """`import kubernetes` imports every part of the package, and its configuration the client with all of its types.
+
+    Only `kubernetes.config` is used here. The client is used when an OIDC token is renewed, and is imported then.
+    """
+    # Where it is installed, the package imports it, for seconds. Nothing is validated here.
+    sys.modules["kubernetes_validate"] = None  # type: ignore[assignment]
+    spec = find_spec("kubernetes")
+    if spec is None or spec.submodule_search_locations is None:
+        return
+    package = ModuleType("kubernetes")
+    package.__spec__, package.__path__ = spec, spec.submodule_search_locations
+    sys.modules["kubernetes"] = package
+    from kubernetes import client
+
+    client.ApiClient = _late_client
+
+
+def _late_client(**given: Any) -> Any:  # noqa: ANN401 - the package's generated ApiClient
+    from kubernetes.client.api_client import ApiClient
+
+    return ApiClient(**given)
 
 
 def source_of(kubeconfig: Source) -> str:
@@ -257,10 +283,12 @@ def _encoded(text: str | bytes) -> bytes:
 
 
 def _proxy(configuration: Any) -> str | None:  # noqa: ANN401 - as above
+    proxy = configuration.proxy
+    if not proxy:
+        return None
     from kubernetes.client.rest import is_socks_proxy_url, should_bypass_proxies
 
-    proxy = configuration.proxy
-    if not proxy or should_bypass_proxies(configuration.host, configuration.no_proxy or ""):
+    if should_bypass_proxies(configuration.host, configuration.no_proxy or ""):
         return None
     if is_socks_proxy_url(proxy):
         raise ConfigError(f"the proxy {one_line(proxy)} to the API server is a SOCKS proxy; use an HTTP proxy")

@@ -33,8 +33,8 @@ async def open_transport(
     credentials: Credentials | None = None,
     connections: int = CONNECTIONS,
 ) -> Transport:
-    """With its credentials: to read them may take longer than a request may."""
-    credentials = credentials or Credentials(kubeconfig)
+    """With its credentials, which are read in this process, for speed: it may take longer than a request may."""
+    credentials = credentials or Credentials(kubeconfig, read=read)
     await credentials.access()
     return Transport(credentials, timeouts=timeouts, connections=connections)
 

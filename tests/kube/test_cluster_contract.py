@@ -19,6 +19,7 @@ from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.cluster_nodes import cluster_nodes
 from deviceplugin.kube.cluster_pods import cluster_pods
 from deviceplugin.kube.credentials import Credentials
+from deviceplugin.kube.kubeconfig_process import read
 from deviceplugin.kube.leases import Lease, Term
 from deviceplugin.kube.reflector import Reflector, WatchTiming
 from deviceplugin.kube.secrets import Secret
@@ -65,7 +66,7 @@ def fresh(word: str) -> str:
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     async with ApiServer(bookmark_seconds=0.5) as server:
         kubeconfig = Path(REAL) if request.param == "real" else server.kubeconfig(tmp_path / "kc")
-        transport = Transport(Credentials(kubeconfig), timeouts=TIMEOUTS)
+        transport = Transport(Credentials(kubeconfig, read=read), timeouts=TIMEOUTS)
         async with ClusterClient(transport) as client:
             yield World(client, transport)
 
