@@ -25,19 +25,18 @@ def printed(*args: str, **env: str) -> dict[str, dict[str, object]]:
     return spec
 
 
-@pytest.mark.parametrize(
-    ("args", "value"),
-    [
+def test_a_boolean_flag_is_written_as_in_go(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[str], bool]] = [
         ([], False),
         (["--share-mode"], True),
         (["--share-mode=true"], True),
         (["--share-mode=false"], False),
         (["--share-mode=T"], True),
         (["--share-mode", "--query-port", "1"], True),
-    ],
-)
-def test_a_boolean_flag_is_written_as_in_go(args: list[str], value: bool) -> None:
-    assert printed(*args)["shareMode"]["value"] is value
+    ]
+    for args, value in cases:
+        with subtests.test(args=args):
+            assert printed(*args)["shareMode"]["value"] is value
 
 
 def test_each_value_is_printed_with_its_origin(tmp_path: Path) -> None:
@@ -77,12 +76,13 @@ def test_an_unknown_flag_ends_with_status_2_and_names_a_near_one() -> None:
     assert "--query-port" in result.stderr
 
 
-@pytest.mark.parametrize("flag", ["--standalone", "--incluster-mode=true", "--docker-endpoint=unix:///x"])
-def test_obsolete_flags_of_gpu_manager_are_accepted_and_reported(flag: str) -> None:
-    result = vcuda("config", "print", flag)
-    assert result.exit_code == 0
-    assert result.stderr.startswith(f"vcuda: {flag.partition('=')[0]} has no effect: ")
-    assert flag.partition("=")[0] not in vcuda("agent", "--help").stdout
+def test_obsolete_flags_of_gpu_manager_are_accepted_and_reported(subtests: pytest.Subtests) -> None:
+    for flag in ["--standalone", "--incluster-mode=true", "--docker-endpoint=unix:///x"]:
+        with subtests.test(flag=flag):
+            result = vcuda("config", "print", flag)
+            assert result.exit_code == 0
+            assert result.stderr.startswith(f"vcuda: {flag.partition('=')[0]} has no effect: ")
+            assert flag.partition("=")[0] not in vcuda("agent", "--help").stdout
 
 
 def test_the_help_shows_every_setting_with_its_variable_and_hides_the_hidden() -> None:

@@ -61,9 +61,8 @@ async def test_a_kubeconfig_in_the_home_is_found(tmp_path: Path) -> None:
         assert (await run("nodes", "-o", "name", env={"HOME": str(tmp_path)})).stdout == "node/n\n"
 
 
-@pytest.mark.parametrize(
-    ("status", "text", "said"),
-    [
+async def test_what_is_in_the_way_is_one_sentence(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for status, text, said in [
         (
             *refusal(404, 'services "vcuda-scheduler" not found'),
             "no scheduler found: there is no service vcuda-scheduler ",
@@ -80,12 +79,11 @@ async def test_a_kubeconfig_in_the_home_is_found(tmp_path: Path) -> None:
         (200, "<html>log in</html>", "the scheduler's answer is of another version of vcuda"),
         (200, '{"version": 2}', "the scheduler's answer is of another version of vcuda"),
         (500, "\x1b[31moh\nno", "the scheduler cannot be asked (500): ?[31moh no\n"),
-    ],
-)
-async def test_what_is_in_the_way_is_one_sentence(tmp_path: Path, status: int, text: str, said: str) -> None:
-    result = await vcuda(Cluster(answers={NODES: (status, text)}), tmp_path, "nodes")
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
-    assert result.stderr.startswith(f"vcuda: {said}"), result.stderr
+    ]:
+        with subtests.test(status=status):
+            result = await vcuda(Cluster(answers={NODES: (status, text)}), tmp_path, "nodes")
+            assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+            assert result.stderr.startswith(f"vcuda: {said}"), result.stderr
 
 
 async def test_a_failure_is_json_where_json_was_asked_for(tmp_path: Path) -> None:
@@ -151,30 +149,32 @@ async def test_the_token_is_for_the_view_and_never_printed(tmp_path: Path) -> No
     assert TOKEN not in result.output
 
 
-@pytest.mark.parametrize("answer", [(201, "{}"), (201, "no json"), (201, '{"status": {"token": "a\\nb"}}'), (500, "")])
-async def test_no_usable_token_is_as_no_right_to_have_one(tmp_path: Path, answer: tuple[int, str]) -> None:
-    scene = Cluster([node("n")], answers={ACCOUNT: answer})
-    assert (await vcuda(scene, tmp_path, "nodes", "-o", "name")).stdout == "node/n\n"
+async def test_no_usable_token_is_as_no_right_to_have_one(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[int, str]] = [(201, "{}"), (201, "no json"), (201, '{"status": {"token": "a\\nb"}}'), (500, "")]
+    for answer in cases:
+        with subtests.test(answer=answer):
+            scene = Cluster([node("n")], answers={ACCOUNT: answer})
+            assert (await vcuda(scene, tmp_path, "nodes", "-o", "name")).stdout == "node/n\n"
 
 
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
+async def test_options_that_do_not_go_together_are_one_sentence(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[str], str]] = [
         (["--url", "http://x"], "--url: 'http://x' is not an address such as https://10.0.0.7:8443"),
         (["--url", "https://x", "--context", "c"], "--url asks the scheduler without the API server"),
         (["--token-file", "/t"], "--ca-file, --insecure and --token-file go with --url"),
         (["--url", "https://x", "--token-file", "/none"], "--token-file: /none cannot be read: No such file"),
         (["--kubeconfig", "/none"], "kubeconfig /none cannot be read: No such file or directory"),
-    ],
-)
-async def test_options_that_do_not_go_together_are_one_sentence(args: list[str], said: str) -> None:
-    result = await run("nodes", *args)
-    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
-    assert result.stderr.startswith(f"vcuda: {said}"), result.stderr
+    ]
+    for args, said in cases:
+        with subtests.test(args=args):
+            result = await run("nodes", *args)
+            assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+            assert result.stderr.startswith(f"vcuda: {said}"), result.stderr
 
 
-@pytest.mark.parametrize("text", ["soon", "-1s", "1d", "", "1.5s"])
-async def test_a_wrong_timeout_ends_with_status_2(text: str) -> None:
-    result = await run("nodes", "--request-timeout", text)
-    assert result.exit_code == 2
-    assert "is not a duration such as 10s, 2m or 0 for no limit" in result.stderr
+async def test_a_wrong_timeout_ends_with_status_2(subtests: pytest.Subtests) -> None:
+    for text in ["soon", "-1s", "1d", "", "1.5s"]:
+        with subtests.test(text=text):
+            result = await run("nodes", "--request-timeout", text)
+            assert result.exit_code == 2
+            assert "is not a duration such as 10s, 2m or 0 for no limit" in result.stderr

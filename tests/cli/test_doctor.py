@@ -283,18 +283,17 @@ ROUNDS: tuple[tuple[tuple[Callable[[Release], None], str, str, str], ...], ...] 
 """What can be broken at the same time; of each part what the check says."""
 
 
-@pytest.mark.parametrize("broken", ROUNDS, ids=lambda each: each[0][0].__name__)
-async def test_what_is_broken_is_named_with_what_to_do(
-    tmp_path: Path, broken: tuple[tuple[Callable[[Release], None], str, str, str], ...]
-) -> None:
-    release = healthy()
-    for damage in dict.fromkeys(damage for damage, *_ in broken):
-        damage(release)
-    every = await findings(release, tmp_path)
-    for _, check, outcome, says in broken:
-        found = every[check]
-        assert (found["outcome"], says in found["message"]) == (outcome, True), found
-        assert found["advice"] or outcome in ("ok", "skipped")
+async def test_what_is_broken_is_named_with_what_to_do(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for broken in ROUNDS:
+        with subtests.test(broken=broken):
+            release = healthy()
+            for damage in dict.fromkeys(damage for damage, *_ in broken):
+                damage(release)
+            every = await findings(release, tmp_path)
+            for _, check, outcome, says in broken:
+                found = every[check]
+                assert (found["outcome"], says in found["message"]) == (outcome, True), found
+                assert found["advice"] or outcome in ("ok", "skipped")
 
 
 async def test_what_the_caller_may_not_do_is_skipped_and_names_the_right(tmp_path: Path) -> None:
@@ -359,15 +358,19 @@ async def test_nothing_installed_fails_with_what_to_do(tmp_path: Path) -> None:
     assert found["agents"]["outcome"] == found["scheduler-replicas"]["outcome"] == "failed"
 
 
-@pytest.mark.parametrize("body", ["", "no JSON", "[]", '{"items": 7}', '{"gitVersion": 5, "status": "x", "spec": 1}'])
-async def test_malformed_answers_are_sentences(tmp_path: Path, body: str) -> None:
-    release = healthy()
-    for path in ("/api/v1/nodes", PODS, "/apis/apps/v1/namespaces/kube-system/daemonsets/vcuda-agent"):
-        release.answers[path] = (200, body)
-    release.answers["/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/vcuda-scheduler"] = (200, body)
-    release.metrics["https:vcuda-scheduler-1:8443"] = "{{{ nothing = of \x00 that"
-    found = await findings(release, tmp_path)
-    assert found["agents"]["outcome"] in ("failed", "warning")
+async def test_malformed_answers_are_sentences(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for body in ["", "no JSON", "[]", '{"items": 7}', '{"gitVersion": 5, "status": "x", "spec": 1}']:
+        with subtests.test(body=body):
+            release = healthy()
+            for path in ("/api/v1/nodes", PODS, "/apis/apps/v1/namespaces/kube-system/daemonsets/vcuda-agent"):
+                release.answers[path] = (200, body)
+            release.answers["/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/vcuda-scheduler"] = (
+                200,
+                body,
+            )
+            release.metrics["https:vcuda-scheduler-1:8443"] = "{{{ nothing = of \x00 that"
+            found = await findings(release, tmp_path)
+            assert found["agents"]["outcome"] in ("failed", "warning")
 
 
 async def test_without_an_answer_the_rest_is_skipped(tmp_path: Path) -> None:

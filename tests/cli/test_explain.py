@@ -110,9 +110,8 @@ def gpu_pod(limits: Json, *, phase: str = "Pending") -> Json:
     return {"spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}, "status": {"phase": phase}}
 
 
-@pytest.mark.parametrize(
-    ("status", "document", "said"),
-    [
+def test_why_the_scheduler_knows_nothing_of_a_pod(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[int, Json, str]] = [
         (404, {}, "pod d/p does not exist; a suspended Job, or one without quota, has no pods"),
         (403, {}, ""),
         (200, {"spec": None}, ""),
@@ -135,12 +134,12 @@ def gpu_pod(limits: Json, *, phase: str = "Pending") -> Json:
         ),
         (200, gpu_pod({}, phase="Failed"), "pod d/p has finished (Failed) and holds nothing"),
         (200, {"spec": {"containers": [{"resources": {"limits": None}}]}, "status": {"phase": "Pending"}}, ""),
-    ],
-)
-def test_why_the_scheduler_knows_nothing_of_a_pod(status: int, document: Json, said: str) -> None:
-    found = why_unknown("d/p", status, document)
-    assert found.startswith(said)
-    assert bool(found) == bool(said)
+    ]
+    for status, document, said in cases:
+        with subtests.test(status=status):
+            found = why_unknown("d/p", status, document)
+            assert found.startswith(said)
+            assert bool(found) == bool(said)
 
 
 async def test_a_right_that_is_missing_is_said_in_the_api_servers_words(tmp_path: Path) -> None:
@@ -163,17 +162,16 @@ async def test_an_api_server_that_is_away_is_one_sentence(tmp_path: Path) -> Non
     assert text == "vcuda: 127.0.0.1:9 cannot be reached: Connection refused\n"
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
+def test_a_wrong_flag_is_one_sentence(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[str], str]] = [
         (["--url", "http://x"], "--url: 'http://x' is not an address such as https://10.0.0.7:8443"),
         (["--url", "https://x", "--ca-file", "/none"], "--ca-file: /none cannot be used: "),
         (["--insecure"], "--ca-file, --insecure and --token-file go with --url"),
-    ],
-)
-def test_a_wrong_flag_is_one_sentence(args: list[str], message: str) -> None:
-    result = CliRunner().invoke(main, ["explain", "p", *args])
-    assert (result.exit_code, result.stderr.startswith(f"vcuda: {message}")) == (1, True), result.stderr
+    ]
+    for args, message in cases:
+        with subtests.test(args=args):
+            result = CliRunner().invoke(main, ["explain", "p", *args])
+            assert (result.exit_code, result.stderr.startswith(f"vcuda: {message}")) == (1, True), result.stderr
 
 
 async def test_an_untrusted_certificate_is_one_sentence_with_the_way_out(tmp_path: Path) -> None:
@@ -189,30 +187,30 @@ async def test_an_untrusted_certificate_is_one_sentence_with_the_way_out(tmp_pat
             assert json.loads(found.stdout) == {"pod": "d/p"}, found.output
 
 
-@pytest.mark.parametrize(
-    ("args", "asked"),
-    [
+async def test_pods_are_named_as_kubectl_names_them(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    """The namespace of the context is the default, and `pod/llm` is no namespace named pod."""
+    cases: list[tuple[list[str], str]] = [
         (["pod/llm"], "research/llm"),
         (["llm"], "research/llm"),
         (["llm", "-n", "other"], "other/llm"),
         (["other/llm"], "other/llm"),
         (["other/pod/llm"], "other/llm"),
         (["po/llm", "--namespace", "other"], "other/llm"),
-    ],
-)
-async def test_pods_are_named_as_kubectl_names_them(tmp_path: Path, args: list[str], asked: str) -> None:
-    """The namespace of the context is the default, and `pod/llm` is no namespace named pod."""
-    cluster = Cluster()
-    result = await vcuda(cluster, tmp_path, "explain", *args, namespace="research")
-    assert result.exit_code == 1
-    assert [query for path, query in cluster.asked if path.endswith("/explain")] == [{"pod": asked}]
+    ]
+    for args, asked in cases:
+        with subtests.test(args=args):
+            cluster = Cluster()
+            result = await vcuda(cluster, tmp_path, "explain", *args, namespace="research")
+            assert result.exit_code == 1
+            assert [query for path, query in cluster.asked if path.endswith("/explain")] == [{"pod": asked}]
 
 
-@pytest.mark.parametrize("name", ["a/b/c", "/llm", "a/", "", "pod/"])
-async def test_what_is_no_name_of_a_pod_is_one_sentence(tmp_path: Path, name: str) -> None:
-    result = await vcuda(Cluster(), tmp_path, "explain", name)
-    assert result.exit_code == 1
-    assert result.stderr.endswith("is not the name of a pod; write NAME, pod/NAME or NAMESPACE/NAME\n")
+async def test_what_is_no_name_of_a_pod_is_one_sentence(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for name in ["a/b/c", "/llm", "a/", "", "pod/"]:
+        with subtests.test(name=name):
+            result = await vcuda(Cluster(), tmp_path, "explain", name)
+            assert result.exit_code == 1
+            assert result.stderr.endswith("is not the name of a pod; write NAME, pod/NAME or NAMESPACE/NAME\n")
 
 
 async def test_pods_that_the_scheduler_does_not_name_get_the_names_that_the_caller_may_read(tmp_path: Path) -> None:

@@ -47,9 +47,10 @@ def test_a_bug_shows_its_traceback_where_that_was_asked_for() -> None:
     assert isinstance(run("bug", VCUDA_DEBUG="1").exception, KeyError)
 
 
-@pytest.mark.parametrize(("name", "status"), [("usage", 2), ("exit", 3)])
-def test_clicks_own_ends_are_left_alone(name: str, status: int) -> None:
-    assert run(name).exit_code == status
+def test_clicks_own_ends_are_left_alone(subtests: pytest.Subtests) -> None:
+    for name, status in [("usage", 2), ("exit", 3)]:
+        with subtests.test(name=name):
+            assert run(name).exit_code == status
 
 
 def test_a_command_that_does_not_exist_ends_with_status_2() -> None:

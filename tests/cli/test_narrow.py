@@ -36,9 +36,8 @@ def long_names() -> Cluster:
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "numbers"),
-    [
+async def test_a_name_is_cut_and_a_number_never(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
         (("nodes",), ("7",)),
         (("top", "nodes"), ("35%",)),
         (("top", "gpus"), ("0", "35%")),
@@ -47,17 +46,15 @@ def long_names() -> Cluster:
         (("pods",), ()),
         (("pods", "-A"), ()),
         (("events",), ("60s",)),
-    ],
-)
-async def test_a_name_is_cut_and_a_number_never(
-    tmp_path: Path, words: tuple[str, ...], numbers: tuple[str, ...]
-) -> None:
-    result = await vcuda(long_names(), tmp_path, *words, env=NARROW)
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert max(map(len, result.stdout.splitlines())) <= WIDTH
-    assert lost_numbers(result.stdout) == []
-    shown = result.stdout.splitlines()[1].split()
-    assert set(numbers) <= set(shown)
+    ]
+    for words, numbers in cases:
+        with subtests.test(words=words):
+            result = await vcuda(long_names(), tmp_path, *words, env=NARROW)
+            assert (result.exit_code, result.stderr) == (0, "")
+            assert max(map(len, result.stdout.splitlines())) <= WIDTH
+            assert lost_numbers(result.stdout) == []
+            shown = result.stdout.splitlines()[1].split()
+            assert set(numbers) <= set(shown)
 
 
 async def test_the_picture_of_a_node_keeps_its_numbers(tmp_path: Path) -> None:
@@ -67,18 +64,22 @@ async def test_the_picture_of_a_node_keeps_its_numbers(tmp_path: Path) -> None:
     assert "50" in result.stdout
 
 
-@pytest.mark.parametrize("policies", [[], EVERY_POLICY])
-def test_the_tables_of_simulate_keep_their_numbers_and_every_policy(policies: list[str]) -> None:
-    narrow, wide = (
-        CliRunner().invoke(main, ["simulate", *WORKLOAD, *policies], env={"COLUMNS": columns}).stdout
-        for columns in (str(WIDTH), None)
-    )
-    assert max(map(len, narrow.splitlines())) <= WIDTH
-    assert lost_numbers(narrow) == []
-    shown = [each for each in re.findall(r"\S+", narrow) if each[0].isdigit()]
-    assert set(re.findall(r"\b\d+\.\d\b", wide)) - set(shown) == seconds_of(wide), "by GPU model, of every policy"
-    for policy in policies[1::2] or [PlacementSettings().node_policy.value]:
-        assert re.search(rf"^{policy} .*\d\d\.\d\d", narrow, re.MULTILINE)
+def test_the_tables_of_simulate_keep_their_numbers_and_every_policy(subtests: pytest.Subtests) -> None:
+    cases: list[list[str]] = [[], EVERY_POLICY]
+    for policies in cases:
+        with subtests.test(policies=policies):
+            narrow, wide = (
+                CliRunner().invoke(main, ["simulate", *WORKLOAD, *policies], env={"COLUMNS": columns}).stdout
+                for columns in (str(WIDTH), None)
+            )
+            assert max(map(len, narrow.splitlines())) <= WIDTH
+            assert lost_numbers(narrow) == []
+            shown = [each for each in re.findall(r"\S+", narrow) if each[0].isdigit()]
+            assert set(re.findall(r"\b\d+\.\d\b", wide)) - set(shown) == seconds_of(wide), (
+                "by GPU model, of every policy"
+            )
+            for policy in policies[1::2] or [PlacementSettings().node_policy.value]:
+                assert re.search(rf"^{policy} .*\d\d\.\d\d", narrow, re.MULTILINE)
 
 
 def seconds_of(text: str) -> set[str]:
@@ -86,16 +87,15 @@ def seconds_of(text: str) -> set[str]:
     return {line.split()[-1] for line in text.splitlines() if re.match(r"\w+ +\d\d\.\d\d ", line)}
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+async def test_what_is_no_table_is_never_cut(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, ...]] = [
         ("place", "--topology", "emulator/profiles/hgx-a100.json", "--cores", "200", "--explain"),
         ("config", "print"),
-    ],
-)
-async def test_what_is_no_table_is_never_cut(words: tuple[str, ...]) -> None:
-    narrow, wide = (await run(*words, env=NARROW)).stdout, (await run(*words)).stdout
-    assert narrow == wide != ""
+    ]
+    for words in cases:
+        with subtests.test(words=words):
+            narrow, wide = (await run(*words, env=NARROW)).stdout, (await run(*words)).stdout
+            assert narrow == wide != ""
 
 
 def test_text_is_cut_before_numbers_wherever_it_stands() -> None:

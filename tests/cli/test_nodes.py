@@ -37,11 +37,15 @@ async def test_other_orders_names_and_no_headings(tmp_path: Path) -> None:
     assert plain.stdout.splitlines()[0].startswith("node-a   Ready")
 
 
-@pytest.mark.parametrize("form", [("-o", "json"), ("-ojson",), ("-o=json",), ("--output", "json"), ("--output=json",)])
-async def test_json_is_the_rows(tmp_path: Path, form: tuple[str, ...]) -> None:
-    result = await vcuda(cluster(), tmp_path, "nodes", *form)
-    assert [each["node"] for each in json.loads(result.stdout)["items"]] == ["node-a", "node-b", "node-c"]
-    assert yaml.safe_load((await vcuda(cluster(), tmp_path, "nodes", "-o", "yaml")).stdout) == json.loads(result.stdout)
+async def test_json_is_the_rows(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, ...]] = [("-o", "json"), ("-ojson",), ("-o=json",), ("--output", "json"), ("--output=json",)]
+    for form in cases:
+        with subtests.test(form=form):
+            result = await vcuda(cluster(), tmp_path, "nodes", *form)
+            assert [each["node"] for each in json.loads(result.stdout)["items"]] == ["node-a", "node-b", "node-c"]
+            assert yaml.safe_load((await vcuda(cluster(), tmp_path, "nodes", "-o", "yaml")).stdout) == json.loads(
+                result.stdout
+            )
 
 
 async def test_what_is_asked_for_is_asked_of_the_scheduler(tmp_path: Path) -> None:
@@ -62,15 +66,16 @@ async def test_every_page_is_fetched_and_a_changed_list_is_read_again(tmp_path: 
     assert len([path for path, _ in scene.asked if path.endswith("/view/nodes")]) == 6, "two pages, 410, three pages"
 
 
-@pytest.mark.parametrize("width", [40, 60, 80])
-async def test_narrow_terminals_lose_columns_and_never_digits(tmp_path: Path, width: int) -> None:
-    result = await vcuda(cluster(), tmp_path, "nodes", env={"COLUMNS": str(width)})
-    lines = result.stdout.splitlines()
-    assert max(map(len, lines)) <= width
-    assert lines[0].startswith("NAME")
-    for cell in ("node-b", "50/800", " 7"):
-        assert cell in lines[2]
-    assert "\N{HORIZONTAL ELLIPSIS}" not in "\n".join(lines[:3])
+async def test_narrow_terminals_lose_columns_and_never_digits(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for width in [40, 60, 80]:
+        with subtests.test(width=width):
+            result = await vcuda(cluster(), tmp_path, "nodes", env={"COLUMNS": str(width)})
+            lines = result.stdout.splitlines()
+            assert max(map(len, lines)) <= width
+            assert lines[0].startswith("NAME")
+            for cell in ("node-b", "50/800", " 7"):
+                assert cell in lines[2]
+            assert "\N{HORIZONTAL ELLIPSIS}" not in "\n".join(lines[:3])
 
 
 async def test_no_nodes_is_said_on_standard_error(tmp_path: Path) -> None:

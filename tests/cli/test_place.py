@@ -66,9 +66,8 @@ def placed(*args: str) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize(
-    ("args", "gpus", "evaluator"),
-    [
+def test_the_choice_on_a_matrix(matrix: str, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, list[int], str]] = [
         ("--cores 300", [0, 1, 2], "link"),
         ("--cores 200 --occupied 2:100", [0, 1], "link"),
         ("--cores 100 --occupied 4:100", [5], "fragment"),
@@ -88,40 +87,38 @@ def placed(*args: str) -> dict[str, Any]:
         ("--cores 200 --use-gpu 0 --use-gpu GPU-3", [0, 3], "link"),
         ("--cores 100 --avoid-gpu 4 --avoid-gpu 5", [0], "fragment"),
         ("--cores 100 --cordon 4", [5], "fragment"),
-    ],
-)
-def test_the_choice_on_a_matrix(matrix: str, args: str, gpus: list[int], evaluator: str) -> None:
-    document = placed("--topology", matrix, *args.split())
-    assert list(document) == ["gpus", "evaluator", "reason"]
-    assert (document["gpus"], document["evaluator"]) == (gpus, evaluator)
-    assert document["reason"]
+    ]
+    for args, gpus, evaluator in cases:
+        with subtests.test(args=args):
+            document = placed("--topology", matrix, *args.split())
+            assert list(document) == ["gpus", "evaluator", "reason"]
+            assert (document["gpus"], document["evaluator"]) == (gpus, evaluator)
+            assert document["reason"]
 
 
-@pytest.mark.parametrize(
-    ("args", "gpus"),
-    [
+def test_a_profile_says_what_each_gpu_has_and_what_runs_on_it(profile: str, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, list[int]]] = [
         ("--cores 100", [3]),
         ("--cores 100 --memory 61", [1]),
         ("--cores 100 --memory 61 --gpu-memory 81920", [1]),
         ("--cores 200 --memory 122", [0, 1]),
         ("--cores 50 --memory 4", [3]),
         ("--cores 50 --memory 100", [1]),
-    ],
-)
-def test_a_profile_says_what_each_gpu_has_and_what_runs_on_it(profile: str, args: str, gpus: list[int]) -> None:
-    assert placed("--topology", profile, *args.split())["gpus"] == gpus
+    ]
+    for args, gpus in cases:
+        with subtests.test(args=args):
+            assert placed("--topology", profile, *args.split())["gpus"] == gpus
 
 
-@pytest.mark.parametrize(
-    ("args", "gpus"),
-    [
+def test_models_are_chosen_by_a_part_of_their_name(profile: str, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, list[int]]] = [
         ("--cores 10 --memory 1 --model a100", [1]),
         ("--cores 10 --memory 1 --avoid-model A100", [3]),
         ("--cores 10 --memory 1 --model T4 --model A100 --gpu-policy spread", [1]),
-    ],
-)
-def test_models_are_chosen_by_a_part_of_their_name(profile: str, args: str, gpus: list[int]) -> None:
-    assert placed("--topology", profile, *args.split())["gpus"] == gpus
+    ]
+    for args, gpus in cases:
+        with subtests.test(args=args):
+            assert placed("--topology", profile, *args.split())["gpus"] == gpus
 
 
 def test_json_and_yaml_have_the_documented_form(matrix: str) -> None:
@@ -154,9 +151,8 @@ def test_explain_accounts_for_every_other_gpu(matrix: str) -> None:
     assert lines[2:] == [f"GPU {minor}: {reason}" for minor, reason in reasons.items()]
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
+def test_what_cannot_be_placed_is_one_sentence_on_standard_error(matrix: str, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, list[str]]] = [
         ("--cores 700", ["7 whole GPUs asked", "GPUs 0-5 are free", "at most 6 GPUs"]),
         ("--cores 60 --memory 4 --gpu-memory 512", ["too small in memory", "2 blocks (512 MiB)"]),
         ("--cores 150", ["150 is not possible", "100 or 200"]),
@@ -172,22 +168,21 @@ def test_explain_accounts_for_every_other_gpu(matrix: str) -> None:
         ("--cores 100 --use-gpu GPU-9", ["--use-gpu names 'GPU-9'"]),
         ("--cores 100 --cordon 9", ["--cordon names GPU 9", "GPUs 0-5"]),
         ("--cores 100 --occupied 0:60:321", ["321 blocks", "GPU 0", "320 blocks"]),
-    ],
-)
-def test_what_cannot_be_placed_is_one_sentence_on_standard_error(matrix: str, args: str, words: list[str]) -> None:
-    for output in ("text", "json"):
-        result = vcuda_place("--topology", matrix, *args.split(), "--output", output, "--explain")
-        assert result.exit_code == 1
-        assert result.stderr.startswith("vcuda: ")
-        assert result.stderr.count("\n") == 1
-        document = json.dumps({"error": result.stderr.removeprefix("vcuda: ").rstrip()}) + "\n"
-        assert result.stdout == (document if output == "json" else "")
-        assert all(word in result.stderr for word in words), result.stderr
+    ]
+    for args, words in cases:
+        with subtests.test(args=args):
+            for output in ("text", "json"):
+                result = vcuda_place("--topology", matrix, *args.split(), "--output", output, "--explain")
+                assert result.exit_code == 1
+                assert result.stderr.startswith("vcuda: ")
+                assert result.stderr.count("\n") == 1
+                document = json.dumps({"error": result.stderr.removeprefix("vcuda: ").rstrip()}) + "\n"
+                assert result.stdout == (document if output == "json" else "")
+                assert all(word in result.stderr for word in words), result.stderr
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
+def test_a_wrong_command_line_ends_with_status_2(matrix: str, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[str], str]] = [
         (["--cores", "100"], "'--topology'"),
         (["--topology", "no-such-file", "--cores", "100"], "no-such-file"),
         (["--topology", ".", "--cores", "100"], "directory"),
@@ -202,17 +197,16 @@ def test_what_cannot_be_placed_is_one_sentence_on_standard_error(matrix: str, ar
         (["--topology", "MATRIX", "--cores", "1", "--output", "xml"], "xml"),
         (["--topology", "MATRIX", "--cores", "1", "--gpus", "17"], "--gpus"),
         (["--topology", "MATRIX", "--cores", "1", "--gpu-policy", "best"], "best"),
-    ],
-)
-def test_a_wrong_command_line_ends_with_status_2(matrix: str, args: list[str], words: str) -> None:
-    result = vcuda_place(*[matrix if arg == "MATRIX" else arg for arg in args])
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert words in result.stderr
+    ]
+    for args, words in cases:
+        with subtests.test(args=args):
+            result = vcuda_place(*[matrix if arg == "MATRIX" else arg for arg in args])
+            assert (result.exit_code, result.stdout) == (2, "")
+            assert words in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
+def test_a_topology_that_cannot_be_read_is_named_with_its_file(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for content, words in [
         (b"", "it is empty"),
         (b"hello\n", "line 1: 'hello' is not a header"),
         (b"GPU0 GPU1\nGPU0 X FOO\nGPU1 FOO X\n", "line 2, column GPU1: 'FOO'"),
@@ -220,16 +214,15 @@ def test_a_wrong_command_line_ends_with_status_2(matrix: str, args: list[str], w
         (b'{"format": 1}', "missing required field"),
         (b'{"format": ', "truncated"),
         (b" " * ((1 << 20) + 1), "larger than 1 MiB"),
-    ],
-)
-def test_a_topology_that_cannot_be_read_is_named_with_its_file(tmp_path: Path, content: bytes, words: str) -> None:
-    path = tmp_path / "topology"
-    path.write_bytes(content)
-    result = vcuda_place("--topology", str(path), "--cores", "100")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.startswith(f"vcuda: {path}: ")
-    assert words in result.stderr
-    assert result.stderr.count("\n") == 1
+    ]:
+        with subtests.test(content=content):
+            path = tmp_path / "topology"
+            path.write_bytes(content)
+            result = vcuda_place("--topology", str(path), "--cores", "100")
+            assert (result.exit_code, result.stdout) == (1, "")
+            assert result.stderr.startswith(f"vcuda: {path}: ")
+            assert words in result.stderr
+            assert result.stderr.count("\n") == 1
 
 
 def test_the_topology_may_come_from_a_pipe() -> None:
@@ -273,20 +266,28 @@ def test_the_installed_program_answers_without_loading_the_agent(matrix: str) ->
     assert bad.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("memory", "blocks"), [("32", "32"), ("8Gi", "32"), ("8192Mi", "32"), ("5000Mi", "20"), ("0.5Gi", "2"), ("1G", "4")]
-)
-def test_memory_is_blocks_or_a_quantity(matrix: str, memory: str, blocks: str) -> None:
-    found, wanted = (
-        vcuda_place("--topology", matrix, "--cores", "20", "--memory", each, "--explain") for each in (memory, blocks)
-    )
-    assert found.exit_code == 0
-    assert found.stdout == wanted.stdout
+def test_memory_is_blocks_or_a_quantity(matrix: str, subtests: pytest.Subtests) -> None:
+    for memory, blocks in [
+        ("32", "32"),
+        ("8Gi", "32"),
+        ("8192Mi", "32"),
+        ("5000Mi", "20"),
+        ("0.5Gi", "2"),
+        ("1G", "4"),
+    ]:
+        with subtests.test(memory=memory):
+            found, wanted = (
+                vcuda_place("--topology", matrix, "--cores", "20", "--memory", each, "--explain")
+                for each in (memory, blocks)
+            )
+            assert found.exit_code == 0
+            assert found.stdout == wanted.stdout
 
 
-@pytest.mark.parametrize("memory", ["8GB", "8gi", "8 Gi", "1e3", "-8Gi", "Gi", "١", ""])
-def test_memory_that_is_none_is_told_with_both_forms(matrix: str, memory: str) -> None:
-    result = vcuda_place("--topology", matrix, "--cores", "20", "--memory", memory)
-    assert (result.exit_code, result.stdout) == (2, "")
-    sentence = "is no memory; write blocks of 256 MiB such as 32, or a quantity such as 8Gi"
-    assert result.stderr.splitlines()[-1] == f"Error: Invalid value for '--memory': {memory!r} {sentence}"
+def test_memory_that_is_none_is_told_with_both_forms(matrix: str, subtests: pytest.Subtests) -> None:
+    for memory in ["8GB", "8gi", "8 Gi", "1e3", "-8Gi", "Gi", "١", ""]:
+        with subtests.test(memory=memory):
+            result = vcuda_place("--topology", matrix, "--cores", "20", "--memory", memory)
+            assert (result.exit_code, result.stdout) == (2, "")
+            sentence = "is no memory; write blocks of 256 MiB such as 32, or a quantity such as 8Gi"
+            assert result.stderr.splitlines()[-1] == f"Error: Invalid value for '--memory': {memory!r} {sentence}"

@@ -37,20 +37,17 @@ async def test_all_namespaces_have_a_column(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("args", "asked"),
-    [
+async def test_what_is_asked_for_is_asked_of_the_scheduler(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[str], dict[str, str]]] = [
         (["-n", "shop"], {"namespace": "shop"}),
         (["-A", "--status", "waiting"], {"stage": "waiting"}),
         (["-A", "--node", "node/node-b"], {"node": "node-b"}),
-    ],
-)
-async def test_what_is_asked_for_is_asked_of_the_scheduler(
-    tmp_path: Path, args: list[str], asked: dict[str, str]
-) -> None:
-    scene = cluster()
-    await vcuda(scene, tmp_path, "pods", *args)
-    assert scene.asked[-1][1] == {**asked, "limit": "5000"}
+    ]
+    for args, asked in cases:
+        with subtests.test(args=args):
+            scene = cluster()
+            await vcuda(scene, tmp_path, "pods", *args)
+            assert scene.asked[-1][1] == {**asked, "limit": "5000"}
 
 
 async def test_without_the_token_names_are_those_of_the_pods_that_the_asker_may_list(tmp_path: Path) -> None:

@@ -138,9 +138,8 @@ def test_tasks_that_ask_for_next_to_nothing_are_refused_before_days_pass(tmp_pat
     )
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
+def test_a_wrong_flag_is_clicks_and_status_2(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, str]] = [
         ("--node-policy", "best"),
         ("--inflate", "0"),
         ("--inflate", "nan"),
@@ -148,12 +147,14 @@ def test_tasks_that_ask_for_next_to_nothing_are_refused_before_days_pass(tmp_pat
         ("--inflate", "1.005"),
         ("--seed", "x"),
         ("--output", "xml"),
-    ],
-)
-def test_a_wrong_flag_is_clicks_and_status_2(flags: tuple[str, str]) -> None:
-    result = vcuda_simulate(*flags)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert re.match(rf"Error: Invalid value for [^:]*'{flags[0]}': ", result.stderr.splitlines()[-1]), result.stderr
+    ]
+    for flags in cases:
+        with subtests.test(flags=flags):
+            result = vcuda_simulate(*flags)
+            assert (result.exit_code, result.stdout) == (2, "")
+            assert re.match(rf"Error: Invalid value for [^:]*'{flags[0]}': ", result.stderr.splitlines()[-1]), (
+                result.stderr
+            )
 
 
 def test_what_is_simplified_is_said_with_the_figures() -> None:

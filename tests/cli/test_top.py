@@ -121,39 +121,42 @@ async def terminal(folder: Path, url: str, *args: str, columns: int = 110, lines
         os.close(its)
 
 
-@pytest.mark.parametrize("last", ["q", "SIGINT", "SIGTERM"])
-async def test_the_page_has_the_keys_of_top_and_leaves_the_terminal_as_it_was(tmp_path: Path, last: str) -> None:
-    scene = cluster()
-    async with serving(scene) as url, terminal(tmp_path, url, "top", "--interval", "1") as page:
-        before = termios.tcgetattr(page.descriptor)
-        await page.sees("nodes: 2   by name", "node-b", "q quit   ? help", "\x1b[?1049h")
-        page.type("F")
-        await page.sees("by free")
-        page.type("R")
-        await page.sees("by free, reversed")
-        page.type("2")
-        await page.sees("gpus: 6   by name", "UTIL")
-        page.type("3")
-        await page.sees("pods in research: 1   by name", "THROTTLED")
-        page.type("T")
-        await page.sees("by throttled")
-        page.type("?")
-        await page.sees("sort by name, cores", "quit")
-        page.type("?")
-        await page.sees("by throttled")
-        scene.answers[f"{SERVICE}/view/pods"] = refusal(503, "no endpoints available")
-        await page.sees("vcuda: no replica of the scheduler answers")
-        scene.answers.clear()
-        page.type(" ")
-        await page.sees("llm", "q quit   ? help")
-        if last.startswith("SIG"):
-            page.process.send_signal(signal.Signals[last])
-        else:
-            page.type(last)
-        assert await page.ends() == 0
-        assert "\x1b[?1049l" in page.shown
-        assert "Traceback" not in page.shown
-        assert termios.tcgetattr(page.descriptor) == before
+async def test_the_page_has_the_keys_of_top_and_leaves_the_terminal_as_it_was(
+    tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    for last in ["q", "SIGINT", "SIGTERM"]:
+        with subtests.test(last=last):
+            scene = cluster()
+            async with serving(scene) as url, terminal(tmp_path, url, "top", "--interval", "1") as page:
+                before = termios.tcgetattr(page.descriptor)
+                await page.sees("nodes: 2   by name", "node-b", "q quit   ? help", "\x1b[?1049h")
+                page.type("F")
+                await page.sees("by free")
+                page.type("R")
+                await page.sees("by free, reversed")
+                page.type("2")
+                await page.sees("gpus: 6   by name", "UTIL")
+                page.type("3")
+                await page.sees("pods in research: 1   by name", "THROTTLED")
+                page.type("T")
+                await page.sees("by throttled")
+                page.type("?")
+                await page.sees("sort by name, cores", "quit")
+                page.type("?")
+                await page.sees("by throttled")
+                scene.answers[f"{SERVICE}/view/pods"] = refusal(503, "no endpoints available")
+                await page.sees("vcuda: no replica of the scheduler answers")
+                scene.answers.clear()
+                page.type(" ")
+                await page.sees("llm", "q quit   ? help")
+                if last.startswith("SIG"):
+                    page.process.send_signal(signal.Signals[last])
+                else:
+                    page.type(last)
+                assert await page.ends() == 0
+                assert "\x1b[?1049l" in page.shown
+                assert "Traceback" not in page.shown
+                assert termios.tcgetattr(page.descriptor) == before
 
 
 async def test_a_long_page_scrolls_and_shows_the_first_of_a_large_cluster(tmp_path: Path) -> None:

@@ -40,26 +40,25 @@ async def shown_rows(page: Terminal) -> list[str]:
         page.shown = page.shown.rpartition(LAST_LINE)[2]
 
 
-@pytest.mark.parametrize(
-    ("words", "first"),
-    [
+async def test_the_first_row_is_the_first_of_the_whole_cluster(
+    large: MadeCluster, tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    cases: list[tuple[tuple[str, ...], str]] = [
         (("nodes", "--sort-by", "used", "--reverse"), f"{LAST} "),
         (("gpus", "--sort-by", "used"), f"{LAST} +0 .* 90%"),
         (("gpus", "--sort-by", "cores"), f"{LAST} +0 .* 100/100"),
         (("pods", "-A", "--sort-by", "used"), f"ml +pod-{NODES - 1} "),
         (("pods", "-A", "--sort-by", "used-memory"), f"ml +pod-{NODES - 1} "),
         (("containers", "-A", "--sort-by", "used"), f"ml +pod-{NODES - 1} "),
-    ],
-)
-async def test_the_first_row_is_the_first_of_the_whole_cluster(
-    large: MadeCluster, tmp_path: Path, words: tuple[str, ...], first: str
-) -> None:
-    token = tmp_path / "token"
-    token.write_text("good")
-    async with serving(large) as url:
-        reach = ("--url", url, "--insecure", "--token-file", str(token))
-        async with terminal(tmp_path, url, "top", *words, *reach, "--interval", "3600") as page:
-            rows = await shown_rows(page)
-            assert re.match(first, rows[0]), rows
-            page.type("q")
-            assert await page.ends() == 0
+    ]
+    for words, first in cases:
+        with subtests.test(words=words):
+            token = tmp_path / "token"
+            token.write_text("good")
+            async with serving(large) as url:
+                reach = ("--url", url, "--insecure", "--token-file", str(token))
+                async with terminal(tmp_path, url, "top", *words, *reach, "--interval", "3600") as page:
+                    rows = await shown_rows(page)
+                    assert re.match(first, rows[0]), rows
+                    page.type("q")
+                    assert await page.ends() == 0
