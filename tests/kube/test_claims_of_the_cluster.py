@@ -96,14 +96,14 @@ def test_devices_that_are_no_gpus_of_ours_hide_no_others() -> None:
     assert offered({"driver": NAMES.driver}).gpus == ()
 
 
-@pytest.mark.parametrize("name", ["gpu-", "gpu-x", "gpu-1x", "nic-1", "gpu-" + "1" * 10])
-def test_names_of_other_devices_have_no_minor(name: str) -> None:
-    assert minor_of_device(name) is None
+def test_names_of_other_devices_have_no_minor(subtests: pytest.Subtests) -> None:
+    for name in ["gpu-", "gpu-x", "gpu-1x", "nic-1", "gpu-" + "1" * 10]:
+        with subtests.test(name=name):
+            assert minor_of_device(name) is None
 
 
-@pytest.mark.parametrize(
-    ("exactly", "wanted"),
-    [
+def test_what_a_request_asks_for_is_rounded_as_kube_scheduler_does(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, Any], DeviceRequest]] = [
         (SHARE, DeviceRequest(NAMES.shares, 1, 20, 8)),
         (SHARE | {"count": 4}, DeviceRequest(NAMES.shares, 4, 20, 8)),
         (SHARE | {"allocationMode": "All"}, DeviceRequest(NAMES.shares, None, 20, 8)),
@@ -112,13 +112,11 @@ def test_names_of_other_devices_have_no_minor(name: str) -> None:
         (SHARE | {"capacity": {"requests": {"memory": "2100Mi"}}}, DeviceRequest(NAMES.shares, 1, None, 9)),
         (SHARE | {"capacity": {"requests": {"cores": 0}}}, DeviceRequest(NAMES.shares, 1, 1, None)),
         (SHARE | {"capacity": {"requests": {"cores": "1e999"}}}, DeviceRequest(NAMES.shares, 1, 1 << 31, None)),
-    ],
-)
-def test_what_a_request_asks_for_is_rounded_as_kube_scheduler_does(
-    exactly: dict[str, Any], wanted: DeviceRequest
-) -> None:
-    (found,) = claimed(asked({"name": "gpu", "exactly": exactly})).requests
-    assert (found.name, found.alternatives) == ("gpu", (wanted,))
+    ]
+    for exactly, wanted in cases:
+        with subtests.test(exactly=exactly):
+            (found,) = claimed(asked({"name": "gpu", "exactly": exactly})).requests
+            assert (found.name, found.alternatives) == ("gpu", (wanted,))
 
 
 def test_a_prioritized_list_has_its_alternatives() -> None:

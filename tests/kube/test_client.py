@@ -145,22 +145,21 @@ async def test_a_watch_ends_when_the_server_ends_it(server: ApiServer, client: K
     assert server.open_watches == 0
 
 
-@pytest.mark.parametrize(
-    ("harm", "code", "expected"),
-    [
+async def test_a_broken_watch_is_one_of_our_errors(
+    server: ApiServer, client: KubeClient, subtests: pytest.Subtests
+) -> None:
+    cases: list[tuple[Harm, int, type[Exception]]] = [
         (Harm.ERROR_WATCH, 410, KubeGoneError),
         (Harm.ERROR_WATCH, 500, KubeError),
         (Harm.CUT_WATCH, 0, KubeError),
         (Harm.GARBLED_WATCH, 0, ParseError),
-    ],
-)
-async def test_a_broken_watch_is_one_of_our_errors(
-    server: ApiServer, client: KubeClient, harm: Harm, code: int, expected: type[Exception]
-) -> None:
-    server.faults.add(harm, code=code)
+    ]
     made(server)
-    with pytest.raises(expected):
-        await watched(client)
+    for harm, code, expected in cases:
+        with subtests.test(harm=harm, code=code):
+            server.faults.add(harm, code=code)
+            with pytest.raises(expected):
+                await watched(client)
 
 
 async def test_a_watch_that_is_silent_for_too_long_ends(server: ApiServer, client: KubeClient) -> None:
@@ -176,9 +175,10 @@ async def test_a_compacted_version_is_gone(server: ApiServer, client: KubeClient
         await watched(client)
 
 
-@pytest.mark.parametrize(
-    ("code", "error", "word"),
-    [
+async def test_each_refusal_has_its_class_code_and_sentence(
+    server: ApiServer, client: KubeClient, subtests: pytest.Subtests
+) -> None:
+    cases: list[tuple[int, type[KubeError], str]] = [
         (401, KubeError, "credentials"),
         (403, KubeError, "ClusterRole"),
         (404, KubeNotFoundError, "404"),
@@ -187,16 +187,15 @@ async def test_a_compacted_version_is_gone(server: ApiServer, client: KubeClient
         (429, KubeError, "429"),
         (500, KubeError, "500"),
         (503, KubeError, "503"),
-    ],
-)
-async def test_each_refusal_has_its_class_code_and_sentence(
-    server: ApiServer, client: KubeClient, code: int, error: type[KubeError], word: str
-) -> None:
-    server.faults.fail(code, times=3)
-    with pytest.raises(error, match=word) as refusal:
-        await client.get_node("n1")
-    assert refusal.value.code == code
-    assert "get node n1" in refusal.value.message
+    ]
+    for code, error, word in cases:
+        with subtests.test(code=code):
+            server.faults.clear()
+            server.faults.fail(code, times=3)
+            with pytest.raises(error, match=word) as refusal:
+                await client.get_node("n1")
+            assert refusal.value.code == code
+            assert "get node n1" in refusal.value.message
 
 
 async def test_a_silent_server_costs_no_more_than_the_time_limit(server: ApiServer, tmp_path: Path) -> None:
@@ -207,11 +206,15 @@ async def test_a_silent_server_costs_no_more_than_the_time_limit(server: ApiServ
             await client.get_node("n1")
 
 
-@pytest.mark.parametrize("harm", [Harm.RESET, Harm.BODY])
-async def test_a_broken_answer_is_one_of_our_errors(server: ApiServer, client: KubeClient, harm: Harm) -> None:
-    server.faults.add(harm, body=b"<html>proxy</html>", times=3)
-    with pytest.raises((KubeError, ParseError)):
-        await client.get_node("n1")
+async def test_a_broken_answer_is_one_of_our_errors(
+    server: ApiServer, client: KubeClient, subtests: pytest.Subtests
+) -> None:
+    cases: list[Harm] = [Harm.RESET, Harm.BODY]
+    for harm in cases:
+        with subtests.test(harm=harm):
+            server.faults.add(harm, body=b"<html>proxy</html>", times=3)
+            with pytest.raises((KubeError, ParseError)):
+                await client.get_node("n1")
 
 
 async def test_a_refused_connection_says_where_it_went(server: ApiServer, client: KubeClient) -> None:

@@ -73,19 +73,20 @@ def test_a_bare_node_offers_nothing() -> None:
     assert (found.inventory, found.ready, found.unschedulable, found.cores, found.blocks) == ("", False, False, 0, 0)
 
 
-@pytest.mark.parametrize("status", ["False", "Unknown"])
-def test_a_node_that_is_not_known_to_be_ready_is_not(status: str) -> None:
-    assert not read(FULL | {"status": {"conditions": [{"type": "Ready", "status": status}]}}).ready
+def test_a_node_that_is_not_known_to_be_ready_is_not(subtests: pytest.Subtests) -> None:
+    for status in ["False", "Unknown"]:
+        with subtests.test(status=status):
+            assert not read(FULL | {"status": {"conditions": [{"type": "Ready", "status": status}]}}).ready
 
 
-@pytest.mark.parametrize("text", ["lots", "-3", "1500m", ""])
-def test_an_allocatable_that_cannot_be_read_offers_nothing(text: str) -> None:
-    assert read(FULL | {"status": {"allocatable": {"tencent.com/vcuda-core": text}}}).cores == 0
+def test_an_allocatable_that_cannot_be_read_offers_nothing(subtests: pytest.Subtests) -> None:
+    for text in ["lots", "-3", "1500m", ""]:
+        with subtests.test(text=text):
+            assert read(FULL | {"status": {"allocatable": {"tencent.com/vcuda-core": text}}}).cores == 0
 
 
-@pytest.mark.parametrize(
-    ("allocatable", "offers"),
-    [
+def test_cpu_and_memory_are_known_together_or_not_at_all(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[JsonObject, Compute | None]] = [
         ({"cpu": "7910m", "memory": "64Gi"}, Compute(7910, 64 << 30)),
         ({"cpu": 8, "memory": 1024}, Compute(8000, 1024)),
         ({"cpu": "1.5", "memory": "1e3"}, Compute(1500, 1000)),
@@ -93,10 +94,10 @@ def test_an_allocatable_that_cannot_be_read_offers_nothing(text: str) -> None:
         ({"memory": "1Gi"}, None),
         ({"cpu": "8", "memory": "much"}, None),
         ({}, None),
-    ],
-)
-def test_cpu_and_memory_are_known_together_or_not_at_all(allocatable: JsonObject, offers: Compute | None) -> None:
-    assert read(FULL | {"status": {"allocatable": allocatable}}).allocatable == offers
+    ]
+    for allocatable, offers in cases:
+        with subtests.test(allocatable=allocatable):
+            assert read(FULL | {"status": {"allocatable": allocatable}}).allocatable == offers
 
 
 def test_a_node_that_is_going_says_so() -> None:
@@ -120,12 +121,13 @@ def test_a_cordon_names_gpus_by_uuid_or_minor() -> None:
     assert wrong.unmatched(FOUR_GPUS) == {"4", "gpu2"}
 
 
-@pytest.mark.parametrize(("value", "closes"), [("true", True), ("", True), ("false", False), (None, False)])
-def test_a_node_whose_nvml_shall_be_closed_is_cordoned_as_a_whole(value: str | None, closes: bool) -> None:
-    annotations = {} if value is None else {"tencent.com/vcuda-close-nvml": value}
-    node = read({"metadata": {"name": "n1", "uid": "u-1", "annotations": annotations}})
-    assert node.close_nvml is closes
-    assert len(node.cordoned(FOUR_GPUS)) == (4 if closes else 0)
+def test_a_node_whose_nvml_shall_be_closed_is_cordoned_as_a_whole(subtests: pytest.Subtests) -> None:
+    for value, closes in [("true", True), ("", True), ("false", False), (None, False)]:
+        with subtests.test(value=value):
+            annotations = {} if value is None else {"tencent.com/vcuda-close-nvml": value}
+            node = read({"metadata": {"name": "n1", "uid": "u-1", "annotations": annotations}})
+            assert node.close_nvml is closes
+            assert len(node.cordoned(FOUR_GPUS)) == (4 if closes else 0)
 
 
 @given(st.lists(st.lists(st.text("ab0-", min_size=1)).map(",".join)))

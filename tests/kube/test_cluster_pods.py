@@ -101,9 +101,8 @@ def test_a_gang_is_known_by_each_of_its_names(name: str, place: str) -> None:
     assert found.gang == Gang("default", "train", waits=True)
 
 
-@pytest.mark.parametrize(
-    ("spec", "gang"),
-    [
+def test_a_gang_is_known_by_kubernetes_own_fields(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[JsonObject, Gang | None]] = [
         ({"schedulingGroup": {"podGroupName": "g"}}, Gang("default", "g", waits=False)),
         ({"schedulingGroup": {"podGroupName": None}}, None),
         ({"workloadRef": {"name": "w", "podGroup": "workers"}}, Gang("default", "w/workers")),
@@ -112,10 +111,10 @@ def test_a_gang_is_known_by_each_of_its_names(name: str, place: str) -> None:
             Gang("default", "w/workers/1"),
         ),
         ({"workloadRef": None, "schedulingGroup": None}, None),
-    ],
-)
-def test_a_gang_is_known_by_kubernetes_own_fields(spec: JsonObject, gang: Gang | None) -> None:
-    assert gpu_pod(spec=spec).gang == gang
+    ]
+    for spec, gang in cases:
+        with subtests.test(spec=spec):
+            assert gpu_pod(spec=spec).gang == gang
 
 
 def test_pods_without_gpu_resources_are_plain() -> None:
@@ -139,11 +138,12 @@ def test_what_is_equal_in_plain_pods_is_kept_once() -> None:
     assert first.needs is second.needs
 
 
-@pytest.mark.parametrize("where", ["init", "sidecar"])
-def test_a_pod_with_only_a_gpu_init_container_is_handled(where: str) -> None:
-    found = read(pod("a", init=(container("first", cores=20, blocks=4, sidecar=where == "sidecar"),)))
-    assert isinstance(found, ClusterPod)
-    assert found.pod.containers[0].role.value == where
+def test_a_pod_with_only_a_gpu_init_container_is_handled(subtests: pytest.Subtests) -> None:
+    for where in ["init", "sidecar"]:
+        with subtests.test(where=where):
+            found = read(pod("a", init=(container("first", cores=20, blocks=4, sidecar=where == "sidecar"),)))
+            assert isinstance(found, ClusterPod)
+            assert found.pod.containers[0].role.value == where
 
 
 def test_the_domain_may_be_another() -> None:

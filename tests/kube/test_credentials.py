@@ -20,18 +20,17 @@ from sandbox.cluster.certificates import ClusterCa
 from tests.kube.kubeconfigs import JWT, PODS, TIMEOUTS, ask, config, load, open_transport, plugin
 
 
-@pytest.mark.parametrize(
-    ("token", "user"),
-    [
+def test_a_user_of_a_kubeconfig_becomes_a_header(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, dict[str, Any]]] = [
         ("Bearer plain", {"token": "plain"}),
         (f"Bearer {JWT}", {"auth-provider": {"name": "oidc", "config": {"id-token": JWT}}}),
         ("Basic " + base64.b64encode(b"me:secret").decode(), {"username": "me", "password": "secret"}),
-    ],
-)
-def test_a_user_of_a_kubeconfig_becomes_a_header(tmp_path: Path, token: str, user: dict[str, Any]) -> None:
-    access = load(config(ApiServer(port=1), tmp_path / "kc", user))
-    assert access.facts.authorization == token
-    assert access.facts.server == "http://127.0.0.1:1"
+    ]
+    for token, user in cases:
+        with subtests.test(token=token):
+            access = load(config(ApiServer(port=1), tmp_path / "kc", user))
+            assert access.facts.authorization == token
+            assert access.facts.server == "http://127.0.0.1:1"
 
 
 async def test_a_token_reaches_the_server(server: ApiServer, tmp_path: Path) -> None:

@@ -179,16 +179,15 @@ async def test_a_long_message_is_cut_and_kept_on_one_line(server: ApiServer, cli
     assert "\n" not in event["message"]
 
 
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
+def test_each_error_has_its_reason(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[VcudaError, EventReason]] = [
         (RequestError("x"), EventReason.ALLOCATION_FAILED),
         (CapacityError("x"), EventReason.ALLOCATION_FAILED),
         (IdentityError("x"), EventReason.ALLOCATION_FAILED),
         (OwnershipError("x"), EventReason.START_FAILED),
         (ContainerError("x"), EventReason.START_FAILED),
         (HardwareError("x"), EventReason.UNHEALTHY),
-    ],
-)
-def test_each_error_has_its_reason(error: VcudaError, reason: EventReason) -> None:
-    assert EventReason.of(error) is reason
+    ]
+    for error, reason in cases:
+        with subtests.test(error=error):
+            assert EventReason.of(error) is reason

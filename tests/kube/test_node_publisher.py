@@ -49,17 +49,16 @@ def test_labels_describe_the_gpus() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("models", "model", "gpu_manager"),
-    [
+def test_one_word_for_a_model_or_none(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[str], str, str]] = [
         (["Tesla P40", "Tesla P4"], "mixed", "P40"),
         (["GH200"], "GH200", "GH200"),
         (["NVIDIA RTX 6000 Ada Generation"], "NVIDIA-RTX-6000-Ada-Generation", "RTX"),
-    ],
-)
-def test_one_word_for_a_model_or_none(models: list[str], model: str, gpu_manager: str) -> None:
-    found = gpu_labels(inventory(*models), domain="d.example", extra={})
-    assert (found["d.example/gpu-model"], found["gaia.tencent.com/gpu-model"]) == (model, gpu_manager)
+    ]
+    for models, model, gpu_manager in cases:
+        with subtests.test(models=models):
+            found = gpu_labels(inventory(*models), domain="d.example", extra={})
+            assert (found["d.example/gpu-model"], found["gaia.tencent.com/gpu-model"]) == (model, gpu_manager)
 
 
 def test_mixed_memory_is_called_mixed() -> None:

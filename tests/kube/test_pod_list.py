@@ -36,9 +36,10 @@ def test_an_unchanged_pod_is_not_parsed_again() -> None:
     assert again is first
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b'{"items": [1]}', b'{"items": [{"metadata": 7}]}', b"\xff"])
-def test_what_is_no_list_of_pods_is_a_parse_error(text: bytes) -> None:
-    reader = PodListReader()
-    with pytest.raises(ParseError, match="the list of pods"):
-        reader.read(text)
-    assert reader.read(body("a")) == PodListReader().read(body("a"))
+def test_what_is_no_list_of_pods_is_a_parse_error(subtests: pytest.Subtests) -> None:
+    for text in [b"", b"[]", b'{"items": [1]}', b'{"items": [{"metadata": 7}]}', b"\xff"]:
+        with subtests.test(text=text):
+            reader = PodListReader()
+            with pytest.raises(ParseError, match="the list of pods"):
+                reader.read(text)
+            assert reader.read(body("a")) == PodListReader().read(body("a"))

@@ -47,35 +47,31 @@ def test_containers_add_up() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("cpu", "memory", "found"),
-    [
+def test_any_quantity_is_read_and_fractions_count_as_one(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, str, Compute | None]] = [
         ("0.5", "1G", Compute(500, 10**9)),
         ("1e3m", "1024", None),
         ("100u", "1.5Ki", Compute(1, 1536)),
         ("1500000n", "100m", Compute(2, 1)),
         ("lots", "1", None),
-    ],
-)
-def test_any_quantity_is_read_and_fractions_count_as_one(cpu: str, memory: str, found: Compute | None) -> None:
-    assert needs({"containers": [asks("a", cpu, memory)]}) == found
+    ]
+    for cpu, memory, found in cases:
+        with subtests.test(cpu=cpu):
+            assert needs({"containers": [asks("a", cpu, memory)]}) == found
 
 
-@pytest.mark.parametrize(
-    ("init", "apps", "found"),
-    [
+def test_init_containers_run_before_and_sidecars_beside(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[JsonObject], list[JsonObject], Compute]] = [
         ([asks("i", "4", "1Mi")], [asks("a", "1", "10Mi")], Compute(4000, 10 * MIB)),
         ([asks("i", "1"), asks("j", "3"), asks("k", "2")], [asks("a", "2")], Compute(3000, 0)),
         ([asks("s", "1", always=True)], [asks("a", "2")], Compute(3000, 0)),
         ([asks("s", "1", always=True), asks("i", "3")], [asks("a", "2")], Compute(4000, 0)),
         ([asks("i", "3"), asks("s", "1", always=True)], [asks("a", "1")], Compute(3000, 0)),
         ([asks("s", "1", always=True), asks("t", "1", always=True)], [asks("a", "1")], Compute(3000, 0)),
-    ],
-)
-def test_init_containers_run_before_and_sidecars_beside(
-    init: list[JsonObject], apps: list[JsonObject], found: Compute
-) -> None:
-    assert needs({"initContainers": init, "containers": apps}) == found
+    ]
+    for init, apps, found in cases:
+        with subtests.test(init=init):
+            assert needs({"initContainers": init, "containers": apps}) == found
 
 
 def test_what_the_pod_asks_as_a_whole_takes_the_place_of_its_containers() -> None:
@@ -97,9 +93,8 @@ def test_nothing_asked_is_nothing() -> None:
     assert needs({"containers": [{"name": "a"}]}) == Compute(0, 0)
 
 
-@pytest.mark.parametrize(
-    ("status", "found"),
-    [
+def test_while_a_container_is_resized_the_larger_counts(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[JsonObject, int]] = [
         ({"containerStatuses": [runs("a", {"cpu": "1"})]}, 2000),
         ({"containerStatuses": [runs("a", {"cpu": "3"})]}, 3000),
         ({"containerStatuses": [runs("a", {"cpu": "1"}, {"cpu": "4"})]}, 4000),
@@ -119,10 +114,10 @@ def test_nothing_asked_is_nothing() -> None:
             },
             2000,
         ),
-    ],
-)
-def test_while_a_container_is_resized_the_larger_counts(status: JsonObject, found: int) -> None:
-    assert needs({"containers": [asks("a", "2")]}, status) == Compute(found, 0)
+    ]
+    for status, found in cases:
+        with subtests.test(status=status):
+            assert needs({"containers": [asks("a", "2")]}, status) == Compute(found, 0)
 
 
 def test_a_sidecar_is_resized_too_and_an_init_container_is_not() -> None:

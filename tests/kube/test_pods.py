@@ -106,19 +106,17 @@ def test_only_what_we_read_of_environment_and_annotations_is_kept() -> None:
     assert "hunter2" not in repr(found)
 
 
-@pytest.mark.parametrize(
-    ("volumes", "covers"),
-    [
+def test_a_volume_over_the_path_for_forward_compatibility_is_seen(subtests: pytest.Subtests) -> None:
+    for volumes, covers in [
         (None, False),
         ([{"name": "data", "mountPath": "/data"}, {"name": "cuda", "mountPath": "/usr/local/cuda"}], True),
         ([{"name": "data", "mountPath": "/data"}], False),
         ([{"name": "nowhere"}, {"name": "null", "mountPath": None}], True),
-    ],
-)
-def test_a_volume_over_the_path_for_forward_compatibility_is_seen(volumes: object, *, covers: bool) -> None:
-    spec = {"containers": [{"name": "main", "volumeMounts": volumes}]}
-    found = decode_pod(json.dumps({"metadata": {"name": "p", "uid": "u"}, "spec": spec}).encode())
-    assert found.containers[0].has_volume_over_compat is covers
+    ]:
+        with subtests.test(volumes=volumes):
+            spec = {"containers": [{"name": "main", "volumeMounts": volumes}]}
+            found = decode_pod(json.dumps({"metadata": {"name": "p", "uid": "u"}, "spec": spec}).encode())
+            assert found.containers[0].has_volume_over_compat is covers
 
 
 def test_another_domain_has_other_limits_and_annotations() -> None:
@@ -192,22 +190,29 @@ def test_a_list_keeps_its_order() -> None:
     assert [found.ref.name for found in PodListReader().read(body)] == ["b", "a", "c"]
 
 
-@pytest.mark.parametrize("limit", ["1.5", "-3", "lots", "999999999999999999999999", "1E"])
-def test_a_pod_with_an_absurd_limit_hides_no_other_pod_and_fits_nowhere(limit: str) -> None:
-    containers = [{"name": "main", "resources": {"limits": {"tencent.com/vcuda-core": limit}}}]
-    items = [{"metadata": {"name": "odd"}, "spec": {"containers": containers}}, FULL]
-    odd, good = PodListReader().read(json.dumps({"items": items}).encode())
-    assert odd.containers[0].cores >= 10**18 or odd.containers[0].cores == UNREADABLE_COUNT
-    assert good.ref.uid == "u-1"
+def test_a_pod_with_an_absurd_limit_hides_no_other_pod_and_fits_nowhere(subtests: pytest.Subtests) -> None:
+    for limit in ["1.5", "-3", "lots", "999999999999999999999999", "1E"]:
+        with subtests.test(limit=limit):
+            containers = [{"name": "main", "resources": {"limits": {"tencent.com/vcuda-core": limit}}}]
+            items = [{"metadata": {"name": "odd"}, "spec": {"containers": containers}}, FULL]
+            odd, good = PodListReader().read(json.dumps({"items": items}).encode())
+            assert odd.containers[0].cores >= 10**18 or odd.containers[0].cores == UNREADABLE_COUNT
+            assert good.ref.uid == "u-1"
 
 
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"{}", b"[]", b"nonsense", b'{"metadata":{"name":5}}', b'{"metadata":', b"\xff\xfe", b"[" * 100_000],
-)
-def test_what_is_no_pod_is_a_parse_error(body: bytes) -> None:
-    with pytest.raises(ParseError, match="the pod cannot be read"):
-        decode_pod(body)
+def test_what_is_no_pod_is_a_parse_error(subtests: pytest.Subtests) -> None:
+    for body in [
+        b"",
+        b"{}",
+        b"[]",
+        b"nonsense",
+        b'{"metadata":{"name":5}}',
+        b'{"metadata":',
+        b"\xff\xfe",
+        b"[" * 100_000,
+    ]:
+        with subtests.test(body=body), pytest.raises(ParseError, match="the pod cannot be read"):
+            decode_pod(body)
 
 
 @given(st.text(max_size=40))

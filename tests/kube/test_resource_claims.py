@@ -28,12 +28,12 @@ class Scene:
     server: ApiServer
     client: KubeClient
 
-    async def read(self, status: JsonObject | None, *, uid: str = "") -> Claim:
-        body: JsonObject = {"metadata": {"name": "one"}, "spec": {}}
+    async def read(self, status: JsonObject | None, *, uid: str = "", name: str = "one") -> Claim:
+        body: JsonObject = {"metadata": {"name": name}, "spec": {}}
         if status is not None:
             body["status"] = status
         self.server.store.create("resourceclaims", body, namespace="default")
-        return await self.client.get_claim(ClaimRef(ClaimUid(uid), "default", "one"))
+        return await self.client.get_claim(ClaimRef(ClaimUid(uid), "default", name))
 
 
 @pytest.fixture
@@ -52,14 +52,18 @@ async def test_what_was_allocated(scene: Scene) -> None:
     assert (found.consumers, found.configured, found.deleting) == (frozenset({"u"}), frozenset(), False)
 
 
-@pytest.mark.parametrize("status", [None, {}, {"allocation": None}, {"reservedFor": None}])
-async def test_nothing_is_allocated_yet(scene: Scene, status: JsonObject | None) -> None:
-    assert (await scene.read(status)).devices is None
+async def test_nothing_is_allocated_yet(scene: Scene, subtests: pytest.Subtests) -> None:
+    cases: list[JsonObject | None] = [None, {}, {"allocation": None}, {"reservedFor": None}]
+    for number, status in enumerate(cases):
+        with subtests.test(status=status):
+            assert (await scene.read(status, name=f"claim-{number}")).devices is None
 
 
-@pytest.mark.parametrize("allocation", [{}, {"devices": None}, {"devices": {"results": None}}])
-async def test_an_allocation_without_devices_is_one(scene: Scene, allocation: JsonObject) -> None:
-    assert (await scene.read({"allocation": allocation})).devices == ()
+async def test_an_allocation_without_devices_is_one(scene: Scene, subtests: pytest.Subtests) -> None:
+    cases: list[JsonObject] = [{}, {"devices": None}, {"devices": {"results": None}}]
+    for number, allocation in enumerate(cases):
+        with subtests.test(allocation=allocation):
+            assert (await scene.read({"allocation": allocation}, name=f"claim-{number}")).devices == ()
 
 
 async def test_administrative_access_and_parameters_are_seen(scene: Scene) -> None:
