@@ -1,5 +1,8 @@
 """Short ways to make the values that the tests of the kubelet edge need."""
 
+from pathlib import Path
+from tempfile import mkdtemp
+
 from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Health, Inventory
@@ -7,6 +10,11 @@ from deviceplugin.model.pod import ContainerState, Pod, PodContainer
 from deviceplugin.model.request import Request
 from deviceplugin.model.topology import Level, Link, Topology
 from deviceplugin.model.units import BLOCK_BYTES, Resource
+
+
+def fresh(base: Path) -> Path:
+    """A directory of its own below, with a short name: unix sockets lie in it."""
+    return Path(mkdtemp(dir=base, prefix=""))
 
 
 def gpu(minor: int, *, blocks: int = 64, numa: int | None = None) -> Gpu:

@@ -76,10 +76,10 @@ def test_optional_nodes_are_given_only_where_they_exist() -> None:
     )
 
 
-@pytest.mark.parametrize("missing", ["/dev/nvidia0", "/dev/nvidiactl"])
-def test_a_node_that_nothing_works_without_is_named(missing: str) -> None:
-    with pytest.raises(HardwareError, match=f"device node {missing} is missing"):
-        answer_for(grant(SHARE, (0, 20, 8)), [gpu(0)], SHARE, LAYOUT, exists=lambda path: path != missing)
+def test_a_node_that_nothing_works_without_is_named(subtests: pytest.Subtests) -> None:
+    for missing in ["/dev/nvidia0", "/dev/nvidiactl"]:
+        with subtests.test(missing=missing), pytest.raises(HardwareError, match=f"device node {missing} is missing"):
+            answer_for(grant(SHARE, (0, 20, 8)), [gpu(0)], SHARE, LAYOUT, exists=missing.__ne__)
 
 
 def test_the_domain_and_cdi_follow_the_options() -> None:
@@ -93,16 +93,15 @@ def test_the_domain_and_cdi_follow_the_options() -> None:
     assert answer.cdi_devices == ("example.org/vcuda=g-1",)
 
 
-@pytest.mark.parametrize(
-    ("env", "expected"),
-    [
+def test_our_libraries_come_first(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, str], str]] = [
         ({}, "/usr/local/nvidia/lib64"),
         ({"LD_LIBRARY_PATH": "/opt/lib"}, "/usr/local/nvidia/lib64:/opt/lib"),
         ({"compat32": "true"}, "/usr/local/nvidia/lib"),
         ({"compat32": "True"}, "/usr/local/nvidia/lib"),
         ({"compat32": "TRUE"}, "/usr/local/nvidia/lib"),
         ({"compat32": "false"}, "/usr/local/nvidia/lib64"),
-    ],
-)
-def test_our_libraries_come_first(env: dict[str, str], expected: str) -> None:
-    assert library_path(PodContainer(SHARE.ref, SHARE.role, 0, env=env)) == expected
+    ]
+    for env, expected in cases:
+        with subtests.test(env=env):
+            assert library_path(PodContainer(SHARE.ref, SHARE.role, 0, env=env)) == expected

@@ -89,16 +89,14 @@ def test_an_entry_has_the_ids_of_all_numa_nodes_and_the_answer(data: bytes) -> N
     )
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
+def test_a_checkpoint_without_vcuda_entries_is_empty(subtests: pytest.Subtests) -> None:
+    for data in [
         b'{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":1}',
         b'{"Data":{"PodDeviceEntries":[],"RegisteredDevices":null},"Checksum":1}',
         wrapped(entry(["x"], resource="nvidia.com/gpu", AllocResp="not base64!", DeviceIDs=7)),
-    ],
-)
-def test_a_checkpoint_without_vcuda_entries_is_empty(data: bytes) -> None:
-    assert parse_checkpoint(data) == Checkpoint()
+    ]:
+        with subtests.test(data=data):
+            assert parse_checkpoint(data) == Checkpoint()
 
 
 def test_other_domains_are_other_resources() -> None:
@@ -148,9 +146,8 @@ def test_an_answer_of_gpu_manager_names_no_grant() -> None:
     assert found.answer.gpus == ("GPU-a", "GPU-b")
 
 
-@pytest.mark.parametrize(
-    ("data", "place"),
-    [
+def test_what_is_no_checkpoint_is_refused_with_its_place(subtests: pytest.Subtests) -> None:
+    for data, place in [
         (b"", "truncated"),
         (b"\0" * 100, "malformed"),
         (b"[]", r"Expected `object`"),
@@ -172,13 +169,12 @@ def test_an_answer_of_gpu_manager_names_no_grant() -> None:
         (b"[" * 100_000, "not a checkpoint"),
         (b'{"Data":' * 5000, "not a checkpoint"),
         (b'{"Data":{"PodDeviceEntries":[{"PodUID":"\xff"}]}}', "entry 0: .*utf-8"),
-    ],
-)
-def test_what_is_no_checkpoint_is_refused_with_its_place(data: bytes, place: str) -> None:
-    with pytest.raises(ParseError, match=place) as refused:
-        parse_checkpoint(data, where="/var/lib/kubelet/x")
-    assert refused.value.message.startswith("/var/lib/kubelet/x")
-    assert "\n" not in refused.value.message
+    ]:
+        with subtests.test(data=data):
+            with pytest.raises(ParseError, match=place) as refused:
+                parse_checkpoint(data, where="/var/lib/kubelet/x")
+            assert refused.value.message.startswith("/var/lib/kubelet/x")
+            assert "\n" not in refused.value.message
 
 
 json_values = st.recursive(

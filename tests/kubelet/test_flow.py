@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,16 +15,11 @@ from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.ids import key_of
 from deviceplugin.model.units import Resource
 from deviceplugin.placement.occupancy import occupied
-from sandbox.station import NAMES, Station, pod_json, station
+from sandbox.station import ALL, NAMES, Station, pod_json, station
 from tests.container.gpu_manager.client_reader import read_limits
-from tests.kubelet.makers import inventory
+from tests.kubelet.makers import fresh, inventory
 
-SOURCES = [
-    pytest.param((Source.PODS,), id="kubelet-pods"),
-    pytest.param((Source.PODRESOURCES,), id="podresources"),
-    pytest.param((Source.APISERVER,), id="apiserver"),
-    pytest.param((Source.PODS, Source.PODRESOURCES, Source.APISERVER), id="all"),
-]
+SOURCES = [(Source.PODS,), (Source.PODRESOURCES,), (Source.APISERVER,), ALL]
 
 
 def check_books(node: Station) -> None:
@@ -53,28 +49,31 @@ def check_container(node: Station, uid: str, container: str, cores: int, blocks:
     assert grant.proved
 
 
-@pytest.mark.parametrize("sources", SOURCES)
-async def test_every_container_of_a_burst_gets_its_own(short_tmp: Path, sources: tuple[Source, ...]) -> None:
-    async with station(short_tmp, inventory(4), sources=sources) as node:
-        sizes = itertools.cycle([(10, 4), (20, 8), (35, 16), (15, 4)])
-        pods = []
-        for number in range(8):
-            (a, b), (c, d) = next(sizes), next(sizes)
-            extra = [("two", c, d)] if number % 2 else []
-            pods.append(pod_json(f"p{number}", ("one", a, b), *extra))
-        node.know(*pods)
-        uids = [node.kubelet.submit(pod) for pod in pods]
-        for uid, pod in zip(uids, pods, strict=True):
-            verdict = await node.kubelet.verdict(uid)
-            assert verdict.admitted, verdict.message
-            await node.kubelet.wait_running(uid)
-            for container in pod["spec"]["containers"]:
-                limits = container["resources"]["limits"]
-                check_container(node, uid, container["name"], int(limits[NAMES.core]), int(limits[NAMES.memory]))
-        check_books(node)
-        assert node.reports.refused_ == []
-        if sources != (Source.APISERVER,):
-            assert node.reports.repaired_ == []
+async def test_every_container_of_a_burst_gets_its_own(short_tmp: Path, subtests: pytest.Subtests) -> None:
+    for sources in SOURCES:
+        with subtests.test(sources=sources):
+            async with station(fresh(short_tmp), inventory(4), sources=sources) as node:
+                sizes = itertools.cycle([(10, 4), (20, 8), (35, 16), (15, 4)])
+                pods = []
+                for number in range(8):
+                    (a, b), (c, d) = next(sizes), next(sizes)
+                    extra = [("two", c, d)] if number % 2 else []
+                    pods.append(pod_json(f"p{number}", ("one", a, b), *extra))
+                node.know(*pods)
+                uids = [node.kubelet.submit(pod) for pod in pods]
+                for uid, pod in zip(uids, pods, strict=True):
+                    verdict = await node.kubelet.verdict(uid)
+                    assert verdict.admitted, verdict.message
+                    await node.kubelet.wait_running(uid)
+                    for container in pod["spec"]["containers"]:
+                        limits = container["resources"]["limits"]
+                        check_container(
+                            node, uid, container["name"], int(limits[NAMES.core]), int(limits[NAMES.memory])
+                        )
+                check_books(node)
+                assert node.reports.refused_ == []
+                if sources != (Source.APISERVER,):
+                    assert node.reports.repaired_ == []
 
 
 async def test_kubelet_is_steered_to_the_ids_of_the_gpu(short_tmp: Path) -> None:
@@ -117,24 +116,21 @@ async def test_whole_and_linked_gpus_need_no_memory_count(short_tmp: Path) -> No
         check_books(node)
 
 
-@pytest.mark.parametrize(
-    ("containers", "said"),
-    [
-        pytest.param([("c", 20, 0)], "a share needs both, so add tencent.com/vcuda-memory", id="cores-alone"),
-        pytest.param([("c", 0, 4)], "add tencent.com/vcuda-core", id="memory-alone"),
-        pytest.param([("c", 150, 4)], "write 100 or 200", id="one-and-a-half"),
-        pytest.param([("c", 20, 65)], "65 blocks", id="more-memory-than-a-gpu"),
-    ],
-)
-async def test_what_cannot_be_served_is_refused_with_one_sentence(
-    short_tmp: Path, containers: list[tuple[str, int, int]], said: str
-) -> None:
-    async with station(short_tmp, inventory(2)) as node:
-        verdict = await node.kubelet.admit(pod_json("bad", *containers))
-        assert (verdict.admitted, verdict.reason) == (False, "UnexpectedAdmissionError")
-        assert said in verdict.message
-        assert "Traceback" not in verdict.message
-        assert node.ledger.grants() == ()
+async def test_what_cannot_be_served_is_refused_with_one_sentence(short_tmp: Path, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[tuple[str, int, int]], str]] = [
+        ([("c", 20, 0)], "a share needs both, so add tencent.com/vcuda-memory"),
+        ([("c", 0, 4)], "add tencent.com/vcuda-core"),
+        ([("c", 150, 4)], "write 100 or 200"),
+        ([("c", 20, 65)], "65 blocks"),
+    ]
+    for containers, said in cases:
+        with subtests.test(containers=containers):
+            async with station(fresh(short_tmp), inventory(2)) as node:
+                verdict = await node.kubelet.admit(pod_json("bad", *containers))
+                assert (verdict.admitted, verdict.reason) == (False, "UnexpectedAdmissionError")
+                assert said in verdict.message
+                assert "Traceback" not in verdict.message
+                assert node.ledger.grants() == ()
 
 
 async def test_a_full_node_says_what_is_free(short_tmp: Path) -> None:
@@ -237,26 +233,31 @@ async def test_a_guess_of_the_wrong_size_is_resized_on_its_gpu(short_tmp: Path) 
         check_books(node)
 
 
-@pytest.mark.parametrize("seed", range(4))
-async def test_a_burst_known_by_guesses_alone_ends_right(short_tmp: Path, seed: int) -> None:
+async def test_a_burst_known_by_guesses_alone_ends_right(short_tmp: Path, subtests: pytest.Subtests) -> None:
     """Many pods of equal cores or equal memory, predicted in another order than kubelet admits them."""
-    sizes = [(cores, blocks) for cores in (10, 20, 30) for blocks in (2, 4, 8)] * 2
-    order = random.Random(seed).sample(range(len(sizes)), len(sizes))
-    async with station(short_tmp, inventory(8), sources=(Source.APISERVER,), seed=seed, retry_s=1.0) as node:
-        pods = [
-            pod_json(
-                f"p{number}", ("c", *size), annotations={"tencent.com/predicate-time": str(10**18 + order[number])}
-            )
-            for number, size in enumerate(sizes)
-        ]
-        node.know(*pods)
-        uids = [node.kubelet.submit(pod) for pod in pods]
-        for uid, (cores, blocks) in zip(uids, sizes, strict=True):
-            await node.kubelet.wait_running(uid)
-            check_container(node, uid, "c", cores, blocks)
-        assert node.reports.refused_ == []
-        assert len(node.ledger.grants()) == len(pods)
-        check_books(node)
+    for seed in range(2):
+        with subtests.test(seed=seed):
+            sizes = [(cores, blocks) for cores in (10, 20, 30) for blocks in (2, 4, 8)] * 2
+            order = random.Random(seed).sample(range(len(sizes)), len(sizes))
+            async with station(
+                fresh(short_tmp), inventory(8), sources=(Source.APISERVER,), seed=seed, retry_s=1.0
+            ) as node:
+                pods = [
+                    pod_json(
+                        f"p{number}",
+                        ("c", *size),
+                        annotations={"tencent.com/predicate-time": str(10**18 + order[number])},
+                    )
+                    for number, size in enumerate(sizes)
+                ]
+                node.know(*pods)
+                uids = [node.kubelet.submit(pod) for pod in pods]
+                for uid, (cores, blocks) in zip(uids, sizes, strict=True):
+                    await node.kubelet.wait_running(uid)
+                    check_container(node, uid, "c", cores, blocks)
+                assert node.reports.refused_ == []
+                assert len(node.ledger.grants()) == len(pods)
+                check_books(node)
 
 
 async def test_a_watch_that_lags_is_filled_in_by_kubelet(short_tmp: Path) -> None:
@@ -286,53 +287,60 @@ async def test_the_scheduler_s_choice_is_carried_out(short_tmp: Path) -> None:
         assert node.minors(verdict.uid, "c") == [3]
 
 
-@pytest.mark.parametrize("wanted", ["17", "a,b", "", "1,1"])
-async def test_an_annotated_gpu_that_cannot_be_read_or_met_is_no_reason_to_fail(short_tmp: Path, wanted: str) -> None:
-    async with station(short_tmp, inventory(2)) as node:
-        verdict = await node.kubelet.admit(
-            pod_json("p", ("c", 20, 4), annotations={"tencent.com/predicate-gpu-idx-0": wanted})
-        )
-        assert verdict.admitted
-        assert node.minors(verdict.uid, "c") == [0]
-
-
-@pytest.mark.parametrize("calls", [1, 2, 3, 4])
-@pytest.mark.parametrize("sources", [(Source.PODS,), (Source.PODRESOURCES,)])
-async def test_kubelet_killed_between_two_containers_of_equal_size_asks_again(
-    short_tmp: Path, calls: int, sources: tuple[Source, ...]
+async def test_an_annotated_gpu_that_cannot_be_read_or_met_is_no_reason_to_fail(
+    short_tmp: Path, subtests: pytest.Subtests
 ) -> None:
-    async with station(short_tmp, inventory(2), sources=sources, retry_s=0.2) as node:
-        pod = pod_json("p", ("main", 20, 4), ("side", 20, 4), init=[("first", 20, 4)])
-        node.know(pod)
-        uid = node.kubelet.submit(pod)
-        await node.kubelet.changes.until(
-            lambda: len(node.kubelet.calls.of("Allocate")) >= calls, what="some were asked for", deadline_s=60
-        )
-        await node.kubelet.restart(after=(NAMES.core, NAMES.memory))
-        await node.kubelet.wait_running(uid, deadline_s=60)
-        for name in ("first", "main", "side"):
-            check_container(node, uid, name, 20, 4)
-        assert len({node.grant_of(uid, name).id for name in ("first", "main", "side")}) == 3
-        check_books(node)
+    for wanted in ["17", "a,b", "", "1,1"]:
+        with subtests.test(wanted=wanted):
+            async with station(fresh(short_tmp), inventory(2)) as node:
+                verdict = await node.kubelet.admit(
+                    pod_json("p", ("c", 20, 4), annotations={"tencent.com/predicate-gpu-idx-0": wanted})
+                )
+                assert verdict.admitted
+                assert node.minors(verdict.uid, "c") == [0]
 
 
-@pytest.mark.parametrize(
-    "damage", [None, b"", bytes(100), b'{"Data":{"PodDev'], ids=["deleted", "empty", "zero", "torn"]
-)
-async def test_a_lost_kubelet_checkpoint_leads_to_the_same_grants(short_tmp: Path, damage: bytes | None) -> None:
+def has_asked(node: Station, calls: int) -> bool:
+    return len(node.kubelet.calls.of("Allocate")) >= calls
+
+
+async def test_kubelet_killed_between_two_containers_of_equal_size_asks_again(
+    short_tmp: Path, subtests: pytest.Subtests
+) -> None:
+    for calls, sources in [
+        (calls, (source,)) for calls in (1, 2, 3, 4) for source in (Source.PODS, Source.PODRESOURCES)
+    ]:
+        with subtests.test(calls=calls):
+            async with station(fresh(short_tmp), inventory(2), sources=sources, retry_s=0.2) as node:
+                pod = pod_json("p", ("main", 20, 4), ("side", 20, 4), init=[("first", 20, 4)])
+                node.know(pod)
+                uid = node.kubelet.submit(pod)
+                asked = partial(has_asked, node, calls)
+                await node.kubelet.changes.until(asked, what="some were asked for", deadline_s=60)
+                await node.kubelet.restart(after=(NAMES.core, NAMES.memory))
+                await node.kubelet.wait_running(uid, deadline_s=60)
+                for name in ("first", "main", "side"):
+                    check_container(node, uid, name, 20, 4)
+                assert len({node.grant_of(uid, name).id for name in ("first", "main", "side")}) == 3
+                check_books(node)
+
+
+async def test_a_lost_kubelet_checkpoint_leads_to_the_same_grants(short_tmp: Path, subtests: pytest.Subtests) -> None:
     """Kubelet starts with nothing, and writes the file again when the agent has registered."""
-    async with station(short_tmp, inventory(2), retry_s=0.1) as node:
-        verdict = await node.kubelet.admit(pod_json("p", ("c", 20, 4)))
-        await node.kubelet.wait_running(verdict.uid)
-        before = node.grant_of(verdict.uid, "c")
-        node.kubelet.exit_container(verdict.uid, "c")
-        if damage is not None:
-            node.kubelet.checkpoint_path.write_bytes(damage)
-        await node.kubelet.restart(forget_checkpoint=damage is None)
-        await node.kubelet.wait_running(verdict.uid, starts=2, deadline_s=60)
-        after = node.grant_of(verdict.uid, "c")
-        assert (after.id, after.allocation) == (before.id, before.allocation)
-        assert len(node.ledger.grants()) == 1
+    for damage in [None, b"", bytes(100), b'{"Data":{"PodDev']:
+        with subtests.test(damage=damage):
+            async with station(fresh(short_tmp), inventory(2), retry_s=0.1) as node:
+                verdict = await node.kubelet.admit(pod_json("p", ("c", 20, 4)))
+                await node.kubelet.wait_running(verdict.uid)
+                before = node.grant_of(verdict.uid, "c")
+                node.kubelet.exit_container(verdict.uid, "c")
+                if damage is not None:
+                    node.kubelet.checkpoint_path.write_bytes(damage)
+                await node.kubelet.restart(forget_checkpoint=damage is None)
+                await node.kubelet.wait_running(verdict.uid, starts=2, deadline_s=60)
+                after = node.grant_of(verdict.uid, "c")
+                assert (after.id, after.allocation) == (before.id, before.allocation)
+                assert len(node.ledger.grants()) == 1
 
 
 async def test_a_lost_journal_is_made_good_at_the_next_start(short_tmp: Path) -> None:

@@ -102,13 +102,15 @@ async def test_several_candidates_are_narrowed_down_by_the_next_exact_source() -
     assert (found.pod.ref.name, found.certain) == ("a", True)
 
 
-@pytest.mark.parametrize("other", [{"sees": "a b"}, {"sees": ""}, {"error": "rate limit"}])
 async def test_what_stays_ambiguous_is_the_pod_that_kubelet_saw_last_and_marked_as_a_guess(
-    other: dict[str, str],
+    subtests: pytest.Subtests,
 ) -> None:
-    identity = asking([Scripted(Source.PODS, A, B), Scripted(Source.PODRESOURCES, **other)])  # type: ignore[arg-type]
-    found = await identity.identify(question())
-    assert (found.pod.ref.name, found.certain) == ("b", False)
+    cases: list[dict[str, str]] = [{"sees": "a b"}, {"sees": ""}, {"error": "rate limit"}]
+    for other in cases:
+        with subtests.test(other=other):
+            identity = asking([Scripted(Source.PODS, A, B), Scripted(Source.PODRESOURCES, **other)])  # type: ignore[arg-type]
+            found = await identity.identify(question())
+            assert (found.pod.ref.name, found.certain) == ("b", False)
 
 
 async def test_what_kubelet_does_not_show_itself_is_never_certain() -> None:
@@ -221,11 +223,13 @@ async def test_if_the_guess_does_not_fit_the_container_with_both_counts_was_mean
     assert [each.ref.name for each, _ in found] == ["meant"]
 
 
-@pytest.mark.parametrize(("proved", "expected"), [("", []), ("one", ["one"])])
-async def test_what_was_only_guessed_is_never_forgotten_by_kubelet(proved: str, expected: list[str]) -> None:
-    one = pod("one", ("c", 20, 4))
-    found = await pending(one).candidates(question("one/core", forgotten="one", proved=proved))
-    assert [each.ref.name for each, _ in found] == expected
+async def test_what_was_only_guessed_is_never_forgotten_by_kubelet(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, list[str]]] = [("", []), ("one", ["one"])]
+    for proved, expected in cases:
+        with subtests.test(proved=proved):
+            one = pod("one", ("c", 20, 4))
+            found = await pending(one).candidates(question("one/core", forgotten="one", proved=proved))
+            assert [each.ref.name for each, _ in found] == expected
 
 
 class Listing(PodResources):

@@ -17,7 +17,7 @@ from deviceplugin.placement.occupancy import occupied
 from sandbox.limits_file import decode
 from sandbox.station import ALL, NAMES, Json, Station, pod_json, station
 from tests.container.gpu_manager.client_reader import read_limits
-from tests.kubelet.makers import inventory
+from tests.kubelet.makers import fresh, inventory
 
 GPUS = "tencent.com/vcuda-gpus"
 GIB = 1 << 30
@@ -106,71 +106,68 @@ async def test_a_kubelet_that_lost_its_checkpoint_gets_the_same_parts_again(shor
         assert (after.id, after.allocation) == (before.id, before.allocation)
 
 
-@pytest.mark.parametrize("sizes", [[(60, 16), (60, 16)], [(60, 16), (80, 16)], [(60, 16), (60, 8)]])
 async def test_a_wrong_guess_between_shares_over_several_gpus_is_put_right(
-    short_tmp: Path, sizes: Sequence[tuple[int, int]]
+    short_tmp: Path, subtests: pytest.Subtests
 ) -> None:
     """Only the API server is asked, and it shows the pods in another order than kubelet admits them."""
-    async with station(short_tmp, inventory(4), sources=(Source.APISERVER,)) as node:
-        pods = [parted(f"p{number}", *size, 2, time=2000 - number) for number, size in enumerate(sizes)]
-        node.know(*pods)
-        uids = [node.kubelet.submit(pod) for pod in pods]
-        for uid, (cores, blocks) in zip(uids, sizes, strict=True):
-            await node.kubelet.wait_running(uid)
-            check_parts(node, uid, "c", cores // 2, blocks // 2, 2)
-        assert len({node.grant_of(uid, "c").id for uid in uids}) == len(uids)
+    cases: list[Sequence[tuple[int, int]]] = [[(60, 16), (60, 16)], [(60, 16), (80, 16)], [(60, 16), (60, 8)]]
+    for sizes in cases:
+        with subtests.test(sizes=sizes):
+            async with station(fresh(short_tmp), inventory(4), sources=(Source.APISERVER,)) as node:
+                pods = [parted(f"p{number}", *size, 2, time=2000 - number) for number, size in enumerate(sizes)]
+                node.know(*pods)
+                uids = [node.kubelet.submit(pod) for pod in pods]
+                for uid, (cores, blocks) in zip(uids, sizes, strict=True):
+                    await node.kubelet.wait_running(uid)
+                    check_parts(node, uid, "c", cores // 2, blocks // 2, 2)
+                assert len({node.grant_of(uid, "c").id for uid in uids}) == len(uids)
 
 
-@pytest.mark.parametrize("sources", [ALL, (Source.PODRESOURCES,), (Source.APISERVER,)])
-async def test_the_number_of_gpus_is_known_from_every_source(short_tmp: Path, sources: tuple[Source, ...]) -> None:
-    async with station(short_tmp, inventory(4), sources=sources) as node:
-        pod = parted("p", 60, 16, 2)
-        node.know(pod)
-        verdict = await node.kubelet.admit(pod)
-        assert verdict.admitted, verdict.message
-        await node.kubelet.wait_running(verdict.uid)
-        check_parts(node, verdict.uid, "c", 30, 8, 2)
+async def test_the_number_of_gpus_is_known_from_every_source(short_tmp: Path, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Source, ...]] = [ALL, (Source.PODRESOURCES,), (Source.APISERVER,)]
+    for sources in cases:
+        with subtests.test(sources=sources):
+            async with station(fresh(short_tmp), inventory(4), sources=sources) as node:
+                pod = parted("p", 60, 16, 2)
+                node.know(pod)
+                verdict = await node.kubelet.admit(pod)
+                assert verdict.admitted, verdict.message
+                await node.kubelet.wait_running(verdict.uid)
+                check_parts(node, verdict.uid, "c", 30, 8, 2)
 
 
-@pytest.mark.parametrize(
-    ("cores", "blocks", "gpus", "said"),
-    [
+async def test_parts_that_cannot_be_are_refused_with_one_sentence(short_tmp: Path, subtests: pytest.Subtests) -> None:
+    for cores, blocks, gpus, said in [
         (50, 15, "2", "15 cannot be divided evenly over 2 GPUs; write 14 or 16"),
         (250, 16, "2", "250 over 2 GPUs is more than 2 GPUs have"),
         (60, 16, "two", "annotation tencent.com/vcuda-gpus holds 'two'"),
         (60, 15, "5", "12 cores and 3 blocks (768 MiB) of each of 5 GPUs asked, but only GPUs 0-2 are free"),
         (34, 17, "17", "write a number of GPUs from 1 to 16"),
-    ],
-)
-async def test_parts_that_cannot_be_are_refused_with_one_sentence(
-    short_tmp: Path, cores: int, blocks: int, gpus: str, said: str
-) -> None:
-    async with station(short_tmp, inventory(3)) as node:
-        verdict = await node.kubelet.admit(pod_json("p", ("c", cores, blocks), annotations={GPUS: gpus}))
-        assert not verdict.admitted
-        assert said in verdict.message
-        assert node.ledger.grants() == ()
+    ]:
+        with subtests.test(cores=cores):
+            async with station(fresh(short_tmp), inventory(3)) as node:
+                verdict = await node.kubelet.admit(pod_json("p", ("c", cores, blocks), annotations={GPUS: gpus}))
+                assert not verdict.admitted
+                assert said in verdict.message
+                assert node.ledger.grants() == ()
 
 
-@pytest.mark.parametrize(
-    ("annotations", "minors"),
-    [
+async def test_the_agent_obeys_the_pod_where_it_chooses_itself(short_tmp: Path, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, str], list[int]]] = [
         ({}, [0]),
         ({"tencent.com/vcuda-gpu-policy": "spread"}, [1]),
         ({"tencent.com/vcuda-use-gpus": "GPU-2,GPU-3"}, [2]),
         ({"tencent.com/vcuda-avoid-gpus": "GPU-0,GPU-1"}, [2]),
         ({"tencent.com/vcuda-gpu-policy": "spread", "tencent.com/predicate-gpu-idx-0": "0"}, [0]),
         ({GPUS: "2", "tencent.com/vcuda-numa": "true"}, [0, 1]),
-    ],
-)
-async def test_the_agent_obeys_the_pod_where_it_chooses_itself(
-    short_tmp: Path, annotations: dict[str, str], minors: list[int]
-) -> None:
-    async with station(short_tmp, inventory(4)) as node:
-        assert (await node.kubelet.admit(pod_json("first", ("c", 10, 4)))).admitted
-        verdict = await node.kubelet.admit(pod_json("p", ("c", 20, 4), annotations=annotations))
-        assert verdict.admitted, verdict.message
-        assert node.minors(verdict.uid, "c") == minors
+    ]
+    for annotations, minors in cases:
+        with subtests.test(annotations=annotations):
+            async with station(fresh(short_tmp), inventory(4)) as node:
+                assert (await node.kubelet.admit(pod_json("first", ("c", 10, 4)))).admitted
+                verdict = await node.kubelet.admit(pod_json("p", ("c", 20, 4), annotations=annotations))
+                assert verdict.admitted, verdict.message
+                assert node.minors(verdict.uid, "c") == minors
 
 
 async def test_the_schedulers_choice_of_parts_is_carried_out(short_tmp: Path) -> None:

@@ -12,26 +12,26 @@ from deviceplugin.model.units import ResourceNames
 from sandbox.kubelet import Kubelet, KubeletOptions
 
 
-@pytest.mark.parametrize(
-    ("status", "said"),
-    [
+async def test_each_refusal_has_its_own_advice(short_tmp: Path, subtests: pytest.Subtests) -> None:
+    """Faults D3: while the API server was away, operators were told to change the agent's rights."""
+    for status, said in [
         (401, r"does not know this agent's token \(401\); it asks the API server about tokens"),
         (403, r"refuses this agent \(403\); allow `get` on nodes/pods"),
         (500, "answered 500"),
-    ],
-)
-async def test_each_refusal_has_its_own_advice(short_tmp: Path, status: int, said: str) -> None:
-    """Faults D3: while the API server was away, operators were told to change the agent's rights."""
+    ]:
+        with subtests.test(status=status):
 
-    async def access() -> Access:
-        return Access(Facts(server="https://unused", authorization="Bearer t"))
+            async def access() -> Access:
+                return Access(Facts(server="https://unused", authorization="Bearer t"))
 
-    async with Kubelet(KubeletOptions(root=short_tmp / "k")) as kubelet:
-        kubelet.pods_faults.status = status
-        client = KubeletPods(kubelet.pods_url, access=access, node="node-1", names=ResourceNames(), insecure=True)
-        try:
-            with pytest.raises(KubeletError, match=said) as refused:
-                await client.fetch()
-        finally:
-            await client.close()
-        assert ("nodes/pods" in refused.value.message) == (status == 403)
+            async with Kubelet(KubeletOptions(root=short_tmp / "k")) as kubelet:
+                kubelet.pods_faults.status = status
+                client = KubeletPods(
+                    kubelet.pods_url, access=access, node="node-1", names=ResourceNames(), insecure=True
+                )
+                try:
+                    with pytest.raises(KubeletError, match=said) as refused:
+                        await client.fetch()
+                finally:
+                    await client.close()
+                assert ("nodes/pods" in refused.value.message) == (status == 403)

@@ -1,9 +1,11 @@
 """Staying registered, whatever happens to kubelet and to the sockets."""
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,10 +15,10 @@ from deviceplugin.kubelet.grpc_endpoint import check_socket_path
 from deviceplugin.kubelet.registration import SOCKETS, Mode, PluginEndpoint, RegistrationTimer
 from sandbox.kubelet import Kubelet, KubeletOptions
 from sandbox.station import ALL, NAMES, Station, pod_json, station
-from tests.kubelet.makers import inventory
+from tests.kubelet.makers import fresh, inventory
 from tests.waiting import PATIENCE_S, until
 
-MODES = [pytest.param("socket", id="kubelet-sock"), pytest.param("registry", id="plugins-registry")]
+MODES: list[Mode] = ["socket", "registry"]
 
 
 @asynccontextmanager
@@ -34,50 +36,57 @@ async def unregistered(base: Path, mode: Mode, **options: object) -> AsyncIterat
         await kubelet.stop()
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_kubelet_may_come_after_the_agent(short_tmp: Path, mode: Mode) -> None:
-    async with unregistered(short_tmp, mode) as (kubelet, _):
-        await asyncio.sleep(0.05)
-        await kubelet.start()
-        await kubelet.wait_registered(NAMES.core, NAMES.memory)
-        assert kubelet.capacity(NAMES.core) == 100
-        assert kubelet.capacity(NAMES.memory) == 64
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_kubelet_that_restarts_finds_both_resources_again(short_tmp: Path, mode: Mode) -> None:
-    async with station(short_tmp, inventory(1), mode=mode) as node:
-        for _ in range(3):
-            await node.kubelet.restart()
-            await node.kubelet.wait_registered(NAMES.core, NAMES.memory)
-        assert (await node.kubelet.admit(pod_json("p", ("c", 20, 4)))).admitted
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_crash_looping_pod_outlives_a_kubelet_restart(short_tmp: Path, mode: Mode) -> None:
-    """The plugin is back before kubelet admits its pods again; how fast it is back is measured below."""
-    async with station(short_tmp, inventory(1), mode=mode, retry_s=0.2) as node:
-        verdict = await node.kubelet.admit(pod_json("p", ("c", 20, 4)))
-        await node.kubelet.wait_running(verdict.uid)
-        node.kubelet.exit_container(verdict.uid, "c")
-        await node.kubelet.restart(after=(NAMES.core, NAMES.memory))
-        await node.kubelet.wait_running(verdict.uid, starts=2, deadline_s=60)
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("which", list(SOCKETS.values()))
-async def test_a_socket_that_disappears_is_bound_again(short_tmp: Path, mode: Mode, which: str) -> None:
-    async with station(short_tmp, inventory(1), mode=mode) as node:
-        directory = node.kubelet.options.plugin_dir if mode == "socket" else node.kubelet.options.registry_dir
-        (socket,) = directory.glob(f"*{which}")
-        before = socket.stat().st_ctime_ns
-        socket.unlink()
-        await until(lambda: socket.exists() and socket.stat().st_ctime_ns != before)
-        # Kubelet may see the end of the old connection now: until it has the new one, no device is healthy.
-        async with asyncio.timeout(PATIENCE_S):
-            while not (await node.kubelet.admit(pod_json("p", ("c", 20, 4)))).admitted:
+async def test_kubelet_may_come_after_the_agent(short_tmp: Path, subtests: pytest.Subtests) -> None:
+    for mode in MODES:
+        with subtests.test(mode=mode):
+            async with unregistered(fresh(short_tmp), mode) as (kubelet, _):
                 await asyncio.sleep(0.05)
-        await until(lambda: all(plugin.streams == 1 for plugin in node.plugins))
+                await kubelet.start()
+                await kubelet.wait_registered(NAMES.core, NAMES.memory)
+                assert kubelet.capacity(NAMES.core) == 100
+                assert kubelet.capacity(NAMES.memory) == 64
+
+
+async def test_a_kubelet_that_restarts_finds_both_resources_again(short_tmp: Path, subtests: pytest.Subtests) -> None:
+    for mode in MODES:
+        with subtests.test(mode=mode):
+            async with station(fresh(short_tmp), inventory(1), mode=mode) as node:
+                for _ in range(3):
+                    await node.kubelet.restart()
+                    await node.kubelet.wait_registered(NAMES.core, NAMES.memory)
+                assert (await node.kubelet.admit(pod_json("p", ("c", 20, 4)))).admitted
+
+
+async def test_a_crash_looping_pod_outlives_a_kubelet_restart(short_tmp: Path, subtests: pytest.Subtests) -> None:
+    """The plugin is back before kubelet admits its pods again; how fast it is back is measured below."""
+    for mode in MODES:
+        with subtests.test(mode=mode):
+            async with station(fresh(short_tmp), inventory(1), mode=mode, retry_s=0.2) as node:
+                verdict = await node.kubelet.admit(pod_json("p", ("c", 20, 4)))
+                await node.kubelet.wait_running(verdict.uid)
+                node.kubelet.exit_container(verdict.uid, "c")
+                await node.kubelet.restart(after=(NAMES.core, NAMES.memory))
+                await node.kubelet.wait_running(verdict.uid, starts=2, deadline_s=60)
+
+
+async def test_a_socket_that_disappears_is_bound_again(short_tmp: Path, subtests: pytest.Subtests) -> None:
+    for mode, which in itertools.product(MODES, SOCKETS.values()):
+        with subtests.test(mode=mode, which=which):
+            async with station(fresh(short_tmp), inventory(1), mode=mode) as node:
+                directory = node.kubelet.options.plugin_dir if mode == "socket" else node.kubelet.options.registry_dir
+                (socket,) = directory.glob(f"*{which}")
+                before = socket.stat().st_ctime_ns
+                socket.unlink()
+                await until(partial(is_another, socket, before))
+                # Kubelet may see the end of the old connection now: until it has the new one, no device is healthy.
+                async with asyncio.timeout(PATIENCE_S):
+                    while not (await node.kubelet.admit(pod_json("p", ("c", 20, 4)))).admitted:
+                        await asyncio.sleep(0.05)
+                await until(lambda: all(plugin.streams == 1 for plugin in node.plugins))
+
+
+def is_another(socket: Path, before: int) -> bool:
+    return socket.exists() and socket.stat().st_ctime_ns != before
 
 
 async def test_a_kubelet_without_a_plugin_watcher_is_reached_through_its_socket(short_tmp: Path) -> None:
@@ -92,21 +101,24 @@ async def test_a_stopped_agent_leaves_no_socket(short_tmp: Path) -> None:
     assert not list(directory.glob("v*.sock"))
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_the_restart_of_kubelet_is_met_at_once_and_not_at_the_next_look(short_tmp: Path, mode: Mode) -> None:
+async def test_the_restart_of_kubelet_is_met_at_once_and_not_at_the_next_look(
+    short_tmp: Path, subtests: pytest.Subtests
+) -> None:
     """A tenth of a second on a quiet machine; a plugin that only polls would need a second or two.
 
     The real kubelet admits its pods 0.87 s after its registration server, as measured on Kubernetes 1.36.
     Best of three, because the machine may be busy with something else.
     """
-    async with station(short_tmp, inventory(1), mode=mode) as node:
-        took = []
-        for _ in range(3):
-            await node.kubelet.restart()
-            began = time.monotonic()
-            await node.kubelet.wait_registered(NAMES.core, NAMES.memory)
-            took.append(time.monotonic() - began)
-        assert min(took) < 0.7
+    for mode in MODES:
+        with subtests.test(mode=mode):
+            async with station(fresh(short_tmp), inventory(1), mode=mode) as node:
+                took = []
+                for _ in range(3):
+                    await node.kubelet.restart()
+                    began = time.monotonic()
+                    await node.kubelet.wait_registered(NAMES.core, NAMES.memory)
+                    took.append(time.monotonic() - began)
+                assert min(took) < 0.7
 
 
 def test_a_path_that_the_kernel_would_refuse_is_named() -> None:

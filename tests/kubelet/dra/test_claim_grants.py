@@ -63,9 +63,8 @@ def test_parameters_of_other_drivers_are_theirs() -> None:
     assert len(claim_grants(given, driver=DRIVER, pool=POOL, uuids=UUIDS)) == 1
 
 
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
+def test_what_cannot_be_prepared_is_said(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Claim, str]] = [
         (replace(claim(), devices=None), "research/share has no devices: nothing is allocated for it"),
         (replace(claim(device()), consumers=frozenset()), "research/share is reserved for no pod"),
         (claim(), "research/share has no device of gpu.vcuda.tencent.com"),
@@ -81,9 +80,9 @@ def test_parameters_of_other_drivers_are_theirs() -> None:
         (claim(device(cores=150)), "write 100 or 200"),
         (claim(replace(device(), is_administrative=True)), "there is no administrative access to a GPU"),
         (replace(claim(device()), configured=frozenset({DRIVER})), f"has parameters for {DRIVER}, which knows none"),
-    ],
-)
-def test_what_cannot_be_prepared_is_said(given: Claim, sentence: str) -> None:
-    with pytest.raises(ClaimError) as refused:
-        claim_grants(given, driver=DRIVER, pool=POOL, uuids=UUIDS)
-    assert sentence in refused.value.message
+    ]
+    for given, sentence in cases:
+        with subtests.test(given=given):
+            with pytest.raises(ClaimError) as refused:
+                claim_grants(given, driver=DRIVER, pool=POOL, uuids=UUIDS)
+            assert sentence in refused.value.message

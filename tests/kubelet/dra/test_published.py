@@ -91,12 +91,16 @@ def test_gpus_joined_by_nvlinks_share_a_domain() -> None:
     assert found == {0: "nvlink-0", 1: "nvlink-0", 2: "nvlink-0", 4: "nvlink-4", 5: "nvlink-4"}
 
 
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [("550.54.15", (550, 54, 15)), ("570.86", (570, 86, 0)), ("550.54.05", (550, 54, 5)), ("?", (0, 0, 0))],
-)
-def test_versions_have_three_numbers(text: str, version: tuple[int, int, int]) -> None:
-    assert version_of(text) == version
+def test_versions_have_three_numbers(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, tuple[int, int, int]]] = [
+        ("550.54.15", (550, 54, 15)),
+        ("570.86", (570, 86, 0)),
+        ("550.54.05", (550, 54, 5)),
+        ("?", (0, 0, 0)),
+    ]
+    for text, version in cases:
+        with subtests.test(text=text):
+            assert version_of(text) == version
 
 
 @given(

@@ -60,19 +60,17 @@ def test_a_repeated_answer_counts_once() -> None:
     assert parse_state(data, DRIVER, where="x").claims[ClaimUid("a")].cdi == {"gpu": CDI}
 
 
-@pytest.mark.parametrize(
-    "claims",
-    [
+def test_go_writes_null_for_what_is_empty(subtests: pytest.Subtests) -> None:
+    for claims in [
         None,
         [],
         [claim("a", devices=None)],
         [claim("a") | {"DriverState": None}],
         [claim("a") | {"PodUIDs": None, "DriverState": {DRIVER: {}}}],
-    ],
-)
-def test_go_writes_null_for_what_is_empty(claims: object) -> None:
-    found = parse_state(written(claims), DRIVER, where="x")
-    assert all(not each.cdi for each in found.claims.values())
+    ]:
+        with subtests.test(claims=claims):
+            found = parse_state(written(claims), DRIVER, where="x")
+            assert all(not each.cdi for each in found.claims.values())
 
 
 def test_a_missing_file_is_a_kubelet_without_claims(tmp_path: Path) -> None:
@@ -90,9 +88,8 @@ def test_the_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
     assert set(file.read().claims) == {"a", "b"}
 
 
-@pytest.mark.parametrize(
-    ("data", "sentence"),
-    [
+def test_what_kubelet_did_not_write_is_an_error(subtests: pytest.Subtests) -> None:
+    for data, sentence in [
         (b"", "x: "),
         (b"{}", "x: "),
         (b"[]", "x: "),
@@ -101,12 +98,11 @@ def test_the_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
         (written("none"), "x: "),
         (b"\xff\xfe", "x: "),
         (b"[" * 100_000, "x: "),
-    ],
-)
-def test_what_kubelet_did_not_write_is_an_error(data: bytes, sentence: str) -> None:
-    with pytest.raises(ParseError) as refused:
-        parse_state(data, DRIVER, where="x")
-    assert refused.value.message.startswith(sentence)
+    ]:
+        with subtests.test(data=data):
+            with pytest.raises(ParseError) as refused:
+                parse_state(data, DRIVER, where="x")
+            assert refused.value.message.startswith(sentence)
 
 
 @given(st.binary(max_size=200) | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(written))
