@@ -6,8 +6,6 @@ The period of the reconciler is ten minutes here, so whatever is written in time
 import json
 from pathlib import Path
 
-import pytest
-
 from deviceplugin.cluster.extender.cache.pod_hold import bound_hold
 from deviceplugin.kube.pods import PodListReader
 from deviceplugin.model.allocation import GpuShare, PodUid
@@ -41,54 +39,45 @@ def shown(node: GpuNode, pod: Json) -> Pod:
     return found
 
 
-@pytest.mark.parametrize(
-    "stale",
-    [
-        {},
-        {NAMES.allocation: "{broken", NAMES.gpu_assigned: "false"},
-        {
-            NAMES.allocation: format_allocation(
-                Written(PodUid("of-another-pod"), {"c": (GpuShare(GpuUuid("GPU-gone"), 20, 8),)})
-            ),
-            NAMES.predicate_time: "1",
-        },
-        {
-            NAMES.allocation: "{broken",
-            NAMES.gpu_assigned: "true",
-            NAMES.predicate_node: "another-node",
-            NAMES.gpu_indices(0): "7",
-            NAMES.gpu_indices(5): "7",
-        },
-    ],
-    ids=["bare", "with one that cannot be read", "with those of the pod it was copied from", "with another node's"],
-)
-async def test_a_pod_that_no_extender_chose_gpus_for_says_soon_what_it_holds(
-    short_tmp: Path, stale: dict[str, str]
-) -> None:
-    async with node_with_agent(short_tmp, flags=SELDOM) as node:
-        pod = pod_json("adopted", ("c", 20, 8), ("d", 200, 0), annotations=stale)
-        (uid,) = await run(node, pod)
-
-        written = await told(node, pod)
-        hold = bound_hold(ClusterPod(shown(node, pod)), node.names)
-        assert (hold.unlocated, hold.problem) == ((), ""), "the extender's hold is exact"
-        assert {each.owner.name: each.shares for each in hold.allocations} == written.containers
-        assert NAMES.gpu_indices(5) not in annotations(node, pod)
-        held = {
-            entry.container: {gpu.uuid for gpu in entry.gpus} for entry in (await check_consistency(node)).containers
-        }
-        assert written.pod == uid
-        assert {name: {gpu.uuid for gpu in shares} for name, shares in written.containers.items()} == held
+STALE = {
+    "bare": {},
+    "broken": {NAMES.allocation: "{broken", NAMES.gpu_assigned: "false"},
+    "copied": {
+        NAMES.allocation: format_allocation(
+            Written(PodUid("of-another-pod"), {"c": (GpuShare(GpuUuid("GPU-gone"), 20, 8),)})
+        ),
+        NAMES.predicate_time: "1",
+    },
+    "of-another-node": {
+        NAMES.allocation: "{broken",
+        NAMES.gpu_assigned: "true",
+        NAMES.predicate_node: "another-node",
+        NAMES.gpu_indices(0): "7",
+        NAMES.gpu_indices(5): "7",
+    },
+}
+"""Annotations that pods come with, by the pods' names."""
 
 
-async def test_it_is_annotated_while_its_init_container_still_runs(short_tmp: Path) -> None:
-    """Kubelet asks for all containers of a pod when it admits it; the last of them may start hours later."""
+async def test_a_pod_that_no_extender_chose_gpus_for_says_soon_what_it_holds(short_tmp: Path) -> None:
+    """Also while its init container runs: kubelet asks for all containers at once; the last may start hours later."""
     async with node_with_agent(short_tmp, flags=SELDOM, init_run_s=600.0) as node:
-        pod = pod_json("slow", ("c", 20, 8), init=(("first", 30, 4),))
-        create(node, pod)
+        for name, stale in STALE.items():
+            pod = pod_json(name, ("c", 20, 8), ("d", 200 if name == "bare" else 100, 0), annotations=stale)
+            (uid,) = await run(node, pod)
+            written = await told(node, pod)
+            hold = bound_hold(ClusterPod(shown(node, pod)), node.names)
+            assert (hold.unlocated, hold.problem) == ((), ""), f"the extender's hold of {name} is exact"
+            assert {each.owner.name: each.shares for each in hold.allocations} == written.containers
+            assert NAMES.gpu_indices(5) not in annotations(node, pod)
+            entries = [entry for entry in (await check_consistency(node)).containers if entry.uid == uid]
+            held = {entry.container: {gpu.uuid for gpu in entry.gpus} for entry in entries}
+            assert written.pod == uid
+            assert {each: {gpu.uuid for gpu in shares} for each, shares in written.containers.items()} == held
 
-        written = await told(node, pod)
-        assert set(written.containers) == {"first", "c"}
+        slow = pod_json("slow", ("c", 20, 8), init=(("first", 30, 4),))
+        create(node, slow)
+        assert set((await told(node, slow)).containers) == {"first", "c"}
 
 
 async def test_where_the_annotation_agrees_nothing_is_written_out_of_turn(short_tmp: Path) -> None:

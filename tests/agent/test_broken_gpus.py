@@ -10,6 +10,7 @@ from sandbox.station import pod_json
 from tests.agent.harness import (
     PATIENCE_S,
     check_consistency,
+    delete,
     events,
     grants,
     minors,
@@ -77,6 +78,7 @@ async def test_who_holds_a_gpu_that_was_exchanged_is_told_to_go(short_tmp: Path)
 
 
 async def test_a_gpu_that_falls_off_the_bus_gets_nothing_new_and_comes_back(short_tmp: Path) -> None:
+    """One in MIG mode, and one that is closed to computing, are not offered either."""
     async with node_with_agent(short_tmp, flags=FLAGS) as node:
         (uid,) = await run(node, share("on-it"))
         (lost,) = minors(node, uid)
@@ -91,7 +93,8 @@ async def test_a_gpu_that_falls_off_the_bus_gets_nothing_new_and_comes_back(shor
         gpu = await until_gpu(node, lost, lambda gpu: not gpu.healthy, what="/usage shows it")
         assert gpu.reason
 
-        new = await run(node, *(share(f"new-{number}", 60, 8) for number in range(GPUS - 1)))
+        pods = [share(f"new-{number}", 60, 8) for number in range(GPUS - 1)]
+        new = await run(node, *pods)
         assert sorted(minor for uid in new for minor in minors(node, uid)) == [
             minor for minor in range(GPUS) if minor != lost
         ]
@@ -106,7 +109,21 @@ async def test_a_gpu_that_falls_off_the_bus_gets_nothing_new_and_comes_back(shor
         assert f"GPU {lost} " in event["message"]
         (again,) = await run(node, share("again", 60, 8))
         assert minors(node, again) == [lost]
-        await check_consistency(node)
+        await delete(node, *pods)
+        before = grants(await check_consistency(node))
+
+        taken = (lost + 2) % GPUS, (lost + 6) % GPUS
+        node.gpus.command("mig", taken[0], "on")
+        node.gpus.command("compute-mode", taken[1], "prohibited")
+        look_at_once(node)
+        await offered(node, GPUS - 2)
+        (many,) = await run(node, pod_json("many", ("c", 500, 0)))
+        assert set(minors(node, many)) == set(range(GPUS)) - {lost, *taken}
+        assert grants(await check_consistency(node)).items() >= before.items()
+        node.gpus.command("mig", taken[0], "off")
+        node.gpus.command("compute-mode", taken[1], "default")
+        look_at_once(node)
+        await offered(node, GPUS)
 
 
 async def test_only_the_errors_that_are_not_the_applications_take_a_gpu_out(short_tmp: Path) -> None:
@@ -127,20 +144,3 @@ async def test_only_the_errors_that_are_not_the_applications_take_a_gpu_out(shor
         await offered(node, GPUS - 1)
         (whole,) = await run(node, pod_json("whole", ("c", 600, 0)))
         assert 5 not in minors(node, whole), "a restart forgets no error"
-
-
-async def test_a_gpu_in_mig_mode_or_closed_to_computing_is_not_offered(short_tmp: Path) -> None:
-    async with node_with_agent(short_tmp, flags=FLAGS) as node:
-        (uid,) = await run(node, share("before"))
-        before = grants(await check_consistency(node))
-        node.gpus.command("mig", 2, "on")
-        node.gpus.command("compute-mode", 6, "prohibited")
-        look_at_once(node)
-        await offered(node, GPUS - 2)
-        (many,) = await run(node, pod_json("many", ("c", 500, 0)))
-        assert set(minors(node, many)) == set(range(GPUS)) - {2, 6} - set(minors(node, uid))
-        assert grants(await check_consistency(node)).items() >= before.items()
-        node.gpus.command("mig", 2, "off")
-        node.gpus.command("compute-mode", 6, "default")
-        look_at_once(node)
-        await offered(node, GPUS)

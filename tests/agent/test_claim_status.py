@@ -94,15 +94,19 @@ async def test_a_claim_is_left_alone_while_its_containers_start(scene: Scene) ->
     assert scene.devices()[0]["conditions"][0]["reason"] == "Prepared"
 
 
-async def test_what_was_prepared_is_said_once(scene: Scene) -> None:
-    scene.give(scene.claim())
+async def test_what_was_prepared_is_said_once_beside_the_words_of_other_drivers(scene: Scene) -> None:
+    scene.give(scene.claim(devices=[OTHERS]))
     for _ in range(3):
         await scene.status.write()
-    (device,) = scene.devices()
+    others, device = scene.devices()
     (condition,) = device["conditions"]
+    assert others["driver"] == OTHERS["driver"]
     assert (device["driver"], device["pool"], device["device"], device["shareID"]) == (DRIVER, POOL, "gpu-1", "s-1")
     assert (condition["type"], condition["status"], condition["reason"]) == ("Ready", "True", "Prepared")
     assert condition["message"].startswith("20 cores and 8 blocks (2 GiB) of GPU 1 (")
+    scene.status._written.clear()  # as an agent that starts again
+    await scene.status.write()
+    assert scene.devices() == [others, device], "not the time either, which is that of the change"
     assert scene.writes() == 1
 
 
@@ -116,26 +120,8 @@ async def test_a_gpu_that_fails_is_said(scene: Scene) -> None:
     assert condition["message"].endswith("is unhealthy: XID 79")
 
 
-async def test_words_of_other_drivers_stay(scene: Scene) -> None:
-    scene.give(scene.claim(devices=[OTHERS]))
-    await scene.status.write()
-    assert [each["driver"] for each in scene.devices()] == [OTHERS["driver"], DRIVER]
-
-
 async def test_another_claim_of_the_name_is_not_written(scene: Scene) -> None:
     scene.claim()
     scene.give("uid-of-the-claim-before")
     await scene.status.write()
     assert scene.devices() == []
-
-
-async def test_an_agent_that_starts_again_writes_nothing_that_is_there(scene: Scene) -> None:
-    """Also not the time, which is that of the change."""
-    scene.give(scene.claim())
-    await scene.status.write()
-    (before,) = scene.devices()
-    scene.status._written.clear()
-    await scene.status.write()
-    (after,) = scene.devices()
-    assert after == before
-    assert scene.writes() == 1

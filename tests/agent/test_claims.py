@@ -109,22 +109,15 @@ def name_of(answer: pb.NodePrepareResourceResponse) -> str:
     return str(name)
 
 
-async def test_the_slice_offers_all_gpus_and_says_which_are_used(short_tmp: Path) -> None:
+async def test_gpus_are_offered_and_a_share_has_its_limits_and_its_cdi_file_before_the_answer(short_tmp: Path) -> None:
+    """Views count it like a pod, and the slice says that its GPU is used."""
     async with claim_node(short_tmp) as found:
+        assert (await found.node.agent.must_get("/healthz")).text == "ok\n", "its sockets answer"
         await found.node.server.until(lambda: len(found.slices()) == 1)
         (offered,) = found.slices()
         assert [each["name"] for each in offered["spec"]["devices"]] == [f"gpu-{minor}" for minor in range(8)]
         assert found.node.kubelet.capacity("tencent.com/vcuda-core") == 0, "one way to ask on one node"
-        await found.prepare("one", found.allocate("one", "gpu-2"))
 
-        def used() -> list[bool]:
-            return [each["attributes"]["inUse"]["bool"] for each in found.slices()[0]["spec"]["devices"]]
-
-        await found.node.server.until(lambda: used() == [minor == 2 for minor in range(8)])
-
-
-async def test_a_share_has_its_limits_and_its_cdi_file_before_the_answer(short_tmp: Path) -> None:
-    async with claim_node(short_tmp) as found:
         name = name_of(await found.prepare("one", found.allocate("one", "gpu-3", 30, "5Gi")))
         (device,) = found.limits(name).devices
         assert (device.cores, device.memory_bytes) == (30, 5 << 30)
@@ -136,21 +129,25 @@ async def test_a_share_has_its_limits_and_its_cdi_file_before_the_answer(short_t
         assert all(path.exists() for path in mounts.values()), "the runtime refuses a mount without a source"
         assert any(each.startswith("LD_LIBRARY_PATH=/usr/local/nvidia/lib64") for each in edits["env"])
 
-
-async def test_views_count_claims_like_pods(short_tmp: Path) -> None:
-    async with claim_node(short_tmp) as found:
-        await found.prepare("one", found.allocate("one"))
         usage = await found.node.agent.usage()
         (container,) = usage.containers
         assert (container.namespace, container.pod, container.container) == (NAMESPACE, "pod-one", "main")
-        assert [each.cores_allocated for each in usage.gpus][:2] == [20, 0]
+        assert [each.cores_allocated for each in usage.gpus] == [30 if minor == 3 else 0 for minor in range(8)]
+
+        def used() -> list[bool]:
+            return [each["attributes"]["inUse"]["bool"] for each in found.slices()[0]["spec"]["devices"]]
+
+        await found.node.server.until(lambda: used() == [minor == 3 for minor in range(8)])
 
 
 async def test_each_pod_of_a_claim_has_an_event_and_the_metrics_count_it(short_tmp: Path) -> None:
+    """Views show a claim that several pods use by its own name."""
     async with claim_node(short_tmp) as found:
         uid = found.allocate("both", pods=2)
         await found.prepare("both", uid)
         await found.prepare("both", uid)
+        (container,) = (await found.node.agent.usage()).containers
+        assert (container.namespace, container.pod, container.container) == (NAMESPACE, "both", "gpu")
 
         def told() -> set[tuple[str, str, int]]:
             about = events(found.node, "GPUAllocated")
@@ -166,13 +163,19 @@ async def test_each_pod_of_a_claim_has_an_event_and_the_metrics_count_it(short_t
         assert 'vcuda_allocations_total{outcome="refused",reason="claim"} 1.0' in metrics
 
 
-async def test_a_container_that_joins_two_prepared_claims_is_reported_once(short_tmp: Path) -> None:
-    """Kubelet starts it without a call, and the limits of one claim are lost."""
+async def test_rounds_report_a_container_that_joins_two_prepared_claims_and_end_what_everybody_forgot(
+    short_tmp: Path,
+) -> None:
+    """Kubelet starts the container without a call, and the limits of one claim are lost.
+
+    No pod has a claim's UID: what is released because its pod is gone would be given out twice.
+    """
     async with claim_node(short_tmp) as found:
-        for name in ("one", "two"):
-            await found.prepare(name, found.allocate(name))
-        claims = [{"name": name, "resourceClaimName": name} for name in ("one", "two")]
-        container = {"name": "main", "image": "i", "resources": {"claims": [{"name": each["name"]} for each in claims]}}
+        names = {}
+        for name, gpu in (("one", "gpu-0"), ("two", "gpu-1")):
+            names[name] = name_of(await found.prepare(name, found.allocate(name, gpu)))
+        claims = [{"name": name, "resourceClaimName": name} for name in names]
+        container = {"name": "main", "image": "i", "resources": {"claims": [{"name": name} for name in names]}}
         spec = {"nodeName": NODE, "containers": [container], "resourceClaims": claims}
         found.node.server.store.create("pods", {"metadata": {"name": "greedy"}, "spec": spec}, namespace=NAMESPACE)
         (event,) = await until_event(found.node, "GPUStartFailed")
@@ -181,26 +184,32 @@ async def test_a_container_that_joins_two_prepared_claims_is_reported_once(short
             "container main holds 2 parts of GPUs (one/gpu, two/gpu), and the limits of only one of them count in it; "
             "delete the pod, and name one request in its resources.claims"
         )
+        found.record({})
         await asyncio.sleep(_SOME_ROUNDS_S)
-        assert len(events(found.node, "GPUStartFailed")) == 1
-        assert events(found.node, "GPUStartFailed")[0].get("count", 1) == 1
+        assert [each.get("count", 1) for each in events(found.node, "GPUStartFailed")] == [1]
+        assert len(found.grants()) == 2, "the API server still has both"
+        found.node.server.store.delete("resourceclaims", "two", namespace=NAMESPACE)
+
+        async def ended() -> bool:
+            return found.grants() == {names["one"].partition("=")[2]}
+
+        await found.node.agent.until(ended, what="the lost claim has ended", deadline_s=PATIENCE_S)
 
 
-async def test_a_claim_that_several_pods_use_is_shown_by_its_own_name(short_tmp: Path) -> None:
-    async with claim_node(short_tmp) as found:
-        await found.prepare("both", found.allocate("both", pods=2))
-        (container,) = (await found.node.agent.usage()).containers
-        assert (container.namespace, container.pod, container.container) == (NAMESPACE, "both", "gpu")
-
-
-async def test_a_lost_journal_is_rebuilt_from_what_kubelet_recorded(short_tmp: Path) -> None:
-    """The container holds the grant under the name that kubelet wrote down."""
+async def test_neither_a_kill_nor_a_lost_journal_loses_a_claim(short_tmp: Path) -> None:
+    """The container holds the grant under the name that kubelet wrote down, and starts again without a word."""
     async with claim_node(short_tmp) as found:
         uid = found.allocate("one")
         name = name_of(await found.prepare("one", uid))
+        await found.node.agent.kill()
+        (found.node.home / "cdi" / f"vcuda-{name.partition('=')[2]}.json").unlink()
+        await found.start()
+        assert found.cdi() == {name.partition("=")[2]}
+        assert name_of(await found.prepare("one", uid)) == name
+
         found.record({"one": uid}, {"one": name})
         await found.node.agent.kill()
-        (found.node.home / "journal" / "ledger.journal").unlink()
+        found.node.journal.unlink()
         await found.start()
         assert found.grants() == {name.partition("=")[2]}
         assert [each.cores_allocated for each in (await found.node.agent.usage()).gpus][:2] == [20, 0]
@@ -231,42 +240,6 @@ async def test_gpus_that_this_node_does_not_have_are_refused_at_start(short_tmp:
             await node.agent.wait_ready(deadline_s=PATIENCE_S)
 
 
-async def test_a_kill_of_the_agent_loses_nothing(short_tmp: Path) -> None:
-    async with claim_node(short_tmp) as found:
-        uid = found.allocate("one")
-        name = name_of(await found.prepare("one", uid))
-        await found.node.agent.kill()
-        (found.node.home / "cdi" / f"vcuda-{name.partition('=')[2]}.json").unlink()
-        await found.start()
-        assert found.cdi() == {name.partition("=")[2]}, "kubelet starts a container again without a word"
-        assert name_of(await found.prepare("one", uid)) == name
-        assert await found.unprepare("one", uid) == ""
-        assert (found.grants(), found.cdi()) == (set(), set())
-
-
-async def test_what_kubelet_forgot_is_ended_when_the_api_server_says_so_too(short_tmp: Path) -> None:
-    async with claim_node(short_tmp) as found:
-        kept, lost = found.allocate("kept"), found.allocate("lost", "gpu-1")
-        names = {each: name_of(await found.prepare(each, uid)) for each, uid in (("kept", kept), ("lost", lost))}
-        found.record({})
-        await asyncio.sleep(_SOME_ROUNDS_S)
-        assert len(found.grants()) == 2, "the API server still has both"
-        found.node.server.store.delete("resourceclaims", "lost", namespace=NAMESPACE)
-
-        async def ended() -> bool:
-            return found.grants() == {names["kept"].partition("=")[2]}
-
-        await found.node.agent.until(ended, what="the lost claim has ended", deadline_s=PATIENCE_S)
-
-
-async def test_grants_of_claims_are_not_judged_by_pods(short_tmp: Path) -> None:
-    """No pod has a claim's UID, and what is released because its pod is gone would be given out twice."""
-    async with claim_node(short_tmp) as found:
-        await found.prepare("one", found.allocate("one"))
-        await asyncio.sleep(_SOME_ROUNDS_S)
-        assert len(found.grants()) == 1
-
-
 async def test_a_runtime_that_ignores_cdi_ends_the_agent_with_a_sentence(short_tmp: Path) -> None:
     """Its containers would run without GPU and without limits."""
     flags = {"dra": "true", "cdi-dir": short_tmp / "cdi"}
@@ -275,11 +248,6 @@ async def test_a_runtime_that_ignores_cdi_ends_the_agent_with_a_sentence(short_t
         await node.agent.start()
         with pytest.raises(AgentFailureError, match=r"--dra needs .*containerd 1.7.2.* has containerd 1.6.20"):
             await node.agent.wait_ready(deadline_s=PATIENCE_S)
-
-
-async def test_the_agent_is_alive_while_its_sockets_answer(short_tmp: Path) -> None:
-    async with claim_node(short_tmp) as found:
-        assert (await found.node.agent.must_get("/healthz")).text == "ok\n"
 
 
 async def test_the_next_agent_takes_over_and_no_call_fails(short_tmp: Path) -> None:

@@ -41,22 +41,6 @@ async def until_true(node: GpuNode, pod: Json, wanted: dict[str, str]) -> None:
     await node.server.until(lambda: wanted.items() <= annotations(node, pod).items(), seconds=PATIENCE_S)
 
 
-async def test_refused_pods_go_where_a_controller_makes_them_again(short_tmp: Path) -> None:
-    async with node_with_agent(short_tmp, flags=QUICK) as node:
-        impossible = ("c", 150, 4)
-        await refused(node, pod_json("bare", impossible))
-        create(node, owned(pod_json("of-replicaset", impossible)), owned(pod_json("of-job", impossible), "Job"))
-        await node.server.until(
-            lambda: not phase(node, "of-replicaset") and not phase(node, "of-job"), seconds=PATIENCE_S
-        )
-        await run(node, share("fits"))
-        assert phase(node, "bare") == "Failed", "its owner has yet to read why"
-        assert len(node.agent.entries("refused_pod_deleted")) == 2
-        (said,) = {event["message"] for event in await until_event(node, "GPUAllocationFailed")}
-        assert "write 100 or 200" in said
-        await check_consistency(node)
-
-
 def without_answers(checkpoint: Path) -> None:
     document = json.loads(checkpoint.read_text())
     for entry in document["Data"]["PodDeviceEntries"]:
@@ -81,8 +65,22 @@ async def test_a_pod_that_can_never_start_goes_where_a_controller_makes_it_again
         await until_held_by(node, uids[1:])
 
 
-async def test_annotations_that_were_tampered_with_are_put_right(short_tmp: Path) -> None:
+async def test_refused_pods_go_where_a_controller_makes_them_again_and_tampered_annotations_are_put_right(
+    short_tmp: Path,
+) -> None:
     async with node_with_agent(short_tmp, flags=QUICK) as node:
+        impossible = ("c", 150, 4)
+        await refused(node, pod_json("bare", impossible))
+        create(node, owned(pod_json("of-replicaset", impossible)), owned(pod_json("of-job", impossible), "Job"))
+        await node.server.until(
+            lambda: not phase(node, "of-replicaset") and not phase(node, "of-job"), seconds=PATIENCE_S
+        )
+        await run(node, share("fits"))
+        assert phase(node, "bare") == "Failed", "its owner has yet to read why"
+        assert len(node.agent.entries("refused_pod_deleted")) == 2
+        (said,) = {event["message"] for event in await until_event(node, "GPUAllocationFailed")}
+        assert "write 100 or 200" in said
+
         pods = [share("one"), pod_json("two", ("c", 200, 0), ("d", 10, 4))]
         one, two = await run(node, *pods)
         true = {

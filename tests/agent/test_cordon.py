@@ -36,7 +36,7 @@ async def test_a_cordon_is_followed_within_moments_and_shown_everywhere(short_tm
         await node.start_agent()
         (first,) = await run(node, share("first"))
         assert minors(node, first) == [0]
-        uuid = next(gpu.uuid for gpu in (await node.agent.usage()).gpus if gpu.minor == 0)
+        uuid = GpuUuid(next(gpu.uuid for gpu in (await node.agent.usage()).gpus if gpu.minor == 0))
 
         annotate(node, {NAMES.cordon: f"{uuid},1,gpu3", HAMI: "2"})
         await until_cordoned(node, 0, 1, 2)
@@ -54,6 +54,15 @@ async def test_a_cordon_is_followed_within_moments_and_shown_everywhere(short_tm
         (third,) = await run(node, share("third"))
         assert minors(node, third) == [0], "the fullest that has room"
 
+        annotate(node, {NAMES.cordon: "0,1,2,3,4,5,6,7"})
+        await until_cordoned(node, *range(8))
+        bound = share("bound-before")
+        text = format_allocation(PodAllocation(PodUid(bound["metadata"]["uid"]), {"c": (GpuShare(uuid, 20, 8),)}))
+        bound["metadata"]["annotations"] = {NAMES.allocation: text}
+        (fourth,) = await run(node, bound)
+        assert minors(node, fourth) == [0]
+        assert "GPUs 0-7 are cordoned; ask for less, or have a GPU uncordoned" in await refused(node, share("fifth"))
+
 
 async def test_nvml_is_closed_on_request_and_the_node_goes_on(short_tmp: Path) -> None:
     """NVML D9: a reset of a GPU and an upgrade of the driver need every client of the driver gone."""
@@ -65,9 +74,10 @@ async def test_nvml_is_closed_on_request_and_the_node_goes_on(short_tmp: Path) -
         await node.agent.until(shown, what=f"vcuda_nvml_open is {wanted}", deadline_s=PATIENCE_S)
 
     async with node_with_agent(short_tmp, started=False) as node:
-        make_node(node, {NAMES.cordon: "3"})
+        make_node(node, {NAMES.cordon: "0,1"})
         await node.start_agent()
         (first,) = await run(node, share("first"))
+        assert minors(node, first) == [2], "a fresh agent knows the cordon before it places anything"
         assert node.gpus.command("clients") != ""
         assert "libnvidia-ml" in Path(f"/proc/{node.agent.pid}/maps").read_text()
 
@@ -92,38 +102,9 @@ async def test_nvml_is_closed_on_request_and_the_node_goes_on(short_tmp: Path) -
 
         annotate(node, {NAMES.close_nvml: None})
         await nvml_open(node, 1)
-        await until_cordoned(node, 3)
+        await until_cordoned(node, 0, 1)
         (fourth,) = await run(node, share("fourth"))
-        assert minors(node, first) == minors(node, fourth) == [0], "the grants of before still count"
-
-
-async def test_a_fresh_agent_knows_the_cordon_before_it_places_anything(short_tmp: Path) -> None:
-    async with node_with_agent(short_tmp, started=False) as node:
-        make_node(node, {NAMES.cordon: "0,1"})
-        await node.start_agent()
-        (first,) = await run(node, share("first"))
-        assert minors(node, first) == [2]
-
-
-async def test_what_was_bound_to_a_gpu_before_its_cordon_is_carried_out(short_tmp: Path) -> None:
-    async with node_with_agent(short_tmp, started=False) as node:
-        make_node(node, {NAMES.cordon: "0"})
-        await node.start_agent()
-        await until_cordoned(node, 0)
-        uuid = GpuUuid(next(gpu.uuid for gpu in (await node.agent.usage()).gpus if gpu.minor == 0))
-        pod = share("bound")
-        held = {"c": (GpuShare(uuid, 20, 8),)}
-        text = format_allocation(PodAllocation(PodUid(pod["metadata"]["uid"]), held))
-        pod["metadata"]["annotations"] = {NAMES.allocation: text}
-        (uid,) = await run(node, pod)
-        assert minors(node, uid) == [0]
-
-
-async def test_if_only_cordoned_gpus_are_left_the_pod_is_rejected_with_the_reason(short_tmp: Path) -> None:
-    async with node_with_agent(short_tmp, started=False) as node:
-        make_node(node, {NAMES.cordon: "0,1,2,3,4,5,6,7"})
-        await node.start_agent()
-        assert "GPUs 0-7 are cordoned; ask for less, or have a GPU uncordoned" in await refused(node, share("p"))
+        assert minors(node, first) == minors(node, fourth) == [2], "the grants of before still count"
 
 
 async def test_an_agent_that_may_not_watch_its_node_goes_on_without_a_cordon(short_tmp: Path) -> None:

@@ -61,6 +61,14 @@ async def test_shares_find_the_interposer_and_whole_gpus_the_driver(short_tmp: P
         assert await metric(node, "vcuda_driver_mirror_info") == {f'{{driver="{node.gpus.driver}"}}': 1}
         assert await metric(node, "vcuda_driver_mirror_missing{") == {}
 
+        current = (node.home / "vdriver/nvidia").resolve()
+        await node.agent.kill()
+        await node.start_agent(deadline_s=PATIENCE_S)
+        assert (node.home / "vdriver/nvidia").resolve() == current, "the next agent serves the tree that is there"
+        assert len(node.agent.entries("mirror_built")) == 1
+        (uid,) = await run(node, share("next"))
+        assert mounted(node, uid) == ("nvidia", node.gpus.driver, True)
+
 
 async def test_a_container_keeps_the_driver_of_its_start_and_gets_the_new_one_at_its_next(short_tmp: Path) -> None:
     """The old trees go when no container can be using them any more."""
@@ -140,14 +148,3 @@ async def test_a_list_of_components_of_ones_own_decides_what_containers_see(shor
         assert names == {"libcuda", "libcuda-real", "libnvidia-ml", "libnvidia-ml-real", "libvcuda"}
         whole = node.kubelet.container_view(two, "c").host_path("/usr/local/nvidia")
         assert (whole / "lib64/libnvidia-ptxjitcompiler.so.1").exists(), "what the file does not list is as without it"
-
-
-async def test_an_agent_that_starts_again_serves_the_tree_that_is_there(short_tmp: Path) -> None:
-    async with node_with_agent(short_tmp) as node:
-        current = (node.home / "vdriver/nvidia").resolve()
-        await node.agent.kill()
-        await node.start_agent(deadline_s=PATIENCE_S)
-        assert (node.home / "vdriver/nvidia").resolve() == current
-        assert len(node.agent.entries("mirror_built")) == 1
-        (uid,) = await run(node, share("share"))
-        assert mounted(node, uid) == ("nvidia", node.gpus.driver, True)

@@ -58,23 +58,22 @@ async def test_a_client_in_a_running_container_registers_with_the_agent(short_tm
         await register(node, neighbour, "b2" * 32)
         assert read_limits(seen(node, neighbour, f"{'b2' * 32}/vcuda.config").read_bytes()).cores == 20
 
-
-async def test_what_gpu_manager_left_of_a_pod_goes_with_it(short_tmp: Path) -> None:
-    async with taken_over(short_tmp, share("p"), share("stays")) as (node, (uid, stays)):
-        await register(node, uid)
         await delete(node, {"metadata": {"name": "p"}})
-        await until_held_by(node, [stays])
+        await until_held_by(node, [neighbour])
 
         async def gone() -> bool:
             return not (node.grants / uid).exists()
 
-        await node.agent.until(gone, what="its directory is gone", deadline_s=PATIENCE_S)
-        assert (node.grants / stays).is_dir()
+        await node.agent.until(gone, what="what gpu-manager left of the pod is gone", deadline_s=PATIENCE_S)
+        assert (node.grants / neighbour).is_dir()
 
 
-async def test_a_share_starts_again_with_vcudas_library_and_gpu_managers_file(short_tmp: Path) -> None:
+async def test_a_share_starts_again_with_vcudas_library_and_gpu_managers_file_and_a_whole_gpu_without(
+    short_tmp: Path,
+) -> None:
     pod = share("p", 30, 8, annotations={"tencent.com/vcuda-memory-limit": "1000"})
-    async with taken_over(short_tmp, pod, library=INTERPOSERS) as (node, (uid,)):
+    pods = (pod, pod_json("whole", ("c", 200, 0)))
+    async with taken_over(short_tmp, *pods, library=INTERPOSERS) as (node, (uid, whole)):
         for number in range(6):  # what earlier starts have registered under gpu-manager
             (node.grants / uid / f"{number:064}").mkdir()
         assert (seen_before := node.kubelet.container_view(uid, "c")).host_path(f"/usr/local/nvidia/lib64/{LIBRARY}")
@@ -92,14 +91,10 @@ async def test_a_share_starts_again_with_vcudas_library_and_gpu_managers_file(sh
             assert [len(fill(each)) for each in (one, other)] == [(1000 - CONTEXT_MIB) // 128] * 2, "each by itself"
         await register(node, uid)
         assert seen(node, uid, f"{ID}/vcuda.config").exists()
+        node.kubelet.exit_container(whole, "c")
+        await node.kubelet.wait_running(whole, starts=2, deadline_s=PATIENCE_S)
+        assert not node.kubelet.container_view(whole, "c").host_path("/usr/local/nvidia/lib64/libvcuda.so.1").exists()
         assert events(node, "GPUStartFailed") == []
-
-
-async def test_a_container_with_whole_gpus_starts_again(short_tmp: Path) -> None:
-    async with taken_over(short_tmp, pod_json("whole", ("c", 200, 0))) as (node, (uid,)):
-        node.kubelet.exit_container(uid, "c")
-        await node.kubelet.wait_running(uid, starts=2, deadline_s=PATIENCE_S)
-        assert not node.kubelet.container_view(uid, "c").host_path("/usr/local/nvidia/lib64/libvcuda.so.1").exists()
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,11 @@ from tests.agent.harness import (
     run,
     share,
     until_held_by,
-    until_usage,
     with_cpu,
 )
 
 
-async def test_a_pod_that_kubelet_refuses_after_our_answers_gives_back_what_it_got(short_tmp: Path) -> None:
+async def test_pods_that_were_refused_deleted_by_force_or_ended_give_back_what_they_got(short_tmp: Path) -> None:
     async with node_with_agent(short_tmp, cpu_cores=4) as node:
         (stays,) = await run(node, share("stays"))
         said = await refused(node, with_cpu(share("greedy"), 5))
@@ -30,6 +29,18 @@ async def test_a_pod_that_kubelet_refuses_after_our_answers_gives_back_what_it_g
         assert grant_directories(node) == {usage.containers[0].grant}
         assert len(node.kubelet.calls.of("Allocate")) == calls
         await check_consistency(node)
+
+        forced = share("forced")
+        await run(node, forced)
+        await delete(node, forced, grace=0)
+        await until_held_by(node, [stays])
+        await check_consistency(node)
+
+        (ended,) = await run(node, share("job", restart_policy="Never"))
+        node.kubelet.exit_container(ended, "c", code=0)
+        usage = await until_held_by(node, [stays])
+        assert sum(gpu.cores_allocated for gpu in usage.gpus) == 20
+        assert ended in {pod["metadata"]["uid"] for pod in node.kubelet.pod_list()}, "it is still listed"
 
 
 async def test_a_pod_that_is_deleted_between_allocate_and_start_gives_back_what_it_got(short_tmp: Path) -> None:
@@ -43,15 +54,6 @@ async def test_a_pod_that_is_deleted_between_allocate_and_start_gives_back_what_
         usage = await until_held_by(node, uids[1:])
         assert grant_directories(node) == {usage.containers[0].grant}
         assert not node.kubelet.calls.of("PreStartContainer")
-
-
-async def test_a_pod_that_is_deleted_by_force_gives_back_what_it_got(short_tmp: Path) -> None:
-    async with node_with_agent(short_tmp) as node:
-        forced, stays = share("forced"), share("stays")
-        _, kept = await run(node, forced, stays)
-        await delete(node, forced, grace=0)
-        await until_held_by(node, [kept])
-        await check_consistency(node)
 
 
 async def test_a_kubelet_that_hears_of_the_end_later_than_we_do_is_asked_again_soon(short_tmp: Path) -> None:
@@ -89,12 +91,3 @@ async def test_a_terminating_pod_holds_its_slots_until_its_containers_are_gone(s
         assert not node.kubelet.runs(uid, "c"), "its slots were given back while it still ran"
         assert looks > 5, "it did take its time"
         await until_held_by(node, [stays])
-
-
-async def test_a_pod_that_ends_by_itself_gives_its_slots_back_while_it_is_still_listed(short_tmp: Path) -> None:
-    async with node_with_agent(short_tmp) as node:
-        (uid,) = await run(node, share("job", restart_policy="Never"))
-        node.kubelet.exit_container(uid, "c", code=0)
-        usage = await until_usage(node, lambda usage: not usage.containers, what="the job's slots are back")
-        assert all(gpu.cores_allocated == 0 for gpu in usage.gpus)
-        assert node.kubelet.pod_list()

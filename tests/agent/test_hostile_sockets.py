@@ -5,6 +5,7 @@ import contextlib
 import os
 import resource
 import signal
+import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,7 +21,8 @@ STOPPED_S = 3.0
 MOST_GROWTH = 48 << 20  # of the agent, which starts pods meanwhile; a flood took 500 MiB
 
 
-async def test_pods_start_while_a_container_holds_its_socket(short_tmp: Path) -> None:
+async def test_pods_start_while_a_container_holds_its_socket_or_floods_a_stopped_process(short_tmp: Path) -> None:
+    """A node without CPU to spare, or a debugger, stops one of the two; the work of the other does not end with it."""
     async with node_with_hostile_pod(short_tmp) as (node, path):
         resource.prlimit(node.agent.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
         held = [await connect(path) for _ in range(CONNECTIONS)]
@@ -31,28 +33,6 @@ async def test_pods_start_while_a_container_holds_its_socket(short_tmp: Path) ->
                 each.transport.abort()
         await check_that_others_register(node)
 
-
-async def test_pods_start_while_a_container_sends_headers_without_end(short_tmp: Path) -> None:
-    async with node_with_hostile_pod(short_tmp) as (node, path):
-        async with flooded(path):
-            await check_that_pods_start(node)
-        await check_that_others_register(node)
-        assert len(node.agent.entries("registration_process_ended")) <= 1
-
-
-async def test_a_flooded_agent_stops_as_asked_and_leaves_no_process(short_tmp: Path) -> None:
-    async with node_with_hostile_pod(short_tmp) as (node, path):
-        children = registration_processes(node)
-        async with flooded(path):
-            await node.agent.stop()
-            await until_gone(children)
-        await node.start_agent()
-        await check_that_others_register(node)
-
-
-async def test_a_process_that_was_stopped_under_a_flood_goes_on(short_tmp: Path) -> None:
-    """A node without CPU to spare, or a debugger, stops one of the two; the work of the other does not end with it."""
-    async with node_with_hostile_pod(short_tmp) as (node, path):
         with stopped(*registration_processes(node)):
             async with flooded(path):
                 await check_that_pods_start(node)
@@ -65,24 +45,37 @@ async def test_a_process_that_was_stopped_under_a_flood_goes_on(short_tmp: Path)
         await check_that_others_register(node)
 
 
-async def test_the_process_ends_with_a_killed_agent_and_comes_back_with_the_next(short_tmp: Path) -> None:
-    async with node_with_hostile_pod(short_tmp) as (node, _):
-        (child,) = registration_processes(node)
-        await node.agent.kill()
-        await until_gone([child])
+async def test_pods_start_while_a_container_sends_headers_without_end_and_the_agent_stops_as_asked(
+    short_tmp: Path,
+) -> None:
+    async with node_with_hostile_pod(short_tmp) as (node, path):
+        async with flooded(path):
+            await check_that_pods_start(node)
+        await check_that_others_register(node)
+        assert len(node.agent.entries("registration_process_ended")) <= 1
+        children = registration_processes(node)
+        async with flooded(path):
+            await node.agent.stop()
+            await until_gone(children)
         await node.start_agent()
         await check_that_others_register(node)
 
 
-async def test_a_killed_process_is_started_again(short_tmp: Path) -> None:
+async def test_a_killed_process_is_started_again_and_ends_with_a_killed_agent(short_tmp: Path) -> None:
     async with node_with_hostile_pod(short_tmp) as (node, _):
         (child,) = registration_processes(node)
         os.kill(child, signal.SIGKILL)
         await check_that_pods_start(node)
         await check_that_others_register(node)
-        assert registration_processes(node) != [child]
+        (next_child,) = registration_processes(node)
+        assert next_child != child
         (said,) = node.agent.entries("registration_process_ended")
         assert "ended by SIGKILL" in said["error"]
+
+        await node.agent.kill()
+        await until_gone([next_child])
+        await node.start_agent()
+        await check_that_others_register(node)
 
 
 @asynccontextmanager
@@ -96,7 +89,7 @@ async def node_with_hostile_pod(home: Path) -> AsyncIterator[tuple[GpuNode, Path
 
 async def check_that_pods_start(node: GpuNode) -> None:
     before = memory_of(node.agent.pid)
-    await run(node, *(share(f"neighbour-{number}", 5, 1) for number in range(3)))
+    await run(node, *(share(fresh("neighbour"), 5, 1) for _ in range(3)))
     assert (await node.agent.get("/healthz")).status == 200
     await check_consistency(node)
     assert memory_of(node.agent.pid) - before < MOST_GROWTH
@@ -104,8 +97,12 @@ async def check_that_pods_start(node: GpuNode) -> None:
 
 
 async def check_that_others_register(node: GpuNode) -> None:
-    (uid,) = await run(node, share("other", 5, 1, annotations=ASKS))
+    (uid,) = await run(node, share(fresh("other"), 5, 1, annotations=ASKS))
     await register(node, uid)
+
+
+def fresh(word: str) -> str:
+    return f"{word}-{uuid.uuid4().hex[:8]}"
 
 
 @contextlib.contextmanager

@@ -82,10 +82,14 @@ async def test_a_changed_annotation_changes_the_limits_of_the_running_container(
 async def test_a_limit_of_memory_is_lowered_and_raised_up_to_the_grant_while_the_container_runs(
     short_tmp: Path,
 ) -> None:
+    """The agent was away when the pod's cores were changed, and makes that good; whole GPUs have no limits at all."""
     async with node_with_agent(short_tmp, flags={"allocation-check-period": "1h"}) as node:
         pod = share("p", 30, 8, annotations={MEMORY_LIMIT: "1900"})
-        (uid,) = await run(node, pod)
+        uid, whole = await run(node, pod, pod_json("whole", ("c", 200, 0)))
         assert memory_mib(node, uid) == 1900, "at its start"
+        folder = node.kubelet.container_view(whole, "c").host_path("/etc/vcuda")
+        assert {path.name for path in folder.iterdir()} == {"vcuda.config"}
+        assert not limits_now(node, whole).enforced
 
         for written, mib in (("c=700", 700), ("2000", 2000), ("4096", 2048), (None, 2048), ("much", 2048)):
             annotate(node, pod, written, MEMORY_LIMIT)
@@ -95,11 +99,6 @@ async def test_a_limit_of_memory_is_lowered_and_raised_up_to_the_grant_while_the
         assert any("and to 700 MiB of memory" in each for each in said)
         assert len(await until_said(node, "annotation_ignored")) == 1, "once, not at every change of the pod"
 
-
-async def test_a_change_that_came_while_the_agent_was_away_is_made_good(short_tmp: Path) -> None:
-    async with node_with_agent(short_tmp) as node:
-        pod = share("p", 30, 8)
-        (uid,) = await run(node, pod)
         await node.agent.kill()
         annotate(node, pod, "50")
         lost = node.kubelet.container_view(uid, "c").host_path("/etc/vcuda/limits")
@@ -110,11 +109,3 @@ async def test_a_change_that_came_while_the_agent_was_away_is_made_good(short_tm
             return lost.exists() and soft_cores(node, uid) == 50
 
         await node.agent.until(back, what="the limits file is back", deadline_s=10.0)
-
-
-async def test_whole_gpus_have_no_limits(short_tmp: Path) -> None:
-    async with node_with_agent(short_tmp) as node:
-        (uid,) = await run(node, pod_json("whole", ("c", 200, 0)))
-        view = node.kubelet.container_view(uid, "c")
-        assert {path.name for path in view.host_path("/etc/vcuda").iterdir()} == {"vcuda.config"}
-        assert not limits_now(node, uid).enforced

@@ -4,8 +4,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from sandbox.gpunode import GpuNode
 from sandbox.kubelet import checkpoint
 from sandbox.kubelet.devices import DeviceStore
@@ -56,13 +54,12 @@ def spoil_everything(journal: Path) -> None:
     journal.write_bytes(b"\xff" * 4096)
 
 
-async def lose_the_journal(node: GpuNode, harm: Harm) -> tuple[list[str], Grants]:
-    """Pods run, the agent dies, the journal is harmed; the pods' UIDs and what they held."""
-    uids = await run(node, *company())
+async def lose_the_journal(node: GpuNode, harm: Harm) -> Grants:
+    """The agent dies, and the journal is harmed; what the pods held."""
     before = grants(await check_consistency(node))
     await node.agent.kill()
     harm(node.journal)
-    return uids, before
+    return before
 
 
 async def check_all_is_back(node: GpuNode, uids: list[str], before: Grants, harm: Harm) -> None:
@@ -78,14 +75,16 @@ async def check_all_is_back(node: GpuNode, uids: list[str], before: Grants, harm
     assert len(said_of) == len(before) or harm is spoil_the_middle
 
 
-@pytest.mark.parametrize("harm", [spoil_the_middle, spoil_everything])
-async def test_a_journal_that_was_lost_is_made_good_from_kubelets_checkpoint(short_tmp: Path, harm: Harm) -> None:
+async def test_a_journal_that_was_lost_is_made_good_from_kubelets_checkpoint(short_tmp: Path) -> None:
     async with node_with_agent(short_tmp, retry_s=1.0) as node:
-        uids, before = await lose_the_journal(node, harm)
-        await node.start_agent()
-        await check_all_is_back(node, uids, before, harm)
-        await until_usage(node, lambda usage: all(entry.pod for entry in usage.containers), what="all are named")
-        await check_consistency(node)
+        uids = await run(node, *company())
+        for harm in (spoil_the_middle, spoil_everything):
+            before = await lose_the_journal(node, harm)
+            node.agent.command.log.unlink()
+            await node.start_agent()
+            await check_all_is_back(node, uids, before, harm)
+            await until_usage(node, lambda usage: all(entry.pod for entry in usage.containers), what="all are named")
+            await check_consistency(node)
 
         node.kubelet.exit_container(uids[0], "c")
         await node.kubelet.wait_running(uids[0], starts=2, deadline_s=PATIENCE_S)
@@ -95,7 +94,8 @@ async def test_a_journal_that_was_lost_is_made_good_from_kubelets_checkpoint(sho
 
 async def test_it_is_repaired_even_if_the_live_pods_are_unknown(short_tmp: Path) -> None:
     async with node_with_agent(short_tmp, flags=QUICK) as node:
-        uids, before = await lose_the_journal(node, remove)
+        uids = await run(node, *company())
+        before = await lose_the_journal(node, remove)
         node.kubelet.pods_faults.status = 403
         async with node.server.refuse():
             await start_unsynced(node)
@@ -168,17 +168,6 @@ async def test_pods_that_hold_too_much_are_named_when_all_pods_are_known(short_t
         assert sorted(said["pods"]) == ["default/p", "default/q"], uids
 
 
-async def test_after_losing_ledger_and_checkpoint_nothing_is_granted_before_kubelet_reports(short_tmp: Path) -> None:
-    """Kubelet remembers, and writes its checkpoint again when the agent registers."""
-    async with node_with_agent(short_tmp) as node:
-        _, before = await lose_the_journal(node, remove)
-        node.kubelet.checkpoint_path.unlink()
-        await node.start_agent()
-        await run(node, share("new", 60, 8))
-        after = grants(await check_consistency(node))
-        assert {key: held for key, held in after.items() if key in before} == before
-
-
 def halve(checkpoint: Path) -> None:
     checkpoint.write_bytes(checkpoint.read_bytes()[:300])
 
@@ -188,6 +177,9 @@ def garble(checkpoint: Path) -> None:
 
 
 async def test_a_checkpoint_that_was_lost_releases_nothing_and_stops_nothing(short_tmp: Path) -> None:
+    """After losing the journal too, nothing is granted before kubelet reports: it remembers, and writes its checkpoint
+    again when the agent registers.
+    """
     async with node_with_agent(short_tmp, flags=QUICK) as node:
         pods = company()
         await run(node, *pods)
@@ -201,7 +193,13 @@ async def test_a_checkpoint_that_was_lost_releases_nothing_and_stops_nothing(sho
             said = node.agent.entries("checkpoint_unreadable")
             assert len(said) == number, "one line for each time that it is unreadable"
             await run(node, share(f"new-{number}"))  # kubelet writes the file again
-        await check_consistency(node)
+
+        before = await lose_the_journal(node, remove)
+        remove(node.kubelet.checkpoint_path)
+        await node.start_agent()
+        await run(node, share("new", 60, 8))
+        after = grants(await check_consistency(node))
+        assert {key: held for key, held in after.items() if key in before} == before
 
 
 async def reconciler_goes_on(node: GpuNode, pod: Json) -> None:

@@ -143,14 +143,7 @@ async def test_another_domain_is_another_domain_everywhere(short_tmp: Path) -> N
         assert again.grant == entry.grant, "kubelet's checkpoint is read under the same names"
 
 
-@pytest.mark.parametrize(
-    ("order", "sources"),
-    [
-        ("podresources,pods", {"podresources"}),
-        ("apiserver,pods", {"pods"}),
-        ("apiserver", {"apiserver"}),
-    ],
-)
+@pytest.mark.parametrize(("order", "sources"), [("podresources,pods", {"podresources"}), ("apiserver,pods", {"pods"})])
 async def test_identity_is_asked_for_in_the_order_given_with_the_guess_last_and_always_ends_true(
     short_tmp: Path, order: str, sources: set[str]
 ) -> None:

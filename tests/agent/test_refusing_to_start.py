@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from sandbox.agent import AgentCommand, free_port
 from sandbox.apiserver import ApiServer
 from sandbox.emulated_gpus import EmulatedGpus
@@ -74,9 +72,7 @@ CASES: dict[str, tuple[Change, list[str]]] = {
     "long plugin path": (with_flags(device_plugin_path=f"HOME/{LONG}"), ["vcore.sock", "Linux allows 107"]),
     "long display socket": (with_flags(display_socket=f"HOME/{LONG}/d.sock"), ["--display-socket", "107"]),
     "no kubeconfig": (with_flags(kubeconfig="HOME/nothing"), ["HOME/nothing", "kubeconfig"]),
-    "directory as kubeconfig": (with_flags(kubeconfig="HOME"), ["kubeconfig", "HOME"]),
     "garbage as kubeconfig": (with_file("kc", "{[garbage", "kubeconfig"), ["HOME/kc", "kubeconfig"]),
-    "kubeconfig without a context": (with_file("kc", "apiVersion: v1\n", "kubeconfig"), ["HOME/kc"]),
     "unknown key in the file": (
         with_file("c", UNKNOWN_KEY, "config"),
         ["HOME/c: $.spec.shareMod is not a known key; did you mean shareMode?"],
@@ -102,10 +98,9 @@ async def test_it_says_what_is_wrong_in_one_line(short_tmp: Path) -> None:
     assert {name: said for name, said in zip(CASES, found, strict=True) if said} == {}
 
 
-@pytest.mark.parametrize("profile", ["{", '{"gpus": 7}'])
-async def test_a_bad_profile_is_named_by_the_emulated_driver_and_ends_the_agent(short_tmp: Path, profile: str) -> None:
+async def test_a_bad_profile_is_named_by_the_emulated_driver_and_ends_the_agent(short_tmp: Path) -> None:
     command = lonely_command(short_tmp)
-    (short_tmp / "profile.json").write_text(profile)
+    (short_tmp / "profile.json").write_text('{"gpus": 7}')
     named = {"VCUDA_EMULATOR_PROFILE": str(short_tmp / "profile.json")}
     status, (of_driver, of_agent) = await ended(replace(command, environment={**command.environment, **named}))
     assert status == 1

@@ -30,40 +30,25 @@ def seen(node: GpuNode, uid: str, path: str) -> Path:
     return node.kubelet.container_view(uid, "c").host_path(f"/etc/vcuda/{path}")
 
 
-async def test_a_container_registers_and_reads_its_files_also_at_the_next_agent(short_tmp: Path) -> None:
+async def test_a_container_registers_and_reads_its_files_until_its_grant_ends(short_tmp: Path) -> None:
+    """The next life of a container begins without what the last one registered. Whole GPUs have no socket."""
     async with node_with_agent(short_tmp) as node, StandInRuntime(short_tmp / "cri.sock") as runtime:
-        uid, neighbour = await run(node, share("p", 30, 8, annotations=ASKS), share("q", 20, 4))
+        pods = [share("p", 30, 8, annotations=ASKS), share("q", 20, 4), pod_json("w", ("c", 100, 0), annotations=ASKS)]
+        uid, neighbour, whole = await run(node, *pods)
         runtime.containers.append(RuntimeContainer(ID, uid, "c"))
         await register(node, uid)
         limits = read_limits(seen(node, uid, f"{ID}/vcuda.config").read_bytes())
         assert (limits.pod_uid, limits.cores, limits.memory_bytes) == (uid, 30, 8 << 28)
         assert read_pids(seen(node, uid, f"{ID}/pids.config").read_bytes()) == ()
         assert not seen(node, neighbour, "vcuda.sock").exists(), "its pod did not ask"
+        assert not seen(node, whole, "vcuda.sock").exists()
 
-        await node.agent.kill()
-        await node.start_agent()
-        await register(node, uid, "b2" * 32)
-        assert seen(node, uid, f"{'b2' * 32}/vcuda.config").exists()
-
-
-async def test_the_next_life_of_a_container_begins_without_what_the_last_one_registered(short_tmp: Path) -> None:
-    async with node_with_agent(short_tmp) as node, StandInRuntime(short_tmp / "cri.sock"):
-        (uid,) = await run(node, share("p", annotations=ASKS))
-        await register(node, uid)
-        assert seen(node, uid, ID).is_dir()
         node.kubelet.exit_container(uid, "c", code=1)
         await node.kubelet.wait_running(uid, starts=2, deadline_s=PATIENCE_S)
         assert not seen(node, uid, ID).exists()
         await register(node, uid, "b2" * 32)
         assert seen(node, uid, f"{'b2' * 32}/vcuda.config").exists()
 
-
-async def test_nothing_is_left_when_the_grant_ends_and_whole_gpus_have_no_socket(short_tmp: Path) -> None:
-    async with node_with_agent(short_tmp) as node, StandInRuntime(short_tmp / "cri.sock"):
-        pods = [share("p", annotations=ASKS), pod_json("whole", ("c", 100, 0), annotations=ASKS)]
-        uid, whole = await run(node, *pods)
-        await register(node, uid)
-        assert not seen(node, whole, "vcuda.sock").exists()
         await delete(node, *pods)
         await until_held_by(node, [])
 
@@ -93,6 +78,7 @@ async def test_the_next_agent_serves_sockets_again_before_anybody_shows_the_pods
         async with node.server.refuse():
             await start_unsynced(node)
             await register(node, uid, "b2" * 32)
+            assert seen(node, uid, f"{'b2' * 32}/vcuda.config").exists()
             assert seen(node, uid, f"{'b2' * 32}/vcuda.config").exists()
 
 
