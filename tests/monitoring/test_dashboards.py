@@ -4,10 +4,9 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
-
-import pytest
 
 from sandbox.prometheus import promtool
 from scripts.dashboards.recorded import RECORDED
@@ -18,10 +17,11 @@ from tests.monitoring.scene import substituted
 ROOT = Path(__file__).resolve().parents[2]
 UNITS = {"none", "percentunit", "bytes", "s", "reqps", "celsius", "watt"}
 EVERY = [(board, panel) for board in BOARDS for panel in panels(board)]
-every_board = pytest.mark.parametrize("board", BOARDS)
-every_panel = pytest.mark.parametrize(
-    ("board", "panel"), EVERY, ids=[f"{board}-{panel['title']}" for board, panel in EVERY]
-)
+
+
+def wrong(good: Callable[[Json], bool]) -> list[tuple[str, str]]:
+    """The panels of which it does not hold."""
+    return [(board, panel["title"]) for board, panel in EVERY if not good(panel)]
 
 
 def test_there_are_three_and_they_are_current() -> None:
@@ -31,21 +31,22 @@ def test_there_are_three_and_they_are_current() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@every_board
-def test_the_data_source_is_a_choice_and_nothing_names_another(board: str) -> None:
-    first = BOARDS[board]["templating"]["list"][0]
-    assert (first["name"], first["type"], first["query"]) == ("datasource", "datasource", "prometheus")
-    text = json.dumps(BOARDS[board])
-    assert set(re.findall(r'"uid": "([^"]*)"', text)) == {BOARDS[board]["uid"], "${datasource}"}
+def test_the_data_source_is_a_choice_and_nothing_names_another() -> None:
+    for name, board in BOARDS.items():
+        first = board["templating"]["list"][0]
+        assert (first["name"], first["type"], first["query"]) == ("datasource", "datasource", "prometheus"), name
+        assert set(re.findall(r'"uid": "([^"]*)"', json.dumps(board))) == {board["uid"], "${datasource}"}, name
 
 
-@every_board
-def test_every_variable_of_a_query_is_defined_and_used(board: str) -> None:
-    defined = {each["name"] for each in BOARDS[board]["templating"]["list"]} - {"datasource"}
-    queries = [query for panel in panels(board) for query in queries_of(panel)]
-    used = {name for query in queries for name in re.findall(r"\$(\w+)", query)} - {"__rate_interval"}
-    used = {name for name in used if not name.isdigit()}  # $1 of label_replace
-    assert used == defined
+def _variables(query: str) -> set[str]:
+    found = set(re.findall(r"\$(\w+)", query)) - {"__rate_interval"}
+    return {name for name in found if not name.isdigit()}  # $1 of label_replace
+
+
+def test_every_variable_of_a_query_is_defined_and_used() -> None:
+    queries = {name: " ".join(query for panel in panels(name) for query in queries_of(panel)) for name in BOARDS}
+    defined = {name: {each["name"] for each in board["templating"]["list"]} for name, board in BOARDS.items()}
+    assert {name: _variables(query) | {"datasource"} for name, query in queries.items()} == defined
 
 
 def _overlap(one: Json, other: Json) -> bool:
@@ -54,12 +55,13 @@ def _overlap(one: Json, other: Json) -> bool:
     return all(a[at] < b[at] + b[size] and b[at] < a[at] + a[size] for at, size in sides)
 
 
-@every_board
-def test_panels_do_not_overlap_and_stay_on_the_page(board: str) -> None:
-    everything = BOARDS[board]["panels"]
-    assert len({panel["id"] for panel in everything}) == len(everything)
-    assert not [(a["title"], b["title"]) for a, b in combinations(everything, 2) if _overlap(a, b)]
-    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in everything)
+def test_panels_do_not_overlap_and_stay_on_the_page() -> None:
+    for name, board in BOARDS.items():
+        everything = board["panels"]
+        assert len({panel["id"] for panel in everything}) == len(everything), name
+        assert [(a["title"], b["title"]) for a, b in combinations(everything, 2) if _overlap(a, b)] == [], name
+        places = {panel["title"]: panel["gridPos"] for panel in everything}
+        assert [title for title, at in places.items() if at["x"] + at["w"] > 24] == [], name
 
 
 def test_each_dashboard_has_an_address_of_its_own() -> None:
@@ -67,32 +69,31 @@ def test_each_dashboard_has_an_address_of_its_own() -> None:
     assert all(len(board["uid"]) <= 40 for board in BOARDS.values())
 
 
-@every_panel
-def test_every_panel_has_a_title_a_description_a_unit_and_queries(board: str, panel: Json) -> None:
-    assert panel["title"]
-    assert panel["description"].endswith(".")
-    assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
-    assert list(queries_of(panel))
+def test_every_panel_has_a_title_a_description_a_unit_and_queries() -> None:
+    assert wrong(lambda panel: bool(panel["title"])) == []
+    assert wrong(lambda panel: panel["description"].endswith(".")) == []
+    assert wrong(lambda panel: panel["fieldConfig"]["defaults"]["unit"] in UNITS) == []
+    assert wrong(lambda panel: any(queries_of(panel))) == []
 
 
-@every_panel
-def test_colours_suit_both_themes(board: str, panel: Json) -> None:
+def test_colours_suit_both_themes() -> None:
     """Named colours and palettes are Grafana's, which changes them with the theme; a hex colour is not."""
-    assert not re.search(r"#[0-9a-fA-F]{3,8}\b|rgba?\(", json.dumps(panel))
+    assert wrong(lambda panel: not re.search(r"#[0-9a-fA-F]{3,8}\b|rgba?\(", json.dumps(panel))) == []
 
 
-@every_panel
-def test_every_query_names_metrics_and_labels_that_exist(board: str, panel: Json) -> None:
-    assert [unknown_in(substituted(query)) for query in queries_of(panel) if unknown_in(substituted(query))] == []
+def test_every_query_names_metrics_and_labels_that_exist() -> None:
+    queries = {query: substituted(query) for _, panel in EVERY for query in queries_of(panel)}
+    assert {query: found for query, shown in queries.items() if (found := unknown_in(shown))} == {}
 
 
-@every_panel
-def test_legends_name_labels_that_the_query_keeps(board: str, panel: Json) -> None:
-    for target in panel["targets"]:
-        if " by (" in target["expr"] and (named := set(re.findall(r"{{(\w+)}}", target["legendFormat"]))):
-            lists = re.findall(r"(?:by|group_left) \(([^)]*)\)", target["expr"])
-            kept = {label for found in lists for label in found.split(", ")}
-            assert named <= kept
+def _keeps_what_its_legend_names(target: Json) -> bool:
+    named = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+    lists = re.findall(r"(?:by|group_left) \(([^)]*)\)", target["expr"])
+    return " by (" not in target["expr"] or named <= {label for found in lists for label in found.split(", ")}
+
+
+def test_legends_name_labels_that_the_query_keeps() -> None:
+    assert wrong(lambda panel: all(map(_keeps_what_its_legend_names, panel["targets"]))) == []
 
 
 def test_a_recorded_series_stands_beside_what_it_is_recorded_of() -> None:
