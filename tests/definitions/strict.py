@@ -1,23 +1,34 @@
 """Whether an object is what a CustomResourceDefinition permits, and has no field that it does not know.
 
-In: an object, its definition. Out: what is wrong, one line each. Not here: rules in CEL, which a real API server
-evaluates (tests/e2e/test_foreign_kinds.py).
+In: an object of a kind that `published` has. Out: what is wrong, one line each. Not here: rules in CEL, which a real
+API server evaluates (tests/e2e/test_foreign_kinds.py).
 """
 
+from functools import cache
 from typing import Any
 
-import jsonschema
+from jsonschema import Draft202012Validator
 
-from tests.daemonset.chart import Object
+from tests.definitions.published import definitions
+
+Object = dict[str, Any]
 
 
-def faults(found: Object, definition: Object) -> list[str]:
-    group, _, version = found["apiVersion"].rpartition("/")
-    spec = definition["spec"]
-    assert (group, found["kind"]) == (spec["group"], spec["names"]["kind"])
-    (schema,) = (each["schema"]["openAPIV3Schema"] for each in spec["versions"] if each["name"] == version)
-    validator = jsonschema.Draft202012Validator(_closed(schema))
+def faults(found: Object) -> list[str]:
+    return told(_validator(found["kind"], found["apiVersion"]), found)
+
+
+def told(validator: Draft202012Validator, found: Object) -> list[str]:
     return sorted(f"{each.json_path}: {each.message}" for each in validator.iter_errors(found))
+
+
+@cache
+def _validator(kind: str, api_version: str) -> Draft202012Validator:
+    group, _, version = api_version.rpartition("/")
+    spec = definitions()[kind]["spec"]
+    assert (group, kind) == (spec["group"], spec["names"]["kind"])
+    (schema,) = (each["schema"]["openAPIV3Schema"] for each in spec["versions"] if each["name"] == version)
+    return Draft202012Validator(_closed(schema))
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:

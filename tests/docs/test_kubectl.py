@@ -15,16 +15,14 @@ COMMANDS = [line for block in fenced(REPOSITORY / "docs/kubectl.md", "bash") for
 EXPLANATION = {"pod": "research/llm", "sentence": "it waits", "asked": [], "at": 0, "reasons": {}, "nodes": []}
 
 
-def test_there_are_commands() -> None:
+async def test_each_command_answers(tmp_path: Path, subtests: pytest.Subtests) -> None:
     assert len(COMMANDS) > 5
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-async def test_each_command_answers(tmp_path: Path, command: str) -> None:
-    program, plugin, *arguments = shlex.split(command)
-    assert (program, plugin) == ("kubectl", "vcuda")
     cluster = Cluster([node("node-a")], [pod("llm"), pod("big", node=None)], [event("llm", ClusterEventKind.PLACED)])
     cluster.explanations["research/llm"] = EXPLANATION | {"left_out": 0}
-    result = await vcuda(cluster, tmp_path, *arguments)
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout
+    for command in COMMANDS:
+        with subtests.test(command):
+            program, plugin, *arguments = shlex.split(command)
+            assert (program, plugin) == ("kubectl", "vcuda")
+            result = await vcuda(cluster, tmp_path, *arguments)
+            assert (result.exit_code, result.stderr) == (0, "")
+            assert result.stdout

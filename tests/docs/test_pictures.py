@@ -2,18 +2,15 @@
 
 import re
 
-import pytest
-
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from scripts import pictures
 from scripts.pictures import PAGES, PICTURES, ROOT, drawn_page, marks
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_the_pictures_of_a_page_are_current(page: str) -> None:
-    text = (ROOT / page).read_text()
-    assert list(marks(text))
-    assert drawn_page(text) == text, "run scripts/docs"
+def test_the_pictures_of_the_pages_are_current() -> None:
+    texts = {page: (ROOT / page).read_text() for page in PAGES}
+    assert [page for page, text in texts.items() if not list(marks(text))] == []
+    assert [page for page, text in texts.items() if drawn_page(text) != text] == [], "run scripts/docs"
 
 
 def test_every_mark_is_found_and_every_picture_is_shown() -> None:
@@ -35,21 +32,20 @@ def drawn(name: str) -> list[list[str]]:
     return [re.split(r" {2,}", line) for line in PICTURES[name]().splitlines() if line]
 
 
-@pytest.mark.parametrize(
-    ("name", "policies"),
-    [(name, NodePolicy if name.startswith("node") else GpuPolicy) for name in PICTURES],
-)
-def test_each_policy_has_a_column(name: str, policies: type[NodePolicy] | type[GpuPolicy]) -> None:
-    head = drawn(name)[0]
-    assert [cell for cell in head if cell] == [policy.value for policy in policies]
+def policies(name: str) -> type[NodePolicy] | type[GpuPolicy]:
+    return NodePolicy if name.startswith("node") else GpuPolicy
+
+
+def test_each_policy_has_a_column() -> None:
+    heads = {name: [cell for cell in drawn(name)[0] if cell] for name in PICTURES}
+    assert heads == {name: [policy.value for policy in policies(name)] for name in PICTURES}
 
 
 def test_what_is_drawn_is_what_was_asked_for() -> None:
     asked = {"node-policies": 5, "gpu-policies": 6, "gpu-policies-share": 2, "gpu-policies-whole": 10,
              "gpu-policies-several": 20}  # fmt: skip
-    for name, signs in asked.items():
-        policies = NodePolicy if name.startswith("node") else GpuPolicy
-        assert PICTURES[name]().count("▓") == len(policies) * signs
+    found = {name: PICTURES[name]().count("▓") for name in asked}
+    assert found == {name: len(policies(name)) * signs for name, signs in asked.items()}
 
 
 def test_the_first_picture_shows_three_different_choices() -> None:

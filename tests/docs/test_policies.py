@@ -4,28 +4,23 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 
 ROOT = Path(__file__).resolve().parents[2]
-Policies = type[NodePolicy] | type[GpuPolicy]
+POLICIES = {"node": [policy.value for policy in NodePolicy], "gpu": [policy.value for policy in GpuPolicy]}
+_TABLE = re.compile(r"^\| `tencent.com/vcuda-\w+-policy` \|(?:.+\n)+", re.MULTILINE)
 
 
-@pytest.mark.parametrize(("policies", "value"), [(NodePolicy, "nodePolicy"), (GpuPolicy, "gpuPolicy")])
-def test_the_chart_takes_every_policy(policies: Policies, value: str) -> None:
+def test_the_chart_takes_every_policy() -> None:
     schema = json.loads((ROOT / "daemonset/chart/values.schema.json").read_text())
-    taken = schema["properties"]["scheduler"]["properties"][value]["enum"]
-    assert taken == [policy.value for policy in policies]
+    taken = schema["properties"]["scheduler"]["properties"]
+    assert {kind: taken[f"{kind}Policy"]["enum"] for kind in POLICIES} == POLICIES
 
 
-@pytest.mark.parametrize(("policies", "page"), [(NodePolicy, "node-policies.md"), (GpuPolicy, "gpu-policies.md")])
-def test_the_page_has_a_row_for_every_policy(policies: Policies, page: str) -> None:
-    (table,) = re.findall(
-        r"^\| `tencent.com/vcuda-\w+-policy` \|(?:.+\n)+", (ROOT / "docs" / page).read_text(), re.MULTILINE
-    )
-    described = re.findall(r"^\| `(\w+)`", table, re.MULTILINE)
-    assert described == [policy.value for policy in policies]
+def test_the_page_has_a_row_for_every_policy() -> None:
+    tables = {kind: _TABLE.findall((ROOT / f"docs/{kind}-policies.md").read_text()) for kind in POLICIES}
+    assert {kind: len(found) for kind, found in tables.items()} == {"node": 1, "gpu": 1}
+    assert {kind: re.findall(r"^\| `(\w+)`", table, re.MULTILINE) for kind, (table,) in tables.items()} == POLICIES
 
 
 LISTS = "docs/reference/scheduler-flags.md"  # made by scripts/docs
