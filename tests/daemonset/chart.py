@@ -1,10 +1,14 @@
 """The chart rendered: objects by kind and name, and the sentence with which wrong values are refused.
 
 In: Helm and values. Out: decoded objects. Not here: what they must say.
-Invariant: in CI (`CI=true`) a Helm that cannot be had is a failure; elsewhere it is a skip that says why.
+Invariants: in CI (`CI=true`) a Helm that cannot be had is a failure; elsewhere it is a skip that says why. A set of
+values is rendered once in a run of the tests, and nobody sees what another test does to its objects.
 """
 
+import hashlib
 import os
+import pickle
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,13 +24,20 @@ from tests.config.resolving import resolve
 
 Object = dict[str, Any]
 NAMESPACE = "gpu-system"
+CARRIER = "notes-of-the-chart"
+_CARRIER = f"""kind: ConfigMap
+metadata: {{name: {CARRIER}}}
+data:
+  notes: {{{{ include "notes" . | toJson }}}}
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """What one set of values gives."""
+    """What one set of values gives; `notes` is what Helm prints after installing it."""
 
     objects: Mapping[tuple[str, str], Object]
+    notes: str = ""
 
     def __iter__(self) -> Iterator[Object]:
         return iter(self.objects.values())
@@ -35,7 +46,7 @@ class Rendered:
     def installed(self) -> "Rendered":
         """Without what is there only while `helm test` runs."""
         hooks = {key for key, each in self.objects.items() if "helm.sh/hook" in each["metadata"].get("annotations", {})}
-        return Rendered({key: each for key, each in self.objects.items() if key not in hooks})
+        return Rendered({key: each for key, each in self.objects.items() if key not in hooks}, self.notes)
 
     def get(self, kind: str, name: str) -> Object:
         return self.objects[kind, name]
@@ -88,18 +99,67 @@ def helm_program(request: pytest.FixtureRequest) -> str:
     pytest.skip(f"THE CHART WAS NOT TESTED. {cause}")
 
 
+def environment() -> dict[str, str]:
+    """Helm is gone before it would have to collect its garbage, a quarter of its processor time."""
+    return {**os.environ, "GOGC": "400"}
+
+
 def documents(text: str) -> list[Object]:
     """By libyaml's parser, which is nine times as fast."""
     return [each for each in yaml.load_all(text, yaml.CSafeLoader) if each]
 
 
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """The chart and its notes. `folder` keeps what was rendered, for every process of a run of the tests."""
+
+    helm: str
+    folder: Path
+
+    def render(self, values: Object | None = None, *flags: str, namespace: str = NAMESPACE) -> Rendered:
+        """The objects where all kinds are known; `flags` may say otherwise."""
+        found, said = self._said(values, f"--namespace={namespace}", *manifests.CLUSTER, *flags)
+        assert found, said
+        notes = next(each for each in found if each["metadata"]["name"] == CARRIER)
+        found.remove(notes)
+        objects = {(each["kind"], _name(each, namespace)): each for each in found}
+        assert len(objects) == len(found), "two objects of one kind and name"
+        return Rendered(objects, notes["data"]["notes"])
+
+    def refusal(self, values: Object | None = None, *flags: str, version: str = manifests.KUBERNETES) -> str:
+        """What Helm says to values that it must not take."""
+        found, said = self._said(values, f"--kube-version={version}", *flags)
+        assert not found, f"taken: {values} {flags}"
+        return said
+
+    def _said(self, values: Object | None, *flags: str) -> tuple[list[Object], str]:
+        asked = yaml.safe_dump([values or {}, flags])
+        file = self.folder / hashlib.sha256(asked.encode()).hexdigest()
+        if not file.exists():
+            unfinished = file.with_suffix(f".{os.getpid()}")
+            unfinished.write_text(yaml.safe_dump(values or {}))
+            command = [self.helm, "template", "vcuda", str(self.with_notes()), f"--values={unfinished}", *flags]
+            done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+            unfinished.write_bytes(pickle.dumps((documents(done.stdout), done.stderr)))
+            unfinished.rename(file)
+        found: tuple[list[Object], str] = pickle.loads(file.read_bytes())
+        return found
+
+    def with_notes(self) -> Path:
+        """A copy of the chart that renders its notes too: `helm template` leaves them out."""
+        copy = self.folder / f"chart-{os.getpid()}"
+        if not copy.exists():
+            shutil.copytree(manifests.CHART, copy)
+            templates = copy / "templates"
+            text = (templates / "NOTES.txt").read_text()
+            (templates / "_notes.tpl").write_text('{{ define "notes" }}' + text + "{{ end }}")
+            (templates / "notes.yaml").write_text(_CARRIER)
+        return copy
+
+
 def render(helm: str, values: Object | None = None, *, folder: Path, namespace: str = NAMESPACE) -> Rendered:
-    file = folder / "values.yaml"
-    file.write_text(yaml.safe_dump(values or {}))
-    decoded = documents(manifests.render(helm, f"--values={file}", namespace=namespace))
-    objects = {(each["kind"], _name(each, namespace)): each for each in decoded}
-    assert len(objects) == len(decoded), "two objects of one kind and name"
-    return Rendered(objects)
+    """For tests that have no `chart`; `folder` may be used again."""
+    return Chart(helm, folder).render(values, namespace=namespace)
 
 
 def _name(each: Object, release: str) -> str:
@@ -117,16 +177,6 @@ def settings(rendered: Rendered) -> SchedulerSettings:
     assert set(given) <= {setting.flag for setting in SCHEDULER.settings}
     env = {each["name"]: each.get("value", "vcuda-scheduler-0") for each in container["env"]}
     return resolve(SCHEDULER, flags=given, env=env).settings
-
-
-def refusal(helm: str, values: Object, *flags: str, folder: Path) -> str:
-    """What Helm says to values that it must not take."""
-    file = folder / "values.yaml"
-    file.write_text(yaml.safe_dump(values))
-    command = [helm, "template", "vcuda", str(manifests.CHART), f"--values={file}", "--kube-version=1.36.2", *flags]
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.returncode != 0, f"taken: {values}"
-    return done.stderr
 
 
 def lint(helm: str, *flags: str) -> None:

@@ -9,10 +9,8 @@ import pytest
 
 from deviceplugin.config.scheduler import Election
 from scripts import manifests
-from tests.daemonset.chart import NAMESPACE, Object, Rendered, refusal, render, settings
+from tests.daemonset.chart import NAMESPACE, Chart, Object, Rendered, settings
 from tests.daemonset.value_sets import VALUE_SETS
-
-_DEPLOYMENT = "templates/scheduler/deployment.yaml"
 
 
 @pytest.mark.parametrize(
@@ -28,9 +26,9 @@ _DEPLOYMENT = "templates/scheduler/deployment.yaml"
         "everything else",
     ],
 )
-def test_the_extender_gets_the_values_by_flags_that_exist(helm: str, tmp_path: Path, name: str) -> None:
+def test_the_extender_gets_the_values_by_flags_that_exist(chart: Chart, name: str) -> None:
     values = VALUE_SETS[name]
-    rendered = render(helm, values, folder=tmp_path)
+    rendered = chart.render(values)
     parsed, chosen = settings(rendered), values.get("scheduler", {})
     assert parsed.serving.port == chosen.get("port", 8443)
     assert parsed.placement.node_policy.value == chosen.get("nodePolicy", "fragmentation")
@@ -45,21 +43,21 @@ def test_the_extender_gets_the_values_by_flags_that_exist(helm: str, tmp_path: P
 
 
 def test_the_scheduler_looks_at_claims_where_agents_offer_gpus_to_them_and_nowhere_else(
-    helm: str, tmp_path: Path, defaults: Rendered
+    chart: Chart, defaults: Rendered
 ) -> None:
     def rights(rendered: Rendered) -> list[Object]:
         rules = rendered.get("ClusterRole", "vcuda-scheduler")["rules"]
         return [each for each in rules if "resourceslices" in each["resources"]]
 
-    with_claims = render(helm, VALUE_SETS["claims"], folder=tmp_path)
+    with_claims = chart.render(VALUE_SETS["claims"])
     assert settings(with_claims).cluster.claims
     (rule,) = rights(with_claims)
     assert (rule["apiGroups"], sorted(rule["resources"])) == (["resource.k8s.io"], ["resourceclaims", "resourceslices"])
     assert set(rule["verbs"]) == {"get", "list", "watch"}
     assert (settings(defaults).cluster.claims, rights(defaults)) == (False, [])
-    elsewhere = render(helm, {"agent": {"enabled": False, "dra": {"enabled": True}}}, folder=tmp_path)
+    elsewhere = chart.render({"agent": {"enabled": False, "dra": {"enabled": True}}})
     assert settings(elsewhere).cluster.claims, "the agents may be another release's"
-    assert "agent.dra.enabled" in refusal(helm, {"scheduler": {"flags": {"dra": True}}}, folder=tmp_path)
+    assert "agent.dra.enabled" in chart.refusal({"scheduler": {"flags": {"dra": True}}})
 
 
 def _mounted(rendered: Rendered, container: Object, path: Path) -> tuple[str, list[str]]:
@@ -72,9 +70,9 @@ def _mounted(rendered: Rendered, container: Object, path: Path) -> tuple[str, li
 
 @pytest.mark.parametrize("name", ["defaults", "cert-manager", "a Secret of the operator", "everything else"])
 def test_kube_scheduler_asks_the_extender_on_the_loopback_of_their_pod_and_needs_no_certificate(
-    helm: str, tmp_path: Path, name: str
+    chart: Chart, name: str
 ) -> None:
-    rendered = render(helm, VALUE_SETS[name], folder=tmp_path)
+    rendered = chart.render(VALUE_SETS[name])
     parsed = settings(rendered)
     (extender,) = rendered.configuration["extenders"]
     assert parsed.serving.loopback_port not in (0, parsed.serving.port)
@@ -88,10 +86,10 @@ def test_kube_scheduler_asks_the_extender_on_the_loopback_of_their_pod_and_needs
 
 @pytest.mark.parametrize("on_the_node", [True, False])
 def test_with_client_certificates_kube_scheduler_has_one_and_knows_the_extenders_ca(
-    helm: str, tmp_path: Path, on_the_node: bool
+    chart: Chart, on_the_node: bool
 ) -> None:
     values = {"scheduler": {**VALUE_SETS["the nodes' network"]["scheduler"], "hostNetwork": on_the_node}}
-    rendered = render(helm, values, folder=tmp_path)
+    rendered = chart.render(values)
     parsed = settings(rendered)
     (extender,) = rendered.configuration["extenders"]
     (container,) = rendered.scheduler["containers"]
@@ -109,9 +107,9 @@ def test_with_client_certificates_kube_scheduler_has_one_and_knows_the_extenders
 
 
 def test_on_the_nodes_network_no_two_replicas_stand_on_one_node_and_the_host_name_decides(
-    helm: str, tmp_path: Path, defaults: Rendered
+    chart: Chart, defaults: Rendered
 ) -> None:
-    rendered = render(helm, VALUE_SETS["the nodes' network"], folder=tmp_path)
+    rendered = chart.render(VALUE_SETS["the nodes' network"])
     pod = rendered.scheduler
     assert (pod["hostNetwork"], pod["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
     rolling = rendered.get("Deployment", "vcuda-scheduler")["spec"]["strategy"]["rollingUpdate"]
@@ -124,9 +122,9 @@ def test_on_the_nodes_network_no_two_replicas_stand_on_one_node_and_the_host_nam
 
 
 def test_with_a_kube_scheduler_elsewhere_the_chart_installs_none_and_none_of_its_rights(
-    helm: str, tmp_path: Path, defaults: Rendered
+    chart: Chart, defaults: Rendered
 ) -> None:
-    rendered = render(helm, VALUE_SETS["a kube-scheduler elsewhere"], folder=tmp_path)
+    rendered = chart.render(VALUE_SETS["a kube-scheduler elsewhere"])
     parsed = settings(rendered)
     assert [each["name"] for each in rendered.scheduler["containers"]] == ["extender"]
     assert "initContainers" not in rendered.scheduler
@@ -142,8 +140,8 @@ def test_with_a_kube_scheduler_elsewhere_the_chart_installs_none_and_none_of_its
     assert _verbs_of_the_lease(defaults) == {"get", "update"}
 
 
-def test_an_election_that_is_left_out_takes_no_kube_scheduler_away(helm: str, tmp_path: Path) -> None:
-    rendered = render(helm, {"scheduler": {"leaderElection": None}}, folder=tmp_path)
+def test_an_election_that_is_left_out_takes_no_kube_scheduler_away(chart: Chart) -> None:
+    rendered = chart.render({"scheduler": {"leaderElection": None}})
     assert [each["name"] for each in rendered.scheduler["containers"]] == ["kube-scheduler"]
     assert _verbs_of_the_lease(rendered) == {"get", "update"}
 
@@ -156,9 +154,9 @@ def _verbs_of_the_lease(rendered: Rendered) -> set[str]:
     return set(named["verbs"])
 
 
-def test_the_network_policy_names_peers_or_restricts_nothing(helm: str, tmp_path: Path, defaults: Rendered) -> None:
+def test_the_network_policy_names_peers_or_restricts_nothing(chart: Chart, defaults: Rendered) -> None:
     assert not defaults.names("NetworkPolicy")
-    rendered = render(helm, VALUE_SETS["a kube-scheduler elsewhere"], folder=tmp_path)
+    rendered = chart.render(VALUE_SETS["a kube-scheduler elsewhere"])
     policy = rendered.get("NetworkPolicy", "vcuda-scheduler")["spec"]
     labels = rendered.get("Deployment", "vcuda-scheduler")["spec"]["template"]["metadata"]["labels"]
     assert policy["podSelector"]["matchLabels"].items() <= labels.items()
@@ -168,9 +166,10 @@ def test_the_network_policy_names_peers_or_restricts_nothing(helm: str, tmp_path
     assert [each["port"] for each in rule["ports"]] == [each["name"] for each in rendered.extender["ports"]]
 
 
-@pytest.mark.parametrize("ports", [{"loopbackPort": 8443}, {"kubeScheduler": {"port": 8444}}, {"port": 10259}])
-def test_two_ports_of_one_pod_that_are_the_same_are_refused(helm: str, tmp_path: Path, ports: Object) -> None:
-    assert "give three different ones" in refusal(helm, {"scheduler": ports}, folder=tmp_path)
+def test_two_ports_of_one_pod_that_are_the_same_are_refused(chart: Chart) -> None:
+    same = ({"loopbackPort": 8443}, {"kubeScheduler": {"port": 8444}}, {"port": 10259})
+    said = [chart.refusal({"scheduler": ports}) for ports in same]
+    assert [each for each in said if "give three different ones" not in each] == []
 
 
 def test_kube_scheduler_calls_the_extender_for_everything_and_never_ignores_it(defaults: Rendered) -> None:
@@ -198,29 +197,28 @@ def test_pods_name_the_profile_and_the_extender_follows_its_lease(defaults: Rend
     assert (election["leaderElect"], election["resourceNamespace"]) == (True, NAMESPACE)
 
 
-@pytest.mark.parametrize("cluster", ["v1.34.1", "v1.34.1+k3s1", "v1.34.1-eks-ba24e9c", "v1.34.1-gke.1000"])
-def test_kube_scheduler_is_of_the_clusters_version(helm: str, cluster: str) -> None:
-    text = manifests.render(helm, f"--kube-version={cluster}", "--show-only=templates/scheduler/deployment.yaml")
-    assert "image: registry.k8s.io/kube-scheduler:v1.34.1\n" in text
+def test_kube_scheduler_is_of_the_clusters_version(chart: Chart) -> None:
+    clusters = ("v1.34.1", "v1.34.1+k3s1", "v1.34.1-eks-ba24e9c", "v1.34.1-gke.1000")
+    images = {each: chart.render({}, f"--kube-version={each}").scheduler["containers"][0]["image"] for each in clusters}
+    assert images == dict.fromkeys(clusters, "registry.k8s.io/kube-scheduler:v1.34.1")
 
 
-@pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS.keys())
-def test_the_scheduler_has_no_privilege_whatsoever(helm: str, tmp_path: Path, values: Object) -> None:
-    rendered = render(helm, values, folder=tmp_path)
-    if not rendered.names("Deployment"):
-        assert values == VALUE_SETS["agent alone"]
-        return
-    pod = rendered.scheduler
-    assert pod["securityContext"]["runAsNonRoot"] is True
-    assert not {"hostPID", "hostIPC"} & set(pod)
-    assert pod.get("hostNetwork", False) is values.get("scheduler", {}).get("hostNetwork", False)
-    assert not [volume for volume in pod["volumes"] if "hostPath" in volume]
-    for container in (*pod.get("initContainers", ()), *pod["containers"]):
-        context = container["securityContext"]
-        assert (context["privileged"], context["allowPrivilegeEscalation"]) == (False, False)
-        assert context["readOnlyRootFilesystem"] is True
-        assert context["capabilities"] == {"drop": ["ALL"]}
-        assert container["resources"]["requests"]
+def test_the_scheduler_has_no_privilege_whatsoever(chart: Chart, subtests: pytest.Subtests) -> None:
+    without = [name for name, values in VALUE_SETS.items() if not chart.render(values).names("Deployment")]
+    assert without == ["agent alone"]
+    for name in VALUE_SETS.keys() - set(without):
+        with subtests.test(name):
+            pod = chart.render(VALUE_SETS[name]).scheduler
+            assert pod["securityContext"]["runAsNonRoot"] is True
+            assert not {"hostPID", "hostIPC"} & set(pod)
+            assert pod.get("hostNetwork", False) is VALUE_SETS[name].get("scheduler", {}).get("hostNetwork", False)
+            assert not [volume for volume in pod["volumes"] if "hostPath" in volume]
+            for container in (*pod.get("initContainers", ()), *pod["containers"]):
+                context = container["securityContext"]
+                assert (context["privileged"], context["allowPrivilegeEscalation"]) == (False, False)
+                assert context["readOnlyRootFilesystem"] is True
+                assert context["capabilities"] == {"drop": ["ALL"]}
+                assert container["resources"]["requests"]
 
 
 def test_kube_scheduler_starts_after_the_extender_and_does_not_make_the_webhook_wait(defaults: Rendered) -> None:
@@ -234,31 +232,32 @@ def test_kube_scheduler_starts_after_the_extender_and_does_not_make_the_webhook_
     assert kube_scheduler["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "scheduler", "scheme": "HTTPS"}
 
 
-def test_a_change_of_the_configuration_restarts_kube_scheduler(helm: str, tmp_path: Path) -> None:
+def test_a_change_of_the_configuration_restarts_kube_scheduler(chart: Chart) -> None:
     def mark(values: Object) -> str:
-        rendered = render(helm, values, folder=tmp_path)
+        rendered = chart.render(values)
         return str(rendered.get("Deployment", "vcuda-scheduler")["spec"]["template"]["metadata"]["annotations"])
 
     assert mark({}) == mark({}) != mark({"scheduler": {"httpTimeout": "5s"}})
 
 
-def test_zones_are_spread_over_where_they_are_named(helm: str, tmp_path: Path, defaults: Rendered) -> None:
+def test_zones_are_spread_over_where_they_are_named(chart: Chart, defaults: Rendered) -> None:
     assert "topologySpreadConstraints" not in defaults.scheduler
-    rendered = render(helm, VALUE_SETS["everything else"], folder=tmp_path)
+    rendered = chart.render(VALUE_SETS["everything else"])
     (zones,) = rendered.scheduler["topologySpreadConstraints"]
     assert zones.pop("labelSelector") == rendered.get("Deployment", "vcuda-scheduler")["spec"]["selector"]
     assert [zones] == VALUE_SETS["everything else"]["scheduler"]["topologySpreadConstraints"]
 
 
-def test_without_a_cluster_the_newest_kube_scheduler_that_helm_knows_is_taken(helm: str) -> None:
-    command = [helm, "template", "vcuda", str(manifests.CHART), f"--show-only={_DEPLOYMENT}"]
+def test_without_a_cluster_the_newest_kube_scheduler_that_helm_knows_is_taken(helm: str, chart: Chart) -> None:
+    deployment = "--show-only=templates/scheduler/deployment.yaml"
+    command = [helm, "template", "vcuda", str(manifests.CHART), deployment]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     assert re.search(r"image: registry[.]k8s[.]io/kube-scheduler:v1[.][0-9]+[.][0-9]+\n", done.stdout)
-    named = manifests.render(helm, "--set=scheduler.kubeScheduler.image.tag=v1.35.0", f"--show-only={_DEPLOYMENT}")
-    assert "image: registry.k8s.io/kube-scheduler:v1.35.0\n" in named
+    named = chart.render({"scheduler": {"kubeScheduler": {"image": {"tag": "v1.35.0"}}}})
+    assert named.scheduler["containers"][0]["image"] == "registry.k8s.io/kube-scheduler:v1.35.0"
 
 
-def test_replicas_are_spread_and_not_evicted_together(defaults: Rendered, helm: str, tmp_path: Path) -> None:
+def test_replicas_are_spread_and_not_evicted_together(defaults: Rendered, chart: Chart) -> None:
     deployment = defaults.get("Deployment", "vcuda-scheduler")["spec"]
     labels = deployment["template"]["metadata"]["labels"]
     (spread,) = defaults.scheduler["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
@@ -266,7 +265,7 @@ def test_replicas_are_spread_and_not_evicted_together(defaults: Rendered, helm: 
     budget = defaults.get("PodDisruptionBudget", "vcuda-scheduler")["spec"]
     assert (deployment["replicas"], budget["maxUnavailable"]) == (2, 1)
     assert budget["selector"] == deployment["selector"]
-    alone = render(helm, {"scheduler": {"replicas": 1}}, folder=tmp_path)
+    alone = chart.render({"scheduler": {"replicas": 1}})
     assert not alone.names("PodDisruptionBudget"), "with one replica it would stop every drain"
 
 

@@ -7,7 +7,7 @@ import yaml
 from click.testing import CliRunner
 
 from deviceplugin.cli import main
-from tests.daemonset.chart import NAMESPACE, Object, Rendered, render
+from tests.daemonset.chart import NAMESPACE, Chart, Object, Rendered
 from tests.daemonset.value_sets import VALUE_SETS
 
 HOOK = "helm.sh/hook"
@@ -17,30 +17,31 @@ def hooks(rendered: Rendered) -> list[Object]:
     return [each for each in rendered if HOOK in each["metadata"].get("annotations", {})]
 
 
-@pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS.keys())
-def test_what_helm_test_needs_is_there_only_while_it_runs(helm: str, tmp_path: Path, values: Object) -> None:
-    rendered = render(helm, values, folder=tmp_path)
-    for each in hooks(rendered):
-        annotations = each["metadata"]["annotations"]
-        assert annotations[HOOK] == "test"
-        if each["kind"] != "Pod":
-            assert {"hook-succeeded", "hook-failed"} < set(annotations["helm.sh/hook-delete-policy"].split(","))
-            assert int(annotations["helm.sh/hook-weight"]) < 0, "before the pod"
-    others = [*rendered.installed]
-    assert not [each for each in others if "vcuda-doctor" in each["metadata"]["name"]]
-    assert not [each for each in others for one in each.get("subjects", []) if one["name"] == "vcuda-doctor"]
+def test_what_helm_test_needs_is_there_only_while_it_runs(chart: Chart, subtests: pytest.Subtests) -> None:
+    for name, values in VALUE_SETS.items():
+        with subtests.test(name):
+            rendered = chart.render(values)
+            for each in hooks(rendered):
+                annotations = each["metadata"]["annotations"]
+                assert annotations[HOOK] == "test"
+                if each["kind"] != "Pod":
+                    policy = set(annotations["helm.sh/hook-delete-policy"].split(","))
+                    assert {"hook-succeeded", "hook-failed"} < policy
+                    assert int(annotations["helm.sh/hook-weight"]) < 0, "before the pod"
+            others = [*rendered.installed]
+            assert not [each for each in others if "vcuda-doctor" in each["metadata"]["name"]]
+            assert not [each for each in others for one in each.get("subjects", []) if one["name"] == "vcuda-doctor"]
 
 
-def test_all_have_the_name_of_the_pod(helm: str, tmp_path: Path) -> None:
+def test_all_have_the_name_of_the_pod(defaults: Rendered) -> None:
     """`helm test --logs` asks for the log of a pod by the name of each of them."""
-    assert {each["metadata"]["name"] for each in hooks(render(helm, {}, folder=tmp_path))} == {"vcuda-doctor"}
+    assert {each["metadata"]["name"] for each in hooks(defaults)} == {"vcuda-doctor"}
 
 
-def test_the_test_pod_reads_and_creates_nothing(helm: str, tmp_path: Path) -> None:
-    rendered = render(helm, {}, folder=tmp_path)
+def test_the_test_pod_reads_and_creates_nothing(defaults: Rendered) -> None:
     granted = {
         (verb, resource, each["metadata"].get("namespace", "*"))
-        for each in hooks(rendered)
+        for each in hooks(defaults)
         if each["kind"] in ("Role", "ClusterRole")
         for rule in each["rules"]
         for resource in rule["resources"]
@@ -50,32 +51,37 @@ def test_the_test_pod_reads_and_creates_nothing(helm: str, tmp_path: Path) -> No
         ("create", "pods", "default"),
         ("create", "serviceaccounts/token", NAMESPACE),
     }
-    policy = rendered.get("ValidatingAdmissionPolicy", "vcuda-doctor")["spec"]
+    policy = defaults.get("ValidatingAdmissionPolicy", "vcuda-doctor")["spec"]
     assert [each["expression"] for each in policy["validations"]] == ["request.dryRun"]
     (condition,) = policy["matchConditions"]
     assert f"system:serviceaccount:{NAMESPACE}:vcuda-doctor" in condition["expression"]
 
 
-@pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS.keys())
-def test_the_pods_command_line_is_one(helm: str, tmp_path: Path, values: Object) -> None:
-    (container,) = render(helm, values, folder=tmp_path).get("Pod", "vcuda-doctor")["spec"]["containers"]
+def test_the_pods_command_line_is_one(chart: Chart, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    lines: dict[tuple[str, ...], str] = {}
+    for name, values in VALUE_SETS.items():
+        (container,) = chart.render(values).get("Pod", "vcuda-doctor")["spec"]["containers"]
+        lines.setdefault(tuple(container["args"]), name)
     nowhere = ["--kubeconfig", str(tmp_path / "nothing")]
-    result = CliRunner().invoke(main, [*container["args"], *nowhere], prog_name="vcuda")
-    assert (result.exit_code, "nothing" in result.stderr) == (1, True), "no wrong option; only the file is missing"
+    for line, name in lines.items():
+        with subtests.test(name):
+            result = CliRunner().invoke(main, [*line, *nowhere], prog_name="vcuda")
+            assert (result.exit_code, "nothing" in result.stderr) == (1, True), "only the file is missing"
 
 
-@pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS.keys())
-def test_the_checks_of_the_node_see_what_the_agent_will_see(helm: str, tmp_path: Path, values: Object) -> None:
-    agent = {**values.get("agent", {}), "doctor": True}
-    pod = render(helm, {**values, "agent": agent}, folder=tmp_path).agent if agent.get("enabled", True) else None
-    if pod is None:
-        return
-    checks, (container,) = pod["initContainers"][-1], pod["containers"]
-    assert checks["args"] == ["doctor", "node", "--startup", *container["args"][1:]]
+def test_the_checks_of_the_node_see_what_the_agent_will_see(chart: Chart, subtests: pytest.Subtests) -> None:
     same = {"env", "envFrom", "image", "imagePullPolicy", "securityContext", "volumeMounts", "resources"}
-    assert {key: checks.get(key) for key in same} == {key: container.get(key) for key in same}
-    assert set(checks) - same == {"name", "args"}, yaml.safe_dump(checks)
+    agents = {name: {**values.get("agent", {}), "doctor": True} for name, values in VALUE_SETS.items()}
+    for name, agent in agents.items():
+        if not agent.get("enabled", True):
+            continue
+        with subtests.test(name):
+            pod = chart.render({**VALUE_SETS[name], "agent": agent}).agent
+            checks, (container,) = pod["initContainers"][-1], pod["containers"]
+            assert checks["args"] == ["doctor", "node", "--startup", *container["args"][1:]]
+            assert {key: checks.get(key) for key in same} == {key: container.get(key) for key in same}
+            assert set(checks) - same == {"name", "args"}, yaml.safe_dump(checks)
 
 
-def test_off_by_default(helm: str, tmp_path: Path) -> None:
-    assert "initContainers" not in render(helm, {}, folder=tmp_path).agent
+def test_off_by_default(defaults: Rendered) -> None:
+    assert "initContainers" not in defaults.agent

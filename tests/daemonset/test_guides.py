@@ -12,7 +12,7 @@ from deviceplugin.model.request import parse_request
 from deviceplugin.model.units import ResourceNames
 from scripts import manifests
 from tests.commands import blocks
-from tests.daemonset.chart import Object, render
+from tests.daemonset.chart import Chart, Object
 from tests.daemonset.chart import documents as decoded
 from tests.daemonset.manifests import ROOT, documents
 from tests.daemonset.value_sets import VALUE_SETS
@@ -45,15 +45,20 @@ def _has(values: object, path: list[str]) -> bool:
     return isinstance(values, dict) and path[0] in values and _has(values[path[0]], path[1:])
 
 
-@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.name)
-def test_every_value_that_a_guide_names_exists(guide: Path) -> None:
+def _named(guide: Path) -> set[str]:
     text = guide.read_text()
     theirs = text.partition(_HAMIS)[2].partition("\n## ")[0]
     ours = "\n".join(line.rpartition(" | ")[2] for line in theirs.splitlines() if line.startswith("| `"))
-    named = set(_VALUE.findall(text.replace(theirs, ours)))
+    return set(_VALUE.findall(text.replace(theirs, ours)))
+
+
+def test_every_value_that_a_guide_names_exists() -> None:
     values = yaml.safe_load((manifests.CHART / "values.yaml").read_text())
-    assert [name for name in named if not _has(values, name.split("."))] == []
-    assert named or guide.name == "volcano.md"
+    named = {guide.name: _named(guide) for guide in GUIDES}
+    assert [
+        (guide, each) for guide, found in named.items() for each in found if not _has(values, each.split("."))
+    ] == []
+    assert [guide for guide, found in named.items() if not found] in ([], ["volcano.md"])
 
 
 def _commands() -> Iterator[tuple[str, str]]:
@@ -63,20 +68,23 @@ def _commands() -> Iterator[tuple[str, str]]:
         yield from ((name, found[1]) for line in lines if (found := _CHART.fullmatch(line)))
 
 
-COMMANDS = [pytest.param(flags, id=f"{name} {flags}") for name, flags in _commands()]
+_KINDS = ("PodMonitor", "ServiceMonitor", "PrometheusRule")
 
 
-@pytest.mark.parametrize("flags", COMMANDS)
-def test_the_chart_takes_every_command_of_the_guides(helm: str, flags: str) -> None:
-    words = shlex.split(_OF_HELM.sub("", flags))
-    apis = [f"--api-versions=monitoring.coreos.com/v1/{kind}" for kind in ("PodMonitor", "ServiceMonitor")]
-    apis.append("--api-versions=monitoring.coreos.com/v1/PrometheusRule")
-    assert {"DaemonSet", "Deployment"} <= {each["kind"] for each in decoded(manifests.render(helm, *words, *apis))}
+def test_the_chart_takes_every_command_of_the_guides(chart: Chart, subtests: pytest.Subtests) -> None:
+    apis = [f"--api-versions=monitoring.coreos.com/v1/{kind}" for kind in _KINDS]
+    commands = list(_commands())
+    assert {name for name, _ in commands} == set(WITH_COMMANDS)
+    for name, flags in commands:
+        with subtests.test(f"{name}: {flags}"):
+            words = shlex.split(_OF_HELM.sub("", flags))
+            kinds = {each["kind"] for each in decoded(manifests.render(chart.helm, *words, *apis))}
+            assert {"DaemonSet", "Deployment"} <= kinds
 
 
-def test_the_values_of_the_guide_to_gangs_are_taken(helm: str, tmp_path: Path) -> None:
+def test_the_values_of_the_guide_to_gangs_are_taken(chart: Chart) -> None:
     (values,) = (each for each in _examples(DOCS / "gangs.md") if "scheduler" in each)
-    rendered = render(helm, values, folder=tmp_path)
+    rendered = chart.render(values)
     (profile,) = rendered.configuration["profiles"]
     assert profile["plugins"]["multiPoint"] == {"enabled": [{"name": "Coscheduling"}]}
     assert rendered.scheduler["containers"][0]["image"] == "registry.k8s.io/scheduler-plugins/kube-scheduler:TAG"
@@ -84,15 +92,15 @@ def test_the_values_of_the_guide_to_gangs_are_taken(helm: str, tmp_path: Path) -
     assert rules[-1]["resources"] == ["podgroups", "podgroups/status"]
 
 
-def test_the_policy_of_the_guide_to_the_scheduler_is_taken(helm: str, tmp_path: Path) -> None:
+def test_the_policy_of_the_guide_to_the_scheduler_is_taken(chart: Chart) -> None:
     (values,) = (each for each in _examples(DOCS / "scheduler.md") if "scheduler" in each)
-    (rule,) = render(helm, values, folder=tmp_path).get("NetworkPolicy", "vcuda-scheduler")["spec"]["ingress"]
+    (rule,) = chart.render(values).get("NetworkPolicy", "vcuda-scheduler")["spec"]["ingress"]
     assert [sorted(peer) for peer in rule["from"]] == [["ipBlock"], ["namespaceSelector"]]
 
 
-def test_the_extender_that_the_guide_shows_is_the_chart_s_own_but_for_its_address(helm: str, tmp_path: Path) -> None:
+def test_the_extender_that_the_guide_shows_is_the_chart_s_own_but_for_its_address(chart: Chart) -> None:
     (shown,) = (each["extenders"][0] for each in _examples(DOCS / "scheduler.md") if "extenders" in each)
-    rendered = render(helm, VALUE_SETS["the nodes' network"], folder=tmp_path)
+    rendered = chart.render(VALUE_SETS["the nodes' network"])
     (ours,) = rendered.configuration["extenders"]
     assert {**shown, "urlPrefix": "", "tlsConfig": ""} == {**ours, "urlPrefix": "", "tlsConfig": ""}
     assert shown["tlsConfig"].items() <= ours["tlsConfig"].items()
@@ -109,16 +117,16 @@ def _pod_specs(value: object) -> Iterator[Object]:
             yield from _pod_specs(inner)
 
 
-@pytest.mark.parametrize("guide", ["gangs.md", "volcano.md"])
-def test_the_examples_ask_for_something_that_can_be_given(guide: str) -> None:
+def test_the_examples_ask_for_something_that_can_be_given() -> None:
     names = ResourceNames()
-    asked = [
-        parse_request(limits[names.core], limits.get(names.memory, 0))
+    asked = {
+        (guide, parse_request(limits[names.core], limits.get(names.memory, 0)).gpus)
+        for guide in ("gangs.md", "volcano.md")
         for example in _examples(DOCS / guide)
         for spec in _pod_specs(example)
         for limits in (container["resources"]["limits"] for container in spec["containers"])
-    ]
-    assert {request.gpus for request in asked} == {1}
+    }
+    assert asked == {("gangs.md", 1), ("volcano.md", 1)}
 
 
 def test_the_sample_for_hami_asks_for_what_the_other_sample_asks_for() -> None:

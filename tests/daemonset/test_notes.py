@@ -2,26 +2,22 @@
 
 import json
 import re
-from pathlib import Path
 
-import pytest
-
-from tests.daemonset.chart import NAMESPACE, Object
-from tests.daemonset.notes import notes
+from tests.daemonset.chart import NAMESPACE, Chart, Object
 from tests.daemonset.value_sets import VALUE_SETS
 
 
-@pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS.keys())
-def test_the_notes_are_tidy_whatever_is_chosen(helm: str, tmp_path: Path, values: Object) -> None:
-    said = notes(helm, values, folder=tmp_path)
-    assert not [line for line in said.splitlines() if line != line.rstrip()]
-    assert "\n\n\n" not in said
-    assert "<no value>" not in said
-    for pod in re.findall(r"--overrides='(.*?)'", said):
-        assert json.loads(pod)["spec"]["containers"][0]["resources"]["limits"]
+def test_the_notes_are_tidy_whatever_is_chosen(chart: Chart) -> None:
+    for name, values in VALUE_SETS.items():
+        said = chart.render(values).notes
+        assert not [line for line in said.splitlines() if line != line.rstrip()], name
+        assert "\n\n\n" not in said, name
+        assert "<no value>" not in said, name
+        for pod in re.findall(r"--overrides='(.*?)'", said):
+            assert json.loads(pod)["spec"]["containers"][0]["resources"]["limits"], name
 
 
-SAID = {
+SAID: dict[str, tuple[Object, list[str]]] = {
     "where nothing is set": (
         {},
         [
@@ -55,13 +51,10 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize(("values", "expected"), SAID.values(), ids=SAID.keys())
-def test_the_notes_explain_the_chosen_values_and_their_effects(
-    helm: str, tmp_path: Path, values: Object, expected: list[str]
-) -> None:
-    said = notes(helm, values, folder=tmp_path)
-    assert [each for each in expected if each not in said] == []
+def test_the_notes_explain_the_chosen_values_and_their_effects(chart: Chart) -> None:
+    said = {name: chart.render(values).notes for name, (values, _) in SAID.items()}
+    assert [(name, each) for name, (_, expected) in SAID.items() for each in expected if each not in said[name]] == []
 
 
-def test_an_image_of_ones_own_is_not_doubted(helm: str, tmp_path: Path) -> None:
-    assert "is not set" not in notes(helm, {"image": {"repository": "r.example.org/vcuda"}}, folder=tmp_path)
+def test_an_image_of_ones_own_is_not_doubted(chart: Chart) -> None:
+    assert "is not set" not in chart.render({"image": {"repository": "r.example.org/vcuda"}}).notes

@@ -2,21 +2,18 @@
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator
-from functools import cache
-from pathlib import Path
+from collections.abc import Iterator
 
-import pytest
 import yaml
 
 from scripts import chart_values, manifests
-from tests.daemonset.chart import NAMESPACE, Object, documents, refusal, render
-from tests.daemonset.notes import chart_with_notes
+from tests.daemonset.chart import Chart, Object
+from tests.daemonset.together import Refused, together
 from tests.daemonset.value_sets import VALUE_SETS
 
 VALUES = manifests.CHART / "values.yaml"
 
-WRONG = {
+WRONG: dict[str, tuple[Object, str]] = {
     "a value that does not exist": ({"agent": {"replicas": 2}}, "replicas"),
     "a group that does not exist": ({"devicePlugin": {}}, "devicePlugin"),
     "a domain that is none": ({"resourceDomain": "Tencent"}, "resourceDomain"),
@@ -77,15 +74,20 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("values", "named"), WRONG.values(), ids=WRONG.keys())
-def test_a_wrong_value_is_refused_by_its_name(helm: str, tmp_path: Path, values: Object, named: str) -> None:
-    said = refusal(helm, values, folder=tmp_path)
+def test_a_wrong_value_is_refused_by_its_name(chart: Chart) -> None:
+    found = together(chart, [values for values, _ in WRONG.values()])
+    said = {name: each.by_schema if isinstance(each, Refused) else "" for name, each in zip(WRONG, found, strict=True)}
+    assert {name: said[name] for name, (_, named) in WRONG.items() if named not in said[name]} == {}
+
+
+def test_a_chart_that_stands_alone_refuses_it_too(chart: Chart) -> None:
+    said = chart.refusal({"agent": {"replicas": 2}})
     assert "values don't meet the specifications of the schema" in said
-    assert named in said
+    assert "replicas" in said
 
 
-def test_the_defaults_meet_the_schema(helm: str, tmp_path: Path) -> None:
-    assert render(helm, yaml.safe_load(VALUES.read_text()), folder=tmp_path).names("DaemonSet") == {"vcuda-agent"}
+def test_the_defaults_meet_the_schema(chart: Chart) -> None:
+    assert chart.render(yaml.safe_load(VALUES.read_text())).names("DaemonSet") == {"vcuda-agent"}
 
 
 def _keys(value: object, path: str = "") -> set[str]:
@@ -102,7 +104,7 @@ def _allowed(schema: Object, root: Object, path: str = "") -> set[str]:
     return {path}.union(*(_allowed(each, root, f"{path}.{key}".lstrip(".")) for key, each in inner.items()))
 
 
-def test_values_and_schema_name_the_same(helm: str) -> None:
+def test_values_and_schema_name_the_same() -> None:
     schema = yaml.safe_load((manifests.CHART / "values.schema.json").read_text())
     written = _keys(yaml.safe_load(VALUES.read_text()))
     allowed = _allowed(schema, schema)
@@ -177,27 +179,17 @@ def _without(values: Object, path: tuple[str, ...]) -> Object | None:
     return None if inner is None else {**values, key: inner}
 
 
-@pytest.fixture(scope="session")
-def shown(helm: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Object], object]:
-    """All objects and the notes for these values; None where they are refused, because others demand such a value."""
-    folder = tmp_path_factory.mktemp("chart")
-    chart, file = chart_with_notes(folder), folder / "values.yaml"
-
-    @cache
-    def rendered(values: str) -> object:
-        file.write_text(values)
-        try:
-            return documents(manifests.render(helm, f"--values={file}", namespace=NAMESPACE, chart=chart))
-        except subprocess.CalledProcessError:
-            return None
-
-    return lambda values: rendered(yaml.safe_dump(values))
-
-
-@pytest.mark.parametrize(
-    "path", [pytest.param(path, id=".".join(path)) for path in _leaves(yaml.safe_load(VALUES.read_text()))]
-)
-def test_every_value_changes_something(shown: Callable[[Object], object], path: tuple[str, ...]) -> None:
-    said = [(values, other) for values in VALUE_SETS.values() if (other := _without(values, path)) is not None]
-    assert said, "no set of values says anything about it; tests/daemonset/value_sets.py"
-    assert any(shown(values) != shown(other) for values, other in said), "a value that does nothing"
+def test_every_value_changes_something(chart: Chart) -> None:
+    """A value is left out of each set that gives it; a set that is refused without it is another one too."""
+    leaves = list(_leaves(yaml.safe_load(VALUES.read_text())))
+    without = [
+        (path, name, other)
+        for path in leaves
+        for name, values in VALUE_SETS.items()
+        if (other := _without(values, path)) is not None
+    ]
+    assert set(leaves) == {path for path, _, _ in without}, "a set of tests/daemonset/value_sets.py must give each"
+    given = dict(zip(VALUE_SETS, together(chart, list(VALUE_SETS.values())), strict=True))
+    others = together(chart, [other for _, _, other in without])
+    changes = {path for (path, name, _), other in zip(without, others, strict=True) if other != given[name]}
+    assert set(leaves) - changes == set(), "values that do nothing"

@@ -1,13 +1,12 @@
 """What the chart gives an installation of Volcano: a container for its scheduler's pod, its rights, lines to copy."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from sandbox.emulated_gpus import REPOSITORY
-from tests.daemonset.chart import Rendered, render
+from tests.daemonset.chart import Chart, Rendered
 from tests.daemonset.value_sets import VALUE_SETS
 from tests.fenced import fenced
 
@@ -15,8 +14,8 @@ DATA = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def rendered(helm: str, tmp_path_factory: pytest.TempPathFactory) -> Rendered:
-    return render(helm, {"volcano": {"enabled": True}}, folder=tmp_path_factory.mktemp("volcano"))
+def rendered(chart: Chart) -> Rendered:
+    return chart.render({"volcano": {"enabled": True}})
 
 
 def data(rendered: Rendered) -> DATA:
@@ -66,8 +65,8 @@ def test_its_account_may_write_annotations_and_one_secret(rendered: Rendered) ->
         assert (subject["namespace"], subject["name"]) == ("volcano-system", "volcano-scheduler")
 
 
-def test_other_names_and_domains(helm: str, tmp_path: Path) -> None:
-    rendered = render(helm, VALUE_SETS["volcano"], folder=tmp_path)
+def test_other_names_and_domains(chart: Chart) -> None:
+    rendered = chart.render(VALUE_SETS["volcano"])
     (plugin,) = yaml.safe_load(data(rendered)["plugin.yaml"])
     assert plugin["arguments"]["extender.urlPrefix"] == "http://127.0.0.1:9180/volcano"
     assert plugin["arguments"]["extender.managedResources"] == ["gpu.example.org/vcuda-core"]
