@@ -4,14 +4,13 @@ import json
 import signal
 import subprocess
 import sys
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from subprocess import PIPE
 
 import pytest
 
 from tests.own_network import own_network
-from tests.ui.browser import need_chromium
 from tests.waiting import PATIENCE_S, eventually
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -82,32 +81,39 @@ def run(program: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.timeout(300)  # a busy machine makes a short form long, not wrong
-@pytest.mark.parametrize(
-    ("program", "keys"),
-    [
-        ("agent", AGENT),
-        ("dra", DRA),
-        ("extender", EXTENDER),
-        ("volcano", VOLCANO),
-        ("library", LIBRARY),
-        ("operator", OPERATOR),
-        ("page", PAGE),
-        ("placement", DECISION),
-        ("sharing", SHARE),
-        ("traces.held_out", RUN),
-    ],
-)
-def test_the_short_form_prints_the_keys_of_the_full_one(program: str, keys: set[str]) -> None:
-    if program == "page":
-        need_chromium()
-    with own_network() if program == "page" else nullcontext():
-        done = run(program, "--short", "--output", "json")
+PROGRAMS = {
+    "agent": AGENT,
+    "dra": DRA,
+    "extender": EXTENDER,
+    "volcano": VOLCANO,
+    "library": LIBRARY,
+    "operator": OPERATOR,
+    "placement": DECISION,
+    "sharing": SHARE,
+    "traces.held_out": RUN,
+}
+
+
+def printed_by(program: str) -> set[str]:
+    """The keys of each row."""
+    done = run(program, "--short", "--output", "json")
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)
-    rows = printed if isinstance(printed, list) else [printed]
-    assert rows
-    assert all(row.keys() == keys for row in rows)
+    first, *more = printed if isinstance(printed, list) else [printed]
+    assert all(row.keys() == first.keys() for row in more)
+    return set(first)
+
+
+@pytest.mark.timeout(300)  # a busy machine makes a short form long, not wrong
+@pytest.mark.parametrize(("program", "keys"), PROGRAMS.items(), ids=PROGRAMS)
+def test_the_short_form_prints_the_keys_of_the_full_one(program: str, keys: set[str]) -> None:
+    assert printed_by(program) == keys
+
+
+@pytest.mark.timeout(300)
+def test_the_short_form_of_the_page_does_so_too(chromium: None) -> None:
+    with own_network():
+        assert printed_by("page") == PAGE
 
 
 def test_the_short_form_prints_text_too() -> None:
@@ -162,17 +168,11 @@ def test_an_unexpected_error_of_the_gpu_program_is_one_sentence_too() -> None:
 
 
 def test_every_program_that_can_be_called_has_a_short_form() -> None:
-    """Processes that a benchmark starts for itself have no options; the GPU's programs run inside a container."""
-    parts = {
-        "bare",
-        "bare_dra",
-        "pods_call",
-        "cluster.agents",
-        "cluster.empty",
-        "cluster.stub",
-        "gpu.single",
-        "traces.example",
-    }
+    """Those above have run in it. Processes that a benchmark starts for itself have no options; the GPU's programs run
+    inside a container.
+    """
+    parts = {"bare", "bare_dra", "pods_call", "cluster.agents", "cluster.empty", "cluster.stub", "gpu.single"}
+    parts |= {"traces.example", "page", *PROGRAMS}
     for path in (REPOSITORY / "benchmarks").rglob("*.py"):
         name = ".".join(path.relative_to(REPOSITORY / "benchmarks").with_suffix("").parts)
         if 'if __name__ == "__main__"' in path.read_text() and name not in parts and "inside" not in name:

@@ -133,37 +133,36 @@ def test_identity_keeps_the_order_given() -> None:
     assert resolve(AGENT, flags={}, env={}).settings.kubelet.registration is Registration.AUTO
 
 
-@pytest.mark.parametrize(
-    ("flags", "env", "message"),
-    [
-        (
-            {"query-port": "x"},
-            {},
-            "--query-port: 'x' is not a port; give a whole number from 0 (any free port) to 65535",
-        ),
-        ({}, {"VCUDA_AGENT_SHARE_MODE": "on"}, "VCUDA_AGENT_SHARE_MODE: 'on' is neither true nor false"),
-        ({"driver": "amd"}, {}, "--driver: 'amd' is unknown; give nvidia"),
-        ({"registration": "x"}, {}, "--registration: 'x' is unknown; give auto, registry or socket"),
-        ({}, {"NODE_NAME": "Not A Node"}, "NODE_NAME: 'Not A Node' is not the name of a node; give the name that "),
-        ({"node-labels": "a b=c"}, {}, "--node-labels: 'a b=c' is not a node label; give KEY=VALUE,KEY=VALUE"),
-        ({"node-labels": "a=1,a=2"}, {}, "--node-labels: the label 'a' is given twice"),
-        ({"sample-period": "0"}, {}, "--sample-period: '0' must be longer than 0s"),
-        ({"wait-timeout": "1 minute"}, {}, "--wait-timeout: '1 minute' is not a duration; give seconds (30) or units"),
-        ({"identity": "pods,pods"}, {}, "--identity: 'pods,pods' names a word twice"),
-        ({"container-runtime-endpoint": "tcp://x"}, {}, "--container-runtime-endpoint: 'tcp://x' is not a unix socket"),
-        ({"kubelet-pods-endpoint": "10.0.0.7"}, {}, "--kubelet-pods-endpoint: '10.0.0.7' is not an address such as"),
-        ({"resource-domain": "a_b"}, {}, "--resource-domain: 'a_b' is not a DNS name such as tencent.com"),
-        ({"query-addr": "a b"}, {}, "--query-addr: 'a b' is neither an address nor a host name"),
-        ({"device-plugin-path": ""}, {}, "--device-plugin-path: '' is not a path"),
-    ],
+WRONG: tuple[tuple[dict[str, str], dict[str, str], str], ...] = (
+    (
+        {"query-port": "x"},
+        {},
+        "--query-port: 'x' is not a port; give a whole number from 0 (any free port) to 65535",
+    ),
+    ({}, {"VCUDA_AGENT_SHARE_MODE": "on"}, "VCUDA_AGENT_SHARE_MODE: 'on' is neither true nor false"),
+    ({"driver": "amd"}, {}, "--driver: 'amd' is unknown; give nvidia"),
+    ({"registration": "x"}, {}, "--registration: 'x' is unknown; give auto, registry or socket"),
+    ({}, {"NODE_NAME": "Not A Node"}, "NODE_NAME: 'Not A Node' is not the name of a node; give the name that "),
+    ({"node-labels": "a b=c"}, {}, "--node-labels: 'a b=c' is not a node label; give KEY=VALUE,KEY=VALUE"),
+    ({"node-labels": "a=1,a=2"}, {}, "--node-labels: the label 'a' is given twice"),
+    ({"sample-period": "0"}, {}, "--sample-period: '0' must be longer than 0s"),
+    ({"wait-timeout": "1 minute"}, {}, "--wait-timeout: '1 minute' is not a duration; give seconds (30) or units"),
+    ({"identity": "pods,pods"}, {}, "--identity: 'pods,pods' names a word twice"),
+    ({"container-runtime-endpoint": "tcp://x"}, {}, "--container-runtime-endpoint: 'tcp://x' is not a unix socket"),
+    ({"kubelet-pods-endpoint": "10.0.0.7"}, {}, "--kubelet-pods-endpoint: '10.0.0.7' is not an address such as"),
+    ({"resource-domain": "a_b"}, {}, "--resource-domain: 'a_b' is not a DNS name such as tencent.com"),
+    ({"query-addr": "a b"}, {}, "--query-addr: 'a b' is neither an address nor a host name"),
+    ({"device-plugin-path": ""}, {}, "--device-plugin-path: '' is not a path"),
 )
-def test_a_wrong_value_is_one_sentence_that_names_where_it_stands(
-    flags: dict[str, str], env: dict[str, str], message: str
-) -> None:
-    with pytest.raises(ConfigError) as caught:
-        resolve(AGENT, flags=flags, env=env)
-    assert caught.value.message.startswith(message)
-    assert "\n" not in caught.value.message
+
+
+def test_a_wrong_value_is_one_sentence_that_names_where_it_stands(subtests: pytest.Subtests) -> None:
+    for flags, env, message in WRONG:
+        with subtests.test(message):
+            with pytest.raises(ConfigError) as caught:
+                resolve(AGENT, flags=flags, env=env)
+            assert caught.value.message.startswith(message)
+            assert "\n" not in caught.value.message
 
 
 @pytest.mark.parametrize("layer", ["flag", "variable", "file"])

@@ -14,41 +14,42 @@ from tests.examples import examples
 HEAD = "apiVersion: vcuda/v1\nkind: AgentConfig\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (HEAD + "spec: {qeryPort: 1}", "$.spec.qeryPort is not a known key; did you mean queryPort?"),
-        (HEAD + "spec: {zzz: 1}", "$.spec.zzz is not a known key"),
-        (HEAD + 'spec: {"a\\nb": 1}', r"$.spec.'a\nb' is not a known key"),
-        (HEAD + "extra: 1", "$.extra is not a known key"),
-        (HEAD + "spec: [1]", "$.spec is not a mapping of settings"),
-        (HEAD + "spec: {queryPort: '1'}", "$.spec.queryPort: expected a port number, found text ('1')"),
-        (HEAD + "spec: {queryPort: true}", "$.spec.queryPort: expected a port number, found true or false ('True')"),
-        (HEAD + "spec: {queryPort: 70000}", "$.spec.queryPort: '70000' is not a port"),
-        (HEAD + "spec: {queryPort: }", "$.spec.queryPort: expected a port number, found nothing"),
-        (HEAD + "spec: {shareMode: 'true'}", "$.spec.shareMode: expected true or false, found text ('true')"),
-        (HEAD + "spec: {driver: [nvidia]}", "$.spec.driver: expected nvidia, found a list"),
-        (HEAD + "spec: {kubeconfig: 2001-01-01}", "$.spec.kubeconfig: expected a path, found a date ('2001-01-01')"),
-        (HEAD + "spec: {numa: true, numa: false}", "not YAML: 'numa' is given twice, again in line 3"),
-        ("kind: AgentConfig", "$.apiVersion is missing; this version of vcuda reads vcuda/v1"),
-        ("apiVersion: vcuda/v2\nkind: AgentConfig", "$.apiVersion is 'vcuda/v2'; this version of vcuda reads vcuda/v1"),
-        ("apiVersion: vcuda/v1\nkind: Pod", "$.kind is 'Pod'; this version of vcuda reads AgentConfig"),
-        ("[]", "$ is not a mapping; start with apiVersion: vcuda/v1 and kind: AgentConfig"),
-        ("", "$ is not a mapping; start with"),
-        ("a: [", "not YAML: while parsing a flow node"),
-        ("[" * 5000, "not YAML: "),
-        ("a: 2001-99-99", "not YAML: month must be in 1..12"),
-        ("a: \x00", "not YAML: "),
-        ("? [a]\n: 1", "not YAML: "),
-    ],
+WRONG = (
+    (HEAD + "spec: {qeryPort: 1}", "$.spec.qeryPort is not a known key; did you mean queryPort?"),
+    (HEAD + "spec: {zzz: 1}", "$.spec.zzz is not a known key"),
+    (HEAD + 'spec: {"a\\nb": 1}', r"$.spec.'a\nb' is not a known key"),
+    (HEAD + "extra: 1", "$.extra is not a known key"),
+    (HEAD + "spec: [1]", "$.spec is not a mapping of settings"),
+    (HEAD + "spec: {queryPort: '1'}", "$.spec.queryPort: expected a port number, found text ('1')"),
+    (HEAD + "spec: {queryPort: true}", "$.spec.queryPort: expected a port number, found true or false ('True')"),
+    (HEAD + "spec: {queryPort: 70000}", "$.spec.queryPort: '70000' is not a port"),
+    (HEAD + "spec: {queryPort: }", "$.spec.queryPort: expected a port number, found nothing"),
+    (HEAD + "spec: {shareMode: 'true'}", "$.spec.shareMode: expected true or false, found text ('true')"),
+    (HEAD + "spec: {driver: [nvidia]}", "$.spec.driver: expected nvidia, found a list"),
+    (HEAD + "spec: {kubeconfig: 2001-01-01}", "$.spec.kubeconfig: expected a path, found a date ('2001-01-01')"),
+    (HEAD + "spec: {numa: true, numa: false}", "not YAML: 'numa' is given twice, again in line 3"),
+    ("kind: AgentConfig", "$.apiVersion is missing; this version of vcuda reads vcuda/v1"),
+    ("apiVersion: vcuda/v2\nkind: AgentConfig", "$.apiVersion is 'vcuda/v2'; this version of vcuda reads vcuda/v1"),
+    ("apiVersion: vcuda/v1\nkind: Pod", "$.kind is 'Pod'; this version of vcuda reads AgentConfig"),
+    ("[]", "$ is not a mapping; start with apiVersion: vcuda/v1 and kind: AgentConfig"),
+    ("", "$ is not a mapping; start with"),
+    ("a: [", "not YAML: while parsing a flow node"),
+    ("[" * 5000, "not YAML: "),
+    ("a: 2001-99-99", "not YAML: month must be in 1..12"),
+    ("a: \x00", "not YAML: "),
+    ("? [a]\n: 1", "not YAML: "),
 )
-def test_a_wrong_file_is_one_sentence_with_file_and_path(tmp_path: Path, text: str, message: str) -> None:
+
+
+def test_a_wrong_file_is_one_sentence_with_file_and_path(tmp_path: Path, subtests: pytest.Subtests) -> None:
     path = tmp_path / "agent.yaml"
-    path.write_text(text)
-    with pytest.raises(ConfigError) as caught:
-        resolve(AGENT, flags={}, env={}, file=path)
-    assert caught.value.message.startswith(f"{path}: {message}")
-    assert "\n" not in caught.value.message
+    for text, message in WRONG:
+        with subtests.test(message):
+            path.write_text(text)
+            with pytest.raises(ConfigError) as caught:
+                resolve(AGENT, flags={}, env={}, file=path)
+            assert caught.value.message.startswith(f"{path}: {message}")
+            assert "\n" not in caught.value.message
 
 
 def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """gpu-manager's two JSON files."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -34,28 +35,29 @@ def test_other_keys_beside_default_are_taken_as_gpu_manager_takes_them(tmp_path:
     assert resolve(AGENT, flags={"extra-config": path}, env={}).settings.driver.extra_config.devices == ("/dev/a",)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"default": {"devices": "x"}}', "Expected `array`, got `str` - at `$.default.devices`"),
-        ('{"default": {"devcies": []}}', "Object contains unknown field `devcies` - at `$.default`"),
-        (
-            '{"default": {"devices": ["/dev/../etc"]}}',
-            "$.default.devices[0] is '/dev/../etc', which is not a path under",
-        ),
-        ('{"default": {"devices": ["/dev/a", "b"]}}', "$.default.devices[1] is 'b', which is not a path under /dev"),
-        ('{"default": {"dev\\nices": []}}', "Object contains unknown field `dev ices` - at `$.default`"),
-        ("", "Input data was truncated"),
-        ("[" * 100_000, "Expected `object`, got `array`"),
-        ('{"default": {"devices": ' + "[" * 100_000, "Expected `str`, got `array`"),
-    ],
+WRONG = (
+    ('{"default": {"devices": "x"}}', "Expected `array`, got `str` - at `$.default.devices`"),
+    ('{"default": {"devcies": []}}', "Object contains unknown field `devcies` - at `$.default`"),
+    (
+        '{"default": {"devices": ["/dev/../etc"]}}',
+        "$.default.devices[0] is '/dev/../etc', which is not a path under",
+    ),
+    ('{"default": {"devices": ["/dev/a", "b"]}}', "$.default.devices[1] is 'b', which is not a path under /dev"),
+    ('{"default": {"dev\\nices": []}}', "Object contains unknown field `dev ices` - at `$.default`"),
+    ("", "Input data was truncated"),
+    ("[" * 100_000, "Expected `object`, got `array`"),
+    ('{"default": {"devices": ' + "[" * 100_000, "Expected `str`, got `array`"),
 )
-def test_a_wrong_file_names_flag_file_and_place(tmp_path: Path, text: str, message: str) -> None:
-    path = write(tmp_path, text)
-    with pytest.raises(ConfigError) as caught:
-        resolve(AGENT, flags={"extra-config": path}, env={})
-    assert caught.value.message.startswith(f"--extra-config: {path}")
-    assert message in caught.value.message
+
+
+def test_a_wrong_file_names_flag_file_and_place(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for text, message in WRONG:
+        with subtests.test(message):
+            path = write(tmp_path, text)
+            with pytest.raises(ConfigError) as caught:
+                resolve(AGENT, flags={"extra-config": path}, env={})
+            assert caught.value.message.startswith(f"--extra-config: {path}")
+            assert message in caught.value.message
 
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:
@@ -71,16 +73,18 @@ def test_a_volume_config_of_gpu_managers_shape_is_read(tmp_path: Path) -> None:
     assert resolve(AGENT, flags={}, env={}).settings.driver.volume_config == VolumeConfig()
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../x", "/usr/bin/x", "x/y", "x\\n"])
-@pytest.mark.parametrize("kind", ["binaries", "libraries"])
-def test_a_component_that_is_no_name_of_a_file_is_refused_with_its_place(tmp_path: Path, kind: str, name: str) -> None:
-    path = write(
-        tmp_path, f'{{"volume": [{{"name": "n", "base": "/b", "components": {{"{kind}": ["ok", "{name}"]}}}}]}}'
-    )
-    with pytest.raises(ConfigError) as caught:
-        resolve(AGENT, flags={"volume-config": path}, env={})
-    assert f"$.volume[0].components.{kind}[1] is " in caught.value.message
-    assert caught.value.message.endswith("which is not the name of a file")
+def test_a_component_that_is_no_name_of_a_file_is_refused_with_its_place(
+    tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    names = ("", ".", "..", "../x", "/usr/bin/x", "x/y", "x\\n")
+    for kind, name in itertools.product(("binaries", "libraries"), names):
+        with subtests.test(kind, name=name):
+            components = f'{{"{kind}": ["ok", "{name}"]}}'
+            path = write(tmp_path, f'{{"volume": [{{"name": "n", "base": "/b", "components": {components}}}]}}')
+            with pytest.raises(ConfigError) as caught:
+                resolve(AGENT, flags={"volume-config": path}, env={})
+            assert f"$.volume[0].components.{kind}[1] is " in caught.value.message
+            assert caught.value.message.endswith("which is not the name of a file")
 
 
 def test_a_volume_without_a_name_is_refused(tmp_path: Path) -> None:

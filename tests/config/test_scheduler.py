@@ -59,33 +59,34 @@ def test_hamis_resources_are_named_by_flags() -> None:
     assert webhook.hami.resources == tuple(f"example.com/{word}" for word in words)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ({"tls-cert-file": "/c"}, "--tls-cert-file and --tls-key-file go together"),
-        ({"certificate-life": "200h", "ca-life": "500h"}, "--certificate-life: 200h is longer than a third of"),
-        ({"lease-retry": "6s"}, "--lease-retry: 6s leaves no room"),
-        (
-            {"loopback-port": "8444", "client-ca-file": "/ca"},
-            "--loopback-port has no TLS, so no caller can present there",
-        ),
-        ({"loopback-port": "8443"}, "--loopback-port and --listen-port are both 8443; give two ports"),
-        ({"kube-api-qps": "0"}, "--kube-api-qps: '0' is not a whole number from 1 to 999999"),
-        ({"certificate-names": "a b"}, "--certificate-names: 'a b' is neither an address nor a host name"),
-        ({"namespace": "A"}, "--namespace: 'A' is not the name of an object"),
-        ({"node-policy": "best"}, "--node-policy: 'best' is unknown; give binpack, "),
-        ({"identity": ""}, "--identity is empty"),
-        ({"ca-life": "30s"}, "--ca-life: '30s' must be at least an hour and at most 30 years"),
-        ({"default-cores": "101"}, "--default-cores: '101' is not a number of cores"),
-        ({"share-memory": "half"}, "--share-memory: 'half' is"),
-        ({"lease-duration": "1.5s"}, "--lease-duration: '1.5s' is not a whole number of seconds"),
-        ({"webhook-namespaces": "a,B"}, "--webhook-namespaces: 'B' is not the name of"),
-    ],
+WRONG = (
+    ({"tls-cert-file": "/c"}, "--tls-cert-file and --tls-key-file go together"),
+    ({"certificate-life": "200h", "ca-life": "500h"}, "--certificate-life: 200h is longer than a third of"),
+    ({"lease-retry": "6s"}, "--lease-retry: 6s leaves no room"),
+    (
+        {"loopback-port": "8444", "client-ca-file": "/ca"},
+        "--loopback-port has no TLS, so no caller can present there",
+    ),
+    ({"loopback-port": "8443"}, "--loopback-port and --listen-port are both 8443; give two ports"),
+    ({"kube-api-qps": "0"}, "--kube-api-qps: '0' is not a whole number from 1 to 999999"),
+    ({"certificate-names": "a b"}, "--certificate-names: 'a b' is neither an address nor a host name"),
+    ({"namespace": "A"}, "--namespace: 'A' is not the name of an object"),
+    ({"node-policy": "best"}, "--node-policy: 'best' is unknown; give binpack, "),
+    ({"identity": ""}, "--identity is empty"),
+    ({"ca-life": "30s"}, "--ca-life: '30s' must be at least an hour and at most 30 years"),
+    ({"default-cores": "101"}, "--default-cores: '101' is not a number of cores"),
+    ({"share-memory": "half"}, "--share-memory: 'half' is"),
+    ({"lease-duration": "1.5s"}, "--lease-duration: '1.5s' is not a whole number of seconds"),
+    ({"webhook-namespaces": "a,B"}, "--webhook-namespaces: 'B' is not the name of"),
 )
-def test_a_wrong_value_is_one_sentence_that_names_where_it_stands(flags: dict[str, str], message: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{re.escape(message)}") as caught:
-        resolve(SCHEDULER, flags=flags, env={})
-    assert "\n" not in caught.value.message
+
+
+def test_a_wrong_value_is_one_sentence_that_names_where_it_stands(subtests: pytest.Subtests) -> None:
+    for flags, message in WRONG:
+        with subtests.test(message):
+            with pytest.raises(ConfigError, match=f"^{re.escape(message)}") as caught:
+                resolve(SCHEDULER, flags=flags, env={})
+            assert "\n" not in caught.value.message
 
 
 def test_what_is_printed_is_a_file_that_gives_the_same_settings(tmp_path: Path) -> None:

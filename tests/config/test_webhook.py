@@ -31,40 +31,32 @@ def test_yamls_off_is_off() -> None:
     assert scope.read(scope.text_of(True)) is HamiScope.ALL
 
 
-@pytest.mark.parametrize(
-    ("flag", "text", "reached"),
-    [
-        ("scheduler-name", "hami-scheduler", "hami-scheduler"),
-        ("scheduler-name", "", ""),
-        ("default-cores", "0", 0),
-        ("share-memory", "off", ShareMemory(proportional=False)),
-        ("hide-gpus", "false", False),
-        ("runtime-class", "nvidia", "nvidia"),
-        ("state-directory", "/var/lib/vcuda", "/var/lib/vcuda"),
-        ("webhook-namespaces", "a, b,", frozenset({"a", "b"})),
-        ("webhook-ignored-namespaces", "", frozenset()),
-    ],
+REACHED = {
+    ("scheduler-name", "hami-scheduler"): "hami-scheduler",
+    ("scheduler-name", ""): "",
+    ("default-cores", "0"): 0,
+    ("share-memory", "off"): ShareMemory(proportional=False),
+    ("hide-gpus", "false"): False,
+    ("runtime-class", "nvidia"): "nvidia",
+    ("state-directory", "/var/lib/vcuda"): "/var/lib/vcuda",
+    ("webhook-namespaces", "a, b,"): frozenset({"a", "b"}),
+    ("webhook-ignored-namespaces", ""): frozenset(),
+}
+WRONG = (
+    *(("default-cores", "101"), ("default-cores", "-1"), ("state-directory", "var/lib"), ("share-memory", "some")),
+    *(("hami-count-resource", "gpu"), ("hami-count-resource", "Nvidia.com/gpu"), ("scheduler-name", "Two Words")),
+    *(("translate-hami", "some"), ("webhook-namespaces", "a,B")),
 )
-def test_a_value_is_read_and_shown(flag: str, text: str, reached: object) -> None:
-    type_ = LEAVES[flag].value_type
-    assert type_.read(text) == reached
-    assert type_.read(type_.show(reached)) == reached
 
 
-@pytest.mark.parametrize(
-    ("flag", "text"),
-    [
-        ("default-cores", "101"),
-        ("state-directory", "var/lib"),
-        ("default-cores", "-1"),
-        ("share-memory", "some"),
-        ("hami-count-resource", "gpu"),
-        ("hami-count-resource", "Nvidia.com/gpu"),
-        ("scheduler-name", "Two Words"),
-        ("translate-hami", "some"),
-        ("webhook-namespaces", "a,B"),
-    ],
-)
-def test_wrong_values_are_refused(flag: str, text: str) -> None:
-    with pytest.raises(ValueError, match=r"is not|is no memory|is unknown"):
-        LEAVES[flag].value_type.read(text)
+def test_a_value_is_read_and_shown() -> None:
+    types = {flag: LEAVES[flag].value_type for flag, _ in REACHED}
+    assert {(flag, text): types[flag].read(text) for flag, text in REACHED} == REACHED
+    again = {(flag, text): types[flag].read(types[flag].show(value)) for (flag, text), value in REACHED.items()}
+    assert again == REACHED
+
+
+def test_wrong_values_are_refused(subtests: pytest.Subtests) -> None:
+    for flag, text in WRONG:
+        with subtests.test(flag, text=text), pytest.raises(ValueError, match=r"is not|is no memory|is unknown"):
+            LEAVES[flag].value_type.read(text)

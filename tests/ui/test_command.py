@@ -11,7 +11,7 @@ from playwright.async_api import expect
 
 from deviceplugin.cli import main
 from tests.own_network import own_network
-from tests.ui.browser import launched, need_chromium, visiting
+from tests.ui.browser import launched, visiting
 from tests.ui.cluster import serving, usual
 from tests.ui.command import PROGRAM, started
 
@@ -23,8 +23,7 @@ def of(scheduler: str) -> tuple[str, str]:
 
 
 @pytest.fixture
-def apart() -> Iterator[None]:
-    need_chromium()
+def apart(chromium: None) -> Iterator[None]:
     with own_network():
         yield
 

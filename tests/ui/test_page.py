@@ -10,7 +10,7 @@ from playwright.async_api import Browser, expect
 from tests.cluster.extender.makers import node
 from tests.cluster.view.claims import allocated, claiming, offer
 from tests.own_network import own_network
-from tests.ui.browser import launched, need_chromium, visiting
+from tests.ui.browser import launched, visiting
 from tests.ui.cluster import A100, T4, MadeCluster, serving, usual
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -18,8 +18,7 @@ HOSTILE = "<img src=x onerror=document.title='owned'>\"'&<script>document.title=
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    need_chromium()
+async def browser(chromium: None) -> AsyncIterator[Browser]:
     with own_network():
         async with launched() as found:
             yield found

@@ -47,19 +47,15 @@ def test_stub_and_load_make_the_same_pod_of_a_number() -> None:
     assert len(uids) == 500
 
 
-@pytest.mark.parametrize(
-    ("nodes", "sample"), [(50, 50), (100, 100), (300, 144), (1_000, 420), (3_000, 780), (5_000, 500), (10_000, 500)]
-)
-def test_as_many_names_are_sent_as_kube_scheduler_samples(nodes: int, sample: int) -> None:
-    assert sampled(nodes) == sample
+def test_as_many_names_are_sent_as_kube_scheduler_samples() -> None:
+    samples = {50: 50, 100: 100, 300: 144, 1_000: 420, 3_000: 780, 5_000: 500, 10_000: 500}
+    assert {nodes: sampled(nodes) for nodes in samples} == samples
 
 
-@pytest.mark.parametrize(
-    ("seconds", "percent", "ms"),
-    [([0.001], 99, 1), ([0.001, 0.002], 50, 1), ([i / 1000 for i in range(1, 101)], 99, 99), ([0.005, 0.001], 99, 5)],
-)
-def test_a_percentile_is_an_answer_that_came(seconds: list[float], percent: int, ms: float) -> None:
-    assert percentile(seconds, percent) == pytest.approx(ms)
+def test_a_percentile_is_an_answer_that_came() -> None:
+    hundred = [each / 1000 for each in range(1, 101)]
+    asked = (([0.001], 99), ([0.001, 0.002], 50), (hundred, 99), ([0.005, 0.001], 99))
+    assert [percentile(seconds, percent) for seconds, percent in asked] == pytest.approx([1, 1, 99, 5])
 
 
 def _number(node: str) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.gpu import build, prepare
 from benchmarks.gpu.build import REPOSITORY
 
 ALONE = ("gcc", "as", "ld")  # a compiler without make; as and ld are gcc's own
@@ -26,10 +27,27 @@ CHANGES_A_GPU = re.compile(
 )
 
 
-def gpu(scratch: Path, path: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+KEEPING = """
+import runpy, shutil
+from benchmarks.gpu import build
+whole = build.build
+def kept(scratch):
+    made = whole(scratch)
+    for name in ("ours", "driver"):
+        shutil.copytree(getattr(made, name), {kept!r} + "/" + name)
+    return made
+build.build = kept
+runpy.run_module("benchmarks.gpu", run_name="__main__")
+"""
+"""The command, which leaves a copy of what it built."""
+
+
+def gpu(
+    scratch: Path, path: Path, *words: str, start: tuple[str, ...] = ("-m", "benchmarks.gpu"), **environment: str
+) -> subprocess.CompletedProcess[str]:
     """The command with nothing but PATH; its scratch directories come into `scratch`."""
     return subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu", "--driver", "emulated", "--quick", *words],
+        [sys.executable, *start, "--driver", "emulated", "--quick", *words],
         cwd=REPOSITORY,
         env={"PATH": str(path), "TMPDIR": str(scratch)} | environment,
         capture_output=True,
@@ -58,28 +76,22 @@ def scratch(short_tmp: Path) -> Path:
     return short_tmp / "s"
 
 
-def test_a_compiler_alone_is_enough(short_tmp: Path, scratch: Path) -> None:
+def test_a_compiler_alone_is_enough_and_builds_what_make_builds(
+    short_tmp: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same names exported, needed and searched, in every file."""
     path, results = only(short_tmp / "bin", *ALONE), short_tmp / "results"
-    done = gpu(scratch, path, "--only", "T2.cuda,T2.nvml,T3,T9.identity", "--results", str(results), CFLAGS="-O0")
+    words = ("--only", "T2.cuda,T2.nvml,T3,T9.identity", "--results", str(results))
+    done = gpu(scratch, path, *words, start=("-c", KEEPING.format(kept=str(short_tmp))), CFLAGS="-O0")
     assert done.returncode == 0, done.stdout + done.stderr
     assert set(checks(results).values()) == {"passed"}
     assert not list(scratch.iterdir())
-
-
-def test_a_compiler_alone_builds_what_make_builds(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same names exported, needed and searched, in every file."""
-    from benchmarks.gpu import build
-
     monkeypatch.setenv("CFLAGS", "-O0")
-    made = build.Build(short_tmp / "ours", short_tmp / "driver")
-    build.by_compiler(made, short_tmp / "build")
     build.by_make()
-    for ours, theirs in (
-        (made.ours, build.LIBRARY / "build/interposer"),
-        (made.driver, build.EMULATOR / "build"),
-    ):
-        for file in sorted(ours.iterdir()):
-            assert surface(file) == surface(theirs / file.name), file.name
+    theirs = {"ours": build.LIBRARY / "build/interposer", "driver": build.EMULATOR / "build"}
+    files = [(folder / file.name, file) for name, folder in theirs.items() for file in (short_tmp / name).iterdir()]
+    assert {file.name for _, file in files} == {*build.OURS, *build.DRIVER}
+    assert [ours.name for made, ours in files if surface(ours) != surface(made)] == []
 
 
 def surface(file: Path) -> list[str]:
@@ -89,19 +101,11 @@ def surface(file: Path) -> list[str]:
     return sorted(line.split()[-1] for line in names.splitlines()) + sorted(" ".join(tag.split()) for tag in kept)
 
 
-@pytest.mark.parametrize(
-    ("programs", "said"),
-    [
-        ((), "no C compiler is here: none of gcc, cc, clang is in PATH, and CC names none"),
-        (("make",), "no C compiler is here: none of gcc, cc, clang is in PATH, and CC names none"),
-    ],
-    ids=["nothing", "make alone"],
-)
-def test_without_a_compiler_it_ends_in_one_sentence(
-    short_tmp: Path, scratch: Path, programs: tuple[str, ...], said: str
-) -> None:
+@pytest.mark.parametrize("programs", [(), ("make",)], ids=["nothing", "make alone"])
+def test_without_a_compiler_it_ends_in_one_sentence(short_tmp: Path, scratch: Path, programs: tuple[str, ...]) -> None:
     done = gpu(scratch, only(short_tmp / "bin", *programs))
     assert (done.returncode, done.stderr) == (2, "")
+    said = "no C compiler is here: none of gcc, cc, clang is in PATH, and CC names none"
     assert done.stdout == f"benchmark: nothing can be run: {said}\n"
     assert not list(scratch.iterdir())
 
@@ -116,8 +120,6 @@ def test_a_compiler_that_fails_is_named_with_what_it_said(short_tmp: Path, scrat
 
 def test_the_programs_of_the_checks_have_no_warnings(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Warnings stop no run on a borrowed machine, so they are judged here; CFLAGS reaches every program."""
-    from benchmarks.gpu import build, prepare
-
     built = build.build(short_tmp)
     monkeypatch.setenv("CFLAGS", "-O1 -Werror")
     for source in prepare.SOURCES:

@@ -1,0 +1,10 @@
+"""A browser for the tests that need one."""
+
+import pytest
+
+from tests.ui.browser import need_chromium
+
+
+@pytest.fixture(scope="session")
+def chromium() -> None:
+    need_chromium()
