@@ -28,7 +28,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", base], check=True)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+@pytest.mark.root
 @pytest.mark.parametrize("how", ["blocks", "attributes"])
 def test_room_that_another_container_has_taken_is_taken_back_before_a_start(small: Path, how: str) -> None:
     shared = SharedState(small)

@@ -18,7 +18,7 @@ from sandbox.gpunode import GpuNode
 from tests.agent.harness import PATIENCE_S, delete, node_with_agent, run, share, until_held_by
 from tests.container.makers import put_slot
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+pytestmark = pytest.mark.root
 FLAGS = {"virtual-manager-tmpfs": "true"}
 
 

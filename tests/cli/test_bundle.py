@@ -4,7 +4,6 @@ import base64
 import gzip
 import io
 import json
-import os
 import subprocess
 import tarfile
 from pathlib import Path
@@ -223,7 +222,8 @@ async def test_no_file_is_overwritten_and_none_is_left_half(tmp_path: Path) -> N
     assert (result.exit_code, "No such file" in result.stderr) == (1, True)
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.root
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 async def test_a_full_disk_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = tmp_path / "small"
     full.mkdir()

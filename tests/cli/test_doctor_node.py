@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -260,7 +259,7 @@ def mounted(short_tmp: Path) -> Iterator[Callable[[str], Path]]:
         subprocess.run(["umount", path], check=True)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+@pytest.mark.root
 async def test_file_systems_on_which_no_share_works(short_tmp: Path, mounted: Callable[[str], Path]) -> None:
     async with node(short_tmp) as here:
         for options, part in (("size=2g,noexec", "noexec"), ("size=8m", "only 8 MiB free")):

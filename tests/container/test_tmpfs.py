@@ -11,7 +11,7 @@ from deviceplugin.container import activity, region, tampering, tmpfs
 from deviceplugin.container.tmpfs import provide
 from deviceplugin.ledger.grant import GrantId
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+needs_root = pytest.mark.root
 
 SHARED = "36 1 98:0 / / rw shared:1 - ext4 /dev/root rw"
 PRIVATE = "36 1 98:0 / / rw - ext4 /dev/root rw"

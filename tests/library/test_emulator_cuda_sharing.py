@@ -1,7 +1,6 @@
 """Several processes on one emulated GPU: time, memory, what is left of a dead one, and NVML's view."""
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -208,7 +207,7 @@ def test_energy_counts_busy_time_and_never_runs_backwards(machine: Machine) -> N
     assert readings[-1] - readings[0] >= 0.4 * (400 - 62) * 1000
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a pid namespace needs root")
+@pytest.mark.root
 def test_pids_are_those_of_the_callers_namespace(machine: Machine) -> None:
     """As the open kernel modules report them: translated, and hidden where the caller cannot see the process."""
     outside = start(machine)

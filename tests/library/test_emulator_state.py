@@ -167,7 +167,7 @@ def test_the_default_state_is_the_users_own_and_follows_the_profile(machine: Mac
 
 
 _NOBODY = 65534
-_needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+_needs_root = pytest.mark.root
 
 
 @_needs_root

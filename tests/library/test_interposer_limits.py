@@ -160,7 +160,7 @@ def test_another_base_counts_by_its_absolute_path_only(container: Container) -> 
     assert container.run("shown", VCUDA_DIR="vm").value["total"] == REAL
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+@pytest.mark.root
 @pytest.mark.parametrize(("there", "total", "words"), [("limits", 2 * GIB, ""), ("nothing", REAL, CLOSED)])
 def test_environment_variables_never_remove_limits(container: Container, there: str, total: int, words: str) -> None:
     """With /etc/vcuda in place VCUDA_DIR is not even looked at, whatever /etc/vcuda lacks."""

@@ -1,6 +1,5 @@
 """Whose memory NVML means by a pid: what is not certain is not charged."""
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from tests.library.starting_line import line_of
 from tests.library.test_interposer_loading import program
 from tests.library.test_interposer_memory_overhead import GUESS
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces")
+needs_root = pytest.mark.root
 TAKEN = 128 * MIB
 UNCERTAIN, OURS, OTHERS = range(3)
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (dvs-builder@U16)\n"

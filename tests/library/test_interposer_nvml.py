@@ -241,7 +241,7 @@ def test_settings_that_the_emulated_driver_does_not_have_are_refused_too(contain
     assert set(container.run("settings", *names).value.values()) == {NO_PERMISSION}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the driver refuses everybody but root")
+@pytest.mark.root
 def test_what_switches_the_whole_gpu_is_refused_where_it_is_shared(container: Container) -> None:
     free = container.run("switches", 0).value
     container.grant(device(0))

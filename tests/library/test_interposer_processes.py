@@ -16,7 +16,7 @@ from tests.library.starting_line import line_of
 from tests.library.test_interposer_loading import program
 from tests.waiting import eventually
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces and becomes somebody else")
+needs_root = pytest.mark.root
 NOBODY = 4_000_000  # above every pid that Linux gives
 
 

@@ -1,6 +1,5 @@
 """Whose a slot is: through exec, fork, lost descriptors and pid namespaces, and killed at every single store."""
 
-import os
 import subprocess
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ from tests.library.memory_client import MIB
 from tests.library.starting_line import line_of
 from tests.library.test_interposer_loading import program
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces")
+needs_root = pytest.mark.root
 TAKEN = 256 * MIB  # with a context, more than half of the limit: two of them do not fit
 
 

@@ -326,7 +326,7 @@ def test_files_that_an_earlier_version_linked_are_copied_in_the_next_tree(node: 
     assert source.stat().st_ino not in {path.stat().st_ino for path in mirrored}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives labels")
+@pytest.mark.root
 def test_a_copy_has_the_label_of_its_source(node: Node) -> None:
     """On this machine the kernel only stores it: no SELinux."""
     source, label = node.driver.directory() / f"libcuda.so.{VERSION}", b"system_u:object_r:lib_t:s0"
