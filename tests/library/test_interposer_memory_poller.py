@@ -1,6 +1,7 @@
 """NVML that is slow or hangs: the program is not held up, and what is charged is right as soon as it is known."""
 
 import json
+import os
 import struct
 import sys
 import time
@@ -27,6 +28,11 @@ class Clock:
     @property
     def seconds(self) -> float:
         return time.monotonic() - self._start
+
+
+def processor_s(pid: int) -> float:
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def start(gpu_slice: GpuSlice, milliseconds: str) -> Cuda:
@@ -97,6 +103,7 @@ def test_a_context_that_came_and_went_before_nvml_answered_is_not_charged(gpu_sl
 def test_while_nvml_hangs_limits_are_followed(gpu_slice: GpuSlice) -> None:
     cuda = start(gpu_slice, HANGS)
     cuda.begin()
+    assert processor_s(cuda.process.pid) < PATIENCE / 4, "it waits for NVML without spinning"
     cuda.alloc(UNIT)
     gpu_slice.change_limit(GIB, 2)
     assert eventually(lambda: cuda.total() == GIB)

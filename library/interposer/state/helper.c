@@ -106,7 +106,7 @@ static uint64_t run_due(struct worker *worker)
 static void sleep_until(struct worker *worker, uint32_t heard, uint64_t next)
 {
     uint64_t now = vcuda_now_ns(), wait = next > now ? next - now : 0;
-    struct timespec span = {.tv_sec = (time_t)(wait / UINT64_C(1000000000)), .tv_nsec = (long)(wait % UINT64_C(1000000000))};
+    struct timespec span = vcuda_span(wait);
     atomic_store(&worker->sleeping, true);
     if (wait != 0)
         syscall(SYS_futex, &worker->bell, FUTEX_WAIT_PRIVATE, heard, next == UINT64_MAX ? NULL : &span, NULL, 0);
@@ -127,7 +127,7 @@ static void *work(void *given)
 static void wait_idle(struct worker *worker, uint64_t deadline_ns)
 {
     for (uint64_t now = vcuda_now_ns(); now < deadline_ns && atomic_load(&worker->working) != 0; now = vcuda_now_ns()) {
-        struct timespec bound = {.tv_nsec = (long)(deadline_ns - now)};
+        struct timespec bound = vcuda_span(deadline_ns - now);
         syscall(SYS_futex, &worker->working, FUTEX_WAIT_PRIVATE, 1, &bound, NULL, 0);
     }
 }

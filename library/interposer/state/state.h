@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #include "abi/limits.h"
 #include "abi/region.h"
@@ -166,6 +167,12 @@ bool vcuda_leaving(void);
 void vcuda_on_fork(void (*child)(void));
 
 uint64_t vcuda_now_ns(void);
+
+/* The kernel refuses a second and more in tv_nsec (EINVAL), and who waits so does not wait at all. */
+static inline struct timespec vcuda_span(uint64_t ns)
+{
+    return (struct timespec){.tv_sec = (time_t)(ns / UINT64_C(1000000000)), .tv_nsec = (long)(ns % UINT64_C(1000000000))};
+}
 
 /* One line on stderr, "vcuda: ...", at most once a minute for each topic. */
 enum vcuda_topic {

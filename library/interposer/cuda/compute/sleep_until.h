@@ -21,7 +21,7 @@
 
 static inline void sleep_until(uint64_t ns)
 {
-    struct timespec until = {.tv_sec = (time_t)(ns / UINT64_C(1000000000)), .tv_nsec = (long)(ns % UINT64_C(1000000000))};
+    struct timespec until = vcuda_span(ns);
     int before = errno;
     syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
     errno = before;
@@ -29,7 +29,7 @@ static inline void sleep_until(uint64_t ns)
 
 static inline void sleep_for(uint64_t ns)
 {
-    struct timespec span = {.tv_nsec = (long)ns};
+    struct timespec span = vcuda_span(ns);
     int before = errno;
     syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &span, NULL);
     errno = before;

@@ -184,7 +184,7 @@ static void wait_until_measured(uint32_t changes)
     uint32_t seen = atomic_load(&overhead_measured);
 
     for (uint64_t now = vcuda_now_ns(); now < deadline_ns && !is_measured(changes) && !vcuda_leaving(); now = vcuda_now_ns()) {
-        struct timespec bound = {.tv_nsec = (long)(deadline_ns - now)};
+        struct timespec bound = vcuda_span(deadline_ns - now);
         syscall(SYS_futex, &overhead_measured, FUTEX_WAIT_PRIVATE, seen, &bound, NULL, 0);
         seen = atomic_load(&overhead_measured);
     }
