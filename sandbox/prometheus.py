@@ -13,22 +13,9 @@ from typing import Any
 
 import aiohttp
 
-from sandbox.emulated_gpus import REPOSITORY
 from sandbox.program import Command, Program, ProgramFailureError, clean_environment, free_port
 
-_PACKAGES = REPOSITORY / "sandbox" / "cluster" / "kubernetes" / "packages"
 Json = dict[str, Any]
-
-
-class PrometheusMissingError(Exception):
-    """Debian's package `prometheus` is not there and cannot be installed."""
-
-
-def require_prometheus() -> None:
-    """Installs Debian's package where it is missing and that is possible."""
-    done = subprocess.run([_PACKAGES, "prometheus=prometheus", "promtool=prometheus"], check=False)
-    if done.returncode:
-        raise PrometheusMissingError("Debian's package `prometheus` could not be installed; see above.")
 
 
 def promtool(*words: str | Path, given: bytes = b"") -> tuple[int, str]:

@@ -13,13 +13,12 @@ import pytest
 
 from tests.examples import register_profiles
 from tests.lanes import LaneReport, mark
+from tests.programs import FIXTURES
 
 register_profiles()
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background process may have been started without it
 
 _LONGEST_PART = 40
-_PROGRAMS = frozenset({"helm"})
-"""Fixtures that give a program which Python, gcc, make and the package index do not have."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    mark(items, _PROGRAMS)
+    mark(items, FIXTURES)
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

@@ -12,6 +12,22 @@ from typing import NoReturn
 import pytest
 
 from sandbox.cluster.prerequisites import SCRIPTS
+from sandbox.emulated_gpus import REPOSITORY
+
+FIXTURES = frozenset(
+    {
+        "helm",
+        "chart",
+        "charts",
+        "foreign_definitions",
+        "prometheus_programs",
+        "chromium",
+        "actionlint",
+        "krew",
+        "shells",
+    }
+)
+"""Those that give such a program. Who takes one is in the lane of `scripts/test --cluster` (tests/lanes.py)."""
 
 
 def built(request: pytest.FixtureRequest, what: str, *command: str | Path) -> list[str]:
@@ -22,6 +38,19 @@ def built(request: pytest.FixtureRequest, what: str, *command: str | Path) -> li
     if done.returncode:
         unavailable(f"{what} could not be had; the words of {command[0]} stand above.")
     return done.stdout.strip().splitlines()
+
+
+def helm_program(request: pytest.FixtureRequest) -> str:
+    """The path of Helm."""
+    return built(request, "Helm", REPOSITORY / "scripts/helm/build")[-1]
+
+
+def need_prometheus() -> None:
+    installed("prometheus=prometheus", "promtool=prometheus")
+
+
+def need_chromium() -> None:
+    installed("chromium=chromium")
 
 
 def installed(*packages: str) -> None:

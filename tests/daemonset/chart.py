@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from deviceplugin.config.scheduler import SCHEDULER, SchedulerSettings
@@ -84,19 +83,6 @@ class Rendered:
         (hook,) = self.get("MutatingWebhookConfiguration", "vcuda-scheduler")["webhooks"]
         found: Object = hook
         return found
-
-
-def helm_program(request: pytest.FixtureRequest) -> str:
-    """The path of Helm; the first time it is built, in plain sight, for it takes minutes."""
-    capture = request.config.pluginmanager.getplugin("capturemanager")
-    try:
-        with capture.global_and_fixture_disabled():
-            return manifests.helm()
-    except subprocess.CalledProcessError:
-        cause = "scripts/helm/build could not build Helm; its words stand above."
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"CI must test the chart. {cause}", pytrace=False)
-    pytest.skip(f"THE CHART WAS NOT TESTED. {cause}")
 
 
 def environment() -> dict[str, str]:

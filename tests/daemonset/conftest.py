@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemonset.chart import Chart, Object, Rendered, helm_program
+from tests.daemonset.chart import Chart, Object, Rendered
 from tests.definitions import published
+from tests.programs import helm_program
 
 
 @pytest.fixture(scope="session")

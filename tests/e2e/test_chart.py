@@ -18,10 +18,11 @@ from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.waiting import wait_until
 from sandbox.emulated_gpus import REPOSITORY
 from scripts import manifests
-from tests.daemonset.chart import NAMESPACE, Object, helm_program, render
+from tests.daemonset.chart import NAMESPACE, Object, render
 from tests.daemonset.value_sets import VALUE_SETS
 from tests.e2e.released import INSTALLED, PODS, TRIED, Helm, namespaces, release
 from tests.fenced import fenced
+from tests.programs import helm_program
 
 pytestmark = pytest.mark.e2e
 

@@ -15,7 +15,8 @@ import pytest
 from sandbox.cluster import pods
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.waiting import wait_until
-from tests.daemonset.chart import Object, helm_program, render
+from tests.daemonset.chart import Object, render
+from tests.programs import helm_program
 
 pytestmark = pytest.mark.e2e
 

@@ -13,10 +13,11 @@ import pytest
 from sandbox.cluster.client import Client
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.waiting import wait_until
-from tests.daemonset.chart import NAMESPACE, Object, helm_program, render
+from tests.daemonset.chart import NAMESPACE, Object, render
 from tests.daemonset.value_sets import VALUE_SETS, WITH_FOREIGN_KINDS
 from tests.definitions.published import definitions
 from tests.e2e.released import namespaces, release
+from tests.programs import helm_program
 
 pytestmark = pytest.mark.e2e
 

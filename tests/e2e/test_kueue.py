@@ -19,7 +19,6 @@ from sandbox.cluster.client import ApiError, JsonObject
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.kubelet import NODE
 from sandbox.cluster.waiting import wait_until
-from tests.daemonset.chart import helm_program
 from tests.e2e.admission.requests import applied
 from tests.e2e.node.scene import wait_ledger_empty
 from tests.e2e.node.workload import CORE, MEMORY
@@ -27,6 +26,7 @@ from tests.e2e.scheduling.expectations import check_no_gpu_is_given_out_twice
 from tests.e2e.scheduling.steps import check, is_refused, wait_nothing_reserved
 from tests.e2e.scheduling.with_kueue import CORES, JOB, POD, POLICY, Queues, at_home, documents, queues
 from tests.e2e.scheduling.world import GPUS, World, everybody
+from tests.programs import helm_program
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -18,7 +18,7 @@ from tests.e2e.conftest import StartAgent
 from tests.e2e.node.agent import Agent
 from tests.e2e.node.scene import wait_all_running
 from tests.e2e.node.workload import GpuContainer, GpuPod
-from tests.monitoring.programs import need_prometheus
+from tests.programs import need_prometheus
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

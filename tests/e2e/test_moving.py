@@ -15,7 +15,7 @@ import yaml
 from sandbox.cluster import pods
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.waiting import wait_until
-from tests.daemonset.chart import Object, helm_program
+from tests.daemonset.chart import Object
 from tests.e2e.installed.published import published
 from tests.e2e.moving.scene import (
     DEPLOYMENTS,
@@ -32,6 +32,7 @@ from tests.e2e.moving.scene import (
 )
 from tests.e2e.node.workload import CORE, MEMORY
 from tests.offered import blocks_of_each
+from tests.programs import helm_program
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 

@@ -35,7 +35,7 @@ from sandbox.cluster.kubeconfig import write_kubeconfig
 from sandbox.cluster.waiting import wait_until
 from sandbox.emulated_gpus import PROFILES, REPOSITORY, EmulatedGpus
 from scripts import manifests
-from tests.daemonset.chart import Object, helm_program
+from tests.daemonset.chart import Object
 from tests.daemonset.manifests import documents
 from tests.e2e.installed.audit import Asked, refused
 from tests.e2e.installed.caller import Caller
@@ -50,9 +50,9 @@ from tests.e2e.node.greedy import GO, GreedyPod, import_image
 from tests.e2e.node.scene import everything, wait_offered
 from tests.e2e.node.workload import CORE, MEMORY, GpuContainer
 from tests.fenced import fenced
-from tests.monitoring.programs import need_prometheus
 from tests.offered import blocks_of_each
-from tests.ui.browser import launched, need_chromium, visiting
+from tests.programs import helm_program, need_chromium, need_prometheus
+from tests.ui.browser import launched, visiting
 from tests.ui.command import started
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]

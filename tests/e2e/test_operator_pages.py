@@ -18,7 +18,6 @@ from sandbox.cluster import pods
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.waiting import wait_until
 from sandbox.emulated_gpus import REPOSITORY
-from tests.daemonset.chart import helm_program
 from tests.downloads import PUBLIC, downloads
 from tests.e2e.installed.images import import_vcuda, vcuda_archive
 from tests.e2e.installed.published import published
@@ -26,6 +25,7 @@ from tests.e2e.moving.page import Page
 from tests.e2e.moving.scene import DEPLOYMENTS, SYSTEM, Scene, deployment, exists, moving, uuids
 from tests.e2e.node.workload import CORE, MEMORY
 from tests.fenced import fenced
+from tests.programs import helm_program
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 

@@ -17,9 +17,8 @@ from sandbox.emulated_gpus import REPOSITORY
 from scripts import image_packages, release
 from scripts.signatures import sign_file
 from tests.commands import commands
-from tests.daemonset.chart import helm_program
 from tests.e2e.installed.registry import Registry, registry
-from tests.programs import built
+from tests.programs import built, helm_program
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.monitoring.programs import need_prometheus
+from tests.programs import need_prometheus
 
 
 @pytest.fixture(scope="session")

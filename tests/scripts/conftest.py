@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tests.daemonset.chart import helm_program
+from tests.programs import helm_program
 from tests.scripts.released import Release, made_once
 
 

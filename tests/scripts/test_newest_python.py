@@ -18,6 +18,9 @@ SERVING = ("kube", "cluster", "scheduler", "observe", "kubelet", "cli", "agent",
 """The folders of what others ask, or what asks others. Not all: that is another half of CI's time."""
 
 
+pytestmark = pytest.mark.thorough
+
+
 @pytest.fixture(scope="module")
 def python() -> Path:
     newer = pythons([f"3.{minor}" for minor in range(sys.version_info.minor + 1, 20)])
@@ -46,7 +49,6 @@ def test_the_demo_keeps_its_promises(tree: Path, python: Path) -> None:
     assert "\n27 of 27 checks passed, in " in run(tree, python, "scripts/demo")
 
 
-@pytest.mark.thorough
 @pytest.mark.timeout(3600)
 def test_what_serves_others_passes_its_tests(tree: Path, python: Path) -> None:
     chosen = "not e2e and not realtime and not thorough"

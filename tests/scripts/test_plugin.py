@@ -18,6 +18,7 @@ from tests.cli.operator import kubeconfig
 from tests.cli.view_server import Cluster, node, pod, serving
 from tests.commands import commands
 from tests.downloads import PUBLIC, downloads
+from tests.programs import built
 from tests.pythons import pythons
 from tests.scripts.released import ROOT, URL, VERSION, Release
 
@@ -28,18 +29,15 @@ MACH_O_ARM64 = bytes.fromhex("cffaedfe0c000001")
 MACH_O_FOR_SEVERAL = bytes.fromhex("cafebabe")
 HERE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), "")
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
-def installed(released: Release, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(released: Release, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What krew put on PATH, by the command of docs/kubectl.md."""
     if not HERE:
         pytest.skip(f"there is no archive for {platform.machine()}")
-    built = subprocess.run([ROOT / "scripts/krew/build"], stdout=subprocess.PIPE, text=True, check=False)
-    if built.returncode and os.environ.get("CI") != "true":
-        pytest.skip("THE PLUGIN WAS NOT INSTALLED. The words of scripts/krew/build stand above.")
-    assert built.returncode == 0, "CI must install the plugin; the words of scripts/krew/build stand above"
+    krew = built(request, "krew", ROOT / "scripts/krew/build")[-1]
     root = tmp_path_factory.mktemp("krew")
     lines = [line for each in commands(ROOT / "docs/kubectl.md") for line in each.commands]
     (line,) = [each for each in lines if each.startswith("kubectl krew ")]
@@ -50,7 +48,7 @@ def installed(released: Release, tmp_path_factory: pytest.TempPathFactory) -> Pa
         manifest = (released.files / plugin.MANIFEST).read_text()
         (served / plugin.MANIFEST).write_text(manifest.replace(URL, address))
         done = subprocess.run(
-            [built.stdout.strip(), *shlex.split(line.replace(PUBLIC, address))[2:]],
+            [krew, *shlex.split(line.replace(PUBLIC, address))[2:]],
             env={**os.environ, "KREW_ROOT": str(root), "KREW_DEFAULT_INDEX_URI": str(INDEX)},
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -20,6 +20,9 @@ PACKAGES = f"vcuda-{VERSION}.cdx.json"
 FILES = {WHEEL, CHART, PACKAGES, f"vcuda-{VERSION}.tar.gz", "SHA256SUMS"}
 
 
+pytestmark = pytest.mark.thorough
+
+
 @pytest.fixture
 def files(released: Release) -> Path:
     return released.files

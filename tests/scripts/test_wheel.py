@@ -19,7 +19,7 @@ PROGRAMS = Path(sys.executable).parent
 NOTHING = {"PATH": "/nowhere"}
 TRACES = REPOSITORY / "benchmarks/traces"
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

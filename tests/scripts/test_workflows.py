@@ -14,6 +14,7 @@ import yaml
 
 from sandbox.emulated_gpus import REPOSITORY
 from scripts.signatures import attest_in_registry, sign_file, sign_in_registry
+from tests.programs import built
 
 WORKFLOWS = sorted((REPOSITORY / ".github/workflows").glob("*.yml"))
 RELEASE = REPOSITORY / ".github/workflows/release.yml"
@@ -41,12 +42,8 @@ def test_scripts_that_are_called_exist_and_are_valid_shell(path: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def actionlint() -> str:
-    built = subprocess.run([REPOSITORY / "scripts/actionlint/build"], stdout=subprocess.PIPE, text=True, check=False)
-    if built.returncode and os.environ.get("CI") != "true":
-        pytest.skip("THE WORKFLOWS WERE NOT CHECKED. The words of scripts/actionlint/build stand above.")
-    assert built.returncode == 0, "CI must check the workflows; the words of scripts/actionlint/build stand above"
-    return built.stdout.strip()
+def actionlint(request: pytest.FixtureRequest) -> str:
+    return built(request, "actionlint", REPOSITORY / "scripts/actionlint/build")[-1]
 
 
 @pytest.mark.timeout(600)

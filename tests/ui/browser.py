@@ -4,34 +4,18 @@ In: a size, a colour scheme. Out: pages whose requests, errors and policy violat
 missing and cannot be installed the tests are skipped with a sentence; in CI they fail.
 """
 
-import os
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-import pytest
 from playwright.async_api import Browser, ConsoleMessage, Error, Page, Request, ViewportSize, async_playwright
-
-from sandbox.cluster.prerequisites import SCRIPTS
 
 _WIDE = (1440, 900)
 _ATTEMPTS = 3
 _DISTURBED = "ERR_NETWORK_CHANGED"
 _ERROR_PAGE = "chrome-error:"  # of the attempt before: it may come while the next one begins
 Scheme = Literal["light", "dark"]
-
-
-def need_chromium() -> None:
-    done = subprocess.run([SCRIPTS / "packages", "chromium=chromium"], check=False)
-    if not done.returncode:
-        return
-    if os.environ.get("CI") == "true":
-        pytest.fail(
-            "CI must test the page. Debian's package `chromium` could not be installed; see above.", pytrace=False
-        )
-    pytest.skip("THE PAGE WAS NOT TESTED IN A BROWSER. Debian's package `chromium` could not be installed; see above.")
 
 
 @asynccontextmanager

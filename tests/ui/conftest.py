@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.ui.browser import need_chromium
+from tests.programs import need_chromium
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.webhook.makers import CHOSEN, DOMAIN
-from tests.daemonset.chart import Object, Rendered, helm_program, render
+from tests.daemonset.chart import Object, Rendered, render
+from tests.programs import helm_program
 
 HAMI_VALUES: dict[str, Object] = {
     "no HAMi": {"hami": {"translate": "off"}},

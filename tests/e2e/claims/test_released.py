@@ -20,7 +20,7 @@ from sandbox.cluster.client import ApiError
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.waiting import wait_until
 from sandbox.emulated_gpus import PROFILES, REPOSITORY, EmulatedGpus
-from tests.daemonset.chart import Object, helm_program
+from tests.daemonset.chart import Object
 from tests.daemonset.manifests import documents
 from tests.e2e.claims.scene import pod_with
 from tests.e2e.installed.published import published
@@ -30,6 +30,7 @@ from tests.e2e.node.limits import BLOCK_BYTES
 from tests.e2e.node.view import SHOW_AND_STAY
 from tests.e2e.node.workload import CORE, MEMORY, GpuContainer
 from tests.fenced import fenced
+from tests.programs import helm_program
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 

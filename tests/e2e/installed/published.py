@@ -14,9 +14,9 @@ import yaml
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.service_address import api_server_for_pods
 from scripts import manifests
-from tests.daemonset.chart import helm_program
 from tests.e2e.installed.images import import_images, vcuda_archive
 from tests.e2e.installed.registry import Registry, publish_release, registry
+from tests.programs import helm_program
 
 
 @contextmanager

@@ -12,12 +12,12 @@ import pytest
 from sandbox.cluster import pods
 from sandbox.cluster.cluster import Cluster
 from sandbox.emulated_gpus import PROFILES, EmulatedGpus
-from tests.daemonset.chart import helm_program
 from tests.e2e.installed.kubectl import Kubectl
 from tests.e2e.installed.published import published
 from tests.e2e.installed.release import Release, released
 from tests.e2e.node.scene import everything, wait_offered
 from tests.offered import blocks_of_each
+from tests.programs import helm_program
 
 
 @pytest.fixture(scope="package")

@@ -19,7 +19,7 @@ from tests.e2e.installed.kubectl import Kubectl
 from tests.e2e.installed.monitors import account, configuration, rules
 from tests.e2e.installed.release import Release
 from tests.fenced import fenced
-from tests.monitoring.programs import need_prometheus
+from tests.programs import need_prometheus
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
