@@ -91,7 +91,7 @@ def test_for_shares_the_interposers_are_files_and_the_driver_is_behind_them(node
         assert not (lib64 / name).is_symlink()
         installed = node.ours / (name if name.endswith(".1") else f"{name}.1")
         assert (lib64 / name).read_bytes() == installed.read_bytes()
-        assert (lib64 / name).stat().st_ino != installed.stat().st_ino
+        assert (lib64 / name).stat().st_ino != installed.stat().st_ino, "a build writes into the file that is there"
     for soname in ("libcuda", "libnvidia-ml"):
         real = (node.driver.directory() / f"{soname}.so.1").read_bytes()
         named = {path.name for path in lib64.iterdir() if path.read_bytes() == real}
@@ -112,14 +112,6 @@ def test_nodes_of_both_machines_are_served(tmp_path: Path, machine: Machine) -> 
     assert (found.state.refusal, found.state.missing) == ("", ())
     assert (tmp_path / "vdriver/nvidia/lib64/libcuda-real.so.1").exists()
     assert (tmp_path / "vdriver/origin/lib/libcuda.so.1").exists()
-
-
-def test_no_interposer_is_in_front_of_whole_gpus(node: Node) -> None:
-    node.refresh()
-    for path in (node.base / "origin").rglob("*"):
-        if path.is_file():
-            assert "vcuda" not in path.name
-            assert b"libvcuda.so.1" not in path.read_bytes()
 
 
 def test_programs_can_be_executed(node: Node) -> None:
@@ -190,28 +182,13 @@ def test_a_new_interposer_is_mirrored_and_the_old_one_is_not_changed(node: Node)
     assert (front.read_bytes(), front.stat().st_ino) == (before, inode)
 
 
-def test_a_build_that_overwrites_our_library_reaches_no_tree(node: Node) -> None:
-    """Linkers write into the file that is there; a program that has it mapped would crash."""
+def test_other_installations_cost_a_look_and_change_nothing(node: Node) -> None:
     node.refresh()
-    before = (node.lib64("nvidia") / "libcuda.so.1").read_bytes()
-    with (node.ours / "libcuda.so.1").open("r+b") as file:
-        file.write(b"\0" * 100)
-    assert (node.lib64("nvidia") / "libcuda.so.1").read_bytes() == before
-
-
-def test_the_same_library_built_again_changes_nothing(node: Node) -> None:
-    node.refresh()
-    make_interposers(node.ours)
-    assert not node.refresh().changed
-
-
-@pytest.mark.parametrize("touch", ["usr/lib64/libz.so.1", "usr/bin/ls", "etc/ld.so.cache"])
-def test_other_installations_cost_a_look_and_change_nothing(node: Node, touch: str) -> None:
-    node.refresh()
-    path = node.driver.path / touch
-    put(path, path.read_bytes() if path.exists() else b"")
-    assert not node.refresh().changed
-    assert node.mirror.refresh() is None
+    for touch in ("usr/lib64/libz.so.1", "usr/bin/ls", "etc/ld.so.cache"):
+        path = node.driver.path / touch
+        put(path, path.read_bytes() if path.exists() else b"")
+        assert not node.refresh().changed, touch
+        assert node.mirror.refresh() is None, touch
 
 
 def test_a_library_that_comes_later_is_mirrored(node: Node) -> None:
@@ -238,16 +215,6 @@ def test_without_our_library_shares_are_refused_and_whole_gpus_have_their_driver
     assert version_of(node.lib64("origin")) == VERSION
     make_interposers(node.ours)
     assert node.refresh().state.refusal == ""
-
-
-def test_without_libcuda_shares_are_refused_and_the_libraries_that_are_missing_are_named(node: Node) -> None:
-    for name in ("libcuda.so", "libnvidia-ptxjitcompiler.so", "libnvidia-gpucomp.so"):
-        for path in node.driver.path.rglob(f"{name}*"):
-            path.unlink()
-    node.driver.make_cache()
-    state = node.refresh().state
-    assert f"the driver below {node.driver.path} has no 64-bit libcuda.so.1;" in state.refusal
-    assert state.missing == ("libcuda.so.1", f"libnvidia-gpucomp.so.{VERSION}", "libnvidia-ptxjitcompiler.so.1")
 
 
 def test_a_node_without_any_driver_has_an_empty_mirror(tmp_path: Path) -> None:

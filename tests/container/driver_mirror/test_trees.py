@@ -142,13 +142,6 @@ def test_a_second_directory_is_set_aside_beside_the_first(base: Path) -> None:
     assert [(base / f"nvidia.before-{turn}/file").read_text() for turn in (1, 2)] == ["1", "2"]
 
 
-def test_a_file_of_the_driver_is_copied_once_for_both_flavours(tmp_path: Path, base: Path, trees: Trees) -> None:
-    wanted = plan(tmp_path, "one")
-    trees.adopt(wanted, stopped=never)
-    inodes = {(base / flavour / "lib64/one").stat().st_ino for flavour in FLAVOURS}
-    assert len(inodes - {(tmp_path / "driver/one").stat().st_ino}) == 1
-
-
 def test_the_interposer_is_copied_and_has_one_inode_for_all_its_names(tmp_path: Path, base: Path, trees: Trees) -> None:
     """Two names of one image: a program that opens both must not get it twice."""
     source = tmp_path / "libcuda.so.1"
