@@ -130,5 +130,5 @@ def test_the_generation_counts_changes_and_nothing_else() -> None:
 
 
 def test_a_soft_limit_is_above_the_share_or_none() -> None:
-    wishes = {0: 0, 60: 60, 20: 0, 10: 0, 300: 100}
-    assert {wished: soft_limit(20, wished) for wished in wishes} == wishes
+    expected = {0: 0, 60: 60, 20: 0, 10: 0, 300: 100}
+    assert {asked: soft_limit(20, asked) for asked in expected} == expected
