@@ -5,8 +5,6 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = sorted(path for path in (ROOT / "deviceplugin").rglob("*.py") if "wire" not in path.parts)
 MOST_LINES = 400
@@ -42,31 +40,28 @@ def test_a_class_name_stands_once_in_a_package_and_rarely_twice_in_the_product()
     assert {name: found for name, found in packages.items() if len(set(found)) < len(found)} == {}
 
 
-@pytest.mark.parametrize(
-    "folder", ["deviceplugin", "sandbox", "library", "emulator", "scripts", "benchmarks", "daemonset", "docs"]
-)
-def test_nothing_refers_to_documents_outside_of_the_repository(folder: str) -> None:
-    kinds = {".py", ".c", ".h", ".md", ".yaml", ".toml", ""}
-    texts = [
-        path
-        for path in (ROOT / folder).rglob("*")
-        if path.is_file() and path.suffix in kinds and "build" not in path.parts
-    ]
-    assert [path for path in texts if _OUTSIDE.search(path.read_text(errors="replace"))] == []
+def texts(*folders: str) -> list[Path]:
+    """The source files below these folders, without what is built."""
+    kinds = {".py", ".c", ".h", ".md", ".yaml", ".toml", ".proto", ".def", ""}
+    found = (path for folder in folders for path in (ROOT / folder).rglob("*"))
+    own = (path for path in found if not {"build", "__pycache__", "node_modules"} & set(path.parts))
+    return [path for path in own if path.suffix in kinds and path.is_file()]
+
+
+PARTS = ("deviceplugin", "sandbox", "library", "emulator", "scripts", "daemonset", "docs")
+
+
+def test_nothing_refers_to_documents_outside_of_the_repository() -> None:
+    found = texts(*PARTS, "benchmarks")
+    assert [path for path in found if _OUTSIDE.search(path.read_text(errors="replace"))] == []
 
 
 _REPLACED = re.compile(r"\b(ghosts?|wish(es)?|hurry|told of|whoever|anew|the lineage)\b", re.IGNORECASE)
 
 
-@pytest.mark.parametrize(
-    "folder", ["deviceplugin", "emulator", "library", "proto", "sandbox", "scripts", "daemonset", "docs", "tests"]
-)
-def test_no_word_is_used_that_the_glossary_replaced(folder: str) -> None:
-    kinds = {".py", ".c", ".h", ".md", ".yaml", ".proto", ".def", ""}
-    texts = [path for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix in kinds]
-    own = [path for path in texts if not {"build", "__pycache__", "node_modules"} & set(path.parts)]
-    own = [path for path in own if path != Path(__file__)]
-    assert [path for path in own if _REPLACED.search(path.read_text(errors="replace"))] == []
+def test_no_word_is_used_that_the_glossary_replaced() -> None:
+    found = [path for path in texts(*PARTS, "proto", "tests") if path != Path(__file__)]
+    assert [path for path in found if _REPLACED.search(path.read_text(errors="replace"))] == []
 
 
 def test_every_rule_that_the_product_switches_off_has_its_reason_beside_it() -> None:

@@ -11,7 +11,7 @@ Object = dict[str, Any]
 
 
 def documents(path: str) -> list[Object]:
-    return list(yaml.safe_load_all((ROOT / path).read_text()))
+    return list(yaml.load_all((ROOT / path).read_text(), yaml.CSafeLoader))
 
 
 def base() -> dict[str, Object]:
