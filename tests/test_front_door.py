@@ -8,7 +8,6 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
@@ -75,22 +74,20 @@ def test_the_hooks_are_the_style_steps_of_the_check() -> None:
         assert " ".join([program, *(word for word in words if not word.startswith("-"))]) in check, hook["id"]
 
 
-@pytest.mark.parametrize("form", FORMS, ids=[path.stem for path in FORMS])
-def test_the_forms_ask_for_something(form: Path) -> None:
-    found = yaml.safe_load(form.read_text())
-    assert {"name", "description", "body"} <= set(found)
-    fields = [field for field in found["body"] if field["type"] != "markdown"]
-    assert len({field["id"] for field in fields}) == len(fields) > 1
-    assert any(field.get("validations", {}).get("required") for field in fields)
+def test_the_forms_ask_for_something() -> None:
+    assert FORMS
+    for form in FORMS:
+        found = yaml.safe_load(form.read_text())
+        assert {"name", "description", "body"} <= set(found), form
+        fields = [field for field in found["body"] if field["type"] != "markdown"]
+        assert len({field["id"] for field in fields}) == len(fields) > 1, form
+        assert any(field.get("validations", {}).get("required") for field in fields), form
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[path.name for path in PAGES])
-def test_the_scripts_and_files_that_a_page_names_exist(page: Path) -> None:
-    text = page.read_text()
-    for name in set(SCRIPT.findall(text)):
-        assert stat.S_IXUSR & (ROOT / name).stat().st_mode, f"{name} is no program"
-    for link in set(re.findall(r"\]\((?!http)([^)#]+)", text)):
-        assert (ROOT / link).exists(), f"{page.name} names {link}"
+def test_the_scripts_that_a_page_names_are_programs() -> None:
+    """Its links: tests/docs/test_links.py."""
+    named = {(page.name, name) for page in PAGES for name in SCRIPT.findall(page.read_text())}
+    assert [each for each in named if not stat.S_IXUSR & (ROOT / each[1]).stat().st_mode] == []
 
 
 def test_the_editor_agrees_with_the_formatter() -> None:

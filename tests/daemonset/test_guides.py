@@ -28,7 +28,10 @@ GUIDES = [
 ]
 GROUPS = ("agent", "scheduler", "webhook", "policy", "hami", "monitoring", "image")
 _VALUE = re.compile(rf"(?:`|--set |,)(?!hami[.]io)((?:{'|'.join(GROUPS)})(?:\.[A-Za-z]+)+)")
-WITH_COMMANDS = ("chart/README.md", "gangs.md", "install.md", "how-to/monitoring.md", "how-to/upgrade.md")
+WITH_COMMANDS = (
+    *("chart/README.md", "gangs.md", "install.md"),
+    *("how-to/monitoring.md", "how-to/platforms.md", "how-to/upgrade.md"),
+)
 _CHART = re.compile(r"helm (?:install|upgrade) vcuda (?:daemonset/chart|oci://\S+/charts/vcuda --version \S+) (.+)")
 _OF_HELM = re.compile(r"--(?:reset-then-)?reuse-values ?")
 _HAMIS = "## Coming from HAMi"

@@ -1,7 +1,6 @@
 """Each platform of platforms.yaml: what the agent gets there, in objects that old and new API servers know."""
 
 import re
-import shlex
 import shutil
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from scripts import manifests
 from tests.daemonset.chart import NAMESPACE, Chart, Object, Rendered, documents
 from tests.daemonset.value_sets import PLATFORMS, VALUE_SETS
 from tests.definitions.kubernetes import faults
-from tests.fenced import fenced
 
 TABLE = yaml.safe_load((manifests.CHART / "platforms.yaml").read_text())
 OLDEST, NEWEST = "1.30", "1.37"
@@ -115,22 +113,6 @@ def test_what_the_operator_sets_wins_over_the_platform(chart: Chart) -> None:
 
 
 GUIDE = manifests.ROOT / "docs" / "how-to" / "platforms.md"
-
-
-def _commands() -> list[list[str]]:
-    blocks = "\n".join(fenced(GUIDE)).replace("\\\n", " ")
-    return [
-        shlex.split(line)[4:] for line in blocks.splitlines() if line.startswith("helm install vcuda daemonset/chart ")
-    ]
-
-
-def test_the_chart_takes_the_commands_of_the_guide(chart: Chart, subtests: pytest.Subtests) -> None:
-    assert _commands()
-    for flags in _commands():
-        with subtests.test(" ".join(flags)):
-            rendered = chart.render({}, *flags)
-            assert rendered.names("DaemonSet")
-            assert rendered.names("Deployment")
 
 
 def test_the_guide_has_each_platform_and_the_table() -> None:

@@ -7,7 +7,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-import yaml
 from click.testing import CliRunner
 
 from deviceplugin.cli import main
@@ -105,14 +104,3 @@ def test_the_commands_that_need_no_cluster_do_what_the_page_says(
             else:
                 assert (done.exit_code, done.stderr) == (0, "")
                 assert "GPU" in done.stdout
-
-
-def test_the_examples_of_the_how_tos_are_yaml() -> None:
-    blocks = [
-        (page.name, each)
-        for page in (DOCS / "how-to").glob("*.md")
-        for text in re.findall(r"^```yaml\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
-        for each in yaml.safe_load_all(text)
-    ]
-    assert {name for name, _ in blocks} >= {"quotas.md", "kueue.md", "vllm.md", "jupyter.md", "multi-gpu.md"}
-    assert [name for name, each in blocks if not isinstance(each, dict)] == []

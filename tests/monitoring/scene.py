@@ -90,6 +90,8 @@ async def _until_phase(cluster: SmallCluster, name: str, wanted: str) -> None:
 async def _facts(cluster: SmallCluster, prometheus: Prometheus, queries: Sequence[str]) -> Facts:
     waited = (
         "vcuda_container_cores_used_ratio",
+        "rate(vcuda_container_throttled_seconds_total[1m])",  # of two samples
+        "increase(vcuda_container_memory_refusals_total[1h])",
         "vcuda_gpu_healthy == 0",
         "increase(vcuda_gpu_xid_errors_total[1m]) > 0",
         'increase(vcuda_allocations_total{outcome="refused"}[1m]) > 0',
