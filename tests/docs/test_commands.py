@@ -4,8 +4,9 @@ The mark is <!-- not executed: REASON --> before the block. A page with commands
 TESTS; what those tests do not run of it, they say themselves (tests/e2e/test_operator_pages.py, for example).
 """
 
-import subprocess
 from pathlib import Path
+
+import pytest
 
 from tests.commands import Block, blocks
 
@@ -49,17 +50,18 @@ SHOWN = {
 """Blocks that look like commands and are what a program prints, or what stands elsewhere."""
 
 
-def pages() -> dict[str, list[Block]]:
-    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    found = {name: blocks(ROOT / name) for name in listed.split() if (ROOT / name).is_file()}
-    return {name: each for name, each in found.items() if each}
+Pages = dict[str, list[Block]]
 
 
-PAGES = pages()
+@pytest.fixture(scope="module")
+def with_blocks(git_pages: list[Path]) -> Pages:
+    return {str(page.relative_to(ROOT)): found for page in git_pages if (found := blocks(page))}
 
 
-def test_every_page_with_commands_is_executed_by_a_test_or_marked() -> None:
-    executed = {name for name, found in PAGES.items() if any(each.is_commands and not each.reason for each in found)}
+def test_every_page_with_commands_is_executed_by_a_test_or_marked(with_blocks: Pages) -> None:
+    executed = {
+        name for name, found in with_blocks.items() if any(each.is_commands and not each.reason for each in found)
+    }
     assert executed == set(TESTS)
 
 
@@ -68,16 +70,16 @@ def test_the_tests_that_execute_a_page_name_it() -> None:
     assert [(page, test) for page, test in named if Path(page).name not in (ROOT / test).read_text()] == []
 
 
-def test_what_is_no_command_is_a_picture_or_is_known() -> None:
+def test_what_is_no_command_is_a_picture_or_is_known(with_blocks: Pages) -> None:
     """So no command is missed because its program is not known here."""
-    plain = {name: [each.text for each in found if not each.is_commands] for name, found in PAGES.items()}
+    plain = {name: [each.text for each in found if not each.is_commands] for name, found in with_blocks.items()}
     first = {name: [text.splitlines()[0] for text in texts if text.isascii()] for name, texts in plain.items()}
     shown = {name: [line for line in lines if not line.startswith((" ", "/"))] for name, lines in first.items()}
     assert {name: lines for name, lines in shown.items() if lines} == SHOWN
 
 
-def test_only_commands_are_marked() -> None:
-    assert [each.text for found in PAGES.values() for each in found if each.reason and not each.is_commands] == []
+def test_only_commands_are_marked(with_blocks: Pages) -> None:
+    assert [each.text for found in with_blocks.values() for each in found if each.reason and not each.is_commands] == []
 
 
 def test_blocks_are_read(tmp_path: Path) -> None:

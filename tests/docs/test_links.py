@@ -1,18 +1,12 @@
 """Every relative link in the documentation leads to a file, and to a heading of it where it names one."""
 
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 _LINK = re.compile(r"\]\((?!https?://|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
-
-
-def pages() -> list[Path]:
-    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return [path for name in listed.split() if (path := ROOT / name).is_file()]
 
 
 def prose(page: Path) -> str:
@@ -39,8 +33,8 @@ def broken(page: Path) -> Iterator[str]:
             yield f"{name} has no heading #{anchor}"
 
 
-def test_every_relative_link_of_a_page_leads_somewhere() -> None:
-    assert {str(page.relative_to(ROOT)): wrong for page in pages() if (wrong := list(broken(page)))} == {}
+def test_every_relative_link_of_a_page_leads_somewhere(git_pages: list[Path]) -> None:
+    assert {str(page.relative_to(ROOT)): wrong for page in git_pages if (wrong := list(broken(page)))} == {}
 
 
 def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
