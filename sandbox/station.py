@@ -180,6 +180,10 @@ class Station:
         )
         return next((pod for pod in (*self.known, *shown) if pod.ref.uid == uid), None)
 
+    async def with_promised_gpus(self, pod: Pod) -> Pod:
+        """No pod is Volcano's."""
+        return pod
+
     def cordoned(self) -> frozenset[GpuUuid]:
         return self.cordon
 

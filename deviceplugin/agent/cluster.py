@@ -7,7 +7,9 @@ an error that says why.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -24,6 +26,8 @@ from deviceplugin.kube.reflector import Reflector, StoreChange
 from deviceplugin.kube.transport import Transport
 from deviceplugin.kubelet.pods_client import KubeletPods
 from deviceplugin.model.allocation import PodRef, PodUid
+from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.annotations import trusted_allocation
 from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.pod import Pod
@@ -32,6 +36,8 @@ from deviceplugin.model.units import ResourceNames
 log = structlog.get_logger("vcuda.agent")
 _CORDON_WAIT_S = 0.5
 _KUBELET_BUDGET_S = 1.0
+_PROMISED_S = 1.0
+_LOOK_AGAIN_S = 0.005
 _WORDS_SHOWN = 8
 _WORD_SHOWN = 60
 
@@ -95,11 +101,16 @@ class Cluster:
 
 
 class NodePods:
-    """Pods for kubelet's flows (`kubelet.allocate_context.Pods`): the watch first, then kubelet itself."""
+    """Pods for kubelet's flows (`kubelet.allocate_context.Pods`): the watch first, then kubelet itself.
 
-    def __init__(self, cluster: Cluster, kubelet: KubeletPods) -> None:
+    `volcano` is the schedulerName of Volcano's pods where it asks vcuda about GPUs, otherwise empty.
+    """
+
+    def __init__(self, cluster: Cluster, kubelet: KubeletPods, *, names: AnnotationNames, volcano: str) -> None:
         self._cluster = cluster
         self._kubelet = kubelet
+        self._names = names
+        self._volcano = volcano
 
     def watched(self) -> Sequence[Pod]:
         return self._cluster.pods()
@@ -118,6 +129,21 @@ class NodePods:
         except (TimeoutError, VcudaError):
             return found
         return {pod.ref.uid: pod for pod in shown if pod.ref.uid in uids} | found
+
+    async def with_promised_gpus(self, pod: Pod) -> Pod:
+        """A pod of Volcano gets its annotations after its Binding (`cluster.volcano.announcements`), so kubelet may ask
+        before them. Without them the agent chooses, as it does while the API server is away."""
+        if not self._volcano or pod.scheduler != self._volcano:
+            return pod
+        until = time.monotonic() + _PROMISED_S
+        while trusted_allocation(pod, self._names).allocation is None and self._cluster.is_synced:
+            if time.monotonic() > until:
+                log.warning("gpus_not_promised", pod=str(pod.ref), effect="the agent chooses the pod's GPUs itself")
+                break
+            await asyncio.sleep(_LOOK_AGAIN_S)
+            if (found := self._cluster.pod(pod.ref.uid)) is not None:
+                pod = replace(pod, annotations=found.annotations)
+        return pod
 
 
 class Cordon:

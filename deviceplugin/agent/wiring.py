@@ -138,7 +138,12 @@ def build_agent(base: AgentBase) -> NodeAgent:
         knows_claims=view.knows_claims,
         period_s=settings.allocation.check_period,
     )
-    node_pods = NodePods(cluster, pods)
+    node_pods = NodePods(
+        cluster,
+        pods,
+        names=annotation_names(settings.names.domain),
+        volcano=settings.allocation.volcano_scheduler,
+    )
     context = AllocateContext(
         feed=feed,
         ledger=ledger,

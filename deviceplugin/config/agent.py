@@ -221,6 +221,13 @@ class AllocationSettings:
     numa: bool = setting(
         "numa", False, "Report the NUMA node of each GPU to kubelet; keep it off if vcuda's scheduler chooses the GPU."
     )
+    volcano_scheduler: str = setting(
+        "volcano-scheduler",
+        "",
+        "schedulerName of Volcano's pods where Volcano asks vcuda about GPUs: Allocate waits up to 1 s for those that "
+        "vcuda writes to a pod after its Binding. Empty: no pod waits.",
+        types.OPTIONAL_NAME,
+    )
     cdi: bool = setting("cdi", False, "Describe the devices of each grant through CDI as well.")
     cdi_dir: Path = setting(
         "cdi-dir", Path("/var/run/cdi"), "Directory from which the container runtime reads CDI files."

@@ -74,7 +74,6 @@ def cluster_pod(item: ClusterPodObject, names: ResourceNames, *, claims: bool = 
         said.extended_resource_claim_status = status.extended_resource_claim_status
     return ClusterPod(
         pod=api_pod(PodObject(item.metadata, spec, said), names),
-        scheduler=spec.scheduler_name or "",
         priority=spec.priority or 0,
         nominated_node=status.nominated_node_name or "",
         gang=_gang(item, spec),

@@ -79,6 +79,7 @@ def _pod(
         api_uid=api_uid,
         mirror_of=mirror_of,
         is_static=is_static,
+        scheduler=spec.scheduler_name or "",
     )
 
 

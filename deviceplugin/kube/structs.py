@@ -137,6 +137,7 @@ class PodSpec(Json):
     containers: list[ContainerSpec] | None = None
     init_containers: list[ContainerSpec] | None = None
     node_name: str | None = None
+    scheduler_name: str | None = None
     resource_claims: list[PodResourceClaim] | None = None
 
 
@@ -221,7 +222,6 @@ class ClusterPodSpec(PodSpec):
 
     resources: Resources | None = None
     overhead: Amounts | None = None
-    scheduler_name: str | None = None
     priority: int | None = None
     scheduling_group: SchedulingGroup | None = None
     workload_ref: WorkloadRef | None = None

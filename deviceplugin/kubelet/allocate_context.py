@@ -27,12 +27,14 @@ class Pods(Protocol):
     """The pods of this node (`agent.cluster.NodePods`).
 
     `watched` shows the API server's watch, which may be late. `find` asks kubelet too; None if neither shows the pod in
-    time.
+    time. `with_promised_gpus` waits a moment for annotations that are written after the Binding.
     """
 
     def watched(self) -> Sequence[Pod]: ...
 
     async def find(self, uid: PodUid) -> Pod | None: ...
+
+    async def with_promised_gpus(self, pod: Pod) -> Pod: ...
 
 
 class Hints(Protocol):

@@ -5,7 +5,7 @@ both calls, with the whole pod in view. Kubelet asks for cores and memory of one
 the first call does all the work, the second gets an empty answer if it comes directly after it, and otherwise the
 same answer again: no container is left with empty answers only. Nothing is answered that is not on disk before. A
 lock keeps identity and record together when kubelet calls from several goroutines; it is held over the identity
-sources, which have time limits, and over nothing else.
+sources and the wait for promised GPUs, which have time limits, and over nothing else.
 """
 
 import asyncio
@@ -83,6 +83,7 @@ class Allocator:
                 self._context.feed.catalog.check(resource, ids)
                 await self._context.reclaim.ensure_complete()
                 asking = await self._context.identity.identify(self._question(resource, len(ids)))
+                asking = await self._with_promised_gpus(asking)
                 near = self._context.feed.catalog.aligned(ids)
                 try:
                     return self._answer(asking, resource, near, began)
@@ -94,6 +95,12 @@ class Allocator:
             name = self._context.layout.names.of(resource)
             self._context.report.refused(asking, name, len(ids), error, seconds=time.monotonic() - began)
             raise
+
+    async def _with_promised_gpus(self, asking: IdentifiedContainer) -> IdentifiedContainer:
+        """A pod is placed as a whole, so only its first container waits."""
+        if self._ledger.of_pod(asking.pod.ref.uid):
+            return asking
+        return replace(asking, pod=await self._context.pods.with_promised_gpus(asking.pod))
 
     def _question(self, resource: Resource, count: int) -> Question:
         previous = self._ledger.get(self._previous) if self._previous is not None else None

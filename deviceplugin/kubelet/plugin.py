@@ -25,7 +25,7 @@ from deviceplugin.wire import deviceplugin_pb2 as pb
 from deviceplugin.wire import deviceplugin_pb2_grpc as rpc
 
 log = structlog.get_logger("vcuda.kubelet")
-BUDGET_S = 12.0  # identity may wait 8 s for a busy kubelet, and the reconciler 1.4 s
+BUDGET_S = 12.0  # identity may wait 8 s for a busy kubelet, the reconciler 1.4 s, a pod of Volcano 1 s for its GPUs
 PRESTART_BUDGET_S = 10.0  # kubelet gives PreStartContainer 30 s and tries again
 Context = grpc.aio.ServicerContext[Any, Any]
 _T = TypeVar("_T")

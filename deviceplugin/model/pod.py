@@ -104,7 +104,7 @@ class Pod:
     `ref.uid` is the UID that kubelet uses. The mirror of a static pod has another one at the API server: `api_uid`,
     empty if only kubelet knows the pod. `mirror_of` is what a pod of the API server says of itself: it is the mirror of
     the static pod with this UID. Everybody can write that (see `agent.mirror_pods`). `annotations` has those of vcuda's
-    domain, and `clusterName`.
+    domain, and `clusterName`. `scheduler` is its schedulerName.
     """
 
     ref: PodRef
@@ -122,6 +122,7 @@ class Pod:
     api_uid: str = ""
     is_static: bool = False
     mirror_of: PodUid = NO_UID
+    scheduler: str = ""
 
     @property
     def api_ref(self) -> PodRef:
@@ -163,7 +164,6 @@ class ClusterPod:
     """
 
     pod: Pod
-    scheduler: str = ""
     priority: int = 0
     nominated_node: str = ""
     gang: Gang | None = None
@@ -172,6 +172,10 @@ class ClusterPod:
     gates: tuple[str, ...] = ()
     claims: tuple[PodClaim, ...] = ()
     whole_gpus: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def scheduler(self) -> str:
+        return self.pod.scheduler
 
     @property
     def has_claims(self) -> bool:

@@ -153,6 +153,7 @@ VALUE_SETS: dict[str, Object] = {
             "namespace": "volcano",
             "serviceAccount": "vc-scheduler",
             "lease": "vc-scheduler",
+            "schedulerName": "vc",
             "port": 9180,
         },
         "resourceDomain": "gpu.example.org",

@@ -50,6 +50,9 @@
 {{- if and (ne $from "runtime") (ne $socket "/run/containerd/containerd.sock") }}
     - --container-runtime-endpoint={{ $socket }}
 {{- end }}
+{{- if .Values.volcano.enabled }}
+    - --volcano-scheduler={{ .Values.volcano.schedulerName }}
+{{- end }}
 {{- if .Values.agent.dra.enabled }}
     - --dra=true
 {{- with .Values.agent.dra.gpus }}

@@ -133,16 +133,20 @@ async def test_enough_by_sums_and_no_gpu_with_room_means_another_reason(extender
     )
 
 
+def placed_by(scheduler: str, made: ClusterPod) -> ClusterPod:
+    return replace(made, pod=replace(made.pod, scheduler=scheduler))
+
+
 async def test_the_scheduler_that_should_ask_is_named(api: MemoryApi, clock: Clock) -> None:
     extender = Extender(api, Settings(scheduler="vcuda-scheduler"), clock=clock)
     extender.put_node(node("a", 1))
     for one, beginning in (
         (
-            replace(pod("own"), scheduler="vcuda-scheduler"),
+            placed_by("vcuda-scheduler", pod("own")),
             "kube-scheduler has neither asked about the pod nor written a condition for it",
         ),
         (
-            replace(pod("other"), scheduler="volcano"),
+            placed_by("volcano", pod("other")),
             "no scheduler has asked about the pod; its schedulerName is volcano, the",
         ),
         (pod("default"), "no scheduler has asked about the pod; its schedulerName is default-scheduler, the"),
@@ -156,7 +160,7 @@ async def test_the_scheduler_that_should_ask_is_named(api: MemoryApi, clock: Clo
             "the pod waits for its scheduling gates a/1, b/2, c/3 and 2 more to be removed; no scheduler chooses",
         ),
         (
-            unschedulable(replace(pod("opened"), scheduler="vcuda-scheduler"), GATED, reason="SchedulingGated"),
+            unschedulable(placed_by("vcuda-scheduler", pod("opened")), GATED, reason="SchedulingGated"),
             "kube-scheduler has not asked about the pod;",
         ),
     ):
