@@ -77,7 +77,7 @@ def measure(folder: Path, nodes: int, members: int, turns: int) -> dict[str, flo
 async def _session(url: str, nodes: list[Json], gang: PodGroup) -> Turn:
     """And gives back what it got, outside of the time."""
 
-    async def never(_pod: Json, _node: str) -> None:
+    async def never(_binding: Json) -> None:
         raise BenchmarkError("the session ends before its Bindings")
 
     async with VcScheduler(url, nodes, never) as volcano:

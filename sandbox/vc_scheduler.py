@@ -1,11 +1,18 @@
 """A stand-in for Volcano's scheduler: sessions that ask the plugin `extender` as the real one was recorded to.
 
-In: where the extender is, the cluster's nodes, gangs of pods. Out: which gangs it would bind, and their Bindings by the
-caller. A session takes the gangs in their order and the members one after the other: predicates on nodes whose sums
-have room, 16 at once, until enough nodes are found; scores where several are left; then `allocate`. A gang with a
-member that finds no node is taken back, last first. Not here: queues' shares, evictions, pipelining;
+In: where the extender is, the cluster's nodes, gangs of pods. Out: which gangs it would bind, and their Bindings, which
+the caller sends. A session takes the gangs in their order and the members one after the other: predicates on nodes
+whose sums have room, 16 at once, until enough nodes are found; scores where several are left; then `allocate`. A gang
+with a member that finds no node is taken back, last first. Not here: queues' shares, evictions, pipelining;
 `tests/e2e/test_volcano.py` runs the real one. Requests have the size of real ones: a whole pod, a whole node, and every
 task on it.
+
+A Binding has all annotations that the pod had when the session began, and a member whose Binding is refused is tried
+again in the next session, without `deallocate`. So it is in Volcano 1.14.1: pkg/scheduler/cache/cache.go, `Bind` of
+DefaultBinder (`Annotations: p.Annotations`, line 224) and of SchedulerCache (`resyncTask`, line 962); the pod is the
+snapshot's, because `TaskInfo.Clone` (pkg/scheduler/api/job_info.go, line 282) keeps its pointer. The API server
+writes each of these annotations over the pod's own: Kubernetes 1.36.2, pkg/registry/core/pod/storage/storage.go,
+`setPodNodeAndMetadata`.
 """
 
 import asyncio
@@ -29,6 +36,10 @@ _CORE, _MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
 
 class VolcanoStandInError(Exception):
     """The extender did not answer as its protocol says."""
+
+
+class BindingRefusedError(Exception):
+    """The API server does not bind this pod, or did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +102,20 @@ class Times:
 
 
 class VcScheduler:
-    """`url` is the plugin's urlPrefix. `bind` makes Volcano's Binding, which has no annotations."""
+    """`url` is the plugin's urlPrefix. `bind` sends a Binding or raises BindingRefusedError; `watch` shows a pod as it
+    is now."""
 
-    def __init__(self, url: str, nodes: Sequence[Json], bind: Callable[[Json, str], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        url: str,
+        nodes: Sequence[Json],
+        bind: Callable[[Json], Awaitable[None]],
+        *,
+        watch: Callable[[Json], Json] = lambda pod: pod,
+    ) -> None:
         self._url = url.rstrip("/")
         self._bind = bind
+        self._watch = watch
         self._nodes = {each["metadata"]["name"]: _Node(each, _offered(each)) for each in nodes}
         self._free: list[Connection] = []
         self.times = Times()
@@ -109,18 +129,32 @@ class VcScheduler:
             await each.close()
 
     async def session(self, gangs: Sequence[PodGroup], *, dies: bool = False) -> dict[str, dict[str, str]]:
-        """The nodes of the members, by gang; of gangs that fit. `dies`: after its choices, before any Binding."""
+        """The nodes of the members, by gang; of gangs that fit, without members whose Binding was refused.
+
+        `dies`: after its choices, before any Binding.
+        """
         placed: dict[str, dict[str, str]] = {}
-        for gang in gangs:
-            done = await self._place(gang)
-            if len(done) < len(gang.pods):
+        snapshot = {gang.name: [self._watch(pod) for pod in gang.pods] for gang in gangs}
+        for name, pods in snapshot.items():
+            waiting = [pod for pod in pods if not pod["spec"].get("nodeName")]
+            done = await self._place(waiting)
+            if len(done) < len(waiting):
                 for pod, node in reversed(done):
                     await self._take_back(pod, node)
-            else:
-                placed[gang.name] = {pod["metadata"]["name"]: node for pod, node in done}
-                if not dies:
-                    await asyncio.gather(*(self._bind(pod, node) for pod, node in done))
+                continue
+            if not dies:
+                bound = await asyncio.gather(*(self._is_bound(pod, node) for pod, node in done))
+                done = [each for each, is_bound in zip(done, bound, strict=True) if is_bound]
+            placed[name] = {pod["metadata"]["name"]: node for pod, node in done}
         return placed
+
+    async def _is_bound(self, pod: Json, node: str) -> bool:
+        try:
+            await self._bind(binding_of(pod, node))
+        except BindingRefusedError:
+            self._nodes[node].take(_task(pod, node, ALLOCATED), _wanted(pod), sign=-1)
+            return False
+        return True
 
     async def give_back(self, gang: PodGroup, placed: Mapping[str, str]) -> None:
         """What a session that bound nothing was promised."""
@@ -131,9 +165,9 @@ class VcScheduler:
         """Its watch says that a bound pod is over."""
         self._nodes[node].take(_task(pod, node, RUNNING), _wanted(pod), sign=-1)
 
-    async def _place(self, gang: PodGroup) -> list[tuple[Json, str]]:
+    async def _place(self, pods: Sequence[Json]) -> list[tuple[Json, str]]:
         done: list[tuple[Json, str]] = []
-        for pod in gang.pods:
+        for pod in pods:
             node = await self._node_for(pod)
             if node is None or await self._event("allocate", pod, node):
                 break
@@ -209,6 +243,13 @@ def feasible_nodes(count: int) -> int:
     """Of so many nodes: Volcano's defaults (--percentage-nodes-to-find=0, --minimum-feasible-nodes=100)."""
     percent = max(5, 50 - count // 125)
     return count if count <= _FEWEST else max(_FEWEST, count * percent // 100)
+
+
+def binding_of(pod: Json, node: str) -> Json:
+    """What Volcano sends for a pod as it knows it."""
+    kept = {name: text for name, text in pod["metadata"].items() if name in ("namespace", "name", "uid", "annotations")}
+    target = {"kind": "Node", "name": node}
+    return {"apiVersion": "v1", "kind": "Binding", "metadata": kept, "target": target}
 
 
 def _offered(node: Json) -> dict[str, int]:

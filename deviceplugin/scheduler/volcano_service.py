@@ -82,12 +82,6 @@ def volcano_service(
     extender: Extender, client: ClusterClient, settings: Settings, *, clock: Callable[[], float], confirm: Confirm
 ) -> VolcanoService:
     announcements = Announcements(extender.cache, client, names=settings.names)
-    tasks = VolcanoTasks(
-        extender.cache,
-        extender.snapshot,
-        scorer=extender.scorer,
-        settings=settings,
-        clock=clock,
-        announce=announcements.announce,
-    )
+    extender.cache.promised = announcements.announce
+    tasks = VolcanoTasks(extender.cache, extender.snapshot, scorer=extender.scorer, settings=settings, clock=clock)
     return VolcanoService(tasks, announcements, confirm)

@@ -1,7 +1,7 @@
 """Gangs under Volcano, for the cluster's show: a stand-in of its scheduler asks the real `vcuda scheduler`.
 
 In: the small cluster, gangs of pods in its store. Out: what was bound and what stays reserved. Not here: what is
-printed. Invariant: Bindings are Volcano's, without annotations.
+printed. Invariant: Bindings are Volcano's, with the annotations of its pods.
 """
 
 import time
@@ -52,10 +52,13 @@ async def volcano(cluster: SmallCluster, url: str) -> AsyncIterator[VcScheduler]
     """Volcano's scheduler as it starts; `session` lets it try gangs."""
     store = cluster.server.store
 
-    async def bind(pod: Json, node: str) -> None:
-        store.bind(name_of(pod), node, namespace=NAMESPACE)
+    async def bind(binding: Json) -> None:
+        store.bind(name_of(binding), binding["target"]["name"], namespace=NAMESPACE, meta=binding["metadata"])
 
-    async with VcScheduler(url, store.objects("nodes"), bind) as started:
+    def watch(pod: Json) -> Json:
+        return store.get("pods", name_of(pod), namespace=NAMESPACE)
+
+    async with VcScheduler(url, store.objects("nodes"), bind, watch=watch) as started:
         yield started
 
 

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from sandbox.emulated_gpus import REPOSITORY
+from tests.cluster.webhook.expressions import Compiled
 from tests.daemonset.chart import Chart, Rendered
 from tests.daemonset.value_sets import VALUE_SETS
 from tests.fenced import fenced
@@ -53,16 +54,37 @@ def test_the_container_is_a_sidecar_that_only_its_pod_can_ask(rendered: Rendered
     assert security["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_its_account_may_write_annotations_and_one_secret(rendered: Rendered) -> None:
-    account = "system:serviceaccount:volcano-system:volcano-scheduler"
+ACCOUNT = "system:serviceaccount:volcano-system:volcano-scheduler"
+
+
+@pytest.mark.parametrize(
+    ("user", "operation", "looked_at"),
+    [
+        (ACCOUNT, "UPDATE", False),
+        (ACCOUNT, "CREATE", True),
+        ("system:serviceaccount:default:volcano-scheduler", "UPDATE", True),
+    ],
+)
+def test_its_account_writes_annotations_to_pods_that_are_and_brings_none_with_pods_or_bindings(
+    rendered: Rendered, user: str, operation: str, looked_at: bool
+) -> None:
+    """Volcano's scheduler has the same account, and copies annotations into its Bindings."""
     policy = rendered.get("ValidatingAdmissionPolicy", "vcuda-annotations")["spec"]
-    (allowed,) = (each for each in policy["matchConditions"] if each["name"] == "is-not-a-vcuda-program")
-    assert account in allowed["expression"]
+    request = {"userInfo": {"username": user, "groups": ["system:serviceaccounts"]}, "operation": operation}
+    assert Compiled(policy["matchConditions"]).all_say_yes(request=request) is looked_at
+
+
+def test_its_account_may_write_one_secret(rendered: Rendered) -> None:
     secrets = rendered.get("ValidatingAdmissionPolicy", "vcuda-volcano-secrets")["spec"]
-    assert account in secrets["matchConditions"][0]["expression"]
+    assert ACCOUNT in secrets["matchConditions"][0]["expression"]
     for kind, name in (("ClusterRoleBinding", "vcuda-volcano"), ("RoleBinding", "volcano-system/vcuda-volcano")):
         (subject,) = rendered.get(kind, name)["subjects"]
         assert (subject["namespace"], subject["name"]) == ("volcano-system", "volcano-scheduler")
+
+
+def test_the_agents_wait_for_the_gpus_of_its_pods(rendered: Rendered, defaults: Rendered) -> None:
+    assert "--volcano-scheduler=volcano" in rendered.agent["containers"][0]["args"]
+    assert not any("volcano" in each for each in defaults.agent["containers"][0]["args"])
 
 
 def test_other_names_and_domains(chart: Chart) -> None:
@@ -74,4 +96,5 @@ def test_other_names_and_domains(chart: Chart) -> None:
         container(rendered)["args"]
     )
     assert container(rendered)["imagePullPolicy"] == "Always"
+    assert "--volcano-scheduler=vc" in rendered.agent["containers"][0]["args"]
     assert "volcano/vcuda-volcano" in rendered.names("Role")

@@ -19,12 +19,13 @@ from sandbox.cluster.volcano import GROUPS, JOBS, QUEUES, Volcano, volcano_runni
 from sandbox.cluster.waiting import wait_until
 from sandbox.emulated_gpus import REPOSITORY
 from scripts import manifests
+from tests.e2e.admission.requests import as_account
 from tests.e2e.installed.kubectl import Kubectl
 from tests.e2e.node.scene import wait_ledger_empty
 from tests.e2e.node.view import SHOW_AND_STAY
 from tests.e2e.node.workload import CORE, MEMORY, share
-from tests.e2e.scheduling.beside_volcano import NAMESPACE, Beside, beside_volcano, patch_of
-from tests.e2e.scheduling.expectations import check_no_gpu_is_given_out_twice, wait_agents_agree
+from tests.e2e.scheduling.beside_volcano import ACCOUNT, NAMESPACE, Beside, beside_volcano, patch_of
+from tests.e2e.scheduling.expectations import NAMES, check_no_gpu_is_given_out_twice, wait_agents_agree
 from tests.e2e.scheduling.steps import bound, create, wait_all, wait_nothing_reserved
 from tests.e2e.scheduling.world import GPUS, World, everybody
 from tests.fenced import fenced
@@ -34,6 +35,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 BLOCKS = 16
 RESERVATION = 20
 """Seconds; longer than Volcano takes from a choice to its Binding."""
+AGENT_FLAGS = ("--volcano-scheduler=volcano",)
+"""As the chart gives them with `volcano.enabled`."""
+
 PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 
@@ -104,7 +108,7 @@ def serving(cluster: Cluster, programs: Path, volcano: Path) -> Iterator[Scene]:
     elected = ("--leader-elect=true", f"--leader-elect-resource-namespace={NAMESPACE}")
     try:
         with (
-            everybody(cluster, programs, real=(NODE,), hollow=()) as world,
+            everybody(cluster, programs, real=(NODE,), hollow=(), agent_flags=AGENT_FLAGS) as world,
             beside_volcano(plane, folder, f"--reservation-time={RESERVATION}s") as beside,
         ):
             beside.process.start()
@@ -156,6 +160,21 @@ def test_a_gang_runs_when_another_one_has_ended(scene: Scene) -> None:
     scene.end("first")
     scene.run(second)
     wait_agents_agree(scene.world, second)
+    assert "gpus_not_promised" not in scene.world.agents[NODE].log()
+
+
+def test_nobody_binds_with_annotations_of_ours_nor_does_volcanos_account(scene: Scene) -> None:
+    """A copy of another pod's, and any for a pod of its own: Volcano copies what it finds."""
+    waits, *_ = scene.job("waits", *[60] * (GPUS + 1))
+    scene.wait_tried("waits")
+    path = f"{pods.PODS}/{waits}"
+    metadata = {"name": waits, "annotations": {NAMES.allocation: "{}"}}
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": {"kind": "Node", "name": NODE}}
+    account = as_account(scene.world.admin, ACCOUNT, NAMESPACE)
+    for client in (scene.world.admin, account):
+        with pytest.raises(ApiError, match="is written by vcuda alone"):
+            client.post(f"{path}/binding?dryRun=All", binding)
+    assert not any(map(NAMES.is_machine_written, scene.world.admin.get(path)["metadata"]["annotations"]))
 
 
 def test_volcano_and_kube_scheduler_share_the_gpus(scene: Scene) -> None:

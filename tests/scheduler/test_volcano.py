@@ -1,4 +1,7 @@
-"""A gang scheduler that asks as Volcano does, the real `vcuda scheduler`, and the stand-in API server between them."""
+"""A gang scheduler that asks as Volcano does, the real `vcuda scheduler`, and the stand-in API server between them.
+
+Its Bindings have the annotations of its pods, and as in a cluster with vcuda's policy one with ours is refused.
+"""
 
 import asyncio
 import json
@@ -12,15 +15,17 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import parse_allocation
 from sandbox.apiserver.objects import container, pod
 from sandbox.program import free_port
-from sandbox.vc_scheduler import PodGroup, VcScheduler
+from sandbox.vc_scheduler import BindingRefusedError, PodGroup, VcScheduler, binding_of
 from tests.scheduler.scene import Json, Scene, Scheduler, cluster, gpu_node, holding
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ALLOCATION, NODE = "tencent.com/vcuda-allocation", "tencent.com/predicate-node"
 NODES = ("n1", "n2")
+OURS = AnnotationNames().is_machine_written
 
 
 class VolcanoScene:
@@ -29,9 +34,18 @@ class VolcanoScene:
     def __init__(self, scene: Scene, replica: Scheduler, port: int) -> None:
         self.scene = scene
         self.replica = replica
-        nodes = scene.api.store.objects("nodes")
         self.url = f"http://127.0.0.1:{port}/volcano"
-        self.volcano = VcScheduler(self.url, nodes, self.bind)
+        self.failing: set[str] = set()
+        self.slow_s = 0.0
+        self.bindings: list[Json] = []
+        self.volcano = self.vc_scheduler()
+
+    def vc_scheduler(self) -> VcScheduler:
+        """A process of it."""
+        return VcScheduler(self.url, self.scene.api.store.objects("nodes"), self.bind, watch=self.stored)
+
+    def stored(self, made: Json) -> Json:
+        return self.scene.stored(made["metadata"]["name"])
 
     def gang(self, name: str, *sizes: int) -> PodGroup:
         made = []
@@ -42,14 +56,24 @@ class VolcanoScene:
             made.append(self.scene.api.store.create("pods", body, namespace="default"))
         return PodGroup(name, tuple(made))
 
-    async def bind(self, wanted: Json, node: str) -> None:
-        """Without annotations, as Volcano does it."""
-        meta = wanted["metadata"]
-        target = {"apiVersion": "v1", "kind": "Node", "name": node}
-        body = {"metadata": {"name": meta["name"], "uid": meta["uid"]}, "target": target}
-        path = f"{self.scene.api.url}/api/v1/namespaces/default/pods/{meta['name']}/binding"
-        async with aiohttp.ClientSession() as client, client.post(path, json=body) as answer:
+    async def bind(self, binding: Json) -> None:
+        """Those of pods in `failing` fail once; all take `slow_s`."""
+        self.bindings.append(binding)
+        await asyncio.sleep(self.slow_s)
+        name = binding["metadata"]["name"]
+        if name in self.failing:
+            self.failing.remove(name)
+            raise BindingRefusedError("no answer")
+        if refused := list(filter(OURS, binding["metadata"]["annotations"])):
+            raise BindingRefusedError(f"{refused} are written by vcuda alone")
+        path = f"{self.scene.api.url}/api/v1/namespaces/default/pods/{name}/binding"
+        async with aiohttp.ClientSession() as client, client.post(path, json=binding) as answer:
             assert answer.status < 300, await answer.text()
+
+    def annotated(self, gang: PodGroup) -> list[str]:
+        """Pods with annotations of ours."""
+        pods = [self.stored(each)["metadata"] for each in gang.pods]
+        return [meta["name"] for meta in pods if any(map(OURS, meta["annotations"]))]
 
     async def gpus(self, gang: PodGroup) -> dict[str, set[str]]:
         """By pod, as soon as all of them say it."""
@@ -153,9 +177,67 @@ async def test_a_scheduler_that_dies_before_its_bindings_holds_nothing_for_long(
         await found.volcano.session([gang], dies=True)
         await found.until_reserved(4)
         await found.until_reserved(0)
-        after = VcScheduler(found.url, found.scene.api.store.objects("nodes"), found.bind)
-        async with after:
+        async with found.vc_scheduler() as after:
             assert list(await after.session([found.gang("next", *[100] * 4)])) == ["next"]
+
+
+async def test_a_gang_that_waited_runs_when_another_one_has_ended(found: VolcanoScene) -> None:
+    """Of the members that had GPUs while it waited, no Binding was ever accepted."""
+    first, second = found.gang("first", *[60] * 3), found.gang("second", *[50] * 4, 80)
+    assert list(await found.volcano.session([first])) == ["first"]
+    for _ in range(3):
+        assert await found.volcano.session([second]) == {}
+        await asyncio.sleep(0.1)
+        assert found.annotated(second) == []
+    for each in first.pods:
+        node = found.stored(each)["spec"]["nodeName"]
+        found.scene.api.store.set_status(each["metadata"]["name"], {"phase": "Succeeded"})
+        found.volcano.ended(each, node)
+    while not await found.volcano.session([second]):  # until the watch has said it
+        await asyncio.sleep(0.1)
+    assert len(await found.gpus(second)) == 5
+
+
+@pytest.mark.parametrize("slow_s", [0.0, 0.5], ids=["at once", "slowly"])
+@pytest.mark.parametrize("failing", [0, 2, 4], ids=["none fails", "some fail", "all fail"])
+async def test_whenever_a_binding_comes_the_gpus_come_after_it(
+    found: VolcanoScene, failing: int, slow_s: float
+) -> None:
+    """Slow, refused and sent again: nothing of ours stands on a pod that Volcano has yet to bind."""
+    gang = found.gang("mixed", 60, 40, 60, 40)
+    found.failing, found.slow_s = {each["metadata"]["name"] for each in gang.pods[:failing]}, slow_s
+    assert len((await found.volcano.session([gang]))["mixed"]) == 4 - failing
+    again = await found.volcano.session([gang])
+    assert len(again["mixed"]) == failing
+    assert len(found.bindings) == 4 + failing
+    used: dict[str, int] = {}
+    for gpus, cores in zip((await found.gpus(gang)).values(), (60, 40) * 2, strict=True):
+        used[next(iter(gpus))] = used.get(next(iter(gpus)), 0) + cores
+    assert set(used.values()) == {100}
+
+
+async def test_a_scheduler_that_starts_again_binds_what_the_one_before_had_chosen(found: VolcanoScene) -> None:
+    gang = found.gang("kept", *[100] * 4)
+    await found.volcano.session([gang], dies=True)
+    await found.until_reserved(4)
+    assert found.annotated(gang) == []
+    async with found.vc_scheduler() as after:
+        assert len((await after.session([gang]))["kept"]) == 4
+    assert len(set().union(*(await found.gpus(gang)).values())) == 4
+
+
+async def test_what_a_killed_replica_had_promised_is_for_the_agents_to_choose(found: VolcanoScene) -> None:
+    """vcuda dies between its promise and Volcano's Binding."""
+    gang = found.gang("kept", 60, 60)
+    await found.volcano.session([gang], dies=True)
+    await found.replica.end(signal.SIGKILL)
+    async with found.vc_scheduler() as after:
+        for each, node in zip(gang.pods, NODES, strict=True):
+            await found.bind(binding_of(each, node))
+        await found.replica.start()
+        await found.scene.until_ready(found.replica)
+        assert list(await after.session([found.gang("over", *[100] * 3)])) == [], "they may be on any GPU"
+    assert found.annotated(gang) == []
 
 
 async def test_the_books_of_a_replica_that_was_killed_are_those_of_the_pods(found: VolcanoScene) -> None:

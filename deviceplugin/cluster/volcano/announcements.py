@@ -1,14 +1,14 @@
-"""Writes to pods which GPUs are reserved for them, because Volcano's Binding cannot carry it.
+"""Writes to pods which GPUs they were promised, once Volcano has bound them.
 
-In: reservations as they are made. Out: the annotations of a Binding of ours, so that the node's agent gives exactly
-these GPUs. Nothing waits for a write. A reservation that was taken back meanwhile is not written, and what is written
-already is not written again: a gang that does not fit is tried every second, and gets the same GPUs each time. If the
-agent is faster, it chooses itself, and its own annotation stays. Invariant: a pod is written by one task at a time.
+In: pods that are bound where they were promised GPUs. Out: the annotations of a Binding of ours, so that the node's
+agent, which waits for them, gives exactly these GPUs. Nothing waits for a write here. Why not before: Volcano copies
+the annotations of its pod, as it knew it, into its Binding, and the API server would write these over newer ones; and
+the admission policy lets nobody else bind with them. What the agent said meanwhile stays. Invariant: a pod without a
+node is never written to.
 """
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -19,13 +19,11 @@ from deviceplugin.cluster.extender.cache.pod_hold import PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.errors import KubeConflictError, KubeNotFoundError, VcudaError
 from deviceplugin.model.allocation import PodRef, PodUid
-from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.units import ResourceNames
 
 log = structlog.get_logger("vcuda.volcano")
 _AT_ONCE = 16
 _AGAIN_S = 1.0
-_MOST_KNOWN = 20_000
 WHY = "Volcano chose the node"
 
 
@@ -50,17 +48,12 @@ class Announcements:
         self._cache = cache
         self._api = api
         self._names = names
-        self._allocation = annotation_names(names.domain).allocation
         self._again_s = again_s
         self._wall_ns = wall_ns
-        self._due: OrderedDict[PodUid, str] = OrderedDict()
-        self._written: OrderedDict[PodUid, tuple[str, str]] = OrderedDict()
-        self._busy: set[PodUid] = set()
-        self._has_due = asyncio.Event()
+        self._due: asyncio.Queue[tuple[PodUid, str]] = asyncio.Queue()
 
     def announce(self, hold: PodHold) -> None:
-        self._due[hold.pod.uid] = hold.node
-        self._has_due.set()
+        self._due.put_nowait((hold.pod.uid, hold.node))
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -69,41 +62,18 @@ class Announcements:
 
     async def _write_all(self) -> None:
         while True:
-            await self._has_due.wait()
-            uid = next((each for each in self._due if each not in self._busy), None)
-            if uid is None:
-                self._has_due.clear()
-                continue
-            node = self._due.pop(uid)
-            self._busy.add(uid)
-            try:
-                await self._write(uid, node)
-            finally:
-                self._busy.discard(uid)
-                self._has_due.set()
+            await self._write(*await self._due.get())
 
     async def _write(self, uid: PodUid, node: str) -> None:
         held = self._cache.on(node, uid)
-        if held is None or not held.announced:
-            return  # given back, or the agent has said what it gave
+        if held is None or not (held.announced and held.is_bound):
+            return  # it has ended, or the agent has said what it gave
         info = self._cache.nodes[node]
         wanted = binding_annotations(held, info.inventory, now_ns=self._wall_ns(), names=self._names, why=WHY)
-        sign = (node, wanted[self._allocation])
-        if self._written.get(uid) == sign:
-            return
         try:
             await self._api.annotate_pod(held.pod, wanted)
         except (KubeNotFoundError, KubeConflictError):
             return  # the pod is gone; the watch will say so
         except VcudaError as error:
             log.warning("annotation_failed", pod=str(held.pod), error=error.message, retry_in_s=self._again_s)
-            asyncio.get_running_loop().call_later(self._again_s, self._retry, uid, node)
-            return
-        self._written[uid] = sign
-        if len(self._written) > _MOST_KNOWN:
-            self._written.popitem(last=False)
-
-    def _retry(self, uid: PodUid, node: str) -> None:
-        if uid not in self._due:
-            self._due[uid] = node
-            self._has_due.set()
+            asyncio.get_running_loop().call_later(self._again_s, self._due.put_nowait, (uid, node))

@@ -2,9 +2,9 @@
 
 In: tasks and names of nodes, the scheduler's cache. Out: verdicts, and reservations in the cache. Volcano places the
 tasks of a gang one after the other and says each time which node it chose (`allocate`), so each is judged with the GPUs
-of those before; what it takes back (`deallocate`) is free again. It says nothing at the end, and its Binding has no
-annotations: `Announcements` writes the GPUs to the pod, and the cache keeps them when the Binding comes. A reservation
-ends when its pod is bound, given back, gone, or by time, because vc-scheduler may die between the two.
+of those before; what it takes back (`deallocate`) is free again. It says nothing at the end, and its Binding says no
+GPUs: the cache keeps them when the Binding comes, and `Announcements` writes them to the pod. A reservation ends when
+its pod is bound, given back, gone, or by time, because vc-scheduler may die between the two.
 
 A task that Volcano pipelines waits on a node for what others still hold there; nothing is reserved for it, and what
 ends goes to the pod that is asked about first. Invariant: a GPU is promised to one pod at a time, by any scheduler.
@@ -65,7 +65,7 @@ class _Asking:
 
 
 class VolcanoTasks:
-    """`announce` is called with each new reservation. `scorer` ranks nodes."""
+    """`scorer` ranks nodes."""
 
     def __init__(
         self,
@@ -75,14 +75,12 @@ class VolcanoTasks:
         scorer: NodeScorer,
         settings: Settings,
         clock: Callable[[], float],
-        announce: Callable[[PodHold], None],
     ) -> None:
         self._cache = cache
         self._snapshot = snapshot
         self._scorer = scorer
         self._settings = settings
         self._clock = clock
-        self._announce = announce
         self._asking: OrderedDict[PodUid, _Asking] = OrderedDict()
         self._last: OrderedDict[PodUid, frozenset[GpuUuid]] = OrderedDict()
 
@@ -228,7 +226,6 @@ class VolcanoTasks:
         self._last[pod.uid] = frozenset(uuid for each in hold.allocations for uuid in each.uuids)
         if len(self._last) > _MOST_KNOWN:
             self._last.popitem(last=False)
-        self._announce(hold)
 
     def _place(self, asking: _Asking, node: str, state: NodeState, *, prefer: Collection[GpuUuid]) -> PodChoice:
         """Beside the larger members of its gang that have no GPU yet, if they leave it room here.

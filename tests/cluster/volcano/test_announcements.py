@@ -1,12 +1,11 @@
-"""The GPUs of a reservation reach the pod, once, whatever happens to the reservation or the API server meanwhile."""
+"""The GPUs of a promise reach the pod once it is bound, never before, whatever happens to promise and API server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
-from deviceplugin.cluster.extender.cache.pod_hold import PodHold
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS
 from deviceplugin.cluster.volcano.announcements import Announcements
@@ -34,8 +33,10 @@ class Written:
     faults: list[KubeError] = field(default_factory=list)
     on_fault: Callable[[], None] = lambda: None
     held_up: asyncio.Event | None = None
+    asked: int = 0
 
     async def annotate_pod(self, pod: PodRef, annotations: Mapping[str, str]) -> None:
+        self.asked += 1
         if self.held_up is not None:
             await self.held_up.wait()
         if self.faults:
@@ -50,13 +51,22 @@ class Scene:
 
     extender: Extender
     api: Written
-    announcements: Announcements
     tasks: VolcanoTasks
 
     def waits(self, cores: int = 60) -> ClusterPod:
         made = pod(cores=cores)
         self.extender.put_pod(made)
         return made
+
+    def promised(self, made: ClusterPod, where: str = "a") -> list[str]:
+        """A session chooses the node; the GPUs."""
+        assert self.tasks.allocate(task(made, where)) == ""
+        holds = self.extender.cache.holds(made.uid)
+        return [uuid for hold in holds for each in hold.allocations for uuid in each.uuids]
+
+    def binds(self, made: ClusterPod, where: str = "a", written: Mapping[str, str] | None = None) -> None:
+        """Volcano does, and the watch says so."""
+        self.extender.put_pod(bound(made, where, written))
 
     def uuids(self) -> list[str]:
         """Of the writes, in their order."""
@@ -70,17 +80,16 @@ async def scene() -> AsyncIterator[Scene]:
     extender = Extender(MemoryApi(), clock=clock)
     extender.put_node(node("a", 2))
     announcements = Announcements(extender.cache, api, names=ResourceNames(), again_s=0.01)
-
+    extender.cache.promised = announcements.announce
     tasks = VolcanoTasks(
         extender.cache,
         extender.snapshot,
         scorer=extender.scorer,
         settings=DEFAULT_SETTINGS,
         clock=clock,
-        announce=announcements.announce,
     )
     async with in_background(announcements.run()):
-        yield Scene(extender, api, announcements, tasks)
+        yield Scene(extender, api, tasks)
 
 
 async def settled() -> None:
@@ -90,61 +99,76 @@ async def settled() -> None:
 
 async def test_the_pod_gets_what_a_binding_of_ours_would_say(scene: Scene) -> None:
     made = scene.waits()
-    scene.tasks.allocate(task(made, "a"))
+    promised = scene.promised(made)
+    scene.binds(made)
     await until(lambda: len(scene.api.writes) == 1)
     ((where, annotations),) = scene.api.writes
     assert where == made.pod.ref
     assert annotations[NAMES.predicate_node] == "a"
     assert parse_allocation(annotations[NAMES.allocation]).pod == made.uid
     assert annotations[NAMES.decision] == "Volcano chose the node"
+    assert scene.uuids() == promised
 
 
-async def test_a_gang_that_is_discarded_and_tried_again_is_written_once(scene: Scene) -> None:
+async def test_before_the_binding_nothing_is_written(scene: Scene) -> None:
+    """Not for a gang that is tried again and again, nor where the Binding takes long, or fails and comes again."""
     made = scene.waits()
     for _ in range(5):
-        scene.tasks.allocate(task(made, "a"))
+        scene.promised(made)
         await settled()
         scene.tasks.deallocate(task(made, "a"))
+        await settled()
+    scene.promised(made)
+    await settled()
+    scene.promised(made)
+    (reserved,) = scene.extender.cache.holds(made.uid)
+    scene.extender.cache.promised(reserved)
+    await asyncio.sleep(0.05)
+    assert scene.api.writes == []
+    scene.binds(made)
+    await until(lambda: len(scene.api.writes) == 1)
+
+
+async def test_of_several_promises_the_last_one_counts(scene: Scene) -> None:
+    """Another pod took the GPU of the first between two sessions."""
+    made, other = scene.waits(), scene.waits(100)
+    (before,) = scene.promised(made)
+    scene.tasks.deallocate(task(made, "a"))
+    scene.binds(other, "a", allocated(other, {"main": on_gpu("a", int(before[-1]), 100, 64)}))
+    (after,) = scene.promised(made)
+    assert after != before
+    scene.binds(made)
+    await until(lambda: scene.uuids() == [after])
+
+
+@pytest.mark.parametrize("where", ["a", "b"])
+async def test_what_was_given_back_or_promised_elsewhere_is_never_written(scene: Scene, where: str) -> None:
+    scene.extender.put_node(node("b", 2))
+    made = scene.waits()
+    scene.promised(made)
+    if where == "a":
+        scene.tasks.deallocate(task(made, "a"))
+    scene.binds(made, where)
+    await asyncio.sleep(0.05)
+    assert scene.api.writes == []
+
+
+async def test_one_binding_is_told_many_times_and_written_once(scene: Scene) -> None:
+    made = scene.waits()
+    scene.promised(made)
+    for version in range(5):
+        there = bound(made, "a")
+        scene.extender.put_pod(replace(there, pod=replace(there.pod, resource_version=str(90 + version))))
+        scene.extender.put_pod(replace(there, priority=version))
         await settled()
     assert len(scene.api.writes) == 1
 
 
-async def test_what_was_given_back_before_is_not_written(scene: Scene) -> None:
-    made = scene.waits()
-    scene.tasks.allocate(task(made, "a"))
-    scene.tasks.deallocate(task(made, "a"))
-    await settled()
-    assert scene.api.writes == []
-
-
-async def test_other_gpus_are_written_after_those_of_before(scene: Scene) -> None:
-    made, other = scene.waits(), scene.waits(100)
-    scene.api.held_up = asyncio.Event()
-    scene.tasks.allocate(task(made, "a"))
-    (before,) = held_by(scene, made)
-    await settled()
-    scene.tasks.deallocate(task(made, "a"))
-    taken = on_gpu("a", int(before[-1]), 100, 64)
-    scene.extender.put_pod(bound(other, "a", allocated(other, {"main": taken})))
-    scene.tasks.allocate(task(made, "a"))
-    (after,) = held_by(scene, made)
-    await settled()
-    assert scene.uuids() == []
-    scene.api.held_up.set()
-    await until(lambda: scene.uuids() == [before, after])
-
-
-def held_by(scene: Scene, made: ClusterPod) -> list[str]:
-    holds = scene.extender.cache.holds(made.uid)
-    return [uuid for hold in holds for each in hold.allocations for uuid in each.uuids]
-
-
-async def test_a_write_that_fails_is_tried_again_and_the_binding_may_be_faster(scene: Scene) -> None:
+async def test_a_write_that_fails_is_tried_again(scene: Scene) -> None:
     made = scene.waits()
     scene.api.faults = [KubeError("no answer", code=0)] * 3
-    scene.tasks.allocate(task(made, "a"))
-    await settled()
-    scene.extender.put_pod(bound(made, "a"))
+    scene.promised(made)
+    scene.binds(made)
     await until(lambda: len(scene.api.writes) == 1)
 
 
@@ -153,7 +177,8 @@ async def test_what_the_agent_gave_is_not_overwritten(scene: Scene) -> None:
     scene.api.faults = [KubeError("no answer", code=0)]
     given = bound(made, "a", allocated(made, {"main": on_gpu("a", 1, 60, 8)}))
     scene.api.on_fault = lambda: scene.extender.put_pod(given)
-    scene.tasks.allocate(task(made, "a"))
+    scene.promised(made)
+    scene.binds(made)
     await until(lambda: scene.api.faults == [])
     await asyncio.sleep(0.05)
     assert scene.api.writes == []
@@ -162,17 +187,20 @@ async def test_what_the_agent_gave_is_not_overwritten(scene: Scene) -> None:
 async def test_a_pod_that_is_gone_is_left(scene: Scene) -> None:
     made = scene.waits()
     scene.api.faults = [KubeNotFoundError("gone", code=404)]
-    scene.tasks.allocate(task(made, "a"))
+    scene.promised(made)
+    scene.binds(made)
     await asyncio.sleep(0.05)
-    assert scene.api.writes == []
+    assert (scene.api.writes, scene.api.faults) == ([], [])
 
 
 async def test_many_pods_are_written_beside_each_other(scene: Scene) -> None:
     scene.extender.put_node(node("b", 16))
     made = [scene.waits(50) for _ in range(32)]
-    holds: list[PodHold] = []
+    scene.api.held_up = asyncio.Event()
     for each in made:
-        assert scene.tasks.allocate(task(each, "b")) == ""
-        holds.extend(scene.extender.cache.holds(each.uid))
+        scene.promised(each, "b")
+        scene.binds(each, "b")
+    await until(lambda: scene.api.asked == 16)
+    scene.api.held_up.set()
     await until(lambda: len(scene.api.writes) == 32)
-    assert {where.uid for where, _ in scene.api.writes} == {hold.pod.uid for hold in holds}
+    assert {where.uid for where, _ in scene.api.writes} == {each.uid for each in made}

@@ -23,7 +23,7 @@ class Scene:
 
     extender: Extender
     clock: Clock
-    announced: list[PodHold] = field(default_factory=list)
+    promised: list[PodHold] = field(default_factory=list)
     tasks: VolcanoTasks = field(init=False)
 
     def __post_init__(self) -> None:
@@ -33,8 +33,8 @@ class Scene:
             scorer=self.extender.scorer,
             settings=DEFAULT_SETTINGS,
             clock=self.clock,
-            announce=self.announced.append,
         )
+        self.extender.cache.promised = self.promised.append
 
     def waits(self, cores: int, blocks: int = 8, *, gang: Gang | None = None) -> ClusterPod:
         made = pod(cores=cores, blocks=blocks, gang=gang)
@@ -129,10 +129,11 @@ def test_a_binding_without_annotations_keeps_the_promised_gpus(scene: Scene) -> 
     scene.runs(0, 30)
     scene.place(made)
     promised = scene.gpus(made)
-    assert [each.pod.uid for each in scene.announced] == [made.uid]
+    assert scene.promised == []
     scene.extender.put_pod(bound(made, "a"))
     held = scene.extender.cache.on("a", made.uid)
     assert held is not None
+    assert scene.promised == [held]
     assert (held.state, held.unlocated, held.expires) == (HoldState.BOUND, (), float("inf"))
     assert scene.gpus(made) == promised
     scene.clock.now += 10_000
@@ -223,7 +224,8 @@ def test_an_unknown_node_and_a_pod_without_gpus(scene: Scene) -> None:
     scene.extender.cache.waiting[plain.uid] = plain
     assert scene.tasks.predicate(task(plain), "a") == FITS
     assert scene.tasks.allocate(task(plain, "a")) == ""
-    assert scene.announced == []
+    scene.extender.put_pod(bound(plain, "a"))
+    assert scene.promised == []
 
 
 def test_a_pod_that_is_bound_fits_its_node_only(scene: Scene) -> None:

@@ -36,9 +36,9 @@ DRY = f"{pods.PODS}?dryRun=All"
 MIRROR = "kubernetes.io/config.mirror"
 
 
-def as_account(admin: Client, account: str) -> Client:
-    """One of kube-system's service accounts, and for its rights a cluster administrator."""
-    user = f"system:serviceaccount:kube-system:{account}"
+def as_account(admin: Client, account: str, namespace: str = "kube-system") -> Client:
+    """A service account, and for its rights a cluster administrator."""
+    user = f"system:serviceaccount:{namespace}:{account}"
     return Client(admin.server, admin.pool, {"Impersonate-User": user, "Impersonate-Group": "system:masters"})
 
 

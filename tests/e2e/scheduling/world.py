@@ -62,6 +62,7 @@ def everybody(
     real: Sequence[str] = (NODE, SECOND),
     hollow: Sequence[str] = HOLLOW,
     flags: Sequence[str] = (),
+    agent_flags: Sequence[str] = (),
     plugins: Plugins | None = None,
 ) -> Iterator[World]:
     """`flags` are further ones of `vcuda scheduler`; with `plugins` another kube-scheduler asks it."""
@@ -76,7 +77,7 @@ def everybody(
         }
         inventories = {name: made_up_inventory(name) for name in hollow}
         hollow_ones = stack.enter_context(hollow_nodes(cluster.admin, inventories))
-        agents = {name: _agent(node, folder / name, stack) for name, node in nodes.items()}
+        agents = {name: _agent(node, folder / name, stack, agent_flags) for name, node in nodes.items()}
         ours.start()
         kube_scheduler = scheduler_with(
             cluster.control_plane, NAME, ours.address(), gates=() if plugins else GANGS, plugins=plugins
@@ -86,10 +87,11 @@ def everybody(
         yield World(nodes, agents, hollow_ones, ours, kube_scheduler)
 
 
-def _agent(node: Cluster, folder: Path, stack: ExitStack) -> Agent:
+def _agent(node: Cluster, folder: Path, stack: ExitStack, flags: Sequence[str]) -> Agent:
     (folder / "gpus").mkdir(parents=True)
     gpus = EmulatedGpus(profile_of(folder, node.kubelet.node), folder / "gpus" / "state")
-    agent = make_agent(node, folder, gpus, Identity(node.admin, "vcuda-agent"))  # as base/ has made it
+    identity = Identity(node.admin, "vcuda-agent")  # as base/ has made it
+    agent = make_agent(node, folder, gpus, identity, *flags)
     stack.callback(agent.process.stop)
     agent.start()
     wait_offered(node.admin, everything(blocks_of_each(gpus.profile)), node=node.kubelet.node)

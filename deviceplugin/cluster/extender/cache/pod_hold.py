@@ -38,7 +38,7 @@ class PodHold:
     `request` is what placement was asked, where this process placed the pod; `needs` is CPU and memory, None where not
     known. `version` is the pod's resourceVersion at the reservation, `condition` its PodScheduled condition then.
     `why`: the annotation `vcuda-decision` of a bound pod, as it is written. `announced`: another scheduler binds the
-    pod, and its GPUs are written to it beside that; until the pod shows them, they are these.
+    pod, and its GPUs are written to it after that; until the pod shows them, they are these.
     """
 
     pod: PodRef

@@ -28,7 +28,8 @@ _MOST_GONE = 20_000
 
 
 class SchedulerCache:
-    """`freed` is called with a node's name when a pod there holds less than before.
+    """`freed` is called with a node's name when a pod there holds less than before. `promised`, which may be set, is
+    called once with the hold of a pod that another scheduler has bound where it was promised GPUs.
 
     `waiting` are the pods that request GPUs and are on no node. Only this class changes it and `nodes`. `usable`
     has the state of each node that can be used, but for those that have changed since somebody asked for it.
@@ -45,6 +46,7 @@ class SchedulerCache:
         self._names = names
         self._clock = clock
         self._freed = freed
+        self.promised: Callable[[PodHold], None] = lambda _: None
         self.nodes: dict[str, NodeInfo] = {}
         self.usable: dict[str, NodeState] = {}
         self._where: dict[PodUid, tuple[str, ...]] = {}
@@ -203,6 +205,8 @@ class SchedulerCache:
             found = replace(found, allocations=known.allocations, unlocated=(), announced=True)
         if known != found:
             self._enter(found)
+        if found.announced and known is not None and not known.is_bound:
+            self.promised(found)
         for other in tuple(self.holds(uid)):
             if other.node != node:
                 self.release(uid, other.node)
