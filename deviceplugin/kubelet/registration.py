@@ -3,7 +3,8 @@
 In: the two services. Out: open ListAndWatch streams. There are two ways. In `plugins_registry` kubelet finds the
 sockets itself. Through `kubelet.sock` the agent registers, and kubelet deletes the plugins' sockets when it restarts.
 Invariants: nothing is registered while old streams live (kubernetes#121994: the end of an old stream would disconnect
-the new one); without a stream for two seconds the agent registers again; a deleted socket is bound again.
+the new one); without a stream for two seconds the agent registers again; a deleted socket is bound again. A resource
+whose stream is open and whose socket is in place is left alone then: without a stream kubelet refuses its pods.
 """
 
 import asyncio
@@ -105,6 +106,10 @@ class PluginEndpoint(Endpoint):
         super().__init__(path, partial(rpc.add_DevicePluginServicer_to_server, plugin), registry=registry)
         self.plugin = plugin
 
+    @property
+    def is_lost(self) -> bool:
+        return self.plugin.streams == 0 or not self.is_in_place()
+
 
 class KubeletLink:
     """Runs until it is cancelled. `on_registered` is called after each successful registration."""
@@ -162,7 +167,7 @@ class KubeletLink:
         try:
             while not (self._mode == "auto" and self._is_unwatched(timer)):
                 if self._needs_binding(timer):
-                    await self._bind_all()
+                    await _bind(self._lost())
                     timer.succeeded()
                 if self.is_registered and timer.streaming():
                     self._on_registered()
@@ -193,7 +198,8 @@ class KubeletLink:
             while True:
                 kubelet = identity_of(self._paths.kubelet_socket)
                 if kubelet is not None and self._needs_registering(kubelet, registered_with, timer):
-                    registered_with = kubelet if await self._try_to_register(timer) else None
+                    lost = self._lost() if kubelet == registered_with else self._endpoints
+                    registered_with = kubelet if await self._try_to_register(lost, timer) else None
                 if self.is_registered:
                     timer.streaming()
                 await watch.wait()
@@ -209,10 +215,10 @@ class KubeletLink:
             return True
         return not self.is_registered and timer.is_silent()
 
-    async def _try_to_register(self, timer: RegistrationTimer) -> bool:
+    async def _try_to_register(self, endpoints: Sequence[PluginEndpoint], timer: RegistrationTimer) -> bool:
         try:
-            await self._bind_all()
-            await asyncio.gather(*(self._register(endpoint) for endpoint in self._endpoints))
+            await _bind(endpoints)
+            await asyncio.gather(*(self._register(endpoint) for endpoint in endpoints))
         except KubeletError as error:
             if timer.failed():
                 log.warning("registration_failed", error=error.message)
@@ -222,9 +228,8 @@ class KubeletLink:
         log.info("registered", path=str(self._paths.kubelet_socket))
         return True
 
-    async def _bind_all(self) -> None:
-        for endpoint in self._endpoints:
-            await endpoint.start()
+    def _lost(self) -> Sequence[PluginEndpoint]:
+        return [endpoint for endpoint in self._endpoints if endpoint.is_lost]
 
     async def _register(self, endpoint: PluginEndpoint) -> None:
         request = pb.RegisterRequest(
@@ -241,3 +246,8 @@ class KubeletLink:
                     f"kubelet refused {request.resource_name} on {self._paths.kubelet_socket}: "
                     f"{error.code().name.lower()}, {error.details()}"
                 ) from None
+
+
+async def _bind(endpoints: Sequence[PluginEndpoint]) -> None:
+    for endpoint in endpoints:
+        await endpoint.start()

@@ -9,12 +9,12 @@ checkpoint.
 import random
 from collections.abc import Collection
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from sandbox.kubelet.calls import CallLog
+from sandbox.kubelet.endpoints import Endpoints
 from sandbox.kubelet.life import Life, World
 from sandbox.kubelet.options import Json, KubeletOptions
 from sandbox.kubelet.pods import KnownPod
@@ -111,6 +111,12 @@ class Kubelet:
 
     def resume(self) -> None:
         self._world.pause.resume()
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """Its ends of the plugins, while it runs."""
+        assert self._life is not None
+        return self._life.endpoints
 
     # Pods
 
@@ -221,12 +227,12 @@ class Kubelet:
     # Waits
 
     async def wait_registered(self, *resources: str, deadline_s: float = 60.0) -> None:
-        for resource in resources:
-            await self.changes.until(
-                partial(self._is_offered, resource),
-                what=f"{resource} is registered and has healthy devices",
-                deadline_s=deadline_s,
-            )
+        """All of them at the same moment: a plugin that registers again may lose the first one meanwhile."""
+        await self.changes.until(
+            lambda: all(map(self._is_offered, resources)),
+            what=f"{' and '.join(resources)} are registered and have healthy devices",
+            deadline_s=deadline_s,
+        )
 
     def _is_offered(self, resource: str) -> bool:
         return self.allocatable(resource) > 0

@@ -85,6 +85,24 @@ async def test_a_socket_that_disappears_is_bound_again(short_tmp: Path, subtests
                 await until(lambda: all(plugin.streams == 1 for plugin in node.plugins))
 
 
+async def test_a_resource_that_kubelet_holds_stays_while_the_other_is_registered_again(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    """A kubelet that is slow, or that lost one connection, would refuse pods for nothing when the other one ends."""
+    monkeypatch.setattr("deviceplugin.kubelet.registration._SILENCE_S", 0.1)
+    for mode in MODES:
+        with subtests.test(mode=mode):
+            async with station(fresh(short_tmp), inventory(1), mode=mode) as node:
+                endpoints = node.kubelet.endpoints
+                held, lost = (endpoints.table[name].connection for name in (NAMES.core, NAMES.memory))
+                assert held is not None
+                assert lost is not None
+                await endpoints.disconnect(lost)
+                await node.kubelet.wait_registered(NAMES.core, NAMES.memory)
+                assert endpoints.table[NAMES.memory].connection is not lost
+                assert endpoints.table[NAMES.core].connection is held
+
+
 def is_another(socket: Path, before: int) -> bool:
     return socket.exists() and socket.stat().st_ctime_ns != before
 

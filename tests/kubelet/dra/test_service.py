@@ -59,13 +59,17 @@ class Node:
 
     async def prepare(self, *refs: ClaimRef) -> dict[str, pb.NodePrepareResourceResponse]:
         async with self.calling() as channel:
-            request = pb.NodePrepareResourcesRequest(claims=map(_claim, refs))
-            return dict((await rpc.DRAPluginStub(channel).NodePrepareResources(request, timeout=10)).claims)
+            return await prepared(channel, *refs)
 
     async def unprepare(self, *refs: ClaimRef) -> dict[str, pb.NodeUnprepareResourceResponse]:
         async with self.calling() as channel:
             request = pb.NodeUnprepareResourcesRequest(claims=map(_claim, refs))
             return dict((await rpc.DRAPluginStub(channel).NodeUnprepareResources(request, timeout=10)).claims)
+
+
+async def prepared(channel: grpc.aio.Channel, *refs: ClaimRef) -> dict[str, pb.NodePrepareResourceResponse]:
+    request = pb.NodePrepareResourcesRequest(claims=map(_claim, refs))
+    return dict((await rpc.DRAPluginStub(channel).NodePrepareResources(request, timeout=10)).claims)
 
 
 def _claim(ref: ClaimRef) -> pb.Claim:
@@ -211,11 +215,12 @@ async def test_the_next_agent_gives_calls_to_the_one_that_still_serves(short_tmp
 
 
 async def test_no_call_fails_while_one_agent_takes_over_from_another(short_tmp: Path) -> None:
-    async with running(short_tmp) as old, starting(short_tmp, old.scene) as new:
+    """On one connection, as kubelet has it: it dials the agent that registered last, once."""
+    async with running(short_tmp) as old, starting(short_tmp, old.scene) as new, new.calling() as channel:
         refs = [old.scene.put(f"c{number}", device(number % 4, 5, 2)) for number in range(60)]
         calls = []
         for number, ref in enumerate(refs):
-            calls.append(asyncio.create_task(new.prepare(ref)))
+            calls.append(asyncio.create_task(prepared(channel, ref)))
             await asyncio.sleep(0.005)
             if number == 20:
                 ended = asyncio.create_task(old.link.stop())
