@@ -9,7 +9,7 @@ def test_of_a_group_of_errors_the_first_is_raised() -> None:
     nested = ExceptionGroup("outer", [ExceptionGroup("inner", [ConfigError("first"), LedgerError("second")])])
     with pytest.raises(VcudaError) as raised, first_error():
         raise nested
-    assert raised.value is nested.exceptions[0].exceptions[0]  # type: ignore[attr-defined]
+    assert raised.value is nested.exceptions[0].exceptions[0]
     assert raised.value.__cause__ is None
     assert raised.value.__suppress_context__
 

@@ -39,7 +39,12 @@ def test_while_a_step_goes_on_one_line_says_which_of_how_many_and_since_when(
     monkeypatch.setattr(programs, "_EVERY_S", 0.01)
     gate = tmp_path / "gate"
     step = script(tmp_path, "slow", f"while [ ! -e {gate} ]; do sleep 0.05; done")
-    monkeypatch.setattr(click, "echo", lambda text, **_: (gate.touch(), print(text)))
+
+    def echo(text: str, **_: object) -> None:
+        gate.touch()
+        print(text)
+
+    monkeypatch.setattr(click, "echo", echo)
     programs.build([step])
     assert capsys.readouterr().out.splitlines()[0] == "[1/1] the slow: 0:00 (elsewhere 1:01)"
 
