@@ -17,7 +17,7 @@ from tests.e2e.installed.images import vcuda_archive
 from tests.e2e.installed.unpacked import MACHINES, Root, unpacked
 from tests.library.interposed import GIB, Answer, Container, device, two_gpus
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.programs, pytest.mark.root, pytest.mark.timeout(600)]
 
 OUT_OF_MEMORY = 2
 KMOD = "30%2B20221128-1"

@@ -16,7 +16,7 @@ from scripts.oci_archive import opened
 from tests.e2e.installed.images import image_builder
 from tests.scripts.released import clone
 
-pytestmark = [pytest.mark.e2e, pytest.mark.thorough, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(3600)]
 
 
 def built(tree: Path, *, umask: str, environment: dict[str, str]) -> Path:

@@ -20,7 +20,7 @@ from tests.commands import commands
 from tests.e2e.installed.registry import Registry, registry
 from tests.programs import built, helm_program
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.programs, pytest.mark.root, pytest.mark.timeout(900)]
 
 PASSWORD = {"COSIGN_PASSWORD": "of the tests"}
 STATUS = "Package: small\nVersion: 1:2-3\nArchitecture: amd64\n"
