@@ -36,10 +36,12 @@ class Lane:
     chosen: str = ""
     words: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
+    builds: bool = True
+    """Whether tests may build or install programs."""
 
 
 STYLE = Lane("style", command=("scripts/check", "--style"))
-ORDINARY = Lane("ordinary", "not (e2e or programs or root or realtime or thorough)", PARALLEL)
+ORDINARY = Lane("ordinary", "not (e2e or programs or root or realtime or thorough)", PARALLEL, builds=False)
 CLUSTER = Lane("cluster", "e2e and not thorough", ("-p", "no:randomly", "tests/e2e"))
 MACHINE = Lane("machine", "(programs or root) and not (e2e or realtime or thorough)", ("-n", "1"))
 REALTIME = Lane("realtime", "realtime and not thorough")
@@ -128,6 +130,7 @@ def _start(lane: Lane, profile: str, folder: Path, *, seen: bool) -> Run:
         process = subprocess.Popen(
             lane.command or (sys.executable, "-m", "pytest", *options),
             cwd=ROOT,
+            env=os.environ if lane.builds else {**os.environ, "VCUDA_BUILD": "no"},
             stdin=subprocess.DEVNULL,
             stdout=None if seen else file,
             stderr=None if seen else file,
