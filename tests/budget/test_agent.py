@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.agent import AgentFailureError
 from sandbox.gpunode import GpuNode
-from tests.agent.harness import check_consistency, delete, node_with_agent, run, share
+from tests.agent.harness import PATIENCE_S, check_consistency, delete, node_with_agent, run, share
 from tests.budget.doors import CONNECTIONS, DESCRIPTORS, Flood, descriptors, flooding, memory_limit, peak_memory
 from tests.budget.flood import WAYS
 
@@ -21,7 +22,8 @@ BODY = 4 << 20  # no page takes one
 ALLOCATE_S = 2.0
 
 
-async def start_pods_under_each_flood(node: GpuNode) -> None:
+async def start_pods_under_each_flood(node: GpuNode, *, at_once: bool) -> None:
+    """`at_once`: each page within the time of one request; otherwise it may be asked for again."""
     limit, pid = memory_limit("agent"), node.agent.pid
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (hard, hard)
@@ -32,7 +34,10 @@ async def start_pods_under_each_flood(node: GpuNode) -> None:
             pod = share(f"pod-{number}")
             await run(node, pod)
             for page in PAGES:
-                assert (await node.agent.get(page)).status == 200, (way, page)
+                if at_once:
+                    assert (await node.agent.get(page)).status == 200, (way, page)
+                else:
+                    await until_shown(node, page, way)
             assert descriptors(pid) < DESCRIPTORS / 4, way
             assert peak_memory(pid) < limit, way
             await delete(node, pod)
@@ -41,15 +46,27 @@ async def start_pods_under_each_flood(node: GpuNode) -> None:
     assert len(node.agent.entries("connections_full")) <= 10  # once a minute
 
 
+async def until_shown(node: GpuNode, page: str, way: str) -> None:
+    """How soon is measured in the realtime lane: agent, flood and test share the processors of this machine."""
+
+    async def shown() -> bool:
+        try:
+            return (await node.agent.get(page)).status == 200
+        except AgentFailureError:
+            return False
+
+    await node.agent.until(shown, what=f"{page} is shown under {way}", deadline_s=PATIENCE_S)
+
+
 async def test_pods_start_and_every_page_is_shown_under_each_flood(short_tmp: Path) -> None:
     async with node_with_agent(short_tmp) as node:
-        await start_pods_under_each_flood(node)
+        await start_pods_under_each_flood(node, at_once=False)
 
 
 @pytest.mark.realtime
 async def test_allocate_is_answered_within_two_seconds_under_each_flood(short_tmp: Path) -> None:
     async with node_with_agent(short_tmp) as node:
-        await start_pods_under_each_flood(node)
+        await start_pods_under_each_flood(node, at_once=True)
         calls = node.kubelet.calls.of("Allocate")
         assert len(calls) >= 2 * len(WAYS)
         assert max(call.ended - call.started for call in calls) < ALLOCATE_S
