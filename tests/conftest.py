@@ -13,7 +13,6 @@ import pytest
 
 from tests.examples import register_profiles
 from tests.lanes import LaneReport, mark
-from tests.programs import FIXTURES
 
 register_profiles()
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background process may have been started without it
@@ -32,7 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    mark(items, FIXTURES)
+    mark(items)
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

@@ -18,6 +18,20 @@ import pytest
 
 KINDS = ("thorough", "e2e", "programs", "root", "realtime")
 """Of two marks of a test the first counts."""
+_PROGRAMS = frozenset(
+    {
+        "helm",
+        "chart",
+        "charts",
+        "foreign_definitions",
+        "prometheus_programs",
+        "chromium",
+        "actionlint",
+        "krew",
+        "shells",
+    }
+)
+"""Fixtures that give a program which Python, gcc and make do not (tests/programs.py)."""
 _SLOWEST = 10
 _SPENT = pytest.StashKey[tuple[float, float]]()
 
@@ -26,9 +40,9 @@ def kind_of(item: pytest.Item) -> str:
     return next((kind for kind in KINDS if kind in item.keywords), "ordinary")
 
 
-def mark(items: list[pytest.Item], fixtures: frozenset[str]) -> None:
+def mark(items: list[pytest.Item]) -> None:
     for item in items:
-        if fixtures & set(getattr(item, "fixturenames", ())):
+        if _PROGRAMS & set(getattr(item, "fixturenames", ())):
             item.add_marker("programs")
         if "root" in item.keywords and os.geteuid() != 0:
             item.add_marker(pytest.mark.skip(reason="needs root"))

@@ -14,21 +14,6 @@ import pytest
 from sandbox.cluster.prerequisites import SCRIPTS
 from sandbox.emulated_gpus import REPOSITORY
 
-FIXTURES = frozenset(
-    {
-        "helm",
-        "chart",
-        "charts",
-        "foreign_definitions",
-        "prometheus_programs",
-        "chromium",
-        "actionlint",
-        "krew",
-        "shells",
-    }
-)
-"""Those that give such a program. Who takes one is in the lane of `scripts/test --cluster` (tests/lanes.py)."""
-
 
 def built(request: pytest.FixtureRequest, what: str, *command: str | Path) -> list[str]:
     """The lines that the script prints. The first time it takes minutes, so it is run in plain sight."""

@@ -1,4 +1,4 @@
-"""As root `.ci/run` installs what is missing and runs README's second command as a stranger does; more is in test_lanes.py."""
+"""As root `.ci/run` installs what is missing, and runs README's second command as a stranger does."""
 
 import os
 import subprocess
