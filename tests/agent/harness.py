@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from deviceplugin.container.gpu_manager.client_files import ContainerLimits
+from deviceplugin.model.units import Resource
 from deviceplugin.observe.usage import Usage
 from sandbox import consistency
 from sandbox.agent import AgentFailureError
@@ -42,7 +43,11 @@ async def node_with_agent(
 
 
 async def start_unsynced(node: GpuNode) -> str:
-    """Registered with kubelet, while the API server is away; what `/readyz` says then."""
+    """Registered with kubelet, while the API server is away; what `/readyz` says then.
+
+    The agent knows of its streams before kubelet has read from them, and kubelet admits a pod without the resource that
+    it does not know yet.
+    """
     await node.agent.start()
     said: list[str] = [""]
 
@@ -54,6 +59,7 @@ async def start_unsynced(node: GpuNode) -> str:
         return "not registered" not in said[0] and "waiting" not in said[0]
 
     await node.agent.until(registered, what="the agent is registered", deadline_s=PATIENCE_S)
+    await node.kubelet.wait_registered(*map(node.names.of, Resource), deadline_s=PATIENCE_S)
     return said[0]
 
 
