@@ -15,6 +15,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.subtests import SubtestReport
 
 KINDS = ("thorough", "e2e", "programs", "root", "realtime")
 """Of two marks of a test the first counts."""
@@ -80,6 +81,8 @@ class LaneReport:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if isinstance(report, SubtestReport) and report.passed:
+            return  # the test that has it is counted
         if report.when == "call" or report.outcome != "passed":
             self.outcomes[report.outcome] += 1
         if report.skipped and isinstance(report.longrepr, tuple):

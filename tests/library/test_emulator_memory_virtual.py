@@ -48,8 +48,8 @@ def test_addresses_cost_no_memory(cuda: Cuda) -> None:
 
 def test_a_reservation_is_aligned_as_wished(cuda: Cuda) -> None:
     cuda.reserve(UNIT)
-    wishes = (0, 4096, UNIT, 64 * UNIT, GIB)
-    assert {wish: cuda.reserve(UNIT, wish) % max(wish, UNIT) for wish in wishes} == dict.fromkeys(wishes, 0)
+    alignments = (0, 4096, UNIT, 64 * UNIT, GIB)
+    assert {each: cuda.reserve(UNIT, each) % max(each, UNIT) for each in alignments} == dict.fromkeys(alignments, 0)
 
 
 def test_a_reservation_wants_pages_and_powers_of_two(cuda: Cuda) -> None:

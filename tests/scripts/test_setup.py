@@ -43,7 +43,7 @@ class Checkout:
 
     def link(self, tool: str) -> None:
         for folder in os.environ["PATH"].split(":"):
-            if (Path(folder) / tool).exists():
+            if os.access(Path(folder) / tool, os.X_OK):  # a folder of PATH may be unreadable
                 (self.path / tool).symlink_to(Path(folder) / tool)
                 return
 
