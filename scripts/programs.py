@@ -94,11 +94,12 @@ def _carry_out(step: Step, name: str) -> None:
             process.terminate()
             process.wait()
             raise
+        again = "\r" if sys.stdout.isatty() else ""
         if process.returncode:
-            click.echo(f"\r{name}: failed after {minutes(time.monotonic() - began)}")
+            click.echo(f"{again}{name}: failed after {minutes(time.monotonic() - began)}")
             click.echo(_last_words(log))
             raise SystemExit(1)
-    click.echo(f"\r{name}: done in {minutes(time.monotonic() - began)}{' ' * 20}")
+    click.echo(f"{again}{name}: done in {minutes(time.monotonic() - began)}{' ' * 20 if again else ''}")
 
 
 def _show(process: subprocess.Popen[bytes], name: str, step: Step, began: float) -> None:

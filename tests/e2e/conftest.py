@@ -20,6 +20,7 @@ from sandbox.cluster.prerequisites import (
     kueue_programs,
     volcano_programs,
 )
+from sandbox.cluster.reset import reset
 from tests.e2e.installed.images import building_in_the_background
 from tests.e2e.node.agent import Agent
 from tests.e2e.node.agents import Agents
@@ -27,6 +28,9 @@ from tests.programs import unavailable
 
 StartAgent = Callable[..., Agent]
 FAILED = pytest.StashKey[bool]()
+CLUSTER = pytest.StashKey[Cluster]()
+LAST = pytest.StashKey[tuple[Path, int]]()
+"""The scene of the test before, and how many tests had failed when its first one began."""
 
 
 @pytest.fixture(scope="session")
@@ -73,7 +77,31 @@ def cluster(programs: Path, containerd: Path, request: pytest.FixtureRequest) ->
     with ExitStack() as undo:
         if any("release" in getattr(item, "fixturenames", ()) for item in request.session.items):
             undo.enter_context(building_in_the_background())
-        yield undo.enter_context(running_cluster(programs, containerd))
+        found = request.session.stash[CLUSTER] = undo.enter_context(running_cluster(programs, containerd))
+        yield found
+        del request.session.stash[CLUSTER]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A scene that follows one in which a test failed begins on a node that remembers nothing: `sandbox.cluster.reset`.
+
+    Here, because the fixtures of the scene before are gone, and none of this one is there yet.
+    """
+    stash, scene = item.session.stash, scene_of(item.path)
+    before, failed = stash.get(LAST, (scene, item.session.testsfailed))
+    if before == scene:
+        stash[LAST] = before, failed
+        return
+    stash[LAST] = scene, item.session.testsfailed
+    if item.session.testsfailed > failed and CLUSTER in stash:
+        reset(stash[CLUSTER])
+
+
+def scene_of(path: Path) -> Path:
+    """A module, or the folder whose modules share an installation."""
+    is_shared = path.parent.name != "e2e" and (path.parent / "conftest.py").exists()
+    return path.parent if is_shared else path
 
 
 @pytest.fixture

@@ -2,11 +2,12 @@
 
 import pytest
 
-from sandbox.cluster import pods
+from sandbox.cluster import claims, pods
 from sandbox.cluster.client import ApiError, Client
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.identities import Identity, Rule
 from sandbox.cluster.kubelet import NODE
+from sandbox.cluster.reset import reset
 from sandbox.cluster.waiting import wait_until
 from tests.e2e import device_plugin
 
@@ -78,3 +79,25 @@ def _may_read_pods(kubelet: Client) -> bool:
 
 def _allocatable(admin: Client, resource: str) -> int:
     return int(admin.get(f"/api/v1/nodes/{NODE}")["status"]["allocatable"].get(resource, 0))
+
+
+def test_a_node_that_was_left_dirty_is_reset(empty_cluster: Cluster) -> None:
+    admin, node = empty_cluster.admin, f"/api/v1/nodes/{NODE}"
+    pods.create(admin, pods.pod("left", [pods.container("main", SLEEP)]))
+    pods.wait_running(admin, ["left"])
+    admin.post(f"{claims.CLASSES}", {"metadata": {"name": "left.example.com"}, "spec": {}})
+    admin.merge(node, {"metadata": {"labels": {"left": "x"}, "annotations": {"example.com/left": "x"}}})
+    admin.merge(node, {"spec": {"unschedulable": True}})
+    remembered = empty_cluster.layout.kubelet / "dra_manager_state"
+    remembered.write_text("left")
+
+    reset(empty_cluster)
+
+    found = admin.get(node)
+    assert pods.states(admin) == {}
+    assert [each["metadata"]["name"] for each in admin.get(claims.CLASSES)["items"]] == []
+    assert "left" not in found["metadata"]["labels"]
+    assert "example.com/left" not in found["metadata"]["annotations"]
+    assert not found["spec"].get("unschedulable")
+    assert not remembered.exists() or remembered.read_text() != "left"
+    test_a_plain_pod_runs_and_its_log_is_read(empty_cluster)
