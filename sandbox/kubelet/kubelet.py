@@ -230,7 +230,7 @@ class Kubelet:
         """All of them at the same moment: a plugin that registers again may lose the first one meanwhile."""
         await self.changes.until(
             lambda: all(map(self._is_offered, resources)),
-            what=f"{' and '.join(resources)} are registered and have healthy devices",
+            what=f"kubelet knows {' and '.join(resources)} with healthy devices",
             deadline_s=deadline_s,
         )
 

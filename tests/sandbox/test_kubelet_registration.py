@@ -138,5 +138,5 @@ async def test_a_hanging_kubelet_accepts_and_does_not_answer(short_tmp: Path) ->
 
 async def test_a_wait_that_fails_says_what_did_not_come(short_tmp: Path) -> None:
     async with Kubelet(fast(short_tmp)) as kubelet:
-        with pytest.raises(TimeoutError, match=r"still waiting until tencent\.com/vcuda-memory is registered"):
+        with pytest.raises(TimeoutError, match=r"until kubelet knows tencent\.com/vcuda-memory with healthy devices"):
             await kubelet.wait_registered(MEMORY, deadline_s=0.05)
