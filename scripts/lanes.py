@@ -42,12 +42,15 @@ class Lane:
 
 STYLE = Lane("style", command=("scripts/check", "--style"))
 ORDINARY = Lane("ordinary", "not (e2e or programs or root or realtime or thorough)", PARALLEL, builds=False)
-CLUSTER = Lane("cluster", "e2e and not thorough", ("-p", "no:randomly", "tests/e2e"))
+E2E = ("-p", "no:randomly", "tests/e2e")
+CLUSTER = Lane("cluster", "e2e and not installed and not thorough", E2E)
+INSTALLED = Lane("installed", "e2e and installed and not thorough", E2E)
 MACHINE = Lane("machine", "(programs or root) and not (e2e or realtime or thorough)", ("-n", "1"))
 REALTIME = Lane("realtime", "realtime and not thorough")
 ALL = (
     Lane("all others", "not (e2e or realtime)", PARALLEL),
-    Lane("cluster", "e2e", CLUSTER.words),
+    Lane("cluster", "e2e and not installed", E2E),
+    Lane("installed", "e2e and installed", E2E),
     Lane("realtime", "realtime"),
 )
 
@@ -159,7 +162,7 @@ def chosen(kind: str | None, groups: Sequence[str], folder: Path) -> list[Row]:
         return rows + run([ORDINARY], "ci", folder)
     if kind == "cluster":
         programs.provide()
-        return run([CLUSTER, MACHINE, REALTIME], "ci", folder)
+        return run([CLUSTER, INSTALLED, MACHINE, REALTIME], "ci", folder)
     rows += run(thorough(groups) if groups else ALL, "thorough", folder)
     if not any(row["status"] for row in rows):
         _record(groups or list(GROUPS))

@@ -21,8 +21,8 @@ from sandbox.cluster.control_plane import ControlPlane, make_control_plane
 from sandbox.cluster.etcd import Etcd, make_etcd
 from sandbox.cluster.images import PAUSE, busybox_image, pause_image
 from sandbox.cluster.kubelet import Kubelet, make_kubelet
-from sandbox.cluster.layout import Layout
-from sandbox.cluster.leftovers import remove_abandoned_clusters, remove_cluster, root_lock
+from sandbox.cluster.layout import PREFIX, Layout
+from sandbox.cluster.leftovers import remove_abandoned_clusters, remove_cluster, root_lock, turn
 from sandbox.cluster.namespace import MountNamespace
 from sandbox.cluster.network import create_network
 from sandbox.cluster.sysctls import remember_sysctls
@@ -47,23 +47,25 @@ class Cluster:
 
 @contextmanager
 def running_cluster(programs: Path, containerd: Path) -> Iterator[Cluster]:
-    remove_abandoned_clusters()
     layout = Layout.fresh()
-    with ExitStack() as undo:
+    with ExitStack() as undo, ExitStack() as begin:
+        begin.enter_context(turn())
+        remove_abandoned_clusters()
         undo.enter_context(root_lock(layout.lock))
         undo.callback(remove_cluster, layout)
         if "VCUDA_E2E_KEEP_LOGS" in os.environ:
             undo.callback(_keep_logs, layout, Path(os.environ["VCUDA_E2E_KEEP_LOGS"]))
-        yield _bring_up(layout, programs, containerd, undo)
+        yield _bring_up(layout, programs, containerd, undo, begin)
 
 
 @contextmanager
 def running_control_plane(programs: Path) -> Iterator[ControlPlane]:
     """etcd and the three programs without any node: for objects, and for nodes that are only objects."""
-    remove_abandoned_clusters()
     layout = Layout.fresh()
     with ExitStack() as undo:
-        undo.enter_context(root_lock(layout.lock))
+        with turn():
+            remove_abandoned_clusters()
+            undo.enter_context(root_lock(layout.lock))
         undo.callback(remove_cluster, layout)
         ca = ClusterCa(layout.certificates)
         cgroup = ClusterCgroup(layout.name)
@@ -81,8 +83,9 @@ def running_control_plane(programs: Path) -> Iterator[ControlPlane]:
         yield control_plane
 
 
-def _bring_up(layout: Layout, programs: Path, runtime: Path, undo: ExitStack) -> Cluster:
-    remember_sysctls(layout.sysctls)
+def _bring_up(layout: Layout, programs: Path, runtime: Path, undo: ExitStack, begin: ExitStack) -> Cluster:
+    """`begin` is left when nothing more is shared with other clusters."""
+    remember_sysctls(layout.sysctls, list(Path("/tmp").glob(f"{PREFIX}*/sysctls.json")))
     ca = ClusterCa(layout.certificates)
     cgroup = ClusterCgroup(layout.name)
     cgroup.create()
@@ -90,6 +93,7 @@ def _bring_up(layout: Layout, programs: Path, runtime: Path, undo: ExitStack) ->
     namespace.create()
     undo.callback(namespace.holder.kill)
     network = create_network(layout)
+    begin.close()
     etcd = make_etcd(layout, cgroup)
     control_plane = make_control_plane(layout, programs, ca=ca, cgroup=cgroup, etcd_url=etcd.url)
     containerd = make_containerd(layout, runtime, cgroup, namespace, pause=PAUSE)

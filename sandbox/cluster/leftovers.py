@@ -37,6 +37,14 @@ def remove_abandoned_clusters() -> None:
 
 
 @contextmanager
+def turn() -> Iterator[None]:
+    """One cluster begins at a time: two must not take the same subnet, nor one for abandoned that has just begun."""
+    with Path("/tmp/e2e-begins.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
 def root_lock(path: Path) -> Iterator[bool]:
     """Holds the lock that says a cluster has an owner; false when another process holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)

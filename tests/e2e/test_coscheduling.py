@@ -28,7 +28,7 @@ from tests.e2e.scheduling.steps import (
 )
 from tests.e2e.scheduling.world import HOLLOW, World, everybody
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.installed, pytest.mark.timeout(600)]
 
 LABEL = "scheduling.x-k8s.io/pod-group"
 GPUS = 8 * len(HOLLOW)

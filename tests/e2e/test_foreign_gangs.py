@@ -34,7 +34,7 @@ from tests.e2e.scheduling.steps import (
 )
 from tests.e2e.scheduling.world import GPUS, World, everybody
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.installed, pytest.mark.timeout(600)]
 
 FOREIGN = "foreign"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"

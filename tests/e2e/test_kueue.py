@@ -28,7 +28,7 @@ from tests.e2e.scheduling.with_kueue import CORES, JOB, POD, POLICY, Queues, at_
 from tests.e2e.scheduling.world import GPUS, World, everybody
 from tests.programs import helm_program
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.installed, pytest.mark.timeout(600)]
 
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 GATE = "kueue.x-k8s.io/admission"

@@ -34,7 +34,7 @@ from tests.e2e.node.workload import CORE, MEMORY
 from tests.offered import blocks_of_each
 from tests.programs import helm_program
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.installed, pytest.mark.timeout(900)]
 
 LABEL = "nvidia-device-enable"
 DAEMON_SET = f"/apis/apps/v1/namespaces/{SYSTEM}/daemonsets/gpu-manager-daemonset"

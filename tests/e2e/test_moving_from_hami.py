@@ -28,7 +28,7 @@ from tests.e2e.moving.scene import (
 from tests.e2e.node.workload import CORE, MEMORY
 from tests.programs import helm_program
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.installed, pytest.mark.timeout(900)]
 
 COUNT = "nvidia.com/gpu"
 SPLIT = 10

@@ -55,7 +55,7 @@ from tests.programs import helm_program, need_chromium, need_prometheus
 from tests.ui.browser import launched, visiting
 from tests.ui.command import started
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.installed, pytest.mark.timeout(600)]
 
 EMULATED = Path("/run/vcuda/emulated")
 NAMES = AnnotationNames()

@@ -27,7 +27,7 @@ from tests.e2e.node.workload import CORE, MEMORY
 from tests.fenced import fenced
 from tests.programs import helm_program
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.installed, pytest.mark.timeout(900)]
 
 LABEL = "nvidia-device-enable"
 AGENT = "app.kubernetes.io/name=vcuda-agent"

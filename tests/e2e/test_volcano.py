@@ -30,7 +30,7 @@ from tests.e2e.scheduling.steps import bound, create, wait_all, wait_nothing_res
 from tests.e2e.scheduling.world import GPUS, World, everybody
 from tests.fenced import fenced
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.installed, pytest.mark.timeout(600)]
 
 BLOCKS = 16
 RESERVATION = 20

@@ -114,9 +114,9 @@ def test_of_the_two_commands_without_thorough_tests_and_of_the_thorough_one_each
 
         return sum(Expression.compile(lane.chosen).evaluate(has) for lane in command)
 
-    subsets = chain.from_iterable(combinations(KINDS, size) for size in range(len(KINDS) + 1))
+    subsets = chain.from_iterable(combinations((*KINDS, "installed"), size) for size in range(len(KINDS) + 2))
     possible = [marks for marks in subsets if not {"e2e", "realtime"} <= set(marks)]
-    both = (lanes.ORDINARY, lanes.CLUSTER, lanes.MACHINE, lanes.REALTIME)
+    both = (lanes.ORDINARY, lanes.CLUSTER, lanes.INSTALLED, lanes.MACHINE, lanes.REALTIME)
     assert {marks: taking(both, marks) for marks in possible} == {m: int("thorough" not in m) for m in possible}
     assert {marks: taking(lanes.ALL, marks) for marks in possible} == dict.fromkeys(possible, 1)
 

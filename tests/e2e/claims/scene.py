@@ -22,6 +22,7 @@ from sandbox.emulated_gpus import PROFILES, EmulatedGpus
 from scripts import manifests
 from tests.e2e.node.agent import Agent, make_agent
 from tests.e2e.node.view import SHOW_AND_STAY, View, parse_view
+from tests.e2e.scheduling.world import profile_of
 
 SHARE = {"cores": "20", "memory": "2Gi"}
 
@@ -125,15 +126,19 @@ def classes_and_policies(admin: Client) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def serving_claims(cluster: Cluster, *flags: str) -> Iterator[Scene]:
-    """The agent with `--dra`, until the context is left; the pods of the tests are removed before it ends."""
+def serving_claims(cluster: Cluster, *flags: str, four: bool = False) -> Iterator[Scene]:
+    """The agent with `--dra`, until the context is left; the pods of the tests are removed before it ends.
+
+    `four`: the node has four GPUs and not eight, for tests that fill them all.
+    """
     role, _ = yaml.safe_load_all(rendered()["agent/clusterrole.yaml"])
     folder = cluster.layout.root / f"vcd-{time.monotonic_ns() % 10**6}"
     with ExitStack() as undo:
         undo.enter_context(classes_and_policies(cluster.admin))
         (folder / "gpus").mkdir(parents=True)
         undo.callback(shutil.rmtree, folder)
-        gpus = EmulatedGpus(PROFILES / "hgx-a100.json", folder / "gpus" / "state")
+        profile = profile_of(folder, cluster.kubelet.node) if four else PROFILES / "hgx-a100.json"
+        gpus = EmulatedGpus(profile, folder / "gpus" / "state")
         identity = Identity.create(cluster.admin, f"agent-{folder.name}", role["rules"])
         undo.callback(identity.remove)
         agent = make_agent(cluster, folder, gpus, identity, "--dra", f"--cdi-dir={cluster.layout.cdi}", *flags)

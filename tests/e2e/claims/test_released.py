@@ -32,7 +32,7 @@ from tests.e2e.node.workload import CORE, MEMORY, GpuContainer
 from tests.fenced import fenced
 from tests.programs import helm_program
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.installed, pytest.mark.timeout(900)]
 
 VALUES = ("--set=agent.dra.enabled=true", "--set=webhook.translateToClaims=true")
 FAILED = "FailedPrepareDynamicResources"

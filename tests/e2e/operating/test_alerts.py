@@ -21,7 +21,7 @@ from tests.e2e.installed.release import Release
 from tests.fenced import fenced
 from tests.programs import need_prometheus
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.installed, pytest.mark.timeout(600)]
 
 LOST = 3
 UNHEALTHY = 'ALERTS{alertname="VcudaGpuUnhealthy",alertstate="firing"}'

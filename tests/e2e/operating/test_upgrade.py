@@ -27,7 +27,7 @@ from tests.e2e.node.usage import ShareUsage
 from tests.e2e.node.workload import WHOLE, GpuContainer, GpuPod, share
 from tests.fenced import fenced
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.installed, pytest.mark.timeout(600)]
 
 STEADY = (share("steady", 20, 8), GpuPod("steady-whole", (GpuContainer("main", WHOLE, 0),)))
 UPGRADE, BACK = fenced(REPOSITORY / "docs" / "how-to" / "upgrade.md")
