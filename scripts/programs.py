@@ -50,15 +50,15 @@ STEPS = (
         ),
         40,
     ),
-    Step("Kubernetes", (f"{_CLUSTER}/build",), 840),
+    Step("Kubernetes", (f"{_CLUSTER}/build",), 600),
     Step("containerd", (f"{_CLUSTER}/build", "containerd"), 120),
-    Step("Helm", ("scripts/helm/build",), 180),
-    Step("cosign", ("scripts/cosign/build",), 180),
+    Step("Helm", ("scripts/helm/build",), 120),
+    Step("cosign", ("scripts/cosign/build",), 170),
     Step("actionlint", ("scripts/actionlint/build",), 20),
-    Step("Volcano", (f"{_CLUSTER}/build", "volcano"), 300),
-    Step("Kueue", (f"{_CLUSTER}/build", "kueue"), 300),
-    Step("kube-scheduler with coscheduling", (f"{_CLUSTER}/build", "coscheduling"), 300),
-    Step("vcuda's image for amd64 and arm64", ("tests/e2e/installed/image/build", "emulated"), 300),
+    Step("Volcano", (f"{_CLUSTER}/build", "volcano"), 180),
+    Step("Kueue", (f"{_CLUSTER}/build", "kueue"), 200),
+    Step("kube-scheduler with coscheduling", (f"{_CLUSTER}/build", "coscheduling"), 160),
+    Step("vcuda's image for amd64 and arm64", ("tests/e2e/installed/image/build", "emulated"), 230),
 )
 
 

@@ -102,7 +102,8 @@ async def test_another_client_ca_is_used_and_a_malformed_one_leaves_the_old_one(
                 path.write_bytes(broken) if broken is not None else path.unlink()
                 await until(lambda sentence=sentence: said[-1].get("error", "").find(sentence) > 0)  # type: ignore[misc]
                 await asyncio.sleep(0.05)
-            path.write_bytes(OTHER.chain)
+            (tmp_path / "next").write_bytes(OTHER.chain)
+            (tmp_path / "next").replace(path)  # else it may be read while it is still empty
             await until(lambda: used[-1] == OTHER.chain)
     assert used == [CA.chain, OTHER.chain]
     assert [each["error"] for each in said if each["log_level"] == "warning"] == [
