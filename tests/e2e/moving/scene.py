@@ -30,8 +30,10 @@ PROFILE = PROFILES / "hgx-a100.json"
 STAND_INS = Path(__file__).parent
 PROGRAM = STAND_INS / "stand_in.py"
 
-UNSERVED = "cannot allocate unhealthy devices"
-"""Kubelet's words, between the last plugin of a resource and the next."""
+REFUSED = ("cannot allocate unhealthy devices", "HTTP Error 403: Forbidden")
+"""Kubelet's words, between the last plugin of a resource and the next; and gpu-manager's, whose Allocate annotates the
+pod, while the API server still applies the policy that Helm has just removed: it learns of that by its watch, later.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +68,11 @@ class Scene:
     def wait_one_runs(self, label: str, *, other_than: str = "") -> Object:
         """The one pod with this label, once all its containers run.
 
-        One that kubelet refused while no plugin served the resource stays, and its controller makes another.
+        One that was refused on the way from one system to the other stays, and its controller makes another.
         """
 
         def running() -> Object | None:
-            found = [each for each in self.pods_of(label) if UNSERVED not in each["status"].get("message", "")]
+            found = [each for each in self.pods_of(label) if not _was_refused(each)]
             is_new = len(found) == 1 and found[0]["metadata"]["uid"] != other_than
             statuses = found[0]["status"].get("containerStatuses", []) if is_new else []
             return found[0] if statuses and all("running" in each["state"] for each in statuses) else None
@@ -81,6 +83,10 @@ class Scene:
         """What `vcuda WORDS -o json` says."""
         found: Object = json.loads(self.page.shell(f"set +x; vcuda {' '.join(words)} -o json").partition("set +x\n")[2])
         return found
+
+
+def _was_refused(pod: Object) -> bool:
+    return any(words in pod["status"].get("message", "") for words in REFUSED)
 
 
 def deployment(name: str, pod: Object) -> Object:
