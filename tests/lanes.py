@@ -38,14 +38,15 @@ _SPENT = pytest.StashKey[tuple[float, float]]()
 
 
 def kind_of(item: pytest.Item) -> str:
-    return next((kind for kind in KINDS if kind in item.keywords), "ordinary")
+    """By its marks: its keywords have the names of its folders, too."""
+    return next((kind for kind in KINDS if item.get_closest_marker(kind)), "ordinary")
 
 
 def mark(items: list[pytest.Item]) -> None:
     for item in items:
         if _PROGRAMS & set(getattr(item, "fixturenames", ())):
             item.add_marker("programs")
-        if "root" in item.keywords and os.geteuid() != 0:
+        if item.get_closest_marker("root") and os.geteuid() != 0:
             item.add_marker(pytest.mark.skip(reason="needs root"))
 
 
@@ -60,8 +61,8 @@ class LaneReport:
         self.chosen: Counter[str] = Counter()
         self.slowest: list[tuple[float, float, str]] = []
 
-    @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """After the marks are set (tryfirst), and before any are deselected: the last registered one is called first."""
         self.kinds = Counter(map(kind_of, items))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:

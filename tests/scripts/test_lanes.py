@@ -166,6 +166,9 @@ def suite(tmp_path: Path) -> Path:
     for name in ("tests/lanes.py", "tests/conftest.py", "tests/examples.py", "tests/__init__.py", "pyproject.toml"):
         shutil.copy(REPOSITORY / name, tmp_path / name)
     (tmp_path / "tests/test_suite.py").write_text(SUITE)
+    for kind in ("e2e", "programs"):
+        (tmp_path / "tests" / kind).mkdir(exist_ok=True)
+        (tmp_path / "tests" / kind / "test_of_a_folder.py").write_text("def test_ordinary_too(): pass")
     (tmp_path / "scripts/check").write_text("#!/bin/sh\necho styled")
     (tmp_path / "scripts/check").chmod(0o755)
     return tmp_path
@@ -182,21 +185,21 @@ def test_the_first_command_needs_nothing_and_says_what_it_left_out_and_which_com
     done = subprocess.run(command, cwd=suite, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("styled")
-    assert counted(done.stdout) == {"style": ["0", "0", "0"], "ordinary": ["2", "0", "2"]}
+    assert counted(done.stdout) == {"style": ["0", "0", "0"], "ordinary": ["4", "0", "2"]}
     left_out = done.stdout[done.stdout.index("Not tested here:") :]
     assert [line.split()[0] for line in left_out.splitlines()[1:7]] == ["2", "1", "1", "1", "1", "1"]
     assert "real Kubernetes with kubelet, containerd, Helm and Volcano: scripts/test --cluster" in left_out
     assert "test equipment: scripts/test --thorough" in left_out
     assert "1 cases  skipped: no moon tonight" in left_out
-    assert left_out.splitlines()[-1] == "2 passed, 0 failed, 2 skipped"
+    assert left_out.splitlines()[-1] == "4 passed, 0 failed, 2 skipped"
 
 
 def test_a_test_that_fails_fails_the_command(suite: Path) -> None:
     (suite / "FAIL").touch()
     command = [sys.executable, "-m", "scripts.lanes"]
     done = subprocess.run(command, cwd=suite, capture_output=True, text=True, check=False)
-    assert (done.returncode, counted(done.stdout)["ordinary"]) == (1, ["1", "1", "2"])
-    assert done.stdout.splitlines()[-1] == "1 passed, 1 failed, 2 skipped"
+    assert (done.returncode, counted(done.stdout)["ordinary"]) == (1, ["3", "1", "2"])
+    assert done.stdout.splitlines()[-1] == "3 passed, 1 failed, 2 skipped"
 
 
 def test_where_style_fails_no_test_runs(suite: Path) -> None:
