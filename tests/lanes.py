@@ -62,7 +62,7 @@ class LaneReport:
         self.slowest: list[tuple[float, float, str]] = []
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """After the marks are set (tryfirst), and before any are deselected: the last registered one is called first."""
+        """After the marks are set (tryfirst) and before any are deselected: the last registered is called first."""
         self.kinds = Counter(map(kind_of, items))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
