@@ -2,6 +2,7 @@
 #include "launch.h"
 
 #include "foreign_work.h"
+#include "interposer/cuda/memory/memory.h"
 #include "sleep_until.h"
 #include "thread.h"
 
@@ -71,10 +72,20 @@ bool compute_enter(struct launch_ticket *ticket, const struct launch_key *key, C
     }
 }
 
+/* Until the first one is measured: nothing else tells whether a function was launched before. */
+static __attribute__((noinline)) CUresult leave_unknown(const struct launch_ticket *ticket, CUresult error)
+{
+    queue_took(ticket->queue, ticket->estimate, ticket->ns, ticket->now);
+    memory_launched_first();
+    return error;
+}
+
 CUresult compute_leave(const struct launch_ticket *ticket, CUresult error)
 {
-    if (__builtin_expect(error == CUDA_SUCCESS, 1))
+    if (__builtin_expect(error == CUDA_SUCCESS && ticket->ns != 0, 1))
         queue_took(ticket->queue, ticket->estimate, ticket->ns, ticket->now);
+    else if (error == CUDA_SUCCESS)
+        return leave_unknown(ticket, error);
     else
         queue_failed(ticket->queue);
     return error;

@@ -40,6 +40,9 @@ static inline void memory_meet(unsigned index)
         memory_meet_slowly(index);
 }
 
+/* Something was launched for the first time: the driver may have loaded it, or grown what threads use, and that counts before anything is given out. */
+void memory_launched_first(void);
+
 /* A green context is about to be destroyed. */
 void memory_green_ends(CUgreenCtx green);
 /* The driver is about to be asked for a context. */

@@ -3,8 +3,8 @@
  *
  * In: the application's calls. Out: the driver's answer, or CUDA_ERROR_OUT_OF_MEMORY where the container then has more than it may. How much it is nobody knows
  * before: what was loaded is counted, and unloaded again if it is too much. Of a library the driver loads parts when they are first used: what that
- * brings cannot be unloaded, so nothing more is loaded from then on. What a launch loads is counted a second later and not refused. Where the
- * process gets no device memory, nothing is loaded.
+ * brings cannot be unloaded, so nothing more is loaded from then on. What a launch loads is not refused: it counts at the next allocation, or a second later
+ * where the GPU's time has no limit and nobody looks at launches. Where the process gets no device memory, nothing is loaded.
  */
 #include "account.h"
 #include "interposer/cuda/hooks.h"
@@ -69,6 +69,14 @@ static CUresult unloaded(CUresult error)
     if (error == CUDA_SUCCESS && !not_ours())
         overhead_grew();
     return error;
+}
+
+void memory_launched_first(void)
+{
+    unsigned index;
+
+    if (!not_ours() && account_verdict_current(&index) == VERDICT_COUNT)
+        overhead_grew();
 }
 
 /* Of the whole GPU: where it did not become less, a call took nothing, and NVML need not be waited for. */
