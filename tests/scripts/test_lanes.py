@@ -13,6 +13,7 @@ from _pytest.mark.expression import Expression
 
 from scripts import lanes
 from tests.lanes import KINDS
+from tests.scripts.children import environment
 from tests.waiting import eventually
 
 REPOSITORY = Path(__file__).parents[2]
@@ -180,9 +181,25 @@ def counted(text: str) -> Mapping[str, list[str]]:
     return {row[0]: row[1:4] for row in rows[: rows.index([])]}
 
 
-def test_the_first_command_needs_nothing_and_says_what_it_left_out_and_which_command_does_not(suite: Path) -> None:
+def run_lanes(suite: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "scripts.lanes"]
-    done = subprocess.run(command, cwd=suite, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=suite, env=environment(), capture_output=True, text=True, check=False)
+
+
+def test_a_run_that_a_test_starts_hears_nothing_of_the_run_that_tries_it(
+    suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its rows would be in the table of all lanes that CI shows."""
+    rows = tmp_path / "rows"
+    monkeypatch.setenv("VCUDA_LANES", str(rows))
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-k nothing_that_is_there")
+    done = run_lanes(suite)
+    assert counted(done.stdout)["ordinary"] == ["4", "0", "2"]
+    assert not rows.exists()
+
+
+def test_the_first_command_needs_nothing_and_says_what_it_left_out_and_which_command_does_not(suite: Path) -> None:
+    done = run_lanes(suite)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("styled")
     assert counted(done.stdout) == {"style": ["0", "0", "0"], "ordinary": ["4", "0", "2"]}
@@ -196,16 +213,14 @@ def test_the_first_command_needs_nothing_and_says_what_it_left_out_and_which_com
 
 def test_a_test_that_fails_fails_the_command(suite: Path) -> None:
     (suite / "FAIL").touch()
-    command = [sys.executable, "-m", "scripts.lanes"]
-    done = subprocess.run(command, cwd=suite, capture_output=True, text=True, check=False)
+    done = run_lanes(suite)
     assert (done.returncode, counted(done.stdout)["ordinary"]) == (1, ["3", "1", "2"])
     assert done.stdout.splitlines()[-1] == "3 passed, 1 failed, 2 skipped"
 
 
 def test_where_style_fails_no_test_runs(suite: Path) -> None:
     (suite / "scripts/check").write_text("#!/bin/sh\nexit 1")
-    command = [sys.executable, "-m", "scripts.lanes"]
-    done = subprocess.run(command, cwd=suite, capture_output=True, text=True, check=False)
+    done = run_lanes(suite)
     assert (done.returncode, counted(done.stdout)) == (1, {"style": ["0", "0", "0"]})
 
 
@@ -214,7 +229,7 @@ def test_a_signal_interrupts_every_lane_and_waits_until_it_has_tidied_up(suite: 
     (suite / "ENDLESS").touch()
     side_by_side = "from scripts import lanes; lanes.STYLE = lanes.Lane('e2e', 'e2e'); lanes.run = RUN; lanes.main()"
     both = side_by_side.replace("RUN", "lambda of, *rest, run=lanes.run: run([lanes.ORDINARY, lanes.STYLE], *rest)")
-    with subprocess.Popen([sys.executable, "-c", both], cwd=suite, stdout=subprocess.DEVNULL) as run:
+    with subprocess.Popen([sys.executable, "-c", both], cwd=suite, env=environment(), stdout=subprocess.DEVNULL) as run:
         assert eventually(lambda: len(list(suite.glob("began.*"))) == 2)
         run.send_signal(how)
         assert run.wait(timeout=60) == 130

@@ -4,7 +4,6 @@ README asks for Python 3.11 or newer; all other tests run with the Python that m
 libraries do: aiohttp answers pipelined requests in another order of turns, ssl refuses CAs that it trusted before.
 """
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.pythons import pythons
+from tests.scripts.children import environment
 from tests.scripts.released import clone
 
 SERVING = ("kube", "cluster", "scheduler", "observe", "kubelet", "cli", "agent", "container", "budget")
@@ -35,9 +35,8 @@ def tree(tmp_path: Path) -> Path:
 
 
 def run(tree: Path, python: Path, *command: str) -> str:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment["PYTHON"] = f"{python}"
-    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
+    alone = environment(PYTHON=str(python))
+    done = subprocess.run(command, cwd=tree, env=alone, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (packages,) = (tree / ".venv/lib").glob("python*")
     assert packages.name == python.name
