@@ -119,7 +119,7 @@ def setting_of(bench: Bench, said: str) -> report.Setting:
         cuda=bench.driver.cuda_version,
         torch=torch_version(bench.torch_python),
         date=now(),
-        commit=commit() or said or "unknown",
+        commit=said or commit() or "unknown",
         host=f"{os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}",
         quick=bench.quick,
         window_s=bench.window_s,
