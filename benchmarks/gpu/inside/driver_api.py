@@ -117,6 +117,12 @@ class Process(ctypes.Structure):
     _fields_ = [("pid", c_uint), ("used", c_ulonglong), ("gpu_instance", c_uint), ("compute_instance", c_uint)]
 
 
+class Utilization(ctypes.Structure):
+    """nvmlUtilization_t."""
+
+    _fields_ = [("gpu", c_uint), ("memory", c_uint)]
+
+
 class Nvml:
     """libnvidia-ml.so.1, one device of it by UUID."""
 
@@ -140,6 +146,18 @@ class Nvml:
         printed = Memory2(version=ctypes.sizeof(Memory2) | 2 << 24)
         self.do("nvmlDeviceGetMemoryInfo_v2", self.device, byref(printed))
         return printed
+
+    def sm_mhz(self) -> int:
+        """The clock of the multiprocessors now."""
+        mhz = c_uint()
+        self.do("nvmlDeviceGetClockInfo", self.device, c_uint(1), byref(mhz))
+        return mhz.value
+
+    def busy_percent(self) -> int:
+        """Of the driver's last sample period, which lasts up to a second."""
+        printed = Utilization()
+        self.do("nvmlDeviceGetUtilizationRates", self.device, byref(printed))
+        return int(printed.gpu)
 
     def processes(self) -> dict[int, int]:
         """Bytes by pid, of those who compute."""

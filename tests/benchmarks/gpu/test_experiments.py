@@ -86,6 +86,15 @@ def test_a_primary_context_is_taken_again_after_each_reset(emulated: Bench) -> N
     assert 64 * MIB <= printed["used"] < 1024 * MIB
 
 
+def test_the_driver_tells_the_clock_and_whether_it_is_busy(emulated: Bench) -> None:
+    code = "import sys; from benchmarks.gpu.inside.driver_api import Nvml; n = Nvml(sys.argv[1]);"
+    printed = emulated.native().run(
+        sys.executable, "-c", f"{code} print([n.sm_mhz(), n.busy_percent()])", emulated.device.uuid
+    )
+    assert printed[0] > 0
+    assert printed[1] == 0
+
+
 def test_two_ranks_make_their_steps(emulated: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "STEPS", 4)
     monkeypatch.setattr(ranks, "KERNEL_US", 50)

@@ -5,14 +5,16 @@ Not here: the scripts that run in PyTorch. They need a GPU; torch_work is tried 
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.checks import memory, overhead, robustness, share
+from benchmarks.gpu.checks import clocks, memory, overhead, robustness, share
 from benchmarks.gpu.driver import Device, Driver
+from benchmarks.gpu.inside.driver_api import CudaError
 from benchmarks.gpu.outcome import NotRun
 
 STAND_IN = """#!{python}
@@ -64,6 +66,75 @@ def test_the_share_of_a_limit_is_its_pace_over_the_native_one(short_tmp: Path) -
 def test_a_limit_that_does_nothing_fails(short_tmp: Path) -> None:
     judgement = share.torch(bench(short_tmp, per_second=1000.0), "resnet")
     assert judgement.missed == [f"limit {cores}: got 100.0 %" for cores in (25, 50, 75)]
+
+
+# torch-matmul-sync on an H100 (driver 580.159.04): natively limited by its power
+ON_AN_H100 = {"native": [605.65], "25": [190.8], "50": [376.9], "75": [534.9], "100": [599.3]}
+
+
+def test_a_share_of_work_is_judged_at_the_native_clock() -> None:
+    mhz = {"native": 1560.0, "25": 1980.0, "50": 1950.0, "75": 1845.0, "100": 1560.0}
+    judgement = share.judge(ON_AN_H100, mhz)
+    assert judgement.missed == []
+    assert judgement.figures["sm_mhz"] == mhz
+    assert judgement.figures["25 %"]["mean"] == 31.5
+    assert judgement.figures["25 % at the native clock"] == 24.82
+
+
+@pytest.mark.parametrize(
+    ("mhz", "said"),
+    [
+        ({}, ["limit 25: got 31.5 %", "limit 50: got 62.2 %", "limit 75: got 88.3 %"]),
+        ({"native": 1560.0, "50": 1950.0, "75": 1845.0}, ["limit 25: got 31.5 %"]),
+        (
+            {"native": 1980.0, "25": 1980.0, "50": 2475.0, "75": 2340.0},
+            ["limit 25: got 31.5 %, 31.5 % at the native clock"],
+        ),
+    ],
+    ids=["no clock", "not of this limit", "the same clock"],
+)
+def test_more_work_than_the_share_fails_where_no_clock_explains_it(mhz: dict[str, float], said: list[str]) -> None:
+    assert share.judge(ON_AN_H100, mhz).missed == said
+
+
+class Nvml:
+    """Busy or not, at one clock after the other; then lost."""
+
+    def __init__(self, *seen: tuple[int, int]) -> None:
+        self.seen = [seen[0], *seen]  # asked for its clock once, to see whether it has one
+
+    def busy_percent(self) -> int:
+        if not self.seen:
+            raise CudaError("nvmlDeviceGetUtilizationRates", 15)
+        if self.seen[0][0] == 0:
+            return self.seen.pop(0)[0]
+        return self.seen[0][0]
+
+    def sm_mhz(self) -> int:
+        return self.seen.pop(0)[1]
+
+
+@pytest.mark.parametrize(
+    ("seen", "medians"), [([(0, 345), (90, 1500), (90, 1980), (90, 1560)], [1560]), ([(0, 345)], [])]
+)
+def test_the_clock_is_that_while_the_gpu_was_busy(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch, seen: list[tuple[int, int]], medians: list[float]
+) -> None:
+    monkeypatch.setattr(clocks, "EACH_S", 0.001)
+    nvml = Nvml(*seen)
+    monkeypatch.setattr(clocks, "host_nvml", lambda _: nvml)
+    found: list[float] = []
+    with clocks.SmClock(bench(short_tmp)).added_to(found):
+        while nvml.seen:
+            time.sleep(0.001)
+    assert found == medians
+
+
+def test_without_nvml_there_is_no_clock(short_tmp: Path) -> None:
+    found: list[float] = []
+    with clocks.SmClock(bench(short_tmp)).added_to(found):
+        pass
+    assert found == []
 
 
 def test_memory_within_the_limit_passes_and_above_it_fails(short_tmp: Path) -> None:
