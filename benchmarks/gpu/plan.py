@@ -235,7 +235,7 @@ def _pointers() -> Iterator[Check]:
 
 def _holes() -> Iterator[Check]:
     resets = "no allocation refused after five resets; what is charged is what the host sees, to 64 MiB"
-    for how, title in (("retain", "cuDevicePrimaryCtxRetain"), ("table", "the runtime's table")):
+    for how, title in (("retain", "cuDevicePrimaryCtxRetain"), ("runtime", "NVIDIA's runtime")):
         yield Check(f"T10.primary-{how}", f"primary context by {title}", resets, "holes:primary", (how,))
     within = "host sees <= limit + 64 MiB; refused as out of memory; goes on"
     ways = {

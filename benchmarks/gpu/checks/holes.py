@@ -5,10 +5,11 @@ container, and the check says so instead of passing.
 """
 
 import json
+import sys
 from typing import Any
 
 from benchmarks.gpu.bench import Bench, Environment, killed_at_end
-from benchmarks.gpu.checks.common import MIB, OUT_OF_MEMORY, HostMemory, line, not_shown
+from benchmarks.gpu.checks.common import MIB, OUT_OF_MEMORY, PYTHON_INSIDE, HostMemory, line, not_shown
 from benchmarks.gpu.outcome import Figures, Judgement, NotRun
 
 MOST_MIB = {"context": 24 * 256}
@@ -50,9 +51,18 @@ def held(bench: Bench, environment: Environment, host: HostMemory, words: list[A
 
 
 def primary(bench: Bench, how: str) -> Judgement:
-    """Resets of the primary context: nothing stays charged, and what is charged is what the host sees."""
+    """Resets of the primary context: nothing stays charged, and what is charged is what the host sees.
+
+    How it is taken: `retain`, by cuDevicePrimaryCtxRetain; `runtime`, by NVIDIA's runtime in its own way.
+    """
+    command = [bench.program("primary"), "--mib", PRIMARY_MIB]
+    if how == "runtime":
+        if bench.driver.emulated:
+            raise NotRun("NVIDIA's runtime begins on NVIDIA's driver alone; this is the emulated driver")
+        python = bench.torch_python or sys.executable
+        command = [python, "-m", f"{PYTHON_INSIDE}.runtime_context", PRIMARY_MIB]
     container, host = bench.container(memory=PRIMARY_LIMIT), HostMemory(bench)
-    with killed_at_end(container.start(bench.program("primary"), how, "--mib", PRIMARY_MIB)) as process:
+    with killed_at_end(container.start(*command)) as process:
         printed = json.loads(line(process))
         if "cannot" in printed:
             raise NotRun(printed["cannot"])

@@ -3,7 +3,9 @@
 Not here: whether the library passes them; tests/library has that for each promise.
 """
 
+import dataclasses
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu import build, driver, prepare
-from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.bench import Bench, ProgramFailed
 from benchmarks.gpu.checks import holes, mixed, ranks
 from benchmarks.gpu.driver import Device, Driver
 from benchmarks.gpu.outcome import Judgement, NotRun, Status
@@ -81,7 +83,7 @@ def test_short_kernels_are_timed_beside_an_endless_one(emulated: Bench) -> None:
 
 
 def test_a_primary_context_is_taken_again_after_each_reset(emulated: Bench) -> None:
-    printed = emulated.native().run(emulated.program("primary"), "retain", "--rounds", 2, "--mib", 64, timeout=60)
+    printed = emulated.native().run(emulated.program("primary"), "--rounds", 2, "--mib", 64, timeout=60)
     assert printed["refused"] == 0
     assert 64 * MIB <= printed["used"] < 1024 * MIB
 
@@ -168,13 +170,56 @@ def test_resets_leave_what_the_host_sees(
 ) -> None:
     monkeypatch.setattr(holes, "HostMemory", lambda _: Host(1500))
     printed = {"pid": 1, "refused": refused, "used": used_mib * MIB}
-    assert len(holes.primary(bench(short_tmp, "primary", native={}, ours=printed), "table").missed) == missed
+    assert len(holes.primary(bench(short_tmp, "primary", native={}, ours=printed), "retain").missed) == missed
 
 
-def test_a_driver_without_the_runtimes_table_is_not_run(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def on_a_gpu(tried: Bench, python: str) -> Bench:
+    return dataclasses.replace(tried, driver=dataclasses.replace(tried.driver, emulated=False), torch_python=python)
+
+
+def test_without_a_runtime_or_nvidias_driver_that_way_is_not_run(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(holes, "HostMemory", lambda _: Host())
-    with pytest.raises(NotRun, match="no table"):
-        holes.primary(bench(short_tmp, "primary", native={}, ours={"cannot": "no table"}), "table")
+    tried = bench(short_tmp, "python", native={}, ours={"cannot": "no libcudart"})
+    with pytest.raises(NotRun, match="emulated driver"):
+        holes.primary(tried, "runtime")
+    with pytest.raises(NotRun, match="no libcudart"):
+        holes.primary(on_a_gpu(tried, str(tried.program("python"))), "runtime")
+
+
+RUNTIME = """
+#include <stddef.h>
+static int taken;
+int cudaSetDevice(int device) { return device; }
+int cudaMalloc(void **block, size_t size) { *block = NULL; taken += (int)(size >> 20); return taken > MOST ? 2 : 0; }
+int cudaDeviceReset(void) { taken *= KEPT; return 0; }
+int cudaMemGetInfo(size_t *available, size_t *total) {
+    *total = 1 << 30;
+    *available = *total - ((size_t)taken << 20);
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize(("kept", "refused", "used_mib"), [(0, 0, 64), (1, 4, 384)], ids=["given back", "kept"])
+def test_the_runtimes_resets_are_counted(short_tmp: Path, kept: int, refused: int, used_mib: int) -> None:
+    (short_tmp / "runtime.c").write_text(RUNTIME)
+    library = short_tmp / "nvidia/cu13/lib/libcudart.so.13"
+    library.parent.mkdir(parents=True)
+    settings = [f"-DKEPT={kept}", "-DMOST=128", "-shared", "-fPIC"]
+    subprocess.run([build.compiler(), *settings, "-o", library, short_tmp / "runtime.c"], check=True)
+    words = [sys.executable, "-m", "benchmarks.gpu.inside.runtime_context", "64"]
+    paths = f"{short_tmp}:{build.REPOSITORY}"
+    done = subprocess.run(words, env={"PYTHONPATH": paths}, capture_output=True, text=True, check=True, input="")
+    assert json.loads(done.stdout) == {"refused": refused, "used": used_mib * MIB}
+
+
+def test_nvidias_runtime_fails_where_it_does_not_begin(emulated: Bench) -> None:
+    """So a driver that it does not like is no `not run`."""
+    words = [sys.executable, "-m", "benchmarks.gpu.inside.runtime_context", 64]
+    with pytest.raises(ProgramFailed, match="cudaSetDevice said"):
+        emulated.native().run(*words, timeout=60)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ WANTED = {
     "T7": ("fork", "capture", "refused-in-capture", "empty-environment", "visible-devices", "torch-data-loader"),
     "T8": ("host", "own-namespace"),
     "T9": ("identity", "exports"),
-    "T10": ("primary-retain", "primary-table", "export", "module", "context", "heap", "ipc", "prefetch"),
+    "T10": ("primary-retain", "primary-runtime", "export", "module", "context", "heap", "ipc", "prefetch"),
     "T11": ("copy", "host", "wait", "grids"),
     "T12": ("25", "50", "45-stall"),
     "T13": ("null", "burst"),
