@@ -51,17 +51,32 @@ def table_entry(uuid: str, place: int) -> Answer:
 
 
 def contexts_by_tables() -> dict[str, Answer]:
-    """What the driver says of contexts that were made by its tables instead of its functions."""
+    """What the driver says of contexts that were taken or made by its tables instead of its functions."""
     driver = ctypes.CDLL("libcuda.so.1")
     driver.cuInit(0)
-    primary, created, current = c_void_p(), c_void_p(), c_void_p()
+    handles, created, current = [c_void_p() for _ in range(4)], c_void_p(), c_void_p()
     flags, active = c_int(), c_int()
-    codes = [
-        table_entry("6bd5fb6c5bf4e74a8987d93912fd9df9", 2)(byref(primary), 0),
-        driver.cuDevicePrimaryCtxGetState(0, byref(flags), byref(active)),
+    primary_of_table = table_entry("6bd5fb6c5bf4e74a8987d93912fd9df9", 2)
+    codes, actives = list[int](), list[int]()
+    for taken in (
+        primary_of_table,
+        driver.cuDevicePrimaryCtxRetain,
+        primary_of_table,
+        lambda handle, device: driver.cuDevicePrimaryCtxReset_v2(device) or primary_of_table(handle, device),
+    ):
+        codes += [
+            taken(byref(handles[len(actives)]), 0),
+            driver.cuDevicePrimaryCtxGetState(0, byref(flags), byref(active)),
+        ]
+        actives.append(active.value)
+    codes += [
         table_entry("0ca50b8c1004929a89a7d0df10e77286", 1)(byref(created), 0, 0),
         driver.cuCtxGetCurrent(byref(current)),
-        driver.cuCtxSetCurrent(primary),
     ]
-    unknown = table_entry("6bd5fb6c5bf4e74a8987d93912fd9df9", 3)()
-    return {"codes": codes, "active": active.value, "current": current.value == created.value, "unknown": unknown}
+    return {
+        "codes": codes,
+        "active": actives,
+        "primaries": len({handle.value for handle in handles}),
+        "current": current.value == created.value,
+        "unknown": table_entry("6bd5fb6c5bf4e74a8987d93912fd9df9", 3)(),
+    }
