@@ -28,9 +28,11 @@ def call(bench: Bench, what: str) -> Judgement:
         printed = [environment.run(bench.program("overhead"), *words) for _ in range(bench.repeats)]
         extra = spread([each["extra_ns"] for each in printed], 2)
         direct = spread([each["direct_ns"] for each in printed], 2)
-        judgement.figures[name] = {"extra_ns": extra, "direct_ns": direct}
+        percent = spread([100 * each["extra_ns"] / each["direct_ns"] for each in printed], 2)
+        judgement.figures[name] = {"extra_ns": extra, "direct_ns": direct, "extra_percent": percent}
         most = LIMIT_NS[what] if name == "limit 99" else NO_LIMIT_NS[what]
-        judgement.expect(extra["median"] <= most, f"{name}: {extra['median']:.1f} ns more")
+        said = f"{name}: {extra['median']:.1f} ns more, {percent['median']:.1f} % of a direct call"
+        judgement.expect(extra["median"] <= most, said)
     held_back = limited.counters().throttled_launches
     judgement.figures["held_back_at_99"] = held_back  # above 0: the limit was reached, and its figure is of waiting
     return judgement
