@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.gpu import build, driver, prepare
 from benchmarks.gpu.bench import Bench, ProgramFailed
-from benchmarks.gpu.checks import holes, mixed, ranks
+from benchmarks.gpu.checks import holes, mixed, overhead, ranks, sharing
 from benchmarks.gpu.driver import Device, Driver
 from benchmarks.gpu.outcome import Judgement, NotRun, Status
 
@@ -262,20 +262,95 @@ def test_streams_that_get_too_little_or_too_much_at_half_fail(short_tmp: Path, l
 
 
 @pytest.mark.parametrize(
-    ("alone", "beside", "limited", "status"),
+    ("native", "ours", "status"),
     [
-        (100.0, 50.0, 70.0, Status.PASSED),
-        (100.0, 50.0, 60.0, Status.FAILED),
-        (100.0, 90.0, 60.0, Status.NOT_RUN),
+        ((40.0, 50.0), (24.0, 62.0), Status.PASSED),
+        ((40.0, 50.0), (24.0, 61.0), Status.FAILED),
+        ((40.0, 50.0), (29.0, 62.0), Status.FAILED),
+        ((60.0, 60.0), (25.0, 68.0), Status.FAILED),
+        ((20.0, 80.0), (29.0, 60.0), Status.NOT_RUN),
     ],
-    ids=["kept", "disturbed", "disturbs nobody"],
+    ids=["kept", "disturbed", "beyond its limit", "nothing lost natively", "disturbs nobody"],
 )
 def test_fills_take_nothing_of_a_neighbour(
-    short_tmp: Path, alone: float, beside: float, limited: float, status: Status
+    short_tmp: Path, native: tuple[float, float], ours: tuple[float, float], status: Status
 ) -> None:
-    rates = [{"per_second": rate} for rate in (alone, beside, limited)]
-    tried = scripted(short_tmp, workload=rates, mixed=[{}] * 2)
-    assert mixed.fills(tried, "fill").status is status
+    filler, neighbour = ([{"per_second": rate} for rate in (100.0, *rates)] for rates in zip(native, ours, strict=True))
+    judgement = mixed.fills(scripted(short_tmp, mixed=filler, workload=neighbour), "fill")
+    assert judgement.status is status
+    assert judgement.figures["filler_%"] == ours[0]
+
+
+def test_the_reason_says_what_is_lost_beside_fills() -> None:
+    assert mixed.judge_fills((37.0, 53.1), (20.0, 51.7)).missed == [
+        "the neighbour got 51.7 % of its 75, not 61.6; both together 71.7 %, natively 90.1 %"
+    ]
+
+
+# Shares of two containers and the native sum, on an H100 (driver 580.159.04)
+@pytest.mark.parametrize(
+    ("limits", "shares", "native_sum", "missed"),
+    [
+        ((50, 50), (44.78, 45.26), 90.32, []),
+        ((20, 50), (21.68, 47.29), 89.7, []),
+        ((20, 50), (23.01, 43.61), 91.2, ["A 20 % small: got 23.0 %, not 15.2 to 23"]),
+        (
+            (30, 70),
+            (36.86, 54.48),
+            90.3,
+            ["A 30 % small: got 36.9 %, not 24.1 to 33", "B 70 % small: got 54.5 %, not 60.2 to 73"],
+        ),
+        (
+            (50, 50),
+            (44.78, 45.26),
+            104.0,
+            ["A 50 % small: got 44.8 %, not 47.0 to 53", "B 50 % small: got 45.3 %, not 47.0 to 53"],
+        ),
+    ],
+    ids=["even", "room for both", "a bit too much", "one lives on the other", "nothing lost natively"],
+)
+def test_each_of_a_pair_gets_its_part_of_what_two_get_natively(
+    limits: tuple[int, int], shares: tuple[float, float], native_sum: float, missed: list[str]
+) -> None:
+    judgement = sharing.judge(limits, ("small", "small"), [[share] for share in shares], [native_sum])
+    assert judgement.missed == missed
+    assert judgement.figures["sum_native"]["median"] == native_sum
+
+
+def test_a_pair_is_measured_alone_limited_and_natively(short_tmp: Path) -> None:
+    rates = [{"per_second": rate} for rate in (100.0, 100.0, 45.0, 45.0, 45.0, 45.0)]
+    figures = sharing.pair(scripted(short_tmp, workload=rates), "50", "50", "medium", "medium").figures
+    assert [figures[name]["median"] for name in ("sum_native", "sum", "A 50 % medium")] == [90.0, 90.0, 45.0]
+
+
+@pytest.mark.parametrize(
+    ("found", "missed"),
+    [
+        ((99.6, 27.4, 64.4, 90.3), []),
+        ((99.6, 27.4, 64.4, 100.0), ["B gets 64.4 % of its 75, not 69.0"]),
+        ((99.6, 33.0, 61.0, 90.3), ["a second after B came A still has 33.0 %", "B gets 61.0 % of its 75, not 61.7"]),
+        ((80.0, 27.4, 64.4, 90.3), ["alone A got 80.0 %, not 90"]),
+    ],
+    ids=["as on an H100", "nothing lost natively", "kept too long", "not borrowed"],
+)
+def test_what_is_borrowed_comes_back(found: tuple[float, float, float, float], missed: list[str]) -> None:
+    assert sharing.judge_soft(*found).missed == missed
+
+
+def test_a_native_pair_counts_while_both_work(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[dict[str, Any]] = [{"tenths": [0, 9, 20, 9, 10, 9, 2]}, {"tenths": [0, 0, 1, 9, 8, 9, 20, 20]}]
+    monkeypatch.setattr(sharing, "together", lambda *_: printed)
+    assert sharing._native_sum(bench(short_tmp, "pace", native={}, ours={}), 5000, 20.0) == 90.0
+
+
+@pytest.mark.parametrize(("extra_ns", "missed"), [(50.0, 2), (15.0, 0)])
+def test_the_cost_of_a_call_is_said_in_percent_too(short_tmp: Path, extra_ns: float, missed: int) -> None:
+    printed = {"extra_ns": extra_ns, "direct_ns": 2000.0}
+    judgement = overhead.call(bench(short_tmp, "overhead", native=printed, ours=printed), "graph")
+    assert judgement.figures["limit 99"]["extra_percent"]["median"] == extra_ns / 20
+    assert judgement.missed == [
+        f"{name}: 50.0 ns more, 2.5 % of a direct call" for name in ("no base", "no limit")[:missed]
+    ]
 
 
 @pytest.mark.parametrize(("per_second", "p50_ms", "missed"), [(500.0, 2.0, 0), (4.0, 2.0, 1), (500.0, 40.0, 1)])
