@@ -3,7 +3,7 @@
  *
  * What was allocated in a context ends with it; memory of handles, pools and graphs belongs to the device and stays, also where the primary
  * context is reset (seen on drivers: github.com/JuliaGPU/CUDA.jl/issues/1579). Which context the primary one is is heard from those who retain it.
- * libcudart gets it by a private table, past that: so a context that nobody was seen to make is taken for it at its first allocation. It is asked for
+ * It may come past them, by a private table of the driver: so a context that nobody was seen to make is taken for it at its first allocation. It is asked for
  * before a reset alone, which ends it anyway: to retain it for that could make it, and our release could be its end.
  */
 #include "account.h"
