@@ -16,6 +16,7 @@ from sandbox.cluster.waiting import DeadlineError, wait_until
 _BY_HELM = "?labelSelector=app.kubernetes.io/managed-by=Helm"
 _SYSTEM, _RIGHTS = "namespaces/kube-system", "/apis/rbac.authorization.k8s.io/v1"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+_PODS = (f"/api/v1/{_SYSTEM}/pods", f"/api/v1/namespaces/{pods.NAMESPACE}/pods")
 _COLLECTIONS = (
     f"{_ADMISSION}/mutatingwebhookconfigurations",  # first: nothing may stand in the way of the others
     f"{_ADMISSION}/validatingadmissionpolicybindings",
@@ -30,8 +31,7 @@ _COLLECTIONS = (
     *(f"{_RIGHTS}/{_SYSTEM}/{kind}{_BY_HELM}" for kind in ("roles", "rolebindings")),
     f"/apis/policy/v1/{_SYSTEM}/poddisruptionbudgets{_BY_HELM}",
     f"/apis/scheduling.k8s.io/v1/priorityclasses{_BY_HELM}",
-    f"/api/v1/{_SYSTEM}/pods?gracePeriodSeconds=1",
-    f"/api/v1/namespaces/{pods.NAMESPACE}/pods?gracePeriodSeconds=1",
+    *(f"{path}?gracePeriodSeconds=1" for path in _PODS),
     TEMPLATES,
     CLAIMS,
     SLICES,
@@ -57,8 +57,10 @@ def reset(cluster: Cluster) -> None:
 def _remove_services(cluster: Cluster) -> None:
     """These cannot be deleted together."""
     path = f"/api/v1/{_SYSTEM}/services"
-    for each in cluster.admin.get(f"{path}{_BY_HELM}")["items"]:
-        cluster.admin.delete(f"{path}/{each['metadata']['name']}")
+    with contextlib.suppress(ApiError):
+        for each in cluster.admin.get(f"{path}{_BY_HELM}")["items"]:
+            with contextlib.suppress(ApiError):
+                cluster.admin.delete(f"{path}/{each['metadata']['name']}")
 
 
 def _end_pods(cluster: Cluster) -> None:
@@ -66,25 +68,22 @@ def _end_pods(cluster: Cluster) -> None:
     admin = cluster.admin
 
     def gone() -> bool:
-        return not [pod for path in _pod_paths() for pod in admin.get(path)["items"]]
+        return not [pod for path in _PODS for pod in admin.get(path)["items"]]
 
-    with contextlib.suppress(DeadlineError):
+    with contextlib.suppress(DeadlineError, ApiError):
         wait_until(gone, "all pods have ended", seconds=_PATIENCE_S)
-    for path in _pod_paths():
+    for path in _PODS:
         with contextlib.suppress(ApiError):
             admin.delete(f"{path}?gracePeriodSeconds=0")
-
-
-def _pod_paths() -> tuple[str, ...]:
-    return f"/api/v1/{_SYSTEM}/pods", f"/api/v1/namespaces/{pods.NAMESPACE}/pods"
 
 
 def _forget_node(cluster: Cluster) -> None:
     """Labels and annotations but those of Kubernetes, and what keeps pods away."""
     path = f"/api/v1/nodes/{cluster.kubelet.node}"
-    meta = cluster.admin.get(path)["metadata"]
-    foreign = {
-        kind: {key: None for key in meta.get(kind, {}) if "kubernetes.io/" not in key}
-        for kind in ("labels", "annotations")
-    }
-    cluster.admin.merge(path, {"metadata": foreign, "spec": {"unschedulable": None, "taints": None}})
+    with contextlib.suppress(ApiError):
+        meta = cluster.admin.get(path)["metadata"]
+        foreign = {
+            kind: {key: None for key in meta.get(kind, {}) if "kubernetes.io/" not in key}
+            for kind in ("labels", "annotations")
+        }
+        cluster.admin.merge(path, {"metadata": foreign, "spec": {"unschedulable": None, "taints": None}})
