@@ -1,6 +1,7 @@
 """Waiting for a condition instead of for a while, and work that goes on beside a test until it ends."""
 
 import asyncio
+import inspect
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -17,12 +18,33 @@ RETRYING = [("grpc.service_config", json.dumps({"methodConfig": _METHODS}))]
 """Options of a gRPC channel to a server that may just be ending: its socket takes a connection that nobody answers."""
 
 
-async def until(condition: Callable[[], object], *, within: float = PATIENCE_S) -> None:
-    """Returns as soon as the condition holds; fails the test where it does not within so many seconds."""
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        await asyncio.sleep(0.005)
+async def until(
+    condition: Callable[[], object],
+    *,
+    seen: Callable[[], object] | None = None,
+    within: float = PATIENCE_S,
+    every: float = 0.005,
+) -> None:
+    """Returns as soon as the condition holds; fails the test where it does not within so many seconds.
+
+    The condition may be asynchronous. The failure shows what it was last, or what `seen` shows then.
+    """
+    last: object = "nothing"
+    limit = asyncio.timeout(within)
+    try:
+        async with limit:
+            while not (last := await _value(condition)):
+                await asyncio.sleep(every)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        shown = seen() if seen is not None else last
+        raise AssertionError(f"the condition did not come true within {within:g} s; seen last: {shown!r}") from None
+
+
+async def _value(condition: Callable[[], object]) -> object:
+    found = condition()
+    return await found if inspect.isawaitable(found) else found
 
 
 def eventually(condition: Callable[[], bool], within: float = PATIENCE_S) -> bool:

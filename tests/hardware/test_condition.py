@@ -108,22 +108,22 @@ async def test_a_gpu_whose_fabric_is_not_set_up_is_offered_when_it_is(stub: Stub
     hardware = await start()
     assert reasons(hardware) == {uuid(1): NOT_YET}, "never offered, not even for a moment"
     stub.order("fabric.1", "3 0")
-    await until(lambda: reasons(hardware) == {})
+    await until(lambda: reasons(hardware) == {}, seen=lambda: reasons(hardware))
 
 
 async def test_gpus_that_wait_for_attestation_are_not_offered(stub: Stub, start: Start) -> None:
     stub.order("cc", 1)
     hardware = await start()
-    await until(lambda: reasons(hardware) == {uuid(0): LOCKED, uuid(1): LOCKED})
+    await until(lambda: reasons(hardware) == {uuid(0): LOCKED, uuid(1): LOCKED}, seen=lambda: reasons(hardware))
     stub.order("cc-ready", 1)
-    await until(lambda: reasons(hardware) == {})
+    await until(lambda: reasons(hardware) == {}, seen=lambda: reasons(hardware))
 
 
 async def test_a_failed_remapping_of_memory_is_unhealthy_and_a_pending_one_is_shown(stub: Stub, start: Start) -> None:
     stub.order("remapped.0", "1 0")
     stub.order("remapped.1", "1 1")
     hardware = await start()
-    await until(lambda: reasons(hardware) == {uuid(1): REMAP})
+    await until(lambda: reasons(hardware) == {uuid(1): REMAP}, seen=lambda: reasons(hardware))
     assert hardware.repairs_pending == {uuid(0), uuid(1)}
     stub.order("remapped.0", "0 0")
     await until(lambda: hardware.repairs_pending == {uuid(1)})
@@ -135,7 +135,10 @@ async def test_an_announced_recovery_action_is_read_at_once(stub: Stub, start: S
     await until(lambda: len(hardware.samples) == 2)
     stub.order("action.1", 4)
     stub.order("event", "1 32768 4")
-    await until(lambda: reasons(hardware) == {uuid(1): "the driver asks to drain the GPU and to reset it"})
+    await until(
+        lambda: reasons(hardware) == {uuid(1): "the driver asks to drain the GPU and to reset it"},
+        seen=lambda: reasons(hardware),
+    )
 
 
 def test_the_page_lists_every_reason() -> None:

@@ -68,7 +68,7 @@ async def test_a_double_bit_error_is_critical_and_the_operator_decides_about_xid
     stub.event(0, xid=79)
     await until(lambda: stub.event_taken)
     stub.event(0)
-    await until(lambda: reasons(hardware) == {uuid(0): "double-bit ECC error"})
+    await until(lambda: reasons(hardware) == {uuid(0): "double-bit ECC error"}, seen=lambda: reasons(hardware))
     stub.event(1, xid=31)
     await until(lambda: reasons(hardware).get(GpuUuid(uuid(1))) == "XID 31 (GPU memory page fault)")
 
@@ -107,7 +107,7 @@ async def test_a_gpu_that_is_unhealthy_from_the_start_is_left_out_where_it_was_n
         "reset the GPU or reboot the node"
     )
     stub.withdraw("nvmlDeviceGetHandleByIndex_v2.0")
-    await until(lambda: gpus(hardware) == [uuid(0), uuid(1)])
+    await until(lambda: gpus(hardware) == [uuid(0), uuid(1)], seen=lambda: gpus(hardware))
 
 
 async def test_a_gpu_without_memory_of_its_own_is_left_out_with_a_sentence_of_its_own(stub: Stub, start: Start) -> None:
@@ -141,7 +141,7 @@ async def test_an_event_set_that_cannot_be_made_is_tried_again(stub: Stub, start
     assert reasons(hardware) == {}
     stub.withdraw("nvmlEventSetCreate")
     stub.event(1, xid=79)
-    await until(lambda: list(reasons(hardware)) == [uuid(1)])
+    await until(lambda: list(reasons(hardware)) == [uuid(1)], seen=lambda: reasons(hardware))
 
 
 async def test_a_gpu_whose_name_is_no_text_does_not_spoil_the_others(stub: Stub, start: Start) -> None:
@@ -186,7 +186,7 @@ async def test_a_device_that_the_driver_takes_on_leads_to_a_new_discovery(stub: 
     assert gpus(hardware) == [uuid(0)]
     stub.withdraw("nvmlDeviceGetHandleByIndex_v2.1")
     (stub.orders / "sys/bus/pci/drivers/nvidia/0000:02:00.0").mkdir(parents=True)
-    await until(lambda: gpus(hardware) == [uuid(0), uuid(1)])
+    await until(lambda: gpus(hardware) == [uuid(0), uuid(1)], seen=lambda: gpus(hardware))
 
 
 async def test_events_that_cannot_be_read_are_no_verdict_and_no_busy_loop(stub: Stub, start: Start) -> None:
@@ -198,7 +198,7 @@ async def test_events_that_cannot_be_read_are_no_verdict_and_no_busy_loop(stub: 
     assert reasons(hardware) == {}
     stub.withdraw("nvmlEventSetWait_v2")
     stub.event(1, xid=79)
-    await until(lambda: list(reasons(hardware)) == [uuid(1)])
+    await until(lambda: list(reasons(hardware)) == [uuid(1)], seen=lambda: reasons(hardware))
 
 
 async def test_events_that_a_gpu_refused_are_asked_for_again(stub: Stub, start: Start) -> None:
@@ -220,7 +220,7 @@ async def test_a_gpu_without_events_is_judged_by_its_answers(stub: Stub, start: 
     hardware = await start()
     assert reasons(hardware) == {}
     stub.order("nvmlDeviceGetMemoryInfo.1", 15)
-    await until(lambda: reasons(hardware) == {uuid(1): "GPU is lost"})
+    await until(lambda: reasons(hardware) == {uuid(1): "GPU is lost"}, seen=lambda: reasons(hardware))
 
 
 async def test_a_cache_that_cannot_be_written_costs_nothing_else(stub: Stub, start: Start, short_tmp: Path) -> None:

@@ -93,7 +93,7 @@ async def test_the_drivers_first_answer_corrects_the_cache(stub: Stub, start: St
     stub.order("gpus", 3)
     hardware = await start(cache_path=cache)
     assert gpus(hardware) == [uuid(0), uuid(1)]
-    await until(lambda: gpus(hardware) == [uuid(0), uuid(1), uuid(2)])
+    await until(lambda: gpus(hardware) == [uuid(0), uuid(1), uuid(2)], seen=lambda: gpus(hardware))
 
 
 async def test_with_a_cache_a_missing_driver_makes_the_gpus_unhealthy_and_is_waited_for(
@@ -104,9 +104,12 @@ async def test_with_a_cache_a_missing_driver_makes_the_gpus_unhealthy_and_is_wai
     nvml_library.unmap()
     stub.order("nvmlInitWithFlags", 9)
     hardware = await start(cache_path=cache)
-    await until(lambda: reasons(hardware) == dict.fromkeys((uuid(0), uuid(1)), "there is no NVIDIA driver"))
+    await until(
+        lambda: reasons(hardware) == dict.fromkeys((uuid(0), uuid(1)), "there is no NVIDIA driver"),
+        seen=lambda: reasons(hardware),
+    )
     stub.withdraw("nvmlInitWithFlags")
-    await until(lambda: reasons(hardware) == {})
+    await until(lambda: reasons(hardware) == {}, seen=lambda: reasons(hardware))
 
 
 async def test_a_hung_driver_makes_all_unhealthy_and_blocks_nothing(stub: Stub, start: Start) -> None:
@@ -117,7 +120,7 @@ async def test_a_hung_driver_makes_all_unhealthy_and_blocks_nothing(stub: Stub, 
     assert len(reasons(hardware)) == 2
     assert hardware.samples == {}
     stub.withdraw("hang")
-    await until(lambda: reasons(hardware) == {}, within=8)
+    await until(lambda: reasons(hardware) == {}, within=8, seen=lambda: reasons(hardware))
     await until(lambda: len(hardware.samples) == 2)
 
 
@@ -167,7 +170,7 @@ async def test_after_an_upgrade_of_the_driver_the_new_library_is_taken(stub: Stu
     await until(lambda: not answers(hardware))
     stub.withdraw("nvmlDeviceGetMemoryInfo")
     await until(lambda: hardware.inventory is not None and hardware.inventory.topology.link(0, 1).level is Level.PIX)
-    await until(lambda: reasons(hardware) == {})
+    await until(lambda: reasons(hardware) == {}, seen=lambda: reasons(hardware))
 
 
 async def test_an_old_driver_serves_with_what_it_has(stub: Stub, start: Start) -> None:
@@ -178,7 +181,7 @@ async def test_an_old_driver_serves_with_what_it_has(stub: Stub, start: Start) -
     assert inventory.topology.link(0, 1).level is None
     await until(lambda: len(hardware.samples) == 2)
     stub.order("nvmlDeviceGetMemoryInfo.1", 15)
-    await until(lambda: reasons(hardware) == {uuid(1): "GPU is lost"})
+    await until(lambda: reasons(hardware) == {uuid(1): "GPU is lost"}, seen=lambda: reasons(hardware))
 
 
 async def test_the_modules_are_loaded_when_the_control_device_is_missing(stub: Stub, start: Start) -> None:
@@ -211,7 +214,7 @@ async def test_no_event_set_is_left_when_nvml_is_shut_down(stub: Stub, start: St
     stub.order("gpus", 3)
     hardware = await start()
     stub.order("gpus", 2)
-    await until(lambda: reasons(hardware) == {uuid(2): "NVML no longer lists it"})
+    await until(lambda: reasons(hardware) == {uuid(2): "NVML no longer lists it"}, seen=lambda: reasons(hardware))
     stub.order("nvmlDeviceGetMemoryInfo.0", 1)
     await until(lambda: not answers(hardware))
     stub.withdraw("nvmlDeviceGetMemoryInfo.0")
@@ -260,14 +263,14 @@ async def test_a_gpu_that_hangs_costs_only_itself(stub: Stub, start: Start) -> N
     await until(lambda: len(hardware.samples) == 4)
     changes = heard(hardware)
     stub.order("hang.1")
-    await until(lambda: reasons(hardware) == {uuid(1): GPU_HUNG})
+    await until(lambda: reasons(hardware) == {uuid(1): GPU_HUNG}, seen=lambda: reasons(hardware))
     await until(lambda: set(hardware.samples) == {uuid(0), uuid(2), uuid(3)})
     stub.event(3, xid=79)
-    await until(lambda: set(reasons(hardware)) == {uuid(1), uuid(3)})
+    await until(lambda: set(reasons(hardware)) == {uuid(1), uuid(3)}, seen=lambda: reasons(hardware))
     seen = [one.uuid for change in [changes.get_nowait() for _ in range(changes.qsize())] for one in change.health]
     assert seen == [uuid(1), uuid(3)]
     stub.withdraw("hang.1")
-    await until(lambda: set(reasons(hardware)) == {uuid(3)})
+    await until(lambda: set(reasons(hardware)) == {uuid(3)}, seen=lambda: reasons(hardware))
     await until(lambda: len(hardware.samples) == 4)
 
 
@@ -278,9 +281,9 @@ async def test_a_question_that_is_given_up_is_a_failure_of_the_gpu_before_it_cou
     hardware = await start(call_budget_s=0.1, hang_s=1000, recovery=RecoveryRules(failures=1))
     await until(lambda: len(hardware.samples) == 2)
     stub.order("hang.0")
-    await until(lambda: reasons(hardware) == {uuid(0): GPU_HUNG})
+    await until(lambda: reasons(hardware) == {uuid(0): GPU_HUNG}, seen=lambda: reasons(hardware))
     stub.withdraw("hang.0")
-    await until(lambda: reasons(hardware) == {})
+    await until(lambda: reasons(hardware) == {}, seen=lambda: reasons(hardware))
 
 
 async def test_several_gpus_may_hang_at_once(stub: Stub, start: Start) -> None:
@@ -289,11 +292,13 @@ async def test_several_gpus_may_hang_at_once(stub: Stub, start: Start) -> None:
     await until(lambda: len(hardware.samples) == 5)
     for index in (0, 2, 4):
         stub.order(f"hang.{index}")
-    await until(lambda: reasons(hardware) == {uuid(index): GPU_HUNG for index in (0, 2, 4)})
+    await until(
+        lambda: reasons(hardware) == {uuid(index): GPU_HUNG for index in (0, 2, 4)}, seen=lambda: reasons(hardware)
+    )
     await until(lambda: set(hardware.samples) == {uuid(1), uuid(3)})
     for index in (0, 2, 4):
         stub.withdraw(f"hang.{index}")
-    await until(lambda: reasons(hardware) == {})
+    await until(lambda: reasons(hardware) == {}, seen=lambda: reasons(hardware))
 
 
 async def test_an_agent_starts_beside_a_gpu_that_hangs(stub: Stub, start: Start) -> None:
@@ -306,7 +311,7 @@ async def test_an_agent_starts_beside_a_gpu_that_hangs(stub: Stub, start: Start)
     assert note.startswith("left out: GPU 1: the NVIDIA driver does not answer about it; see the kernel log")
     await until(lambda: len(hardware.samples) == 2)
     stub.withdraw("hang.1")
-    await until(lambda: gpus(hardware) == [uuid(0), uuid(1), uuid(2)])
+    await until(lambda: gpus(hardware) == [uuid(0), uuid(1), uuid(2)], seen=lambda: gpus(hardware))
 
 
 async def test_a_restarted_agent_keeps_the_health_of_the_others_while_one_gpu_hangs(stub: Stub, start: Start) -> None:
@@ -316,10 +321,10 @@ async def test_a_restarted_agent_keeps_the_health_of_the_others_while_one_gpu_ha
     stub.order("hang.2")
     hardware = await start(cache_path=cache, open_budget_s=0.5)
     changes = heard(hardware)
-    await until(lambda: reasons(hardware) == {uuid(2): GPU_HUNG})
+    await until(lambda: reasons(hardware) == {uuid(2): GPU_HUNG}, seen=lambda: reasons(hardware))
     await until(lambda: set(hardware.samples) == {uuid(0), uuid(1)})
     stub.withdraw("hang.2")
-    await until(lambda: reasons(hardware) == {})
+    await until(lambda: reasons(hardware) == {}, seen=lambda: reasons(hardware))
     assert {one.uuid for change in [changes.get_nowait() for _ in range(changes.qsize())] for one in change.health} == {
         uuid(2)
     }

@@ -144,10 +144,10 @@ async def test_the_node_is_patched_once_for_each_change(server: ApiServer, clien
     one, two = inventory("Tesla P4"), inventory("Tesla P4", "Tesla P4")
     async with publishing(client, pool="night") as publisher:
         publisher.show(one)
-        await until(lambda: shown(server) == one)
+        await until(lambda: shown(server) == one, seen=lambda: shown(server))
         publisher.show(two)
         publisher.show(two)
-        await until(lambda: shown(server) == two)
+        await until(lambda: shown(server) == two, seen=lambda: shown(server))
         looks = len(server.requests)
         await until(lambda: len(server.requests) >= looks + 3)
         assert [method for method, _path in server.requests].count("PATCH") == 2
@@ -185,4 +185,4 @@ async def test_a_server_that_fails_is_tried_again_with_the_latest_inventory(
         publisher.show(latest)
         server.faults.fail(500, times=2)
         server.store.create("nodes", node("n1"))
-        await until(lambda: shown(server) == latest)
+        await until(lambda: shown(server) == latest, seen=lambda: shown(server))

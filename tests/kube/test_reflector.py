@@ -49,7 +49,7 @@ async def test_the_store_follows_adds_changes_binds_and_deletes(server: ApiServe
         server.store.set_status("early", {"phase": "Running"})
         await until(lambda: same(reflector, server) and names(reflector) == {"early", "late"})
         server.store.delete("pods", "late", namespace="default", grace=0)
-        await until(lambda: names(reflector) == {"early"})
+        await until(lambda: names(reflector) == {"early"}, seen=lambda: names(reflector))
         assert lists(server) == 1
 
 
@@ -103,7 +103,7 @@ async def test_a_lost_watch_goes_on_from_its_version_without_a_list(server: ApiS
     async with running(client) as reflector:
         for name in ("a", "b", "c"):
             server.store.create("pods", pod(name, node="n1"))
-        await until(lambda: same(reflector, server) and len(reflector.items) == 3)
+        await until(lambda: same(reflector, server) and len(reflector.items) == 3, seen=lambda: reflector.items)
         assert lists(server) == 1
 
 
@@ -112,12 +112,12 @@ async def test_a_watch_whose_version_is_compacted_away_begins_with_a_list(
 ) -> None:
     server.store.create("pods", pod("gone", node="n1"))
     async with running(client) as reflector:
-        await until(lambda: names(reflector) == {"gone"})
+        await until(lambda: names(reflector) == {"gone"}, seen=lambda: names(reflector))
         async with server.refuse():
             server.store.delete("pods", "gone", namespace="default", grace=0)
             server.store.create("pods", pod("new", node="n1"))
             server.compact()
-        await until(lambda: names(reflector) == {"new"})
+        await until(lambda: names(reflector) == {"new"}, seen=lambda: names(reflector))
         assert lists(server) == 2
 
 
@@ -127,7 +127,7 @@ async def test_a_broken_watch_is_survived(server: ApiServer, client: KubeClient,
     async with running(client) as reflector:
         await asyncio.wait_for(reflector.synced.wait(), 60)
         server.store.create("pods", pod("a", container(cores=10, blocks=1), node="n1"))
-        await until(lambda: same(reflector, server))
+        await until(lambda: same(reflector, server), seen=lambda: reflector.items)
 
 
 async def test_a_server_that_fails_is_asked_less_and_less_often(

@@ -67,7 +67,7 @@ async def test_repeated_events_are_delivered_once_and_older_ones_do_not_stay(
     reflector.subscribe(reader)
     async with in_background(reflector.run()):
         await until(lambda: failures(logs) == 1)
-        await until(lambda: same(reflector, server))
+        await until(lambda: same(reflector, server), seen=lambda: reflector.items)
     assert heard == [("ADDED", "Running"), ("MODIFIED", "Pending"), ("MODIFIED", "Running")]
     assert lists(server) == 1
 
@@ -108,7 +108,7 @@ async def test_a_line_that_is_none_costs_one_more_list_at_most(
     async with running(client) as reflector:
         await until(lambda: server.open_watches == 1)
         server.store.create("pods", pod("b", node="n1"))
-        await until(lambda: same(reflector, server))
+        await until(lambda: same(reflector, server), seen=lambda: reflector.items)
         assert lists(server) <= 2
 
 
@@ -119,7 +119,7 @@ async def test_a_connection_that_died_without_a_word_is_given_up(server: ApiServ
         await until(lambda: server.open_watches == 1)
         for name in ("a", "b"):
             server.store.create("pods", pod(name, node="n1"))
-        await until(lambda: same(reflector, server))
+        await until(lambda: same(reflector, server), seen=lambda: reflector.items)
         assert lists(server) == 1
 
 

@@ -25,10 +25,12 @@ from deviceplugin.model.units import CORES_PER_GPU, MIB
 from sandbox.apiserver import ApiServer
 from sandbox.apiserver.objects import container, node, pod
 from sandbox.program import free_port
+from tests.waiting import until
 
 Json = dict[str, Any]
 CONFIGURATION = "vcuda-scheduler"
 SERVICE_NAME = "vcuda-scheduler.gpu.svc"
+EVERY_S = 0.05
 
 
 def gpu_node(name: str, *, gpus: int = 2, mib: int = 16384) -> Json:
@@ -155,27 +157,33 @@ class Scene:
             return answer.status, json.loads(text) if is_json else text
 
     async def until_ready(self, replica: Scheduler, *, seconds: float = 120.0) -> None:
-        async with asyncio.timeout(seconds):
-            while True:
-                assert replica.is_running, replica.log.read_text()
-                try:
-                    status, _ = await self.ask(replica, "/readyz")
-                    if status == 200:
-                        return
-                except (aiohttp.ClientError, OSError):
-                    pass
-                await asyncio.sleep(0.05)
+        answer: object = "no answer"
+
+        async def ready() -> bool:
+            nonlocal answer
+            assert replica.is_running, replica.log.read_text()
+            try:
+                status, answer = await self.ask(replica, "/readyz")
+            except (aiohttp.ClientError, OSError) as error:
+                answer = error
+                return False
+            return status == 200
+
+        await until(ready, seen=lambda: answer, within=seconds, every=EVERY_S)
 
     async def until(
         self, replica: Scheduler, path: str, wanted: Callable[[int, Any], bool], document: object = None
     ) -> Any:
         """Asks until the answer is as wanted, and returns it."""
-        async with asyncio.timeout(120):
-            while True:
-                status, found = await self.ask(replica, path, document)
-                if wanted(status, found):
-                    return found
-                await asyncio.sleep(0.05)
+        status, found = 0, None
+
+        async def is_wanted() -> bool:
+            nonlocal status, found
+            status, found = await self.ask(replica, path, document)
+            return wanted(status, found)
+
+        await until(is_wanted, seen=lambda: (path, status, found), within=120, every=EVERY_S)
+        return found
 
     def create_pod(self, name: str, *, cores: int = 30, blocks: int = 8) -> Json:
         return self.api.store.create("pods", pod(name, container(cores=cores, blocks=blocks)), namespace="default")
@@ -188,20 +196,23 @@ class Scene:
         order = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": node_name}
         return await self.ask(replica, "/bind", order)
 
+    def _events(self, about: Json) -> list[Json]:
+        events: list[Json] = self.api.store.objects("events")
+        return [each for each in events if each["involvedObject"]["uid"] == about["metadata"]["uid"]]
+
     async def event(self, about: Json) -> Json:
         """The event on a pod, as soon as there is one."""
-        async with asyncio.timeout(120):
-            while True:
-                for each in self.api.store.objects("events"):
-                    if each["involvedObject"]["uid"] == about["metadata"]["uid"]:
-                        return each
-                await asyncio.sleep(0.05)
+        await until(lambda: self._events(about), within=120, every=EVERY_S)
+        return self._events(about)[0]
 
     async def until_event_count(self, about: Json, count: int) -> None:
         """One event has happened so often."""
-        async with asyncio.timeout(120):
-            while (await self.event(about))["count"] != count:
-                await asyncio.sleep(0.05)
+        await until(
+            lambda: self._events(about)[:1] and self._events(about)[0]["count"] == count,
+            seen=lambda: self._events(about),
+            within=120,
+            every=EVERY_S,
+        )
 
     async def metric(self, replica: Scheduler, beginning: str) -> float:
         """The sum of all samples whose lines begin so."""
@@ -209,9 +220,14 @@ class Scene:
         return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(beginning))
 
     async def until_metric(self, replica: Scheduler, beginning: str, wanted: float) -> None:
-        async with asyncio.timeout(60):
-            while await self.metric(replica, beginning) != wanted:
-                await asyncio.sleep(0.1)
+        found = 0.0
+
+        async def is_wanted() -> bool:
+            nonlocal found
+            found = await self.metric(replica, beginning)
+            return found == wanted
+
+        await until(is_wanted, seen=lambda: f"{beginning}: {found:g}, not {wanted:g}", every=0.1)
 
     def stored(self, name: str) -> Json:
         return self.api.store.get("pods", name, namespace="default")
