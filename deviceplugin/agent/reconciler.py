@@ -46,7 +46,7 @@ SOON_S = 2.0
 _AFTER_EVENT_S = 0.3
 _APART_S = 1.5
 _RUNS_ON = "its pod has ended, but processes of the container still run and keep the GPU"
-_PODS_BUDGET_S = 0.7  # the loop may run inside an Allocate, which has 2 s
+_PODS_BUDGET_S = 0.7  # the loop may run inside an Allocate, which has 12 s
 
 
 class RoundTimer:
