@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu import build, driver, prepare
-from benchmarks.gpu.bench import Bench, ProgramFailed
+from benchmarks.gpu.bench import Bench, ProgramFailed, killed_at_end
 from benchmarks.gpu.checks import holes, mixed, overhead, ranks, sharing
 from benchmarks.gpu.driver import Device, Driver
 from benchmarks.gpu.outcome import Judgement, NotRun, Status
+from tests.waiting import eventually
 
 MIB = 1 << 20
 STAND_IN = """#!{python}
@@ -27,7 +28,9 @@ sys.stdout.flush()
 sys.stdin.read()
 """
 SCRIPTED = """#!{python}
-import pathlib, sys
+import fcntl, pathlib, sys
+one = open(sys.argv[0])
+fcntl.flock(one, fcntl.LOCK_EX)
 lines = pathlib.Path(sys.argv[0] + ".lines")
 first, *rest = lines.read_text().splitlines()
 lines.write_text("\\n".join(rest))
@@ -89,12 +92,19 @@ def test_a_primary_context_is_taken_again_after_each_reset(emulated: Bench) -> N
 
 
 def test_the_driver_tells_the_clock_and_whether_it_is_busy(emulated: Bench) -> None:
-    code = "import sys; from benchmarks.gpu.inside.driver_api import Nvml; n = Nvml(sys.argv[1]);"
-    printed = emulated.native().run(
-        sys.executable, "-c", f"{code} print([n.sm_mhz(), n.busy_percent()])", emulated.device.uuid
-    )
-    assert printed[0] > 0
-    assert printed[1] == 0
+    """What others did before shows for a second."""
+    asked = "import sys; from benchmarks.gpu.inside.driver_api import Nvml; n = Nvml(sys.argv[1]); print("
+    code = f"{asked}[n.sm_mhz(), n.busy_percent()])"
+
+    def look() -> list[int]:
+        found: list[int] = emulated.native().run(sys.executable, "-c", code, emulated.device.uuid)
+        return found
+
+    assert eventually(lambda: look()[1] == 0)
+    work = ("medium", "--seconds", 60, "--warmup", 0, "--round-ps", 4000)
+    with killed_at_end(emulated.native().start(emulated.program("workload"), *work)):
+        assert eventually(lambda: look()[1] > 50)
+    assert look()[0] > 0
 
 
 def test_two_ranks_make_their_steps(emulated: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +255,7 @@ def test_streams_that_lose_their_overlap_fail(short_tmp: Path) -> None:
 
 
 def scripted(scratch: Path, **answers: list[dict[str, float]]) -> Bench:
-    """Programs that print one prepared line after the other, for anybody who runs them."""
+    """Programs that print one prepared line after the other, for anybody who runs them, one at a time."""
     made = bench(scratch, "unused", native={}, ours={})
     for program, lines in answers.items():
         made.program(program).write_text(SCRIPTED.format(python=sys.executable))
