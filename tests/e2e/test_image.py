@@ -74,8 +74,8 @@ def shipped(root: Root, request: pytest.FixtureRequest, tmp_path_factory: pytest
 
 def test_the_image_that_is_released_has_all_but_the_emulated_driver(root: Root, shipped: Root) -> None:
     emulator = "opt/vcuda/emulator"
-    other = {name: mode for name, mode in root.files().items() if not name.startswith(emulator)}
-    assert shipped.files() == other
+    other = {name: mode for name, mode in root.files.items() if not name.startswith(emulator)}
+    assert shipped.files == other
     told = {name: value for name, value in root.config.items() if name != "Env"}
     assert told == {name: value for name, value in shipped.config.items() if name != "Env"}
     assert set(root.config["Env"]) - set(shipped.config["Env"]) == {

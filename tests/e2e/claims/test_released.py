@@ -82,6 +82,8 @@ def release(
 def end(release: Release) -> None:
     pods.delete_all(release.admin)
     wait_until(lambda: not release.admin.get(CLAIMS)["items"], "all claims are gone", evidence=release.evidence)
+    # A claim can be gone before kubelet has unprepared it. What the agent holds then, the next release would find held.
+    wait_until(lambda: not held(release), "the agent holds nothing", evidence=release.evidence)
     for each in release.admin.get(TEMPLATES)["items"]:
         release.admin.delete(f"{TEMPLATES}/{each['metadata']['name']}")
     for name in slices(release):

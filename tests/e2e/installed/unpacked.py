@@ -9,6 +9,7 @@ import platform
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,17 @@ _QEMU = "/qemu"
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """An unpacked image. `config` is the image's own: user, environment, labels."""
+    """An unpacked image. `config` is the image's own: user, environment, labels.
+
+    `files`: the mode of everything in it, but for the folder itself, before any of its programs ran: Python leaves
+    compiled modules behind where its environment lets it.
+    """
 
     architecture: str
     folder: Path
     created: str
     config: dict[str, Any]
+    files: Mapping[str, int]
 
     @property
     def is_foreign(self) -> bool:
@@ -51,11 +57,6 @@ class Root:
         chroot = ["chroot", f"--userspec={self.config['User']}", str(self.folder)]
         return subprocess.run([*chroot, *words], env=environment, capture_output=True, text=True, check=False)
 
-    def files(self) -> dict[str, int]:
-        """The mode of everything that lies there, but for the folder itself."""
-        every = {str(path.relative_to(self.folder)): path.lstat().st_mode for path in self.folder.rglob("*")}
-        return {name: mode for name, mode in every.items() if name != _QEMU.lstrip("/")}
-
     def on_this_machine(self, program: str) -> tuple[str, ...]:
         """The words that start a program of the image among this machine's files."""
         path = str(self.folder / program.lstrip("/"))
@@ -66,10 +67,11 @@ def unpacked(archive: Path, architecture: str, folder: Path) -> Root:
     with opened(archive) as file:
         (image,) = [each for each in file.images() if each.architecture == architecture]
     for layer in image.layers:
-        with tarfile.open(fileobj=io.BytesIO(layer)) as files:
-            files.extractall(folder, filter="fully_trusted")
+        with tarfile.open(fileobj=io.BytesIO(layer)) as entries:
+            entries.extractall(folder, filter="fully_trusted")
     folder.chmod(0o755)  # it is the program's /
-    root = Root(architecture, folder, image.document["created"], image.document["config"])
+    files = {str(path.relative_to(folder)): path.lstat().st_mode for path in folder.rglob("*")}
+    root = Root(architecture, folder, image.document["created"], image.document["config"], files)
     if root.is_foreign:
         installed(f"{root.emulator}=qemu-user-static")
         shutil.copy(str(shutil.which(root.emulator)), folder / _QEMU.lstrip("/"))
