@@ -6,9 +6,13 @@ JSON and YAML are the rows themselves under `items`, with the field names of `mo
 
 import errno
 import json
+import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import click
@@ -107,7 +111,14 @@ def say(text: str) -> None:
     except OSError as error:
         if error.errno == errno.EPIPE:
             raise
+        _drop_what_is_buffered()
         raise ConfigError(f"the answer cannot be written to standard output: {error.strerror}") from None
+
+
+def _drop_what_is_buffered() -> None:
+    """Else Python writes it again when it ends, fails again, and makes the status 120 (Py_FinalizeEx)."""
+    with suppress(OSError, ValueError), Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def show_document(document: object, output: str) -> None:

@@ -127,7 +127,7 @@ def test_a_process_that_ends_meanwhile_has_no_identity(unified: NodeTree) -> Non
 
 
 def test_this_machine_tells_the_same_of_a_process_as_the_process_itself() -> None:
-    script = "import os,sys; print(os.getpid(), os.stat('/proc/self/ns/pid').st_ino); sys.stdin.read()"
+    script = "import os,sys; print(os.getpid(), os.stat('/proc/self/ns/pid').st_ino, flush=True); sys.stdin.read()"
     with subprocess.Popen(["python3", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         own_pid, namespace = map(int, child.stdout.readline().split())
