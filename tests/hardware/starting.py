@@ -1,7 +1,7 @@
 """A `Hardware` for tests: everything fast, and nothing of this machine."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from deviceplugin.hardware.options import HardwareOptions
 from deviceplugin.hardware.state import InventoryChange
 from deviceplugin.hardware.xid import XidPolicy
 from deviceplugin.model.gpu import GpuUuid
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 
 class Changed(TypedDict, total=False):
@@ -89,6 +89,10 @@ def reasons(hardware: Hardware) -> dict[GpuUuid, str]:
     """Why each GPU that is not healthy is not."""
     assert hardware.inventory is not None
     return {one: health.reason for one, health in hardware.inventory.health.items()}
+
+
+async def until_reasons(hardware: Hardware, wanted: Mapping[str, str], *, within: float = PATIENCE_S) -> None:
+    await until(lambda: reasons(hardware) == wanted, seen=lambda: reasons(hardware), within=within)
 
 
 def gpus(hardware: Hardware) -> list[GpuUuid]:

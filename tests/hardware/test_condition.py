@@ -12,7 +12,7 @@ from deviceplugin.hardware.nvml_session import Session
 from deviceplugin.hardware.sampling import Sampler
 from deviceplugin.hardware.state import _EVENTS
 from tests.hardware.conftest import Stub, uuid
-from tests.hardware.starting import Start, reasons, starting
+from tests.hardware.starting import Start, reasons, starting, until_reasons
 from tests.waiting import until
 
 REMAP = "a faulty row of its memory could not be remapped; have the GPU checked and replaced"
@@ -108,22 +108,22 @@ async def test_a_gpu_whose_fabric_is_not_set_up_is_offered_when_it_is(stub: Stub
     hardware = await start()
     assert reasons(hardware) == {uuid(1): NOT_YET}, "never offered, not even for a moment"
     stub.order("fabric.1", "3 0")
-    await until(lambda: reasons(hardware) == {}, seen=lambda: reasons(hardware))
+    await until_reasons(hardware, {})
 
 
 async def test_gpus_that_wait_for_attestation_are_not_offered(stub: Stub, start: Start) -> None:
     stub.order("cc", 1)
     hardware = await start()
-    await until(lambda: reasons(hardware) == {uuid(0): LOCKED, uuid(1): LOCKED}, seen=lambda: reasons(hardware))
+    await until_reasons(hardware, {uuid(0): LOCKED, uuid(1): LOCKED})
     stub.order("cc-ready", 1)
-    await until(lambda: reasons(hardware) == {}, seen=lambda: reasons(hardware))
+    await until_reasons(hardware, {})
 
 
 async def test_a_failed_remapping_of_memory_is_unhealthy_and_a_pending_one_is_shown(stub: Stub, start: Start) -> None:
     stub.order("remapped.0", "1 0")
     stub.order("remapped.1", "1 1")
     hardware = await start()
-    await until(lambda: reasons(hardware) == {uuid(1): REMAP}, seen=lambda: reasons(hardware))
+    await until_reasons(hardware, {uuid(1): REMAP})
     assert hardware.repairs_pending == {uuid(0), uuid(1)}
     stub.order("remapped.0", "0 0")
     await until(lambda: hardware.repairs_pending == {uuid(1)})

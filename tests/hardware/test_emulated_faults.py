@@ -12,7 +12,7 @@ from deviceplugin.hardware.node import Hardware
 from deviceplugin.model.gpu import ComputeMode, GpuProcess, GpuUuid
 from tests.hardware import profiles
 from tests.hardware.emulator import Emulator
-from tests.hardware.starting import Start, answers, gpus, heard, reasons, starting
+from tests.hardware.starting import Start, answers, gpus, heard, reasons, starting, until_reasons
 from tests.waiting import until
 
 PATIENT = RecoveryRules(quiet_s=1000, passes=3)
@@ -35,11 +35,11 @@ async def test_a_gpu_falls_off_the_bus_and_comes_back(emulated: Emulator, start:
     hardware = await start()
     uuids = await sampled(hardware)
     emulated.command("lose", 2)
-    await until(lambda: reasons(hardware) == {uuids[2]: "GPU is lost"}, seen=lambda: reasons(hardware))
+    await until_reasons(hardware, {uuids[2]: "GPU is lost"})
     assert gpus(hardware) == uuids
     assert set(hardware.samples) == {*uuids} - {uuids[2]}
     emulated.command("recover", 2)
-    await until(lambda: reasons(hardware) == {}, seen=lambda: reasons(hardware))
+    await until_reasons(hardware, {})
     await sampled(hardware)
 
 
@@ -47,18 +47,16 @@ async def test_a_gpu_that_is_back_is_not_trusted_before_its_xid_was_quiet(emulat
     hardware = await start(recovery=PATIENT)
     uuids = await sampled(hardware)
     emulated.command("lose", 2)
-    await until(lambda: reasons(hardware) == {uuids[2]: "GPU is lost"}, seen=lambda: reasons(hardware))
+    await until_reasons(hardware, {uuids[2]: "GPU is lost"})
     emulated.command("recover", 2)
-    await until(
-        lambda: reasons(hardware) == {uuids[2]: "XID 79 (GPU has fallen off the bus)"}, seen=lambda: reasons(hardware)
-    )
+    await until_reasons(hardware, {uuids[2]: "XID 79 (GPU has fallen off the bus)"})
 
 
 async def test_a_lost_gpu_that_spoils_waiting_does_not_make_the_agent_deaf(emulated: Emulator, start: Start) -> None:
     hardware = await start(recovery=PATIENT)
     uuids = await sampled(hardware)
     emulated.command("lose", 1, "--silent", "--wait-error")
-    await until(lambda: reasons(hardware) == {uuids[1]: "GPU is lost"}, seen=lambda: reasons(hardware))
+    await until_reasons(hardware, {uuids[1]: "GPU is lost"})
     emulated.command("xid", 3, 74)
     await until(lambda: reasons(hardware).get(uuids[3]) == "XID 74 (NVLink error)")
     emulated.command("recover", 1)
@@ -71,10 +69,10 @@ async def test_a_gpu_that_is_removed_stays_known_and_unhealthy(emulated: Emulato
     hardware = await start()
     uuids = await sampled(hardware)
     emulated.command("remove", 1, "--silent")
-    await until(lambda: reasons(hardware) == {uuids[1]: "NVML no longer lists it"}, seen=lambda: reasons(hardware))
+    await until_reasons(hardware, {uuids[1]: "NVML no longer lists it"})
     assert gpus(hardware) == uuids
     emulated.command("recover", 1)
-    await until(lambda: reasons(hardware) == {}, seen=lambda: reasons(hardware))
+    await until_reasons(hardware, {})
     assert gpus(hardware) == uuids
 
 
@@ -89,9 +87,7 @@ async def test_memory_errors_count_by_the_xid_that_comes_with_them(emulated: Emu
     emulated.command("ecc", 1, "uncorrected", 1)
     emulated.command("xid", 0, 94)
     emulated.command("xid", 1, 95)
-    await until(
-        lambda: reasons(hardware) == {uuids[1]: "XID 95 (uncontained ECC error)"}, seen=lambda: reasons(hardware)
-    )
+    await until_reasons(hardware, {uuids[1]: "XID 95 (uncontained ECC error)"})
 
 
 async def test_what_runs_on_a_gpu_shows_in_its_samples(emulated: Emulator, start: Start) -> None:
@@ -146,7 +142,7 @@ async def test_a_driver_that_goes_away_is_waited_for(emulated: Emulator, start: 
     assert hardware.samples == {}
     assert gpus(hardware) == uuids
     emulated.command("driver", "load")
-    await until(lambda: reasons(hardware) == {}, seen=lambda: reasons(hardware))
+    await until_reasons(hardware, {})
     await sampled(hardware)
 
 
@@ -172,15 +168,12 @@ async def test_a_restart_finds_a_gpu_that_fell_off_meanwhile(emulated: Emulator,
     emulated.command("lose", 0, "--silent")
     second = await start(cache_path=cache)
     assert gpus(second) == uuids
-    await until(
-        lambda: reasons(second) == {uuids[3]: "NVML no longer lists it", uuids[0]: "GPU is lost"},
-        seen=lambda: reasons(second),
-    )
+    await until_reasons(second, {uuids[3]: "NVML no longer lists it", uuids[0]: "GPU is lost"})
     assert second.inventory is not None
     assert len(second.inventory.topology.links) == 6, "what is known of a lost GPU stays"
     emulated.command("recover", 0)
     emulated.command("recover", 3)
-    await until(lambda: reasons(second) == {}, seen=lambda: reasons(second))
+    await until_reasons(second, {})
 
 
 async def test_forty_gpus_are_watched_each_on_its_own(emulated: Emulator, start: Start) -> None:
@@ -213,7 +206,7 @@ async def test_closed_nvml_lets_a_gpu_be_reset_and_opens_again(emulated: Emulato
     hardware = await start(recovery=PATIENT)
     uuids = await sampled(hardware)
     emulated.command("lose", 2)
-    await until(lambda: reasons(hardware) == {uuids[2]: "GPU is lost"}, seen=lambda: reasons(hardware))
+    await until_reasons(hardware, {uuids[2]: "GPU is lost"})
     before = hardware.inventory
     assert "is in use by another client" in emulated.refused("reset", 2)
     hardware.close_nvml(wanted=True)
@@ -222,9 +215,7 @@ async def test_closed_nvml_lets_a_gpu_be_reset_and_opens_again(emulated: Emulato
     emulated.command("reset", 2)
     assert (hardware.inventory, hardware.samples) == (before, {})
     hardware.close_nvml(wanted=False)
-    await until(
-        lambda: reasons(hardware) == {}, seen=lambda: reasons(hardware)
-    )  # the XID is forgiven: the operator reset the GPU
+    await until_reasons(hardware, {})  # the XID is forgiven: the operator reset the GPU
     await sampled(hardware)
     assert not hardware.nvml_closed
     assert emulated.command("clients") != ""

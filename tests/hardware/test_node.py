@@ -11,7 +11,7 @@ from deviceplugin.hardware.xid import XidPolicy
 from deviceplugin.model.gpu import GpuUuid, Health
 from deviceplugin.model.topology import Level
 from tests.hardware.conftest import Stub, uuid
-from tests.hardware.starting import Start, answers, gpus, heard, ignored, reasons
+from tests.hardware.starting import Start, answers, gpus, heard, ignored, reasons, until_reasons
 from tests.waiting import until
 
 
@@ -68,7 +68,7 @@ async def test_a_double_bit_error_is_critical_and_the_operator_decides_about_xid
     stub.event(0, xid=79)
     await until(lambda: stub.event_taken)
     stub.event(0)
-    await until(lambda: reasons(hardware) == {uuid(0): "double-bit ECC error"}, seen=lambda: reasons(hardware))
+    await until_reasons(hardware, {uuid(0): "double-bit ECC error"})
     stub.event(1, xid=31)
     await until(lambda: reasons(hardware).get(GpuUuid(uuid(1))) == "XID 31 (GPU memory page fault)")
 
@@ -220,7 +220,7 @@ async def test_a_gpu_without_events_is_judged_by_its_answers(stub: Stub, start: 
     hardware = await start()
     assert reasons(hardware) == {}
     stub.order("nvmlDeviceGetMemoryInfo.1", 15)
-    await until(lambda: reasons(hardware) == {uuid(1): "GPU is lost"}, seen=lambda: reasons(hardware))
+    await until_reasons(hardware, {uuid(1): "GPU is lost"})
 
 
 async def test_a_cache_that_cannot_be_written_costs_nothing_else(stub: Stub, start: Start, short_tmp: Path) -> None:

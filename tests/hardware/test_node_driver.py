@@ -14,7 +14,7 @@ from deviceplugin.hardware.node import Hardware
 from deviceplugin.model.topology import Level
 from tests.hardware import nvml_library
 from tests.hardware.conftest import Stub, uuid
-from tests.hardware.starting import Start, answers, gpus, heard, options, reasons
+from tests.hardware.starting import Start, answers, gpus, heard, options, reasons, until_reasons
 from tests.hardware.test_pci import device
 from tests.waiting import until
 
@@ -104,12 +104,9 @@ async def test_with_a_cache_a_missing_driver_makes_the_gpus_unhealthy_and_is_wai
     nvml_library.unmap()
     stub.order("nvmlInitWithFlags", 9)
     hardware = await start(cache_path=cache)
-    await until(
-        lambda: reasons(hardware) == dict.fromkeys((uuid(0), uuid(1)), "there is no NVIDIA driver"),
-        seen=lambda: reasons(hardware),
-    )
+    await until_reasons(hardware, dict.fromkeys((uuid(0), uuid(1)), "there is no NVIDIA driver"))
     stub.withdraw("nvmlInitWithFlags")
-    await until(lambda: reasons(hardware) == {}, seen=lambda: reasons(hardware))
+    await until_reasons(hardware, {})
 
 
 async def test_a_hung_driver_makes_all_unhealthy_and_blocks_nothing(stub: Stub, start: Start) -> None:
@@ -120,7 +117,7 @@ async def test_a_hung_driver_makes_all_unhealthy_and_blocks_nothing(stub: Stub, 
     assert len(reasons(hardware)) == 2
     assert hardware.samples == {}
     stub.withdraw("hang")
-    await until(lambda: reasons(hardware) == {}, within=8, seen=lambda: reasons(hardware))
+    await until_reasons(hardware, {}, within=8)
     await until(lambda: len(hardware.samples) == 2)
 
 
@@ -170,7 +167,7 @@ async def test_after_an_upgrade_of_the_driver_the_new_library_is_taken(stub: Stu
     await until(lambda: not answers(hardware))
     stub.withdraw("nvmlDeviceGetMemoryInfo")
     await until(lambda: hardware.inventory is not None and hardware.inventory.topology.link(0, 1).level is Level.PIX)
-    await until(lambda: reasons(hardware) == {}, seen=lambda: reasons(hardware))
+    await until_reasons(hardware, {})
 
 
 async def test_an_old_driver_serves_with_what_it_has(stub: Stub, start: Start) -> None:
@@ -181,7 +178,7 @@ async def test_an_old_driver_serves_with_what_it_has(stub: Stub, start: Start) -
     assert inventory.topology.link(0, 1).level is None
     await until(lambda: len(hardware.samples) == 2)
     stub.order("nvmlDeviceGetMemoryInfo.1", 15)
-    await until(lambda: reasons(hardware) == {uuid(1): "GPU is lost"}, seen=lambda: reasons(hardware))
+    await until_reasons(hardware, {uuid(1): "GPU is lost"})
 
 
 async def test_the_modules_are_loaded_when_the_control_device_is_missing(stub: Stub, start: Start) -> None:
@@ -214,7 +211,7 @@ async def test_no_event_set_is_left_when_nvml_is_shut_down(stub: Stub, start: St
     stub.order("gpus", 3)
     hardware = await start()
     stub.order("gpus", 2)
-    await until(lambda: reasons(hardware) == {uuid(2): "NVML no longer lists it"}, seen=lambda: reasons(hardware))
+    await until_reasons(hardware, {uuid(2): "NVML no longer lists it"})
     stub.order("nvmlDeviceGetMemoryInfo.0", 1)
     await until(lambda: not answers(hardware))
     stub.withdraw("nvmlDeviceGetMemoryInfo.0")
@@ -263,7 +260,7 @@ async def test_a_gpu_that_hangs_costs_only_itself(stub: Stub, start: Start) -> N
     await until(lambda: len(hardware.samples) == 4)
     changes = heard(hardware)
     stub.order("hang.1")
-    await until(lambda: reasons(hardware) == {uuid(1): GPU_HUNG}, seen=lambda: reasons(hardware))
+    await until_reasons(hardware, {uuid(1): GPU_HUNG})
     await until(lambda: set(hardware.samples) == {uuid(0), uuid(2), uuid(3)})
     stub.event(3, xid=79)
     await until(lambda: set(reasons(hardware)) == {uuid(1), uuid(3)}, seen=lambda: reasons(hardware))
@@ -281,9 +278,9 @@ async def test_a_question_that_is_given_up_is_a_failure_of_the_gpu_before_it_cou
     hardware = await start(call_budget_s=0.1, hang_s=1000, recovery=RecoveryRules(failures=1))
     await until(lambda: len(hardware.samples) == 2)
     stub.order("hang.0")
-    await until(lambda: reasons(hardware) == {uuid(0): GPU_HUNG}, seen=lambda: reasons(hardware))
+    await until_reasons(hardware, {uuid(0): GPU_HUNG})
     stub.withdraw("hang.0")
-    await until(lambda: reasons(hardware) == {}, seen=lambda: reasons(hardware))
+    await until_reasons(hardware, {})
 
 
 async def test_several_gpus_may_hang_at_once(stub: Stub, start: Start) -> None:
@@ -292,13 +289,11 @@ async def test_several_gpus_may_hang_at_once(stub: Stub, start: Start) -> None:
     await until(lambda: len(hardware.samples) == 5)
     for index in (0, 2, 4):
         stub.order(f"hang.{index}")
-    await until(
-        lambda: reasons(hardware) == {uuid(index): GPU_HUNG for index in (0, 2, 4)}, seen=lambda: reasons(hardware)
-    )
+    await until_reasons(hardware, {uuid(index): GPU_HUNG for index in (0, 2, 4)})
     await until(lambda: set(hardware.samples) == {uuid(1), uuid(3)})
     for index in (0, 2, 4):
         stub.withdraw(f"hang.{index}")
-    await until(lambda: reasons(hardware) == {}, seen=lambda: reasons(hardware))
+    await until_reasons(hardware, {})
 
 
 async def test_an_agent_starts_beside_a_gpu_that_hangs(stub: Stub, start: Start) -> None:
@@ -321,10 +316,10 @@ async def test_a_restarted_agent_keeps_the_health_of_the_others_while_one_gpu_ha
     stub.order("hang.2")
     hardware = await start(cache_path=cache, open_budget_s=0.5)
     changes = heard(hardware)
-    await until(lambda: reasons(hardware) == {uuid(2): GPU_HUNG}, seen=lambda: reasons(hardware))
+    await until_reasons(hardware, {uuid(2): GPU_HUNG})
     await until(lambda: set(hardware.samples) == {uuid(0), uuid(1)})
     stub.withdraw("hang.2")
-    await until(lambda: reasons(hardware) == {}, seen=lambda: reasons(hardware))
+    await until_reasons(hardware, {})
     assert {one.uuid for change in [changes.get_nowait() for _ in range(changes.qsize())] for one in change.health} == {
         uuid(2)
     }
