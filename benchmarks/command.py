@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from deviceplugin.errors import one_line
 
@@ -39,6 +40,15 @@ def show(figures: Figures, output: str) -> None:
     width = max(map(len, figures))
     for name, value in figures.items():
         print(f"{name:{width}} {value:14.3f}" if isinstance(value, float) else f"{name:{width}} {value!s:>14}")
+
+
+def announce(word: object) -> None:
+    """One line, at once, to the process that started this one; it may be gone, and then ends this one too.
+
+    Past Python's buffer: what could not be written would be tried again at the end.
+    """
+    with suppress(BrokenPipeError):
+        os.write(sys.stdout.fileno(), f"{word}\n".encode())
 
 
 def ends_in_one_sentence(main: Callable[[], int | None], *, status: int = 1) -> None:

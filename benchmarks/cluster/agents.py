@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.cluster import fleet
+from benchmarks.command import announce
 from deviceplugin.connections import raise_descriptor_limit
 from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
@@ -128,7 +129,7 @@ async def _serve(nodes: int, pods: int) -> None:
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     async with await loop.create_server(lambda: _Connection(answers), sock=listening, backlog=_BACKLOG):
-        print(listening.getsockname()[1], flush=True)
+        announce(listening.getsockname()[1])
         await stop.wait()
 
 

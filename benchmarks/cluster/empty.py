@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 import yaml
 
+from benchmarks.command import announce
 from sandbox.http_connection import Connection
 
 FIXED = {
@@ -117,7 +118,7 @@ def _trust(cluster: Mapping[str, str], user: Mapping[str, str]) -> ssl.SSLContex
 async def serve(port: int, kubeconfig: Path | None) -> None:
     api = None if kubeconfig is None else ApiServer(kubeconfig)
     await asyncio.get_running_loop().create_server(lambda: _Door(api), "127.0.0.1", port, backlog=256)
-    print("ready", flush=True)
+    announce("ready")
     await asyncio.Event().wait()
 
 

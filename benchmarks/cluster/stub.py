@@ -23,6 +23,7 @@ import msgspec
 from aiohttp import web
 
 from benchmarks.cluster import fleet
+from benchmarks.command import announce
 from sandbox.apiserver.patch import merge
 
 BINDING_SECONDS = 0.005
@@ -226,7 +227,7 @@ async def _serve(nodes: int, pods: int, agents_port: int) -> None:
     runner = web.AppRunner(Stub(nodes, pods, agents_port).application(), access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    print(f"http://127.0.0.1:{runner.addresses[0][1]}", flush=True)
+    announce(f"http://127.0.0.1:{runner.addresses[0][1]}")
     await stop.wait()
     await runner.cleanup()
 

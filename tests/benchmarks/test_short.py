@@ -1,6 +1,7 @@
 """Every program under benchmarks/ runs in its short form, prints the documented keys, and fails in one sentence."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -139,6 +140,16 @@ def test_a_benchmark_that_is_ended_ends_what_it_started(number: int) -> None:
         _, errors = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, errors) == (1, "benchmark: interrupted\n")
     assert of_session(process.pid) == []
+
+
+def test_a_program_whose_starter_is_gone_says_nothing_of_it() -> None:
+    """The one that is started may be about to say that it is ready when the benchmark is interrupted."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as gone:
+        command = [sys.executable, "-c", "from benchmarks.command import announce; announce('ready')"]
+        done = subprocess.run(command, cwd=REPOSITORY, stdout=gone, stderr=PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def of_session(leader: int) -> list[int]:
