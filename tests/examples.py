@@ -10,6 +10,7 @@ examples. No example has a deadline, because on a busy machine each of them may 
 import os
 from collections.abc import Callable, Collection
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 USUAL = 100
@@ -59,3 +60,8 @@ def examples(
 def every(number: int) -> int:
     """The stride over points that a test tries one after the other: `number`, and 1 in the thorough run."""
     return 1 if settings.get_current_profile_name() == "thorough" else number
+
+
+def hour_where_thorough() -> pytest.MarkDecorator:
+    """For a state machine: its thorough run takes minutes for an example; in the usual one what hangs soon says so."""
+    return pytest.mark.timeout(3600 if settings.get_current_profile_name() == "thorough" else 300)

@@ -1,13 +1,15 @@
 """One unix socket with one gRPC server on it.
 
 In: services and a path. Out: a server that can be started again on the same path. grpc's `stop` unlinks the path even
-when a newer server has bound it (grpc#17122), so `stop` is awaited to its end before anything is bound again. Kubelet
-dials the path back, so the socket must serve before it is registered. `RegistryService` (pluginregistration v1) serves
-beside the plugin if kubelet's plugin watcher finds the socket, or on a socket of its own: kubelet >= 1.12 watches
-`<root>/plugins_registry` and dials every socket there, also after its own restart, which saves the second in which
-crash-looping pods are lost.
+when a newer server has bound it (grpc#17122), so `stop` is awaited to its end before anything is bound again. A server
+whose start is cancelled runs all the same, and gRPC's destructor waits for ever for one that was not stopped, so it
+belongs to `stop` before it starts. Kubelet dials the path back, so the socket must serve before it is registered.
+`RegistryService` (pluginregistration v1) serves beside the plugin if kubelet's plugin watcher finds the socket, or on a
+socket of its own: kubelet >= 1.12 watches `<root>/plugins_registry` and dials every socket there, also after its own
+restart, which saves the second in which crash-looping pods are lost.
 """
 
+import asyncio
 import contextlib
 import os
 import stat
@@ -101,13 +103,13 @@ class Endpoint:
             add(server)
         if self.registry is not None:
             pluginregistration_pb2_grpc.add_RegistrationServicer_to_server(self.registry, server)
+        self._server = server
         try:
             server.add_insecure_port(f"unix:{self.path}")
-            await server.start()
+            await asyncio.shield(server.start())  # cancelled within, gRPC would go on and fail where nobody hears it
             self._identity = identity_of(self.path)
         except (RuntimeError, OSError) as error:
             raise KubeletError(f"socket {self.path} cannot be bound; check the directory's owner and mode") from error
-        self._server = server
 
     async def stop(self, *, grace: float | None = None) -> None:
         """Ends every stream, waits for their handlers, removes the socket. `grace`: seconds for the calls under way."""

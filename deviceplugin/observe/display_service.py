@@ -4,6 +4,7 @@ In: a `Rendering`. Out: a server on `--display-socket`, readable by root and its
 `PrintUsages` answers is in `gpu_manager_views`.
 """
 
+import asyncio
 import os
 import socket
 import stat
@@ -46,8 +47,8 @@ class DisplayServer:
             server.add_insecure_port(f"unix:{path}")
         except RuntimeError:
             raise ConfigError(f"--display-socket: {path} cannot be used for a socket; give a writable path") from None
-        await server.start()
-        self._server = server
+        self._server = server  # before it starts: one whose start is cancelled runs all the same
+        await asyncio.shield(server.start())
         _restrict(path)
 
     async def stop(self) -> None:

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.errors import ConfigError, KubeletError
-from deviceplugin.kubelet.grpc_endpoint import check_socket_path
+from deviceplugin.kubelet.grpc_endpoint import Endpoint, RegistryService, check_socket_path
 from deviceplugin.kubelet.registration import SOCKETS, Mode, PluginEndpoint, RegistrationTimer
 from sandbox.kubelet import Kubelet, KubeletOptions
 from sandbox.station import ALL, NAMES, Station, pod_json, station
+from tests.cancelled_starts import cancel_at_each_turn
 from tests.kubelet.makers import fresh, inventory
 from tests.waiting import PATIENCE_S, until
 
@@ -197,3 +198,9 @@ def test_silence_is_borne_longer_each_time() -> None:
     assert timer.streaming()
     clock.now += 2.1
     assert timer.is_silent()
+
+
+async def test_an_agent_that_ends_while_it_binds_leaves_no_server(short_tmp: Path) -> None:
+    endpoint = Endpoint(short_tmp / "vcore.sock", registry=RegistryService("tencent.com/vcuda-core"))
+    await cancel_at_each_turn(endpoint.start, endpoint.stop)
+    assert not endpoint.path.exists()

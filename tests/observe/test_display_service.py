@@ -21,6 +21,7 @@ from deviceplugin.observe.graph_text import draw
 from deviceplugin.observe.rendering import Rendering
 from deviceplugin.wire import display_pb2 as pb
 from deviceplugin.wire import display_pb2_grpc as rpc
+from tests.cancelled_starts import cancel_at_each_turn
 from tests.observe.pictures import grant, pcie, uuid
 from tests.observe.views import StillView
 
@@ -164,3 +165,8 @@ async def test_a_path_that_cannot_be_served_is_a_sentence(
     (short_tmp / "file").write_text("")
     with pytest.raises(ConfigError, match=message):
         await DisplayServer(Rendering(view, period_s=10.0), version="1").start(short_tmp / name)
+
+
+async def test_an_agent_that_ends_while_it_binds_leaves_no_server(view: StillView, short_tmp: Path) -> None:
+    server = DisplayServer(Rendering(view, period_s=10.0), version="1.2.3")
+    await cancel_at_each_turn(lambda: server.start(short_tmp / "display.sock"), server.stop)

@@ -71,14 +71,14 @@ class RegistrationServers:
         path = self.path(grant)
         server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_MOST_CALLS)
         rpc.add_VCUDAServiceServicer_to_server(_Service(grant, self._register), server)
+        self._servers[grant] = server  # before it starts: one whose start is cancelled runs all the same
         try:
             server.add_insecure_port(f"unix:{path}")
-            await server.start()
+            await asyncio.shield(server.start())
             path.chmod(0o777)
         except (RuntimeError, OSError) as error:
-            await server.stop(None)
+            await self._servers.pop(grant).stop(None)
             return one_line(str(error))
-        self._servers[grant] = server
         return ""
 
 

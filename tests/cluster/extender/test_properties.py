@@ -9,7 +9,6 @@ it then reports overcommitted GPUs, and the node's agent rejects what does not f
 import os
 from dataclasses import replace
 
-import pytest
 from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -24,7 +23,7 @@ from deviceplugin.placement.occupancy import occupied
 from tests.cluster.extender.api import Fate
 from tests.cluster.extender.cluster import BLOCKS, Cluster, described, fits, written
 from tests.cluster.extender.makers import NAMES, allocated, ask, deleting, ended, node, order, pod, refused
-from tests.examples import examples
+from tests.examples import examples, hour_where_thorough
 
 NODES = ("a", "b")
 GANG = Gang("d", "g")
@@ -395,6 +394,6 @@ class Scheduling(RuleBasedStateMachine):
         return waiting[which % len(waiting)] if waiting else None
 
 
-TestScheduling = pytest.mark.timeout(3600)(Scheduling.TestCase)  # every example of a thorough run takes minutes
+TestScheduling = hour_where_thorough()(Scheduling.TestCase)
 _PHASES = [Phase.explicit, Phase.reuse, Phase.generate, *([] if os.environ.get("VCUDA_NO_SHRINK") else [Phase.shrink])]
 TestScheduling.settings = examples(1000, steps=40, phases=_PHASES)

@@ -7,7 +7,6 @@ choice and the Binding; the annotation with the GPUs comes after the Binding, an
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
@@ -20,7 +19,7 @@ from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.units import ResourceNames
 from tests.cluster.extender.test_properties import NODE, NODES, SINGLE_S, WHICH, Scheduling
 from tests.cluster.volcano.makers import task
-from tests.examples import examples
+from tests.examples import examples, hour_where_thorough
 
 ENDS = st.sampled_from(["carried out", "carried out", "seen at once", "discarded", "cut off"])
 
@@ -117,5 +116,5 @@ class BothSchedulers(Scheduling):
                     assert last is None or not last.pod.deleting, (name, uid)
 
 
-TestBothSchedulers = pytest.mark.timeout(3600)(BothSchedulers.TestCase)
+TestBothSchedulers = hour_where_thorough()(BothSchedulers.TestCase)
 TestBothSchedulers.settings = examples(400, steps=40)

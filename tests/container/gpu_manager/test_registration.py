@@ -14,6 +14,7 @@ from deviceplugin.container.gpu_manager.registration_messages import Registratio
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.wire import registration_pb2 as pb
 from deviceplugin.wire import registration_pb2_grpc as rpc
+from tests.cancelled_starts import cancel_at_each_turn
 
 ONE, TWO = GrantId("g-0001"), GrantId("g-0002")
 Handler = Callable[[GrantId, str], Awaitable[RegistrationResult]]
@@ -208,3 +209,7 @@ async def test_where_no_socket_can_be_there_is_none_and_the_others_are_served(
     assert servers.open_grants == {ONE}
     await register(servers.path(ONE), container_id="id-1")
     assert calls.got == [(ONE, "id-1")]
+
+
+async def test_a_server_whose_start_is_cancelled_ends_with_the_others(servers: RegistrationServers) -> None:
+    await cancel_at_each_turn(lambda: servers.serve({ONE}), lambda: servers.serve(frozenset()))
