@@ -1,6 +1,6 @@
 """What is left of a gRPC server when its start is cancelled, at each turn of the loop at which that can be.
 
-In: `start` and `stop` of whoever owns the server. Out: an AssertionError where a server runs on after `stop`: gRPC ends
+In: `start` and `stop` of what owns the server. Out: an AssertionError where a server runs on after `stop`: gRPC ends
 such a one in no way, and its destructor waits for ever, in whatever test comes next.
 """
 
