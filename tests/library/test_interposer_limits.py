@@ -145,7 +145,7 @@ def test_an_old_file_that_cannot_be_used_closes_memory(container: Container) -> 
     assert free == [0] * 6
 
 
-def test_a_gpu_missing_in_the_limits_is_unlimited_and_reported(container: Container) -> None:
+def test_a_gpu_missing_in_the_limits_is_reported(container: Container) -> None:
     container.grant(device(0))
     outcome = container.run("shown", 1)
     assert (outcome.value["total"], outcome.value["total of device"]) == (2 * GIB, REAL)

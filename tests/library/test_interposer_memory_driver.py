@@ -8,6 +8,8 @@ import pytest
 from tests.library.gpu_slice import CONTEXT, eventually
 from tests.library.interposed import device
 from tests.library.memory_client import (
+    DEVICE,
+    DEVICE_UNAVAILABLE,
     GIB,
     HOST_NUMA,
     MIB,
@@ -162,14 +164,41 @@ def test_a_context_of_ones_own_is_not_taken_for_the_primary_one(rig: Rig) -> Non
     assert rig.gpu_slice.used() == STEP
 
 
+# ---- a GPU that the limits do not name ----
+
+
+def test_a_gpu_that_the_limits_do_not_name_gives_neither_memory_nor_time(rig: Rig) -> None:
+    """Its device node is in the container by mistake: the driver gave other numbers since kubelet wrote them down."""
+    cuda, other = rig.newcomer(), 1
+    context, of_other = room(8), pool_properties(DEVICE, other)
+    assert {
+        cuda.code("cuDevicePrimaryCtxRetain", context, other),
+        cuda.code("cuCtxCreate", context, 0, other),
+        cuda.code("cuCtxCreate_v2", context, 0, other),
+        cuda.code("cuCtxCreate_v3", context, None, 0, 0, other),
+        cuda.code("cuCtxCreate_v4", context, None, 0, other),
+        cuda.code("cuGreenCtxCreate", room(8), None, other, 1),
+    } == {DEVICE_UNAVAILABLE}
+    cuda.begin()
+    assert {
+        cuda.code("cuMemCreate", room(8), STEP, pointer_to(allocation_properties(DEVICE, other)), 0),
+        cuda.code("cuMemPoolCreate", room(8), pointer_to(of_other)),
+        cuda.code("cuMemAllocFromPoolAsync", room(8), STEP, cuda.pool(other), 0),
+    } == {OUT_OF_MEMORY}
+    assert rig.gpu_slice.used() == 0
+    assert "does not name" in rig.gpu_slice.errors.read_text()
+    assert "this container may not use that GPU" in rig.gpu_slice.errors.read_text()
+
+
 # ---- a GPU whose memory is a NUMA node ----
 
 
 def test_memory_at_the_gpus_own_node_is_the_gpus(rig: Rig) -> None:
-    """As on Grace. The node behind it is the other GPU's, which is not limited, and 9 is a node of the machine."""
+    """As on Grace. The node behind it is the other GPU's, which is not the container's; 9 is a node of the machine."""
     cuda = rig.gpu_slice.start(VCUDA_EMULATOR_GPU_NUMA="4")
-    for node in (9, 5):
-        cuda.create(2 * rig.gpu_slice.limit, allocation_properties(HOST_NUMA, node))
+    cuda.create(2 * rig.gpu_slice.limit, allocation_properties(HOST_NUMA, 9))
+    other = pointer_to(allocation_properties(HOST_NUMA, 5))
+    assert cuda.code("cuMemCreate", room(8), STEP, other, 0) == OUT_OF_MEMORY
     assert rig.gpu_slice.used() == 0
     handle = cuda.create(STEP, allocation_properties(HOST_NUMA, 4))
     assert rig.gpu_slice.used() == STEP

@@ -115,7 +115,7 @@ def test_gpustat_shows_it(shared: Container) -> None:
     used(shared, 500)
     with shared.start_program(sys.executable, "-m", "gpustat", "--json") as running:
         out, errors = running.communicate(timeout=60)
-    assert (running.returncode, errors.count("vcuda: ")) == (0, 1), "one line: the other GPU is not limited"
+    assert (running.returncode, errors.count("vcuda: ")) == (0, 1), "one line: the limits do not name the other GPU"
     assert [gpu["utilization.gpu"] for gpu in json.loads(out)["gpus"]] == [25, 0]
 
 

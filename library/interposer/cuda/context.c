@@ -2,6 +2,9 @@
  * Contexts come and go: passed through as they are, and reported to the code that follows their overhead. The variants of cuCtxCreate differ in their
  * arguments and are never put in each other's place. A green context holds the primary one of its device: made, it retains that, and destroyed, it
  * releases it. Its own end is nothing to anybody: what we keep lies in the primary one.
+ *
+ * There is no context on a GPU that the limits do not name, hence neither memory nor time of it. The answer is the driver's own for a GPU on which a
+ * process may have none, at which the CUDA runtime tries the next one.
  */
 #include "handles.h"
 #include "hooks.h"
@@ -66,8 +69,15 @@ static CUresult changed(CUresult error, CUdevice device, bool created)
     return error;
 }
 
+static bool is_unnamed(CUdevice device)
+{
+    return !hook_nested() && device_index(device) == VCUDA_UNNAMED;
+}
+
 /* What may make a context on a device, with room for it. */
 #define BEGINS(device, primary, symbol, ...)                                                                           \
+    if (is_unnamed(device))                                                                                            \
+        return CUDA_ERROR_DEVICE_UNAVAILABLE;                                                                          \
     memory_expect_context(device);                                                                                     \
     struct memory_context_room room;                                                                                   \
     if (!memory_context_begin(&room, device, primary))                                                                 \
@@ -212,6 +222,8 @@ CUresult cuCtxDetach(CUcontext context)
 CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc desc, CUdevice device, unsigned int flags)
 {
     struct memory_context_room room;
+    if (is_unnamed(device))
+        return CUDA_ERROR_DEVICE_UNAVAILABLE;
     if (!memory_context_begin(&room, device, true))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult error = DRIVER(cuGreenCtxCreate, green, desc, device, flags);

@@ -1,15 +1,15 @@
 /*
  * Which limits a device has: by its UUID, never by its ordinal, which CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER permute.
  *
- * In: the driver's UUIDs. Out: positions in the limits. Kept per ordinal; positions are final, only "not limited" is asked again when the limits change.
+ * In: the driver's UUIDs. Out: positions in the limits. Kept per ordinal; positions are final, only "unnamed" is asked again when the limits change.
  */
 #include <stdio.h>
 
 #include "hooks.h"
 
-enum { MAX_ORDINALS = 256, UUID_TEXT = 48, UNKNOWN = 0, NOT_LIMITED = 1, FIRST = 2 };
+enum { MAX_ORDINALS = 256, UUID_TEXT = 48, UNKNOWN = 0, UNNAMED = 1, FIRST = 2 };
 
-static _Atomic unsigned char kept[MAX_ORDINALS];    /* UNKNOWN, NOT_LIMITED, or FIRST + the index */
+static _Atomic unsigned char kept[MAX_ORDINALS];    /* UNKNOWN, UNNAMED, or FIRST + the index */
 
 static void write_uuid(const CUuuid *uuid, char text[static UUID_TEXT])
 {
@@ -22,12 +22,12 @@ static void ask_again(const struct limits_view *view)
 {
     (void)view;
     for (int i = 0; i < MAX_ORDINALS; i++) {
-        unsigned char not_limited = NOT_LIMITED;
-        atomic_compare_exchange_strong(&kept[i], &not_limited, UNKNOWN);
+        unsigned char unnamed = UNNAMED;
+        atomic_compare_exchange_strong(&kept[i], &unnamed, UNKNOWN);
     }
 }
 
-/* Asks the driver; VCUDA_NOT_LIMITED also where it does not answer yet, which is not kept. */
+/* Asks the driver; VCUDA_NOT_LIMITED where it does not answer yet, which is not kept. */
 static int find(CUdevice device, bool *answered)
 {
     CUuuid uuid;
@@ -50,10 +50,10 @@ int device_index(CUdevice device)
         vcuda_on_limits_change(ask_again);
         int index = find(device, &answered);
         if (answered)
-            atomic_store(&kept[device], (unsigned char)(index == VCUDA_NOT_LIMITED ? NOT_LIMITED : FIRST + index));
+            atomic_store(&kept[device], (unsigned char)(index == VCUDA_UNNAMED ? UNNAMED : FIRST + index));
         return index;
     }
-    return known == NOT_LIMITED ? VCUDA_NOT_LIMITED : known - FIRST;
+    return known == UNNAMED ? VCUDA_UNNAMED : known - FIRST;
 }
 
 int device_index_current(void)

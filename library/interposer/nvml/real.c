@@ -42,5 +42,6 @@ int nvml_device_index(nvmlDevice_t device)
     vcuda_refresh();
     if (vcuda_limits()->device_count == 0 || NVML(nvmlDeviceGetUUID, device, uuid, sizeof uuid) != NVML_SUCCESS)
         return VCUDA_NOT_LIMITED;
-    return vcuda_index_of(uuid);
+    int index = vcuda_index_of(uuid);
+    return index == VCUDA_UNNAMED ? VCUDA_NOT_LIMITED : index;      /* what NVML shows of it does no harm */
 }

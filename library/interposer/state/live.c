@@ -175,7 +175,8 @@ int vcuda_index_of(const char *uuid)
         if (view->devices[i].uuid[0] == '\0' || same_digits(view->devices[i].uuid, uuid))
             return (int)i;
     }
-    if (view->device_count != 0)
-        vcuda_warn(TOPIC_DEVICE, "%s/limits does not name %s: this GPU is not limited", paths_base(), uuid);
-    return VCUDA_NOT_LIMITED;
+    if (view->device_count == 0)
+        return VCUDA_NOT_LIMITED;
+    vcuda_warn(TOPIC_DEVICE, "%s/limits does not name %s: this container may not use that GPU", paths_base(), uuid);
+    return VCUDA_UNNAMED;
 }

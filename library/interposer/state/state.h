@@ -23,7 +23,7 @@
 
 #pragma GCC visibility push(default)     /* declared here: exported */
 
-enum { VCUDA_NOT_LIMITED = -1, VCUDA_PATH = 512 };
+enum { VCUDA_NOT_LIMITED = -1, VCUDA_UNNAMED = -2, VCUDA_PATH = 512 };
 
 /* ---- attaching ---- */
 
@@ -76,7 +76,10 @@ static inline const struct limits_device *vcuda_device(int index)
  */
 bool vcuda_memory_closed(void);
 
-/* The index of a GPU, by the 32 hexadecimal digits of its UUID; VCUDA_NOT_LIMITED, with one line, where the limits do not name it. */
+/*
+ * The index of a GPU, by the 32 hexadecimal digits of its UUID. VCUDA_UNNAMED, with one line, where there are limits and they do not name it: it is
+ * another container's, and a wrong device node has brought it here. VCUDA_NOT_LIMITED without limits.
+ */
 int vcuda_index_of(const char *uuid);
 
 /* Reads the limits again if the file changed; looks at most every 250 ms. The helper thread does it too. */

@@ -25,6 +25,8 @@ static enum verdict verdict_at(int index, unsigned *out)
 {
     const struct limits_device *limits = vcuda_device(index);
 
+    if (index == VCUDA_UNNAMED)
+        return VERDICT_REFUSE;
     if (limits == NULL || limits->memory_bytes == 0)
         return VERDICT_PASS;
     *out = (unsigned)index;

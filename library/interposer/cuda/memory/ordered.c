@@ -42,6 +42,19 @@ static bool is_default(const struct ordered *ordered, CUmemoryPool pool)
     return device >= 0 && DRIVER(cuDeviceGetDefaultMemPool, &standard, device) == CUDA_SUCCESS && standard == pool;
 }
 
+/* Of a GPU that the limits do not name. */
+static bool is_default_of_unnamed(CUmemoryPool pool)
+{
+    CUmemoryPool standard;
+    int count = 0;
+    bool found = false;
+
+    DRIVER(cuDeviceGetCount, &count);
+    for (CUdevice device = 0; !found && device < count; device++)
+        found = device_index(device) == VCUDA_UNNAMED && DRIVER(cuDeviceGetDefaultMemPool, &standard, device) == CUDA_SUCCESS && standard == pool;
+    return found;
+}
+
 void ordered_find(struct ordered *ordered, CUmemoryPool pool)
 {
     *ordered = (struct ordered){.verdict = vcuda_memory_closed() ? VERDICT_REFUSE : VERDICT_PASS};
@@ -55,6 +68,8 @@ void ordered_find(struct ordered *ordered, CUmemoryPool pool)
             count_in(ordered, pool);
         }
     }
+    if (ordered->verdict == VERDICT_PASS && is_default_of_unnamed(pool))
+        ordered->verdict = VERDICT_REFUSE;
 }
 
 bool ordered_begin(struct ordered *ordered, uint64_t bytes)

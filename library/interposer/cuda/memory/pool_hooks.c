@@ -4,6 +4,7 @@
  */
 #include "ordered.h"
 #include "reclaim.h"
+#include "virtual_hooks.h"
 
 static CUresult met(CUresult error, const CUmemoryPool *pool, const CUmemLocation *location)
 {
@@ -18,8 +19,19 @@ static bool is_refused(CUmemAllocationType type)
     return type == CU_MEM_ALLOCATION_TYPE_MANAGED && !hook_nested() && account_needed();
 }
 
+/* On a GPU that the limits do not name. */
+static bool is_of_unnamed(const CUmemLocation *location)
+{
+    unsigned index;
+    CUdevice device;
+
+    return !hook_nested() && account_needed() && virtual_device_at(location, &device) && account_verdict(device, &index) == VERDICT_REFUSE;
+}
+
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *pool_props)
 {
+    if (pool_props != NULL && is_of_unnamed(&pool_props->location))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     if (pool_props != NULL && is_refused(pool_props->allocType))
         return CUDA_ERROR_NOT_SUPPORTED;
     CUresult error = DRIVER(cuMemPoolCreate, pool, pool_props);
