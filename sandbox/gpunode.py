@@ -102,6 +102,7 @@ def agent_command(
     port = free_port()
     own: Flags = {
         "device-plugin-path": kubelet.options.plugin_dir,
+        "kubelet-root": kubelet.options.root,
         "checkpoint-path": home / "journal",
         "virtual-manager-path": home / "vm",
         "driver-mirror-path": home / "vdriver",

@@ -60,11 +60,6 @@ def _host_name(params: Mapping[str, Any]) -> str:
     return socket.gethostname().strip().lower()
 
 
-def _kubelet_root(params: Mapping[str, Any]) -> Path:
-    path: Path = params["device_plugin_path"]
-    return path.parent
-
-
 def _pods_endpoint(params: Mapping[str, Any]) -> str:
     host = os.environ.get("NODE_IP") or "127.0.0.1"
     return f"https://[{host}]:10250/pods" if ":" in host else f"https://{host}:10250/pods"
@@ -239,14 +234,14 @@ class KubeletSettings:
     """How the agent reaches kubelet."""
 
     device_plugin_path: Path = setting(
-        "device-plugin-path", Path("/var/lib/kubelet/device-plugins"), "Kubelet's directory for device plugins."
+        "device-plugin-path",
+        Path("/var/lib/kubelet/device-plugins"),
+        "Kubelet's directory for device plugins, with kubelet.sock and its checkpoint; it does not follow --root-dir.",
     )
     root: Path = setting(
         "kubelet-root",
-        Path(),
+        Path("/var/lib/kubelet"),
         "Kubelet's --root-dir, which contains plugins_registry and pod-resources.",
-        derive=_kubelet_root,
-        derived="the parent of --device-plugin-path",
     )
     registration: Registration = setting(
         "registration",

@@ -48,7 +48,13 @@ class KubeletOptions:
 
     @property
     def plugin_dir(self) -> Path:
-        return self.root / "device-plugins"
+        """Not below the root: a constant in kubelet, whatever its --root-dir.
+
+        `DevicePluginPathLinux` of k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/constants.go; the device manager keeps
+        its checkpoint there too (pkg/kubelet/cm/devicemanager/manager.go). Registry and pod-resources follow the root
+        (pkg/kubelet/kubelet_getters.go).
+        """
+        return self.root.with_name(f"{self.root.name}-device-plugins")
 
     @property
     def registry_dir(self) -> Path:

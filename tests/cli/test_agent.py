@@ -39,6 +39,7 @@ def command(directory: Path, *flags: str) -> list[str]:
         "virtual-manager-path": "vm",
         "driver-mirror-path": "vdriver",
         "device-plugin-path": "device-plugins",
+        "kubelet-root": ".",
         "display-socket": "d.sock",
     }
     paths = [f"--{flag}={directory / name}" for flag, name in own.items()]

@@ -165,8 +165,7 @@ async def test_gpus_that_take_no_pods_and_lost_ones_are_named(short_tmp: Path) -
 async def test_a_kubelet_that_died_and_a_runtime_that_hangs(short_tmp: Path) -> None:
     async with node(short_tmp) as here:
         here.runtime.manner = RuntimeBehaviour.REFUSING
-        checkpoint = short_tmp / "kubelet/device-plugins/kubelet_internal_checkpoint"
-        checkpoint.write_text("{ not JSON")
+        here.kubelet.options.checkpoint_path.write_text("{ not JSON")
         _, found = await here.doctor()
         assert outcomes(found)["container-runtime"] == "warning"
         assert (found["kubelet-checkpoint"]["outcome"], found["kubelet-directory"]["outcome"]) == ("failed", "ok")

@@ -100,11 +100,13 @@ def test_every_flag_of_gpu_manager_is_there() -> None:
     assert set(GPU_MANAGER) <= {setting.flag for setting in AGENT.settings}
 
 
-def test_kubelets_places_follow_from_its_device_plugin_directory_and_the_nodes_address() -> None:
-    kubelet = resolve(
-        AGENT, flags={"device-plugin-path": "/data/kubelet/device-plugins/"}, env={"NODE_IP": "10.0.0.7"}
-    ).settings.kubelet
-    assert kubelet.root == Path("/data/kubelet")
+def test_kubelets_directories_are_two_settings_and_its_address_is_the_nodes() -> None:
+    """The one of device plugins is a constant in kubelet, whatever its --root-dir."""
+    plugins = {"device-plugin-path": "/data/kubelet/device-plugins/"}
+    kubelet = resolve(AGENT, flags=plugins, env={"NODE_IP": "10.0.0.7"}).settings.kubelet
+    assert kubelet.root == Path("/var/lib/kubelet")
+    moved = resolve(AGENT, flags={"kubelet-root": "/k"}, env={}).settings.kubelet
+    assert moved.device_plugin_path == Path("/var/lib/kubelet/device-plugins")
     assert kubelet.pods_endpoint == "https://10.0.0.7:10250/pods"
     assert resolve(AGENT, flags={}, env={}).settings.kubelet.pods_endpoint == "https://127.0.0.1:10250/pods"
     assert (

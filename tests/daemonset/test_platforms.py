@@ -81,7 +81,9 @@ def test_the_agent_gets_what_the_table_says(chart: Chart, platform: str) -> None
     rendered, row = on(chart, platform), {**TABLE["default"], **TABLE[platform]}
     pod = rendered.agent
     found = paths(pod)
-    assert found["device-plugins"] == f"{row['agent.kubelet.root']}/device-plugins"
+    assert found["device-plugins"] == mounts(pod)["device-plugins"]["mountPath"] == "/var/lib/kubelet/device-plugins"
+    assert found["plugins-registry"] == f"{row['agent.kubelet.root']}/plugins_registry"
+    assert flags(pod).get("kubelet-root", "/var/lib/kubelet") == row["agent.kubelet.root"]
     assert found["state"] == mounts(pod)["state"]["mountPath"] == row["agent.stateDirectory"]
     assert flags(pod).get("virtual-manager-path", "/etc/gpu-manager/vm") == f"{found['state']}/vm"
     warned = [each for each in rendered.extender["args"] if each.startswith("--state-directory=")]
@@ -91,6 +93,15 @@ def test_the_agent_gets_what_the_table_says(chart: Chart, platform: str) -> None
         socket = flags(pod).get("container-runtime-endpoint", "/run/containerd/containerd.sock")
         assert socket == row["agent.containerRuntime.socket"]
         assert found["runtime"] == str(Path(socket).parent)
+
+
+def test_the_two_directories_of_kubelet_are_set_apart(chart: Chart) -> None:
+    """A kubelet that was built with another constant, or whose directory is mounted elsewhere."""
+    kubelet = {"root": "/data/kubelet", "devicePlugins": "/data/plugins"}
+    pod = chart.render({"agent": {"kubelet": kubelet}}).agent
+    assert (flags(pod)["kubelet-root"], flags(pod)["device-plugin-path"]) == ("/data/kubelet", "/data/plugins")
+    assert paths(pod)["device-plugins"] == mounts(pod)["device-plugins"]["mountPath"] == "/data/plugins"
+    assert paths(pod)["pod-resources"] == "/data/kubelet/pod-resources"
 
 
 @pytest.mark.parametrize("platform", [name for name in PLATFORMS if "agent.driver.root" in TABLE[name]])
@@ -158,7 +169,7 @@ def test_a_chart_that_contains_this_one_sets_the_platform_and_has_globals_of_its
     (outer / "values.yaml").write_text(values)
     rendered = {each["kind"]: each for each in documents(manifests.render(helm, chart=outer))}
     pod = rendered["DaemonSet"]["spec"]["template"]["spec"]
-    assert paths(pod)["device-plugins"] == "/var/lib/k0s/kubelet/device-plugins"
+    assert paths(pod)["plugins-registry"] == "/var/lib/k0s/kubelet/plugins_registry"
     assert pod["containers"][0]["image"] == "mirror/vcuda:0.1.0"
 
 

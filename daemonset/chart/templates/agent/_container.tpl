@@ -45,7 +45,10 @@
     - --virtual-manager-path={{ $state }}/vm
 {{- end }}
 {{- if ne $kubelet "/var/lib/kubelet" }}
-    - --device-plugin-path={{ $kubelet }}/device-plugins
+    - --kubelet-root={{ $kubelet }}
+{{- end }}
+{{- if ne .Values.agent.kubelet.devicePlugins "/var/lib/kubelet/device-plugins" }}
+    - --device-plugin-path={{ .Values.agent.kubelet.devicePlugins }}
 {{- end }}
 {{- if and (ne $from "runtime") (ne $socket "/run/containerd/containerd.sock") }}
     - --container-runtime-endpoint={{ $socket }}
@@ -117,7 +120,7 @@
   volumeMounts:
     # The plugin's sockets, kubelet's socket and its checkpoint.
     - name: device-plugins
-      mountPath: {{ $kubelet }}/device-plugins
+      mountPath: {{ .Values.agent.kubelet.devicePlugins }}
 {{- if .Values.agent.dra.enabled }}
     # The socket on which kubelet prepares claims.
     - name: kubelet-plugins
