@@ -4,11 +4,13 @@
     ├── ConfigError        a flag, environment variable or file key is wrong
     ├── ParseError         malformed text of another program (topology, profile, annotation, checkpoint, PEM)
     ├── RequestError       a request that no GPU can ever serve
+    │   └── UnknownDeviceError   device IDs that this node does not offer
     ├── CapacityError      a valid request that does not fit now
     │   └── SearchLimitError   it may fit; the search stopped at its limit
     ├── IdentityError      no source tells which container an Allocate is for
     ├── OwnershipError     what kubelet has recorded for a container cannot start; only a new pod can
     ├── ClaimError         a ResourceClaim cannot be prepared on this node
+    │   └── ClaimOutdatedError   its GPUs are not here any more, or are not those that it was given
     ├── HardwareError      the driver is missing, fails or does not answer
     │   ├── DriverMissingError
     │   ├── GpuHangError   questions about one GPU hang; the others go on
@@ -68,6 +70,10 @@ class RequestError(VcudaError):
     status = "INVALID_ARGUMENT"
 
 
+class UnknownDeviceError(RequestError):
+    """Kubelet names device IDs that this node does not offer, or not any more."""
+
+
 class CapacityError(VcudaError):
     """A valid request that does not fit into what is free now."""
 
@@ -95,6 +101,10 @@ class ClaimError(VcudaError):
     """A ResourceClaim that cannot be prepared on this node as it is."""
 
     status = "FAILED_PRECONDITION"
+
+
+class ClaimOutdatedError(ClaimError):
+    """The GPUs of the node have changed since the claim was allocated; only a new claim can be prepared."""
 
 
 class HardwareError(VcudaError):

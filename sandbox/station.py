@@ -9,7 +9,7 @@ import json
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -40,7 +40,7 @@ from deviceplugin.ledger.journal import Journal
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import ContainerRef, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
-from deviceplugin.model.gpu import GpuUuid, Inventory
+from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import Resource, ResourceNames
 from deviceplugin.placement.place import Choice
@@ -118,6 +118,7 @@ class Station:
         self.placements: list[Grant] = []
         self.unstartable_: list[str] = []
         self.cordon: frozenset[GpuUuid] = frozenset()
+        self.moved: dict[GpuUuid, int] = {}  # minor numbers that the driver gave after `inventory` was read
         self.base = base
         self.pods_refused = False
         self.api_is_away = False
@@ -183,6 +184,12 @@ class Station:
     async def with_promised_gpus(self, pod: Pod) -> Pod:
         """No pod is Volcano's."""
         return pod
+
+    def located(self, gpu: Gpu) -> Gpu:
+        return replace(gpu, minor=self.moved.get(gpu.uuid, gpu.minor))
+
+    async def settled(self) -> None:
+        """The inventory is of now."""
 
     def cordoned(self) -> frozenset[GpuUuid]:
         return self.cordon

@@ -13,7 +13,7 @@ from deviceplugin.agent.grant_holders import GrantHolders
 from deviceplugin.hardware.node import Hardware
 from deviceplugin.kubelet.registration import KubeletLink
 from deviceplugin.ledger.ledger import Ledger
-from deviceplugin.model.gpu import GpuSample, GpuUuid, Inventory
+from deviceplugin.model.gpu import Gpu, GpuSample, GpuUuid, Inventory
 from deviceplugin.observe.node_view import AgentState, NodePicture
 
 
@@ -63,6 +63,13 @@ class AgentView:
 
     def samples(self) -> Mapping[GpuUuid, GpuSample]:
         return self._hardware.samples
+
+    def located(self, gpu: Gpu) -> Gpu:
+        """With the number under which /dev has it now."""
+        return self._hardware.located(gpu)
+
+    async def settled(self) -> None:
+        await self._hardware.settled()
 
     def cordoned(self) -> frozenset[GpuUuid]:
         """All while NVML is closed, also by an agent that was restarted and has not reached the API server yet."""

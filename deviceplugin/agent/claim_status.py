@@ -22,7 +22,7 @@ from deviceplugin.ledger.grant import Grant, Source
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import GpuShare
 from deviceplugin.model.claims import Claim, ClaimRef, ClaimUid, DeviceStatus
-from deviceplugin.model.gpu import Inventory
+from deviceplugin.model.gpu import Gpu, Inventory
 from deviceplugin.model.units import format_blocks
 
 log = structlog.get_logger("vcuda.dra")
@@ -55,9 +55,11 @@ class ClaimStatus:
         show: Show,
         driver: str,
         pool: str,
+        name: Callable[[Gpu], str] = device_name,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._clock = clock
+        self._name = name
         self._ledger = ledger
         self._inventory = inventory
         self._get_claim = get_claim
@@ -117,11 +119,11 @@ class ClaimStatus:
             if grant.source is Source.CLAIM and grant.created <= latest:
                 pod = grant.allocation.owner.pod
                 said = found.setdefault(ClaimRef(ClaimUid(pod.uid), pod.namespace, pod.name), set())
-                said.update(_said(grant, share, inventory) for share in grant.allocation.shares)
+                said.update(_said(grant, share, inventory, self._name) for share in grant.allocation.shares)
         return {ref: frozenset(said) for ref, said in found.items()}
 
 
-def _said(grant: Grant, share: GpuShare, inventory: Inventory) -> _Said:
+def _said(grant: Grant, share: GpuShare, inventory: Inventory, device: Callable[[Gpu], str]) -> _Said:
     gpu, health = inventory.gpu(share.uuid), inventory.health_of(share.uuid)
     if gpu is None:
         return _Said(
@@ -130,6 +132,6 @@ def _said(grant: Grant, share: GpuShare, inventory: Inventory) -> _Said:
     name = f"GPU {gpu.minor} ({gpu.model}, {gpu.uuid})"
     if not health.healthy:
         text = f"{name} is unhealthy: {health.reason}"
-        return _Said(grant.allocation.owner.name, device_name(gpu), False, "GPUUnhealthy", text)
+        return _Said(grant.allocation.owner.name, device(gpu), False, "GPUUnhealthy", text)
     what = f"{share.cores} cores and {format_blocks(share.blocks)} of {name}" if grant.is_share else f"all of {name}"
-    return _Said(grant.allocation.owner.name, device_name(gpu), True, "Prepared", what)
+    return _Said(grant.allocation.owner.name, device(gpu), True, "Prepared", what)

@@ -19,11 +19,13 @@ from deviceplugin.agent.gpu_offers import GpuOffers
 from deviceplugin.agent.grant_files import AgentFiles
 from deviceplugin.agent.reporter import AgentReport
 from deviceplugin.container.runtime import ContainerRuntime
-from deviceplugin.errors import ClaimError, ConfigError, RuntimeApiError, VcudaError
+from deviceplugin.errors import ClaimOutdatedError, ConfigError, RuntimeApiError, VcudaError
 from deviceplugin.hardware.pci import pcie_root
 from deviceplugin.kube.reflector import Reflector
 from deviceplugin.kube.resource_slices import NodeSlice, slices_of
 from deviceplugin.kubelet.allocate_answer import HostLayout, answer_for
+from deviceplugin.kubelet.allocate_context import Gpus
+from deviceplugin.kubelet.dra.device_names import DeviceNames
 from deviceplugin.kubelet.dra.link import DraLink
 from deviceplugin.kubelet.dra.prepare import Claims
 from deviceplugin.kubelet.dra.published import published_devices
@@ -31,6 +33,7 @@ from deviceplugin.kubelet.dra.slice_publisher import SlicePublisher
 from deviceplugin.kubelet.dra.state_file import STATE_NAME, StateFile
 from deviceplugin.ledger.grant import Grant, Source
 from deviceplugin.ledger.ledger import Ledger
+from deviceplugin.model.allocation import ContainerRef
 from deviceplugin.model.claims import ClaimNames, PublishedDevice
 from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
 from deviceplugin.model.pod import PodContainer
@@ -44,13 +47,15 @@ _SYS = Path("/sys")
 class AgentClaimFiles:
     """`kubelet.dra.prepare.ClaimFiles`."""
 
-    def __init__(self, files: AgentFiles, layout: HostLayout, inventory: Callable[[], Inventory]) -> None:
+    def __init__(self, files: AgentFiles, layout: HostLayout, inventory: Callable[[], Inventory], gpus: Gpus) -> None:
         self._files = files
         self._layout = replace(layout, cdi=True)
         self._inventory = inventory
+        self._node_gpus = gpus
 
     async def ready(self, grant: Grant, container: PodContainer | None) -> str:
         allocation = grant.allocation
+        await self._node_gpus.settled()
         user = container or PodContainer(allocation.owner, allocation.role, allocation.index)
         answer = answer_for(grant, self._gpus(grant), user, self._layout, exists=os.path.exists)
         self._files.ready(grant)
@@ -70,8 +75,10 @@ class AgentClaimFiles:
         for share in grant.allocation.shares:
             gpu = inventory.gpu(share.uuid)
             if gpu is None:
-                raise ClaimError(f"GPU {share.uuid} is not on this node any more; delete the pods that use the claim")
-            found.append(gpu)
+                raise ClaimOutdatedError(
+                    f"GPU {share.uuid} is not on this node any more; delete the pods that use the claim"
+                )
+            found.append(self._node_gpus.located(gpu))
         return found
 
 
@@ -88,6 +95,8 @@ class ClaimAgent:
         link: DraLink,
         report: AgentReport,
         offers: GpuOffers,
+        devices: DeviceNames,
+        unstartable: Callable[[ContainerRef, str], None],
         node: str,
         names: ClaimNames,
         root: Path,
@@ -104,6 +113,7 @@ class ClaimAgent:
         self._inventory = inventory
         self._cordoned = cordoned
         self._offers = offers
+        self._device_names = devices
         self._link = link
         self._pcie_roots: dict[str, str] = {}
         self._claims = Claims(
@@ -115,6 +125,8 @@ class ClaimAgent:
             report=report,
             driver=names.driver,
             pool=node,
+            name=devices.name,
+            unstartable=unstartable,
         )
         self._slices: Reflector[str, NodeSlice] = Reflector(cluster.client, slices_of(names.driver, node))
         self._publisher = SlicePublisher(
@@ -142,6 +154,7 @@ class ClaimAgent:
             show=cluster.client.show_devices,
             driver=names.driver,
             pool=node,
+            name=devices.name,
         )
 
     @property
@@ -158,6 +171,8 @@ class ClaimAgent:
 
     async def run(self) -> None:
         await self._check_runtime()
+        held = {uuid for each in self._ledger.allocations() for uuid in each.uuids}
+        self._device_names.forget_all_but(held.union(gpu.uuid for gpu in self._inventory().gpus))
         await self._reconciler.reconcile()
         for grant in self._ledger.grants():
             if grant.source is Source.CLAIM:
@@ -204,6 +219,7 @@ class ClaimAgent:
             cordoned=self._cordoned(),
             pcie_roots={gpu.uuid: self._pcie_root(gpu) for gpu in inventory.gpus},
             others=self._offers.held_by_plugin(),
+            name=self._device_names.name,
         )
 
     def _pcie_root(self, gpu: Gpu) -> str:

@@ -61,9 +61,13 @@ class AgentFiles:
         if self._mount is not None and (reason := self._mount(self._shared.is_held(boot_id))):
             log.warning("shared_state_on_disk", error=_on_disk(reason))
         self._mirror.open()
-        if self._cdi is not None:
-            self._cdi.restore()
+        self.follow(self._inventory())
         self._shared.booted(boot_id)
+
+    def follow(self, inventory: Inventory) -> None:
+        """GPUs may have other device nodes than when these files were written."""
+        if self._cdi is not None:
+            self._cdi.restore({gpu.uuid: gpu.device_path for gpu in inventory.gpus})
 
     def prepare(self, grant: Grant, answer: Answer) -> None:
         """Before Allocate answers. The shared state comes a little later, because kubelet waits."""

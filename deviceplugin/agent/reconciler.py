@@ -246,15 +246,17 @@ class Reconciler:
         return PodsView.of_names(names, api, grants)
 
     def recorded(self) -> Checkpoint | None:
-        """Kubelet's checkpoint; None if it cannot be read, which is logged once."""
+        """Kubelet's checkpoint; None if it cannot be read, which is logged once, and so is one that is missing."""
+        found, why = None, ""
         try:
             found = self._checkpoint.read()
         except VcudaError as error:
-            if error.message != self._last_error:
-                log.warning("checkpoint_unreadable", error=error.message)
-            self._last_error = error.message
-            return None
-        self._last_error = ""
+            why = error.message
+        if found is not None and not found.exists and self._ledger.grants():
+            why = f"kubelet has no checkpoint at {self._checkpoint.path}; is that its directory for device plugins?"
+        if why and why != self._last_error:
+            log.warning("checkpoint_unreadable", error=why)
+        self._last_error = why
         return found
 
     def _apply(self, actions: ReconcileActions, evidence: Evidence) -> None:

@@ -209,6 +209,8 @@ def _follow_hardware(base: AgentBase, agent: NodeAgent) -> None:
 
     def changed(change: InventoryChange) -> None:
         show(change.inventory)
+        if change.gpus_changed:
+            agent.files.follow(change.inventory)
         agent.mirroring.soon()
         for one in change.health:
             agent.report.health_changed(one, change.inventory)
@@ -217,6 +219,7 @@ def _follow_hardware(base: AgentBase, agent: NodeAgent) -> None:
     if base.settings.kubelet.dra:
         base.ledger.subscribe(lambda: show(base.view.inventory()))  # a GPU may now be free for the other way to ask
     show(base.view.inventory())
+    agent.files.follow(base.view.inventory())
 
 
 async def _reconcile(base: AgentBase, agent: NodeAgent) -> None:

@@ -39,6 +39,7 @@ from deviceplugin.kubelet.allocate_context import AllocateContext
 from deviceplugin.kubelet.allocator import Allocator
 from deviceplugin.kubelet.checkpoint import CHECKPOINT_NAME, CheckpointReader
 from deviceplugin.kubelet.devices import DeviceFeed, catalog
+from deviceplugin.kubelet.dra.device_names import DeviceNames
 from deviceplugin.kubelet.dra.link import DraLink
 from deviceplugin.kubelet.identity import Identity, IdentitySource
 from deviceplugin.kubelet.identity_sources import PendingSource, PodResourcesSource, PodsSource
@@ -166,7 +167,7 @@ def build_agent(base: AgentBase) -> NodeAgent:
     runtime = _runtime(settings)
     view.link = _kubelet_link(base, context)
     if base.claims_link is not None:
-        view.claims = _claim_agent(base, base.claims_link, node_pods, files, report, runtime, offers)
+        view.claims = _claim_agent(base, base.claims_link, node_pods, files, report, runtime, offers, reconciler)
     view.watch = _container_watch(base, files, report, runtime)
 
     def living() -> frozenset[GrantId] | None:
@@ -213,16 +214,19 @@ def _claim_agent(
     report: AgentReport,
     runtime: ContainerRuntime | None,
     offers: GpuOffers,
+    reconciler: Reconciler,
 ) -> ClaimAgent:
     settings = base.settings
     return ClaimAgent(
         base.ledger,
         base.cluster,
         pods,
-        AgentClaimFiles(files, _layout(settings), base.view.inventory),
+        AgentClaimFiles(files, _layout(settings), base.view.inventory, base.view),
         link=link,
         report=report,
         offers=offers,
+        devices=DeviceNames(settings.allocation.checkpoint_path),
+        unstartable=reconciler.unstartable,
         node=settings.node.name,
         names=ClaimNames(settings.names.domain),
         root=settings.kubelet.root,

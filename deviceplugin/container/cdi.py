@@ -3,20 +3,28 @@
 In: a grant's device nodes, mounts and environment. Out: `<cdi dir>/vcuda-<grant>.json` with the one device
 `<domain>/vcuda=<grant>`. A CDI edit of the environment wins over the pod's own value, which the device-plugin answer
 does not. The directory is usually a tmpfs and kubelet replays its old answers after a reboot, so a copy of each file is
-kept on disk and put back when the agent starts. Format: CDI 0.6.0 (containerd >= 1.7 with enable_cdi, cri-o).
+kept on disk and put back when the agent starts, with the device nodes that the GPUs have then: the UUIDs in it say
+which GPUs are meant. Where one of these is gone there is no file, so the runtime starts nothing. Format: CDI 0.6.0
+(containerd >= 1.7 with enable_cdi, cri-o).
 """
 
 import json
-import os
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Any
+
+import structlog
 
 from deviceplugin.errors import ContainerError
-from deviceplugin.ledger.durable_files import sync_directory
+from deviceplugin.ledger.durable_files import cause, replace_file
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.mount import Mount
 
+log = structlog.get_logger("vcuda.container")
 _PREFIX, _SUFFIX = "vcuda-", ".json"
+_GPU_NODE = re.compile(r"/dev/nvidia[0-9]+", re.ASCII)
+_GPUS = "NVIDIA_VISIBLE_DEVICES="
 
 
 Pairs = Iterable[tuple[str, str]]
@@ -41,11 +49,21 @@ class CdiSpecs:
         for directory in (self._kept, self._directory):
             _put(directory / f"{_PREFIX}{grant}{_SUFFIX}", text)
 
-    def restore(self) -> None:
-        """Puts back the specs that a reboot removed."""
-        for path in self._kept.glob(f"{_PREFIX}g-*{_SUFFIX}"):
-            if not (self._directory / path.name).exists():
-                _put(self._directory / path.name, path.read_text())
+    def restore(self, nodes: Mapping[str, str]) -> None:
+        """Makes every spec right for now. `nodes`: by UUID, `/dev/nvidiaN` of each GPU.
+
+        One spec that cannot be made right is removed, and the others follow all the same.
+        """
+        for kept in self._kept.glob(f"{_PREFIX}g-*{_SUFFIX}"):
+            path = self._directory / kept.name
+            try:
+                text = _with_nodes(kept.read_text(), nodes)
+                for each in (kept, path):
+                    if not each.exists() or each.read_text() != text:
+                        _put(each, text)
+            except (OSError, LookupError, TypeError, ValueError, ContainerError) as error:
+                path.unlink(missing_ok=True)
+                log.warning("cdi_file_not_restored", path=str(path), error=str(error))
 
     def remove(self, grant: GrantId) -> None:
         for directory in (self._kept, self._directory):
@@ -60,17 +78,26 @@ class CdiSpecs:
 
 def _put(path: Path, text: str) -> None:
     """On the disk when this returns: kubelet writes the name down and does not ask again."""
-    fresh = path.with_suffix(".new")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with fresh.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-        sync_directory(path.parent)
+        replace_file(path, text.encode())
     except OSError as error:
-        raise ContainerError(f"CDI file {path} could not be written: {error.strerror}; check --cdi-dir") from error
+        raise ContainerError(f"CDI file {path} could not be written: {cause(error)}; check --cdi-dir") from error
+
+
+def _with_nodes(text: str, nodes: Mapping[str, str]) -> str:
+    """The spec with the device nodes of its GPUs as they are now; LookupError where one is gone."""
+    spec: dict[str, Any] = json.loads(text)
+    edits = spec["devices"][0]["containerEdits"]
+    named = next(each[len(_GPUS) :] for each in (*edits["env"], _GPUS) if each.startswith(_GPUS))
+    gpus = [uuid for uuid in named.split(",") if uuid]
+    if gone := [uuid for uuid in gpus if uuid not in nodes]:
+        raise LookupError(f"GPU {gone[0]} is not on this node any more")
+    before = [each for each in edits["deviceNodes"] if _GPU_NODE.fullmatch(each["path"])]
+    root = before[0]["hostPath"].removesuffix(before[0]["path"])
+    others = [each for each in edits["deviceNodes"] if each not in before]
+    now = [before[0] | {"hostPath": root + nodes[uuid], "path": nodes[uuid]} for uuid in gpus]
+    edits["deviceNodes"] = [*now, *others]
+    return json.dumps(spec, indent=1)
 
 
 def _edits(devices: Pairs, mounts: Iterable[Mount], env: Pairs) -> dict[str, object]:

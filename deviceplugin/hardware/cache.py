@@ -1,11 +1,13 @@
 """The inventory on disk, so that an agent that comes back can register before NVML answers.
 
 In: an `Inventory` and how long critical events still count. Out: the same after a restart of the agent, within the same
-boot of the machine and under the same driver. Times are of the monotonic clock, which lives as long as the boot does.
-Not here: whether it is still true; NVML's first answer decides. Invariant: reading never raises: a file that is
+boot of the machine, under the same driver, and while each GPU has the minor number that it had: a driver that is loaded
+again may give others. Times are of the monotonic clock, which lives as long as the boot does. Not here: whether the
+rest is still true; NVML's first answer decides. Invariant: reading never raises: a file that is
 missing, torn, of another version, boot or driver is no cache. Writing replaces the file in one step.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +16,8 @@ import structlog
 
 from deviceplugin.errors import ParseError
 from deviceplugin.hardware.health import QuietPeriod
-from deviceplugin.hardware.pci import loaded_version, read_text
-from deviceplugin.model.gpu import GpuUuid, Inventory
+from deviceplugin.hardware.pci import loaded_version, minor_now, read_text
+from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
 from deviceplugin.model.inventory_annotation import format_inventory, parse_inventory
 
 _log = structlog.get_logger("vcuda.hardware")
@@ -57,8 +59,10 @@ class InventoryCache:
         try:
             with self._path.open("rb") as stream:
                 file = msgspec.json.decode(stream.read(_LARGEST), type=_CacheFile)
-            remembered = Remembered(parse_inventory(file.inventory)[0], file.quiet, file.nvml_closed)
-            doubt = self._doubt(file, remembered.inventory.driver.version)
+            inventory = parse_inventory(file.inventory)[0]
+            minors = {gpu: minor_now(self._proc, gpu.bus_id) for gpu in inventory.gpus}
+            remembered = Remembered(inventory, file.quiet, file.nvml_closed)
+            doubt = self._doubt(file, inventory.driver.version) or _moved(minors)
         except (OSError, ValueError, msgspec.MsgspecError, ParseError) as error:
             doubt = str(error)
         if doubt:
@@ -88,6 +92,11 @@ class InventoryCache:
 
     def _boot_id(self) -> str:
         return read_text(self._proc / "sys/kernel/random/boot_id")
+
+
+def _moved(minors: Mapping[Gpu, int | None]) -> str:
+    moved = ((gpu, minor) for gpu, minor in minors.items() if minor not in {None, gpu.minor})
+    return next((f"{gpu.uuid} was {gpu.device_path}, and is /dev/nvidia{minor} now" for gpu, minor in moved), "")
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -3,10 +3,11 @@
 In: probes that pass or fail, critical events, a driver that was loaded again. Out: the `Health` of each GPU. Not here:
 asking (`sampling`, `nvml_events`) and publishing (`state`).
 
-Three things make a GPU unhealthy, each with its own way back:
+Four things make a GPU unhealthy, each with its own way back:
  - it does not answer (lost, vanished, needs a reset): at once where NVML leaves no doubt, after `failures` failures in
    a row where the failure may pass. Back after `passes` good probes in a row.
  - what the driver says about it (`condition`), for as long as it says so.
+ - a device node is missing, without which no container can use it: for as long as it is.
  - a critical event (XID). Back after a quiet period without another one, and good probes, and no
    recovery action that the driver still asks for. Events until then are one incident, however many they are: one fault
    often raises several XIDs. Each further incident within a day of the GPU's return doubles the quiet period, so that a
@@ -61,6 +62,7 @@ class QuietPeriod:
 class _Record:
     lost: str = ""
     condition: Condition = _UNKNOWN
+    missing: str = ""
     passes: int = 0
     failures: int = 0
     event: str = ""
@@ -69,7 +71,7 @@ class _Record:
     quiet_until: float = 0.0
 
     def health(self) -> Health:
-        reason = self.lost or self.event or self.condition.reason
+        reason = self.lost or self.event or self.condition.reason or self.missing
         return Health(healthy=False, reason=reason) if reason else _HEALTHY
 
 
@@ -120,6 +122,10 @@ class HealthHistory:
         """What the driver says about the GPU now; what it does not say stays as it was."""
         record = self._record(uuid)
         record.condition = record.condition.updated(condition)
+
+    def lacks(self, uuid: GpuUuid, phrase: str) -> None:
+        """Which device node is missing now; empty if none is."""
+        self._record(uuid).missing = phrase
 
     def condition(self, uuid: GpuUuid) -> Condition:
         record = self._records.get(uuid)

@@ -1,19 +1,23 @@
-"""The kernel modules: loaded when the control device is missing and there is a GPU that needs them.
+"""The kernel modules and their device nodes: loaded and made when one is missing and there is a GPU that needs them.
 
-In: roots of /dev and sysfs, the tools. Out: one sentence about what was done, None where nothing was. Not here: whether
-the driver then answers (`nvml`). Never a shell, always a time limit. Invariant: without an NVIDIA GPU on the PCI bus,
-or with the control device in place, nothing is run.
+In: roots of /dev, /proc and sysfs, the tools. Out: one sentence about what was done, None where nothing was; which
+nodes are missing. Not here: whether the driver then answers (`nvml`). Never a shell, always a time limit. Invariant:
+without an NVIDIA GPU on the PCI bus, or with the nodes of both modules in place, nothing is run.
+
+After a boot NVML makes the nodes of the nvidia module, and nobody that of nvidia-uvm before a program on the node uses
+CUDA, which no container can do for itself. nvidia-modprobe makes it; modprobe only loads the module.
 """
 
 import asyncio
 import os
 import shutil
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from deviceplugin.hardware import pci
 
-_CONTROL = "nvidiactl"
+_CONTROL, _UVM = "nvidiactl", "nvidia-uvm"
 _CONTROL_MINOR = 255
 _LAST_WAIT_S = 1.0
 
@@ -34,31 +38,60 @@ class ModuleOutcome:
     sentence: str
 
 
-async def load_modules(tools: ModuleTools, *, device_root: Path, sys_root: Path) -> ModuleOutcome | None:
+def missing_node(device_root: Path, minor: int) -> str:
+    """Why no container can use the GPU for want of a device node, as a phrase; empty if all are there."""
+    words = {f"nvidia{minor}": f"-c {minor}", _CONTROL: f"-c {_CONTROL_MINOR}", _UVM: "-u -c 0"}
+    missing = ((name, word) for name, word in words.items() if not (device_root / name).exists())
+    return next((f"/dev/{name} is missing; run `nvidia-modprobe {word}` on the node" for name, word in missing), "")
+
+
+async def load_modules(
+    tools: ModuleTools, *, device_root: Path, sys_root: Path, proc_root: Path = Path("/proc")
+) -> ModuleOutcome | None:
     """Safe to call again and again; it raises nothing."""
-    if (device_root / _CONTROL).exists():
+    has_control = (device_root / _CONTROL).exists()
+    if has_control and (device_root / _UVM).exists():
         return None
     gpus = len(await asyncio.to_thread(pci.gpus_on_bus, sys_root))
     if gpus == 0:
         return None
+    modules = ["nvidia-uvm"] if has_control else ["nvidia", "nvidia-uvm"]
     troubles = []
-    for tool, commands in _attempts(gpus):
+    for tool, commands in _attempts(gpus, modules):
         found = shutil.which(tool, path=tools.path)
         trouble = await _run_all(found, commands, tools) if found else f"{tool} is not installed"
+        if found and not trouble:
+            trouble = _make_uvm(device_root, proc_root)
         if not trouble:
-            return ModuleOutcome(True, f"loaded the nvidia and nvidia-uvm modules for {gpus} GPUs with {found}")
+            return ModuleOutcome(True, f"loaded {' and '.join(modules)} for {gpus} GPUs with {found}")
         troubles.append(trouble)
     said = "; ".join(troubles)
-    return ModuleOutcome(False, f"could not load the nvidia kernel module: {said}; load it on the node")
+    return ModuleOutcome(False, f"could not load {' and '.join(modules)}: {said}; load the kernel modules on the node")
 
 
-def _attempts(gpus: int) -> tuple[tuple[str, list[list[str]]], ...]:
+def _attempts(gpus: int, modules: list[str]) -> tuple[tuple[str, list[list[str]]], ...]:
     """Tools and the arguments of their runs.
 
     nvidia-modprobe loads a module and makes device nodes, but with -u those of nvidia-uvm only, hence two runs.
     """
     nodes = [word for minor in (_CONTROL_MINOR, *range(gpus)) for word in ("-c", str(minor))]
-    return ("nvidia-modprobe", [nodes, ["-u", "-c", "0"]]), ("modprobe", [["nvidia"], ["nvidia-uvm"]])
+    runs = [["-u", "-c", "0"]] if len(modules) == 1 else [nodes, ["-u", "-c", "0"]]
+    return ("nvidia-modprobe", runs), ("modprobe", [[module] for module in modules])
+
+
+def _make_uvm(device_root: Path, proc_root: Path) -> str:
+    """Under the number that the kernel gave to the module; what failed, as a phrase. Nothing where it is there."""
+    node = device_root / _UVM
+    lines = (line.split() for line in pci.read_text(proc_root / "devices").splitlines())
+    majors = [int(words[0]) for words in lines if len(words) == 2 and words[1] == _UVM and words[0].isdigit()]
+    if node.exists() or not majors:
+        return ""
+    try:
+        os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(majors[0], 0))
+        node.chmod(0o666)  # past the umask: containers of every user open it
+    except OSError as error:
+        return f"{node} could not be made: {error.strerror}"
+    return ""
 
 
 async def _run_all(tool: str, commands: list[list[str]], tools: ModuleTools) -> str:

@@ -11,6 +11,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -19,7 +20,7 @@ from deviceplugin.backoff import Backoff, no_jitter
 from deviceplugin.errors import DriverMissingError, GpuHangError, HardwareError, NvmlCallError
 from deviceplugin.hardware import pci
 from deviceplugin.hardware.cache import InventoryCache, Remembered
-from deviceplugin.hardware.kernel_modules import load_modules
+from deviceplugin.hardware.kernel_modules import load_modules, missing_node
 from deviceplugin.hardware.nvml import STALE, Nvml
 from deviceplugin.hardware.nvml_executor import NvmlExecutor
 from deviceplugin.hardware.nvml_library import NvmlLibrary
@@ -28,11 +29,12 @@ from deviceplugin.hardware.options import HardwareOptions
 from deviceplugin.hardware.reading_schedule import Schedule
 from deviceplugin.hardware.sampling import Sampler
 from deviceplugin.hardware.state import HardwareState, InventoryChange
-from deviceplugin.model.gpu import NEWEST_CUDA, Driver, GpuSample, GpuUuid, Inventory
+from deviceplugin.model.gpu import NEWEST_CUDA, Driver, Gpu, GpuSample, GpuUuid, Inventory
 
 _log = structlog.get_logger("vcuda.hardware")
 
 _STUCK_PERIOD_S = 1.0  # asking whether the thread came back costs nothing
+_LOOKS, _LOOK_S = 30, 0.1
 
 
 class Hardware:
@@ -59,6 +61,29 @@ class Hardware:
     def inventory(self) -> Inventory | None:
         """None before `start` has come back."""
         return self._state.inventory
+
+    def located(self, gpu: Gpu) -> Gpu:
+        """With the number under which /dev has it now.
+
+        The kernel knows it before NVML is asked again: a driver that is loaded again may give other numbers.
+        """
+        now = pci.minor_now(self._options.proc_root, gpu.bus_id)
+        return gpu if now in {None, gpu.minor} else replace(gpu, minor=now)
+
+    async def settled(self) -> None:
+        """Waits until the numbers of the GPUs are those of now; HardwareError if nobody says them in time.
+
+        An agent that has just started may have them from the agent before, and a reload of the driver lies between.
+        """
+        for _ in range(_LOOKS):
+            minors = (pci.minor_now(self._options.proc_root, gpu.bus_id) for gpu in self._state.gpus)
+            if self._state.has_answered or None not in minors:
+                return
+            await asyncio.sleep(_LOOK_S)
+        raise HardwareError(
+            "the device nodes of the GPUs are not known: the NVIDIA driver has not answered since the agent started; "
+            "see the agent's log; kubelet tries again"
+        )
 
     @property
     def samples(self) -> Mapping[GpuUuid, GpuSample]:
@@ -219,11 +244,12 @@ class Hardware:
             budget=self._options.call_budget_s,
         )
         self._state.apply(report, now=now)
+        lacking = await self._look_for_nodes(load=due.survey)
         lost = self._state.lost_beside(hung) or not session.discovery.is_complete
         self._schedule.answered(now, due, deaf=bool(report.deaf), events=bool(report.events), lost=lost)
         if report.deaf:
             self._say("nvml_events_failed", report.deaf, topic="events")
-        elif due.listen and not lost and not hung:
+        elif due.listen and not (lost or hung or lacking):
             self._said.clear()
         if report.survey is not None and await self._is_new_hardware(report.survey, session):
             self._schedule.open_at_once()
@@ -261,9 +287,20 @@ class Hardware:
         self._say("driver_failed", error.message, topic=type(error).__name__)
         await self._publish()
 
+    async def _look_for_nodes(self, *, load: bool) -> bool:
+        """Whether a device node is missing. Nobody but the agent may make it before a container needs it."""
+        if load:
+            await self._load_modules()
+        root = self._options.device_root
+        missing = {gpu.uuid: missing_node(root, gpu.minor) for gpu in self._state.gpus}
+        self._state.lacks(missing)
+        return any(missing.values())
+
     async def _load_modules(self) -> None:
         options = self._options
-        outcome = await load_modules(options.modules, device_root=options.device_root, sys_root=options.sys_root)
+        outcome = await load_modules(
+            options.modules, device_root=options.device_root, sys_root=options.sys_root, proc_root=options.proc_root
+        )
         if outcome is not None:
             event = "kernel_modules_loaded" if outcome.loaded else "kernel_modules_failed"
             self._say(event, outcome.sentence, topic="modules")

@@ -10,6 +10,7 @@ from pathlib import Path
 _NVIDIA = "0x10de"
 _DISPLAY_CLASSES = ("0x0300", "0x0302")  # VGA and 3D controllers; a card's audio and USB functions are others
 _VERSION = re.compile(r"\b\d{3,}\.\d+(?:\.\d+)?\b")
+_MINOR = re.compile(r"^Device Minor:[ \t]*([0-9]{1,4})[ \t]*$", re.MULTILINE)
 
 
 def kernel_name(bus_id: str) -> str:
@@ -68,6 +69,12 @@ def loaded_version(file: Path) -> str:
     """Of the kernel module, from what /proc/driver/nvidia/version says in its first line; empty if it is not there."""
     found = _VERSION.search(read_text(file).partition("\n")[0])
     return found[0] if found else ""
+
+
+def minor_now(proc_root: Path, bus_id: str) -> int | None:
+    """N of /dev/nvidiaN, from the driver's /proc/driver/nvidia/gpus/BUS/information; None where it does not say."""
+    found = _MINOR.search(read_text(proc_root / "driver/nvidia/gpus" / kernel_name(bus_id) / "information"))
+    return int(found[1]) if found else None
 
 
 def read_text(path: Path) -> str:

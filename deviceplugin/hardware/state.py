@@ -39,6 +39,7 @@ class HardwareState:
     def __init__(self, *, rules: RecoveryRules, xids: XidPolicy) -> None:
         self.inventory: Inventory | None = None
         self.nvml_closed = False
+        self.has_answered = False
         self.samples: Mapping[GpuUuid, GpuSample] = {}
         self.xids: Counter[tuple[GpuUuid, str]] = Counter()
         self.critical_errors: Counter[GpuUuid] = Counter()
@@ -76,6 +77,7 @@ class HardwareState:
 
     def discovered(self, found: Discovery, *, driver_reloaded: bool) -> None:
         self._history.hung = self.nvml_closed = False
+        self.has_answered = True
         if driver_reloaded:
             self._history.driver_reloaded()
         for uuid, reason in found.failed.items():
@@ -97,6 +99,11 @@ class HardwareState:
                 self._history.surveyed(uuid, condition)
             gpus = tuple(report.survey.gpus.get(gpu.uuid, gpu) for gpu in self._next.gpus)
             self._next = replace(self._next, gpus=gpus, topology=report.survey.topology)
+
+    def lacks(self, nodes: Mapping[GpuUuid, str]) -> None:
+        """Of each GPU which device node is missing, as a phrase, empty if none is."""
+        for uuid, missing in nodes.items():
+            self._history.lacks(uuid, missing)
 
     def driver_gone(self, reason: str) -> None:
         """No GPU can be asked at all."""

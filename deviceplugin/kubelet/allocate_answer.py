@@ -1,15 +1,19 @@
 """What Allocate gives to a container: device nodes, mounts, environment, annotations, CDI names.
 
-In: a grant, its GPUs, and two variables of the container's environment. Out: one frozen `Answer`. Pure: `exists` says
-what is on the host. The answer names the grant, never a pod: kubelet replays it for every restart, so nothing in it can
-change when the owner is proved.
+In: a grant, its GPUs, and two variables of the container's environment. Out: one frozen `Answer`; for an answer that
+kubelet has recorded, why no container may start with it any more. Pure: `exists` says what is on the host. The answer
+names the grant, never a pod: kubelet replays it for every restart, so nothing in it can change when the owner is
+proved. What it says of device nodes was true when kubelet asked: the driver gives minor numbers in the order in which
+it finds the GPUs, so they may change with a boot or when the driver is loaded again.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from deviceplugin.errors import HardwareError
+from deviceplugin.ledger.evidence import RecordedAnswer
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.gpu import Gpu
@@ -19,17 +23,23 @@ from deviceplugin.model.units import BLOCK_BYTES, DEFAULT_DOMAIN, ResourceNames
 
 CONTROL_DEVICE = "/dev/nvidiactl"
 UVM_DEVICE = "/dev/nvidia-uvm"
+_GPU_NODE = re.compile(r"nvidia[0-9]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Pairs are (host path, container path) for devices, (name, value) for the others."""
+    """Pairs are (host path, container path) for devices, (name, value) for the others.
+
+    `missing`: extra devices that the node did not have. The container's annotation says so, too: it is what kubelet
+    keeps of it.
+    """
 
     devices: tuple[tuple[str, str], ...] = ()
     mounts: tuple[Mount, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     annotations: tuple[tuple[str, str], ...] = ()
     cdi_devices: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
 
 EMPTY = Answer()
@@ -59,6 +69,7 @@ def answer_for(
 ) -> Answer:
     """The full answer; raises HardwareError if a device node that the container needs is missing."""
     devices = _devices(gpus, layout, exists)
+    missing = tuple(path for path in dict.fromkeys(layout.extra_devices) if not exists(layout.host_device(path)))
     whole = not grant.is_share
     mirror = layout.mirror_for(whole=whole)
     return Answer(
@@ -73,8 +84,9 @@ def answer_for(
             ("LD_LIBRARY_PATH", library_path(container)),
             ("NVIDIA_VISIBLE_DEVICES", ",".join(gpu.uuid for gpu in gpus)),
         ),
-        annotations=_annotations(grant, gpus, layout.names),
+        annotations=_annotations(grant, gpus, missing, layout.names),
         cdi_devices=(f"{layout.names.domain}/vcuda={grant.id}",) if layout.cdi else (),
+        missing=missing,
     )
 
 
@@ -86,15 +98,42 @@ def library_path(container: PodContainer) -> str:
 
 
 def _devices(gpus: Sequence[Gpu], layout: HostLayout, exists: Callable[[str], bool]) -> tuple[tuple[str, str], ...]:
-    needed = [*(gpu.device_path for gpu in gpus), CONTROL_DEVICE]
+    needed = [*(gpu.device_path for gpu in gpus), CONTROL_DEVICE, UVM_DEVICE]
     for path in needed:
         if not exists(layout.host_device(path)):
             raise HardwareError(
                 f"device node {path} is missing on the node, so no container can use the GPU; "
                 "run `nvidia-modprobe -u -c 0` there, or check that the driver is loaded"
             )
-    optional = [path for path in (UVM_DEVICE, *layout.extra_devices) if exists(layout.host_device(path))]
-    return tuple((layout.host_device(path), path) for path in dict.fromkeys([*needed, *optional]))
+    extra = [path for path in layout.extra_devices if exists(layout.host_device(path))]
+    return tuple((layout.host_device(path), path) for path in dict.fromkeys([*needed, *extra]))
+
+
+def why_outdated(
+    recorded: RecordedAnswer, gpus: Sequence[Gpu], layout: HostLayout, *, exists: Callable[[str], bool]
+) -> str:
+    """Why a container that starts with this answer would not have what it was promised; empty if it would.
+
+    `gpus` are those of its grant as they are now. Raises HardwareError where a device node may come back.
+    """
+    names = {PurePosixPath(each).name: each for each in recorded.devices}
+    had = {name for name in names if _GPU_NODE.fullmatch(name)}
+    now = {PurePosixPath(gpu.device_path).name: gpu.uuid for gpu in gpus}
+    for name in sorted(now.keys() - had):
+        shown = ", ".join(f"/dev/{each}" for each in sorted(had)) or "no device node"
+        return f"its GPU {now[name]} is /dev/{name} now, and kubelet recorded {shown} for it"
+    for name in sorted(had - now.keys()):
+        return f"kubelet recorded /dev/{name} for it, which is another GPU now"
+    for path in (CONTROL_DEVICE, UVM_DEVICE, *recorded.missing):
+        if PurePosixPath(path).name not in names and exists(layout.host_device(path)):
+            return f"device node {path} was missing on the node when it was admitted, and is there now"
+    for path in recorded.devices:
+        if not exists(path):
+            raise HardwareError(
+                f"device node {path}, which kubelet recorded for the container, is missing on the node; make it there "
+                "(`nvidia-modprobe -u -c 0` makes NVIDIA's), or check that the driver is loaded; kubelet tries again"
+            )
+    return ""
 
 
 def _shared_state(grant: Grant, gpus: Sequence[Gpu], layout: HostLayout) -> Iterator[Mount]:
@@ -110,11 +149,14 @@ def _shared_state(grant: Grant, gpus: Sequence[Gpu], layout: HostLayout) -> Iter
         yield Mount(str(layout.grants / "gpus" / gpu.uuid), f"{GRANT_MOUNT}/gpus/{gpu.uuid}")
 
 
-def _annotations(grant: Grant, gpus: Sequence[Gpu], names: ResourceNames) -> tuple[tuple[str, str], ...]:
+def _annotations(
+    grant: Grant, gpus: Sequence[Gpu], missing: Sequence[str], names: ResourceNames
+) -> tuple[tuple[str, str], ...]:
     """In the forms of gpu-manager, on the container as the runtime sees it."""
     own, request = annotation_names(names.domain), grant.allocation.request
     return (
         (own.container_core, str(request.cores)),
         (own.container_memory, str(request.blocks * BLOCK_BYTES)),
         (own.container_device, ",".join(f"/dev/nvidia{gpu.minor}" for gpu in gpus)),
+        *(((own.container_missing, ",".join(missing)),) if missing else ()),
     )

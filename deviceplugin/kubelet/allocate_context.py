@@ -17,7 +17,7 @@ from deviceplugin.kubelet.identity_rule import IdentifiedContainer
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import ContainerRef, PodUid
-from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.gpu import Gpu, GpuUuid
 from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.pod_limits import PodLimits
 from deviceplugin.placement.place import Choice
@@ -51,9 +51,13 @@ class Hints(Protocol):
 class Gpus(Protocol):
     """What changes about the GPUs while the inventory stays (`agent.agent_view.AgentView`).
 
-    The GPUs that the operator keeps new pods from, and how many processes NVML sees on each: placement decides ties by
-    it.
+    The GPUs that the operator keeps new pods from, how many processes NVML sees on each (placement decides ties by it),
+    and a GPU with the number under which /dev has it now. `settled` waits until that is known, or raises HardwareError.
     """
+
+    def located(self, gpu: Gpu) -> Gpu: ...
+
+    async def settled(self) -> None: ...
 
     def cordoned(self) -> frozenset[GpuUuid]: ...
 

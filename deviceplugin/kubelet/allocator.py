@@ -9,6 +9,7 @@ sources and the wait for promised GPUs, which have time limits, and over nothing
 """
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from functools import cache
 
 import structlog
 
-from deviceplugin.errors import CapacityError, VcudaError
+from deviceplugin.errors import CapacityError, HardwareError, VcudaError
 from deviceplugin.kubelet.allocate_answer import EMPTY, Answer, answer_for
 from deviceplugin.kubelet.allocate_context import AllocateContext
 from deviceplugin.kubelet.devices import choose_ids, quotas
@@ -82,6 +83,8 @@ class Allocator:
             async with self._lock:
                 self._context.feed.catalog.check(resource, ids)
                 await self._context.reclaim.ensure_complete()
+                with contextlib.suppress(HardwareError):  # PreStartContainer compares again
+                    await self._context.gpus.settled()
                 asking = await self._context.identity.identify(self._question(resource, len(ids)))
                 asking = await self._with_promised_gpus(asking)
                 near = self._context.feed.catalog.aligned(ids)
@@ -284,8 +287,11 @@ class Allocator:
 
     def _content(self, grant: Grant, asking: IdentifiedContainer) -> Answer:
         inventory = self._context.feed.catalog.inventory
-        gpus = [gpu for gpu in inventory.gpus if gpu.uuid in grant.allocation.uuids]
-        return answer_for(grant, gpus, asking.container, self._context.layout, exists=os.path.exists)
+        gpus = [self._context.gpus.located(gpu) for gpu in inventory.gpus if gpu.uuid in grant.allocation.uuids]
+        answer = answer_for(grant, gpus, asking.container, self._context.layout, exists=os.path.exists)
+        if answer.missing:
+            log.warning("extra_devices_missing", grant=grant.id, devices=answer.missing, action="make them on the node")
+        return answer
 
     def _is_still_usable(self, grant: Grant) -> bool:
         inventory = self._context.feed.catalog.inventory

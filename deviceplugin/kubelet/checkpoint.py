@@ -25,6 +25,7 @@ from deviceplugin.ledger.durable_files import cause
 from deviceplugin.ledger.evidence import Checkpoint, CheckpointEntry, RecordedAnswer
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.ids import DeviceId
 from deviceplugin.model.mount import DRIVER_MOUNT, GRANT_MOUNT
@@ -62,8 +63,9 @@ class CheckpointReader:
     """Reads one file again and again; what has not changed is not decoded twice, neither the file nor an entry."""
 
     def __init__(self, path: Path, names: ResourceNames = ResourceNames()) -> None:
-        self._path = path
+        self.path = path
         self._names = names
+        self._missing = annotation_names(names.domain).container_missing
         self._resources = {names.of(resource): resource for resource in Resource}
         self._known: dict[bytes, CheckpointEntry | None] = {}
         self._last: tuple[bytes, Checkpoint] | None = None
@@ -71,14 +73,14 @@ class CheckpointReader:
     def read(self) -> Checkpoint:
         """The file as it is now; a missing one is an empty checkpoint, an unreadable one a KubeletError."""
         try:
-            data = self._path.read_bytes()
+            data = self.path.read_bytes()
         except FileNotFoundError:
             return Checkpoint(exists=False)
         except OSError as error:
-            message = f"kubelet's checkpoint {self._path} cannot be read: {cause(error)}; {_remedy(error)}"
+            message = f"kubelet's checkpoint {self.path} cannot be read: {cause(error)}; {_remedy(error)}"
             raise KubeletError(message) from error
         if self._last is None or self._last[0] != data:
-            self._last = (data, self.parse(data, where=str(self._path)))
+            self._last = (data, self.parse(data, where=str(self.path)))
         return self._last[1]
 
     def parse(self, data: bytes, *, where: str) -> Checkpoint:
@@ -124,6 +126,8 @@ class CheckpointReader:
             memory_bytes=_number(annotations.get(self._names.memory), self._names.memory),
             directory=_mounted_at(message, GRANT_MOUNT),
             driver=_mounted_at(message, DRIVER_MOUNT),
+            devices=tuple(str(each.host_path) for each in message.devices),
+            missing=tuple(text for text in annotations.get(self._missing, "").split(",") if text),
         )
 
 

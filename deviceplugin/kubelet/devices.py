@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 
-from deviceplugin.errors import RequestError
+from deviceplugin.errors import RequestError, UnknownDeviceError
 from deviceplugin.model.allocation import Allocation
 from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
 from deviceplugin.model.ids import DeviceId, GpuKey, device_ids, gpu_keys, key_of, of_gpu
@@ -42,14 +42,14 @@ class Catalog:
         return frozenset(gpu.uuid for gpu in self.inventory.gpus if gpu.numa in nodes)
 
     def check(self, resource: Resource, ids: Sequence[str]) -> None:
-        """RequestError for no ID, a duplicate, or an ID that was never issued."""
+        """RequestError for no ID or a duplicate, UnknownDeviceError for an ID that is not issued."""
         if not ids:
             raise RequestError(f"kubelet asked for {resource.value} with no device ID; ask for at least one")
         if len(set(ids)) != len(ids):
             raise RequestError(f"kubelet asked for {resource.value} with the same device ID twice; restart kubelet")
         unknown = next((text for text in ids if text not in self.issued[resource]), None)
         if unknown is not None:
-            raise RequestError(
+            raise UnknownDeviceError(
                 f"device ID {unknown[:40]!r} is not one of this node's {resource.value} IDs; "
                 "the GPU was removed, or another plugin serves the resource"
             )

@@ -4,16 +4,24 @@ In: a resource and the IDs of one container that is about to start. Out: nothing
 it tries again. Kubelet's checkpoint was written and synced before this call (kubelet 1.36 writes it after each
 container's admission). It proves the pod's UID, the container and, by the mount in the recorded answer, the grant that
 the container will see. The API server is not needed. A grant with a wrong owner is given to the true one; a grant of
-the wrong size is resized on its GPUs, because the device nodes of the answer cannot change. The start fails only if
-that does not fit.
+the wrong size is resized on its GPUs, because the device nodes of the answer cannot change. The start fails if that
+does not fit, or if the recorded answer is not true any more: the grant's GPUs are gone or have other device nodes.
 """
 
+import os
 import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from deviceplugin.errors import CapacityError, KubeletError, OwnershipError, VcudaError
+from deviceplugin.errors import (
+    CapacityError,
+    KubeletError,
+    OwnershipError,
+    UnknownDeviceError,
+    VcudaError,
+)
+from deviceplugin.kubelet.allocate_answer import why_outdated
 from deviceplugin.kubelet.allocate_context import AllocateContext
 from deviceplugin.ledger.evidence import Checkpoint
 from deviceplugin.ledger.grant import Grant, Source
@@ -38,8 +46,7 @@ class PreStart:
                 owners = self._owners(checkpoint, resource, ids)
                 await self._check_gpu_managers(owners, checkpoint)
             else:
-                self._context.feed.catalog.check(resource, ids)
-                owners = self._owners(checkpoint, resource, ids)
+                owners = await self._check_issued(resource, ids, checkpoint)
         except VcudaError as error:
             self._context.report.start_failed(None, error)
             raise
@@ -47,6 +54,19 @@ class PreStart:
             await self._start_owner(key, checkpoint)
         if resource is Resource.CORE:  # every container with a GPU has cores, so this counts each start once
             self._context.report.started()
+
+    async def _check_issued(self, resource: Resource, ids: Sequence[str], checkpoint: Checkpoint) -> Sequence[OwnerKey]:
+        """The containers that have these IDs. Kubelet may have recorded some that are not issued any more."""
+        try:
+            self._context.feed.catalog.check(resource, ids)
+        except UnknownDeviceError as error:
+            for key in checkpoint.owners_of(resource, ids):
+                owner, _, _ = owner_named(key, await self._context.pods.find(key[0]))
+                why = f"{error.message}; delete the pod, so that it is admitted again"
+                self._context.reclaim.unstartable(owner, why)
+                raise OwnershipError(why) from None
+            raise
+        return self._owners(checkpoint, resource, ids)
 
     async def _check_gpu_managers(self, owners: Sequence[OwnerKey], checkpoint: Checkpoint) -> None:
         """Kubelet repeats gpu-manager's answer at each start. With it the container must find what limits it."""
@@ -89,6 +109,12 @@ class PreStart:
         """
         ended = {pod.ref.uid for pod in self._context.pods.watched() if pod.is_terminal}
         owners = [key for key in checkpoint.owners_of(resource, ids) if key[0] not in ended]
+        if not checkpoint.exists:
+            raise KubeletError(
+                f"kubelet starts a container with {len(ids)} x {resource.value}, and it has no checkpoint at "
+                f"{self._context.checkpoint.path}; where that is not its directory for device plugins, correct "
+                "--device-plugin-path (value agent.kubelet.devicePlugins)"
+            )
         if not owners:
             raise KubeletError(
                 f"kubelet starts a container with {len(ids)} x {resource.value} that its checkpoint does not list; "
@@ -114,10 +140,28 @@ class PreStart:
             grant = await self._repair(grant, key, counts)
         elif not grant.proved:
             grant = self._context.ledger.prove(grant.id)
+        await self._check_devices(grant, key, checkpoint)
         if grant.source is Source.CHECKPOINT:
             grant = await self._read_limits(grant)
         if self._context.files.fill(grant):
             self._context.report.limits_written(grant)
+
+    async def _check_devices(self, grant: Grant, key: OwnerKey, checkpoint: Checkpoint) -> None:
+        """Kubelet repeats the device nodes that it recorded; the grant says which GPUs they must be."""
+        answer = checkpoint.answer_of(*key)
+        assert answer is not None, "_check_grant_recorded comes first"
+        inventory = self._context.feed.catalog.inventory
+        held = [(share.uuid, inventory.gpu(share.uuid)) for share in grant.allocation.shares]
+        why = next((f"its GPU {uuid} is not on this node any more" for uuid, gpu in held if gpu is None), "")
+        if not why:
+            await self._context.gpus.settled()
+            gpus = [self._context.gpus.located(gpu) for _, gpu in held if gpu is not None]
+            why = why_outdated(answer, gpus, self._context.layout, exists=os.path.exists)
+        if why:
+            raise OwnershipError(
+                f"container {key[1]} of pod {key[0]} would not have what it was promised: {why}; "
+                "delete the pod, so that it is admitted again"
+            )
 
     async def _read_limits(self, grant: Grant) -> Grant:
         """They are in the pod's annotations, not in kubelet's checkpoint, the source of this grant."""

@@ -1,4 +1,4 @@
-"""Durable changes of directories, for the journal and the driver mirror.
+"""Durable changes of files and directories, for what must outlive a crash of the machine.
 
 In: paths. Out: OSError for every failure. A new name is durable when its directory is synced.
 """
@@ -11,6 +11,18 @@ def make_directory(path: Path) -> None:
     if not path.exists():
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         sync_directory(path.parent)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """In one step, and on the disk when this returns. Its directory is made where it is missing."""
+    make_directory(path.parent)
+    fresh = path.with_name(f".{path.name}.new")
+    with fresh.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:

@@ -22,7 +22,8 @@ class RecordedAnswer:
 
     `grant` is the last component of the path mounted at /etc/vcuda; None in an answer of gpu-manager. `cores` and
     `memory_bytes` come from the annotations, None if there are none. `directory` and `driver` are the paths on the node
-    that are mounted at /etc/vcuda and /usr/local/nvidia, empty where nothing is.
+    that are mounted at /etc/vcuda and /usr/local/nvidia, empty where nothing is. `devices` are device nodes: they were
+    those of `gpus` when kubelet asked, and need not be now; the node did not have those that are `missing`.
     """
 
     grant: GrantId | None
@@ -31,6 +32,8 @@ class RecordedAnswer:
     memory_bytes: int | None
     directory: str = ""
     driver: str = ""
+    devices: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

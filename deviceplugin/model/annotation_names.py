@@ -59,6 +59,7 @@ class AnnotationNames:
         self.container_core: Final = f"{domain}/vcuda-core"
         self.container_memory: Final = f"{domain}/vcuda-memory"
         self.container_device: Final = f"{domain}/vcuda-device"
+        self.container_missing: Final = f"{domain}/vcuda-missing-devices"  # extra devices that the node did not have
 
     def gpu_indices(self, container: int) -> str:
         """`container` counts the app containers of the pod, in spec order."""

@@ -88,9 +88,9 @@ class ClaimNode:
 
 
 @asynccontextmanager
-async def claim_node(home: Path, gpus: str = "") -> AsyncIterator[ClaimNode]:
+async def claim_node(home: Path, gpus: str = "", **given: Path) -> AsyncIterator[ClaimNode]:
     flags = {"dra": "true", "dra-gpus": gpus, "cdi-dir": home / "cdi", "allocation-check-period": "300ms"}
-    async with node_with_agent(home, flags=flags, started=False) as node, StandInRuntime(home / "cri.sock"):
+    async with node_with_agent(home, flags=flags, started=False, **given) as node, StandInRuntime(home / "cri.sock"):
         if NODE not in (each["metadata"]["name"] for each in node.server.store.objects("nodes")):
             node.server.store.create("nodes", {"metadata": {"name": NODE}})
         made = ClaimNode(node)

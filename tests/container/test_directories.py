@@ -118,10 +118,38 @@ def test_cdi_files_of_ended_grants_go(tmp_path: Path) -> None:
 
 
 def test_cdi_files_come_back_after_a_reboot_emptied_their_directory(tmp_path: Path) -> None:
-    cdi = tmp_path / "cdi"
-    specs = CdiSpecs(cdi, kept=tmp_path / "kept", domain="tencent.com")
-    specs.write(ONE, env=[("A", "b")])
+    cdi, specs = tmp_path / "cdi", specs_of_one_gpu(tmp_path)
     before = (cdi / "vcuda-g-0001.json").read_text()
     (cdi / "vcuda-g-0001.json").unlink()
-    specs.restore()
+    specs.restore({"GPU-a": "/dev/nvidia0"})
     assert (cdi / "vcuda-g-0001.json").read_text() == before
+
+
+def test_cdi_files_follow_their_gpus_to_other_device_nodes(tmp_path: Path) -> None:
+    """A runtime takes the device nodes of the file at each start of the container, without asking anybody."""
+    cdi, specs = tmp_path / "cdi", specs_of_one_gpu(tmp_path)
+    specs.restore({"GPU-a": "/dev/nvidia3", "GPU-b": "/dev/nvidia0"})
+    for folder in (cdi, tmp_path / "kept"):
+        (device,) = json.loads((folder / "vcuda-g-0001.json").read_text())["devices"]
+        assert [(each["hostPath"], each["path"]) for each in device["containerEdits"]["deviceNodes"]] == [
+            ("/host/dev/nvidia3", "/dev/nvidia3"),
+            ("/host/dev/nvidiactl", "/dev/nvidiactl"),
+        ]
+
+
+def test_a_cdi_file_that_cannot_be_right_is_taken_away_and_the_others_follow(tmp_path: Path) -> None:
+    cdi, specs = tmp_path / "cdi", specs_of_one_gpu(tmp_path)
+    for name, text in {"0003": "{", "0004": "[]", "0005": '{"devices": []}', "0006": "\udcff"}.items():
+        (cdi / f"vcuda-g-{name}.json").write_text("old")
+        (tmp_path / "kept" / f"vcuda-g-{name}.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    specs.write(TWO, devices=(("/dev/nvidia1", "/dev/nvidia1"),), env=(("NVIDIA_VISIBLE_DEVICES", "GPU-gone"),))
+    specs.restore({"GPU-a": "/dev/nvidia3"})
+    assert [path.name for path in cdi.iterdir()] == ["vcuda-g-0001.json"]
+    assert "/dev/nvidia3" in (cdi / "vcuda-g-0001.json").read_text()
+
+
+def specs_of_one_gpu(tmp_path: Path) -> CdiSpecs:
+    specs = CdiSpecs(tmp_path / "cdi", kept=tmp_path / "kept", domain="tencent.com")
+    devices = (("/host/dev/nvidia0", "/dev/nvidia0"), ("/host/dev/nvidiactl", "/dev/nvidiactl"))
+    specs.write(ONE, devices=devices, env=(("A", "b"), ("NVIDIA_VISIBLE_DEVICES", "GPU-a")))
+    return specs

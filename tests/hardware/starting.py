@@ -49,6 +49,7 @@ def options(driver: Path, node: Path, **changed: Unpack[Changed]) -> HardwareOpt
         library=driver,
         sys_root=node / "sys",
         device_root=node / "dev",
+        proc_root=node / "proc",
         sample_period_s=0.02,
         rescan_period_s=0.05,
         retry_first_s=0.02,
@@ -58,10 +59,17 @@ def options(driver: Path, node: Path, **changed: Unpack[Changed]) -> HardwareOpt
     return replace(fast, **changed)
 
 
+def make_device_nodes(directory: Path) -> None:
+    directory.mkdir(exist_ok=True)
+    for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{minor}" for minor in range(64))):
+        (directory / name).touch()
+
+
 @asynccontextmanager
 async def starting(driver: Path, node: Path) -> AsyncIterator[Start]:
     """Whatever was started is stopped at the end."""
     running: list[Hardware] = []
+    make_device_nodes(node / "dev")
 
     async def begin(**changed: Unpack[Changed]) -> Hardware:
         running.append(Hardware(options(driver, node, **changed)))

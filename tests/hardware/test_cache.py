@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from deviceplugin.hardware.cache import InventoryCache, Remembered
 from deviceplugin.hardware.health import QuietPeriod
+from deviceplugin.hardware.pci import kernel_name
 from deviceplugin.model.gpu import GpuUuid, Health, Inventory
 from tests.examples import examples
 from tests.hardware.makers import inventory
+from tests.hardware.test_pci import information
 
 ILL = Health(healthy=False, reason="XID 79")
 FULL = Remembered(
@@ -70,6 +72,18 @@ def test_another_driver_ends_it_and_an_unknown_one_does_not(cache: InventoryCach
     assert cache.read() is None
     version.unlink()
     assert cache.read() == FULL
+
+
+def test_other_minor_numbers_end_it(cache: InventoryCache, proc: Path) -> None:
+    """A driver that is loaded again gives numbers in the order in which it finds the GPUs."""
+    cache.write(FULL)
+    buses = [kernel_name(gpu.bus_id) for gpu in FULL.inventory.gpus]
+    for minor, bus_id in enumerate(buses):
+        information(proc, bus_id, minor)
+    assert cache.read() == FULL
+    information(proc, buses[0], 1)
+    information(proc, buses[1], 0)
+    assert cache.read() is None
 
 
 def test_a_file_that_says_something_else_is_no_cache(cache: InventoryCache, short_tmp: Path) -> None:

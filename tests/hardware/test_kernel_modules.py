@@ -1,6 +1,10 @@
 """Loading the kernel modules, with tools that only write down how they were called."""
 
+import os
+import stat
 from pathlib import Path
+
+import pytest
 
 from deviceplugin.hardware.kernel_modules import ModuleOutcome, ModuleTools, load_modules
 from tests.hardware.test_pci import device
@@ -30,7 +34,7 @@ class Node:
 
     async def maybe_load(self, *, budget_s: float = 10.0) -> ModuleOutcome | None:
         tools = ModuleTools(path=str(self.bin), budget_s=budget_s)
-        return await load_modules(tools, device_root=self.dev, sys_root=self.root / "sys")
+        return await load_modules(tools, device_root=self.dev, sys_root=self.root / "sys", proc_root=self.root / "proc")
 
     async def load(self, *, budget_s: float = 10.0) -> ModuleOutcome:
         outcome = await self.maybe_load(budget_s=budget_s)
@@ -38,11 +42,38 @@ class Node:
         return outcome
 
 
-async def test_with_the_control_device_in_place_nothing_is_run(short_tmp: Path) -> None:
+async def test_with_the_nodes_of_both_modules_in_place_nothing_is_run(short_tmp: Path) -> None:
+    node = Node(short_tmp, gpus=2)
+    node.tool("nvidia-modprobe")
+    for name in ("nvidiactl", "nvidia-uvm"):
+        (node.dev / name).touch()
+    assert (await node.maybe_load(), node.calls) == (None, [])
+
+
+async def test_without_the_node_of_unified_memory_only_that_is_made(short_tmp: Path) -> None:
+    """After a boot: NVML makes the others."""
     node = Node(short_tmp, gpus=2)
     node.tool("nvidia-modprobe")
     (node.dev / "nvidiactl").touch()
-    assert (await node.maybe_load(), node.calls) == (None, [])
+    assert (await node.load()).sentence == f"loaded nvidia-uvm for 2 GPUs with {node.bin}/nvidia-modprobe"
+    assert node.calls == ["nvidia-modprobe -u -c 0"]
+
+
+@pytest.mark.root
+async def test_modprobe_makes_no_node_so_the_agent_does(short_tmp: Path) -> None:
+    """Under the number of /proc/devices, for every user."""
+    node = Node(short_tmp, gpus=1)
+    node.tool("modprobe")
+    (node.dev / "nvidiactl").touch()
+    (node.root / "proc").mkdir()
+    (node.root / "proc/devices").write_text(
+        "Character devices:\n195 nvidia\n508 nvidia-uvm\n\nBlock devices:\n  7 loop\n"
+    )
+    assert (await node.load()).loaded
+    made = (node.dev / "nvidia-uvm").stat()
+    assert (stat.S_ISCHR(made.st_mode), stat.S_IMODE(made.st_mode)) == (True, 0o666)
+    assert (os.major(made.st_rdev), os.minor(made.st_rdev)) == (508, 0)
+    assert node.calls == ["modprobe nvidia-uvm"]
 
 
 async def test_without_a_gpu_on_the_bus_nothing_is_run(short_tmp: Path) -> None:
@@ -84,16 +115,17 @@ async def test_when_all_fail_one_sentence_says_what_each_said(short_tmp: Path) -
     outcome = await node.load()
     assert not outcome.loaded
     assert outcome.sentence == (
-        "could not load the nvidia kernel module: `nvidia-modprobe -c 255 -c 0` ended with 3; "
-        "`modprobe nvidia` ended with 1: FATAL: Module nvidia not found.; load it on the node"
+        "could not load nvidia and nvidia-uvm: `nvidia-modprobe -c 255 -c 0` ended with 3; "
+        "`modprobe nvidia` ended with 1: FATAL: Module nvidia not found.; "
+        "load the kernel modules on the node"
     )
 
 
 async def test_without_any_tool_the_sentence_names_both(short_tmp: Path) -> None:
     outcome = await Node(short_tmp, gpus=1).load()
     assert outcome.sentence == (
-        "could not load the nvidia kernel module: nvidia-modprobe is not installed; modprobe is not installed; "
-        "load it on the node"
+        "could not load nvidia and nvidia-uvm: nvidia-modprobe is not installed; modprobe is not installed; "
+        "load the kernel modules on the node"
     )
 
 

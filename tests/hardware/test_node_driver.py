@@ -3,19 +3,21 @@
 import asyncio
 import shutil
 import time
+from dataclasses import replace
 
 import pytest
 import structlog.testing
 
-from deviceplugin.errors import DriverMissingError, NvmlCallError
+from deviceplugin.errors import DriverMissingError, HardwareError, NvmlCallError
 from deviceplugin.hardware.health import GPU_HUNG, HUNG, RecoveryRules
 from deviceplugin.hardware.kernel_modules import ModuleTools
 from deviceplugin.hardware.node import Hardware
+from deviceplugin.hardware.pci import kernel_name
 from deviceplugin.model.topology import Level
 from tests.hardware import nvml_library
 from tests.hardware.conftest import Stub, uuid
 from tests.hardware.starting import Start, answers, gpus, heard, options, reasons, until_reasons
-from tests.hardware.test_pci import device
+from tests.hardware.test_pci import device, information
 from tests.waiting import until
 
 
@@ -182,13 +184,74 @@ async def test_an_old_driver_serves_with_what_it_has(stub: Stub, start: Start) -
 
 
 async def test_the_modules_are_loaded_when_the_control_device_is_missing(stub: Stub, start: Start) -> None:
+    tools = _modprobe(stub)
+    (stub.orders / "dev/nvidiactl").unlink()
+    await start(modules=tools)
+    assert (stub.orders / "modprobe").read_text() == "-c 255 -c 0\n-u -c 0\n"
+
+
+async def test_the_node_of_unified_memory_is_made_before_a_container_needs_it(stub: Stub, start: Start) -> None:
+    """After a boot nothing else makes it, and no container can: CUDA would fail in each."""
+    tools, uvm = _modprobe(stub), stub.orders / "dev/nvidia-uvm"
+    uvm.unlink()
+    hardware = await start(modules=tools)
+    assert uvm.exists()
+    assert reasons(hardware) == {}
+    uvm.unlink()
+    await until(uvm.exists)
+
+
+async def test_a_gpu_without_a_device_node_is_unhealthy_until_it_is_there(stub: Stub, start: Start) -> None:
+    nodes = stub.orders / "dev"
+    (nodes / "nvidia-uvm").unlink()
+    hardware = await start(modules=ModuleTools(path=str(stub.orders / "nowhere")))
+    fix = "/dev/nvidia-uvm is missing; run `nvidia-modprobe -u -c 0` on the node"
+    await until_reasons(hardware, dict.fromkeys((uuid(0), uuid(1)), fix))
+    (nodes / "nvidia-uvm").touch()
+    await until_reasons(hardware, {})
+    (nodes / "nvidia1").unlink()
+    await until_reasons(hardware, {uuid(1): "/dev/nvidia1 is missing; run `nvidia-modprobe -c 1` on the node"})
+    (nodes / "nvidia1").touch()
+    await until_reasons(hardware, {})
+
+
+async def test_the_kernel_says_where_a_gpu_is_before_the_driver_is_asked_again(stub: Stub, start: Start) -> None:
+    """It is loaded again under an agent that waits for the next reading."""
+    hardware = await start()
+    assert hardware.inventory is not None
+    first = hardware.inventory.gpus[0]
+    await hardware.settled()
+    assert hardware.located(first) == first
+    information(stub.orders / "proc", kernel_name(first.bus_id), 5)
+    assert hardware.located(first) == replace(first, minor=5)
+
+
+async def test_an_agent_that_knows_gpus_from_before_only_says_that_it_does_not_know_where_they_are(
+    stub: Stub, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = stub.orders / "inventory.json"
+    before = await start(cache_path=cache)
+    await before.stop()
+    stub.order("hang")
+    monkeypatch.setattr("deviceplugin.hardware.node._LOOKS", 3)
+    hardware = await start(cache_path=cache)
+    with pytest.raises(HardwareError, match="the NVIDIA driver has not answered since the agent started"):
+        await hardware.settled()
+    assert hardware.inventory is not None
+    for minor, gpu in enumerate(hardware.inventory.gpus):
+        information(stub.orders / "proc", kernel_name(gpu.bus_id), minor)
+    await hardware.settled()
+
+
+def _modprobe(stub: Stub) -> ModuleTools:
+    """Writes down how it was called, and makes what the real one makes."""
     device(stub.orders / "sys", "0000:01:00.0")
     tools = stub.orders / "bin"
     tools.mkdir()
-    (tools / "nvidia-modprobe").write_text(f"#!/bin/sh\necho called >> {stub.orders}/modprobe\n")
+    made = f"{stub.orders}/dev/nvidiactl {stub.orders}/dev/nvidia-uvm"
+    (tools / "nvidia-modprobe").write_text(f"#!/bin/sh\necho $* >> {stub.orders}/modprobe\n/usr/bin/touch {made}\n")
     (tools / "nvidia-modprobe").chmod(0o755)
-    await start(modules=ModuleTools(path=str(tools)))
-    assert (stub.orders / "modprobe").read_text() == "called\ncalled\n"
+    return ModuleTools(path=str(tools))
 
 
 async def test_a_driver_that_is_upgraded_while_nvml_is_closed_is_taken(stub: Stub, start: Start) -> None:

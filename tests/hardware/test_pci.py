@@ -15,6 +15,16 @@ def device(root: Path, name: str, *, vendor: str = "0x10de", kind: str = "0x0302
         (directory / "numa_node").write_text(numa + "\n")
 
 
+def information(proc: Path, bus_id: str, minor: int) -> None:
+    """As the driver writes it (NVIDIA's README, "The /proc Interface"; nv-procfs.c of the open modules)."""
+    folder = proc / "driver/nvidia/gpus" / bus_id
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "information").write_text(
+        "Model: \t\t Tesla T4\nIRQ:   \t\t 16\nGPU UUID: \t GPU-????????-????-????-????-????????????\n"
+        f"Bus Type: \t PCIe\nBus Location: \t {bus_id}\nDevice Minor: \t {minor}\nGPU Excluded:\t No\n"
+    )
+
+
 def test_a_bus_id_is_written_as_the_kernel_does() -> None:
     names = {
         "00000000:3B:00.0": "0000:3b:00.0",

@@ -6,7 +6,9 @@ from pathlib import PurePosixPath
 import pytest
 
 from deviceplugin.errors import HardwareError
-from deviceplugin.kubelet.allocate_answer import HostLayout, answer_for, library_path
+from deviceplugin.kubelet.allocate_answer import HostLayout, answer_for, library_path, why_outdated
+from deviceplugin.ledger.evidence import RecordedAnswer
+from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.mount import Mount
 from deviceplugin.model.pod import PodContainer
 from deviceplugin.model.units import ResourceNames
@@ -60,24 +62,64 @@ def test_where_the_pod_has_a_volume_there_is_no_mount_for_forward_compatibility(
     assert answer.mounts[-1] == Mount("/mirror/nvidia", "/usr/local/nvidia")
 
 
-def test_optional_nodes_are_given_only_where_they_exist() -> None:
-    layout = HostLayout(
-        grants=PurePosixPath("/vm"),
-        driver_mirror=PurePosixPath("/mirror"),
-        device_root=PurePosixPath("/host"),
-        extra_devices=("/dev/here", "/dev/missing"),
-    )
-    there = {"/host/dev/nvidia0", "/host/dev/nvidiactl", "/host/dev/here"}
-    answer = answer_for(grant(SHARE, (0, 20, 8)), [gpu(0)], SHARE, layout, exists=there.__contains__)
-    assert answer.devices == (
-        ("/host/dev/nvidia0", "/dev/nvidia0"),
-        ("/host/dev/nvidiactl", "/dev/nvidiactl"),
-        ("/host/dev/here", "/dev/here"),
-    )
+HOST = HostLayout(
+    grants=PurePosixPath("/vm"),
+    driver_mirror=PurePosixPath("/mirror"),
+    device_root=PurePosixPath("/host"),
+    extra_devices=("/dev/here", "/dev/missing"),
+)
+NEEDED = ("/host/dev/nvidia0", "/host/dev/nvidiactl", "/host/dev/nvidia-uvm")
+
+
+def test_extra_devices_are_given_only_where_they_exist_and_the_others_are_written_down() -> None:
+    there = {*NEEDED, "/host/dev/here"}
+    answer = answer_for(grant(SHARE, (0, 20, 8)), [gpu(0)], SHARE, HOST, exists=there.__contains__)
+    assert [host for host, _ in answer.devices] == [*NEEDED, "/host/dev/here"]
+    assert answer.missing == ("/dev/missing",)
+    assert dict(answer.annotations)["tencent.com/vcuda-missing-devices"] == "/dev/missing"
+
+
+def recorded(*devices: str, missing: tuple[str, ...] = ()) -> RecordedAnswer:
+    return RecordedAnswer(GrantId("g-1"), (), 20, 0, devices=devices, missing=missing)
+
+
+def test_an_answer_is_outdated_when_its_device_nodes_are_not_those_of_its_gpus(subtests: pytest.Subtests) -> None:
+    extra = (*NEEDED, "/host/dev/here")
+    cases: dict[str, tuple[RecordedAnswer, int, str]] = {
+        "as it was": (recorded(*extra, missing=("/dev/missing",)), 0, ""),
+        "another number": (recorded(*extra), 1, "its GPU GPU-1 is /dev/nvidia1 now, and kubelet recorded /dev/nvidia0"),
+        "no GPU": (recorded(*extra[1:]), 0, "its GPU GPU-0 is /dev/nvidia0 now, and kubelet recorded no device node"),
+        "one too many": (recorded(*extra, "/host/dev/nvidia7"), 0, "kubelet recorded /dev/nvidia7 for it, which is"),
+        "without unified memory": (
+            recorded(*NEEDED[:2]),
+            0,
+            "device node /dev/nvidia-uvm was missing on",
+        ),
+        "an extra one that came": (recorded(*NEEDED, missing=("/dev/here",)), 0, "device node /dev/here was missing"),
+        "an extra one of a later setting": (recorded(*NEEDED), 0, ""),
+        "of gpu-manager": (
+            recorded("/dev/nvidia1", "/dev/nvidiactl", "/dev/nvidia-uvm"),
+            0,
+            "its GPU GPU-0 is /dev",
+        ),
+    }
+    there = {*extra, "/host/dev/nvidia1", "/host/dev/nvidia7"}
+    for name, (answer, minor, why) in cases.items():
+        with subtests.test(case=name):
+            found = why_outdated(answer, [gpu(minor)], HOST, exists=there.__contains__)
+            assert found.startswith(why)
+            assert bool(found) == bool(why)
+
+
+def test_an_answer_whose_device_node_is_missing_may_come_right() -> None:
+    """After a boot a module may be loaded a little later."""
+    there = {*NEEDED[:2], "/host/dev/here"}
+    with pytest.raises(HardwareError, match="device node /host/dev/nvidia-uvm, which kubelet recorded for the contai"):
+        why_outdated(recorded(*NEEDED), [gpu(0)], HOST, exists=there.__contains__)
 
 
 def test_a_node_that_nothing_works_without_is_named(subtests: pytest.Subtests) -> None:
-    for missing in ["/dev/nvidia0", "/dev/nvidiactl"]:
+    for missing in ["/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm"]:
         with subtests.test(missing=missing), pytest.raises(HardwareError, match=f"device node {missing} is missing"):
             answer_for(grant(SHARE, (0, 20, 8)), [gpu(0)], SHARE, LAYOUT, exists=missing.__ne__)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from deviceplugin.errors import ClaimError, RequestError
+from deviceplugin.errors import ClaimError, ClaimOutdatedError, RequestError
 from deviceplugin.model.claims import Claim, ClaimedDevice
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.request import Request, parse_request
@@ -56,7 +56,7 @@ def _grant(
         if each.is_administrative:
             raise ClaimError(f"{what}: there is no administrative access to a GPU; leave out adminAccess")
         if each.pool != pool or each.device not in uuids:
-            raise ClaimError(f"{what}: this node has no device {each.device} in pool {each.pool}")
+            raise ClaimOutdatedError(f"{what}: this node has no device {each.device} in pool {each.pool}; delete its pods")
     held = tuple(uuids[each.device] for each in devices)
     if len(set(held)) != len(held):
         raise ClaimError(f"{what}: it has two parts of one GPU; a container holds one part of a GPU")

@@ -72,7 +72,7 @@ class DraLink:
     def serve(self, claims: Claims, inventory: Callable[[], Inventory], *, on_registered: Callable[[], None]) -> None:
         """From now on this agent answers. `on_registered` is called each time kubelet has taken it, and if it has."""
         self._service.serve(claims)
-        self.health.serve(inventory)
+        self.health.serve(inventory, claims.name)
         self._on_registered = on_registered
         self._serves = True
         if self.is_registered:

@@ -20,7 +20,14 @@ from typing import Protocol
 
 import structlog
 
-from deviceplugin.errors import CapacityError, ClaimError, KubeError, KubeNotFoundError, VcudaError
+from deviceplugin.errors import (
+    CapacityError,
+    ClaimError,
+    ClaimOutdatedError,
+    KubeError,
+    KubeNotFoundError,
+    VcudaError,
+)
 from deviceplugin.kubelet.dra.claim_grants import ClaimGrant, claim_grants
 from deviceplugin.kubelet.dra.claim_pods import container_of, names_besides, requests_of, require_one_grant
 from deviceplugin.kubelet.dra.published import device_name
@@ -30,7 +37,7 @@ from deviceplugin.ledger.ledger import Ledger, new_grant_id
 from deviceplugin.ledger.repair import share_for
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, PodRef, PodUid
 from deviceplugin.model.claims import Claim, ClaimRef, ClaimUid
-from deviceplugin.model.gpu import Inventory
+from deviceplugin.model.gpu import Gpu, Inventory
 from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.units import Resource
 
@@ -78,7 +85,8 @@ class PreparedDevice:
 class Claims:
     """`pool` is that of this node's slice. `get_claim` reads the claim of a name if the UID is empty.
 
-    `is_complete`: whether the ledger has all that kubelet has recorded. `clock` is monotonic.
+    `is_complete`: whether the ledger has all that kubelet has recorded. `clock` is monotonic. `name`: of a GPU as a
+    device. `unstartable` hears of each container that only a new claim can start, because the node has changed.
     """
 
     ledger: Ledger
@@ -93,6 +101,8 @@ class Claims:
     look_s: float = _LOOK_S
     is_complete: Callable[[], bool] = lambda: True
     clock: Callable[[], float] = time.monotonic
+    name: Callable[[Gpu], str] = device_name
+    unstartable: Callable[[ContainerRef, str], None] = lambda container, why: None
     _locks: dict[ClaimUid, asyncio.Lock] = field(default_factory=dict)
     _users: Counter[ClaimUid] = field(default_factory=Counter)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -112,23 +122,39 @@ class Claims:
         deadline = began + self.wait_s
         async with self._alone(ref.uid):
             claim = await self._read(ref, deadline)
-            wanted = self._grants_of(claim)
-            pods = await self._pods(claim, deadline)
-            await self._require_one_grant(claim, pods, deadline)
-            before = self._held(ref, wanted)
-            held = before or await self._grant(ref, wanted, deadline)
-            names = [
-                await self.files.ready(grant, container_of(ref, each.request_name, pods))
-                for each, grant in zip(wanted, held, strict=True)
-            ]
-            prepared = tuple(
-                PreparedDevice(each.request_name, device.pool, device.device, device.share_id, "" if at else name)
-                for each, name in zip(wanted, names, strict=True)
-                for at, device in enumerate(each.devices)
-            )
-            if not before:
-                self.report.claim_prepared(held, prepared, pods, seconds=self.clock() - began)
-            return prepared
+            try:
+                return await self._prepare_read(ref, claim, began, deadline)
+            except ClaimOutdatedError as error:
+                await self._give_back(claim, error)
+                raise
+
+    async def _prepare_read(
+        self, ref: ClaimRef, claim: Claim, began: float, deadline: float
+    ) -> tuple[PreparedDevice, ...]:
+        wanted = self._grants_of(claim)
+        pods = await self._pods(claim, deadline)
+        await self._require_one_grant(claim, pods, deadline)
+        before = self._held(ref, wanted)
+        held = before or await self._grant(ref, wanted, deadline)
+        names = [
+            await self.files.ready(grant, container_of(ref, each.request_name, pods))
+            for each, grant in zip(wanted, held, strict=True)
+        ]
+        prepared = tuple(
+            PreparedDevice(each.request_name, device.pool, device.device, device.share_id, "" if at else name)
+            for each, name in zip(wanted, names, strict=True)
+            for at, device in enumerate(each.devices)
+        )
+        if not before:
+            self.report.claim_prepared(held, prepared, pods, seconds=self.clock() - began)
+        return prepared
+
+    async def _give_back(self, claim: Claim, error: ClaimOutdatedError) -> None:
+        """Kubelet would call again for ever; with its pods the claim ends, or becomes free for another node."""
+        for pod in (await self.get_pods(frozenset(map(PodUid, claim.consumers)))).values():
+            users = (each.ref for each in pod.containers if any(one.claim == claim.ref.name for one in each.claims))
+            for container in users:
+                self.unstartable(container, error.message)
 
     async def unprepare(self, ref: ClaimRef) -> None:
         """By UID alone: the claim may be gone. What is not known has ended already."""
@@ -171,7 +197,7 @@ class Claims:
                 del self._users[uid], self._locks[uid]
 
     def _grants_of(self, claim: Claim) -> tuple[ClaimGrant, ...]:
-        uuids = {device_name(gpu): gpu.uuid for gpu in self.inventory().gpus}
+        uuids = {self.name(gpu): gpu.uuid for gpu in self.inventory().gpus}
         return claim_grants(claim, driver=self.driver, pool=self.pool, uuids=uuids)
 
     async def _pods(self, claim: Claim, deadline: float) -> tuple[Pod, ...]:
@@ -219,7 +245,7 @@ class Claims:
             before = held.get(each.request_name)
             now = None if before is None else (before.allocation.request, before.allocation.uuids)
             if now != (each.request, frozenset(each.uuids)):
-                raise ClaimError(
+                raise ClaimOutdatedError(
                     f"claim {ref}, request {each.request_name}: it was prepared with other devices, which "
                     "kubelet has not ended yet; delete the pods that use the claim"
                 )

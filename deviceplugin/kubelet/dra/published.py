@@ -7,7 +7,7 @@ expression that reads a missing one stops the whole claim.
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from deviceplugin.hardware.pci import kernel_name
 from deviceplugin.kube.node_publisher import label_value
@@ -24,6 +24,7 @@ _VERSION = re.compile(r"(\d{1,9})(?:\.(\d{1,9}))?(?:\.(\d{1,9}))?")
 
 
 def device_name(gpu: Gpu) -> str:
+    """The name that a GPU gets first (`device_names`)."""
     return f"gpu-{gpu.minor}"
 
 
@@ -35,6 +36,7 @@ def published_devices(
     cordoned: Collection[GpuUuid] = (),
     pcie_roots: Mapping[GpuUuid, str] = {},
     others: Mapping[GpuUuid, GpuAmount] = {},
+    name: Callable[[Gpu], str] = device_name,
 ) -> tuple[PublishedDevice, ...]:
     """GPUs in MIG mode are left out: their memory belongs to their instances. `used`: something holds a part.
 
@@ -44,7 +46,7 @@ def published_devices(
     domains = nvlink_domains(inventory.topology)
     found = (
         PublishedDevice(
-            name=device_name(gpu),
+            name=name(gpu),
             attributes={
                 "uuid": gpu.uuid[:_LONGEST_VALUE],
                 "productName": gpu.model[:_LONGEST_VALUE],

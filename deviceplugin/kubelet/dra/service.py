@@ -19,7 +19,7 @@ from deviceplugin.kubelet.dra.forwarding import Forwarding, Method
 from deviceplugin.kubelet.dra.prepare import WAIT_S, Claims, PreparedDevice
 from deviceplugin.kubelet.dra.published import device_name
 from deviceplugin.model.claims import ClaimRef, ClaimUid
-from deviceplugin.model.gpu import Inventory
+from deviceplugin.model.gpu import Gpu, Inventory
 from deviceplugin.wire import dra_health_pb2 as health
 from deviceplugin.wire import dra_health_pb2_grpc as health_rpc
 from deviceplugin.wire import dra_pb2 as pb
@@ -135,12 +135,13 @@ class HealthService(health_rpc.DRAResourceHealthServicer):
     def __init__(self, pool: str, *, again_s: float = AGAIN_S) -> None:
         self._inventory: Callable[[], Inventory] | None = None
         self._pool = pool
+        self._name: Callable[[Gpu], str] = device_name
         self._again_s = again_s
         self._ends = False
         self._waiting: set[asyncio.Event] = set()
 
-    def serve(self, inventory: Callable[[], Inventory]) -> None:
-        self._inventory = inventory
+    def serve(self, inventory: Callable[[], Inventory], name: Callable[[Gpu], str] = device_name) -> None:
+        self._inventory, self._name = inventory, name
         self.changed()
 
     def end(self) -> None:
@@ -177,7 +178,7 @@ class HealthService(health_rpc.DRAResourceHealthServicer):
             state = inventory.health_of(gpu.uuid)
             found.append(
                 health.DeviceHealth(
-                    device=health.DeviceIdentifier(pool_name=self._pool, device_name=device_name(gpu)),
+                    device=health.DeviceIdentifier(pool_name=self._pool, device_name=self._name(gpu)),
                     health=health.HEALTHY if state.healthy else health.UNHEALTHY,
                     last_updated_time=now,
                     message=state.reason[:_LONGEST_MESSAGE],
