@@ -2,12 +2,15 @@
 
 In: containers and images, put in by hand; a behaviour. Out: a gRPC server on a unix socket. Facts kept: filters by
 state and labels; the verbose status is a map of strings, under "info" JSON with the PID (containerd, cri-o) or nothing
-(cri-dockerd); an unknown id is NOT_FOUND, an unknown image an answer without one. Not here: starting anything.
+(cri-dockerd); an unknown id is NOT_FOUND, an unknown image an answer without one; containerd's verbose Status has its
+configuration as JSON under "config", with enableCDI and cdiSpecDirs (containerd 2.1, internal/cri/server/status.go and
+internal/cri/config/config.go), the others' has not. Not here: starting anything.
 """
 
 import asyncio
 import enum
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -53,6 +56,7 @@ class StandInRuntime:
     containers: list[RuntimeContainer] = field(default_factory=list)
     images: set[str] = field(default_factory=set)
     version: str = "2.0.0"
+    config: Mapping[str, Any] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
     _server: grpc.aio.Server | None = None
 
@@ -63,6 +67,11 @@ class StandInRuntime:
                 self._version,
                 request_deserializer=pb.VersionRequest.FromString,
                 response_serializer=self._spoken,
+            ),
+            "Status": grpc.unary_unary_rpc_method_handler(
+                self._runtime_status,
+                request_deserializer=pb.StatusRequest.FromString,
+                response_serializer=pb.StatusResponse.SerializeToString,
             ),
             "ListContainers": grpc.unary_unary_rpc_method_handler(
                 self._list,
@@ -99,6 +108,11 @@ class StandInRuntime:
     async def _version(self, request: pb.VersionRequest, context: Context) -> pb.VersionResponse:
         await self._behave("Version", context)
         return pb.VersionResponse(version="0.1.0", runtime_name=self.manner.value, runtime_version=self.version)
+
+    async def _runtime_status(self, request: pb.StatusRequest, context: Context) -> pb.StatusResponse:
+        await self._behave("Status", context)
+        shows = request.verbose and self.manner is RuntimeBehaviour.CONTAINERD
+        return pb.StatusResponse(info={"config": json.dumps(dict(self.config))} if shows else {})
 
     async def _list(self, request: pb.ListContainersRequest, context: Context) -> pb.ListContainersResponse:
         await self._behave("ListContainers", context)

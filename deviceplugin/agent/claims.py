@@ -104,9 +104,11 @@ class ClaimAgent:
         cordoned: Callable[[], frozenset[GpuUuid]],
         running: Callable[[Iterable[Grant]], frozenset[str]],
         runtime: ContainerRuntime | None,
+        cdi_dir: Path,
         period_s: float,
     ) -> None:
         self._ledger = ledger
+        self._cdi_dir = cdi_dir
         self._runtime = runtime
         self._files = files
         self._names = names
@@ -189,7 +191,7 @@ class ClaimAgent:
             raise ConfigError("--dra needs --container-runtime-endpoint, to learn whether the runtime knows CDI")
         while True:
             try:
-                return await self._runtime.require_cdi()
+                return await self._runtime.require_cdi(self._cdi_dir)
             except RuntimeApiError as error:
                 log.warning("runtime_unknown", error=error.message)
             await asyncio.sleep(_ASK_AGAIN_S)

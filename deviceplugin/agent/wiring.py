@@ -4,9 +4,9 @@ In: settings, the ledger, the hardware. Out: `AgentBase`, which works from the s
 starts and stops once the GPUs are known. No decision is made here.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from deviceplugin import __version__
 from deviceplugin.agent.agent_view import AgentView
@@ -48,7 +48,7 @@ from deviceplugin.kubelet.podresources import PodResources
 from deviceplugin.kubelet.pods_client import KubeletPods
 from deviceplugin.kubelet.pre_start import PreStart
 from deviceplugin.kubelet.registration import KubeletLink, KubeletPaths
-from deviceplugin.ledger.grant import Grant, GrantId, Source
+from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import OwnerKey, PodUid
 from deviceplugin.model.annotation_names import annotation_names
@@ -135,7 +135,7 @@ def build_agent(base: AgentBase) -> NodeAgent:
         report=report,
         limits=LiveLimits(ledger, cluster, files=files, hints=hints, report=report),
         names=annotation_names(settings.names.domain),
-        running=_running,
+        running=_running_in(settings.allocation.virtual_manager_path),
         knows_claims=view.knows_claims,
         period_s=settings.allocation.check_period,
     )
@@ -162,7 +162,7 @@ def build_agent(base: AgentBase) -> NodeAgent:
         files=files,
         report=report,
         share_mode=settings.allocation.share_mode,
-        running=_running,
+        running=_running_in(settings.allocation.virtual_manager_path),
     )
     runtime = _runtime(settings)
     view.link = _kubelet_link(base, context)
@@ -232,8 +232,9 @@ def _claim_agent(
         root=settings.kubelet.root,
         inventory=base.view.inventory,
         cordoned=base.view.cordoned,
-        running=_running,
+        running=_running_in(settings.allocation.virtual_manager_path),
         runtime=runtime,
+        cdi_dir=settings.allocation.cdi_dir,
         period_s=settings.allocation.check_period,
     )
 
@@ -253,14 +254,14 @@ def _sockets(base: AgentBase, pods: NodePods, watch: ContainerWatch) -> GrantSoc
     return sockets
 
 
-def _running(grants: Iterable[Grant]) -> frozenset[str]:
-    """The ids of those grants whose directory a living process of their pod has mounted; of a claim: of any pod."""
-    wanted: dict[PodUid, list[GrantId]] = {}
-    of_any: list[GrantId] = []
-    for grant in grants:
-        is_claim = grant.source is Source.CLAIM
-        (of_any if is_claim else wanted.setdefault(grant.allocation.owner.pod.uid, [])).append(grant.id)
-    return ProcessTable().mounted(wanted, of_any=of_any) if wanted or of_any else frozenset()
+def _running_in(base: Path) -> Callable[[Iterable[Grant]], frozenset[str]]:
+    """Answers which grants have their directory mounted by a living process. `base` has these directories."""
+
+    def running(grants: Iterable[Grant]) -> frozenset[str]:
+        owners: dict[str, PodUid] = {grant.id: grant.allocation.owner.pod.uid for grant in grants}
+        return ProcessTable().mounted(owners, base, pods=owners) if owners else frozenset()
+
+    return running
 
 
 def _runtime(settings: AgentSettings) -> ContainerRuntime | None:

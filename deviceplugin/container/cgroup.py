@@ -5,8 +5,13 @@ In: the bytes of /proc/PID/cgroup; a pod's UID and a container's id. Out: frozen
     cgroupfs   kubepods/[burstable|besteffort]/pod<UID>/<id>                              cri-o: crio-<id>
     systemd    kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<UID with _>.slice/<runtime>-<id>.scope
 
+                                                                      ... where the runtime does not use systemd:
+             [<the runtime's service>/]kubepods-burstable-pod<UID with _>.slice:<runtime>:<id>
+
 below any root (kind, --cgroup-root), in one hierarchy (v2) or many (v1). A container may make groups below its own
-and name them freely, so the outermost pod in a path counts. No input makes these functions raise.
+and name them freely, so the outermost pod in a path counts. Other ways of naming exist (`cgroupsPerQOS: false`), so a
+name that is not understood proves nothing: whether a container runs is proved by what it has mounted (`processes`),
+and where it is, by its id (`group_with`). No input makes these functions raise.
 """
 
 import enum
@@ -38,6 +43,8 @@ _UID = r"(?P<uid>[0-9a-zA-Z][0-9a-zA-Z_-]{3,127})"
 _CGROUPFS_POD = re.compile(rf"pod{_UID}")
 _SYSTEMD_POD = re.compile(rf"(?:[\w.-]+-)?kubepods(?:-burstable|-besteffort)?-pod{_UID}\.slice")
 _ID = re.compile(r"(?:(?:cri-containerd|crio|docker|libpod)-)?(?P<id>[0-9a-zA-Z][0-9a-zA-Z_.-]{7,127}?)(?:\.scope)?")
+_SYSTEMD_BY_RUNTIME = re.compile(r"(?P<slice>[^:]+):[\w-]+:(?P<id>[0-9a-zA-Z][0-9a-zA-Z_.-]{7,127})")
+_SHORTEST_ID = 12
 _QOS = ("", "burstable", "besteffort")
 _RUNTIMES = ("cri-containerd", "crio", "docker")
 
@@ -61,7 +68,11 @@ def container_of(paths: tuple[str, ...]) -> ContainerGroup | None:
 def container_in(path: str) -> ContainerGroup | None:
     """The container whose group, or a group below, has this path."""
     parts = path.split("/")
-    for index, part in enumerate(parts[:-1]):
+    for index, part in enumerate(parts):
+        if (found := _SYSTEMD_BY_RUNTIME.fullmatch(part)) and (pod := _SYSTEMD_POD.fullmatch(found["slice"])):
+            return ContainerGroup(PodUid(pod["uid"].replace("_", "-")), found["id"], "/".join(parts[: index + 1]))
+        if index + 1 == len(parts):
+            break
         uid = _pod(part, below=parts[max(0, index - 2) : index])
         if uid is None:
             continue
@@ -70,6 +81,18 @@ def container_in(path: str) -> ContainerGroup | None:
             return None
         return ContainerGroup(uid, container["id"], "/".join(parts[: index + 2]))
     return None
+
+
+def group_with(paths: tuple[str, ...], container_id: str) -> str:
+    """The path of the outermost group that has this id in its name, as every runtime gives it; empty if none has."""
+    if len(container_id) < _SHORTEST_ID:
+        return ""
+    for path in paths:
+        parts = path.split("/")
+        for index, part in enumerate(parts):
+            if container_id in part:
+                return "/".join(parts[: index + 1])
+    return ""
 
 
 def paths_of(pod: PodUid, container_id: str, naming: Naming | None = None) -> tuple[str, ...]:

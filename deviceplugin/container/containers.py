@@ -107,9 +107,6 @@ class ContainerFinder:
         return result
 
     def _group(self, pod: PodUid, container_id: str, pid: int | None) -> Path | None:
-        group = self._table.container_of(pid) if pid is not None else None
-        if group is not None and (group.pod, group.container_id) == (pod, container_id):
-            found = self._tree.directory(group)
-            if found is not None:
-                return found
-        return self._tree.find(pod, container_id)
+        path = self._table.group_of(pid, pod, container_id) if pid is not None else ""
+        found = self._tree.directory(path) if path else None
+        return found or self._tree.find(pod, container_id)

@@ -15,10 +15,12 @@ from deviceplugin.container.cgroup import (
     ContainerGroup,
     Naming,
     container_of,
+    group_with,
     parse_memberships,
     paths_of,
     root_of,
 )
+from deviceplugin.container.mount_points import Source, read_mounts
 from deviceplugin.model.allocation import PodUid
 
 _CONTROLLERS = ("memory", "pids", "cpu", "cpu,cpuacct", "devices", "systemd")
@@ -76,25 +78,54 @@ class ProcessTable:
 
     def members(self, pod: PodUid, container_id: str) -> Members:
         """Reads every process; only for a container whose group cannot be found."""
-        found = []
-        for pid in self._all():
-            group = self.container_of(pid)
-            if group is not None and (group.pod, group.container_id) == (pod, container_id):
-                found.append(pid)
+        found = [pid for pid in self._all() if self._is_in(pid, pod, container_id)]
         return Members(tuple(sorted(found)), complete=bool(found))
 
-    def mounted(self, directories: Mapping[PodUid, Collection[str]], *, of_any: Collection[str] = ()) -> frozenset[str]:
-        """Those of the named directories that a living process of their pod has mounted; `of_any`: of any pod.
+    def group_of(self, pid: int, pod: PodUid, container_id: str) -> str:
+        """The path of the container's group, from one of its processes; empty for a process that is not in it."""
+        data = self._read(pid, "cgroup")
+        memberships = parse_memberships(data or b"")
+        group = container_of(memberships)
+        if group is None:
+            return group_with(memberships, container_id)
+        return group.path if (group.pod, group.container_id) == (pod, container_id) else ""
 
-        Reads every process.
+    def _is_in(self, pid: int, pod: PodUid, container_id: str) -> bool:
+        return bool(self.group_of(pid, pod, container_id))
+
+    def mounted(self, names: Collection[str], base: Path, *, pods: Mapping[str, PodUid] = {}) -> frozenset[str]:
+        """Those of the directories `names` in `base` that a living process has mounted. Reads every process.
+
+        It counts what is mounted, not where its process is: control groups have many names. `pods`: whose a directory
+        is; a process of that pod with a mount of that name counts too, where `base` was mounted again since it started.
         """
-        found: set[str] = set()
+        source, found, known = self._source(base), set[str](), set[int]()
         for pid in self._all():
+            if (space := self._mount_namespace(pid)) in known:
+                continue
+            text = self._read(pid, "mountinfo")
+            if text is None:
+                continue
+            if space is not None:
+                known.add(space)
+            shown = [name for name in names if f"/{name}".encode() in text]
+            if not shown:
+                continue
+            proved = {source.child_shown(each) for each in read_mounts(text)} if source is not None else set[str]()
             group = self.container_of(pid)
-            names = [*directories.get(group.pod, ()), *of_any] if group is not None else ()
-            mounts = self._read(pid, "mountinfo") if names else None
-            found.update(name for name in names if f"/{name}".encode() in (mounts or b""))
+            found.update(name for name in shown if name in proved or (group and pods.get(name) == group.pod))
         return frozenset(found)
+
+    def _source(self, base: Path) -> Source | None:
+        text = self._read("self", "mountinfo")
+        return Source.of(base.resolve(), list(read_mounts(text))) if text is not None else None
+
+    def _mount_namespace(self, pid: int) -> int | None:
+        """Its processes see the same; None where it cannot be read."""
+        try:
+            return (self._proc / str(pid) / "ns" / "mnt").stat().st_ino
+        except OSError:
+            return None
 
     def own_root(self) -> str:
         """Kubelet's root among the groups, if this process is in a pod of the same kubelet."""
@@ -125,9 +156,9 @@ class CgroupTree:
         self._naming = naming
         self._kubelet_root = kubelet_root
 
-    def directory(self, group: ContainerGroup) -> Path | None:
+    def directory(self, path: str) -> Path | None:
         """Of a group whose path is known from one of its processes."""
-        return self._existing((group.path,))
+        return self._existing((path,))
 
     def find(self, pod: PodUid, container_id: str) -> Path | None:
         """Of a container whose names alone are known."""

@@ -1,12 +1,14 @@
 """The container runtime, asked over its CRI socket: its version, a pod's containers, their processes, its images.
 
 In: the socket (containerd, cri-o, cri-dockerd). Out: ids and PIDs, or RuntimeApiError with one sentence. The PID comes
-from the verbose status, which the API does not define: it is None for a runtime that does not give it.
+from the verbose status, which the API does not define: it is None for a runtime that does not give it. Whether CDI is
+on is asked too, for containerd's verbose status has its configuration; a version says only what a runtime could do.
 """
 
 import re
 from collections.abc import Awaitable, Callable
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 import grpc
@@ -22,11 +24,19 @@ _NAME_LABEL = "io.kubernetes.container.name"
 _WITH_CDI = {"containerd": (1, 7, 2), "cri-o": (1, 28, 0)}
 _VERSION = re.compile(r"v?(\d{1,6})\.(\d{1,6})\.(\d{1,6})")
 _MAX_MESSAGE = 16 << 20  # as kubelet: the verbose status carries the whole specification
+_UNKNOWN = {grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNIMPLEMENTED}
 _Answer = TypeVar("_Answer")
 
 
 class _Info(msgspec.Struct, frozen=True):
     pid: int = 0
+
+
+class _Config(msgspec.Struct, frozen=True, rename="camel"):
+    """Of containerd (internal/cri/config/config.go, `PluginConfig`); an attribute that is not there is not known."""
+
+    enable_cdi: bool | None = msgspec.field(name="enableCDI", default=None)
+    cdi_spec_dirs: list[str] | None = None
 
 
 class ContainerRuntime:
@@ -37,9 +47,39 @@ class ContainerRuntime:
         self._timeout_s = timeout_s
         self._channel: grpc.aio.Channel | None = None
         self._pid_of = msgspec.json.Decoder(_Info)
+        self._config_of = msgspec.json.Decoder(_Config)
 
-    async def require_cdi(self) -> None:
-        """Raises ConfigError for a runtime that ignores CDI devices: its containers would run without limits."""
+    async def require_cdi(self, directory: Path) -> None:
+        """Raises ConfigError for a runtime that would not give CDI devices of this directory to its containers.
+
+        One that ignores them starts containers without GPU and limits.
+        """
+        config = await self._config()
+        if config.cdi_spec_dirs and not any(map(partial(_is_same, directory), config.cdi_spec_dirs)):
+            raise ConfigError(
+                f"the container runtime reads CDI files in {' and '.join(config.cdi_spec_dirs)[:200]}, and not in "
+                f"{directory}; set --cdi-dir (value agent.cdi.directory) to one of these"
+            )
+        if config.enable_cdi is False:
+            raise ConfigError(
+                "the container runtime has CDI switched off, so a container of a claim would run without its GPU; set "
+                "enable_cdi = true in its configuration and restart it, or leave --dra out"
+            )
+        if config.enable_cdi is None:
+            await self._require_version_with_cdi()
+
+    async def _config(self) -> _Config:
+        """All is unknown for a runtime that does not show it."""
+        request = pb.StatusRequest(verbose=True)
+        answer = await self._call(
+            lambda: self._containers().Status(request, timeout=self._timeout_s), missing=pb.StatusResponse()
+        )
+        try:
+            return self._config_of.decode(answer.info["config"])
+        except (KeyError, msgspec.MsgspecError):
+            return _Config()
+
+    async def _require_version_with_cdi(self) -> None:
         answer = await self._call(lambda: self._containers().Version(pb.VersionRequest(), timeout=self._timeout_s))
         name, text = answer.runtime_name, answer.runtime_version
         least = _WITH_CDI.get(name)
@@ -95,11 +135,11 @@ class ContainerRuntime:
         return rpc.RuntimeServiceStub(self._opened())
 
     async def _call(self, call: Callable[[], Awaitable[_Answer]], *, missing: _Answer | None = None) -> _Answer:
-        """`missing` is the answer where the runtime does not know the container."""
+        """`missing` is the answer where the runtime does not know the container, or the call."""
         try:
             answer = await call()
         except grpc.aio.AioRpcError as error:
-            if missing is not None and error.code() is grpc.StatusCode.NOT_FOUND:
+            if missing is not None and error.code() in _UNKNOWN:
                 return missing
             raise RuntimeApiError(
                 f"the container runtime at {self._socket} answered {error.code().name.lower()}: "
@@ -111,3 +151,9 @@ class ContainerRuntime:
                 "check --container-runtime-endpoint"
             )
         return answer
+
+
+def _is_same(directory: Path, other: str) -> bool:
+    """/var/run is /run on every node."""
+    one, two = (PurePosixPath(re.sub(r"^/var/run(?=/|$)", "/run", str(each))) for each in (directory, other))
+    return one == two

@@ -15,10 +15,10 @@ mounted. A reboot empties it: everything below it is made at PreStartContainer, 
 
 import ctypes
 import os
-import re
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
+
+from deviceplugin.container.mount_points import MountPoint, read_mounts
 
 LEAST_SIZE = 1 << 30
 """16 GPUs with 100 shares each take 305 KiB for each share, and 12 KiB for each process beyond the first 64 of one."""
@@ -36,16 +36,6 @@ _SOURCE = "vcuda"
 _NOSUID, _NODEV, _NOEXEC = 2, 4, 8
 _MODE = 0o700
 _SELINUX_CONTEXT = "system_u:object_r:container_file_t:s0"
-_ESCAPED = re.compile(r"\\([0-7]{3})")
-
-
-@dataclass(frozen=True, slots=True)
-class MountPoint:
-    """One line of mountinfo; `shared`: what is mounted below it is seen in other mount namespaces too."""
-
-    path: Path
-    type: str
-    shared: bool
 
 
 def provide(base: Path, *, held: bool, proc: Path = Path("/proc")) -> str:
@@ -70,20 +60,9 @@ def provide(base: Path, *, held: bool, proc: Path = Path("/proc")) -> str:
 
 def _mounts(proc: Path) -> list[MountPoint]:
     try:
-        lines = (proc / "self" / "mountinfo").read_text(errors="surrogateescape").splitlines()
+        return list(read_mounts((proc / "self" / "mountinfo").read_bytes()))
     except OSError:
         return []
-    return [each for each in map(_parse, lines) if each is not None]
-
-
-def _parse(line: str) -> MountPoint | None:
-    """`36 35 98:0 /root /mount options shared:1 - type source options`; the optional fields end with the hyphen."""
-    before, separator, after = line.partition(" - ")
-    fields, kinds = before.split(" "), after.split(" ")
-    if not separator or len(fields) < 6:
-        return None
-    path = _ESCAPED.sub(lambda found: chr(int(found[1], 8)), fields[4])
-    return MountPoint(Path(path), kinds[0], any(each.startswith("shared:") for each in fields[6:]))
 
 
 def _depth(mount: MountPoint) -> int:

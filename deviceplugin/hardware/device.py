@@ -240,8 +240,19 @@ class Device:
         return int(values[0].value.uiVal)
 
     def _ask(self, function: str, *arguments: object) -> Answer:
+        """What vcuda cannot do without. A platform that lacks it has no fault, so no log of the kernel helps."""
         self._check_generation()
-        return self._nvml.required(function, self.handle, *arguments, about=self.about)
+        try:
+            return self._nvml.required(function, self.handle, *arguments, about=self.about)
+        except NvmlCallError as error:
+            if error.code != Status.NOT_SUPPORTED:
+                raise
+            raise NvmlCallError(
+                f"{self.about} cannot be shared: {function} is not supported on this platform, as under WSL 2 "
+                "(docs/compatibility.md); use NVIDIA's device plugin on this node",
+                code=error.code,
+                said=f"NVML does not support {function} on this platform",
+            ) from None
 
     def _may(self, function: str, *arguments: object, form: str = "") -> Answer:
         self._check_generation()

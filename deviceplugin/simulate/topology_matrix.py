@@ -1,7 +1,8 @@
 """Reads the matrix of `nvidia-smi topo -m` into a topology.
 
-In: its text, with or without the escapes of a terminal, network cards and a legend. Out: a `Topology` whose minors are
-the numbers of the GPU columns. Network cards, affinity columns and the legend are not read. Anything else is a
+In: its text, with or without the escapes of a terminal, network cards and a legend, as people paste it: with the
+command before it, in a Markdown fence, quoted. Out: a `Topology` whose minors are the numbers of the GPU columns.
+Network cards, affinity columns, the legend and what stands around the matrix are not read. Anything else is a
 ParseError that names line, column and text.
 """
 
@@ -59,10 +60,13 @@ def _parse(text: str) -> Topology:
     lines = list(_lines(text))
     if not lines:
         raise ParseError("it is empty; expected the output of `nvidia-smi topo -m`")
-    cards = _header(lines[0])
+    start = next((at for at, line in enumerate(lines) if any(map(_GPU.fullmatch, line.words))), 0)
+    cards = _header(lines[start])
     rows: dict[str, _MatrixRow] = {}
-    for line in lines[1:]:
+    for line in lines[start + 1 :]:
         name = line.words[0]
+        if rows.keys() >= _gpus(cards).keys() and not (name in cards or name.startswith("GPU")):
+            break
         if name not in cards:
             raise ParseError(f"line {line.number}: {_shown(name)} is not a row of this matrix; it has {_some(cards)}")
         if name in rows:
@@ -76,7 +80,7 @@ def _lines(text: str) -> Iterator[_MatrixRow]:
     for number, line in enumerate(_ESCAPE.sub("", text).splitlines(), start=1):
         if line.strip().startswith(_LEGEND):
             return
-        if words := tuple(line.split()):
+        if words := tuple(line.lstrip("> \t").split()):
             yield _MatrixRow(number, words)
 
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x64\x65viceplugin/wire/cri.proto\x12\nruntime.v1\"@\n\x13\x43ontainerStateValue\x12)\n\x05state\x18\x01 \x01(\x0e\x32\x1a.runtime.v1.ContainerState\"\xe3\x01\n\x0f\x43ontainerFilter\x12\n\n\x02id\x18\x01 \x01(\t\x12.\n\x05state\x18\x02 \x01(\x0b\x32\x1f.runtime.v1.ContainerStateValue\x12\x16\n\x0epod_sandbox_id\x18\x03 \x01(\t\x12\x46\n\x0elabel_selector\x18\x04 \x03(\x0b\x32..runtime.v1.ContainerFilter.LabelSelectorEntry\x1a\x34\n\x12LabelSelectorEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"D\n\x15ListContainersRequest\x12+\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x1b.runtime.v1.ContainerFilter\"\xca\x01\n\tContainer\x12\n\n\x02id\x18\x01 \x01(\t\x12)\n\x05state\x18\x06 \x01(\x0e\x32\x1a.runtime.v1.ContainerState\x12\x12\n\ncreated_at\x18\x07 \x01(\x03\x12\x31\n\x06labels\x18\x08 \x03(\x0b\x32!.runtime.v1.Container.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01J\x04\x08\x02\x10\x06J\x04\x08\t\x10\nJ\x04\x08\n\x10\x0b\"C\n\x16ListContainersResponse\x12)\n\ncontainers\x18\x01 \x03(\x0b\x32\x15.runtime.v1.Container\"?\n\x16\x43ontainerStatusRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x0f\n\x07verbose\x18\x02 \x01(\x08\"T\n\x0f\x43ontainerStatus\x12\n\n\x02id\x18\x01 \x01(\t\x12)\n\x05state\x18\x03 \x01(\x0e\x32\x1a.runtime.v1.ContainerStateJ\x04\x08\x02\x10\x03J\x04\x08\x04\x10\x14\"\xb0\x01\n\x17\x43ontainerStatusResponse\x12+\n\x06status\x18\x01 \x01(\x0b\x32\x1b.runtime.v1.ContainerStatus\x12;\n\x04info\x18\x02 \x03(\x0b\x32-.runtime.v1.ContainerStatusResponse.InfoEntry\x1a+\n\tInfoEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"!\n\x0eVersionRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\"n\n\x0fVersionResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x14\n\x0cruntime_name\x18\x02 \x01(\t\x12\x17\n\x0fruntime_version\x18\x03 \x01(\t\x12\x1b\n\x13runtime_api_version\x18\x04 \x01(\t\",\n\tImageSpec\x12\r\n\x05image\x18\x01 \x01(\tJ\x04\x08\x02\x10\x03J\x04\x08\x12\x10\x13J\x04\x08\x13\x10\x14\"@\n\x12ImageStatusRequest\x12$\n\x05image\x18\x01 \x01(\x0b\x32\x15.runtime.v1.ImageSpecJ\x04\x08\x02\x10\x03\"\x19\n\x05Image\x12\n\n\x02id\x18\x01 \x01(\tJ\x04\x08\x02\x10\x0b\"=\n\x13ImageStatusResponse\x12 \n\x05image\x18\x01 \x01(\x0b\x32\x11.runtime.v1.ImageJ\x04\x08\x02\x10\x03*k\n\x0e\x43ontainerState\x12\x15\n\x11\x43ONTAINER_CREATED\x10\x00\x12\x15\n\x11\x43ONTAINER_RUNNING\x10\x01\x12\x14\n\x10\x43ONTAINER_EXITED\x10\x02\x12\x15\n\x11\x43ONTAINER_UNKNOWN\x10\x03\x32\x8d\x02\n\x0eRuntimeService\x12\x42\n\x07Version\x12\x1a.runtime.v1.VersionRequest\x1a\x1b.runtime.v1.VersionResponse\x12Y\n\x0eListContainers\x12!.runtime.v1.ListContainersRequest\x1a\".runtime.v1.ListContainersResponse\"\x00\x12\\\n\x0f\x43ontainerStatus\x12\".runtime.v1.ContainerStatusRequest\x1a#.runtime.v1.ContainerStatusResponse\"\x00\x32`\n\x0cImageService\x12P\n\x0bImageStatus\x12\x1e.runtime.v1.ImageStatusRequest\x1a\x1f.runtime.v1.ImageStatusResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x64\x65viceplugin/wire/cri.proto\x12\nruntime.v1\"@\n\x13\x43ontainerStateValue\x12)\n\x05state\x18\x01 \x01(\x0e\x32\x1a.runtime.v1.ContainerState\"\xe3\x01\n\x0f\x43ontainerFilter\x12\n\n\x02id\x18\x01 \x01(\t\x12.\n\x05state\x18\x02 \x01(\x0b\x32\x1f.runtime.v1.ContainerStateValue\x12\x16\n\x0epod_sandbox_id\x18\x03 \x01(\t\x12\x46\n\x0elabel_selector\x18\x04 \x03(\x0b\x32..runtime.v1.ContainerFilter.LabelSelectorEntry\x1a\x34\n\x12LabelSelectorEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"D\n\x15ListContainersRequest\x12+\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x1b.runtime.v1.ContainerFilter\"\xca\x01\n\tContainer\x12\n\n\x02id\x18\x01 \x01(\t\x12)\n\x05state\x18\x06 \x01(\x0e\x32\x1a.runtime.v1.ContainerState\x12\x12\n\ncreated_at\x18\x07 \x01(\x03\x12\x31\n\x06labels\x18\x08 \x03(\x0b\x32!.runtime.v1.Container.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01J\x04\x08\x02\x10\x06J\x04\x08\t\x10\nJ\x04\x08\n\x10\x0b\"C\n\x16ListContainersResponse\x12)\n\ncontainers\x18\x01 \x03(\x0b\x32\x15.runtime.v1.Container\"?\n\x16\x43ontainerStatusRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x0f\n\x07verbose\x18\x02 \x01(\x08\"T\n\x0f\x43ontainerStatus\x12\n\n\x02id\x18\x01 \x01(\t\x12)\n\x05state\x18\x03 \x01(\x0e\x32\x1a.runtime.v1.ContainerStateJ\x04\x08\x02\x10\x03J\x04\x08\x04\x10\x14\"\xb0\x01\n\x17\x43ontainerStatusResponse\x12+\n\x06status\x18\x01 \x01(\x0b\x32\x1b.runtime.v1.ContainerStatus\x12;\n\x04info\x18\x02 \x03(\x0b\x32-.runtime.v1.ContainerStatusResponse.InfoEntry\x1a+\n\tInfoEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"!\n\x0eVersionRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\"n\n\x0fVersionResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x14\n\x0cruntime_name\x18\x02 \x01(\t\x12\x17\n\x0fruntime_version\x18\x03 \x01(\t\x12\x1b\n\x13runtime_api_version\x18\x04 \x01(\t\" \n\rStatusRequest\x12\x0f\n\x07verbose\x18\x01 \x01(\x08\"\x83\x01\n\x0eStatusResponse\x12\x32\n\x04info\x18\x02 \x03(\x0b\x32$.runtime.v1.StatusResponse.InfoEntry\x1a+\n\tInfoEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01J\x04\x08\x01\x10\x02J\x04\x08\x03\x10\x04J\x04\x08\x04\x10\x05\",\n\tImageSpec\x12\r\n\x05image\x18\x01 \x01(\tJ\x04\x08\x02\x10\x03J\x04\x08\x12\x10\x13J\x04\x08\x13\x10\x14\"@\n\x12ImageStatusRequest\x12$\n\x05image\x18\x01 \x01(\x0b\x32\x15.runtime.v1.ImageSpecJ\x04\x08\x02\x10\x03\"\x19\n\x05Image\x12\n\n\x02id\x18\x01 \x01(\tJ\x04\x08\x02\x10\x0b\"=\n\x13ImageStatusResponse\x12 \n\x05image\x18\x01 \x01(\x0b\x32\x11.runtime.v1.ImageJ\x04\x08\x02\x10\x03*k\n\x0e\x43ontainerState\x12\x15\n\x11\x43ONTAINER_CREATED\x10\x00\x12\x15\n\x11\x43ONTAINER_RUNNING\x10\x01\x12\x14\n\x10\x43ONTAINER_EXITED\x10\x02\x12\x15\n\x11\x43ONTAINER_UNKNOWN\x10\x03\x32\xd0\x02\n\x0eRuntimeService\x12\x42\n\x07Version\x12\x1a.runtime.v1.VersionRequest\x1a\x1b.runtime.v1.VersionResponse\x12\x41\n\x06Status\x12\x19.runtime.v1.StatusRequest\x1a\x1a.runtime.v1.StatusResponse\"\x00\x12Y\n\x0eListContainers\x12!.runtime.v1.ListContainersRequest\x1a\".runtime.v1.ListContainersResponse\"\x00\x12\\\n\x0f\x43ontainerStatus\x12\".runtime.v1.ContainerStatusRequest\x1a#.runtime.v1.ContainerStatusResponse\"\x00\x32`\n\x0cImageService\x12P\n\x0bImageStatus\x12\x1e.runtime.v1.ImageStatusRequest\x1a\x1f.runtime.v1.ImageStatusResponse\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,8 +37,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CONTAINER_LABELSENTRY']._serialized_options = b'8\001'
   _globals['_CONTAINERSTATUSRESPONSE_INFOENTRY']._loaded_options = None
   _globals['_CONTAINERSTATUSRESPONSE_INFOENTRY']._serialized_options = b'8\001'
-  _globals['_CONTAINERSTATE']._serialized_start=1362
-  _globals['_CONTAINERSTATE']._serialized_end=1469
+  _globals['_STATUSRESPONSE_INFOENTRY']._loaded_options = None
+  _globals['_STATUSRESPONSE_INFOENTRY']._serialized_options = b'8\001'
+  _globals['_CONTAINERSTATE']._serialized_start=1530
+  _globals['_CONTAINERSTATE']._serialized_end=1637
   _globals['_CONTAINERSTATEVALUE']._serialized_start=43
   _globals['_CONTAINERSTATEVALUE']._serialized_end=107
   _globals['_CONTAINERFILTER']._serialized_start=110
@@ -65,16 +67,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_VERSIONREQUEST']._serialized_end=1046
   _globals['_VERSIONRESPONSE']._serialized_start=1048
   _globals['_VERSIONRESPONSE']._serialized_end=1158
-  _globals['_IMAGESPEC']._serialized_start=1160
-  _globals['_IMAGESPEC']._serialized_end=1204
-  _globals['_IMAGESTATUSREQUEST']._serialized_start=1206
-  _globals['_IMAGESTATUSREQUEST']._serialized_end=1270
-  _globals['_IMAGE']._serialized_start=1272
-  _globals['_IMAGE']._serialized_end=1297
-  _globals['_IMAGESTATUSRESPONSE']._serialized_start=1299
-  _globals['_IMAGESTATUSRESPONSE']._serialized_end=1360
-  _globals['_RUNTIMESERVICE']._serialized_start=1472
-  _globals['_RUNTIMESERVICE']._serialized_end=1741
-  _globals['_IMAGESERVICE']._serialized_start=1743
-  _globals['_IMAGESERVICE']._serialized_end=1839
+  _globals['_STATUSREQUEST']._serialized_start=1160
+  _globals['_STATUSREQUEST']._serialized_end=1192
+  _globals['_STATUSRESPONSE']._serialized_start=1195
+  _globals['_STATUSRESPONSE']._serialized_end=1326
+  _globals['_STATUSRESPONSE_INFOENTRY']._serialized_start=968
+  _globals['_STATUSRESPONSE_INFOENTRY']._serialized_end=1011
+  _globals['_IMAGESPEC']._serialized_start=1328
+  _globals['_IMAGESPEC']._serialized_end=1372
+  _globals['_IMAGESTATUSREQUEST']._serialized_start=1374
+  _globals['_IMAGESTATUSREQUEST']._serialized_end=1438
+  _globals['_IMAGE']._serialized_start=1440
+  _globals['_IMAGE']._serialized_end=1465
+  _globals['_IMAGESTATUSRESPONSE']._serialized_start=1467
+  _globals['_IMAGESTATUSRESPONSE']._serialized_end=1528
+  _globals['_RUNTIMESERVICE']._serialized_start=1640
+  _globals['_RUNTIMESERVICE']._serialized_end=1976
+  _globals['_IMAGESERVICE']._serialized_start=1978
+  _globals['_IMAGESERVICE']._serialized_end=2074
 # @@protoc_insertion_point(module_scope)

@@ -39,6 +39,11 @@ class RuntimeServiceStub:
                 request_serializer=deviceplugin_dot_wire_dot_cri__pb2.VersionRequest.SerializeToString,
                 response_deserializer=deviceplugin_dot_wire_dot_cri__pb2.VersionResponse.FromString,
                 _registered_method=True)
+        self.Status = channel.unary_unary(
+                '/runtime.v1.RuntimeService/Status',
+                request_serializer=deviceplugin_dot_wire_dot_cri__pb2.StatusRequest.SerializeToString,
+                response_deserializer=deviceplugin_dot_wire_dot_cri__pb2.StatusResponse.FromString,
+                _registered_method=True)
         self.ListContainers = channel.unary_unary(
                 '/runtime.v1.RuntimeService/ListContainers',
                 request_serializer=deviceplugin_dot_wire_dot_cri__pb2.ListContainersRequest.SerializeToString,
@@ -55,6 +60,12 @@ class RuntimeServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Version(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Status(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -79,6 +90,11 @@ def add_RuntimeServiceServicer_to_server(servicer, server):
                     servicer.Version,
                     request_deserializer=deviceplugin_dot_wire_dot_cri__pb2.VersionRequest.FromString,
                     response_serializer=deviceplugin_dot_wire_dot_cri__pb2.VersionResponse.SerializeToString,
+            ),
+            'Status': grpc.unary_unary_rpc_method_handler(
+                    servicer.Status,
+                    request_deserializer=deviceplugin_dot_wire_dot_cri__pb2.StatusRequest.FromString,
+                    response_serializer=deviceplugin_dot_wire_dot_cri__pb2.StatusResponse.SerializeToString,
             ),
             'ListContainers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListContainers,
@@ -118,6 +134,33 @@ class RuntimeService:
             '/runtime.v1.RuntimeService/Version',
             deviceplugin_dot_wire_dot_cri__pb2.VersionRequest.SerializeToString,
             deviceplugin_dot_wire_dot_cri__pb2.VersionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Status(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runtime.v1.RuntimeService/Status',
+            deviceplugin_dot_wire_dot_cri__pb2.StatusRequest.SerializeToString,
+            deviceplugin_dot_wire_dot_cri__pb2.StatusResponse.FromString,
             options,
             channel_credentials,
             insecure,

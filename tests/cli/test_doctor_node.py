@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import os
 import re
 import shutil
+import stat
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -144,6 +146,22 @@ async def test_a_driver_that_is_missing_fails_the_start_unless_the_agent_waits_f
         status, found = await here.doctor("--startup", "--wait-for-driver=true")
         assert (status, found["driver-module"]["outcome"], found["nvml"]["outcome"]) == (0, "warning", "warning")
         assert (await here.run("--wait-for-driver=true"))[0] == 1, "the libraries count without --startup"
+
+
+@pytest.mark.root
+async def test_device_nodes_that_systemd_does_not_know_are_named(short_tmp: Path) -> None:
+    """nvidia-container-toolkit#251, gpu-operator#485, nvidia-docker#1671: containers lose their GPUs at a reload."""
+    async with node(short_tmp) as here:
+        made = short_tmp / "host/dev/nvidia5"
+        made.unlink()
+        os.mknod(made, stat.S_IFCHR | 0o666, os.makedev(195, 5))
+        _, found = await here.doctor()
+        assert found["device-nodes"]["outcome"] == "warning"
+        assert "/dev/char has no link for nvidia5: where runc lets systemd make" in found["device-nodes"]["message"]
+        (short_tmp / "host/dev/char").mkdir()
+        (short_tmp / "host/dev/char/195:5").symlink_to("../nvidia5")
+        _, found = await here.doctor()
+        assert found["device-nodes"]["outcome"] == "ok"
 
 
 async def test_gpus_that_take_no_pods_and_lost_ones_are_named(short_tmp: Path) -> None:

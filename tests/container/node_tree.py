@@ -47,6 +47,8 @@ class NodeTree:
         namespace: str = "c",
         born: int = 100,
         mounted: str = "/",
+        at: str = "/etc/vcuda",
+        device: str = "0:40",
     ) -> None:
         """A process; its own pid namespace calls it `inner`. `mounted`: a directory of the node that it sees."""
         here = self.proc / str(pid)
@@ -58,7 +60,7 @@ class NodeTree:
         fields = ["S", *["0"] * 18, str(born), *["0"] * 10]
         (here / "stat").write_text(f"{pid} (a ) b) {' '.join(fields)}\n")
         (here / "cgroup").write_text(self._membership(group))
-        (here / "mountinfo").write_text(f"36 35 0:40 {mounted} /etc/vcuda ro,nosuid - tmpfs vcuda rw\n")
+        (here / "mountinfo").write_text(f"36 35 {device} {mounted} {at} ro,nosuid - tmpfs vcuda rw\n")
         self._groups[pid] = group
         self._write(group)
 

@@ -61,6 +61,28 @@ def test_a_container_cannot_pass_for_another_pods_by_groups_that_it_makes() -> N
     assert (found.pod, found.container_id) == (UID, ID)
 
 
+def test_a_runtime_without_systemd_under_a_kubelet_with_it() -> None:
+    """The whole name of the slice, the runtime and the id in one, as runc writes `slice:prefix:name` then.
+
+    containerd#7276, kubernetes#106514, k3s#8470.
+    """
+    static = "9f86d081884c7d659a2feaa0c55ad015"
+    burstable = f"kubepods-burstable-pod{UNDERSCORED}.slice:cri-containerd:{ID}"
+    cases = {
+        f"0::/system.slice/containerd.service/{burstable}": UID,
+        f"12:perf_event:/{burstable}\n11:cpuset:/{burstable}\n1:name=systemd:/{burstable}": UID,
+        f"9:memory:/system.slice/containerd.service/{burstable}\n0::/system.slice/containerd.service": UID,
+        f"0::/system.slice/k3s.service/kubepods-pod{UNDERSCORED}.slice:cri-containerd:{ID}": UID,
+        f"0::/system.slice/containerd.service/kubepods-burstable-pod{static}.slice:cri-containerd:{ID}": static,
+        f"0::/system.slice/x/kubelet-kubepods-besteffort-pod{UNDERSCORED}.slice:cri-containerd:{ID}": UID,
+        f"0::/{burstable}/inner": UID,
+    }
+    found = {text: container_of(parse_memberships(text.encode())) for text in cases}
+    assert {text: (each.pod, each.container_id) for text, each in found.items() if each} == {
+        text: (uid, ID) for text, uid in cases.items()
+    }
+
+
 def test_what_is_in_no_container_of_a_pod() -> None:
     paths = (
         "/",

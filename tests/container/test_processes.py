@@ -37,24 +37,78 @@ def test_a_containers_processes_wherever_kubelet_has_put_them(node: NodeTree, su
             assert tree.members(directory) == Members((100, 200, 300))
             group_of = ProcessTable(node.proc).container_of(300)
             assert group_of is not None
-            assert (group_of.pod, group_of.container_id, tree.directory(group_of)) == (UID, ID, directory)
+            assert (group_of.pod, group_of.container_id, tree.directory(group_of.path)) == (UID, ID, directory)
             for gone in (f"{path}/child", f"{path}x", path):
                 node.remove(gone)
 
 
-def test_which_directories_a_pods_processes_have_mounted(unified: NodeTree) -> None:
-    other = PodUid(UID[::-1])
+BASE = Path("/etc/gpu-manager/vm")
+NAMES = [f"g-{number}" for number in range(1, 9)]
+
+
+def test_whoever_has_a_directory_mounted_runs_whatever_its_control_group_is_called(unified: NodeTree) -> None:
+    unified.start(1, "/", mounted="/", at=str(BASE))
+    (unified.proc / "self").symlink_to("1")
     unified.start(100, f"/kubepods/pod{UID}/{ID}", mounted="/g-1")
-    unified.start(200, f"/kubepods/pod{UID}/{OTHER}", mounted="/g-2//deleted")
-    unified.start(300, f"/kubepods/pod{other}/{ID}", mounted="/etc/gpu-manager/vm/g-3")
-    unified.start(400, "/system.slice/containerd.service", mounted="/g-4")
-    unified.start(500, f"/kubepods/pod{UID}/{ID}")
+    unified.start(200, "/system.slice/containerd.service", mounted="/g-2//deleted")
+    unified.start(300, "/no/name/that/says/anything", mounted="/g-3")
+    unified.start(400, "/", mounted="/g-4/state/region")
+    unified.start(500, f"/kubepods/pod{UID}/{ID}", mounted="/g-5")
     (unified.proc / "500/mountinfo").unlink()
     table = ProcessTable(unified.proc)
-    assert table.mounted({UID: ["g-1", "g-2", "g-3", "g-4", "g-5"]}) == {"g-1", "g-2"}
-    assert table.mounted({other: ["g-3"], PodUid("gone"): ["g-1"]}) == {"g-3"}
+    assert table.mounted(NAMES, BASE) == {"g-1", "g-2", "g-3", "g-4"}
     unified.end(100)
-    assert table.mounted({UID: ["g-1"]}) == frozenset()
+    assert table.mounted(["g-1"], BASE) == frozenset()
+
+
+def test_a_directory_of_that_name_elsewhere_proves_nothing(unified: NodeTree) -> None:
+    """A tenant can name a directory of its own so, and mount it in a user namespace."""
+    unified.start(1, "/", mounted="/etc/gpu-manager", at="/etc/gpu-manager", device="8:1")
+    (unified.proc / "self").symlink_to("1")
+    unified.start(100, "/a", mounted="/etc/gpu-manager/vm/g-1", device="8:1")
+    unified.start(200, "/b", mounted="/var/lib/kubelet/pods/x/volumes/g-2", device="8:1")
+    unified.start(300, "/c", mounted="/etc/gpu-manager/vm/g-3", device="0:99")
+    unified.start(400, "/d", mounted="/home/etc/gpu-manager/vm/g-4", device="8:1")
+    assert ProcessTable(unified.proc).mounted(NAMES, BASE) == {"g-1"}
+
+
+def test_a_pods_own_process_is_believed_where_the_directory_was_mounted_again(unified: NodeTree) -> None:
+    """Its mount is of the file system that was there when it started."""
+    other = PodUid(UID[::-1])
+    unified.start(1, "/", mounted="/", at=str(BASE))
+    (unified.proc / "self").symlink_to("1")
+    unified.start(100, f"/kubepods/pod{UID}/{ID}", mounted="/g-1", device="0:7")
+    unified.start(200, f"/kubepods/pod{other}/{ID}", mounted="/g-2", device="0:7")
+    table = ProcessTable(unified.proc)
+    assert table.mounted(NAMES, BASE, pods=dict.fromkeys(NAMES, UID)) == {"g-1"}
+
+
+@pytest.mark.root
+def test_the_kernel_shows_a_mount_of_the_directory_in_another_namespace(tmp_path: Path) -> None:
+    """As a container has it, in whatever control group: this test's own."""
+    (tmp_path / "vm/g-1").mkdir(parents=True)
+    (tmp_path / "vm/g-2").mkdir()
+    (tmp_path / "mnt").mkdir()
+    script = f"mount --bind {tmp_path}/vm/g-1 {tmp_path}/mnt && echo && exec sleep 60"
+    with subprocess.Popen(["unshare", "--mount", "sh", "-c", script], stdout=subprocess.PIPE) as container:
+        assert container.stdout is not None
+        container.stdout.readline()
+        assert ProcessTable().mounted(["g-1", "g-2"], tmp_path / "vm") == {"g-1"}
+        container.kill()
+    assert ProcessTable().mounted(["g-1", "g-2"], tmp_path / "vm") == frozenset()
+
+
+def test_a_group_of_any_name_is_a_containers_where_it_has_its_id(node: NodeTree) -> None:
+    """`cgroupsPerQOS: false`, a runtime that names groups in a way of its own."""
+    for pid, path in enumerate((f"/pod{UID}/{ID}", f"/runtime.slice/x:{ID}", f"/runtime.slice/{ID}/inner"), start=7):
+        node.start(pid, path)
+        table = ProcessTable(node.proc)
+        group = path.removesuffix("/inner")
+        assert table.group_of(pid, UID, ID) == group
+        assert table.members(UID, ID) == Members((pid,))
+        assert CgroupTree(node.cgroup).directory(group) is not None
+        assert table.group_of(pid, UID, OTHER) == ""
+        node.remove(path)
 
 
 def test_a_given_naming_is_used(unified: NodeTree) -> None:
@@ -106,8 +160,8 @@ def test_without_a_group_every_process_is_looked_at(node: NodeTree) -> None:
 def test_a_path_with_dots_leads_nowhere(node: NodeTree) -> None:
     path = f"/../proc/kubepods/pod{UID}/{ID}"
     node.start(8, path)
-    group = ProcessTable(node.proc).container_of(8)
-    assert group is not None
+    group = ProcessTable(node.proc).group_of(8, UID, ID)
+    assert group
     assert CgroupTree(node.cgroup).directory(group) is None
 
 

@@ -11,6 +11,7 @@ from deviceplugin.model.allocation import PodUid
 from sandbox.runtime import RuntimeBehaviour, RuntimeContainer, StandInRuntime
 
 UID = PodUid("uid-1")
+CDI_DIR = Path("/var/run/cdi")
 CONTAINERS = [
     RuntimeContainer("id-main", "uid-1", "main", pid=41),
     RuntimeContainer("id-old", "uid-1", "main", is_running=False, created_at=9),
@@ -65,10 +66,41 @@ async def test_whether_it_knows_cdi(short_tmp: Path, subtests: pytest.Subtests) 
             async with StandInRuntime(socket, manner, version=version):
                 runtime = ContainerRuntime(socket, timeout_s=60)
                 if knows:
-                    await runtime.require_cdi()
+                    await runtime.require_cdi(CDI_DIR)
                 else:
                     with pytest.raises(ConfigError, match=f"this node has {manner.value} {version}; upgrade it"):
-                        await runtime.require_cdi()
+                        await runtime.require_cdi(CDI_DIR)
+                await runtime.close()
+
+
+async def test_what_the_runtime_says_of_cdi_counts_and_not_its_version(
+    short_tmp: Path, subtests: pytest.Subtests
+) -> None:
+    """containerd 1.7 has CDI off unless its configuration says otherwise, and then drops a claim's devices silently."""
+    off = "has CDI switched off"
+    away = "reads CDI files in /var/cdi/static and /var/cdi/dynamic, and not in /var/run/cdi"
+    usual = ["/etc/cdi", "/var/run/cdi"]
+    cases: list[tuple[str, dict[str, object], str]] = [
+        ("1.7.27", {"enableCDI": False, "cdiSpecDirs": usual}, off),
+        ("2.1.4", {"enableCDI": False, "cdiSpecDirs": usual}, off),
+        ("2.1.4", {"enableCDI": True, "cdiSpecDirs": ["/var/cdi/static", "/var/cdi/dynamic"]}, away),
+        ("2.1.4", {"enableCDI": True, "cdiSpecDirs": usual}, ""),
+        ("2.1.4", {"enableCDI": True, "cdiSpecDirs": ["/run/cdi/"]}, ""),
+        ("1.6.9-with-patches", {"enableCDI": True, "cdiSpecDirs": usual}, ""),
+        ("2.3.0", {"cdiSpecDirs": usual}, ""),
+        ("1.6.9", {"cdiSpecDirs": usual}, "this node has containerd 1.6.9; upgrade it"),
+        ("2.1.4", {"enableCDI": "perhaps", "cdiSpecDirs": 7}, ""),
+    ]
+    for number, (version, config, refusal) in enumerate(cases):
+        socket = short_tmp / f"{number}.sock"
+        with subtests.test(version=version, config=config):
+            async with StandInRuntime(socket, version=version, config=config):
+                runtime = ContainerRuntime(socket, timeout_s=60)
+                if refusal:
+                    with pytest.raises(ConfigError, match=refusal):
+                        await runtime.require_cdi(CDI_DIR)
+                else:
+                    await runtime.require_cdi(CDI_DIR)
                 await runtime.close()
 
 

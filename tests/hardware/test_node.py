@@ -4,6 +4,7 @@ import asyncio
 import time
 from pathlib import Path
 
+import pytest
 import structlog.testing
 
 from deviceplugin.hardware.health import RecoveryRules
@@ -121,6 +122,24 @@ async def test_a_gpu_without_memory_of_its_own_is_left_out_with_a_sentence_of_it
         f"left out: GPU 1 ({uuid(1)}) cannot be shared: NVML reports no memory for it, because it uses the memory of "
         "the host, as in GB10 and Jetson; use NVIDIA's device plugin on this node"
     )
+
+
+async def test_what_a_platform_does_not_have_is_no_fault_of_the_gpu(
+    stub: Stub, start: Start, subtests: pytest.Subtests
+) -> None:
+    """WSL 2 has no minor numbers (k8s-device-plugin#332, #646); no log of a kernel says anything of it."""
+    for function in ("nvmlDeviceGetMinorNumber", "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetName"):
+        with subtests.test(function=function), structlog.testing.capture_logs() as logs:
+            stub.order(f"{function}.1", 3)
+            hardware = await start()
+            stub.withdraw(f"{function}.1")
+            assert gpus(hardware) == [uuid(0)]
+            (note,) = [entry["error"] for entry in logs if entry["event"] == "discovery_note"]
+            assert note.startswith(
+                f"left out: GPU 1 ({uuid(1)}) cannot be shared: {function.removesuffix('_v3')} is not"
+            )
+            assert "dmesg" not in note
+            await hardware.stop()
 
 
 async def test_a_gpu_of_unknown_place_is_offered_nevertheless(stub: Stub, start: Start) -> None:

@@ -3,6 +3,7 @@
 from contextlib import suppress
 from itertools import combinations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -107,6 +108,23 @@ def matrices(draw: st.DrawFn) -> tuple[str, Topology]:
         if b < len(minors)
     }
     return "\n".join(lines), Topology(tuple(minors), links)
+
+
+PASTED = " \tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPHB\t0-7\nGPU1\tPHB\t X \t0-7\n"
+
+
+def test_what_stands_around_a_pasted_matrix_is_not_read(subtests: pytest.Subtests) -> None:
+    around = {
+        "a prompt": f"root@node2:~# nvidia-smi topo -m\n{PASTED}root@node2:~# \n",
+        "a fence": f"```text\n{PASTED}```\n",
+        "a fence of tildes, and a sentence": f"On the node it says:\n~~~\n{PASTED}~~~\nSo what now?\n",
+        "a quotation": "".join(f"> {line}\n" for line in PASTED.splitlines()),
+        "a quotation of a quotation": "".join(f">> {line}\n" for line in PASTED.splitlines()),
+        "kubectl's words": f'Defaulted container "a" out of: a, b\n{PASTED}',
+    }
+    for name, text in around.items():
+        with subtests.test(around=name):
+            assert parse_matrix(text) == parse_matrix(PASTED)
 
 
 @given(drawn=matrices())

@@ -4,7 +4,10 @@ In: a `NodeSubject`. Out: findings. What is looked for and where is the agent's 
 """
 
 import asyncio
+import os
+import stat
 from collections import Counter
+from pathlib import Path
 
 from deviceplugin.agent.mirroring import mirror_options
 from deviceplugin.cli.doctor.findings import CheckResult, count, failed, named, ok, skipped, warning
@@ -124,4 +127,17 @@ async def device_nodes(subject: NodeSubject) -> CheckResult:
             f"{count(len(missing), 'device node')} missing: {named(missing)}",
             "nvidia-modprobe -u -c 0 makes them; in a container mount the node's /dev",
         )
+    if unlinked := [name for name in wanted if _lacks_link(directory, directory / name)]:
+        return warning(
+            f"{directory}/char has no link for {named(unlinked)}: where runc lets systemd make the control groups, "
+            "containers that run lose these device nodes at the next `systemctl daemon-reload`",
+            "nvidia-ctk system create-dev-char-symlinks --create-all makes the links; again after each boot",
+        )
     return ok(f"{count(len(wanted), 'device node')} in {directory}")
+
+
+def _lacks_link(directory: Path, node: Path) -> bool:
+    """systemd knows a device by /dev/char/MAJOR:MINOR alone, and NVIDIA's driver makes no link there."""
+    found = node.stat()
+    link = directory / "char" / f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}"
+    return stat.S_ISCHR(found.st_mode) and not link.exists()

@@ -81,7 +81,9 @@ def _free(directory: Path) -> int:
 
 async def kubelet_directory(subject: NodeSubject) -> CheckResult:
     directory = subject.settings.kubelet.device_plugin_path
-    advice = "correct --device-plugin-path (value agent.kubelet.devicePlugins), and mount the directory into the agent's pod"
+    advice = (
+        "correct --device-plugin-path (value agent.kubelet.devicePlugins), and mount the directory into the agent's pod"
+    )
     if not directory.is_dir():
         return failed(f"kubelet's directory for device plugins, {directory}, is not there", advice)
     if why := await asyncio.to_thread(_refused, directory):

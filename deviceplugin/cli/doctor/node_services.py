@@ -121,7 +121,7 @@ async def other_plugins(subject: NodeSubject) -> CheckResult:
     if found.foreign:
         return failed(
             f"another device plugin offers GPUs of this node, as {named(found.foreign)}; a GPU can be given away twice",
-            "keep NVIDIA's device plugin off this node; with the GPU operator: "
+            "keep that device plugin off this node; NVIDIA's with the GPU operator: "
             f"kubectl label node {found.name} nvidia.com/gpu.deploy.device-plugin=false",
         )
     return ok("no other device plugin offers GPUs of this node")

@@ -4,6 +4,7 @@ In: the nodes of the cluster, each reduced to `NodeFacts`, and the pods of the a
 nodes.
 """
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -13,10 +14,17 @@ from deviceplugin.kube.cluster_nodes import cluster_node
 from deviceplugin.kube.quantity import parse_quantity
 from deviceplugin.kube.structs import ClusterNodeObject, NodeStatus
 from deviceplugin.model.inventory_annotation import parse_inventory
-from deviceplugin.model.units import CORES_PER_GPU, ResourceNames
+from deviceplugin.model.units import CORES_PER_GPU, Resource, ResourceNames
 
-_GPU_LABELS = ("nvidia.com/gpu.present", "feature.node.kubernetes.io/pci-10de.present")
-_FOREIGN = "nvidia.com/"
+_GPU_LABEL = re.compile(r"nvidia\.com/gpu\.present|feature\.node\.kubernetes\.io/pci-(030[02]_)?10de(_\w+)?\.present")
+"""Of GPU Feature Discovery, and of Node Feature Discovery with the vendor alone, or with the class before it."""
+
+_GPU_RESOURCE = re.compile(r"[vqp]?gpu([.-].+)?|gpu(mem|cores|mem-percentage)|mig-.+|vcuda-(core|memory)")
+"""How plugins name a GPU of NVIDIA, or a part of one: NVIDIA's, HAMi's, Volcano's, Alibaba's, AWS', Tencent's, ours."""
+
+_OTHER_MAKERS = re.compile(
+    r"(.*\.)?(amd|intel|huawei|cambricon|hygon|iluvatar|metax-tech|mthreads|enflame|kunlunxin|birentech|vastaitech)\.\w+"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +67,20 @@ def node_facts(item: ClusterNodeObject, names: ResourceNames) -> NodeFacts:
         expected=expected,
         offered=(node.cores, node.blocks),
         foreign=_foreign((item.status or NodeStatus()).allocatable or {}, names),
-        labelled=any(labels.get(label) == "true" for label in _GPU_LABELS),
+        labelled=any(value == "true" and _GPU_LABEL.fullmatch(label) for label, value in labels.items()),
     )
 
 
 def _foreign(allocatable: dict[str, str | int], names: ResourceNames) -> tuple[str, ...]:
-    found = [
-        name for name in allocatable if name.startswith(_FOREIGN) and not name.startswith(f"{names.domain}/vcuda-")
-    ]
+    own = {names.of(resource) for resource in Resource}
+    found = (name for name in allocatable if name not in own and _is_gpu(name))
     return tuple(sorted(name for name in found if _is_offered(allocatable[name])))
+
+
+def _is_gpu(resource: str) -> bool:
+    """Network cards, switches and GPUs behind vfio have names of NVIDIA too, and are no GPUs of this driver."""
+    domain, slash, name = resource.partition("/")
+    return bool(slash and _GPU_RESOURCE.fullmatch(name) and not _OTHER_MAKERS.fullmatch(domain))
 
 
 def _is_offered(amount: str | int) -> bool:
@@ -136,7 +149,7 @@ def other_plugins(nodes: Sequence[NodeFacts]) -> CheckResult:
     return failed(
         f"{count(len(both), 'node')} whose GPUs another device plugin offers too, as {named(resources)}: "
         f"{named([each.name for each in both])}; a GPU can be given away twice",
-        "keep NVIDIA's device plugin off the nodes with vcuda; with the GPU operator: "
+        "keep that device plugin off the nodes with vcuda; NVIDIA's with the GPU operator: "
         "kubectl label node NODE nvidia.com/gpu.deploy.device-plugin=false",
     )
 

@@ -56,7 +56,9 @@ def _grant(
         if each.is_administrative:
             raise ClaimError(f"{what}: there is no administrative access to a GPU; leave out adminAccess")
         if each.pool != pool or each.device not in uuids:
-            raise ClaimOutdatedError(f"{what}: this node has no device {each.device} in pool {each.pool}; delete its pods")
+            raise ClaimOutdatedError(
+                f"{what}: this node has no device {each.device} in pool {each.pool}; delete its pods"
+            )
     held = tuple(uuids[each.device] for each in devices)
     if len(set(held)) != len(held):
         raise ClaimError(f"{what}: it has two parts of one GPU; a container holds one part of a GPU")
