@@ -2,14 +2,17 @@
 
 In: a `GpuNode` whose agent does not run. Out: pods that run as gpu-manager started them, until the context ends; their
 directories and kubelet's checkpoint stay. Facts kept: device IDs are the resource's name and a number; only the plugin
-of cores answers with something; the answer mounts a directory named after the pod, for all its containers, and the
-driver's files from the same two names as vcuda's mirror. A container gets the first pending request of so many cores.
+of cores answers with something; the answer has the device nodes of its GPUs, nvidiactl and nvidia-uvm (allocateOne in
+tkestack/gpu-manager, pkg/services/allocator/nvidia/allocator.go); it mounts a directory named after the pod, for all
+its containers, and the driver's files from the same two names as vcuda's mirror. A container gets the first pending
+request of so many cores.
 Not here: `vcuda.sock`, choosing GPUs (everything is on the first ones), annotations.
 """
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from deviceplugin.model.gpu import Gpu
 from deviceplugin.model.mount import DRIVER_MOUNT, GRANT_MOUNT
 from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU
 from deviceplugin.simulate.gpu_profile import parse_profile
@@ -30,7 +33,7 @@ async def gpu_manager(node: GpuNode) -> AsyncIterator[None]:
         node.names.memory: sum(gpu.blocks for gpu in gpus),
     }
     _install(node)
-    answers = _Answers(node, [gpu.uuid for gpu in gpus])
+    answers = _Answers(node, gpus)
     async with AsyncExitStack() as stack:
         for resource, socket in ((node.names.core, "vcore.sock"), (node.names.memory, "vmemory.sock")):
             plugin = BarePlugin(
@@ -55,19 +58,27 @@ def _install(node: GpuNode) -> None:
 
 
 class _Answers:
-    def __init__(self, node: GpuNode, uuids: list[str]) -> None:
+    def __init__(self, node: GpuNode, gpus: Sequence[Gpu]) -> None:
         self._node = node
-        self._uuids = uuids
+        self._gpus = gpus
         self._answered: set[tuple[str, str]] = set()
 
     def of_cores(self, ids: list[str]) -> pb.ContainerAllocateResponse:
         uid, blocks = next(self._waiting(len(ids)))
         directory = self._node.grants / uid
         directory.mkdir(parents=True, exist_ok=True)
-        held = self._uuids[: max(1, len(ids) // CORES_PER_GPU)]
+        held = self._gpus[: max(1, len(ids) // CORES_PER_GPU)]
+        devices = [*(gpu.device_path for gpu in held), "/dev/nvidiactl", "/dev/nvidia-uvm"]
         flavour = "nvidia" if len(ids) < CORES_PER_GPU else "origin"
         return pb.ContainerAllocateResponse(
-            envs={"NVIDIA_VISIBLE_DEVICES": ",".join(held), "LD_LIBRARY_PATH": f"{DRIVER_MOUNT}/lib64"},
+            devices=[
+                pb.DeviceSpec(container_path=path, host_path=f"{self._node.home}/host{path}", permissions="rwm")
+                for path in devices
+            ],
+            envs={
+                "NVIDIA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in held),
+                "LD_LIBRARY_PATH": f"{DRIVER_MOUNT}/lib64",
+            },
             mounts=[
                 pb.Mount(container_path=DRIVER_MOUNT, host_path=str(self._node.home / "vdriver" / flavour)),
                 pb.Mount(container_path=GRANT_MOUNT, host_path=str(directory), read_only=True),

@@ -247,15 +247,18 @@ class Reconciler:
 
     def recorded(self) -> Checkpoint | None:
         """Kubelet's checkpoint; None if it cannot be read, which is logged once, and so is one that is missing."""
-        found, why = None, ""
+        found, event, why = None, "checkpoint_unreadable", ""
         try:
             found = self._checkpoint.read()
         except VcudaError as error:
             why = error.message
         if found is not None and not found.exists and self._ledger.grants():
-            why = f"kubelet has no checkpoint at {self._checkpoint.path}; is that its directory for device plugins?"
+            event, why = (
+                "checkpoint_missing",
+                f"{self._checkpoint.path}: is that kubelet's directory for device plugins?",
+            )
         if why and why != self._last_error:
-            log.warning("checkpoint_unreadable", error=why)
+            log.warning(event, error=why)
         self._last_error = why
         return found
 

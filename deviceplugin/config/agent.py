@@ -257,7 +257,8 @@ class KubeletSettings:
     dra_gpus: tuple[str, ...] = setting(
         "dra-gpus",
         (),
-        "With --dra: UUIDs or minor numbers of the GPUs that claims get; the others stay with the device plugin. "
+        "With --dra: UUIDs or minor numbers of the GPUs that claims get; the others stay with the device plugin. A "
+        "minor number may be another GPU's after a boot. "
         "Empty: all.",
         types.GPUS,
     )
