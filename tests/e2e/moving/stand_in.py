@@ -6,8 +6,9 @@ after the pod, and knows the pod as the original does: the first of this node th
 `hami-device-plugin` serves nvidia.com/gpu tenfold, registers on the node and finishes what `hami-scheduler` began,
 which binds pods by annotation. Its webhook, in the same program, does to a new pod what HAMi's does: a number of GPUs
 where only parts of one are asked for, its scheduler's name, a priority as a variable, and no GPU for other containers.
-All place everything on the first GPU. Not here: vcuda.sock, the driver, device nodes. It runs in vcuda's image, for its
-Python packages only.
+All place everything on the first GPU. gpu-manager's answer has device nodes, as allocateOne of the original gives them
+(tkestack/gpu-manager, pkg/services/allocator/nvidia/allocator.go), from where vcuda's chart has those of the emulated
+driver. Not here: vcuda.sock, the driver. It runs in vcuda's image, for its Python packages only.
 """
 
 import base64
@@ -15,6 +16,7 @@ import json
 import os
 import signal
 import ssl
+import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -37,6 +39,8 @@ PLUGINS = Path("/var/lib/kubelet/device-plugins")
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 VIRTUAL = "/etc/gpu-manager/vm"
 DRIVER = "/etc/gpu-manager/vdriver/nvidia"
+DEVICES = Path("/run/vcuda/emulated/dev")
+NODES = {"nvidia0": (195, 0), "nvidiactl": (195, 255), "nvidia-uvm": (511, 0)}
 BLOCK_BYTES = 256 << 20
 SPLIT = 10
 WEBHOOK_PORT = 8443
@@ -75,6 +79,9 @@ class Plugin(rpc.DevicePluginServicer):
 
 def gpu_manager() -> None:
     """Its two plugins. Only that of cores answers Allocate with something."""
+    for name, number in NODES.items():
+        if not (DEVICES / name).exists():
+            os.mknod(DEVICES / name, stat.S_IFCHR | 0o666, os.makedev(*number))
     cores = [f"{DOMAIN}/vcuda-core-{number}" for number in range(100 * len(gpus()))]
     blocks = [f"{DOMAIN}/vcuda-memory-{number}" for number in range(int(os.environ["BLOCKS"]))]
     serve(
@@ -95,6 +102,10 @@ def gpu_manager_answer(cores: int) -> Response:
     Path(DRIVER, "lib64").mkdir(parents=True, exist_ok=True)
     Path(DRIVER, "lib64", "libcuda-control.so").touch()
     return pb.ContainerAllocateResponse(
+        devices=[
+            pb.DeviceSpec(container_path=f"/dev/{name}", host_path=str(DEVICES / name), permissions="rwm")
+            for name in NODES
+        ],
         envs={"NVIDIA_VISIBLE_DEVICES": gpus()[0], "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"},
         mounts=[
             pb.Mount(container_path="/usr/local/nvidia", host_path=DRIVER, read_only=True),
