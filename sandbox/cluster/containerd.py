@@ -29,6 +29,7 @@ oom_score = 0
   sandbox = "{pause}"
 [plugins."io.containerd.cri.v1.runtime"]
   restrict_oom_score_adj = true
+  cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi", "{cdi}"]
   netns_mounts_under_state_dir = true
   [plugins."io.containerd.cri.v1.runtime".cni]
     bin_dirs = ["/usr/lib/cni"]
@@ -74,7 +75,7 @@ def make_containerd(
     configuration = layout.containerd / "config.toml"
     configuration.write_text(
         CONFIGURATION.format(
-            folder=layout.containerd, socket=layout.containerd_socket, pause=pause, cni=layout.cni
+            folder=layout.containerd, socket=layout.containerd_socket, pause=pause, cni=layout.cni, cdi=layout.cdi
         ).lstrip()
     )
     command = cgroup.joining(namespace.entering([str(programs / "containerd"), "--config", str(configuration)]))

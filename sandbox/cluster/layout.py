@@ -60,7 +60,7 @@ class Layout:
 
     @property
     def cdi(self) -> Path:
-        """In the mount namespace this is /var/run/cdi."""
+        """In the mount namespace this is /var/run/cdi. containerd knows both names: an agent outside uses this one."""
         return self.covers / "run-cdi"
 
     @property
