@@ -46,14 +46,14 @@ def _parse(line: str) -> MountPoint | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class MountedFolder:
     """A directory as its file system names it, wherever it is mounted; `root` has no slash at its end."""
 
     device: str
     root: str
 
     @classmethod
-    def of(cls, directory: Path, mounts: Iterable[MountPoint]) -> "Source | None":
+    def of(cls, directory: Path, mounts: Iterable[MountPoint]) -> "MountedFolder | None":
         """By what this process sees mounted: the last of the deepest mounts above it counts."""
         above = [each for each in mounts if directory.is_relative_to(each.path)]
         if not above:

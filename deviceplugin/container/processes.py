@@ -20,7 +20,7 @@ from deviceplugin.container.cgroup import (
     paths_of,
     root_of,
 )
-from deviceplugin.container.mount_points import Source, read_mounts
+from deviceplugin.container.mount_points import MountedFolder, read_mounts
 from deviceplugin.model.allocation import PodUid
 
 _CONTROLLERS = ("memory", "pids", "cpu", "cpu,cpuacct", "devices", "systemd")
@@ -116,9 +116,9 @@ class ProcessTable:
             found.update(name for name in shown if name in proved or (group and pods.get(name) == group.pod))
         return frozenset(found)
 
-    def _source(self, base: Path) -> Source | None:
+    def _source(self, base: Path) -> MountedFolder | None:
         text = self._read("self", "mountinfo")
-        return Source.of(base.resolve(), list(read_mounts(text))) if text is not None else None
+        return MountedFolder.of(base.resolve(), list(read_mounts(text))) if text is not None else None
 
     def _mount_namespace(self, pid: int) -> int | None:
         """Its processes see the same; None where it cannot be read."""

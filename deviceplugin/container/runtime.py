@@ -32,7 +32,7 @@ class _Info(msgspec.Struct, frozen=True):
     pid: int = 0
 
 
-class _Config(msgspec.Struct, frozen=True, rename="camel"):
+class _RuntimeConfig(msgspec.Struct, frozen=True, rename="camel"):
     """Of containerd (internal/cri/config/config.go, `PluginConfig`); an attribute that is not there is not known."""
 
     enable_cdi: bool | None = msgspec.field(name="enableCDI", default=None)
@@ -47,7 +47,7 @@ class ContainerRuntime:
         self._timeout_s = timeout_s
         self._channel: grpc.aio.Channel | None = None
         self._pid_of = msgspec.json.Decoder(_Info)
-        self._config_of = msgspec.json.Decoder(_Config)
+        self._config_of = msgspec.json.Decoder(_RuntimeConfig)
 
     async def require_cdi(self, directory: Path) -> None:
         """Raises ConfigError for a runtime that would not give CDI devices of this directory to its containers.
@@ -68,7 +68,7 @@ class ContainerRuntime:
         if config.enable_cdi is None:
             await self._require_version_with_cdi()
 
-    async def _config(self) -> _Config:
+    async def _config(self) -> _RuntimeConfig:
         """All is unknown for a runtime that does not show it."""
         request = pb.StatusRequest(verbose=True)
         answer = await self._call(
@@ -77,7 +77,7 @@ class ContainerRuntime:
         try:
             return self._config_of.decode(answer.info["config"])
         except (KeyError, msgspec.MsgspecError):
-            return _Config()
+            return _RuntimeConfig()
 
     async def _require_version_with_cdi(self) -> None:
         answer = await self._call(lambda: self._containers().Version(pb.VersionRequest(), timeout=self._timeout_s))
