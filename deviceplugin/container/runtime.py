@@ -49,7 +49,7 @@ class ContainerRuntime:
         self._pid_of = msgspec.json.Decoder(_Info)
         self._config_of = msgspec.json.Decoder(_RuntimeConfig)
 
-    async def require_cdi(self, directory: Path) -> None:
+    async def require_cdi(self, directory: Path = Path("/var/run/cdi")) -> None:
         """Raises ConfigError for a runtime that would not give CDI devices of this directory to its containers.
 
         One that ignores them starts containers without GPU and limits.
