@@ -71,6 +71,15 @@ WRONG: dict[str, tuple[Object, str]] = {
     "a spread over nothing": ({"scheduler": {"topologySpreadConstraints": [{"maxSkew": 1}]}}, "topologyKey"),
     "an update strategy that is none": ({"agent": {"updateStrategy": "Recreate"}}, "updateStrategy"),
     "nothing where a name is needed": ({"image": {"repository": ""}}, "repository"),
+    "a repository that ends with a slash": ({"image": {"repository": "registry.example.org/"}}, "repository"),
+    "a repository with a tag": (
+        {"scheduler": {"kubeScheduler": {"image": {"repository": "mirror:5000/kube-scheduler:v1.36.2"}}}},
+        "repository",
+    ),
+    "a socket whose directory is the whole node": (
+        {"agent": {"containerRuntime": {"socket": "/containerd.sock"}}},
+        "socket",
+    ),
 }
 
 

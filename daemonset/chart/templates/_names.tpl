@@ -27,10 +27,17 @@
 request.userInfo.username.startsWith("system:serviceaccount:") && request.userInfo.username.endsWith(":vcuda-agent")
 {{- end -}}
 
-{{/* kube-scheduler in the version of the cluster; distributions append a suffix (v1.34.1+k3s1, v1.33.5-eks-ba24e9c). */}}
+{{/* kube-scheduler in the version of the cluster. Distributions append a suffix (v1.34.1+k3s1, v1.33.5-eks-ba24e9c), Argo CD
+leaves out the patch number (1.36): the first release of a minor version always exists and is not newer than the API server. */}}
 {{- define "vcuda.kubeSchedulerImage" -}}
 {{- with .Values.scheduler.kubeScheduler.image -}}
-{{ include "vcuda.repository" (list $ .repository) }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default (regexFind "^v[0-9]+[.][0-9]+[.][0-9]+" $.Capabilities.KubeVersion.Version) }}{{ end }}
+{{ include "vcuda.repository" (list $ .repository) }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default (include "vcuda.clusterVersion" $) }}{{ end }}
+{{- end -}}
+{{- end -}}
+
+{{- define "vcuda.clusterVersion" -}}
+{{- with semver .Capabilities.KubeVersion.Version -}}
+v{{ .Major }}.{{ .Minor }}.{{ .Patch }}
 {{- end -}}
 {{- end -}}
 
