@@ -67,6 +67,15 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{ .Values.webhook.certificates.secretName }}
 {{- end -}}
 
+{{/* What the API server adds to the `matchConstraints` of a policy. Server-side apply compares all of it as one field, so what is
+left out is a conflict for another manager. So it is with `scope`, with fieldRef's `apiVersion`, with empty lists, which are
+not stored, and with `action` in the monitors' relabelings (tests/daemonset/test_two_managers.py). */}}
+{{- define "vcuda.matchesAll" -}}
+matchPolicy: Equivalent
+namespaceSelector: {}
+objectSelector: {}
+{{- end -}}
+
 {{/* CEL: whether a kubelet asks. */}}
 {{- define "vcuda.isKubelet" -}}
 request.userInfo.username.startsWith("system:node:") && "system:nodes" in request.userInfo.groups
@@ -125,9 +134,11 @@ interval: {{ $monitoring.interval }}
 scrapeTimeout: {{ . }}
 {{- end }}
 relabelings:
-  - targetLabel: job
+  - action: replace
+    targetLabel: job
     replacement: {{ .job }}
-  - sourceLabels: [__meta_kubernetes_pod_node_name]
+  - action: replace
+    sourceLabels: [__meta_kubernetes_pod_node_name]
     targetLabel: node
 {{- with $monitoring.relabelings }}
   {{- toYaml . | nindent 2 }}
