@@ -44,7 +44,7 @@ v{{ .Major }}.{{ .Minor }}.{{ .Patch }}
 {{/* A repository, in the registry of global.imageRegistry if that is set: (list $ repository). */}}
 {{- define "vcuda.repository" -}}
 {{- $repository := index . 1 -}}
-{{- with (index . 0).Values.global.imageRegistry -}}
+{{- with ((index . 0).Values.global | default dict).imageRegistry -}}
 {{ trimSuffix "/" . }}/{{ regexReplaceAll "^([^/]*[.:][^/]*|localhost)/" $repository "" }}
 {{- else -}}
 {{ $repository }}
@@ -60,7 +60,7 @@ app.kubernetes.io/instance: {{ $root.Release.Name }}
 app.kubernetes.io/part-of: vcuda
 app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ $root.Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | trunc 63 | regexFind "^.*[A-Za-z0-9]" }}
 {{- end -}}
 
 {{- define "vcuda.certificateSecret" -}}
