@@ -92,7 +92,9 @@ helm install vcuda oci://registry.example.org/charts/vcuda --version {about["ver
 
 ## Values
 
-Helm refuses a value that is not here. `--set a.b=c` sets the value `a.b`.
+Helm refuses a value that is not here. `--set a.b=c` sets the value `a.b`. A chart that contains this one may have it on
+`condition: vcuda.enabled`, under an alias and with tags. `nameOverride` and `fullnameOverride` are refused: a cluster
+has one vcuda, and policies, rights and commands refer to the names of its objects.
 {"".join(_tables())}"""
 
 

@@ -197,10 +197,27 @@ def test_pods_name_the_profile_and_the_extender_follows_its_lease(defaults: Rend
     assert (election["leaderElect"], election["resourceNamespace"]) == (True, NAMESPACE)
 
 
+VERSIONS = {
+    "v1.34.1": "v1.34.1",
+    "v1.34.1+k3s1": "v1.34.1",
+    "v1.33.4-eks-abc": "v1.33.4",
+    "v1.35.0-gke.100": "v1.35.0",
+    "v1.34.2-aliyun.1": "v1.34.2",
+    "1.36": "v1.36.0",  # as Argo CD renders (argo-cd#26330)
+    "v1.32": "v1.32.0",
+}
+"""Of a cluster, and of its kube-scheduler."""
+
+
 def test_kube_scheduler_is_of_the_clusters_version(chart: Chart) -> None:
-    clusters = ("v1.34.1", "v1.34.1+k3s1", "v1.34.1-eks-ba24e9c", "v1.34.1-gke.1000")
-    images = {each: chart.render({}, f"--kube-version={each}").scheduler["containers"][0]["image"] for each in clusters}
-    assert images == dict.fromkeys(clusters, "registry.k8s.io/kube-scheduler:v1.34.1")
+    images = {each: chart.render({}, f"--kube-version={each}").scheduler["containers"][0]["image"] for each in VERSIONS}
+    assert images == {each: f"registry.k8s.io/kube-scheduler:{tag}" for each, tag in VERSIONS.items()}
+
+
+def test_a_version_without_patch_number_decides_as_its_first_release(chart: Chart) -> None:
+    assert "this one is v1.31" in chart.refusal(version="1.31")
+    assert "this cluster has v1.35" in chart.refusal({"agent": {"dra": {"enabled": True}}}, version="1.35")
+    assert "chart requires kubeVersion: >=1.30.0-0" in chart.refusal(version="1.29")
 
 
 def test_the_scheduler_has_no_privilege_whatsoever(chart: Chart, subtests: pytest.Subtests) -> None:

@@ -62,8 +62,8 @@ def test_targets_have_the_labels_that_the_rules_expect(monitored: Rendered) -> N
     assert set(found) == {"vcuda-agent", "vcuda-scheduler", "vcuda-kube-scheduler"}
     for name, endpoint in found.items():
         assert endpoint["relabelings"] == [
-            {"targetLabel": "job", "replacement": name},
-            {"targetLabel": "node", "sourceLabels": ["__meta_kubernetes_pod_node_name"]},
+            {"action": "replace", "targetLabel": "job", "replacement": name},
+            {"action": "replace", "targetLabel": "node", "sourceLabels": ["__meta_kubernetes_pod_node_name"]},
         ]
 
 

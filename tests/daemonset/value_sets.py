@@ -93,7 +93,7 @@ VALUE_SETS: dict[str, Object] = {
         "agent": {
             "cdi": {"enabled": True, "directory": "/etc/cdi"},
             "containerRuntime": {"socket": "/run/crio/crio.sock"},
-            "kubelet": {"root": "/data/kubelet", "nodesProxy": True},
+            "kubelet": {"root": "/data/kubelet", "devicePlugins": "/data/device-plugins", "nodesProxy": True},
             "confined": False,
             "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]},
             "port": 5679,

@@ -4,8 +4,18 @@
 {{- fail "these are the values of an older chart, without those that this one added; upgrade with --reset-then-reuse-values instead of --reuse-values" -}}
 {{- end -}}
 {{- if .Chart.IsRoot -}}
-{{- range $key, $_ := omit .Values.global "imageRegistry" -}}
+{{- range $key, $_ := omit (.Values.global | default dict) "imageRegistry" -}}
 {{- fail (printf "global.%s is not a value of this chart; of `global` it knows imageRegistry" $key) -}}
+{{- end -}}
+{{- if kindIs "bool" .Values.enabled -}}
+{{- fail "`enabled` belongs to a chart that contains this one, as the `condition` of its dependency; leave it out, or set agent.enabled and scheduler.enabled" -}}
+{{- end -}}
+{{- else if and (kindIs "bool" .Values.enabled) (not .Values.enabled) -}}
+{{- fail (printf "%s.enabled is false, but the chart that contains this one installs it all the same: in its Chart.yaml, give the dependency `condition: %s.enabled`, or leave the value out" .Chart.Name .Chart.Name) -}}
+{{- end -}}
+{{- range $key := list "nameOverride" "fullnameOverride" -}}
+{{- if get $.Values $key -}}
+{{- fail (printf "%s: the names of the objects are fixed, because a cluster has one vcuda, whose policies, rights and commands refer to them; leave it out" $key) -}}
 {{- end -}}
 {{- end -}}
 {{- range $part := list "agent" "scheduler" -}}

@@ -27,17 +27,24 @@
 request.userInfo.username.startsWith("system:serviceaccount:") && request.userInfo.username.endsWith(":vcuda-agent")
 {{- end -}}
 
-{{/* kube-scheduler in the version of the cluster; distributions append a suffix (v1.34.1+k3s1, v1.33.5-eks-ba24e9c). */}}
+{{/* kube-scheduler in the version of the cluster. Distributions append a suffix (v1.34.1+k3s1, v1.33.5-eks-ba24e9c), Argo CD
+leaves out the patch number (1.36): the first release of a minor version always exists and is not newer than the API server. */}}
 {{- define "vcuda.kubeSchedulerImage" -}}
 {{- with .Values.scheduler.kubeScheduler.image -}}
-{{ include "vcuda.repository" (list $ .repository) }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default (regexFind "^v[0-9]+[.][0-9]+[.][0-9]+" $.Capabilities.KubeVersion.Version) }}{{ end }}
+{{ include "vcuda.repository" (list $ .repository) }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default (include "vcuda.clusterVersion" $) }}{{ end }}
+{{- end -}}
+{{- end -}}
+
+{{- define "vcuda.clusterVersion" -}}
+{{- with semver .Capabilities.KubeVersion.Version -}}
+v{{ .Major }}.{{ .Minor }}.{{ .Patch }}
 {{- end -}}
 {{- end -}}
 
 {{/* A repository, in the registry of global.imageRegistry if that is set: (list $ repository). */}}
 {{- define "vcuda.repository" -}}
 {{- $repository := index . 1 -}}
-{{- with (index . 0).Values.global.imageRegistry -}}
+{{- with ((index . 0).Values.global | default dict).imageRegistry -}}
 {{ trimSuffix "/" . }}/{{ regexReplaceAll "^([^/]*[.:][^/]*|localhost)/" $repository "" }}
 {{- else -}}
 {{ $repository }}
@@ -53,11 +60,20 @@ app.kubernetes.io/instance: {{ $root.Release.Name }}
 app.kubernetes.io/part-of: vcuda
 app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ $root.Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | trunc 63 | regexFind "^.*[A-Za-z0-9]" }}
 {{- end -}}
 
 {{- define "vcuda.certificateSecret" -}}
 {{ .Values.webhook.certificates.secretName }}
+{{- end -}}
+
+{{/* What the API server adds to the `matchConstraints` of a policy. Server-side apply compares all of it as one field, so what is
+left out is a conflict for another manager. So it is with `scope`, with fieldRef's `apiVersion`, with empty lists, which are
+not stored, and with `action` in the monitors' relabelings (tests/daemonset/test_two_managers.py). */}}
+{{- define "vcuda.matchesAll" -}}
+matchPolicy: Equivalent
+namespaceSelector: {}
+objectSelector: {}
 {{- end -}}
 
 {{/* CEL: whether a kubelet asks. */}}
@@ -118,9 +134,11 @@ interval: {{ $monitoring.interval }}
 scrapeTimeout: {{ . }}
 {{- end }}
 relabelings:
-  - targetLabel: job
+  - action: replace
+    targetLabel: job
     replacement: {{ .job }}
-  - sourceLabels: [__meta_kubernetes_pod_node_name]
+  - action: replace
+    sourceLabels: [__meta_kubernetes_pod_node_name]
     targetLabel: node
 {{- with $monitoring.relabelings }}
   {{- toYaml . | nindent 2 }}

@@ -77,10 +77,12 @@
     - name: NODE_NAME
       valueFrom:
         fieldRef:
+          apiVersion: v1
           fieldPath: spec.nodeName
     - name: NODE_IP
       valueFrom:
         fieldRef:
+          apiVersion: v1
           fieldPath: status.hostIP
 {{- if eq $from "runtime" }}
     - name: NVIDIA_VISIBLE_DEVICES

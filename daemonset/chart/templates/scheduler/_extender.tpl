@@ -88,11 +88,13 @@
     - name: POD_NAME
       valueFrom:
         fieldRef:
+          apiVersion: v1
           fieldPath: metadata.name
 {{- end }}
     - name: POD_NAMESPACE
       valueFrom:
         fieldRef:
+          apiVersion: v1
           fieldPath: metadata.namespace
 {{- with .Values.scheduler.env }}
     {{- toYaml . | nindent 4 }}
