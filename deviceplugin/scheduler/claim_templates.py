@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import structlog
 
 from deviceplugin.backoff import Backoff
-from deviceplugin.errors import ParseError, VcudaError
+from deviceplugin.errors import ParseError, RequestError, VcudaError
 from deviceplugin.kube.claim_templates import (
     ClaimingPod,
     KeptTemplate,
@@ -159,7 +159,7 @@ class ClaimTemplates:
         try:
             wanted = parse_preferences(pod.annotations, self._annotations).gpus
             return template_spec(read_template_name(name, wanted), wanted, self._names)
-        except ParseError as error:
+        except (ParseError, RequestError) as error:
             if pod.uid not in self._refused:
                 self._refused.add(pod.uid)
                 log.warning("claim_template_refused", pod=f"{pod.namespace}/{pod.name}", error=error.message)

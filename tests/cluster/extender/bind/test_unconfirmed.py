@@ -212,7 +212,9 @@ async def test_a_cancelled_binding_is_unconfirmed(extender: Extender, api: Memor
     assert hold(extender, "a", one) is HoldState.UNCONFIRMED
 
 
-async def test_pods_that_cannot_be_read_keep_no_other_one_unread(extender: Extender, api: MemoryApi, clock: Clock) -> None:
+async def test_pods_that_cannot_be_read_keep_no_other_one_unread(
+    extender: Extender, api: MemoryApi, clock: Clock
+) -> None:
     """16 are read at a time, and again after 5 s: more than 80 of them could fill every turn."""
     extender.put_node(node("a", 60))
     made = [chosen(extender, api, pod(), "a") for _ in range(120)]
