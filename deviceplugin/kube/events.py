@@ -217,7 +217,7 @@ class EventRecorder:
                 known.count += waiting.count
                 self._known.move_to_end(key)
                 return
-        waiting.name = f"{key.name[:230]}.{secrets.token_hex(8)}"
+        waiting.name = f"{key.name[:230].rstrip('-.')}.{secrets.token_hex(8)}"
         await self._client.create_event(
             namespace, event_object(key, waiting, node=self._node, component=self._component)
         )

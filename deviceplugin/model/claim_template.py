@@ -1,8 +1,9 @@
 """The ResourceClaimTemplate that stands for a container's request, for pods that are written for the device plugin.
 
-In: a request, the GPUs that the pod accepts. Out: the template's name, which says all of its content, and its spec.
-Pure. Two programs use it: the webhook refers pods to a name, and the scheduler makes what the name says. Neither needs
-the other: a template is the same for every pod, and it does not matter who makes it.
+In: a request, the GPUs that the pod accepts. Out: the template's name, which says all of its content, and its spec; or
+a RequestError where Kubernetes would refuse it, so that the webhook says so before anything waits for it. Pure. Two
+programs use it: the webhook refers pods to a name, and the scheduler makes what the name says. Neither needs the other:
+a template is the same for every pod, and it does not matter who makes it.
 """
 
 import hashlib
@@ -10,13 +11,17 @@ import json
 import re
 from dataclasses import dataclass
 
-from deviceplugin.errors import ParseError
+from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.claims import ClaimNames
 from deviceplugin.model.preferences import ANY_GPU, GpuFilter
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import BLOCK_MIB, CORES_PER_GPU
 
 REQUEST = "gpu"
+MOST_DEVICES = 32
+"""Of a claim: AllocationResultsMaxSize (k8s.io/api/resource/v1, types.go)."""
+LONGEST_SELECTOR = 10 << 10
+"""In bytes: CELSelectorExpressionMaxLength (there)."""
 _NAME = re.compile(r"vcuda-(\d{1,4})x(\d{1,3})c(\d{1,5})b(?:-[0-9a-f]{10})?")
 
 
@@ -65,7 +70,12 @@ def read_template_name(name: str, wanted: GpuFilter) -> ClaimSize:
 
 
 def template_spec(size: ClaimSize, wanted: GpuFilter, names: ClaimNames) -> dict[str, object]:
-    """spec.spec of the template."""
+    """spec.spec of the template; RequestError for one that no API server takes or that nothing can be allocated for."""
+    if size.gpus > MOST_DEVICES:
+        raise RequestError(
+            f"{size.gpus} GPUs were requested and a claim has at most {MOST_DEVICES} devices; request at most "
+            f"{MOST_DEVICES} for each container"
+        )
     memory = f"{size.blocks * BLOCK_MIB}Mi"
     exactly: dict[str, object] = {"deviceClassName": names.whole_gpus if size.is_whole else names.shares}
     selectors = _selectors(wanted, names.driver)
@@ -75,6 +85,11 @@ def template_spec(size: ClaimSize, wanted: GpuFilter, names: ClaimNames) -> dict
         exactly["capacity"] = {"requests": {"cores": str(size.cores), "memory": memory}}
     elif size.blocks:
         selectors.append(f'device.capacity["{names.driver}"].memory.compareTo(quantity("{memory}")) >= 0')
+    if (longest := max((len(each.encode()) for each in selectors), default=0)) > LONGEST_SELECTOR:
+        raise RequestError(
+            f"the GPUs that the pod's annotations name take {longest} bytes in a claim and Kubernetes takes "
+            f"{LONGEST_SELECTOR}; name fewer GPUs, or models"
+        )
     if selectors:
         exactly["selectors"] = [{"cel": {"expression": each}} for each in selectors]
     devices: dict[str, object] = {"requests": [{"name": REQUEST, "exactly": exactly}]}
@@ -105,8 +120,8 @@ def _list(texts: frozenset[str] | tuple[str, ...]) -> str:
 
 
 def _text(text: str) -> str:
-    """A string of JSON is one of CEL too."""
-    return json.dumps(text)
+    """A string of JSON is one of CEL too, but for JSON's pairs of surrogates, which CEL refuses."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _digest(wanted: GpuFilter) -> str:

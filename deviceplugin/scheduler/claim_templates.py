@@ -3,17 +3,21 @@
 In: pods with the webhook's label, templates with the same label. Out: a template for each size that a pod names, in the
 pod's namespace; Kubernetes makes the claim from it, and the pod owns the claim. A template is made when its pod exists,
 never for a pod that was refused. One that no pod has named for an hour is deleted; if a pod names it again, it is made
-again. Invariant: a template says what its name says. A pod that names another one, or changed its annotations, gets
-none.
+again. Invariants: a template says what its name says, and a pod that names another one, or changed its annotations,
+gets none; a namespace that refuses a template, or does not answer, keeps no other namespace waiting. What failed is
+said once, and tried again after a wait of its own, which doubles.
 """
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 
-from deviceplugin.errors import ParseError, VcudaError
+from deviceplugin.backoff import Backoff
+from deviceplugin.errors import ParseError, RequestError, VcudaError
 from deviceplugin.kube.claim_templates import (
     ClaimingPod,
     KeptTemplate,
@@ -31,7 +35,25 @@ from deviceplugin.model.units import ResourceNames
 
 log = structlog.get_logger("vcuda.claims")
 _AGAIN_S = 5.0
+_MOST_AGAIN_S = 300.0
 KEEP_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _DueWrite:
+    """A template to make from `spec`, or one that exists to delete."""
+
+    key: TemplateKey
+    spec: dict[str, object] | None = None
+    template: KeptTemplate | None = None
+
+
+@dataclass(slots=True)
+class _WriteFailure:
+    """Of the last try of a write; the next one is due `at`."""
+
+    waits: Backoff
+    at: float
 
 
 class ClaimTemplates:
@@ -60,7 +82,10 @@ class ClaimTemplates:
         self._due = asyncio.Event()
         self._last_named: dict[TemplateKey, float] = {}
         self._refused: set[str] = set()
+        self._failed: dict[TemplateKey, _WriteFailure] = {}
+        self._writing: set[str] = set()
         self._pods.subscribe(self._changed)
+        self._templates.subscribe(self._template_changed)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -71,29 +96,55 @@ class ClaimTemplates:
             while True:
                 self._due.clear()
                 if self._leads():
-                    await self.keep()
+                    for namespace, writes in self._due_writes().items():
+                        self._writing.add(namespace)
+                        group.create_task(self._write_all(namespace, writes), name=f"templates in {namespace}")
                 try:
                     async with asyncio.timeout(self._again_s):
                         await self._due.wait()
                 except TimeoutError:
                     continue
 
-    async def keep(self) -> None:
-        """One round; errors are logged, never raised."""
-        wanted = self._wanted()
-        now = self._clock()
+    def _due_writes(self) -> dict[str, list[_DueWrite]]:
+        """By namespace, without those in which the last ones are still written."""
+        wanted, now, there = self._wanted(), self._clock(), self._templates.items
         self._last_named |= dict.fromkeys(wanted, now)
+        due = {key: _DueWrite(key, spec=spec) for key, spec in wanted.items() if key not in there}
+        for key, template in there.items():
+            if now - self._last_named.setdefault(key, now) > self._keep_s:
+                due[key] = _DueWrite(key, template=template)
+        self._last_named = {key: at for key, at in self._last_named.items() if key in there}
+        self._failed = {key: failure for key, failure in self._failed.items() if key in due}
+        found: dict[str, list[_DueWrite]] = defaultdict(list)
+        for key, write in due.items():
+            if key[0] not in self._writing and (key not in self._failed or self._failed[key].at <= now):
+                found[key[0]].append(write)
+        return found
+
+    async def _write_all(self, namespace: str, writes: list[_DueWrite]) -> None:
+        """Errors are logged, never raised."""
         try:
-            for key in wanted.keys() - self._templates.items.keys():
-                await self._client.create_claim_template(key, self._label, wanted[key])
-                log.info("claim_template_created", namespace=key[0], template=key[1])
-            for key, template in tuple(self._templates.items.items()):
-                if now - self._last_named.setdefault(key, now) > self._keep_s:
-                    await self._client.delete_claim_template(template)
-                    log.info("claim_template_deleted", namespace=key[0], template=key[1])
+            for each in writes:
+                if self._leads():
+                    await self._write(each)
+        finally:
+            self._writing.discard(namespace)
+
+    async def _write(self, due: _DueWrite) -> None:
+        try:
+            if due.spec is not None:
+                await self._client.create_claim_template(due.key, self._label, due.spec)
+                log.info("claim_template_created", namespace=due.key[0], template=due.key[1])
+            elif due.template is not None:
+                await self._client.delete_claim_template(due.template)
+                log.info("claim_template_deleted", namespace=due.key[0], template=due.key[1])
         except VcudaError as error:
-            log.warning("claim_templates_failed", error=error.message)
-        self._last_named = {key: at for key, at in self._last_named.items() if key in self._templates.items}
+            failure = self._failed.get(due.key)
+            if failure is None:
+                failure = _WriteFailure(Backoff(first=self._again_s, most=_MOST_AGAIN_S), 0.0)
+                log.warning("claim_template_failed", namespace=due.key[0], template=due.key[1], error=error.message)
+                self._failed[due.key] = failure
+            failure.at = self._clock() + failure.waits.next()
 
     def _wanted(self) -> dict[TemplateKey, dict[str, object]]:
         found: dict[TemplateKey, dict[str, object]] = {}
@@ -108,11 +159,15 @@ class ClaimTemplates:
         try:
             wanted = parse_preferences(pod.annotations, self._annotations).gpus
             return template_spec(read_template_name(name, wanted), wanted, self._names)
-        except ParseError as error:
+        except (ParseError, RequestError) as error:
             if pod.uid not in self._refused:
                 self._refused.add(pod.uid)
                 log.warning("claim_template_refused", pod=f"{pod.namespace}/{pod.name}", error=error.message)
             return None
+
+    def _template_changed(self, change: StoreChange[KeptTemplate]) -> None:
+        """What failed before was of another state."""
+        self._failed.pop(change.item.key, None)
 
     def _changed(self, change: StoreChange[ClaimingPod]) -> None:
         self._refused &= self._pods.items.keys()

@@ -4,7 +4,8 @@ In: pods as JSON. Out: changed copies, or an `ApiError`.
 """
 
 from sandbox.apiserver.patch import merge
-from sandbox.apiserver.status import ApiError, JsonObject, conflict
+from sandbox.apiserver.status import JsonObject, conflict, invalid
+from sandbox.apiserver.validation import DNS_LABEL
 
 _DEFAULT_GRACE_SECONDS = 30
 
@@ -15,7 +16,11 @@ def admit(pod: JsonObject, _: JsonObject | None) -> None:
     spec.setdefault("restartPolicy", "Always")
     spec.setdefault("terminationGracePeriodSeconds", _DEFAULT_GRACE_SECONDS)
     if not spec.get("containers"):
-        raise ApiError(422, f'Pod "{pod["metadata"]["name"]}" is invalid: spec.containers: Required value')
+        raise invalid("Pod", pod["metadata"]["name"], "spec.containers: Required value")
+    for at, claim in enumerate(spec.get("resourceClaims") or ()):
+        if not DNS_LABEL.fullmatch(claim["name"]):  # ValidateDNS1123Label, pkg/apis/core/validation/validation.go
+            where = f"spec.resourceClaims[{at}].name"
+            raise invalid("Pod", pod["metadata"]["name"], f'{where}: Invalid value: "{claim["name"]}"')
     pod.setdefault("status", {}).setdefault("phase", "Pending")
 
 

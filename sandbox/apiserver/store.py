@@ -25,6 +25,7 @@ _ADMIT: dict[str, Callable[[JsonObject, JsonObject | None], None]] = {
     "pods": pods.admit,
     "secrets": validation.admit_secret,
     "leases": validation.admit_lease,
+    "resourceclaimtemplates": validation.admit_claim_template,
     "mutatingwebhookconfigurations": validation.admit_webhooks,
     "validatingwebhookconfigurations": validation.admit_webhooks,
 }
@@ -85,6 +86,7 @@ class Store:
         meta.setdefault("uid", str(uuid.uuid4()))
         meta["creationTimestamp"] = meta.get("creationTimestamp") or timestamp()
         new |= {"apiVersion": kind.api_version, "kind": kind.word}
+        validation.check_annotations(kind.word, meta)
         return self._write(key, new)
 
     def replace(self, resource: str, name: str, item: JsonObject, *, namespace: str = "") -> JsonObject:
@@ -104,6 +106,7 @@ class Store:
         new["metadata"] = {**meta, **kept}
         if resource == "pods":
             new["status"] = old.get("status", {})
+        validation.check_annotations(kind.word, new["metadata"])
         return self._write(key, new)
 
     def patch(
@@ -127,6 +130,7 @@ class Store:
             change.pop("status", None)
         new = merge_strategic(old, change) if strategic else merge(old, change)
         new["metadata"] |= {field: old["metadata"][field] for field in _IMMUTABLE if field in old["metadata"]}
+        validation.check_annotations(KINDS[resource].word, new["metadata"])
         try:
             return self._write(key, new)
         except ApiError as error:

@@ -1,7 +1,9 @@
-"""What the API server checks and fills in before it stores a Secret, a Lease or a webhook configuration.
+"""What the API server checks and fills in before it stores a Secret, a Lease, a claim template or a webhook.
 
 In: an object as JSON, and the one that it replaces. Out: the same, changed in place, or an `ApiError`. Not here: pods
 (`pods`), and who may hold a Lease: candidates agree on that by the version that they replace.
+Limits and names are those of Kubernetes 1.36: staging/src/k8s.io/api/resource/v1/types.go, and
+staging/src/k8s.io/apimachinery/pkg/api/validation/objectmeta.go and pkg/util/validation/validation.go.
 """
 
 import base64
@@ -11,7 +13,54 @@ import re
 from sandbox.apiserver.status import ApiError, JsonObject, invalid
 
 _MOST_BYTES = 1 << 20
+_MOST_ANNOTATIONS = 256 << 10  # TotalAnnotationSizeLimitB: names and values of all
+_LONGEST_SELECTOR = 10 << 10  # CELSelectorExpressionMaxLength
+_MOST_REQUESTS = 32  # DeviceRequestsMaxSize
+_MOST_SELECTORS = 32  # DeviceSelectorsMaxSize
+DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
+_SURROGATE = re.compile(r"(?<!\\)(\\\\)*\\u[dD][89a-fA-F]")
 _REQUIRED = {"kubernetes.io/tls": ("tls.crt", "tls.key")}
+
+
+def check_annotations(kind: str, meta: JsonObject) -> None:
+    """Of each object at each write, but for a Binding and a deletion, which change a pod unchecked (seen on 1.36)."""
+    written = meta.get("annotations") or {}
+    if sum(len(name.encode()) + len(text.encode()) for name, text in written.items()) > _MOST_ANNOTATIONS:
+        raise invalid(
+            kind,
+            meta["name"],
+            f"metadata.annotations: Too long: may not be more than {_MOST_ANNOTATIONS} bytes",
+        )
+
+
+def admit_claim_template(new: JsonObject, _old: JsonObject | None) -> None:
+    """Requests of `exactly`. Of an expression only a text's escapes are read, as CEL's language definition says them."""
+    requests = new["spec"]["spec"]["devices"].get("requests") or []
+    name, where = new["metadata"]["name"], "spec.spec.devices.requests"
+    if len(requests) > _MOST_REQUESTS:
+        raise invalid(
+            new["kind"], name, f"{where}: Too many: {len(requests)}: must have at most {_MOST_REQUESTS} items"
+        )
+    for at, request in enumerate(requests):
+        if not DNS_LABEL.fullmatch(str(request.get("name", ""))):
+            raise invalid(new["kind"], name, f"{where}[{at}].name: Invalid value: a lowercase RFC 1123 label")
+        exactly = request["exactly"]
+        if exactly.get("count", 1) < 1:
+            raise invalid(new["kind"], name, f"{where}[{at}].exactly.count: Invalid value: must be greater than zero")
+        _check_selectors(new, f"{where}[{at}].exactly.selectors", exactly.get("selectors") or [])
+
+
+def _check_selectors(new: JsonObject, where: str, selectors: list[JsonObject]) -> None:
+    if len(selectors) > _MOST_SELECTORS:
+        raise invalid(new["kind"], new["metadata"]["name"], f"{where}: Too many: {len(selectors)}")
+    for at, each in enumerate(selectors):
+        text = str(each["cel"]["expression"])
+        here = f"{where}[{at}].cel.expression"
+        if len(text.encode()) > _LONGEST_SELECTOR:
+            why = f"{here}: Too long: may not be more than {_LONGEST_SELECTOR} bytes"
+            raise invalid(new["kind"], new["metadata"]["name"], why)
+        if _SURROGATE.search(text):
+            raise invalid(new["kind"], new["metadata"]["name"], f"{here}: Invalid value: invalid unicode code point")
 
 
 def admit_secret(new: JsonObject, old: JsonObject | None) -> None:

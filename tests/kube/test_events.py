@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime as dt
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -168,6 +169,19 @@ async def test_flush_gives_up_in_time(server: ApiServer, client: KubeClient) -> 
         async with asyncio.timeout(3):
             await sent(recorder, seconds=0.05)
     assert events(server) == []
+
+
+async def test_the_name_of_an_event_is_a_dns_subdomain_wherever_the_pods_name_is_cut(
+    server: ApiServer, client: KubeClient
+) -> None:
+    async with sending(EventRecorder(client, node="n1", rate=FAST)) as recorder:
+        for end in ("-", ".", "--"):
+            name = "a" * (230 - len(end)) + end + "b" * 20
+            recorder.about_pod(PodRef(PodUid(name), "prod", name), EventReason.ALLOCATED, "ok")
+        await server.until(lambda: len(events(server)) == 3)
+    names = [each["metadata"]["name"] for each in events(server)]
+    part = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+    assert [each for each in names if not re.fullmatch(rf"{part}(\.{part})*", each) or len(each) > 253] == []
 
 
 async def test_a_long_message_is_cut_and_kept_on_one_line(server: ApiServer, client: KubeClient) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.errors import ParseError
+from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.claim_template import ClaimSize, read_template_name, template_name, template_spec
 from deviceplugin.model.claims import ClaimNames
 from deviceplugin.model.gpu import GpuUuid
@@ -78,3 +78,26 @@ def test_a_filter_becomes_selectors() -> None:
         f'{attributes}.productName.lowerAscii().contains("a100")',
         f'!({attributes}.uuid in ["GPU-1"])',
     ]
+
+
+def uuids(count: int) -> frozenset[GpuUuid]:
+    return frozenset(GpuUuid(f"GPU-{at:08x}-0000-0000-0000-000000000000") for at in range(count))
+
+
+def test_what_no_api_server_takes_is_one_sentence(subtests: pytest.Subtests) -> None:
+    long = "A" * 5000
+    cases = (
+        (
+            33,
+            ANY_GPU,
+            "33 GPUs were requested and a claim has at most 32 devices; request at most 32 for each container",
+        ),
+        (1, GpuFilter(uuids=uuids(390)), "take 17211 bytes in a claim and Kubernetes takes 10240; name fewer GPUs"),
+        (1, GpuFilter(not_uuids=uuids(390)), "take 17214 bytes"),
+        (1, GpuFilter(models=(long, long, long)), "name fewer GPUs, or models"),
+        (1, GpuFilter(not_models=("\u00e4" * 5200,)), "name fewer GPUs, or models"),
+    )
+    for gpus, wanted, sentence in cases:
+        with subtests.test(sentence):
+            assert sentence in (refusal(RequestError, template_spec, ClaimSize(gpus, 100, 0), wanted, NAMES) or "")
+    assert template_spec(ClaimSize(32, 100, 0), GpuFilter(uuids=uuids(230)), NAMES)

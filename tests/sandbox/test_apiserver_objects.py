@@ -215,3 +215,40 @@ async def test_the_new_resources_can_be_listed_and_watched(call: Caller) -> None
     for path, kind in ((LEASES, "LeaseList"), (HOOKS, "MutatingWebhookConfigurationList"), (SECRETS, "SecretList")):
         code, found = await call("GET", path)
         assert (code, found["kind"]) == (200, kind)
+
+
+async def test_annotations_above_256_kib_are_refused_but_for_a_bindings(call: Caller) -> None:
+    """As on 1.36: a Binding writes them, and after it nothing else can be changed, but the pod can be deleted."""
+    full = {"metadata": {"name": "a", "annotations": {"own": "x" * ((256 << 10) - 20)}}, "spec": pod("a")["spec"]}
+    over = {**full, "metadata": {"name": "b", "annotations": {"own": "x" * (256 << 10)}}}
+    pods = BINDING.removesuffix("/a/binding")
+    assert (await call("POST", pods, over))[0] == 422
+    assert (await call("POST", pods, full))[0] == 201
+    assert (await call("PATCH", f"{pods}/a", {"metadata": {"annotations": {"more": "x" * 20}}}))[0] == 422
+    assert (await call("POST", BINDING, binding(annotations={"ours": "x" * 100})))[0] == 201
+    assert (await call("PATCH", f"{pods}/a/status", {"status": {"phase": "Running"}}))[0] == 422
+    assert (await call("PATCH", f"{pods}/a", {"metadata": {"labels": {"a": "b"}}}))[0] == 422
+    assert (await call("DELETE", f"{pods}/a"))[0] == 200
+
+
+async def test_a_claim_template_that_no_server_takes_is_refused(call: Caller, subtests: pytest.Subtests) -> None:
+    def template(request: JsonObject, times: int = 1) -> JsonObject:
+        return {"metadata": {"name": "t"}, "spec": {"spec": {"devices": {"requests": [request] * times}}}}
+
+    def selected(*texts: str) -> JsonObject:
+        return {"name": "gpu", "exactly": {"selectors": [{"cel": {"expression": each}} for each in texts]}}
+
+    cases = {
+        "requests: Too many": template(selected("true"), 33),
+        "may not be more than 10240 bytes": template(selected("x" * 10241)),
+        "selectors: Too many": template(selected(*["true"] * 33)),
+        "invalid unicode code point": template(selected('"\\ud83d\\udca1"')),
+        "RFC 1123 label": template({**selected("true"), "name": "gpu-"}),
+        "greater than zero": template({"name": "gpu", "exactly": {"count": 0}}),
+    }
+    path = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates"
+    for word, body in cases.items():
+        with subtests.test(word):
+            code, said = await call("POST", path, body)
+            assert (code, word in said["message"]) == (422, True)
+    assert (await call("POST", path, template(selected("x" * 10240))))[0] == 201

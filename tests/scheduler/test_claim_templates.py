@@ -17,14 +17,14 @@ from deviceplugin.model.preferences import ANY_GPU, GpuFilter
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.scheduler.claim_templates import ClaimTemplates
 from sandbox.apiserver import ApiServer, JsonObject
+from sandbox.apiserver.faults import Harm
 from tests.kube.kubeconfigs import open_transport
 from tests.waiting import in_background, until
 
 LABELS = {"tencent.com/vcuda-claims": "true"}
 FIFTH = template_name(ClaimSize(1, 20, 8), ANY_GPU)
-
-
 HALF = template_name(ClaimSize(1, 50, 8), ANY_GPU)
+WHOLE = template_name(ClaimSize(1, 100, 0), ANY_GPU)
 
 
 @dataclass
@@ -45,17 +45,27 @@ class Scene:
         goal = self.begun + 2
         await until(lambda: self.begun >= goal)
 
-    def pod(self, name: str, *templates: str, annotations: dict[str, str] | None = None, labelled: bool = True) -> None:
+    def pod(
+        self,
+        name: str,
+        *templates: str,
+        annotations: dict[str, str] | None = None,
+        labelled: bool = True,
+        namespace: str = "default",
+    ) -> None:
         meta = {"name": name, "labels": LABELS if labelled else {}, "annotations": annotations or {}}
         claims = [{"name": f"c{at}", "resourceClaimTemplateName": each} for at, each in enumerate(templates)]
         spec = {"containers": [{"name": "main", "image": "i"}], "resourceClaims": claims}
-        self.server.store.create("pods", {"metadata": meta, "spec": spec}, namespace="default")
+        self.server.store.create("pods", {"metadata": meta, "spec": spec}, namespace=namespace)
 
     def templates(self) -> list[JsonObject]:
         return self.server.store.objects("resourceclaimtemplates")
 
     def names(self) -> set[str]:
         return {each["metadata"]["name"] for each in self.templates()}
+
+    def namespaces(self) -> set[str]:
+        return {each["metadata"]["namespace"] for each in self.templates()}
 
 
 @asynccontextmanager
@@ -129,3 +139,59 @@ async def test_only_the_leader_writes(short_tmp: Path) -> None:
         assert scene.names() == set()
         scene.leads = True
         await scene.server.until(lambda: scene.names() == {FIFTH})
+
+
+TEAMS = [f"team-{at}" for at in range(8)]
+BUT_TEAM_3 = {*TEAMS} - {"team-3"}
+IN_TEAM_3 = "/namespaces/team-3/resourceclaimtemplates"
+
+
+@pytest.mark.parametrize("harm", [Harm.STATUS, Harm.HANG])
+async def test_a_namespace_that_refuses_templates_keeps_no_other_one_waiting(scene: Scene, harm: Harm) -> None:
+    """By a quota or a policy, because it is being deleted, or because a webhook of its own never answers."""
+    scene.server.faults.add(harm, code=403, times=100_000, method="POST", path=IN_TEAM_3)
+    for team in TEAMS:
+        scene.pod("one", FIFTH, HALF, namespace=team)
+    await scene.server.until(lambda: len(scene.templates()) == 2 * len(BUT_TEAM_3))
+    assert scene.namespaces() == BUT_TEAM_3
+    scene.pod("two", WHOLE, namespace="team-5")
+    await scene.server.until(lambda: WHOLE in scene.names())
+
+
+@pytest.mark.parametrize("harm", [Harm.STATUS, Harm.HANG])
+async def test_a_template_that_cannot_be_deleted_keeps_no_other_one(scene: Scene, harm: Harm) -> None:
+    for team in TEAMS:
+        scene.pod("one", FIFTH, namespace=team)
+    await scene.server.until(lambda: scene.namespaces() == {*TEAMS})
+    scene.server.faults.add(harm, code=403, times=100_000, method="DELETE", path=IN_TEAM_3)
+    for team in TEAMS:
+        scene.server.store.delete("pods", "one", namespace=team)
+    await scene.rounds()
+    scene.now = 7200
+    await scene.server.until(lambda: scene.namespaces() == {"team-3"})
+
+
+async def test_one_template_that_is_refused_keeps_no_other_one_of_its_namespace(scene: Scene) -> None:
+    """Others may fit into what a quota leaves, or are not what a policy forbids."""
+    scene.server.faults.add(Harm.STATUS, code=403, times=1, method="POST", path="resourceclaimtemplates")
+    scene.pod("one", FIFTH, HALF, WHOLE)
+    await scene.server.until(lambda: len(scene.names()) == 2)
+
+
+async def test_a_refused_template_is_said_once_and_tried_again_later_and_later(scene: Scene) -> None:
+    fault = scene.server.faults.add(Harm.STATUS, code=403, times=100, method="POST", path="resourceclaimtemplates")
+    with structlog.testing.capture_logs() as logs:
+        scene.pod("one", FIFTH)
+        waits = []
+        for tried in range(1, 6):
+            began = scene.now
+            while fault.times > 100 - tried:
+                scene.now += 0.05
+                await scene.rounds()
+            waits.append(scene.now - began)
+        scene.server.faults.clear()
+        scene.now += 300
+        await scene.server.until(lambda: scene.names() == {FIFTH})
+    assert waits[4] > 2 * waits[2] > 2 * waits[1], waits
+    said = [each for each in logs if each["event"] == "claim_template_failed"]
+    assert [(each["namespace"], each["template"]) for each in said] == [("default", FIFTH)]

@@ -114,10 +114,13 @@ class Extender:
         if pod.pod.node or pod.pod.is_terminal:
             self.unconfirmed.confirmed(pod.uid)
             self.verdicts.forget(pod.uid)
+        if pod.pod.node or pod.pod.is_terminal or pod.pod.deleting:
+            self._gangs.left(pod.uid)
 
     def drop_pod(self, uid: PodUid) -> None:
         self.recent_events.pod_gone(self.cache.pod(uid))
         self.cache.drop_pod(uid)
+        self._gangs.left(uid)
         self.unconfirmed.confirmed(uid)
         self.verdicts.forget(uid)
 

@@ -1,6 +1,7 @@
 """Releases the reservations of gangs that kube-scheduler has abandoned without a message.
 
-In: every filter request for a member, and whether it found a node. Out: the gang's reservations released.
+In: every filter request for a member, whether it found a node, and which pods kube-scheduler will ask about no more.
+Out: the gang's reservations released.
 kube-scheduler writes PodScheduled=False only where the condition changes, so a gang's second failure is invisible; and
 a gang that is too large may have reserved every GPU. Invariants:
 
@@ -9,8 +10,10 @@ a gang that is too large may have reserved every GPU. Invariants:
   second request for a member shows that the group was not bound: from then on it yields its reservations to a pod that
   fits nowhere else, because 1.36 retries such a group many times a second;
 - a gang that waits at Permit yields once a member was refused. It then gets nothing until kube-scheduler retries it,
-  which shows when a member that had a node is requested again: otherwise a late member would start the gang without the
-  members that yielded;
+  which shows when a member that yielded is requested again: otherwise a late member would start the gang without the
+  members that yielded. A refusal for that reason prolongs nothing;
+- a group is known by its name, and names are used again: all that is known of it is known of members that may still be
+  requested, and ends with them;
 - a gang's own expired reservations must not re-queue that gang, or kube-scheduler would retry it forever.
 """
 
@@ -32,25 +35,30 @@ _CYCLE_S = 5.0  # from the last request for a member to the first Binding; only 
 class _GangAttempt:
     """`began`: how many verdicts there were before it; `ends`: when it expires, if no member is requested before.
 
-    `placed` and `refused` are the members of this round of requests; `members` those of all rounds.
+    `placed` and `refused` are the members of this round of requests; `members` those of all rounds. `yielded` are those
+    that gave their reservations away and were not requested since.
     """
 
     began: int
     members: set[PodUid] = field(default_factory=set)
     placed: set[PodUid] = field(default_factory=set)
     refused: set[PodUid] = field(default_factory=set)
+    yielded: set[PodUid] = field(default_factory=set)
     ends: float = 0.0
     is_retry: bool = False
-    yielded: bool = False
 
     def restart(self) -> None:
-        self.placed.clear()
-        self.refused.clear()
-        self.is_retry, self.yielded = True, False
+        for each in (self.placed, self.refused, self.yielded):
+            each.clear()
+        self.is_retry = True
+
+    def forget(self, uid: PodUid) -> None:
+        for each in (self.members, self.placed, self.refused, self.yielded):
+            each.discard(uid)
 
 
 class GangTracker:
-    """One attempt for each gang, dropped when it expires."""
+    """One attempt for each gang, dropped when it expires or when none of its members is left."""
 
     def __init__(
         self, cache: SchedulerCache, verdicts: Verdicts, *, settings: Settings, clock: Callable[[], float]
@@ -60,34 +68,50 @@ class GangTracker:
         self._settings = settings
         self._clock = clock
         self._attempts: dict[Gang, _GangAttempt] = {}
+        self._gangs: dict[PodUid, Gang] = {}
         self._next = math.inf
 
     def may_place(self, pod: ClusterPod) -> bool:
         """Called before a member is placed."""
+        self._follow(pod)
         found = self._attempts.get(pod.gang) if pod.gang else None
-        if found is not None and pod.uid in found.placed:
+        if found is not None and (pod.uid in found.placed or pod.uid in found.yielded):
             found.restart()
         return found is None or not found.yielded
 
     def record(self, pod: ClusterPod, *, fits: bool) -> None:
         """Called before the verdict is recorded."""
+        self._follow(pod)
         if pod.gang is None:
             return
+        self._gangs[pod.uid] = pod.gang
         found = self._attempts.setdefault(pod.gang, _GangAttempt(self._verdicts.count))
         found.members.add(pod.uid)
         (found.placed if fits else found.refused).add(pod.uid)
         if fits:
             found.refused.discard(pod.uid)
-        found.ends = self._clock() + (self._settings.gang_reservation_time if pod.gang.waits else _CYCLE_S)
-        self._next = min(self._next, found.ends)
+        if not found.yielded:
+            found.ends = self._clock() + (self._settings.gang_reservation_time if pod.gang.waits else _CYCLE_S)
+            self._next = min(self._next, found.ends)
+
+    def left(self, uid: PodUid) -> None:
+        """kube-scheduler will not ask about this pod again: it is bound, has ended, is being deleted or is gone."""
+        gang = self._gangs.pop(uid, None)
+        found = self._attempts.get(gang) if gang else None
+        if gang is None or found is None:
+            return
+        found.forget(uid)
+        if not found.members:
+            del self._attempts[gang]
 
     def yield_reservations(self, pod: ClusterPod) -> bool:
         """Releases reservations of abandoned gangs; true if there is more room for this pod than before."""
         given = False
         for gang, found in self._attempts.items():
-            if gang != pod.gang and self._was_abandoned(gang, found) and self._release(found.members, notify=False):
-                found.yielded = gang.waits
-                given = True
+            if gang != pod.gang and _was_abandoned(gang, found):
+                released = self._release(found.members, notify=False)
+                found.yielded |= released if gang.waits else set()
+                given = given or bool(released)
         return given
 
     def expire(self) -> None:
@@ -97,23 +121,29 @@ class GangTracker:
         for gang, found in tuple(self._attempts.items()):
             if found.ends <= now:
                 del self._attempts[gang]
+                for uid in found.members:
+                    del self._gangs[uid]
                 notify = self._verdicts.refused_since(found.began, but=found.members)
                 self._release(found.members, notify=notify)
         self._next = min((each.ends for each in self._attempts.values()), default=math.inf)
 
-    def _was_abandoned(self, gang: Gang, found: _GangAttempt) -> bool:
-        if not gang.waits:
-            return found.is_retry
-        return any(not self._cache.is_over(uid) for uid in found.refused)
+    def _follow(self, pod: ClusterPod) -> None:
+        """A pod is of one gang, though its labels change."""
+        if self._gangs.get(pod.uid, pod.gang) != pod.gang:
+            self.left(pod.uid)
 
-    def _release(self, members: Iterable[PodUid], *, notify: bool) -> bool:
-        """True if they had any."""
+    def _release(self, members: Iterable[PodUid], *, notify: bool) -> set[PodUid]:
+        """Those that had any."""
         held = [each for uid in members for each in self._cache.holds(uid)]
         released = [each for each in held if each.state is HoldState.RESERVED and not self._is_nominated(each)]
         for each in released:
             self._cache.release(each.pod.uid, each.node, notify=notify)
-        return bool(released)
+        return {each.pod.uid for each in released}
 
     def _is_nominated(self, held: PodHold) -> bool:
         pod = self._cache.waiting.get(held.pod.uid)
         return pod is not None and pod.nominated_node == held.node
+
+
+def _was_abandoned(gang: Gang, found: _GangAttempt) -> bool:
+    return bool(found.refused) if gang.waits else found.is_retry

@@ -64,7 +64,9 @@ class ClusterSnapshot:
         kept: list[Allocation] = []
         needs = NOTHING
         for other in self._cache.nominated(name):
-            if other.uid in absent or other.priority < pod.priority or any(self._cache.holds(other.uid)):
+            if other.uid in absent or other.priority < pod.priority or other.pod.deleting:
+                continue
+            if any(self._cache.holds(other.uid)):
                 continue
             taken = self._allocations_of(other, node_info.state_without(absent, also=kept))
             if taken is None:

@@ -4,7 +4,7 @@ In: pods that are bound where they were promised GPUs. Out: the annotations of a
 agent, which waits for them, gives exactly these GPUs. Nothing waits for a write here. Why not before: Volcano copies
 the annotations of its pod, as it knew it, into its Binding, and the API server would write these over newer ones; and
 the admission policy lets nobody else bind with them. What the agent said meanwhile stays. Invariant: a pod without a
-node is never written to.
+node is never written to. A write that fails is said once, and tried again after a wait of its own, which doubles.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from typing import Protocol
 
 import structlog
 
+from deviceplugin.backoff import Backoff
 from deviceplugin.cluster.extender.bind.bind import binding_annotations
 from deviceplugin.cluster.extender.cache.pod_hold import PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
@@ -24,6 +25,7 @@ from deviceplugin.model.units import ResourceNames
 log = structlog.get_logger("vcuda.volcano")
 _AT_ONCE = 16
 _AGAIN_S = 1.0
+_MOST_AGAIN_S = 60.0
 WHY = "Volcano chose the node"
 
 
@@ -50,6 +52,7 @@ class Announcements:
         self._names = names
         self._again_s = again_s
         self._wall_ns = wall_ns
+        self._waits: dict[PodUid, Backoff] = {}
         self._due: asyncio.Queue[tuple[PodUid, str]] = asyncio.Queue()
 
     def announce(self, hold: PodHold) -> None:
@@ -62,18 +65,26 @@ class Announcements:
 
     async def _write_all(self) -> None:
         while True:
-            await self._write(*await self._due.get())
+            uid, node = await self._due.get()
+            if not await self._write(uid, node):
+                self._waits.pop(uid, None)
 
-    async def _write(self, uid: PodUid, node: str) -> None:
+    async def _write(self, uid: PodUid, node: str) -> bool:
+        """Whether it is to be tried again."""
         held = self._cache.on(node, uid)
         if held is None or not (held.announced and held.is_bound):
-            return  # it has ended, or the agent has said what it gave
+            return False  # it has ended, or the agent has said what it gave
         info = self._cache.nodes[node]
         wanted = binding_annotations(held, info.inventory, now_ns=self._wall_ns(), names=self._names, why=WHY)
         try:
             await self._api.annotate_pod(held.pod, wanted)
         except (KubeNotFoundError, KubeConflictError):
-            return  # the pod is gone; the watch will say so
+            return False  # the pod is gone; the watch will say so
         except VcudaError as error:
-            log.warning("annotation_failed", pod=str(held.pod), error=error.message, retry_in_s=self._again_s)
-            asyncio.get_running_loop().call_later(self._again_s, self._due.put_nowait, (uid, node))
+            if uid not in self._waits:
+                log.warning("annotation_failed", pod=str(held.pod), error=error.message)
+                self._waits[uid] = Backoff(first=self._again_s, most=_MOST_AGAIN_S)
+            wait = self._waits[uid].next()
+            asyncio.get_running_loop().call_later(wait, self._due.put_nowait, (uid, node))
+            return True
+        return False

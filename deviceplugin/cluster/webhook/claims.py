@@ -1,9 +1,10 @@
 """Turns a pod's requests for vcuda's resources into claims, for clusters whose nodes offer GPUs to claims.
 
 In: a pod that `mutate` has completed and `validate` has accepted. Out: the same pod, whose containers name claims made
-from templates in the place of resources; and warnings about annotations that claims have no word for. Nothing is
-created here: the pod may still be refused, and Kubernetes waits for the template, which the scheduler makes
-(`scheduler.claim_templates`). Not here: pods that name claims themselves.
+from templates in the place of resources; and warnings about annotations that claims have no word for; or a
+RequestError where Kubernetes would refuse the template. Nothing is created here: the pod may still be refused, and
+Kubernetes waits for the template, which the scheduler makes (`scheduler.claim_templates`). Not here: pods that name
+claims themselves.
 
 Invariant: each container has one claim. An init container has that of an app container of the same size, because it has
 ended when that one starts.
@@ -21,12 +22,16 @@ from deviceplugin.cluster.webhook.pod_json import (
 )
 from deviceplugin.cluster.webhook.resources import count, drop, is_gpu
 from deviceplugin.config.webhook import WebhookSettings
+from deviceplugin.errors import RequestError
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.annotation_names import annotation_names
-from deviceplugin.model.claim_template import ClaimSize, claim_label, template_name
+from deviceplugin.model.claim_template import ClaimSize, claim_label, template_name, template_spec
+from deviceplugin.model.claims import ClaimNames
 from deviceplugin.model.pod_request import parse_parts
-from deviceplugin.model.preferences import parse_preferences
+from deviceplugin.model.preferences import GpuFilter, parse_preferences
 from deviceplugin.model.request import parse_request
+
+_LONGEST_NAME = 63
 
 
 def to_claims(pod: Json, settings: WebhookSettings) -> tuple[str, ...]:
@@ -46,6 +51,7 @@ def to_claims(pod: Json, settings: WebhookSettings) -> tuple[str, ...]:
         size = ClaimSize.of(parse_request(cores, blocks, parts=parts.of(container.name), names=settings.names))
         name = by_size.get(size) if container.role is ContainerRole.INIT else None
         if name is None:
+            _check_template(container, size, wanted, settings)
             name = _claim_name(container, claims)
             claims.append({"name": name, "resourceClaimTemplateName": template_name(size, wanted)})
             by_size.setdefault(size, name)
@@ -56,8 +62,17 @@ def to_claims(pod: Json, settings: WebhookSettings) -> tuple[str, ...]:
     return tuple(f"annotation {each} has no effect on a claim" for each in unknown)
 
 
+def _check_template(container: JsonContainer, size: ClaimSize, wanted: GpuFilter, settings: WebhookSettings) -> None:
+    try:
+        template_spec(size, wanted, ClaimNames(settings.names.domain))
+    except RequestError as error:
+        raise RequestError(f"{container.what}: {error.message}") from None
+
+
 def _claim_name(container: JsonContainer, claims: list[Json]) -> str:
-    """Of at most 63 characters, and no other claim's."""
+    """A DNS label (at most 63 characters, no hyphen at the end), and no other claim's."""
     taken = {each.get("name") for each in claims}
-    name = f"vcuda-{container.name}"[:60]
-    return next(each for each in (name, *(f"{name}-{at}" for at in range(len(taken) + 1))) if each not in taken)
+    name = f"vcuda-{container.name}"
+    suffixes = ("", *(f"-{at}" for at in range(len(taken) + 1)))
+    names = (name[: _LONGEST_NAME - len(each)].rstrip("-") + each for each in suffixes)
+    return next(each for each in names if each not in taken)

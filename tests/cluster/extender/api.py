@@ -1,7 +1,8 @@
 """The API server's verbs that the extender uses, in memory, with every kind of failure.
 
 `pods` is the truth. A failure happens before the write, after it, or leaves the write in flight (`late`): the test
-applies it later, like a request that is stuck in the network.
+applies it later, like a request that is stuck in the network. `closed_nodes` refuse every change; what `unreadable`
+pods are is never answered.
 """
 
 import asyncio
@@ -35,6 +36,9 @@ class MemoryApi:
     late: list[tuple[PodRef, str, Mapping[str, str]]] = field(default_factory=list)
     annotated: list[tuple[str, Mapping[str, str | None]]] = field(default_factory=list)
     node_fates: list[Fate] = field(default_factory=list)
+    closed_nodes: set[str] = field(default_factory=set)
+    tried_nodes: list[str] = field(default_factory=list)
+    unreadable: set[PodUid] = field(default_factory=set)
     bindings: int = 0
     reads: int = 0
     turns: int = 1
@@ -82,7 +86,7 @@ class MemoryApi:
         found = self.pods.get(pod.uid)
         for _ in range(self.read_turns - 1):
             await asyncio.sleep(0)
-        if fate is not Fate.WORKS:
+        if fate is not Fate.WORKS or pod.uid in self.unreadable:
             raise KubeError("get: no answer", code=0)
         if found is None:
             raise KubeNotFoundError("no such pod", code=404)
@@ -90,6 +94,9 @@ class MemoryApi:
 
     async def annotate_node(self, name: str, annotations: Mapping[str, str | None]) -> None:
         await asyncio.sleep(0)
+        self.tried_nodes.append(name)
+        if name in self.closed_nodes:
+            raise KubeError("annotate: metadata.annotations: Too long", code=422)
         fate = self.node_fates.pop(0) if self.node_fates else Fate.WORKS
         if fate is Fate.REFUSED:
             raise KubeNotFoundError("no such node", code=404)

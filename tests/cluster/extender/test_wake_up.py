@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+import structlog
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.wake_up import WakeUp
@@ -70,3 +71,27 @@ async def test_a_pod_that_was_refused_is_tried_again_when_another_ends(extender:
     running.cancel()
     assert extender.filter(ask(waits, "a")).names == ("a",)
     assert not extender.verdicts.has_unplaced_pods
+
+
+async def test_a_node_that_refuses_every_change_is_passed_over_and_said_once(wake_up: WakeUp, api: MemoryApi) -> None:
+    """A policy of its own, or annotations up to the API server's limit."""
+    api.closed_nodes = {"z"}
+    good = ("a", "b", "c")
+    with structlog.testing.capture_logs() as logs:
+        for name in good:
+            wake_up.freed(name)
+            wake_up.freed("z")
+            await until(lambda: len(api.annotated) == good.index(name) + 1)  # noqa: B023
+        wake_up.freed("z")
+        await until(lambda: api.tried_nodes.count("z") > 3)
+    assert [name for name, _ in api.annotated] == ["a", "b", "c"]
+    assert [each["node"] for each in logs if each["event"] == "wake_up_failed"] == ["z"]
+
+
+async def test_many_nodes_that_refuse_are_tried_a_few_at_a_time(wake_up: WakeUp, api: MemoryApi) -> None:
+    api.closed_nodes = {f"z{at:02}" for at in range(20)}
+    for name in ("a", *sorted(api.closed_nodes)):
+        wake_up.freed(name)
+    await until(lambda: bool(api.annotated))
+    assert [name for name, _ in api.annotated] == ["a"]
+    assert len(api.tried_nodes) == len({*api.tried_nodes}), "none is tried twice before all were"

@@ -1,17 +1,19 @@
 """The GPUs of a promise reach the pod once it is bound, never before, whatever happens to promise and API server."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import pytest
+import structlog
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS
 from deviceplugin.cluster.volcano.announcements import Announcements
 from deviceplugin.cluster.volcano.tasks import VolcanoTasks
 from deviceplugin.errors import KubeError, KubeNotFoundError
-from deviceplugin.model.allocation import PodRef
+from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.annotations import parse_allocation
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.units import ResourceNames
@@ -26,7 +28,7 @@ from tests.waiting import in_background, until
 class Written:
     """The API server: what was written, and what the next writes raise, after `on_fault` has happened.
 
-    `held_up` stops a write until it is set.
+    `held_up` stops a write until it is set. Pods of `refusing` take none.
     """
 
     writes: list[tuple[PodRef, Mapping[str, str]]] = field(default_factory=list)
@@ -34,11 +36,14 @@ class Written:
     on_fault: Callable[[], None] = lambda: None
     held_up: asyncio.Event | None = None
     asked: int = 0
+    refusing: set[PodUid] = field(default_factory=set)
 
     async def annotate_pod(self, pod: PodRef, annotations: Mapping[str, str]) -> None:
         self.asked += 1
         if self.held_up is not None:
             await self.held_up.wait()
+        if pod.uid in self.refusing:
+            raise KubeError("metadata.annotations: Too long", code=422)
         if self.faults:
             self.on_fault()
             raise self.faults.pop(0)
@@ -204,3 +209,22 @@ async def test_many_pods_are_written_beside_each_other(scene: Scene) -> None:
     scene.api.held_up.set()
     await until(lambda: len(scene.api.writes) == 32)
     assert {where.uid for where, _ in scene.api.writes} == {each.uid for each in made}
+
+
+async def test_a_pod_whose_annotations_are_refused_is_said_once_and_tried_again_later_and_later(scene: Scene) -> None:
+    """Its own fill what the API server takes; the others of the node are written all the same."""
+    full, other = scene.waits(), scene.waits()
+    scene.api.refusing = {full.uid}
+    with structlog.testing.capture_logs() as logs:
+        for each in (full, other):
+            scene.promised(each)
+            scene.binds(each)
+        await until(lambda: len(scene.api.writes) == 1)
+        await until(lambda: scene.api.asked >= 6)
+        tries, began = scene.api.asked, time.monotonic()
+        await until(lambda: scene.api.asked == tries + 1)
+        assert time.monotonic() - began > 0.1, "0.01 s at first"
+    assert scene.api.writes[0][0] == other.pod.ref
+    assert [each["pod"] for each in logs if each["event"] == "annotation_failed"] == [str(full.pod.ref)]
+    scene.api.refusing.clear()
+    await until(lambda: len(scene.api.writes) == 2)

@@ -110,6 +110,7 @@ class UnconfirmedBindings:
         due = [
             found for found in self._pending.values() if found.due <= self._clock() and not self._busy(found.pod.uid)
         ]
+        due.sort(key=lambda found: found.due)  # those that could not be read before come behind the others
         await asyncio.gather(*(self._read_pod(found) for found in due[:_READS_AT_ONCE]))
 
     def _enter(self, pod: PodRef) -> _Pending:

@@ -210,3 +210,18 @@ async def test_a_cancelled_binding_is_unconfirmed(extender: Extender, api: Memor
     with pytest.raises(asyncio.CancelledError):
         await running
     assert hold(extender, "a", one) is HoldState.UNCONFIRMED
+
+
+async def test_pods_that_cannot_be_read_keep_no_other_one_unread(
+    extender: Extender, api: MemoryApi, clock: Clock
+) -> None:
+    """16 are read at a time, and again after 5 s: more than 80 of them could fill every turn."""
+    extender.put_node(node("a", 60))
+    made = [chosen(extender, api, pod(), "a") for _ in range(120)]
+    for each in made:
+        await mark_uncertain(extender, api, each, Fate.BROKEN_AFTER)
+    api.unreadable = {each.uid for each in made[:-1]}
+    for _ in range(20):
+        clock.now += 80 if clock.now < 1080 else 1
+        await extender.resolve()
+    assert hold(extender, "a", made[-1]) is HoldState.BOUND
