@@ -21,6 +21,7 @@ FULL = Driver()
 OTHER_ADDRESSES = Driver(distinct=True)
 CUDA_11_4 = Driver(version=11040)
 CUDA_11_2 = Driver(version=11020)
+CUDA_9 = Driver(version=9000)
 CHAINED = Driver(chained=True)
 LOST = Driver(without=frozenset({"cuMemGetInfo_v2", "cuCtxCreate_v3", "cuGetProcAddress_v2"}))
 MakeContainer = Callable[[Driver], Container]
@@ -133,16 +134,38 @@ def test_a_function_that_the_driver_lacks_is_not_offered_and_its_older_variant_k
     assert found["cuMemGetInfo", 13000] == (OURS, "cuMemGetInfo")
 
 
-def test_a_hook_of_a_function_that_the_driver_lacks_says_not_found(on: MakeContainer) -> None:
+@pytest.mark.parametrize(
+    "driver", [FULL, CUDA_11_2, CUDA_9, LOST], ids=["full", "11.2", "9.0, before cuGetProcAddress", "with gaps"]
+)
+def test_a_hook_is_visible_where_the_driver_has_the_function_and_nowhere_else(
+    on: MakeContainer, driver: Driver
+) -> None:
+    """A runtime that asks the linker which functions there are is answered as by the driver alone."""
+    found = on(driver).run("resolved", OURS, *(row.symbol for row in rows())).value
+    assert {symbol for symbol, (file, _) in found.items() if file} == driver.symbols
+    assert {symbol for symbol, (file, _) in found.items() if file == OURS} == hooked() & driver.symbols
+
+
+def test_opening_the_library_leaves_no_error_of_the_linker_behind(on: MakeContainer) -> None:
+    assert on(CUDA_9).run("error_after_opening", OURS).value == ""
+
+
+@pytest.mark.parametrize(("linking", "with_ours"), [("lazy", "undefined symbol: cuCtxCreate_v4"), ("now", "500")])
+def test_a_program_linked_to_a_function_that_the_driver_lacks(
+    on: MakeContainer, drivers: Callable[[Driver], Path], short_tmp: Path, linking: str, with_ours: str
+) -> None:
+    """One that resolves all names at its start has bound ours before anything of ours runs: it hears "not found"."""
     container = on(CUDA_11_2)
-    library = container.run(
-        "resolved", OURS, "cuGetProcAddress_v2", "cuCtxCreate_v4", "cuDevicePrimaryCtxReset_v2"
-    ).value
-    assert [file for file, _ in library.values()] == [OURS] * 3
-    answers = container.run(
-        "called_unseen", "cuGetProcAddress", "cuGetProcAddress_v2", "cuCtxCreate_v4", "cuCtxCreate_v3"
-    ).value
-    assert set(answers.values()) == {500}
+    newer = program(short_tmp, "newer.c", str(drivers(FULL)), f"-Wl,-z,{linking}")
+    real = short_tmp / "real"
+    real.mkdir()
+    (real / OURS).symlink_to(container.cuda)
+    said = {}
+    for directory in (container.driver, real):
+        with container.start_program(newer, LD_LIBRARY_PATH=str(directory)) as process:
+            said[directory] = "".join(process.communicate(timeout=20))
+    assert with_ours in said[container.driver]
+    assert "undefined symbol: cuCtxCreate_v4" in said[real]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from tests.library.test_interposer_loading import program
 
 KINDS = {"Compute": "compute", "Graphics": "graphics", "MPSCompute": "mps"}
 GENERATIONS = ("", "_v2", "_v3")
-FUNCTION_NOT_FOUND = 13
 NOT_FOUND = 6
 FOREIGN, HOST = 3_999_998, 3_999_999
 Views = dict[str, dict[str, Any]]
@@ -224,11 +223,18 @@ def test_accounting_knows_the_containers_processes_only(container: Container, sh
     assert container.run("accounted_for", FOREIGN).value == [[NOT_FOUND, False]] * 2
 
 
-def test_what_the_driver_lacks_is_not_found(container: Container, short_tmp: Path) -> None:
-    older = program(short_tmp, "details.c", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1")
-    assert container.run("details", 5, 1).value == [FUNCTION_NOT_FOUND, 5, []]
-    container.stand_behind(nvml=older)
-    assert container.run("memory_error").value == FUNCTION_NOT_FOUND
+@pytest.mark.parametrize("source", ["", "details.c"], ids=["the emulated one", "with next to nothing"])
+def test_a_hook_is_visible_where_nvml_has_the_function_and_nowhere_else(
+    container: Container, short_tmp: Path, source: str
+) -> None:
+    """go-nvml takes the newest generation of a function that the linker finds."""
+    if source:
+        container.stand_behind(nvml=program(short_tmp, source, "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1"))
+    ours = container.run("resolved", "libnvidia-ml.so.1", *hooks("nvml")).value
+    real = container.run("resolved", "libnvidia-ml-real.so.1", *hooks("nvml")).value
+    had = {name for name, (file, _) in real.items() if file}
+    assert {name: file for name, (file, _) in ours.items() if file} == dict.fromkeys(had, "libnvidia-ml.so.1")
+    assert 0 < len(had) < len(hooks("nvml"))
 
 
 def test_settings_that_the_emulated_driver_does_not_have_are_refused_too(container: Container, short_tmp: Path) -> None:

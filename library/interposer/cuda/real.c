@@ -94,3 +94,15 @@ bool real_has(enum function function)
 {
     return real_address(function) != NULL;
 }
+
+static const struct vcuda_export exports[] = {
+#define HOOK(symbol) {#symbol, (const void *)symbol},
+#include "hooks.def"
+#undef HOOK
+};
+
+/* All that runs before the first call: the linker may be asked for a function before one is called. */
+__attribute__((constructor)) static void hide_what_the_driver_lacks(void)
+{
+    vcuda_hide_what_is_lacking(DRIVER_ALIAS, exports, sizeof exports / sizeof exports[0]);
+}

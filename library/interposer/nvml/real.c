@@ -45,3 +45,15 @@ int nvml_device_index(nvmlDevice_t device)
     int index = vcuda_index_of(uuid);
     return index == VCUDA_UNNAMED ? VCUDA_NOT_LIMITED : index;      /* what NVML shows of it does no harm */
 }
+
+static const struct vcuda_export exports[] = {
+#define HOOK(symbol) {#symbol, (const void *)symbol},
+#include "hooks.def"
+#undef HOOK
+};
+
+/* All that runs before the first call: the linker may be asked for a function before one is called. */
+__attribute__((constructor)) static void hide_what_the_driver_lacks(void)
+{
+    vcuda_hide_what_is_lacking(DRIVER_ALIAS, exports, sizeof exports / sizeof exports[0]);
+}

@@ -5,9 +5,9 @@
  * In: the base directory (paths.c says which), its files as library/abi describes them. Out: what is declared here, nothing else is exported.
  * Not here: anything of CUDA or NVML, memory accounting, compute limiting.
  *
- * Invariants. Nothing happens before the first call. No function of these waits without bound, ends the process, or writes anything but one
- * rate-limited line on stderr. What a reader got (limits, region, slot) stays readable for the life of the process. A forked child starts again:
- * its first call attaches it again, and pointers to the parent's slot must not be kept (see vcuda_on_fork).
+ * Invariants. Nothing but vcuda_hide_what_is_lacking happens before the first call. No function of these waits without bound, ends the process, or
+ * writes anything but one rate-limited line on stderr. What a reader got (limits, region, slot) stays readable for the life of the process. A forked
+ * child starts again: its first call attaches it again, and pointers to the parent's slot must not be kept (see vcuda_on_fork).
  */
 #ifndef VCUDA_STATE_H
 #define VCUDA_STATE_H
@@ -36,6 +36,17 @@ static inline void vcuda_attach(void)
     if (atomic_load_explicit(&vcuda_attached, memory_order_acquire) == 0)
         vcuda_attach_now();
 }
+
+/* ---- what the linker shows (symbols.c) ---- */
+
+/* A function that an object of ours exports in front of the driver's. */
+struct vcuda_export {
+    const char *name;
+    const void *function;
+};
+
+/* From the object's constructor: hides those that the driver's library of this name, which the object needs, does not have. */
+void vcuda_hide_what_is_lacking(const char *driver, const struct vcuda_export *exports, size_t count);
 
 /* ---- limits ---- */
 

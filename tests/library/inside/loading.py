@@ -1,7 +1,7 @@
 """Opening libraries, in every order."""
 
 import ctypes
-from ctypes import byref, c_void_p
+from ctypes import byref, c_char_p, c_void_p
 
 from tests.library.inside.addresses import address_of, place
 from tests.library.inside.cuda import cuda_memory, shown
@@ -51,6 +51,14 @@ def resolved(name: str, *symbols: str) -> dict[str, list[str]]:
     """Where each symbol is found through a handle of the library; "" where it is not."""
     library = ctypes.CDLL(name)
     return {symbol: place(address_of(library, symbol)) for symbol in symbols}
+
+
+def error_after_opening(name: str) -> str:
+    """What dlerror says after a dlopen that succeeded."""
+    library = ctypes.CDLL(None)
+    library.dlopen.restype, library.dlerror.restype = c_void_p, c_char_p
+    assert library.dlopen(name.encode(), 1)
+    return (library.dlerror() or b"").decode()
 
 
 def called_unseen(*symbols: str) -> dict[str, int]:

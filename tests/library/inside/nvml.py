@@ -148,12 +148,6 @@ def loads_without_count(device: int) -> list[int]:
     ]
 
 
-def memory_error() -> int:
-    nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    error: int = nvml.nvmlDeviceGetMemoryInfo_v2(None, byref(Memory2(version=MEMORY_2)))
-    return error
-
-
 def running_without_count(device: int) -> list[int]:
     """What is malformed: no place for the count, a count without a list."""
     nvml = ctypes.CDLL("libnvidia-ml.so.1")
