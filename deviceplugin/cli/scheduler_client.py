@@ -92,10 +92,9 @@ async def _call(
     facts = access.facts
     how: dict[str, Any] = {"ssl": access.tls, "server_hostname": facts.tls_server_name, "proxy": facts.proxy}
     url = URL(facts.server + path, encoded=True)
+    sent = [*access.headers, *(headers or {}).items()]
     try:
-        async with session.request(
-            method, url, data=body, headers={**access.headers, **(headers or {})}, allow_redirects=False, **how
-        ) as answer:
+        async with session.request(method, url, data=body, headers=sent, allow_redirects=False, **how) as answer:
             return Answer(answer.status, await _read(answer))
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         raise unreachable(urlsplit(facts.server).netloc, error) from None

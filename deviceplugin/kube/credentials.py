@@ -36,8 +36,10 @@ class Access:
     tls: ssl.SSLContext | bool = True
 
     @property
-    def headers(self) -> dict[str, str]:
-        return {"Authorization": self.facts.authorization} if self.facts.authorization else {}
+    def headers(self) -> list[tuple[str, str]]:
+        """Several may have one name: the groups that are impersonated."""
+        authorization = [("Authorization", self.facts.authorization)] if self.facts.authorization else []
+        return [*authorization, *self.facts.headers]
 
 
 class Credentials:

@@ -6,20 +6,23 @@ for one short use, so a short-lived process (`read_apart`) imports what that use
 calling process, with all of the package.
 """
 
+import logging
 import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import msgspec
-import yaml
 
 from deviceplugin.errors import ConfigError, one_line
+from deviceplugin.kube.kubeconfig_files import Chosen, choose
 
+Headers = tuple[tuple[str, str], ...]
 _HEADER = "BearerToken"  # the package keeps the whole Authorization header under this key, also Basic
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _LONGEST_S = 60.0  # an exec plugin may call a remote server
@@ -45,7 +48,8 @@ Source = Path | Kubeconfigs | None
 class Facts(msgspec.Struct, frozen=True):
     """How to reach the API server; certificates and keys are PEM. `expires`: the header must be read again in time.
 
-    `namespace`: the one of the context, or of the pod; empty where neither names one.
+    `namespace`: the one of the context, or of the pod; empty where neither names one. `headers`: what each request has
+    beside its authorization, such as whom it impersonates.
     """
 
     server: str
@@ -59,6 +63,7 @@ class Facts(msgspec.Struct, frozen=True):
     certificate: bytes = b""
     key: bytes = b""
     namespace: str = ""
+    headers: Headers = ()
 
 
 class _Answer(msgspec.Struct):
@@ -102,9 +107,8 @@ def read_apart(kubeconfig: Source, *, longest_s: float = _LONGEST_S) -> Facts:
 def read(kubeconfig: Source) -> Facts:
     """Blocking; imports the package."""
     asked = _several(kubeconfig)
-    configuration, namespace = _from_files(asked) if asked else (_from_cluster(), _pods_namespace())
     try:
-        return _facts(configuration, namespace)
+        return _from_files(asked) if asked else _facts(_from_cluster(), _pods_namespace())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{source_of(kubeconfig)} cannot be used: {one_line(str(error))}") from None
 
@@ -156,66 +160,55 @@ def _several(kubeconfig: Source) -> Kubeconfigs | None:
     return Kubeconfigs((kubeconfig,)) if isinstance(kubeconfig, Path) else kubeconfig
 
 
-def _from_files(asked: Kubeconfigs) -> tuple[Any, str]:
-    """The package's generated Configuration, and the context's namespace."""
-    contents = [_content_of(path) for path in asked.files]
-    named = [path for path, content in zip(asked.files, contents, strict=True) if content.strip()] or asked.files
+def _from_files(asked: Kubeconfigs) -> Facts:
+    source = source_of(asked)
+    chosen = choose(asked.files, asked.context, source=source)
     from kubernetes import client, config
 
-    context, namespace = _context(asked, contents)
     configuration = client.Configuration()
     configuration.host = ""
-    joined = os.pathsep.join(map(str, named))
+    if chosen.cluster.get("proxy-url"):
+        configuration.no_proxy = ""  # of the environment, for the proxy of the environment
     try:
-        config.load_kube_config(joined, context=context, client_configuration=configuration, persist_config=False)
+        with _errors() as said:
+            config.load_kube_config_from_dict(
+                chosen.document(), client_configuration=configuration, persist_config=False
+            )
     except Exception as error:  # the reader also raises TypeError, AttributeError and errors of yaml
         raise ConfigError(
-            f"kubeconfig {asked} cannot be used: {one_line(str(error)) or type(error).__name__}; "
+            f"{source} cannot be used: {one_line(str(error)) or type(error).__name__}; "
             "check it with kubectl --kubeconfig"
         ) from None
     if not str(configuration.host).startswith(("http://", "https://")):
-        raise ConfigError(
-            f"kubeconfig {asked} names no server of the form https://HOST:PORT; set `server` of its cluster"
-        )
-    return configuration, namespace
+        raise ConfigError(f"{source} names no server of the form https://HOST:PORT; set `server` of its cluster")
+    facts = _facts(configuration, chosen.namespace, chosen.headers)
+    if facts.is_anonymous and chosen.credentials:
+        raise _without_credentials(chosen, said, source)
+    return facts
 
 
-def _content_of(path: Path) -> bytes:
+@contextmanager
+def _errors() -> Iterator[list[str]]:
+    """What the package logs: a plugin that fails is not an exception of it, but credentials that are missing."""
+    said: list[str] = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.root.addHandler(handler)
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"kubeconfig {path} cannot be read: {error.strerror}; check --kubeconfig") from None
+        yield said
+    finally:
+        logging.root.removeHandler(handler)
 
 
-def _context(asked: Kubeconfigs, contents: Sequence[bytes]) -> tuple[str | None, str]:
-    """The context to use, and its namespace. The package takes the last file's current context, kubectl the first's."""
-    documents = [_document(content) for content in contents]
-    named = (each.get("current-context") for each in documents)
-    context = asked.context or next((str(each) for each in named if each), None)
-    contexts: dict[str, Any] = {}
-    for name, content in (pair for each in documents for pair in _contexts(each)):
-        contexts.setdefault(name, content)
-    if asked.context and asked.context not in contexts:
-        known = ", ".join(contexts) or "none"
-        raise ConfigError(f"kubeconfig {asked} has no context {one_line(asked.context)!r}; it has: {one_line(known)}")
-    found = contexts.get(context or "")
-    return context, str(found.get("namespace") or "") if isinstance(found, dict) else ""
-
-
-def _document(content: bytes) -> dict[str, Any]:
-    """Empty where it cannot be read; the package says what is wrong with it."""
-    try:
-        found = yaml.safe_load(content)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _contexts(document: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    entries = document.get("contexts")
-    for each in entries if isinstance(entries, list) else ():
-        if isinstance(each, dict):
-            yield str(each.get("name")), each.get("context")
+def _without_credentials(chosen: Chosen, said: Sequence[str], source: str) -> ConfigError:
+    why = f": {one_line(' '.join(said))}" if said else ""
+    plugin = chosen.user.get("exec")
+    if plugin is None:
+        return ConfigError(f"{chosen.credentials} of {source} give no credentials{why}; log in again, or correct them")
+    hint = one_line(str(plugin.get("installHint") or "try it in a shell"))
+    return ConfigError(
+        f"the exec plugin {one_line(str(plugin.get('command')))} of {source} gave no credentials{why}; {hint}"
+    )
 
 
 def _pods_namespace() -> str:
@@ -244,7 +237,7 @@ def _from_cluster() -> Any:  # noqa: ANN401 - the package's generated Configurat
     return configuration
 
 
-def _facts(configuration: Any, namespace: str) -> Facts:  # noqa: ANN401 - as above
+def _facts(configuration: Any, namespace: str, headers: Headers = ()) -> Facts:  # noqa: ANN401 - as above
     return Facts(
         server=str(configuration.host).rstrip("/"),
         authorization=_authorization(configuration),
@@ -257,6 +250,7 @@ def _facts(configuration: Any, namespace: str) -> Facts:  # noqa: ANN401 - as ab
         certificate=_content(configuration.cert_file),
         key=_content(configuration.key_file),
         namespace=namespace,
+        headers=headers,
     )
 
 
@@ -292,6 +286,10 @@ def _proxy(configuration: Any) -> str | None:  # noqa: ANN401 - as above
         return None
     if is_socks_proxy_url(proxy):
         raise ConfigError(f"the proxy {one_line(proxy)} to the API server is a SOCKS proxy; use an HTTP proxy")
+    if not str(proxy).startswith(("http://", "https://")):
+        raise ConfigError(
+            f"the proxy {one_line(str(proxy))} to the API server is no http://HOST:PORT; use an HTTP proxy"
+        )
     return str(proxy)
 
 

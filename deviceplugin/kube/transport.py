@@ -158,7 +158,7 @@ class Transport:
     ) -> aiohttp.ClientResponse:
         facts, headers = access.facts, access.headers
         if body is not None:
-            headers["Content-Type"] = content_type
+            headers.append(("Content-Type", content_type))
         sending = self._opened_session().request(
             method,
             URL(facts.server + path, encoded=True),

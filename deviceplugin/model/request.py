@@ -11,7 +11,10 @@ from dataclasses import dataclass
 
 from deviceplugin.errors import RequestError
 from deviceplugin.model.annotation_names import annotation_names
-from deviceplugin.model.units import CORES_PER_GPU, ResourceNames
+from deviceplugin.model.units import BLOCK_MIB, CORES_PER_GPU, ResourceNames
+
+_MOST_BLOCKS = 1 << 16  # 16 TiB of one GPU
+_MOST_GPUS = 1024
 
 
 class RequestKind(enum.Enum):
@@ -69,6 +72,7 @@ def parse_request(
             f"{names.memory}: {blocks} was requested without {names.core}; "
             f"add {names.core} (1-99 for a share, 100 for a whole GPU)"
         )
+    _check_size(cores, blocks, parts, names)
     if cores == CORES_PER_GPU * parts:
         return Request(cores, blocks)
     if parts > 1:
@@ -83,6 +87,17 @@ def parse_request(
     return Request(cores, blocks, parts)
 
 
+def _check_size(cores: int, blocks: int, parts: int, names: ResourceNames) -> None:
+    """What is larger than any GPU or node was probably meant in another unit; a number near it would not help."""
+    if cores > _MOST_GPUS * CORES_PER_GPU:
+        raise RequestError(f"{names.core}: {cores} is more than any node has; {CORES_PER_GPU} is one GPU")
+    if blocks > _MOST_BLOCKS * max(parts, cores // CORES_PER_GPU):
+        raise RequestError(
+            f"{names.memory}: {blocks} is more than any GPU has; it counts blocks of {BLOCK_MIB} MiB, so 4 GiB are "
+            f"{4096 // BLOCK_MIB}"
+        )
+
+
 def _check_parts(cores: int, blocks: int, parts: int, names: ResourceNames) -> None:
     if cores > CORES_PER_GPU * parts:
         raise RequestError(
@@ -91,9 +106,9 @@ def _check_parts(cores: int, blocks: int, parts: int, names: ResourceNames) -> N
         )
     for name, count in ((names.core, cores), (names.memory, blocks)):
         if count % parts:
+            below = f"{count // parts * parts} or " if count > parts else ""
             raise RequestError(
-                f"{name}: {count} cannot be divided evenly over {parts} GPUs; write {count // parts * parts} or "
-                f"{-(-count // parts) * parts}"
+                f"{name}: {count} cannot be divided evenly over {parts} GPUs; write {below}{-(-count // parts) * parts}"
             )
 
 

@@ -36,9 +36,26 @@ def test_everything_else_is_refused_with_what_to_write_instead() -> None:
         (50, 0, ["50 was requested without tencent.com/vcuda-memory", "1 = 256 MiB"]),
         (101, 8, ["101 is not possible", "100 or 200"]),
         (250, 0, ["250 is not possible", "200 or 300"]),
+        # What cannot be meant gets no remedy of the same size: 1Gi cores, a quantity of bytes as blocks.
+        (1 << 30, 8, ["1073741824 is more than any node has", "100 is one GPU"]),
+        ((1 << 63) - 1, 0, ["9223372036854775807 is more than any node has"]),
+        (102500, 0, ["102500 is more than any node has"]),
+        (30, 4 << 30, ["4294967296 is more than any GPU has", "blocks of 256 MiB", "4 GiB are 16"]),
+        (200, 1 << 40, ["1099511627776 is more than any GPU has"]),
     ]
     said = [(words, refusal(RequestError, parse_request, cores, blocks)) for cores, blocks, words in cases]
     assert [each for each in said if not all(word in each[1] for word in each[0])] == []
+
+
+def test_no_remedy_is_impossible_itself() -> None:
+    """Neither 0 nor more than the GPUs have."""
+    cases = [
+        ((1, 8, 4), "tencent.com/vcuda-core: 1 cannot be divided evenly over 4 GPUs; write 4"),
+        ((40, 3, 4), "tencent.com/vcuda-memory: 3 cannot be divided evenly over 4 GPUs; write 4"),
+        ((30, 8, 4), "tencent.com/vcuda-core: 30 cannot be divided evenly over 4 GPUs; write 28 or 32"),
+    ]
+    found = [refusal(RequestError, parse_request, *asked[:2], parts=asked[2]) for asked, _ in cases]
+    assert found == [said for _, said in cases]
 
 
 def test_a_node_without_share_mode_gives_whole_gpus_only() -> None:

@@ -21,10 +21,7 @@ from deviceplugin.model.pod_limits import parse_memory_limits
 from deviceplugin.model.pod_request import parse_parts
 from deviceplugin.model.preferences import GpuFilter, parse_preferences
 from deviceplugin.model.request import Request, parse_request
-from deviceplugin.model.units import BLOCK_MIB, CORES_PER_GPU, ResourceNames, format_blocks
-
-_MOST_BLOCKS = 1 << 16  # 16 TiB of one GPU
-_MOST_GPUS = 1024
+from deviceplugin.model.units import BLOCK_MIB, format_blocks
 
 
 def validate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[str, ...]:
@@ -83,22 +80,8 @@ def _request(container: JsonContainer, parts: PerContainer, settings: WebhookSet
         request = parse_request(cores, blocks, parts=parts.of(container.name), names=names)
     except RequestError as error:
         raise RequestError(f"{container.what}: {error.message}") from None
-    _check_size(container, request, names)
     refuse_open_share(container, request, settings)
     return request
-
-
-def _check_size(container: JsonContainer, request: Request, names: ResourceNames) -> None:
-    """A request larger than any GPU was probably meant in another unit."""
-    if request.blocks_per_gpu > _MOST_BLOCKS:
-        raise RequestError(
-            f"{container.what}: {names.memory}: {request.blocks} is more than any GPU has; it counts blocks of "
-            f"{BLOCK_MIB} MiB, so 4 GiB are {4096 // BLOCK_MIB}"
-        )
-    if request.gpus > _MOST_GPUS:
-        raise RequestError(
-            f"{container.what}: {names.core}: {request.cores} is more than any node has; {CORES_PER_GPU} is one GPU"
-        )
 
 
 def _beyond(container: JsonContainer, request: Request, accepted: KnownGpus) -> Iterator[str]:

@@ -1,0 +1,238 @@
+"""What kubectl honours in a kubeconfig is honoured, or refused with a sentence; nothing is ignored.
+
+The forms are those of client-go: `clientcmd/api/v1/types.go`, its validation and its merging of several files.
+"""
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import web
+
+from deviceplugin.cli.connection import Connection
+from deviceplugin.cli.scheduler_client import opened
+from deviceplugin.errors import ConfigError
+from deviceplugin.kube.kubeconfig_process import Facts, Kubeconfigs, read
+from sandbox.apiserver import ApiServer
+from sandbox.cluster.certificates import ClusterCa
+from tests.kube.kubeconfigs import ask, config, load, plugin, trusting
+
+Json = dict[str, Any]
+NOWHERE = ApiServer(port=1)
+
+
+def facts(tmp_path: Path, user: Json, cluster: Json | None = None) -> Facts:
+    return read(config(NOWHERE, tmp_path / "kc", user, cluster=cluster))
+
+
+def refusal(tmp_path: Path, user: Json, cluster: Json | None = None) -> str:
+    with pytest.raises(ConfigError) as refused:
+        facts(tmp_path, user, cluster)
+    return refused.value.message
+
+
+IMPERSONATION = {
+    "as": "alice",
+    "as-uid": "u1",
+    "as-groups": ["ml", "ops"],
+    "as-user-extra": {"example.org/Team%": ["a b"], "scopes": ["view", "edit"]},
+}
+
+
+@pytest.fixture
+async def heard() -> AsyncIterator[tuple[str, list[tuple[str, str]]]]:
+    """The URL of a server, and the headers that reach it."""
+    headers: list[tuple[str, str]] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        headers.extend(request.headers.items())
+        return web.json_response({"kind": "PodList", "items": [], "metadata": {"resourceVersion": "1"}})
+
+    runner = web.ServerRunner(web.Server(answer))  # type: ignore[arg-type] # aiohttp's own type names BaseRequest
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}", headers
+    await runner.cleanup()
+
+
+async def test_requests_are_sent_in_the_name_that_the_kubeconfig_says(
+    heard: tuple[str, list[tuple[str, str]]], tmp_path: Path
+) -> None:
+    url, headers = heard
+    path = config(NOWHERE, tmp_path / "kc", {"token": "mine", **IMPERSONATION}, cluster={"server": url})
+    await ask(path)
+    assert ("Authorization", "Bearer mine") in headers
+    expected = [
+        ("Impersonate-User", "alice"),
+        ("Impersonate-Uid", "u1"),
+        ("Impersonate-Group", "ml"),
+        ("Impersonate-Group", "ops"),
+        ("Impersonate-Extra-example.org%2FTeam%25", "a b"),
+        ("Impersonate-Extra-scopes", "view"),
+        ("Impersonate-Extra-scopes", "edit"),
+    ]
+    assert [each for each in headers if each[0].startswith("Impersonate")] == expected
+    headers.clear()
+    async with opened(Connection(kubeconfig=str(path))) as client:
+        assert await client.get_api("/api/v1/pods", {}) is not None
+    assert [each for each in headers if each[0].startswith("Impersonate")] == expected, "the commands' own requests too"
+
+
+def test_impersonation_that_cannot_be_meant_is_refused(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Json, str]] = [
+        ({"as-groups": ["ml"]}, "as-groups without `as`"),
+        ({"as-uid": "u1"}, "as-uid without `as`"),
+        ({"as-user-extra": {"scopes": ["a"]}}, "as-user-extra without `as`"),
+        ({"as": "alice", "as-groups": "ml"}, "as-groups"),
+        ({"as": "alice", "as-user-extra": {"scopes": "a"}}, "as-user-extra"),
+        ({"as": "alice\nImpersonate-Group: system:masters"}, "no HTTP header"),
+    ]
+    for user, said in cases:
+        with subtests.test(user=user):
+            assert said in refusal(tmp_path, {"token": "t", **user})
+
+
+def test_what_is_given_twice_counts_as_kubectl_counts_it(ca: ClusterCa, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("from-file\n")
+    assert facts(tmp_path, {"token": "t", "tokenFile": "token"}).authorization == "Bearer from-file"
+    https = {"server": "https://127.0.0.1:1", "certificate-authority": "/no/such/file", **trusting(ca)}
+    assert facts(tmp_path, {}, https).ca == ca.certificate.read_bytes(), "the data"
+    empty = {**https, "certificate-authority": str(ca.certificate), "certificate-authority-data": ""}
+    assert facts(tmp_path, {}, empty).ca == ca.certificate.read_bytes(), "empty data says nothing"
+
+
+def test_a_proxy_a_server_name_and_compression_are_as_the_cluster_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,api.example.org")
+    https = {"server": "https://api.example.org", "proxy-url": "http://p:3128", "tls-server-name": "kubernetes"}
+    found = facts(tmp_path, {}, {**https, "disable-compression": True})
+    assert (found.proxy, found.tls_server_name) == ("http://p:3128", "kubernetes"), "NO_PROXY is for the environment's"
+    assert found.headers == (("Accept-Encoding", "identity"),)
+    for proxy in ("p:3128", "ftp://p", "socks5://p:1080"):
+        assert "use an HTTP proxy" in refusal(tmp_path, {}, {**https, "proxy-url": proxy})
+
+
+def test_a_certificate_authority_that_would_not_count_is_refused(ca: ClusterCa, tmp_path: Path) -> None:
+    https = {"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": True}
+    assert facts(tmp_path, {}, https).verify is False
+    assert "insecure-skip-tls-verify and a certificate authority" in refusal(tmp_path, {}, {**https, **trusting(ca)})
+
+
+def recording(tmp_path: Path, user: Json, status: Json) -> Json:
+    """A plugin that writes down what it was given."""
+    made = plugin(tmp_path, status)
+    script = Path(made["exec"]["command"])
+    script.write_text(
+        f'#!/bin/sh\nenv >{tmp_path}/env\npwd >{tmp_path}/cwd\necho "$@" >{tmp_path}/args\ncat {tmp_path}/answer\n'
+    )
+    return {"exec": {**made["exec"], **user}}
+
+
+def test_an_exec_plugin_gets_its_arguments_its_environment_and_the_cluster(ca: ClusterCa, tmp_path: Path) -> None:
+    https = {"server": "https://127.0.0.1:1", "certificate-authority": "ca.crt", "tls-server-name": "k"}
+    extension = {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "x"}}
+    (tmp_path / "ca.crt").write_bytes(ca.certificate.read_bytes())
+    told = {
+        "args": ["get", "--x"],
+        "env": [{"name": "PROFILE", "value": "prod"}],
+        "provideClusterInfo": True,
+        "interactiveMode": "IfAvailable",
+        "command": "./plugin",
+    }
+    user = recording(tmp_path, told, {"token": "first"})
+    assert facts(tmp_path, user, {**https, "extensions": [extension]}).authorization == "Bearer first"
+    env = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines() if "=" in line)
+    assert ((tmp_path / "args").read_text().strip(), env["PROFILE"]) == ("get --x", "prod")
+    assert (tmp_path / "cwd").read_text().strip() == str(Path.cwd()), "as kubectl starts it"
+    spec = json.loads(env["KUBERNETES_EXEC_INFO"])["spec"]
+    assert spec["interactive"] is False
+    assert base64.b64decode(spec["cluster"]["certificate-authority-data"]) == ca.certificate.read_bytes()
+    assert (spec["cluster"]["tls-server-name"], spec["cluster"]["config"]) == ("k", {"audience": "x"})
+
+
+def test_a_plugin_that_gives_nothing_is_named_with_its_own_words(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    good = plugin(tmp_path, {"token": "first"})["exec"]
+    (tmp_path / "fails").write_text("#!/bin/sh\necho 'session expired' >&2\nexit 3\n")
+    (tmp_path / "fails").chmod(0o755)
+    cases: list[tuple[Json, tuple[str, ...]]] = [
+        ({"command": "./fails"}, ("fails of kubeconfig", "session expired")),
+        ({"command": "no-such-plugin", "installHint": "brew install it"}, ("No such file", "brew install it")),
+        ({"apiVersion": "client.authentication.k8s.io/v1beta1"}, ("does not match",)),
+        ({"interactiveMode": "Always"}, ("interactiveMode: Always", "without a terminal")),
+        ({"interactiveMode": "Sometimes"}, ("interactiveMode",)),
+    ]
+    for change, said in cases:
+        with subtests.test(change=change):
+            message = refusal(tmp_path, {"exec": {**good, **change}})
+            assert [each for each in said if each not in message] == [], message
+
+
+def test_credentials_of_other_kinds_are_refused_and_not_left_out(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    (tmp_path / "empty").write_text("")
+    cases: list[tuple[Json, str]] = [
+        ({"auth-provider": {"name": "azure", "config": {"access-token": "t"}}}, "auth-provider 'azure'"),
+        ({"auth-provider": {"name": "oidc", "config": {"id-token": "no-jwt"}}}, "auth-provider"),
+        ({"username": "me"}, "username"),
+        ({"tokenFile": "empty"}, "tokenFile"),
+        ({"auth-provider": {"name": "oidc"}, **plugin(tmp_path, {"token": "t"})}, "exec and auth-provider"),
+    ]
+    for user, said in cases:
+        with subtests.test(user=user):
+            assert said in refusal(tmp_path, user)
+    assert facts(tmp_path, {}).is_anonymous, "nothing was asked for"
+
+
+def test_files_are_merged_as_kubectl_merges_them(ca: ClusterCa, tmp_path: Path) -> None:
+    """What is named first counts, and each path is relative to the file that names it."""
+    pair = ca.issue("me", common_name="me")
+    one, two = tmp_path / "one", tmp_path / "two"
+    for folder in (one, two):
+        folder.mkdir()
+    (one / "ca.crt").write_bytes(ca.certificate.read_bytes())
+    (two / "me.crt").write_bytes(pair.certificate.read_bytes())
+    (two / "me.key").write_bytes(pair.key.read_bytes())
+    cluster = {"server": "https://127.0.0.1:1", "certificate-authority": "ca.crt"}
+    (one / "kc").write_text(
+        yaml.safe_dump(
+            {
+                "current-context": "c",
+                "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u", "namespace": "team"}}],
+                "clusters": [{"name": "k", "cluster": cluster}],
+            }
+        )
+    )
+    (two / "kc").write_text(
+        json.dumps(
+            {
+                "current-context": "other",
+                "clusters": [{"name": "k", "cluster": {"server": "https://wrong"}}],
+                "users": [{"name": "u", "user": {"client-certificate": "me.crt", "client-key": "./me.key"}}],
+            },
+            indent="\t",
+        )
+    )
+    found = read(Kubeconfigs((one / "kc", two / "kc")))
+    assert (found.server, found.namespace) == ("https://127.0.0.1:1", "team")
+    assert (found.certificate, found.key) == (pair.certificate.read_bytes(), pair.key.read_bytes())
+    assert found.ca == ca.certificate.read_bytes()
+    (two / "kc").write_text("{")
+    with pytest.raises(ConfigError, match="two/kc cannot be used"):
+        read(Kubeconfigs((one / "kc", two / "kc")))
+
+
+def test_a_user_or_a_cluster_that_is_nowhere_is_named(tmp_path: Path) -> None:
+    path = config(NOWHERE, tmp_path / "kc", {"token": "t"})
+    whole = yaml.safe_load(path.read_text())
+    for part, what in (("users", "user"), ("clusters", "cluster")):
+        path.write_text(yaml.safe_dump({**whole, part: []}))
+        with pytest.raises(ConfigError, match=f"has no {what} '.*', which its context names"):
+            load(path)
+        path.write_text(yaml.safe_dump({**whole, part: whole[part] * 2}))
+        with pytest.raises(ConfigError, match=f"several {part} "):
+            load(path)
