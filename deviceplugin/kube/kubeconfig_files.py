@@ -1,6 +1,6 @@
 """One context of kubeconfig files, chosen and merged as kubectl does it.
 
-In: the paths of the files, and a context or the current one. Out: `Chosen`: its cluster and its user, with absolute
+In: the paths of the files, and a context or the current one. Out: `ChosenContext`: its cluster and its user, with absolute
 paths and without empty values, or a ConfigError. What is named first counts; a path is relative to the file that names
 it. Invariant: what kubectl would honour and vcuda cannot is refused with a sentence. Not here: reading tokens and
 certificates, which the `kubernetes` package does (`kubeconfig_process`).
@@ -26,7 +26,7 @@ _CREDENTIALS = ("exec", "auth-provider", "username", "password", "token", "token
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenContext:
     """`headers`: what each request has beside its credentials."""
 
     context: str
@@ -51,12 +51,12 @@ class Chosen:
         }
 
 
-class _Entry(NamedTuple):
+class _NamedEntry(NamedTuple):
     content: Json
     folder: Path
 
 
-def choose(files: Sequence[Path], context: str, *, source: str) -> Chosen:
+def choose(files: Sequence[Path], context: str, *, source: str) -> ChosenContext:
     """Blocking. `source` names the files in sentences."""
     documents = [(path, _document(path)) for path in files]
     current = (str(each.get("current-context") or "") for _, each in documents)
@@ -70,7 +70,7 @@ def choose(files: Sequence[Path], context: str, *, source: str) -> Chosen:
     found = contexts[name].content
     cluster = _named(documents, "cluster", str(found.get("cluster") or ""), source)
     asked = str(found.get("user") or "")
-    user = _named(documents, "user", asked, source) if asked else _Entry({}, Path())
+    user = _named(documents, "user", asked, source) if asked else _NamedEntry({}, Path())
     return _usable(name, str(found.get("namespace") or ""), cluster, user, source)
 
 
@@ -99,24 +99,24 @@ def _unusable(source: str, why: str) -> ConfigError:
     return ConfigError(f"{source} cannot be used: {why}; check it with kubectl --kubeconfig")
 
 
-def _named(documents: Sequence[tuple[Path, Json]], what: str, name: str, source: str) -> _Entry:
+def _named(documents: Sequence[tuple[Path, Json]], what: str, name: str, source: str) -> _NamedEntry:
     found = _entries(documents, f"{what}s", what, source)
     if name not in found:
         raise ConfigError(f"{source} has no {what} {one_line(name)!r}, which its context names; add it, or correct it")
     return found[name]
 
 
-def _entries(documents: Sequence[tuple[Path, Json]], part: str, key: str, source: str) -> Mapping[str, _Entry]:
-    every: dict[str, _Entry] = {}
+def _entries(documents: Sequence[tuple[Path, Json]], part: str, key: str, source: str) -> Mapping[str, _NamedEntry]:
+    every: dict[str, _NamedEntry] = {}
     for path, document in documents:
-        here: dict[str, _Entry] = {}
+        here: dict[str, _NamedEntry] = {}
         for each in _listed(document, part, source):
             name, content = str(each.get("name") or ""), each.get(key) or {}
             if not isinstance(content, dict):
                 raise _unusable(source, f"{key} of {one_line(name)!r} in {part} is no mapping")
             if name in here:
                 raise _unusable(source, f"{path} has several {part} named {one_line(name)!r}")
-            here[name] = _Entry(_filled(content), path.absolute().parent)
+            here[name] = _NamedEntry(_filled(content), path.absolute().parent)
         every = {**every, **{name: entry for name, entry in here.items() if name not in every}}
     return every
 
@@ -133,7 +133,7 @@ def _filled(content: Json) -> Json:
     return {key: value for key, value in content.items() if value not in (None, "", [], {})}
 
 
-def _usable(context: str, namespace: str, cluster: _Entry, user: _Entry, source: str) -> Chosen:
+def _usable(context: str, namespace: str, cluster: _NamedEntry, user: _NamedEntry, source: str) -> ChosenContext:
     reach = _with_paths(cluster, ("certificate-authority",), source)
     who = _with_paths(user, ("client-certificate", "client-key"), source)
     if "tokenFile" in who:
@@ -144,10 +144,10 @@ def _usable(context: str, namespace: str, cluster: _Entry, user: _Entry, source:
         reach = _with_certificate(reach, source) if who["exec"].get("provideClusterInfo") else reach
     _check(reach, who, source)
     compression = (("Accept-Encoding", "identity"),) if reach.get("disable-compression") else ()
-    return Chosen(context, namespace, reach, who, (*compression, *_impersonation(who, source)))
+    return ChosenContext(context, namespace, reach, who, (*compression, *_impersonation(who, source)))
 
 
-def _with_paths(entry: _Entry, keys: Sequence[str], source: str) -> Json:
+def _with_paths(entry: _NamedEntry, keys: Sequence[str], source: str) -> Json:
     """Data counts before the file of the same name."""
     found = dict(entry.content)
     for key in keys:

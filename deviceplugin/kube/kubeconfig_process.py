@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from deviceplugin.errors import ConfigError, one_line
-from deviceplugin.kube.kubeconfig_files import Chosen, choose
+from deviceplugin.kube.kubeconfig_files import ChosenContext, choose
 
 Headers = tuple[tuple[str, str], ...]
 _HEADER = "BearerToken"  # the package keeps the whole Authorization header under this key, also Basic
@@ -200,7 +200,7 @@ def _errors() -> Iterator[list[str]]:
         logging.root.removeHandler(handler)
 
 
-def _without_credentials(chosen: Chosen, said: Sequence[str], source: str) -> ConfigError:
+def _without_credentials(chosen: ChosenContext, said: Sequence[str], source: str) -> ConfigError:
     why = f": {one_line(' '.join(said))}" if said else ""
     plugin = chosen.user.get("exec")
     if plugin is None:
