@@ -1,9 +1,9 @@
 """One context of kubeconfig files, chosen and merged as kubectl does it.
 
-In: the paths of the files, and a context or the current one. Out: `ChosenContext`: its cluster and its user, with absolute
-paths and without empty values, or a ConfigError. What is named first counts; a path is relative to the file that names
-it. Invariant: what kubectl would honour and vcuda cannot is refused with a sentence. Not here: reading tokens and
-certificates, which the `kubernetes` package does (`kubeconfig_process`).
+In: the paths of the files, and a context or the current one. Out: `ChosenContext`: its cluster and its user, with
+absolute paths and without empty values, or a ConfigError. What is named first counts; a path is relative to the file
+that names it. Invariant: what kubectl would honour and vcuda cannot is refused with a sentence. Not here: reading
+tokens and certificates, which the `kubernetes` package does (`kubeconfig_process`).
 """
 
 import base64
