@@ -25,6 +25,7 @@ from deviceplugin.kube.structs import (
     decode,
 )
 from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
+from deviceplugin.model.annotation_size import size_of
 from deviceplugin.model.claims import ContainerClaim
 from deviceplugin.model.mount import covers_compat
 from deviceplugin.model.pod import ContainerState, Pod, PodContainer
@@ -71,6 +72,7 @@ def _pod(
         message=status.message or "",
         node=spec.node_name or "",
         annotations=_kept_annotations(annotations, names.domain),
+        annotation_bytes=size_of(annotations),
         created=_unix(meta.creation_timestamp),
         seen_by_kubelet=_unix(annotations.get(_SEEN)),
         deleting=bool(meta.deletion_timestamp),

@@ -104,7 +104,8 @@ class Pod:
     `ref.uid` is the UID that kubelet uses. The mirror of a static pod has another one at the API server: `api_uid`,
     empty if only kubelet knows the pod. `mirror_of` is what a pod of the API server says of itself: it is the mirror of
     the static pod with this UID. Everybody can write that (see `agent.mirror_pods`). `annotations` has those of vcuda's
-    domain, and `clusterName`. `scheduler` is its schedulerName.
+    domain, and `clusterName`; `annotation_bytes` is the size of all that it has, names and values. `scheduler` is its
+    schedulerName.
     """
 
     ref: PodRef
@@ -114,6 +115,7 @@ class Pod:
     message: str = ""
     node: str = ""
     annotations: Mapping[str, str] = field(default_factory=dict)
+    annotation_bytes: int = 0
     created: float = 0.0
     seen_by_kubelet: float = 0.0  # annotation kubernetes.io/config.seen, only in kubelet's own answers
     deleting: bool = False

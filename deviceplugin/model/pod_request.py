@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from deviceplugin.errors import RequestError
 from deviceplugin.model.allocation import ContainerRole, PodRef
 from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
+from deviceplugin.model.annotation_size import require_room
 from deviceplugin.model.per_container import PerContainer, parse_per_container
 from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.preferences import NO_PREFERENCES, Preferences, parse_preferences
@@ -58,6 +59,14 @@ def pod_request(pod: Pod, names: ResourceNames = ResourceNames()) -> PodRequest:
         ),
         preferences=parse_preferences(pod.annotations, known),
     )
+
+
+def placeable_request(pod: Pod, names: ResourceNames = ResourceNames()) -> PodRequest:
+    """The same for a pod that is to be placed: its GPUs will be written to it, and it must have room for that."""
+    found = pod_request(pod, names)
+    asked = ((each.name, each.request) for each in found.containers)
+    require_room(pod.annotation_bytes, asked, annotation_names(names.domain))
+    return found
 
 
 def _named(container: PodContainer, parts: PerContainer, names: ResourceNames, *, alone: bool) -> Request:

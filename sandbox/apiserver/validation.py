@@ -34,7 +34,7 @@ def check_annotations(kind: str, meta: JsonObject) -> None:
 
 
 def admit_claim_template(new: JsonObject, _old: JsonObject | None) -> None:
-    """Requests of `exactly`. Of an expression only a text's escapes are read, as CEL's language definition says them."""
+    """Requests of `exactly`. Of an expression only escapes are read, as CEL's language definition says them."""
     requests = new["spec"]["spec"]["devices"].get("requests") or []
     name, where = new["metadata"]["name"], "spec.spec.devices.requests"
     if len(requests) > _MOST_REQUESTS:

@@ -25,7 +25,7 @@ from deviceplugin.cluster.extender.snapshot import ClusterSnapshot, NodeCandidat
 from deviceplugin.cluster.extender.wire import ExtenderArgs, FilterResult
 from deviceplugin.errors import CapacityError, ParseError, RequestError
 from deviceplugin.model.pod import ClusterPod
-from deviceplugin.model.pod_request import PodRequest, pod_request
+from deviceplugin.model.pod_request import PodRequest, placeable_request
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.pod import PodChoice, place_pod
@@ -64,7 +64,7 @@ class Filter:
         if (bound := self._cache.bound_to(pod.uid)) is not None or self._cache.is_over(pod.uid):
             return _bound_node_only(args, bound)
         try:
-            asked = pod_request(pod.pod, self._settings.names)
+            asked = placeable_request(pod.pod, self._settings.names)
         except (RequestError, ParseError) as error:
             return self._reject_all(args, Rejection(error.message, resolvable=False))
         if self._settings.one_node:

@@ -17,7 +17,7 @@ from deviceplugin.cluster.extender.wire import PreemptionArgs, Victims
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import ClusterPod
-from deviceplugin.model.pod_request import PodRequest, pod_request
+from deviceplugin.model.pod_request import PodRequest, placeable_request
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.placement.prefilter import Prefilter
 
@@ -40,7 +40,7 @@ class Preempt:
         if not pod.pod.is_gpu:
             return dict(args.victims)
         try:
-            asked = pod_request(pod.pod, self._names)
+            asked = placeable_request(pod.pod, self._names)
         except (RequestError, ParseError):
             return {}
         fits = self._fit_check(pod, asked)

@@ -29,7 +29,7 @@ from deviceplugin.errors import CapacityError, ParseError, RequestError
 from deviceplugin.model.allocation import Allocation, PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import ClusterPod
-from deviceplugin.model.pod_request import PodRequest, pod_request
+from deviceplugin.model.pod_request import PodRequest, placeable_request
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.pod import PodChoice, place_pod
@@ -174,7 +174,7 @@ class VolcanoTasks:
             return known
         if not pod.pod.is_gpu:
             return None
-        asked = pod_request(pod.pod, self._settings.names)
+        asked = placeable_request(pod.pod, self._settings.names)
         self._asking[pod.uid] = found = _Asking(pod, asked, Prefilter(asked))
         if len(self._asking) > _MOST_KNOWN:
             self._asking.popitem(last=False)

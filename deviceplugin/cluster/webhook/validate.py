@@ -14,6 +14,7 @@ from deviceplugin.cluster.webhook.resources import count, differing, is_gpu
 from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.errors import RequestError
 from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
+from deviceplugin.model.annotation_size import require_room, size_of
 from deviceplugin.model.annotations import parse_core_limit, parse_socket
 from deviceplugin.model.per_container import PerContainer
 from deviceplugin.model.pod_limits import parse_memory_limits
@@ -45,6 +46,8 @@ def validate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[st
         parse_socket(written[names.socket])
     accepted = known.admitted_by(preferences.gpus)
     asked = [(each, _request(each, parts, settings)) for each in asking]
+    if not settings.claims:
+        require_room(size_of(written), ((each.name, request) for each, request in asked), names)
     about_each = (
         warning
         for container, request in asked

@@ -1,6 +1,6 @@
 """Volcano places a gang member by member: each is judged with the GPUs of those before; what it takes back is free."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import permutations
 
 import pytest
@@ -244,3 +244,14 @@ def test_the_fullest_node_that_fits_scores_best(scene: Scene) -> None:
     assert scores["b"] == 100
     assert scores["a"] < 100
     assert scores["new"] == 0
+
+
+def test_a_pod_without_room_for_its_annotations_fits_nowhere() -> None:
+    """What would be written to it once it is bound, the API server would refuse for ever."""
+    scene = fresh()
+    made = scene.waits(30)
+    full = replace(made.pod, annotation_bytes=(256 << 10) - 100, resource_version="2")
+    scene.extender.put_pod(replace(made, pod=full))
+    verdict = scene.tasks.predicate(task(made), "a")
+    assert (verdict.code, "make its annotations smaller" in verdict.reason) == (Code.UNRESOLVABLE, True)
+    assert "make its annotations smaller" in scene.tasks.allocate(task(made, "a"))

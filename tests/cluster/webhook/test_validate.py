@@ -152,3 +152,15 @@ def test_a_pod_that_opted_out_is_not_judged() -> None:
     given = gpu_pod({CORE: "150"})
     given["metadata"]["labels"] = {"hami.io/webhook": "ignore"}
     assert validate(given, SETTINGS, A100S) == ()
+
+
+def test_a_pod_without_room_for_its_gpus_is_refused() -> None:
+    """Its Binding would fill it, and then not even kubelet could change it. Claims write nothing to it."""
+    notes = {"notebook": "x" * ((256 << 10) - 300)}
+    given = gpu_pod(SHARE, notes)
+    said = refusal(VcudaError, validate, given, SETTINGS, A100S) or ""
+    assert "make its annotations smaller, or divide its containers among several pods" in said
+    assert validate(given, replace(SETTINGS, claims=True), A100S) == ()
+    assert validate(gpu_pod(SHARE, {"notebook": "x" * (250 << 10)}), SETTINGS, A100S) == ()
+    many = pod(*(container(f"c{at}", SHARE) for at in range(900)), annotations={"notebook": "x" * (100 << 10)})
+    assert "its GPUs need up to" in (refusal(VcudaError, validate, many, SETTINGS, A100S) or "")

@@ -25,8 +25,9 @@ from deviceplugin.errors import CapacityError, KubeError, KubeNotFoundError, Vcu
 from deviceplugin.model import annotations as text
 from deviceplugin.model.allocation import ContainerRole, PodRef, PodUid
 from deviceplugin.model.annotation_names import annotation_names
+from deviceplugin.model.annotation_size import LARGEST, size_with
 from deviceplugin.model.gpu import Inventory
-from deviceplugin.model.pod_request import PodRequest, pod_request
+from deviceplugin.model.pod_request import PodRequest, placeable_request
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.placement.pod import place_pod
 
@@ -121,7 +122,7 @@ class Bind:
                 return held.request
         known = self._cache.waiting.get(order.pod.uid)
         pod = await self._api.get_pod(order.pod) if known is None else known.pod
-        return pod_request(pod, self._settings.names)
+        return placeable_request(pod, self._settings.names)
 
     def _known_result(self, order: BindingArgs) -> str | None:
         """The answer, if nothing is left to do."""
@@ -169,8 +170,23 @@ class Bind:
             names=self._settings.names,
             why=self._why(held, node_info.inventory),
         )
+        self._require_room(order.pod, annotations)
         self._cache.put_hold(assumed)
         return annotations
+
+    def _require_room(self, pod: PodRef, annotations: dict[str, str]) -> None:
+        """The pod may have got more annotations since filter was asked; why it is where it is comes last."""
+        known = self._cache.waiting.get(pod.uid)
+        if known is None:
+            return
+        has = (known.pod.annotation_bytes, known.pod.annotations)
+        if size_with(*has, annotations) > LARGEST:
+            annotations.pop(annotation_names(self._settings.names.domain).decision, None)
+        if (size := size_with(*has, annotations)) > LARGEST:
+            raise CapacityError(
+                f"pod {pod} cannot be bound: with its GPUs its annotations have {size} bytes and Kubernetes takes "
+                f"{LARGEST}; make its annotations smaller"
+            )
 
     def _drop_reservation(self, order: BindingArgs) -> None:
         held = self._cache.on(order.node, order.pod.uid)

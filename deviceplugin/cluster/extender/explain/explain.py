@@ -22,7 +22,7 @@ from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import ClusterPod
-from deviceplugin.model.pod_request import PodRequest, pod_request
+from deviceplugin.model.pod_request import PodRequest, placeable_request
 
 _MOST_NODES = 20
 Named = Callable[[PodRef], str]
@@ -114,7 +114,7 @@ class Explain:
         lines = tuple(line for each in held for line in wording.hold_lines(each))
         nodes: tuple[NodeVerdict, ...] = ()
         try:
-            asked = pod_request(pod.pod, self._settings.names)
+            asked = placeable_request(pod.pod, self._settings.names)
         except (RequestError, ParseError):
             pass  # the reason of each node says it
         else:
@@ -136,7 +136,7 @@ class Explain:
         name, at = str(pod.pod.ref), 0.0 if verdict is None else verdict.at
         history = wording.history_sentence(pod, verdict, webhook_scheduler=self._settings.scheduler)
         try:
-            asked = pod_request(pod.pod, self._settings.names)
+            asked = placeable_request(pod.pod, self._settings.names)
         except (RequestError, ParseError) as error:
             sentence = f"{history}; its request is wrong, so it fits on no node"
             return Explanation(name, sentence, at, asked=(error.message,), now=True, condition=_condition(pod))
