@@ -58,6 +58,7 @@ def mutate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> Mutation:
         return Mutation(changed)
     known = known.admitted_by(_wanted_gpus(changed, names))
     warnings = translate(changed, settings, known)
+    _leave_hamis_scheduler(spec(changed), settings)
     found = list(containers(changed))
     parts = parts_of(changed, names)
     warnings += blocks_from_mib(changed, found, parts, settings, known)
@@ -130,12 +131,18 @@ def _blocks_for(cores: int, settings: WebhookSettings, known: KnownGpus) -> int:
     return max(1, known.smallest_blocks * cores // CORES_PER_GPU) if known.smallest_blocks else 0
 
 
+def _leave_hamis_scheduler(inside: Json, settings: WebhookSettings) -> None:
+    """It is a whole kube-scheduler, so pods without GPUs name it too; where its pods are translated it is gone."""
+    ours = _DEFAULT_SCHEDULER if settings.claims else settings.scheduler_name
+    if ours and settings.hami.scope is not HamiScope.OFF and inside.get("schedulerName") == HAMI_SCHEDULER:
+        inside["schedulerName"] = ours
+
+
 def _set_scheduling(pod: Json, settings: WebhookSettings) -> tuple[str, ...]:
     """schedulerName, runtime class and node; returns warnings about changes that the user may not expect."""
     inside = spec(pod)
-    left = (None, "", _DEFAULT_SCHEDULER, *([] if settings.hami.scope is HamiScope.OFF else [HAMI_SCHEDULER]))
     ours = "" if settings.claims else settings.scheduler_name  # every kube-scheduler places claims
-    if ours and inside.get("schedulerName") in left:
+    if ours and inside.get("schedulerName") in (None, "", _DEFAULT_SCHEDULER):
         inside["schedulerName"] = ours
     if settings.runtime_class and not inside.get("runtimeClassName"):
         inside["runtimeClassName"] = settings.runtime_class

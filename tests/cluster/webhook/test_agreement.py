@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deviceplugin.cluster.webhook.hami import is_for_hami
+from deviceplugin.cluster.webhook.hami import HAMI_SCHEDULER, is_for_hami
 from deviceplugin.cluster.webhook.mutate import is_left_alone, mutate
 from deviceplugin.cluster.webhook.pod_json import MIRROR, Json, annotations, containers
 from deviceplugin.cluster.webhook.validate import validate
@@ -12,7 +12,8 @@ from deviceplugin.config.webhook import HamiScope, WebhookSettings
 from deviceplugin.errors import VcudaError
 from deviceplugin.model.annotation_names import AnnotationNames
 from tests.cluster.webhook.expressions import Compiled, annotation_maps, real_pods
-from tests.cluster.webhook.makers import A100S, CHOSEN, CORE, GPU, MEMORY_MIB, gpu_pod
+from tests.cluster.webhook.makers import A100S, CHOSEN, CORE, GPU, MEMORY_MIB, container, gpu_pod
+from tests.cluster.webhook.makers import pod as pod_of
 from tests.daemonset.chart import NAMESPACE, Object, Rendered
 from tests.examples import examples
 
@@ -44,7 +45,9 @@ def _outcome(pod: Json, chosen: WebhookSettings) -> str:
 
 
 def _is_named(pod: Json, chosen: WebhookSettings) -> bool:
-    """Whether a container names a vcuda resource, or HAMi's in a HAMi pod."""
+    """Whether a container names a vcuda resource, or HAMi's in a HAMi pod, or the pod HAMi's scheduler."""
+    if chosen.hami.scope is not HamiScope.OFF and pod["spec"].get("schedulerName") == HAMI_SCHEDULER:
+        return True
     names = {chosen.names.core, chosen.names.memory, chosen.names.memory_mib}
     if chosen.hami.scope is not HamiScope.OFF and is_for_hami(pod, chosen.hami):
         names |= set(chosen.hami.resources)
@@ -58,6 +61,7 @@ def _is_named(pod: Json, chosen: WebhookSettings) -> bool:
 @example(pod=gpu_pod({GPU: "1"}))
 @example(pod=gpu_pod({GPU: "1"}, {"nvidia.com/use-gputype": "A100"}))
 @example(pod=gpu_pod({CORE: "0"}))
+@example(pod=pod_of(container(), schedulerName="hami-scheduler"))
 @example(pod=gpu_pod({MEMORY_MIB: "5000"}))
 @example(pod=gpu_pod({CORE: "30"}, {MIRROR: "uid-of-a-victim"}))
 def test_a_pod_that_is_not_sent_would_not_have_been_touched_and_one_that_is_sent_concerns_us(
