@@ -113,16 +113,21 @@ class Explain:
         held = tuple(self._cache.holds(pod.uid))
         lines = tuple(line for each in held for line in wording.hold_lines(each))
         nodes: tuple[NodeVerdict, ...] = ()
+        never_asked = ""
         try:
             asked = placeable_request(pod.pod, self._settings.names)
         except (RequestError, ParseError):
             pass  # the reason of each node says it
         else:
             lines = (*wording.request_lines(asked), *lines)
-            nodes = await self._nodes(self._evaluator(pod, asked), pod.uid, verdict.refused, named)
+            evaluator = self._evaluator(pod, asked)
+            nodes = await self._nodes(evaluator, pod.uid, verdict.refused, named)
+            if not verdict.fits and not held:
+                others = self._snapshot.usable_but(verdict.refused)
+                never_asked = wording.never_asked_sentence(len(others), sorted(await evaluator.with_room(others)))
         return Explanation(
             pod=str(pod.pod.ref),
-            sentence=wording.verdict_sentence(verdict, next(iter(held), None)),
+            sentence=wording.verdict_sentence(verdict, next(iter(held), None)) + never_asked,
             at=verdict.at,
             node=verdict.node,
             asked=lines,
