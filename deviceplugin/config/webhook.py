@@ -105,7 +105,7 @@ class WebhookSettings:
 
     `default_cores`: of each GPU, for a container that asks for memory alone; 0 denies the pod. `namespaces`: only
     these, all where it is empty; `ignored_namespaces` are left alone in either case. `names` follows from
-    --resource-domain and is set by the scheduler.
+    --resource-domain and `one_node` from --node-choice; both are set by the scheduler.
     """
 
     scheduler_name: str = setting(
@@ -168,6 +168,7 @@ class WebhookSettings:
     )
     hami: HamiSettings = section(HamiSettings, "HAMi")
     names: ResourceNames = field(default_factory=ResourceNames)
+    one_node: bool = False
 
     @property
     def opt_out_labels(self) -> tuple[str, ...]:

@@ -47,6 +47,7 @@ def cluster_node(item: ClusterNodeObject, names: ResourceNames) -> ClusterNode:
         cores=_count(allocatable, names.core),
         blocks=_count(allocatable, names.memory),
         allocatable=node_offers(allocatable),
+        discouraged=any(each.effect == "PreferNoSchedule" for each in spec.taints or ()),
     )
 
 

@@ -15,6 +15,7 @@ from deviceplugin.kube.pod_resources import pod_needs
 from deviceplugin.kube.pods import api_pod
 from deviceplugin.kube.quantity import parse_quantity
 from deviceplugin.kube.structs import (
+    Affinity,
     ClusterPodObject,
     ClusterPodSpec,
     ClusterPodStatus,
@@ -26,6 +27,7 @@ from deviceplugin.kube.structs import (
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.claims import PodClaim
 from deviceplugin.model.pod import ClusterPod, Gang, PlainPod, ScheduledCondition, gang_of
+from deviceplugin.model.soft_rules import AFFINITIES, SCHEDULE_ANYWAY, SPREAD
 from deviceplugin.model.units import ResourceNames
 
 _WHAT = "pods of the cluster"
@@ -82,7 +84,18 @@ def cluster_pod(item: ClusterPodObject, names: ResourceNames, *, claims: bool = 
         gates=tuple(sys.intern(each.name) for each in spec.scheduling_gates or ()),
         claims=tuple(_claims(spec, said)) if claims else (),
         whole_gpus=tuple(_whole_gpus(spec, names)) if claims else (),
+        soft_rules=_soft_rules(spec),
     )
+
+
+def _soft_rules(spec: ClusterPodSpec) -> tuple[str, ...]:
+    """By the names of `model.soft_rules`."""
+    affinity = spec.affinity or Affinity()
+    kinds = zip(AFFINITIES, (affinity.node_affinity, affinity.pod_affinity, affinity.pod_anti_affinity), strict=True)
+    found = [rule for rule, each in kinds if each and each.preferred_during_scheduling_ignored_during_execution]
+    if any(each.when_unsatisfiable == SCHEDULE_ANYWAY for each in spec.topology_spread_constraints or ()):
+        found.append(SPREAD)
+    return tuple(found)
 
 
 def _claims(spec: ClusterPodSpec, status: PodStatus) -> Iterator[PodClaim]:

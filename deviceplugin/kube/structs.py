@@ -217,9 +217,31 @@ class SchedulingGate(Json):
     name: str = ""
 
 
+class Preferring(Json):
+    """spec.affinity.nodeAffinity, podAffinity or podAntiAffinity; of its soft terms only whether there are any."""
+
+    preferred_during_scheduling_ignored_during_execution: list[msgspec.Raw] | None = None
+
+
+class Affinity(Json):
+    """spec.affinity, as far as it is soft."""
+
+    node_affinity: Preferring | None = None
+    pod_affinity: Preferring | None = None
+    pod_anti_affinity: Preferring | None = None
+
+
+class SpreadConstraint(Json):
+    """One of spec.topologySpreadConstraints."""
+
+    when_unsatisfiable: str | None = None
+
+
 class ClusterPodSpec(PodSpec):
     """spec of a pod with the fields for schedulers."""
 
+    affinity: Affinity | None = None
+    topology_spread_constraints: list[SpreadConstraint] | None = None
     resources: Resources | None = None
     overhead: Amounts | None = None
     priority: int | None = None
@@ -251,9 +273,16 @@ class ClusterPodObject(Object):
     status: ClusterPodStatus | None = None
 
 
+class NodeTaint(Json):
+    """One of a node's taints."""
+
+    effect: str | None = None
+
+
 class NodeSpec(Json):
     """spec of a node."""
 
+    taints: list[NodeTaint] | None = None
     unschedulable: bool | None = None
 
 

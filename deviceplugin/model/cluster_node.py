@@ -15,7 +15,8 @@ class ClusterNode:
     """`cores` and `blocks` are what kubelet offers: 0 while the agent is down. `cordon` has UUIDs and minors.
 
     `close_nvml`: the agent shall let go of the driver; every GPU is cordoned as long as this is asked.
-    `allocatable` is the CPU and memory that kubelet offers, None if unknown.
+    `allocatable` is the CPU and memory that kubelet offers, None if unknown. `discouraged`: it has a taint with
+    PreferNoSchedule.
     """
 
     name: str
@@ -29,6 +30,7 @@ class ClusterNode:
     cores: int = 0
     blocks: int = 0
     allocatable: Compute | None = None
+    discouraged: bool = False
 
     def cordoned(self, inventory: Inventory) -> frozenset[GpuUuid]:
         """The GPUs that get no new pods; `unmatched` has the words that mean none of them."""

@@ -162,7 +162,8 @@ class ClusterPod:
 
     While it has `gates`, the names of its scheduling gates, no scheduler looks at it.
     On `nominated_node` kube-scheduler keeps capacity for the pod until its victims have ended. `claims` and
-    `whole_gpus`, by container the number of `vcuda-gpu`, are only read for the views of claims.
+    `whole_gpus`, by container the number of `vcuda-gpu`, are only read for the views of claims. `soft_rules`: what it
+    prefers of nodes (`model.soft_rules`).
     """
 
     pod: Pod
@@ -174,6 +175,7 @@ class ClusterPod:
     gates: tuple[str, ...] = ()
     claims: tuple[PodClaim, ...] = ()
     whole_gpus: tuple[tuple[str, int], ...] = ()
+    soft_rules: tuple[str, ...] = ()
 
     @property
     def scheduler(self) -> str:

@@ -97,7 +97,7 @@ async def _work(
     certificates = Certificates(settings, client)
     service = SchedulerService(
         extender=extender,
-        webhook=AdmissionWebhook(replace(settings.webhook, names=settings.names)),
+        webhook=AdmissionWebhook(replace(settings.webhook, names=settings.names, one_node=placement.one_node)),
         cluster=watch,
         leadership=leadership,
         certificates=certificates,

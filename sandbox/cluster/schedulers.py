@@ -84,6 +84,7 @@ def _document(
         "kind": "KubeSchedulerConfiguration",
         "leaderElection": {"leaderElect": False},
         "clientConnection": {"kubeconfig": str(kubeconfig), "qps": limits.qps, "burst": limits.burst},
+        "percentageOfNodesToScore": 100,  # the chart's default
         "profiles": [profile],
         "extenders": [_extender(extender)] if extender else [],
     }

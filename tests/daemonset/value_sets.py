@@ -124,7 +124,7 @@ VALUE_SETS: dict[str, Object] = {
             "affinity": {"nodeAffinity": {}},
             "kubeScheduler": {
                 "image": {"tag": "v1.35.1"},
-                "percentageOfNodesToScore": 100,
+                "percentageOfNodesToScore": 50,
                 "featureGates": {"GenericWorkload": True, "GangScheduling": True},
                 "plugins": {"score": {"disabled": [{"name": "ImageLocality"}]}},
                 "rules": [

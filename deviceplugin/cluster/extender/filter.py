@@ -18,6 +18,7 @@ from deviceplugin.cluster.extender.rejection import (
     BOUND_ELSEWHERE,
     GANG_YIELDED,
     Rejection,
+    never_asked_text,
     rejection_of,
 )
 from deviceplugin.cluster.extender.settings import Settings
@@ -156,7 +157,13 @@ class Filter:
         self._gangs.record(pod, fits=bool(names))
         chosen = names[0] if len(names) == 1 else None
         self._verdicts.record(pod, chosen, rejected, fitting=fitting, fits=bool(names), decision=decision)
-        return _result(names, rejected)
+        if names:
+            return _result(names, rejected)
+        return replace(_result(names, rejected), remark=self._never_asked(rejected))
+
+    def _never_asked(self, rejected: Mapping[str, Rejection]) -> str:
+        """kube-scheduler asks about nodes that pass its own checks, and about a part of them if it is so configured."""
+        return never_asked_text(len(rejected), len(self._snapshot.usable_but(rejected)))
 
 
 def _result(names: tuple[str, ...], rejected: Mapping[str, Rejection]) -> FilterResult:

@@ -44,6 +44,14 @@ NOT_READY = Rejection("node is not ready")
 RESOURCE_FIT = Rejection("insufficient GPU resources by kube-scheduler's own sums, though single GPUs have room")
 
 
+def never_asked_text(asked: int, others: int) -> str:
+    """Follows a reason in kube-scheduler's sentence, which counts the nodes that it asked about alone."""
+    if not others:
+        return ""
+    were = "1 node" if asked == 1 else f"{asked} nodes"
+    return f" (kube-scheduler asked about {were} and not about {others} more with GPUs)"
+
+
 def label_of(text: str) -> str:
     """The text of a rejection as a label: one of a bounded set, whatever the pod has asked."""
     return text if text in KNOWN else WRONG_REQUEST
@@ -66,4 +74,8 @@ _BY_NODE = (UNKNOWN_NODE, NO_INVENTORY, UNREADABLE_INVENTORY, TOO_MANY_GPUS, AGE
 _BY_POD = (GANG_YIELDED, BOUND_ELSEWHERE)
 KNOWN = {each.text: each for each in (*_MEANINGS.values(), *_BY_NODE, *_BY_POD)}
 """All that filter gives, by their texts, but for wrong requests."""
-_COUNTED = re.compile(r"(\d{1,6}) (" + "|".join(map(re.escape, sorted(KNOWN, key=len, reverse=True))) + r")(?=[,.]|$)")
+_COUNTED = re.compile(
+    r"(\d{1,6}) ("
+    + "|".join(map(re.escape, sorted(KNOWN, key=len, reverse=True)))
+    + r")(?=[,.]| \(kube-scheduler asked|$)"
+)

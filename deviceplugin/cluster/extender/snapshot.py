@@ -6,7 +6,7 @@ does not fit yet, its victims still run, and no pod of lower priority gets what 
 nothing awaits, so one request sees one moment.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
@@ -51,6 +51,10 @@ class ClusterSnapshot:
             else:
                 found.states.append(judged)
         return found
+
+    def usable_but(self, names: Container[str]) -> list[str]:
+        """The nodes that take pods with GPUs, without these."""
+        return [name for name, info in self._cache.nodes.items() if info.problem is None and name not in names]
 
     def _as_it_is(self, name: str) -> NodeState | Rejection:
         return self._cache.problem(name) or self._cache.nodes[name].state

@@ -51,11 +51,15 @@ class PreemptionArgs:
 
 @dataclass(frozen=True, slots=True)
 class FilterResult:
-    """The answer to filter: nodes that fit, and reasons by node."""
+    """The answer to filter: nodes that fit, and reasons by node.
+
+    `remark` follows one of the reasons, so that it stands once in kube-scheduler's sentence.
+    """
 
     names: tuple[str, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
     unresolvable: Mapping[str, str] = field(default_factory=dict)
+    remark: str = ""
 
 
 class _ArgsBody(msgspec.Struct, rename="pascal"):
@@ -116,7 +120,9 @@ def _by_name_only(missing: str) -> ParseError:
 
 def write_filter_result(answer: FilterResult) -> bytes:
     """Reasons are sent only where no node fits: kube-scheduler does not read them otherwise, and they are long."""
-    failed, unresolvable = ({}, {}) if answer.names else (answer.failed, answer.unresolvable)
+    failed, unresolvable = ({}, {}) if answer.names else (dict(answer.failed), dict(answer.unresolvable))
+    if remarked := failed or unresolvable:
+        remarked[next(iter(remarked))] += answer.remark
     return msgspec.json.encode({
         "Nodes": None,
         "NodeNames": answer.names,

@@ -132,7 +132,7 @@ def _blocks_for(cores: int, settings: WebhookSettings, known: KnownGpus) -> int:
 
 
 def _leave_hamis_scheduler(inside: Json, settings: WebhookSettings) -> None:
-    """It is a whole kube-scheduler, so pods without GPUs name it too; where its pods are translated it is gone soon."""
+    """It is a whole kube-scheduler, so pods without GPUs name it too; where its pods are translated it is gone."""
     ours = _DEFAULT_SCHEDULER if settings.claims else settings.scheduler_name
     if ours and settings.hami.scope is not HamiScope.OFF and inside.get("schedulerName") == HAMI_SCHEDULER:
         inside["schedulerName"] = ours

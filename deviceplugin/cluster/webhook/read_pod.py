@@ -61,6 +61,7 @@ _TERMS = _List(
         "matchExpressions": _List(_SCALAR),
     }
 )
+_PREFERRING: dict[str, _Shape] = {"preferredDuringSchedulingIgnoredDuringExecution": _List(_SCALAR)}
 _POD: _Shape = {
     "metadata": {"annotations": _Map(_LONGEST_ANNOTATION), "labels": _MAP},
     "spec": {
@@ -72,7 +73,15 @@ _POD: _Shape = {
         "runtimeClassName": _SCALAR,
         "hostPID": _SCALAR,
         "volumes": _List({"name": _SCALAR, "hostPath": {"path": _SCALAR}}),
-        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": _TERMS}}},
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": _TERMS},
+                **_PREFERRING,
+            },
+            "podAffinity": _PREFERRING,
+            "podAntiAffinity": _PREFERRING,
+        },
+        "topologySpreadConstraints": _List({"whenUnsatisfiable": _SCALAR}),
     },
 }
 

@@ -9,7 +9,15 @@ from collections.abc import Iterator
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.limit_bypass import exposures, exposures_beside, refuse_open_share
 from deviceplugin.cluster.webhook.mutate import is_left_alone
-from deviceplugin.cluster.webhook.pod_json import Json, JsonContainer, annotations, containers
+from deviceplugin.cluster.webhook.pod_json import (
+    Json,
+    JsonContainer,
+    annotations,
+    child,
+    containers,
+    objects,
+    spec,
+)
 from deviceplugin.cluster.webhook.resources import count, differing, is_gpu
 from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.errors import RequestError
@@ -21,7 +29,10 @@ from deviceplugin.model.pod_limits import parse_memory_limits
 from deviceplugin.model.pod_request import parse_parts
 from deviceplugin.model.preferences import GpuFilter, parse_preferences
 from deviceplugin.model.request import Request, parse_request
+from deviceplugin.model.soft_rules import AFFINITIES, SCHEDULE_ANYWAY, SPREAD, soft_warning
 from deviceplugin.model.units import BLOCK_MIB, format_blocks
+
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def validate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[str, ...]:
@@ -55,7 +66,21 @@ def validate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[st
         )
     )
     beside = exposures_beside(each for each in found if not is_gpu(each, settings.names))
-    return (*about_each, *beside, *_no_such_gpu(preferences.gpus, known, accepted))
+    return (*about_each, *beside, *_no_such_gpu(preferences.gpus, known, accepted), *_without_effect(pod, settings))
+
+
+def _without_effect(pod: Json, settings: WebhookSettings) -> Iterator[str]:
+    """Of a pod that another scheduler places, or by claims, every rule counts."""
+    inside = spec(pod)
+    if not settings.one_node or settings.claims or inside.get("schedulerName") != settings.scheduler_name:
+        return
+    affinity = child(inside, "affinity")
+    kinds = zip(AFFINITIES, ("nodeAffinity", "podAffinity", "podAntiAffinity"), strict=True)
+    found = [rule for rule, each in kinds if child(affinity, each).get(_PREFERRED)]
+    if any(each.get("whenUnsatisfiable") == SCHEDULE_ANYWAY for each in objects(inside, "topologySpreadConstraints")):
+        found.append(SPREAD)
+    if found:
+        yield soft_warning(found)
 
 
 def _check_names(numbers: PerContainer, asking: list[JsonContainer], annotation: str) -> None:

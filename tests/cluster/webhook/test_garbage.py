@@ -119,11 +119,15 @@ def _many_variables(number: int) -> list[Json]:
     return [{"name": f"VARIABLE_{each}", "value": "x" * 40} for each in range(number)]
 
 
+def _noted(number: int, *, labels: int) -> Json:
+    """As many annotations as leave room for those of its GPUs."""
+    made = gpu_pod({CORE: "30"}, {f"example.com/a{each}": "x" * 40 for each in range(number)})
+    made["metadata"]["labels"] = {f"example.com/l{each}": "x" * 40 for each in range(labels)}
+    return made
+
+
 _LARGE: dict[str, tuple[int, Callable[[int], Json]]] = {
-    "annotations": (
-        16_000,
-        lambda number: gpu_pod({CORE: "30"}, {f"example.com/a{each}": "x" * 40 for each in range(number)}),
-    ),
+    "annotations and labels": (16_000, lambda number: _noted(number // 4, labels=number - number // 4)),
     "environment": (14_000, lambda number: gpu_pod({CORE: "30"}, env=_many_variables(number))),
     "GPU containers": (
         1_000,

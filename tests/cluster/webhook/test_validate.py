@@ -7,7 +7,7 @@ from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.cluster.webhook.validate import validate
 from deviceplugin.errors import VcudaError
-from tests.cluster.webhook.makers import A100S, CORE, MEMORY, SETTINGS, container, gpu_pod, pod
+from tests.cluster.webhook.makers import A100S, CORE, MEMORY, SETTINGS, container, gpu_pod, pod, response, review
 from tests.refusals import refusal
 
 SHARE = {CORE: "30", MEMORY: "8"}
@@ -168,3 +168,31 @@ def test_a_pod_without_room_for_its_gpus_is_refused() -> None:
     assert validate(gpu_pod(SHARE, {"notebook": "x" * (250 << 10)}), SETTINGS, A100S) == ()
     many = pod(*(container(f"c{at}", SHARE) for at in range(900)), annotations={"notebook": "x" * (100 << 10)})
     assert "its GPUs need up to" in (refusal(VcudaError, validate, many, SETTINGS, A100S) or "")
+
+
+def test_soft_rules_are_warned_about_where_the_extender_chooses_the_node() -> None:
+    one_node = replace(SETTINGS, one_node=True)
+    term = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100}]}
+    rules: list[tuple[Json, str]] = [
+        ({"affinity": {"nodeAffinity": term}}, "preferred node affinity does"),
+        (
+            {"affinity": {"podAffinity": term, "podAntiAffinity": term}},
+            "preferred pod affinity and preferred pod anti-",
+        ),
+        ({"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]}, "topology spread with ScheduleAny"),
+        ({"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}], "affinity": {}}, ""),
+    ]
+    for spec, beginning in rules:
+        given = pod(container(limits=dict(SHARE)), schedulerName="vcuda-scheduler", **spec)
+        found = response(review(given), one_node, A100S).get("warnings", [])
+        assert [each.startswith(beginning) for each in found] == ([True] if beginning else []), found
+        assert all("not count" in each and len(each) <= 240 for each in found)
+        for settings, name in (
+            (SETTINGS, "vcuda-scheduler"),
+            (one_node, "volcano"),
+            (replace(one_node, claims=True), ""),
+        ):
+            other = pod(container(limits=dict(SHARE)), schedulerName=name, **spec)
+            assert "warnings" not in response(review(other), settings, A100S)
+        plain = pod(container(), schedulerName="vcuda-scheduler", **spec)
+        assert "warnings" not in response(review(plain), one_node, A100S)

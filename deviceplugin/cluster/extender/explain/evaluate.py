@@ -6,7 +6,7 @@ same loop; so the nodes are not all evaluated at one moment.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
@@ -114,6 +114,17 @@ class Evaluator:
                 self._evaluate_node(found, node_info, node_info.node)
         if found.several_containers:
             await self._place_together(found)
+        return found
+
+    async def with_room(self, names: Iterable[str]) -> list[str]:
+        """Those of these nodes on whose GPUs the pod has room, as far as each container alone shows it."""
+        found: list[str] = []
+        for at, name in enumerate(names):
+            if at % _NODES_PER_TURN == 0:
+                await asyncio.sleep(0)
+            state = self._snapshot.node(self._pod, name)
+            if not isinstance(state, Rejection) and self._prefilter(state) is None:
+                found.append(name)
         return found
 
     async def nearest(self, rejections: Mapping[str, Rejection], *, most: int) -> list[tuple[str, Shortfall]]:

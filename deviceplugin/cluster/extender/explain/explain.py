@@ -23,6 +23,7 @@ from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, placeable_request
+from deviceplugin.model.soft_rules import soft_line
 
 _MOST_NODES = 20
 Named = Callable[[PodRef], str]
@@ -102,8 +103,18 @@ class Explain:
                     sentence = f"the pod is bound to node {node_info.name}{problem}"
                     lines = wording.hold_lines(held)
                     why = why_lines(held.why, held.pod, held.node, held.allocations, node_info.inventory)
+                    why += self._soft(self._cache.pod(held.pod.uid), node_info.name) if why else ()
                     return Explanation(f"{namespace}/{name}", sentence, node=node_info.name, asked=lines, why=why)
         return None
+
+    def _soft(self, pod: ClusterPod | None, node: str | None = None) -> tuple[str, ...]:
+        """What is preferred and does not count, where the extender chooses. `node`: where the pod is or will be."""
+        if pod is None or not self._settings.one_node:
+            return ()
+        info = self._cache.nodes.get(node or "")
+        is_discouraged = info is not None and info.node is not None and info.node.discouraged
+        line = soft_line(pod.soft_rules, (node or "") if is_discouraged else "")
+        return (line,) if line else ()
 
     def _is_superseded(self, verdict: LastVerdict, waiting: ClusterPod | None) -> bool:
         return waiting is not None and not any(self._cache.holds(waiting.uid)) and verdict.is_superseded_by(waiting)
@@ -112,17 +123,23 @@ class Explain:
         pod = verdict.pod
         held = tuple(self._cache.holds(pod.uid))
         lines = tuple(line for each in held for line in wording.hold_lines(each))
+        lines += self._soft(pod, verdict.node)
         nodes: tuple[NodeVerdict, ...] = ()
+        never_asked = ""
         try:
             asked = placeable_request(pod.pod, self._settings.names)
         except (RequestError, ParseError):
             pass  # the reason of each node says it
         else:
             lines = (*wording.request_lines(asked), *lines)
-            nodes = await self._nodes(self._evaluator(pod, asked), pod.uid, verdict.refused, named)
+            evaluator = self._evaluator(pod, asked)
+            nodes = await self._nodes(evaluator, pod.uid, verdict.refused, named)
+            if not verdict.fits and not held:
+                others = self._snapshot.usable_but(verdict.refused)
+                never_asked = wording.never_asked_sentence(len(others), sorted(await evaluator.with_room(others)))
         return Explanation(
             pod=str(pod.pod.ref),
-            sentence=wording.verdict_sentence(verdict, next(iter(held), None)),
+            sentence=wording.verdict_sentence(verdict, next(iter(held), None)) + never_asked,
             at=verdict.at,
             node=verdict.node,
             asked=lines,
@@ -148,7 +165,7 @@ class Explain:
             pod=name,
             sentence=f"{history}; evaluated now, {wording.evaluation_sentence(found, refused=refused)}",
             at=at,
-            asked=wording.request_lines(asked),
+            asked=(*wording.request_lines(asked), *self._soft(pod)),
             reasons=_counted(found.rejections.values()),
             nodes=nodes,
             left_out=len(found.rejections) - len(nodes),

@@ -4,7 +4,7 @@ In: what filter answered last, what kube-scheduler wrote into the pod's conditio
 for people. `docs/troubleshooting.md` explains these sentences by their words.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
@@ -118,6 +118,21 @@ def verdict_sentence(verdict: LastVerdict, held: PodHold | None) -> str:
     if len(verdict.names) == 1:
         return "the pod does not fit on the one node that kube-scheduler asked about"
     return f"the pod fits on none of the {len(verdict.names)} nodes that kube-scheduler asked about"
+
+
+def never_asked_sentence(others: int, roomy: Sequence[str]) -> str:
+    """Follows the verdict. `others`: nodes with GPUs about which kube-scheduler did not ask; `roomy` have room now."""
+    if not others:
+        return ""
+    asked = f"; it has not asked about {others} more with GPUs"
+    if not roomy:
+        return f"{asked}, and none of these has room on its GPUs now"
+    where = f"node {roomy[0]} has room on its GPUs" if len(roomy) == 1 else f"{len(roomy)} have room on their GPUs"
+    first = "" if len(roomy) == 1 else f", node {roomy[0]} first by name"
+    return (
+        f"{asked}, of which {where}{first}: {_SCHEDULER_CHECKS} keeps kube-scheduler from it, or it asks about a part "
+        "of the nodes only (percentageOfNodesToScore)"
+    )
 
 
 def history_sentence(pod: ClusterPod, verdict: LastVerdict | None, *, webhook_scheduler: str) -> str:
