@@ -12,9 +12,11 @@ import msgspec
 
 from deviceplugin.cli.connection import Connection
 from deviceplugin.errors import KubeError, VcudaError, one_line
+from deviceplugin.kube.api_errors import lacks_right
 from deviceplugin.kube.structs import StatusObject
 from deviceplugin.kube.transport import cause
 
+_ANONYMOUS = 'User "system:anonymous"'
 _NO_PATH = ("no such path", "no such view")
 
 
@@ -47,9 +49,9 @@ def api_refusal(status: int, body: bytes, connection: Connection, source: str) -
     where = f"{connection.service} in namespace {connection.scheduler_namespace}"
     if said.startswith(_NO_PATH):
         text = "the scheduler is older than this command; upgrade the chart, or use the scheduler's version of vcuda"
-    elif status == 401:
-        text = f"the API server does not accept the credentials of {source} (401): {said}; log in again"
-    elif status == 403:
+    elif status == 401 or (status == 403 and _ANONYMOUS in said):
+        text = f"the API server does not accept the credentials of {source} ({status}): {said}; log in again"
+    elif lacks_right(status, said):
         text = f"{said}; an administrator gives you the right with the chart's value operators.subjects"
     elif status == 404:
         text = f"no scheduler found: there is no service {where}; install the chart, or give --scheduler-namespace NS"

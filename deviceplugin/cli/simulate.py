@@ -41,6 +41,7 @@ def _percent(_context: click.Context, _parameter: click.Parameter, inflate: floa
     return percent
 
 
+_MOST_SENTENCES = 3
 _FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
 
 
@@ -125,6 +126,7 @@ def simulate(
     for tasks.
     """
     scene = read_scene(nodes, pods)
+    _say_left_out(scene.left_out)
     plans = [
         SimulationPlan(NodePolicy(each), GpuPolicy(gpu_policy), percent, as_scheduler, other_pods=OtherPods(other_pods))
         for each in dict.fromkeys(node_policies)
@@ -141,6 +143,13 @@ def simulate(
         show_document(document(scene, tried), output)
         return
     say("\n".join(lines(scene, tried, terminal_width())))
+
+
+def _say_left_out(sentences: Sequence[str]) -> None:
+    if sentences:
+        shown = [*sentences[:_MOST_SENTENCES], *(["..."] if sentences[_MOST_SENTENCES:] else [])]
+        objects = "object is" if len(sentences) == 1 else "objects are"
+        click.echo(f"vcuda: {len(sentences)} {objects} left out: {'; '.join(shown)}", err=True)
 
 
 def _try(scene: Scene, plans: Sequence[SimulationPlan], seeds: Sequence[int]) -> list[Tried]:

@@ -1,16 +1,16 @@
 """Nodes and tasks from Kubernetes objects in a file, as `kubectl get nodes,pods -o yaml` (or json) writes them.
 
 In: the bytes of a file: objects, lists, several YAML documents. Out: `NodeState` without pods, and a `Task` for each
-pod; an error names the place of the object. A node's GPUs are those of the agent's inventory annotation; without an
-agent, as many as its `vcuda-core` or `nvidia.com/gpu`, of the model and memory in its labels. Cordoned and unhealthy
-GPUs stay so; cordoned and unready nodes count like others, because the plan is for the whole cluster. A pod is parsed
-as the scheduler does; one with only `nvidia.com/gpu` requests whole GPUs. Where it runs and whether it has ended does
-not matter. A pod that is listed several times counts once.
+pod. An object that cannot be read is left out with a sentence that names its place, as the scheduler skips such a node;
+where all of a kind are such, the first sentence is the error. A node's GPUs are those of the agent's inventory
+annotation; without an agent, as many as its `vcuda-core` or `nvidia.com/gpu`, of the model and memory in its labels.
+Cordoned and unhealthy GPUs stay so; cordoned and unready nodes count like others, because the plan is for the whole
+cluster. A pod is parsed as the scheduler does; one with only `nvidia.com/gpu` requests whole GPUs. Where it runs and
+whether it has ended does not matter. A pod that is listed several times counts once.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -41,6 +41,7 @@ from deviceplugin.simulate.task import Task, task
 
 Quantities = dict[str, str | int]
 _Read = TypeVar("_Read")
+_Made = TypeVar("_Made")
 _PLAIN = "nvidia.com/gpu"
 _MODELS = ("nvidia.com/gpu.product", "gaia.tencent.com/gpu-model")
 _MEMORY_MIB = "nvidia.com/gpu.memory"
@@ -60,7 +61,7 @@ class Found(NamedTuple):
         try:
             return msgspec.convert(self.content, form)
         except msgspec.MsgspecError as error:
-            raise ParseError(f"{self.where}: {error}") from None
+            raise ParseError(str(error)) from None
 
 
 class _TextLoader(yaml.CSafeLoader):
@@ -72,14 +73,26 @@ class _TextLoader(yaml.CSafeLoader):
     }
 
 
-def _objects(content: bytes, file: str, kind: str) -> list[Found]:
-    """ParseError where there is none of this kind."""
-    documents = enumerate(_documents(content, file), start=1)
-    every = chain.from_iterable(_flat(item, f"{file}, object {number}") for number, item in documents)
-    found = [each for each in every if each.kind == kind]
-    if not found:
-        raise ParseError(f"{file} holds no object of kind {kind}")
-    return found
+def _every(
+    content: bytes, file: str, kind: str, make: Callable[[Found], _Made | None]
+) -> tuple[tuple[_Made, ...], list[str]]:
+    """What `make` makes of the objects of one kind, and a sentence for each that cannot be read;"""
+    made: list[_Made] = []
+    left_out: list[str] = []
+    for number, item in enumerate(_documents(content, file), start=1):
+        for each in _flat(item, f"{file}, object {number}"):
+            if isinstance(each, str):
+                left_out.append(each)
+            elif each.kind == kind:
+                try:
+                    found = make(each)
+                except VcudaError as error:
+                    left_out.append(f"{each.where}: {error.message}")
+                else:
+                    made += [] if found is None else [found]
+    if not made:
+        raise ParseError(left_out[0] if left_out else f"{file} holds no object of kind {kind}")
+    return tuple(made), left_out
 
 
 def _documents(content: bytes, file: str) -> list[Any]:
@@ -95,7 +108,8 @@ def _documents(content: bytes, file: str) -> list[Any]:
         raise ParseError(f"{file} cannot be read: {one_line(str(error))}") from None
 
 
-def _flat(item: Any, where: str) -> Iterator[Found]:  # noqa: ANN401 - any YAML or JSON
+def _flat(item: Any, where: str) -> Iterator[Found | str]:  # noqa: ANN401 - any YAML or JSON
+    """Objects, and a sentence for each item that is none."""
     kind = item.get("kind") if isinstance(item, dict) else None
     if isinstance(kind, str) and kind.endswith("List") and isinstance(item.get("items"), list):
         item = item["items"]
@@ -107,33 +121,35 @@ def _flat(item: Any, where: str) -> Iterator[Found]:  # noqa: ANN401 - any YAML 
             yield from _flat(each, f"{where}.{number}")
         return
     if not isinstance(kind, str):
-        raise ParseError(f"{where} is not a Kubernetes object: it has no kind")
+        yield f"{where} is not a Kubernetes object: it has no kind"
+        return
     meta = item.get("metadata")
     name = str(meta.get("name", "")) if isinstance(meta, dict) else ""
     yield Found(kind, f"{where} ({kind} {name[:60]})", item)
 
 
-def nodes_of_objects(content: bytes, *, file: str) -> Iterator[NodeState]:
+def nodes_of_objects(content: bytes, *, file: str) -> tuple[tuple[NodeState, ...], list[str]]:
+    """And a sentence for each node that is left out."""
     names: set[str] = set()
-    for each in _objects(content, file, "Node"):
-        node = _node(each)
-        if not node.name or node.name in names:
-            raise ParseError(f"{each.where} has no unique name")
-        names.add(node.name)
-        yield node
+
+    def node(found: Found) -> NodeState:
+        made = _node(found)
+        if not made.name or made.name in names:
+            raise ParseError("it has no unique name")
+        names.add(made.name)
+        return made
+
+    return _every(content, file, "Node", node)
 
 
 def _node(found: Found) -> NodeState:
     item = found.read(ClusterNodeObject)
     allocatable = (item.status.allocatable if item.status else None) or {}
-    try:
-        spare = Spare(
-            int(exact_quantity(allocatable.get("cpu", 0)) * 1000),
-            int(exact_quantity(allocatable.get("memory", 0)) / MIB),
-        )
-        inventory, share_mode = _inventory(item.metadata, allocatable)
-    except ParseError as error:
-        raise ParseError(f"{found.where}: {error.message}") from None
+    spare = Spare(
+        int(exact_quantity(allocatable.get("cpu", 0)) * 1000),
+        int(exact_quantity(allocatable.get("memory", 0)) / MIB),
+    )
+    inventory, share_mode = _inventory(item.metadata, allocatable)
     cordoned = cluster_node(item, _NAMES).cordoned(inventory)
     return replace(node_state(item.metadata.name, inventory, (), share_mode=share_mode, cordoned=cordoned), spare=spare)
 
@@ -160,29 +176,31 @@ def _memory_of_one(labels: Mapping[str, str], allocatable: Quantities, count: in
     return parse_quantity(labels.get(_MEMORY_MIB, 0)) * MIB
 
 
-def tasks_of_objects(content: bytes, *, file: str) -> Iterator[Task]:
+def tasks_of_objects(content: bytes, *, file: str) -> tuple[tuple[Task, ...], list[str]]:
+    """And a sentence for each pod that is left out."""
     seen: set[str] = set()
-    for each in _objects(content, file, "Pod"):
-        item = each.read(ClusterPodObject)
-        if item.metadata.uid not in seen:
-            yield _task(each.where, item)
+
+    def once(found: Found) -> Task | None:
+        item = found.read(ClusterPodObject)
+        if item.metadata.uid in seen:
+            return None
         if item.metadata.uid:
             seen.add(item.metadata.uid)
+        return _task(item)
+
+    return _every(content, file, "Pod", once)
 
 
-def _task(where: str, item: ClusterPodObject) -> Task:
+def _task(item: ClusterPodObject) -> Task:
     spec = item.spec or ClusterPodSpec()
     containers = [*(spec.init_containers or ()), *(spec.containers or ())]
     for each in containers:
         _complete(each.resources)
     found = cluster_pod(item, _NAMES)
-    try:
-        if found.needs is None:
-            raise ParseError("it requests CPU or memory that is not a Kubernetes quantity")
-        needs = Spare(found.needs.cpu_milli, -(-found.needs.memory_bytes // MIB))
-        return task(pod_request(found.pod if found.pod.is_gpu else _with_plain(found.pod, containers)), needs)
-    except VcudaError as error:
-        raise ParseError(f"{where}: {error.message}") from None
+    if found.needs is None:
+        raise ParseError("it requests CPU or memory that is not a Kubernetes quantity")
+    needs = Spare(found.needs.cpu_milli, -(-found.needs.memory_bytes // MIB))
+    return task(pod_request(found.pod if found.pod.is_gpu else _with_plain(found.pod, containers)), needs)
 
 
 def _complete(resources: Resources | None) -> None:

@@ -80,6 +80,7 @@ def document(scene: Scene, tried: Sequence[Tried]) -> dict[str, object]:
         "as_scheduler": plan.as_scheduler,
         "other_pods": plan.other_pods.value,
         "simplified": simplified(tried),
+        "left_out": list(scene.left_out),
         "policies": {
             each.name: {"mean": means(each), "seeds": [_one(each, run) for run in each.runs]} for each in tried
         },

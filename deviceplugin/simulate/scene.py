@@ -1,11 +1,12 @@
 """Reads a scene from its two files.
 
-In: paths. Out: a `Scene` that can be simulated, or a ParseError that names the file. The content tells the format:
+In: paths. Out: a `Scene` that can be simulated, without the objects that cannot be read, or a ParseError that names the
+file. The content tells the format:
 Kubernetes objects begin with `{` or with a line that is YAML; anything else is a table with the columns of the openb
 trace.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 from deviceplugin.errors import ConfigError, ParseError
@@ -18,39 +19,50 @@ _LARGEST = 512 << 20
 
 
 def read_scene(nodes: Path, pods: Path) -> Scene:
-    found = _nodes(nodes)
+    found, strange = _nodes(nodes)
     models = {view.gpu.model for node in found for view in node.snapshot.gpus}
     if not models:
         raise ParseError(f"{nodes}: no node has a GPU")
-    tasks = _tasks(pods, models)
+    tasks, odd = _tasks(pods, models)
     if not any(task.demand for task in tasks):
         raise ParseError(f"{pods}: no pod requests a GPU")
+    left_out = dict.fromkeys([*strange, *odd])  # one file may hold both
     if any(container.request.blocks for task in tasks for container in task.pod.containers):
-        _check_memory(found, nodes, pods)
-    return Scene(found, tasks)
+        found, unknown = _with_memory(found, nodes, pods)
+        left_out |= dict.fromkeys(unknown)
+    return Scene(found, tasks, tuple(left_out))
 
 
-def _check_memory(found: Iterable[NodeState], nodes: Path, pods: Path) -> None:
-    """Nothing would fit, and that would look like a result of the simulation."""
-    for node in found:
-        if any(not view.gpu.blocks for view in node.snapshot.gpus):
-            raise ParseError(
-                f"{pods}: pods request memory of GPUs, and {nodes} does not say how much memory the GPUs of node "
-                f"{node.name[:60]} have; add the agent's annotation or the label nvidia.com/gpu.memory (MiB)"
-            )
+def _with_memory(found: Sequence[NodeState], nodes: Path, pods: Path) -> tuple[tuple[NodeState, ...], list[str]]:
+    """Nothing would fit on the others, and that would look like a result of the simulation."""
+    known = tuple(node for node in found if _knows_memory(node))
+    unknown = [
+        f"{pods}: pods request memory of GPUs, and {nodes} does not say how much memory the GPUs of node "
+        f"{node.name[:60]} have; add the agent's annotation or the label nvidia.com/gpu.memory (MiB)"
+        for node in found
+        if not _knows_memory(node)
+    ]
+    if unknown and not any(node.snapshot.gpus for node in known):
+        raise ParseError(unknown[0])
+    return known, unknown
 
 
-def _nodes(path: Path) -> tuple[NodeState, ...]:
-    content = _read(path)
-    read = nodes_of_objects if _holds_objects(content) else nodes_of_trace
-    return tuple(read(content, file=str(path)))
+def _knows_memory(node: NodeState) -> bool:
+    return all(view.gpu.blocks for view in node.snapshot.gpus)
 
 
-def _tasks(path: Path, models: set[str]) -> tuple[Task, ...]:
+def _nodes(path: Path) -> tuple[tuple[NodeState, ...], Sequence[str]]:
     content, name = _read(path), str(path)
     if _holds_objects(content):
-        return tuple(tasks_of_objects(content, file=name))
-    return tuple(tasks_of_trace(content, file=name, models=models))
+        return nodes_of_objects(content, file=name)
+    return tuple(nodes_of_trace(content, file=name)), ()
+
+
+def _tasks(path: Path, models: set[str]) -> tuple[tuple[Task, ...], Sequence[str]]:
+    content, name = _read(path), str(path)
+    if _holds_objects(content):
+        return tasks_of_objects(content, file=name)
+    return tuple(tasks_of_trace(content, file=name, models=models)), ()
 
 
 def _read(path: Path) -> bytes:

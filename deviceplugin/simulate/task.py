@@ -26,10 +26,14 @@ def task(pod: PodRequest, needs: Spare) -> Task:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A cluster without tasks, and the tasks that arrive, unordered."""
+    """A cluster without tasks, and the tasks that arrive, unordered.
+
+    `left_out`: objects of the files that cannot be read, one sentence each; the others are simulated.
+    """
 
     nodes: tuple[NodeState, ...]
     tasks: tuple[Task, ...]
+    left_out: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> int:

@@ -108,7 +108,7 @@ class Release(Cluster):
     async def answer(self, request: web.Request) -> web.StreamResponse:
         path = request.path
         if any(path.startswith(each) for each in self.forbidden):
-            return status(403, f'User "ann" cannot do this: {path}')
+            return status(403, f'User "ann" cannot get path "{path}"')
         if request.method == "POST" and path.endswith("/selfsubjectaccessreviews"):
             asked = (await request.json())["spec"]["resourceAttributes"]
             what = f"{asked['verb']} {asked['resource']}/{asked['subresource']}"

@@ -104,7 +104,7 @@ class Install(Release):
         assert "secrets" not in path
         assert "configmaps" not in path, "neither is read"
         if any(path.startswith(each) for each in self.forbidden):
-            return status(403, "you cannot")
+            return status(403, f'User "ann" cannot get path "{path}"')
         if path.startswith(f"{PODS}/") and path.endswith("/log"):
             assert {"limitBytes", "tailLines", "sinceSeconds"} < set(request.query)
             return web.Response(text=LOG)

@@ -13,6 +13,7 @@ from tests.cli.operator import kubeconfig, run, vcuda
 from tests.cli.view_server import ACCOUNT, SERVICE, TOKEN, Cluster, node, pod, refusal, serving
 
 NODES = f"{SERVICE}/view/nodes"
+FORBIDDEN = 'services "x" is forbidden: User "ann" cannot get resource "services/proxy" in API group ""'
 
 
 def merged(document: Path, *, context: str) -> Path:
@@ -71,7 +72,9 @@ async def test_what_is_in_the_way_is_one_sentence(tmp_path: Path, subtests: pyte
             *refusal(503, "no endpoints available"),
             "no replica of the scheduler answers for service vcuda-scheduler in ",
         ),
-        (*refusal(403, "services is forbidden"), "services is forbidden; an administrator gives you the right with "),
+        (*refusal(403, FORBIDDEN), f"{FORBIDDEN}; an administrator gives you the right with "),
+        (*refusal(403, "denied by a proxy"), "the scheduler cannot be asked (403): denied by a proxy"),
+        (*refusal(403, FORBIDDEN.replace("ann", "system:anonymous")), "the API server does not accept the credentials"),
         (*refusal(401, "Unauthorized"), "the API server does not accept the credentials of kubeconfig "),
         (404, "no such path; the paths are /explain", "the scheduler is older than this command; upgrade the chart"),
         (400, '{"error": "limit is 0; write a number"}', "limit is 0; write a number\n"),
@@ -87,7 +90,7 @@ async def test_what_is_in_the_way_is_one_sentence(tmp_path: Path, subtests: pyte
 
 
 async def test_a_failure_is_json_where_json_was_asked_for(tmp_path: Path) -> None:
-    scene = Cluster(answers={NODES: refusal(403, "services is forbidden")})
+    scene = Cluster(answers={NODES: refusal(403, FORBIDDEN)})
     result = await vcuda(scene, tmp_path, "nodes", "-o", "json")
     assert result.exit_code == 1
     assert json.loads(result.stdout)["error"] == result.stderr.removeprefix("vcuda: ").rstrip()

@@ -44,6 +44,25 @@ def test_policies_stand_side_by_side_and_fragmentation_allocates_the_most() -> N
     assert [each["seed"] for each in said["policies"]["spread"]["seeds"]] == [1, 2, 3]
 
 
+def test_what_is_left_out_of_an_export_is_counted_on_standard_error_and_in_the_document(tmp_path: Path) -> None:
+    labels = {"nvidia.com/gpu.product": "T4", "nvidia.com/gpu.memory": "15360"}
+    nodes = [
+        {"kind": "Node", "metadata": {"name": f"n{at}", "labels": labels}, "status": {"allocatable": {
+            "cpu": "8", "memory": "8Gi", "nvidia.com/gpu": gpus}}}
+        for at, gpus in enumerate(["2", "1k", "72", "100", "x"])
+    ]  # fmt: skip
+    pod = {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [
+        {"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}}  # fmt: skip
+    file = tmp_path / "all.json"
+    file.write_text(json.dumps({"kind": "List", "items": [*nodes, pod]}))
+    result = vcuda_simulate("--output", "json", nodes=file, pods=file)
+    assert result.exit_code == 0
+    assert result.stderr.startswith("vcuda: 4 objects are left out: ")
+    assert (result.stderr.count("(Node "), result.stderr.count("\n")) == (3, 1)
+    document = json.loads(result.stdout)
+    assert (document["nodes"], len(document["left_out"])) == (1, 4)
+
+
 def test_tables_have_a_row_or_a_column_for_each_policy() -> None:
     result = vcuda_simulate("--node-policy", "spread", "--node-policy", "binpack", "--seed", "1", "--seed", "2")
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]

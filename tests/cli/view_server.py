@@ -149,7 +149,7 @@ class Cluster:
 
     def _token(self, document: dict[str, Any]) -> web.Response:
         if not self.may_create_token:
-            return status(403, 'serviceaccounts "vcuda-view" is forbidden')
+            return status(403, 'serviceaccounts "vcuda-view" is forbidden: User "ann" cannot create resource "token"')
         assert document["spec"] == {"audiences": ["vcuda"], "expirationSeconds": 600}
         return web.json_response({"status": {"token": TOKEN}}, status=201)
 
@@ -161,7 +161,7 @@ class Cluster:
             or not {"*", namespace} & set(self.lists)
             or (namespace == "*" and "*" not in self.lists)
         ):
-            return status(403, "pods is forbidden")
+            return status(403, 'pods is forbidden: User "ann" cannot list resource "pods" in API group ""')
         items = [
             {"metadata": {"uid": each.uid, "name": each.pod, "namespace": each.namespace}}
             for each in self.pods

@@ -180,7 +180,7 @@ async def test_each_refusal_has_its_class_code_and_sentence(
 ) -> None:
     cases: list[tuple[int, type[KubeError], str]] = [
         (401, KubeError, "credentials"),
-        (403, KubeError, "ClusterRole"),
+        (403, KubeError, "403"),
         (404, KubeNotFoundError, "404"),
         (409, KubeConflictError, "409"),
         (410, KubeGoneError, "410"),

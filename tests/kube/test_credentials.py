@@ -37,7 +37,7 @@ async def test_a_token_reaches_the_server(server: ApiServer, tmp_path: Path) -> 
     server.token = "secret"
     await ask(server.kubeconfig(tmp_path / "kc"))
     server.token = "other"
-    with pytest.raises(KubeError, match="credentials are missing or have expired") as refusal:
+    with pytest.raises(KubeError, match="credentials are missing, expired or not of this cluster") as refusal:
         await ask(write_kubeconfig(tmp_path / "kc", server.url, token="secret"))
     assert refusal.value.code == 401
 

@@ -267,6 +267,39 @@ def test_a_pod_that_was_listed_twice_came_once(tmp_path: Path) -> None:
     assert len(scene_of(tmp_path, as_list(NODES_OF_A_CLUSTER), as_list(nameless)).tasks) == len(nameless)
 
 
+def test_one_bad_object_of_an_export_is_left_out_with_a_sentence_and_the_rest_goes_on(tmp_path: Path) -> None:
+    good_nodes, good_pods = NODES_OF_A_CLUSTER, PODS_OF_A_CLUSTER
+    bad_nodes: list[tuple[Any, str]] = [
+        (node_object("virtual", {"nvidia.com/gpu": "1k"}), "1000 GPUs are not possible; a node has 0 to 64"),
+        (node_object("many", {"nvidia.com/gpu": "72"}), "72 GPUs are not possible"),
+        (node_object("odd", {"cpu": "many"}), "'many' is not a Kubernetes quantity"),
+        (node_object("broken", {}, annotations={"tencent.com/vcuda-inventory": "{"}), "vcuda-inventory"),
+        (node_object("ours", {}), "it has no unique name"),
+        ({"kind": "Node", "metadata": {"name": "n"}, "status": {"allocatable": [1]}}, "Expected `object | null`"),
+        (node_object("dark", {"nvidia.com/gpu": "2"}), "does not say how much memory the GPUs of node dark have"),
+        (None, "is not a Kubernetes object"),
+    ]
+    bad_pods: list[tuple[Any, str]] = [
+        (pod_object("p1", container("c", limits={"tencent.com/vcuda-core": "150"})), "150 is not possible"),
+        (pod_object("p2", container("c", limits={"nvidia.com/gpu": "x"})), "'x' is not a Kubernetes quantity"),
+        (pod_object("p3", container("c", limits={**SHARE, "cpu": "x"})), "CPU or memory"),
+        (pod_object("p4", container("c", limits=SHARE), annotations={"tencent.com/vcuda-gpus": "x"}), "vcuda-gpus"),
+        ({"kind": "Pod", "metadata": {"name": "p5"}, "spec": []}, "Expected `object | null`"),
+        ("text", "is not a Kubernetes object"),
+    ]
+    nodes = as_list([*(each for each, _ in bad_nodes), *good_nodes])
+    pods = as_list([*(each for each, _ in bad_pods), *good_pods])
+    scene = scene_of(tmp_path, nodes, pods)
+    assert [node.name for node in scene.nodes] == ["ours", "bare", "plain"] or {n.name for n in scene.nodes} >= {
+        "plain"
+    }
+    assert len(scene.tasks) == len(good_pods)
+    said = [word for _, word in (*bad_nodes, *bad_pods)]
+    assert [word for word in said if not any(word in each for each in scene.left_out)] == []
+    assert len(scene.left_out) == len(said)
+    assert all("\n" not in each for each in scene.left_out)
+
+
 def test_pods_that_ask_for_memory_of_gpus_need_nodes_that_say_how_much_there_is(tmp_path: Path) -> None:
     sentence = (
         "pods: pods request memory of GPUs, and nodes does not say how much memory the GPUs of node {} have; add the "

@@ -14,6 +14,7 @@ import msgspec
 
 from deviceplugin.cli.scheduler_client import Answer, SchedulerClient
 from deviceplugin.errors import ConfigError, KubeError, KubeNotFoundError, one_line
+from deviceplugin.kube.api_errors import lacks_right
 from deviceplugin.kube.structs import Json, Object, Page, StatusObject, decode
 
 Read = TypeVar("Read")
@@ -258,8 +259,8 @@ def _used(answer: Answer | None) -> Answer:
 def refusal(answer: Answer, right: str) -> KubeError:
     """An answer of the API server, or of what is behind its proxy, that is no success."""
     said = message_of(answer)
-    if answer.status == 403:
-        return KubeError(f"you may not {right}", code=403)
+    if lacks_right(answer.status, said):
+        return KubeError(f"you may not {right}", code=answer.status)
     if answer.status == 401:
         return KubeError(f"the API server does not accept your credentials (401): {said}; log in again", code=401)
     kind = KubeNotFoundError if answer.status == 404 else KubeError

@@ -15,6 +15,7 @@ from deviceplugin.cli.doctor.findings import CheckResult, failed, ok, skipped, w
 from deviceplugin.cli.doctor.objects import WebhookConfiguration, in_namespace, message_of, refusal, segment
 from deviceplugin.cli.scheduler_client import Answer
 from deviceplugin.errors import KubeError, one_line
+from deviceplugin.kube.api_errors import lacks_right
 from deviceplugin.kube.structs import Object
 
 _DEFAULT_SCHEDULER = "default-scheduler"
@@ -142,7 +143,7 @@ def _refused(answer: Answer, namespace: str, found: WebhookConfiguration) -> Che
         )
     if "denied the request" in said and any(name in said for name in ours):
         return ok(f"the API server calls the webhook; it denies a trial pod: {said}")
-    if answer.status == 403 and 'cannot create resource "pods"' in said:
+    if lacks_right(answer.status, said):
         raise refusal(answer, f"create pods in namespace {namespace} (nothing would be created)")
     return skipped(
         f"namespace {namespace} does not take the trial pod ({answer.status}): {said}", "give another namespace with -n"
