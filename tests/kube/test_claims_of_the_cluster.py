@@ -111,7 +111,8 @@ def test_what_a_request_asks_for_is_rounded_as_kube_scheduler_does(subtests: pyt
         (SHARE | {"capacity": {"requests": {"cores": "1500m"}}}, DeviceRequest(NAMES.shares, 1, 2, None)),
         (SHARE | {"capacity": {"requests": {"memory": "2100Mi"}}}, DeviceRequest(NAMES.shares, 1, None, 9)),
         (SHARE | {"capacity": {"requests": {"cores": 0}}}, DeviceRequest(NAMES.shares, 1, 1, None)),
-        (SHARE | {"capacity": {"requests": {"cores": "1e999"}}}, DeviceRequest(NAMES.shares, 1, 1 << 31, None)),
+        (SHARE | {"capacity": {"requests": {"cores": "1e999"}}}, DeviceRequest(NAMES.shares, 1, (1 << 63) - 1, None)),
+        (SHARE | {"capacity": {"requests": {"cores": "1 000"}}}, DeviceRequest(NAMES.shares, 1, 1 << 31, None)),
     ]
     for exactly, wanted in cases:
         with subtests.test(exactly=exactly):
