@@ -145,7 +145,7 @@ void helper_before_fork(void)
 {
     atomic_fetch_add(&forking, 1);
     uint32_t stay = atomic_load(&poller.stays);
-    if (atomic_load(&poller.working) == 0 || atomic_load(&hung) == stay || atomic_load(&poller_thread) == syscall(SYS_gettid))
+    if (atomic_load(&poller.working) == 0 || atomic_load(&hung) == stay || vcuda_poller_is_here())
         return;
     wait_idle(&poller, vcuda_now_ns() + fork_patience_ns);
     if (atomic_load(&poller.working) != 0)
@@ -211,6 +211,11 @@ static bool add(struct worker *worker, vcuda_tick *tick)
             return held == NULL;
     }
     return false;
+}
+
+bool vcuda_poller_is_here(void)
+{
+    return atomic_load(&poller.working) != 0 && atomic_load(&poller_thread) == syscall(SYS_gettid);
 }
 
 static void add_and_start(struct worker *worker, vcuda_tick *tick)

@@ -160,6 +160,7 @@ void vcuda_helper_poll(void);                   /* where there is no thread: run
 /* The same on a separate thread, for calls that may be slow or hang: nothing waits for it. False: there is no such thread, and nothing runs the tick. */
 bool vcuda_poller_add(vcuda_tick *tick);
 void vcuda_poller_wake(vcuda_tick *tick);
+bool vcuda_poller_is_here(void);                /* the calling thread is at its ticks */
 
 /* True from the moment the process exits: ticks must not touch the driver any more. */
 bool vcuda_leaving(void);

@@ -29,6 +29,7 @@ _Atomic uint32_t overhead_changes, overhead_measured;
 static _Atomic uint32_t waiting;                    /* threads in overhead_settle_now */
 static _Atomic bool slow;                           /* NVML took longer than our patience when it was last asked: nobody waits for it */
 static _Atomic bool listed[LIMITS_MAX_DEVICES];     /* by NVML, once */
+static _Atomic bool lost[LIMITS_MAX_DEVICES];       /* NVML had told, and cannot be asked at present */
 static uint64_t last_ns;                            /* the poller's own */
 
 static void raise(unsigned index, uint64_t bytes)
@@ -103,6 +104,7 @@ static bool measure(unsigned index, int device)
     bool still = account_still(&before, &after), managed = account_has_managed(index);
 
     there = there && is_there(device, after.used);
+    atomic_store(&lost[index], answer == HELD_UNKNOWN && atomic_load(&listed[index]));
     if (answer != HELD_KNOWN) {
         publish_unlisted(index, answer, there);
         return true;
@@ -131,6 +133,15 @@ static void measure_all(void)
     reclaim_end(mode);
 }
 
+static bool is_any_lost(void)
+{
+    bool any = false;
+
+    for (unsigned index = 0; index < vcuda_limits()->device_count; index++)
+        any = any || atomic_load(&lost[index]);
+    return any;
+}
+
 static void announce(uint32_t changes)
 {
     atomic_store(&overhead_measured, changes);
@@ -145,6 +156,8 @@ static uint64_t follow(uint64_t now_ns)
     uint32_t changes = atomic_load(&overhead_changes);
     last_ns = vcuda_now_ns();
     measure_all();
+    if (is_any_lost())
+        return vcuda_now_ns() + (atomic_load(&waiting) != 0 ? soonest_ns : every_ns);
     atomic_store(&slow, vcuda_now_ns() - last_ns > patience_ns);
     announce(changes);
     return vcuda_now_ns() + every_ns;
@@ -153,6 +166,11 @@ static uint64_t follow(uint64_t now_ns)
 bool overhead_is_measured(unsigned index)
 {
     return atomic_load(&listed[index]);
+}
+
+bool overhead_is_lost(unsigned index)
+{
+    return atomic_load(&lost[index]);
 }
 
 void overhead_expect(void)
@@ -221,4 +239,6 @@ void overhead_forget(void)
     atomic_store(&overhead_measured, atomic_load(&overhead_changes));
     for (int i = 0; i < LIMITS_MAX_DEVICES; i++)
         atomic_store(&listed[i], false);
+    for (int i = 0; i < LIMITS_MAX_DEVICES; i++)
+        atomic_store(&lost[i], false);
 }

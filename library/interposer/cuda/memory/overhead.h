@@ -27,6 +27,12 @@ uint64_t overhead_expected(unsigned index);
 /* NVML has said it once. */
 bool overhead_is_measured(unsigned index);
 
+/*
+ * NVML has said it once, and cannot be asked at present: what it said last says nothing of what came since. What only NVML can tell is refused until it answers
+ * again; who waits for it waits as for one that is slow.
+ */
+bool overhead_is_lost(unsigned index);
+
 /* It may have become less: measured when there is time. */
 void overhead_changed(void);
 
