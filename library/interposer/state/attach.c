@@ -41,6 +41,7 @@ void vcuda_attach_now(void)
     if (!atomic_exchange(&handled, true))
         pthread_atfork(helper_before_fork, helper_after_fork, forget);
     paths_find();
+    node_clock_look();
     limits_load();
     atomic_store(&vcuda_attached, 1);
     once_leave(&attaching);

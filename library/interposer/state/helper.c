@@ -289,6 +289,7 @@ void helper_forget(void)
 static uint64_t watch(uint64_t now_ns)
 {
     vcuda_refresh();
+    node_clock_look();
     slot_reap_now_and_then();
     utilization_sample();
     return now_ns + UINT64_C(250000000);

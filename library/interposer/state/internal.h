@@ -46,6 +46,9 @@ bool slot_has_ended(uint32_t number, uint64_t claimed_ns);
 void slot_reap_now_and_then(void);
 void reap_forget(void);
 
+/* node_clock.c: looks how far our clock is ahead of the node's. */
+void node_clock_look(void);
+
 /* utilization.c */
 void utilization_sample(void);                          /* now and then, while a process uses the GPU */
 

@@ -162,7 +162,7 @@ unsigned vcuda_reap(void)
         return 0;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
     if (reap_begin()) {
-        atomic_store(&vcuda_region()->reaped_ns, vcuda_now_ns());
+        atomic_store(&vcuda_region()->reaped_ns, vcuda_node_ns());
         count = reap(vcuda_region(), (uint32_t)getpid());
         atomic_store(&reaping, 0);
     }
@@ -176,7 +176,7 @@ void slot_reap_now_and_then(void)
     if (!vcuda_region_shared())
         return;
     _Atomic uint64_t *last = &vcuda_region()->reaped_ns;
-    uint64_t now = vcuda_now_ns(), seen = atomic_load(last);
+    uint64_t now = vcuda_node_ns(), seen = atomic_load(last);
     if ((now < seen || now - seen > reap_ns) && atomic_compare_exchange_strong(last, &seen, now))
         vcuda_reap();
 }

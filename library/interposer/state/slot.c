@@ -47,7 +47,7 @@ static void fill(struct region_slot *slot, uint32_t pid, bool locked)
 {
     uint64_t start = process_start_time(pid);
     atomic_store(&slot->locked, locked);
-    atomic_store(&slot->claimed_ns, vcuda_now_ns());
+    atomic_store(&slot->claimed_ns, vcuda_node_ns());
     atomic_store(&slot->pid_namespace, slot_namespace());
     atomic_store(&slot->start_time, start == 0 ? UINT64_MAX : start);
 }

@@ -172,6 +172,13 @@ void vcuda_on_fork(void (*child)(void));
 
 uint64_t vcuda_now_ns(void);
 
+/*
+ * Times that processes tell each other are of the node's clock, vcuda_now_ns() - vcuda_ahead(): CLOCK_MONOTONIC of a process in a time namespace is ahead of
+ * that by what the namespace says. vcuda_node_ns: now.
+ */
+int64_t vcuda_ahead(void);
+uint64_t vcuda_node_ns(void);
+
 /* The kernel refuses a second and more in tv_nsec (EINVAL), and who waits so does not wait at all. */
 static inline struct timespec vcuda_span(uint64_t ns)
 {

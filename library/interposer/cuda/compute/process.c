@@ -155,6 +155,7 @@ static struct limiter *make_limiter(int index, bool divided, uint32_t few)
     struct region_slot *slot = vcuda_slot();
     limiter_init(limiter, &compute_driver, estimates, (struct budget){.region = region, .own = &slot->use[index], .device = (unsigned)index});
     limiter->divided = divided;
+    limiter->presence.ahead_ns = vcuda_ahead();
     estimates->few_blocks = few;
     be_present(limiter, view, index);
     limiter_set(limiter, view->devices[index].cores, view->devices[index].soft_cores);
