@@ -36,7 +36,7 @@ struct region_use {
 
 struct region_slot {
     _Atomic uint32_t pid;               /* in the process's own pid namespace; 0: free */
-    _Atomic uint32_t locked;            /* 1: while it lives it holds the slot's lock */
+    _Atomic uint32_t locked;            /* 1: while it lives it holds the slot's lock; 2: it is cleared without the lock */
     _Atomic uint64_t start_time;        /* field 22 of /proc/PID/stat; all ones: /proc does not tell */
     _Atomic uint64_t pid_namespace;     /* inode of /proc/self/ns/pid */
     _Atomic uint64_t claimed_ns;

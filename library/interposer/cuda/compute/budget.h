@@ -27,8 +27,8 @@ enum {
 #define BUDGET_FLOOR_NS (INT64_C(-600) * 1000000000)
 
 struct budget {
-    struct region *region;
-    struct region_use *own;             /* of this process: in the region, or, where all slots are taken, outside */
+    struct region *_Atomic region;
+    struct region_use *_Atomic own;     /* of this process: in the region, or, where all slots are taken, outside */
     unsigned device;                    /* position in the limits file */
     _Atomic uint32_t rate;
     _Atomic uint64_t credited_ns;       /* when this process credited last; 0: never */

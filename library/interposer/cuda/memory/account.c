@@ -25,7 +25,7 @@ static enum verdict verdict_at(int index, unsigned *out)
 {
     const struct limits_device *limits = vcuda_device(index);
 
-    if (index == VCUDA_UNNAMED)
+    if (index == VCUDA_UNNAMED || index == VCUDA_UNKNOWN)
         return VERDICT_REFUSE;
     if (limits == NULL || limits->memory_bytes == 0)
         return VERDICT_PASS;
@@ -256,6 +256,17 @@ void account_managed(unsigned index, int64_t bytes)
 bool account_has_managed(unsigned index)
 {
     return atomic_load_explicit(&traffic[index].managed, memory_order_relaxed) > 0;
+}
+
+static void bring(struct region_slot *slot)
+{
+    for (unsigned i = 0; i < LIMITS_MAX_DEVICES; i++)
+        atomic_store(&slot->use[i].used, atomic_load(&own_bytes[i]));
+}
+
+void account_start(void)
+{
+    vcuda_on_slot(bring);
 }
 
 void account_forget(void)

@@ -79,6 +79,9 @@ uint64_t account_most(const struct account_instant *first, const struct account_
 void account_managed(unsigned index, int64_t bytes);
 bool account_has_managed(unsigned index);
 
+/* From now on what this process has follows it into each slot that it claims. */
+void account_start(void);
+
 /* In a child after fork. */
 void account_forget(void);
 

@@ -30,6 +30,7 @@ static _Atomic uint32_t waiting;                    /* threads in overhead_settl
 static _Atomic bool slow;                           /* NVML took longer than our patience when it was last asked: nobody waits for it */
 static _Atomic bool listed[LIMITS_MAX_DEVICES];     /* by NVML, once */
 static _Atomic bool lost[LIMITS_MAX_DEVICES];       /* NVML had told, and cannot be asked at present */
+static _Atomic uint64_t known_bytes[LIMITS_MAX_DEVICES];    /* what was published last */
 static uint64_t last_ns;                            /* the poller's own */
 
 static void raise(unsigned index, uint64_t bytes)
@@ -39,11 +40,25 @@ static void raise(unsigned index, uint64_t bytes)
 
     while (known < bytes && !atomic_compare_exchange_weak(overhead, &known, bytes))
         ;
+    atomic_store(&known_bytes[index], known < bytes ? bytes : known);
 }
 
 static void publish(unsigned index, uint64_t bytes)
 {
+    atomic_store(&known_bytes[index], bytes);
     atomic_store(&vcuda_slot()->use[index].overhead, bytes);
+}
+
+/* Into another slot, until it is measured again. */
+static void bring(struct region_slot *slot)
+{
+    for (unsigned i = 0; i < LIMITS_MAX_DEVICES; i++)
+        atomic_store(&slot->use[i].overhead, atomic_load(&known_bytes[i]));
+}
+
+void overhead_start(void)
+{
+    vcuda_on_slot(bring);
 }
 
 uint64_t overhead_expected(unsigned index)
@@ -61,6 +76,8 @@ static void guess(unsigned index)
 
     if (!atomic_load(&listed[index]))
         atomic_compare_exchange_strong(&vcuda_slot()->use[index].overhead, &none, overhead_expected(index));
+    if (!atomic_load(&listed[index]))
+        atomic_store(&known_bytes[index], atomic_load(&vcuda_slot()->use[index].overhead));
 }
 
 static uint64_t beyond(uint64_t held, uint64_t charged)
@@ -239,6 +256,8 @@ void overhead_forget(void)
     atomic_store(&overhead_measured, atomic_load(&overhead_changes));
     for (int i = 0; i < LIMITS_MAX_DEVICES; i++)
         atomic_store(&listed[i], false);
-    for (int i = 0; i < LIMITS_MAX_DEVICES; i++)
+    for (int i = 0; i < LIMITS_MAX_DEVICES; i++) {
         atomic_store(&lost[i], false);
+        atomic_store(&known_bytes[i], 0);
+    }
 }

@@ -48,6 +48,9 @@ static inline void overhead_settle(void)
         overhead_settle_now();
 }
 
+/* From now on what is known follows this process into each slot that it claims. */
+void overhead_start(void);
+
 /* In a child after fork. */
 void overhead_forget(void);
 

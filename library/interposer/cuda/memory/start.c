@@ -155,6 +155,8 @@ void memory_settle(int index)
 
 void memory_start(void)
 {
+    account_start();
+    overhead_start();
     vcuda_on_fork(forget);
     context_on_change(context_changed);
     context_on_end(context_ends);
