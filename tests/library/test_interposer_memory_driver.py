@@ -239,6 +239,39 @@ def test_what_is_freed_in_a_stream_is_free_after_a_synchronize(rig: Rig, wait: s
         assert rig.cuda.left() == rig.gpu_slice.room
 
 
+@pytest.mark.parametrize("way", ["cuCtxDestroy_v2", "cuCtxDestroy", "cuCtxDetach"])
+def test_what_a_context_had_is_free_when_it_is_gone(rig: Rig, way: str) -> None:
+    """An allocation that came at once was refused until the next measurement."""
+    cuda = rig.cuda
+    for _ in range(3):
+        made = [cuda.get("cuCtxCreate_v2", 0, 0) for _ in range(3)]
+        assert cuda.left() == rig.gpu_slice.room - 3 * STEP
+        for context in made:
+            cuda("cuCtxSetCurrent", context)
+            cuda(way, context)
+        cuda.begin()
+        pointer = cuda.alloc(rig.gpu_slice.room - UNIT)
+        assert cuda.left() == UNIT
+        cuda.free(pointer)
+
+
+def test_all_kinds_of_memory_are_had_right_after_a_context(rig: Rig) -> None:
+    cuda, size = rig.cuda, rig.gpu_slice.room - STEP
+    for kind in ("linear", "ordered", "created", "managed"):
+        cuda("cuCtxDestroy_v2", cuda.get("cuCtxCreate_v2", 0, 0))
+        cuda("cuCtxDestroy_v2", cuda.get("cuCtxCreate_v2", 0, 0))
+        cuda.begin()
+        if kind == "created":
+            cuda("cuMemRelease", cuda.create(size))
+        elif kind == "ordered":
+            cuda.free_async(cuda.alloc_async(size))
+            cuda.synchronize()
+        elif kind == "managed":
+            cuda.free(cuda.get("cuMemAllocManaged", size, 1))
+        else:
+            cuda.free(cuda.alloc(size))
+
+
 # ---- memory that moves ----
 
 

@@ -33,10 +33,10 @@ bool overhead_is_measured(unsigned index);
  */
 bool overhead_is_lost(unsigned index);
 
-/* It may have become less: measured when there is time. */
+/* It may have become less, unseen: measured when there is time. */
 void overhead_changed(void);
 
-/* A context, a module or the like appeared: an allocation before it is measured waits for it (overhead_settle). */
+/* A context, a module or the like appeared or is gone: an allocation before it is measured waits for it (overhead_settle). */
 void overhead_grew(void);
 void overhead_settle_now(void);
 

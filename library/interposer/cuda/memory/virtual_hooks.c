@@ -58,8 +58,6 @@ static bool record_created(CUmemGenericAllocationHandle handle, unsigned index, 
 
 static CUresult create(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags, unsigned index)
 {
-    if (!account_charge(index, size))
-        return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult error = DRIVER(cuMemCreate, handle, size, prop, flags);
     if (error == CUDA_SUCCESS && !record_created(*handle, index, size)) {
         DRIVER(cuMemRelease, *handle);
@@ -113,7 +111,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
         return DRIVER(cuMemCreate, handle, size, prop, flags);
     memory_meet(index);
     struct account_span span;
-    account_begin(&span, index);
+    if (!account_open(&span, index, size))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult error = create(handle, size, prop, flags, index);
     account_end(&span);
     return error;
