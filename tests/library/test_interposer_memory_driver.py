@@ -18,6 +18,7 @@ from tests.library.memory_client import (
     UNIT,
     Cuda,
     allocation_properties,
+    location,
     pointer_to,
     pool_properties,
     room,
@@ -185,6 +186,27 @@ def test_a_gpu_that_the_limits_do_not_name_gives_neither_memory_nor_time(rig: Ri
         cuda.code("cuMemPoolCreate", room(8), pointer_to(of_other)),
         cuda.code("cuMemAllocFromPoolAsync", room(8), STEP, cuda.pool(other), 0),
     } == {OUT_OF_MEMORY}
+    managed, there = cuda.get("cuMemAllocManaged", STEP, 1), pointer_to(location(DEVICE, other))
+    batch = (
+        pointer_to(managed.to_bytes(8, "little")),
+        pointer_to(STEP.to_bytes(8, "little")),
+        1,
+        there,
+        room(8),
+        1,
+        0,
+        0,
+    )
+    assert {
+        cuda.code("cuMemPrefetchAsync", managed, STEP, other, 0),
+        cuda.code("cuMemPrefetchAsync_ptsz", managed, STEP, other, 0),
+        cuda.code("cuMemPrefetchAsync_v2", managed, STEP, int.from_bytes(location(DEVICE, other), "little"), 0, 0),
+        cuda.code("cuMemPrefetchBatchAsync", *batch),
+        cuda.code("cuMemDiscardAndPrefetchBatchAsync", *batch),
+    } == {OUT_OF_MEMORY}
+    cuda("cuMemPrefetchAsync", managed, STEP, 0, 0)
+    cuda("cuMemPrefetchAsync", managed, STEP, 0xFFFFFFFF, 0)
+    cuda("cuMemFree_v2", managed)
     assert rig.gpu_slice.used() == 0
     assert "does not name" in rig.gpu_slice.errors.read_text()
     assert "this container may not use that GPU" in rig.gpu_slice.errors.read_text()

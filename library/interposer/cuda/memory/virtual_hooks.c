@@ -97,6 +97,14 @@ bool virtual_device_at(const CUmemLocation *location, CUdevice *device)
     return is_part || location->type == CU_MEM_LOCATION_TYPE_DEVICE;
 }
 
+bool memory_may_be_at(const CUmemLocation *location)
+{
+    unsigned index;
+    CUdevice device;
+
+    return hook_nested() || !account_needed() || !virtual_device_at(location, &device) || account_verdict(device, &index) != VERDICT_REFUSE;
+}
+
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags)
 {
     unsigned index;
