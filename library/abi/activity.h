@@ -10,7 +10,7 @@
  *
  * A row has a slot for each process (the same position as in the region), because the GPU slices its time between processes. A process
  * publishes `busy_since` when work of its is on the GPU, and each stretch of GPU time, once measured, in a ring. Times are CLOCK_MONOTONIC
- * of the node, nanoseconds. A reader trusts an open stretch no further than `heartbeat_ns` + ACTIVITY_STALE_NS: its process may be dead.
+ * of the node, without what a time namespace adds to it, in nanoseconds. A reader trusts an open stretch no further than `heartbeat_ns` + ACTIVITY_STALE_NS: its process may be dead.
  * deviceplugin/container/activity.py makes and reads the same layout.
  */
 #ifndef VCUDA_ABI_ACTIVITY_H

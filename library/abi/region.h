@@ -9,6 +9,7 @@
  * and the lock is free, the process is dead or has become another program by exec. `pid` is written by compare-and-swap; with REGION_CLEARING
  * it is that of the process that claims or clears the slot, which holds the lock too. Who clears a slot writes `pid` last.
  * All words are lock-free atomics, little endian, zero until written. Readers look at slots below `slot_high`.
+ * Times are of the node's CLOCK_MONOTONIC, without what a process's time namespace adds to it (state/node_clock.c).
  * deviceplugin/container/region.py reads the same layout.
  */
 #ifndef VCUDA_ABI_REGION_H
@@ -35,10 +36,10 @@ struct region_use {
 
 struct region_slot {
     _Atomic uint32_t pid;               /* in the process's own pid namespace; 0: free */
-    _Atomic uint32_t locked;            /* 1: while it lives it holds the slot's lock */
+    _Atomic uint32_t locked;            /* 1: while it lives it holds the slot's lock; 2: it is cleared without the lock */
     _Atomic uint64_t start_time;        /* field 22 of /proc/PID/stat; all ones: /proc does not tell */
     _Atomic uint64_t pid_namespace;     /* inode of /proc/self/ns/pid */
-    _Atomic uint64_t claimed_ns;        /* CLOCK_MONOTONIC */
+    _Atomic uint64_t claimed_ns;
     /* Whose exported memory this process has imported: a bit for each slot's number modulo REGION_LENDERS. While it stands, what that process
      * had stays in its slot also when it is dead. */
     _Atomic uint64_t lenders[REGION_LENDERS / 64];
@@ -50,14 +51,14 @@ struct region_device {
     _Atomic uint64_t peak;              /* most bytes in use at once */
     _Atomic uint64_t refusals;          /* allocations that were refused */
     _Atomic int64_t balance_ns;         /* the budget: credit above zero, debt below; of GPU time */
-    _Atomic uint64_t refilled_ns;       /* CLOCK_MONOTONIC up to which the balance was credited */
+    _Atomic uint64_t refilled_ns;       /* up to when the balance was credited */
     _Atomic uint64_t charged_ns;        /* GPU time used, corrected for time slicing */
     _Atomic uint64_t throttled_ns;      /* wall time that launches were held back, summed over threads */
     _Atomic uint64_t throttled_launches;
     _Atomic uint64_t launches;          /* counted only while cores are limited */
     _Atomic uint64_t effective_cores;   /* thousandths of a percent in force now: above `cores` while borrowing */
     _Atomic uint64_t context_bytes;     /* the least that a context took, right after it was made; 0: not known yet */
-    _Atomic uint64_t sampled_ns[2];     /* CLOCK_MONOTONIC of an older and a newer sample of charged_ns; 0: none yet */
+    _Atomic uint64_t sampled_ns[2];     /* of an older and a newer sample of charged_ns; 0: none yet */
     _Atomic uint64_t sampled_charged_ns[2];
     uint64_t spares[2];
 };
@@ -68,7 +69,7 @@ struct region {
     char grant[32];
     _Atomic uint32_t slot_high;         /* slots from here on were never used */
     uint32_t spare;
-    _Atomic uint64_t reaped_ns;         /* CLOCK_MONOTONIC: when a process last began to look for dead slots; one looks for all */
+    _Atomic uint64_t reaped_ns;         /* when a process last began to look for dead slots; one looks for all */
     _Atomic uint64_t unknown_functions; /* how often a program was given a function of a newer driver that ought to be limited and is not */
     uint64_t spares[7];
     struct region_device devices[LIMITS_MAX_DEVICES];

@@ -4,7 +4,8 @@ In: `{"call": NAME, "args": [...]}`. An argument is a number (64 bits), `null`, 
 bytes), `{"bytes": HEX}` (a pointer to these), `{"value": HEX}` (64 of them by value, as an IPC handle travels), or
 `{"of": K}`, a pointer to buffer number K of an earlier call; `{"keep": ...}` around a buffer keeps it under the number
 that comes back. Further requests: `{"receive": PATH}` and `{"send": [PATH, FD]}` hand a descriptor over a socket,
-`{"close": FD}`, `{"peek": [ADDRESS, N]}` and `{"poke": [ADDRESS, HEX]}` touch memory as the CPU does,
+`{"close": FD}`, `{"without": "descriptors"}` (or "memory", "threads") uses them up until `{"with": ...}`,
+`{"peek": [ADDRESS, N]}` and `{"poke": [ADDRESS, HEX]}` touch memory as the CPU does,
 `{"fork_call": ...}` makes the call in a child, `{"fork": 0}` leaves one that holds what it inherits until this process
 ends, `{"exec": FD}` begins again as another program that has the descriptor, and `{"table": [UUID, PLACE], "args":
 [...]}` calls what stands there in an export table. Out:
@@ -14,9 +15,11 @@ ends, `{"exec": FD}` begins again as another program that has the descriptor, an
 import ctypes
 import json
 import os
+import resource
 import socket
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12 and newer: this process forks with threads
@@ -24,7 +27,10 @@ LIBRARY = ctypes.CDLL(sys.argv[1])
 
 Value = Any  # JSON, and what ctypes takes
 
+LIMITS = {"descriptors": resource.RLIMIT_NOFILE, "memory": resource.RLIMIT_AS, "threads": resource.RLIMIT_NPROC}
+
 kept: list[Value] = []
+limits: dict[str, tuple[int, int]] = {}
 
 
 class ByValue(ctypes.Structure):
@@ -53,9 +59,9 @@ def show(value: Value, outs: list[Value]) -> Value:
     return buffer
 
 
-def call(name: str, args: list[Value]) -> dict[str, Value]:
+def call(name: str, args: list[Value], library: str | None = None) -> dict[str, Value]:
     outs: list[Value] = []
-    function = getattr(LIBRARY, name)
+    function = getattr(LIBRARY if library is None else ctypes.CDLL(library), name)
     function.restype = ctypes.c_uint
     code = function(*[show(one, outs) for one in args])
     return {"code": code, "outs": [bytes(one).hex() for one in outs], "kept": len(kept) - 1}
@@ -103,6 +109,24 @@ def call_table(uuid: str, place: int, *, args: list[Value]) -> dict[str, Value]:
     return {"code": code, "outs": [bytes(one).hex() for one in outs]}
 
 
+def do_without(what: str) -> int:
+    """No call gets any more of it. What limits are lowered for is raised again as far as it was."""
+    limits[what] = resource.getrlimit(LIMITS[what])
+    if what == "memory":
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (64 << 10), limits[what][1]))
+    elif what == "threads":
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, limits[what][1]))
+    else:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (os.dup(0), limits[what][1]))
+    return 0
+
+
+def have_again(what: str) -> int:
+    resource.setrlimit(LIMITS[what], limits.pop(what))
+    return 0
+
+
 def send_descriptor(path: str, fd: int) -> int:
     with socket.socket(socket.AF_UNIX) as peer:
         peer.connect(path)
@@ -122,7 +146,11 @@ def receive_descriptor(path: str) -> int:
 
 def answer(request: dict[str, Value]) -> dict[str, Value]:
     if "call" in request:
-        return call(request["call"], request["args"])
+        return call(request["call"], request["args"], request.get("library"))
+    if "without" in request:
+        return {"value": do_without(request["without"])}
+    if "with" in request:
+        return {"value": have_again(request["with"])}
     if "fork_call" in request:
         return in_child(request["fork_call"], request["args"])
     if "fork" in request:

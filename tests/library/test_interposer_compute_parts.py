@@ -55,6 +55,23 @@ def test_begins_with_nothing_and_grows_with_the_rate(half: Budget) -> None:
     assert half.available(START + 10 * MS, process=1) == 5 * MS
 
 
+@pytest.mark.parametrize("away", [100_000 * SECOND, 300 * SECOND, 2 * SECOND, SECOND // 2])
+def test_two_clocks_in_a_container_bring_no_more_than_one(parts: ctypes.CDLL, away: int) -> None:
+    """Processes in different time namespaces: each of their times looked like a long idle time to the other."""
+    budget, granted = Budget(parts, 50 * 1000), 0
+    for step in range(1000):
+        for process in range(2):
+            now = START + 200_000 * SECOND + step * MS + (away if process else 0)
+            free = budget.available(now, process)
+            if free > 0 and step > 0:
+                granted += free
+                budget.reserve(free, process)
+                budget.measured(free, free, process)
+            elif free > 0:
+                budget.measured(0, free, process)
+    assert granted <= 1000 * MS // 2 + budget.cap
+
+
 def test_saves_up_to_the_cap_and_no_further(half: Budget) -> None:
     assert half.available(START + 60 * SECOND) == half.cap == 25 * MS
 

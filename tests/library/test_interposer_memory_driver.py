@@ -18,6 +18,7 @@ from tests.library.memory_client import (
     UNIT,
     Cuda,
     allocation_properties,
+    location,
     pointer_to,
     pool_properties,
     room,
@@ -185,6 +186,27 @@ def test_a_gpu_that_the_limits_do_not_name_gives_neither_memory_nor_time(rig: Ri
         cuda.code("cuMemPoolCreate", room(8), pointer_to(of_other)),
         cuda.code("cuMemAllocFromPoolAsync", room(8), STEP, cuda.pool(other), 0),
     } == {OUT_OF_MEMORY}
+    managed, there = cuda.get("cuMemAllocManaged", STEP, 1), pointer_to(location(DEVICE, other))
+    batch = (
+        pointer_to(managed.to_bytes(8, "little")),
+        pointer_to(STEP.to_bytes(8, "little")),
+        1,
+        there,
+        room(8),
+        1,
+        0,
+        0,
+    )
+    assert {
+        cuda.code("cuMemPrefetchAsync", managed, STEP, other, 0),
+        cuda.code("cuMemPrefetchAsync_ptsz", managed, STEP, other, 0),
+        cuda.code("cuMemPrefetchAsync_v2", managed, STEP, int.from_bytes(location(DEVICE, other), "little"), 0, 0),
+        cuda.code("cuMemPrefetchBatchAsync", *batch),
+        cuda.code("cuMemDiscardAndPrefetchBatchAsync", *batch),
+    } == {OUT_OF_MEMORY}
+    cuda("cuMemPrefetchAsync", managed, STEP, 0, 0)
+    cuda("cuMemPrefetchAsync", managed, STEP, 0xFFFFFFFF, 0)
+    cuda("cuMemFree_v2", managed)
     assert rig.gpu_slice.used() == 0
     assert "does not name" in rig.gpu_slice.errors.read_text()
     assert "this container may not use that GPU" in rig.gpu_slice.errors.read_text()
@@ -237,6 +259,39 @@ def test_what_is_freed_in_a_stream_is_free_after_a_synchronize(rig: Rig, wait: s
         rig.cuda.free_async(pointer, stream)
         rig.cuda(wait, *((stream,) if wait == "cuStreamSynchronize" else ()))
         assert rig.cuda.left() == rig.gpu_slice.room
+
+
+@pytest.mark.parametrize("way", ["cuCtxDestroy_v2", "cuCtxDestroy", "cuCtxDetach"])
+def test_what_a_context_had_is_free_when_it_is_gone(rig: Rig, way: str) -> None:
+    """An allocation that came at once was refused until the next measurement."""
+    cuda = rig.cuda
+    for _ in range(3):
+        made = [cuda.get("cuCtxCreate_v2", 0, 0) for _ in range(3)]
+        assert cuda.left() == rig.gpu_slice.room - 3 * STEP
+        for context in made:
+            cuda("cuCtxSetCurrent", context)
+            cuda(way, context)
+        cuda.begin()
+        pointer = cuda.alloc(rig.gpu_slice.room - UNIT)
+        assert cuda.left() == UNIT
+        cuda.free(pointer)
+
+
+def test_all_kinds_of_memory_are_had_right_after_a_context(rig: Rig) -> None:
+    cuda, size = rig.cuda, rig.gpu_slice.room - STEP
+    for kind in ("linear", "ordered", "created", "managed"):
+        cuda("cuCtxDestroy_v2", cuda.get("cuCtxCreate_v2", 0, 0))
+        cuda("cuCtxDestroy_v2", cuda.get("cuCtxCreate_v2", 0, 0))
+        cuda.begin()
+        if kind == "created":
+            cuda("cuMemRelease", cuda.create(size))
+        elif kind == "ordered":
+            cuda.free_async(cuda.alloc_async(size))
+            cuda.synchronize()
+        elif kind == "managed":
+            cuda.free(cuda.get("cuMemAllocManaged", size, 1))
+        else:
+            cuda.free(cuda.alloc(size))
 
 
 # ---- memory that moves ----

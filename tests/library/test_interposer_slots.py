@@ -1,5 +1,6 @@
 """Whose a slot is: through exec, fork, lost descriptors and pid namespaces, and killed at every single store."""
 
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from tests.examples import every
 from tests.library.gpu_slice import CONTEXT, GpuSlice, eventually
 from tests.library.interposed import Container, device
 from tests.library.machine import LIBRARY
-from tests.library.memory_client import MIB
+from tests.library.memory_client import MIB, OUT_OF_MEMORY, UNIT, Cuda, room
 from tests.library.starting_line import line_of
 from tests.library.test_interposer_loading import program
 
@@ -72,6 +73,56 @@ def test_a_program_that_closes_every_descriptor_keeps_its_slot(
     while time.monotonic() < deadline:
         assert watcher.left() <= gpu_slice.room - TAKEN
         time.sleep(0.02)
+
+
+def lose_lock(cuda: Cuda) -> None:
+    """What a restore from a checkpoint comes to: the mappings are there, and no lock."""
+    maps = Path(f"/proc/{cuda.process.pid}/maps").read_text()
+    for start, end in re.findall(r"^(\w+)-(\w+) ---s .*state/region", maps, re.MULTILINE):
+        assert cuda.code("munmap", int(start, 16), int(end, 16) - int(start, 16)) == 0
+
+
+def test_a_process_that_has_lost_its_lock_takes_it_again(gpu_slice: GpuSlice, user: Cuda) -> None:
+    user.alloc(TAKEN)
+    lose_lock(user)
+    assert eventually(lambda: " ---s " in Path(f"/proc/{user.process.pid}/maps").read_text(), within=5.0)
+    other = gpu_slice.start()
+    assert other.code("cuMemAlloc_v2", room(8), TAKEN) == OUT_OF_MEMORY
+    assert gpu_slice.use(user).used == TAKEN
+
+
+@pytest.mark.parametrize("after", ["cleared", "claimed by another"])
+def test_a_process_whose_slot_was_taken_brings_what_it_has_into_another(
+    gpu_slice: GpuSlice, user: Cuda, after: str
+) -> None:
+    """Security: it wrote into the other's slot, and when that one ended what it had left counted for ever."""
+    user.alloc(TAKEN)
+    (number,) = gpu_slice.container.slots()
+    gpu_slice.container.occupy(number, 0 if after == "cleared" else 1, 1)
+    assert eventually(lambda: gpu_slice.use(user).used == TAKEN, within=5.0)
+    assert eventually(lambda: gpu_slice.use(user).overhead == CONTEXT)
+    other = gpu_slice.start()
+    assert other.code("cuMemAlloc_v2", room(8), TAKEN) == OUT_OF_MEMORY
+    user.alloc(UNIT)
+    assert gpu_slice.use(user).used == TAKEN + UNIT
+
+
+def test_what_a_process_frees_after_it_lost_its_slot_is_free(gpu_slice: GpuSlice, user: Cuda) -> None:
+    pointer = user.alloc(TAKEN)
+    (number,) = gpu_slice.container.slots()
+    gpu_slice.container.occupy(number, 0, 0)
+    user.free(pointer)
+    assert gpu_slice.used() == 0
+    assert user.left() == gpu_slice.room
+
+
+def test_two_copies_of_the_library_in_a_process_have_a_slot_each(
+    gpu_slice: GpuSlice, build: Path, short_tmp: Path, running: list[subprocess.Popen[str]]
+) -> None:
+    copies = program(short_tmp, "two_copies.c", str(build / "libcuda.so.1"), "-ldl")
+    start(gpu_slice, running, copies, gpu_slice.container.driver / "libcuda.so.1", 64 * MIB)
+    assert not eventually(lambda: gpu_slice.used() != 128 * MIB, within=0.8)
+    assert len(gpu_slice.container.slots()) == 2
 
 
 @needs_root

@@ -2,6 +2,7 @@
  * Which limits a device has: by its UUID, never by its ordinal, which CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER permute.
  *
  * In: the driver's UUIDs. Out: positions in the limits. Kept per ordinal; positions are final, only "unnamed" is asked again when the limits change.
+ * While the driver does not answer no memory is given out, and the time is free.
  */
 #include <stdio.h>
 
@@ -27,7 +28,14 @@ static void ask_again(const struct limits_view *view)
     }
 }
 
-/* Asks the driver; VCUDA_NOT_LIMITED where it does not answer yet, which is not kept. */
+/* The call that is about to be made fails with the same error. */
+static bool is_the_programs(CUresult error)
+{
+    return error == CUDA_ERROR_NOT_INITIALIZED || error == CUDA_ERROR_DEINITIALIZED || error == CUDA_ERROR_INVALID_DEVICE ||
+           error == CUDA_ERROR_INVALID_CONTEXT || error == CUDA_ERROR_NOT_FOUND;
+}
+
+/* Asks the driver; what it does not answer is not kept. */
 static int find(CUdevice device, bool *answered)
 {
     CUuuid uuid;
@@ -35,7 +43,7 @@ static int find(CUdevice device, bool *answered)
     CUresult error = HAS(cuDeviceGetUuid_v2) ? DRIVER(cuDeviceGetUuid_v2, &uuid, device) : DRIVER(cuDeviceGetUuid, &uuid, device);
     *answered = error == CUDA_SUCCESS;
     if (!*answered)
-        return VCUDA_NOT_LIMITED;
+        return is_the_programs(error) ? VCUDA_NOT_LIMITED : VCUDA_UNKNOWN;
     write_uuid(&uuid, text);
     return vcuda_index_of(text);
 }
@@ -59,5 +67,8 @@ int device_index(CUdevice device)
 int device_index_current(void)
 {
     CUdevice device;
-    return DRIVER(cuCtxGetDevice, &device) == CUDA_SUCCESS ? device_index(device) : VCUDA_NOT_LIMITED;
+    CUresult error = DRIVER(cuCtxGetDevice, &device);
+    if (error == CUDA_SUCCESS)
+        return device_index(device);
+    return is_the_programs(error) || vcuda_limits()->device_count == 0 ? VCUDA_NOT_LIMITED : VCUDA_UNKNOWN;
 }

@@ -72,7 +72,7 @@ static inline bool hook_nested(void)
 
 /* ---- devices ---- */
 
-/* The position of a device in the limits, VCUDA_UNNAMED or VCUDA_NOT_LIMITED. Needs cuInit to have been called, no context. Cached. */
+/* The position of a device in the limits, or VCUDA_UNNAMED, VCUDA_UNKNOWN, VCUDA_NOT_LIMITED. Needs cuInit to have been called, no context. Cached. */
 int device_index(CUdevice device);
 
 /* The same of the calling thread's current context; VCUDA_NOT_LIMITED where it has none. */

@@ -19,7 +19,7 @@ static uint64_t total_of(int index, uint64_t real_total)
 static uint64_t free_of(int index, uint64_t real_free)
 {
     const struct limits_device *device = vcuda_device(index);
-    if (vcuda_memory_closed() || index == VCUDA_UNNAMED)
+    if (vcuda_memory_closed() || index == VCUDA_UNNAMED || index == VCUDA_UNKNOWN)
         return 0;
     if (device == NULL || device->memory_bytes == 0)
         return real_free;

@@ -38,9 +38,10 @@ void vcuda_attach_now(void)
 {
     if (!once_enter(&attaching, is_attached))
         return;
-    if (!atomic_exchange(&handled, true))
-        pthread_atfork(helper_before_fork, helper_after_fork, forget);
+    if (!atomic_load(&handled))
+        atomic_store(&handled, pthread_atfork(helper_before_fork, helper_after_fork, forget) == 0);
     paths_find();
+    node_clock_look();
     limits_load();
     atomic_store(&vcuda_attached, 1);
     once_leave(&attaching);

@@ -19,7 +19,7 @@
 
 #include "internal.h"
 
-enum { MAX_TICKS = 8, RETRY_S = 10, FAREWELL_NS = 20000000, BUSY_NS = 10000000 };
+enum { MAX_TICKS = 8, RETRY_NS = 250000000, FAREWELL_NS = 20000000, BUSY_NS = 10000000 };
 static const uint64_t fork_patience_ns = UINT64_C(100000000);
 enum thread_state { THREAD_NONE, THREAD_RUNS, THREAD_REFUSED };
 
@@ -145,7 +145,7 @@ void helper_before_fork(void)
 {
     atomic_fetch_add(&forking, 1);
     uint32_t stay = atomic_load(&poller.stays);
-    if (atomic_load(&poller.working) == 0 || atomic_load(&hung) == stay || atomic_load(&poller_thread) == syscall(SYS_gettid))
+    if (atomic_load(&poller.working) == 0 || atomic_load(&hung) == stay || vcuda_poller_is_here())
         return;
     wait_idle(&poller, vcuda_now_ns() + fork_patience_ns);
     if (atomic_load(&poller.working) != 0)
@@ -195,7 +195,7 @@ static void ensure_thread(struct worker *worker)
     uint32_t state = atomic_load_explicit(&worker->thread, memory_order_relaxed);
     if (state == THREAD_RUNS)
         return;
-    if (state == THREAD_REFUSED && vcuda_now_ns() - atomic_load(&worker->refused_ns) < RETRY_S * UINT64_C(1000000000))
+    if (state == THREAD_REFUSED && vcuda_now_ns() - atomic_load(&worker->refused_ns) < RETRY_NS)
         return;
     if (!atomic_load(&leaving) && atomic_compare_exchange_strong(&worker->thread, &state, THREAD_RUNS))
         start(worker);
@@ -211,6 +211,11 @@ static bool add(struct worker *worker, vcuda_tick *tick)
             return held == NULL;
     }
     return false;
+}
+
+bool vcuda_poller_is_here(void)
+{
+    return atomic_load(&poller.working) != 0 && atomic_load(&poller_thread) == syscall(SYS_gettid);
 }
 
 static void add_and_start(struct worker *worker, vcuda_tick *tick)
@@ -254,8 +259,10 @@ void vcuda_poller_wake(vcuda_tick *tick)
 
 void vcuda_helper_poll(void)
 {
-    if (atomic_load_explicit(&helper.thread, memory_order_relaxed) == THREAD_REFUSED)
-        run_due(&helper);
+    if (atomic_load_explicit(&helper.thread, memory_order_relaxed) != THREAD_REFUSED)
+        return;
+    ensure_thread(&helper);
+    run_due(&helper);
 }
 
 bool vcuda_leaving(void)
@@ -284,6 +291,8 @@ void helper_forget(void)
 static uint64_t watch(uint64_t now_ns)
 {
     vcuda_refresh();
+    node_clock_look();
+    slot_look();
     slot_reap_now_and_then();
     utilization_sample();
     return now_ns + UINT64_C(250000000);

@@ -12,6 +12,7 @@ const char *paths_base(void);
 enum { LIMITS_REASON = 128 };
 struct limits_outcome {
     bool missing;
+    bool unread;                    /* it is there, and could not be read: another try may */
     char reason[LIMITS_REASON];     /* "" when read */
 };
 uint64_t limits_checksum(const char *bytes, size_t size);
@@ -25,8 +26,10 @@ void limits_load(void);
 void limits_announce(void);         /* tells those who registered */
 void limits_forget(void);           /* in a forked child */
 
-/* region.c: a descriptor of the file that is mapped, or -1. */
+/* region.c: a descriptor of the file that is mapped, or -1. The file is mapped now, which could not be opened or mapped before. It can be used. */
 int region_open(void);
+bool region_open_again(void);
+bool region_is_usable(void);
 void region_forget(void);
 
 /* slot.c */
@@ -35,10 +38,14 @@ uint64_t slot_namespace(void);                          /* our pid namespace */
 uint32_t slot_high(const struct region *region);
 void slot_forget(void);
 bool slot_is_outside(void);                             /* it is claimed, and there was none left in the region */
+bool slot_is_own(const struct region_slot *slot);       /* claimed by this process, and nobody else's since */
+bool slot_try_again(void);                              /* true: there may be a region or a slot now, which there was not */
+void slot_look(void);                                   /* whether it is still ours, and its lock: now and then */
 
 /* lenders.c: whether a process has imported memory of the slot's that is not cleared; the first slot of such a one from `from` on, or -1. */
 bool lenders_is_borrowed(const struct region *region, uint32_t number);
 int lenders_borrower(const struct region *region, uint32_t number, uint32_t from);
+void lenders_restore(struct region_slot *own);  /* this process has another slot */
 void lenders_forget(void);          /* in a forked child */
 
 /* reap.c: the slot is not that tenant's any more, or he is dead. */
@@ -46,8 +53,14 @@ bool slot_has_ended(uint32_t number, uint64_t claimed_ns);
 void slot_reap_now_and_then(void);
 void reap_forget(void);
 
+/* node_clock.c: looks how far our clock is ahead of the node's. */
+void node_clock_look(void);
+
 /* utilization.c */
 void utilization_sample(void);                          /* now and then, while a process uses the GPU */
+
+/* `locked` of a slot: SLOT_CLEARED_BLIND, its clearer has no descriptor to lock with, and is judged by its pid. */
+enum { SLOT_UNLOCKED, SLOT_LOCKED, SLOT_CLEARED_BLIND };
 
 /* slot_lock.c: a descriptor to lock with, which holds what it locks until it is closed, or longer where it is kept: until exec or the end. */
 enum slot_lock { SLOT_LOCK_TAKEN, SLOT_LOCK_HELD, SLOT_LOCK_NONE };
@@ -56,6 +69,8 @@ void slot_lock_close(int file);
 enum slot_lock slot_lock_try(int file, uint32_t slot);
 void slot_lock_release(int file, uint32_t slot);
 bool slot_lock_keep(int file);
+bool slot_lock_is_free(int file, uint32_t slot);        /* nobody holds it, this process included */
+bool slot_lock_is_a_copys(void);                        /* another copy of this library in this process keeps one */
 void slot_lock_forget(void);
 
 /* process.c: ending is a process that has begun to and is not dead yet. */

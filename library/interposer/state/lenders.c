@@ -84,6 +84,14 @@ bool vcuda_lends(void)
     return number >= 0 && lenders_is_borrowed(vcuda_region(), (uint32_t)number);
 }
 
+void lenders_restore(struct region_slot *own)
+{
+    for (uint32_t i = 0; i < REGION_LENDERS; i++) {
+        if (borrowed[i] != 0)
+            atomic_fetch_or(word_of(own, i), bit_of(i));
+    }
+}
+
 void lenders_forget(void)
 {
     for (unsigned i = 0; i < REGION_LENDERS; i++)

@@ -34,6 +34,7 @@ static ssize_t read_all(const char *path, char *bytes, size_t size, struct limit
     if (got < 0) {
         char text[64];
         outcome->missing = file < 0 && (errno == ENOENT || errno == ENOTDIR);
+        outcome->unread = !outcome->missing;
         REFUSE(outcome, outcome->missing ? "is missing" : "cannot be read (%s)", strerror_r(errno, text, sizeof text));
     }
     if (file >= 0)

@@ -31,6 +31,7 @@ const struct limits_view *_Atomic vcuda_limits_view = &unread;
 static struct limits_view ring[VIEWS];
 static unsigned written;            /* guarded by `busy`, as all below */
 static struct mark seen, seen_legacy;
+static _Atomic bool failed;         /* a file is there and could not be read: the process is out of descriptors, say */
 static _Atomic uint32_t busy;
 static _Atomic uint64_t looked_ns;
 static vcuda_limits_callback *_Atomic callbacks[MAX_CALLBACKS];
@@ -68,15 +69,17 @@ static void publish(const struct limits_view *view)
 static void fall_back(const char *path, const struct limits_outcome *why, const char *legacy, struct limits_view *view)
 {
     enum limits_origin held = atomic_load(&vcuda_limits_view)->origin;
-    if (held != LIMITS_FROM_FILE && limits_read_legacy(legacy, view).reason[0] == '\0') {
+    struct limits_outcome old = limits_read_legacy(legacy, view);
+    atomic_store(&failed, why->unread || old.unread);
+    if (held != LIMITS_FROM_FILE && old.reason[0] == '\0') {
         if (!why->missing)
             vcuda_warn(TOPIC_LIMITS, "%s %s: the limits of %s are in force", path, why->reason, legacy);
         publish(view);
     } else if (held == LIMITS_FROM_FILE || held == LIMITS_FROM_LEGACY) {
         vcuda_warn(TOPIC_LIMITS, "%s %s: the limits read before stay in force", path, why->reason);
     } else {
-        vcuda_warn(TOPIC_LIMITS, "%s %s: no device memory is given until it is mended, the GPU's time is not limited", path,
-                   why->reason);
+        vcuda_warn(TOPIC_LIMITS, "%s %s: no device memory is given until it %s, the GPU's time is not limited", path, why->reason,
+                   why->unread ? "can be" : "is mended");
         publish(&(struct limits_view){.origin = LIMITS_UNREADABLE});
     }
 }
@@ -86,6 +89,7 @@ static bool read_again(const char *path, const char *legacy)
     struct limits_view view;
     const struct limits_view *held = atomic_load(&vcuda_limits_view);
     struct limits_outcome outcome = limits_read_file(path, &view);
+    atomic_store(&failed, false);
     if (outcome.reason[0] == '\0' && held->origin == LIMITS_FROM_FILE && !keeps_positions(held, &view))
         snprintf(outcome.reason, sizeof outcome.reason, "moves devices to other positions");
     if (outcome.reason[0] == '\0')
@@ -103,7 +107,7 @@ static bool look(void)
     snprintf(legacy, sizeof legacy, "%s/vcuda.config", paths_base());
     struct mark now = mark_of(path), now_legacy = mark_of(legacy);
     bool first = atomic_load(&vcuda_limits_view) == &unread;
-    if (!first && same_mark(&now, &seen) && same_mark(&now_legacy, &seen_legacy))
+    if (!first && !atomic_load(&failed) && same_mark(&now, &seen) && same_mark(&now_legacy, &seen_legacy))
         return false;
     seen = now;
     seen_legacy = now_legacy;
@@ -129,12 +133,18 @@ void limits_announce(void)
     }
 }
 
+/* Nothing is given out while nothing could be read: who is about to be refused looks at once. */
+static bool is_due(uint64_t now)
+{
+    return now - atomic_load(&looked_ns) >= look_ns || (atomic_load(&failed) && vcuda_limits()->origin == LIMITS_UNREADABLE);
+}
+
 void vcuda_refresh(void)
 {
-    uint64_t now = vcuda_now_ns(), last = atomic_load(&looked_ns);
+    uint64_t now = vcuda_now_ns();
     uint32_t free = 0;
     int cancel_state;
-    if (vcuda_limits()->origin == LIMITS_ABSENT || now - last < look_ns || !atomic_compare_exchange_strong(&busy, &free, 1))
+    if (vcuda_limits()->origin == LIMITS_ABSENT || !is_due(now) || !atomic_compare_exchange_strong(&busy, &free, 1))
         return;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
     atomic_store(&looked_ns, now);

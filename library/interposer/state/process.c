@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "internal.h"
@@ -72,6 +73,13 @@ static bool is_it(const struct process *process, uint64_t start_time)
     return start_time == 0 || process->start_time == start_time;
 }
 
+/* Without a descriptor: a child that has ended and was not waited for, and is not by this. */
+static bool is_ended_child(uint32_t pid)
+{
+    siginfo_t found = {0};
+    return waitid(P_PID, pid, &found, WEXITED | WNOHANG | WNOWAIT) == 0 && found.si_pid == (pid_t)pid;
+}
+
 /* Unknown counts as alive. `start_time` 0: not known. */
 bool process_is_dead(uint32_t pid, uint64_t start_time)
 {
@@ -79,6 +87,8 @@ bool process_is_dead(uint32_t pid, uint64_t start_time)
     if (kill((pid_t)pid, 0) != 0 && errno == ESRCH)
         return true;
     int error = read_process(pid, &process);
+    if (error == EMFILE || error == ENFILE)
+        return is_ended_child(pid);
     return error == 0 && (has_ended(&process) || !is_it(&process, start_time));
 }
 

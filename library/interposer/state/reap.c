@@ -6,7 +6,8 @@
  *
  * Invariants: clearing may be broken off at any store and begun again by anybody: the words by which a slot is judged stay until `pid` is 0, which is
  * the last store, and while it is REGION_CLEARING its clearer holds the lock, or is judged by the pid there. Two never clear one: `pid` is
- * won by compare-and-swap. What was claimed again meanwhile under the same pid is left alone: it has another start time or is locked.
+ * won by compare-and-swap. Who has no descriptor left cannot look at a lock: it clears those of its own pid namespace that are gone for certain, and says in
+ * `locked` that it holds none, so that others judge it by its pid. What was claimed again meanwhile under the same pid is left alone: it has another start time or is locked.
  */
 #include <pthread.h>
 #include <time.h>
@@ -47,11 +48,12 @@ static bool is_dead_by_pid(const struct region_slot *slot, const struct tenant *
 /* A process that is ending has let go of the lock, but its memory may still be the driver's to free: it is dead a moment later. */
 static bool is_dead(const struct region_slot *slot, const struct tenant *tenant, enum slot_lock lock, uint32_t self)
 {
-    if (lock != SLOT_LOCK_TAKEN)
+    uint32_t locked = atomic_load(&slot->locked);
+    if (lock != SLOT_LOCK_TAKEN || locked == SLOT_CLEARED_BLIND)
         return is_dead_by_pid(slot, tenant, lock, self);
     if ((tenant->pid & REGION_CLEARING) != 0)
         return true;
-    if (atomic_load(&slot->locked) == 0)
+    if (locked == SLOT_UNLOCKED)
         return is_dead_by_pid(slot, tenant, lock, self);
     return atomic_load(&slot->pid_namespace) != slot_namespace() || !process_is_ending(tenant->pid, known_start(tenant));
 }
@@ -113,25 +115,29 @@ static bool may_clear(const struct region_slot *slot, const struct tenant *tenan
 
 static bool reap_one(struct region_slot *slot, uint32_t number, int file, uint32_t self)
 {
-    if (atomic_load(&slot->pid) == 0 || slot == atomic_load(&vcuda_own_slot))
+    if (atomic_load(&slot->pid) == 0 || (slot == atomic_load(&vcuda_own_slot) && slot_is_own(slot)))
         return false;
     enum slot_lock lock = slot_lock_try(file, number);
     struct tenant tenant = tenant_of(slot);
-    bool won = may_clear(slot, &tenant, lock, number, file) && win(slot, &tenant, self);
+    bool won = may_clear(slot, &tenant, lock, number, file);
+    if (won && lock == SLOT_LOCK_NONE)
+        atomic_store(&slot->locked, SLOT_CLEARED_BLIND);
+    won = won && win(slot, &tenant, self);
     if (won) {
+        uint32_t clearing = self | REGION_CLEARING;
         slot_clear(slot);
-        atomic_store(&slot->pid, 0);
+        atomic_store(&slot->locked, SLOT_UNLOCKED);     /* from here on another may be at it too */
+        atomic_compare_exchange_strong(&slot->pid, &clearing, 0);
     }
     if (lock == SLOT_LOCK_TAKEN)
         slot_lock_release(file, number);
     return won;
 }
 
-/* Without a descriptor nobody is cleared: who cannot look at a lock must not take it for free. */
 static unsigned reap_all(struct region *region, int file, uint32_t self)
 {
     unsigned count = 0;
-    for (uint32_t i = 0, high = file < 0 ? 0 : slot_high(region); i < high; i++)
+    for (uint32_t i = 0, high = slot_high(region); i < high; i++)
         count += reap_one(&region->slots[i], i, file, self);
     return count;
 }
@@ -162,7 +168,7 @@ unsigned vcuda_reap(void)
         return 0;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
     if (reap_begin()) {
-        atomic_store(&vcuda_region()->reaped_ns, vcuda_now_ns());
+        atomic_store(&vcuda_region()->reaped_ns, vcuda_node_ns());
         count = reap(vcuda_region(), (uint32_t)getpid());
         atomic_store(&reaping, 0);
     }
@@ -176,7 +182,7 @@ void slot_reap_now_and_then(void)
     if (!vcuda_region_shared())
         return;
     _Atomic uint64_t *last = &vcuda_region()->reaped_ns;
-    uint64_t now = vcuda_now_ns(), seen = atomic_load(last);
+    uint64_t now = vcuda_node_ns(), seen = atomic_load(last);
     if ((now < seen || now - seen > reap_ns) && atomic_compare_exchange_strong(last, &seen, now))
         vcuda_reap();
 }

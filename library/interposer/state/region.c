@@ -3,7 +3,8 @@
  *
  * In: state/region in the base directory. Out: the mapping. A file that is missing, short, of another version or of another grant is told in one
  * line and replaced by a private, anonymous region: this process is then held to its limit of time alone, and gets no device memory, or each process
- * would get the whole limit. With the limits of gpu-manager's agent, which makes no region, it is held to both alone.
+ * would get the whole limit. One that is only not to be had now, because the process is out of descriptors or address space, is tried again before each
+ * refusal. With the limits of gpu-manager's agent, which makes no region, it is held to both alone.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +19,13 @@
 
 static struct region *_Atomic mapped;
 static struct region *_Atomic shared;   /* `mapped` where it is the file */
+static _Atomic bool passing;            /* why the file is not mapped may be over */
 static _Atomic uint64_t shared_device, shared_inode;
+
+static bool passes(int error)
+{
+    return error == EMFILE || error == ENFILE || error == ENOMEM || error == EAGAIN || error == EINTR || error == ENOBUFS;
+}
 
 static struct region *map(int file, int flags)
 {
@@ -47,6 +54,8 @@ static struct region *map_file(int file, const char **wrong)
         return NULL;
     }
     struct region *region = map(file, MAP_SHARED);
+    if (region == NULL)
+        atomic_store(&passing, passes(errno));
     *wrong = region == NULL ? "cannot be mapped" : wrong_with(region);
     if (region != NULL && *wrong != NULL) {
         munmap(region, sizeof *region);
@@ -71,6 +80,7 @@ static struct region *open_shared(void)
     if (!vcuda_path(path, "state/region"))
         return NULL;
     int file = open(path, O_RDWR | O_CLOEXEC);
+    atomic_store(&passing, file < 0 && passes(errno));
     if (file < 0)
         wrong = strerror_r(errno, text, sizeof text);
     else
@@ -78,7 +88,8 @@ static struct region *open_shared(void)
     if (file >= 0)
         close(file);
     if (region == NULL && needs_shared())
-        vcuda_warn(TOPIC_REGION, "%s: %s: this process gets no device memory; start the container again", path, wrong);
+        vcuda_warn(TOPIC_REGION, "%s: %s: this process gets no device memory%s", path, wrong,
+                   atomic_load(&passing) ? " until it can be opened" : "; start the container again");
     return region;
 }
 
@@ -129,15 +140,35 @@ struct region *vcuda_region(void)
     return region;
 }
 
+bool region_open_again(void)
+{
+    struct region *held = atomic_load(&mapped), *file;
+    if (held == NULL || atomic_load(&shared) != NULL || !needs_shared() || !atomic_load(&passing) || (file = open_shared()) == NULL)
+        return false;
+    atomic_store(&shared, file);
+    atomic_store_explicit(&mapped, file, memory_order_release);
+    return true;        /* the private one stays: somebody may be reading it */
+}
+
+/* A container can take the magic number out of the file that it has mapped: that changes nothing. */
+bool region_is_usable(void)
+{
+    const struct region *region = vcuda_region();
+    return region != NULL && (region->magic == REGION_MAGIC || region == atomic_load(&shared));
+}
+
 bool vcuda_memory_closed(void)
 {
     enum limits_origin origin = vcuda_limits()->origin;
+    if (origin == LIMITS_UNREADABLE) {
+        vcuda_refresh();
+        origin = vcuda_limits()->origin;
+    }
     if (origin == LIMITS_ABSENT || origin == LIMITS_UNREADABLE)
         return origin == LIMITS_UNREADABLE;
-    const struct region *region = vcuda_region();
-    /* A container can take the magic number out of the file that it has mapped: that changes nothing. */
-    bool usable = region != NULL && (region->magic == REGION_MAGIC || region == atomic_load(&shared));
-    return !usable || slot_is_outside();
+    if (region_is_usable() && !slot_is_outside())
+        return false;
+    return !slot_try_again() || !region_is_usable() || slot_is_outside();
 }
 
 /* Another file may have replaced it: locks on that file say nothing about this one. */

@@ -3,15 +3,25 @@
  *
  * Invariant: a slot is one process's from the instant its `pid` is set until it is cleared. Its words are written before, with REGION_CLEARING
  * in `pid` and the slot's lock held (slot_lock.c), so that whatever kills the claimer leaves a slot that is free or seen to be nobody's.
+ * What was claimed once is not believed to be held: a process that is restored from a checkpoint has its mappings and no lock, and another one may have cleared
+ * its slot. So each use looks whose it is, and the helper now and then looks for the lock. Who has lost his slot claims another and brings what he has.
  */
 #include <unistd.h>
 
 #include "internal.h"
 #include "once.h"
 
+enum { MAX_CALLBACKS = 4 };
+static const uint64_t try_ns = UINT64_C(250000000);
+
 struct region_slot *_Atomic vcuda_own_slot;
+_Atomic uint32_t vcuda_own_pid;
+_Atomic uint64_t vcuda_own_claim;
 static _Atomic int own_number = -1;
 static struct once claiming;
+static _Atomic uint32_t own_locked;     /* the lock was taken, and lives in a mapping of ours */
+static _Atomic uint64_t tried_ns;
+static vcuda_slot_callback *_Atomic callbacks[MAX_CALLBACKS];
 static _Atomic uint64_t own_namespace;
 static struct region_slot outside;      /* where the region has no slot left for us */
 
@@ -43,13 +53,21 @@ static bool is_ours(const struct region_slot *slot, uint32_t pid)
     return atomic_load(&slot->pid) == pid && atomic_load(&slot->pid_namespace) == slot_namespace();
 }
 
-static void fill(struct region_slot *slot, uint32_t pid, bool locked)
+static void identify(struct region_slot *slot, uint32_t pid, bool locked)
 {
     uint64_t start = process_start_time(pid);
-    atomic_store(&slot->locked, locked);
-    atomic_store(&slot->claimed_ns, vcuda_now_ns());
+    atomic_store(&own_locked, locked);
+    atomic_store(&slot->locked, locked ? SLOT_LOCKED : SLOT_UNLOCKED);
     atomic_store(&slot->pid_namespace, slot_namespace());
     atomic_store(&slot->start_time, start == 0 ? UINT64_MAX : start);
+}
+
+static void fill(struct region_slot *slot, uint32_t pid, bool locked)
+{
+    uint64_t now = vcuda_node_ns();
+    atomic_store(&vcuda_own_claim, now);
+    atomic_store(&slot->claimed_ns, now);
+    identify(slot, pid, locked);
 }
 
 static void raise_high(struct region *region, uint32_t count)
@@ -73,6 +91,8 @@ static int take_over(struct region *region, uint32_t pid, int file)
         struct region_slot *slot = &region->slots[i];
         uint32_t held = pid;
         enum slot_lock lock = is_ours(slot, pid) ? slot_lock_try(file, i) : SLOT_LOCK_HELD;
+        if (lock == SLOT_LOCK_HELD && is_ours(slot, pid) && slot_lock_is_a_copys())
+            continue;
         if (lenders_is_borrowed(region, i) && lock != SLOT_LOCK_NONE) {    /* a sibling has imported memory of the program before exec */
             if (lock == SLOT_LOCK_TAKEN)
                 slot_lock_release(file, i);
@@ -85,6 +105,8 @@ static int take_over(struct region *region, uint32_t pid, int file)
         if (wanted)
             fill(slot, pid, lock == SLOT_LOCK_TAKEN);
         taken = wanted ? (int)i : taken;
+        if (!wanted)
+            atomic_store(&slot->locked, SLOT_UNLOCKED);
         atomic_store(&slot->pid, wanted ? pid : 0);
         if (!wanted && lock == SLOT_LOCK_TAKEN)
             slot_lock_release(file, i);
@@ -131,19 +153,56 @@ static int find(struct region *region, uint32_t pid)
     return number;
 }
 
+/* One outside is filled too, so that it passes for our own. */
 static struct region_slot *claim(void)
 {
     struct region *region = vcuda_region();
     uint32_t pid = (uint32_t)getpid();
     if (region == NULL)
         return NULL;
+    atomic_store(&vcuda_own_pid, pid);
     int number = find(region, pid);
-    if (number < 0) {
-        vcuda_warn(TOPIC_SLOT, "%s/state/region has no slot left: process %u gets no device memory", paths_base(), pid);
-        return &outside;
+    atomic_store(&own_number, number >= 0 && vcuda_region_shared() ? number : -1);
+    if (number >= 0)
+        return &region->slots[number];
+    vcuda_warn(TOPIC_SLOT, "%s/state/region has no slot left: process %u gets no device memory", paths_base(), pid);
+    fill(&outside, pid, false);
+    atomic_store(&outside.pid, pid);
+    atomic_store(&tried_ns, vcuda_now_ns());
+    return &outside;
+}
+
+/* Before anybody else sees the slot. */
+static void bring_what_we_have(struct region_slot *slot)
+{
+    lenders_restore(slot);
+    for (int i = 0; i < MAX_CALLBACKS; i++) {
+        vcuda_slot_callback *callback = atomic_load(&callbacks[i]);
+        if (callback != NULL)
+            callback(slot);
     }
-    atomic_store(&own_number, vcuda_region_shared() ? number : -1);
-    return &region->slots[number];
+}
+
+static void claim_and_publish(void)
+{
+    struct region_slot *slot = claim();
+    if (slot != NULL)
+        bring_what_we_have(slot);
+    atomic_store_explicit(&vcuda_own_slot, slot, memory_order_release);
+}
+
+void vcuda_on_slot(vcuda_slot_callback *callback)
+{
+    for (int i = 0; i < MAX_CALLBACKS; i++) {
+        vcuda_slot_callback *held = NULL;
+        if (atomic_compare_exchange_strong(&callbacks[i], &held, callback) || held == callback)
+            return;
+    }
+}
+
+bool slot_is_own(const struct region_slot *slot)
+{
+    return slot != NULL && vcuda_slot_is_own(slot);
 }
 
 bool slot_is_outside(void)
@@ -153,19 +212,77 @@ bool slot_is_outside(void)
 
 static bool is_claimed(void)
 {
-    return atomic_load_explicit(&vcuda_own_slot, memory_order_acquire) != NULL;
+    return slot_is_own(atomic_load_explicit(&vcuda_own_slot, memory_order_acquire));
+}
+
+static bool is_never_done(void)
+{
+    return false;
 }
 
 struct region_slot *vcuda_claim_slot(void)
 {
     vcuda_attach();
     if (once_enter(&claiming, is_claimed)) {
-        atomic_store_explicit(&vcuda_own_slot, claim(), memory_order_release);
+        claim_and_publish();
         once_leave(&claiming);
         vcuda_helper_watch();
     }
     struct region_slot *slot = atomic_load_explicit(&vcuda_own_slot, memory_order_acquire);
     return slot != NULL ? slot : &outside;
+}
+
+static bool is_time(void)
+{
+    uint64_t now = vcuda_now_ns(), last = atomic_load(&tried_ns);
+    return now - last >= try_ns && atomic_compare_exchange_strong(&tried_ns, &last, now);
+}
+
+/* Who has no slot costs others a look at all of them: now and then. A region that could not be opened costs one call. */
+bool slot_try_again(void)
+{
+    bool again = false;
+    if (slot_is_outside() ? !is_time() : region_is_usable())
+        return !slot_is_outside();
+    if (once_enter(&claiming, is_never_done)) {
+        again = region_open_again() || slot_is_outside();
+        if (again)
+            claim_and_publish();
+        once_leave(&claiming);
+    }
+    return again;
+}
+
+/* Whose it is stays: it says so already. The namespace may be another one, where a container was restored. */
+static void lock_again(struct region_slot *slot, uint32_t number)
+{
+    int file = slot_lock_open();
+    bool free = slot_lock_is_free(file, number);
+    if (!free && file >= 0 && atomic_load(&own_locked) != 0)
+        atomic_store(&slot->locked, SLOT_LOCKED);
+    if (free && slot_lock_try(file, number) == SLOT_LOCK_TAKEN) {
+        bool is_kept = slot_is_own(slot) && slot_lock_keep(file);
+        atomic_store(&own_namespace, 0);
+        if (is_kept)
+            identify(slot, (uint32_t)getpid(), true);
+        else
+            slot_lock_release(file, number);
+    }
+    slot_lock_close(file);
+}
+
+void slot_look(void)
+{
+    struct region_slot *slot = atomic_load(&vcuda_own_slot);
+    int number = atomic_load(&own_number);
+    if (slot == NULL)
+        return;
+    if (vcuda_memory_closed())
+        return;
+    if (!slot_is_own(slot))
+        vcuda_claim_slot();
+    else if (number >= 0)
+        lock_again(slot, (uint32_t)number);
 }
 
 int vcuda_slot_number(void)
@@ -180,6 +297,7 @@ void slot_forget(void)
     atomic_store(&own_number, -1);
     atomic_store(&claiming.holder, 0);
     atomic_store(&own_namespace, 0);
+    atomic_store(&own_locked, 0);
     slot_lock_forget();
     slot_clear(&outside);
 }

@@ -23,7 +23,8 @@
 
 #pragma GCC visibility push(default)     /* declared here: exported */
 
-enum { VCUDA_NOT_LIMITED = -1, VCUDA_UNNAMED = -2, VCUDA_PATH = 512 };
+/* Instead of a device's position in the limits. VCUDA_UNKNOWN: there are limits, and the driver does not say at present which GPU it is. */
+enum { VCUDA_NOT_LIMITED = -1, VCUDA_UNNAMED = -2, VCUDA_UNKNOWN = -3, VCUDA_PATH = 512 };
 
 /* ---- attaching ---- */
 
@@ -107,13 +108,28 @@ struct region *vcuda_region(void);
 bool vcuda_region_shared(void);
 
 extern struct region_slot *_Atomic vcuda_own_slot;
+extern _Atomic uint32_t vcuda_own_pid;
+extern _Atomic uint64_t vcuda_own_claim;
 struct region_slot *vcuda_claim_slot(void);
 
-/* This process's slot, claimed at the first call. Never NULL: without a region it is one outside, and with all taken too, with one line. */
+static inline bool vcuda_slot_is_own(const struct region_slot *slot)
+{
+    return atomic_load_explicit(&slot->pid, memory_order_relaxed) == atomic_load_explicit(&vcuda_own_pid, memory_order_relaxed) &&
+           atomic_load_explicit(&slot->claimed_ns, memory_order_relaxed) == atomic_load_explicit(&vcuda_own_claim, memory_order_relaxed);
+}
+
+/*
+ * Called with each slot that this process claims, before anything is counted there: what it has already belongs into it. No callback may claim. Twice does
+ * nothing. At most 4.
+ */
+typedef void vcuda_slot_callback(struct region_slot *slot);
+void vcuda_on_slot(vcuda_slot_callback *callback);
+
+/* This process's slot, claimed at the first call, and again where another process has cleared it. Never NULL: without a region it is one outside, and with all taken too, with one line. */
 static inline struct region_slot *vcuda_slot(void)
 {
     struct region_slot *slot = atomic_load_explicit(&vcuda_own_slot, memory_order_acquire);
-    return slot != NULL ? slot : vcuda_claim_slot();
+    return slot != NULL && vcuda_slot_is_own(slot) ? slot : vcuda_claim_slot();
 }
 
 /* The position of the slot in the region (and in activity rows), or -1 for one outside. */
@@ -171,6 +187,7 @@ void vcuda_helper_poll(void);                   /* where there is no thread: run
 /* The same on a separate thread, for calls that may be slow or hang: nothing waits for it. False: there is no such thread, and nothing runs the tick. */
 bool vcuda_poller_add(vcuda_tick *tick);
 void vcuda_poller_wake(vcuda_tick *tick);
+bool vcuda_poller_is_here(void);                /* the calling thread is at its ticks */
 
 /* True from the moment the process exits: ticks must not touch the driver any more. */
 bool vcuda_leaving(void);
@@ -181,6 +198,13 @@ bool vcuda_leaving(void);
 void vcuda_on_fork(void (*child)(void));
 
 uint64_t vcuda_now_ns(void);
+
+/*
+ * Times that processes tell each other are of the node's clock, vcuda_now_ns() - vcuda_ahead(): CLOCK_MONOTONIC of a process in a time namespace is ahead of
+ * that by what the namespace says. vcuda_node_ns: now.
+ */
+int64_t vcuda_ahead(void);
+uint64_t vcuda_node_ns(void);
 
 /* The kernel refuses a second and more in tv_nsec (EINVAL), and who waits so does not wait at all. */
 static inline struct timespec vcuda_span(uint64_t ns)

@@ -29,7 +29,7 @@ static void sample(struct region_device *device, uint64_t now)
 void utilization_sample(void)
 {
     struct region *region = vcuda_region();
-    uint64_t now = vcuda_now_ns();
+    uint64_t now = vcuda_node_ns();
     for (uint32_t i = 0; region != NULL && i < vcuda_limits()->device_count; i++)
         sample(&region->devices[i], now);
 }
@@ -47,7 +47,7 @@ int vcuda_utilization(int index)
     if (region == NULL || limits->cores == 0 || limits->cores >= LIMITS_NO_CORES)
         return VCUDA_NOT_LIMITED;
     const struct region_device *device = &region->devices[index];
-    uint64_t now = vcuda_now_ns(), newer = atomic_load(&device->sampled_ns[1]), begin = atomic_load(&device->sampled_ns[0]);
+    uint64_t now = vcuda_node_ns(), newer = atomic_load(&device->sampled_ns[1]), begin = atomic_load(&device->sampled_ns[0]);
     int from = begin == 0;      /* of the first sample's time nothing is known */
     begin = from == 0 ? begin : newer;
     uint64_t used = atomic_load(&device->charged_ns) - atomic_load(&device->sampled_charged_ns[from]);

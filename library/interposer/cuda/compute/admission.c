@@ -196,7 +196,7 @@ static void go(struct limiter *limiter, struct waiting *waiting, uint64_t now)
 static void want(struct limiter *limiter, uint64_t now)
 {
     if (limiter->presence.row != NULL)
-        atomic_store_explicit(&limiter->presence.row->wanted_ns, now, memory_order_relaxed);
+        atomic_store_explicit(&limiter->presence.row->wanted_ns, presence_told(&limiter->presence, now), memory_order_relaxed);
 }
 
 static struct grant grant_of(const struct limiter *limiter, int64_t available, uint64_t expected_ns, uint64_t most_ns)
@@ -216,7 +216,7 @@ uint64_t limiter_admit(struct limiter *limiter, struct waiting *waiting, uint64_
     /* A waiter measures too where the helper is late: what is released may be what this launch waits for. */
     if (waiting->since_ns != 0 && now >= atomic_load_explicit(&limiter->harvested_ns, memory_order_relaxed) + HARVEST_NS)
         limiter_harvest(limiter, false);
-    int64_t available = budget_refill(&limiter->budget, now);
+    int64_t available = budget_refill(&limiter->budget, presence_told(&limiter->presence, now));
     if (expected_ns == 0 && atomic_load_explicit(&limiter->unknown, memory_order_relaxed) >= UNKNOWN_LAUNCHES) {
         limiter_harvest(limiter, false);
         if (atomic_load_explicit(&limiter->unknown, memory_order_relaxed) >= UNKNOWN_LAUNCHES &&

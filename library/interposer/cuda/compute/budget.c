@@ -42,8 +42,20 @@ uint64_t budget_inflight(const struct budget *budget)
     return own ? sum : sum + sane(atomic_load_explicit(&budget->own->inflight_ns, memory_order_acquire));
 }
 
+static uint64_t smaller(uint64_t one, uint64_t other)
+{
+    return one < other ? one : other;
+}
+
+/* The word may be of another clock; what passed on our own is certain. The first time there is no other measure than the word. */
+static uint64_t elapsed_here(struct budget *budget, uint64_t now)
+{
+    uint64_t before = atomic_exchange_explicit(&budget->credited_ns, now, memory_order_relaxed);
+    return before == 0 ? UINT64_MAX : now > before ? now - before : 0;
+}
+
 /* The wall time that this caller, and nobody else, credits. */
-static uint64_t claim_time(struct region_device *device, uint64_t now)
+static uint64_t claim_time(struct budget *budget, struct region_device *device, uint64_t now)
 {
     uint64_t last = atomic_load_explicit(&device->refilled_ns, memory_order_acquire);
     for (;;) {
@@ -52,7 +64,7 @@ static uint64_t claim_time(struct region_device *device, uint64_t now)
             return 0;
         /* One process wins each span of time: it is credited once, whichever processes refill at the same moment. */
         if (atomic_compare_exchange_weak_explicit(&device->refilled_ns, &last, now, memory_order_acq_rel, memory_order_acquire))
-            return fresh ? 0 : now - last;
+            return smaller(elapsed_here(budget, now), fresh ? 0 : now - last);
     }
 }
 
@@ -68,7 +80,7 @@ int64_t budget_refill(struct budget *budget, uint64_t now)
 {
     struct region_device *device = &budget->region->devices[budget->device];
     uint32_t rate = rate_of(budget);
-    uint64_t elapsed = claim_time(device, now);
+    uint64_t elapsed = claim_time(budget, device, now);
     int64_t credit = (int64_t)((double)elapsed * rate / BUDGET_WHOLE);
     /* What is measured is charged first and released then: a reader in this order that finds the balance unchanged has missed nothing. */
     int64_t balance = atomic_load_explicit(&device->balance_ns, memory_order_acquire);

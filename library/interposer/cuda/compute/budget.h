@@ -6,6 +6,7 @@
  *
  * Nanoseconds of GPU time throughout. `available` = balance - everybody's estimates of what is launched and not measured. The balance grows with
  * wall time x rate, by the first process to ask; what was measured is taken from it, however far below zero that goes, and is paid back by waiting.
+ * Processes of a container need not have the same clock (time namespaces): none credits more than what passed on its own since it credited last.
  * Invariants: wall time is credited at most once; `available` is never above the cap after a refill, so that in any window of length T no more
  * is granted than rate x T + cap + one request; no call waits for anybody.
  */
@@ -26,10 +27,11 @@ enum {
 #define BUDGET_FLOOR_NS (INT64_C(-600) * 1000000000)
 
 struct budget {
-    struct region *region;
-    struct region_use *own;             /* of this process: in the region, or, where all slots are taken, outside */
+    struct region *_Atomic region;
+    struct region_use *_Atomic own;     /* of this process: in the region, or, where all slots are taken, outside */
     unsigned device;                    /* position in the limits file */
     _Atomic uint32_t rate;
+    _Atomic uint64_t credited_ns;       /* when this process credited last; 0: never */
 };
 
 /* Credits the time since the last refill and says what is available now. */

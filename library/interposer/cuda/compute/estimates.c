@@ -17,7 +17,8 @@ static bool can_wait(const struct estimates *estimates, const struct launch_key 
     uint64_t gx = (uint32_t)key->dimensions[0], gy = key->dimensions[0] >> 32, gz = (uint32_t)key->dimensions[1];
     if ((key->dimensions[2] & LAUNCH_TOGETHER) != 0)
         return true;
-    return gx <= estimates->few_blocks && gy <= estimates->few_blocks && gx * gy <= estimates->few_blocks && gx * gy * gz <= estimates->few_blocks;
+    uint32_t few = atomic_load_explicit(&estimates->few_blocks, memory_order_relaxed);
+    return gx <= few && gy <= few && gx * gy <= few && gx * gy * gz <= few;
 }
 
 static uint64_t identity_of(const struct estimates *estimates, const struct launch_key *key)

@@ -58,7 +58,7 @@ struct estimate {
 #define ESTIMATE_ALONE (UINT64_C(1) << 63)
 
 struct estimates {
-    uint32_t few_blocks;                /* a grid of no more blocks can wait */
+    _Atomic uint32_t few_blocks;        /* a grid of no more blocks can wait */
     struct estimate entries[ESTIMATES_CAPACITY];
 };
 

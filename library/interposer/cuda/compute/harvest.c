@@ -288,12 +288,13 @@ static void publish(struct limiter *limiter, uint64_t now)
 {
     uint64_t since = limiter->running_since_ns;
     if (limiter->ahead_since_ns != 0 && limiter->presence.row != NULL)
-        atomic_store_explicit(&limiter->presence.row->wanted_ns, now, memory_order_relaxed);
+        atomic_store_explicit(&limiter->presence.row->wanted_ns, presence_told(&limiter->presence, now), memory_order_relaxed);
     if (since == 0 && atomic_load_explicit(&limiter->busy_until_ns, memory_order_relaxed) > now && limiter->presence.own != NULL) {
         since = atomic_load_explicit(&limiter->presence.own->busy_since_ns, memory_order_relaxed);
+        since = since == 0 ? 0 : presence_heard(&limiter->presence, since);
         since = since != 0 && since < limiter->measured_until_ns ? limiter->measured_until_ns : since;
     }
-    presence_busy(limiter->presence.own, since, now);
+    presence_busy(limiter->presence.own, since == 0 ? 0 : presence_told(&limiter->presence, since), presence_told(&limiter->presence, now));
 }
 
 static void harvest(struct limiter *limiter, uint64_t now)

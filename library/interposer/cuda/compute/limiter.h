@@ -68,7 +68,7 @@ struct correction {
 struct limiter {
     struct budget budget;
     const struct measuring *driver;
-    bool divided;                       /* the GPU slices its time between processes (not with MPS) */
+    _Atomic bool divided;               /* the GPU slices its time between processes (not with MPS) */
     _Atomic uint32_t cores, soft_cores;
     _Atomic uint32_t unknown;           /* launches of unknown cost on the GPU */
     _Atomic uint32_t stretch;           /* 256ths: how much longer than alone things take now */

@@ -209,6 +209,7 @@ void neighbours_look(struct neighbours *neighbours, uint64_t now, struct presenc
         neighbours->read_ns = now;
         read_all(neighbours);
     }
+    neighbours->ahead_ns = atomic_load_explicit(&presence->ahead_ns, memory_order_relaxed);
     presence->other_count = neighbours->count;
     for (unsigned i = 0; i < neighbours->count; i++)
         presence->others[i] = (struct presence_other){neighbours->found[i].row, &neighbours->found[i].claim};
@@ -222,11 +223,12 @@ static uint32_t at_most(uint32_t value, uint32_t most)
 }
 
 /* A want in the future does not count: it would hold back what others may borrow until then. Who is assumed to use the GPU wants it. */
-static void see_share(struct neighbour *neighbour, struct share own, bool hidden, uint64_t now)
+static void see_share(const struct neighbours *neighbours, struct neighbour *neighbour, struct share own, uint64_t now)
 {
     uint32_t whole = LIMITS_NO_CORES, room = own.cores < whole ? whole - own.cores : 0;
     uint64_t wanted = atomic_load_explicit(&neighbour->row->wanted_ns, memory_order_relaxed);
     struct share *share = &neighbour->share;
+    wanted = wanted == 0 ? 0 : wanted + (uint64_t)neighbours->ahead_ns;
     if (!neighbour->told) {
         share->cores = at_most(atomic_load_explicit(&neighbour->row->cores, memory_order_relaxed), room);
         share->soft_cores = atomic_load_explicit(&neighbour->row->soft_cores, memory_order_relaxed);
@@ -234,7 +236,7 @@ static void see_share(struct neighbour *neighbour, struct share own, bool hidden
     share->cores = at_most(share->cores, whole);
     share->soft_cores = at_most(share->soft_cores, whole);
     bool assumed = neighbour->told && (!neighbour->read || neighbour->assumed_cores != 0);
-    neighbour->claim.assumed = assumed && !hidden;
+    neighbour->claim.assumed = assumed && !neighbours->hidden;
     share->wanted_ns = assumed ? now : wanted > now ? 0 : wanted;
 }
 
@@ -261,7 +263,7 @@ static void see_rates(struct neighbours *neighbours, struct share own, uint64_t 
 void neighbours_judge(struct neighbours *neighbours, struct share own, uint64_t now)
 {
     for (unsigned i = 0; i < neighbours->count; i++)
-        see_share(&neighbours->found[i], own, neighbours->hidden, now);
+        see_share(neighbours, &neighbours->found[i], own, now);
     if (neighbours->judged_ns == 0 || now >= neighbours->judged_ns + JUDGE_NS) {
         neighbours->judged_ns = now;
         see_rates(neighbours, own, now);

@@ -36,6 +36,7 @@ struct neighbours {
     char directory[512];                /* "": there is none */
     char grant[33];                     /* our own, which is not among them */
     uint64_t listed_ns, read_ns, judged_ns;
+    int64_t ahead_ns;                   /* as in presence.h */
     bool readable;                      /* the directory, at the last look */
     bool hidden;                        /* our own row is not believed, so we assume nothing of others: who hides pays for all turns */
     unsigned count;

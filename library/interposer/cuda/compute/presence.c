@@ -68,6 +68,7 @@ void presence_busy(struct activity_slot *own, uint64_t since, uint64_t now)
 _Static_assert(EDGES_OWNERS == PRESENCE_ROWS + 1, "an owner for each row, and for our own");
 
 struct view {
+    const struct presence *presence;
     struct interval stretch;
     uint64_t now;
     bool long_only;
@@ -82,7 +83,7 @@ static bool is_to_come(uint64_t time, const struct view *view)
 }
 
 /* False while it is being written, or when it was overwritten meanwhile. */
-static bool read_entry(const struct activity_slot *slot, uint64_t number, struct interval *read)
+static bool read_entry(const struct activity_slot *slot, uint64_t number, const struct view *view, struct interval *read)
 {
     const struct activity_stretch *entry = &slot->ring[number % ACTIVITY_RING];
     read->end = atomic_load_explicit(&entry->end_ns, memory_order_acquire);
@@ -90,6 +91,7 @@ static bool read_entry(const struct activity_slot *slot, uint64_t number, struct
     atomic_thread_fence(memory_order_acquire);
     if (atomic_load_explicit(&entry->end_ns, memory_order_relaxed) == 0)
         return false;
+    *read = (struct interval){presence_heard(view->presence, read->start), presence_heard(view->presence, read->end)};
     return read->end > read->start && atomic_load_explicit(&slot->head, memory_order_relaxed) < number + ACTIVITY_RING;
 }
 
@@ -98,7 +100,10 @@ static struct interval open_stretch(const struct activity_slot *slot, const stru
 {
     uint64_t since = atomic_load_explicit(&slot->busy_since_ns, memory_order_acquire);
     uint64_t heartbeat = atomic_load_explicit(&slot->heartbeat_ns, memory_order_relaxed);
-    if (since == 0 || is_to_come(since, view) || is_to_come(heartbeat, view) || (view->long_only && since + LONG_NS > view->now))
+    bool idle = since == 0;
+    since = presence_heard(view->presence, since);
+    heartbeat = presence_heard(view->presence, heartbeat);
+    if (idle || is_to_come(since, view) || is_to_come(heartbeat, view) || (view->long_only && since + LONG_NS > view->now))
         return (struct interval){0, 0};
     uint64_t trusted = heartbeat + ACTIVITY_STALE_NS;
     return (struct interval){since, trusted < view->now ? trusted : view->now};
@@ -116,7 +121,7 @@ static void see_slot(const struct activity_slot *slot, struct view *view)
         if (view->looks_row == 0 || edges_full(view->edges))
             return;
         view->looks_row--;
-        bool whole = read_entry(slot, head - back, &read);
+        bool whole = read_entry(slot, head - back, view, &read);
         if (whole && is_to_come(read.end, view))
             return;
         if (whole)
@@ -168,7 +173,7 @@ uint64_t presence_share(const struct presence *presence, struct interval stretch
 {
     if (stretch.end <= stretch.start)
         return 0;
-    see_all(presence, &(struct view){stretch, now, false, edges, .looks = LOOKS_MOST});
+    see_all(presence, &(struct view){presence, stretch, now, false, edges, .looks = LOOKS_MOST});
     return (uint64_t)(edges_walk(edges, 1e300).had_ns + 0.5);
 }
 
@@ -176,7 +181,7 @@ uint64_t presence_reach(const struct presence *presence, struct interval stretch
 {
     if (stretch.end <= stretch.start)
         return stretch.end;
-    see_all(presence, &(struct view){stretch, now, true, edges, .looks = LOOKS_MOST});
+    see_all(presence, &(struct view){presence, stretch, now, true, edges, .looks = LOOKS_MOST});
     return edges_walk(edges, (double)own_ns).at;
 }
 

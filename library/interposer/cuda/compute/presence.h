@@ -31,13 +31,25 @@ struct presence_other {
 };
 
 struct presence {
-    struct activity_row *row;           /* the container's own, or NULL */
-    struct activity_slot *own;          /* this process's slot in it, or NULL */
+    struct activity_row *_Atomic row;   /* the container's own, or NULL */
+    struct activity_slot *_Atomic own;  /* this process's slot in it, or NULL */
     struct presence_other others[PRESENCE_ROWS];
     unsigned other_count;
+    _Atomic int64_t ahead_ns;           /* of our clock before the node's, in which rows are written */
 };
 
-/* ---- writing; one thread at a time ---- */
+/* A time of ours in the node's clock, and back. */
+static inline uint64_t presence_told(const struct presence *presence, uint64_t ns)
+{
+    return ns - (uint64_t)atomic_load_explicit(&presence->ahead_ns, memory_order_relaxed);
+}
+
+static inline uint64_t presence_heard(const struct presence *presence, uint64_t ns)
+{
+    return ns + (uint64_t)atomic_load_explicit(&presence->ahead_ns, memory_order_relaxed);
+}
+
+/* ---- writing, in the node's clock; one thread at a time ---- */
 
 void presence_publish(struct activity_slot *own, struct interval stretch);
 
@@ -54,7 +66,7 @@ static inline void presence_begin(struct activity_slot *own, uint64_t now)
     }
 }
 
-/* ---- reading ---- */
+/* ---- reading, in ours ---- */
 
 /* GPU time of this process in a stretch of its own. `edges`: where it is worked out, one user at a time. */
 uint64_t presence_share(const struct presence *presence, struct interval stretch, uint64_t now, struct edges *edges);

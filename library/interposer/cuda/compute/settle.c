@@ -106,7 +106,8 @@ static void publish(struct limiter *limiter, struct interval stretch)
 {
     unsigned parts = interval_set_add(&limiter->published_time, stretch, limiter->parts);
     for (unsigned i = 0; i < parts; i++)
-        presence_publish(limiter->presence.own, limiter->parts[i]);
+        presence_publish(limiter->presence.own, (struct interval){presence_told(&limiter->presence, limiter->parts[i].start),
+                                                                  presence_told(&limiter->presence, limiter->parts[i].end)});
 }
 
 /* Streams that run side by side are charged once: of what each launch takes, so much is new. Over the last dozens of batches. */

@@ -216,6 +216,6 @@ uint64_t queue_ask(struct stream_queue *queue, struct estimate *estimate, uint64
     queue->open->reserved_ns += grant.reserved_ns;
     queue->left_ns += grant.ns;
     extend_busy(limiter, (queue->tail_ns > now ? queue->tail_ns : now) + stretched(queue, queue->left_ns) + BUSY_MARGIN_NS);
-    presence_begin(limiter->presence.own, now);
+    presence_begin(limiter->presence.own, presence_told(&limiter->presence, now));
     return 0;
 }

@@ -16,6 +16,9 @@ struct traffic {
     _Atomic int64_t managed;
 };
 
+#define REMEASURE_NS UINT64_C(10000000)
+
+static _Atomic uint64_t measured_ns;                    /* when it was measured before a refusal */
 static struct traffic traffic[LIMITS_MAX_DEVICES + 1];  /* the last: ACCOUNT_ANY */
 
 /* What this process has, out of reach for those who write into the region. Never more than its slot's `used`, as long as nobody else does so. */
@@ -25,7 +28,7 @@ static enum verdict verdict_at(int index, unsigned *out)
 {
     const struct limits_device *limits = vcuda_device(index);
 
-    if (index == VCUDA_UNNAMED)
+    if (index == VCUDA_UNNAMED || index == VCUDA_UNKNOWN)
         return VERDICT_REFUSE;
     if (limits == NULL || limits->memory_bytes == 0)
         return VERDICT_PASS;
@@ -162,6 +165,39 @@ bool account_charge(unsigned index, uint64_t bytes)
     return false;
 }
 
+/* What others gave back is in the sums at once; of our own only NVML knows. Asked at most every 10 ms: a program may try on and on. */
+static bool may_be_stale(unsigned index, uint64_t bytes)
+{
+    uint64_t overhead = atomic_load(&vcuda_slot()->use[index].overhead), used = vcuda_used((int)index), now = vcuda_now_ns();
+    uint64_t last = atomic_load(&measured_ns), fixed = used > overhead ? used - overhead : 0;
+
+    return overhead != 0 && bytes <= limit_of(index) && fixed <= limit_of(index) - bytes && now - last > REMEASURE_NS &&
+           atomic_compare_exchange_strong(&measured_ns, &last, now);
+}
+
+static bool open_once(struct account_span *span, unsigned index, uint64_t bytes)
+{
+    overhead_settle();
+    account_begin(span, index);
+    if (account_try(index, bytes) || charge_after_reclaim(index, bytes))
+        return true;
+    account_end(span);
+    return false;
+}
+
+bool account_open(struct account_span *span, unsigned index, uint64_t bytes)
+{
+    if (open_once(span, index, bytes))
+        return true;
+    if (may_be_stale(index, bytes)) {
+        overhead_grew();
+        if (open_once(span, index, bytes))
+            return true;
+    }
+    account_refused(index);
+    return false;
+}
+
 static bool reserve_once(unsigned index, uint64_t bytes)
 {
     return ledger_reserve(vcuda_region(), vcuda_slot(), index, bytes, limit_of(index), vcuda_reap);
@@ -256,6 +292,17 @@ void account_managed(unsigned index, int64_t bytes)
 bool account_has_managed(unsigned index)
 {
     return atomic_load_explicit(&traffic[index].managed, memory_order_relaxed) > 0;
+}
+
+static void bring(struct region_slot *slot)
+{
+    for (unsigned i = 0; i < LIMITS_MAX_DEVICES; i++)
+        atomic_store(&slot->use[i].used, atomic_load(&own_bytes[i]));
+}
+
+void account_start(void)
+{
+    vcuda_on_slot(bring);
 }
 
 void account_forget(void)

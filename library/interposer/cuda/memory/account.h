@@ -30,6 +30,12 @@ enum verdict account_verdict_current(unsigned *index);
 bool account_needed(void);
 
 bool account_charge(unsigned index, uint64_t bytes);
+/*
+ * account_begin and account_charge of a call of the driver; false: refused, and ended. What the driver holds beyond what is charged is measured outside of
+ * the span, within which its figure cannot fall; once more before a refusal that it alone would be the reason of.
+ */
+struct account_span;
+bool account_open(struct account_span *span, unsigned index, uint64_t bytes);
 void account_uncharge(unsigned index, uint64_t bytes);
 
 /* Its steps, for who does something between them: once, without reclaiming; whatever may make room; a refusal in the end. */
@@ -78,6 +84,9 @@ uint64_t account_most(const struct account_instant *first, const struct account_
 /* Managed memory is charged in full, wherever it lies at present; so is what a context may take for its limits. */
 void account_managed(unsigned index, int64_t bytes);
 bool account_has_managed(unsigned index);
+
+/* From now on what this process has follows it into each slot that it claims. */
+void account_start(void);
 
 /* In a child after fork. */
 void account_forget(void);

@@ -59,6 +59,11 @@ struct memory *backing_export_begin(uint64_t handle, uint32_t *owner);
 struct memory *backing_export_begin_at(uint64_t address, uint32_t *owner);
 void backing_export_end(struct memory *memory, bool agreed, int descriptor, uint32_t owner, backing_freed *freed);
 
+/* The same of a fabric handle; and one whose memory nobody holds here, to be asked about: its number, or 0. `end`: there is nothing behind it. */
+void backing_export_fabric(struct memory *memory, bool agreed, const void *handle, backing_freed *freed);
+struct memory *backing_fabric_begin(unsigned char handle[static EXPORTS_FABRIC], uint64_t now_ns);
+void backing_fabric_end(struct memory *memory);
+
 /* Something that this program exported may be held yet. One that ran in this process before exec exported what nobody counts now. */
 bool backing_has_exports(void);
 

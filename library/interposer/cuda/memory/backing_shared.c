@@ -41,17 +41,45 @@ void backing_note_import(struct memory *memory, const struct backing_import *imp
 
 /* ---- exports ---- */
 
-void backing_export_end(struct memory *memory, bool agreed, int descriptor, uint32_t owner, backing_freed *freed)
+static void export_end(struct memory *memory, bool agreed, struct export *export, backing_freed *freed)
 {
-    struct export *known = memory->export;
-
-    if (agreed)
-        memory->export = descriptor >= 0 ? exports_mark(known, descriptor, owner) : exports_mark_endless(known);
-    if (agreed && memory->export == NULL)
+    if (agreed && export == NULL)
         return;             /* what could not be recorded stays charged: the call never ends */
-    exported += known == NULL && agreed;
+    if (agreed) {
+        exported += memory->export == NULL;
+        memory->export = export;
+    }
     memory->calls--;
     backing_drop_unheld(memory, freed);
+}
+
+void backing_export_end(struct memory *memory, bool agreed, int descriptor, uint32_t owner, backing_freed *freed)
+{
+    struct export *export = NULL;
+
+    if (agreed)
+        export = descriptor >= 0 ? exports_mark(memory->export, descriptor, owner) : exports_mark_endless(memory->export);
+    export_end(memory, agreed, export, freed);
+}
+
+void backing_export_fabric(struct memory *memory, bool agreed, const void *handle, backing_freed *freed)
+{
+    export_end(memory, agreed, agreed ? exports_mark_fabric(memory->export, handle) : NULL, freed);
+}
+
+/* It stays where it is meanwhile: what is asked about counts as held. */
+struct memory *backing_fabric_begin(unsigned char handle[static EXPORTS_FABRIC], uint64_t now_ns)
+{
+    struct memory *memory = lent;
+
+    while (memory != NULL && !exports_ask_fabric(memory->export, handle, now_ns))
+        memory = memory->next;
+    return memory;
+}
+
+void backing_fabric_end(struct memory *memory)
+{
+    exports_fabric_ended(memory->export);
 }
 
 bool backing_is_kept(struct memory *memory)

@@ -19,11 +19,7 @@ bool charge_begin(struct charging *charging, uint64_t bytes)
     }
     memory_meet(charging->index);
     charging->owner = owners_current();
-    account_begin(&charging->span, charging->index);
-    if (account_charge(charging->index, bytes))
-        return true;
-    account_end(&charging->span);
-    return false;
+    return account_open(&charging->span, charging->index, bytes);
 }
 
 bool charge_correct(struct charging *charging, uint64_t bytes)

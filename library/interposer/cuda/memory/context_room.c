@@ -37,6 +37,16 @@ static bool reserve(struct memory_context_room *room)
     }
 }
 
+/* What it takes could not be counted. */
+static bool is_lost(unsigned index)
+{
+    if (!overhead_is_lost(index))
+        return false;
+    overhead_grew();
+    overhead_settle();
+    return overhead_is_lost(index);
+}
+
 static bool primary_is_active(int device)
 {
     unsigned flags;
@@ -54,7 +64,7 @@ bool memory_context_begin(struct memory_context_room *room, int device, bool pri
         return true;
     if (overhead_of(room->index) != 0 && !overhead_is_measured(room->index))
         return true;    /* a guess, which may be of a context that is gone: without NVML nobody knows */
-    if (reserve(room))
+    if (!is_lost(room->index) && reserve(room))
         return true;
     account_refused(room->index);
     return false;

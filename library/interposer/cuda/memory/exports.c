@@ -23,10 +23,17 @@
 #define FIRST_BYTE (UINT64_C(1) << 60)
 enum { COUNT_BITS = 28, PATH = 472, AT_ONCE = 8 };
 
+#define AGAIN_NS UINT64_C(100000000)
+
 struct export {
     uint64_t byte;
     uint64_t device, inode;
     char path[PATH];            /* "": not to be looked at */
+    bool is_descriptor;         /* one was given out */
+    bool is_endless;
+    bool is_fabric;             /* something is behind the handle, as far as is known */
+    unsigned char fabric[EXPORTS_FABRIC];
+    uint64_t asked_ns;
     struct export *next;        /* free ones */
 };
 
@@ -114,8 +121,9 @@ struct export *exports_mark(struct export *known, int descriptor, uint32_t owner
     fcntl(descriptor, F_SETOWN, (int)owner);
     if (export == NULL)
         return NULL;
-    if (known == NULL)
+    if (!export->is_descriptor)
         find_path(export, descriptor);
+    export->is_descriptor = true;
     if (export->path[0] != '\0' && (!is_file(descriptor, export) || lock(descriptor, F_OFD_SETLK, F_RDLCK, export->byte, &ignored) != 0))
         export->path[0] = '\0';
     return export;
@@ -126,8 +134,35 @@ struct export *exports_mark_endless(struct export *known)
     struct export *export = known != NULL ? known : new_export();
 
     if (export != NULL)
-        export->path[0] = '\0';
+        export->is_endless = true;
     return export;
+}
+
+struct export *exports_mark_fabric(struct export *known, const void *handle)
+{
+    struct export *export = known != NULL ? known : new_export();
+
+    if (export == NULL)
+        return NULL;
+    if (export->is_fabric && memcmp(export->fabric, handle, EXPORTS_FABRIC) != 0)
+        export->is_endless = true;      /* two names of one piece: nobody does so */
+    export->is_fabric = true;
+    memcpy(export->fabric, handle, EXPORTS_FABRIC);
+    return export;
+}
+
+bool exports_ask_fabric(struct export *export, unsigned char handle[static EXPORTS_FABRIC], uint64_t now_ns)
+{
+    if (!export->is_fabric || export->is_endless || (export->asked_ns != 0 && now_ns - export->asked_ns < AGAIN_NS))
+        return false;
+    export->asked_ns = now_ns;
+    memcpy(handle, export->fabric, EXPORTS_FABRIC);
+    return true;
+}
+
+void exports_fabric_ended(struct export *export)
+{
+    export->is_fabric = false;
 }
 
 /* Another open file of the same, for a lock is no hindrance to the file that holds it. */
@@ -135,8 +170,10 @@ bool exports_is_open(const struct export *export)
 {
     short found = F_RDLCK;
 
-    if (export->path[0] == '\0')
+    if (export->is_endless || export->is_fabric || (export->is_descriptor && export->path[0] == '\0'))
         return true;
+    if (!export->is_descriptor)
+        return false;
     int file = open(export->path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (file < 0)
         return errno != ENOENT;     /* removed: nobody had it any more */

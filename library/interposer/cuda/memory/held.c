@@ -19,10 +19,13 @@
 #define DRIVER_ALIAS "libnvidia-ml-real.so.1"
 
 enum { FIRST_ROOM = 64, MOST_ROOM = 4096 };
+static const uint64_t soonest_ns = UINT64_C(50000000), latest_ns = UINT64_C(8000000000);
 
 static struct nvml {
     uint32_t tried_by;      /* pid */
+    uint64_t again_ns, pause_ns;
     enum pids pids;
+    nvmlReturn_t (*init)(void);
     nvmlReturn_t (*by_uuid)(const char *, nvmlDevice_t *);
     nvmlReturn_t (*by_bus_id)(const char *, nvmlDevice_t *);
     nvmlReturn_t (*processes)(nvmlDevice_t, unsigned *, nvmlProcessInfo_t *);
@@ -42,41 +45,48 @@ static void *open_driver(void)
     return dlopen(path, RTLD_LAZY | RTLD_LOCAL) == NULL ? NULL : dlopen(DRIVER_ALIAS, RTLD_LAZY | RTLD_NOLOAD);
 }
 
-static void load(void)
+/* True: it can be asked. */
+static bool load(void)
 {
-    nvmlReturn_t (*init)(void);
     void *driver = open_driver();
 
     if (driver == NULL)
-        return;
-    *(void **)&init = dlsym(driver, "nvmlInit_v2");
+        return false;
+    *(void **)&nvml.init = dlsym(driver, "nvmlInit_v2");
     *(void **)&nvml.by_uuid = dlsym(driver, "nvmlDeviceGetHandleByUUID");
     *(void **)&nvml.by_bus_id = dlsym(driver, "nvmlDeviceGetHandleByPciBusId_v2");
     *(void **)&nvml.processes = dlsym(driver, "nvmlDeviceGetComputeRunningProcesses_v3");
     if (nvml.processes == NULL)
         *(void **)&nvml.processes = dlsym(driver, "nvmlDeviceGetComputeRunningProcesses_v2");
-    if (init == NULL || nvml.by_uuid == NULL || nvml.by_bus_id == NULL || init() != NVML_SUCCESS)
-        nvml.processes = NULL;
+    return nvml.init != NULL && nvml.by_uuid != NULL && nvml.by_bus_id != NULL && nvml.processes != NULL && nvml.init() == NVML_SUCCESS;
 }
 
-/* Once a process; a child after fork starts again. */
+/* A process without descriptors or memory cannot load it now, and can a moment later: tried again, ever more seldom. A child after fork starts again. */
 void held_load(void)
 {
-    if (nvml.tried_by == (uint32_t)getpid())
+    uint64_t now = vcuda_now_ns();
+
+    if (nvml.tried_by != (uint32_t)getpid())
+        nvml = (struct nvml){.tried_by = (uint32_t)getpid(), .pause_ns = soonest_ns, .pids = translation_known()};
+    if (nvml.processes != NULL || nvml.pids == PIDS_OTHERS || now < nvml.again_ns)
         return;
-    nvml = (struct nvml){.tried_by = (uint32_t)getpid(), .pids = translation_known()};
-    if (nvml.pids != PIDS_OTHERS)
-        load();
+    if (load())
+        return;
+    nvml.processes = NULL;
+    nvml.again_ns = vcuda_now_ns() + nvml.pause_ns;
+    nvml.pause_ns = nvml.pause_ns * 2 < latest_ns ? nvml.pause_ns * 2 : latest_ns;
 }
 
-static bool find_device(unsigned index, int device, nvmlDevice_t *found)
+static nvmlReturn_t find_device(unsigned index, int device, nvmlDevice_t *found)
 {
     const struct limits_device *limits = vcuda_device((int)index);
     char bus_id[32];
 
     if (limits != NULL && limits->uuid[0] != '\0')
-        return nvml.by_uuid(limits->uuid, found) == NVML_SUCCESS;
-    return DRIVER(cuDeviceGetPCIBusId, bus_id, sizeof bus_id, device) == CUDA_SUCCESS && nvml.by_bus_id(bus_id, found) == NVML_SUCCESS;
+        return nvml.by_uuid(limits->uuid, found);
+    if (DRIVER(cuDeviceGetPCIBusId, bus_id, sizeof bus_id, device) != CUDA_SUCCESS)
+        return NVML_ERROR_UNKNOWN;
+    return nvml.by_bus_id(bus_id, found);
 }
 
 static bool lives_here(unsigned pid)
@@ -113,25 +123,35 @@ static enum held judge(const nvmlProcessInfo_t *list, unsigned count, bool there
     return nvml.pids == PIDS_OURS ? held : HELD_UNKNOWN;
 }
 
-enum held held_ask(unsigned index, int device, bool there, uint64_t *bytes)
+static nvmlReturn_t ask(unsigned index, int device, bool there, uint64_t *bytes, enum held *held)
 {
     nvmlDevice_t handle;
-    enum held held = HELD_UNKNOWN;
+    nvmlReturn_t error = find_device(index, device, &handle);
+    bool short_of_room = error == NVML_SUCCESS;
 
-    held_load();
-    if (nvml.processes == NULL || !find_device(index, device, &handle))
-        return HELD_UNKNOWN;
-    for (unsigned room = FIRST_ROOM; room <= MOST_ROOM; room *= 4) {
+    for (unsigned room = FIRST_ROOM; short_of_room && room <= MOST_ROOM; room *= 4) {
         unsigned count = room;
         nvmlProcessInfo_t *list = malloc(room * sizeof *list);
         if (list == NULL)
-            return HELD_UNKNOWN;
-        nvmlReturn_t error = nvml.processes(handle, &count, list);
+            return NVML_ERROR_MEMORY;
+        error = nvml.processes(handle, &count, list);
         if (error == NVML_SUCCESS)
-            held = judge(list, count, there, bytes);
+            *held = judge(list, count, there, bytes);
         free(list);
-        if (error != NVML_ERROR_INSUFFICIENT_SIZE)
-            break;
+        short_of_room = error == NVML_ERROR_INSUFFICIENT_SIZE;
     }
+    return error;
+}
+
+/* A shutdown by somebody else may have closed it for us too: NVML counts them for the process. */
+enum held held_ask(unsigned index, int device, bool there, uint64_t *bytes)
+{
+    enum held held = HELD_UNKNOWN;
+
+    held_load();
+    if (nvml.processes == NULL)
+        return HELD_UNKNOWN;
+    if (ask(index, device, there, bytes, &held) == NVML_ERROR_UNINITIALIZED && nvml.init() == NVML_SUCCESS)
+        ask(index, device, there, bytes, &held);
     return held;
 }

@@ -17,7 +17,7 @@ enum held {
     HELD_UNKNOWN,       /* no NVML, or it cannot say for certain */
 };
 
-/* Loads NVML where that has not been tried. */
+/* Loads NVML where it is not, or could not be the last time. Cheap on repeat. */
 void held_load(void);
 
 /* `there`: the driver holds something for this process on the device at present. */

@@ -161,9 +161,18 @@ bool ledger_reserve(struct region *region, struct region_slot *own, unsigned dev
     return outcome == TAKEN;
 }
 
+/* Ends at 0: the container can write the word, and a slot may be another one than that in which it was counted. */
+static void give(_Atomic uint64_t *word, uint64_t bytes)
+{
+    uint64_t known = atomic_load_explicit(word, memory_order_relaxed);
+
+    while (!atomic_compare_exchange_weak(word, &known, known > bytes ? known - bytes : 0))
+        ;
+}
+
 void ledger_unreserve(struct region_slot *own, unsigned device, uint64_t bytes)
 {
-    atomic_fetch_sub(&own->use[device].pending, bytes);
+    give(&own->use[device].pending, bytes);
 }
 
 void ledger_record(struct region *region, struct region_slot *own, unsigned device, uint64_t bytes)
@@ -174,9 +183,5 @@ void ledger_record(struct region *region, struct region_slot *own, unsigned devi
 
 void ledger_give(struct region_slot *own, unsigned device, uint64_t bytes)
 {
-    _Atomic uint64_t *used = &own->use[device].used;
-    uint64_t known = atomic_load_explicit(used, memory_order_relaxed);
-
-    while (!atomic_compare_exchange_weak(used, &known, known > bytes ? known - bytes : 0))
-        ;
+    give(&own->use[device].used, bytes);
 }

@@ -25,6 +25,9 @@ struct memory_context_room {
 bool memory_context_begin(struct memory_context_room *room, int device, bool primary);
 void memory_context_end(const struct memory_context_room *room, bool made);
 
+/* Whether memory may be had there: not on a GPU that the limits do not name, nor where none is given. */
+bool memory_may_be_at(const CUmemLocation *location);
+
 /* Somebody retained the primary context of a device. */
 void memory_primary(int device, CUcontext primary);
 

@@ -16,10 +16,11 @@ static bool not_ours(void)
     return hook_nested() || !account_needed();
 }
 
+/* What nobody can count is too much. */
 static bool is_over(unsigned index)
 {
     overhead_settle();
-    return account_is_over(index);
+    return overhead_is_lost(index) || account_is_over(index);
 }
 
 /* Whatever can be given back is, before. */
@@ -35,7 +36,10 @@ static bool has_no_room(void)
         return false;
     account_reclaim(index);
     overhead_grew();
-    return is_over(index) && account_overrun(index);
+    if (!is_over(index))
+        return false;
+    account_refused(index);
+    return true;
 }
 
 static bool is_too_much(CUresult error)

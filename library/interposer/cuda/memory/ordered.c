@@ -80,13 +80,10 @@ bool ordered_begin(struct ordered *ordered, uint64_t bytes)
     if (ordered->verdict != VERDICT_COUNT)
         return ordered->verdict == VERDICT_PASS;
     reclaim_follow();
-    account_begin(&ordered->span, ordered->index);
-    if (account_charge(ordered->index, ordered->bytes)) {
-        pools_begin(ordered->pool, ordered->bytes);
-        return true;
-    }
-    account_end(&ordered->span);
-    return false;
+    if (!account_open(&ordered->span, ordered->index, ordered->bytes))
+        return false;
+    pools_begin(ordered->pool, ordered->bytes);
+    return true;
 }
 
 void ordered_fail(struct ordered *ordered)

@@ -29,6 +29,8 @@ _Atomic uint32_t overhead_changes, overhead_measured;
 static _Atomic uint32_t waiting;                    /* threads in overhead_settle_now */
 static _Atomic bool slow;                           /* NVML took longer than our patience when it was last asked: nobody waits for it */
 static _Atomic bool listed[LIMITS_MAX_DEVICES];     /* by NVML, once */
+static _Atomic bool lost[LIMITS_MAX_DEVICES];       /* NVML had told, and cannot be asked at present */
+static _Atomic uint64_t known_bytes[LIMITS_MAX_DEVICES];    /* what was published last */
 static uint64_t last_ns;                            /* the poller's own */
 
 static void raise(unsigned index, uint64_t bytes)
@@ -38,11 +40,25 @@ static void raise(unsigned index, uint64_t bytes)
 
     while (known < bytes && !atomic_compare_exchange_weak(overhead, &known, bytes))
         ;
+    atomic_store(&known_bytes[index], known < bytes ? bytes : known);
 }
 
 static void publish(unsigned index, uint64_t bytes)
 {
+    atomic_store(&known_bytes[index], bytes);
     atomic_store(&vcuda_slot()->use[index].overhead, bytes);
+}
+
+/* Into another slot, until it is measured again. */
+static void bring(struct region_slot *slot)
+{
+    for (unsigned i = 0; i < LIMITS_MAX_DEVICES; i++)
+        atomic_store(&slot->use[i].overhead, atomic_load(&known_bytes[i]));
+}
+
+void overhead_start(void)
+{
+    vcuda_on_slot(bring);
 }
 
 uint64_t overhead_expected(unsigned index)
@@ -60,6 +76,8 @@ static void guess(unsigned index)
 
     if (!atomic_load(&listed[index]))
         atomic_compare_exchange_strong(&vcuda_slot()->use[index].overhead, &none, overhead_expected(index));
+    if (!atomic_load(&listed[index]))
+        atomic_store(&known_bytes[index], atomic_load(&vcuda_slot()->use[index].overhead));
 }
 
 static uint64_t beyond(uint64_t held, uint64_t charged)
@@ -103,6 +121,7 @@ static bool measure(unsigned index, int device)
     bool still = account_still(&before, &after), managed = account_has_managed(index);
 
     there = there && is_there(device, after.used);
+    atomic_store(&lost[index], answer == HELD_UNKNOWN && atomic_load(&listed[index]));
     if (answer != HELD_KNOWN) {
         publish_unlisted(index, answer, there);
         return true;
@@ -131,6 +150,15 @@ static void measure_all(void)
     reclaim_end(mode);
 }
 
+static bool is_any_lost(void)
+{
+    bool any = false;
+
+    for (unsigned index = 0; index < vcuda_limits()->device_count; index++)
+        any = any || atomic_load(&lost[index]);
+    return any;
+}
+
 static void announce(uint32_t changes)
 {
     atomic_store(&overhead_measured, changes);
@@ -145,6 +173,8 @@ static uint64_t follow(uint64_t now_ns)
     uint32_t changes = atomic_load(&overhead_changes);
     last_ns = vcuda_now_ns();
     measure_all();
+    if (is_any_lost())
+        return vcuda_now_ns() + (atomic_load(&waiting) != 0 ? soonest_ns : every_ns);
     atomic_store(&slow, vcuda_now_ns() - last_ns > patience_ns);
     announce(changes);
     return vcuda_now_ns() + every_ns;
@@ -153,6 +183,11 @@ static uint64_t follow(uint64_t now_ns)
 bool overhead_is_measured(unsigned index)
 {
     return atomic_load(&listed[index]);
+}
+
+bool overhead_is_lost(unsigned index)
+{
+    return atomic_load(&lost[index]);
 }
 
 void overhead_expect(void)
@@ -221,4 +256,8 @@ void overhead_forget(void)
     atomic_store(&overhead_measured, atomic_load(&overhead_changes));
     for (int i = 0; i < LIMITS_MAX_DEVICES; i++)
         atomic_store(&listed[i], false);
+    for (int i = 0; i < LIMITS_MAX_DEVICES; i++) {
+        atomic_store(&lost[i], false);
+        atomic_store(&known_bytes[i], 0);
+    }
 }

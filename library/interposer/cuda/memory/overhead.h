@@ -27,10 +27,16 @@ uint64_t overhead_expected(unsigned index);
 /* NVML has said it once. */
 bool overhead_is_measured(unsigned index);
 
-/* It may have become less: measured when there is time. */
+/*
+ * NVML has said it once, and cannot be asked at present: what it said last says nothing of what came since. What only NVML can tell is refused until it answers
+ * again; who waits for it waits as for one that is slow.
+ */
+bool overhead_is_lost(unsigned index);
+
+/* It may have become less, unseen: measured when there is time. */
 void overhead_changed(void);
 
-/* A context, a module or the like appeared: an allocation before it is measured waits for it (overhead_settle). */
+/* A context, a module or the like appeared or is gone: an allocation before it is measured waits for it (overhead_settle). */
 void overhead_grew(void);
 void overhead_settle_now(void);
 
@@ -41,6 +47,9 @@ static inline void overhead_settle(void)
     if (atomic_load_explicit(&overhead_changes, memory_order_relaxed) != atomic_load_explicit(&overhead_measured, memory_order_relaxed))
         overhead_settle_now();
 }
+
+/* From now on what is known follows this process into each slot that it claims. */
+void overhead_start(void);
 
 /* In a child after fork. */
 void overhead_forget(void);

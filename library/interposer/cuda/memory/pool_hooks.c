@@ -2,6 +2,7 @@
  * Pools: made, met, trimmed, destroyed. In: the application's calls. Out: the driver's answer, but for pools of managed memory. Pools that another process
  * shared give out no memory here; they are never met.
  */
+#include "memory.h"
 #include "ordered.h"
 #include "reclaim.h"
 #include "virtual_hooks.h"
@@ -19,18 +20,9 @@ static bool is_refused(CUmemAllocationType type)
     return type == CU_MEM_ALLOCATION_TYPE_MANAGED && !hook_nested() && account_needed();
 }
 
-/* On a GPU that the limits do not name. */
-static bool is_of_unnamed(const CUmemLocation *location)
-{
-    unsigned index;
-    CUdevice device;
-
-    return !hook_nested() && account_needed() && virtual_device_at(location, &device) && account_verdict(device, &index) == VERDICT_REFUSE;
-}
-
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *pool_props)
 {
-    if (pool_props != NULL && is_of_unnamed(&pool_props->location))
+    if (pool_props != NULL && !memory_may_be_at(&pool_props->location))
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (pool_props != NULL && is_refused(pool_props->allocType))
         return CUDA_ERROR_NOT_SUPPORTED;

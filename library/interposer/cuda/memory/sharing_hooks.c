@@ -3,7 +3,8 @@
  *
  * In: the application's calls. Out: the driver's answer, or CUDA_ERROR_OUT_OF_MEMORY for memory of another container that has no room here.
  * Invariants: who exports memory counts it until nobody can reach it; who imports memory of a process of this container counts it from that process's
- * death on, without a gap (state.h: vcuda_borrow), and memory of others from the import on. Fabric handles say nothing of whose memory they
+ * death on, without a gap (state.h: vcuda_borrow), and memory of others from the import on. What was exported by a fabric handle counts until the driver can
+ * import it no more. Fabric handles say nothing of whose memory they
  * are: an import by one is not counted.
  */
 #include "account.h"
@@ -84,14 +85,45 @@ static bool take_over_one(void)
     return size != 0;
 }
 
+/* What the driver answers where there is nothing behind a fabric handle. Any other error says nothing of it. */
+static bool is_gone(CUresult error)
+{
+    return error == CUDA_ERROR_INVALID_HANDLE || error == CUDA_ERROR_INVALID_VALUE || error == CUDA_ERROR_NOT_FOUND || error == CUDA_ERROR_NOT_SUPPORTED;
+}
+
+/* The one way to hear whether anybody, on whichever node, still has what was exported by a fabric handle: it can be imported. */
+static bool ask_one_fabric(uint64_t now_ns)
+{
+    unsigned char handle[EXPORTS_FABRIC];
+    CUmemGenericAllocationHandle found;
+
+    virtual_lock();
+    struct memory *memory = backing_fabric_begin(handle, now_ns);
+    virtual_unlock();
+    if (memory == NULL)
+        return false;
+    CUresult error = DRIVER(cuMemImportFromShareableHandle, &found, handle, CU_MEM_HANDLE_TYPE_FABRIC);
+    if (error == CUDA_SUCCESS)
+        DRIVER(cuMemRelease, found);
+    virtual_lock();
+    if (is_gone(error))
+        backing_fabric_end(memory);
+    virtual_unlock();
+    return true;
+}
+
 void sharing_settle(void)
 {
+    uint64_t now_ns;
     struct account_span span;
 
     if (!atomic_load_explicit(&shared, memory_order_relaxed) || hook_nested())
         return;
     account_begin(&span, ACCOUNT_ANY);
     while (take_over_one())
+        ;
+    now_ns = vcuda_now_ns();
+    while (ask_one_fabric(now_ns))
         ;
     if (!vcuda_lends()) {
         virtual_lock();
@@ -148,6 +180,18 @@ static CUresult end(struct sharing *sharing, CUresult error, int descriptor)
     return error;
 }
 
+static CUresult end_fabric(struct sharing *sharing, CUresult error, const void *handle)
+{
+    if (sharing->memory != NULL) {
+        note_shared();
+        virtual_lock();
+        backing_export_fabric(sharing->memory, error == CUDA_SUCCESS, handle, virtual_give_back);
+        virtual_unlock();
+    }
+    account_end(&sharing->span);
+    return error;
+}
+
 CUresult cuMemExportToShareableHandle(void *shareable_handle, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType handle_type,
                                       unsigned long long flags)
 {
@@ -157,6 +201,8 @@ CUresult cuMemExportToShareableHandle(void *shareable_handle, CUmemGenericAlloca
         return real.cuMemExportToShareableHandle(shareable_handle, handle, handle_type, flags);
     begin(&sharing, handle, 0);
     CUresult error = DRIVER(cuMemExportToShareableHandle, shareable_handle, handle, handle_type, flags);
+    if (handle_type == CU_MEM_HANDLE_TYPE_FABRIC)
+        return end_fabric(&sharing, error, shareable_handle);
     bool is_file = error == CUDA_SUCCESS && handle_type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     return end(&sharing, error, is_file ? *(const int *)shareable_handle : -1);
 }

@@ -104,6 +104,15 @@ static void owner_gone(const void *owner)
     virtual_owner_gone(owner);
 }
 
+/* It counts no more for who asks next, in whichever process: the figure is read before that. */
+static void context_gone(CUdevice device)
+{
+    unsigned index;
+
+    if (account_verdict(device, &index) == VERDICT_COUNT)
+        overhead_grew();
+}
+
 /* The next one may have another handle, and come unseen. */
 static void primary_gone(CUdevice device)
 {
@@ -131,6 +140,8 @@ static void context_ends(CUdevice device, CUcontext context, enum context_fate f
     if (fate == CONTEXT_GONE && context == NULL)
         primary_gone(device);
     account_end(&span);
+    if (fate == CONTEXT_GONE)
+        context_gone(device);
 }
 
 void memory_expect_context(CUdevice device)
@@ -155,6 +166,8 @@ void memory_settle(int index)
 
 void memory_start(void)
 {
+    account_start();
+    overhead_start();
     vcuda_on_fork(forget);
     context_on_change(context_changed);
     context_on_end(context_ends);

@@ -58,8 +58,6 @@ static bool record_created(CUmemGenericAllocationHandle handle, unsigned index, 
 
 static CUresult create(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags, unsigned index)
 {
-    if (!account_charge(index, size))
-        return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult error = DRIVER(cuMemCreate, handle, size, prop, flags);
     if (error == CUDA_SUCCESS && !record_created(*handle, index, size)) {
         DRIVER(cuMemRelease, *handle);
@@ -99,6 +97,14 @@ bool virtual_device_at(const CUmemLocation *location, CUdevice *device)
     return is_part || location->type == CU_MEM_LOCATION_TYPE_DEVICE;
 }
 
+bool memory_may_be_at(const CUmemLocation *location)
+{
+    unsigned index;
+    CUdevice device;
+
+    return hook_nested() || !account_needed() || !virtual_device_at(location, &device) || account_verdict(device, &index) != VERDICT_REFUSE;
+}
+
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags)
 {
     unsigned index;
@@ -113,7 +119,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
         return DRIVER(cuMemCreate, handle, size, prop, flags);
     memory_meet(index);
     struct account_span span;
-    account_begin(&span, index);
+    if (!account_open(&span, index, size))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult error = create(handle, size, prop, flags, index);
     account_end(&span);
     return error;
