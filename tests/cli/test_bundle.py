@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import tarfile
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from deviceplugin import __version__
 from deviceplugin.cli.bundle import redact
 from tests.cli.doctor_cluster import PODS, Release, own_pod, scheduler_metrics
 from tests.cli.operator import vcuda
-from tests.cli.view_server import node, pod, status
+from tests.cli.view_server import SERVICE, node, pod, status
 from tests.examples import examples
 
 Json = dict[str, Any]
@@ -96,8 +97,11 @@ def tenant() -> Json:
     }
 
 
+@dataclass
 class Install(Release):
     """Also with logs, events, a Secret and a ConfigMap, which nobody may ask for."""
+
+    tenants: list[Json] = field(default_factory=lambda: [tenant()])
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         path = request.path
@@ -118,7 +122,7 @@ class Install(Release):
             message = f"failed with token={SECRETS['event']}"
             return web.json_response({"items": [{"metadata": {"name": "e"}, "reason": "Failed", "message": message}]})
         if path == "/api/v1/pods" and "as=PartialObject" not in request.headers.get("Accept", ""):
-            return web.json_response({"items": [tenant(), {"metadata": {"name": "other"}, "spec": {}}]})
+            return web.json_response({"items": [*self.tenants, {"metadata": {"name": "other"}, "spec": {}}]})
         return await super().answer(request)
 
 
@@ -199,6 +203,34 @@ async def test_what_cannot_be_read_is_in_the_index(tmp_path: Path) -> None:
     assert missing["pods/vcuda-agent-a/agent.log"] == "you may not get pods/log"
     assert {"nodes.jsonl", "pods.jsonl"} & set(members) == set()
     assert "pods/vcuda-agent-b/agent.log" in members
+
+
+async def test_one_object_of_a_part_that_cannot_be_read_hides_no_other_one(tmp_path: Path) -> None:
+    release = install()
+    release.tenants = [tenant(), tenant(), tenant()]
+    release.tenants[0]["metadata"]["namespace"] = "closed"
+    release.tenants[1]["spec"] |= {"containers": [{"name": "main", "resources": "all of it"}]}
+    release.objects.insert(0, {"metadata": {"name": "odd", "labels": "none"}})
+    release.forbidden = ("/api/v1/namespaces/closed/events",)
+    members, _ = await made(release, tmp_path)
+    missing = {each["name"]: each["why"] for each in json.loads(members["index.json"])["notRead"]}
+    assert [json.loads(line)["metadata"]["name"] for line in members["nodes.jsonl"].splitlines()] == [
+        "node-a",
+        "node-b",
+    ]
+    assert len(members["pods.jsonl"].splitlines()) == 2
+    assert len(members["events/of-waiting-pods.jsonl"].splitlines()) == 1
+    assert missing["events of closed/llm"] == "you may not list events"
+    assert {"nodes.jsonl: odd", "pods.jsonl: llm"} <= missing.keys()
+
+
+async def test_the_agents_versions_do_not_wait_for_the_schedulers(tmp_path: Path) -> None:
+    release = install()
+    release.answers[f"{SERVICE}/view/cluster"] = (503, "away")
+    members, _ = await made(release, tmp_path)
+    assert json.loads(members["versions.json"])["agents"] == __version__
+    missing = {each["name"]: each["why"] for each in json.loads(members["index.json"])["notRead"]}
+    assert "no replica of the scheduler answers" in missing["versions.json: scheduler"]
 
 
 async def test_of_many_agents_those_with_trouble_and_those_that_are_named(tmp_path: Path) -> None:

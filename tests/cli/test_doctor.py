@@ -338,6 +338,26 @@ async def test_agents_behind_a_network_policy_fail_nothing(tmp_path: Path) -> No
     assert (found["outcome"], "agents could not be asked" in found["message"]) == ("ok", True)
 
 
+async def test_one_agent_that_does_not_answer_hides_no_other_one(tmp_path: Path) -> None:
+    """Of each image one is asked."""
+    release = healthy()
+    for at, image in enumerate(("sha256:1", "sha256:2")):
+        release.own_pods[at]["status"]["containerStatuses"][0]["imageID"] = image
+    for silent, speaks in (("a", "b"), ("b", "a")):
+        release.metrics.pop(f"vcuda-agent-{silent}:5678", None)
+        release.metrics[f"vcuda-agent-{speaks}:5678"] = 'vcuda_build_info{version="7.0.0"} 1.0\n'
+        found = (await findings(release, tmp_path))["versions"]
+        assert "7.0.0" in found["message"]
+        assert "agents could not be asked" in found["message"]
+
+
+async def test_one_replica_whose_metrics_are_no_metrics_hides_no_other_one(tmp_path: Path) -> None:
+    release = healthy()
+    release.metrics["https:vcuda-scheduler-2:8443"] = "{{{ nothing = of \x00 that"
+    found = await findings(release, tmp_path)
+    assert "kube-scheduler has asked the extender" in found["kube-scheduler"]["message"]
+
+
 async def test_agents_alone_are_an_installation(tmp_path: Path) -> None:
     release = healthy()
     release.deployment = release.webhook = None

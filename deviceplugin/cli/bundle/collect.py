@@ -4,7 +4,9 @@ In: the cluster as `vcuda doctor` sees it. Out: members of an `Archive` with the
 lines or 4 MiB of one log, of the last day; the logs of 20 agents, those that are not ready first; 50 pods that wait.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,7 +19,7 @@ from deviceplugin.cli.doctor.control import CHECKS
 from deviceplugin.cli.doctor.findings import CheckOutcome, document, examine
 from deviceplugin.cli.doctor.objects import APPS, OwnPod, in_namespace, segment
 from deviceplugin.cli.scheduler_errors import scheduler_refusal
-from deviceplugin.errors import KubeError, ParseError, VcudaError
+from deviceplugin.errors import KubeError, ParseError, VcudaError, one_line
 from deviceplugin.model.cluster_view import MOST_IN_DETAIL, MOST_ROWS
 
 Json = dict[str, Any]
@@ -81,11 +83,19 @@ class Collector:
         found = {"command": __version__}
         version = await self._facts.objects.one("/version", dict[str, Any], right="get /version")
         found["kubernetes"] = str(version.get("gitVersion"))
-        try:
+
+        async def scheduler() -> None:
             found["scheduler"] = (await self._facts.view()).scheduler_version
-            found["agents"] = ", ".join(sorted(await self._facts.agent_versions()))
-        finally:
-            self._archive.document("versions.json", found)
+
+        async def agents() -> None:
+            known, unknown = await self._facts.agent_versions()
+            found["agents"] = ", ".join(sorted(known))
+            if unknown:
+                raise KubeError(unknown)
+
+        await self._tried("versions.json: scheduler", scheduler)
+        await self._tried("versions.json: agents", agents)
+        self._archive.document("versions.json", found)
 
     async def _cluster_view(self) -> None:
         self._archive.document("view/cluster.json", msgspec.to_builtins(await self._facts.view()))
@@ -131,34 +141,50 @@ class Collector:
     async def _all_nodes(self) -> None:
         with self._archive.documents("nodes.jsonl") as write:
             async for item in self._facts.objects.stream("/api/v1/nodes", dict[str, Any], right="list nodes"):
-                write(redact.node(item, self._domain))
+                with self._one_of("nodes.jsonl", item):
+                    write(redact.node(item, self._domain))
 
     async def _gpu_pods(self) -> None:
         with self._archive.documents("pods.jsonl") as write:
             async for item in self._facts.objects.stream("/api/v1/pods", dict[str, Any], right="list pods"):
-                if not _asks(item, f"{self._domain}/vcuda-"):
-                    continue
-                write(redact.tenant_pod(item, self._domain))
-                meta, spec = item.get("metadata") or {}, item.get("spec") or {}
-                if not spec.get("nodeName") and len(self._waiting) < _MOST_WAITING:
-                    self._waiting.append((meta.get("namespace", ""), meta.get("name", ""), meta.get("uid", "")))
+                with self._one_of("pods.jsonl", item):
+                    if _asks(item, f"{self._domain}/vcuda-"):
+                        self._note_waiting(item)
+                        write(redact.tenant_pod(item, self._domain))
+
+    def _note_waiting(self, item: Json) -> None:
+        meta, spec = item.get("metadata") or {}, item.get("spec") or {}
+        if not spec.get("nodeName") and len(self._waiting) < _MOST_WAITING:
+            self._waiting.append((meta.get("namespace", ""), meta.get("name", ""), meta.get("uid", "")))
+
+    @contextmanager
+    def _one_of(self, part: str, item: Json) -> Iterator[None]:
+        """An object of a form that nobody thought of is left out alone."""
+        try:
+            yield
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            meta = item.get("metadata")
+            name = str(meta.get("name")) if isinstance(meta, dict) else "an object"
+            self._archive.unread(
+                f"{part}: {one_line(name)}", ParseError(f"it is of another form: {one_line(str(error))}")
+            )
 
     async def _events(self) -> None:
-        path = "/api/v1" + in_namespace(self._facts.namespace, "events")
         with self._archive.documents("events/of-the-release.jsonl") as write:
-            async for item in self._facts.objects.stream(path, dict[str, Any], right="list events"):
-                write(redact.event(item, self._domain))
+            await self._events_of(self._facts.namespace, {}, write)
 
     async def _waiting_events(self) -> None:
-        with self._archive.documents("events/of-waiting-pods.jsonl") as write:
-            for namespace, _, uid in self._waiting:
-                path, query = (
-                    "/api/v1" + in_namespace(namespace, "events"),
-                    {"fieldSelector": f"involvedObject.uid={uid}"},
-                )
-                stream = self._facts.objects.stream(path, dict[str, Any], right="list events", query=query)
-                async for item in stream:
-                    write(redact.event(item, self._domain))
+        part = "events/of-waiting-pods.jsonl"
+        with self._archive.documents(part) as write:
+            for namespace, name, uid in self._waiting:
+                query = {"fieldSelector": f"involvedObject.uid={uid}"}
+                await self._tried(f"events of {namespace}/{name}", partial(self._events_of, namespace, query, write))
+
+    async def _events_of(self, namespace: str, query: Mapping[str, str], write: Callable[[object], None]) -> None:
+        path = "/api/v1" + in_namespace(namespace, "events")
+        async for item in self._facts.objects.stream(path, dict[str, Any], right="list events", query=query):
+            with self._one_of("events", item):
+                write(redact.event(item, self._domain))
 
     async def _own_pods(self) -> None:
         schedulers = await self._facts.scheduler_pods()

@@ -25,7 +25,7 @@ from deviceplugin.cli.doctor.objects import (
 )
 from deviceplugin.cli.scheduler_client import SchedulerClient
 from deviceplugin.cli.view_client import ViewClient
-from deviceplugin.errors import KubeError, KubeNotFoundError, ParseError, VcudaError
+from deviceplugin.errors import KubeNotFoundError, ParseError, VcudaError
 from deviceplugin.kube.structs import ClusterNodeObject
 from deviceplugin.model.cluster_view import ClusterView
 from deviceplugin.model.units import DEFAULT_DOMAIN, ResourceNames
@@ -43,7 +43,7 @@ class ReplicaMetrics:
 
     name: str
     samples: Mapping[tuple[str, tuple[tuple[str, str], ...]], float] = field(default_factory=dict)
-    error: KubeError | None = None
+    error: VcudaError | None = None
 
     def values(self, name: str, **labels: str) -> list[float]:
         """Of every sample with these labels among its own."""
@@ -122,17 +122,22 @@ class ClusterFacts:
         domain = next((name.removeprefix(_HOOK) for name in hooks if name.startswith(_HOOK)), "")
         return ResourceNames(domain or DEFAULT_DOMAIN)
 
-    async def agent_versions(self) -> Counter[str]:
-        """How many agents run which version, by their images; one agent of each image is asked."""
+    async def agent_versions(self) -> tuple[Counter[str], str]:
+        """How many agents run which version, and why some are not known; of each image one is asked."""
         images = Counter(pod.image for pod in await self.agent_pods() if pod.is_ready and pod.image)
         versions: Counter[str] = Counter()
+        unknown = ""
         for image, agents in images.most_common(_MOST_ASKED):
             pod = next(each for each in await self.agent_pods() if each.is_ready and each.image == image)
-            path = f"pods/{segment(pod.metadata.name)}:{pod.port('http')}/proxy/metrics"
-            text = await self._proxied(path)
-            asked = ReplicaMetrics(pod.metadata.name, _samples(text))
-            versions[asked.label("vcuda_build_info", "version")] += agents
-        return versions
+            try:
+                versions[await self._agent_version(pod)] += agents
+            except VcudaError as error:
+                unknown = unknown or error.message
+        return versions, unknown
+
+    async def _agent_version(self, pod: OwnPod) -> str:
+        text = await self._proxied(f"pods/{segment(pod.metadata.name)}:{pod.port('http')}/proxy/metrics")
+        return ReplicaMetrics(pod.metadata.name, _samples(text)).label("vcuda_build_info", "version")
 
     async def _workload(self, resource: str, name: str) -> Controller | None:
         path = APPS + in_namespace(self.namespace, f"{resource}/{name}")
@@ -160,7 +165,7 @@ class ClusterFacts:
             return ReplicaMetrics(
                 name, _samples(await self._proxied(f"pods/https:{segment(name)}:{self.connection.port}/proxy/metrics"))
             )
-        except KubeError as error:
+        except VcudaError as error:
             return ReplicaMetrics(name, error=error)
 
     async def _proxied(self, path: str) -> str:

@@ -105,9 +105,12 @@ async def versions(facts: ClusterFacts) -> CheckResult:
         found |= {each.label("vcuda_scheduler_build_info", "version") for each in await facts.replicas()}
     not_asked = ""
     try:
-        found |= set(await facts.agent_versions())
-    except KubeError as error:  # a NetworkPolicy may keep the API server away from them
-        not_asked = f"; agents could not be asked: {error.message}"
+        known, unknown = await facts.agent_versions()
+        found |= set(known)
+    except KubeError as error:
+        unknown = error.message
+    if unknown:  # a NetworkPolicy may keep the API server away from them
+        not_asked = f"; agents could not be asked: {unknown}"
     kinds = sorted(found - {""})
     text = f"installed: {', '.join(kinds)}; this command: {__version__}{not_asked}"
     distance = _distance([*kinds, __version__])

@@ -5,6 +5,7 @@ In: PEM, or names and lifetimes. Out: `KeyPair`, PEM inside; ParseError where by
 
 import datetime as dt
 import ipaddress
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from deviceplugin.errors import ParseError
 
 _SLACK = dt.timedelta(minutes=5)  # clocks of clients may be behind
+_BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +71,13 @@ def read_chain(pem: bytes) -> list[x509.Certificate]:
 
 
 def split(pem: bytes) -> tuple[bytes, ...]:
-    """Its certificates one by one, each in PEM; nothing where there is none."""
+    """Its certificates one by one, each in PEM; one that cannot be read hides no other one."""
+    return tuple(each for block in _BLOCK.findall(pem) for each in _read(block))
+
+
+def _read(block: bytes) -> tuple[bytes, ...]:
     try:
-        return tuple(_pem(each) for each in x509.load_pem_x509_certificates(pem))
+        return (_pem(x509.load_pem_x509_certificate(block)),)
     except ValueError:
         return ()
 

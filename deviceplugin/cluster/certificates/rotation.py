@@ -65,17 +65,17 @@ class Rotation:
             await asyncio.sleep(period if self.ready.is_set() else min(period, _SOON_S))
 
     async def check(self, *, leads: bool) -> None:
-        """KubeError where the API server refuses; then everything stays as it was."""
+        """KubeError where the API server refuses; what is in the Secret is served all the same."""
         secret = await self._read()
         found = self._issued_in(secret)
-        if leads:
-            try:
+        try:
+            if leads:
                 found = await self._renew(found, secret)
-            except KubeConflictError:
-                log.info("certificates_written_by_another_replica")
-                return
-        if found is not None:
-            self._serve(found)
+        except KubeConflictError:
+            log.info("certificates_written_by_another_replica")
+        finally:
+            if found is not None:
+                self._serve(found)
 
     async def _read(self) -> Secret | None:
         try:

@@ -17,6 +17,7 @@ class ApiInMemory:
         self.bundles: tuple[bytes, ...] | None = (b"", b"")
         self.refuse = 0
         self.refuse_bundle = 0
+        self.refusal = KubeError("the API server could not be asked", code=500)
         self.writes = 0
         self._version = 0
 
@@ -53,7 +54,7 @@ class ApiInMemory:
     async def set_ca_bundle(self, configuration: str, bundle: bytes) -> None:
         if self.refuse_bundle:
             self.refuse_bundle -= 1
-            raise KubeError("the API server could not be asked", code=500)
+            raise self.refusal
         assert self.bundles is not None
         self.bundles = (bundle, bundle)
 

@@ -1,6 +1,7 @@
 """Leader and followers over the same Secret, with crashes, refusals and people who interfere."""
 
 import asyncio
+import contextlib
 import datetime as dt
 
 import pytest
@@ -9,7 +10,7 @@ from structlog.testing import capture_logs
 from deviceplugin.cluster.certificates.issued import Rules, from_data, issue, renewed, to_data
 from deviceplugin.cluster.certificates.keypair import KeyPair, is_signed_by, make_ca, read_chain, split
 from deviceplugin.cluster.certificates.rotation import Rotation
-from deviceplugin.errors import KubeError
+from deviceplugin.errors import KubeConflictError, KubeError
 from tests.cluster.certificates.api import ApiInMemory
 
 DAY = dt.timedelta(days=1)
@@ -139,6 +140,34 @@ async def test_a_malformed_ca_crt_is_written_again_for_those_who_mount_it() -> N
     scene.api.put({**right, "ca.crt": b"nonsense"})
     await leader.check(leads=True)
     assert (scene.data, len(shown)) == (right, 1)
+
+
+async def test_one_certificate_that_cannot_be_read_hides_no_other_one() -> None:
+    """A CA that still signs what other replicas serve must stay trusted."""
+    scene, leader, _ = await begun()
+    scene.now += RULES.ca_life * 0.7
+    await leader.check(leads=True)
+    trusted = scene.bundle
+    assert len(trusted) == 2
+    broken = b"-----BEGIN CERTIFICATE-----\nbm8=\n-----END CERTIFICATE-----\n"
+    scene.api.put({**scene.data, "ca.crt": broken + scene.data["ca.crt"]})
+    other, _ = scene.replica()
+    await other.check(leads=True)
+    assert scene.bundle == trusted
+    assert broken not in scene.data["ca.crt"]
+
+
+async def test_a_webhook_configuration_that_cannot_be_written_keeps_no_certificate_from_being_served() -> None:
+    """A policy or a tool that owns it refuses the caBundle; the Secret has a certificate that clients accept."""
+    scene, _, shown = await begun()
+    scene.api.bundles = (b"", b"")
+    for error in (KubeError("a policy refuses it", code=403), KubeConflictError("it changed", code=409)):
+        later, shown_there = scene.replica()
+        scene.api.refuse_bundle, scene.api.refusal = 1, error
+        with contextlib.suppress(KubeError):
+            await later.check(leads=True)
+        assert shown_there == shown
+        assert later.ready.is_set()
 
 
 async def test_a_follower_keeps_what_it_serves_where_the_secret_is_malformed() -> None:
