@@ -10,7 +10,7 @@ import threading
 from ctypes import byref, c_void_p
 from typing import Any
 
-from tests.library.inside import bindings, cuda, getproc, images, life, loading, nvml, runtime
+from tests.library.inside import bindings, cuda, getproc, images, life, loading, nvml, runtime, without_gpu
 
 Answer = Any
 
@@ -38,7 +38,7 @@ def in_order(*names: str) -> Answer:
 
 
 HERE = {"in_context": in_context, "from_a_thread": from_a_thread, "in_order": in_order}
-MODULES = (bindings, cuda, getproc, images, life, loading, nvml, runtime)
+MODULES = (bindings, cuda, getproc, images, life, loading, nvml, runtime, without_gpu)
 FUNCTIONS: dict[str, Any] = {name: value for module in MODULES for name, value in vars(module).items()} | HERE
 
 if __name__ == "__main__":

@@ -207,7 +207,7 @@ def _registered(world: World) -> int:
     return page
 
 
-def _by_type(driver: Any, annotation: str) -> Any:
+def by_type(driver: Any, annotation: str) -> Any:
     """An empty list, the first member of an enumeration, an empty structure."""
     if "list[" in annotation:
         return []
@@ -221,7 +221,7 @@ def _arguments(world: World, name: str, function: Any) -> list[Any]:
         return given
     names = _by_name(world)
     return [
-        _by_type(world.driver, parameter.annotation)
+        by_type(world.driver, parameter.annotation)
         if isinstance(parameter.annotation, str)
         else names.get(parameter.name, 0)
         for parameter in inspect.signature(function).parameters.values()
