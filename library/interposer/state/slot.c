@@ -16,7 +16,7 @@ static const uint64_t try_ns = UINT64_C(250000000);
 
 struct region_slot *_Atomic vcuda_own_slot;
 _Atomic uint32_t vcuda_own_pid;
-_Atomic uint64_t vcuda_own_claim;
+_Atomic uint64_t vcuda_own_namespace;     /* as it stands in the slot */
 static _Atomic int own_number = -1;
 static struct once claiming;
 static _Atomic uint32_t own_locked;     /* the lock was taken, and lives in a mapping of ours */
@@ -58,15 +58,14 @@ static void identify(struct region_slot *slot, uint32_t pid, bool locked)
     uint64_t start = process_start_time(pid);
     atomic_store(&own_locked, locked);
     atomic_store(&slot->locked, locked ? SLOT_LOCKED : SLOT_UNLOCKED);
+    atomic_store(&vcuda_own_namespace, slot_namespace());
     atomic_store(&slot->pid_namespace, slot_namespace());
     atomic_store(&slot->start_time, start == 0 ? UINT64_MAX : start);
 }
 
 static void fill(struct region_slot *slot, uint32_t pid, bool locked)
 {
-    uint64_t now = vcuda_node_ns();
-    atomic_store(&vcuda_own_claim, now);
-    atomic_store(&slot->claimed_ns, now);
+    atomic_store(&slot->claimed_ns, vcuda_node_ns());
     identify(slot, pid, locked);
 }
 

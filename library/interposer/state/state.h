@@ -109,13 +109,13 @@ bool vcuda_region_shared(void);
 
 extern struct region_slot *_Atomic vcuda_own_slot;
 extern _Atomic uint32_t vcuda_own_pid;
-extern _Atomic uint64_t vcuda_own_claim;
+extern _Atomic uint64_t vcuda_own_namespace;
 struct region_slot *vcuda_claim_slot(void);
 
 static inline bool vcuda_slot_is_own(const struct region_slot *slot)
 {
     return atomic_load_explicit(&slot->pid, memory_order_relaxed) == atomic_load_explicit(&vcuda_own_pid, memory_order_relaxed) &&
-           atomic_load_explicit(&slot->claimed_ns, memory_order_relaxed) == atomic_load_explicit(&vcuda_own_claim, memory_order_relaxed);
+           atomic_load_explicit(&slot->pid_namespace, memory_order_relaxed) == atomic_load_explicit(&vcuda_own_namespace, memory_order_relaxed);
 }
 
 /*
