@@ -56,14 +56,14 @@ static void fill(struct found *fresh, void *driver)
 {
     union address address;
 #define CUDA(symbol, base, version, stream, parameters, arguments)                                                     \
-    address.object = driver == NULL ? NULL : dlsym(driver, #symbol);                                                   \
+    address.object = dlsym(driver, #symbol);                                                                           \
     fresh->addresses[FUNCTION_##symbol] = address.object;                                                              \
     fresh->functions.symbol = address.object == NULL ? missing_##symbol : address.symbol;
 #include "cuda_functions.h"
 #undef CUDA
 }
 
-/* NULL without memory. */
+/* NULL without memory: the linker does not tell then what is loaded. */
 static struct found *find(void)
 {
     struct found *none = NULL, *fresh = atomic_load_explicit(&found, memory_order_acquire);
@@ -71,8 +71,8 @@ static struct found *find(void)
         return fresh;
     void *driver = dlopen(DRIVER_ALIAS, RTLD_LAZY | RTLD_NOLOAD);
     if (driver == NULL)
-        vcuda_warn(TOPIC_DRIVER, "%s is not loaded: CUDA calls fail with CUDA_ERROR_NOT_FOUND", DRIVER_ALIAS);
-    fresh = malloc(sizeof *fresh);
+        vcuda_warn(TOPIC_DRIVER, "%s is not to be found: this call fails with CUDA_ERROR_OUT_OF_MEMORY, and the next one looks again", DRIVER_ALIAS);
+    fresh = driver == NULL ? NULL : malloc(sizeof *fresh);
     if (fresh == NULL)
         return NULL;
     fill(fresh, driver);

@@ -26,7 +26,7 @@ static void resolve(void)
 #include "needed.def"
 #undef HOOK
 #undef NEEDED
-    atomic_store(&resolved, true);
+    atomic_store(&resolved, driver != NULL);    /* without memory the linker does not tell: the next call looks again */
 }
 
 const struct real_nvml *real_nvml(void)

@@ -11,6 +11,7 @@
 _Thread_local struct thread *thread_self;
 
 static pthread_key_t ending;
+static _Atomic bool has_key;    /* keys are scarce: without one what a thread had stays when it ends */
 static pthread_once_t keyed = PTHREAD_ONCE_INIT;
 
 static void end_queue(struct thread_queue *queue)
@@ -89,7 +90,7 @@ void thread_pause(struct thread *thread, const struct stream_queue *asleep)
 
 static void make_key(void)
 {
-    pthread_key_create(&ending, end);
+    atomic_store(&has_key, pthread_key_create(&ending, end) == 0);
 }
 
 struct thread *thread_begin(void)
@@ -100,7 +101,8 @@ struct thread *thread_begin(void)
     if (made == NULL)
         return NULL;
     pthread_once(&keyed, make_key);
-    pthread_setspecific(ending, made);
+    if (atomic_load(&has_key))
+        pthread_setspecific(ending, made);
     thread_self = made;
     return made;
 }

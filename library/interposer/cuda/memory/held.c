@@ -94,7 +94,7 @@ static bool lives_here(unsigned pid)
     return pid != 0 && pid <= INT32_MAX && (kill((pid_t)pid, 0) == 0 || errno == EPERM);
 }
 
-/* The process's line; more than one (compute instances) are one process. */
+/* The process's line; more than one (compute instances) are one process. Others are looked at only while it is not known whom the driver means. */
 static enum held own_line(const nvmlProcessInfo_t *list, unsigned count, uint64_t *bytes, bool *has_foreign)
 {
     enum held held = HELD_NOTHING;
@@ -102,7 +102,7 @@ static enum held own_line(const nvmlProcessInfo_t *list, unsigned count, uint64_
     *bytes = 0;
     *has_foreign = false;
     for (unsigned i = 0; i < count; i++) {
-        *has_foreign = *has_foreign || !lives_here(list[i].pid);
+        *has_foreign = *has_foreign || (nvml.pids == PIDS_UNCERTAIN && !lives_here(list[i].pid));
         if (list[i].pid != (unsigned)getpid())
             continue;
         if (list[i].usedGpuMemory == (unsigned long long)NVML_VALUE_NOT_AVAILABLE)
