@@ -8,6 +8,7 @@ tokens and certificates, which the `kubernetes` package does (`kubeconfig_proces
 
 import base64
 import json
+import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,6 +144,8 @@ def _usable(context: str, namespace: str, cluster: _NamedEntry, user: _NamedEntr
         who["exec"] = _plugin(who, user.folder, source)
         reach = _with_certificate(reach, source) if who["exec"].get("provideClusterInfo") else reach
     _check(reach, who, source)
+    if "auth-provider" in who:
+        who["auth-provider"] = _with_issuers_ca(who["auth-provider"])
     compression = (("Accept-Encoding", "identity"),) if reach.get("disable-compression") else ()
     return ChosenContext(context, namespace, reach, who, (*compression, *_impersonation(who, source)))
 
@@ -200,13 +203,26 @@ def _check(cluster: Json, user: Json, source: str) -> None:
         raise ConfigError(
             f"{source} has insecure-skip-tls-verify and a certificate authority, which would not count; leave out one"
         )
-    provider = user.get("auth-provider")
-    name = provider.get("name") if isinstance(provider, dict) else provider
-    if provider is not None and name not in _PROVIDERS:
+    provider = user.get("auth-provider", {"name": _PROVIDERS[0]})
+    if not isinstance(provider, dict) or not isinstance(provider.get("config") or {}, dict):
+        raise _unusable(source, "`auth-provider` is no mapping")
+    name = provider.get("name")
+    if name not in _PROVIDERS:
         raise ConfigError(
             f"{source} wants credentials of the auth-provider {one_line(str(name))!r}, which vcuda and kubectl do not "
             "have; use its exec plugin"
         )
+
+
+def _with_issuers_ca(provider: Json) -> Json:
+    """Without one the package does not look at the certificate of whom it sends the refresh token."""
+    given = _filled(provider.get("config") or {})
+    if provider["name"] != "oidc" or {"idp-certificate-authority", "idp-certificate-authority-data"} & given.keys():
+        return provider
+    from certifi import where  # seldom needed, and the package has it
+
+    system = ssl.get_default_verify_paths().cafile or where()
+    return {**provider, "config": {**given, "idp-certificate-authority": system}}
 
 
 def _impersonation(user: Json, source: str) -> Iterator[tuple[str, str]]:

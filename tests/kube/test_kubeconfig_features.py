@@ -5,7 +5,11 @@ The forms are those of client-go: `clientcmd/api/v1/types.go`, its validation an
 
 import base64
 import json
-from collections.abc import AsyncIterator
+import ssl
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +27,40 @@ from tests.kube.kubeconfigs import ask, config, load, plugin, trusting
 
 Json = dict[str, Any]
 NOWHERE = ApiServer(port=1)
+
+
+def _jwt(expires: int) -> str:
+    parts = (b"{}", json.dumps({"exp": expires}).encode(), b"sig")
+    return ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts)
+
+
+EXPIRED = _jwt(1)
+
+
+@contextmanager
+def issuer(ca: ClusterCa) -> Iterator[tuple[str, list[str]]]:
+    """Of OIDC tokens, which has none; its URL, and the paths that were asked for."""
+    asked: list[str] = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing on standard error."""
+
+    pair = ca.issue("issuer", common_name="issuer", names=("127.0.0.1",))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield f"https://127.0.0.1:{server.server_port}", asked
+    server.shutdown()
+    server.server_close()
+    thread.join()
 
 
 def facts(tmp_path: Path, user: Json, cluster: Json | None = None) -> Facts:
@@ -178,6 +216,8 @@ def test_credentials_of_other_kinds_are_refused_and_not_left_out(tmp_path: Path,
     cases: list[tuple[Json, str]] = [
         ({"auth-provider": {"name": "azure", "config": {"access-token": "t"}}}, "auth-provider 'azure'"),
         ({"auth-provider": {"name": "oidc", "config": {"id-token": "no-jwt"}}}, "auth-provider"),
+        ({"auth-provider": "oidc"}, "`auth-provider` is no mapping"),
+        ({"auth-provider": {"name": "oidc", "config": "x"}}, "`auth-provider` is no mapping"),
         ({"username": "me"}, "username"),
         ({"tokenFile": "empty"}, "tokenFile"),
         ({"auth-provider": {"name": "oidc"}, **plugin(tmp_path, {"token": "t"})}, "exec and auth-provider"),
@@ -236,3 +276,15 @@ def test_a_user_or_a_cluster_that_is_nowhere_is_named(tmp_path: Path) -> None:
         path.write_text(yaml.safe_dump({**whole, part: whole[part] * 2}))
         with pytest.raises(ConfigError, match=f"several {part} "):
             load(path)
+
+
+def test_a_token_is_renewed_only_at_an_issuer_whose_certificate_is_known(ca: ClusterCa, tmp_path: Path) -> None:
+    """The package would not look at the certificate, and would send the refresh token to whom it names."""
+    settings = {"client-id": "c", "client-secret": "s", "id-token": EXPIRED, "refresh-token": "r"}
+    with issuer(ca) as (url, asked):
+        provider: Json = {"name": "oidc", "config": {**settings, "idp-issuer-url": url}}
+        assert "CERTIFICATE_VERIFY_FAILED" in refusal(tmp_path, {"auth-provider": provider})
+        assert asked == []
+        provider["config"]["idp-certificate-authority"] = str(ca.certificate)
+        assert facts(tmp_path, {"auth-provider": provider}).authorization == f"Bearer {EXPIRED}"
+        assert asked == ["/.well-known/openid-configuration"]
