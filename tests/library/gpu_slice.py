@@ -53,6 +53,11 @@ class GpuSlice:
         cuda = Cuda(self.container.cuda, environment, self.errors)
         return self.processes.enter_context(cuda)
 
+    def start_beside_another(self) -> Cuda:
+        """A process of a container that has a second GPU, without a limit of memory."""
+        self.container.grant(device(0, memory=self.limit), device(1, memory=0), generation=2)
+        return self.start()
+
     def change_limit(self, limit: int, generation: int) -> None:
         self.container.grant(device(0, memory=limit), generation=generation)
         self.limit = limit

@@ -119,7 +119,8 @@ def green(cuda: Cuda, device: int = 0) -> tuple[int, int]:
     return made, cuda.get("cuCtxFromGreenCtx", made)
 
 
-def test_what_is_allocated_in_a_green_context_is_its_devices(gpu_slice: GpuSlice, user: Cuda) -> None:
+def test_what_is_allocated_in_a_green_context_is_its_devices(gpu_slice: GpuSlice) -> None:
+    user = gpu_slice.start_beside_another()
     _, context = green(user)
     user("cuCtxSetCurrent", context)
     pointer = user.alloc(32 * MIB)

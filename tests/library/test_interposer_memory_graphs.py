@@ -286,7 +286,8 @@ def test_a_capture_beside_it_survives(gpu_slice: GpuSlice, user: Cuda) -> None:
     assert gpu_slice.counters().refusals == 0
 
 
-def test_memory_of_a_device_without_a_limit_is_free(gpu_slice: GpuSlice, user: Cuda) -> None:
+def test_memory_of_a_device_without_a_limit_is_free(gpu_slice: GpuSlice) -> None:
+    user = gpu_slice.start_beside_another()
     user.begin(1)
     graph = user.get("cuGraphCreate", 0)
     user("cuGraphAddMemAllocNode", room(8), graph, None, 0, pointer_to(alloc_params(gpu_slice.limit, 1)))

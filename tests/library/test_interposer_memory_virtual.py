@@ -96,7 +96,8 @@ def test_calls_that_the_driver_refuses_change_nothing(gpu_slice: GpuSlice, user:
     assert gpu_slice.used() == 0
 
 
-def test_the_device_is_the_one_asked_for_not_the_current_one(gpu_slice: GpuSlice, user: Cuda) -> None:
+def test_the_device_is_the_one_asked_for_not_the_current_one(gpu_slice: GpuSlice) -> None:
+    user = gpu_slice.start_beside_another()
     user.begin(1)
     properties = pointer_to(allocation_properties(DEVICE, 0))
     assert user.code("cuMemCreate", room(8), gpu_slice.room + UNIT, properties, 0) == OUT_OF_MEMORY
