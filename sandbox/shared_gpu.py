@@ -60,18 +60,20 @@ class RunningProgram:
 
 @dataclass
 class SharingContainer:
-    """`environment`: all of what its programs get."""
+    """`environment`: all of what its programs get. `unlimited`: GPUs that it has whole beside the limited one."""
 
     base: Path
     grant: GrantId
     uuid: GpuUuid
     environment: dict[str, str]
     generation: int = 0
+    unlimited: tuple[GpuUuid, ...] = ()
 
     def limit(self, cores: int, soft_cores: int = 0) -> None:
         """Also while it runs."""
         self.generation += 1
-        devices = (DeviceLimits(self.uuid, "", 8 << 30, cores, soft_cores),)
+        limited = DeviceLimits(self.uuid, "", 8 << 30, cores, soft_cores)
+        devices = (limited, *(DeviceLimits(uuid, "", 0, 100, 0) for uuid in self.unlimited))
         fresh = self.base / ".limits.new"
         fresh.write_bytes(encode(GrantLimits(self.grant, devices, self.generation)))
         fresh.replace(self.base / "limits")
@@ -137,20 +139,22 @@ class SharedGpu:
         """The environment of a program without us."""
         return self.environment | {"LD_LIBRARY_PATH": str(self.driver.parent)}
 
-    def container(self, cores: int, soft_cores: int = 0, uuid: GpuUuid | None = None) -> SharingContainer:
+    def container(
+        self, cores: int, soft_cores: int = 0, uuid: GpuUuid | None = None, unlimited: tuple[GpuUuid, ...] = ()
+    ) -> SharingContainer:
         """`uuid`: another GPU of the machine; it is the only one that the container sees."""
         self.containers += 1
         grant = GrantId(f"g-{self.containers}")
         vm = self.root / "vm"
         used = uuid or self.uuid
-        SharedState(vm).prepare(grant, [used])
+        SharedState(vm).prepare(grant, [used, *unlimited])
         mount = vm / grant / "gpus" / used
         mount.rmdir()
         mount.symlink_to(vm / "gpus" / used)
         environment = self.environment | {"LD_LIBRARY_PATH": str(self.mirror), "VCUDA_DIR": str(vm / grant)}
         if uuid is not None:
             environment["CUDA_VISIBLE_DEVICES"] = uuid
-        container = SharingContainer(vm / grant, grant, used, environment)
+        container = SharingContainer(vm / grant, grant, used, environment, unlimited=unlimited)
         container.limit(cores, soft_cores)
         return container
 

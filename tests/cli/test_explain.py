@@ -26,6 +26,7 @@ from tests.cluster.http.scene import serving
 
 Json = dict[str, Any]
 _SERVICE = re.compile(r"/api/v1/namespaces/gpu/services/https:vcuda-scheduler:https/proxy(/.*)")
+FORBIDDEN = 'pods "b" is forbidden: User "ann" cannot get resource "pods/proxy" in API group "" in the namespace "gpu"'
 _POD = re.compile(r"/api/v1/namespaces/gpu/pods/https:([^:]+):8443/proxy(/.*)")
 
 
@@ -49,7 +50,7 @@ async def proxying(
         if request.path in pods:
             return web.json_response(pods[request.path])
         if (found := _SERVICE.fullmatch(request.path)) is None:
-            return web.json_response({"kind": "Status", "message": 'pods "b" is forbidden'}, status=403)
+            return web.json_response({"kind": "Status", "message": FORBIDDEN}, status=403)
         url = f"https://127.0.0.1:{port}{found[1]}?{request.query_string}"
         async with aiohttp.ClientSession() as session, session.get(url, ssl=False) as answer:
             return web.Response(status=answer.status, body=await answer.read(), content_type=answer.content_type)
@@ -146,7 +147,7 @@ async def test_a_right_that_is_missing_is_said_in_the_api_servers_words(tmp_path
     async with serving() as scene, proxying(scene.server.port, leader_answers=False) as (url, _):
         code, text = await explain(tmp_path, url, "d/elsewhere")
         assert code == 1
-        assert text.startswith('vcuda: pods "b" is forbidden; an administrator gives you the right with ')
+        assert text.startswith(f"vcuda: {FORBIDDEN}; an administrator gives you the right with ")
 
 
 async def test_an_answer_of_another_version_is_one_sentence(tmp_path: Path) -> None:

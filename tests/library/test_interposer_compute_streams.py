@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from deviceplugin.model.gpu import GpuUuid
 from sandbox.shared_gpu import PROFILE, UUID, SharedGpu
 from tests.library.compiler import compiled
 
@@ -63,9 +64,10 @@ def test_copies_within_the_device_are_measured_whatever_brings_them(
     interposers: Path, build: Path, short_tmp: Path, mixing: Path
 ) -> None:
     """Also while another stream is captured, and between contexts. The second GPU is for those that leave the first."""
-    profile = PROFILE | {"gpus": [*PROFILE["gpus"], {"model": "gpu", "uuid": str(UUID)[:-1] + "2"}]}
+    second = GpuUuid(str(UUID)[:-1] + "2")
+    profile = PROFILE | {"gpus": [*PROFILE["gpus"], {"model": "gpu", "uuid": second}]}
     gpu = SharedGpu(short_tmp, interposers, build / "libcuda.so.1", profile=profile)
-    with gpu.container(90).start(mixing, "ways", 1) as running:
+    with gpu.container(90, unlimited=(second,)).start(mixing, "ways", 1) as running:
         records = running.result()
     assert {way: count > 0 for way, count in records.items()} == {
         "host": False,

@@ -1,6 +1,6 @@
-"""Memory that is bound to a group of GPUs, or exported by a fabric handle: it counts until its process ends.
+"""Memory that is bound to a group of GPUs: it counts until its process ends.
 
-The emulated driver has neither; one that agrees to everything stands in front of it (interposer_programs/groups.c).
+The emulated driver has no groups; one that agrees to everything stands in front of it (interposer_programs/groups.c).
 """
 
 from collections.abc import Iterator
@@ -13,10 +13,8 @@ from tests.library.compiler import SHARED, compiled
 from tests.library.gpu_slice import GpuSlice, eventually
 from tests.library.interposed import Container, two_gpus
 from tests.library.memory_client import (
-    FABRIC,
     NOT_SUPPORTED,
     Cuda,
-    room,
 )
 from tests.library.memory_rig import STEP, mapped
 
@@ -74,14 +72,3 @@ def test_what_was_bound_counts_until_its_process_ends(grouped: GpuSlice, way: st
 def test_what_the_driver_does_not_bind_is_given_back(gpu_slice: GpuSlice, user: Cuda, way: str) -> None:
     assert shared(user, way) == NOT_SUPPORTED
     assert user.left() == gpu_slice.room
-
-
-def test_what_was_exported_by_a_fabric_handle_counts_until_its_process_ends(grouped: GpuSlice) -> None:
-    cuda = grouped.start()
-    handle = cuda.create(STEP)
-    cuda("cuMemExportToShareableHandle", room(64), handle, FABRIC, 0)
-    cuda("cuMemRelease", handle)
-    assert (cuda.left(), grouped.used()) == (grouped.room - STEP, STEP)
-    cuda.kill()
-    other = grouped.start()
-    assert eventually(lambda: other.left() == grouped.room)

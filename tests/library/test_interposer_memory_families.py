@@ -229,7 +229,8 @@ def test_memory_of_the_host_is_not_charged(gpu_slice: GpuSlice, user: Cuda) -> N
     assert gpu_slice.total() == CONTEXT
 
 
-def test_another_gpu_without_a_limit_is_not_charged(gpu_slice: GpuSlice, user: Cuda) -> None:
+def test_another_gpu_without_a_limit_is_not_charged(gpu_slice: GpuSlice) -> None:
+    user = gpu_slice.start_beside_another()
     user.begin(1)
     user.free(user.alloc(GIB))
     user.free_async(user.alloc_async(GIB))

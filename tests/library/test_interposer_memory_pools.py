@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.library.gpu_slice import CONTEXT, GpuSlice, eventually
-from tests.library.interposed import Container
+from tests.library.interposed import Container, device
 from tests.library.memory_client import (
     DEVICE,
     INVALID_VALUE,
@@ -162,14 +162,16 @@ def test_an_allocation_waits_for_nothing(gpu_slice: GpuSlice, user: Cuda) -> Non
     assert user.code("cuStreamQuery", stream) == 600
 
 
-def test_a_stream_of_another_device_is_charged_there(gpu_slice: GpuSlice, user: Cuda) -> None:
+def test_a_stream_of_another_device_is_charged_there(gpu_slice: GpuSlice) -> None:
+    gpu_slice.container.grant(device(0, memory=gpu_slice.limit), device(1, memory=2 * gpu_slice.limit), generation=2)
+    user = gpu_slice.start()
     stream = user.stream()
     user.begin(1)
     assert user.code("cuMemAllocAsync", room(8), gpu_slice.room + STEP, stream) == OUT_OF_MEMORY
     user.alloc_async(STEP, stream)
-    assert gpu_slice.used() == STEP
+    assert (gpu_slice.used(), gpu_slice.use(user, 1).used) == (STEP, 0)
     user.alloc_async(gpu_slice.limit, user.stream())
-    assert gpu_slice.used() == STEP
+    assert (gpu_slice.used(), gpu_slice.use(user, 1).used) == (STEP, gpu_slice.limit)
 
 
 def test_the_current_pool_may_be_another_than_the_default(gpu_slice: GpuSlice, user: Cuda) -> None:

@@ -238,7 +238,8 @@ async def test_what_is_odd_in_a_good_request_is_one_sentence_for_its_node_or_pod
         status, answer = await scene.filter(replica, made, "later", "foreign", "plain", "unknown", "")
         assert (status, answer["NodeNames"], answer["Error"]) == (200, [], "")
         assert answer["FailedAndUnresolvableNodes"] == {
-            "later": "node has a GPU inventory that this vcuda cannot read",
+            "later": "node has a GPU inventory that this vcuda cannot read "
+            "(kube-scheduler asked about 5 nodes and not about 1 more with GPUs)",
             "foreign": "node has a GPU inventory that this vcuda cannot read",
             "plain": "node has no vcuda GPU inventory",
             "unknown": "node is not in the GPU scheduler's cache yet",

@@ -3,7 +3,7 @@
 from scripts.trace_calls import trace_allocate, trace_filter
 
 ALLOCATE_FILES = 31
-FILTER_FILES = 26
+FILTER_FILES = 27
 
 
 def test_the_simplest_allocate_enters_few_files() -> None:

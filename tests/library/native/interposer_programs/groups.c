@@ -1,5 +1,5 @@
 /*
- * In front of the emulated driver: what binds memory to a group of GPUs, and exports by fabric handles, which the emulator does not have.
+ * In front of the emulated driver: what binds memory to a group of GPUs, which the emulator does not have.
  *
  * In: the calls. Out: success, always. Not here: what they do. Every other function is the emulator's, which this library needs by its path.
  */
@@ -24,4 +24,3 @@ AGREES(cuLogicalEndpointBindMem, CUlogicalEndpointId endpoint, CUdevice device, 
        uint64_t size, unsigned long long flags)
 AGREES(cuLogicalEndpointBindAddr, CUlogicalEndpointId endpoint, CUdevice device, uint64_t at, void *pointer, uint64_t size,
        unsigned long long flags)
-AGREES(cuMemExportToShareableHandle, void *handle, CUmemGenericAllocationHandle memory, CUmemAllocationHandleType type, unsigned long long flags)
