@@ -68,7 +68,7 @@ def test_a_slow_answer_counts_as_soon_as_it_is_there(gpu_slice: GpuSlice) -> Non
 
 def test_what_a_module_takes_is_counted_before_the_next_allocation_though_nvml_is_late(gpu_slice: GpuSlice) -> None:
     """With 100 ms, even with 1 s, for the poller, eight processes on a saturated machine had 28 MiB too much."""
-    cuda = start(gpu_slice, "2500")
+    cuda = start(gpu_slice, "1500")
     cuda.begin()
     assert eventually(lambda: gpu_slice.use(cuda).overhead == CONTEXT)
     cuda("cuModuleLoadData", room(8), pointer_to(module(40 * MIB)))
