@@ -28,7 +28,6 @@ def test_before_init_every_call_says_uninitialized(machine: Machine) -> None:
     assert nvml.error("nvmlDeviceGetCount") == UNINITIALIZED
     assert nvml.error("nvmlSystemGetDriverVersion") == UNINITIALIZED
     assert nvml.error("nvmlEventSetCreate") == UNINITIALIZED
-    assert nvml.error("nvmlShutdown") == UNINITIALIZED
     assert nvml.raw("nvmlDeviceGetHandleByIndex_v2", 0, None) == (UNINITIALIZED, [])
 
 
@@ -40,7 +39,7 @@ def test_init_is_counted_and_the_last_shutdown_ends_it(machine: Machine) -> None
     assert nvml.call("nvmlDeviceGetCount") == 1
     nvml.call("nvmlShutdown")
     assert nvml.error("nvmlDeviceGetCount") == UNINITIALIZED
-    assert nvml.error("nvmlShutdown") == UNINITIALIZED
+    nvml.call("nvmlShutdown")  # Debian's drivers 470 to 555 mind no end too many (tests/library/test_debian_drivers.py)
     nvml.call("nvmlInit")
     assert nvml.call("nvmlDeviceGetCount") == 1
 

@@ -55,7 +55,7 @@ nvmlReturn_t nvmlShutdown(void)
     if (is_drivers())
         return NVML(nvmlShutdown);
     if (!uncount())
-        return NVML_ERROR_UNINITIALIZED;
+        return NVML_SUCCESS;    /* drivers 470 to 555, whatever the header says */
     nvmlReturn_t error = NVML(nvmlShutdown);
     if (error != NVML_SUCCESS)
         atomic_fetch_add(&begun, 1);
