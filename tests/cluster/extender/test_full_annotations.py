@@ -45,13 +45,18 @@ async def test_a_bound_pod_can_still_be_changed(busy: Extender, api: MemoryApi, 
     store.patch("pods", "p", {"metadata": {"annotations": {NAMES.gpu_assigned: "true"}}}, namespace="default")
 
 
-async def test_a_pod_that_grew_since_filter_was_asked_loses_the_decision_first(busy: Extender, api: MemoryApi) -> None:
+def grown_since_filter(busy: Extender, api: MemoryApi, size: int) -> ClusterPod:
     made = pod("p", cores=10, blocks=4)
     busy.put_pod(made)
     api.pods = {made.uid: made}
     assert busy.filter(ask(made, "a")).names == ("a",)
-    later = full(made, LARGEST - 500)
+    later = full(made, size)
     busy.put_pod(replace(later, pod=replace(later.pod, resource_version="2")))
+    return made
+
+
+async def test_a_pod_that_grew_since_filter_was_asked_loses_the_decision_first(busy: Extender, api: MemoryApi) -> None:
+    made = grown_since_filter(busy, api, LARGEST - 500)
     assert await busy.bind(order(made, "a")) == ""
     assert NAMES.decision not in api.pods[made.uid].pod.annotations
     assert NAMES.allocation in api.pods[made.uid].pod.annotations
@@ -60,12 +65,7 @@ async def test_a_pod_that_grew_since_filter_was_asked_loses_the_decision_first(b
 async def test_a_pod_that_grew_to_the_limit_is_not_bound(busy: Extender, api: MemoryApi) -> None:
     told: list[str] = []
     busy._binder._unbound = lambda _pod, why: told.append(why)
-    made = pod("p", cores=10, blocks=4)
-    busy.put_pod(made)
-    api.pods = {made.uid: made}
-    assert busy.filter(ask(made, "a")).names == ("a",)
-    later = full(made, LARGEST - 40)
-    busy.put_pod(replace(later, pod=replace(later.pod, resource_version="2")))
+    made = grown_since_filter(busy, api, LARGEST - 40)
     said = await busy.bind(order(made, "a"))
     assert said.endswith(f"Kubernetes takes {LARGEST}; make its annotations smaller")
     assert (told, api.bindings, list(busy.cache.holds(made.uid))) == ([said], 0, [])
