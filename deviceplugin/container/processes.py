@@ -78,20 +78,16 @@ class ProcessTable:
 
     def members(self, pod: PodUid, container_id: str) -> Members:
         """Reads every process; only for a container whose group cannot be found."""
-        found = [pid for pid in self._all() if self._is_in(pid, pod, container_id)]
+        found = [pid for pid in self._all() if self.group_of(pid, pod, container_id)]
         return Members(tuple(sorted(found)), complete=bool(found))
 
     def group_of(self, pid: int, pod: PodUid, container_id: str) -> str:
         """The path of the container's group, from one of its processes; empty for a process that is not in it."""
-        data = self._read(pid, "cgroup")
-        memberships = parse_memberships(data or b"")
+        memberships = parse_memberships(self._read(pid, "cgroup") or b"")
         group = container_of(memberships)
         if group is None:
             return group_with(memberships, container_id)
         return group.path if (group.pod, group.container_id) == (pod, container_id) else ""
-
-    def _is_in(self, pid: int, pod: PodUid, container_id: str) -> bool:
-        return bool(self.group_of(pid, pod, container_id))
 
     def mounted(self, names: Collection[str], base: Path, *, pods: Mapping[str, PodUid] = {}) -> frozenset[str]:
         """Those of the directories `names` in `base` that a living process has mounted. Reads every process.
