@@ -83,9 +83,9 @@ def _document(path: Path) -> Json:
     try:
         found = _decoded(content)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise _unusable(f"kubeconfig {path}", one_line(str(error))) from None
+        raise unusable(f"kubeconfig {path}", one_line(str(error))) from None
     if found is not None and not isinstance(found, dict):
-        raise _unusable(f"kubeconfig {path}", "it is no kubeconfig")
+        raise unusable(f"kubeconfig {path}", "it is no kubeconfig")
     return found or {}
 
 
@@ -96,7 +96,8 @@ def _decoded(content: bytes) -> Any:  # noqa: ANN401 - any YAML or JSON
         return yaml.safe_load(content)
 
 
-def _unusable(source: str, why: str) -> ConfigError:
+def unusable(source: str, why: str) -> ConfigError:
+    """For what kubectl would not take either. `why`: one line."""
     return ConfigError(f"{source} cannot be used: {why}; check it with kubectl --kubeconfig")
 
 
@@ -114,18 +115,18 @@ def _entries(documents: Sequence[tuple[Path, Json]], part: str, key: str, source
         for each in _listed(document, part, source):
             name, content = str(each.get("name") or ""), each.get(key) or {}
             if not isinstance(content, dict):
-                raise _unusable(source, f"{key} of {one_line(name)!r} in {part} is no mapping")
+                raise unusable(source, f"{key} of {one_line(name)!r} in {part} is no mapping")
             if name in here:
-                raise _unusable(source, f"{path} has several {part} named {one_line(name)!r}")
+                raise unusable(source, f"{path} has several {part} named {one_line(name)!r}")
             here[name] = _NamedEntry(_filled(content), path.absolute().parent)
-        every = {**every, **{name: entry for name, entry in here.items() if name not in every}}
+        every |= {name: entry for name, entry in here.items() if name not in every}
     return every
 
 
 def _listed(document: Json, part: str, source: str) -> Iterator[Json]:
     entries = document.get(part) or []
     if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
-        raise _unusable(source, f"`{part}` is no list of mappings")
+        raise unusable(source, f"`{part}` is no list of mappings")
     yield from entries
 
 
@@ -163,14 +164,14 @@ def _with_paths(entry: _NamedEntry, keys: Sequence[str], source: str) -> Json:
 
 def _beside(folder: Path, path: object, key: str, source: str) -> str:
     if not isinstance(path, str):
-        raise _unusable(source, f"`{key}` is no path")
+        raise unusable(source, f"`{key}` is no path")
     return str(folder / path)
 
 
 def _plugin(user: Json, folder: Path, source: str) -> Json:
     plugin = user["exec"]
     if not isinstance(plugin, dict):
-        raise _unusable(source, "`exec` is no mapping")
+        raise unusable(source, "`exec` is no mapping")
     mode = plugin.get("interactiveMode") or "IfAvailable"
     if mode not in _MODES:
         raise ConfigError(
@@ -192,7 +193,7 @@ def _with_certificate(cluster: Json, source: str) -> Json:
     try:
         data = base64.b64encode(path.read_bytes()).decode()
     except OSError as error:
-        raise _unusable(source, f"{path} cannot be read: {error.strerror}") from None
+        raise unusable(source, f"{path} cannot be read: {error.strerror}") from None
     rest = {key: value for key, value in cluster.items() if key != "certificate-authority"}
     return {**rest, "certificate-authority-data": data}
 
@@ -203,9 +204,11 @@ def _check(cluster: Json, user: Json, source: str) -> None:
         raise ConfigError(
             f"{source} has insecure-skip-tls-verify and a certificate authority, which would not count; leave out one"
         )
-    provider = user.get("auth-provider", {"name": _PROVIDERS[0]})
+    if "auth-provider" not in user:
+        return
+    provider = user["auth-provider"]
     if not isinstance(provider, dict) or not isinstance(provider.get("config") or {}, dict):
-        raise _unusable(source, "`auth-provider` is no mapping")
+        raise unusable(source, "`auth-provider` is no mapping")
     name = provider.get("name")
     if name not in _PROVIDERS:
         raise ConfigError(
@@ -239,7 +242,7 @@ def _impersonation(user: Json, source: str) -> Iterator[tuple[str, str]]:
         yield "Impersonate-Group", group
     extra = user.get("as-user-extra", {})
     if not isinstance(extra, dict):
-        raise _unusable(source, "`as-user-extra` is no mapping")
+        raise unusable(source, "`as-user-extra` is no mapping")
     for key, values in extra.items():
         for each in _values(values, "as-user-extra", source):
             yield f"Impersonate-Extra-{quote(str(key), safe=_HEADER_LETTERS)}", each
@@ -247,7 +250,7 @@ def _impersonation(user: Json, source: str) -> Iterator[tuple[str, str]]:
 
 def _values(found: object, key: str, source: str) -> list[str]:
     if not isinstance(found, list):
-        raise _unusable(source, f"`{key}` holds {one_line(str(found))!r} where a list is needed")
+        raise unusable(source, f"`{key}` holds {one_line(str(found))!r} where a list is needed")
     return [_value(each, key, source) for each in found]
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from deviceplugin.errors import ConfigError, one_line
-from deviceplugin.kube.kubeconfig_files import ChosenContext, choose
+from deviceplugin.kube.kubeconfig_files import ChosenContext, choose, unusable
 
 Headers = tuple[tuple[str, str], ...]
 _HEADER = "BearerToken"  # the package keeps the whole Authorization header under this key, also Basic
@@ -175,10 +175,7 @@ def _from_files(asked: Kubeconfigs) -> Facts:
                 chosen.document(), client_configuration=configuration, persist_config=False
             )
     except Exception as error:  # the reader also raises TypeError, AttributeError and errors of yaml
-        raise ConfigError(
-            f"{source} cannot be used: {one_line(str(error)) or type(error).__name__}; "
-            "check it with kubectl --kubeconfig"
-        ) from None
+        raise unusable(source, one_line(str(error)) or type(error).__name__) from None
     if not str(configuration.host).startswith(("http://", "https://")):
         raise ConfigError(f"{source} names no server of the form https://HOST:PORT; set `server` of its cluster")
     facts = _facts(configuration, chosen.namespace, chosen.headers)

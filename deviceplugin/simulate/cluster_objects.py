@@ -76,7 +76,7 @@ class _TextLoader(yaml.CSafeLoader):
 def _every(
     content: bytes, file: str, kind: str, make: Callable[[Found], _Made | None]
 ) -> tuple[tuple[_Made, ...], list[str]]:
-    """What `make` makes of the objects of one kind, and a sentence for each that cannot be read;"""
+    """What `make` makes of the objects of one kind, and a sentence for each that cannot be read."""
     made: list[_Made] = []
     left_out: list[str] = []
     for number, item in enumerate(_documents(content, file), start=1):
