@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import pytest
 import structlog
@@ -28,7 +29,7 @@ from tests.waiting import in_background, until
 class Written:
     """The API server: what was written, and what the next writes raise, after `on_fault` has happened.
 
-    `held_up` stops a write until it is set. Pods of `refusing` take none.
+    `held_up` stops a write until it is set. Pods of `refusing` take none; `refused_at`: when, in seconds.
     """
 
     writes: list[tuple[PodRef, Mapping[str, str]]] = field(default_factory=list)
@@ -36,6 +37,7 @@ class Written:
     on_fault: Callable[[], None] = lambda: None
     held_up: asyncio.Event | None = None
     asked: int = 0
+    refused_at: list[float] = field(default_factory=list)
     refusing: set[PodUid] = field(default_factory=set)
 
     async def annotate_pod(self, pod: PodRef, annotations: Mapping[str, str]) -> None:
@@ -43,6 +45,7 @@ class Written:
         if self.held_up is not None:
             await self.held_up.wait()
         if pod.uid in self.refusing:
+            self.refused_at.append(time.monotonic())
             raise KubeError("metadata.annotations: Too long", code=422)
         if self.faults:
             self.on_fault()
@@ -220,10 +223,9 @@ async def test_a_pod_whose_annotations_are_refused_is_said_once_and_tried_again_
             scene.promised(each)
             scene.binds(each)
         await until(lambda: len(scene.api.writes) == 1)
-        await until(lambda: scene.api.asked >= 6)
-        tries, began = scene.api.asked, time.monotonic()
-        await until(lambda: scene.api.asked == tries + 1)
-        assert time.monotonic() - began > 0.1, "0.01 s at first"
+        await until(lambda: len(scene.api.refused_at) >= 7)
+    waits = [later - earlier for earlier, later in pairwise(scene.api.refused_at)]
+    assert all(wait >= 0.005 * 2**tries for tries, wait in enumerate(waits)), "half of 0.01 s at first, which doubles"
     assert scene.api.writes[0][0] == other.pod.ref
     assert [each["pod"] for each in logs if each["event"] == "annotation_failed"] == [str(full.pod.ref)]
     scene.api.refusing.clear()
