@@ -8,6 +8,7 @@ calling process, with all of the package.
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -203,9 +204,12 @@ def _without_credentials(chosen: ChosenContext, said: Sequence[str], source: str
     if plugin is None:
         return ConfigError(f"{chosen.credentials} of {source} give no credentials{why}; log in again, or correct them")
     hint = one_line(str(plugin.get("installHint") or "try it in a shell"))
-    return ConfigError(
-        f"the exec plugin {one_line(str(plugin.get('command')))} of {source} gave no credentials{why}; {hint}"
-    )
+    command = str(plugin.get("command"))
+    if shutil.which(command) is None:
+        # The package's own words depend on the machine: with a folder in PATH that this user may not read, they say
+        # "Permission denied" where there is no such program.
+        why = ": no such program can be run" + (" (PATH has none)" if "/" not in command else "")
+    return ConfigError(f"the exec plugin {one_line(command)} of {source} gave no credentials{why}; {hint}")
 
 
 def _pods_namespace() -> str:

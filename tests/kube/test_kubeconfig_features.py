@@ -5,6 +5,7 @@ The forms are those of client-go: `clientcmd/api/v1/types.go`, its validation an
 
 import base64
 import json
+import os
 import ssl
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -194,13 +195,19 @@ def test_an_exec_plugin_gets_its_arguments_its_environment_and_the_cluster(ca: C
     assert (spec["cluster"]["tls-server-name"], spec["cluster"]["config"]) == ("k", {"audience": "x"})
 
 
-def test_a_plugin_that_gives_nothing_is_named_with_its_own_words(tmp_path: Path, subtests: pytest.Subtests) -> None:
+def test_a_plugin_that_gives_nothing_is_named_with_its_own_words(
+    tmp_path: Path, subtests: pytest.Subtests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    monkeypatch.setenv("PATH", f"{closed}:{os.environ['PATH']}")  # execvp says EACCES then, not ENOENT
     good = plugin(tmp_path, {"token": "first"})["exec"]
     (tmp_path / "fails").write_text("#!/bin/sh\necho 'session expired' >&2\nexit 3\n")
     (tmp_path / "fails").chmod(0o755)
     cases: list[tuple[Json, tuple[str, ...]]] = [
         ({"command": "./fails"}, ("fails of kubeconfig", "session expired")),
-        ({"command": "no-such-plugin", "installHint": "brew install it"}, ("No such file", "brew install it")),
+        ({"command": "no-such-plugin", "installHint": "brew install it"}, ("PATH has none", "brew install it")),
+        ({"command": "./none", "installHint": ""}, ("no such program can be run; try it in a shell",)),
         ({"apiVersion": "client.authentication.k8s.io/v1beta1"}, ("does not match",)),
         ({"interactiveMode": "Always"}, ("interactiveMode: Always", "without a terminal")),
         ({"interactiveMode": "Sometimes"}, ("interactiveMode",)),
