@@ -33,20 +33,45 @@ class ClusterCa:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name("vcuda-e2e-ca", None)
         constraints = x509.BasicConstraints(ca=True, path_length=0)
+        signs = x509.KeyUsage(
+            False,
+            False,
+            False,
+            False,
+            False,
+            key_cert_sign=True,
+            crl_sign=True,
+            encipher_only=False,
+            decipher_only=False,
+        )
+        own = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
         builder = _builder(self._name, self._name, self._key).add_extension(constraints, critical=True)
+        builder = builder.add_extension(signs, critical=True).add_extension(own, critical=False)
         self.certificate = folder / "ca.crt"
         self.certificate.write_bytes(_pem(builder.sign(self._key, hashes.SHA256())))
 
     def issue(
-        self, file: str, *, common_name: str, organization: str | None = None, names: Sequence[str] = ()
+        self,
+        file: str,
+        *,
+        common_name: str,
+        organization: str | None = None,
+        names: Sequence[str] = (),
+        names_its_issuer: bool = False,
     ) -> KeyPair:
-        """A pair that serves under `names` (DNS names or addresses) and identifies a client."""
+        """A pair that serves under `names` (DNS names or addresses) and identifies a client.
+
+        Without the Authority Key Identifier Python's ssl refuses it from 3.13 on, unless told otherwise.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
         builder = _builder(_name(common_name, organization), self._name, key).add_extension(usage, critical=False)
         if names:
             alternatives = x509.SubjectAlternativeName([_general_name(name) for name in names])
             builder = builder.add_extension(alternatives, critical=False)
+        if names_its_issuer:
+            issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+            builder = builder.add_extension(issuer, critical=False)
         pair = KeyPair(self._folder / f"{file}.crt", self._folder / f"{file}.key")
         pair.certificate.write_bytes(_pem(builder.sign(self._key, hashes.SHA256())))
         _write_private(pair.key, key)
