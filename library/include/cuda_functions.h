@@ -753,6 +753,10 @@ CUDA(cuWaitExternalSemaphoresAsync_ptsz, cuWaitExternalSemaphoresAsync, 10000, T
      stream))
 
 /* ---- where managed memory is ---- */
+CUDA(cuMemAdvise, cuMemAdvise, 8000, L, (CUdeviceptr pointer, size_t count, CUmem_advise advice, CUdevice device),
+     (pointer, count, advice, device))
+CUDA(cuMemAdvise_v2, cuMemAdvise, 12020, L, (CUdeviceptr pointer, size_t count, CUmem_advise advice, CUmemLocation location),
+     (pointer, count, advice, location))
 CUDA(cuMemDiscardAndPrefetchBatchAsync, cuMemDiscardAndPrefetchBatchAsync, 13000, L, (CUdeviceptr *pointers, size_t *sizes,
      size_t count, CUmemLocation *locations, size_t *location_indices, size_t location_count, unsigned long long flags, CUstream
      stream), (pointers, sizes, count, locations, location_indices, location_count, flags, stream))

@@ -28,6 +28,7 @@ from tests.library.memory_rig import STEP, Rig, export, image, imported, threads
 STACK, FIFO, HEAP = 0, 1, 2  # CUlimit
 OWN_TABLE = b"vcuda-emulator-\0".hex()  # the emulator's own
 PRIMARY = 1
+READ_MOSTLY, PREFERRED_LOCATION, ACCESSED_BY = 1, 3, 5  # CUmem_advise; the next number takes it back
 
 
 # ---- limits of a context ----
@@ -203,7 +204,14 @@ def test_a_gpu_that_the_limits_do_not_name_gives_neither_memory_nor_time(rig: Ri
         cuda.code("cuMemPrefetchAsync_v2", managed, STEP, int.from_bytes(location(DEVICE, other), "little"), 0, 0),
         cuda.code("cuMemPrefetchBatchAsync", *batch),
         cuda.code("cuMemDiscardAndPrefetchBatchAsync", *batch),
+        cuda.code("cuMemAdvise", managed, STEP, PREFERRED_LOCATION, other),
+        cuda.code("cuMemAdvise", managed, STEP, ACCESSED_BY, other),
+        cuda.code("cuMemAdvise_v2", managed, STEP, ACCESSED_BY, int.from_bytes(location(DEVICE, other), "little")),
     } == {OUT_OF_MEMORY}
+    for advice in range(READ_MOSTLY, ACCESSED_BY + 2):
+        cuda("cuMemAdvise", managed, STEP, advice, 0)
+    for taken_back in (READ_MOSTLY, PREFERRED_LOCATION + 1, ACCESSED_BY + 1):
+        cuda("cuMemAdvise", managed, STEP, taken_back, other)
     cuda("cuMemPrefetchAsync", managed, STEP, 0, 0)
     cuda("cuMemPrefetchAsync", managed, STEP, 0xFFFFFFFF, 0)
     cuda("cuMemFree_v2", managed)

@@ -1,8 +1,8 @@
 /*
- * Entry points of prefetches: of managed memory and, on a machine where GPUs can use all memory (VCUDA_EMULATOR_HMM), of the application's own.
+ * Entry points of prefetches and of advice: of managed memory and, on a machine where GPUs can use all memory (VCUDA_EMULATOR_HMM), of the application's own.
  *
  * In: a range and where it is wanted. Out: the cost of moving it. Managed memory is charged for already; the application's own takes memory of the GPU from
- * here on until the same range is wanted on the host, or the process ends. What does not fit stays where it is: a prefetch is advice.
+ * here on until the same range is wanted on the host, or the process ends. What does not fit stays where it is. Advice is checked, and moves nothing.
  */
 #include <stdlib.h>
 
@@ -46,21 +46,40 @@ static void take_over(uint64_t start, uint64_t bytes, int device)
     all = made;
 }
 
-static CUresult move(uint64_t start, uint64_t bytes, int device)
+/* Whether GPUs and host share the range, and whether it is the application's own. Under memory_lock(). */
+static bool is_shared(uint64_t start, uint64_t bytes, bool *own)
 {
     struct stretch first;
-    CUresult result = CUDA_SUCCESS;
-    memory_lock();
     const struct allocation *found = allocation_holding(start);
-    bool own = found == NULL && driver.hmm;
-    if (bytes == 0 || (!own && (found == NULL || found->kind != ALLOCATION_MANAGED)) || !allocation_covers(start, bytes, own, false, &first))
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS && own)
+    *own = found == NULL && driver.hmm;
+    return bytes != 0 && (*own || (found != NULL && found->kind == ALLOCATION_MANAGED)) && allocation_covers(start, bytes, *own, false, &first);
+}
+
+static CUresult move(uint64_t start, uint64_t bytes, int device)
+{
+    bool own;
+    memory_lock();
+    bool shared = is_shared(start, bytes, &own);
+    if (shared && own)
         bring_back(start);
-    if (result == CUDA_SUCCESS && own && device != HOST)
+    if (shared && own && device != HOST)
         take_over(start, bytes, device);
     memory_unlock();
-    return result;
+    return shared ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult advise(uint64_t start, uint64_t bytes, CUmem_advise advice, int device)
+{
+    bool own, located = advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION || advice == CU_MEM_ADVISE_SET_ACCESSED_BY ||
+                        advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY;
+    if (advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (located && device != HOST && !device_valid(device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    memory_lock();
+    bool shared = is_shared(start, bytes, &own);
+    memory_unlock();
+    return shared ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult prefetch(uint64_t start, uint64_t bytes, int device, CUstream handle, bool per_thread)
@@ -102,4 +121,14 @@ ENTRY(cuMemPrefetchAsync_v2)(CUdeviceptr pointer, size_t count, CUmemLocation lo
 ENTRY(cuMemPrefetchAsync_v2_ptsz)(CUdeviceptr pointer, size_t count, CUmemLocation location, unsigned int flags, CUstream stream)
 {
     return prefetch_to(pointer, count, location, flags, stream, true);
+}
+
+ENTRY(cuMemAdvise)(CUdeviceptr pointer, size_t count, CUmem_advise advice, CUdevice device)
+{
+    return advise(pointer, count, advice, device);
+}
+
+ENTRY(cuMemAdvise_v2)(CUdeviceptr pointer, size_t count, CUmem_advise advice, CUmemLocation location)
+{
+    return advise(pointer, count, advice, location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : HOST);
 }

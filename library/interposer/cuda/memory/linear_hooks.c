@@ -1,10 +1,11 @@
 /*
- * cuMemAlloc, cuMemAllocPitch, cuMemAllocManaged, cuMemFree.
+ * cuMemAlloc, cuMemAllocPitch, cuMemAllocManaged, cuMemAdvise, cuMemFree.
  *
  * In: the application's calls. Out: the driver's answer, or CUDA_ERROR_OUT_OF_MEMORY where the container has no room. Arguments that the driver
  * refuses (NULL, sizes of 0) go to it as they are. Invariant: no call of the driver but the asked one, its undoing, and who is current.
  */
 #include "charging.h"
+#include "memory.h"
 #include "sizes.h"
 
 static bool not_ours(const void *out)
@@ -99,6 +100,26 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flag
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult error = DRIVER(cuMemAllocManaged, pointer, bytes, flags);
     return keep(&charging, error, error == CUDA_SUCCESS ? *pointer : 0, CHARGE_MANAGED);
+}
+
+/* Pages go where advice prefers them, as soon as they are touched: not to a GPU that the limits do not name. Taking advice back moves nothing. */
+static bool may_be_wanted_at(CUmem_advise advice, const CUmemLocation *location)
+{
+    return (advice != CU_MEM_ADVISE_SET_PREFERRED_LOCATION && advice != CU_MEM_ADVISE_SET_ACCESSED_BY) || memory_may_be_at(location);
+}
+
+CUresult cuMemAdvise(CUdeviceptr pointer, size_t count, CUmem_advise advice, CUdevice device)
+{
+    if (!may_be_wanted_at(advice, &(CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return real.cuMemAdvise(pointer, count, advice, device);
+}
+
+CUresult cuMemAdvise_v2(CUdeviceptr pointer, size_t count, CUmem_advise advice, CUmemLocation location)
+{
+    if (!may_be_wanted_at(advice, &location))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return real.cuMemAdvise_v2(pointer, count, advice, location);
 }
 
 CUresult cuMemFree_v2(CUdeviceptr pointer)
