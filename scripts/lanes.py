@@ -25,7 +25,7 @@ from scripts.lane_table import Row, show
 
 ROOT = Path(__file__).resolve().parents[1]
 PARALLEL = ("-n", str((os.cpu_count() or 1) + 1), "--dist", "worksteal")
-"""One worker more than processors: a test waits for half of its time. On two, 3,839 cases took 9:01 with two workers and 7:01 with three."""
+"""One worker more than processors: a test waits for half of its time. On two, two workers took 9:01 and three 7:01."""
 _FIRST = ["chrt", "--rr", "1", "true"]
 
 
