@@ -50,9 +50,12 @@ def test_a_check_that_passes_has_its_figures_and_no_reason(bench: Bench) -> None
 
 def test_a_check_that_hangs_is_ended_with_its_children_and_fails(bench: Bench) -> None:
     pid_file = bench.scratch / "child"
-    found = outcome_of(bench, "hangs_with_a_child", str(pid_file), limit_s=2)
-    assert found.status is Status.FAILED
-    assert "was still running after 2 s" in found.reason
+    for limit_s in (2, 8, 32, 128):  # until its process has begun: on a busy machine that takes longer
+        found = outcome_of(bench, "hangs_with_a_child", str(pid_file), limit_s=limit_s)
+        assert found.status is Status.FAILED
+        assert f"was still running after {limit_s} s" in found.reason
+        if pid_file.exists() and pid_file.read_text():
+            break
     assert eventually_gone(int(pid_file.read_text()))
 
 
@@ -67,7 +70,7 @@ def test_a_bench_is_the_same_on_the_other_side_of_its_json(bench: Bench) -> None
 
 def eventually_gone(pid: int) -> bool:
     """Gone, or a zombie for which no process has waited."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

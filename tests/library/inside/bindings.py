@@ -160,6 +160,12 @@ def _for(world: World, name: str) -> list[Any] | None:
             0,
             world.stream,
         ],
+        "cuMemAdvise": lambda: [
+            result(driver.cuMemAllocManaged(SIZE, 1)),
+            SIZE,
+            driver.CUmem_advise.CU_MEM_ADVISE_SET_PREFERRED_LOCATION,
+            world.location(),
+        ],
         "cuDeviceSetMemPool": lambda: [0, world.pool()],
         "cuLibraryGetGlobal": lambda: [world.library, b"table"],
         "cuModuleGetGlobal": lambda: [world.module, b"table"],
