@@ -99,7 +99,7 @@ async def test_a_container_keeps_the_driver_of_its_start_and_gets_the_new_one_at
 async def test_without_our_library_a_share_waits_with_the_reason_and_a_whole_gpu_runs(short_tmp: Path) -> None:
     """Fail closed: an image may bring its own libcuda, and then nothing enforces its share."""
     empty = short_tmp / "empty"
-    async with node_with_agent(short_tmp, flags={**FLAGS, "library-path": empty}, retry_max_s=2.0) as node:
+    async with node_with_agent(short_tmp, flags={**FLAGS, "library-path": empty}, retry_s=2.0) as node:
         (uid,) = create(node, share("share"))
         await run(node, pod_json("whole", ("c", 100, 0)))
         reason = await node.kubelet.wait_waiting(uid, "c", deadline_s=PATIENCE_S)
