@@ -1,8 +1,9 @@
 """The files of each grant: connects the decisions of `kubelet` with what `container` writes.
 
 In: grants and answers. Out: the grant's directory before Allocate answers, its limits at PreStartContainer, and nothing
-after the grant's end. The mounts' sources exist from `open` on: the runtime refuses a container whose mount has no
-source. No share starts while the driver mirror lacks the interposer. Not here: `vcuda.sock` (`grant_sockets`).
+after the grant's end. All sources of mounts exist after `fill` and `ready`, or these raise: containerd and CRI-O start
+a container whose mount has no source, with an empty directory. So no container starts while files of the driver mirror
+are missing, and no share while it lacks the interposer. Not here: `vcuda.sock` (`grant_sockets`).
 """
 
 import asyncio
@@ -83,7 +84,7 @@ class AgentFiles:
 
     def fill(self, grant: Grant) -> bool:
         """At PreStartContainer; no process of the container runs, so its shared state starts empty."""
-        self._require_library(grant)
+        self._require_driver(grant)
         return self._with_room(self._fill, grant)
 
     def ready(self, grant: Grant) -> None:
@@ -91,7 +92,7 @@ class AgentFiles:
 
         Its CDI file stays as it is; `describe` writes it.
         """
-        self._require_library(grant)
+        self._require_driver(grant)
         self._directories.prepare(grant.id)
         self._with_room(self._ready, grant)
 
@@ -100,10 +101,10 @@ class AgentFiles:
             self._shared.prepare(grant.id, grant.allocation.uuids)
         return self._limit(grant)
 
-    def _require_library(self, grant: Grant) -> None:
-        """No share starts without what limits it."""
-        if grant.is_share and self._mirror.state.refusal:
-            raise ContainerError(self._mirror.state.refusal)
+    def _require_driver(self, grant: Grant) -> None:
+        """No container starts without its driver, and no share without what limits it."""
+        if why := self._mirror.why_unusable(share=grant.is_share):
+            raise ContainerError(why)
 
     def describe(self, grant: Grant, answer: Answer) -> None:
         """Through CDI, where the answer names it. Any thread may call it, one at a time for each grant."""

@@ -1,8 +1,8 @@
 """One directory for each grant, mounted read-only at /etc/vcuda in the container that holds it.
 
-In: grant ids and file contents. Out: `<base>/<grant>/`, made at Allocate (the runtime refuses a mount whose source is
-missing) and filled at PreStartContainer, when the owner is certain. Files appear by rename, so that a reader sees the
-old bytes or the new ones. Not here: when a grant ends (`ledger`).
+In: grant ids and file contents. Out: `<base>/<grant>/`, made at Allocate (the runtime would make an empty one where it
+is missing) and filled at PreStartContainer, when the owner is certain. Files appear by rename, so that a reader sees
+the old bytes or the new ones. Not here: when a grant ends (`ledger`).
 """
 
 import contextlib

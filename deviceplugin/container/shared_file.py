@@ -9,6 +9,7 @@ nothing here trusts its contents.
 import contextlib
 import errno
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +35,10 @@ class Form(NamedTuple):
 
 
 def make(path: Path, form: Form) -> None:
-    """Puts a fresh file in place; a process that maps the old one keeps that. Raises ContainerError."""
+    """Puts a fresh file in place; a process that maps the old one keeps that. Raises ContainerError.
+
+    A container that started while the file was missing has an empty directory there, which the runtime made.
+    """
     fresh = path.with_name(f".{path.name}.new")
     try:
         fresh.unlink(missing_ok=True)
@@ -46,6 +50,8 @@ def make(path: Path, form: Form) -> None:
             os.pwrite(fd, form.head, 0)
         finally:
             os.close(fd)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
         fresh.replace(path)
     except OSError as error:
         raise ContainerError(f"shared file {path} could not be made: {error.strerror}; check the disk") from error

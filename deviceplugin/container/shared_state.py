@@ -6,10 +6,10 @@
     <base>/gpus/<uuid>/.<grant>                what the agent tells neighbours of it: no container can write there
     <base>/<grant>/gpus/<uuid>/                where that directory is mounted: /etc/vcuda itself is read-only
 
-In: grants that share a GPU, and the GPU's UUID. Out: these files, complete before Allocate answers, because the runtime
-refuses a mount without a source; empty at each start of the container; gone with the grant. Invariant: a row keeps
-its inode as long as its version stays, because neighbours have it mapped; a file that is corrupted is made again only
-while its container does not run. Files are mounted one by one, not their directory: root in a container
+In: grants that share a GPU, and the GPU's UUID. Out: these files, complete before a container starts, because the
+runtime makes an empty directory where a mount has no source; empty at each start; gone with the grant. Invariant: a
+row keeps its inode as long as its version stays, because neighbours have it mapped; a file that is corrupted is made
+again only while its container does not run. Files are mounted one by one, not their directory: root in a container
 ignores a directory's mode, and could put files on the node's disk.
 """
 

@@ -126,6 +126,7 @@ class CheckpointReader:
             memory_bytes=_number(annotations.get(self._names.memory), self._names.memory),
             directory=_mounted_at(message, GRANT_MOUNT),
             driver=_mounted_at(message, DRIVER_MOUNT),
+            mounts=tuple(str(each.host_path) for each in message.mounts),
             devices=tuple(str(each.host_path) for each in message.devices),
             missing=tuple(text for text in annotations.get(self._missing, "").split(",") if text),
         )

@@ -5,7 +5,8 @@ it tries again. Kubelet's checkpoint was written and synced before this call (ku
 container's admission). It proves the pod's UID, the container and, by the mount in the recorded answer, the grant that
 the container will see. The API server is not needed. A grant with a wrong owner is given to the true one; a grant of
 the wrong size is resized on its GPUs, because the device nodes of the answer cannot change. The start fails if that
-does not fit, or if the recorded answer is not true any more: the grant's GPUs are gone or have other device nodes.
+does not fit, or if the recorded answer is not true any more: the grant's GPUs are gone or have other device nodes,
+or a mount has no source, where the runtime would start the container with an empty directory.
 """
 
 import os
@@ -13,6 +14,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from deviceplugin.errors import (
     CapacityError,
@@ -145,6 +147,7 @@ class PreStart:
             grant = await self._read_limits(grant)
         if self._context.files.fill(grant):
             self._context.report.limits_written(grant)
+        _check_mounts(key, checkpoint)
 
     async def _check_devices(self, grant: Grant, key: OwnerKey, checkpoint: Checkpoint) -> None:
         """Kubelet repeats the device nodes that it recorded; the grant says which GPUs they must be."""
@@ -158,10 +161,7 @@ class PreStart:
             gpus = [self._context.gpus.located(gpu) for _, gpu in held if gpu is not None]
             why = why_outdated(answer, gpus, self._context.layout, exists=os.path.exists)
         if why:
-            raise OwnershipError(
-                f"container {key[1]} of pod {key[0]} would not have what it was promised: {why}; "
-                "delete the pod, so that it is admitted again"
-            )
+            raise _not_as_promised(key, why)
 
     async def _read_limits(self, grant: Grant) -> Grant:
         """They are in the pod's annotations, not in kubelet's checkpoint, the source of this grant."""
@@ -211,6 +211,23 @@ def _check_grant_recorded(key: OwnerKey, checkpoint: Checkpoint) -> None:
             f"container {key[1]} of pod {key[0]} would start without its GPU, because kubelet did not show for whom it "
             "asked; delete the pod, so that it is admitted again"
         )
+
+
+def _check_mounts(key: OwnerKey, checkpoint: Checkpoint) -> None:
+    """What this agent mounts is there by now; an answer from before its paths were changed may name others."""
+    answer = checkpoint.answer_of(*key)
+    if answer is None or answer.grant is None:  # gpu-manager's mounts are compared by their paths
+        return
+    for path in answer.mounts:
+        if not Path(path).exists():
+            raise _not_as_promised(key, f"{path}, which kubelet recorded as a mount, is missing on the node")
+
+
+def _not_as_promised(key: OwnerKey, why: str) -> OwnershipError:
+    return OwnershipError(
+        f"container {key[1]} of pod {key[0]} would not have what it was promised: {why}; "
+        "delete the pod, so that it is admitted again"
+    )
 
 
 def _check_one_grant(key: OwnerKey, checkpoint: Checkpoint) -> None:

@@ -51,7 +51,7 @@ class Kubelet:
             clock=self.clock,
             changes=self.changes,
             calls=self.calls,
-            runtime=Runtime(options.run_commands, options.root, self.changes.ring),
+            runtime=Runtime(options.run_commands, options.root, self.changes.ring, self.clock),
             pause=pause,
             rng=random.Random(options.seed),
             static=self.static,

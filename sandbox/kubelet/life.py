@@ -1,8 +1,10 @@
 """One life of kubelet, from start to death: its servers, its sync loop, its memory of devices.
 
-In: what outlives it (sources, runtime, clock). Out: pods admitted one at a time in the order of their source; while a
-plugin does not answer Allocate nothing else happens, as with the real one. At birth the device manager's memory is the
-checkpoint's: resources are known, their endpoints stopped, nothing healthy until the plugin is back.
+In: what outlives it (sources, runtime, clock). Out: pods admitted one at a time in the order of their source. While a
+plugin does not answer Allocate the sync loop stands: no pod is added, changed or deleted, and no container is started
+again or tried again. Starts under way, registration, PodResources, /pods and the node's status go on (kubelet 1.36:
+`syncLoopIteration` calls all handlers of pods, and the workers only when it is told). At birth the device manager's
+memory is the checkpoint's: resources are known, their endpoints stopped, nothing healthy until the plugin is back.
 """
 
 import asyncio
@@ -79,7 +81,15 @@ class Life:
         prestart = PreStart(self.store, self.endpoints, allocator, world.calls, world.rng, options.prestart_timeout_s)
         status = StatusWriter(world.runtime, self.store, world.rng, options.resource_health_status)
         self._parts = WorkerParts(
-            options, world.clock, world.changes, world.runtime, prestart, status, world.rng, self._report
+            options,
+            world.clock,
+            world.changes,
+            world.runtime,
+            prestart,
+            status,
+            world.rng,
+            self._report,
+            lambda: self._loop_stands,
         )
         self._registration = RegistrationServer(options, self.endpoints, world.pause)
         self._podresources = PodResourcesServer(
@@ -87,6 +97,7 @@ class Life:
         )
         self._updates: Sink = asyncio.Queue()
         self._ready: set[str] = set()
+        self._loop_stands = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -159,7 +170,11 @@ class Life:
         while True:
             update = await self._updates.get()
             await self.world.pause.passed()
+            self._loop_stands = True
             await self._handle(update)
+            self._loop_stands = False
+            self.world.changes.ring()
+            await asyncio.sleep(0)  # workers get their turn, however many updates there are
 
     def _are_back(self) -> bool:
         return all(self.store.healthy.get(resource) for resource in self._after)

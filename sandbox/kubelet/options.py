@@ -39,8 +39,7 @@ class KubeletOptions:
     image_pull_s: float = 0.0
     init_run_s: float = 0.0
     termination_s: float = 0.2
-    retry_s: float = 10.0
-    retry_max_s: float = 300.0
+    retry_s: float = 10.0  # from one failed start to the next, up to half longer; and the first wait of a crash loop
     status_lag_s: float = 0.02  # until a status that kubelet wrote is seen by kubelet again
     resource_health_status: bool = True  # every device ID in the pod's status, on since 1.36
     run_commands: bool = False  # start the containers' `command` as real processes

@@ -2,10 +2,12 @@
 
 In: the answers to Allocate and the container's own environment; starts and ends. Out: one `ContainerView` for each
 start, with the small files behind its mounts at that moment; the state of each container. Facts kept: answers are
-merged in random order and the first wins; the pod's own environment wins over the plugin's; a mount or device whose
-host path does not exist fails the container; links in a mount's host path are followed at the start. With
-`run_commands` a command runs as a plain process with the container's environment and without its mounts; otherwise a
-container counts as running until it is ended by hand. Not here: when to start or restart.
+merged in random order and the first wins; the pod's own environment wins over the plugin's; links in a mount's host
+path are followed at the start. A mount whose host path does not exist gets an empty directory there, and the container
+starts; a link that leads nowhere fails it, and so does a device that does not exist (containerd 2.2.9,
+internal/cri/opts/spec_linux_opts.go; CRI-O's addOCIBindMounts does the same). With `run_commands` a command runs as a
+plain process with the container's environment and without its mounts; otherwise a container counts as running until
+it is ended by hand. Not here: when to start or restart, and mounts of CDI, which runc fails where they have no source.
 """
 
 import asyncio
@@ -19,6 +21,7 @@ from pathlib import Path
 
 from deviceplugin.wire import deviceplugin_pb2 as pb
 from sandbox.kubelet.podspec import Container
+from sandbox.kubelet.waiting import Clock
 
 SMALL_FILE_BYTES = 64 * 1024
 MAX_FILES = 200
@@ -89,7 +92,8 @@ def make_view(
         for name, value in answer.annotations.items():
             annotations.setdefault(name, value)
         cdi |= dict.fromkeys(device.name for device in answer.cdi_devices)
-    _check_paths(mounts.values(), devices.values())
+    _make_missing_sources(mounts.values())
+    _check_devices(devices.values())
     held = tuple(replace(mount, host_path=str(Path(mount.host_path).resolve())) for mount in mounts.values())
     return ContainerView(
         uid=uid,
@@ -104,10 +108,22 @@ def make_view(
     )
 
 
-def _check_paths(mounts: Iterable[Mount], devices: Iterable[DeviceNode]) -> None:
-    for path in [mount.host_path for mount in mounts] + [device.host_path for device in devices]:
-        if not Path(path).exists():
-            raise RuntimeRefusalError(f"failed to create container: stat {path}: no such file or directory")
+def _make_missing_sources(mounts: Iterable[Mount]) -> None:
+    """Shorter paths in the container first, as containerd sorts them."""
+    for mount in sorted(mounts, key=lambda mount: mount.container_path.count("/")):
+        try:
+            if not Path(mount.host_path).exists():
+                Path(mount.host_path).mkdir(0o755, parents=True)
+        except OSError as error:
+            said = f'failed to mkdir "{mount.host_path}": {error.strerror}'
+            raise RuntimeRefusalError(f"failed to generate container spec: {said}") from error
+
+
+def _check_devices(devices: Iterable[DeviceNode]) -> None:
+    for device in devices:
+        if not Path(device.host_path).exists():
+            said = f"lstat {device.host_path}: no such file or directory"
+            raise RuntimeRefusalError(f"failed to generate container spec: {said}")
 
 
 def _small_files(mounts: Iterable[Mount]) -> dict[str, bytes]:
@@ -136,11 +152,12 @@ def now() -> str:
 
 @dataclass(slots=True)
 class Running:
-    """The latest start of a container."""
+    """The latest start of a container; `ended` on kubelet's clock."""
 
     view: ContainerView
     phase: Phase
     exit_code: int = 0
+    ended: float = 0.0
     output: str = ""
     process: asyncio.subprocess.Process | None = None
     started_at: str = field(default_factory=now)
@@ -153,6 +170,7 @@ class Runtime:
     run_commands: bool
     work_dir: Path
     changed: Callable[[], None]
+    clock: Clock
     containers: dict[tuple[str, str], Running] = field(default_factory=dict)
     _waits: set["asyncio.Task[None]"] = field(default_factory=set)
 
@@ -179,8 +197,7 @@ class Runtime:
             return
         if running.process is not None and running.process.returncode is None:
             running.process.kill()
-        running.phase, running.exit_code = Phase.EXITED, code
-        self.changed()
+        self._end(running, code)
 
     def stop_pod(self, uid: str) -> None:
         for pod, name in list(self.containers):
@@ -216,5 +233,8 @@ class Runtime:
         output, _ = await process.communicate()
         running.output = output.decode(errors="replace")
         if running.phase is Phase.RUNNING:
-            running.phase, running.exit_code = Phase.EXITED, process.returncode or 0
-            self.changed()
+            self._end(running, process.returncode or 0)
+
+    def _end(self, running: Running, code: int) -> None:
+        running.phase, running.exit_code, running.ended = Phase.EXITED, code, self.clock.now()
+        self.changed()

@@ -1,13 +1,16 @@
 """Time and waiting: kubelet's clock, conditions with a deadline, and a kubelet that hangs.
 
 In: the speed of the clock; "something changed" from every part; `hang` and `resume` from the user. Out: sleeps; waits
-that end when a predicate holds or fail with what they waited for; a gate that every server and the sync loop pass.
-Invariant: nobody polls; a waiter wakes only when something changed.
+that end when a predicate holds or fail with what they waited for; a gate that every server and the sync loop pass; the
+waits of a container that ends again and again. Invariant: nobody polls; a waiter wakes only when something changed.
 """
 
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+
+_MOST, _FORGOTTEN = 30, 60
 
 
 class Clock:
@@ -56,6 +59,30 @@ def _asks_to_wake(holds: Callable[[], bool]) -> bool:
         return holds()
     except Exception:
         return True
+
+
+@dataclass(slots=True)
+class CrashLoop:
+    """The waits of one container that ends again and again, counted from its end: client-go's `flowcontrol.Backoff`.
+
+    `first_s` (10 s in kubelet), doubled at each try, at most 30 times as long (300 s). A container that ran for 60
+    times as long after its last start (600 s) begins anew. The first restart waits for nothing.
+    """
+
+    first_s: float
+    wait_s: float = 0.0
+    tried_at: float = 0.0
+
+    def may_start_at(self, ended: float) -> float:
+        return ended if self._is_forgotten(ended) else ended + self.wait_s
+
+    def try_again(self, ended: float, now: float) -> None:
+        again = self.wait_s and not self._is_forgotten(ended)
+        self.wait_s = min(self.wait_s * 2, self.first_s * _MOST) if again else self.first_s
+        self.tried_at = now
+
+    def _is_forgotten(self, ended: float) -> bool:
+        return ended - self.tried_at > self.first_s * _FORGOTTEN
 
 
 class Pause:

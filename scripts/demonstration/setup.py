@@ -115,7 +115,7 @@ def racks(server: ApiServer) -> Iterator[None]:
 def one_node(
     home: Path, name: str = NODE, *, cluster: ApiServer | None = None, profile: Path = EIGHT_GPUS
 ) -> AbstractAsyncContextManager[GpuNode]:
-    """Kubelet's clock runs 20 times as fast; it retries after 2 s at most, so that nobody waits for a back-off."""
+    """Kubelet's clock runs 20 times as fast, so that nobody waits for a back-off."""
     return gpu_node(
         home,
         profile=profile,
@@ -123,7 +123,6 @@ def one_node(
         cluster=cluster,
         node_name=name,
         speed=20.0,
-        retry_max_s=40.0,
     )
 
 

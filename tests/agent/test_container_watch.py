@@ -157,6 +157,7 @@ async def made(base: Path, manner: RuntimeBehaviour) -> AsyncIterator[Bench]:
     async with StandInRuntime(base / "cri.sock", manner) as fake:
         runtime = ContainerRuntime(base / "cri.sock", timeout_s=30.0)
         mirror = DriverMirror(base / "mirror", MirrorOptions(base, base, Machine.here()), loaded=lambda: "1")
+        mirror.open()
         files = AgentFiles(GrantDirectories(base / "vm"), shared, mirror=mirror, cdi=None, inventory=lambda: gpus)
         client = KubeClient(Transport(Credentials(base / "no-kubeconfig")))
         samples: dict[GpuUuid, GpuSample] = {}

@@ -1,7 +1,10 @@
 """The driver mirror as pods meet it: what they mount, what an upgrade changes, and what fails closed."""
 
 import json
+import shutil
 from pathlib import Path
+
+import pytest
 
 from sandbox.driver_root import DriverRoot, make_interposers
 from sandbox.gpunode import GpuNode
@@ -34,6 +37,13 @@ def mounted(node: GpuNode, uid: str) -> tuple[str, str, bool]:
     libraries = view.host_path("/usr/local/nvidia/lib64")
     (real,) = (path.name for path in libraries.glob("libcuda.so.*.*"))
     return libraries.parent.name, real.removeprefix("libcuda.so."), (libraries / "libvcuda.so.1").exists()
+
+
+def remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 async def metric(node: GpuNode, name: str) -> dict[str, float]:
@@ -99,7 +109,7 @@ async def test_a_container_keeps_the_driver_of_its_start_and_gets_the_new_one_at
 async def test_without_our_library_a_share_waits_with_the_reason_and_a_whole_gpu_runs(short_tmp: Path) -> None:
     """Fail closed: an image may bring its own libcuda, and then nothing enforces its share."""
     empty = short_tmp / "empty"
-    async with node_with_agent(short_tmp, flags={**FLAGS, "library-path": empty}, retry_max_s=2.0) as node:
+    async with node_with_agent(short_tmp, flags={**FLAGS, "library-path": empty}, retry_s=2.0) as node:
         (uid,) = create(node, share("share"))
         await run(node, pod_json("whole", ("c", 100, 0)))
         reason = await node.kubelet.wait_waiting(uid, "c", deadline_s=PATIENCE_S)
@@ -116,6 +126,34 @@ async def test_without_our_library_a_share_waits_with_the_reason_and_a_whole_gpu
         await node.kubelet.wait_running(uid, deadline_s=PATIENCE_S)
         assert mounted(node, uid) == ("nvidia", node.gpus.driver, True)
         assert await metric(node, ENFORCEABLE) == {"": 1}
+
+
+@pytest.mark.parametrize("lost", ["vdriver", "vdriver/.trees", "vdriver/nvidia/lib64/libcuda.so.1"])
+async def test_no_container_starts_with_less_than_the_whole_mirror(short_tmp: Path, lost: str) -> None:
+    """containerd and CRI-O would start it with an empty directory at the place of the driver and its limits."""
+    async with node_with_agent(short_tmp, flags={**FLAGS, "driver-check-period": "1h"}, retry_s=1.0) as node:
+        (uid,) = await run(node, share("share"))
+        remove(node.home / lost)
+        node.kubelet.exit_container(uid, "c")
+        reason = await node.kubelet.wait_waiting(uid, "c", deadline_s=PATIENCE_S)
+        assert f"files of the driver mirror {node.home}/vdriver are missing on the node" in reason
+        await node.agent.kill()
+        await node.start_agent(deadline_s=PATIENCE_S)
+        await node.kubelet.wait_running(uid, starts=2, deadline_s=PATIENCE_S)
+        assert mounted(node, uid) == ("nvidia", node.gpus.driver, True)
+
+
+async def test_a_container_whose_recorded_driver_is_elsewhere_and_gone_does_not_start(short_tmp: Path) -> None:
+    """The agent has another --driver-mirror-path now, and somebody has removed the old mirror."""
+    async with node_with_agent(short_tmp, flags=FLAGS) as node:
+        (uid,) = await run(node, share("share"))
+        await node.agent.kill()
+        await node.start_agent(f"--driver-mirror-path={node.home}/elsewhere", deadline_s=PATIENCE_S)
+        remove(node.home / "vdriver")
+        node.kubelet.exit_container(uid, "c")
+        reason = await node.kubelet.wait_waiting(uid, "c", deadline_s=PATIENCE_S)
+        assert f"{node.home}/vdriver/nvidia, which kubelet recorded as a mount, is missing on the node" in reason
+        assert not (node.home / "vdriver").exists()
 
 
 async def test_libraries_that_the_driver_lacks_are_named_once_and_counted(short_tmp: Path) -> None:

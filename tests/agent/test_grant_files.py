@@ -34,6 +34,7 @@ def test_room_that_another_container_has_taken_is_taken_back_before_a_start(smal
     shared = SharedState(small)
     mirror = DriverMirror(small.parent / "mirror", MirrorOptions(small, small, Machine.here()), loaded=lambda: "1")
     files = AgentFiles(GrantDirectories(small), shared, mirror=mirror, cdi=None, inventory=lambda: inventory(2))
+    mirror.open()
     mirror.state = MirrorState(refusal="")
     attacker, victim = (
         grant(pod(name, ("c", 20, 8)).containers[0], (0, 20, 8), grant_id=f"g-{name}")

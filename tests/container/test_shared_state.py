@@ -86,6 +86,13 @@ def test_the_second_call_before_a_start_changes_nothing(shared: SharedState) -> 
     assert shared.region(ONE).stat().st_ino == inode
 
 
+def make_directory(path: Path) -> None:
+    """As containerd and CRI-O do where a mount has no source; the container may write into it."""
+    path.unlink()
+    path.mkdir(mode=0o755)
+    (path / "of the container").touch()
+
+
 def test_a_corrupted_file_is_made_again_at_the_next_start(shared: SharedState, subtests: pytest.Subtests) -> None:
     harms: dict[str, Callable[[Path], object]] = {
         "cut": lambda path: os.truncate(path, 100),
@@ -93,6 +100,7 @@ def test_a_corrupted_file_is_made_again_at_the_next_start(shared: SharedState, s
         "closed": lambda path: path.chmod(0o600),
         "another version": lambda path: put(path, 8, b"\x09"),
         "lost": Path.unlink,
+        "a directory that the runtime made": make_directory,
     }
     for name, harm in harms.items():
         with subtests.test(harm=name):

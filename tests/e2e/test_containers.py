@@ -132,6 +132,23 @@ def test_what_a_container_writes_lies_on_a_tmpfs_that_outlives_the_agent(
     assert "shared_state_on_disk" not in agent.log()
 
 
+def test_a_mount_without_a_source_gets_an_empty_directory(empty_cluster: Cluster, tmp_path: Path) -> None:
+    """Kubelet hands these on as it does our mounts: `sandbox.kubelet.runtime` plays what is seen here."""
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    mount = {"name": "x", "mountPath": "/x"}
+    for name in ("missing", "link"):
+        container = pods.container("c", "test -d /x && sleep 3600", volumeMounts=[mount])
+        volume = {"name": "x", "hostPath": {"path": str(tmp_path / name)}}
+        pods.create(empty_cluster.admin, pods.pod(name, [container], volumes=[volume]))
+    pods.wait_running(empty_cluster.admin, ["missing"])
+    assert (tmp_path / "missing").is_dir()
+
+    def told() -> str:
+        return " ".join(pods.events(empty_cluster.admin, "link"))
+
+    wait_until(lambda: "failed to mkdir" in told(), "the container with the link fails", evidence=told)
+
+
 def tmpfs_at(path: Path, cluster: Cluster) -> list[str]:
     """The mounts there that containerd sees."""
     lines = Path(f"/proc/{cluster.containerd.process.pid}/mountinfo").read_text().splitlines()

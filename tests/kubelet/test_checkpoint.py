@@ -86,6 +86,7 @@ def test_an_entry_has_the_ids_of_all_numa_nodes_and_the_answer(data: bytes) -> N
         memory_bytes=2147483648,
         directory="/etc/vcuda/vm/g-0011223344556677",
         driver="/etc/vcuda/vdriver",
+        mounts=("/etc/vcuda/vdriver", "/etc/vcuda/vm/g-0011223344556677"),
     )
 
 

@@ -197,6 +197,9 @@ async def test_a_forbidden_sysctl_is_refused_before_the_plugin_hears_of_the_pod(
         verdict = await node.kubelet.admit(spec)
         assert verdict.reason == "SysctlForbidden"
         assert not node.kubelet.calls.of("Allocate")
+        spec = pod("b", container(cores=1))
+        spec["spec"]["securityContext"] = {"sysctls": [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "0"}]}
+        assert (await node.kubelet.admit(spec)).admitted
 
 
 async def test_the_checkpoint_is_written_once_per_container_in_kubelets_form(short_tmp: Path) -> None:

@@ -119,7 +119,7 @@ async def test_a_kill_in_the_middle_of_an_admission_forgets_it_and_asks_again(sh
         await node.kubelet.kill()
         node.core.gates.clear()
         node.memory.gates.clear()
-        await node.kubelet.start()
+        await node.kubelet.start(after=(CORE, MEMORY))
         await node.register()
         assert (await node.kubelet.verdict(uid)).admitted
         await node.kubelet.wait_running(uid)

@@ -1,14 +1,18 @@
 """Container starts: PreStartContainer, what the container sees, restarts, ends."""
 
+import asyncio
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from deviceplugin.wire import deviceplugin_pb2 as pb
 from sandbox.apiserver import container, pod
-from sandbox.barenode import CORE, MEMORY, BareNode, bare_node, fast
+from sandbox.barenode import CORE, FAST, MEMORY, BareNode, bare_node, fast
+from sandbox.kubelet.waiting import Clock
+from sandbox.kubelet.worker import IDLE_S
 
 pytestmark = pytest.mark.thorough
 
@@ -16,6 +20,21 @@ pytestmark = pytest.mark.thorough
 def starts(node: BareNode, uid: str, name: str) -> list[str]:
     """Resources of the PreStartContainer calls for one container, in order."""
     return [call.resource for call in node.kubelet.calls.of("PreStartContainer", uid=uid) if call.container == name]
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What kubelet's parts wait for, in seconds of its clock; a worker with nothing to do waits for an hour."""
+    asked: list[float] = []
+    sleep = Clock.sleep
+
+    async def record(clock: Clock, seconds: float) -> None:
+        if seconds < IDLE_S:
+            asked.append(seconds)
+        await sleep(clock, seconds)
+
+    monkeypatch.setattr(Clock, "sleep", record)
+    return asked
 
 
 async def test_every_start_and_restart_calls_prestart_for_each_resource_with_its_devices(short_tmp: Path) -> None:
@@ -94,13 +113,88 @@ async def test_the_container_sees_the_merged_answers_and_its_own_environment_win
     assert both == {"core", "memory"}, "which answer wins is random"
 
 
-async def test_a_mount_that_does_not_exist_fails_the_container(short_tmp: Path) -> None:
+async def test_a_missing_mount_source_is_made_as_an_empty_directory(short_tmp: Path) -> None:
+    """containerd 2.2.9, internal/cri/opts/spec_linux_opts.go: `Create the host path if it doesn't exist.`"""
+    missing = short_tmp / "missing/file.txt"
     async with bare_node(fast(short_tmp)) as node:
-        missing = pb.Mount(container_path="/x", host_path=str(short_tmp / "missing"))
-        node.core.answer = lambda _: pb.ContainerAllocateResponse(mounts=[missing])
+        mount = pb.Mount(container_path="/x", host_path=str(missing), read_only=True)
+        node.core.answer = lambda _: pb.ContainerAllocateResponse(mounts=[mount])
+        verdict = await node.kubelet.admit(pod("a", container(cores=1)))
+        await node.kubelet.wait_running(verdict.uid)
+        assert missing.is_dir()
+        assert node.kubelet.container_view(verdict.uid, "main").host_path("/x") == missing
+
+
+@pytest.mark.parametrize("kind", ["link", "device", "file above"])
+async def test_what_the_runtime_cannot_make_fails_the_container(short_tmp: Path, kind: str) -> None:
+    """A link that leads nowhere is in the way of a directory; nobody makes a device."""
+    path = short_tmp / "x"
+    if kind == "link":
+        path.symlink_to(short_tmp / "nowhere")
+    if kind == "file above":
+        path.write_text("")
+        path = path / "below"
+    answer = pb.ContainerAllocateResponse(mounts=[pb.Mount(container_path="/x", host_path=str(path))])
+    if kind == "device":
+        answer = pb.ContainerAllocateResponse(devices=[pb.DeviceSpec(container_path="/dev/x", host_path=str(path))])
+    async with bare_node(fast(short_tmp)) as node:
+        node.core.answer = lambda _: answer
         verdict = await node.kubelet.admit(pod("a", container(cores=1)))
         why = await node.kubelet.wait_waiting(verdict.uid, "main")
-    assert why.startswith("CreateContainerError: failed to create container: stat ")
+    assert why.startswith("CreateContainerError: failed to generate container spec: ")
+
+
+async def test_a_container_that_never_ran_is_tried_every_10_to_15_seconds(short_tmp: Path, waits: list[float]) -> None:
+    """`completeWork`, pkg/kubelet/pod_workers.go: the wait is the same after each failure."""
+    async with bare_node(fast(short_tmp)) as node:
+        node.core.fail["PreStartContainer"] = "never"
+        uid = node.kubelet.submit(pod("a", container(cores=1)))
+        await node.kubelet.changes.until(
+            lambda: len(node.kubelet.calls.of("PreStartContainer", uid=uid)) >= 6, what="six tries", deadline_s=60
+        )
+        calls = node.kubelet.calls.of("PreStartContainer", uid=uid)
+    gaps = [(after.started - before.ended) * FAST for before, after in pairwise(calls)]
+    assert min(gaps) >= 10
+    assert max(waits) <= 15
+
+
+async def test_a_container_that_ends_again_and_again_waits_longer_each_time(
+    short_tmp: Path, waits: list[float]
+) -> None:
+    """`doBackOff`, pkg/kubelet/kuberuntime: at once, then 10, 20, 40 s after its end, up to half longer."""
+    took = []
+    async with bare_node(fast(short_tmp)) as node:
+        verdict = await node.kubelet.admit(pod("a", container(cores=1)))
+        for number in range(1, 5):
+            await node.kubelet.wait_running(verdict.uid, starts=number)
+            ended = node.kubelet.clock.now()
+            node.kubelet.exit_container(verdict.uid, "main")
+            if number > 1:
+                assert "CrashLoopBackOff" in await node.kubelet.wait_waiting(verdict.uid, "main")
+            await node.kubelet.wait_running(verdict.uid, starts=number + 1)
+            took.append(node.kubelet.clock.now() - ended)
+    assert [each >= least for each, least in zip(took, (0, 10, 20, 40), strict=True)] == [True] * 4
+    assert max(waits) <= 60
+
+
+async def test_no_container_is_started_again_while_a_plugin_does_not_answer_allocate(short_tmp: Path) -> None:
+    """The sync loop stands, and it alone tells the workers; what has been admitted starts all the same."""
+    async with bare_node(fast(short_tmp)) as node:
+        verdict = await node.kubelet.admit(pod("a", container(cores=1)))
+        await node.kubelet.wait_running(verdict.uid)
+        node.core.gates["Allocate"] = asyncio.Event()
+        waiting = node.kubelet.submit(pod("b", container(cores=1)))
+        await node.kubelet.changes.until(
+            lambda: any(known["metadata"]["uid"] == waiting for known in node.kubelet.pod_list()),
+            what="the second pod is being admitted",
+            deadline_s=60,
+        )
+        node.kubelet.exit_container(verdict.uid, "main")
+        await node.kubelet.clock.sleep(20)
+        assert not node.kubelet.runs(verdict.uid, "main")
+        node.core.gates["Allocate"].set()
+        await node.kubelet.wait_running(verdict.uid, starts=2)
+        await node.kubelet.wait_running(waiting)
 
 
 async def test_init_containers_run_to_their_end_before_the_app_starts(short_tmp: Path) -> None:

@@ -2,7 +2,8 @@
 
 In: the paths, the components, and which driver version is loaded. Out: `<base>/nvidia` and `<base>/origin`, always
 mountable, and their state. `refresh` is cheap where nothing changed (some dozens of stats) and may take seconds where
-files must be copied, so it runs in a thread. One call at a time: `refresh` and `collect` alternate.
+files must be copied, so it runs in a thread. One call at a time: `refresh` and `collect` alternate. What somebody
+removed from the mirror is made again by the next `refresh`, and until then `why_unusable` says that it is missing.
 """
 
 import threading
@@ -89,7 +90,9 @@ class DriverMirror:
         self._options = options
         self._root = DriverRoot(options.root)
         self._loaded = loaded
+        self._base = base
         self._trees = Trees(base)
+        self._is_lost = False
         self._seen: _Seen | None = None
         self._stopped = threading.Event()
         self.state = MirrorState()
@@ -101,19 +104,37 @@ class DriverMirror:
         self.state = MirrorState(manifest.driver, manifest.missing, manifest.refusal)
 
     def refresh(self) -> MirrorUpdate | None:
-        """Rebuilds what has changed; None where nothing did since the last call.
+        """Rebuilds what has changed or is missing; None where nothing did since the last call.
 
         Raises ContainerError; the trees are unchanged then.
         """
+        if not self._trees.are_whole:
+            self._is_lost = True
+            self._trees.open()
         loaded = self._loaded()
         places = self._places(loaded)
-        if self._seen is not None and self._seen.places == places and _are_same(self._seen.files):
+        seen = self._seen if not self._is_lost else None
+        if seen is not None and seen.places == places and _are_same(seen.files):
             return None
         plan, trouble = self._plan(loaded)
         changed = self._trees.adopt(plan, stopped=self._stopped.is_set)
         self.state = MirrorState(plan.driver, plan.missing, plan.refusal)
         self._seen = _Seen(places, _driver_files(plan))
+        if self._is_lost:
+            self._is_lost = False
+            trouble = (f"files of the driver mirror {self._base} were missing and have been made again", *trouble)
         return MirrorUpdate(self.state, changed, trouble)
+
+    def why_unusable(self, *, share: bool) -> str:
+        """Why a container that starts now would lack its driver, or a share its limits; empty if it would not."""
+        if share and self.state.refusal:
+            return self.state.refusal
+        if not self._is_lost and self._trees.are_whole:
+            return ""
+        return (
+            f"files of the driver mirror {self._base} are missing on the node, so the container would start without "
+            "its driver and without its limits; the agent makes them again soon, and kubelet tries again"
+        )
 
     def stop(self) -> None:
         """From another thread: a refresh that is building stops soon."""

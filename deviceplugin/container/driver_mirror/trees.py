@@ -62,6 +62,14 @@ class Trees:
         """The tree that containers get now; None before `open`."""
         return self._finished(_CURRENT)
 
+    @property
+    def are_whole(self) -> bool:
+        """Whether both names lead to the current tree, and nothing of it is missing."""
+        current = self.current
+        manifest = read_manifest(current) if current is not None else None
+        named = all(self._links.target(flavour) == f"{_CURRENT}/{flavour}" for flavour in FLAVOURS)
+        return named and current is not None and manifest is not None and is_sound(current, manifest)
+
     def adopt(self, plan: MirrorPlan, *, stopped: Callable[[], bool]) -> bool:
         """Makes the plan's tree the current one, building it where there is none; False where it is already."""
         with self._explained():

@@ -1,10 +1,11 @@
 """The driver mirror over a node's life: first look, upgrades of the driver and of vcuda's library, and the log."""
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,6 +65,37 @@ def test_the_nodes_gpu_client_is_where_the_library_of_an_image_starts_it(node: N
 def version_of(lib64: Path, soname: str = "libcuda.so.1") -> str:
     """What the stub that stands there says it is."""
     return (lib64 / soname).read_bytes().rpartition(b"libcuda.so.")[2].decode()
+
+
+def move_a_name_away(node: Node) -> None:
+    """And the runtime makes an empty directory there."""
+    (node.base / "nvidia").unlink()
+    (node.base / "nvidia").mkdir()
+
+
+LOSSES: dict[str, Callable[[Node], object]] = {
+    "all of it": lambda node: shutil.rmtree(node.base),
+    "the trees": lambda node: shutil.rmtree(node.base / ".trees"),
+    "a directory": lambda node: shutil.rmtree(node.lib64("nvidia")),
+    "a file": lambda node: (node.lib64("nvidia") / "libcuda.so.1").unlink(),
+    "a name": move_a_name_away,
+    "the current tree's name": lambda node: (node.base / ".current").unlink(),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_no_container_starts_with_what_is_missing_and_the_next_look_makes_it_again(node: Node, loss: str) -> None:
+    node.refresh()
+    assert (node.mirror.why_unusable(share=True), node.mirror.why_unusable(share=False)) == ("", "")
+    LOSSES[loss](node)
+    for share in (True, False):
+        assert "are missing on the node" in node.mirror.why_unusable(share=share)
+    (said,) = node.refresh().trouble
+    assert said == f"files of the driver mirror {node.base} were missing and have been made again"
+    assert (node.mirror.why_unusable(share=True), node.mirror.why_unusable(share=False)) == ("", "")
+    assert (node.lib64("nvidia") / "libvcuda.so.1").exists()
+    assert version_of(node.lib64("origin")) == VERSION
+    assert node.mirror.refresh() is None
 
 
 def test_before_the_first_check_shares_must_wait(node: Node) -> None:
