@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -15,6 +16,7 @@ from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.ids import key_of
 from deviceplugin.model.units import Resource
 from deviceplugin.placement.occupancy import occupied
+from sandbox.kubelet.options import PodResourcesForm
 from sandbox.station import ALL, NAMES, Station, pod_json, station
 from tests.container.gpu_manager.client_reader import read_limits
 from tests.kubelet.makers import fresh, inventory
@@ -266,6 +268,28 @@ async def test_a_watch_that_lags_is_filled_in_by_kubelet(short_tmp: Path) -> Non
         assert verdict.admitted, verdict.message
         await node.kubelet.wait_running(verdict.uid)
         check_container(node, verdict.uid, "c", 20, 4)
+
+
+@pytest.mark.parametrize("form", get_args(PodResourcesForm))
+@pytest.mark.parametrize("watched", [True, False])
+async def test_a_refused_pod_gets_nothing_of_the_next_one(
+    short_tmp: Path, form: PodResourcesForm, watched: bool
+) -> None:
+    """Its status is late, so the watch shows it as pending; before 1.36 `Get` shows it too, and before 1.34 `List`."""
+    async with station(
+        short_tmp, inventory(2), sources=(Source.PODRESOURCES,), podresources_form=form, status_lag_s=1e6
+    ) as node:
+        refused, meant = pod_json("refused", ("c", 20, 4)), pod_json("meant", ("c", 20, 4))
+        refused["spec"]["securityContext"] = {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}
+        node.know(*((refused, meant) if watched else (refused,)))
+        assert (await node.kubelet.admit(refused)).reason == "SysctlForbidden"
+        verdict = await node.kubelet.admit(meant)
+        assert verdict.admitted, verdict.message
+        await node.kubelet.wait_running(verdict.uid)
+        check_container(node, verdict.uid, "c", 20, 4)
+        assert [grant.allocation.owner.pod.name for grant in node.ledger.grants()] == ["meant"]
+        if form == "1.36":
+            assert node.reports.repaired_ == []
 
 
 async def test_when_nothing_answers_the_pod_is_refused_and_nothing_is_held(short_tmp: Path) -> None:

@@ -14,6 +14,7 @@ from deviceplugin.wire import podresources_pb2_grpc as rpc
 from sandbox.apiserver import container, pod
 from sandbox.barenode import CORE, BareNode, bare_node, fast
 from sandbox.kubelet import Kubelet
+from sandbox.kubelet.options import PodResourcesForm
 
 pytestmark = pytest.mark.thorough
 
@@ -123,11 +124,44 @@ async def test_podresources_refuses_after_a_burst_of_ten(short_tmp: Path) -> Non
         assert 10 <= len(answers) - len(refused) < 40
 
 
-async def test_old_kubelets_have_no_get(short_tmp: Path) -> None:
-    async with bare_node(replace(fast(short_tmp), podresources_get=False)) as node:
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await ask(node, "a")
-    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+async def shown(node: BareNode, name: str) -> str:
+    """What `Get` says of a pod: `shown`, or kubelet's code and sentence."""
+    try:
+        await ask(node, name)
+    except grpc.aio.AioRpcError as error:
+        return f"{error.code().name}: {error.details()}"
+    return "shown"
+
+
+async def listed(node: BareNode) -> set[str]:
+    async with grpc.aio.insecure_channel(f"unix:{node.kubelet.options.podresources_socket}") as channel:
+        answer = await rpc.PodResourcesListerStub(channel).List(pb.ListPodResourcesRequest(), timeout=5)
+    return {each.name for each in answer.pod_resources}
+
+
+@pytest.mark.parametrize(
+    ("form", "got", "hides"),
+    [
+        ("1.36", "UNKNOWN: pod refused in namespace default not found", True),
+        ("1.34", "shown", True),
+        ("1.27", "UNKNOWN: PodResources API Get method disabled", False),
+        ("1.26", "UNIMPLEMENTED: unknown method Get for service v1.PodResourcesLister", False),
+    ],
+)
+async def test_what_shows_a_refused_and_an_ended_pod_differs_between_kubelets(
+    short_tmp: Path, form: PodResourcesForm, got: str, hides: bool
+) -> None:
+    async with bare_node(replace(fast(short_tmp), podresources_form=form)) as node:
+        assert not (await node.kubelet.admit(pod("refused", container(cores=500)))).admitted
+        once = pod("ended", container(cores=1))
+        once["spec"]["restartPolicy"] = "Never"
+        ended = await node.kubelet.admit(once)
+        await node.kubelet.wait_running(ended.uid)
+        node.kubelet.exit_container(ended.uid, "main", code=0)
+        await node.kubelet.wait_phase(ended.uid, "Succeeded")
+        assert await shown(node, "refused") == got
+        assert await shown(node, "ended") == got.replace("refused", "ended")
+        assert await listed(node) == (set() if hides else {"refused", "ended"})
 
 
 async def test_static_pods_come_first_with_names_and_uids_of_kubelets_making(short_tmp: Path) -> None:
