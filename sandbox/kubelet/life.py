@@ -182,15 +182,20 @@ class Life:
         self._ready.add(update.source)
 
     async def _add(self, known: KnownPod) -> None:
-        """The pod is visible first, then it is admitted."""
+        """The pod is visible first, then it is admitted. One that is being deleted too: it ends afterwards."""
         pod = known.pod
         self.table[pod.uid] = known
         self.world.changes.ring()
-        if pod.deleting or pod.terminal:
+        if pod.terminal:
             self.world.runtime.stop_pod(pod.uid)
-            if pod.deleting:
-                self._terminate(known)
-            return
+        else:
+            await self._admit(known)
+        if pod.deleting:
+            self._terminate(known)
+        self.world.changes.ring()
+
+    async def _admit(self, known: KnownPod) -> None:
+        pod = known.pod
         try:
             await self._admission.admit(pod, others=self.table.active(), running=self._left_alone(pod))
         except RefusalError as refusal:
@@ -202,7 +207,6 @@ class Life:
             known.task = self._spawn(known.worker.run())
             if known.source is self.world.static:
                 self._spawn(self.world.api.mirror(pod.raw))
-        self.world.changes.ring()
 
     def _left_alone(self, pod: Pod) -> Callable[[str], bool]:
         """Before all sources are ready, containers that the runtime reports running are not allocated again."""

@@ -349,6 +349,28 @@ async def test_kubelet_killed_between_two_containers_of_equal_size_asks_again(
                 check_books(node)
 
 
+@pytest.mark.parametrize("sources", SOURCES)
+async def test_a_pod_that_was_deleted_before_kubelet_saw_it_takes_nothing_of_the_next_one(
+    short_tmp: Path, sources: Sequence[Source]
+) -> None:
+    """Kubelet asks for it all the same, and then ends it."""
+    async with station(short_tmp, inventory(2), sources=sources) as node:
+        dying, living = pod_json("dying", ("c", 20, 4)), pod_json("living", ("c", 20, 4))
+        await node.kubelet.kill()
+        gone, uid = node.kubelet.submit(dying), node.kubelet.submit(living)
+        node.kubelet.delete(gone)
+        node.know(dying, living)
+        await node.kubelet.start(after=(NAMES.core, NAMES.memory))
+        await node.kubelet.wait_running(uid)
+        await node.kubelet.wait_gone(gone)
+        assert len(node.kubelet.calls.of("Allocate", uid=gone)) == len(node.kubelet.calls.of("Allocate", uid=uid)) == 2
+        check_container(node, uid, "c", 20, 4)
+        if sources != (Source.APISERVER,):
+            assert [each.pod.ref.name for each, _ in node.reports.granted_] == ["dying", "living"]
+            assert node.reports.repaired_ == []
+        check_books(node)
+
+
 async def test_a_lost_kubelet_checkpoint_leads_to_the_same_grants(short_tmp: Path, subtests: pytest.Subtests) -> None:
     """Kubelet starts with nothing, and writes the file again when the agent has registered."""
     for damage in [None, b"", bytes(100), b'{"Data":{"PodDev']:
