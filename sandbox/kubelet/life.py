@@ -8,9 +8,9 @@ checkpoint's: resources are known, their endpoints stopped, nothing healthy unti
 import asyncio
 import math
 import random
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from sandbox.kubelet import checkpoint
 from sandbox.kubelet.admission import Admission, RefusalError
@@ -31,6 +31,7 @@ from sandbox.kubelet.waiting import Changes, Clock, Pause
 from sandbox.kubelet.worker import PodWorker, WorkerParts
 
 NODE_STATUS_S = 10.0
+_Listed = TypeVar("_Listed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +84,14 @@ class Life:
         )
         self._registration = RegistrationServer(options, self.endpoints, world.pause)
         self._podresources = PodResourcesServer(
-            options, self.store, world.pause, known=self.table.pods, active=self.table.active, ready=self._is_ready
+            options,
+            self.store,
+            world.pause,
+            known=lambda: self._any_order(self.table.pods()),
+            active=lambda: self._any_order(self.table.active()),
+            ready=self._is_ready,
         )
+        self._order = random.Random(options.seed)  # its own: how often clients list pods changes nothing else
         self._updates: Sink = asyncio.Queue()
         self._ready: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -121,7 +128,13 @@ class Life:
         self.world.changes.ring()
 
     def listing(self) -> list[Json]:
-        return [known.listed() for known in self.table.values()]
+        return self._any_order(known.listed() for known in self.table.values())
+
+    def _any_order(self, pods: Iterable[_Listed]) -> list[_Listed]:
+        """Both listings are in the order of a Go map, another one each time (`podsMapToPods` of pod/pod_manager.go)."""
+        listed = list(pods)
+        self._order.shuffle(listed)
+        return listed
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)

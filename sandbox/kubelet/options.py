@@ -15,8 +15,8 @@ PodResourcesForm = Literal["1.36", "1.34", "1.27", "1.26"]
 
 1.36: `Get` and `List` show active pods. 1.34: `Get` shows every known pod, refused and ended ones too, and `List` the
 active ones. 1.27: `Get` is disabled (an alpha gate), and `List` shows every known pod. 1.26 and before: no `Get`.
-`GetPodByName` of pkg/kubelet/kubelet.go, `Get` and `List` of pkg/kubelet/apis/podresources/server_v1.go, read in 1.33.5,
-1.34.1, 1.35.0 and 1.36.2.
+`GetPodByName` of pkg/kubelet/kubelet.go, `Get` and `List` of pkg/kubelet/apis/podresources/server_v1.go, read in
+1.33.5, 1.34.1, 1.35.0 and 1.36.2.
 """
 
 

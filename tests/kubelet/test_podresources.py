@@ -1,4 +1,4 @@
-"""Kubelet's PodResources socket, as kubelets of several versions serve it: what is there, what is not, and what is off."""
+"""Kubelet's PodResources socket, as kubelets of several versions serve it: what is there, and what is off."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -51,11 +51,11 @@ async def test_a_kubelet_without_get_says_so_and_is_not_asked_again_at_once(
 async def test_get_that_comes_with_another_kubelet_is_found_out(short_tmp: Path) -> None:
     """An upgrade of kubelet does not restart the agent."""
     root = short_tmp / "k"
-    async with Kubelet(KubeletOptions(root=root, podresources_form="1.27")) as kubelet:
-        async with asked(kubelet, without_get_s=0.2) as client:
-            with pytest.raises(KubeletError, match="has no Get"):
-                await client.get("default", "a")
-            await kubelet.stop()
-            async with Kubelet(KubeletOptions(root=root)):
-                await asyncio.sleep(0.2)
-                assert await client.get("default", "a") is None
+    old = KubeletOptions(root=root, podresources_form="1.27")
+    async with Kubelet(old) as kubelet, asked(kubelet, without_get_s=0.2) as client:
+        with pytest.raises(KubeletError, match="has no Get"):
+            await client.get("default", "a")
+        await kubelet.stop()
+        async with Kubelet(KubeletOptions(root=root)):
+            await asyncio.sleep(0.2)
+            assert await client.get("default", "a") is None

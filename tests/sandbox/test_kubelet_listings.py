@@ -53,6 +53,21 @@ async def test_pods_shows_whole_objects_with_kubelets_annotations(short_tmp: Pat
         assert body["items"][0]["spec"]["containers"][0]["resources"]["limits"][CORE] == "3"
 
 
+async def test_both_listings_are_in_another_order_each_time(short_tmp: Path) -> None:
+    """Kubelet makes them from a map."""
+    async with bare_node(fast(short_tmp)) as node:
+        names = [f"p{number}" for number in range(8)]
+        for name in names:
+            await node.kubelet.admit(pod(name, container(cores=1)))
+        orders = set()
+        for _ in range(5):
+            _, body = await get(node.kubelet)
+            orders.add(tuple(each["metadata"]["name"] for each in body["items"]))
+            orders.add(tuple(await listed(node)))
+        assert len(orders) > 5
+        assert {tuple(sorted(order)) for order in orders} == {tuple(names)}
+
+
 async def test_a_refused_pod_stays_listed_and_looks_pending_until_its_status_has_come_back(short_tmp: Path) -> None:
     async with bare_node(replace(fast(short_tmp), status_lag_s=5.0)) as node:
         verdict = await node.kubelet.admit(pod("a", container(cores=500)))
@@ -133,10 +148,10 @@ async def shown(node: BareNode, name: str) -> str:
     return "shown"
 
 
-async def listed(node: BareNode) -> set[str]:
+async def listed(node: BareNode) -> list[str]:
     async with grpc.aio.insecure_channel(f"unix:{node.kubelet.options.podresources_socket}") as channel:
         answer = await rpc.PodResourcesListerStub(channel).List(pb.ListPodResourcesRequest(), timeout=5)
-    return {each.name for each in answer.pod_resources}
+    return [each.name for each in answer.pod_resources]
 
 
 @pytest.mark.parametrize(
@@ -161,10 +176,10 @@ async def test_what_shows_a_refused_and_an_ended_pod_differs_between_kubelets(
         await node.kubelet.wait_phase(ended.uid, "Succeeded")
         assert await shown(node, "refused") == got
         assert await shown(node, "ended") == got.replace("refused", "ended")
-        assert await listed(node) == (set() if hides else {"refused", "ended"})
+        assert sorted(await listed(node)) == ([] if hides else ["ended", "refused"])
 
 
-async def test_static_pods_come_first_with_names_and_uids_of_kubelets_making(short_tmp: Path) -> None:
+async def test_static_pods_have_names_and_uids_of_kubelets_making(short_tmp: Path) -> None:
     static = pod("web", container())
     async with Kubelet(replace(fast(short_tmp), static_pods=(static,))) as kubelet:
         uid = kubelet.static.uids[0]
