@@ -18,6 +18,7 @@
     ├── LedgerError        the journal cannot be read or written
     │   └── AgentRunningError   another agent of this node has it
     ├── KubeletError       kubelet refuses or does not answer
+    │   └── GetMissingError    its PodResources API cannot be asked for one pod
     ├── KubeError          the API server refuses or does not answer
     │   ├── KubeNotFoundError
     │   ├── KubeConflictError
@@ -149,6 +150,10 @@ class KubeletError(VcudaError):
     """Kubelet, or one of its files and sockets, refuses or does not answer."""
 
     status = "UNAVAILABLE"
+
+
+class GetMissingError(KubeletError):
+    """Kubelet's PodResources API has no `Get`, or it is turned off."""
 
 
 class KubeError(VcudaError):

@@ -6,6 +6,7 @@ last, over a connection that stays open, and writes its record before it calls.
 """
 
 import json
+import uuid
 import zlib
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -20,10 +21,12 @@ from deviceplugin.wire import dra_pb2 as pb
 from deviceplugin.wire import dra_pb2_grpc as rpc
 from deviceplugin.wire import pluginregistration_pb2 as registry
 from deviceplugin.wire import pluginregistration_pb2_grpc as registry_rpc
+from sandbox.kubelet.checkpoint import replace_file
 
 DRIVER = "gpu.vcuda.tencent.com"
 REQUEST = "gpu"
 _CALL_S = 60.0
+_RECORD = {"kind": "DRACheckpoint", "apiVersion": "checkpoint.dra.kubelet.k8s.io/v1"}
 Json = dict[str, Any]
 
 
@@ -72,28 +75,39 @@ class ClaimKubelet:
         async with grpc.aio.insecure_channel(f"unix:{await self.register()}") as channel:
             yield DriverConnection(rpc.DRAPluginStub(channel))
 
-    def record(self, claims: Iterable[ClaimRef], answers: Mapping[str, Json] | None = None) -> None:
-        """Kubelet's dra_manager_state, these claims and no others. `answers`: devices by the claim's UID."""
+    def record(
+        self,
+        claims: Iterable[ClaimRef],
+        answers: Mapping[str, Json] | None = None,
+        *,
+        pods: Mapping[str, Iterable[str]] | None = None,
+    ) -> None:
+        """Kubelet's dra_manager_state, these claims and no others (pkg/kubelet/cm/dra/state/checkpoint.go).
+
+        `answers`: devices by the claim's UID; none before the driver has answered. `pods`: UIDs by the claim's UID;
+        kubelet adds a pod before it calls the driver, so a claim that is not named here has one all the same.
+        """
         entries = [
             {
                 "ClaimUID": ref.uid,
                 "ClaimName": ref.name,
                 "Namespace": ref.namespace,
-                "PodUIDs": {},
+                "PodUIDs": {pod: {} for pod in (pods or {}).get(ref.uid, (f"pod-of-{ref.uid}",))},
                 "DriverState": {
                     self.driver: {"Devices": [answers[ref.uid]] if answers and ref.uid in answers else None}
                 },
             }
             for ref in claims
         ]
-        text = json.dumps({"ClaimInfoStateList": entries})
+        text = json.dumps({**_RECORD, "ClaimInfoStateList": entries}, separators=(",", ":"))
         file = {"Data": text, "Checksum": zlib.crc32(text.encode())}
-        (self.root / "dra_manager_state").write_text(json.dumps(file))
+        replace_file(self.root / "dra_manager_state", json.dumps(file))
 
 
-def recorded_device(pool: str, device: str, cdi: str) -> Json:
+def recorded_device(pool: str, device: str, cdi: str, *, share_id: str) -> Json:
     """For `record`: as kubelet writes down a driver's answer."""
-    return {"PoolName": pool, "DeviceName": device, "RequestNames": [REQUEST], "CDIDeviceIDs": [cdi]}
+    names = {"PoolName": pool, "DeviceName": device, "ShareID": share_id}
+    return {**names, "RequestNames": [REQUEST], "CDIDeviceIDs": [cdi]}
 
 
 def allocated_claim(
@@ -106,9 +120,13 @@ def allocated_claim(
     memory: str = "2Gi",
     driver: str = DRIVER,
 ) -> Json:
-    """As kube-scheduler leaves it: one share, reserved for the pods of `users`, their UIDs by name."""
+    """As kube-scheduler leaves it: one share, reserved for the pods of `users`, their UIDs by name.
+
+    What consumes capacity has a share ID (structured/internal of k8s.io/dynamic-resource-allocation).
+    """
     consumed = {"cores": str(cores), "memory": memory}
     result = {"request": REQUEST, "driver": driver, "pool": pool, "device": device, "consumedCapacity": consumed}
+    result["shareID"] = str(uuid.uuid4())
     reserved = [{"resource": "pods", "name": pod, "uid": uid} for pod, uid in users.items()]
     status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": reserved}
     return {"metadata": {"name": name}, "spec": {}, "status": status}

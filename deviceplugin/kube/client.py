@@ -106,7 +106,7 @@ class KubeClient:
             body = await self._patch(pod_path(pod), {"metadata": meta}, what=f"annotate pod {pod}")
         except KubeError as error:
             # The API server answers 422 (seen on 1.36) to a patch with another UID, not 409.
-            if error.code == _INVALID and "metadata.uid" in error.message:
+            if error.code == _INVALID and "metadata.uid: " in error.message:  # with the colon it is no name
                 raise _taken_over(KubeConflictError, pod, 409) from None
             raise
         return decode_pod(body, names=self._names)

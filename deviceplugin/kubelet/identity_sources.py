@@ -5,9 +5,9 @@ by the rules of `identity_rule`. Nothing here has a time limit: `Identity` gives
 
 `PodsSource` asks kubelet's `GET /pods`. It is exact: kubelet adds a pod to this list before it admits it, and the next
 pod only afterwards (verified on kubelet 1.36). `PodResourcesSource` compares the API server's watch with kubelet's
-PodResources; it is exact for app and restartable init containers. `PendingSource` takes the pending pods of the API
-server in the order of the scheduler's predictions. It is a guess, as in gpu-manager: kubelet may admit pods in another
-order.
+PodResources; it is exact for app and restartable init containers, but for pods that kubelet has refused: before 1.36 it
+shows them too. `PendingSource` takes the pending pods of the API server in the order of the scheduler's predictions. It
+is a guess, as in gpu-manager: kubelet may admit pods in another order.
 """
 
 import asyncio
@@ -51,8 +51,10 @@ class PodsSource:
 class PodResourcesSource:
     """`known` are the watched pods; `fetch` reads one pod from the API server if the watch lags behind kubelet.
 
-    PodResources shows a pod from the start of its admission; a refused pod disappears. It does not show plain init
-    containers: such a pod counts as long as none of its app containers has the resource.
+    PodResources shows a pod from the start of its admission. A refused pod disappears from `List` since kubelet 1.34
+    and from `Get` since 1.36; before, it counts until the watch shows that it has failed, and PreStartContainer gives
+    what it got to the right container. Plain init containers are not shown: such a pod counts as long as none of its
+    app containers has the resource.
     """
 
     source = Source.PODRESOURCES

@@ -3,10 +3,13 @@
 In: `<root>/pod-resources/kubelet.sock`. Out: frozen views. The API has no UIDs and no plain init containers. All
 clients of the node share 100 calls a second with a burst of 10; above that it answers RESOURCE_EXHAUSTED, and the call
 is tried once more after 20 ms. `Get` (on by default since kubelet 1.34) is preferred: `List` makes kubelet free devices
-of ended pods, which may drop the reservation of the Allocate call in progress (kubernetes#119560).
+of ended pods, which may drop the reservation of the Allocate call in progress (kubernetes#119560). Refused and ended
+pods are hidden by `List` since 1.34 and by `Get` since 1.36; before, both show them until kubelet forgets the pod.
+Kubelet's errors have no code of their own, and tenants name what its sentences name: only whole sentences are compared.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +17,13 @@ from typing import TypeVar
 
 import grpc
 
-from deviceplugin.errors import KubeletError
+from deviceplugin.errors import GetMissingError, KubeletError
 from deviceplugin.wire import podresources_pb2 as pb
 from deviceplugin.wire import podresources_pb2_grpc as rpc
 
 _MAX_MESSAGE = 64 << 20  # one entry for each device ID: far above gRPC's default of 4 MiB on a full node
 _RETRY_AFTER_S = 0.02
+_TURNED_OFF = "PodResources API Get method disabled"  # kubelet 1.27 to 1.35 without the gate KubeletPodResourcesGet
 _Answer = TypeVar("_Answer")
 
 
@@ -37,25 +41,32 @@ class PodDevices:
 
 
 class PodResources:
-    """One lazy channel; a call has `timeout_s` and raises KubeletError, never a gRPC error."""
+    """One lazy channel; a call has `timeout_s` and raises KubeletError, never a gRPC error.
 
-    def __init__(self, socket: Path, *, timeout_s: float = 8.0) -> None:
+    `without_get_s`: how long a kubelet without `Get` is not asked for it again. Kubelet may be upgraded meanwhile.
+    """
+
+    def __init__(self, socket: Path, *, timeout_s: float = 8.0, without_get_s: float = 300.0) -> None:
         self._socket = socket
         self._timeout_s = timeout_s
+        self._without_get_s = without_get_s
         self._channel: grpc.aio.Channel | None = None
-        self._get_is_missing = False
+        self._no_get_until = 0.0
 
     async def get(self, namespace: str, name: str) -> PodDevices | None:
-        """The pod, or None if kubelet does not know it; KubeletError if this kubelet has no `Get`."""
-        if self._get_is_missing:
-            raise KubeletError("this kubelet's PodResources API has no Get (it is older than 1.34)")
+        """The pod, or None if kubelet does not show it; GetMissingError if this kubelet has no `Get`."""
+        if time.monotonic() < self._no_get_until:
+            raise _no_get()
         request = pb.GetPodResourcesRequest(pod_name=name, pod_namespace=namespace)
         try:
             answer = await self._call(lambda stub: stub.Get(request, timeout=self._timeout_s))
         except grpc.aio.AioRpcError as error:
-            if self._knows_no_such_pod(error):
+            if _knows_no_such_pod(error, request):
                 return None
-            raise self._unavailable(error) from None
+            if not _has_no_get(error):
+                raise self._unavailable(error) from None
+            self._no_get_until = time.monotonic() + self._without_get_s
+            raise _no_get() from None
         return _pod(answer.pod_resources)
 
     async def list(self) -> list[PodDevices]:
@@ -69,13 +80,6 @@ class PodResources:
         if self._channel is not None:
             await self._channel.close()
             self._channel = None
-
-    def _knows_no_such_pod(self, error: grpc.aio.AioRpcError) -> bool:
-        detail = (error.details() or "").lower()
-        if error.code() is grpc.StatusCode.UNIMPLEMENTED or "disabled" in detail:
-            self._get_is_missing = True
-            return False
-        return error.code() is grpc.StatusCode.NOT_FOUND or "not found" in detail
 
     def _unavailable(self, error: grpc.aio.AioRpcError) -> KubeletError:
         return KubeletError(f"kubelet's PodResources socket {self._socket} answered {error.code().name.lower()}")
@@ -99,3 +103,16 @@ class PodResources:
 def _pod(pod: pb.PodResources) -> PodDevices:
     held = ((each.name, entry.resource_name) for each in pod.containers for entry in each.devices if entry.device_ids)
     return PodDevices(pod.namespace, pod.name, frozenset(held), tuple(each.name for each in pod.containers))
+
+
+def _knows_no_such_pod(error: grpc.aio.AioRpcError, asked: pb.GetPodResourcesRequest) -> bool:
+    sentence = f"pod {asked.pod_name} in namespace {asked.pod_namespace} not found"
+    return error.code() is grpc.StatusCode.NOT_FOUND or error.details() == sentence
+
+
+def _has_no_get(error: grpc.aio.AioRpcError) -> bool:
+    return error.code() is grpc.StatusCode.UNIMPLEMENTED or error.details() == _TURNED_OFF
+
+
+def _no_get() -> GetMissingError:
+    return GetMissingError("this kubelet's PodResources API has no Get (it is older than 1.34, or the gate is off)")

@@ -37,7 +37,7 @@ _COLLECTIONS = (
     SLICES,
     CLASSES,
 )
-_REMEMBERED = ("device-plugins/kubelet_internal_checkpoint", "dra_manager_state")
+_REMEMBERED = ("device-plugins/kubelet_internal_checkpoint", "dra_manager_state", "dra_health_state")
 _PATIENCE_S = 60.0
 
 

@@ -8,12 +8,13 @@ import argparse
 import asyncio
 import signal
 from pathlib import Path
+from typing import get_args
 
 import yaml
 
 from sandbox.kubelet.apisource import ApiAddress, ApiSource, from_kubeconfig
 from sandbox.kubelet.kubelet import Kubelet
-from sandbox.kubelet.options import KubeletOptions
+from sandbox.kubelet.options import KubeletOptions, PodResourcesForm
 
 
 def main() -> None:
@@ -32,7 +33,9 @@ def main() -> None:
     parser.add_argument("--run-commands", action="store_true", help="run the containers' commands as real processes")
     parser.add_argument("--no-pods-api", action="store_true")
     parser.add_argument("--no-podresources", action="store_true")
-    parser.add_argument("--no-podresources-get", action="store_true", help="as kubelet before 1.34")
+    parser.add_argument(
+        "--podresources-form", choices=get_args(PodResourcesForm), default="1.36", help="since which kubelet"
+    )
     parser.add_argument("--no-plugins-registry", action="store_true")
     parser.add_argument("--flat-checkpoint", action="store_true", help="as kubelet 1.12 to 1.19")
     parser.add_argument("--numa", action="store_true", help="align devices to NUMA nodes")
@@ -51,7 +54,7 @@ async def _serve(given: argparse.Namespace) -> None:
         plugin_watcher=not given.no_plugins_registry,
         checkpoint_form="flat" if given.flat_checkpoint else "numa",
         podresources=not given.no_podresources,
-        podresources_get=not given.no_podresources_get,
+        podresources_form=given.podresources_form,
         pods_api=not given.no_pods_api,
         pods_tls=not given.pods_http,
         pods_port=given.pods_port,

@@ -20,7 +20,11 @@ Form = Literal["numa", "flat"]
 
 def write(path: Path, store: DeviceStore, *, form: Form) -> None:
     data = {"PodDeviceEntries": _entries(store, form) or None, "RegisteredDevices": _registered(store)}
-    text = json.dumps({"Data": data, "Checksum": _checksum(data)})
+    replace_file(path, json.dumps({"Data": data, "Checksum": _checksum(data)}))
+
+
+def replace_file(path: Path, text: str) -> None:
+    """As kubelet writes any of its checkpoints (pkg/kubelet/util/store): nobody reads half of one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with os.fdopen(os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "w") as file:
         file.write(text)

@@ -10,9 +10,9 @@ memory is the checkpoint's: resources are known, their endpoints stopped, nothin
 import asyncio
 import math
 import random
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from sandbox.kubelet import checkpoint
 from sandbox.kubelet.admission import Admission, RefusalError
@@ -33,6 +33,7 @@ from sandbox.kubelet.waiting import Changes, Clock, Pause
 from sandbox.kubelet.worker import PodWorker, WorkerParts
 
 NODE_STATUS_S = 10.0
+_Listed = TypeVar("_Listed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +94,14 @@ class Life:
         )
         self._registration = RegistrationServer(options, self.endpoints, world.pause)
         self._podresources = PodResourcesServer(
-            options, self.store, world.pause, known=self.table.pods, active=self.table.active, ready=self._is_ready
+            options,
+            self.store,
+            world.pause,
+            known=lambda: self._any_order(self.table.pods()),
+            active=lambda: self._any_order(self.table.active()),
+            ready=self._is_ready,
         )
+        self._order = random.Random(options.seed)  # its own: how often clients list pods changes nothing else
         self._updates: Sink = asyncio.Queue()
         self._ready: set[str] = set()
         self._loop_stands = False
@@ -132,7 +139,13 @@ class Life:
         self.world.changes.ring()
 
     def listing(self) -> list[Json]:
-        return [known.listed() for known in self.table.values()]
+        return self._any_order(known.listed() for known in self.table.values())
+
+    def _any_order(self, pods: Iterable[_Listed]) -> list[_Listed]:
+        """Both listings are in the order of a Go map, another one each time (`podsMapToPods` of pod/pod_manager.go)."""
+        listed = list(pods)
+        self._order.shuffle(listed)
+        return listed
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
@@ -197,15 +210,20 @@ class Life:
         self._ready.add(update.source)
 
     async def _add(self, known: KnownPod) -> None:
-        """The pod is visible first, then it is admitted."""
+        """The pod is visible first, then it is admitted. One that is being deleted too: it ends afterwards."""
         pod = known.pod
         self.table[pod.uid] = known
         self.world.changes.ring()
-        if pod.deleting or pod.terminal:
+        if pod.terminal:
             self.world.runtime.stop_pod(pod.uid)
-            if pod.deleting:
-                self._terminate(known)
-            return
+        else:
+            await self._admit(known)
+        if pod.deleting:
+            self._terminate(known)
+        self.world.changes.ring()
+
+    async def _admit(self, known: KnownPod) -> None:
+        pod = known.pod
         try:
             await self._admission.admit(pod, others=self.table.active(), running=self._left_alone(pod))
         except RefusalError as refusal:
@@ -217,7 +235,6 @@ class Life:
             known.task = self._spawn(known.worker.run())
             if known.source is self.world.static:
                 self._spawn(self.world.api.mirror(pod.raw))
-        self.world.changes.ring()
 
     def _left_alone(self, pod: Pod) -> Callable[[str], bool]:
         """Before all sources are ready, containers that the runtime reports running are not allocated again."""

@@ -10,6 +10,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 Json = dict[str, Any]
+PodResourcesForm = Literal["1.36", "1.34", "1.27", "1.26"]
+"""The kubelet since which PodResources is like this.
+
+1.36: `Get` and `List` show active pods. 1.34: `Get` shows every known pod, refused and ended ones too, and `List` the
+active ones. 1.27: `Get` is disabled (an alpha gate), and `List` shows every known pod. 1.26 and before: no `Get`.
+`GetPodByName` of pkg/kubelet/kubelet.go, `Get` and `List` of pkg/kubelet/apis/podresources/server_v1.go, read in
+1.33.5, 1.34.1, 1.35.0 and 1.36.2.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +34,7 @@ class KubeletOptions:
     prestart_timeout_s: float = 30.0
     checkpoint_form: Literal["numa", "flat"] = "numa"  # flat: kubelet 1.12 to 1.19
     podresources: bool = True
-    podresources_get: bool = True  # False: `Get` is unimplemented, as before 1.34
+    podresources_form: PodResourcesForm = "1.36"
     podresources_qps: float = 100.0
     podresources_burst: int = 10
     pods_api: bool = True

@@ -2,8 +2,8 @@
 
 In: `List` and `Get`. Out: names and device IDs, one entry for each ID; never a UID, never a plain init container.
 Facts kept: 100 calls a second with a burst of 10 for the whole node, else RESOURCE_EXHAUSTED; a pod is
-visible from the start of its admission; List shows active pods and frees the devices of ended ones; older kubelets
-have no Get.
+visible from the start of its admission; List frees the devices of ended pods, whichever it shows; which pods each call
+shows, and whether there is a Get, is `PodResourcesForm`. Kubelet's errors have no code of their own: UNKNOWN.
 """
 
 import time
@@ -79,17 +79,21 @@ class PodResourcesServer:
         active = list(self._active())
         if self._ready():
             self._store.free_inactive(pod.uid for pod in active)
-        return pb.ListPodResourcesResponse(pod_resources=[self._describe(pod) for pod in active])
+        shown = active if self._options.podresources_form in ("1.36", "1.34") else self._known()
+        return pb.ListPodResourcesResponse(pod_resources=[self._describe(pod) for pod in shown])
 
     async def Get(
         self, request: pb.GetPodResourcesRequest, context: "grpc.aio.ServicerContext[Any, Any]"
     ) -> pb.GetPodResourcesResponse:
         """The RPC."""
         await self._enter(context)
-        if not self._options.podresources_get:
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "PodResources API Get method disabled")
+        form = self._options.podresources_form
+        if form == "1.26":
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "unknown method Get for service v1.PodResourcesLister")
+        if form == "1.27":
+            await context.abort(grpc.StatusCode.UNKNOWN, "PodResources API Get method disabled")
         wanted = (request.pod_namespace, request.pod_name)
-        for pod in self._known():
+        for pod in self._active() if form == "1.36" else self._known():
             if (pod.namespace, pod.name) == wanted:
                 return pb.GetPodResourcesResponse(pod_resources=self._describe(pod))
         text = f"pod {request.pod_name} in namespace {request.pod_namespace} not found"

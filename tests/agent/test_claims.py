@@ -71,8 +71,15 @@ class ClaimNode:
 
     def record(self, claims: Mapping[str, str], answers: Mapping[str, str] = {}) -> None:
         """These claims and no others. `answers`: CDI names by claim."""
-        devices = {claims[name]: recorded_device(NODE, "gpu-0", cdi) for name, cdi in answers.items()}
+        devices = {
+            claims[name]: recorded_device(NODE, "gpu-0", cdi, share_id=self.share_id(name))
+            for name, cdi in answers.items()
+        }
         self.kubelet.record((_ref(name, uid) for name, uid in claims.items()), devices)
+
+    def share_id(self, name: str) -> str:
+        claim = self.node.server.store.get("resourceclaims", name, namespace=NAMESPACE)
+        return str(claim["status"]["allocation"]["devices"]["results"][0]["shareID"])
 
     def slices(self) -> list[Json]:
         return self.node.server.store.objects("resourceslices")

@@ -92,7 +92,7 @@ class Node:
 
 
 @asynccontextmanager
-async def node(home: Path) -> AsyncIterator[Node]:
+async def node(home: Path, **options: Any) -> AsyncIterator[Node]:
     api, gpus = Api(), EmulatedGpus(EIGHT_GPUS, home / "emulator")
     async with AsyncExitStack() as stack:
         runner = web.AppRunner(_app(api), access_log=None)
@@ -100,7 +100,7 @@ async def node(home: Path) -> AsyncIterator[Node]:
         stack.push_async_callback(runner.cleanup)
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        kubelet = await stack.enter_async_context(Kubelet(KubeletOptions(root=home / "kubelet", token=TOKEN)))
+        kubelet = await stack.enter_async_context(Kubelet(KubeletOptions(home / "kubelet", token=TOKEN, **options)))
         kubeconfig = write_kubeconfig(home / "kubeconfig", url, token=TOKEN)
         command = agent_command(home, kubelet, gpus, kubeconfig=kubeconfig)
         runtime = await stack.enter_async_context(StandInRuntime(home / "cri.sock", images={"vcuda:1"}))
@@ -200,6 +200,13 @@ async def _listen_only(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
     """Until the caller goes."""
     await reader.read()
     writer.close()
+
+
+async def test_a_kubelet_without_get_is_an_old_one_and_not_a_silent_one(short_tmp: Path) -> None:
+    async with node(short_tmp, podresources_form="1.27") as here:
+        _, found = await here.doctor()
+    assert found["pod-resources"]["outcome"] == "ok"
+    assert "has no Get" in found["pod-resources"]["message"]
 
 
 async def test_a_kubelet_that_never_answers_and_a_runtime_that_hangs_end_the_checks_all_the_same(

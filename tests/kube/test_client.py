@@ -94,6 +94,17 @@ async def test_a_pod_that_took_over_the_name_is_not_annotated(server: ApiServer,
     assert annotations(server) == {}
 
 
+async def test_a_pod_is_not_taken_for_another_one_because_of_its_name(server: ApiServer, client: KubeClient) -> None:
+    """The server's sentence names the pod, and `metadata.uid` is a name that any tenant may give."""
+    ref = made(server, "metadata.uid")
+    with pytest.raises(KubeError, match="Too long") as refused:
+        await client.patch_pod_annotations(ref, {"x": "y" * (256 << 10)})
+    assert not isinstance(refused.value, KubeConflictError)
+    longest = made(server, "a" * 253)
+    with pytest.raises(KubeConflictError):
+        await client.patch_pod_annotations(replace(longest, uid=PodUid("older")), {"x": "y"})
+
+
 async def test_only_the_pod_that_is_meant_is_deleted(server: ApiServer, client: KubeClient) -> None:
     ref = made(server)
     with pytest.raises(KubeConflictError):

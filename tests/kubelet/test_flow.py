@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -15,6 +16,7 @@ from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.ids import key_of
 from deviceplugin.model.units import Resource
 from deviceplugin.placement.occupancy import occupied
+from sandbox.kubelet.options import PodResourcesForm
 from sandbox.station import ALL, NAMES, Station, pod_json, station
 from tests.container.gpu_manager.client_reader import read_limits
 from tests.kubelet.makers import fresh, inventory
@@ -268,6 +270,28 @@ async def test_a_watch_that_lags_is_filled_in_by_kubelet(short_tmp: Path) -> Non
         check_container(node, verdict.uid, "c", 20, 4)
 
 
+@pytest.mark.parametrize("form", get_args(PodResourcesForm))
+@pytest.mark.parametrize("watched", [True, False])
+async def test_a_refused_pod_gets_nothing_of_the_next_one(
+    short_tmp: Path, form: PodResourcesForm, watched: bool
+) -> None:
+    """Its status is late, so the watch shows it as pending; before 1.36 `Get` shows it too, and before 1.34 `List`."""
+    async with station(
+        short_tmp, inventory(2), sources=(Source.PODRESOURCES,), podresources_form=form, status_lag_s=1e6
+    ) as node:
+        refused, meant = pod_json("refused", ("c", 20, 4)), pod_json("meant", ("c", 20, 4))
+        refused["spec"]["securityContext"] = {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}
+        node.know(*((refused, meant) if watched else (refused,)))
+        assert (await node.kubelet.admit(refused)).reason == "SysctlForbidden"
+        verdict = await node.kubelet.admit(meant)
+        assert verdict.admitted, verdict.message
+        await node.kubelet.wait_running(verdict.uid)
+        check_container(node, verdict.uid, "c", 20, 4)
+        assert [grant.allocation.owner.pod.name for grant in node.ledger.grants()] == ["meant"]
+        if form == "1.36":
+            assert node.reports.repaired_ == []
+
+
 async def test_when_nothing_answers_the_pod_is_refused_and_nothing_is_held(short_tmp: Path) -> None:
     async with station(short_tmp, inventory(2), sources=(Source.PODS, Source.APISERVER)) as node:
         node.pods_refused = True
@@ -323,6 +347,28 @@ async def test_kubelet_killed_between_two_containers_of_equal_size_asks_again(
                     check_container(node, uid, name, 20, 4)
                 assert len({node.grant_of(uid, name).id for name in ("first", "main", "side")}) == 3
                 check_books(node)
+
+
+@pytest.mark.parametrize("sources", SOURCES)
+async def test_a_pod_that_was_deleted_before_kubelet_saw_it_takes_nothing_of_the_next_one(
+    short_tmp: Path, sources: Sequence[Source]
+) -> None:
+    """Kubelet asks for it all the same, and then ends it."""
+    async with station(short_tmp, inventory(2), sources=sources) as node:
+        dying, living = pod_json("dying", ("c", 20, 4)), pod_json("living", ("c", 20, 4))
+        await node.kubelet.kill()
+        gone, uid = node.kubelet.submit(dying), node.kubelet.submit(living)
+        node.kubelet.delete(gone)
+        node.know(dying, living)
+        await node.kubelet.start(after=(NAMES.core, NAMES.memory))
+        await node.kubelet.wait_running(uid)
+        await node.kubelet.wait_gone(gone)
+        assert len(node.kubelet.calls.of("Allocate", uid=gone)) == len(node.kubelet.calls.of("Allocate", uid=uid)) == 2
+        check_container(node, uid, "c", 20, 4)
+        if sources != (Source.APISERVER,):
+            assert [each.pod.ref.name for each, _ in node.reports.granted_] == ["dying", "living"]
+            assert node.reports.repaired_ == []
+        check_books(node)
 
 
 async def test_a_lost_kubelet_checkpoint_leads_to_the_same_grants(short_tmp: Path, subtests: pytest.Subtests) -> None:

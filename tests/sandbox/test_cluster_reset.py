@@ -69,13 +69,16 @@ class Kubelet:
 def test_what_cannot_be_removed_does_not_keep_the_rest(
     tmp_path: Path, refused: tuple[str, ...], services: list[str]
 ) -> None:
-    remembered = tmp_path / "dra_manager_state"
-    remembered.write_text("left")
+    names = ("device-plugins/kubelet_internal_checkpoint", "dra_manager_state", "dra_health_state")
+    remembered = [tmp_path / name for name in names]
+    for path in remembered:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("left")
     admin, kubelet = Admin(*refused), Kubelet()
     reset(cast("Cluster", SimpleNamespace(admin=admin, kubelet=kubelet, layout=SimpleNamespace(kubelet=tmp_path))))
     assert [path.removeprefix(f"{SERVICES}/") for path in admin.deleted if path.startswith(SERVICES)] == services
     ended = [path for path in admin.deleted if path.endswith("/pods?gracePeriodSeconds=0")]
     assert len(ended) == 2
     assert admin.merged == ([] if f"merge {NODE}" in refused else [NODE])
-    assert not remembered.exists()
+    assert not [path for path in remembered if path.exists()]
     assert kubelet.runs

@@ -14,6 +14,7 @@ from deviceplugin.wire import podresources_pb2_grpc as rpc
 from sandbox.apiserver import container, pod
 from sandbox.barenode import CORE, BareNode, bare_node, fast
 from sandbox.kubelet import Kubelet
+from sandbox.kubelet.options import PodResourcesForm
 
 pytestmark = pytest.mark.thorough
 
@@ -50,6 +51,21 @@ async def test_pods_shows_whole_objects_with_kubelets_annotations(short_tmp: Pat
         assert metadata["annotations"]["kubernetes.io/config.source"] == "api"
         assert metadata["annotations"]["kubernetes.io/config.seen"].endswith("Z")
         assert body["items"][0]["spec"]["containers"][0]["resources"]["limits"][CORE] == "3"
+
+
+async def test_both_listings_are_in_another_order_each_time(short_tmp: Path) -> None:
+    """Kubelet makes them from a map."""
+    async with bare_node(fast(short_tmp)) as node:
+        names = [f"p{number}" for number in range(8)]
+        for name in names:
+            await node.kubelet.admit(pod(name, container(cores=1)))
+        orders = set()
+        for _ in range(5):
+            _, body = await get(node.kubelet)
+            orders.add(tuple(each["metadata"]["name"] for each in body["items"]))
+            orders.add(tuple(await listed(node)))
+        assert len(orders) > 5
+        assert {tuple(sorted(order)) for order in orders} == {tuple(names)}
 
 
 async def test_a_refused_pod_stays_listed_and_looks_pending_until_its_status_has_come_back(short_tmp: Path) -> None:
@@ -123,14 +139,47 @@ async def test_podresources_refuses_after_a_burst_of_ten(short_tmp: Path) -> Non
         assert 10 <= len(answers) - len(refused) < 40
 
 
-async def test_old_kubelets_have_no_get(short_tmp: Path) -> None:
-    async with bare_node(replace(fast(short_tmp), podresources_get=False)) as node:
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await ask(node, "a")
-    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+async def shown(node: BareNode, name: str) -> str:
+    """What `Get` says of a pod: `shown`, or kubelet's code and sentence."""
+    try:
+        await ask(node, name)
+    except grpc.aio.AioRpcError as error:
+        return f"{error.code().name}: {error.details()}"
+    return "shown"
 
 
-async def test_static_pods_come_first_with_names_and_uids_of_kubelets_making(short_tmp: Path) -> None:
+async def listed(node: BareNode) -> list[str]:
+    async with grpc.aio.insecure_channel(f"unix:{node.kubelet.options.podresources_socket}") as channel:
+        answer = await rpc.PodResourcesListerStub(channel).List(pb.ListPodResourcesRequest(), timeout=5)
+    return [each.name for each in answer.pod_resources]
+
+
+@pytest.mark.parametrize(
+    ("form", "got", "hides"),
+    [
+        ("1.36", "UNKNOWN: pod refused in namespace default not found", True),
+        ("1.34", "shown", True),
+        ("1.27", "UNKNOWN: PodResources API Get method disabled", False),
+        ("1.26", "UNIMPLEMENTED: unknown method Get for service v1.PodResourcesLister", False),
+    ],
+)
+async def test_what_shows_a_refused_and_an_ended_pod_differs_between_kubelets(
+    short_tmp: Path, form: PodResourcesForm, got: str, hides: bool
+) -> None:
+    async with bare_node(replace(fast(short_tmp), podresources_form=form)) as node:
+        assert not (await node.kubelet.admit(pod("refused", container(cores=500)))).admitted
+        once = pod("ended", container(cores=1))
+        once["spec"]["restartPolicy"] = "Never"
+        ended = await node.kubelet.admit(once)
+        await node.kubelet.wait_running(ended.uid)
+        node.kubelet.exit_container(ended.uid, "main", code=0)
+        await node.kubelet.wait_phase(ended.uid, "Succeeded")
+        assert await shown(node, "refused") == got
+        assert await shown(node, "ended") == got.replace("refused", "ended")
+        assert sorted(await listed(node)) == ([] if hides else ["ended", "refused"])
+
+
+async def test_static_pods_have_names_and_uids_of_kubelets_making(short_tmp: Path) -> None:
     static = pod("web", container())
     async with Kubelet(replace(fast(short_tmp), static_pods=(static,))) as kubelet:
         uid = kubelet.static.uids[0]

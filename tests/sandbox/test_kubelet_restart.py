@@ -137,3 +137,48 @@ async def test_a_reboot_starts_the_containers_again_with_the_same_devices(short_
         assert node.kubelet.devices_of(uid, "main") == before
         assert [call.container for call in node.kubelet.calls.of("PreStartContainer")].count("init") == 2
         assert {call.resource for call in node.kubelet.calls.of("PreStartContainer")} == {CORE, MEMORY}
+
+
+async def seen_and_gone(node: BareNode, uid: str) -> None:
+    """A kubelet that has just started knows no pod yet."""
+    await node.kubelet.verdict(uid)
+    await node.kubelet.wait_gone(uid)
+
+
+async def test_a_pod_that_was_deleted_before_kubelet_saw_it_is_admitted_and_then_ends(short_tmp: Path) -> None:
+    """Only a terminal phase keeps kubelet from asking (`HandlePodAdditions`); no container of it starts."""
+    async with bare_node(fast(short_tmp)) as node:
+        await node.kubelet.kill()
+        uid = node.kubelet.submit(pod("a", container(cores=5, blocks=1)))
+        node.kubelet.delete(uid)
+        await node.kubelet.start(after=(CORE, MEMORY))
+        await node.register()
+        await seen_and_gone(node, uid)
+        assert {call.resource for call in node.kubelet.calls.of("Allocate", uid=uid)} == {CORE, MEMORY}
+        assert len(node.kubelet.calls.of("GetPreferredAllocation", uid=uid)) == 2
+        assert not node.kubelet.started(uid, "main")
+        assert (await node.kubelet.admit(pod("b", container(cores=5)))).admitted
+
+
+async def test_a_deleted_pod_is_refused_like_any_other_if_its_plugin_is_not_back(short_tmp: Path) -> None:
+    async with bare_node(fast(short_tmp)) as node:
+        uid = await running_pod(node)
+        node.kubelet.exit_container(uid, "main")
+        await node.kubelet.kill()
+        node.kubelet.delete(uid)
+        await node.kubelet.start()
+        assert "no healthy devices present" in (await node.kubelet.verdict(uid)).message
+        await node.kubelet.wait_gone(uid)
+
+
+async def test_a_running_pod_that_is_deleted_while_kubelet_is_away_is_stopped_and_not_asked_for(
+    short_tmp: Path,
+) -> None:
+    async with bare_node(fast(short_tmp)) as node:
+        uid = await running_pod(node)
+        await node.kubelet.kill()
+        node.kubelet.delete(uid)
+        await node.kubelet.start()
+        await seen_and_gone(node, uid)
+        assert not node.kubelet.runs(uid, "main")
+        assert len(node.kubelet.calls.of("Allocate", uid=uid)) == 2

@@ -11,7 +11,7 @@ from deviceplugin.cli.doctor.findings import CheckResult, failed, named, ok, ski
 from deviceplugin.cli.doctor.node import NodeSubject
 from deviceplugin.cli.doctor.nodes import node_facts
 from deviceplugin.container.runtime import ContainerRuntime
-from deviceplugin.errors import KubeletError, KubeNotFoundError, RuntimeApiError
+from deviceplugin.errors import GetMissingError, KubeletError, KubeNotFoundError, RuntimeApiError
 from deviceplugin.kube.structs import ClusterNodeObject, Json, decode
 from deviceplugin.kube.transport import core_path, group_path
 from deviceplugin.kubelet.podresources import PodResources
@@ -46,9 +46,9 @@ async def pod_resources(subject: NodeSubject) -> CheckResult:
         return warning(f"there is no {socket}", "correct --kubelet-root (value agent.kubelet.root)")
     try:
         await client.get(_NOBODY, _NOBODY)
+    except GetMissingError:
+        return ok(f"kubelet listens on {socket}; it has no Get, as before 1.34, and lists all pods")
     except KubeletError as error:
-        if "has no Get" in error.message:
-            return ok(f"kubelet listens on {socket}; it is older than 1.34 and lists all pods")
         return warning(error.message, "start kubelet; without it containers are known by kubelet's list of pods only")
     return ok(f"kubelet answers on {socket}")
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from deviceplugin.errors import KubeletError, ParseError
 from deviceplugin.kubelet.dra.state_file import StateFile, parse_state
 from deviceplugin.model.claims import ClaimRef, ClaimUid
+from sandbox.claims import ClaimKubelet, recorded_device
 
 DRIVER = "gpu.vcuda.tencent.com"
 CDI = "tencent.com/vcuda=g-0123456789abcdef"
@@ -115,3 +116,18 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(KubeletError, match="cannot be read: is a directory"):
         StateFile(tmp_path / "folder", DRIVER).read()
+
+
+def test_the_stand_in_writes_what_kubelet_writes(tmp_path: Path) -> None:
+    """The file that the tests of the agent read was one that no kubelet wrote."""
+    path, kubelet = tmp_path / "dra_manager_state", ClaimKubelet(tmp_path)
+    one, two = (ClaimRef(ClaimUid(uid), "research", f"name-{uid}") for uid in ("a", "b"))
+    kubelet.record([one, two], pods={"a": ["pod-1"]})
+    before = path.stat().st_ino
+    share = "1b7a3f52-4c39-4c1f-9d7b-6a3c1b1f0a11"
+    kubelet.record([one, two], {"a": recorded_device("node-a", "gpu-0", CDI, share_id=share)}, pods={"a": ["pod-1"]})
+    assert path.read_bytes() == written(
+        [claim("a", devices=[device(CDI)]), claim("b", devices=None, pods=("pod-of-b",))]
+    )
+    assert (path.stat().st_mode & 0o777, path.stat().st_ino == before) == (0o600, False)
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
