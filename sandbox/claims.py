@@ -7,7 +7,7 @@ last, over a connection that stays open, and writes its record before it calls.
 
 import json
 import zlib
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,35 +15,39 @@ from typing import Any
 
 import grpc
 
-from deviceplugin.model.claims import ClaimRef
+from deviceplugin.model.claims import ClaimRef, ClaimUid
 from deviceplugin.wire import dra_pb2 as pb
 from deviceplugin.wire import dra_pb2_grpc as rpc
 from deviceplugin.wire import pluginregistration_pb2 as registry
 from deviceplugin.wire import pluginregistration_pb2_grpc as registry_rpc
+from sandbox.kubelet.calls import go_text
+from sandbox.kubelet.registration import GET_INFO_S, NOTIFY_S
 
 DRIVER = "gpu.vcuda.tencent.com"
 REQUEST = "gpu"
-_CALL_S = 60.0
+CALL_S = 45.0
+"""Kubelet's limit for a call: `defaultClientCallTimeout` of cm/dra/plugin/dra_plugin.go."""
 Json = dict[str, Any]
+
+
+class ClaimCallError(Exception):
+    """What kubelet says about a call that did not do what was asked; it stands on the pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriverConnection:
-    """An open connection to a driver."""
+    """An open connection to a driver. All claims of a pod go in one call; ClaimCallError if one of them fails."""
 
     stub: rpc.DRAPluginStub
 
-    async def prepare(self, ref: ClaimRef) -> pb.NodePrepareResourceResponse:
-        request = pb.NodePrepareResourcesRequest(claims=[_claim(ref)])
-        answer = await self.stub.NodePrepareResources(request, timeout=_CALL_S)
-        found: pb.NodePrepareResourceResponse = answer.claims[ref.uid]
-        return found
+    async def prepare(self, *refs: ClaimRef) -> dict[str, pb.NodePrepareResourceResponse]:
+        """Answers by the claim's UID."""
+        request = pb.NodePrepareResourcesRequest(claims=map(_claim, refs))
+        return await _asked("NodePrepareResources", self.stub.NodePrepareResources, request, refs)
 
-    async def unprepare(self, ref: ClaimRef) -> str:
-        """Answers the error, empty for none."""
-        request = pb.NodeUnprepareResourcesRequest(claims=[_claim(ref)])
-        answer = await self.stub.NodeUnprepareResources(request, timeout=_CALL_S)
-        return str(answer.claims[ref.uid].error)
+    async def unprepare(self, *refs: ClaimRef) -> None:
+        request = pb.NodeUnprepareResourcesRequest(claims=map(_claim, refs))
+        await _asked("NodeUnprepareResources", self.stub.NodeUnprepareResources, request, refs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +66,9 @@ class ClaimKubelet:
         """Answers the socket that the driver serves."""
         async with grpc.aio.insecure_channel(f"unix:{self.registry_sockets()[-1]}") as channel:
             stub = registry_rpc.RegistrationStub(channel)
-            info = await stub.GetInfo(registry.InfoRequest(), timeout=_CALL_S, wait_for_ready=True)
-            await stub.NotifyRegistrationStatus(registry.RegistrationStatus(plugin_registered=True), timeout=_CALL_S)
+            await channel.channel_ready()
+            info = await stub.GetInfo(registry.InfoRequest(), timeout=GET_INFO_S)
+            await stub.NotifyRegistrationStatus(registry.RegistrationStatus(plugin_registered=True), timeout=NOTIFY_S)
             return str(info.endpoint)
 
     @asynccontextmanager
@@ -120,6 +125,24 @@ def pod_using(claim: str, name: str, *, node: str) -> Json:
     claims = [{"name": "gpu", "resourceClaimName": claim}]
     spec = {"nodeName": node, "containers": [container], "resourceClaims": claims}
     return {"metadata": {"name": name}, "spec": spec}
+
+
+async def _asked(method: str, call: Callable[..., Any], request: Any, refs: Sequence[ClaimRef]) -> dict[str, Any]:
+    """As cm/dra/manager.go reads an answer, but for Go's random order: the claim that it does not know comes first."""
+    try:
+        answers = dict((await call(request, timeout=CALL_S)).claims)
+    except grpc.aio.AioRpcError as error:
+        raise ClaimCallError(f"{method}: {go_text(error)}") from error
+    names = {ref.uid: ref.name for ref in refs}
+    for uid in answers:
+        if uid not in names:
+            raise ClaimCallError(f"{method} returned result for unknown claim UID {uid}")
+    for uid, answer in answers.items():
+        if answer.error:
+            raise ClaimCallError(f"{method} failed for ResourceClaim {names[ClaimUid(uid)]}: {answer.error}")
+    if skipped := len(names) - len(answers):
+        raise ClaimCallError(f"{method} skipped {skipped} ResourceClaims")
+    return answers
 
 
 def _claim(ref: ClaimRef) -> pb.Claim:

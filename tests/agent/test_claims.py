@@ -16,7 +16,7 @@ from deviceplugin.container.limits_file import GrantLimits
 from deviceplugin.model.claims import ClaimRef, ClaimUid
 from deviceplugin.wire import dra_pb2 as pb
 from sandbox.agent import AgentFailureError, AgentProcess, free_port
-from sandbox.claims import ClaimKubelet, allocated_claim, pod_using, recorded_device
+from sandbox.claims import ClaimCallError, ClaimKubelet, allocated_claim, pod_using, recorded_device
 from sandbox.gpunode import GpuNode
 from sandbox.limits_file import decode
 from sandbox.runtime import StandInRuntime
@@ -63,11 +63,11 @@ class ClaimNode:
         """Kubelet writes its record before and after."""
         self.record({name: uid})
         async with self.kubelet.connected() as driver:
-            return await driver.prepare(_ref(name, uid))
+            return (await driver.prepare(_ref(name, uid)))[uid]
 
-    async def unprepare(self, name: str, uid: str) -> str:
+    async def unprepare(self, name: str, uid: str) -> None:
         async with self.kubelet.connected() as driver:
-            return await driver.unprepare(_ref(name, uid))
+            await driver.unprepare(_ref(name, uid))
 
     def record(self, claims: Mapping[str, str], answers: Mapping[str, str] = {}) -> None:
         """These claims and no others. `answers`: CDI names by claim."""
@@ -103,7 +103,6 @@ def _ref(name: str, uid: str) -> ClaimRef:
 
 
 def name_of(answer: pb.NodePrepareResourceResponse) -> str:
-    assert not answer.error
     (device,) = answer.devices
     (name,) = device.cdi_device_ids
     return str(name)
@@ -156,8 +155,8 @@ async def test_each_pod_of_a_claim_has_an_event_and_the_metrics_count_it(short_t
         text = "request gpu of claim both got 20 cores and 8 blocks (2 GiB) of gpu-0 (kube-scheduler's choice)"
         await found.node.server.until(lambda: len(told()) == 2)
         assert told() == {("pod-both", text, 1), ("pod-both1", text, 1)}
-        refused = await found.prepare("large", found.allocate("large", cores=150))
-        assert "claim research/large" in refused.error
+        with pytest.raises(ClaimCallError, match="failed for ResourceClaim large: claim research/large"):
+            await found.prepare("large", found.allocate("large", cores=150))
         metrics = (await found.node.agent.must_get("/metrics")).text
         assert 'vcuda_allocations_total{outcome="granted",reason=""} 1.0' in metrics
         assert 'vcuda_allocations_total{outcome="refused",reason="claim"} 1.0' in metrics
@@ -214,7 +213,7 @@ async def test_neither_a_kill_nor_a_lost_journal_loses_a_claim(short_tmp: Path) 
         assert found.grants() == {name.partition("=")[2]}
         assert [each.cores_allocated for each in (await found.node.agent.usage()).gpus][:2] == [20, 0]
         assert name_of(await found.prepare("one", uid)) == name
-        assert await found.unprepare("one", uid) == ""
+        await found.unprepare("one", uid)
         assert (found.grants(), found.cdi()) == (set(), set())
 
 
