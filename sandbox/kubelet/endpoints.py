@@ -111,6 +111,11 @@ class Endpoints:
             return
         await self.disconnect(victim)
 
+    async def deregister(self, resource: str) -> None:
+        """By the name alone, as `DeRegisterPlugin` of v1beta1/handler.go: another socket's plugin may have it now."""
+        if (current := self._connections.get(resource)) is not None:
+            await self.disconnect(current)
+
     async def disconnect(self, connection: Connection) -> None:
         """Marks the resource's devices unhealthy and starts its grace period."""
         if self._connections.get(connection.resource) is connection:

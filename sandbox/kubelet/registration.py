@@ -158,7 +158,7 @@ class PluginWatcher:
 
     async def _deregister(self, seen: Seen) -> None:
         if seen.connection is not None:
-            await self._endpoints.disconnect(seen.connection)
+            await self._endpoints.deregister(seen.connection.resource)
 
 
 def _sockets(directory: Path) -> dict[Path, tuple[int, int, int]]:

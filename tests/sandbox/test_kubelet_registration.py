@@ -11,8 +11,10 @@ import pytest
 from sandbox.apiserver import container, pod
 from sandbox.barenode import CORE, MEMORY, BarePlugin, bare_node, fast
 from sandbox.kubelet import Kubelet, KubeletOptions
+from tests.waiting import until
 
 pytestmark = pytest.mark.thorough
+ASKED = "GetDevicePluginOptions"
 
 
 def core_plugin(directory: Path, name: str = "core.sock") -> BarePlugin:
@@ -118,6 +120,19 @@ async def test_the_watcher_dials_a_new_socket_file_but_not_a_lost_connection(sho
         await plugin.serve()
         await kubelet.wait_allocatable(CORE, 100)
         assert len(kubelet.calls.of("GetInfo")) > infos
+
+
+async def test_removing_a_socket_disconnects_whichever_plugin_its_resource_has_now(short_tmp: Path) -> None:
+    options = fast(short_tmp)
+    async with Kubelet(options) as kubelet, core_plugin(options.registry_dir, "a.sock") as first:
+        await kubelet.wait_allocatable(CORE, 100)
+        async with core_plugin(options.registry_dir, "b.sock") as second:
+            await kubelet.changes.until(lambda: len(kubelet.calls.of(ASKED)) == 2, what="both", deadline_s=60)
+            await until(lambda: second.streams == 1)
+            first.socket.unlink()
+            await kubelet.wait_allocatable(CORE, 0)
+            await until(lambda: second.streams == 0)
+            assert first.streams == 1, "its connection is not looked at"
 
 
 async def test_an_old_kubelet_has_no_registry(short_tmp: Path) -> None:
