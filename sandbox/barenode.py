@@ -2,8 +2,8 @@
 
 A `BarePlugin` serves the DevicePlugin service with an answer that names the devices in an environment variable, and
 records PreStartContainer calls; it remembers nothing about pods and places nothing. It is there to try kubelets, and to
-compare the agent with. `fail` makes a method answer with an error, `gates` make it wait. In: options of kubelet, sizes.
-Out: kubelet and two plugins, registered and ready; all stop at the end.
+compare the agent with. `fail` makes a method answer with an error, `gates` make it wait, `info` is what it says to the
+plugin watcher. In: options of kubelet, sizes. Out: kubelet and two plugins, registered and ready; all stop at the end.
 """
 
 import asyncio
@@ -40,6 +40,7 @@ class BarePlugin:
     prefer: Callable[[pb.ContainerPreferredAllocationRequest], list[str]] | None = None
     fail: dict[str, str] = field(default_factory=dict)
     gates: dict[str, asyncio.Event] = field(default_factory=dict)
+    info: registry_pb.PluginInfo | None = None
     streams: int = 0
     notified: list[registry_pb.RegistrationStatus] = field(default_factory=list)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -124,7 +125,9 @@ class BarePlugin:
         return pb.PreStartContainerResponse()
 
     async def GetInfo(self, _request: registry_pb.InfoRequest, _context: object) -> registry_pb.PluginInfo:
-        return registry_pb.PluginInfo(type="DevicePlugin", name=self.resource, supported_versions=["v1beta1"])
+        return self.info or registry_pb.PluginInfo(
+            type="DevicePlugin", name=self.resource, supported_versions=["v1beta1"]
+        )
 
     async def NotifyRegistrationStatus(
         self, request: registry_pb.RegistrationStatus, _context: object

@@ -1,14 +1,13 @@
 """Kubelet's side of ResourceClaims over a driver's real sockets, and claims as kube-scheduler leaves them.
 
-In: kubelet's directory, a driver's name, references to claims. Out: the driver's answers; objects for an API server;
-kubelet's record of claims. The caller decides when kubelet calls. Facts kept: kubelet calls the driver that registered
-last, over a connection that stays open, and writes its record before it calls.
+In: kubelet, a driver's name, references to claims. Out: the driver's answers; objects for an API server; kubelet's
+record of claims. The caller decides when kubelet calls. Facts kept: kubelet's plugin watcher has taken the driver that
+is called, its connection stays open, and the record is written before the call.
 """
 
 import json
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,8 @@ import grpc
 from deviceplugin.model.claims import ClaimRef, ClaimUid
 from deviceplugin.wire import dra_pb2 as pb
 from deviceplugin.wire import dra_pb2_grpc as rpc
-from deviceplugin.wire import pluginregistration_pb2 as registry
-from deviceplugin.wire import pluginregistration_pb2_grpc as registry_rpc
+from sandbox.kubelet import Kubelet
 from sandbox.kubelet.calls import go_text
-from sandbox.kubelet.registration import GET_INFO_S, NOTIFY_S
 
 DRIVER = "gpu.vcuda.tencent.com"
 REQUEST = "gpu"
@@ -52,30 +49,19 @@ class DriverConnection:
 
 @dataclass(frozen=True, slots=True)
 class ClaimKubelet:
-    """What kubelet does with the claims of one driver; `root` is its directory."""
+    """What kubelet does with the claims of one driver."""
 
-    root: Path
+    kubelet: Kubelet
     driver: str = DRIVER
 
-    def registry_sockets(self) -> list[Path]:
-        """Kubelet calls the driver that came last."""
-        found = (self.root / "plugins_registry").glob(f"{self.driver}-*-reg.sock")
-        return sorted(found, key=lambda path: path.stat().st_mtime_ns)
+    @property
+    def root(self) -> Path:
+        return self.kubelet.options.root
 
-    async def register(self) -> str:
-        """Answers the socket that the driver serves."""
-        async with grpc.aio.insecure_channel(f"unix:{self.registry_sockets()[-1]}") as channel:
-            stub = registry_rpc.RegistrationStub(channel)
-            await channel.channel_ready()
-            info = await stub.GetInfo(registry.InfoRequest(), timeout=GET_INFO_S)
-            await stub.NotifyRegistrationStatus(registry.RegistrationStatus(plugin_registered=True), timeout=NOTIFY_S)
-            return str(info.endpoint)
-
-    @asynccontextmanager
-    async def connected(self) -> AsyncIterator[DriverConnection]:
-        """To the driver that came last, registered again."""
-        async with grpc.aio.insecure_channel(f"unix:{await self.register()}") as channel:
-            yield DriverConnection(rpc.DRAPluginStub(channel))
+    @property
+    def connection(self) -> DriverConnection:
+        """To the plugin that kubelet calls now; PluginError if none is registered."""
+        return DriverConnection(self.kubelet.drivers.get(self.driver).stub)
 
     def record(self, claims: Iterable[ClaimRef], answers: Mapping[str, Json] | None = None) -> None:
         """Kubelet's dra_manager_state, these claims and no others. `answers`: devices by the claim's UID."""

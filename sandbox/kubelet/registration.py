@@ -9,9 +9,10 @@ its connection was lost; it ignores names that begin with a dot.
 
 import asyncio
 import stat
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 
@@ -20,7 +21,7 @@ from deviceplugin.wire import deviceplugin_pb2_grpc as rpc
 from deviceplugin.wire import pluginregistration_pb2 as registry_pb
 from deviceplugin.wire import pluginregistration_pb2_grpc as registry_rpc
 from sandbox.kubelet.calls import CallLog, PluginError
-from sandbox.kubelet.endpoints import Connection, Endpoints
+from sandbox.kubelet.endpoints import Endpoints
 from sandbox.kubelet.options import KubeletOptions
 from sandbox.kubelet.sockets import delete_sockets, new_server, serve
 from sandbox.kubelet.waiting import Clock, Pause
@@ -79,24 +80,68 @@ def is_extended_resource(name: str) -> bool:
     return bool(slash and domain and rest) and not domain.endswith("kubernetes.io") and not name.startswith("requests.")
 
 
+class PluginHandler(Protocol):
+    """What the watcher does with the plugins of one type; raises PluginError."""
+
+    def validate(self, name: str, endpoint: str, versions: Sequence[str]) -> None: ...
+
+    async def register(self, name: str, endpoint: str) -> None: ...
+
+    async def deregister(self, name: str, endpoint: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePlugins:
+    """The handler of device plugins, as devicemanager/plugin/v1beta1/handler.go."""
+
+    endpoints: Endpoints
+
+    def validate(self, name: str, endpoint: str, versions: Sequence[str]) -> None:
+        if VERSION not in versions:
+            raise PluginError(f"device plugin API version {list(versions)} is not supported by kubelet")
+        if not is_extended_resource(name):
+            raise PluginError(f'the ResourceName "{name}" is invalid')
+
+    async def register(self, name: str, endpoint: str) -> None:
+        await self.endpoints.connect(name, Path(endpoint))
+
+    async def deregister(self, name: str, endpoint: str) -> None:
+        await self.endpoints.deregister(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What a socket's plugin called itself."""
+
+    handler: PluginHandler
+    name: str
+    endpoint: str
+
+
 @dataclass(slots=True)
 class Seen:
-    """One socket file: which inode, the connection if registration worked, else when to try again."""
+    """One socket file: which inode, what registered if it worked, else when to try again."""
 
     inode: tuple[int, int, int]
-    connection: Connection | None = None
+    registered: Registered | None = None
     retry_s: float = FIRST_RETRY_S
     due: float = 0.0
 
 
 class PluginWatcher:
-    """Scans the directory; it polls, so that it does not depend on what is tried on it."""
+    """Scans the directory; it polls, so that it does not depend on what is tried on it. `handlers` by type."""
 
     def __init__(
-        self, options: KubeletOptions, endpoints: Endpoints, *, clock: Clock, calls: CallLog, pause: Pause
+        self,
+        options: KubeletOptions,
+        handlers: Mapping[str, PluginHandler],
+        *,
+        clock: Clock,
+        calls: CallLog,
+        pause: Pause,
     ) -> None:
         self._options = options
-        self._endpoints = endpoints
+        self._handlers = handlers
         self._clock = clock
         self._calls = calls
         self._pause = pause
@@ -115,14 +160,14 @@ class PluginWatcher:
             await self._deregister(self._seen.pop(path))
         for path, inode in present.items():
             seen = self._seen.setdefault(path, Seen(inode))
-            if seen.connection is None and seen.due <= self._clock.now():
+            if seen.registered is None and seen.due <= self._clock.now():
                 await self._try(path, seen)
 
     async def _try(self, path: Path, seen: Seen) -> None:
         async with grpc.aio.insecure_channel(f"unix:{path}", options=(("grpc.use_local_subchannel_pool", 1),)) as dial:
             stub = registry_rpc.RegistrationStub(dial)
             try:
-                seen.connection = await self._register(stub, path)
+                seen.registered = await self._register(stub, path)
                 status = registry_pb.RegistrationStatus(plugin_registered=True)
             except (PluginError, ValueError) as error:
                 status = registry_pb.RegistrationStatus(plugin_registered=False, error=str(error))
@@ -130,20 +175,21 @@ class PluginWatcher:
                 seen.retry_s = min(seen.retry_s * 2, LAST_RETRY_S)
             await self._notify(stub, status)
 
-    async def _register(self, stub: registry_rpc.RegistrationStub, path: Path) -> Connection:
+    async def _register(self, stub: registry_rpc.RegistrationStub, path: Path) -> Registered:
+        """The plugin is in use before it is told so."""
         info = await self._calls.record(
             lambda request: stub.GetInfo(request, timeout=GET_INFO_S),
             registry_pb.InfoRequest(),
             method="GetInfo",
             resource="",
         )
-        if info.type != "DevicePlugin":
+        handler = self._handlers.get(info.type)
+        if handler is None:
             raise ValueError(f"no handler registered for plugin type: {info.type} at socket {path}")
-        if VERSION not in info.supported_versions:
-            raise ValueError(f"device plugin API version {list(info.supported_versions)} is not supported by kubelet")
-        if not is_extended_resource(info.name):
-            raise ValueError(f'the ResourceName "{info.name}" is invalid')
-        return await self._endpoints.connect(info.name, Path(info.endpoint) if info.endpoint else path)
+        found = Registered(handler, info.name, info.endpoint or str(path))
+        handler.validate(found.name, found.endpoint, info.supported_versions)
+        await handler.register(found.name, found.endpoint)
+        return found
 
     async def _notify(self, stub: registry_rpc.RegistrationStub, status: registry_pb.RegistrationStatus) -> None:
         try:
@@ -157,8 +203,8 @@ class PluginWatcher:
             return  # recorded; kubelet logs it and goes on
 
     async def _deregister(self, seen: Seen) -> None:
-        if seen.connection is not None:
-            await self._endpoints.deregister(seen.connection.resource)
+        if seen.registered is not None:
+            await seen.registered.handler.deregister(seen.registered.name, seen.registered.endpoint)
 
 
 def _sockets(directory: Path) -> dict[Path, tuple[int, int, int]]:

@@ -107,7 +107,7 @@ async def test_a_resource_that_kubelet_holds_stays_while_the_other_is_registered
 
 async def test_the_end_of_another_plugins_socket_for_the_resource_is_survived(short_tmp: Path) -> None:
     """Kubelet removes a plugin from its registry by the resource, and so whichever came last."""
-    async with unregistered(short_tmp, "registry") as (kubelet, node):
+    async with unregistered(short_tmp, "registry") as (kubelet, _):
         other = BarePlugin(NAMES.core, short_tmp / "other.sock", {"a": -1})
         listed = kubelet.options.registry_dir / "a.sock"
         async with other:

@@ -22,14 +22,14 @@ class BareDriver(rpc.DRAPluginServicer):
         self._errors = errors
         self.asked: list[list[str]] = []
 
-    async def NodePrepareResources(
+    async def NodePrepareResources(  # noqa: N802
         self, request: pb.NodePrepareResourcesRequest, _context: object
     ) -> pb.NodePrepareResourcesResponse:
         self.asked.append([each.uid for each in request.claims])
         claims = {uid: pb.NodePrepareResourceResponse(error=error) for uid, error in self._errors.items()}
         return pb.NodePrepareResourcesResponse(claims=claims)
 
-    async def NodeUnprepareResources(
+    async def NodeUnprepareResources(  # noqa: N802
         self, request: pb.NodeUnprepareResourcesRequest, _context: object
     ) -> pb.NodeUnprepareResourcesResponse:
         self.asked.append([each.uid for each in request.claims])
@@ -82,5 +82,5 @@ async def test_kubelet_says_what_is_wrong_with_the_answer(
 
 async def test_a_call_that_fails_as_a_whole_has_its_sentence_too(short_tmp: Path) -> None:
     async with grpc.aio.insecure_channel(f"unix:{short_tmp / 'nobody.sock'}") as channel:
-        with pytest.raises(ClaimCallError, match="^NodePrepareResources: rpc error: code = Unavailable desc = "):
+        with pytest.raises(ClaimCallError, match=r"^NodePrepareResources: rpc error: code = Unavailable desc = "):
             await DriverConnection(rpc.DRAPluginStub(channel)).prepare(ONE)

@@ -8,13 +8,16 @@ from pathlib import Path
 import grpc
 import pytest
 
+from deviceplugin.wire import pluginregistration_pb2 as registry_pb
 from sandbox.apiserver import container, pod
 from sandbox.barenode import CORE, MEMORY, BarePlugin, bare_node, fast
 from sandbox.kubelet import Kubelet, KubeletOptions
+from sandbox.kubelet.calls import PluginError
 from tests.waiting import until
 
 pytestmark = pytest.mark.thorough
 ASKED = "GetDevicePluginOptions"
+DRIVER = "d.example.org"
 
 
 def core_plugin(directory: Path, name: str = "core.sock") -> BarePlugin:
@@ -133,6 +136,66 @@ async def test_removing_a_socket_disconnects_whichever_plugin_its_resource_has_n
             await kubelet.wait_allocatable(CORE, 0)
             await until(lambda: second.streams == 0)
             assert first.streams == 1, "its connection is not looked at"
+
+
+def driver_plugin(options: KubeletOptions, name: str, *versions: str) -> BarePlugin:
+    """Its registration is all that it serves."""
+    info = registry_pb.PluginInfo(type="DRAPlugin", name=DRIVER, supported_versions=versions)
+    return BarePlugin(DRIVER, options.registry_dir / name, {}, info=info)
+
+
+async def test_the_watcher_takes_a_driver_and_removes_it_by_its_endpoint(short_tmp: Path) -> None:
+    options = fast(short_tmp)
+    async with Kubelet(options) as kubelet, driver_plugin(options, "d.sock", "v1.DRAPlugin") as plugin:
+        with pytest.raises(PluginError, match=r"^DRA driver d\.example\.org is not registered$"):
+            kubelet.drivers.get(DRIVER)
+        await until(lambda: plugin.notified)
+        assert plugin.notified[0].plugin_registered
+        assert kubelet.drivers.get(DRIVER).endpoint == str(plugin.socket), "before it is told so"
+        await until(lambda: kubelet.drivers.connected(DRIVER))
+        await until(lambda: len(kubelet.calls.of("NodeWatchResources")) > 1)  # again when the stream has ended
+        plugin.socket.unlink()
+        await until(lambda: not kubelet.drivers.of(DRIVER))
+
+
+async def test_kubelet_calls_the_latest_plugin_that_is_connected_and_else_the_latest(short_tmp: Path) -> None:
+    options = fast(short_tmp)
+    async with Kubelet(options) as kubelet, driver_plugin(options, "a.sock", "v1.DRAPlugin") as first:
+        await until(lambda: kubelet.drivers.connected(DRIVER))
+        async with driver_plugin(options, "b.sock", "v1.DRAPlugin", "v1beta1.DRAPlugin") as second:
+            await until(lambda: len(kubelet.drivers.connected(DRIVER)) == 2)
+            assert kubelet.drivers.get(DRIVER).endpoint == str(second.socket)
+            for plugin in (second, first):
+                plugin.socket.with_name(f".{plugin.socket.name}").hardlink_to(plugin.socket)
+                await plugin.stop()
+                plugin.socket.with_name(f".{plugin.socket.name}").rename(plugin.socket)
+                gone = str(plugin.socket)
+                await until(lambda gone=gone: gone not in kubelet.drivers.connected(DRIVER))
+                assert kubelet.drivers.get(DRIVER).endpoint == str(first.socket if plugin is second else second.socket)
+
+
+@pytest.mark.parametrize(
+    ("versions", "said"),
+    [
+        (
+            ("1.0.0", "v1alpha3.Node"),
+            (
+                'none of services supported by the plugin (["1.0.0" "v1alpha3.Node"]) '
+                'are supported by the kubelet (["v1.DRAPlugin" "v1beta1.DRAPlugin"])'
+            ),
+        ),
+        ((), "empty list of supported gRPC services (aka supported versions)"),
+    ],
+)
+async def test_a_driver_of_another_version_is_refused(short_tmp: Path, versions: tuple[str, ...], said: str) -> None:
+    options = fast(short_tmp)
+    async with Kubelet(options) as kubelet, driver_plugin(options, "d.sock", *versions) as plugin:
+        await until(lambda: plugin.notified)
+        assert not plugin.notified[0].plugin_registered
+        assert plugin.notified[0].error.endswith(
+            f"invalid supported gRPC versions of DRA driver plugin {DRIVER} at endpoint {plugin.socket}: {said}"
+        )
+        assert not kubelet.drivers.of(DRIVER)
 
 
 async def test_an_old_kubelet_has_no_registry(short_tmp: Path) -> None:

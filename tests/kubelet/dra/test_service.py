@@ -150,7 +150,9 @@ async def test_kubelet_prepares_and_ends_all_claims_of_a_pod_in_one_call(short_t
     async with running(short_tmp) as node, node.calling() as channel:
         kubelet = DriverConnection(rpc.DRAPluginStub(channel))
         good, bad, other = node.scene.put("good"), node.scene.put("bad", device(0, 150)), node.scene.put("other")
-        with pytest.raises(ClaimCallError, match="^NodePrepareResources failed for ResourceClaim bad: claim research/bad"):
+        with pytest.raises(
+            ClaimCallError, match=r"^NodePrepareResources failed for ResourceClaim bad: claim research/bad"
+        ):
             await kubelet.prepare(good, bad)
         (held,) = node.scene.ledger.grants()
         answers = await kubelet.prepare(good, other)
