@@ -79,7 +79,10 @@ class BarePlugin:
             self.broken = self.broken if broken is None else broken
             self._changed.notify_all()
 
-    async def GetDevicePluginOptions(self, _request: pb.Empty, _context: object) -> pb.DevicePluginOptions:
+    async def GetDevicePluginOptions(
+        self, _request: pb.Empty, context: "grpc.aio.ServicerContext[Any, Any]"
+    ) -> pb.DevicePluginOptions:
+        await self._misbehave("GetDevicePluginOptions", context)
         return pb.DevicePluginOptions(
             pre_start_required=self.pre_start, get_preferred_allocation_available=self.preferred
         )
@@ -124,15 +127,19 @@ class BarePlugin:
         await self._misbehave("PreStartContainer", context)
         return pb.PreStartContainerResponse()
 
-    async def GetInfo(self, _request: registry_pb.InfoRequest, _context: object) -> registry_pb.PluginInfo:
+    async def GetInfo(
+        self, _request: registry_pb.InfoRequest, context: "grpc.aio.ServicerContext[Any, Any]"
+    ) -> registry_pb.PluginInfo:
+        await self._misbehave("GetInfo", context)
         return self.info or registry_pb.PluginInfo(
             type="DevicePlugin", name=self.resource, supported_versions=["v1beta1"]
         )
 
     async def NotifyRegistrationStatus(
-        self, request: registry_pb.RegistrationStatus, _context: object
+        self, request: registry_pb.RegistrationStatus, context: "grpc.aio.ServicerContext[Any, Any]"
     ) -> registry_pb.RegistrationStatusResponse:
         self.notified.append(request)
+        await self._misbehave("NotifyRegistrationStatus", context)
         return registry_pb.RegistrationStatusResponse()
 
     async def _misbehave(self, method: str, context: "grpc.aio.ServicerContext[Any, Any]") -> None:

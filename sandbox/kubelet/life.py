@@ -24,7 +24,7 @@ from sandbox.kubelet.podresources import PodResourcesServer
 from sandbox.kubelet.pods import KnownPod, PodTable
 from sandbox.kubelet.podsapi import PodsApi
 from sandbox.kubelet.podspec import Pod, parse_pod
-from sandbox.kubelet.registration import DevicePlugins, PluginWatcher, RegistrationServer
+from sandbox.kubelet.registration import DevicePlugins, PluginHandler, PluginWatcher, RegistrationServer
 from sandbox.kubelet.runtime import Runtime
 from sandbox.kubelet.source import PodConfigSource, Sink, Update, UpdateKind
 from sandbox.kubelet.status import StatusWriter, rejected
@@ -103,7 +103,10 @@ class Life:
             await self._podresources.start()
         await self._registration.start()
         if options.plugin_watcher:
-            handlers = {"DevicePlugin": DevicePlugins(self.endpoints), "DRAPlugin": self.drivers}
+            handlers: dict[str, PluginHandler] = {
+                "DevicePlugin": DevicePlugins(self.endpoints),
+                "DRAPlugin": self.drivers,
+            }
             watcher = PluginWatcher(
                 options, handlers, clock=self.world.clock, calls=self.world.calls, pause=self.world.pause
             )
