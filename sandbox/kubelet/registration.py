@@ -29,7 +29,7 @@ from sandbox.kubelet.options import KubeletOptions
 from sandbox.kubelet.sockets import delete_sockets, new_server, serve
 from sandbox.kubelet.waiting import Clock, Pause
 
-SCAN_S = 0.25
+SCAN_S = 1.0
 GET_INFO_S = 1.0
 NOTIFY_S = 5.0
 FIRST_RETRY_S = 0.5

@@ -280,6 +280,23 @@ async def test_a_plugin_that_cannot_be_told_is_disconnected_and_tried_again(shor
         await kubelet.wait_allocatable(CORE, 100)
 
 
+async def test_a_socket_that_is_made_again_does_not_end_the_wait_of_its_path(short_tmp: Path) -> None:
+    """The first wait takes 500 s here."""
+    options = KubeletOptions(root=short_tmp, speed=0.001)
+    async with Kubelet(options) as kubelet, core_plugin(options.registry_dir, "a.sock") as plugin:
+        plugin.fail["GetInfo"] = "not now"
+        await until(lambda: kubelet.calls.of("RegisterPlugin"))
+        plugin.fail.clear()
+        await plugin.stop()
+        await plugin.serve()
+        asked = len(kubelet.calls.of("GetInfo"))
+        async with BarePlugin(MEMORY, options.registry_dir / "b.sock", {"m": -1}) as other:
+            await until(lambda: len(kubelet.calls.of("GetInfo")) > asked)
+            await until(lambda: other.notified or len(kubelet.calls.of("RegisterPlugin")) > 1)
+        assert len(kubelet.calls.of("GetInfo")) == asked + 1, "the other path, which has its own wait"
+        assert not plugin.notified
+
+
 async def test_a_plugin_that_hangs_does_not_delay_the_others(short_tmp: Path) -> None:
     options = fast(short_tmp)
     async with Kubelet(options) as kubelet, core_plugin(options.registry_dir, "a.sock") as hanging:
