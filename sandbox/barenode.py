@@ -2,8 +2,8 @@
 
 A `BarePlugin` serves the DevicePlugin service with an answer that names the devices in an environment variable, and
 records PreStartContainer calls; it remembers nothing about pods and places nothing. It is there to try kubelets, and to
-compare the agent with. `fail` makes a method answer with an error, `gates` make it wait. In: options of kubelet, sizes.
-Out: kubelet and two plugins, registered and ready; all stop at the end.
+compare the agent with. `fail` makes a method answer with an error, `gates` make it wait, `info` is what it says to the
+plugin watcher. In: options of kubelet, sizes. Out: kubelet and two plugins, registered and ready; all stop at the end.
 """
 
 import asyncio
@@ -40,6 +40,7 @@ class BarePlugin:
     prefer: Callable[[pb.ContainerPreferredAllocationRequest], list[str]] | None = None
     fail: dict[str, str] = field(default_factory=dict)
     gates: dict[str, asyncio.Event] = field(default_factory=dict)
+    info: registry_pb.PluginInfo | None = None
     streams: int = 0
     notified: list[registry_pb.RegistrationStatus] = field(default_factory=list)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -78,7 +79,10 @@ class BarePlugin:
             self.broken = self.broken if broken is None else broken
             self._changed.notify_all()
 
-    async def GetDevicePluginOptions(self, _request: pb.Empty, _context: object) -> pb.DevicePluginOptions:
+    async def GetDevicePluginOptions(
+        self, _request: pb.Empty, context: "grpc.aio.ServicerContext[Any, Any]"
+    ) -> pb.DevicePluginOptions:
+        await self._misbehave("GetDevicePluginOptions", context)
         return pb.DevicePluginOptions(
             pre_start_required=self.pre_start, get_preferred_allocation_available=self.preferred
         )
@@ -123,13 +127,19 @@ class BarePlugin:
         await self._misbehave("PreStartContainer", context)
         return pb.PreStartContainerResponse()
 
-    async def GetInfo(self, _request: registry_pb.InfoRequest, _context: object) -> registry_pb.PluginInfo:
-        return registry_pb.PluginInfo(type="DevicePlugin", name=self.resource, supported_versions=["v1beta1"])
+    async def GetInfo(
+        self, _request: registry_pb.InfoRequest, context: "grpc.aio.ServicerContext[Any, Any]"
+    ) -> registry_pb.PluginInfo:
+        await self._misbehave("GetInfo", context)
+        return self.info or registry_pb.PluginInfo(
+            type="DevicePlugin", name=self.resource, supported_versions=["v1beta1"]
+        )
 
     async def NotifyRegistrationStatus(
-        self, request: registry_pb.RegistrationStatus, _context: object
+        self, request: registry_pb.RegistrationStatus, context: "grpc.aio.ServicerContext[Any, Any]"
     ) -> registry_pb.RegistrationStatusResponse:
         self.notified.append(request)
+        await self._misbehave("NotifyRegistrationStatus", context)
         return registry_pb.RegistrationStatusResponse()
 
     async def _misbehave(self, method: str, context: "grpc.aio.ServicerContext[Any, Any]") -> None:

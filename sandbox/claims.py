@@ -1,79 +1,70 @@
 """Kubelet's side of ResourceClaims over a driver's real sockets, and claims as kube-scheduler leaves them.
 
-In: kubelet's directory, a driver's name, references to claims. Out: the driver's answers; objects for an API server;
-kubelet's record of claims. The caller decides when kubelet calls. Facts kept: kubelet calls the driver that registered
-last, over a connection that stays open, and writes its record before it calls.
+In: kubelet, a driver's name, references to claims. Out: the driver's answers; objects for an API server; kubelet's
+record of claims. The caller decides when kubelet calls. Facts kept: kubelet's plugin watcher has taken the driver that
+is called, its connection stays open, and the record is written before the call.
 """
 
 import json
 import uuid
 import zlib
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
 
-from deviceplugin.model.claims import ClaimRef
+from deviceplugin.model.claims import ClaimRef, ClaimUid
 from deviceplugin.wire import dra_pb2 as pb
 from deviceplugin.wire import dra_pb2_grpc as rpc
-from deviceplugin.wire import pluginregistration_pb2 as registry
-from deviceplugin.wire import pluginregistration_pb2_grpc as registry_rpc
+from sandbox.kubelet import Kubelet
+from sandbox.kubelet.calls import go_text
 from sandbox.kubelet.checkpoint import replace_file
 
 DRIVER = "gpu.vcuda.tencent.com"
 REQUEST = "gpu"
-_CALL_S = 60.0
+CALL_S = 45.0
+"""Kubelet's limit for a call: `defaultClientCallTimeout` of cm/dra/plugin/dra_plugin.go."""
 _RECORD = {"kind": "DRACheckpoint", "apiVersion": "checkpoint.dra.kubelet.k8s.io/v1"}
 Json = dict[str, Any]
 
 
+class ClaimCallError(Exception):
+    """What kubelet says about a call that did not do what was asked; it stands on the pod."""
+
+
 @dataclass(frozen=True, slots=True)
 class DriverConnection:
-    """An open connection to a driver."""
+    """An open connection to a driver. All claims of a pod go in one call; ClaimCallError if one of them fails."""
 
     stub: rpc.DRAPluginStub
 
-    async def prepare(self, ref: ClaimRef) -> pb.NodePrepareResourceResponse:
-        request = pb.NodePrepareResourcesRequest(claims=[_claim(ref)])
-        answer = await self.stub.NodePrepareResources(request, timeout=_CALL_S)
-        found: pb.NodePrepareResourceResponse = answer.claims[ref.uid]
-        return found
+    async def prepare(self, *refs: ClaimRef) -> dict[str, pb.NodePrepareResourceResponse]:
+        """Answers by the claim's UID."""
+        request = pb.NodePrepareResourcesRequest(claims=map(_claim, refs))
+        return await _asked("NodePrepareResources", self.stub.NodePrepareResources, request, refs)
 
-    async def unprepare(self, ref: ClaimRef) -> str:
-        """Answers the error, empty for none."""
-        request = pb.NodeUnprepareResourcesRequest(claims=[_claim(ref)])
-        answer = await self.stub.NodeUnprepareResources(request, timeout=_CALL_S)
-        return str(answer.claims[ref.uid].error)
+    async def unprepare(self, *refs: ClaimRef) -> None:
+        request = pb.NodeUnprepareResourcesRequest(claims=map(_claim, refs))
+        await _asked("NodeUnprepareResources", self.stub.NodeUnprepareResources, request, refs)
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimKubelet:
-    """What kubelet does with the claims of one driver; `root` is its directory."""
+    """What kubelet does with the claims of one driver."""
 
-    root: Path
+    kubelet: Kubelet
     driver: str = DRIVER
 
-    def registry_sockets(self) -> list[Path]:
-        """Kubelet calls the driver that came last."""
-        found = (self.root / "plugins_registry").glob(f"{self.driver}-*-reg.sock")
-        return sorted(found, key=lambda path: path.stat().st_mtime_ns)
+    @property
+    def root(self) -> Path:
+        return self.kubelet.options.root
 
-    async def register(self) -> str:
-        """Answers the socket that the driver serves."""
-        async with grpc.aio.insecure_channel(f"unix:{self.registry_sockets()[-1]}") as channel:
-            stub = registry_rpc.RegistrationStub(channel)
-            info = await stub.GetInfo(registry.InfoRequest(), timeout=_CALL_S, wait_for_ready=True)
-            await stub.NotifyRegistrationStatus(registry.RegistrationStatus(plugin_registered=True), timeout=_CALL_S)
-            return str(info.endpoint)
-
-    @asynccontextmanager
-    async def connected(self) -> AsyncIterator[DriverConnection]:
-        """To the driver that came last, registered again."""
-        async with grpc.aio.insecure_channel(f"unix:{await self.register()}") as channel:
-            yield DriverConnection(rpc.DRAPluginStub(channel))
+    @property
+    def connection(self) -> DriverConnection:
+        """To the plugin that kubelet calls now; PluginError if none is registered."""
+        return DriverConnection(self.kubelet.drivers.get(self.driver).stub)
 
     def record(
         self,
@@ -138,6 +129,24 @@ def pod_using(claim: str, name: str, *, node: str) -> Json:
     claims = [{"name": "gpu", "resourceClaimName": claim}]
     spec = {"nodeName": node, "containers": [container], "resourceClaims": claims}
     return {"metadata": {"name": name}, "spec": spec}
+
+
+async def _asked(method: str, call: Callable[..., Any], request: Any, refs: Sequence[ClaimRef]) -> dict[str, Any]:
+    """As cm/dra/manager.go reads an answer, but for Go's random order: the claim that it does not know comes first."""
+    try:
+        answers = dict((await call(request, timeout=CALL_S)).claims)
+    except grpc.aio.AioRpcError as error:
+        raise ClaimCallError(f"{method}: {go_text(error)}") from error
+    names = {ref.uid: ref.name for ref in refs}
+    for uid in answers:
+        if uid not in names:
+            raise ClaimCallError(f"{method} returned result for unknown claim UID {uid}")
+    for uid, answer in answers.items():
+        if answer.error:
+            raise ClaimCallError(f"{method} failed for ResourceClaim {names[ClaimUid(uid)]}: {answer.error}")
+    if skipped := len(names) - len(answers):
+        raise ClaimCallError(f"{method} skipped {skipped} ResourceClaims")
+    return answers
 
 
 def _claim(ref: ClaimRef) -> pb.Claim:

@@ -14,8 +14,8 @@ from pathlib import Path
 from benchmarks.agent import DEADLINE_S, NAMES, REPOSITORY, kubelet_of, running_agent
 from benchmarks.command import BenchmarkError
 from sandbox.agent import AgentProcess
-from sandbox.claims import ClaimKubelet, DriverConnection
-from sandbox.kubelet import Kubelet
+from sandbox.claims import DRIVER, ClaimKubelet, DriverConnection
+from sandbox.kubelet import Kubelet, KubeletOptions
 from sandbox.runtime import StandInRuntime
 
 OWN_NODE, PLUGIN_NODE, BARE_NODE = "node-1", "node-2", "node-3"
@@ -57,26 +57,25 @@ async def running_nodes(base: Path, kubeconfig: Path) -> AsyncIterator[Nodes]:
     async with contextlib.AsyncExitStack() as stack:
         plugin = await stack.enter_async_context(_agent(PLUGIN_NODE, base / "p", kubeconfig))
         await plugin.kubelet.wait_registered(NAMES.core, NAMES.memory, deadline_s=DEADLINE_S)
-        own_kubelet = ClaimKubelet(base / "c" / "kubelet")
-        with_claims = await stack.enter_async_context(_agent(OWN_NODE, base / "c", kubeconfig, own_kubelet))
+        with_claims = await stack.enter_async_context(_agent(OWN_NODE, base / "c", kubeconfig, DRIVER))
         bare = await stack.enter_async_context(_bare(base / "b", kubeconfig))
-        own = await stack.enter_async_context(own_kubelet.connected())
-        yield Nodes(with_claims, ClaimDriver(own_kubelet.driver, OWN_NODE, own_kubelet, own), bare, plugin)
+        yield Nodes(with_claims, _driver(with_claims.kubelet, DRIVER, OWN_NODE), bare, plugin)
+
+
+def _driver(kubelet: Kubelet, name: str, pool: str) -> ClaimDriver:
+    claims = ClaimKubelet(kubelet, name)
+    return ClaimDriver(name, pool, claims, claims.connection)
 
 
 @contextlib.asynccontextmanager
-async def _agent(
-    node: str, home: Path, kubeconfig: Path, claims: ClaimKubelet | None = None
-) -> AsyncIterator[RunningAgent]:
-    flags = {} if claims is None else {"dra": "true", "cdi-dir": home / "cdi"}
-
-    async def serves() -> bool:
-        return claims is None or bool(claims.registry_sockets())
+async def _agent(node: str, home: Path, kubeconfig: Path, driver: str = "") -> AsyncIterator[RunningAgent]:
+    flags = {"dra": "true", "cdi-dir": home / "cdi"} if driver else {}
 
     async def registered(agent: AgentProcess) -> None:
-        await agent.until(serves, what="the driver's socket is there", deadline_s=DEADLINE_S)
-        if claims is not None:
-            await claims.register()
+        async def taken() -> bool:
+            return not driver or bool(kubelet.drivers.connected(driver))
+
+        await agent.until(taken, what="kubelet has taken the driver", deadline_s=DEADLINE_S)
 
     home.mkdir()
     async with (
@@ -89,16 +88,16 @@ async def _agent(
 
 @contextlib.asynccontextmanager
 async def _bare(home: Path, kubeconfig: Path) -> AsyncIterator[ClaimDriver]:
-    kubelet = ClaimKubelet(home, BARE_DRIVER)
-    command = [sys.executable, "-m", "benchmarks.bare_dra", BARE_DRIVER, str(home), str(home / "cdi"), str(kubeconfig)]
-    process = await asyncio.create_subprocess_exec(*command, cwd=REPOSITORY)
-    try:
-        while not kubelet.registry_sockets():
-            if process.returncode is not None:
-                raise BenchmarkError("the bare DRA driver has ended; its process says why above")
-            await asyncio.sleep(_LOOK_S)
-        async with kubelet.connected() as connection:
-            yield ClaimDriver(BARE_DRIVER, BARE_NODE, kubelet, connection)
-    finally:
-        process.terminate()
-        await process.wait()
+    root = home / "kubelet"
+    command = [sys.executable, "-m", "benchmarks.bare_dra", BARE_DRIVER, str(root), str(home / "cdi"), str(kubeconfig)]
+    async with Kubelet(KubeletOptions(root=root, node_name=BARE_NODE)) as kubelet:
+        process = await asyncio.create_subprocess_exec(*command, cwd=REPOSITORY)
+        try:
+            while not kubelet.drivers.connected(BARE_DRIVER):
+                if process.returncode is not None:
+                    raise BenchmarkError("the bare DRA driver has ended; its process says why above")
+                await asyncio.sleep(_LOOK_S)
+            yield _driver(kubelet, BARE_DRIVER, BARE_NODE)
+        finally:
+            process.terminate()
+            await process.wait()

@@ -5,6 +5,8 @@ sockets itself. Through `kubelet.sock` the agent registers, and kubelet deletes 
 Invariants: nothing is registered while old streams live (kubernetes#121994: the end of an old stream would disconnect
 the new one); without a stream for two seconds the agent registers again; a deleted socket is bound again. A resource
 whose stream is open and whose socket is in place is left alone then: without a stream kubelet refuses its pods.
+In `plugins_registry` the agent can only make the socket again. Kubelet takes it within two seconds if it had taken the
+last one. After a failure of its own it waits up to 122 s, by path: a new file does not shorten that.
 """
 
 import asyncio

@@ -6,7 +6,7 @@ gRPC error, because kubelet pastes that text into the pod's status.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,3 +106,8 @@ def go_text(error: grpc.aio.AioRpcError) -> str:
     words = error.code().name.split("_")
     code = "Canceled" if words == ["CANCELLED"] else "".join(word.capitalize() for word in words)
     return f"rpc error: code = {code} desc = {error.details()}"
+
+
+def quoted(words: Iterable[str]) -> str:
+    """A list as Go's `%q` prints it."""
+    return "[" + " ".join(f'"{word}"' for word in words) + "]"

@@ -77,24 +77,32 @@ class Endpoints:
         connection = Connection(resource, socket, channel, rpc.DevicePluginStub(channel))
         self._connections[resource] = connection
         try:
-            async with asyncio.timeout(DIAL_S):
-                await channel.channel_ready()
-                options = await self.calls.record(
-                    connection.stub.GetDevicePluginOptions,
-                    pb.Empty(),
-                    method="GetDevicePluginOptions",
-                    resource=resource,
-                )
-        except (TimeoutError, PluginError) as error:
+            options = await self._dial(connection)
+        except (PluginError, asyncio.CancelledError):
             self._connections.pop(resource, None)
             await connection.close()
-            reason = str(error) or "context deadline exceeded"
-            raise PluginError(f"failed to dial device plugin: {reason}") from error
+            raise
         self.table[resource] = Endpoint(resource, connection, options)
         connection.runner = asyncio.create_task(self._run(connection))
         self._running.add(connection.runner)
         connection.runner.add_done_callback(self._running.discard)
         return connection
+
+    async def _dial(self, connection: Connection) -> pb.DevicePluginOptions:
+        """The dial has a limit, the question for the options has none."""
+        try:
+            async with asyncio.timeout(DIAL_S):
+                await connection.channel.channel_ready()
+        except TimeoutError:
+            raise PluginError("failed to dial device plugin: context deadline exceeded") from None
+        ask, resource = connection.stub.GetDevicePluginOptions, connection.resource
+        try:
+            options: pb.DevicePluginOptions = await self.calls.record(
+                ask, pb.Empty(), method="GetDevicePluginOptions", resource=resource
+            )
+        except PluginError as error:
+            raise PluginError(f"failed to get device plugin options: {error}") from error
+        return options
 
     async def _run(self, connection: Connection) -> None:
         """Holds the stream open until it ends, then disconnects the resource's current client: perhaps a newer one."""
@@ -110,6 +118,11 @@ class Endpoints:
             await connection.close()
             return
         await self.disconnect(victim)
+
+    async def deregister(self, resource: str) -> None:
+        """By the name alone, as `DeRegisterPlugin` of v1beta1/handler.go: another socket's plugin may have it now."""
+        if (current := self._connections.get(resource)) is not None:
+            await self.disconnect(current)
 
     async def disconnect(self, connection: Connection) -> None:
         """Marks the resource's devices unhealthy and starts its grace period."""

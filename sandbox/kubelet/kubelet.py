@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from sandbox.kubelet.calls import CallLog
+from sandbox.kubelet.draplugins import DraPlugins
 from sandbox.kubelet.endpoints import Endpoints
 from sandbox.kubelet.life import Life, World
 from sandbox.kubelet.options import Json, KubeletOptions
@@ -117,6 +118,12 @@ class Kubelet:
         """Its ends of the plugins, while it runs."""
         assert self._life is not None
         return self._life.endpoints
+
+    @property
+    def drivers(self) -> DraPlugins:
+        """The plugins of DRA drivers that it has taken, while it runs."""
+        assert self._life is not None
+        return self._life.drivers
 
     # Pods
 

@@ -19,13 +19,14 @@ from sandbox.kubelet.admission import Admission, RefusalError
 from sandbox.kubelet.allocation import Allocator, PreStart
 from sandbox.kubelet.calls import CallLog
 from sandbox.kubelet.devices import DeviceStore
+from sandbox.kubelet.draplugins import DraPlugins
 from sandbox.kubelet.endpoints import Endpoints
 from sandbox.kubelet.options import Json, KubeletOptions
 from sandbox.kubelet.podresources import PodResourcesServer
 from sandbox.kubelet.pods import KnownPod, PodTable
 from sandbox.kubelet.podsapi import PodsApi
 from sandbox.kubelet.podspec import Pod, parse_pod
-from sandbox.kubelet.registration import PluginWatcher, RegistrationServer
+from sandbox.kubelet.registration import DevicePlugins, PluginHandler, PluginWatcher, RegistrationServer
 from sandbox.kubelet.runtime import Runtime
 from sandbox.kubelet.source import PodConfigSource, Sink, Update, UpdateKind
 from sandbox.kubelet.status import StatusWriter, rejected
@@ -68,6 +69,7 @@ class Life:
         self.table = PodTable()
         self.store = DeviceStore()
         self.endpoints = Endpoints(options, world.clock, self.store, world.calls, self._devices_changed)
+        self.drivers = DraPlugins(world.clock, world.calls, world.changes.ring)
         allocator = Allocator(
             store=self.store,
             endpoints=self.endpoints,
@@ -119,8 +121,12 @@ class Life:
             await self._podresources.start()
         await self._registration.start()
         if options.plugin_watcher:
+            handlers: dict[str, PluginHandler] = {
+                "DevicePlugin": DevicePlugins(self.endpoints),
+                "DRAPlugin": self.drivers,
+            }
             watcher = PluginWatcher(
-                options, self.endpoints, clock=self.world.clock, calls=self.world.calls, pause=self.world.pause
+                options, handlers, clock=self.world.clock, calls=self.world.calls, pause=self.world.pause
             )
             self._spawn(watcher.run())
         self._spawn(self._watch_capacity())
@@ -133,6 +139,7 @@ class Life:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.endpoints.close()
+        await self.drivers.close()
         await self._registration.stop()
         await self._podresources.stop()
         await self.world.pods_api.stop()

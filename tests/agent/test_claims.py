@@ -16,12 +16,13 @@ from deviceplugin.container.limits_file import GrantLimits
 from deviceplugin.model.claims import ClaimRef, ClaimUid
 from deviceplugin.wire import dra_pb2 as pb
 from sandbox.agent import AgentFailureError, AgentProcess, free_port
-from sandbox.claims import ClaimKubelet, allocated_claim, pod_using, recorded_device
+from sandbox.claims import DRIVER, ClaimCallError, ClaimKubelet, allocated_claim, pod_using, recorded_device
 from sandbox.gpunode import GpuNode
 from sandbox.limits_file import decode
 from sandbox.runtime import StandInRuntime
 from sandbox.station import Json
 from tests.agent.harness import NODE, PATIENCE_S, events, node_with_agent, run, share, until_event
+from tests.waiting import until
 
 NAMESPACE = "research"
 _SOME_ROUNDS_S = 2.0  # the period is 0.3 s
@@ -35,18 +36,20 @@ class ClaimNode:
 
     @property
     def kubelet(self) -> ClaimKubelet:
-        return ClaimKubelet(self.node.kubelet.options.root)
+        return ClaimKubelet(self.node.kubelet)
 
     async def start(self) -> None:
-        dead = self.kubelet.registry_sockets()
+        before = self.connected()
         await self.node.agent.start()
 
-        async def bound() -> bool:
-            return bool(set(self.kubelet.registry_sockets()) - set(dead))
+        async def taken() -> bool:
+            return bool(self.connected() - before)
 
-        await self.node.agent.until(bound, what="the driver's socket", deadline_s=PATIENCE_S)
-        await self.kubelet.register()
+        await self.node.agent.until(taken, what="kubelet has taken the driver", deadline_s=PATIENCE_S)
         await self.node.agent.wait_ready(deadline_s=PATIENCE_S)
+
+    def connected(self) -> frozenset[str]:
+        return self.node.kubelet.drivers.connected(DRIVER)
 
     def allocate(self, name: str, device: str = "gpu-0", cores: int = 20, memory: str = "2Gi", pods: int = 1) -> str:
         """As kube-scheduler does; answers the UID. With pods `pod-<name>`, whose container `main` uses the claim."""
@@ -62,12 +65,10 @@ class ClaimNode:
     async def prepare(self, name: str, uid: str) -> pb.NodePrepareResourceResponse:
         """Kubelet writes its record before and after."""
         self.record({name: uid})
-        async with self.kubelet.connected() as driver:
-            return await driver.prepare(_ref(name, uid))
+        return (await self.kubelet.connection.prepare(_ref(name, uid)))[uid]
 
-    async def unprepare(self, name: str, uid: str) -> str:
-        async with self.kubelet.connected() as driver:
-            return await driver.unprepare(_ref(name, uid))
+    async def unprepare(self, name: str, uid: str) -> None:
+        await self.kubelet.connection.unprepare(_ref(name, uid))
 
     def record(self, claims: Mapping[str, str], answers: Mapping[str, str] = {}) -> None:
         """These claims and no others. `answers`: CDI names by claim."""
@@ -110,7 +111,6 @@ def _ref(name: str, uid: str) -> ClaimRef:
 
 
 def name_of(answer: pb.NodePrepareResourceResponse) -> str:
-    assert not answer.error
     (device,) = answer.devices
     (name,) = device.cdi_device_ids
     return str(name)
@@ -120,6 +120,11 @@ async def test_gpus_are_offered_and_a_share_has_its_limits_and_its_cdi_file_befo
     """Views count it like a pod, and the slice says that its GPU is used."""
     async with claim_node(short_tmp) as found:
         assert (await found.node.agent.must_get("/healthz")).text == "ok\n", "its sockets answer"
+        assert not found.node.agent.entries("plugin_refused"), "kubelet has taken it by itself"
+        (plugin,) = found.node.kubelet.drivers.of(DRIVER)
+        await found.node.kubelet.changes.until(
+            lambda: set(plugin.health) == {f"gpu-{minor}" for minor in range(8)}, what="health is told", deadline_s=60
+        )
         await found.node.server.until(lambda: len(found.slices()) == 1)
         (offered,) = found.slices()
         assert [each["name"] for each in offered["spec"]["devices"]] == [f"gpu-{minor}" for minor in range(8)]
@@ -163,8 +168,8 @@ async def test_each_pod_of_a_claim_has_an_event_and_the_metrics_count_it(short_t
         text = "request gpu of claim both got 20 cores and 8 blocks (2 GiB) of gpu-0 (kube-scheduler's choice)"
         await found.node.server.until(lambda: len(told()) == 2)
         assert told() == {("pod-both", text, 1), ("pod-both1", text, 1)}
-        refused = await found.prepare("large", found.allocate("large", cores=150))
-        assert "claim research/large" in refused.error
+        with pytest.raises(ClaimCallError, match="failed for ResourceClaim large: claim research/large"):
+            await found.prepare("large", found.allocate("large", cores=150))
         metrics = (await found.node.agent.must_get("/metrics")).text
         assert 'vcuda_allocations_total{outcome="granted",reason=""} 1.0' in metrics
         assert 'vcuda_allocations_total{outcome="refused",reason="claim"} 1.0' in metrics
@@ -221,7 +226,7 @@ async def test_neither_a_kill_nor_a_lost_journal_loses_a_claim(short_tmp: Path) 
         assert found.grants() == {name.partition("=")[2]}
         assert [each.cores_allocated for each in (await found.node.agent.usage()).gpus][:2] == [20, 0]
         assert name_of(await found.prepare("one", uid)) == name
-        assert await found.unprepare("one", uid) == ""
+        await found.unprepare("one", uid)
         assert (found.grants(), found.cdi()) == (set(), set())
 
 
@@ -263,14 +268,12 @@ async def test_the_next_agent_takes_over_and_no_call_fails(short_tmp: Path) -> N
         command = found.node.agent.command
         port = free_port()
         after = AgentProcess(replace(command, arguments=(*command.arguments, f"--query-port={port}"), port=port))
-        before = set(found.kubelet.registry_sockets())
+        before = found.connected()
         await after.start()
         try:
 
             async def waits() -> bool:
-                if set(found.kubelet.registry_sockets()) - before:
-                    await found.kubelet.register()
-                return await answers(after, "/readyz", 200)
+                return bool(found.connected() - before) and await answers(after, "/readyz", 200)
 
             await after.until(waits, what="the next agent waits", deadline_s=PATIENCE_S)
             assert "another agent" in (await after.get("/readyz")).text
@@ -285,7 +288,26 @@ async def test_the_next_agent_takes_over_and_no_call_fails(short_tmp: Path) -> N
             assert len({name_of(answer) for answer in await asyncio.gather(*calls)}) == 24
             await after.wait_ready(deadline_s=PATIENCE_S)
             assert len((await after.usage()).containers) == 25
-            assert len(found.kubelet.registry_sockets()) == 1
+            await until(lambda: len(found.node.kubelet.drivers.of(DRIVER)) == 1)
+        finally:
+            await after.destroy()
+
+
+async def test_a_next_agent_that_is_killed_while_it_waits_costs_no_call(short_tmp: Path) -> None:
+    """Its sockets stay, and kubelet calls the one that is connected."""
+    async with claim_node(short_tmp) as found:
+        command = found.node.agent.command
+        port = free_port()
+        after = AgentProcess(replace(command, arguments=(*command.arguments, f"--query-port={port}"), port=port))
+        before = found.connected()
+        await after.start()
+        try:
+            await until(lambda: found.connected() - before)
+            name_of(await found.prepare("early", found.allocate("early")))
+            await after.kill()
+            await until(lambda: found.connected() == before)
+            assert len(found.node.kubelet.drivers.of(DRIVER)) == 2
+            name_of(await found.prepare("late", found.allocate("late")))
         finally:
             await after.destroy()
 

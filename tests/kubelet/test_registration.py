@@ -13,6 +13,7 @@ import pytest
 from deviceplugin.errors import ConfigError, KubeletError
 from deviceplugin.kubelet.grpc_endpoint import Endpoint, RegistryService, check_socket_path
 from deviceplugin.kubelet.registration import SOCKETS, Mode, PluginEndpoint, RegistrationTimer
+from sandbox.barenode import BarePlugin
 from sandbox.kubelet import Kubelet, KubeletOptions
 from sandbox.station import ALL, NAMES, Station, pod_json, station
 from tests.cancelled_starts import cancel_at_each_turn
@@ -102,6 +103,26 @@ async def test_a_resource_that_kubelet_holds_stays_while_the_other_is_registered
                 await node.kubelet.wait_registered(NAMES.core, NAMES.memory)
                 assert endpoints.table[NAMES.memory].connection is not lost
                 assert endpoints.table[NAMES.core].connection is held
+
+
+async def test_the_end_of_another_plugins_socket_for_the_resource_is_survived(short_tmp: Path) -> None:
+    """Kubelet removes a plugin from its registry by the resource, and so whichever came last."""
+    async with unregistered(short_tmp, "registry") as (kubelet, _):
+        other = BarePlugin(NAMES.core, short_tmp / "other.sock", {"a": -1})
+        listed = kubelet.options.registry_dir / "a.sock"
+        async with other:
+            await kubelet.start()
+            await kubelet.wait_registered(NAMES.core, NAMES.memory)
+            first = kubelet.endpoints.table[NAMES.core].connection
+            other.socket.rename(listed)
+            await kubelet.wait_allocatable(NAMES.core, 1)
+            (own,) = kubelet.options.registry_dir.glob("*vcore.sock")
+            own.unlink()  # the agent binds it again, and is the last one now
+            await kubelet.wait_allocatable(NAMES.core, 100)
+            last = kubelet.endpoints.table[NAMES.core].connection
+            listed.unlink()
+            await until(lambda: kubelet.endpoints.table[NAMES.core].connection not in (first, last))
+            await kubelet.wait_allocatable(NAMES.core, 100)
 
 
 def is_another(socket: Path, before: int) -> bool:

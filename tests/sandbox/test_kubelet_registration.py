@@ -8,11 +8,16 @@ from pathlib import Path
 import grpc
 import pytest
 
+from deviceplugin.wire import pluginregistration_pb2 as registry_pb
 from sandbox.apiserver import container, pod
 from sandbox.barenode import CORE, MEMORY, BarePlugin, bare_node, fast
 from sandbox.kubelet import Kubelet, KubeletOptions
+from sandbox.kubelet.calls import PluginError
+from tests.waiting import until
 
 pytestmark = pytest.mark.thorough
+ASKED = "GetDevicePluginOptions"
+DRIVER = "d.example.org"
 
 
 def core_plugin(directory: Path, name: str = "core.sock") -> BarePlugin:
@@ -22,7 +27,11 @@ def core_plugin(directory: Path, name: str = "core.sock") -> BarePlugin:
 @pytest.mark.parametrize(
     ("version", "resource", "said"),
     [
-        ("v1alpha", CORE, "requested API version 'v1alpha' is not supported by kubelet"),
+        (
+            "v1alpha",
+            CORE,
+            'requested API version "v1alpha" is not supported by kubelet. Supported version is ["v1beta1"]',
+        ),
         ("v1beta1", "cpu", 'the ResourceName "cpu" is invalid'),
         ("v1beta1", "kubernetes.io/gpu", 'the ResourceName "kubernetes.io/gpu" is invalid'),
     ],
@@ -118,6 +127,184 @@ async def test_the_watcher_dials_a_new_socket_file_but_not_a_lost_connection(sho
         await plugin.serve()
         await kubelet.wait_allocatable(CORE, 100)
         assert len(kubelet.calls.of("GetInfo")) > infos
+
+
+async def test_removing_a_socket_disconnects_whichever_plugin_its_resource_has_now(short_tmp: Path) -> None:
+    options = fast(short_tmp)
+    async with Kubelet(options) as kubelet, core_plugin(options.registry_dir, "a.sock") as first:
+        await kubelet.wait_allocatable(CORE, 100)
+        async with core_plugin(options.registry_dir, "b.sock") as second:
+            await kubelet.changes.until(lambda: len(kubelet.calls.of(ASKED)) == 2, what="both", deadline_s=60)
+            await until(lambda: second.streams == 1)
+            first.socket.unlink()
+            await kubelet.wait_allocatable(CORE, 0)
+            await until(lambda: second.streams == 0)
+            assert first.streams == 1, "its connection is not looked at"
+
+
+def driver_plugin(options: KubeletOptions, name: str, *versions: str) -> BarePlugin:
+    """Its registration is all that it serves."""
+    info = registry_pb.PluginInfo(type="DRAPlugin", name=DRIVER, supported_versions=versions)
+    return BarePlugin(DRIVER, options.registry_dir / name, {}, info=info)
+
+
+async def test_the_watcher_takes_a_driver_and_removes_it_by_its_endpoint(short_tmp: Path) -> None:
+    options = fast(short_tmp)
+    async with Kubelet(options) as kubelet, driver_plugin(options, "d.sock", "v1.DRAPlugin") as plugin:
+        with pytest.raises(PluginError, match=r"^DRA driver d\.example\.org is not registered$"):
+            kubelet.drivers.get(DRIVER)
+        await until(lambda: plugin.notified)
+        assert plugin.notified[0].plugin_registered
+        assert kubelet.drivers.get(DRIVER).endpoint == str(plugin.socket), "before it is told so"
+        await until(lambda: kubelet.drivers.connected(DRIVER))
+        await until(lambda: len(kubelet.calls.of("NodeWatchResources")) > 1)  # again when the stream has ended
+        plugin.socket.unlink()
+        await until(lambda: not kubelet.drivers.of(DRIVER))
+
+
+async def test_kubelet_calls_the_latest_plugin_that_is_connected_and_else_the_latest(short_tmp: Path) -> None:
+    """Their sockets in the registry stay, as those of a killed process do."""
+    options = fast(short_tmp)
+    served = [BarePlugin(DRIVER, short_tmp / name, {}) for name in ("a", "b")]
+    listed = [driver_plugin(options, f"{each.socket.name}.sock", "v1.DRAPlugin") for each in served]
+    for each, own in zip(listed, served, strict=True):
+        assert each.info is not None
+        each.info.endpoint = str(own.socket)
+    async with Kubelet(options) as kubelet, served[0], served[1], listed[0]:
+        await until(lambda: kubelet.drivers.connected(DRIVER))
+        async with listed[1]:
+            await until(lambda: len(kubelet.drivers.connected(DRIVER)) == 2)
+            assert kubelet.drivers.get(DRIVER).endpoint == str(served[1].socket)
+            await served[1].stop()
+            await until(lambda: kubelet.drivers.connected(DRIVER) == {str(served[0].socket)})
+            assert kubelet.drivers.get(DRIVER).endpoint == str(served[0].socket)
+            await served[0].stop()
+            await until(lambda: not kubelet.drivers.connected(DRIVER))
+            assert kubelet.drivers.get(DRIVER).endpoint == str(served[1].socket)
+
+
+@pytest.mark.parametrize(
+    ("versions", "said"),
+    [
+        (
+            ("1.0.0", "v1alpha3.Node"),
+            (
+                'none of services supported by the plugin (["1.0.0" "v1alpha3.Node"]) '
+                'are supported by the kubelet (["v1.DRAPlugin" "v1beta1.DRAPlugin"])'
+            ),
+        ),
+        ((), "empty list of supported gRPC services (aka supported versions)"),
+    ],
+)
+async def test_a_driver_of_another_version_is_refused(short_tmp: Path, versions: tuple[str, ...], said: str) -> None:
+    options = fast(short_tmp)
+    async with Kubelet(options) as kubelet, driver_plugin(options, "d.sock", *versions) as plugin:
+        await until(lambda: plugin.notified)
+        assert not plugin.notified[0].plugin_registered
+        assert plugin.notified[0].error.endswith(
+            f"invalid supported gRPC versions of DRA driver plugin {DRIVER} at endpoint {plugin.socket}: {said}"
+        )
+        assert not kubelet.drivers.of(DRIVER)
+
+
+def plugin_that_says(options: KubeletOptions, kind: str, name: str, version: str) -> BarePlugin:
+    plugin = core_plugin(options.registry_dir)
+    plugin.info = registry_pb.PluginInfo(type=kind, name=name, supported_versions=[version])
+    return plugin
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "version", "said"),
+    [
+        ("CSIPlugin", "x", "1.0.0", "no handler registered for plugin type: CSIPlugin at socket {socket}"),
+        (
+            "DevicePlugin",
+            CORE,
+            "v1alpha",
+            (
+                "plugin validation failed with err: "
+                "manager version, v1beta1, is not among plugin supported versions [v1alpha]"
+            ),
+        ),
+        (
+            "DevicePlugin",
+            "x",
+            "v1beta1",
+            'plugin validation failed with err: invalid name of device plugin socket: the ResourceName "x" is invalid',
+        ),
+    ],
+)
+async def test_the_watcher_tells_a_plugin_why_it_is_refused(
+    short_tmp: Path, kind: str, name: str, version: str, said: str
+) -> None:
+    options = fast(short_tmp)
+    async with Kubelet(options) as kubelet, plugin_that_says(options, kind, name, version) as plugin:
+        await until(lambda: plugin.notified)
+        assert not plugin.notified[0].plugin_registered
+        assert (
+            plugin.notified[0].error
+            == f"RegisterPlugin error -- {said.format(socket=plugin.socket, found='[v1alpha]')}"
+        )
+        assert kubelet.capacity(CORE) == 0
+
+
+async def test_a_plugin_that_does_not_say_who_it_is_is_told_nothing_and_asked_again(short_tmp: Path) -> None:
+    options = fast(short_tmp)
+    async with Kubelet(options) as kubelet, core_plugin(options.registry_dir) as plugin:
+        plugin.fail["GetInfo"] = "not now"
+        why = "code = FailedPrecondition desc = not now"
+        await until(lambda: any(call.error.endswith(why) for call in kubelet.calls.of("RegisterPlugin")))
+        assert f"failed to get plugin info using RPC GetInfo at socket {plugin.socket}, err: rpc error: {why}" in {
+            call.error.removeprefix("RegisterPlugin error -- ") for call in kubelet.calls.of("RegisterPlugin")
+        }
+        assert not plugin.notified
+        plugin.fail.clear()
+        await kubelet.wait_allocatable(CORE, 100)
+        await until(lambda: plugin.notified)
+        assert plugin.notified[0].plugin_registered
+
+
+async def test_a_plugin_that_cannot_be_told_is_disconnected_and_tried_again(short_tmp: Path) -> None:
+    options = fast(short_tmp)
+    async with Kubelet(options) as kubelet, core_plugin(options.registry_dir) as plugin:
+        plugin.gates["NotifyRegistrationStatus"] = asyncio.Event()
+        await kubelet.wait_allocatable(CORE, 100)  # it is in use before it is told so
+        plugin.fail["NotifyRegistrationStatus"] = "not now"
+        plugin.gates["NotifyRegistrationStatus"].set()
+        await kubelet.wait_allocatable(CORE, 0)
+        await until(lambda: kubelet.calls.of("RegisterPlugin"))
+        assert any(
+            "failed to send registration status at socket" in each.error for each in kubelet.calls.of("RegisterPlugin")
+        )
+        plugin.fail.clear()
+        await kubelet.wait_allocatable(CORE, 100)
+
+
+async def test_a_socket_that_is_made_again_does_not_end_the_wait_of_its_path(short_tmp: Path) -> None:
+    """The first wait takes 500 s here."""
+    options = KubeletOptions(root=short_tmp, speed=0.001)
+    async with Kubelet(options) as kubelet, core_plugin(options.registry_dir, "a.sock") as plugin:
+        plugin.fail["GetInfo"] = "not now"
+        await until(lambda: kubelet.calls.of("RegisterPlugin"))
+        plugin.fail.clear()
+        await plugin.stop()
+        await plugin.serve()
+        asked = len(kubelet.calls.of("GetInfo"))
+        async with BarePlugin(MEMORY, options.registry_dir / "b.sock", {"m": -1}) as other:
+            await until(lambda: len(kubelet.calls.of("GetInfo")) > asked)
+            await until(lambda: other.notified or len(kubelet.calls.of("RegisterPlugin")) > 1)
+        assert len(kubelet.calls.of("GetInfo")) == asked + 1, "the other path, which has its own wait"
+        assert not plugin.notified
+
+
+async def test_a_plugin_that_hangs_does_not_delay_the_others(short_tmp: Path) -> None:
+    options = fast(short_tmp)
+    async with Kubelet(options) as kubelet, core_plugin(options.registry_dir, "a.sock") as hanging:
+        hanging.gates[ASKED] = asyncio.Event()
+        await until(lambda: kubelet.calls.open(ASKED))
+        async with BarePlugin(MEMORY, options.registry_dir / "b.sock", {"m": -1}):
+            await kubelet.wait_allocatable(MEMORY, 1)
+            assert len(kubelet.calls.open(ASKED)) == 1
 
 
 async def test_an_old_kubelet_has_no_registry(short_tmp: Path) -> None:

@@ -46,6 +46,7 @@ WAIT_S = 40.0
 """Kubelet ends a call after 45 s, and asks again only after a minute."""
 _LOOK_S = 2.0
 _FIRST_RETRY_S = 0.2
+_LEAST_READ_S = 1.0
 INCOMPLETE = "the agent has not yet read from the API server which claims were prepared before its journal was lost"
 
 
@@ -110,8 +111,9 @@ class Claims:
     def __post_init__(self) -> None:
         self.ledger.subscribe(self._changed.set)
 
-    async def prepare(self, ref: ClaimRef) -> tuple[PreparedDevice, ...]:
-        began = self.clock()
+    async def prepare(self, ref: ClaimRef, *, waited_s: float = 0.0) -> tuple[PreparedDevice, ...]:
+        """`waited_s`: how long kubelet's call has waited already; its limit counts from the call."""
+        began = self.clock() - waited_s
         try:
             return await self._prepare(ref, began)
         except VcudaError as error:
@@ -226,7 +228,10 @@ class Claims:
         wait = _FIRST_RETRY_S
         while True:
             try:
-                return await self.get_claim(ref)
+                async with asyncio.timeout(max(_LEAST_READ_S, deadline - self.clock())):
+                    return await self.get_claim(ref)
+            except TimeoutError:
+                raise KubeError(f"the API server did not show claim {ref} in time") from None
             except KubeNotFoundError as error:
                 raise ClaimError(error.message) from None
             except KubeError as error:

@@ -52,6 +52,7 @@ class DraService(rpc.DRAPluginServicer):
     async def NodePrepareResources(
         self, request: pb.NodePrepareResourcesRequest, context: Context
     ) -> pb.NodePrepareResourcesResponse:
+        began = time.monotonic()
         elsewhere: pb.NodePrepareResourcesResponse | None = await self._elsewhere(
             lambda stub: stub.NodePrepareResources, request, context
         )
@@ -60,7 +61,8 @@ class DraService(rpc.DRAPluginServicer):
 
         async def prepare(ref: ClaimRef) -> pb.NodePrepareResourceResponse:
             claims = await self._serving()
-            return pb.NodePrepareResourceResponse(devices=map(_device, await claims.prepare(ref)))
+            devices = await claims.prepare(ref, waited_s=time.monotonic() - began)
+            return pb.NodePrepareResourceResponse(devices=map(_device, devices))
 
         def refuse(sentence: str) -> pb.NodePrepareResourceResponse:
             return pb.NodePrepareResourceResponse(error=sentence)

@@ -50,6 +50,7 @@ class Heard:
 
     prepared: list[tuple[GrantId, tuple[str, ...]]] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+    took_s: list[float] = field(default_factory=list)
 
     def claim_prepared(
         self, grants: Sequence[Grant], devices: Sequence[PreparedDevice], pods: Sequence[Pod], *, seconds: float
@@ -59,6 +60,7 @@ class Heard:
 
     def claim_refused(self, error: VcudaError, *, seconds: float) -> None:
         self.refused.append(error.message)
+        self.took_s.append(seconds)
 
 
 @dataclass
@@ -338,6 +340,23 @@ async def test_an_api_server_that_stays_away_is_said(scene: Scene) -> None:
     with pytest.raises(KubeError, match="no answer"):
         await scene.claims.prepare(scene.put("one"))
     assert scene.ledger.grants() == ()
+
+
+async def test_an_api_server_that_does_not_answer_is_said_before_kubelet_ends_the_call(scene: Scene) -> None:
+    ref = scene.put("one")
+    scene.slow_s = 60
+    async with asyncio.timeout(20):
+        with pytest.raises(KubeError, match="the API server did not show claim research/one in time"):
+            await scene.claims.prepare(ref)
+
+
+async def test_what_the_call_has_waited_already_is_not_waited_again(scene: Scene) -> None:
+    scene.claims.wait_s = 60
+    full, late = scene.put("full", device(0, 90)), scene.put("late")
+    await scene.claims.prepare(full)
+    async with asyncio.timeout(20):
+        with pytest.raises(CapacityError):
+            await scene.claims.prepare(late, waited_s=60)
 
 
 async def test_another_claim_of_the_same_name_is_another_claim(scene: Scene) -> None:

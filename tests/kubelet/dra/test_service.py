@@ -14,6 +14,7 @@ import pytest
 
 from deviceplugin.kubelet.dra.link import DraLink
 from deviceplugin.kubelet.dra.service import DraService
+from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.claims import ClaimRef
 from deviceplugin.model.gpu import Health, Inventory
 from deviceplugin.wire import dra_health_pb2 as health
@@ -22,6 +23,7 @@ from deviceplugin.wire import dra_pb2 as pb
 from deviceplugin.wire import dra_pb2_grpc as rpc
 from deviceplugin.wire import pluginregistration_pb2 as registry
 from deviceplugin.wire import pluginregistration_pb2_grpc as registry_rpc
+from sandbox.claims import ClaimCallError, DriverConnection
 from tests.kubelet.dra.test_prepare import DRIVER, NODE, POOL, Scene, device
 from tests.ledger.makers import open_ledger, uuid
 from tests.waiting import until
@@ -143,6 +145,24 @@ async def test_each_claim_of_a_pod_has_its_own_answer(short_tmp: Path) -> None:
         assert not answers[bad.uid].devices
 
 
+async def test_kubelet_prepares_and_ends_all_claims_of_a_pod_in_one_call(short_tmp: Path) -> None:
+    """If one fails, kubelet asks for both again; what was prepared stays as it is."""
+    async with running(short_tmp) as node, node.calling() as channel:
+        kubelet = DriverConnection(rpc.DRAPluginStub(channel))
+        good, bad, other = node.scene.put("good"), node.scene.put("bad", device(0, 150)), node.scene.put("other")
+        with pytest.raises(
+            ClaimCallError, match=r"^NodePrepareResources failed for ResourceClaim bad: claim research/bad"
+        ):
+            await kubelet.prepare(good, bad)
+        (held,) = node.scene.ledger.grants()
+        answers = await kubelet.prepare(good, other)
+        assert [list(answers[ref.uid].devices[0].cdi_device_ids) for ref in (good, other)] == [
+            [f"tencent.com/vcuda={grant.id}"] for grant in (held, node.scene.ledger.of_pod(PodUid(other.uid))[0])
+        ]
+        await kubelet.unprepare(good, bad, other)
+        assert node.scene.ledger.grants() == ()
+
+
 async def test_a_bug_is_one_general_sentence(short_tmp: Path) -> None:
     async with running(short_tmp) as node:
         ref = node.scene.put("one")
@@ -193,6 +213,18 @@ async def test_calls_wait_for_an_agent_that_starts(short_tmp: Path) -> None:
         node.serve()
         assert (await early)[ref.uid].devices
         assert node.told, "kubelet had taken it before"
+
+
+async def test_the_time_before_the_agent_was_ready_counts_for_the_limit_of_the_call(short_tmp: Path) -> None:
+    """Kubelet ends the call 45 s after it made it, and its own sentence says nothing."""
+    async with starting(short_tmp) as node:
+        early = asyncio.create_task(node.prepare(node.scene.put("large", device(0, 150))))
+        await until(lambda: node.link.is_registered)
+        await asyncio.sleep(0.3)
+        node.serve()
+        await early
+        (took_s,) = node.scene.report.took_s
+        assert took_s >= 0.3
 
 
 async def test_an_agent_that_does_not_get_ready_says_so_in_time(
