@@ -73,26 +73,34 @@ class ClaimKubelet:
         *,
         pods: Mapping[str, Iterable[str]] | None = None,
     ) -> None:
-        """Kubelet's dra_manager_state, these claims and no others (pkg/kubelet/cm/dra/state/checkpoint.go).
+        write_record(self.root, self.driver, claims, answers, pods=pods)
 
-        `answers`: devices by the claim's UID; none before the driver has answered. `pods`: UIDs by the claim's UID;
-        kubelet adds a pod before it calls the driver, so a claim that is not named here has one all the same.
-        """
-        entries = [
-            {
-                "ClaimUID": ref.uid,
-                "ClaimName": ref.name,
-                "Namespace": ref.namespace,
-                "PodUIDs": {pod: {} for pod in (pods or {}).get(ref.uid, (f"pod-of-{ref.uid}",))},
-                "DriverState": {
-                    self.driver: {"Devices": [answers[ref.uid]] if answers and ref.uid in answers else None}
-                },
-            }
-            for ref in claims
-        ]
-        text = json.dumps({**_RECORD, "ClaimInfoStateList": entries}, separators=(",", ":"))
-        file = {"Data": text, "Checksum": zlib.crc32(text.encode())}
-        replace_file(self.root / "dra_manager_state", json.dumps(file))
+
+def write_record(
+    root: Path,
+    driver: str,
+    claims: Iterable[ClaimRef],
+    answers: Mapping[str, Json] | None = None,
+    *,
+    pods: Mapping[str, Iterable[str]] | None = None,
+) -> None:
+    """Kubelet's dra_manager_state, these claims and no others (pkg/kubelet/cm/dra/state/checkpoint.go).
+
+    `answers`: devices by the claim's UID; none before the driver has answered. `pods`: UIDs by the claim's UID; kubelet
+    adds a pod before it calls the driver, so a claim that is not named here has one all the same.
+    """
+    entries = [
+        {
+            "ClaimUID": ref.uid,
+            "ClaimName": ref.name,
+            "Namespace": ref.namespace,
+            "PodUIDs": {pod: {} for pod in (pods or {}).get(ref.uid, (f"pod-of-{ref.uid}",))},
+            "DriverState": {driver: {"Devices": [answers[ref.uid]] if answers and ref.uid in answers else None}},
+        }
+        for ref in claims
+    ]
+    text = json.dumps({**_RECORD, "ClaimInfoStateList": entries}, separators=(",", ":"))
+    replace_file(root / "dra_manager_state", json.dumps({"Data": text, "Checksum": zlib.crc32(text.encode())}))
 
 
 def recorded_device(pool: str, device: str, cdi: str, *, share_id: str) -> Json:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from deviceplugin.errors import KubeletError, ParseError
 from deviceplugin.kubelet.dra.state_file import StateFile, parse_state
 from deviceplugin.model.claims import ClaimRef, ClaimUid
-from sandbox.claims import ClaimKubelet, recorded_device
+from sandbox.claims import recorded_device, write_record
 
 DRIVER = "gpu.vcuda.tencent.com"
 CDI = "tencent.com/vcuda=g-0123456789abcdef"
@@ -120,12 +120,13 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
 
 def test_the_stand_in_writes_what_kubelet_writes(tmp_path: Path) -> None:
     """The file that the tests of the agent read was one that no kubelet wrote."""
-    path, kubelet = tmp_path / "dra_manager_state", ClaimKubelet(tmp_path)
+    path = tmp_path / "dra_manager_state"
     one, two = (ClaimRef(ClaimUid(uid), "research", f"name-{uid}") for uid in ("a", "b"))
-    kubelet.record([one, two], pods={"a": ["pod-1"]})
+    write_record(tmp_path, DRIVER, [one, two], pods={"a": ["pod-1"]})
     before = path.stat().st_ino
     share = "1b7a3f52-4c39-4c1f-9d7b-6a3c1b1f0a11"
-    kubelet.record([one, two], {"a": recorded_device("node-a", "gpu-0", CDI, share_id=share)}, pods={"a": ["pod-1"]})
+    answers = {"a": recorded_device("node-a", "gpu-0", CDI, share_id=share)}
+    write_record(tmp_path, DRIVER, [one, two], answers, pods={"a": ["pod-1"]})
     assert path.read_bytes() == written(
         [claim("a", devices=[device(CDI)]), claim("b", devices=None, pods=("pod-of-b",))]
     )
