@@ -80,18 +80,19 @@ async def test_a_socket_that_disappears_is_bound_again(short_tmp: Path, subtests
                 before = socket.stat().st_ctime_ns
                 socket.unlink()
                 await until(partial(is_another, socket, before))
-                # Kubelet may see the end of the old connection now: until it has the new one, no device is healthy.
+                # Kubelet may see the end of the old connection now: until it has the new one, no device is healthy,
+                # and pods that it refuses meanwhile hold what they were given of the other resource.
                 async with asyncio.timeout(PATIENCE_S):
-                    while not (await node.kubelet.admit(pod_json("p", ("c", 20, 4)))).admitted:
-                        await asyncio.sleep(0.05)
+                    await node.kubelet.wait_registered(NAMES.core, NAMES.memory)
+                    while not (await node.kubelet.admit(pod_json("p", ("c", 5, 1)))).admitted:
+                        await node.kubelet.wait_registered(NAMES.core, NAMES.memory)
                 await until(lambda: all(plugin.streams == 1 for plugin in node.plugins))
 
 
 async def test_a_resource_that_kubelet_holds_stays_while_the_other_is_registered_again(
-    short_tmp: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+    short_tmp: Path, subtests: pytest.Subtests
 ) -> None:
     """A kubelet that is slow, or that lost one connection, would refuse pods for nothing when the other one ends."""
-    monkeypatch.setattr("deviceplugin.kubelet.registration._SILENCE_S", 0.1)
     for mode in MODES:
         with subtests.test(mode=mode):
             async with station(fresh(short_tmp), inventory(1), mode=mode) as node:
