@@ -139,8 +139,13 @@ class Allocator:
         ended = any(pod.ref.uid == owner.pod.uid and pod.is_terminal for pod in self._context.pods.watched())
         known = replace(asking, others=())  # the first answer is given, so no other container can take its place
         if asking.is_partial:
-            return _with_count(known, resource, count)
+            return _with_count(known, resource, count) if not self._is_written(previous) else None
         return known if asking.container.wants(resource) == count and not ended else None
+
+    def _is_written(self, grant: Grant) -> bool:
+        """Whether kubelet's checkpoint has it: then its container waits for nothing more, as one of whole GPUs."""
+        checkpoint = self._recorded()
+        return checkpoint is not None and checkpoint.owner_of_grant(grant.id) is not None
 
     def _is_recorded(self, key: OwnerKey) -> bool:
         """True if it cannot be read: then no container counts as forgotten."""
@@ -160,10 +165,11 @@ class Allocator:
         return grant is not None and grant.proved
 
     def _open_guess(self, resource: Resource) -> Grant | None:
-        """The grant of the previous call, if it was a guess and waits for this resource."""
-        grant = self._ledger.get(self._previous) if self._previous is not None else None
-        waits = grant is not None and _is_guess(grant) and grant.answered == {resource.other}
-        return grant if waits else None
+        """The grant of the previous call, if it waits for this resource and was a guess, or its pod was only named."""
+        grant, asking = self._ledger.get(self._previous) if self._previous is not None else None, self._previous_asking
+        if grant is None or grant.answered != {resource.other} or self._is_written(grant):
+            return None
+        return grant if _is_guess(grant) or (asking is not None and asking.is_partial) else None
 
     def _answer_one_of(
         self, asking: IdentifiedContainer, resource: Resource, near: frozenset[GpuUuid], began: float
@@ -183,11 +189,11 @@ class Allocator:
     ) -> Answer:
         grant = self._own_grant(asking)
         if grant is not None and resource not in grant.answered:
-            if asking.is_partial:
-                request = grant.allocation.request
-                first = request.blocks if resource is Resource.CORE else request.cores
-                return self._pair(grant, _with_count(asking, resource.other, first))
-            return self._complete(grant, asking, resource)
+            return (
+                self._pair_unread(grant, asking, resource)
+                if asking.is_partial
+                else self._complete(grant, asking, resource)
+            )
         if grant is not None and grant.proved and not asking.certain:
             raise CapacityError(
                 "kubelet lost its checkpoint and does not show for which of several containers it asks; container "
@@ -198,6 +204,8 @@ class Allocator:
         if grant is not None:
             self._ledger.release([grant.id], why="its GPU is gone")
         guess = self._open_guess(resource)
+        if guess is not None and asking.is_partial:
+            return self._pair_unread(guess, asking, resource)
         if guess is not None and _was_meant(guess, asking, resource):
             return self._pair(guess, asking)
         return self._grant(asking, resource, near, began)
@@ -252,6 +260,12 @@ class Allocator:
         self._context.files.answered(fixed)
         self._context.report.repaired(half.allocation.owner, fixed)
         return EMPTY
+
+    def _pair_unread(self, half: Grant, asking: IdentifiedContainer, resource: Resource) -> Answer:
+        """Of the container only the name and this count are known; the previous call has told the other one."""
+        request = half.allocation.request
+        first = request.blocks if resource is Resource.CORE else request.cores
+        return self._pair(half, _with_count(asking, resource.other, first))
 
     def _grant(self, asking: IdentifiedContainer, resource: Resource, near: frozenset[GpuUuid], began: float) -> Answer:
         context = self._context

@@ -66,7 +66,7 @@ class CrashLoop:
     """The waits of one container that ends again and again, counted from its end: client-go's `flowcontrol.Backoff`.
 
     `first_s` (10 s in kubelet), doubled at each try, at most 30 times as long (300 s). A container that ran for 60
-    times as long after its last start (600 s) begins anew. The first restart waits for nothing.
+    times as long after its last start (600 s) begins again. The first restart waits for nothing.
     """
 
     first_s: float

@@ -230,8 +230,10 @@ class ClaimMachine(RuleBasedStateMachine):
 
     @rule()
     def lose_kubelets_record(self) -> None:
-        """Containers run on; their claims are never unprepared."""
+        """Containers run on; their claims are never unprepared. A journal that was lost is not made again from it."""
+        held = {f"tencent.com/vcuda={each.id}" for each in self.ledger.grants()}
         for each in self.claims:
+            each.is_lost |= bool(each.mounted) and each.mounted not in held
             each.known, each.recorded = False, ""
         self.write_record()
 

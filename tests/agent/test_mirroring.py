@@ -100,7 +100,9 @@ async def test_where_the_mirror_cannot_be_changed_that_is_said_once_and_tried_ag
     (tmp_path / "away").rename(trees)
     with capture_logs() as said:
         await made.mirroring.look()
-    assert [entry["event"] for entry in said] == ["mirror_built"]
+    built, missed = said
+    assert (built["event"], missed["event"]) == ("mirror_built", "mirror_incomplete")
+    assert missed["error"] == f"files of the driver mirror {made.base} were missing and have been made again"
     assert enforceable(made.metrics)
 
 

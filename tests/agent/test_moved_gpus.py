@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.model.units import Resource
+from sandbox.claims import ClaimCallError
 from sandbox.emulated_gpus import PROFILES
 from sandbox.gpunode import GpuNode
 from tests.agent.harness import (
@@ -177,8 +178,10 @@ async def test_a_claim_of_a_gpu_that_was_exchanged_starts_nothing_and_is_given_b
         found.node.gpus.state.unlink(missing_ok=True)
         await found.start()
         await found.node.server.until(lambda: not found.cdi(), seconds=PATIENCE_S)  # the runtime finds no such device
-        said = (await found.prepare("one", uid)).error
-        assert said == "claim research/one, request gpu: this node has no device gpu-0 in pool node-1; delete its pods"
+        with pytest.raises(ClaimCallError) as failed:
+            await found.prepare("one", uid)
+        why = "claim research/one, request gpu: this node has no device gpu-0 in pool node-1; delete its pods"
+        assert str(failed.value) == f"NodePrepareResources failed for ResourceClaim one: {why}"
         (told,) = await until_event(found.node, "GPUStartFailed")
         assert "run `kubectl delete pod -n research pod-one` and create the pod again" in told["message"]
 
