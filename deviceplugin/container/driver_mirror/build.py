@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import stat
+import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
@@ -28,6 +29,9 @@ _LABEL = "security.selinux"
 _READ_AND_EXECUTE = 0o555
 _READ = 0o444
 _FOR_ALL = 0o755
+_TICK_NS = 100_000_000
+Directories = tuple[tuple[int, int], ...]
+"""Inode and last change of each directory of a tree."""
 
 
 class ManifestFile(msgspec.Struct, frozen=True):
@@ -60,6 +64,20 @@ def is_sound(tree: Path, manifest: Manifest) -> bool:
     files = all(_size(tree / name) == file.size for name, file in manifest.files.items())
     links = all((tree / name).is_symlink() for name in manifest.links)
     return files and links and all(directory.is_dir() for directory in _directories(tree))
+
+
+def directories_of(tree: Path) -> Directories | None:
+    """None if one is missing, or has changed so lately that another change might have the same time.
+
+    The kernel's clock for files ticks a hundred times a second or more.
+    """
+    try:
+        found = [each.stat() for each in (tree, *_directories(tree))]
+    except OSError:
+        return None
+    if time.time_ns() - max(each.st_ctime_ns for each in found) < _TICK_NS:
+        return None
+    return tuple((each.st_ino, each.st_ctime_ns) for each in found)
 
 
 def build(plan: MirrorPlan, tree: Path, *, known: Mapping[str, Path], stopped: Callable[[], bool]) -> None:

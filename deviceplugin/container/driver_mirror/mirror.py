@@ -108,7 +108,7 @@ class DriverMirror:
 
         Raises ContainerError; the trees are unchanged then.
         """
-        if not self._trees.are_whole:
+        if not self._trees.are_whole(every_file=True):
             self._is_lost = True
             self._trees.open()
         loaded = self._loaded()
@@ -129,7 +129,7 @@ class DriverMirror:
         """Why a container that starts now would lack its driver, or a share its limits; empty if it would not."""
         if share and self.state.refusal:
             return self.state.refusal
-        if not self._is_lost and self._trees.are_whole:
+        if not self._is_lost and self._trees.are_whole():
             return ""
         return (
             f"files of the driver mirror {self._base} are missing on the node, so the container would start without "

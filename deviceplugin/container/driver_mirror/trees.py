@@ -25,7 +25,15 @@ from pathlib import Path
 
 import msgspec
 
-from deviceplugin.container.driver_mirror.build import MANIFEST, Manifest, build, is_sound, read_manifest
+from deviceplugin.container.driver_mirror.build import (
+    MANIFEST,
+    Directories,
+    Manifest,
+    build,
+    directories_of,
+    is_sound,
+    read_manifest,
+)
 from deviceplugin.container.driver_mirror.plan import EMPTY, FLAVOURS, MirrorPlan
 from deviceplugin.errors import ContainerError
 from deviceplugin.ledger.durable_files import sync_directory
@@ -42,6 +50,7 @@ class Trees:
         self._base = base
         self._trees = base / _TREES
         self._links = Links(base)
+        self._whole: Directories | None = None
 
     def open(self) -> None:
         """Repairs what a crash left and makes both flavours lead to a tree."""
@@ -62,13 +71,23 @@ class Trees:
         """The tree that containers get now; None before `open`."""
         return self._finished(_CURRENT)
 
-    @property
-    def are_whole(self) -> bool:
-        """Whether both names lead to the current tree, and nothing of it is missing."""
-        current = self.current
-        manifest = read_manifest(current) if current is not None else None
-        named = all(self._links.target(flavour) == f"{_CURRENT}/{flavour}" for flavour in FLAVOURS)
-        return named and current is not None and manifest is not None and is_sound(current, manifest)
+    def are_whole(self, *, every_file: bool = False) -> bool:
+        """Whether both names lead to the current tree, and nothing of it is missing.
+
+        Unless `every_file`, files are looked at only where a directory has changed: who removes a file changes its
+        directory. Each start of a container asks, and waits for it.
+        """
+        current = self._links.target(_CURRENT)
+        if not current or any(self._links.target(flavour) != f"{_CURRENT}/{flavour}" for flavour in FLAVOURS):
+            return False
+        tree = self._base / current
+        seen = directories_of(tree)
+        if seen is not None and seen == self._whole and not every_file:
+            return True
+        manifest = read_manifest(tree)
+        is_whole = manifest is not None and is_sound(tree, manifest)
+        self._whole = seen if is_whole else None
+        return is_whole
 
     def adopt(self, plan: MirrorPlan, *, stopped: Callable[[], bool]) -> bool:
         """Makes the plan's tree the current one, building it where there is none; False where it is already."""

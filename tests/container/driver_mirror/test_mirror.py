@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,9 +84,14 @@ LOSSES: dict[str, Callable[[Node], object]] = {
 }
 
 
+@pytest.mark.parametrize("age_s", [0.0, 0.15])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_no_container_starts_with_what_is_missing_and_the_next_look_makes_it_again(node: Node, loss: str) -> None:
+def test_no_container_starts_with_what_is_missing_and_the_next_look_makes_it_again(
+    node: Node, loss: str, age_s: float
+) -> None:
+    """Also where the mirror was looked at a moment ago: of directories that changed lately all files are looked at."""
     node.refresh()
+    time.sleep(age_s)
     assert (node.mirror.why_unusable(share=True), node.mirror.why_unusable(share=False)) == ("", "")
     LOSSES[loss](node)
     for share in (True, False):
@@ -94,6 +100,17 @@ def test_no_container_starts_with_what_is_missing_and_the_next_look_makes_it_aga
     assert said == f"files of the driver mirror {node.base} were missing and have been made again"
     assert (node.mirror.why_unusable(share=True), node.mirror.why_unusable(share=False)) == ("", "")
     assert (node.lib64("nvidia") / "libvcuda.so.1").exists()
+
+
+def test_a_file_that_was_cut_off_is_found_by_the_next_look(node: Node) -> None:
+    """No directory changes then, and each start looks at directories alone."""
+    node.refresh()
+    time.sleep(0.15)
+    assert node.mirror.why_unusable(share=True) == ""
+    os.truncate(node.lib64("nvidia") / "libcuda.so.1", 0)
+    (said,) = node.refresh().trouble
+    assert "were missing" in said
+    assert (node.lib64("nvidia") / "libcuda.so.1").stat().st_size > 0
     assert version_of(node.lib64("origin")) == VERSION
     assert node.mirror.refresh() is None
 
