@@ -9,9 +9,10 @@ a gang that is too large may have reserved every GPU. Invariants:
   last request for any member, unless kube-scheduler has nominated the node, as it does before it prepares volumes. A
   second request for a member shows that the group was not bound: from then on it yields its reservations to a pod that
   fits nowhere else, because 1.36 retries such a group many times a second;
-- a gang that waits at Permit yields once a member was refused. It then gets nothing until kube-scheduler retries it,
-  which shows when a member that yielded is requested again: otherwise a late member would start the gang without the
-  members that yielded. A refusal for that reason prolongs nothing;
+- a gang that waits at Permit yields once a member was refused: at once to pods that were refused in the same round, for
+  nothing else would have kube-scheduler ask about them again, and later to the next pod that asks. It then gets nothing
+  until kube-scheduler retries it, which shows when a member that yielded is requested again: otherwise a late member
+  would start the gang without the members that yielded. A refusal for that reason prolongs nothing;
 - a group is known by its name, and names are used again: all that is known of it is known of members that may still be
   requested, and ends with them;
 - a gang's own expired reservations must not re-queue that gang, or kube-scheduler would retry it forever.
@@ -33,13 +34,15 @@ _CYCLE_S = 5.0  # from the last request for a member to the first Binding; only 
 
 @dataclass(slots=True)
 class _GangAttempt:
-    """`began`: how many verdicts there were before it; `ends`: when it expires, if no member is requested before.
+    """`began`: how many verdicts there were before it, `round_began`: before this round. `ends`: when it expires, if no
+    member is requested before.
 
     `placed` and `refused` are the members of this round of requests; `members` those of all rounds. `yielded` are those
     that gave their reservations away and were not requested since.
     """
 
     began: int
+    round_began: int
     members: set[PodUid] = field(default_factory=set)
     placed: set[PodUid] = field(default_factory=set)
     refused: set[PodUid] = field(default_factory=set)
@@ -77,6 +80,7 @@ class GangTracker:
         found = self._attempts.get(pod.gang) if pod.gang else None
         if found is not None and (pod.uid in found.placed or pod.uid in found.yielded):
             found.restart()
+            found.round_began = self._verdicts.count
         return found is None or not found.yielded
 
     def record(self, pod: ClusterPod, *, fits: bool) -> None:
@@ -85,7 +89,7 @@ class GangTracker:
         if pod.gang is None:
             return
         self._gangs[pod.uid] = pod.gang
-        found = self._attempts.setdefault(pod.gang, _GangAttempt(self._verdicts.count))
+        found = self._attempts.setdefault(pod.gang, _GangAttempt(self._verdicts.count, self._verdicts.count))
         found.members.add(pod.uid)
         (found.placed if fits else found.refused).add(pod.uid)
         if fits:
@@ -93,6 +97,8 @@ class GangTracker:
         if not found.yielded:
             found.ends = self._clock() + (self._settings.gang_reservation_time if pod.gang.waits else _CYCLE_S)
             self._next = min(self._next, found.ends)
+        if not fits and pod.gang.waits and self._verdicts.refused_since(found.round_began, but=found.members):
+            found.yielded |= self._release(found.members, notify=True)
 
     def left(self, uid: PodUid) -> None:
         """kube-scheduler will not ask about this pod again: it is bound, has ended, is being deleted or is gone."""

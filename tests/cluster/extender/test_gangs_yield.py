@@ -191,3 +191,22 @@ async def test_a_gang_does_not_yield_to_its_own_members(busy: Extender) -> None:
     tried = members(ONE_CYCLE, 4)
     for _ in range(3):
         assert cycle(busy, tried) == [True, True, False, False]
+
+
+async def test_a_pod_refused_while_a_gang_is_tried_is_woken_when_a_member_is_refused(busy: Extender) -> None:
+    """Nothing else would have kube-scheduler ask about it again: seen on the real one, where it waited for minutes."""
+    first, second, third = members(AT_PERMIT, 3)
+    single = pod(cores=100, blocks=0)
+    assert cycle(busy, [first, second]) == [True, True]
+    assert not busy.filter(ask(single, "a")).names, "the gang may still start"
+    assert cycle(busy, [third]) == [False]
+    assert busy.wake_up._nodes
+    assert busy.filter(ask(single, "a")).names == ("a",)
+
+
+async def test_a_gang_that_is_refused_wakes_nobody_where_nobody_waits(busy: Extender) -> None:
+    """It would be tried for ever."""
+    tried = members(AT_PERMIT, 3)
+    for _ in range(3):
+        assert cycle(busy, tried) == [True, True, False]
+        assert not busy.wake_up._nodes
