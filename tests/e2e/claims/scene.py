@@ -4,6 +4,7 @@ In: the cluster, flags of the agent. Out: a `Scene` that makes pods with claims 
 here: what must be true. Invariant: leaving the context leaves no pod, claim, class, policy or agent.
 """
 
+import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,8 +46,10 @@ class Scene:
         return [each for one in self.slices() for each in one["spec"]["devices"]]
 
     def offers_whole_gpus(self) -> bool:
+        """A GPU that a pod of an earlier scene has whole is not offered until kubelet forgets it."""
         cores = [each["capacity"]["cores"]["value"] for each in self.devices()]
-        return bool(cores) and set(cores) == {"100"}
+        there = json.loads(self.agent.gpus.command("show", "--json"))["gpus"]
+        return cores == ["100"] * len(there)
 
     def held(self) -> dict[int, tuple[int, int]]:
         """Cores and blocks by minor, where something is held."""
