@@ -68,8 +68,11 @@ def test_a_gang_that_fits_runs_whole(world: World) -> None:
     ("missing", "room"), [(1, ROOM_BESIDE), (4, GPUS)], ids=["the others wait on", "the others are sent back"]
 )
 def test_a_gang_too_large_to_fit_keeps_nothing_from_others(world: World, missing: int, room: int) -> None:
-    """It is there all the time, and tried again with every pod that comes. The plugin decides by what is missing."""
-    gang = _gang(world, "large", GPUS + missing)
+    """It is there all the time, and tried again with every pod that comes. The plugin decides by what is missing.
+
+    Each has a name of its own: the plugin remembers for a while that it has sent a gang of that name back.
+    """
+    gang = _gang(world, f"large-by-{missing}", GPUS + missing)
     wait_until(lambda: any(is_refused(world, name) for name in gang), "the gang does not fit")
     assert bound(world) == 0, "all or nothing"
 

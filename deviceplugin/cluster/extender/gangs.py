@@ -12,7 +12,8 @@ a gang that is too large may have reserved every GPU. Invariants:
 - a gang that waits at Permit yields once a member was refused: at once to pods that were refused in the same round, for
   nothing else would have kube-scheduler ask about them again, and later to the next pod that asks. It then gets nothing
   until kube-scheduler retries it, which shows when a member that yielded is requested again: otherwise a late member
-  would start the gang without the members that yielded. A refusal for that reason prolongs nothing;
+  would start the gang without the members that yielded. A refusal for that reason prolongs nothing. What a
+  gang that is retried had in earlier rounds goes to the next pod that asks: all of it was sent back;
 - a group is known by its name, and names are used again: all that is known of it is known of members that may still be
   requested, and ends with them;
 - a gang's own expired reservations must not re-queue that gang, or kube-scheduler would retry it forever.
@@ -114,10 +115,12 @@ class GangTracker:
         """Releases reservations of abandoned gangs; true if there is more room for this pod than before."""
         given = False
         for gang, found in self._attempts.items():
-            if gang != pod.gang and _was_abandoned(gang, found):
-                released = self._release(found.members, notify=False)
-                found.yielded |= released if gang.waits else set()
-                given = given or bool(released)
+            if gang == pod.gang:
+                continue
+            released = self._release(_yielding(gang, found), notify=False)
+            if gang.waits and found.refused:
+                found.yielded |= released
+            given = given or bool(released)
         return given
 
     def expire(self) -> None:
@@ -151,5 +154,8 @@ class GangTracker:
         return pod is not None and pod.nominated_node == held.node
 
 
-def _was_abandoned(gang: Gang, found: _GangAttempt) -> bool:
-    return bool(found.refused) if gang.waits else found.is_retry
+def _yielding(gang: Gang, found: _GangAttempt) -> set[PodUid]:
+    """Whose reservations go to others. Who waits at Permit is not requested again, so in a retry all were sent back."""
+    if (gang.waits and found.refused) or (not gang.waits and found.is_retry):
+        return found.members
+    return found.members - found.placed if found.is_retry else set()

@@ -210,3 +210,13 @@ async def test_a_gang_that_is_refused_wakes_nobody_where_nobody_waits(busy: Exte
     for _ in range(3):
         assert cycle(busy, tried) == [True, True, False]
         assert not busy.wake_up._nodes
+
+
+async def test_what_a_gang_that_was_sent_back_was_not_asked_about_again_is_free_for_others(busy: Extender) -> None:
+    """Its plugin sends members back for reasons of its own, and the extender hears of no refusal in that round."""
+    first, second, third = members(AT_PERMIT, 3)
+    assert cycle(busy, [first, second, third]) == [True, True, False]
+    assert cycle(busy, [first]) == [True]
+    assert busy.filter(ask(pod(cores=100, blocks=0), "a")).names == ("a",)
+    assert list(busy.cache.holds(first.uid)), "it may wait at Permit"
+    assert not list(busy.cache.holds(second.uid))
