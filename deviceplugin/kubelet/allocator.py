@@ -189,11 +189,9 @@ class Allocator:
     ) -> Answer:
         grant = self._own_grant(asking)
         if grant is not None and resource not in grant.answered:
-            return (
-                self._pair_unread(grant, asking, resource)
-                if asking.is_partial
-                else self._complete(grant, asking, resource)
-            )
+            if asking.is_partial:
+                return self._pair_unread(grant, asking, resource)
+            return self._complete(grant, asking, resource)
         if grant is not None and grant.proved and not asking.certain:
             raise CapacityError(
                 "kubelet lost its checkpoint and does not show for which of several containers it asks; container "

@@ -262,15 +262,23 @@ async def test_a_runtime_that_ignores_cdi_ends_the_agent_with_a_sentence(short_t
             await node.agent.wait_ready(deadline_s=PATIENCE_S)
 
 
+@asynccontextmanager
+async def next_agent(found: ClaimNode) -> AsyncIterator[AgentProcess]:
+    """Started beside the one that has the books."""
+    command, port = found.node.agent.command, free_port()
+    after = AgentProcess(replace(command, arguments=(*command.arguments, f"--query-port={port}"), port=port))
+    await after.start()
+    try:
+        yield after
+    finally:
+        await after.destroy()
+
+
 async def test_the_next_agent_takes_over_and_no_call_fails(short_tmp: Path) -> None:
     """As a DaemonSet with maxSurge does it: the next one is ready first, then the first one is told to end."""
     async with claim_node(short_tmp) as found:
-        command = found.node.agent.command
-        port = free_port()
-        after = AgentProcess(replace(command, arguments=(*command.arguments, f"--query-port={port}"), port=port))
         before = found.connected()
-        await after.start()
-        try:
+        async with next_agent(found) as after:
 
             async def waits() -> bool:
                 return bool(found.connected() - before) and await answers(after, "/readyz", 200)
@@ -289,27 +297,19 @@ async def test_the_next_agent_takes_over_and_no_call_fails(short_tmp: Path) -> N
             await after.wait_ready(deadline_s=PATIENCE_S)
             assert len((await after.usage()).containers) == 25
             await until(lambda: len(found.node.kubelet.drivers.of(DRIVER)) == 1)
-        finally:
-            await after.destroy()
 
 
 async def test_a_next_agent_that_is_killed_while_it_waits_costs_no_call(short_tmp: Path) -> None:
     """Its sockets stay, and kubelet calls the one that is connected."""
     async with claim_node(short_tmp) as found:
-        command = found.node.agent.command
-        port = free_port()
-        after = AgentProcess(replace(command, arguments=(*command.arguments, f"--query-port={port}"), port=port))
         before = found.connected()
-        await after.start()
-        try:
+        async with next_agent(found) as after:
             await until(lambda: found.connected() - before)
             name_of(await found.prepare("early", found.allocate("early")))
             await after.kill()
             await until(lambda: found.connected() == before)
             assert len(found.node.kubelet.drivers.of(DRIVER)) == 2
             name_of(await found.prepare("late", found.allocate("late")))
-        finally:
-            await after.destroy()
 
 
 async def answers(agent: AgentProcess, path: str, status: int) -> bool:

@@ -12,8 +12,8 @@ a gang that is too large may have reserved every GPU. Invariants:
 - a gang that waits at Permit yields once a member was refused: at once to pods that were refused in the same round, for
   nothing else would have kube-scheduler ask about them again, and later to the next pod that asks. It then gets nothing
   until kube-scheduler retries it, which shows when a member that yielded is requested again: otherwise a late member
-  would start the gang without the members that yielded. A refusal for that reason prolongs nothing. What a
-  gang that is retried had in earlier rounds goes to the next pod that asks: all of it was sent back;
+  would start the gang without the members that yielded. A refusal for that reason prolongs nothing. What a gang that is
+  retried had in earlier rounds goes to the next pod that asks: all of it was sent back;
 - a group is known by its name, and names are used again: all that is known of it is known of members that may still be
   requested, and ends with them;
 - a gang's own expired reservations must not re-queue that gang, or kube-scheduler would retry it forever.
@@ -51,10 +51,10 @@ class _GangAttempt:
     ends: float = 0.0
     is_retry: bool = False
 
-    def restart(self) -> None:
+    def restart(self, verdicts: int) -> None:
         for each in (self.placed, self.refused, self.yielded):
             each.clear()
-        self.is_retry = True
+        self.round_began, self.is_retry = verdicts, True
 
     def forget(self, uid: PodUid) -> None:
         for each in (self.members, self.placed, self.refused, self.yielded):
@@ -80,8 +80,7 @@ class GangTracker:
         self._follow(pod)
         found = self._attempts.get(pod.gang) if pod.gang else None
         if found is not None and (pod.uid in found.placed or pod.uid in found.yielded):
-            found.restart()
-            found.round_began = self._verdicts.count
+            found.restart(self._verdicts.count)
         return found is None or not found.yielded
 
     def record(self, pod: ClusterPod, *, fits: bool) -> None:
@@ -98,8 +97,8 @@ class GangTracker:
         if not found.yielded:
             found.ends = self._clock() + (self._settings.gang_reservation_time if pod.gang.waits else _CYCLE_S)
             self._next = min(self._next, found.ends)
-        if not fits and pod.gang.waits and self._verdicts.refused_since(found.round_began, but=found.members):
-            found.yielded |= self._release(found.members, notify=True)
+            if not fits and pod.gang.waits and self._verdicts.refused_since(found.round_began, but=found.members):
+                self._yield(pod.gang, found, notify=True)
 
     def left(self, uid: PodUid) -> None:
         """kube-scheduler will not ask about this pod again: it is bound, has ended, is being deleted or is gone."""
@@ -115,13 +114,18 @@ class GangTracker:
         """Releases reservations of abandoned gangs; true if there is more room for this pod than before."""
         given = False
         for gang, found in self._attempts.items():
-            if gang == pod.gang:
-                continue
-            released = self._release(_yielding(gang, found), notify=False)
-            if gang.waits and found.refused:
-                found.yielded |= released
-            given = given or bool(released)
+            if gang != pod.gang:
+                given = bool(self._yield(gang, found, notify=False)) or given
         return given
+
+    def _yield(self, gang: Gang, found: _GangAttempt, *, notify: bool) -> set[PodUid]:
+        """Who gave reservations away. Who waits at Permit is not requested again: in a retry all were sent back."""
+        if gang.waits and found.refused:
+            released = self._release(found.members, notify=notify)
+            found.yielded |= released
+            return released
+        stale = found.members - found.placed if gang.waits else found.members
+        return self._release(stale, notify=notify) if found.is_retry else set()
 
     def expire(self) -> None:
         now = self._clock()
@@ -152,10 +156,3 @@ class GangTracker:
     def _is_nominated(self, held: PodHold) -> bool:
         pod = self._cache.waiting.get(held.pod.uid)
         return pod is not None and pod.nominated_node == held.node
-
-
-def _yielding(gang: Gang, found: _GangAttempt) -> set[PodUid]:
-    """Whose reservations go to others. Who waits at Permit is not requested again, so in a retry all were sent back."""
-    if (gang.waits and found.refused) or (not gang.waits and found.is_retry):
-        return found.members
-    return found.members - found.placed if found.is_retry else set()
