@@ -4,10 +4,9 @@ In: the cluster, flags of the agent. Out: a `Scene` that makes pods with claims 
 here: what must be true. Invariant: leaving the context leaves no pod, claim, class, policy or agent.
 """
 
-import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -45,11 +44,10 @@ class Scene:
     def devices(self) -> list[JsonObject]:
         return [each for one in self.slices() for each in one["spec"]["devices"]]
 
-    def offers_whole_gpus(self) -> bool:
+    def offers_whole(self, minors: Collection[int]) -> bool:
         """A GPU that a pod of an earlier scene has whole is not offered until kubelet forgets it."""
-        cores = [each["capacity"]["cores"]["value"] for each in self.devices()]
-        there = json.loads(self.agent.gpus.command("show", "--json"))["gpus"]
-        return cores == ["100"] * len(there)
+        cores = {each["name"]: each["capacity"]["cores"]["value"] for each in self.devices()}
+        return cores == {f"gpu-{minor}": "100" for minor in minors}
 
     def held(self) -> dict[int, tuple[int, int]]:
         """Cores and blocks by minor, where something is held."""
@@ -129,10 +127,11 @@ def classes_and_policies(admin: Client) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def serving_claims(cluster: Cluster, *flags: str, four: bool = False) -> Iterator[Scene]:
+def serving_claims(cluster: Cluster, *flags: str, minors: Collection[int] = (), four: bool = False) -> Iterator[Scene]:
     """The agent with `--dra`, until the context is left; the pods of the tests are removed before it ends.
 
-    `four`: the node has four GPUs and not eight, for tests that fill them all.
+    `minors`: the GPUs that are offered to claims, all if it is empty. `four`: the node has four GPUs and not eight, for
+    tests that fill them all.
     """
     role, _ = yaml.safe_load_all(rendered()["agent/clusterrole.yaml"])
     folder = cluster.layout.root / f"vcd-{time.monotonic_ns() % 10**6}"
@@ -144,11 +143,14 @@ def serving_claims(cluster: Cluster, *flags: str, four: bool = False) -> Iterato
         gpus = EmulatedGpus(profile, folder / "gpus" / "state")
         identity = Identity.create(cluster.admin, f"agent-{folder.name}", role["rules"])
         undo.callback(identity.remove)
-        agent = make_agent(cluster, folder, gpus, identity, "--dra", f"--cdi-dir={cluster.layout.cdi}", *flags)
+        chosen = [f"--dra-gpus={','.join(map(str, minors))}"] if minors else []
+        always = ("--dra", f"--cdi-dir={cluster.layout.cdi}")
+        agent = make_agent(cluster, folder, gpus, identity, *always, *chosen, *flags)
         undo.callback(agent.process.stop)
         agent.start()
         scene = Scene(cluster, agent)
-        scene.until(scene.offers_whole_gpus, "the slice is published, without what kubelet remembers of earlier pods")
+        whole = minors or range(4 if four else 8)
+        scene.until(lambda: scene.offers_whole(whole), "GPUs are published without what earlier pods had")
         try:
             yield scene
         finally:

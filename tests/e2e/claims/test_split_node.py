@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 @pytest.fixture
 def scene(cluster: Cluster) -> Iterator[Scene]:
-    with serving_claims(cluster, "--dra-gpus=6,7") as scene:
+    with serving_claims(cluster, minors=(6, 7)) as scene:
         yield scene
 
 
