@@ -75,15 +75,21 @@ class RegistryService(pluginregistration_pb2_grpc.RegistrationServicer):
 
 
 class Endpoint:
-    """`registry` is given where kubelet's plugin watcher finds the socket; it serves beside the others then."""
+    """`registry` is given where kubelet's plugin watcher finds the socket; it serves beside the others then.
+
+    `spare`: a second path, where kubelet must not take a socket for the one before it. `path` is the one of now.
+    """
 
     def __init__(
         self,
         path: Path,
         *services: Callable[[grpc.aio.Server], None],
         registry: RegistryService | None = None,
+        spare: Path | None = None,
     ) -> None:
-        check_socket_path(path)
+        self.paths = (path,) if spare is None else (path, spare)
+        for each in self.paths:
+            check_socket_path(each)
         self._services = services
         self.path = path
         self.registry = registry
@@ -91,11 +97,14 @@ class Endpoint:
         self._identity: SocketIdentity | None = None
 
     async def start(self) -> None:
-        """Binds and serves; an old socket at the path is removed, any other file there is an error."""
-        await self.stop()
+        """Binds and serves; old sockets at its paths are removed, any other file there is an error."""
         try:
+            if self.path.exists():  # its own, too: kubelet may have failed with it, as with a frozen process
+                self.path = self.paths[-1] if self.path == self.paths[0] else self.paths[0]
+            await self.stop()
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._remove_stale()
+            for path in self.paths:
+                _remove_socket(path)
         except OSError as error:
             raise KubeletError(f"socket {self.path} cannot be made: {error.strerror}; check the directory") from error
         server = grpc.aio.server(maximum_concurrent_rpcs=None)
@@ -121,12 +130,6 @@ class Endpoint:
     def is_in_place(self) -> bool:
         return self._identity is not None and identity_of(self.path) == self._identity
 
-    def _remove_stale(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            if not stat.S_ISSOCK(self.path.lstat().st_mode):
-                raise KubeletError(f"{self.path} exists and is not a socket; move it away")
-            self.path.unlink()
-
 
 def identity_of(path: Path) -> SocketIdentity | None:
     """None where nothing is; the time of change is in it because file systems reuse inode numbers at once."""
@@ -135,3 +138,11 @@ def identity_of(path: Path) -> SocketIdentity | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino, found.st_ctime_ns
+
+
+def _remove_socket(path: Path) -> None:
+    """Nothing where nothing is. Raises KubeletError for another kind of file, and OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise KubeletError(f"{path} exists and is not a socket; move it away")
+        path.unlink()

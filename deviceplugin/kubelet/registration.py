@@ -5,8 +5,9 @@ sockets itself. Through `kubelet.sock` the agent registers, and kubelet deletes 
 Invariants: nothing is registered while old streams live (kubernetes#121994: the end of an old stream would disconnect
 the new one); without a stream for two seconds the agent registers again; a deleted socket is bound again. A resource
 whose stream is open and whose socket is in place is left alone then: without a stream kubelet refuses its pods.
-In `plugins_registry` the agent can only make the socket again. Kubelet takes it within two seconds if it had taken the
-last one. After a failure of its own it waits up to 122 s, by path: a new file does not shorten that.
+In `plugins_registry` the agent can only make a socket. Kubelet dials what a killed agent left there for 10 s, and waits
+up to 122 s before it does so again, both by path: so each resource has two paths there, and no socket takes the place
+of another one.
 """
 
 import asyncio
@@ -104,8 +105,11 @@ class RegistrationTimer:
 class PluginEndpoint(Endpoint):
     """The socket of one resource."""
 
-    def __init__(self, plugin: ResourcePlugin, path: Path, registry: RegistryService | None = None) -> None:
-        super().__init__(path, partial(rpc.add_DevicePluginServicer_to_server, plugin), registry=registry)
+    def __init__(
+        self, plugin: ResourcePlugin, path: Path, registry: RegistryService | None = None, spare: Path | None = None
+    ) -> None:
+        add = partial(rpc.add_DevicePluginServicer_to_server, plugin)
+        super().__init__(path, add, registry=registry, spare=spare)
         self.plugin = plugin
 
     @property
@@ -161,10 +165,12 @@ class KubeletLink:
                 plugin,
                 self._paths.registry / f"{self._names.domain}-{SOCKETS[plugin.resource]}",
                 RegistryService(self._names.of(plugin.resource)),
+                self._paths.registry / f"{self._names.domain}-2-{SOCKETS[plugin.resource]}",
             )
             for plugin in self._plugins
         ]
-        watch = SocketWatch(self._paths.registry, {endpoint.path.name for endpoint in self._endpoints})
+        names = {path.name for endpoint in self._endpoints for path in endpoint.paths}
+        watch = SocketWatch(self._paths.registry, names)
         timer = RegistrationTimer()
         try:
             while not (self._mode == "auto" and self._is_unwatched(timer)):

@@ -2,11 +2,13 @@
 
 import asyncio
 import itertools
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -15,6 +17,7 @@ from deviceplugin.kubelet.grpc_endpoint import Endpoint, RegistryService, check_
 from deviceplugin.kubelet.registration import SOCKETS, Mode, PluginEndpoint, RegistrationTimer
 from sandbox.barenode import BarePlugin
 from sandbox.kubelet import Kubelet, KubeletOptions
+from sandbox.kubelet.registration import SCAN_S
 from sandbox.station import ALL, NAMES, Station, pod_json, station
 from tests.cancelled_starts import cancel_at_each_turn
 from tests.kubelet.makers import fresh, inventory
@@ -28,14 +31,22 @@ async def unregistered(base: Path, mode: Mode, **options: object) -> AsyncIterat
     """A plugin that runs before kubelet does."""
     kubelet = Kubelet(KubeletOptions(root=base / "k", first_sync_s=0.05, **options))  # type: ignore[arg-type]
     made = Station(kubelet, inventory(1), base, sources=ALL)
+    try:
+        async with running(made, mode):
+            yield kubelet, made
+    finally:
+        await kubelet.stop()
+
+
+@asynccontextmanager
+async def running(made: Station, mode: Mode) -> AsyncIterator[None]:
     task = asyncio.create_task(made.link(mode).run())
     try:
-        yield kubelet, made
+        yield
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await made.close()
-        await kubelet.stop()
 
 
 async def test_kubelet_may_come_after_the_agent(short_tmp: Path, subtests: pytest.Subtests) -> None:
@@ -76,10 +87,10 @@ async def test_a_socket_that_disappears_is_bound_again(short_tmp: Path, subtests
         with subtests.test(mode=mode, which=which):
             async with station(fresh(short_tmp), inventory(1), mode=mode) as node:
                 directory = node.kubelet.options.plugin_dir if mode == "socket" else node.kubelet.options.registry_dir
-                (socket,) = directory.glob(f"*{which}")
-                before = socket.stat().st_ctime_ns
-                socket.unlink()
-                await until(partial(is_another, socket, before))
+                (bound,) = directory.glob(f"*{which}")
+                before = bound.stat().st_ctime_ns
+                bound.unlink()
+                await until(partial(is_another, bound, before))
                 # Kubelet may see the end of the old connection now: until it has the new one, no device is healthy,
                 # and pods that it refuses meanwhile hold what they were given of the other resource.
                 async with asyncio.timeout(PATIENCE_S):
@@ -126,8 +137,48 @@ async def test_the_end_of_another_plugins_socket_for_the_resource_is_survived(sh
             await kubelet.wait_allocatable(NAMES.core, 100)
 
 
-def is_another(socket: Path, before: int) -> bool:
-    return socket.exists() and socket.stat().st_ctime_ns != before
+def leave_dead_socket(path: Path) -> None:
+    """As a process does that is killed: nobody listens, and the file stays."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(path))
+
+
+async def test_what_a_killed_agent_left_costs_the_next_one_no_registration(short_tmp: Path) -> None:
+    """After a boot kubelet dials the dead socket for 10 s, and takes one that comes to its path meanwhile for it.
+
+    It lets it go at its next look: two seconds in which it refuses pods.
+    """
+    kubelet = Kubelet(KubeletOptions(root=short_tmp / "k"))
+    for name in SOCKETS.values():
+        leave_dead_socket(kubelet.options.registry_dir / f"{NAMES.domain}-{name}")
+    async with kubelet, running(Station(kubelet, inventory(1), short_tmp, sources=ALL), "registry"):
+        await kubelet.wait_registered(NAMES.core, NAMES.memory)
+        taken = {name: kubelet.endpoints.table[name].connection for name in (NAMES.core, NAMES.memory)}
+        await asyncio.sleep(2.5 * SCAN_S)  # nothing is to happen, so there is nothing to wait for
+        assert {name: kubelet.endpoints.table[name].connection for name in taken} == taken
+        assert len(list(kubelet.options.registry_dir.iterdir())) == 2
+
+
+async def test_a_kubelet_that_waits_before_it_tries_a_socket_again_gets_another_one(short_tmp: Path) -> None:
+    """By path, up to 122 s, also where the file is a new one; here the first wait takes 500 s."""
+    kubelet = Kubelet(KubeletOptions(root=short_tmp / "k", speed=0.001))
+    made = Station(kubelet, inventory(1), short_tmp, sources=ALL)
+    answer, failed = made.plugins[0].GetDevicePluginOptions, asyncio.Event()
+
+    async def fails(*_: object) -> NoReturn:
+        failed.set()
+        raise RuntimeError("the agent is frozen")
+
+    made.plugins[0].GetDevicePluginOptions = fails  # type: ignore[method-assign, assignment]
+    async with kubelet, running(made, "registry"):
+        await failed.wait()
+        made.plugins[0].GetDevicePluginOptions = answer  # type: ignore[method-assign]
+        await kubelet.wait_registered(NAMES.core, NAMES.memory)
+
+
+def is_another(bound: Path, before: int) -> bool:
+    return bound.exists() and bound.stat().st_ctime_ns != before
 
 
 async def test_a_kubelet_without_a_plugin_watcher_is_reached_through_its_socket(short_tmp: Path) -> None:
