@@ -128,6 +128,25 @@ def test_a_pod_refused_while_no_agent_was_there_comes_back(empty_cluster: Cluste
         wait_until(recovered, "one pod runs, none is left refused", evidence=lambda: _list(admin))
 
 
+def test_kubelet_takes_an_agent_once_after_both_were_killed(empty_cluster: Cluster, start_agent: StartAgent) -> None:
+    """As after a boot: kubelet dials the sockets that the killed agent left, by their paths, for 10 s."""
+    agent, kubelet = start_agent(), empty_cluster.kubelet
+    agent.process.kill()
+    kubelet.kill()
+    before = len(kubelet.process.log.read_text())
+    kubelet.start()
+
+    def said() -> str:
+        return kubelet.process.log.read_text()[before:]
+
+    wait_until(lambda: "plugins_registry/tencent.com-vmemory.sock" in said(), "kubelet has dialled it in vain")
+    agent.start()
+    time.sleep(3)  # nothing is to happen, so there is nothing to wait for
+    assert "ListAndWatch ended" not in said()
+    pods.create(empty_cluster.admin, share("first", 20, 8).manifest())
+    pods.wait_running(empty_cluster.admin, ["first"])
+
+
 def test_a_pod_that_can_never_start_is_made_again_or_its_owner_reads_what_to_type(
     empty_cluster: Cluster, start_agent: StartAgent
 ) -> None:
