@@ -23,6 +23,7 @@ from deviceplugin.model.units import BLOCK_BYTES, BLOCK_MIB, CORES_PER_GPU
 
 GROUP = "resource.k8s.io/v1"
 _PLURAL = "resourceslices"
+ALL_SLICES = group_path(GROUP, _PLURAL)
 _MOST_BLOCKS = 1 << 16  # 16 TiB: root on a node can write what it likes
 _IGNORED = "None"  # a taint's effect without effect
 
@@ -108,10 +109,20 @@ class _OfferSpec(_Spec):
     devices: list[_Device] | None = None
 
 
-class _Offer(Object):
-    """A ResourceSlice for the scheduler's views."""
+class AnyOffer(Object):
+    """A ResourceSlice of any driver, with what vcuda reads of it."""
 
     spec: _OfferSpec
+
+    @property
+    def driver(self) -> str:
+        return self.spec.driver
+
+    @property
+    def texts(self) -> set[str]:
+        """All attributes of all devices: of NVIDIA's driver `uuid` is a GPU's or, for a part, `parentUUID`."""
+        said = [one for device in self.spec.devices or () for one in (device.attributes or {}).values()]
+        return {one.string for one in said if one.string}
 
 
 def offers_of(driver: str) -> Collection[str, NodeOffer]:
@@ -119,7 +130,7 @@ def offers_of(driver: str) -> Collection[str, NodeOffer]:
     return Collection(
         what=f"the ResourceSlices of {driver}",
         path=group_path(GROUP, _PLURAL),
-        read=reader(_Offer, _node_offer, what="a ResourceSlice"),
+        read=reader(AnyOffer, _node_offer, what="a ResourceSlice"),
         key=lambda each: each.slice,
         identity=lambda each: each.uid,
         query={"fieldSelector": f"spec.driver={driver}"},
@@ -225,7 +236,7 @@ def _attribute(value: AttributeValue) -> dict[str, object]:
     return {"string": value}
 
 
-def _node_offer(found: _Offer) -> NodeOffer:
+def _node_offer(found: AnyOffer) -> NodeOffer:
     """A device that is no GPU of vcuda's is left out: an unreadable one must not hide those of other nodes."""
     meta, spec = found.metadata, found.spec
     gpus: dict[GpuUuid, OfferedGpu] = {}

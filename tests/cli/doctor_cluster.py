@@ -97,6 +97,7 @@ class Release(Cluster):
     )
     deployment: Json | None = field(default_factory=lambda: {"readyReplicas": 2, "updatedReplicas": 2, "replicas": 2})
     webhook: Json | None = field(default_factory=_webhook)
+    slices: list[Json] | None = field(default_factory=list)
     mutates: bool = True
     labels: dict[str, str] = field(default_factory=dict)
     admission_error: tuple[int, str] | None = None
@@ -143,6 +144,8 @@ class Release(Cluster):
             return status(404, f"{path} not found") if found is None else web.json_response(found)
         if path.startswith("/api/v1/namespaces/") and path.count("/") == 4:
             return web.json_response({"metadata": {"name": path.rpartition("/")[2], "labels": self.labels}})
+        if path == "/apis/resource.k8s.io/v1/resourceslices":
+            return status(404, "404 page not found") if self.slices is None else self._listed(self.slices, query)
         if path == "/api/v1/nodes":
             return self._listed(self.objects, query)
         if path == PODS and "labelSelector" in query:

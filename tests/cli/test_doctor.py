@@ -217,6 +217,18 @@ def _other_plugin(release: Release) -> None:
     release.objects[0]["status"]["allocatable"]["nvidia.com/gpu"] = "2"
 
 
+def _other_driver(release: Release) -> None:
+    said = {"uuid": {"string": "GPU-node-b-1"}, "minor": {"int": 1}}
+    release.slices = [
+        {"metadata": {"name": str(number)}, "spec": {"driver": "gpu.nvidia.com", "devices": devices}}
+        for number, devices in enumerate([[], [], [{"name": "gpu-1", "attributes": said}]])
+    ]
+
+
+def _no_slices(release: Release) -> None:
+    release.slices = None
+
+
 def _waiting(release: Release) -> None:
     release.view |= {"pods_waiting": 3, "waiting_by_reason": {"too few cores": 2, "no agent": 1}}
 
@@ -257,6 +269,7 @@ ROUNDS: tuple[tuple[tuple[Callable[[Release], None], str, str, str], ...], ...] 
         (_unchanged, "admission", "failed", "does not change a GPU pod"),
         (_waiting, "waiting-pods", "warning", "3 GPU pods waiting: 2 × too few cores, 1 × no agent"),
         (_missing, "inventories", "failed", "without an inventory: node-b"),
+        (_no_slices, "other-plugins", "ok", "no other DRA driver"),
     ),
     (
         (_elsewhere, "webhook", "failed", "service in namespace old"),
@@ -264,6 +277,7 @@ ROUNDS: tuple[tuple[tuple[Callable[[Release], None], str, str, str], ...], ...] 
         (_stale, "inventories", "warning", "node-gone"),
         (_offers_less, "allocatable", "warning", "node-b offers 100 cores and 128 blocks and has 200 cores"),
         (_no_daemon_set, "agents", "skipped", "installed no agent"),
+        (_other_driver, "other-plugins", "failed", "offers to claims, gpu.nvidia.com: node-b"),
     ),
     (
         (_no_webhook, "webhook", "warning", "there is no webhook"),

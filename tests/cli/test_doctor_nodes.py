@@ -6,9 +6,11 @@ import msgspec
 import pytest
 
 from deviceplugin.cli.doctor.findings import CheckOutcome
-from deviceplugin.cli.doctor.nodes import NodeFacts, node_facts, other_plugins, without_agent
+from deviceplugin.cli.doctor.nodes import NodeFacts, node_facts, other_drivers, other_plugins, without_agent
+from deviceplugin.kube.resource_slices import AnyOffer
 from deviceplugin.kube.structs import ClusterNodeObject
 from deviceplugin.model.units import ResourceNames
+from tests.scheduler.scene import gpu_node
 
 OURS = {"tencent.com/vcuda-core": "800", "tencent.com/vcuda-memory": "2544"}
 TWICE = {
@@ -63,3 +65,28 @@ def test_labels_that_say_that_a_node_has_gpus() -> None:
     }
     assert {label: bool(without_agent([facts({}, {label: "true"})], ())) for label in says} == says
     assert without_agent([facts({}, {"nvidia.com/gpu.present": "false"})], ()) == []
+
+
+def offered(driver: str, node: str | None, **attributes: str) -> AnyOffer:
+    said = {name.replace("__", "/"): {"string": value} for name, value in attributes.items()}
+    spec = {"driver": driver, "nodeName": node, "devices": [{"name": "d"}, {"name": "e", "attributes": said}]}
+    return msgspec.json.decode(json.dumps({"metadata": {"name": "s"}, "spec": spec}).encode(), type=AnyOffer)
+
+
+def test_drivers_that_offer_a_gpu_of_the_inventory_to_claims(subtests: pytest.Subtests) -> None:
+    """Attributes as NVIDIA's driver has them (its MigDeviceInfo and GpuInfo), and qualified by a domain."""
+    ours = node_facts(msgspec.json.decode(json.dumps(gpu_node("n")).encode(), type=ClusterNodeObject), ResourceNames())
+    says = {
+        "NVIDIA's": (offered("gpu.nvidia.com", "n", uuid="GPU-n-0"), True),
+        "its part of a GPU": (offered("gpu.nvidia.com", "n", uuid="MIG-1", parentUUID="GPU-n-1"), True),
+        "a pool of no node": (offered("gpu.example.org", None, example__uuid="GPU-n-1"), True),
+        "vcuda of another domain": (offered("gpu.vcuda.example.org", "n", uuid="GPU-n-0"), True),
+        "our own": (offered("gpu.vcuda.tencent.com", "n", uuid="GPU-n-0"), False),
+        "another GPU": (offered("gpu.nvidia.com", "n", uuid="GPU-other"), False),
+        "a network card": (offered("dra.networking", "n", type="nic"), False),
+    }
+    for what, (one, twice) in says.items():
+        with subtests.test(what=what):
+            said = other_drivers([ours], [one], "gpu.vcuda.tencent.com")
+            assert (said.outcome is CheckOutcome.FAILED) == twice
+            assert (f"{one.driver}: n; a GPU can be given away twice" in said.message) == twice

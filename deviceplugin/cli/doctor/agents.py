@@ -4,9 +4,10 @@ In: the DaemonSet, its pods and the nodes. Out: findings with the words of kubel
 """
 
 from deviceplugin.cli.doctor.cluster import AGENT, ClusterFacts
-from deviceplugin.cli.doctor.findings import CheckResult, count, failed, named, ok, skipped, warning
-from deviceplugin.cli.doctor.nodes import inventories, offers, other_plugins, without_agent
+from deviceplugin.cli.doctor.findings import CheckOutcome, CheckResult, count, failed, named, ok, skipped, warning
+from deviceplugin.cli.doctor.nodes import inventories, offers, other_drivers, other_plugins, without_agent
 from deviceplugin.errors import KubeError
+from deviceplugin.model.claims import ClaimNames
 
 
 async def agents(facts: ClusterFacts) -> CheckResult:
@@ -79,4 +80,9 @@ async def allocatable(facts: ClusterFacts) -> CheckResult:
 
 
 async def plugins(facts: ClusterFacts) -> CheckResult:
-    return other_plugins(await facts.nodes())
+    """The slices are not looked at where a node says enough: not everybody may list them."""
+    nodes = await facts.nodes()
+    found = other_plugins(nodes)
+    if found.outcome is not CheckOutcome.OK:
+        return found
+    return other_drivers(nodes, await facts.slices(), ClaimNames((await facts.names()).domain).driver)

@@ -26,6 +26,7 @@ from deviceplugin.cli.doctor.objects import (
 from deviceplugin.cli.scheduler_client import SchedulerClient
 from deviceplugin.cli.view_client import ViewClient
 from deviceplugin.errors import KubeNotFoundError, ParseError, VcudaError
+from deviceplugin.kube.resource_slices import ALL_SLICES, AnyOffer
 from deviceplugin.kube.structs import ClusterNodeObject
 from deviceplugin.model.cluster_view import ClusterView
 from deviceplugin.model.units import DEFAULT_DOMAIN, ResourceNames
@@ -112,6 +113,11 @@ class ClusterFacts:
         found: list[NodeFacts] = await self._once("nodes", self._nodes)
         return found
 
+    async def slices(self) -> list[AnyOffer]:
+        """Of all drivers; none where the cluster does not serve them."""
+        found: list[AnyOffer] = await self._once("slices", self._slices)
+        return found
+
     async def names(self) -> ResourceNames:
         """The domain stands in the name of the webhook."""
         try:
@@ -185,6 +191,12 @@ class ClusterFacts:
         return await self.objects.each(
             "/api/v1/nodes", ClusterNodeObject, lambda item: node_facts(item, names), right="list nodes"
         )
+
+    async def _slices(self) -> list[AnyOffer]:
+        try:
+            return await self.objects.each(ALL_SLICES, AnyOffer, lambda each: each, right="list resourceslices")
+        except KubeNotFoundError:
+            return []
 
 
 async def _awaited(read: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ANN401 - what `read` gives

@@ -12,6 +12,7 @@ from deviceplugin.cli.doctor.findings import CheckResult, count, failed, named, 
 from deviceplugin.errors import ParseError
 from deviceplugin.kube.cluster_nodes import cluster_node
 from deviceplugin.kube.quantity import parse_quantity
+from deviceplugin.kube.resource_slices import AnyOffer
 from deviceplugin.kube.structs import ClusterNodeObject, NodeStatus
 from deviceplugin.model.inventory_annotation import parse_inventory
 from deviceplugin.model.units import CORES_PER_GPU, Resource, ResourceNames
@@ -32,6 +33,7 @@ class NodeFacts:
     """`expected` and `offered`: cores and blocks, of the usable GPUs of the inventory, and allocatable.
 
     `malformed`: why the inventory cannot be read. `foreign`: resources of other device plugins that are offered.
+    `uuids`: of the GPUs of the inventory.
     """
 
     name: str
@@ -42,6 +44,7 @@ class NodeFacts:
     offered: tuple[int, int]
     foreign: tuple[str, ...]
     labelled: bool
+    uuids: frozenset[str]
 
     @property
     def is_ours(self) -> bool:
@@ -50,12 +53,13 @@ class NodeFacts:
 
 def node_facts(item: ClusterNodeObject, names: ResourceNames) -> NodeFacts:
     node = cluster_node(item, names)
-    malformed, expected = "", (0, 0)
+    malformed, expected, uuids = "", (0, 0), frozenset[str]()
     if node.inventory:
         try:
             inventory, _ = parse_inventory(node.inventory)
             usable = [gpu for gpu in inventory.gpus if inventory.is_usable(gpu)]
             expected = (CORES_PER_GPU * len(usable), sum(gpu.blocks for gpu in usable))
+            uuids = frozenset(gpu.uuid for gpu in inventory.gpus)
         except ParseError as error:
             malformed = error.message
     labels = item.metadata.labels or {}
@@ -68,6 +72,7 @@ def node_facts(item: ClusterNodeObject, names: ResourceNames) -> NodeFacts:
         offered=(node.cores, node.blocks),
         foreign=_foreign((item.status or NodeStatus()).allocatable or {}, names),
         labelled=any(value == "true" and _GPU_LABEL.fullmatch(label) for label, value in labels.items()),
+        uuids=uuids,
     )
 
 
@@ -151,6 +156,22 @@ def other_plugins(nodes: Sequence[NodeFacts]) -> CheckResult:
         f"{named([each.name for each in both])}; a GPU can be given away twice",
         "keep that device plugin off the nodes with vcuda; NVIDIA's with the GPU operator: "
         "kubectl label node NODE nvidia.com/gpu.deploy.device-plugin=false",
+    )
+
+
+def other_drivers(nodes: Sequence[NodeFacts], slices: Sequence[AnyOffer], own: str) -> CheckResult:
+    """`own`: what vcuda's driver is called. A slice need not be of one node, so its devices are told by their UUIDs."""
+    owners = {uuid: each.name for each in nodes for uuid in each.uuids}
+    found = {
+        (each.driver, owners[uuid]) for each in slices if each.driver != own for uuid in each.texts & owners.keys()
+    }
+    if not found:
+        return ok("no other device plugin and no other DRA driver offers GPUs of nodes with an agent")
+    drivers, names = ({each[part] for each in found} for part in (0, 1))
+    return failed(
+        f"{count(len(names), 'node')} whose GPUs another driver offers to claims, {named(sorted(drivers))}: "
+        f"{named(sorted(names))}; a GPU can be given away twice",
+        "keep that driver off the nodes with vcuda; NVIDIA's with its chart: --set resources.gpus.enabled=false",
     )
 
 
