@@ -207,6 +207,9 @@ class VolcanoTasks:
             raise CapacityError(f"pod {pod.pod.ref} is being deleted")
         if isinstance(state, Rejection):
             raise CapacityError(f"pod {pod.pod.ref} does not fit on node {node}: {state.text}")
+        held = self._cache.on(node, pod.uid)
+        if held is not None and held.state is not HoldState.RESERVED:  # what it may take must stay its own
+            raise CapacityError(f"pod {pod.pod.ref} may be bound to node {node} already; its Binding has no answer yet")
         before = self._last.pop(pod.uid, frozenset())
         placed = self._place(asking, node, state, prefer=before)
         hold = PodHold(

@@ -11,9 +11,9 @@ from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS
 from deviceplugin.cluster.volcano.tasks import FITS, VolcanoTasks
 from deviceplugin.cluster.volcano.wire import Code
 from deviceplugin.model.pod import ClusterPod, Gang
-from tests.cluster.extender.api import MemoryApi
+from tests.cluster.extender.api import Fate, MemoryApi
 from tests.cluster.extender.conftest import Clock
-from tests.cluster.extender.makers import allocated, ask, bound, deleting, ended, node, on_gpu, pod, refused
+from tests.cluster.extender.makers import allocated, ask, bound, deleting, ended, node, on_gpu, order, pod, refused
 from tests.cluster.volcano.makers import task
 
 
@@ -69,6 +69,26 @@ def scene() -> Scene:
     return fresh()
 
 
+@pytest.mark.parametrize("fate", [Fate.LATE, Fate.BROKEN_AFTER])
+async def test_what_a_binding_without_an_answer_may_take_is_kept_for_it(fate: Fate) -> None:
+    """Found by Hypothesis: Volcano placed the same pod there, took it back, and its GPU was given to another."""
+    api, clock = MemoryApi(), Clock()
+    scene = Scene(Extender(api, clock=clock), clock)
+    scene.extender.put_node(node("a", 1))
+    unanswered = scene.waits(60)
+    api.pods, api.fates = {unanswered.uid: unanswered}, [fate]
+    assert scene.extender.filter(ask(unanswered, "a")).names == ("a",)
+    await scene.extender.bind(order(unanswered, "a"))
+    before = scene.extender.cache.on("a", unanswered.uid)
+    assert before is not None
+    assert before.state is not HoldState.RESERVED
+    said = scene.place(unanswered)
+    assert "may be bound to node a already" in said or before.is_bound
+    scene.tasks.deallocate(task(unanswered, "a"))
+    assert scene.extender.cache.on("a", unanswered.uid) == before
+    assert scene.place(scene.waits(60))
+
+
 def test_two_halves_of_room_on_two_gpus_are_no_room_for_one_pod(scene: Scene) -> None:
     """Volcano's own sums would bind it."""
     scene.runs(0, 70)
@@ -92,10 +112,10 @@ def test_members_see_what_the_members_before_were_promised(scene: Scene) -> None
 
 def test_a_mixed_gang_fits_in_whatever_order_its_members_come() -> None:
     """Two of 40 on one GPU would leave no room for one of 60."""
-    for order in set(permutations((60, 60, 40, 40))):
+    for sizes in set(permutations((60, 60, 40, 40))):
         scene = fresh()
-        gang = [scene.waits(cores, gang=Gang("d", "mixed")) for cores in order]
-        assert [scene.place(each) for each in gang] == ["", "", "", ""], order
+        gang = [scene.waits(cores, gang=Gang("d", "mixed")) for cores in sizes]
+        assert [scene.place(each) for each in gang] == ["", "", "", ""], sizes
 
 
 def test_members_that_go_to_another_node_keep_no_room_here(scene: Scene) -> None:
