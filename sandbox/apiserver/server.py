@@ -19,6 +19,8 @@ from sandbox.apiserver.http import Api
 from sandbox.apiserver.kubeconfig import write_kubeconfig
 from sandbox.apiserver.store import Store
 
+_LAST = 10  # pods and events
+
 
 class ApiServer:
     """`async with ApiServer() as server`, or `start` and `stop`.
@@ -110,7 +112,7 @@ class ApiServer:
         return write_kubeconfig(path, self.url, token=self.token, ca=ca)
 
     async def until(self, condition: Callable[[], bool], *, seconds: float = 60.0) -> None:
-        """Waits until the condition holds, looking again at each change of the store."""
+        """Waits until the condition holds, looking again at each change of the store; else says what is there."""
         changed = asyncio.Event()
         stop = self.store.on_change(changed.set)
         try:
@@ -118,8 +120,20 @@ class ApiServer:
                 while not condition():
                     changed.clear()
                     await changed.wait()
+        except TimeoutError:
+            raise TimeoutError(f"after {seconds:g} s; {self._there()}") from None
         finally:
             stop()
+
+    def _there(self) -> str:
+        """The pods with their states, and the last events."""
+        pods = [
+            f"{each['metadata'].get('namespace')}/{each['metadata']['name']}: "
+            + " ".join(str(each.get("status", {}).get(key, "")) for key in ("phase", "reason", "message")).strip()
+            for each in self.store.objects("pods")
+        ]
+        said = [f"{each.get('reason')}: {each.get('message')}" for each in self.store.objects("events")[-_LAST:]]
+        return f"pods: {'; '.join(pods[:_LAST]) or 'none'}; events: {'; '.join(said) or 'none'}"
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -157,3 +157,13 @@ async def test_as_a_program_it_says_its_url_writes_a_kubeconfig_and_ends_on_sigt
             assert reply.status == 200
     program.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(program.wait(), 60) == 0
+
+
+async def test_a_wait_that_ends_in_vain_says_what_is_there() -> None:
+    async with ApiServer() as server:
+        server.store.create("pods", pod("p", container(cores=1, blocks=1)))
+        server.store.set_status("p", {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no device"})
+        with pytest.raises(
+            TimeoutError, match=r"^after 0\.1 s; pods: default/p: Failed UnexpectedAdmissionError no dev"
+        ):
+            await server.until(lambda: False, seconds=0.1)
