@@ -38,7 +38,8 @@ def check_socket_path(path: Path) -> None:
 
 
 class RegistryService(pluginregistration_pb2_grpc.RegistrationServicer):
-    """One for each socket. `asked` is True once kubelet has dialled; `on_registered` when it has taken the plugin.
+    """One for each socket. `asked` is True once kubelet has asked who this is, and `on_asked` is called each time;
+    `on_registered` when it has taken the plugin.
 
     `endpoint`: the socket of the plugin, where it is another one.
     """
@@ -50,9 +51,11 @@ class RegistryService(pluginregistration_pb2_grpc.RegistrationServicer):
         kind: str = "DevicePlugin",
         versions: Sequence[str] = ("v1beta1",),
         endpoint: str = "",
+        on_asked: Callable[[], None] = lambda: None,
         on_registered: Callable[[], None] = lambda: None,
     ) -> None:
         self._info = pb.PluginInfo(type=kind, name=name, endpoint=endpoint, supported_versions=versions)
+        self._on_asked = on_asked
         self._on_registered = on_registered
         self.asked = False
 
@@ -60,6 +63,7 @@ class RegistryService(pluginregistration_pb2_grpc.RegistrationServicer):
         self, request: pb.InfoRequest, context: "grpc.aio.ServicerContext[pb.InfoRequest, pb.PluginInfo]"
     ) -> pb.PluginInfo:
         self.asked = True
+        self._on_asked()
         return self._info
 
     async def NotifyRegistrationStatus(

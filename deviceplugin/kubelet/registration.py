@@ -7,7 +7,8 @@ the new one); without a stream for two seconds the agent registers again; a dele
 whose stream is open and whose socket is in place is left alone then: without a stream kubelet refuses its pods.
 In `plugins_registry` the agent can only make a socket. Kubelet dials what a killed agent left there for 10 s, and waits
 up to 122 s before it does so again, both by path: so each resource has two paths there, and no socket takes the place
-of another one.
+of another one. It lets go of a path that is gone by the name of the resource, whichever path that has now; so a socket
+about which it has just asked is left to it for a while.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ Mode = Literal["auto", "registry", "socket"]
 SOCKETS = {Resource.CORE: "vcore.sock", Resource.MEMORY: "vmemory.sock"}
 _REGISTRY_UNWATCHED_S = 10.0
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.02, 1.0
-_SILENCE_S, _LONGEST_SILENCE_S = 2.0, 32.0
+_SILENCE_S, _ASKED_SILENCE_S, _LONGEST_SILENCE_S = 2.0, 5.0, 32.0
 _LOG_EVERY_S = 30.0
 
 
@@ -54,8 +55,8 @@ class RegistrationTimer:
     """When to try kubelet again, without any I/O; `clock` is monotonic seconds.
 
     Retries double from 20 ms to a second, so that the agent meets a restarted kubelet at once. Silence (no open stream)
-    is accepted for two seconds, then twice as long each time up to 32 s: two sides that cannot agree must not
-    disconnect each other in a loop.
+    is accepted for two seconds, or five since kubelet has asked who the plugin is, then twice as long each time up to
+    32 s: two sides that cannot agree must not disconnect each other in a loop.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -87,6 +88,10 @@ class RegistrationTimer:
         """Registered or bound: the streams should come now."""
         self._heard = self._next_log = self._clock()
         self._retry_s = _FIRST_RETRY_S
+
+    def asked(self) -> None:
+        """Kubelet is about to open the streams, as soon as it and this process have time for it."""
+        self._heard, self._silence_s = self._clock(), max(self._silence_s, _ASKED_SILENCE_S)
 
     def streaming(self) -> bool:
         """Streams are open; True when they were not before."""
@@ -160,18 +165,18 @@ class KubeletLink:
 
     async def _run_registry(self) -> None:
         """Returns only in auto mode, when kubelet does not watch its registry directory."""
+        timer = RegistrationTimer()
         self._endpoints = [
             PluginEndpoint(
                 plugin,
                 self._paths.registry / f"{self._names.domain}-{SOCKETS[plugin.resource]}",
-                RegistryService(self._names.of(plugin.resource)),
+                RegistryService(self._names.of(plugin.resource), on_asked=timer.asked),
                 self._paths.registry / f"{self._names.domain}-2-{SOCKETS[plugin.resource]}",
             )
             for plugin in self._plugins
         ]
         names = {path.name for endpoint in self._endpoints for path in endpoint.paths}
         watch = SocketWatch(self._paths.registry, names)
-        timer = RegistrationTimer()
         try:
             while not (self._mode == "auto" and self._is_unwatched(timer)):
                 if self._needs_binding(timer):
