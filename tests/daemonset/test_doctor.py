@@ -1,12 +1,13 @@
 """`vcuda doctor` in the chart: the pod of `helm test` with its account, and the init container of the agent."""
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 from click.testing import CliRunner
 
-from deviceplugin.cli import main
+from deviceplugin.cli import doctor, main
 from tests.daemonset.chart import NAMESPACE, Chart, Object, Rendered
 from tests.daemonset.value_sets import VALUE_SETS
 
@@ -55,6 +56,32 @@ def test_the_test_pod_reads_and_creates_nothing(defaults: Rendered) -> None:
     assert [each["expression"] for each in policy["validations"]] == ["request.dryRun"]
     (condition,) = policy["matchConditions"]
     assert f"system:serviceaccount:{NAMESPACE}:vcuda-doctor" in condition["expression"]
+
+
+def test_the_test_pod_may_read_what_the_checks_of_a_cluster_read(defaults: Rendered) -> None:
+    """Else a check is skipped there. The words of the code are those of RBAC; two resources have a variable."""
+    said = Path(doctor.__file__).with_name("cluster.py").read_text()
+    needed = set(re.findall(r'right\s*=\s*f?"(get|list) ([a-z/]+)', said))
+    assert {("list", "nodes"), ("list", "pods"), ("list", "resourceslices")} < needed
+    granted = {
+        (verb, resource)
+        for each in hooks(defaults)
+        if each["kind"] in ("Role", "ClusterRole")
+        for rule in each["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert needed - granted == set()
+
+
+def test_a_second_manager_can_apply_the_test_pod(chart: Chart, subtests: pytest.Subtests) -> None:
+    """The list is one field; the API server adds these where they are missing (plugin DefaultTolerationSeconds)."""
+    for name, values in VALUE_SETS.items():
+        with subtests.test(name):
+            tolerated = chart.render(values).get("Pod", "vcuda-doctor")["spec"]["tolerations"]
+            for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
+                added = {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+                assert added in tolerated
 
 
 def test_the_pods_command_line_is_one(chart: Chart, tmp_path: Path, subtests: pytest.Subtests) -> None:
