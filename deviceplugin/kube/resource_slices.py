@@ -64,7 +64,7 @@ def slices_of(driver: str, node: str) -> Collection[str, NodeSlice]:
     """By name. The API server accepts no other field selectors, and RBAC none at all."""
     return Collection(
         what=f"the ResourceSlices of {driver} on {node}",
-        path=group_path(GROUP, _PLURAL),
+        path=ALL_SLICES,
         read=reader(_ResourceSlice, _value, what="a ResourceSlice"),
         key=lambda each: each.name,
         identity=lambda each: each.uid,
@@ -129,7 +129,7 @@ def offers_of(driver: str) -> Collection[str, NodeOffer]:
     """What the driver offers on every node, by the slice's name."""
     return Collection(
         what=f"the ResourceSlices of {driver}",
-        path=group_path(GROUP, _PLURAL),
+        path=ALL_SLICES,
         read=reader(AnyOffer, _node_offer, what="a ResourceSlice"),
         key=lambda each: each.slice,
         identity=lambda each: each.uid,
@@ -159,7 +159,7 @@ async def create_slice(transport: Transport, node: ClusterNode, spec: Mapping[st
     owner = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid, "controller": True}
     metadata = {"generateName": f"{node.name}-vcuda-", "ownerReferences": [owner]}
     body = msgspec.json.encode({"apiVersion": GROUP, "kind": "ResourceSlice", "metadata": metadata, "spec": spec})
-    found = await transport.request("POST", group_path(GROUP, _PLURAL), what="create a ResourceSlice", body=body)
+    found = await transport.request("POST", ALL_SLICES, what="create a ResourceSlice", body=body)
     return _value(decode(_ResourceSlice, found, what="a ResourceSlice"))
 
 

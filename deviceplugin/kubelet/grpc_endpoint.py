@@ -38,8 +38,8 @@ def check_socket_path(path: Path) -> None:
 
 
 class RegistryService(pluginregistration_pb2_grpc.RegistrationServicer):
-    """One for each socket. `asked` is True once kubelet has asked who this is, and `on_asked` is called each time;
-    `on_registered` when it has taken the plugin.
+    """One for each socket. `on_asked` is called when kubelet asks who this is, `on_registered` when it has taken the
+    plugin.
 
     `endpoint`: the socket of the plugin, where it is another one.
     """
@@ -57,12 +57,10 @@ class RegistryService(pluginregistration_pb2_grpc.RegistrationServicer):
         self._info = pb.PluginInfo(type=kind, name=name, endpoint=endpoint, supported_versions=versions)
         self._on_asked = on_asked
         self._on_registered = on_registered
-        self.asked = False
 
     async def GetInfo(
         self, request: pb.InfoRequest, context: "grpc.aio.ServicerContext[pb.InfoRequest, pb.PluginInfo]"
     ) -> pb.PluginInfo:
-        self.asked = True
         self._on_asked()
         return self._info
 

@@ -67,6 +67,7 @@ class RegistrationTimer:
         self._next_log = clock()
         self._silence_s = _SILENCE_S
         self._streams = False
+        self.was_asked = False
 
     def age(self) -> float:
         return self._clock() - self._made
@@ -91,6 +92,7 @@ class RegistrationTimer:
 
     def asked(self) -> None:
         """Kubelet is about to open the streams, as soon as it and this process have time for it."""
+        self.was_asked = True
         self._heard, self._silence_s = self._clock(), max(self._silence_s, _ASKED_SILENCE_S)
 
     def streaming(self) -> bool:
@@ -197,8 +199,7 @@ class KubeletLink:
         return self._paths.kubelet_socket.exists() and not self.is_registered and timer.is_silent()
 
     def _is_unwatched(self, timer: RegistrationTimer) -> bool:
-        asked = any(endpoint.registry is not None and endpoint.registry.asked for endpoint in self._endpoints)
-        return not asked and self._paths.kubelet_socket.exists() and timer.age() > _REGISTRY_UNWATCHED_S
+        return not timer.was_asked and self._paths.kubelet_socket.exists() and timer.age() > _REGISTRY_UNWATCHED_S
 
     async def _run_socket(self) -> None:
         self._endpoints = [

@@ -6,7 +6,15 @@ import msgspec
 import pytest
 
 from deviceplugin.cli.doctor.findings import CheckOutcome
-from deviceplugin.cli.doctor.nodes import NodeFacts, node_facts, other_drivers, other_plugins, without_agent
+from deviceplugin.cli.doctor.nodes import (
+    NodeFacts,
+    SliceFacts,
+    node_facts,
+    other_drivers,
+    other_plugins,
+    slice_facts,
+    without_agent,
+)
 from deviceplugin.kube.resource_slices import AnyOffer
 from deviceplugin.kube.structs import ClusterNodeObject
 from deviceplugin.model.units import ResourceNames
@@ -67,10 +75,11 @@ def test_labels_that_say_that_a_node_has_gpus() -> None:
     assert without_agent([facts({}, {"nvidia.com/gpu.present": "false"})], ()) == []
 
 
-def offered(driver: str, node: str | None, **attributes: str) -> AnyOffer:
+def offered(driver: str, node: str | None, **attributes: str) -> SliceFacts:
     said = {name.replace("__", "/"): {"string": value} for name, value in attributes.items()}
     spec = {"driver": driver, "nodeName": node, "devices": [{"name": "d"}, {"name": "e", "attributes": said}]}
-    return msgspec.json.decode(json.dumps({"metadata": {"name": "s"}, "spec": spec}).encode(), type=AnyOffer)
+    item = {"metadata": {"name": "s"}, "spec": spec}
+    return slice_facts(msgspec.json.decode(json.dumps(item).encode(), type=AnyOffer))
 
 
 def test_drivers_that_offer_a_gpu_of_the_inventory_to_claims(subtests: pytest.Subtests) -> None:

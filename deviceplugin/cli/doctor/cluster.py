@@ -13,7 +13,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from deviceplugin.cli.connection import Connection
-from deviceplugin.cli.doctor.nodes import NodeFacts, node_facts
+from deviceplugin.cli.doctor.nodes import NodeFacts, SliceFacts, node_facts, slice_facts
 from deviceplugin.cli.doctor.objects import (
     APPS,
     Controller,
@@ -113,9 +113,9 @@ class ClusterFacts:
         found: list[NodeFacts] = await self._once("nodes", self._nodes)
         return found
 
-    async def slices(self) -> list[AnyOffer]:
+    async def slices(self) -> list[SliceFacts]:
         """Of all drivers; none where the cluster does not serve them."""
-        found: list[AnyOffer] = await self._once("slices", self._slices)
+        found: list[SliceFacts] = await self._once("slices", self._slices)
         return found
 
     async def names(self) -> ResourceNames:
@@ -192,9 +192,9 @@ class ClusterFacts:
             "/api/v1/nodes", ClusterNodeObject, lambda item: node_facts(item, names), right="list nodes"
         )
 
-    async def _slices(self) -> list[AnyOffer]:
+    async def _slices(self) -> list[SliceFacts]:
         try:
-            return await self.objects.each(ALL_SLICES, AnyOffer, lambda each: each, right="list resourceslices")
+            return await self.objects.each(ALL_SLICES, AnyOffer, slice_facts, right="list resourceslices")
         except KubeNotFoundError:
             return []
 

@@ -1,7 +1,7 @@
 """The checks of the nodes: what their agents wrote about the GPUs, what kubelet offers, and who else offers them.
 
-In: the nodes of the cluster, each reduced to `NodeFacts`, and the pods of the agents. Out: findings that name the first
-nodes.
+In: the nodes of the cluster, each reduced to `NodeFacts`, the slices of all drivers, each reduced to `SliceFacts`, and
+the pods of the agents. Out: findings that name the first nodes.
 """
 
 import re
@@ -49,6 +49,18 @@ class NodeFacts:
     @property
     def is_ours(self) -> bool:
         return self.has_inventory or any(self.offered)
+
+
+@dataclass(frozen=True, slots=True)
+class SliceFacts:
+    """`texts`: of all attributes of its devices, among which are the UUIDs of GPUs."""
+
+    driver: str
+    texts: frozenset[str]
+
+
+def slice_facts(item: AnyOffer) -> SliceFacts:
+    return SliceFacts(item.driver, frozenset(item.texts))
 
 
 def node_facts(item: ClusterNodeObject, names: ResourceNames) -> NodeFacts:
@@ -159,7 +171,7 @@ def other_plugins(nodes: Sequence[NodeFacts]) -> CheckResult:
     )
 
 
-def other_drivers(nodes: Sequence[NodeFacts], slices: Sequence[AnyOffer], own: str) -> CheckResult:
+def other_drivers(nodes: Sequence[NodeFacts], slices: Sequence[SliceFacts], own: str) -> CheckResult:
     """`own`: what vcuda's driver is called. A slice need not be of one node, so its devices are told by their UUIDs."""
     owners = {uuid: each.name for each in nodes for uuid in each.uuids}
     found = {
