@@ -48,6 +48,7 @@ def cases(uid: str) -> list[Case]:
         Case("unreadable and for another node", {NAMES.allocation: "{broken"} | there, none, OWN),
         Case("bound by a scheduler of gpu-manager", minors | here | open_ | {NAMES.predicate_time: "5"}, none, CHOSEN),
         Case("minors alone", minors, none, CHOSEN),
+        Case("minors against the pod's own filter", minors | here | {NAMES.avoid_gpus: "GPU-2,GPU-3"}, none, OWN),
         Case("minors for another node", minors | there | open_, none, OWN),
         Case("minors of a pod that was assigned", minors | here | assigned, none, OWN),
         Case("minors that cannot be read", {NAMES.gpu_indices(0): "a,b"} | here, none, OWN),

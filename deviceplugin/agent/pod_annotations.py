@@ -56,7 +56,8 @@ def corrections(
 
 def is_annotated(pod: Pod, grant: Grant, names: AnnotationNames) -> bool:
     """Whether the pod's trusted annotations name what this grant's container holds."""
-    return trusted_allocation(pod, names).shares(grant.allocation.owner.name) == grant.allocation.shares
+    container = pod.container(grant.allocation.owner.name)
+    return container is not None and trusted_allocation(pod, names).shares_of(container) == grant.allocation.shares
 
 
 async def sync(

@@ -17,6 +17,7 @@ from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.per_container import PerContainer
 from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.pod_limits import NO_LIMITS, NO_MEMORY_LIMITS, PodLimits, parse_memory_limits
+from deviceplugin.model.preferences import parse_preferences
 
 log = structlog.get_logger("vcuda.agent")
 
@@ -72,11 +73,14 @@ class PodHints:
         trusted = trusted_allocation(pod, self._names)
         if trusted.doubt:
             log.info("annotation_ignored", pod=str(pod.ref), error=trusted.doubt)
-        return frozenset(share.uuid for share in trusted.shares(container.ref.name))
+        return frozenset(share.uuid for share in trusted.shares_of(container))
 
     def _by_minor(self, pod: Pod, container: PodContainer) -> frozenset[GpuUuid]:
+        """gpu-manager's schedulers do not know the pod's filter, so a choice against it is none."""
         if container.role is not ContainerRole.APP:
             return frozenset()
         minors = set(trusted_minors(pod, container.index, self._names))
-        found = frozenset(gpu.uuid for gpu in self._inventory().gpus if gpu.minor in minors)
-        return found if len(found) == len(minors) else frozenset()
+        wanted = parse_preferences(pod.annotations, self._names).gpus
+        chosen = [gpu for gpu in self._inventory().gpus if gpu.minor in minors]
+        admitted = all(wanted.admits_uuid(gpu.uuid) and wanted.admits_model(gpu.model) for gpu in chosen)
+        return frozenset(gpu.uuid for gpu in chosen) if admitted and len(chosen) == len(minors) else frozenset()

@@ -19,7 +19,7 @@ from deviceplugin.kubelet.identity_rule import IdentifiedContainer
 from deviceplugin.model.allocation import Allocation, ContainerRef, PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest, container_request, pod_request
-from deviceplugin.model.preferences import GpuPolicy
+from deviceplugin.model.preferences import GpuFilter, GpuPolicy
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.candidates import Restrictions
@@ -73,8 +73,9 @@ def place_container(
     state = _without_pod(context, uid)
     view = free_for_next_container(state.snapshot, granted, role=container.role, index=container.index)
     chosen = scheduled.get(container.ref.name, frozenset())
-    restrictions = Restrictions(asked.preferences.gpus, state.cordoned - chosen)
-    roomy = _roomy(asking, request, view, restrictions, prefer=chosen)
+    roomy = frozenset[GpuUuid]()
+    for wanted in (GpuFilter(uuids=chosen), asked.preferences.gpus) if chosen else (asked.preferences.gpus,):
+        roomy = roomy or _roomy(asking, request, view, Restrictions(wanted, state.cordoned - chosen))
     if roomy and not roomy <= chosen:  # the call may be for another container, which does not fit there
         scheduled = {}
     prefer = roomy or near
@@ -88,9 +89,7 @@ def _without_pod(context: AllocateContext, uid: PodUid) -> NodeState:
     return NodeState("", snapshot, share_mode=context.share_mode, cordoned=gpus.cordoned())
 
 
-def _roomy(
-    asking: IdentifiedContainer, request: Request, view: Snapshot, only: Restrictions, *, prefer: frozenset[GpuUuid]
-) -> frozenset[GpuUuid]:
+def _roomy(asking: IdentifiedContainer, request: Request, view: Snapshot, only: Restrictions) -> frozenset[GpuUuid]:
     """For a guess, a GPU that fits every container that may be meant: the GPU cannot be changed afterwards."""
     shares = [each for _, each in asking.others if 0 < each.cores < CORES_PER_GPU and each.blocks]
     if asking.is_partial or not shares or not request.is_share or request.parts > 1:
@@ -98,7 +97,7 @@ def _roomy(
     cores = max(request.cores, *(each.cores for each in shares))
     blocks = max(request.blocks, *(each.blocks for each in shares))
     try:
-        found = place(Request(cores, blocks), view, prefer=prefer, wanted=only.wanted, cordoned=only.cordoned)
+        found = place(Request(cores, blocks), view, wanted=only.wanted, cordoned=only.cordoned)
     except CapacityError:
         return frozenset()
     return frozenset(share.uuid for share in found.shares)
@@ -154,14 +153,13 @@ def _only_on(
     container: ContainerRequest,
     kept: Sequence[Allocation],
 ) -> Choice | None:
+    """The pod's own filter was obeyed when its scheduler chose; what its owner writes afterwards moves nothing."""
     view = free_for_next_container(state.snapshot, kept, role=container.role, index=container.index)
-    policy, wanted = asked.preferences.gpu or GpuPolicy.BINPACK, asked.preferences.gpus
-    cordoned = state.cordoned - gpus
+    policy, cordoned = asked.preferences.gpu or GpuPolicy.BINPACK, state.cordoned - gpus
     try:
-        found = place(container.request, view, prefer=gpus, policy=policy, wanted=wanted, cordoned=cordoned)
+        return place(container.request, view, policy=policy, wanted=GpuFilter(uuids=gpus), cordoned=cordoned)
     except CapacityError:
         return None
-    return found if gpus.issuperset(share.uuid for share in found.shares) else None
 
 
 def _allocation(asked: PodRequest, name: str, choice: Choice) -> Allocation:

@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from deviceplugin.errors import OwnershipError
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, OwnerKey, PodRef
-from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.pod_limits import NO_LIMITS, PodLimits
-from deviceplugin.model.pod_request import parse_parts
+from deviceplugin.model.pod_request import parts_of
 from deviceplugin.model.request import Request, parse_request
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.placement.fit import demand_of
@@ -50,7 +49,7 @@ def claimant_proved(
     owner, role, index = owner_named(key, pod)
     request = grant.allocation.request
     if pod is not None:
-        parts = parse_parts(pod.annotations, annotation_names(names.domain)).of(key[1])
+        parts = parts_of(pod, key[1], names)
         request = parse_request(*counts, parts=parts, names=names)
     elif (request.cores, request.blocks) != counts:
         request = parse_request(*counts, names=names)

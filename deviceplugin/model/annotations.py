@@ -28,7 +28,7 @@ import msgspec
 from deviceplugin.errors import ParseError
 from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
-from deviceplugin.model.pod import Pod
+from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.units import CORES_PER_GPU
 
 VERSION = 1
@@ -44,6 +44,19 @@ class PodAllocation:
 
     pod: PodUid
     containers: Mapping[str, tuple[GpuShare, ...]]
+
+    def shares_of(self, container: PodContainer) -> tuple[GpuShare, ...]:
+        """What was decided for the container; empty where that is not what its limits ask.
+
+        The limits cannot change after the pod is bound. Its owner can change the other annotations at any time, so
+        none of them says here over how many GPUs the container is spread.
+        """
+        shares = self.containers.get(container.ref.name, ())
+        if sum(share.cores for share in shares) != container.cores:
+            return ()
+        whole = container.cores == CORES_PER_GPU * len(shares)
+        blocks = sum(share.blocks for share in shares)
+        return shares if (blocks >= container.blocks if whole else blocks == container.blocks) else ()
 
 
 def parse_predicate_time(text: str) -> int:
@@ -153,8 +166,8 @@ class TrustedAllocation:
     allocation: PodAllocation | None = None
     doubt: str = ""
 
-    def shares(self, container: str) -> tuple[GpuShare, ...]:
-        return self.allocation.containers.get(container, ()) if self.allocation is not None else ()
+    def shares_of(self, container: PodContainer) -> tuple[GpuShare, ...]:
+        return self.allocation.shares_of(container) if self.allocation is not None else ()
 
 
 def trusted_allocation(pod: Pod, names: AnnotationNames) -> TrustedAllocation:

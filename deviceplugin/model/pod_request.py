@@ -3,15 +3,19 @@
 In: a pod as `kube` decodes it. Out: `PodRequest`, or the RequestError or ParseError with the sentence for the user.
 Containers are in the order in which kubelet admits them. Pods with equal requests have equal `shape`, so placement may
 answer both from one calculation.
+
+Invariant: after a decision the decision counts. The owner of a bound pod can change its annotations, so over how many
+GPUs a container is spread is then read from the allocation that vcuda wrote.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from deviceplugin.errors import RequestError
+from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.allocation import ContainerRole, PodRef
 from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
 from deviceplugin.model.annotation_size import require_room
+from deviceplugin.model.annotations import trusted_allocation
 from deviceplugin.model.per_container import PerContainer, parse_per_container
 from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.preferences import NO_PREFERENCES, Preferences, parse_preferences
@@ -48,17 +52,43 @@ class PodRequest:
 
 def pod_request(pod: Pod, names: ResourceNames = ResourceNames()) -> PodRequest:
     """`share_mode` of the node is not checked here. If there are several containers, an error names its container."""
-    known = annotation_names(names.domain)
-    parts = parse_parts(pod.annotations, known)
     asking = [each for each in pod.containers if each.is_gpu]
+    parts, preferences = _written(pod, asking, annotation_names(names.domain))
     return PodRequest(
         pod=pod.ref,
         containers=tuple(
             ContainerRequest(each.ref.name, each.role, each.index, _named(each, parts, names, alone=len(asking) == 1))
             for each in asking
         ),
-        preferences=parse_preferences(pod.annotations, known),
+        preferences=preferences,
     )
+
+
+def _written(pod: Pod, asking: Sequence[PodContainer], known: AnnotationNames) -> tuple[PerContainer, Preferences]:
+    """Of a pod that is placed completely, annotations that cannot be read are a change after the decision."""
+    decided = _decided(pod, asking, known)
+    try:
+        parts, preferences = parse_parts(pod.annotations, known), parse_preferences(pod.annotations, known)
+    except ParseError:
+        if len(decided) < len(asking):
+            raise
+        parts, preferences = PerContainer(1), NO_PREFERENCES
+    return replace(parts, by_name={**parts.by_name, **decided}), preferences
+
+
+def _decided(pod: Pod, asking: Iterable[PodContainer], known: AnnotationNames) -> dict[str, int]:
+    """Of a bound pod: over how many GPUs vcuda spread each container."""
+    if not pod.node:
+        return {}
+    said = trusted_allocation(pod, known)
+    return {each.ref.name: count for each in asking if (count := len(said.shares_of(each)))}
+
+
+def parts_of(pod: Pod, container: str, names: ResourceNames) -> int:
+    """Over how many GPUs the share of one container is spread."""
+    return _written(
+        pod, [each for each in pod.containers if each.ref.name == container], annotation_names(names.domain)
+    )[0].of(container)
 
 
 def placeable_request(pod: Pod, names: ResourceNames = ResourceNames()) -> PodRequest:
@@ -82,7 +112,7 @@ def container_request(
     pod: Pod, container: PodContainer, *, share_mode: bool = True, names: ResourceNames = ResourceNames()
 ) -> Request:
     """The request of one container."""
-    parts = parse_parts(pod.annotations, annotation_names(names.domain))
+    parts, _ = _written(pod, (container,), annotation_names(names.domain))
     return _request(container, parts, names, share_mode)
 
 

@@ -109,9 +109,16 @@ def test_where_a_taken_gpu_leaves_no_room_the_sentence_names_it() -> None:
         plan(asked(("c", 50, 4)), node(other(1, 0, 60, 4), gpus=1), scheduled={"c": uuids(0)})
 
 
-def test_a_choice_against_the_pods_own_filter_is_none() -> None:
+def test_a_filter_that_the_owner_writes_after_the_choice_moves_nothing() -> None:
+    """The extender reckons with GPU 1, and may have given GPU 0 away already."""
     pod = asked(("c", 20, 2), annotations={"tencent.com/vcuda-avoid-gpus": "GPU-1"})
-    assert minors(plan(pod, node(), scheduled={"c": uuids(1)}).allocations) == {"c": [0]}
+    assert minors(plan(pod, node(), scheduled={"c": uuids(1)}).allocations) == {"c": [1]}
+
+
+def test_where_the_choice_is_taken_the_filter_counts_again() -> None:
+    pod = asked(("c", 20, 2), annotations={"tencent.com/vcuda-avoid-gpus": "GPU-0"})
+    state = node(other(1, 1, 90, 2), gpus=3)
+    assert minors(plan(pod, state, scheduled={"c": uuids(1)}).allocations) == {"c": [2]}
 
 
 def test_the_choice_for_one_container_tells_of_each_other_gpu() -> None:

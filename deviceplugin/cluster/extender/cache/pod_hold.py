@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from deviceplugin.errors import VcudaError
 from deviceplugin.model.allocation import Allocation, ContainerRef, GpuShare, PodRef
 from deviceplugin.model.annotation_names import annotation_names
-from deviceplugin.model.annotations import PodAllocation, trusted_allocation
+from deviceplugin.model.annotations import TrustedAllocation, trusted_allocation
 from deviceplugin.model.pod import ClusterPod, Pod, ScheduledCondition
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest, pod_request
 from deviceplugin.model.request import Request
@@ -77,7 +77,7 @@ def bound_hold(found: ClusterPod, names: ResourceNames) -> PodHold:
         problem = ""
     known = annotation_names(names.domain)
     said = trusted_allocation(pod, known)
-    exact, unlocated = _split(pod, asked, said.allocation)
+    exact, unlocated = _split(pod, asked, said)
     return PodHold(
         pod=pod.api_ref,
         node=pod.node,
@@ -111,39 +111,23 @@ def is_later(version: str, known: str) -> bool:
 
 
 def _split(
-    pod: Pod, asked: PodRequest, written: PodAllocation | None
+    pod: Pod, asked: PodRequest, said: TrustedAllocation
 ) -> tuple[tuple[Allocation, ...], tuple[ContainerRequest, ...]]:
     """The located allocations, and the containers without one."""
-    exact: list[Allocation] = []
-    unlocated: list[ContainerRequest] = []
+    located = {each.ref.name: shares for each in pod.containers if each.is_gpu and (shares := said.shares_of(each))}
     known = {each.name for each in asked.containers}
-    shares = {} if written is None else dict(written.containers)
-    for each in asked.containers:
-        found = shares.get(each.name, ())
-        if _covers(found, each.request):
-            exact.append(Allocation(ContainerRef(pod.api_ref, each.name), each.role, each.request, found, each.index))
-        else:
-            unlocated.append(each)
-    exact += _unreadable(pod, {name: shares[name] for name in sorted(shares.keys() - known)})
-    return tuple(exact), tuple(unlocated)
+    exact = [_located(pod, each, located[each.name]) for each in asked.containers if each.name in located]
+    exact += _unreadable(pod, {name: shares for name, shares in located.items() if name not in known})
+    return tuple(exact), tuple(each for each in asked.containers if each.name not in located)
 
 
-def _covers(shares: tuple[GpuShare, ...], request: Request) -> bool:
-    """Whether the annotation gives what kubelet was asked for; of whole GPUs it gives all memory."""
-    cores, blocks = sum(share.cores for share in shares), sum(share.blocks for share in shares)
-    is_enough = blocks == request.blocks if request.is_share else blocks >= request.blocks
-    return len(shares) == request.gpus and cores == request.cores and is_enough
+def _located(pod: Pod, of: ContainerRequest, shares: tuple[GpuShare, ...]) -> Allocation:
+    return Allocation(ContainerRef(pod.api_ref, of.name), of.role, of.request, shares, of.index)
 
 
-def _unreadable(pod: Pod, shares: Mapping[str, tuple[GpuShare, ...]]) -> Iterator[Allocation]:
-    """Containers of a pod whose request cannot be read: it may have been placed by a version that could.
-
-    An annotation gives nothing to a container that is not in the spec, and no more than the container's limits.
-    """
-    for name, found in shares.items():
-        container = pod.container(name)
-        request = Request(sum(share.cores for share in found), sum(share.blocks for share in found))
-        if container is None or not container.is_gpu or container.cores != request.cores:
-            continue
-        if container.blocks == request.blocks or not request.is_share:
-            yield Allocation(ContainerRef(pod.api_ref, name), container.role, request, found, container.index)
+def _unreadable(pod: Pod, located: Mapping[str, tuple[GpuShare, ...]]) -> Iterator[Allocation]:
+    """Containers of a pod whose request cannot be read: it may have been placed by a version that could."""
+    for name, shares in located.items():
+        if (container := pod.container(name)) is not None:
+            request = Request(container.cores, container.blocks, len(shares))
+            yield _located(pod, ContainerRequest(name, container.role, container.index, request), shares)

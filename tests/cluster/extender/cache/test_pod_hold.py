@@ -52,6 +52,24 @@ def test_a_bound_pod_holds_what_its_binding_carried(made: tuple[ClusterPod, PodH
     assert (found.allocations, found.unlocated, found.problem) == (held.allocations, (), "")
 
 
+_OWNERS = sorted({NAMES.gpus, NAMES.use_models, NAMES.avoid_models, NAMES.use_gpus, NAMES.avoid_gpus, NAMES.gpu_policy})
+_TEXTS = st.sampled_from(
+    ["", "x", "1", "2", "8", "16", "main=1", "main=4,c0=2", "GPU-a-3", "A100", "spread", "-1", "0"]
+)
+
+
+@given(committed(), st.dictionaries(st.sampled_from(_OWNERS), _TEXTS))
+def test_what_the_owner_writes_after_the_binding_changes_nothing(
+    made: tuple[ClusterPod, PodHold], written: dict[str, str]
+) -> None:
+    """Security B-2: `vcuda-gpus: 2` on a bound pod of 2 cores closed every GPU of its node for whole-GPU pods."""
+    one, held = made
+    owned = {name: text for name, text in one.pod.annotations.items() if name not in written}
+    changed = replace(one, pod=replace(one.pod, annotations=owned | written))
+    found = bound_hold(bound(changed, "a", annotations_of(held)), RESOURCES)
+    assert (found.allocations, found.unlocated, found.problem) == (held.allocations, (), "")
+
+
 @given(committed())
 def test_an_allocation_written_for_another_pod_does_not_count(made: tuple[ClusterPod, PodHold]) -> None:
     """As where a pod is made again from its own YAML."""
