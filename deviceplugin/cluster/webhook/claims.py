@@ -10,6 +10,8 @@ Invariant: each container has one claim. An init container has that of an app co
 ended when that one starts.
 """
 
+from itertools import count as count_up
+
 from deviceplugin.cluster.webhook.mutate import is_left_alone
 from deviceplugin.cluster.webhook.pod_json import (
     Json,
@@ -44,16 +46,19 @@ def to_claims(pod: Json, settings: WebhookSettings) -> tuple[str, ...]:
     parts, wanted = parse_parts(written, names), parse_preferences(written, names).gpus
     made = made_child(pod, "metadata")
     made_child(made, "labels")[claim_label(settings.names.domain)] = "true"
-    claims, by_size = objects(spec(pod), "resourceClaims"), dict[ClaimSize, str]()
+    claims, by_size, templates = objects(spec(pod), "resourceClaims"), dict[ClaimSize, str](), dict[ClaimSize, str]()
+    names_of_claims = _ClaimNames({each.get("name") for each in claims})
     spec(pod)["resourceClaims"] = claims
     for container in sorted(asking, key=lambda each: each.role is ContainerRole.INIT):
         cores, blocks = count(container, settings.names.core) or 0, count(container, settings.names.memory) or 0
         size = ClaimSize.of(parse_request(cores, blocks, parts=parts.of(container.name), names=settings.names))
         name = by_size.get(size) if container.role is ContainerRole.INIT else None
         if name is None:
-            _check_template(container, size, wanted, settings)
-            name = _claim_name(container, claims)
-            claims.append({"name": name, "resourceClaimTemplateName": template_name(size, wanted)})
+            if size not in templates:
+                _check_template(container, size, wanted, settings)
+                templates[size] = template_name(size, wanted)
+            name = names_of_claims.new(container)
+            claims.append({"name": name, "resourceClaimTemplateName": templates[size]})
             by_size.setdefault(size, name)
         drop(container, (settings.names.core, settings.names.memory))
         resources = made_child(container.json, "resources")
@@ -69,10 +74,17 @@ def _check_template(container: JsonContainer, size: ClaimSize, wanted: GpuFilter
         raise RequestError(f"{container.what}: {error.message}") from None
 
 
-def _claim_name(container: JsonContainer, claims: list[Json]) -> str:
-    """A DNS label (at most 63 characters, no hyphen at the end), and no other claim's."""
-    taken = {each.get("name") for each in claims}
-    name = f"vcuda-{container.name}"
-    suffixes = ("", *(f"-{at}" for at in range(len(taken) + 1)))
-    names = (name[: _LONGEST_NAME - len(each)].rstrip("-") + each for each in suffixes)
-    return next(each for each in names if each not in taken)
+class _ClaimNames:
+    """Names of a pod's claims. A number is tried once for the pod, however many names are taken."""
+
+    def __init__(self, taken: set[object]) -> None:
+        self._taken = taken
+        self._numbers = count_up()
+
+    def new(self, container: JsonContainer) -> str:
+        """A DNS label (at most 63 characters, no hyphen at the end), and no other claim's."""
+        name, suffix = f"vcuda-{container.name[:_LONGEST_NAME]}", ""
+        while (found := name[: _LONGEST_NAME - len(suffix)].rstrip("-") + suffix) in self._taken:
+            suffix = f"-{next(self._numbers)}"
+        self._taken.add(found)
+        return found

@@ -27,8 +27,12 @@ class Card:
         return self.mib // BLOCK_MIB
 
     def is_admitted_by(self, wanted: GpuFilter) -> bool:
-        by_uuid = wanted.uuids or wanted.not_uuids
-        return wanted.admits_model(self.model) and (not by_uuid or any(map(wanted.admits_uuid, self.uuids)))
+        """Looks through the pod's list, which is short, and not through the GPUs of the cluster."""
+        if wanted.uuids:
+            has_one = not self.uuids.isdisjoint(wanted.uuids - wanted.not_uuids)
+        else:
+            has_one = not wanted.not_uuids or not self.uuids <= wanted.not_uuids
+        return has_one and wanted.admits_model(self.model)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ isolation and may be intended. Not here: what an image or a process does (docs/e
 """
 
 import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from deviceplugin.cluster.webhook.environment import LIBRARY_PATH, library_path_is_hidden, preloaded
 from deviceplugin.cluster.webhook.pod_json import Json, JsonContainer, child, objects, spec
@@ -34,13 +34,29 @@ def refuse_open_share(container: JsonContainer, request: Request, settings: Webh
         )
 
 
-def exposures(pod: Json, container: JsonContainer, request: Request, settings: WebhookSettings) -> Iterator[str]:
-    """Warnings."""
+def state_volumes(pod: Json, settings: WebhookSettings) -> Mapping[str, str]:
+    """Volumes at, below or above vcuda's directory on the node: by name the path there.
+
+    Collected once for the pod. A pod may have ten thousand volumes and a thousand containers.
+    """
+    state = settings.state_directory and _normal(settings.state_directory)
+    found: dict[str, str] = {}
+    for volume in objects(spec(pod), "volumes") if state else ():
+        name, path = volume.get("name"), _normal(child(volume, "hostPath").get("path"))
+        if isinstance(name, str) and path and (_is_at_or_below(path, state) or _is_at_or_below(state, path)):
+            found.setdefault(name, ascii(path)[1:-1][:80])
+    return found
+
+
+def exposures(
+    pod: Json, container: JsonContainer, request: Request, settings: WebhookSettings, of_state: Mapping[str, str]
+) -> Iterator[str]:
+    """Warnings; `of_state` are the pod's `state_volumes`."""
     what, is_share = container.what, request.is_share
     if _is_privileged(container):
         yield f"{what} is privileged and sees every GPU of its node, not only its own"
-    state = settings.state_directory and _normal(settings.state_directory)
-    for path in _mounts_of_the_nodes_state(pod, container, state) if state else ():
+    for path in _mounted(container, of_state) if of_state else ():
+        state = _normal(settings.state_directory)
         yield f"{what} mounts {path} of its node; in {state} vcuda keeps the limits of all containers there"
     if not is_share:
         for path in _mounts_over_ours(container):
@@ -71,14 +87,10 @@ def _added_capabilities(container: JsonContainer) -> list[object]:
     return added if isinstance(added, list) else []
 
 
-def _mounts_of_the_nodes_state(pod: Json, container: JsonContainer, state: str) -> Iterator[str]:
-    """Paths of the node at, below or above vcuda's directory there."""
-    mounted = {mount.get("name") for mount in objects(container.json, "volumeMounts")}
-    for volume in objects(spec(pod), "volumes"):
-        path = _normal(child(volume, "hostPath").get("path"))
-        is_ours = path and (_is_at_or_below(path, state) or _is_at_or_below(state, path))
-        if is_ours and volume.get("name") in mounted:
-            yield ascii(path)[1:-1][:80]
+def _mounted(container: JsonContainer, volumes: Mapping[str, str]) -> Iterator[str]:
+    """The paths of these volumes, each once."""
+    mounts = (mount.get("name") for mount in objects(container.json, "volumeMounts"))
+    yield from dict.fromkeys(volumes[name] for name in mounts if isinstance(name, str) and name in volumes)
 
 
 def _normal(path: object) -> str:

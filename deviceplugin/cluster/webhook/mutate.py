@@ -32,7 +32,7 @@ from deviceplugin.config.webhook import HamiScope, WebhookSettings
 from deviceplugin.errors import ParseError
 from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
 from deviceplugin.model.per_container import PerContainer
-from deviceplugin.model.pod_request import parse_parts
+from deviceplugin.model.pod_request import parse_parts, require_few
 from deviceplugin.model.preferences import ANY_GPU, GpuFilter, parse_preferences
 from deviceplugin.model.units import CORES_PER_GPU
 
@@ -63,6 +63,7 @@ def mutate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> Mutation:
     parts = parts_of(changed, names)
     warnings += blocks_from_mib(changed, found, parts, settings, known)
     asking = [each for each in found if is_gpu(each, settings.names)]
+    require_few(len(asking))
     for container in asking:
         _complete_request(container, parts.of(container.name), settings, known)
         mirror(container, (settings.names.core, settings.names.memory))

@@ -7,7 +7,7 @@ is not a denial); or a RequestError or ParseError of one sentence that says what
 from collections.abc import Iterator
 
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
-from deviceplugin.cluster.webhook.limit_bypass import exposures, exposures_beside, refuse_open_share
+from deviceplugin.cluster.webhook.limit_bypass import exposures, exposures_beside, refuse_open_share, state_volumes
 from deviceplugin.cluster.webhook.mutate import is_left_alone
 from deviceplugin.cluster.webhook.pod_json import (
     Json,
@@ -56,11 +56,12 @@ def validate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[st
     asked = [(each, _request(each, parts, settings)) for each in asking]
     if not settings.claims:
         require_room(size_of(written), ((each.name, request) for each, request in asked), names)
+    of_state = state_volumes(pod, settings)
     about_each = (
         warning
         for container, request in asked
         for warning in (
-            *exposures(pod, container, request, settings),
+            *exposures(pod, container, request, settings, of_state),
             *_beyond(container, request, accepted),
             *_no_limit(container, request, limits, names),
         )

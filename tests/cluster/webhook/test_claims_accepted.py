@@ -29,8 +29,8 @@ ACCEPTED: dict[str, Json] = {
     "a name that is cut at a hyphen": gpu_pod(SHARE, name="a" * 53 + "-" + "b" * 9),
     "a name that is cut at hyphens": gpu_pod(SHARE, name="a" * 50 + "--------" + "b" * 5),
     "a name of 63 characters": gpu_pod(SHARE, name="a" * 63),
-    "150 containers whose names are cut to one": pod(
-        *(container(f"{'a' * 59}-{at:03}", dict(SHARE)) for at in range(150)), annotations={}
+    "64 containers whose names are cut to one": pod(
+        *(container(f"{'a' * 59}-{at:03}", dict(SHARE)) for at in range(64)), annotations={}
     ),
     "65,535 blocks": gpu_pod({CORE: "10", MEMORY: "65535"}),
 }

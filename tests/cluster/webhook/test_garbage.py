@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.errors import ParseError
+from deviceplugin.model.pod_request import MOST_GPU_CONTAINERS
 from tests.cluster.webhook.expressions import real_pods
 from tests.cluster.webhook.makers import (
     CORE,
@@ -130,8 +131,8 @@ _LARGE: dict[str, tuple[int, Callable[[int], Json]]] = {
     "annotations and labels": (16_000, lambda number: _noted(number // 4, labels=number - number // 4)),
     "environment": (14_000, lambda number: gpu_pod({CORE: "30"}, env=_many_variables(number))),
     "GPU containers": (
-        1_000,
-        lambda number: pod(*(container(f"c{each}", {CORE: "1"}, env=_many_variables(12)) for each in range(number))),
+        MOST_GPU_CONTAINERS,
+        lambda number: pod(*(container(f"c{each}", {CORE: "1"}, env=_many_variables(190)) for each in range(number))),
     ),
     "one path": (
         20_000,
