@@ -23,6 +23,8 @@ from deviceplugin.model.request import Request, parse_request
 from deviceplugin.model.units import ResourceNames
 
 MOST_PARTS = 16  # the capacity of the limits file (library/abi/limits.h)
+MOST_GPU_CONTAINERS = 64
+"""Of one pod, init containers and sidecars included: placement compares each with all GPUs of many nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class PodRequest:
 def pod_request(pod: Pod, names: ResourceNames = ResourceNames()) -> PodRequest:
     """`share_mode` of the node is not checked here. If there are several containers, an error names its container."""
     asking = [each for each in pod.containers if each.is_gpu]
+    require_few(len(asking))
     parts, preferences = _written(pod, asking, annotation_names(names.domain))
     return PodRequest(
         pod=pod.ref,
@@ -62,6 +65,15 @@ def pod_request(pod: Pod, names: ResourceNames = ResourceNames()) -> PodRequest:
         ),
         preferences=preferences,
     )
+
+
+def require_few(gpu_containers: int) -> None:
+    """Raises RequestError where the pod has more GPU containers than are placed together."""
+    if gpu_containers > MOST_GPU_CONTAINERS:
+        raise RequestError(
+            f"{gpu_containers} containers of the pod request GPUs, and at most {MOST_GPU_CONTAINERS} are placed "
+            "together; put them into several pods"
+        )
 
 
 def _written(pod: Pod, asking: Sequence[PodContainer], known: AnnotationNames) -> tuple[PerContainer, Preferences]:

@@ -29,7 +29,8 @@ FOREIGN = frozenset({
     _HAMI_NUMA,
 })  # fmt: skip
 """Annotations outside vcuda's domain that are read here; a filter of annotations must keep them."""
-_LONGEST_LIST = 16 << 10  # 399 UUIDs
+_LONGEST_LIST = 16 << 10
+_MOST_ITEMS = 400  # UUIDs of the longest list; short words are compared with every model of the cluster
 
 
 class NodePolicy(enum.Enum):
@@ -147,6 +148,8 @@ def list_items(text: str, name: str) -> list[str]:
     """What the commas separate in the annotation `name`; ParseError if there is far more than any pod needs."""
     if len(text) > _LONGEST_LIST:
         raise ParseError(f"annotation {name} has {len(text)} characters; write at most {_LONGEST_LIST}")
+    if (items := text.count(",") + 1) > _MOST_ITEMS:
+        raise ParseError(f"annotation {name} has {items} items; write at most {_MOST_ITEMS}")
     return text.split(",")
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from deviceplugin.model.allocation import Allocation
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
+from deviceplugin.placement.budget import Budget
 from deviceplugin.placement.candidates import Restrictions, is_open
 from deviceplugin.placement.fit import Demand, GpuAmount, GpuModel, Sharing, demand_of
 from deviceplugin.placement.node_state import NodeState
@@ -79,9 +80,15 @@ class _Wanted:
 
 
 def assign(
-    pod: PodRequest, state: NodeState, *, fixed: Collection[Allocation] = (), allowance: int = _ALLOWANCE
+    pod: PodRequest,
+    state: NodeState,
+    *,
+    fixed: Collection[Allocation] = (),
+    allowance: int = _ALLOWANCE,
+    budget: Budget | None = None,
 ) -> dict[str, Chosen] | Unassigned:
-    """By container; `fixed` have theirs and are left out."""
+    """By container; `fixed` have theirs and are left out. `budget` may end the search before the allowance does."""
+    budget = Budget() if budget is None else budget
     restrictions = Restrictions(pod.preferences.gpus, state.cordoned)
     running = phases(pod.containers)
     count = 1 + max((phase for each in running for phase in each), default=0)
@@ -93,8 +100,10 @@ def assign(
             _occupy(gpus, held[each.name], phase_of)
     wanting = [(at, each) for at, each in enumerate(pod.containers) if each.name not in held]
     wanted = sorted((_wanted(at, each, models, running[at]) for at, each in wanting), key=lambda one: one.largest_first)
-    search = _Search(gpus, one_numa=pod.preferences.gpus.one_numa, allowance=allowance)
-    if not search.run(wanted):
+    search = _Search(gpus, one_numa=pod.preferences.gpus.one_numa, allowance=Budget(min(allowance, budget.left)))
+    found = search.run(wanted)
+    budget.may(search.spent)
+    if not found:
         return Unassigned.GIVEN_UP if search.exhausted else Unassigned.NONE_EXISTS
     return {each.name: search.chosen[at] for at, each in wanting}
 
@@ -136,7 +145,7 @@ def _wanted(at: int, container: ContainerRequest, models: Iterable[GpuModel], ru
 class _Search:
     """Depth first; `chosen` by the container's place."""
 
-    def __init__(self, gpus: list[_PhasedGpu], *, one_numa: bool, allowance: int) -> None:
+    def __init__(self, gpus: list[_PhasedGpu], *, one_numa: bool, allowance: Budget) -> None:
         self._gpus = gpus
         self._one_numa = one_numa
         self._allowance = allowance
@@ -144,7 +153,11 @@ class _Search:
 
     @property
     def exhausted(self) -> bool:
-        return self._allowance < 0
+        return self._allowance.is_spent
+
+    @property
+    def spent(self) -> int:
+        return self._allowance.spent
 
     def run(self, left: Sequence[_Wanted]) -> bool:
         if not left:
@@ -166,8 +179,7 @@ class _Search:
 
     def _tightest(self, left: Sequence[_Wanted]) -> tuple[_Wanted, list[_PhasedGpu]] | None:
         """The wanted with the least to choose from, the largest first among equals; None where one has too little."""
-        self._allowance -= len(left) * len(self._gpus)
-        if self.exhausted:
+        if not self._allowance.may(len(left) * len(self._gpus)):
             return None
         best: tuple[_Wanted, list[_PhasedGpu]] | None = None
         for wanted in left:

@@ -6,8 +6,8 @@ unhealthy GPU, one in MIG mode and one whose compute mode is prohibited are neve
 candidates, and whether a set of them is on one NUMA node (`place`).
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from deviceplugin.model.gpu import ComputeMode, GpuUuid
 from deviceplugin.model.preferences import ANY_GPU, GpuFilter
@@ -24,6 +24,14 @@ class Restrictions:
 
     wanted: GpuFilter = ANY_GPU
     cordoned: Collection[GpuUuid] = ()
+    _models: dict[str, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def admits_model(self, model: str) -> bool:
+        """Asked for each GPU and container; a pod may name hundreds of models."""
+        known = self._models.get(model)
+        if known is None:
+            known = self._models[model] = self.wanted.admits_model(model)
+        return known
 
 
 NO_RESTRICTIONS = Restrictions()
@@ -85,7 +93,7 @@ def _filter_rejection(view: GpuView, restrictions: Restrictions) -> GpuRejection
     uuid = view.gpu.uuid
     if restrictions.wanted is not ANY_GPU and not restrictions.wanted.admits_uuid(uuid):
         return GpuRejection.UNWANTED
-    if restrictions.wanted is not ANY_GPU and not restrictions.wanted.admits_model(view.gpu.model):
+    if restrictions.wanted is not ANY_GPU and not restrictions.admits_model(view.gpu.model):
         return GpuRejection.MODEL
     return GpuRejection.CORDONED if uuid in restrictions.cordoned else None
 
@@ -101,11 +109,11 @@ def state_rejection(view: GpuView) -> GpuRejection | None:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """`chosen` in minor order; `against` has a phrase for each candidate that was not chosen."""
+    """`chosen` in minor order; `against` makes a phrase for each candidate that was not chosen: most are never read."""
 
     chosen: tuple[GpuView, ...]
     reason: str
-    against: Mapping[GpuUuid, str]
+    against: Callable[[], Mapping[GpuUuid, str]]
 
 
 def first_difference(one: Sequence[object], other: Sequence[object]) -> int:

@@ -65,15 +65,28 @@ class _Step:
         return need
 
 
+_MOST_PHASES = 64
+
+
 class CapacityAfter:
-    """What a pod leaves of a node's GPUs, for many nodes; None where one container after the other does not fit."""
+    """What a pod leaves of a node's GPUs, for many nodes; None where one container after the other does not fit.
+
+    Also None for a pod whose containers run in very many phases: the estimate would cost more than the placement.
+    """
 
     def __init__(self, pod: PodRequest, policy: GpuPolicy) -> None:
         self._spreads = policy.takes_emptiest
         self._steps = [_Step(each, pod.preferences.gpus, policy) for each in pod.containers]
         self._phases = phases(pod.containers)
+        # Of each GPU; to look at all phases of one costs several times as much as at the GPU as it is.
+        self.steps = 4 * len(self._steps) + (8 * sum(map(len, self._phases)) if len(set(self._phases)) > 1 else 0)
+        self._is_estimated = sum(map(len, self._phases)) <= _MOST_PHASES
+        if not self._is_estimated:
+            self.steps = 0
 
     def __call__(self, gpus: Capacities) -> Capacities | None:
+        if not self._is_estimated:
+            return None
         return self._together(gpus) if len(set(self._phases)) < 2 else self._by_phase(gpus)
 
     def _together(self, gpus: Capacities) -> Capacities | None:

@@ -35,11 +35,17 @@ class _Branch:
 
 def fragment(candidates: Candidates) -> Selection:
     around = branch = _branch(candidates.topology.tree, candidates)
-    against: dict[GpuUuid, str] = {}
+    behind: list[tuple[_Branch, list[_Branch]]] = []
     while not branch.node.is_leaf:
         around = branch
         branch, *others = _children(branch, candidates)
-        against |= {view.gpu.uuid: _phrase(branch, other) for other in others for view in other.views}
+        behind.append((branch, others))
+
+    def against() -> dict[GpuUuid, str]:
+        return {
+            view.gpu.uuid: _phrase(best, other) for best, others in behind for other in others for view in other.views
+        }
+
     return Selection(branch.views, _reason(candidates, around, branch.name), against)
 
 

@@ -13,6 +13,7 @@ from dataclasses import astuple, dataclass
 from functools import cached_property
 from itertools import combinations
 
+from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.topology import Topology, TopologyNode
 from deviceplugin.placement.candidates import Candidates, Selection, first_difference
 from deviceplugin.placement.describe import gpus_text, level_text
@@ -123,8 +124,11 @@ def link(candidates: Candidates) -> Selection:
     best, proved = _best(ground, tuple(views))
     chosen = tuple(views[minor] for minor in best.minors)
     inner = ground.inner(best.minors)
-    others = (view.gpu for view in candidates.views if view.gpu.minor not in inner)
-    against = {gpu.uuid: _behind(ground, best, inner, gpu.minor) for gpu in others}
+    others = [view.gpu for view in candidates.views if view.gpu.minor not in inner]
+
+    def against() -> dict[GpuUuid, str]:
+        return {gpu.uuid: _behind(ground, best, inner, gpu.minor) for gpu in others}
+
     return Selection(chosen, _reason(ground, best, len(views), proved), against)
 
 

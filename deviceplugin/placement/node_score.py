@@ -78,9 +78,11 @@ class NodeChoice:
     """`node` and `placed` are None where no node carries the pod.
 
     `ranked` has the score of every node that may carry it, by name; `refused` the verdict on every other.
+    `unfinished`: the budget was spent, so some nodes were not looked at.
     """
 
     node: str | None
     placed: PodChoice | None
     ranked: Mapping[str, Score]
     refused: Mapping[str, NodeRejection]
+    unfinished: bool = False

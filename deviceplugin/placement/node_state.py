@@ -106,6 +106,25 @@ def node_state(
     return NodeState(name, snapshot_for(inventory, allocations), share_mode=share_mode, cordoned=cordoned)
 
 
+def class_key(state: NodeState) -> tuple[object, ...]:
+    """All that prefilter and score look at; neither knows names, links or processes."""
+    gpus = sorted(
+        (
+            view.gpu.model,
+            view.gpu.blocks,
+            view.free_cores,
+            view.free_blocks,
+            -1 if view.gpu.numa is None else view.gpu.numa,
+            view.gpu.compute_mode.value,
+            view.gpu.mig_enabled,
+            view.health.healthy,
+            view.gpu.uuid in state.cordoned,
+        )
+        for view in state.snapshot.gpus
+    )
+    return (state.share_mode, tuple(gpus))
+
+
 def _taken(view: GpuView, held: GpuAmount | None) -> GpuView:
     if held is None:
         return view

@@ -8,16 +8,21 @@ What each policy prefers, and which of equal nodes, is in `node_score` and `frag
 go by name; the order in which nodes are given never counts.
 
 Invariant: what is cached changes no answer. Outcomes are cached by shape of the pod and equivalence class of the node,
-so GPUs that have not changed are not calculated again. A pod that names GPUs by UUID is calculated each time.
+so GPUs that have not changed are not calculated again, and containers that did not fit together are not placed again.
+A node on which a pod names a GPU by UUID is calculated each time.
+
+One request works within a `Budget`. Where it is spent, the choice is `unfinished`: the same question goes on where this
+one ended, because what was found is cached.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from deviceplugin.errors import CapacityError, SearchLimitError
+from deviceplugin.errors import CapacityError, RequestError, SearchLimitError
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
+from deviceplugin.placement.budget import ON_ONE_NODE, Budget
 from deviceplugin.placement.capacity_after import Capacities, CapacityAfter, capacities_of
 from deviceplugin.placement.fit import GpuAmount, Sharing, demand_of
 from deviceplugin.placement.fragmentation import Fragmentation, UsableCapacity
@@ -30,7 +35,7 @@ from deviceplugin.placement.node_score import (
     score_by_totals,
     totals_of,
 )
-from deviceplugin.placement.node_state import NodeState, Spare
+from deviceplugin.placement.node_state import NodeState, Spare, class_key
 from deviceplugin.placement.pod import PodChoice, place_pod
 from deviceplugin.placement.prefilter import Prefilter
 from deviceplugin.placement.rejection import NodeRejection
@@ -41,6 +46,8 @@ _MOST_SHAPES = 10_000
 _OnGpus = NodeRejection | UsableCapacity | Score
 """Of a node's GPUs alone; by the fragmentation policy what is left of them, which CPU and memory make a score."""
 _Outcome = NodeRejection | Score
+_Together = dict[int, NodeRejection | None]
+"""By the number of the pod's shape: why its containers did not fit together, or that they did."""
 
 
 @dataclass(slots=True)
@@ -48,6 +55,7 @@ class _ScoringContext:
     """Everything that the score of a node depends on, besides the node.
 
     `share`: cores and blocks, where they alone say what is left of a node's totals, whichever its GPUs are.
+    `together`: the number of the pod's shape, where the order of nodes does not matter.
     """
 
     pod: PodRequest
@@ -57,18 +65,30 @@ class _ScoringContext:
     gpu_policy: GpuPolicy
     by_totals: ScoreByTotals | None
     share: GpuAmount | None
+    budget: Budget
+    together: int
     _after: CapacityAfter | None = None
 
     def after(self, gpus: Capacities) -> Capacities | None:
         """What is left of a node's GPUs; made when first needed, because for most shares totals are enough."""
+        return self._estimate()(gpus)
+
+    def _estimate(self) -> CapacityAfter:
         if self._after is None:
             self._after = CapacityAfter(self.pod, self.gpu_policy)
-        return self._after(gpus)
+        return self._after
 
-    @property
-    def names_gpus(self) -> bool:
-        wanted = self.pod.preferences.gpus
-        return bool(wanted.uuids or wanted.not_uuids)
+    def is_named(self, state: NodeState) -> bool:
+        """Whether the pod names a GPU of this node: then it differs from nodes that are alike otherwise."""
+        wanted, here = self.pod.preferences.gpus, state.open_gpus.uuids
+        return not (wanted.uuids.isdisjoint(here) and wanted.not_uuids.isdisjoint(here))
+
+    def may_score(self, gpus: Capacities) -> bool:
+        """Takes the steps of one node from the budget."""
+        steps = self.prefilter.steps
+        if self.by_totals is None or self.share is None:
+            steps += self._estimate().steps * len(gpus)
+        return self.budget.may(steps)
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -83,10 +103,11 @@ class _EquivalenceClass:
     totals: Totals
     on_gpus: dict[int, _OnGpus] = field(default_factory=dict)
     by_spare: "WeakValueDictionary[Spare | None, _EqualNodes]" = field(default_factory=WeakValueDictionary)
+    together: _Together = field(default_factory=dict)
 
     @property
     def kept(self) -> int:
-        return len(self.on_gpus) + sum(len(each.outcomes) for each in self.by_spare.values())
+        return len(self.on_gpus) + len(self.together) + sum(len(each.outcomes) for each in self.by_spare.values())
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -127,6 +148,7 @@ class NodeScorer:
         self._nodes: dict[str, _EqualNodes] = {}
         # Weak: eight GPUs are hardly ever used in the same way twice, so the class of a past state serves nobody.
         self._classes: WeakValueDictionary[tuple[object, ...], _EquivalenceClass] = WeakValueDictionary()
+        self._together_there: WeakKeyDictionary[NodeState, _Together] = WeakKeyDictionary()
         self._shapes: dict[tuple[object, ...], int] = {}
         self._kept = 0
 
@@ -146,54 +168,129 @@ class NodeScorer:
         self._states.pop(node, None)
         self._nodes.pop(node, None)
 
-    def choose(self, pod: PodRequest, states: Iterable[NodeState], *, needs: Spare = NO_NEEDS) -> NodeChoice:
+    def ranked(
+        self, pod: PodRequest, states: Iterable[NodeState], *, needs: Spare = NO_NEEDS, budget: Budget | None = None
+    ) -> Mapping[str, Score]:
+        """The score of each node that may carry the pod."""
+        return self._score_all(self._context(pod, needs, budget), states)[0]
+
+    def choose(
+        self, pod: PodRequest, states: Iterable[NodeState], *, needs: Spare = NO_NEEDS, budget: Budget | None = None
+    ) -> NodeChoice:
         """`needs` counts only on nodes that have a `spare`."""
+        context = self._context(pod, needs, budget)
+        ranked, refused = self._score_all(context, states)
+        for name in _best_first(ranked):
+            placed = self._placed(context, self._states[name])
+            if not isinstance(placed, NodeRejection):
+                return NodeChoice(name, placed, ranked, refused, context.budget.is_spent)
+            refused[name] = placed
+        return NodeChoice(None, None, ranked, refused, context.budget.is_spent)
+
+    def all_that_fit(
+        self, pod: PodRequest, states: Iterable[NodeState], *, needs: Spare = NO_NEEDS, budget: Budget | None = None
+    ) -> NodeChoice:
+        """The same without a choice: `refused` has every node on which the containers do not fit together either."""
+        context = self._context(pod, needs, budget)
+        ranked, refused = self._score_all(context, states)
+        if len(pod.containers) > 1:  # of one container the prefilter is certain
+            for name in ranked:
+                if (why := self._rejection(context, self._states[name])) is not None:
+                    refused[name] = why
+        return NodeChoice(None, None, ranked, refused, context.budget.is_spent)
+
+    def rejection_together(
+        self, pod: PodRequest, state: NodeState, *, budget: Budget | None = None
+    ) -> NodeRejection | None:
+        """Why the containers do not fit together on a node that passed the prefilter; the node need not be known."""
+        if len(pod.containers) == 1:
+            return None
+        return self._rejection(self._context(pod, NO_NEEDS, budget), state)
+
+    def _context(self, pod: PodRequest, needs: Spare, budget: Budget | None) -> _ScoringContext:
+        if self._kept >= _MOST_KEPT or len(self._shapes) >= _MOST_SHAPES:
+            self._trim()
         own = pod.preferences
         gpus = own.gpu or self._gpu_policy
         nodes = own.node or self._node_policy
         by_totals = score_by_totals(nodes)
-        share = None if by_totals is None else _share(pod)
-        context = _ScoringContext(pod, Prefilter(pod), needs, nodes, gpus, by_totals, share)
-        ranked, refused = self._score_all(context, states)
-        for name in _best_first(ranked):
-            placed = _placed(context, self._states[name])
-            if not isinstance(placed, NodeRejection):
-                return NodeChoice(name, placed, ranked, refused)
-            refused[name] = placed
-        return NodeChoice(None, None, ranked, refused)
+        share, together = None if by_totals is None else _share(pod), self._number((pod.shape,))
+        budget = Budget() if budget is None else budget
+        return _ScoringContext(pod, Prefilter(pod), needs, nodes, gpus, by_totals, share, budget, together)
+
+    def _placed(self, context: _ScoringContext, state: NodeState) -> PodChoice | NodeRejection:
+        """Begins only where the budget leaves steps; what was begun is ended."""
+        known = self._known(context, state)
+        if (failed := known.get(context.together)) is not None:
+            return failed
+        if not context.budget.left:
+            context.budget.may(1)
+            return NodeRejection.NOT_LOOKED_AT
+        here = Budget(ON_ONE_NODE)
+        found = _place(context, state, here)
+        context.budget.may(here.spent)
+        known[context.together] = found if isinstance(found, NodeRejection) else None
+        self._kept += 1
+        return found
+
+    def _rejection(self, context: _ScoringContext, state: NodeState) -> NodeRejection | None:
+        if self._known(context, state).get(context.together, NodeRejection.NOT_LOOKED_AT) is None:
+            return None
+        found = self._placed(context, state)
+        return found if isinstance(found, NodeRejection) else None
+
+    def _known(self, context: _ScoringContext, state: NodeState) -> _Together:
+        known = self._nodes.get(state.name)
+        if known is not None and self._states[state.name] is state and not context.is_named(state):
+            return known.eq_class.together
+        return self._together_there.setdefault(state, {})
 
     def _score_all(
         self, context: _ScoringContext, states: Iterable[NodeState]
     ) -> tuple[dict[str, Score], dict[str, NodeRejection]]:
         """Of every node; no loop over all nodes calls a function of Python, because there are hundreds or thousands."""
-        if self._kept >= _MOST_KEPT or len(self._shapes) >= _MOST_SHAPES:
-            self._trim()
         given = list(states)
         self.see(given)
         names = [state.name for state in given]
         equal = [self._nodes[name] for name in names]
-        if context.names_gpus:  # nothing is cached, as equal nodes differ for it
-            outcomes = [self._outcome(context, each, state) for each, state in zip(equal, given, strict=True)]
-        else:
-            found = self._outcomes(context, set(equal))
-            outcomes = [found[each] for each in equal]
+        outcomes = self._outcomes(context, equal, given)
         ranked = {name: outcome for name, outcome in zip(names, outcomes, strict=True) if isinstance(outcome, tuple)}
         refused = {
             name: outcome for name, outcome in zip(names, outcomes, strict=True) if not isinstance(outcome, tuple)
         }
         return ranked, refused
 
-    def _outcomes(self, context: _ScoringContext, nodes: Collection[_EqualNodes]) -> dict[_EqualNodes, _Outcome]:
+    def _outcomes(
+        self, context: _ScoringContext, nodes: Sequence[_EqualNodes], states: Sequence[NodeState]
+    ) -> list[_Outcome]:
+        wanted = context.pod.preferences.gpus
+        if not (wanted.uuids or wanted.not_uuids):
+            found = self._of_equal(context, {each: each.eq_class.first for each in nodes})
+            return [found[each] for each in nodes]
+        named = [context.is_named(state) for state in states]
+        # One that stands for its class must be without a GPU that the pod names.
+        plain = {each: state for each, state, own in zip(nodes, states, named, strict=True) if not own}
+        found = self._of_equal(context, plain)
+        return [
+            self._outcome(context, each, state) if own else found[each]
+            for each, state, own in zip(nodes, states, named, strict=True)
+        ]
+
+    def _of_equal(
+        self, context: _ScoringContext, nodes: Mapping[_EqualNodes, NodeState]
+    ) -> dict[_EqualNodes, _Outcome]:
         by_gpus = self._shape_of_gpus(context)
         shape = by_gpus
         if self._leaves_out or context.by_totals is None:
             shape = self._number((by_gpus, context.needs))
         found: dict[_EqualNodes, _Outcome] = {}
-        for each in nodes:
+        for each, state in nodes.items():
             outcome = each.outcomes.get(shape)
             if outcome is None:
-                outcome = each.outcomes[shape] = self._outcome(context, each, each.eq_class.first, shape=by_gpus)
-                self._kept += 1
+                outcome = self._outcome(context, each, state, shape=by_gpus)
+                if outcome is not NodeRejection.NOT_LOOKED_AT:
+                    each.outcomes[shape] = outcome
+                    self._kept += 1
             found[each] = outcome
         return found
 
@@ -207,7 +304,7 @@ class NodeScorer:
         return self._shapes.setdefault(key, len(self._shapes))
 
     def _remember(self, state: NodeState) -> None:
-        key = _class_key(state)
+        key = class_key(state)
         eq_class = self._classes.get(key)
         if eq_class is None:
             gpus = capacities_of(state)
@@ -224,6 +321,7 @@ class NodeScorer:
             self._states.clear()
             self._nodes.clear()
             self._classes.clear()
+            self._together_there.clear()
             self._shapes.clear()
             self._kept = 0
 
@@ -236,6 +334,8 @@ class NodeScorer:
         cached = nodes.eq_class.on_gpus
         on_gpus = None if shape is None else cached.get(shape)
         if on_gpus is None:
+            if not context.may_score(nodes.eq_class.gpus):
+                return NodeRejection.NOT_LOOKED_AT
             on_gpus = self._on_gpus(context, nodes.eq_class, state)
             if shape is not None:
                 cached[shape] = on_gpus
@@ -282,29 +382,10 @@ def _best_first(ranked: Mapping[str, Score]) -> Iterable[str]:
     yield from (name for _, name in rest)
 
 
-def _placed(context: _ScoringContext, state: NodeState) -> PodChoice | NodeRejection:
+def _place(context: _ScoringContext, state: NodeState, budget: Budget) -> PodChoice | NodeRejection:
     try:
-        return place_pod(context.pod, state, policy=context.gpu_policy)
+        return place_pod(context.pod, state, policy=context.gpu_policy, budget=budget)
     except SearchLimitError:
         return NodeRejection.SEARCH_EXHAUSTED
-    except CapacityError:
+    except (CapacityError, RequestError):
         return NodeRejection.TOGETHER
-
-
-def _class_key(state: NodeState) -> tuple[object, ...]:
-    """All that prefilter and score look at; neither knows names, links or processes."""
-    gpus = sorted(
-        (
-            view.gpu.model,
-            view.gpu.blocks,
-            view.free_cores,
-            view.free_blocks,
-            -1 if view.gpu.numa is None else view.gpu.numa,
-            view.gpu.compute_mode.value,
-            view.gpu.mig_enabled,
-            view.health.healthy,
-            view.gpu.uuid in state.cordoned,
-        )
-        for view in state.snapshot.gpus
-    )
-    return (state.share_mode, tuple(gpus))

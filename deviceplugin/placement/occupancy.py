@@ -31,22 +31,25 @@ _Placed = tuple[int, GpuAmount]
 
 @dataclass(slots=True)
 class _PodUse:
-    """What the containers of one pod have of one GPU."""
+    """What the containers of one pod have of one GPU. All sums are of what was added so far."""
 
     inits: list[_Placed] = field(default_factory=list)
     sidecars: list[_Placed] = field(default_factory=list)
-    apps: GpuAmount = NOTHING
+    steady: GpuAmount = NOTHING
+    beside_inits: GpuAmount = NOTHING
+    last: int = 0
 
     def add(self, role: ContainerRole, index: int, held: GpuAmount) -> None:
-        match role:
-            case ContainerRole.INIT:
-                self.inits.append((index, held))
-            case ContainerRole.SIDECAR:
-                self.sidecars.append((index, held))
-            case ContainerRole.UNKNOWN:
-                self.sidecars.append((0, held))
-            case ContainerRole.APP:
-                self.apps += held
+        if role is ContainerRole.INIT:
+            self.inits.append((index, held))
+            self.last = max(self.last, index)
+            return
+        self.steady += held
+        if role is not ContainerRole.APP:
+            index = 0 if role is ContainerRole.UNKNOWN else index
+            self.sidecars.append((index, held))
+            self.beside_inits += held
+            self.last = max(self.last, index)
 
     def beside(self, role: ContainerRole, index: int) -> GpuAmount:
         """The most that runs at the same time as a further container of that role at that place."""
@@ -58,25 +61,31 @@ class _PodUse:
             case ContainerRole.UNKNOWN:
                 return self.total
             case ContainerRole.APP:
-                return self._steady
+                return self.steady
 
     @property
     def total(self) -> GpuAmount:
         return self._since(0)
 
     def _since(self, index: int) -> GpuAmount:
-        """The largest phase, of the init containers from that place on and of the app containers."""
-        largest = self._steady
-        for place, held in self.inits:
+        """The largest phase, of the init containers from that place on and of the app containers.
+
+        Walks the init list once: a pod may have a thousand of both kinds.
+        """
+        if index > self.last:
+            return self.steady
+        largest, before, at = self.steady, NOTHING, 0
+        sidecars = sorted(self.sidecars)
+        for place, held in sorted(self.inits):
+            while at < len(sidecars) and sidecars[at][0] <= place:
+                before, at = before + sidecars[at][1], at + 1
             if place >= index:
-                largest |= held + self._sidecars_at(place)
+                largest |= held + before
         return largest
 
-    @property
-    def _steady(self) -> GpuAmount:
-        return sum((held for _, held in self.sidecars), self.apps)
-
     def _sidecars_at(self, index: int) -> GpuAmount:
+        if index >= self.last:  # in kubelet's order all of them are before it
+            return self.beside_inits
         return sum((held for place, held in self.sidecars if place <= index), NOTHING)
 
 
@@ -102,14 +111,31 @@ def snapshot_for(
     return Snapshot(empty, inventory.topology).less(occupied(allocations))
 
 
+class OwnUse:
+    """What the containers of one pod hold; each that is placed is added, and nothing is counted twice."""
+
+    def __init__(self, own: Iterable[Allocation] = ()) -> None:
+        self._by_gpu: dict[GpuUuid, _PodUse] = {}
+        for each in own:
+            self.add(each)
+
+    def add(self, allocation: Allocation) -> None:
+        for part in allocation.shares:
+            use = self._by_gpu.setdefault(part.uuid, _PodUse())
+            use.add(allocation.role, allocation.index, GpuAmount(part.cores, part.blocks))
+
+    def free(self, snapshot: Snapshot, *, role: ContainerRole, index: int) -> Snapshot:
+        """What a further container of the pod may have, where the snapshot has all pods but this one."""
+        if not self._by_gpu:
+            return snapshot
+        return snapshot.less({uuid: use.beside(role, index) for uuid, use in self._by_gpu.items()})
+
+
 def free_for_next_container(
     snapshot: Snapshot, own: Collection[Allocation], *, role: ContainerRole, index: int
 ) -> Snapshot:
-    """What a further container of a pod may have, where the snapshot has all pods but this one, of which `own` are."""
-    if not own:
-        return snapshot
-    held = {uuid: use.beside(role, index) for (uuid, _), use in _uses(own).items()}
-    return snapshot.less(held)
+    """The same for one container, beside `own`."""
+    return OwnUse(own).free(snapshot, role=role, index=index)
 
 
 def _uses(allocations: Iterable[Allocation]) -> dict[tuple[GpuUuid, PodUid], _PodUse]:

@@ -138,8 +138,9 @@ def _distance(candidates: Candidates, selection: Selection, policy: GpuPolicy) -
 def _passed_over(found: Survey, selection: Selection) -> tuple[PassedOver, ...]:
     """Every GPU that was not chosen, in minor order."""
     chosen = {view.gpu.uuid for view in selection.chosen}
+    against = selection.against()
     reasons = {
-        view.gpu.uuid: selection.against.get(view.gpu.uuid, "fits, but others are preferred")
+        view.gpu.uuid: against.get(view.gpu.uuid, "fits, but others are preferred")
         for view in found.candidates.views
         if view.gpu.uuid not in chosen
     }

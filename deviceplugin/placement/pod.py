@@ -20,16 +20,19 @@ from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRol
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
 from deviceplugin.model.preferences import GpuPolicy
+from deviceplugin.model.request import Request, RequestKind
 from deviceplugin.placement.assign import Unassigned, assign
+from deviceplugin.placement.budget import ON_ONE_NODE, Budget
 from deviceplugin.placement.candidates import Restrictions, Selection, Survey, survey
 from deviceplugin.placement.describe import gpus_text, no_room, request_text
 from deviceplugin.placement.node_state import NodeState
-from deviceplugin.placement.occupancy import free_for_next_container
+from deviceplugin.placement.occupancy import OwnUse, free_for_next_container
 from deviceplugin.placement.place import Choice, choice_of, select, shares_of
 from deviceplugin.placement.prefilter import prefilter
 from deviceplugin.placement.snapshot import GpuView
 
 _FIXED = "held already"
+_SURVEYED, _LINKED = 20, 8  # steps for each GPU, and for each pair of GPUs; measured in the step of `assign`
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +60,21 @@ def place_pod(
     policy: GpuPolicy = GpuPolicy.BINPACK,
     prefer: Collection[GpuUuid] = (),
     fixed: Collection[Allocation] = (),
+    budget: Budget | None = None,
 ) -> PodChoice:
     """`policy` is for a pod that names none; `prefer`: GPUs to keep where they still serve.
 
     `fixed` is what containers of the pod hold; the state is without it, and whether it is right is not asked.
+    `budget` is for this node; where it is spent, not every combination was tried.
     """
     _check_share_mode(pod, state)
-    found = _one_by_one(pod, state, pod.preferences.gpu or policy, prefer, fixed)
+    budget = Budget(ON_ONE_NODE) if budget is None else budget
+    found = _one_by_one(pod, state, pod.preferences.gpu or policy, prefer, fixed, budget)
     if isinstance(found, PodChoice):
         return found
     if len(pod.containers) == 1:
         raise CapacityError(no_room(found.container.request, found.survey, one_numa=pod.preferences.gpus.one_numa))
-    assigned = assign(pod, state, fixed=fixed)
+    assigned = assign(pod, state, fixed=fixed, budget=budget)
     if isinstance(assigned, Unassigned):
         error = SearchLimitError if assigned is Unassigned.GIVEN_UP else CapacityError
         raise error(_refusal(pod, state, found, assigned))
@@ -99,26 +105,35 @@ def _one_by_one(
     policy: GpuPolicy,
     prefer: Collection[GpuUuid],
     fixed: Collection[Allocation],
+    budget: Budget,
 ) -> PodChoice | _Stuck:
     wanted = pod.preferences.gpus
     restrictions = Restrictions(wanted, state.cordoned)
-    own = list(fixed)
+    own, use = list(fixed), OwnUse(fixed)
     held = {each.owner.name for each in fixed}
     reasons: dict[str, str] = {}
     explain: dict[str, Callable[[], Choice]] = {}
     for container in pod.containers:
         if container.name in held:
             continue
-        view = free_for_next_container(state.snapshot, own, role=container.role, index=container.index)
+        view = use.free(state.snapshot, role=container.role, index=container.index)
         found = survey(container.request, view, restrictions)
+        if not budget.may(_steps(container.request, len(view.gpus))):
+            return _Stuck(container, found)
         tiers = _tiers(frozenset(prefer), held_before(own, policy))
         selection, _ = select(found, policy, one_numa=wanted.one_numa, tiers=tiers)
         if selection is None:
             return _Stuck(container, found)
         own.append(_allocation(pod, container, selection.chosen))
+        use.add(own[-1])
         reasons[container.name] = selection.reason
         explain[container.name] = partial(choice_of, container.request, found, selection)
     return _choice(pod, own, reasons, explain)
+
+
+def _steps(request: Request, gpus: int) -> int:
+    """Of choosing GPUs for one container alone."""
+    return _SURVEYED * gpus + (_LINKED * gpus * gpus if request.kind is RequestKind.LINKED else 0)
 
 
 def _choice(
@@ -158,7 +173,7 @@ def _together(
             own.append(_allocation(pod, container, chosen))
             on = gpus_text(view.gpu.minor for view in chosen)
             reasons[container.name] = f"{on}: so that each container finds room"
-            selection = Selection(chosen, reasons[container.name], {})
+            selection = Selection(chosen, reasons[container.name], dict)
             explain[container.name] = partial(_beside_the_others, pod, state, own, container, selection)
     return _choice(pod, own, reasons, explain)
 

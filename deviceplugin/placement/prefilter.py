@@ -41,6 +41,11 @@ class Prefilter:
         self._has_share = any(each.sharing is Sharing.SHARE for each in self._demands)
         self._models: dict[str, bool] = {}
 
+    @property
+    def steps(self) -> int:
+        """What one node costs, in the steps of `budget`."""
+        return 4 * (1 + len(self._demands) + len(self._loads))
+
     def __call__(self, state: NodeState) -> NodeRejection | None:
         if not self._demands:
             return None

@@ -50,6 +50,8 @@ class NodeRejection(enum.Enum):
     TOGETHER = "the pod's containers do not fit together"
     SEARCH_EXHAUSTED = "no room found for the pod's containers together, though not every combination was tried"
 
+    NOT_LOOKED_AT = "not compared in this attempt, because the pod has so many GPU containers or named GPUs"
+
     @property
     def resolvable(self) -> bool:
         """It may go away when pods end; otherwise the empty node would not help either."""

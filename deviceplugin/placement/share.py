@@ -32,7 +32,7 @@ def share(candidates: Candidates, policy: GpuPolicy) -> Selection:
     return Selection(
         chosen=chosen,
         reason=_reason(chosen, ordered, spread),
-        against={view.gpu.uuid: _behind(view, last, key, spread) for view in ordered[count:]},
+        against=lambda: {view.gpu.uuid: _behind(view, last, key, spread) for view in ordered[count:]},
     )
 
 
@@ -92,8 +92,9 @@ def closest_share(candidates: Candidates, ordered: Sequence[GpuView], preferred:
         reason = f"{name}: no other GPU fits (total distance {distance})"
     else:
         reason = f"{name}: the closest {size} of {len(ordered)} GPUs that fit (total distance {distance})"
-    others = (view.gpu.uuid for at, view in enumerate(ordered) if at not in members)
-    return Selection(chosen, reason, dict.fromkeys(others, f"fits, but {name} are closer or as close and {preferred}"))
+    others = [view.gpu.uuid for at, view in enumerate(ordered) if at not in members]
+    phrase = f"fits, but {name} are closer or as close and {preferred}"
+    return Selection(chosen, reason, lambda: dict.fromkeys(others, phrase))
 
 
 def _closest(pairs: Sequence[Sequence[int]], size: int) -> tuple[int, ...]:

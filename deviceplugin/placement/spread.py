@@ -46,11 +46,11 @@ def spread(candidates: Candidates) -> Selection:
     chosen = tuple(sorted(taken, key=lambda view: view.gpu.minor))
     name = gpus_text(view.gpu.minor for view in chosen)
     if not left.views:
-        return Selection(chosen, f"{name}: no other whole GPU fits", {})
+        return Selection(chosen, f"{name}: no other whole GPU fits", dict)
     reason = f"{name}: where the most GPUs around are free, of {len(candidates.views)} that fit"
-    others = (view.gpu.uuid for view in left.views.values())
+    others = [view.gpu.uuid for view in left.views.values()]
     behind = f"fits, but more GPUs are free around {name}, or as many with fewer processes or a lower minor number"
-    return Selection(chosen, reason, dict.fromkeys(others, behind))
+    return Selection(chosen, reason, lambda: dict.fromkeys(others, behind))
 
 
 def _next(candidates: Candidates, left: _Left) -> GpuView:

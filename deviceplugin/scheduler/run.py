@@ -17,6 +17,7 @@ import structlog
 from deviceplugin import __version__
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import Settings
+from deviceplugin.cluster.extender.turns import Turns
 from deviceplugin.cluster.http.server import SchedulerServer
 from deviceplugin.cluster.view.claim_books import ClaimBooks
 from deviceplugin.cluster.view.live import LiveUse
@@ -88,10 +89,10 @@ async def _work(
     placed, unbound = partial(_tell, events, EventReason.PLACED), partial(_tell, events, EventReason.NOT_BOUND)
     placement = _extender_settings(settings)
     extender = Extender(client, placement, placed=placed, unbound=unbound)
-    volcano = None
+    volcano, turns = None, Turns()
     if settings.callers.volcano:
         confirm = partial(require_leadership, leadership)
-        volcano = volcano_service(extender, client, placement, clock=time.monotonic, confirm=confirm)
+        volcano = volcano_service(extender, client, placement, clock=time.monotonic, confirm=confirm, turns=turns)
     claims = ClaimBooks(ClaimNames(settings.names.domain)) if settings.cluster.claims else None
     watch = ClusterWatch(client, extender, names=settings.names, claims=claims)
     certificates = Certificates(settings, client)
@@ -106,6 +107,7 @@ async def _work(
         loopback_only=settings.callers.ca_file is None or settings.leader.election is Election.KUBE_SCHEDULER,
         clients=() if settings.callers.ca_file is None else settings.callers.names,
         volcano=volcano,
+        turns=turns,
     )
     server = SchedulerServer(service, context=certificates.tls.context, version=__version__)
     serving = settings.serving

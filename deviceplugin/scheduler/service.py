@@ -15,6 +15,7 @@ from prometheus_client.core import Metric
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.rejection import AGENT_DOWN
+from deviceplugin.cluster.extender.turns import Turns
 from deviceplugin.cluster.extender.wire import (
     read_args,
     read_bind,
@@ -37,6 +38,7 @@ from deviceplugin.scheduler.view_service import ViewService
 from deviceplugin.scheduler.volcano_service import VolcanoService
 
 _LARGEST_REVIEW = 4 << 20
+_SMALL_REVIEW = 32 << 10  # some milliseconds
 _AS_API_SERVER = "the API server takes objects of up to 3 MiB"
 
 
@@ -55,6 +57,8 @@ class SchedulerService:
     clients: tuple[str, ...] = ()
     volcano: VolcanoService | None = None
     explaining: asyncio.Lock = field(default_factory=asyncio.Lock)
+    reviewing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    turns: Turns = field(default_factory=Turns)
 
     @property
     def verbs(self) -> tuple[Verb, ...]:
@@ -137,18 +141,26 @@ class SchedulerService:
         return _error(404, sentence, leader)
 
     async def _review(self, body: bytes) -> VerbResponse:
-        reply = self.webhook.answer(body, self.cluster.known)
+        """A large one in a thread, one at a time, so that kube-scheduler waits for no stranger's pod."""
+        if len(body) <= _SMALL_REVIEW:
+            reply = self.webhook.answer(body, self.cluster.known)
+        else:
+            async with self.reviewing:
+                reply = await asyncio.to_thread(self.webhook.answer, body, self.cluster.known)
         return VerbResponse(reply.body, reply.outcome.value)
 
     async def _filter(self, body: bytes) -> VerbResponse:
         await self._require_leadership()
-        found = self.extender.filter(read_args(body, self.names))
+        args = read_args(body, self.names)
+        found = await self.turns.ask(args.pod.pod.ref.namespace, partial(self.extender.filter, args))
         reasons = Counter([*found.failed.values(), *found.unresolvable.values()])
         return VerbResponse(write_filter_result(found), "chosen" if found.names else "refused", reasons)
 
     async def _prioritize(self, body: bytes) -> VerbResponse:
         await self._require_leadership()
-        return VerbResponse(write_scores(self.extender.prioritize(read_args(body, self.names))))
+        args = read_args(body, self.names)
+        scores = await self.turns.ask(args.pod.pod.ref.namespace, partial(self.extender.prioritize, args))
+        return VerbResponse(write_scores(scores))
 
     async def _bind(self, body: bytes) -> VerbResponse:
         await self._require_leadership()
@@ -157,7 +169,7 @@ class SchedulerService:
 
     async def _preempt(self, body: bytes) -> VerbResponse:
         await self._require_leadership()
-        found = self.extender.preempt(read_preempt(body, self.names))
+        found = await self.extender.preempt(read_preempt(body, self.names), self.turns)
         return VerbResponse(write_victims(found), "room" if found else "no_room")
 
     async def _require_leadership(self) -> None:

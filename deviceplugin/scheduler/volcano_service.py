@@ -10,6 +10,7 @@ from functools import partial
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import Settings
+from deviceplugin.cluster.extender.turns import Turns
 from deviceplugin.cluster.http.verbs import Verb, VerbResponse
 from deviceplugin.cluster.volcano.announcements import Announcements
 from deviceplugin.cluster.volcano.tasks import VolcanoTasks
@@ -37,6 +38,7 @@ class VolcanoService:
     tasks: VolcanoTasks
     announcements: Announcements
     confirm: Confirm
+    turns: Turns
 
     def verbs(self, restricted: "partial[Verb]") -> tuple[Verb, ...]:
         """`restricted` makes one that only known callers may use."""
@@ -52,7 +54,8 @@ class VolcanoService:
 
     async def _predicate(self, body: bytes) -> VerbResponse:
         await self.confirm()
-        verdict = self.tasks.predicate(*read_predicate(body))
+        task, node = read_predicate(body)
+        verdict = await self.turns.ask(self.tasks.namespace(task), partial(self.tasks.predicate, task, node))
         answer = write_predicate(verdict.reason, verdict.code)
         if not verdict.reason:
             return VerbResponse(answer, "fits")
@@ -60,7 +63,9 @@ class VolcanoService:
 
     async def _prioritize(self, body: bytes) -> VerbResponse:
         await self.confirm()
-        return VerbResponse(write_scores(self.tasks.scores(*read_prioritize(body))))
+        task, nodes = read_prioritize(body)
+        scores = await self.turns.ask(self.tasks.namespace(task), partial(self.tasks.scores, task, nodes))
+        return VerbResponse(write_scores(scores))
 
     async def _allocate(self, body: bytes) -> VerbResponse:
         await self.confirm()
@@ -74,14 +79,20 @@ class VolcanoService:
 
     async def _evict(self, body: bytes) -> VerbResponse:
         await self.confirm()
-        victims = self.tasks.victims(*read_eviction(body))
+        victims = await self.tasks.victims(*read_eviction(body), self.turns)
         return VerbResponse(write_victims(victims), "room" if victims else "no_room")
 
 
 def volcano_service(
-    extender: Extender, client: ClusterClient, settings: Settings, *, clock: Callable[[], float], confirm: Confirm
+    extender: Extender,
+    client: ClusterClient,
+    settings: Settings,
+    *,
+    clock: Callable[[], float],
+    confirm: Confirm,
+    turns: Turns,
 ) -> VolcanoService:
     announcements = Announcements(extender.cache, client, names=settings.names)
     extender.cache.promised = announcements.announce
     tasks = VolcanoTasks(extender.cache, extender.snapshot, scorer=extender.scorer, settings=settings, clock=clock)
-    return VolcanoService(tasks, announcements, confirm)
+    return VolcanoService(tasks, announcements, confirm, turns)

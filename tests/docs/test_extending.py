@@ -34,4 +34,4 @@ def test_oldest_takes_the_lowest_minor_numbers_that_fit() -> None:
     selection: Selection = oldest(survey(Request(200, 0), snapshot(4, used={0: (50, 8)})).candidates)
     assert [view.gpu.minor for view in selection.chosen] == [1, 2]
     assert selection.reason == "GPUs 1 and 2: the first of 3 that fit"
-    assert selection.against == {"GPU-3": "fits, but has a higher minor number than GPUs 1 and 2"}
+    assert selection.against() == {"GPU-3": "fits, but has a higher minor number than GPUs 1 and 2"}

@@ -72,7 +72,7 @@ class Extender:
         self._placed = placed
         self._history = WorkloadHistory(scorer, clock=clock, observed=self.observed)
         self._gangs = GangTracker(cache, verdicts, settings=settings, clock=clock)
-        self.snapshot = snapshot = ClusterSnapshot(cache, settings)
+        self.snapshot = snapshot = ClusterSnapshot(cache, settings, scorer)
         self.filter = Filter(
             cache, snapshot, verdicts, scorer=scorer, gangs=self._gangs, settings=settings, clock=clock, wall=wall
         ).filter

@@ -3,9 +3,13 @@
 In: a pod, and for each node the victims that kube-scheduler chose there by its sums alone. Out: the same for the nodes
 where the pod then fits, with as few further victims as possible; other nodes are left out. Nothing is changed. Proposed
 victims stay: they may be needed for CPU or memory, which this code does not see.
+
+`fewest_victims` is asked for Volcano's evictions too. It tries small sets first, then what is on one GPU after the
+other, because victims make room where they are together. One node takes one turn of the loop; nodes that were not
+looked at in time are left out, and kube-scheduler chooses among the others.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import combinations, islice
 from typing import TypeVar
 
@@ -13,17 +17,22 @@ from deviceplugin.cluster.extender.cache.pod_hold import PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.rejection import Rejection
 from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
+from deviceplugin.cluster.extender.turns import Turns
 from deviceplugin.cluster.extender.wire import PreemptionArgs, Victims
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, placeable_request
 from deviceplugin.model.units import ResourceNames
+from deviceplugin.placement.budget import Budget
 from deviceplugin.placement.prefilter import Prefilter
 
 FitCheck = Callable[[str, Collection[PodUid]], bool]
 """Whether a pod fits on a node without some other pods."""
-MOST_SETS = 300
+_MOST_SETS = 100
+_MOST_SETS_OF_A_GPU = 30
+STEPS_OF_CHECK = 100  # to calculate the state of a node without some pods; measured
 _Candidate = TypeVar("_Candidate")
 
 
@@ -35,7 +44,7 @@ class Preempt:
         self._snapshot = snapshot
         self._names = names
 
-    def victims(self, args: PreemptionArgs) -> dict[str, Victims]:
+    async def victims(self, args: PreemptionArgs, turns: Turns | None = None) -> dict[str, Victims]:
         pod = args.pod
         if not pod.pod.is_gpu:
             return dict(args.victims)
@@ -43,36 +52,36 @@ class Preempt:
             asked = placeable_request(pod.pod, self._names)
         except (RequestError, ParseError):
             return {}
-        fits = self._fit_check(pod, asked)
         answer: dict[str, Victims] = {}
-        for node, proposed in args.victims.items():
-            further = self._extra_victims(pod, node, proposed.pods, fits)
+        async for turn, (node, proposed) in (turns or Turns()).each(pod.pod.ref.namespace, args.victims.items()):
+            further = self._extra_victims(pod, asked, node, proposed.pods, turn.budget)
             if further is not None:
                 answer[node] = Victims((*proposed.pods, *further), proposed.violations + len(further))
         return answer
 
     def _extra_victims(
-        self, pod: ClusterPod, node: str, proposed: Sequence[PodUid], fits: FitCheck
+        self, pod: ClusterPod, asked: PodRequest, node: str, proposed: Sequence[PodUid], budget: Budget
     ) -> tuple[PodUid, ...] | None:
         """Further victims; None where evicting every pod of lower priority is not enough."""
-        if fits(node, proposed):
-            return ()
-        others = [held.pod.uid for held in self._evictable(pod, node) if held.pod.uid not in proposed]
-        if not others or not fits(node, (*proposed, *others)):
-            return None
-        for chosen in islice(smallest_first(others), MOST_SETS):
-            if fits(node, (*proposed, *chosen)):
-                return chosen
-        return _pruned(others, lambda left: fits(node, (*proposed, *left)))
+        fits = self._fit_check(pod, asked, budget)
+        others = [held for held in self._evictable(pod, node) if held.pod.uid not in proposed]
+        found = fewest_victims(
+            others,
+            on=lambda held: {uuid for each in held.allocations for uuid in each.uuids},
+            enough=lambda chosen: fits(node, (*proposed, *(held.pod.uid for held in chosen))),
+            budget=budget,
+        )
+        return None if found is None else tuple(held.pod.uid for held in found)
 
-    def _fit_check(self, pod: ClusterPod, asked: PodRequest) -> FitCheck:
+    def _fit_check(self, pod: ClusterPod, asked: PodRequest, budget: Budget) -> FitCheck:
         prefilter = Prefilter(asked)
 
         def fits(node: str, without: Collection[PodUid]) -> bool:
+            budget.may(STEPS_OF_CHECK + prefilter.steps)
             state = self._snapshot.node(pod, node, without=without)
             if isinstance(state, Rejection) or prefilter(state) is not None:
                 return False
-            return len(asked.containers) == 1 or self._snapshot.rejection_together(asked, state) is None
+            return self._snapshot.rejection_together(asked, state, budget=budget) is None
 
         return fits
 
@@ -84,17 +93,81 @@ class Preempt:
         return sorted(lesser, key=lambda held: (not held.deleting, held.priority, held.pod.uid))
 
 
-def smallest_first(candidates: Sequence[_Candidate]) -> Iterator[tuple[_Candidate, ...]]:
-    """Every set of them, those with the fewest first; take at most `MOST_SETS`."""
+def fewest_victims(
+    candidates: Sequence[_Candidate],
+    *,
+    on: Callable[[_Candidate], Collection[GpuUuid]],
+    enough: Callable[[Collection[_Candidate]], bool],
+    budget: Budget,
+) -> tuple[_Candidate, ...] | None:
+    """The smallest set that was found to be enough; None where all together are not. `on`: the GPUs of one.
+
+    The first candidates are preferred. Without steps left the best set so far is the answer.
+    """
+    if enough(()):
+        return ()
+    if not candidates or not enough(candidates):
+        return None
+    place = {id(each): at for at, each in enumerate(candidates)}
+    groups = _by_gpu(candidates, on)
+    best = _better(tuple(candidates), _joined(groups), enough, budget)
+    best = _pruned(best, enough, budget)
+    best = _better(best, _small_sets(candidates, groups), enough, budget)
+    return tuple(sorted(best, key=lambda each: place[id(each)]))
+
+
+def _better(
+    best: tuple[_Candidate, ...],
+    sets: Iterable[tuple[_Candidate, ...]],
+    enough: Callable[[Collection[_Candidate]], bool],
+    budget: Budget,
+) -> tuple[_Candidate, ...]:
+    for chosen in sets:
+        if not budget.left:
+            break
+        if len(chosen) < len(best) and enough(chosen):
+            best = chosen
+    return best
+
+
+def _by_gpu(
+    candidates: Sequence[_Candidate], on: Callable[[_Candidate], Collection[GpuUuid]]
+) -> list[list[_Candidate]]:
+    """What is on each GPU; those with the fewest first."""
+    found: dict[GpuUuid, list[_Candidate]] = {}
+    for each in candidates:
+        for uuid in on(each):
+            found.setdefault(uuid, []).append(each)
+    return sorted(found.values(), key=len)
+
+
+def _joined(groups: Sequence[list[_Candidate]]) -> Iterator[tuple[_Candidate, ...]]:
+    """All that is on one GPU, on two that follow each other, and so on."""
+    for size in range(1, len(groups) + 1):
+        for first in range(len(groups) - size + 1):
+            chosen = {id(each): each for group in groups[first : first + size] for each in group}
+            yield tuple(chosen.values())
+
+
+def _small_sets(
+    candidates: Sequence[_Candidate], groups: Iterable[list[_Candidate]]
+) -> Iterator[tuple[_Candidate, ...]]:
+    yield from islice(_smallest_first(candidates), _MOST_SETS)
+    for group in groups:
+        yield from islice(_smallest_first(group), _MOST_SETS_OF_A_GPU)
+
+
+def _smallest_first(candidates: Sequence[_Candidate]) -> Iterator[tuple[_Candidate, ...]]:
     for size in range(1, len(candidates) + 1):
         yield from combinations(candidates, size)
 
 
-def _pruned(pods: Sequence[PodUid], enough: Callable[[Collection[PodUid]], bool]) -> tuple[PodUid, ...]:
-    """Spares victims, those of the highest priority first, until no further one can be spared."""
-    left = list(pods)
-    for pod in reversed(pods):
-        rest = [other for other in left if other != pod]
-        if enough(rest):
-            left = rest
-    return tuple(left)
+def _pruned(
+    chosen: tuple[_Candidate, ...], enough: Callable[[Collection[_Candidate]], bool], budget: Budget
+) -> tuple[_Candidate, ...]:
+    """Spares victims, the last first, until no further one can be spared."""
+    for each in reversed(chosen):
+        rest = tuple(other for other in chosen if other is not each)
+        if budget.left and enough(rest):
+            chosen = rest
+    return chosen

@@ -28,6 +28,7 @@ AGENT_DOWN = Rejection("node offers no GPU resources, because its vcuda agent is
 NOMINATED = Rejection("GPUs are reserved for a nominated pod of the same or a higher priority")
 PREFERRED = Rejection("another node was preferred")
 TOGETHER = Rejection(NodeRejection.TOGETHER.value)
+NOT_LOOKED_AT = Rejection(NodeRejection.NOT_LOOKED_AT.value)
 SEARCH_EXHAUSTED = Rejection(NodeRejection.SEARCH_EXHAUSTED.value)
 GANG_YIELDED = Rejection("other members of its gang yielded their reservations to pods that can start")
 BOUND_ELSEWHERE = Rejection("pod is bound to another node, has ended or was deleted", resolvable=False)

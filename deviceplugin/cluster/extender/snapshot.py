@@ -6,19 +6,34 @@ does not fit yet, its victims still run, and no pod of lower priority gets what 
 nothing awaits, so one request sees one moment.
 """
 
+from collections import OrderedDict
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
-from deviceplugin.cluster.extender.rejection import NOMINATED, SEARCH_EXHAUSTED, TOGETHER, Rejection
+from deviceplugin.cluster.extender.rejection import NOMINATED, Rejection, rejection_of
 from deviceplugin.cluster.extender.settings import Settings
-from deviceplugin.errors import CapacityError, RequestError, SearchLimitError, VcudaError
+from deviceplugin.errors import VcudaError
 from deviceplugin.model.allocation import Allocation, PodUid
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, pod_request
 from deviceplugin.model.units import NOTHING
+from deviceplugin.placement.budget import ON_ONE_NODE, Budget
 from deviceplugin.placement.node_state import NodeState
+from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.pod import place_pod
+from deviceplugin.placement.snapshot import Snapshot
+
+_MOST_NOMINATED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _NominatedChoice:
+    """Which GPUs a nominated pod would have of a node in that state; None where it does not fit yet."""
+
+    pod: ClusterPod
+    snapshot: Snapshot
+    allocations: tuple[Allocation, ...] | None
 
 
 @dataclass(slots=True)
@@ -32,9 +47,11 @@ class NodeCandidates:
 class ClusterSnapshot:
     """Reads only."""
 
-    def __init__(self, cache: SchedulerCache, settings: Settings) -> None:
+    def __init__(self, cache: SchedulerCache, settings: Settings, scorer: NodeScorer) -> None:
         self._cache = cache
         self._settings = settings
+        self._scorer = scorer
+        self._nominated: OrderedDict[PodUid, _NominatedChoice] = OrderedDict()
 
     def nodes(self, pod: ClusterPod, names: Iterable[str]) -> NodeCandidates:
         """Written for speed: there are hundreds of names, and nearly every node is as the cache has it."""
@@ -79,22 +96,26 @@ class ClusterSnapshot:
             needs += other.needs or NOTHING
         return node_info.state_without(absent, also=kept, needs=needs)
 
-    def rejection_together(self, asked: PodRequest, state: NodeState) -> Rejection | None:
-        """Why the containers of a pod do not fit together on a node that passed the prefilter.
-
-        Of one container the prefilter is certain.
-        """
-        try:
-            place_pod(asked, state, policy=self._settings.gpu_policy)
-        except SearchLimitError:
-            return SEARCH_EXHAUSTED
-        except (CapacityError, RequestError):
-            return TOGETHER
-        return None
+    def rejection_together(
+        self, asked: PodRequest, state: NodeState, *, budget: Budget | None = None
+    ) -> Rejection | None:
+        """Why the containers of a pod do not fit together on a node that passed the prefilter."""
+        found = self._scorer.rejection_together(asked, state, budget=budget)
+        return None if found is None else rejection_of(found)
 
     def _allocations_of(self, pod: ClusterPod, state: NodeState) -> tuple[Allocation, ...] | None:
+        """Placed once for each state of the node: every request of every pod asks for it."""
+        known = self._nominated.get(pod.uid)
+        if known is None or known.pod is not pod or known.snapshot != state.snapshot:
+            known = self._nominated[pod.uid] = _NominatedChoice(pod, state.snapshot, self._placed(pod, state))
+            if len(self._nominated) > _MOST_NOMINATED:
+                self._nominated.popitem(last=False)
+        return known.allocations
+
+    def _placed(self, pod: ClusterPod, state: NodeState) -> tuple[Allocation, ...] | None:
         try:
             asked = pod_request(pod.pod, self._settings.names)
-            return place_pod(asked, state, policy=self._settings.gpu_policy).allocations
+            budget = Budget(ON_ONE_NODE)
+            return place_pod(asked, state, policy=self._settings.gpu_policy, budget=budget).allocations
         except VcudaError:
             return None

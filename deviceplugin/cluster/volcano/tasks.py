@@ -14,22 +14,24 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
 
 from deviceplugin.cluster.extender.cache.node_info import needs_of
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
-from deviceplugin.cluster.extender.preempt import MOST_SETS, smallest_first
+from deviceplugin.cluster.extender.preempt import STEPS_OF_CHECK, fewest_victims
 from deviceplugin.cluster.extender.prioritize import scaled
 from deviceplugin.cluster.extender.rejection import BOUND_ELSEWHERE, Rejection, rejection_of
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
+from deviceplugin.cluster.extender.turns import Turn, Turns, one_turn
 from deviceplugin.cluster.volcano.wire import Code, VolcanoTask
 from deviceplugin.errors import CapacityError, ParseError, RequestError
 from deviceplugin.model.allocation import Allocation, PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, placeable_request
+from deviceplugin.placement.budget import Budget
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.pod import PodChoice, place_pod
@@ -84,8 +86,9 @@ class VolcanoTasks:
         self._asking: OrderedDict[PodUid, _Asking] = OrderedDict()
         self._last: OrderedDict[PodUid, frozenset[GpuUuid]] = OrderedDict()
 
-    def predicate(self, task: VolcanoTask, node: str) -> TaskVerdict:
+    def predicate(self, task: VolcanoTask, node: str, turn: Turn | None = None) -> TaskVerdict:
         """Also true where it fits once pods that are being deleted have gone: Volcano decides whether to wait."""
+        budget = (turn or one_turn()).budget
         self._cache.expire()
         bound = self._cache.bound_to(task.uid)
         if bound is not None or self._cache.is_over(task.uid):
@@ -96,16 +99,17 @@ class VolcanoTasks:
             return TaskVerdict(error.message, Code.UNRESOLVABLE)
         if asking is None:
             return FITS
-        refused = self._refusal(asking, node, ())
+        refused = self._refusal(asking, node, (), budget)
         if refused is None:
             return FITS
         leaving = self._leaving(node)
-        if leaving and refused.resolvable and self._refusal(asking, node, leaving) is None:
+        if leaving and refused.resolvable and self._refusal(asking, node, leaving, budget) is None:
             return FITS
         return _verdict(refused)
 
-    def scores(self, task: VolcanoTask, nodes: Sequence[str]) -> dict[str, float]:
+    def scores(self, task: VolcanoTask, nodes: Sequence[str], turn: Turn | None = None) -> dict[str, float]:
         """From 0 to 100, in the order of the node policy."""
+        budget = (turn or one_turn()).budget
         try:
             asking = self._read(task)
         except (RequestError, ParseError):
@@ -113,7 +117,7 @@ class VolcanoTasks:
         if asking is None:
             return dict.fromkeys(nodes, 0.0)
         states = self._snapshot.nodes(asking.pod, nodes).states
-        ranked = self._scorer.choose(asking.request, states, needs=needs_of(asking.pod.needs)).ranked
+        ranked = self._scorer.ranked(asking.request, states, needs=needs_of(asking.pod.needs), budget=budget)
         scores = scaled([ranked.get(name) for name in nodes])
         return {name: 10.0 * score for name, score in zip(nodes, scores, strict=True)}
 
@@ -138,7 +142,9 @@ class VolcanoTasks:
         if held is not None and held.state is HoldState.RESERVED:
             self._cache.release(task.uid, task.node)
 
-    def victims(self, evictor: VolcanoTask, evictees: Sequence[VolcanoTask]) -> tuple[VolcanoTask, ...]:
+    async def victims(
+        self, evictor: VolcanoTask, evictees: Sequence[VolcanoTask], turns: Turns | None = None
+    ) -> tuple[VolcanoTask, ...]:
         """As few as make room for the evictor on one node; none where all of a node would not help."""
         try:
             asking = self._read(evictor)
@@ -149,17 +155,32 @@ class VolcanoTasks:
         by_node: dict[str, list[VolcanoTask]] = {}
         for each in evictees:
             by_node.setdefault(each.node, []).append(each)
-        return tuple(each for node, tasks in by_node.items() for each in self._victims_on(asking, node, tasks))
+        found: list[VolcanoTask] = []
+        async for turn, (node, tasks) in (turns or Turns()).each(asking.pod.pod.ref.namespace, by_node.items()):
+            found += self._victims_on(asking, node, tasks, turn.budget)
+        return tuple(found)
 
-    def _victims_on(self, asking: _Asking, node: str, tasks: Sequence[VolcanoTask]) -> tuple[VolcanoTask, ...]:
+    def _victims_on(
+        self, asking: _Asking, node: str, tasks: Sequence[VolcanoTask], budget: Budget
+    ) -> tuple[VolcanoTask, ...]:
         leaving = self._leaving(node)
 
         def enough(chosen: Collection[VolcanoTask]) -> bool:
-            return self._refusal(asking, node, (*leaving, *(each.uid for each in chosen))) is None
+            return self._refusal(asking, node, (*leaving, *(each.uid for each in chosen)), budget) is None
 
-        if not enough(tasks):
-            return ()
-        return next(filter(enough, islice(smallest_first(tasks), MOST_SETS)), tuple(tasks))
+        return fewest_victims(tasks, on=partial(self._gpus, node), enough=enough, budget=budget) or ()
+
+    def _gpus(self, node: str, task: VolcanoTask) -> frozenset[GpuUuid]:
+        held = self._cache.on(node, task.uid)
+        return frozenset(uuid for each in held.allocations for uuid in each.uuids) if held else frozenset()
+
+    def namespace(self, task: VolcanoTask) -> str:
+        """Of its pod; empty where the task cannot be read, which its verdict says."""
+        try:
+            asking = self._read(task)
+        except (RequestError, ParseError):
+            return ""
+        return "" if asking is None else asking.pod.pod.ref.namespace
 
     def _read(self, task: VolcanoTask) -> _Asking | None:
         """None for a pod that asks for no GPU. The watch's version counts before the one in the request."""
@@ -180,15 +201,14 @@ class VolcanoTasks:
             self._asking.popitem(last=False)
         return found
 
-    def _refusal(self, asking: _Asking, node: str, without: Collection[PodUid]) -> Rejection | None:
+    def _refusal(self, asking: _Asking, node: str, without: Collection[PodUid], budget: Budget) -> Rejection | None:
+        budget.may(asking.prefilter.steps + (STEPS_OF_CHECK if without else 0))
         state = self._state(asking, node, without)
         if isinstance(state, Rejection):
             return state
         if (verdict := asking.prefilter(state)) is not None:
             return rejection_of(verdict)
-        if len(asking.request.containers) == 1:
-            return None
-        return self._snapshot.rejection_together(asking.request, state)
+        return self._snapshot.rejection_together(asking.request, state, budget=budget)
 
     def _state(self, asking: _Asking, node: str, without: Collection[PodUid]) -> NodeState | Rejection:
         if without:

@@ -75,7 +75,7 @@ async def test_nobody_is_evicted_for_a_pod_that_has_no_room_for_its_gpus(busy: E
     victim = running("a", 0, 100, 64)
     busy.put_pod(bound(victim, "a"))
     waits = full(pod("p", cores=200, blocks=0, priority=9), LARGEST - 10)
-    assert busy.preempt(ask_room(waits, {"a": [victim]})) == {}
+    assert (await busy.preempt(ask_room(waits, {"a": [victim]}))) == {}
 
 
 async def test_explain_says_it(busy: Extender) -> None:

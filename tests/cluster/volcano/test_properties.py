@@ -5,6 +5,7 @@ kills, failing GPUs, other schedulers. Volcano's sessions are discarded, carried
 choice and the Binding; the annotation with the GPUs comes after the Binding, and the watch may show both at once.
 """
 
+import asyncio
 from dataclasses import replace
 
 from hypothesis import strategies as st
@@ -56,7 +57,7 @@ class BothSchedulers(Scheduling):
         gang = self._gang(members)
         running = [each for each in self.cluster.api.pods.values() if each.pod.node == name]
         for each in gang:
-            chosen = self._tasks().victims(task(each), [task(one, name) for one in running])
+            chosen = asyncio.run(self._tasks().victims(task(each), [task(one, name) for one in running]))
             assert {one.uid for one in chosen} <= {one.uid for one in running}
 
     def _gang(self, members: list[int]) -> list[ClusterPod]:

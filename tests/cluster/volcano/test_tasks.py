@@ -229,18 +229,18 @@ def test_a_task_that_waits_for_others_to_leave_is_let_through_and_holds_nothing(
     assert scene.tasks.allocate(task(made, "a")) == ""
 
 
-def test_victims_are_those_whose_gpu_makes_room(scene: Scene) -> None:
+async def test_victims_are_those_whose_gpu_makes_room(scene: Scene) -> None:
     """By sums any two of them would do."""
     halves = [scene.runs(at, 50) for at in (0, 1, 0, 1)]
     made = scene.waits(100)
-    chosen = scene.tasks.victims(task(made), [task(each, "a") for each in halves])
+    chosen = await scene.tasks.victims(task(made), [task(each, "a") for each in halves])
     assert {each.uid for each in chosen} in ({halves[0].uid, halves[2].uid}, {halves[1].uid, halves[3].uid})
-    assert scene.tasks.victims(task(made), [task(each, "a") for each in halves[:2]]) == ()
+    assert await scene.tasks.victims(task(made), [task(each, "a") for each in halves[:2]]) == ()
 
 
-def test_nobody_goes_for_a_pod_that_can_never_run(scene: Scene) -> None:
+async def test_nobody_goes_for_a_pod_that_can_never_run(scene: Scene) -> None:
     running = scene.runs(0, 50)
-    assert scene.tasks.victims(task(scene.waits(150)), [task(running, "a")]) == ()
+    assert await scene.tasks.victims(task(scene.waits(150)), [task(running, "a")]) == ()
     verdict = scene.tasks.predicate(task(scene.waits(150)), "a")
     assert (verdict.code, "write 100 or 200" in verdict.reason) == (Code.UNRESOLVABLE, True)
 

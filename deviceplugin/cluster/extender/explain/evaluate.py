@@ -2,7 +2,8 @@
 
 In: the cache, and a pod with what it requests. Out: values that `wording` turns into sentences. Nothing is reserved or
 recorded. A walk over all nodes yields the event loop regularly, because kube-scheduler waits for its own answers on the
-same loop; so the nodes are not all evaluated at one moment.
+same loop; so the nodes are not all evaluated at one moment. Where the steps of the answer are spent, the nodes that are
+left count as far away, and the answer says how many were not compared.
 """
 
 import asyncio
@@ -28,6 +29,7 @@ from deviceplugin.model.pod import ClusterPod, Pod
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import ResourceNames
+from deviceplugin.placement.budget import Budget
 from deviceplugin.placement.candidates import Restrictions, Survey, survey
 from deviceplugin.placement.describe import rejection_text
 from deviceplugin.placement.fit import GpuAmount, demand_of
@@ -37,7 +39,10 @@ from deviceplugin.placement.prefilter import Prefilter
 from deviceplugin.placement.snapshot import GpuView
 
 FAR = 1 << 30
-_NODES_PER_TURN = 32  # some ten microseconds each
+_STEPS_PER_TURN = 2_000  # some 2 ms
+_MOST_STEPS = 1_500_000  # some 0.8 s
+_STEPS_OF_NODE = 30
+_STEPS_OF_SURVEY = 60  # eight GPUs
 _MOST_TRIED = 20  # nodes on which the containers of a pod are placed together, some milliseconds each
 
 
@@ -103,13 +108,16 @@ class Evaluator:
         self._asked = asked
         self._prefilter = Prefilter(asked)
         self._request = total_request(pod.pod)
+        self._alone = {each.request: each for each in asked.containers}
+        self._budget = Budget(_MOST_STEPS)
+        self._turn = Budget(_STEPS_PER_TURN)
+        self.uncompared = 0
 
     async def evaluate(self) -> Evaluation:
         """Every node as filter would see it now."""
         found = Evaluation(several_containers=len(self._asked.containers) > 1)
-        for at, node_info in enumerate(tuple(self._cache.nodes.values())):
-            if at % _NODES_PER_TURN == 0:
-                await asyncio.sleep(0)
+        for node_info in tuple(self._cache.nodes.values()):
+            await self._took(_STEPS_OF_NODE + self._prefilter.steps + 4 * len(node_info.holds))
             if node_info.node is not None:
                 self._evaluate_node(found, node_info, node_info.node)
         if found.several_containers:
@@ -119,9 +127,8 @@ class Evaluator:
     async def with_room(self, names: Iterable[str]) -> list[str]:
         """Those of these nodes on whose GPUs the pod has room, as far as each container alone shows it."""
         found: list[str] = []
-        for at, name in enumerate(names):
-            if at % _NODES_PER_TURN == 0:
-                await asyncio.sleep(0)
+        for name in names:
+            await self._took(_STEPS_OF_NODE + self._prefilter.steps)
             state = self._snapshot.node(self._pod, name)
             if not isinstance(state, Rejection) and self._prefilter(state) is None:
                 found.append(name)
@@ -130,16 +137,25 @@ class Evaluator:
     async def nearest(self, rejections: Mapping[str, Rejection], *, most: int) -> list[tuple[str, Shortfall]]:
         """The nodes that lack least; first those where the end of a pod helps."""
         order: list[tuple[bool, int, str]] = []
-        for at, (name, why) in enumerate(rejections.items()):
-            if at % _NODES_PER_TURN == 0:
-                await asyncio.sleep(0)
-            order.append((not why.resolvable, self._shortfall(name).distance, name))
+        for name, why in rejections.items():
+            await self._took(len(self._alone) * _STEPS_OF_SURVEY)
+            if not self._budget.left:
+                self.uncompared += 1
+            distance = self._shortfall(name).distance if self._budget.left else FAR
+            order.append((not why.resolvable, distance, name))
         found: list[tuple[bool, int, str, Shortfall]] = []
         for lasting, _, name in sorted(order)[:most]:
             lacks = self._shortfall(name, place=True)
             found.append((lasting, lacks.distance, name, lacks))
             await asyncio.sleep(0)
         return [(name, lacks) for _, _, name, lacks in sorted(found, key=lambda one: one[:3])]
+
+    async def _took(self, steps: int) -> None:
+        """Gives the loop its turn after so many steps."""
+        self._budget.may(steps)
+        if not self._turn.may(steps):
+            self._turn = Budget(_STEPS_PER_TURN)
+            await asyncio.sleep(0)
 
     def _evaluate_node(self, found: Evaluation, node_info: NodeInfo, node: ClusterNode) -> None:
         name = node.name
@@ -200,7 +216,7 @@ class Evaluator:
         if isinstance(state, Rejection):
             return Shortfall()
         restrictions = Restrictions(self._asked.preferences.gpus, state.cordoned)
-        surveys = [(each, survey(each.request, state.snapshot, restrictions)) for each in self._asked.containers]
+        surveys = [(each, survey(each.request, state.snapshot, restrictions)) for each in self._alone.values()]
         short = [(each, found) for each, found in surveys if len(found.candidates.views) < each.request.gpus]
         if short:
             container, found = short[0]

@@ -125,7 +125,7 @@ class Explain:
         lines = tuple(line for each in held for line in wording.hold_lines(each))
         lines += self._soft(pod, verdict.node)
         nodes: tuple[NodeVerdict, ...] = ()
-        never_asked = ""
+        never_asked = uncompared = ""
         try:
             asked = placeable_request(pod.pod, self._settings.names)
         except (RequestError, ParseError):
@@ -134,12 +134,13 @@ class Explain:
             lines = (*wording.request_lines(asked), *lines)
             evaluator = self._evaluator(pod, asked)
             nodes = await self._nodes(evaluator, pod.uid, verdict.refused, named)
+            uncompared = wording.uncompared_sentence(evaluator.uncompared)
             if not verdict.fits and not held:
                 others = self._snapshot.usable_but(verdict.refused)
                 never_asked = wording.never_asked_sentence(len(others), sorted(await evaluator.with_room(others)))
         return Explanation(
             pod=str(pod.pod.ref),
-            sentence=wording.verdict_sentence(verdict, next(iter(held), None)) + never_asked,
+            sentence=wording.verdict_sentence(verdict, next(iter(held), None)) + never_asked + uncompared,
             at=verdict.at,
             node=verdict.node,
             asked=lines,
@@ -163,7 +164,8 @@ class Explain:
         nodes = await self._nodes(evaluator, pod.uid, found.rejections, named, changes=found.changes)
         return Explanation(
             pod=name,
-            sentence=f"{history}; evaluated now, {wording.evaluation_sentence(found, refused=refused)}",
+            sentence=f"{history}; evaluated now, {wording.evaluation_sentence(found, refused=refused)}"
+            + wording.uncompared_sentence(evaluator.uncompared),
             at=at,
             asked=(*wording.request_lines(asked), *self._soft(pod)),
             reasons=_counted(found.rejections.values()),

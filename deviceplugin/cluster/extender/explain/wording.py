@@ -14,6 +14,7 @@ from deviceplugin.cluster.extender.rejection import (
     FITS_NOW,
     GANG_YIELDED,
     NOMINATED,
+    NOT_LOOKED_AT,
     PREFERRED,
     ROOM,
     SEARCH_EXHAUSTED,
@@ -45,6 +46,7 @@ _CHANGE_BY_REJECTION = {
     UNREADABLE_INVENTORY: "the node's agent and the scheduler must have versions that understand each other",
 }
 _CHANGE_BY_PLACEMENT = {
+    NOT_LOOKED_AT: "fewer GPU containers in one pod, or fewer GPUs by UUID; the next attempt compares further nodes",
     SEARCH_EXHAUSTED: "fewer containers in one pod, as not every combination was tried",
     TOGETHER: "room for all containers of the pod together",
     FITS_NOW: "nothing: the pod fits now and will be retried",
@@ -52,6 +54,13 @@ _CHANGE_BY_PLACEMENT = {
 _SCHEDULER_CHECKS = (
     "CPU, memory, taints, affinity, volumes or another check that kube-scheduler makes before it asks the extender"
 )
+
+
+def uncompared_sentence(nodes: int) -> str:
+    """Follows a sentence about all nodes; what each GPU lacks is not known of these."""
+    if not nodes:
+        return ""
+    return f"; {nodes} nodes were not compared GPU by GPU, because the pod has so many different GPU containers"
 
 
 def request_lines(asked: PodRequest) -> tuple[str, ...]:

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS, Settings
-from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
+from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import ClusterPod, PlainPod
 from deviceplugin.model.preferences import NodePolicy
@@ -159,8 +158,7 @@ async def test_what_is_kept_for_a_nominated_pod_is_not_spare(clock: Clock) -> No
     extender = Extender(MemoryApi(), clock=clock)
     extender.put_node(node("a", allocatable=OFFERED))
     extender.put_pod(pod(needs=needs(3000, 24), priority=5, nominated="a"))
-    snapshot = ClusterSnapshot(extender.cache, DEFAULT_SETTINGS)
-    (seen,) = snapshot.nodes(pod(needs=needs(1000)), ["a"]).states
+    (seen,) = extender.snapshot.nodes(pod(needs=needs(1000)), ["a"]).states
     assert seen.spare == Spare(5000, 1000)
 
 

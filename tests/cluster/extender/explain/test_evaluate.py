@@ -252,7 +252,7 @@ async def test_others_have_the_loop_while_all_nodes_of_a_large_cluster_are_judge
     beside.cancel()
     assert found is not None
     assert (len(found.nodes), found.left_out) == (20, 4980)
-    assert turns > 2 * 5000 / 32, "after every 32 nodes at the latest, when they are judged and when they are compared"
+    assert turns > 2 * 5000 / 64, "after every 64 nodes at the latest, when they are judged and when they are compared"
 
 
 async def test_a_node_that_goes_while_the_others_are_judged_is_no_bug(extender: Extender) -> None:

@@ -1,0 +1,107 @@
+"""How much work the pods of one namespace may cause on the event loop that all share.
+
+In: a question about a pod, which is asked again until it is finished. Out: its answer, or the answer that was found
+when the part of its namespace was used up. Between two turns the loop serves others, and the cluster may change: each
+turn begins with what is known then, and finds what earlier ones have cached.
+
+Invariant: one turn takes no more steps than `AT_ONCE` and what was begun. A namespace without steps left is answered
+with what `LEAST` steps find; ordinary pods need fewer. Namespaces that nobody asked for have their whole part.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from deviceplugin.placement.budget import AT_ONCE, Budget
+
+LEAST = 8_000
+LONGEST_S = 1.0
+_MOST_PARTS = 4096
+_Answer = TypeVar("_Answer")
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """`is_last`: the answer counts although the budget was spent."""
+
+    budget: Budget
+    is_last: bool
+
+    @property
+    def goes_on(self) -> bool:
+        return self.budget.is_spent and not self.is_last
+
+
+def one_turn() -> Turn:
+    """Without any bound: for questions that nobody else waits behind."""
+    return Turn(Budget(), is_last=True)
+
+
+@dataclass(slots=True)
+class _Part:
+    """`most` steps at once, and `per_second` again after that."""
+
+    most: float
+    per_second: float
+    left: float
+    at: float
+
+    def refill(self, now: float) -> None:
+        self.left = min(self.most, self.left + (now - self.at) * self.per_second)
+        self.at = now
+
+
+class Turns:
+    """Of one process; a part for each namespace, and one for all."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._parts: OrderedDict[str, _Part] = OrderedDict()
+        now = clock()
+        self._all = _Part(2_000_000, 400_000, 2_000_000, now)
+
+    async def ask(self, namespace: str, question: Callable[[Turn], _Answer]) -> _Answer:
+        began = self._clock()
+        while True:
+            turn = self.turn(namespace, is_late=self._clock() - began >= LONGEST_S)
+            found = question(turn)
+            self.took(namespace, turn)
+            if not turn.goes_on:
+                return found
+            await asyncio.sleep(0)
+
+    async def each(self, namespace: str, items: Iterable[_Item]) -> AsyncIterator[tuple[Turn, _Item]]:
+        """One turn for each item, as many as there is time for; the caller makes the steps in between."""
+        began = self._clock()
+        for item in tuple(items):
+            if self._clock() - began >= LONGEST_S:
+                return
+            turn = self.turn(namespace)
+            yield turn, item
+            self.took(namespace, turn)
+            await asyncio.sleep(0)
+
+    def turn(self, namespace: str, *, is_late: bool = False) -> Turn:
+        """What the namespace may have now; the caller says with `took` what it had."""
+        part, now = self._part(namespace), self._clock()
+        part.refill(now)
+        self._all.refill(now)
+        has_part = min(part.left, self._all.left) > LEAST
+        return Turn(Budget(AT_ONCE if has_part else LEAST), is_last=is_late or not has_part)
+
+    def took(self, namespace: str, turn: Turn) -> None:
+        for part in (self._part(namespace), self._all):
+            part.left = max(0.0, part.left - turn.budget.spent)
+
+    def _part(self, namespace: str) -> _Part:
+        found = self._parts.get(namespace)
+        if found is None:
+            found = self._parts[namespace] = _Part(1_000_000, 50_000, 1_000_000, self._clock())
+            if len(self._parts) > _MOST_PARTS:
+                self._parts.popitem(last=False)
+        self._parts.move_to_end(namespace)
+        return found

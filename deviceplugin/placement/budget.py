@@ -1,0 +1,37 @@
+"""How much work one request may cause, counted in steps and so the same on every machine.
+
+In: steps that are about to be made. Out: whether they may be. A step is one look at one GPU for one container, about
+half a microsecond. One budget is given to everything that is done for a request, and the answer says to the
+user that it was spent: `NodeRejection.NOT_LOOKED_AT`.
+
+Invariant: what a budget has refused once it refuses from then on, so that nothing is left out in the middle.
+"""
+
+import sys
+from dataclasses import dataclass
+
+AT_ONCE = 30_000
+"""For one request between two turns of an event loop: some 15 ms. What is begun then is ended."""
+ON_ONE_NODE = 50_000
+"""To place the containers of one pod on one node. Ordinary pods take less than a hundredth of it."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """`spent` may be more than `most` by the last steps, which were refused."""
+
+    most: int = sys.maxsize
+    spent: int = 0
+
+    @property
+    def is_spent(self) -> bool:
+        return self.spent > self.most
+
+    @property
+    def left(self) -> int:
+        return max(0, self.most - self.spent)
+
+    def may(self, steps: int) -> bool:
+        """Takes the steps, or refuses them and all that follow."""
+        self.spent += steps
+        return self.spent <= self.most
