@@ -23,7 +23,7 @@ class HttpError(Exception):
 
 @dataclass(slots=True)
 class Connection:
-    """Use `await Connection.open(...)`, then `post` any number of times."""
+    """Use `await Connection.open(...)`, then `post` and `get` any number of times."""
 
     host: str
     port: int
@@ -49,6 +49,13 @@ class Connection:
         if status not in (200, 201):
             raise HttpError(f"POST {path}: {status} {answer[:300].decode(errors='replace')}")
         return answer, took
+
+    async def get(self, path: str) -> bytes:
+        self.writer.write(f"GET {path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\n\r\n".encode())
+        status, answer = await self._answer()
+        if status != 200:
+            raise HttpError(f"GET {path}: {status} {answer[:300].decode(errors='replace')}")
+        return answer
 
     async def post_json(self, path: str, body: bytes) -> tuple[Json, float]:
         answer, took = await self.post(path, body)

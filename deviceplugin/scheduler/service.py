@@ -26,7 +26,7 @@ from deviceplugin.cluster.extender.wire import (
     write_victims,
 )
 from deviceplugin.cluster.http import metrics
-from deviceplugin.cluster.http.verbs import HttpError, Verb, VerbResponse, unavailable
+from deviceplugin.cluster.http.verbs import SMALL_BODY, HttpError, Verb, VerbResponse, unavailable
 from deviceplugin.cluster.view.claim_explanation import joined
 from deviceplugin.cluster.webhook.review import AdmissionWebhook, Outcome
 from deviceplugin.exposition import metric_of
@@ -38,7 +38,6 @@ from deviceplugin.scheduler.view_service import ViewService
 from deviceplugin.scheduler.volcano_service import VolcanoService
 
 _LARGEST_REVIEW = 4 << 20
-_SMALL_REVIEW = 32 << 10  # some milliseconds
 _AS_API_SERVER = "the API server takes objects of up to 3 MiB"
 
 
@@ -142,7 +141,7 @@ class SchedulerService:
 
     async def _review(self, body: bytes) -> VerbResponse:
         """A large one in a thread, one at a time, so that kube-scheduler waits for no stranger's pod."""
-        if len(body) <= _SMALL_REVIEW:
+        if len(body) <= SMALL_BODY:
             reply = self.webhook.answer(body, self.cluster.known)
         else:
             async with self.reviewing:

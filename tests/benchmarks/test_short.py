@@ -71,6 +71,17 @@ VOLCANO = {
 }  # fmt: skip
 
 
+DEAREST = {"calm_ms", "longest_loop_ms", "longest_answer_ms", "peak_rss_mib"} | {
+    f"{verb}_{what}_{figure}_ms"
+    for verb, objects in (
+        ("filter", ("1", "64", "64_mixed", "64_inits", "17_together", "9_together", "linked", "named", "1000")),
+        ("review", ("1", "1000_containers", "100_volumes", "5000_volumes", "20000_volumes", "named")),
+    )
+    for what in objects
+    for figure in ("loop", "answer")
+}  # fmt: skip
+
+
 PAGE = {
     "nodes", "pods", "waiting", "rows_s", "live_s", "open_private_mib", "tour_private_mib", "tour_pss_mib",
     "collected_private_mib", "heap_mib",
@@ -86,6 +97,7 @@ PROGRAMS = {
     "agent": AGENT,
     "dra": DRA,
     "extender": EXTENDER,
+    "dearest": DEAREST,
     "volcano": VOLCANO,
     "library": LIBRARY,
     "operator": OPERATOR,

@@ -20,7 +20,7 @@ from aiohttp import web
 from deviceplugin.cluster.http.answers import BUG, Answers, HttpAnswer, answer_to
 from deviceplugin.cluster.http.body import JSON, Bodies
 from deviceplugin.cluster.http.metrics import SchedulerMetrics
-from deviceplugin.cluster.http.verbs import HttpError, Service, Verb, VerbResponse
+from deviceplugin.cluster.http.verbs import SMALL_BODY, HttpError, Service, Verb, VerbResponse
 from deviceplugin.connections import Connections, is_loopback
 from deviceplugin.exposition import OPENMETRICS, wants_openmetrics
 from deviceplugin.latest import Latest
@@ -65,7 +65,7 @@ class Router:
             _VIEW: _Route(_READING, self._view),
             files.PATH: _Route(_READING, _page),
         }
-        self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        self._turns: WeakValueDictionary[tuple[str, str, bool], asyncio.Lock] = WeakValueDictionary()
         self.stopping = False
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -118,13 +118,16 @@ class Router:
     async def _answer(self, verb: Verb, body: bytes, request: web.BaseRequest) -> VerbResponse:
         if verb.is_restricted:
             return await self._answers.asked(verb, body)
-        async with self._in_turn(request):
+        async with self._in_turn(request, is_large=len(body) > SMALL_BODY):
             return await self._answers.asked(verb, body)
 
     @asynccontextmanager
-    async def _in_turn(self, request: web.BaseRequest) -> AsyncIterator[None]:
-        """For unknown callers: one request of each peer, and then whatever else the loop has to do."""
-        async with self._turns.setdefault((request.path, request.remote or ""), asyncio.Lock()):
+    async def _in_turn(self, request: web.BaseRequest, *, is_large: bool = False) -> AsyncIterator[None]:
+        """For unknown callers: one request of each peer, and then whatever else the loop has to do.
+
+        The API server is one peer and sends the pods of all tenants: a small one waits for no large one.
+        """
+        async with self._turns.setdefault((request.path, request.remote or "", is_large), asyncio.Lock()):
             yield
             await asyncio.sleep(0)
 

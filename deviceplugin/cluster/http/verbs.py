@@ -10,6 +10,9 @@ from typing import Protocol
 
 from prometheus_client.core import Metric
 
+SMALL_BODY = 32 << 10
+"""What is read in some milliseconds, whatever it says."""
+
 
 class HttpError(Exception):
     """An answer with an error status, after which the connection is closed; `outcome` is a label of the metrics."""
