@@ -82,7 +82,7 @@ class Filter:
     def _choose_one(self, pod: ClusterPod, asked: PodRequest, names: tuple[str, ...], turn: Turn) -> FilterResult:
         if not self._gangs.may_place(pod):
             return self._answer(pod, (), dict.fromkeys(names, GANG_YIELDED))
-        nodes = self._snapshot.nodes(pod, names)
+        nodes = self._snapshot.nodes(pod, names, turn.budget)
         if (kept := self._keep_node(pod, asked, nodes)) is not None:
             fitting = [state.name for state in nodes.states]
             earlier = self._verdicts.decision(pod.uid)
@@ -91,7 +91,7 @@ class Filter:
         if turn.goes_on:
             return FilterResult()
         if choice.node is None and not choice.unfinished and self._gangs.yield_reservations(pod):
-            nodes = self._snapshot.nodes(pod, names)
+            nodes = self._snapshot.nodes(pod, names, turn.budget)
             choice = self._scorer.choose(asked, nodes.states, needs=needs_of(pod.needs), budget=turn.budget)
         rejected = nodes.rejected | {name: rejection_of(verdict) for name, verdict in choice.refused.items()}
         if choice.node is None or choice.placed is None:
@@ -102,7 +102,7 @@ class Filter:
         return self._answer(pod, (choice.node,), rejected, fitting=choice.ranked, decision=decision)
 
     def _all_that_fit(self, pod: ClusterPod, asked: PodRequest, names: tuple[str, ...], turn: Turn) -> FilterResult:
-        nodes = self._snapshot.nodes(pod, names)
+        nodes = self._snapshot.nodes(pod, names, turn.budget)
         choice = self._scorer.all_that_fit(asked, nodes.states, needs=needs_of(pod.needs), budget=turn.budget)
         if turn.goes_on:
             return FilterResult()

@@ -6,10 +6,11 @@ does not fit yet, its victims still run, and no pod of lower priority gets what 
 nothing awaits, so one request sees one moment.
 """
 
-from collections import OrderedDict
-from collections.abc import Container, Iterable
+import operator
+from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass, field
 
+from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.rejection import NOMINATED, Rejection, rejection_of
 from deviceplugin.cluster.extender.settings import Settings
@@ -22,18 +23,20 @@ from deviceplugin.placement.budget import ON_ONE_NODE, Budget
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.pod import place_pod
-from deviceplugin.placement.snapshot import Snapshot
 
-_MOST_NOMINATED = 4096
+_STEPS_OF_STATE = 300  # to calculate a node with what was added; measured
 
 
 @dataclass(frozen=True, slots=True)
-class _NominatedChoice:
-    """Which GPUs a nominated pod would have of a node in that state; None where it does not fit yet."""
+class _Kept:
+    """A node in that state, less what these nominated pods will need."""
 
-    pod: ClusterPod
-    snapshot: Snapshot
-    allocations: tuple[Allocation, ...] | None
+    state: NodeState
+    pods: tuple[ClusterPod, ...]
+    left: NodeState | Rejection
+
+    def is_for(self, state: NodeState, pods: tuple[ClusterPod, ...]) -> bool:
+        return self.state is state and len(self.pods) == len(pods) and all(map(operator.is_, self.pods, pods))
 
 
 @dataclass(slots=True)
@@ -51,10 +54,13 @@ class ClusterSnapshot:
         self._cache = cache
         self._settings = settings
         self._scorer = scorer
-        self._nominated: OrderedDict[PodUid, _NominatedChoice] = OrderedDict()
+        self._kept: dict[str, _Kept] = {}
 
-    def nodes(self, pod: ClusterPod, names: Iterable[str]) -> NodeCandidates:
-        """Written for speed: there are hundreds of names, and nearly every node is as the cache has it."""
+    def nodes(self, pod: ClusterPod, names: Iterable[str], budget: Budget | None = None) -> NodeCandidates:
+        """Written for speed: there are hundreds of names, and nearly every node is as the cache has it.
+
+        `budget` is for placing nominated pods; without steps left their nodes are not offered.
+        """
         cache, wanted = self._cache, tuple(names)
         apart = {held.node for held in cache.holds(pod.uid)}.union(cache.nominated_nodes)
         known = [
@@ -62,7 +68,7 @@ class ClusterSnapshot:
         ]
         found = NodeCandidates([state for state in known if state is not None])
         for name in [name for name, state in zip(wanted, known, strict=True) if state is None]:
-            judged = self.node(pod, name) if name in apart else self._as_it_is(name)
+            judged = self.node(pod, name, budget=budget) if name in apart else self._as_it_is(name)
             if isinstance(judged, Rejection):
                 found.rejected[name] = judged
             else:
@@ -76,25 +82,44 @@ class ClusterSnapshot:
     def _as_it_is(self, name: str) -> NodeState | Rejection:
         return self._cache.problem(name) or self._cache.nodes[name].state
 
-    def node(self, pod: ClusterPod, name: str, *, without: Iterable[PodUid] = ()) -> NodeState | Rejection:
-        """One node, as if the pods of `without` were not there."""
+    def node(
+        self, pod: ClusterPod, name: str, *, without: Iterable[PodUid] = (), budget: Budget | None = None
+    ) -> NodeState | Rejection:
+        """One node, as if the pods of `without` were not there.
+
+        What nominated pods leave of it is calculated once for each state: every request of every pod asks.
+        """
         if (problem := self._cache.problem(name)) is not None:
             return problem
-        node_info = self._cache.nodes[name]
-        absent = {pod.uid, *without}
+        absent, budget = {pod.uid, *without}, budget or Budget()
+        info = self._cache.nodes[name]
+        pods = tuple(each for each in self._cache.nominated(name) if self._is_ahead(each, pod, absent))
+        if not pods or not absent.isdisjoint(info.holds):
+            return self._less(info, absent, pods, budget)
+        known = self._kept.get(name)
+        if known is None or not known.is_for(info.state, pods):
+            known = _Kept(info.state, pods, self._less(info, absent, pods, budget))
+            if not budget.is_spent:
+                self._kept[name] = known
+        return known.left
+
+    def _is_ahead(self, other: ClusterPod, pod: ClusterPod, absent: Container[PodUid]) -> bool:
+        if other.uid in absent or other.priority < pod.priority or other.pod.deleting:
+            return False
+        return not any(self._cache.holds(other.uid))
+
+    def _less(
+        self, info: NodeInfo, absent: Collection[PodUid], pods: Iterable[ClusterPod], budget: Budget
+    ) -> NodeState | Rejection:
         kept: list[Allocation] = []
         needs = NOTHING
-        for other in self._cache.nominated(name):
-            if other.uid in absent or other.priority < pod.priority or other.pod.deleting:
-                continue
-            if any(self._cache.holds(other.uid)):
-                continue
-            taken = self._allocations_of(other, node_info.state_without(absent, also=kept))
+        for other in pods:
+            taken = self._placed(other, info.state_without(absent, also=kept), budget)
             if taken is None:
                 return NOMINATED
             kept += taken
             needs += other.needs or NOTHING
-        return node_info.state_without(absent, also=kept, needs=needs)
+        return info.state_without(absent, also=kept, needs=needs)
 
     def rejection_together(
         self, asked: PodRequest, state: NodeState, *, budget: Budget | None = None
@@ -103,19 +128,13 @@ class ClusterSnapshot:
         found = self._scorer.rejection_together(asked, state, budget=budget)
         return None if found is None else rejection_of(found)
 
-    def _allocations_of(self, pod: ClusterPod, state: NodeState) -> tuple[Allocation, ...] | None:
-        """Placed once for each state of the node: every request of every pod asks for it."""
-        known = self._nominated.get(pod.uid)
-        if known is None or known.pod is not pod or known.snapshot != state.snapshot:
-            known = self._nominated[pod.uid] = _NominatedChoice(pod, state.snapshot, self._placed(pod, state))
-            if len(self._nominated) > _MOST_NOMINATED:
-                self._nominated.popitem(last=False)
-        return known.allocations
-
-    def _placed(self, pod: ClusterPod, state: NodeState) -> tuple[Allocation, ...] | None:
+    def _placed(self, pod: ClusterPod, state: NodeState, budget: Budget) -> tuple[Allocation, ...] | None:
+        """None where it does not fit yet, or no steps are left."""
+        here = Budget(ON_ONE_NODE if budget.left else 0)
         try:
             asked = pod_request(pod.pod, self._settings.names)
-            budget = Budget(ON_ONE_NODE)
-            return place_pod(asked, state, policy=self._settings.gpu_policy, budget=budget).allocations
+            return place_pod(asked, state, policy=self._settings.gpu_policy, budget=here).allocations
         except VcudaError:
             return None
+        finally:
+            budget.may(here.spent + _STEPS_OF_STATE)

@@ -31,7 +31,7 @@ from deviceplugin.model.allocation import Allocation, PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, placeable_request
-from deviceplugin.placement.budget import Budget
+from deviceplugin.placement.budget import AT_ONCE, Budget
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.pod import PodChoice, place_pod
@@ -255,12 +255,14 @@ class VolcanoTasks:
 
         Volcano brings members in any order, and small ones that fill up a GPU leave none for a large one.
         """
-        policy, taken = self._settings.gpu_policy, list[Allocation]()
+        policy, taken, budget = self._settings.gpu_policy, list[Allocation](), Budget(AT_ONCE)
         info = self._cache.nodes[node]
         for each in self._larger_members(asking):
+            if not budget.left:
+                break
             with suppress(CapacityError, RequestError):
                 beside = info.state_without({asking.pod.uid}, also=taken)
-                taken += place_pod(each.request, beside, policy=policy).allocations
+                taken += place_pod(each.request, beside, policy=policy, budget=budget).allocations
         if taken:
             with suppress(CapacityError):
                 beside = info.state_without({asking.pod.uid}, also=taken)
