@@ -6,6 +6,7 @@ Placement never waits for claims: where they cannot be listed, only the views la
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Iterator
 
@@ -22,8 +23,12 @@ from deviceplugin.kube.resource_slices import offers_of
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.claims import Claim, ClaimKey, NodeOffer
 from deviceplugin.model.cluster_node import ClusterNode
+from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.pod import ClusterPod, PlainPod
 from deviceplugin.model.units import ResourceNames
+
+_FEW_NODES = 100
+_KNOWN_EVERY_S = 1.0
 
 
 class ClusterWatch:
@@ -39,6 +44,8 @@ class ClusterWatch:
         self._nodes.subscribe(self._node_changed)
         self._pods.subscribe(self._pod_changed)
         self._known: KnownGpus | None = None
+        self._known_at = -math.inf
+        self._known_is_old = False
         self.synced = asyncio.Event()
 
     async def run(self) -> None:
@@ -54,10 +61,15 @@ class ClusterWatch:
 
     @property
     def known(self) -> KnownGpus:
-        """Calculated again after a node has changed."""
-        if self._known is None:
-            cache = self._extender.cache.nodes.values()
-            self._known = KnownGpus.of(node_info.inventory for node_info in cache if node_info.inventory is not None)
+        """Calculated again after the GPUs of a node have changed; in a large cluster at most once a second.
+
+        It takes 40 ms with 5,000 nodes, and a node may change its inventory at any pace.
+        """
+        nodes, now = self._extender.cache.nodes, time.monotonic()
+        is_due = len(nodes) <= _FEW_NODES or now - self._known_at >= _KNOWN_EVERY_S
+        if self._known is None or (self._known_is_old and is_due):
+            found = (node_info.inventory for node_info in nodes.values() if node_info.inventory is not None)
+            self._known, self._known_at, self._known_is_old = KnownGpus.of(found), now, False
         return self._known
 
     def missing(self) -> tuple[str, ...]:
@@ -76,11 +88,16 @@ class ClusterWatch:
                 yield (what,), time.time() - age
 
     def _node_changed(self, change: StoreChange[ClusterNode]) -> None:
-        self._known = None
+        before = self._inventory(change.item.name)
         if change.kind is EventKind.DELETED:
             self._extender.drop_node(change.item.name)
         else:
             self._extender.put_node(change.item)
+        self._known_is_old = self._known_is_old or self._inventory(change.item.name) is not before
+
+    def _inventory(self, node: str) -> Inventory | None:
+        found = self._extender.cache.nodes.get(node)
+        return None if found is None else found.inventory
 
     def _pod_changed(self, change: StoreChange[AnyPod]) -> None:
         pod, is_gone = change.item, change.kind is EventKind.DELETED
