@@ -109,8 +109,8 @@ class ContainerWatch:
         idle = [
             (self._watched[grant.id].tracker, grant.allocation.uuids) for grant in shares if grant.id not in looked_at
         ]
-        if idle:
-            await asyncio.to_thread(_restore, idle)
+        if shares:
+            await asyncio.to_thread(self._restore, idle)
         if not due:
             return
         for grant, watched, look in await asyncio.to_thread(self._look_at, jobs):
@@ -157,6 +157,11 @@ class ContainerWatch:
             )
             for grant, watched, on_gpu in jobs
         ]
+
+    def _restore(self, idle: Sequence[tuple[Tracker, Collection[GpuUuid]]]) -> None:
+        self.files.make_room()
+        for tracker, gpus in idle:
+            tracker.restore(gpus)
 
     def _took(self, grant: Grant, watched: _Watched, look: ShareReport, *, now: float) -> None:
         if self._watched.get(grant.id) is not watched:
@@ -282,11 +287,6 @@ class ContainerWatch:
             for gone in [grant for grant in self._watched if grant not in known]:
                 del self._watched[gone]
                 self.report.forget(gone)
-
-
-def _restore(shares: Sequence[tuple[Tracker, Collection[GpuUuid]]]) -> None:
-    for tracker, gpus in shares:
-        tracker.restore(gpus)
 
 
 def _without_our_files(look: ShareReport) -> ShareReport:

@@ -35,6 +35,7 @@ class AgentFiles:
     """`inventory` is asked at each start of a container: the driver may be upgraded under a running agent.
 
     `clients` are the files for gpu-manager's client. `mount` puts a tmpfs at the base, or says why there is none.
+    `make_room` makes it larger where containers hold nearly all of it; any thread may call it.
     """
 
     def __init__(
@@ -46,8 +47,10 @@ class AgentFiles:
         cdi: CdiSpecs | None,
         inventory: Callable[[], Inventory],
         mount: Callable[[bool], str] | None = None,
+        make_room: Callable[[], bool] = lambda: False,
     ) -> None:
         self._mount = mount
+        self.make_room = make_room
         self._directories = directories
         self._shared = shared
         self.clients = ClientFiles(directories)
@@ -72,7 +75,7 @@ class AgentFiles:
 
     def prepare(self, grant: Grant, answer: Answer) -> None:
         """Before Allocate answers. The shared state comes a little later, because kubelet waits."""
-        self._directories.prepare(grant.id)
+        self._with_room(self._make_directory, grant)
         if grant.is_share:
             self._prepare_later(grant, _AFTER_FIRST_S)
         self.describe(grant, answer)
@@ -93,10 +96,13 @@ class AgentFiles:
         Its CDI file stays as it is; `describe` writes it.
         """
         self._require_driver(grant)
-        self._directories.prepare(grant.id)
         self._with_room(self._ready, grant)
 
+    def _make_directory(self, grant: Grant) -> bool:
+        return self._directories.prepare(grant.id).is_dir()
+
     def _ready(self, grant: Grant) -> bool:
+        self._make_directory(grant)
         if grant.is_share:
             self._shared.prepare(grant.id, grant.allocation.uuids)
         return self._limit(grant)
@@ -116,11 +122,16 @@ class AgentFiles:
         return self._with_room(self._limit, grant)
 
     def _with_room(self, write: Callable[[Grant], bool], grant: Grant) -> bool:
-        """Again, if another container has taken the room: it may take it again, but the agent needs far less."""
+        """Again, if another container has taken the room: it may take it again, but the agent needs far less.
+
+        A tmpfs grows at once. To cut files of containers may take seconds: without a tmpfs there is no other way.
+        """
         for _ in range(_TRIES):
             try:
                 return write(grant)
             except ContainerError:
+                if self.make_room():
+                    continue
                 taken = self._shared.restore_all()
                 if not taken:
                     raise
@@ -201,14 +212,12 @@ class AgentFiles:
         """Removes what belongs to a grant that has ended."""
         self._cancel(grant)
         self._shared.remove(grant.id)
-        self._directories.remove(grant.id)
         if self._cdi is not None:
             self._cdi.remove(grant.id)
 
     def sweep(self, grants: Iterable[Grant]) -> None:
         """Removes everything else: a crash may have left it."""
         keep = {grant.id for grant in grants} | self._pending.keys()
-        self._directories.remove_all_but(keep)
         self._shared.remove_all_but(keep)
         if self._cdi is not None:
             self._cdi.remove_all_but(keep)

@@ -32,7 +32,7 @@ from deviceplugin.container.gpu_manager.registration_supervisor import Registrat
 from deviceplugin.container.processes import CgroupTree, ProcessTable
 from deviceplugin.container.runtime import ContainerRuntime
 from deviceplugin.container.shared_state import SharedState
-from deviceplugin.container.tmpfs import provide
+from deviceplugin.container.tmpfs import make_room, provide
 from deviceplugin.hardware.node import Hardware
 from deviceplugin.kubelet.allocate_answer import HostLayout
 from deviceplugin.kubelet.allocate_context import AllocateContext
@@ -314,6 +314,7 @@ def _files(settings: AgentSettings, mirror: DriverMirror, view: AgentView) -> Ag
         cdi=cdi,
         inventory=view.inventory,
         mount=(lambda held: provide(base, held=held)) if allocation.virtual_manager_tmpfs else None,
+        make_room=(lambda: make_room(base)) if allocation.virtual_manager_tmpfs else (lambda: False),
     )
 
 

@@ -2,13 +2,10 @@
 
 In: grant ids and file contents. Out: `<base>/<grant>/`, made at Allocate (the runtime would make an empty one where it
 is missing) and filled at PreStartContainer, when the owner is certain. Files appear by rename, so that a reader sees
-the old bytes or the new ones. Not here: when a grant ends (`ledger`).
+the old bytes or the new ones. Not here: when a grant ends (`ledger`), and what is removed then (`shared_state`).
 """
 
 import contextlib
-import os
-import shutil
-from collections.abc import Collection
 from pathlib import Path
 
 from deviceplugin.errors import ContainerError
@@ -70,19 +67,6 @@ class GrantDirectories:
             return (self.path(grant) / name).read_bytes()
         except OSError:
             return None
-
-    def remove(self, grant: GrantId) -> None:
-        shutil.rmtree(self.path(grant), ignore_errors=True)
-
-    def remove_all_but(self, keep: Collection[GrantId]) -> tuple[GrantId, ...]:
-        """Removes the directories of grants that have ended; other files under the base stay."""
-        gone: list[GrantId] = []
-        with contextlib.suppress(OSError):
-            for entry in os.scandir(self._base):
-                if entry.name.startswith(_PREFIX) and entry.name not in keep and entry.is_dir(follow_symlinks=False):
-                    self.remove(GrantId(entry.name))
-                    gone.append(GrantId(entry.name))
-        return tuple(gone)
 
 
 def make_base(path: Path) -> None:

@@ -3,7 +3,7 @@
 In: a path, the first bytes, a size. Out: the file, complete before it has its name. It is made with its final size and
 never cut, so that no mapping of it can fault; the part that is used first is reserved on the disk, because touching a
 hole of a mapped file on a full disk is a SIGBUS for the application. A container may write anything into it:
-nothing here trusts its contents.
+nothing here trusts its contents. What a container has added to a file may take seconds to free: a thread does that.
 """
 
 import contextlib
@@ -11,7 +11,8 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,7 +53,8 @@ def make(path: Path, form: Form) -> None:
             os.close(fd)
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
-        fresh.replace(path)
+        with freed_in_a_thread([path]):
+            fresh.replace(path)
     except OSError as error:
         raise ContainerError(f"shared file {path} could not be made: {error.strerror}; check the disk") from error
 
@@ -90,6 +92,32 @@ def opened(path: Path, *, writable: bool = False) -> Iterator[int]:
     try:
         yield fd
     finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def freed_in_a_thread(paths: Iterable[Path]) -> Iterator[None]:
+    """For a block that removes these files: they are open until it ends, and the kernel frees at the last close."""
+    held: list[int] = []
+    try:
+        for path in paths:
+            with contextlib.suppress(OSError):  # gone, or no descriptor is left
+                held.append(os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
+        yield
+    finally:
+        _close_in_a_thread(held)
+
+
+def _close_in_a_thread(held: list[int]) -> None:
+    try:
+        if held:
+            threading.Thread(target=_close, args=(held,), daemon=True).start()
+    except RuntimeError:  # no thread is left
+        _close(held)
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for fd in descriptors:
         os.close(fd)
 
 

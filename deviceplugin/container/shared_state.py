@@ -136,23 +136,24 @@ class SharedState:
             raise ContainerError(f"{mark} could not be written: {error.strerror}; check the disk") from error
 
     def remove(self, grant: GrantId) -> None:
-        """The grant's files; GPUs without any row lose their directory."""
-        shutil.rmtree(self._base / grant / STATE, ignore_errors=True)
-        for row in self._base.glob(f"{GPUS}/*/{grant}"):
-            with contextlib.suppress(
-                OSError
-            ):  # a disk that takes no writes: the sweep after the next start tries again
-                row.with_name(f".{grant}").unlink(missing_ok=True)
-                row.unlink(missing_ok=True)
-                row.parent.rmdir()
+        """The grant's directory and rows; GPUs without any row lose their directory.
+
+        The directories go while the files are open: rmdir waits for the kernel to free what was in them.
+        """
+        rows = [path for name in (f".{grant}", grant) for path in self._base.glob(f"{GPUS}/*/{name}")]
+        with shared_file.freed_in_a_thread([self.region(grant), *rows]):
+            shutil.rmtree(self._base / grant, ignore_errors=True)
+            for row in rows:
+                with contextlib.suppress(OSError):  # a disk that takes no writes: the sweep after the next start
+                    row.unlink(missing_ok=True)
+                    row.parent.rmdir()
 
     def remove_all_but(self, keep: Collection[GrantId]) -> None:
-        """Removes rows of grants that have ended, and empty directories of GPUs."""
-        for pattern in (f"{GPUS}/*/g-*", f"{GPUS}/*/.g-*"):
-            for path in self._base.glob(pattern):
-                if path.name.removeprefix(".") not in keep:
-                    with contextlib.suppress(OSError):
-                        path.unlink(missing_ok=True)
+        """Removes what is here of grants that have ended, and empty directories of GPUs; other files stay."""
+        patterns = ("g-*", f"{GPUS}/*/g-*", f"{GPUS}/*/.g-*")
+        found = {path.name.removeprefix(".") for pattern in patterns for path in self._base.glob(pattern)}
+        for grant in found.difference(keep):
+            self.remove(GrantId(grant))
         for directory in self._base.glob(f"{GPUS}/*"):
             with contextlib.suppress(OSError):  # not empty, or no directory
                 directory.rmdir()

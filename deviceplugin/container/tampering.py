@@ -18,6 +18,7 @@ from deviceplugin.container.shared_file import MODE, Form, opened
 _MIB = 1 << 20
 _BLOCK = 512  # the unit of st_blocks, whatever the file system
 SLACK = _MIB  # file systems that count metadata, copies or what they allocate ahead
+MOST_REMOVED = 256  # attributes of a file in one look: the look is for all containers
 _OF_THE_SYSTEM = ("security.selinux", "security.ima", "security.evm", "trusted.")
 _NO_ATTRIBUTES = (errno.EOPNOTSUPP, errno.ENOENT, errno.ENOSYS)
 
@@ -95,10 +96,10 @@ def _restore_mode(path: Path, found: os.stat_result) -> str:
 
 
 def _remove_attributes(path: Path) -> str:
-    """They take room that the size does not show. A list that is too long for the kernel stays."""
+    """They are memory of the container that the size does not show. A list that is too long for the kernel stays."""
     try:
         strange = [name for name in os.listxattr(path) if not name.startswith(_OF_THE_SYSTEM)]
-        for name in strange:
+        for name in strange[:MOST_REMOVED]:
             os.removexattr(path, name)
     except OSError as error:
         if error.errno in _NO_ATTRIBUTES:

@@ -1,12 +1,13 @@
 """The tmpfs at --virtual-manager-path, so that files which containers write neither fill the node's disk nor run there.
 
 In: the directory, and whether running containers may hold what lies in it on the disk. Out: a tmpfs that the container
-runtime sees too, or the reason why the directory stays on the disk. It is `nosuid,nodev,noexec`, and its pages are
-charged to the memory of the container that touches them first.
+runtime sees too, or the reason why the directory stays on the disk. It is `nosuid,nodev,noexec`. Its pages and extended
+attributes are charged to the memory of the container that makes them.
 
 One for all grants: containers mount the directory with their neighbours' rows, which come and go, and a directory is in
-one file system. So a container may fill it for the others, and therefore the pages that are used first are allocated
-with the files (`shared_file`), growth is cut at each look, and before the agent gives up to make a file (`tampering`).
+one file system. So no bound of it may be one that a container can use up for the others. The number of inodes has none,
+because the kernel counts extended attributes as inodes. The size grows by what containers hold (`make_room`). The pages
+that are used first are allocated with the files (`shared_file`), and growth is cut at each look (`tampering`).
 
 Invariants: never a second one on top, because a tmpfs that is there is used; never unmounted, because
 containers have files of it mounted while agents come and go; never over files on the disk that a container may have
@@ -18,8 +19,11 @@ import os
 import shutil
 from pathlib import Path
 
+import structlog
+
 from deviceplugin.container.mount_points import MountPoint, read_mounts
 
+log = structlog.get_logger("vcuda.container")
 LEAST_SIZE = 1 << 30
 """16 GPUs with 100 shares each take 305 KiB for each share, and 12 KiB for each process beyond the first 64 of one."""
 
@@ -28,12 +32,15 @@ MOST_SIZE = 12 << 30
 
 _PART = 16  # of the node's memory: what lies here is not free when its container is killed
 
-INODES = 1 << 20
-"""A share has about 20; each also bounds one KiB of extended attributes."""
+SPARE = 128 << 20
+"""With less room than this, the tmpfs grows: it is what 400 shares begin with."""
+
+_INODES = "nr_inodes=0"  # no bound
 
 TYPE = "tmpfs"
 _SOURCE = "vcuda"
-_NOSUID, _NODEV, _NOEXEC = 2, 4, 8
+_FLAGS = 2 | 4 | 8  # nosuid, nodev, noexec
+_REMOUNT = 32
 _MODE = 0o700
 _SELINUX_CONTEXT = "system_u:object_r:container_file_t:s0"
 
@@ -43,8 +50,11 @@ def provide(base: Path, *, held: bool, proc: Path = Path("/proc")) -> str:
     path = base.resolve()
     mounts = _mounts(proc)
     here = [each for each in mounts if each.path == path]
+    if here and here[-1].type == TYPE:
+        _lift_inodes(path)
+        return ""
     if here:
-        return "" if here[-1].type == TYPE else f"another file system is mounted there ({here[-1].type})"
+        return f"another file system is mounted there ({here[-1].type})"
     if held:
         return "containers that run have files there on the disk; it is mounted when the agent next starts without any"
     above = max((each for each in reversed(mounts) if path.is_relative_to(each.path)), key=_depth, default=None)
@@ -56,6 +66,35 @@ def provide(base: Path, *, held: bool, proc: Path = Path("/proc")) -> str:
     except OSError as error:
         return f"it cannot be mounted: {error.strerror}"
     return ""
+
+
+def make_room(base: Path, proc: Path = Path("/proc")) -> bool:
+    """Whether it has grown, because containers hold nearly all of it: by as much as it is for all others at first.
+
+    What they hold is in their own memory, which bounds it, and is cut when the kernel lets the agent cut it.
+    """
+    try:
+        found = os.statvfs(base)
+        if found.f_bavail * found.f_frsize >= SPARE or not _is_tmpfs(base.resolve(), proc):
+            return False
+        used = (found.f_blocks - found.f_bfree) * found.f_frsize
+        _mount(base, f"size={used + size(proc)}", _REMOUNT)
+    except OSError:
+        return False
+    return True
+
+
+def _lift_inodes(path: Path) -> None:
+    """A bound that an earlier version set, or the kernel by default."""
+    try:
+        if os.statvfs(path).f_files:
+            _mount(path, _INODES, _REMOUNT)
+    except OSError as error:
+        log.warning("inodes_bounded", error=f"containers can use up the inodes of {path}: {error.strerror}")
+
+
+def _is_tmpfs(path: Path, proc: Path) -> bool:
+    return [each.type for each in _mounts(proc) if each.path == path][-1:] == [TYPE]
 
 
 def _mounts(proc: Path) -> list[MountPoint]:
@@ -77,7 +116,7 @@ def _clear(path: Path) -> None:
 
 def options(proc: Path) -> str:
     """With huge pages, a file would take more room than its size, as if its container had taken it."""
-    plain = f"size={size(proc)},nr_inodes={INODES},mode={_MODE:04o},huge=never"
+    plain = f"size={size(proc)},{_INODES},mode={_MODE:04o},huge=never"
     return f"{plain},context={_SELINUX_CONTEXT}" if _has_selinux(proc) else plain
 
 
@@ -99,8 +138,8 @@ def _has_selinux(proc: Path) -> bool:
         return False
 
 
-def _mount(path: Path, options: str) -> None:
+def _mount(path: Path, options: str, flags: int = 0) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    flags = ctypes.c_ulong(_NOSUID | _NODEV | _NOEXEC)
-    if libc.mount(_SOURCE.encode(), os.fsencode(path), TYPE.encode(), flags, options.encode()):
+    given = ctypes.c_ulong(_FLAGS | flags)
+    if libc.mount(_SOURCE.encode(), os.fsencode(path), TYPE.encode(), given, options.encode()):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -1,8 +1,12 @@
 """A start does not fail because another container has taken the room."""
 
+import contextlib
+import fcntl
 import os
+import signal
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,34 +16,53 @@ from deviceplugin.container.directories import GrantDirectories
 from deviceplugin.container.driver_mirror.elf import Machine
 from deviceplugin.container.driver_mirror.mirror import DriverMirror, MirrorOptions, MirrorState
 from deviceplugin.container.shared_state import SharedState
+from deviceplugin.container.tmpfs import make_room
 from deviceplugin.errors import ContainerError
+from deviceplugin.kubelet.allocate_answer import Answer
+from deviceplugin.ledger.grant import Grant
+from tests.container.makers import put_slot
 from tests.kubelet.makers import grant, inventory, pod
 
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """A tmpfs for some dozens of shares."""
-    base = tmp_path / "vm"
+    with mounted(tmp_path / "vm", "size=8m,nr_inodes=500") as base:
+        yield base
+
+
+@contextlib.contextmanager
+def mounted(base: Path, options: str) -> Iterator[Path]:
     base.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,nr_inodes=500", "small", base], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "small", base], check=True)
     try:
         yield base
     finally:
-        subprocess.run(["umount", base], check=True)
+        subprocess.run(["umount", "--lazy", base], check=True)  # a thread may still free files of it
+
+
+def files_of(base: Path, *, make_room: Callable[[], bool] = lambda: False) -> tuple[AgentFiles, SharedState]:
+    shared = SharedState(base)
+    mirror = DriverMirror(base.parent / "mirror", MirrorOptions(base, base, Machine.here()), loaded=lambda: "1")
+    mirror.open()
+    mirror.state = MirrorState(refusal="")
+    directories = GrantDirectories(base)
+    files = AgentFiles(
+        directories, shared, mirror=mirror, cdi=None, inventory=lambda: inventory(2), make_room=make_room
+    )
+    return files, shared
+
+
+def share_of(name: str) -> Grant:
+    return grant(pod(name, ("c", 20, 8)).containers[0], (0, 20, 8), grant_id=f"g-{name}")
 
 
 @pytest.mark.root
 @pytest.mark.parametrize("how", ["blocks", "attributes"])
 def test_room_that_another_container_has_taken_is_taken_back_before_a_start(small: Path, how: str) -> None:
-    shared = SharedState(small)
-    mirror = DriverMirror(small.parent / "mirror", MirrorOptions(small, small, Machine.here()), loaded=lambda: "1")
-    files = AgentFiles(GrantDirectories(small), shared, mirror=mirror, cdi=None, inventory=lambda: inventory(2))
-    mirror.open()
-    mirror.state = MirrorState(refusal="")
-    attacker, victim = (
-        grant(pod(name, ("c", 20, 8)).containers[0], (0, 20, 8), grant_id=f"g-{name}")
-        for name in ("attacker", "victim")
-    )
+    """Where nothing can grow, as on the node's disk."""
+    files, shared = files_of(small)
+    attacker, victim = map(share_of, ("attacker", "victim"))
     files.fill(attacker)
     if how == "blocks":
         fill_with_blocks(shared.region(attacker.id))
@@ -49,6 +72,72 @@ def test_room_that_another_container_has_taken_is_taken_back_before_a_start(smal
         shared.renew(victim.id, victim.allocation.uuids)
     assert files.fill(victim)
     assert shared.region(victim.id).exists()
+
+
+@pytest.mark.root
+async def test_a_directory_at_allocate_is_made_though_another_container_has_taken_all_inodes(small: Path) -> None:
+    """Kubelet makes a pod fail for good whose Allocate fails (Security A-1)."""
+    files, shared = files_of(small)
+    attacker, victim = map(share_of, ("attacker", "victim"))
+    files.fill(attacker)
+    fill_with_attributes(shared.region(attacker.id))
+    directories = GrantDirectories(small)
+    with pytest.raises(ContainerError, match="No space left on device"):
+        directories.prepare(victim.id)
+    files.prepare(victim, Answer())
+    assert directories.path(victim.id).is_dir()
+    files.drop(victim)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("leased", [False, True])
+def test_a_tmpfs_grows_before_a_start_and_nothing_is_cut_meanwhile(small: Path, leased: bool) -> None:
+    """A write lease keeps the agent from cutting the file for 45 s, and to cut takes long: kubelet waits."""
+    files, shared = files_of(small, make_room=lambda: make_room(small))
+    attacker, victim = map(share_of, ("attacker", "victim"))
+    files.fill(attacker)
+    path = shared.region(attacker.id)
+    fill_with_blocks(path)
+    taken, fd = path.stat().st_blocks, os.open(path, os.O_RDWR)
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # what the kernel sends to who holds the lease
+    try:
+        if leased:
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        with pytest.raises(ContainerError, match="No space left on device"):
+            shared.renew(victim.id, victim.allocation.uuids)
+        assert files.fill(victim)
+    finally:
+        signal.signal(signal.SIGIO, before)
+        os.close(fd)
+    assert path.stat().st_blocks == taken
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("by", ["drop", "sweep", "start"])
+def test_what_a_container_has_added_to_its_files_is_not_freed_by_the_loop(tmp_path: Path, by: str) -> None:
+    """Of 1 GiB, or a million attributes, the loop would do nothing else for 0.5 s. Counted in processor time."""
+    with mounted(tmp_path / "vm", "size=1g") as base:
+        files, shared = files_of(base)
+        attacker = share_of("attacker")
+        files.fill(attacker)
+        like_it = base / "like it"
+        subprocess.run(["fallocate", "--length", "256M", str(like_it)], check=True)
+        plain = work_of(like_it.unlink)
+        subprocess.run(["fallocate", "--keep-size", "--length", "256M", shared.region(attacker.id)], check=True)
+        put_slot(shared.region(attacker.id), 0, pid=7, used=1)
+        if by == "drop":
+            done = work_of(lambda: files.drop(attacker))
+        elif by == "sweep":
+            done = work_of(lambda: files.sweep([]))
+        else:
+            done = work_of(lambda: files.fill(attacker))
+    assert done < plain / 2, f"{done} of {plain} s"
+
+
+def work_of(call: Callable[[], object]) -> float:
+    began = time.thread_time()
+    call()
+    return time.thread_time() - began
 
 
 def fill_with_blocks(path: Path) -> None:

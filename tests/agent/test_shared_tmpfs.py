@@ -15,7 +15,7 @@ from deviceplugin.container import region
 from deviceplugin.ledger.grant import GrantId
 from sandbox.agent import AgentCommand, AgentProcess
 from sandbox.gpunode import GpuNode
-from tests.agent.harness import PATIENCE_S, delete, node_with_agent, run, share, until_held_by
+from tests.agent.harness import PATIENCE_S, delete, limits_now, node_with_agent, run, share, until_held_by
 from tests.container.makers import put_slot
 
 pytestmark = pytest.mark.root
@@ -93,11 +93,15 @@ async def test_files_on_the_disk_that_a_container_has_mounted_are_served_until_i
 async def test_a_full_tmpfs_delays_no_other_container(home: Path) -> None:
     """The attacker takes all room again as fast as it can."""
     async with node_with_agent(home, flags=FLAGS, started=False) as node:
-        node.grants.mkdir(mode=0o700)
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m,nosuid,nodev,noexec", "small", node.grants], check=True)
+        mount_before(node, "size=24m")
         await start_as_pod(node)
         (uid,) = await run(node, share("attacker"))
         path = region_of(node, uid)
+
+        async def grown() -> bool:
+            return os.statvfs(path).f_blocks * 4096 > 1 << 30
+
+        await node.agent.until(grown, what="it grows without any start", deadline_s=PATIENCE_S)
         script = 'while :; do for n in 16384 1024 64 4; do fallocate --keep-size -l "${n}K" -o 1M "$0"; done; done'
         attacker = await asyncio.create_subprocess_exec(
             "sh", "-c", script, str(path), stderr=asyncio.subprocess.DEVNULL, start_new_session=True
@@ -105,15 +109,57 @@ async def test_a_full_tmpfs_delays_no_other_container(home: Path) -> None:
         try:
             for name in "abc":
                 await run(node, share(name))
-
-            async def told() -> bool:
-                return any(each["violation"] == "state" for each in node.agent.entries("limit_violated"))
-
-            await node.agent.until(told, what="the attacker is reported", deadline_s=PATIENCE_S)
+            await until_reported(node)
         finally:
             os.killpg(attacker.pid, 9)
             await attacker.wait()
         assert not [each for each in node.agent.entries("limit_violated") if "attacker" not in each["pod"]]
+
+
+@pytest.mark.parametrize("options", ["size=1g,nr_inodes=1000", "size=1g"])
+async def test_attributes_take_nothing_from_other_containers(home: Path, options: str) -> None:
+    """Security A-1: they count as inodes, in a tmpfs of an earlier version too, and so many cannot be removed."""
+    async with node_with_agent(home, flags=FLAGS, started=False) as node:
+        mount_before(node, options)
+        await start_as_pod(node)
+        (uid, neighbour) = await run(node, share("attacker"), share("neighbour"))
+        path = region_of(node, uid)
+        for number in range(400):
+            os.setxattr(path, f"user.{number:04}{'x' * 240}", bytes(4000))
+        assert os.statvfs(path).f_files == 0, "1,000 inodes are 1 MiB of attributes"
+        for name in "abc":
+            await run(node, share(name))
+        node.server.store.patch(
+            "pods",
+            "neighbour",
+            {"metadata": {"annotations": {"tencent.com/vcuda-core-limit": "77"}}},
+            namespace="default",
+        )
+        await until_reported(node)
+
+        async def changed() -> bool:
+            return limits_now(node, neighbour).soft_cores == 77
+
+        await node.agent.until(changed, what="a live limit of a neighbour", deadline_s=PATIENCE_S)
+        await node.agent.kill()
+        await start_as_pod(node)
+        await run(node, share("d"))
+        await delete(node, share("attacker"))
+        assert not [each for each in node.agent.entries("limit_violated") if "attacker" not in each["pod"]]
+
+
+def mount_before(node: GpuNode, options: str) -> None:
+    """What an earlier version, or the operator, has mounted."""
+    node.grants.mkdir(mode=0o700)
+    flags = "nosuid,nodev,noexec"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"{options},{flags}", "small", node.grants], check=True)
+
+
+async def until_reported(node: GpuNode) -> None:
+    async def told() -> bool:
+        return any(each["violation"] == "state" for each in node.agent.entries("limit_violated"))
+
+    await node.agent.until(told, what="the attacker is reported", deadline_s=PATIENCE_S)
 
 
 def _grant(node: GpuNode) -> GrantId:

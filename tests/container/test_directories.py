@@ -52,19 +52,6 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
     assert seen <= contents
 
 
-def test_the_sweep_spares_living_grants_and_foreign_files(tmp_path: Path) -> None:
-    directories = GrantDirectories(tmp_path)
-    for grant in (ONE, TWO):
-        directories.write(grant, "vcuda.config", b"x")
-    (tmp_path / "3b0c3f0e").mkdir()
-    assert directories.remove_all_but({ONE}) == (TWO,)
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["3b0c3f0e", "g-0001"]
-
-
-def test_a_missing_base_has_nothing_to_sweep(tmp_path: Path) -> None:
-    assert GrantDirectories(tmp_path / "nowhere").remove_all_but(set()) == ()
-
-
 def test_a_directory_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "vm").write_text("a file in the way")
     with pytest.raises(ContainerError, match=r"directory .*vm could not be made: File exists"):

@@ -160,7 +160,6 @@ def test_files_of_this_boot_may_be_mounted_by_running_containers(shared: SharedS
     assert held == {"": True, "this boot": True, "another boot": False}
     (tmp_path / "gpus" / ".boot").write_text("this boot")
     shared.remove(ONE)
-    GrantDirectories(tmp_path).remove(ONE)
     assert not shared.is_held("this boot")
 
 
@@ -253,6 +252,21 @@ def test_the_sweep_takes_rows_without_a_grant(shared: SharedState, tmp_path: Pat
     shared.remove_all_but({ONE})
     assert {str(path.relative_to(tmp_path)) for path in tmp_path.glob("gpus/*/*")} == {"gpus/GPU-a/g-0001"}
     assert not (tmp_path / "gpus/GPU-b").exists()
+
+
+def test_the_sweep_spares_living_grants_and_foreign_files(tmp_path: Path) -> None:
+    directories = GrantDirectories(tmp_path)
+    for grant in (ONE, TWO):
+        directories.write(grant, "vcuda.config", b"x")
+    (tmp_path / "3b0c3f0e").mkdir()
+    (tmp_path / "g-file").write_text("nobody's")
+    SharedState(tmp_path).remove_all_but({ONE})
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["3b0c3f0e", "g-0001", "g-file"]
+
+
+def test_a_missing_base_has_nothing_to_sweep(tmp_path: Path) -> None:
+    SharedState(tmp_path / "nowhere").remove_all_but(set())
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_place_where_nothing_can_be_made_is_one_sentence(tmp_path: Path) -> None:

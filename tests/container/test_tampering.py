@@ -15,7 +15,7 @@ import pytest
 
 from deviceplugin.container import region, shared_file
 from deviceplugin.container.shared_file import Form
-from deviceplugin.container.tampering import SharedFiles, is_untouched
+from deviceplugin.container.tampering import MOST_REMOVED, SharedFiles, is_untouched
 from deviceplugin.ledger.grant import GrantId
 
 GRANT = GrantId("g-0001")
@@ -90,6 +90,19 @@ def test_extended_attributes_are_removed(path: Path, form: Form) -> None:
         pytest.skip(f"no extended attributes here: {error}")
     assert restored(path, form) == "region had extended attributes"
     assert not [name for name in os.listxattr(path) if name.startswith("user.")]
+
+
+def test_attributes_of_one_container_do_not_delay_the_look_at_the_others(path: Path, form: Form) -> None:
+    """Security A-1: what a look removes of a file is bounded; the rest follows, and is reported meanwhile."""
+    try:
+        for number in range(2 * MOST_REMOVED + 1):
+            os.setxattr(path, f"user.{number}", b"")
+    except OSError as error:
+        pytest.skip(f"this file system has room for few attributes: {error}")
+    left = []
+    while restored(path, form):
+        left.append(len([name for name in os.listxattr(path) if name.startswith("user.")]))
+    assert left == [MOST_REMOVED + 1, 1, 0]
 
 
 def test_attributes_that_the_kernel_cannot_list_are_told_of(path: Path, form: Form) -> None:

@@ -116,17 +116,20 @@ def test_its_size_depends_on_the_nodes_memory(tmp_path: Path) -> None:
 IN_A_NAMESPACE = """
 import sys
 from pathlib import Path
-from deviceplugin.container.tmpfs import provide
+from deviceplugin.container.tmpfs import make_room, provide
 base, *rights = sys.argv[1:]
 print(provide(Path(base), held=False))
 print(provide(Path(base), held=False))
+if "--full" in rights:
+    (Path(base) / "taken").write_bytes(bytes(900 << 20))
+    print([make_room(Path(base)) for _ in range(2)])
 for line in Path("/proc/self/mountinfo").read_text().splitlines():
     if line.split()[4] == base:
         print(line)
 """
 
 
-def in_a_namespace(base: Path, *before: str) -> list[str]:
+def in_a_namespace(base: Path, *before: str, full: bool = False) -> list[str]:
     command = [
         "unshare",
         "--mount",
@@ -137,6 +140,7 @@ def in_a_namespace(base: Path, *before: str) -> list[str]:
         "-c",
         IN_A_NAMESPACE,
         str(base),
+        *(["--full"] if full else []),
     ]
     return subprocess.run(command, check=True, text=True, capture_output=True).stdout.splitlines()
 
@@ -152,14 +156,66 @@ def test_it_is_bounded_and_nothing_runs_from_it(base: Path) -> None:
         "nodev",
         "noexec",
         f"size={tmpfs.size(Path('/proc')) >> 10}k",
-        f"nr_inodes={tmpfs.INODES}",
+        "nr_inodes=0",
         "mode=700",
     } <= {*options}
     assert not (base / "g-old").exists(), "nobody could remove it below the mount"
 
 
+def mounted_with(*mounts: str) -> dict[str, str]:
+    """The options of the one mount."""
+    (line,) = mounts
+    return dict(each.partition("=")[::2] for each in line.split(" - ")[1].split()[2].split(","))
+
+
+def mounted_before(base: Path, options: str, *dropped: str) -> tuple[str, ...]:
+    """What an earlier version, or the operator, has mounted in this namespace."""
+    return ("sh", "-c", f'mount -t tmpfs -o {options} vcuda {base}; exec "$@"', "sh", *dropped)
+
+
+@needs_root
+def test_a_mount_of_an_earlier_version_loses_its_bound_of_inodes(base: Path) -> None:
+    """Security A-1: extended attributes count as inodes, so one container used them up for all."""
+    for options in ("size=1g,nr_inodes=500,nosuid,nodev,noexec", "size=1g"):
+        *said, mount = in_a_namespace(base, *mounted_before(base, options))
+        assert said == ["", ""], options
+        found = mounted_with(mount)
+        assert (found["nr_inodes"], found["size"]) == ("0", "1048576k"), options
+        assert {"nosuid", "nodev", "noexec"} <= set(mount.split()[5].split(",")), options
+
+
+@needs_root
+def test_a_bound_of_inodes_that_stays_is_said_and_the_tmpfs_is_used(base: Path) -> None:
+    before = mounted_before(base, "size=1g,nr_inodes=500", *WITHOUT_MOUNTING)
+    *said, mount = in_a_namespace(base, *before)
+    assert mounted_with(mount)["nr_inodes"] == "500"
+    assert "inodes_bounded" in "".join(said)
+    assert [line for line in said if "inodes_bounded" not in line] == ["", ""]
+
+
+@needs_root
+def test_it_grows_by_what_containers_hold(base: Path) -> None:
+    size = tmpfs.size(Path("/proc"))
+    for options, grown in ((f"size={1 << 30}", 900 << 20), (f"size={4 << 30}", 0)):
+        *_, said, mount = in_a_namespace(base, *mounted_before(base, options), full=True)
+        assert said == f"[{bool(grown)}, False]", options
+        expected = grown + size if grown else 4 << 30
+        assert 0 <= (int(mounted_with(mount)["size"].removesuffix("k")) << 10) - expected < 1 << 20, options
+
+
+@needs_root
+def test_it_does_not_grow_where_the_agent_may_not_mount_or_another_file_system_is(base: Path, tmp_path: Path) -> None:
+    before = mounted_before(base, f"size={1 << 30}", *WITHOUT_MOUNTING)
+    *_, said, mount = in_a_namespace(base, *before, full=True)
+    assert (said, mounted_with(mount)["size"]) == ("[False, False]", "1048576k")
+    assert not tmpfs.make_room(base), "on the disk"
+    assert not tmpfs.make_room(tmp_path / "nothing")
+
+
+WITHOUT_MOUNTING = ("setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin")
+
+
 @needs_root
 def test_without_the_right_to_mount_it_stays_on_the_disk(base: Path) -> None:
-    dropped = ("setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin")
-    reason, *_ = in_a_namespace(base, *dropped)
+    reason, *_ = in_a_namespace(base, *WITHOUT_MOUNTING)
     assert reason == "it cannot be mounted: Operation not permitted"
