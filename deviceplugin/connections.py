@@ -37,6 +37,8 @@ from aiohttp import web, web_protocol
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
+from deviceplugin.log import Pace
+
 log = structlog.get_logger("vcuda.connections")
 _MOST = 512
 _IDLE_S = 15.0
@@ -44,7 +46,6 @@ _HANDSHAKE_S = 5.0
 _SHUTDOWN_S = 1.0
 _BACKLOG = 256
 _RETRY_S = 1.0
-_TELL_S = 60.0
 _MOST_UNREAD = 64 << 10  # bytes of answers; asyncio's default with TLS is 512 KiB
 _READ_S = 5.0  # after this, the peer has read its answer or never will
 _PART = 4  # of the descriptors
@@ -164,7 +165,7 @@ class Connections:
     ) -> None:
         self._most = within_descriptors(most)
         self._most_of_one = max(1, self._most // parts)
-        self._told: dict[str, float] = {}
+        self._pace = Pace(clock=clock)
         self._idle = idle
         self._clock = clock
         self._tasks: list[asyncio.Task[None]] = []
@@ -273,9 +274,7 @@ class Connections:
 
     def _tell(self, event: str, **fields: object) -> None:
         """Once a minute: peers can cause this thousands of times a second."""
-        now = self._clock()
-        if now - self._told.get(event, -_TELL_S) >= _TELL_S:
-            self._told[event] = now
+        if self._pace.allows(event):
             log.warning(event, **fields)
 
 

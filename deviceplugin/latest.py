@@ -1,12 +1,14 @@
 """One result for all who ask at about the same time.
 
-In: a coroutine function that makes a result, and what the result is made of. Out: that result, for every request until
-it is `period_s` old or `basis` has changed; requests that come while it is made wait for it. So the period bounds the
-work, and the number of requests does not.
+In: a coroutine function that makes a result. Out of `Latest`: that result, for every request until it is `period_s` old
+or `basis` has changed; requests that come while it is made wait for it. So the period bounds the work, and the number
+of requests does not. `InTurn` is for results that must not be older than the request: who asks while one is made waits
+for the next, with all others who wait. So there is one at a time.
 """
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
@@ -33,3 +35,37 @@ class Latest(Generic[T]):
     @property
     def _is_old(self) -> bool:
         return self._clock() - self._began >= self._period_s
+
+
+class InTurn(Generic[T]):
+    """Each result was begun after it was asked for. One that nobody waits for any more is given up."""
+
+    def __init__(self, make: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._make = make
+        self._turn = asyncio.Lock()
+        self._next: asyncio.Task[T] | None = None
+        self._waiting: Counter[asyncio.Task[T]] = Counter()
+
+    async def get(self) -> T:
+        if self._next is None:
+            self._next = asyncio.create_task(self._make_in_turn())
+        task = self._next
+        self._waiting[task] += 1
+        try:
+            return await asyncio.shield(task)
+        finally:
+            self._leave(task)
+
+    async def _make_in_turn(self) -> T:
+        async with self._turn:
+            self._next = None
+            return await self._make()
+
+    def _leave(self, task: asyncio.Task[T]) -> None:
+        self._waiting[task] -= 1
+        if self._waiting[task]:
+            return
+        del self._waiting[task]
+        task.cancel()
+        if self._next is task:
+            self._next = None

@@ -3,14 +3,16 @@
 In: level and format. Out: structlog and the standard logging module, set up once by `cli`. Keys: `ts`, `level`, `msg`,
 `logger`, and what the caller bound (`pod`, `namespace`, `uid`, `container`, `gpu`). Modules get their logger with
 `structlog.get_logger("vcuda.<folder>")`. A VcudaError is written as its sentence; a traceback appears only for what is
-a bug, as the one field `traceback`.
+a bug, as the one field `traceback`. `Pace` is for lines that somebody outside can cause as often as he likes.
 """
 
 import enum
 import json
 import logging
 import sys
+import time
 import traceback
+from collections.abc import Callable, Hashable
 from typing import TextIO
 
 import structlog
@@ -20,6 +22,27 @@ from deviceplugin.errors import VcudaError
 
 # At debug these print whole pod lists, or a line for each byte that moved.
 _CHATTY = ("aiohttp", "asyncio", "grpc", "kubernetes", "urllib3", "watchdog")
+
+
+class Pace:
+    """Whether to write a line now: once in `period_s` for each key. Beyond `most` keys in a period, none is written."""
+
+    def __init__(
+        self, period_s: float = 60.0, *, most: int = 1024, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._period_s = period_s
+        self._most = most
+        self._clock = clock
+        self._written: dict[Hashable, float] = {}  # the oldest first
+
+    def allows(self, *key: Hashable) -> bool:
+        now = self._clock()
+        while self._written and now - next(iter(self._written.values())) >= self._period_s:
+            del self._written[next(iter(self._written))]
+        if key in self._written or len(self._written) >= self._most:
+            return False
+        self._written[key] = now
+        return True
 
 
 def open_log(*, level: str, format_: str = "auto", stream: TextIO | None = None) -> None:

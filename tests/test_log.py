@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from deviceplugin.errors import CapacityError
-from deviceplugin.log import open_log
+from deviceplugin.log import Pace, open_log
 from deviceplugin.model.request import RequestKind
 
 
@@ -112,3 +112,26 @@ def test_console_without_a_terminal_has_no_colours() -> None:
     structlog.get_logger("vcuda.x").info("ready")
     assert "ready" in out.getvalue()
     assert "\x1b" not in out.getvalue()
+
+
+def test_a_line_that_others_cause_is_written_once_a_period_for_each_key_and_few_keys_are_kept() -> None:
+    now = 0.0
+    pace = Pace(60.0, most=3, clock=lambda: now)
+    assert [pace.allows("event", pod) for pod in "aabbaccdd"] == [
+        True,
+        False,
+        True,
+        False,
+        False,
+        True,
+        False,
+        False,
+        False,
+    ]
+    now = 59.9
+    assert not pace.allows("event", "a")
+    now = 60.0
+    assert [pace.allows("event", pod) for pod in "dd"] == [True, False]
+    for number in range(10_000):
+        pace.allows("event", number)
+    assert len(pace._written) == 3

@@ -114,7 +114,7 @@ def build_base(settings: AgentSettings, ledger: Ledger, hardware: Hardware, clai
 def build_agent(base: AgentBase) -> NodeAgent:
     """After the hardware has started; sets `link`, `claims` and `watch` of the view."""
     settings, cluster, view, ledger = base.settings, base.cluster, base.view, base.ledger
-    pods = _kubelet_pods(settings, cluster)
+    pods = _kubelet_pods(settings, cluster, base.metrics)
     resources = PodResources(settings.kubelet.root / "pod-resources" / "kubelet.sock")
     checkpoint = CheckpointReader(settings.kubelet.device_plugin_path / CHECKPOINT_NAME, settings.names)
     report = AgentReport(base.metrics, cluster.events)
@@ -329,7 +329,7 @@ def _layout(settings: AgentSettings) -> HostLayout:
     )
 
 
-def _kubelet_pods(settings: AgentSettings, cluster: Cluster) -> KubeletPods:
+def _kubelet_pods(settings: AgentSettings, cluster: Cluster, metrics: AgentMetrics) -> KubeletPods:
     kubelet = settings.kubelet
     own = (kubelet.ca_file,) if kubelet.ca_file else (kubelet.root / "pki" / "kubelet.crt",)
     return KubeletPods(
@@ -340,6 +340,7 @@ def _kubelet_pods(settings: AgentSettings, cluster: Cluster) -> KubeletPods:
         own_ca_files=own,
         insecure=kubelet.insecure_tls,
         observe=cluster.mirror_pods.kubelet_lists,
+        on_too_large=metrics.list_too_large,
     )
 
 

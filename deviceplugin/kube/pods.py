@@ -106,11 +106,13 @@ def _with_claims(containers: Iterator[PodContainer], spec: PodSpec, status: PodS
 
 
 def _containers(ref: PodRef, spec: PodSpec, status: PodStatus, names: ResourceNames) -> Iterator[PodContainer]:
+    statuses = _by_name(status.init_container_statuses)
     for index, container in enumerate(spec.init_containers or ()):
         role = ContainerRole.SIDECAR if container.restart_policy == "Always" else ContainerRole.INIT
-        yield _container(ref, container, role, index, status.init_container_statuses or (), names)
+        yield _container(ref, container, role, index, statuses, names)
+    statuses = _by_name(status.container_statuses)
     for index, container in enumerate(spec.containers or ()):
-        yield _container(ref, container, ContainerRole.APP, index, status.container_statuses or (), names)
+        yield _container(ref, container, ContainerRole.APP, index, statuses, names)
 
 
 def _container(
@@ -118,12 +120,12 @@ def _container(
     container: ContainerSpec,
     role: ContainerRole,
     index: int,
-    statuses: Sequence[ContainerStatus],
+    statuses: Mapping[str, ContainerStatus],
     names: ResourceNames,
 ) -> PodContainer:
     limits = (container.resources.limits if container.resources else None) or {}
     cores, blocks = _count(limits, names.core), _count(limits, names.memory)
-    status = _status(container.name, statuses)
+    status = statuses.get(container.name) or ContainerStatus(container.name)
     return PodContainer(
         ref=ContainerRef(pod=ref, name=container.name),
         role=role,
@@ -147,12 +149,9 @@ def _count(limits: Mapping[str, str | int], name: str) -> int:
     return count if 0 <= count < UNREADABLE_COUNT else UNREADABLE_COUNT
 
 
-def _status(name: str, statuses: Sequence[ContainerStatus]) -> ContainerStatus:
-    """An empty status if kubelet has not reported the container."""
-    for each in statuses:
-        if each.name == name:
-            return each
-    return ContainerStatus(name)
+def _by_name(statuses: Sequence[ContainerStatus] | None) -> dict[str, ContainerStatus]:
+    """Once for each list: a pod may have thousands. Of two with one name the first counts."""
+    return {each.name: each for each in reversed(statuses or ())}
 
 
 def _state(states: Mapping[str, object]) -> ContainerState:
@@ -198,9 +197,9 @@ class PodListReader:
     def read(self, body: bytes) -> tuple[Pod, ...]:
         """Every pod of the list; raises ParseError."""
         items = [bytes(raw) for raw in decode(Page, body, what="the list of pods").items or ()]
-        known = self._known
-        self._known = {item: known.get(item) or self._pod(item) for item in items}
-        return tuple(self._known[item] for item in items)
+        known = {item: self._known.get(item) or self._pod(item) for item in items}
+        self._known = known
+        return tuple(known[item] for item in items)
 
     def _pod(self, item: bytes) -> Pod:
         return kubelet_pod(decode(PodObject, item, what="the list of pods"), self._names)

@@ -218,12 +218,22 @@ def _pause(response: aiohttp.ClientResponse) -> float | None:
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
+    body = await read_within(response, _MOST_BODY)
+    if body is None:
+        raise KubeError(f"the API server's answer is larger than {_MOST_BODY >> 20} MiB", code=TOO_LARGE)
+    return body
+
+
+async def read_within(response: aiohttp.ClientResponse, most: int) -> bytes | None:
+    """The body; None if it has more than `most` bytes, of which no more is read."""
+    if (response.content_length or 0) > most:
+        return None
     parts, size = [], 0
     while part := await response.content.readany():
         parts.append(part)
         size += len(part)
-        if size > _MOST_BODY:
-            raise KubeError(f"the API server's answer is larger than {_MOST_BODY >> 20} MiB", code=TOO_LARGE)
+        if size > most:
+            return None
     return b"".join(parts)
 
 

@@ -21,7 +21,7 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from deviceplugin.errors import KubeletError, ParseError
-from deviceplugin.ledger.durable_files import cause
+from deviceplugin.ledger.durable_files import cause, read_within
 from deviceplugin.ledger.evidence import Checkpoint, CheckpointEntry, RecordedAnswer
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.allocation import PodUid
@@ -33,6 +33,9 @@ from deviceplugin.model.units import Resource, ResourceNames
 from deviceplugin.wire import deviceplugin_pb2 as pb
 
 CHECKPOINT_NAME = "kubelet_internal_checkpoint"
+MOST_BYTES = 32 << 20
+"""1,600 shares, two resources each: 10 KiB for an entry, where one has about 5."""
+
 _VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 _NOT_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -73,7 +76,7 @@ class CheckpointReader:
     def read(self) -> Checkpoint:
         """The file as it is now; a missing one is an empty checkpoint, an unreadable one a KubeletError."""
         try:
-            data = self.path.read_bytes()
+            data = read_within(self.path, MOST_BYTES)
         except FileNotFoundError:
             return Checkpoint(exists=False)
         except OSError as error:
@@ -135,6 +138,8 @@ class CheckpointReader:
 def _remedy(error: OSError) -> str:
     if error.errno in {errno.EMFILE, errno.ENFILE}:
         return "raise the limit of open files"
+    if error.errno == errno.EFBIG:
+        return f"it has more than {MOST_BYTES >> 20} MiB, so drain the node, remove it and restart kubelet"
     return "check the disk, and run the agent as root"
 
 

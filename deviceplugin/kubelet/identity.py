@@ -22,6 +22,7 @@ import structlog
 from deviceplugin.errors import IdentityError, VcudaError
 from deviceplugin.kubelet.identity_rule import IdentifiedContainer, Pairs, Question
 from deviceplugin.ledger.grant import Source
+from deviceplugin.log import Pace
 from deviceplugin.model.pod import Pod, PodContainer
 
 log = structlog.get_logger("vcuda.kubelet")
@@ -61,6 +62,7 @@ class Identity:
         self._guessing = tuple(source for source in sources if not source.exact)
         self._budget_s = budget_s
         self._patience_s = patience_s
+        self._pace = Pace()  # each start of a container asks some times
         self._dead_s = dead_s
         self._observe = observe
         self._late: set[Source] = set()
@@ -96,7 +98,7 @@ class Identity:
 
         None if all have failed, or if none came within the budget and `question.half` needs none.
         """
-        queue, calls = list(self._exact), _Calls(question)
+        queue, calls = list(self._exact), _Calls(question, self._pace)
         patience = max(map(self._patience, queue), default=0.0)
         began = time.monotonic()
         try:
@@ -164,8 +166,9 @@ class Identity:
 class _Calls:
     """The sources that are asked at the moment, each in a task."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: Question, pace: Pace) -> None:
         self._question = question
+        self._pace = pace
         self._tasks: dict[asyncio.Task[tuple[Pairs, str]], IdentitySource] = {}
 
     @property
@@ -173,7 +176,7 @@ class _Calls:
         return {source.source for source in self._tasks.values()}
 
     def ask(self, source: IdentitySource) -> None:
-        self._tasks[asyncio.create_task(_asked(source, self._question))] = source
+        self._tasks[asyncio.create_task(_asked(source, self._question, self._pace))] = source
 
     async def wait(self, seconds: float) -> list[tuple[IdentitySource, Pairs, str]]:
         """What has been answered, in the order of the sources; empty if nothing was in time."""
@@ -185,12 +188,13 @@ class _Calls:
             task.cancel()
 
 
-async def _asked(source: IdentitySource, question: Question) -> tuple[Pairs, str]:
+async def _asked(source: IdentitySource, question: Question, pace: Pace) -> tuple[Pairs, str]:
     """The candidates of a source, or why there are none."""
     try:
         return await source.candidates(question), "shows no such container"
     except VcudaError as error:
-        log.warning("identity_source_failed", source=source.source.value, error=error.message)
+        if pace.allows(source.source, error.message):
+            log.warning("identity_source_failed", source=source.source.value, error=error.message)
         return [], error.message
 
 

@@ -18,10 +18,14 @@ from typing import TypeVar
 import grpc
 
 from deviceplugin.errors import GetMissingError, KubeletError
+from deviceplugin.latest import InTurn
 from deviceplugin.wire import podresources_pb2 as pb
 from deviceplugin.wire import podresources_pb2_grpc as rpc
 
-_MAX_MESSAGE = 64 << 20  # one entry for each device ID: far above gRPC's default of 4 MiB on a full node
+MOST_MESSAGE = 16 << 20
+"""One entry for each device ID: 16 GPUs of 141 GiB have 10,600, with 100 bytes each, and others may have as many."""
+
+_AT_ONCE = 128 << 10  # made into views on the loop
 _RETRY_AFTER_S = 0.02
 _TURNED_OFF = "PodResources API Get method disabled"  # kubelet 1.27 to 1.35 without the gate KubeletPodResourcesGet
 _Answer = TypeVar("_Answer")
@@ -40,6 +44,9 @@ class PodDevices:
         return (container, resource_name) not in self.held
 
 
+Views = list[PodDevices]
+
+
 class PodResources:
     """One lazy channel; a call has `timeout_s` and raises KubeletError, never a gRPC error.
 
@@ -52,6 +59,7 @@ class PodResources:
         self._without_get_s = without_get_s
         self._channel: grpc.aio.Channel | None = None
         self._no_get_until = 0.0
+        self._lists = InTurn(self._list)
 
     async def get(self, namespace: str, name: str) -> PodDevices | None:
         """The pod, or None if kubelet does not show it; GetMissingError if this kubelet has no `Get`."""
@@ -70,11 +78,15 @@ class PodResources:
         return _pod(answer.pod_resources)
 
     async def list(self) -> list[PodDevices]:
+        """One call at a time, for all who wait: everybody who may create pods adds to it."""
+        return await self._lists.get()
+
+    async def _list(self) -> Views:
         try:
             answer = await self._call(lambda stub: stub.List(pb.ListPodResourcesRequest(), timeout=self._timeout_s))
         except grpc.aio.AioRpcError as error:
             raise self._unavailable(error) from None
-        return [_pod(pod) for pod in answer.pod_resources]
+        return _pods(answer) if answer.ByteSize() <= _AT_ONCE else await asyncio.to_thread(_pods, answer)
 
     async def close(self) -> None:
         if self._channel is not None:
@@ -95,9 +107,13 @@ class PodResources:
 
     def _stub(self) -> rpc.PodResourcesListerStub:
         if self._channel is None:
-            options = [("grpc.max_receive_message_length", _MAX_MESSAGE), ("grpc.max_reconnect_backoff_ms", 1000)]
+            options = [("grpc.max_receive_message_length", MOST_MESSAGE), ("grpc.max_reconnect_backoff_ms", 1000)]
             self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=options)
         return rpc.PodResourcesListerStub(self._channel)
+
+
+def _pods(answer: pb.ListPodResourcesResponse) -> Views:
+    return [_pod(pod) for pod in answer.pod_resources]
 
 
 def _pod(pod: pb.PodResources) -> PodDevices:

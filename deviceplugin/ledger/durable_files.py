@@ -1,8 +1,9 @@
-"""Durable changes of files and directories, for what must outlive a crash of the machine.
+"""Durable changes of files and directories, for what must outlive a crash of the machine; reads of what others wrote.
 
 In: paths. Out: OSError for every failure. A new name is durable when its directory is synced.
 """
 
+import errno
 import os
 from pathlib import Path
 
@@ -31,6 +32,15 @@ def sync_directory(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def read_within(path: Path, most: int) -> bytes:
+    """A file that somebody else writes; EFBIG if it has more than `most` bytes."""
+    with path.open("rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    return data
 
 
 def cause(error: OSError) -> str:

@@ -104,6 +104,11 @@ IDENTITY_SECONDS = Family(
     "Time that kubelet waited until the agent knew which container asks, by the source of --identity that decided.",
     ("source",),
 )
+LISTS_TOO_LARGE = Family(
+    "vcuda_kubelet_pod_lists_too_large_total",
+    "counter",
+    "Times that kubelet's list of pods was beyond the bound, so that the next source of --identity was asked.",
+)
 STARTS = Family(
     "vcuda_container_starts_total",
     "counter",
@@ -170,6 +175,7 @@ class AgentMetrics(Exposition):
         self._allocations = _started_at_0(self.counter(ALLOCATIONS), "granted")
         self._seconds = self.histogram(ALLOCATION_SECONDS, _SECONDS)
         self._identity_seconds = self.histogram(IDENTITY_SECONDS, _SECONDS)
+        self._lists_too_large = self.counter(LISTS_TOO_LARGE)
         self._starts = _started_at_0(self.counter(STARTS), "started")
         self._registrations = self.counter(REGISTRATIONS)
         self._repairs = self.counter(REPAIRS)
@@ -196,6 +202,10 @@ class AgentMetrics(Exposition):
         """Kubelet waited for so long; None if no source knew the container."""
         self.changes += 1
         self._identity_seconds.labels(source=source.value if source is not None else "none").observe(seconds)
+
+    def list_too_large(self) -> None:
+        self.changes += 1
+        self._lists_too_large.inc()
 
     def started(self) -> None:
         self.changes += 1

@@ -29,12 +29,17 @@ from sandbox.kubelet.waiting import Pause
 
 @dataclass(slots=True)
 class PodsApiFaults:
-    """What is wrong with it right now. `status`: 401, 403, 500 ...; `garbled`: half a document."""
+    """What is wrong with it right now. `status`: 401, 403, 500 ...; `garbled`: half a document.
+
+    `others`: more pods, as JSON between commas. `chunked`: an answer that does not say its length beforehand.
+    """
 
     status: int = 0
     delay_s: float = 0.0
     hang: bool = False
     garbled: bool = False
+    others: bytes = b""
+    chunked: bool = False
 
 
 class PodsApi:
@@ -88,11 +93,14 @@ class PodsApi:
             return web.Response(status=self.faults.status, text=_refusal(self.faults.status))
         if not self._authorised(request):
             return web.Response(status=401, text="Unauthorized")
-        body: Json = {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": list(self._listing())}
-        encoded = msgspec.json.encode(body)
+        items = [*self._listing(), *([msgspec.Raw(self.faults.others)] if self.faults.others else ())]
+        encoded = msgspec.json.encode({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items})
         if self.faults.garbled:
             encoded = encoded[: len(encoded) // 2]
-        return web.Response(body=encoded, content_type="application/json")
+        response = web.Response(body=encoded, content_type="application/json")
+        if self.faults.chunked:
+            response.enable_chunked_encoding()
+        return response
 
     async def _healthz(self, _request: web.Request) -> web.Response:
         await self._pause.passed()

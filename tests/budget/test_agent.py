@@ -4,6 +4,7 @@ Meanwhile pods start, probes of kubelet are answered, memory stays below the cha
 The socket in each container (`vcuda.sock`) is another door.
 """
 
+import json
 import resource
 from pathlib import Path
 
@@ -70,3 +71,26 @@ async def test_allocate_is_answered_within_two_seconds_under_each_flood(short_tm
         calls = node.kubelet.calls.of("Allocate")
         assert len(calls) >= 2 * len(WAYS)
         assert max(call.ended - call.started for call in calls) < ALLOCATE_S
+
+
+async def test_pods_start_while_kubelets_list_is_beyond_any_bound(short_tmp: Path) -> None:
+    """Security A-2: everybody who may create pods writes into it. Read whole, it took 525 MiB, and a second a start."""
+    other = {
+        "metadata": {"name": "big", "namespace": "tenant", "uid": "u"},
+        "spec": {"containers": [{"name": "c", "env": [{"name": "V", "value": "x" * 1_400_000}]}]},
+        "status": {"phase": "Succeeded"},
+    }
+    async with node_with_agent(short_tmp) as node:
+        await run(node, share("before"))
+        node.kubelet.pods_faults.others = b",".join([json.dumps(other).encode()] * 48)
+        node.kubelet.pods_faults.chunked = True
+        pods = [share(f"pod-{number}", 2, 1) for number in range(10)]
+        asked = node.kubelet.pods_requests
+        await run(node, *pods)
+        assert 0 < node.kubelet.pods_requests - asked < len(pods)
+        assert peak_memory(node.agent.pid) < memory_limit("agent") * 4 // 5
+        assert len(node.agent.entries("identity_source_failed")) == 1
+        page = (await node.agent.must_get("/metrics")).body.decode()
+        (line,) = [each for each in page.splitlines() if each.startswith("vcuda_kubelet_pod_lists_too_large_total ")]
+        assert 0 < float(line.split()[1]) <= node.kubelet.pods_requests - asked
+        await check_consistency(node)

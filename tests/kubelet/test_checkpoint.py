@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.errors import KubeletError, ParseError
-from deviceplugin.kubelet.checkpoint import CheckpointReader
+from deviceplugin.kubelet.checkpoint import MOST_BYTES, CheckpointReader
 from deviceplugin.ledger.evidence import Checkpoint, RecordedAnswer
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.gpu import GpuUuid
@@ -241,6 +241,18 @@ def test_a_reader_sees_every_change_though_it_decodes_each_entry_once(short_tmp:
 def test_an_unreadable_file_is_one_sentence(short_tmp: Path) -> None:
     with pytest.raises(KubeletError, match="cannot be read: is a directory"):
         read_checkpoint(short_tmp)
+
+
+def test_a_file_beyond_the_bound_is_not_read_whole(short_tmp: Path) -> None:
+    path = short_tmp / "kubelet_internal_checkpoint"
+    with path.open("wb") as file:
+        file.truncate(MOST_BYTES + 1)
+    with pytest.raises(KubeletError, match="file too large; it has more than 32 MiB, so drain the node"):
+        read_checkpoint(path)
+    with path.open("wb") as file:
+        file.truncate(MOST_BYTES)
+    with pytest.raises(ParseError, match="is not a checkpoint"):
+        read_checkpoint(path)
 
 
 def test_where_no_descriptor_is_left_nobody_is_told_to_run_the_agent_as_root(short_tmp: Path) -> None:

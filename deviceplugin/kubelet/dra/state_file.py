@@ -14,10 +14,13 @@ from pathlib import Path
 import msgspec
 
 from deviceplugin.errors import KubeletError, ParseError
-from deviceplugin.ledger.durable_files import cause
+from deviceplugin.ledger.durable_files import cause, read_within
 from deviceplugin.model.claims import ClaimRef, ClaimUid
 
 STATE_NAME = "dra_manager_state"
+MOST_BYTES = 16 << 20
+"""Ten times 1,600 claims of 1 KiB."""
+
 _NOT_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -75,7 +78,7 @@ class StateFile:
     def read(self) -> PreparedClaims:
         """The file as it is now. Raises KubeletError if it cannot be read, ParseError if it is damaged."""
         try:
-            data = self._path.read_bytes()
+            data = read_within(self._path, MOST_BYTES)
         except FileNotFoundError:
             return PreparedClaims(exists=False)
         except OSError as error:

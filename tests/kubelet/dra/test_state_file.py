@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.errors import KubeletError, ParseError
-from deviceplugin.kubelet.dra.state_file import StateFile, parse_state
+from deviceplugin.kubelet.dra.state_file import MOST_BYTES, StateFile, parse_state
 from deviceplugin.model.claims import ClaimRef, ClaimUid
 from sandbox.claims import recorded_device, write_record
 
@@ -87,6 +87,14 @@ def test_the_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
     assert file.read() is first
     path.write_bytes(written([claim("a"), claim("b")]))
     assert set(file.read().claims) == {"a", "b"}
+
+
+def test_a_file_beyond_the_bound_is_not_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "dra_manager_state"
+    with path.open("wb") as file:
+        file.truncate(MOST_BYTES + 1)
+    with pytest.raises(KubeletError, match="cannot be read: file too large"):
+        StateFile(path, DRIVER).read()
 
 
 def test_what_kubelet_did_not_write_is_an_error(subtests: pytest.Subtests) -> None:
