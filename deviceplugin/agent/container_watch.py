@@ -25,6 +25,7 @@ from deviceplugin.container.tracker import HeldGpu, ShareReport, Tracker
 from deviceplugin.errors import ContainerError, VcudaError
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.ledger import Ledger
+from deviceplugin.log import Pace
 from deviceplugin.model.allocation import OwnerKey, PodUid
 from deviceplugin.model.gpu import GpuProcess, GpuSample, GpuUuid, Inventory
 from deviceplugin.model.units import BLOCK_BYTES
@@ -71,6 +72,7 @@ class ContainerWatch:
     _groups: dict[int, ContainerGroup | None] = field(default_factory=dict)
     _sought: dict[GrantId, Grant] = field(default_factory=dict)
     _seek: asyncio.Event = field(default_factory=asyncio.Event)
+    _pace: Pace = field(default_factory=Pace)
     _turn: int = 0
 
     async def run(self) -> None:
@@ -184,7 +186,12 @@ class ContainerWatch:
             try:
                 self.shared.assume(grant.id, uuid, cores)
             except ContainerError as error:
-                log.warning("neighbours_not_told", **owner_fields(grant.allocation.owner), error=error.message)
+                self._failed("neighbours_not_told", grant, error)
+
+    def _failed(self, event: str, grant: Grant, error: VcudaError) -> None:
+        """The next look tries again, each second and for each container."""
+        if self._pace.allows(event, grant.id):
+            log.warning(event, **owner_fields(grant.allocation.owner), error=error.message)
 
     def _look_for(self, grant: Grant, watched: _Watched, *, every_s: float) -> None:
         if time.monotonic() - watched.asked_at >= every_s:
@@ -219,7 +226,7 @@ class ContainerWatch:
         except VcudaError as error:
             if always:
                 raise
-            log.warning("pids_config_failed", **owner_fields(grant.allocation.owner), error=error.message)
+            self._failed("pids_config_failed", grant, error)
             return
         watched.shown = pids
 

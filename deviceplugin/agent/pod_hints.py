@@ -1,7 +1,8 @@
 """What the annotations of a pod ask of its node: the GPUs that a scheduler chose, and limits.
 
 In: a pod and the inventory. Out: UUIDs to prefer, `PodLimits`. A hint is followed if it fits. An annotation that
-cannot be read or trusted (`model.annotations`) counts as missing and is logged.
+cannot be read or trusted (`model.annotations`) counts as missing and is logged, at most once a minute for each pod:
+its author may change it without pause.
 """
 
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from collections.abc import Callable
 import structlog
 
 from deviceplugin.errors import ParseError
+from deviceplugin.log import Pace
 from deviceplugin.model import annotations as text
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.annotation_names import AnnotationNames
@@ -28,6 +30,7 @@ class PodHints:
     def __init__(self, names: AnnotationNames, inventory: Callable[[], Inventory]) -> None:
         self._names = names
         self._inventory = inventory
+        self._pace = Pace()
 
     def scheduled_gpus(self, pod: Pod, container: PodContainer) -> frozenset[GpuUuid]:
         """Empty if no scheduler chose, or if a chosen GPU is not on this node."""
@@ -36,7 +39,7 @@ class PodHints:
         try:
             chosen = self._by_uuid(pod, container) or self._by_minor(pod, container)
         except ParseError as error:
-            log.warning("annotation_ignored", pod=str(pod.ref), error=error.message)
+            self._ignored(pod, error.message)
             return frozenset()
         return chosen if chosen <= {gpu.uuid for gpu in self._inventory().gpus} else frozenset()
 
@@ -54,14 +57,14 @@ class PodHints:
         try:
             return 0 if written is None else text.parse_core_limit(written)
         except ParseError as error:
-            log.warning("annotation_ignored", pod=str(pod.ref), error=error.message)
+            self._ignored(pod, error.message)
             return 0
 
     def _memory_limits(self, pod: Pod) -> PerContainer:
         try:
             return parse_memory_limits(pod.annotations, self._names)
         except ParseError as error:
-            log.warning("annotation_ignored", pod=str(pod.ref), error=error.message)
+            self._ignored(pod, error.message)
             return NO_MEMORY_LIMITS
 
     def predicate_time(self, pod: Pod) -> int | None:
@@ -72,7 +75,7 @@ class PodHints:
     def _by_uuid(self, pod: Pod, container: PodContainer) -> frozenset[GpuUuid]:
         trusted = trusted_allocation(pod, self._names)
         if trusted.doubt:
-            log.info("annotation_ignored", pod=str(pod.ref), error=trusted.doubt)
+            self._ignored(pod, trusted.doubt)
         return frozenset(share.uuid for share in trusted.shares_of(container))
 
     def _by_minor(self, pod: Pod, container: PodContainer) -> frozenset[GpuUuid]:
@@ -84,3 +87,7 @@ class PodHints:
         chosen = [gpu for gpu in self._inventory().gpus if gpu.minor in minors]
         admitted = all(wanted.admits_uuid(gpu.uuid) and wanted.admits_model(gpu.model) for gpu in chosen)
         return frozenset(gpu.uuid for gpu in chosen) if admitted and len(chosen) == len(minors) else frozenset()
+
+    def _ignored(self, pod: Pod, why: str) -> None:
+        if self._pace.allows(pod.ref.uid):
+            log.warning("annotation_ignored", pod=str(pod.ref), error=why)

@@ -27,7 +27,7 @@ from deviceplugin.kube.structs import (
 from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
 from deviceplugin.model.annotation_size import size_of
 from deviceplugin.model.claims import ContainerClaim
-from deviceplugin.model.mount import covers_compat
+from deviceplugin.model.mount import MOST_LIBRARY_PATH, covers_compat
 from deviceplugin.model.pod import ContainerState, Pod, PodContainer
 from deviceplugin.model.preferences import FOREIGN
 from deviceplugin.model.units import ResourceNames
@@ -35,6 +35,7 @@ from deviceplugin.model.units import ResourceNames
 KEPT_ENV = frozenset({"LD_LIBRARY_PATH", "compat32", "SUBMITTER"})
 # A user can create a pod with an absurd limit and a node name. Kubelet rejects it; other pods must stay readable.
 UNREADABLE_COUNT = 1 << 62
+_KEPT_TEXT = MOST_LIBRARY_PATH + 1  # of a variable: so much is refused, and more need not be kept
 _KEPT_ANNOTATION = "clusterName"
 _NO_POD = PodUid("")
 _MIRROR = "kubernetes.io/config.mirror"
@@ -132,7 +133,7 @@ def _container(
         index=index,
         cores=cores,
         blocks=blocks,
-        env={var.name: var.value or "" for var in container.env or () if var.name in KEPT_ENV},
+        env={var.name: (var.value or "")[:_KEPT_TEXT] for var in container.env or () if var.name in KEPT_ENV},
         state=_state(status.state or {}),
         runtime_id=(status.container_id or "").partition("://")[2],
         has_volume_over_compat=any(covers_compat(each.mount_path or "/") for each in container.volume_mounts or ()),

@@ -17,7 +17,7 @@ from deviceplugin.ledger.evidence import RecordedAnswer
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.gpu import Gpu
-from deviceplugin.model.mount import COMPAT, DRIVER_MOUNT, GRANT_MOUNT, Mount, libraries_of
+from deviceplugin.model.mount import COMPAT, DRIVER_MOUNT, GRANT_MOUNT, Mount, libraries_of, require_short_library_path
 from deviceplugin.model.pod import PodContainer
 from deviceplugin.model.units import BLOCK_BYTES, DEFAULT_DOMAIN, ResourceNames
 
@@ -67,7 +67,10 @@ class HostLayout:
 def answer_for(
     grant: Grant, gpus: Sequence[Gpu], container: PodContainer, layout: HostLayout, *, exists: Callable[[str], bool]
 ) -> Answer:
-    """The full answer; raises HardwareError if a device node that the container needs is missing."""
+    """The full answer; raises HardwareError if a device node that the container needs is missing.
+
+    The only text of the pod in it is its library path, of bounded length (RequestError).
+    """
     devices = _devices(gpus, layout, exists)
     missing = tuple(path for path in dict.fromkeys(layout.extra_devices) if not exists(layout.host_device(path)))
     whole = not grant.is_share
@@ -94,6 +97,7 @@ def library_path(container: PodContainer) -> str:
     """vcuda's directory first, then the pod's own; `compat32=true` selects the 32-bit one, as in gpu-manager."""
     directory = libraries_of(container.env.get("compat32", ""))
     own = container.env.get("LD_LIBRARY_PATH", "")
+    require_short_library_path(own, f"container {container.ref.name}")
     return f"{directory}:{own}" if own else directory
 
 

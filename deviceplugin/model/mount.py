@@ -10,11 +10,16 @@ import posixpath
 import re
 from dataclasses import dataclass
 
+from deviceplugin.errors import RequestError
+
 DRIVER_MOUNT = "/usr/local/nvidia"
 GRANT_MOUNT = "/etc/vcuda"
 NODE_STATE = "/etc/gpu-manager"  # on the node, by default: journal, limits and library of all containers
 COMPAT = "/usr/local/cuda/compat"  # of CUDA's images: forward compatibility
 LIBRARIES = f"{DRIVER_MOUNT}/lib64"
+MOST_LIBRARY_PATH = 4096
+"""Bytes of a container's own LD_LIBRARY_PATH: it is copied into kubelet's checkpoint or a CDI file that all parse."""
+
 LIBRARIES_32 = f"{DRIVER_MOUNT}/lib"  # for containers with gpu-manager's `compat32=true`
 
 
@@ -30,6 +35,15 @@ class Mount:
 def libraries_of(compat32: str) -> str:
     """The directory of a container's libraries; `compat32` is its variable, in any case as in gpu-manager."""
     return LIBRARIES_32 if compat32.lower() == "true" else LIBRARIES
+
+
+def require_short_library_path(own: str, what: str) -> None:
+    """Raises RequestError; `what` names the container."""
+    if len(own.encode(errors="surrogatepass")) > MOST_LIBRARY_PATH:
+        raise RequestError(
+            f"{what}: its LD_LIBRARY_PATH has more than {MOST_LIBRARY_PATH:,} bytes; shorten it, for example by "
+            "links in one directory of the image"
+        )
 
 
 def covers_compat(path: str) -> bool:

@@ -152,6 +152,21 @@ async def test_gpus_are_offered_and_a_share_has_its_limits_and_its_cdi_file_befo
         await found.node.server.until(lambda: used() == [minor == 3 for minor in range(8)])
 
 
+async def test_a_library_path_that_no_image_needs_is_refused_and_no_cdi_file_is_written(short_tmp: Path) -> None:
+    """Security A-12."""
+    async with claim_node(short_tmp) as found:
+        user = pod_using("long", "pod-long", node=NODE)
+        user["spec"]["containers"][0]["env"] = [{"name": "LD_LIBRARY_PATH", "value": "y" * (1 << 20)}]
+        made = found.node.server.store.create("pods", user, namespace=NAMESPACE)
+        claim = allocated_claim("long", {"pod-long": made["metadata"]["uid"]}, pool=NODE, device="gpu-0")
+        uid = str(found.node.server.store.create("resourceclaims", claim, namespace=NAMESPACE)["metadata"]["uid"])
+        with pytest.raises(ClaimCallError, match="container main: its LD_LIBRARY_PATH has more than 4,096 bytes"):
+            await found.prepare("long", uid)
+        assert not found.cdi()
+        await found.unprepare("long", uid)
+        assert not found.grants()
+
+
 async def test_each_pod_of_a_claim_has_an_event_and_the_metrics_count_it(short_tmp: Path) -> None:
     """Views show a claim that several pods use by its own name."""
     async with claim_node(short_tmp) as found:

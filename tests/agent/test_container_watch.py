@@ -26,6 +26,7 @@ from deviceplugin.container.limit_monitor import Tolerance
 from deviceplugin.container.processes import CgroupTree, ProcessTable
 from deviceplugin.container.runtime import ContainerRuntime
 from deviceplugin.container.shared_state import SharedState
+from deviceplugin.errors import ContainerError
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.events import EventRecorder
@@ -200,6 +201,15 @@ async def test_an_idle_share_is_looked_at_in_every_turn(bench: Bench) -> None:
         os.truncate(path, 1 << 30)
         await bench.turns(1)
         assert path.stat().st_size == region.SIZE
+
+
+async def test_what_fails_at_each_look_is_said_once_a_minute(bench: Bench) -> None:
+    given = [bench.give(name, "c") for name in ("one", "two")]
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(50):
+            for each in given:
+                bench.watch._failed("neighbours_not_told", each, ContainerError("no room"))
+    assert [each["pod"] for each in logs] == [str(each.allocation.owner.pod) for each in given]
 
 
 async def test_a_running_container_whose_files_were_removed_is_named_once(bench: Bench) -> None:

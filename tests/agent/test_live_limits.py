@@ -79,6 +79,21 @@ async def test_a_changed_annotation_changes_the_limits_of_the_running_container(
         assert len(await until_said(node, "annotation_ignored")) == 1, "once, not at every change of the pod"
 
 
+async def test_an_author_who_writes_nonsense_without_pause_fills_no_log(short_tmp: Path) -> None:
+    """Security A-12: 93 lines a second, for as long as he liked."""
+    async with node_with_agent(short_tmp) as node:
+        pod, other = share("p", 30, 8), share("other", 30, 8)
+        (uid, _) = await run(node, pod, other)
+        for number in range(30):
+            annotate(node, pod, f"x{number}")
+            await node.agent.get("/healthz")
+        annotate(node, other, "much")
+        annotate(node, pod, "60")
+        await until_soft(node, uid, 60)
+        said = await until_said(node, "annotation_ignored", times=2)
+        assert sorted(each["pod"] for each in said) == ["default/other", "default/p"], "each pod has its own pace"
+
+
 async def test_a_limit_of_memory_is_lowered_and_raised_up_to_the_grant_while_the_container_runs(
     short_tmp: Path,
 ) -> None:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from deviceplugin.errors import ParseError
 from deviceplugin.kube.cluster_pods import cluster_pods
-from deviceplugin.kube.pods import UNREADABLE_COUNT, PodListReader, decode_pod
+from deviceplugin.kube.pods import KEPT_ENV, UNREADABLE_COUNT, PodListReader, decode_pod
 from deviceplugin.model.allocation import ContainerRole
+from deviceplugin.model.mount import MOST_LIBRARY_PATH
 from deviceplugin.model.pod import ContainerState, Pod
 from deviceplugin.model.units import Resource, ResourceNames
 
@@ -250,3 +251,11 @@ def test_of_two_statuses_with_one_name_the_first_counts() -> None:
     twice = [{"name": "c", "containerID": f"containerd://{number}"} for number in (1, 2)]
     pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}, "status": {"containerStatuses": twice}}
     assert decode_pod(json.dumps(pod).encode()).containers[0].runtime_id == "1"
+
+
+def test_of_a_variable_so_much_is_kept_that_one_sees_it_is_too_long() -> None:
+    """Every pod of the node is in the agent's memory, with or without a GPU."""
+    env = [{"name": name, "value": "x" * 1_000_000} for name in ("SUBMITTER", "LD_LIBRARY_PATH", "compat32", "OTHER")]
+    pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "env": env}]}}
+    found = decode_pod(json.dumps(pod).encode()).containers[0].env
+    assert {name: len(text) for name, text in found.items()} == dict.fromkeys(KEPT_ENV, MOST_LIBRARY_PATH + 1)

@@ -1,11 +1,12 @@
 """The Allocate answer: what a container is given."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import PurePosixPath
 
 import pytest
 
-from deviceplugin.errors import HardwareError
+from deviceplugin.errors import HardwareError, RequestError
 from deviceplugin.kubelet.allocate_answer import HostLayout, answer_for, library_path, why_outdated
 from deviceplugin.ledger.evidence import RecordedAnswer
 from deviceplugin.ledger.grant import GrantId
@@ -13,6 +14,7 @@ from deviceplugin.model.mount import Mount
 from deviceplugin.model.pod import PodContainer
 from deviceplugin.model.units import ResourceNames
 from tests.kubelet.makers import gpu, grant, pod
+from tests.refusals import refusal
 
 LAYOUT = HostLayout(grants=PurePosixPath("/vm"), driver_mirror=PurePosixPath("/mirror"))
 SHARE = pod("p", ("c", 20, 8)).containers[0]
@@ -147,3 +149,30 @@ def test_our_libraries_come_first(subtests: pytest.Subtests) -> None:
     for env, expected in cases:
         with subtests.test(env=env):
             assert library_path(PodContainer(SHARE.ref, SHARE.role, 0, env=env)) == expected
+
+
+def test_a_library_path_that_no_image_needs_is_refused_for_devices_and_for_cdi() -> None:
+    """Security A-12: 1 MiB of it was written into the CDI file, which every reader of the node parses."""
+    for text, said in (
+        ("x" * 4096, ""),
+        ("ü" * 2048, ""),
+        ("x" * 4097, "container c: its LD_LIBRARY_PATH has more than 4,096 bytes"),
+        ("ü" * 2049, "container c: its LD_LIBRARY_PATH has more than 4,096 bytes"),
+    ):
+        asking = PodContainer(SHARE.ref, SHARE.role, 0, env={"LD_LIBRARY_PATH": text})
+        for cdi in (False, True):
+            layout = HostLayout(PurePosixPath("/vm"), PurePosixPath("/mirror"), cdi=cdi)
+            call = partial(answer_for, grant(SHARE, (0, 20, 8)), [gpu(0)], asking, layout, exists=everything)
+            assert refusal(RequestError, call).startswith(said), text[:3]
+            if not said:
+                assert dict(call().env)["LD_LIBRARY_PATH"].endswith(f":{text}")
+
+
+def test_the_library_path_is_all_that_an_answer_has_of_the_pods_text() -> None:
+    """Whatever else the pod says of its container changes nothing."""
+    other = {"compat32": "no" * 4096, "SUBMITTER": "x" * 4096, "NVIDIA_VISIBLE_DEVICES": "all"}
+    asking = PodContainer(SHARE.ref, SHARE.role, 0, env=other)
+    layout = HostLayout(PurePosixPath("/vm"), PurePosixPath("/mirror"), cdi=True)
+    made = grant(SHARE, (0, 20, 8))
+    plain = answer_for(made, [gpu(0)], SHARE, layout, exists=everything)
+    assert answer_for(made, [gpu(0)], asking, layout, exists=everything) == plain

@@ -9,7 +9,7 @@ written twice the last one counts. Values from `envFrom` are not visible here.
 
 from deviceplugin.cluster.webhook.pod_json import Json, JsonContainer, objects
 from deviceplugin.cluster.webhook.resources import asks_any_of_vendor
-from deviceplugin.model.mount import libraries_of
+from deviceplugin.model.mount import libraries_of, require_short_library_path
 
 LIBRARY_PATH = "LD_LIBRARY_PATH"
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -38,6 +38,12 @@ def leave_choice_to_the_agent(container: JsonContainer) -> None:
 def library_path_is_hidden(container: JsonContainer) -> bool:
     """Whether `LD_LIBRARY_PATH` has a `valueFrom`, so that vcuda's directory cannot be put first."""
     return any("valueFrom" in variable for variable in _named(container, LIBRARY_PATH)[-1:])
+
+
+def require_short(container: JsonContainer) -> None:
+    """The agent refuses it too, when the pod is on a node."""
+    value = _value(container, LIBRARY_PATH)
+    require_short_library_path(value if isinstance(value, str) else "", container.what)
 
 
 def preloaded(container: JsonContainer) -> str:

@@ -6,6 +6,7 @@ is not a denial); or a RequestError or ParseError of one sentence that says what
 
 from collections.abc import Iterator
 
+from deviceplugin.cluster.webhook.environment import require_short
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.limit_bypass import exposures, exposures_beside, refuse_open_share, state_volumes
 from deviceplugin.cluster.webhook.mutate import is_left_alone
@@ -107,6 +108,7 @@ def _request(container: JsonContainer, parts: PerContainer, settings: WebhookSet
     except RequestError as error:
         raise RequestError(f"{container.what}: {error.message}") from None
     refuse_open_share(container, request, settings)
+    require_short(container)
     return request
 
 

@@ -134,11 +134,9 @@ _LARGE: dict[str, tuple[int, Callable[[int], Json]]] = {
         MOST_GPU_CONTAINERS,
         lambda number: pod(*(container(f"c{each}", {CORE: "1"}, env=_many_variables(190)) for each in range(number))),
     ),
-    "one path": (
+    "one list of libraries": (
         20_000,
-        lambda number: gpu_pod(
-            {CORE: "30"}, env=[{"name": "LD_LIBRARY_PATH", "value": ":".join(["/x" * 20] * number)}]
-        ),
+        lambda number: gpu_pod({CORE: "30"}, env=[{"name": "LD_PRELOAD", "value": ":".join(["/x" * 20] * number)}]),
     ),
     "containers without a GPU": (
         900,

@@ -7,6 +7,7 @@ from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.cluster.webhook.validate import validate
 from deviceplugin.errors import VcudaError
+from deviceplugin.model.mount import MOST_LIBRARY_PATH
 from tests.cluster.webhook.makers import A100S, CORE, MEMORY, SETTINGS, container, gpu_pod, pod, response, review
 from tests.refusals import refusal
 
@@ -31,6 +32,10 @@ def _adding(*capabilities: str) -> Json:
     return {"securityContext": {"capabilities": {"add": list(capabilities)}}}
 
 
+def _with_path(text: str) -> Json:
+    return gpu_pod(SHARE, env=[{"name": "LD_LIBRARY_PATH", "value": text}])
+
+
 def _unlike() -> Json:
     return pod({"name": "main", "resources": {"limits": SHARE, "requests": {**SHARE, CORE: "20"}}})
 
@@ -52,6 +57,11 @@ def test_what_can_never_run_is_refused_with_what_to_write_instead() -> None:
         (gpu_pod(SHARE, {"tencent.com/vcuda-numa": "1"}), ["vcuda-numa", "write true or false"]),
         (gpu_pod(SHARE, {"tencent.com/vcuda-core-limit": "0"}), ["vcuda-core-limit", "from 1 to 100"]),
         (gpu_pod(SHARE, {"tencent.com/vcuda-socket": "yes"}), ["vcuda-socket", "write true or false"]),
+        (
+            _with_path("x" * (MOST_LIBRARY_PATH + 1)),
+            ["container main", "LD_LIBRARY_PATH", "more than 4,096 bytes", "shorten"],
+        ),
+        (_with_path("ü" * (MOST_LIBRARY_PATH // 2 + 1)), ["container main", "more than 4,096 bytes"]),
         (_unlike(), ["container main", CORE, "remove it from requests"]),
         (gpu_pod({CORE: "30", MEMORY: "4Gi"}), ["container main", "4294967296", "blocks of 256 MiB", "4 GiB are 16"]),
         (gpu_pod({CORE: "1M"}), ["container main", "1000000", "more than any node has"]),
@@ -84,6 +94,8 @@ def test_good_pods_pass_without_a_word() -> None:
         gpu_pod(SHARE, **_mounted("/usr/local/nvidia-tools")),
         gpu_pod(SHARE, **_adding("NET_ADMIN")),
         gpu_pod(SHARE, env=[{"name": "LD_PRELOAD", "value": "/usr/lib/libjemalloc.so.2"}]),
+        _with_path("x" * MOST_LIBRARY_PATH),
+        pod(container(env=[{"name": "LD_LIBRARY_PATH", "value": "x" * 100_000}]), container("main", SHARE)),
         gpu_pod({CORE: "60", MEMORY: "8"}, {"tencent.com/vcuda-gpus": "2"}),
         gpu_pod(SHARE, {"tencent.com/vcuda-gpu-policy": "link", "hami.io/gpu-scheduler-policy": "whatever"}),
         gpu_pod(SHARE, {"nvidia.com/use-gputype": "a100"}),
