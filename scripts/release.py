@@ -39,14 +39,18 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--uncommitted", action="store_true", help="also of a tree that differs from its commit")
     parser.add_argument("--no-image", action="store_true", help="without the image, which needs buildah and its base")
     parser.add_argument("--url", help="where the files will be fetched: makes the plugin of kubectl too")
+    parser.add_argument("--only-sign", action="store_true", help="sign the checksums in OUT, which another run made")
     sign = parser.add_mutually_exclusive_group()
     sign.add_argument("--key", type=Path, help="sign the checksums with this key file of cosign")
     sign.add_argument("--keyless", action="store_true", help="sign the checksums with the identity of the CI workflow")
     given = parser.parse_args(arguments)
+    if given.only_sign and not (given.key or given.keyless):
+        parser.error("--only-sign needs --key or --keyless")
     try:
-        if not given.uncommitted:
-            check_tree(version())
-        release(given.out, with_image=not given.no_image, url=given.url)
+        if not given.only_sign:
+            if not given.uncommitted:
+                check_tree(version())
+            release(given.out, with_image=not given.no_image, url=given.url)
         if given.key or given.keyless:
             sign_file(given.out / SUMS, given.key)
     except (ReleaseError, ArchiveError, SignatureError, OSError, subprocess.CalledProcessError) as error:

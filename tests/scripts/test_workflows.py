@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from sandbox.emulated_gpus import REPOSITORY
+from scripts.release import main
 from scripts.signatures import attest_in_registry, sign_file, sign_in_registry
 from tests.programs import built
 
@@ -52,27 +53,57 @@ def test_actionlint_finds_nothing_and_would_find_a_mistake(actionlint: str, tmp_
     done = subprocess.run([*command, *WORKFLOWS], cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     wrong = tmp_path / "release.yml"
-    wrong.write_text(RELEASE.read_text().replace("needs: release", "needs: releases"))
+    wrong.write_text(RELEASE.read_text().replace("needs: publish", "needs: publishes"))
     done = subprocess.run([*command, wrong], cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    assert (done.returncode, "releases" in done.stdout) == (1, True)
+    assert (done.returncode, "publishes" in done.stdout) == (1, True)
 
 
-PERMISSIONS = {
-    "ci.yml": {"test": None},
-    "release.yml": {
-        "test": None,
-        "release": {"contents": "write", "packages": "write", "id-token": "write"},
-        "pypi": {"id-token": "write"},
-    },
+USES = {
+    "contents: read": ("actions/checkout@", "./.github/workflows/"),
+    "contents: write": ("gh release create",),
+    "packages: write": ("scripts/publish ",),
+    "id-token: write": ("scripts/publish ", "--keyless", "pypa/gh-action-pypi-publish@"),
 }
-"""Of each job; none for those of the workflow, which only reads."""
+"""What of a job needs the right."""
+
+
+JOBS = {f"{path.name} {name}": job for path in WORKFLOWS for name, job in read(path)["jobs"].items()}
+
+
+def _called(job: dict[str, Any]) -> list[str]:
+    """Actions, scripts and workflows."""
+    return [job.get("uses", ""), *(step.get("uses", "") + step.get("run", "") for step in job.get("steps", ()))]
+
+
+def _needed(job: dict[str, Any]) -> dict[str, str]:
+    """A right to write contains the one to read."""
+    found = [
+        right for right, uses in USES.items() for called in _called(job) if any(each in f"{called} " for each in uses)
+    ]
+    return dict(right.split(": ") for right in sorted(found))
+
+
+@pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
+def test_a_job_has_the_rights_that_it_uses_and_no_more(job: dict[str, Any]) -> None:
+    assert job.get("permissions") == _needed(job)
+
+
+@pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
+def test_what_is_built_is_built_where_nothing_may_be_written(job: dict[str, Any]) -> None:
+    """A package of the build, and what it starts, finds no right to publish something else."""
+    builds = [
+        text for text in _called(job) if re.search(r"[.]ci/run|scripts/release(?! --only-sign)|plugin/kubectl", text)
+    ]
+    assert not builds or set(job["permissions"].values()) == {"read"}, builds
+    if "write" in job.get("permissions", {}).values():
+        assert "actions/cache@" not in str(job), "what another run left is not published"
+        gets_go = [step for step in job["steps"] if "actions/setup-go@" in step.get("uses", "")]
+        assert all(step["with"]["cache"] is False for step in gets_go)
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_only_the_jobs_that_publish_may_write(path: Path) -> None:
-    workflow = read(path)
-    assert workflow["permissions"] == {"contents": "read"}
-    assert {name: job.get("permissions") for name, job in workflow["jobs"].items()} == PERMISSIONS[path.name]
+def test_a_job_that_says_nothing_would_have_no_rights(path: Path) -> None:
+    assert read(path)["permissions"] == {}
 
 
 OF_CHECKS = {"push", "pull_request", "workflow_dispatch", "workflow_call", "schedule"}
@@ -127,15 +158,17 @@ def called(name: str, folder: Path, **stand_ins: str) -> subprocess.CompletedPro
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_files_are_signed_by_the_identity_of_the_workflow(tmp_path: Path) -> None:
+def test_files_are_made_without_rights_and_signed_by_the_identity_of_the_workflow(tmp_path: Path) -> None:
     url = "https://github.example.org/Some-Owner/vcuda/releases/download/v1.2.0"
-    assert called("Make the files", tmp_path).stdout == f"release --keyless --url {url} dist\n"
+    assert called("Make the files", tmp_path).stdout == f"release --url {url} dist\n"
+    assert called("Sign the files", tmp_path).stdout == "release --only-sign --keyless dist\n"
 
 
 def test_image_and_chart_are_published_and_signed_without_a_key(tmp_path: Path) -> None:
+    (tmp_path / "dist").mkdir()
     done = called("Publish image and chart", tmp_path)
     assert (done.returncode, done.stdout) == (0, "publish dist ghcr.io/some-owner\n"), "--key would name one"
-    assert (tmp_path / "published.txt").read_text() == done.stdout
+    assert (tmp_path / "dist/published.txt").read_text() == done.stdout
     assert called("Publish image and chart", tmp_path, publish="exit 1").returncode == 1, "also before a pipe"
 
 
@@ -144,28 +177,37 @@ def test_without_a_key_cosign_is_asked_to_sign_by_identity(tmp_path: Path, monke
     cosign.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >>{said}\n')
     cosign.chmod(0o755)
     monkeypatch.setenv("VCUDA_COSIGN", str(cosign))
+    (tmp_path / "SHA256SUMS").write_text("")
     sign_file(tmp_path / "SHA256SUMS", None)
     sign_in_registry("ghcr.io/o/vcuda@sha256:0", None, plain_http=False)
     attest_in_registry("ghcr.io/o/vcuda@sha256:0", tmp_path / "packages", None, plain_http=False)
+    assert main(["--only-sign", "--keyless", str(tmp_path)]) == 0, "what another job made"
     lines = said.read_text().splitlines()
-    assert [line.split()[0] for line in lines] == ["sign-blob", "sign", "attest"]
+    assert [line.split()[0] for line in lines] == ["sign-blob", "sign", "attest", "sign-blob"]
+    assert lines[0] == lines[3]
     for line in lines:
         assert "--key" not in line
         assert "--tlog-upload=false" not in line
         assert "--yes" in line, "nobody can be asked"
 
 
-def test_actions_are_of_few_and_known_owners() -> None:
-    """By their tags: see docs/development.md."""
-    used = {step["uses"] for path in WORKFLOWS for step in steps(read(path)) if "uses" in step}
-    assert {name.partition("/")[0] for name in used} == {"actions", "docker", "pypa"}
-    assert all(re.fullmatch(r"[\w-]+/[\w-]+@(v\d+|release/v\d+|[0-9a-f]{40})", name) for name in used)
+def test_actions_are_of_few_and_known_owners_and_named_by_commit() -> None:
+    """A tag and a branch can be moved to another commit; the comment says the version for people and for bots."""
+    lines = [line.strip() for path in WORKFLOWS for line in path.read_text().splitlines() if "uses:" in line]
+    used = [line for line in lines if "./.github/workflows/" not in line]
+    assert len(used) > 10
+    for line in used:
+        pinned = r"(- )?uses: (actions|docker|pypa)/[\w-]+@[0-9a-f]{40} # v\d+[.]\d+[.]\d+"
+        assert re.fullmatch(pinned, line), line
+    commits = {tuple(line.removeprefix("- ").removeprefix("uses: ").split("@", 1)) for line in used}
+    assert len(commits) == len({name for name, _ in commits}), "one version of each"
 
 
 def test_a_release_is_tested_first_and_fails_with_any_of_its_commands() -> None:
     workflow = read(RELEASE)
     assert workflow["jobs"]["test"]["uses"] == "./.github/workflows/ci.yml"
-    assert (workflow["jobs"]["release"]["needs"], workflow["jobs"]["pypi"]["needs"]) == ("test", "release")
+    order = {name: job.get("needs") for name, job in workflow["jobs"].items()}
+    assert order == {"test": None, "files": "test", "publish": "files", "page": "publish", "pypi": "page"}
     assert workflow["defaults"]["run"]["shell"] == "bash", "which GitHub runs with pipefail"
 
 
@@ -174,11 +216,15 @@ def test_the_notes_are_the_section_of_the_version(tmp_path: Path) -> None:
     (tmp_path / "CHANGELOG.md").write_text(
         "# Changelog\n\n## 1.2.0 (2026-01-01)\n\nnew\n\n## 1.2.0.1\n\n## 1.1.0\n\nold\n"
     )
-    (tmp_path / "published.txt").write_text("registry.example.org/vcuda@sha256:0\n")
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist/published.txt").write_text("registry.example.org/vcuda@sha256:0\n")
+    (tmp_path / "dist/SHA256SUMS").write_text("")
     (tmp_path / "gh").write_text('#!/bin/sh\nprintf "%s\\n" "$@" >called\n')
     (tmp_path / "gh").chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "GITHUB_REF_NAME": "v1.2.0"}
     subprocess.run(["bash", "-eo", "pipefail", "-c", text], cwd=tmp_path, env=environment, check=True)
     notes = (tmp_path / "notes.md").read_text()
     assert notes == "\nnew\n\n\n```\nregistry.example.org/vcuda@sha256:0\n```\n"
-    assert (tmp_path / "called").read_text().split()[:4] == ["release", "create", "v1.2.0", "--verify-tag"]
+    words = (tmp_path / "called").read_text().split()
+    assert words[:4] == ["release", "create", "v1.2.0", "--verify-tag"]
+    assert words[-1:] == ["dist/SHA256SUMS"], "the notes have the other one"
