@@ -8,11 +8,12 @@ import yaml
 
 from sandbox.cluster import pods
 from sandbox.cluster.claims import CLAIMS, DRA, DRIVER, SHARES, SLICES, TEMPLATES, WHOLE_GPUS
-from sandbox.cluster.client import ApiError, JsonObject
+from sandbox.cluster.client import ApiError, Client, JsonObject
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.identities import Identity, Rule
 from sandbox.cluster.waiting import wait_until
 from sandbox.emulated_gpus import REPOSITORY
+from tests.e2e.admission.requests import as_kubelet
 from tests.e2e.claims.scene import classes_and_policies
 from tests.fenced import fenced
 
@@ -123,31 +124,98 @@ def test_the_api_server_takes_the_claims_of_the_documentation(cluster: Cluster, 
             assert refusal(cluster, CLAIMS, {"metadata": {"name": "p"}, "spec": each}) == ""
 
 
-def test_an_agent_offers_devices_of_its_own_node_and_driver_alone(cluster: Cluster) -> None:
-    """By the name of the account: an agent in whatever namespace."""
+OTHER = "another-node"
+NAMED = f"a ResourceSlice of the driver {DRIVER} is named after its node"
+POOLED = "and its pool has the name of that node"
+FORGED: dict[str, tuple[JsonObject, str]] = {
+    "its own": ({}, ""),
+    "node": ({"node": OTHER, "pool": OTHER, "generateName": f"{OTHER}-vcuda-"}, "of its own node only"),
+    "driver": ({"driver": "gpu.example.org"}, f"of the driver {DRIVER} only"),
+    "pool": ({"pool": OTHER}, POOLED),
+    "newer slices of a pool": ({"pool": OTHER, "generation": 99}, POOLED),
+    "name that another node's may get": ({"name": f"{OTHER}-vcuda-abcde"}, NAMED),
+    "beginning of the name": ({"generateName": f"{OTHER}-vcuda-"}, NAMED),
+    "name of another node": ({"name": OTHER}, NAMED),
+    "any other name": ({"name": "p"}, NAMED),
+    "owner": ({"owner": OTHER}, "is owned by its node and by nothing else"),
+}
+"""One field that identifies at a time, and what is said to it."""
+
+
+@pytest.fixture(scope="module")
+def agent(cluster: Cluster) -> Iterator[Identity]:
+    """By the name of the account: an agent in no matter which namespace."""
     rules = [Rule("resource.k8s.io", ["resourceslices"], ["create", "delete", "get"]).as_json()]
     identity = Identity.create(cluster.admin, "vcuda-agent", rules)
     try:
         node = cluster.kubelet.node
-        assert posted(cluster, identity.token(node=node), node, DRIVER) == ""
         wait_until(
-            lambda: "of its own node only" in posted(cluster, identity.token(node=node), "another-node", DRIVER),
+            lambda: "of its own node only" in offered(by_token(cluster, identity.token(node=node)), OTHER),
             "the API server asks the policy of the agents",
         )
-        assert "of the driver gpu.vcuda.tencent.com only" in posted(
-            cluster, identity.token(node=node), node, "gpu.example.org"
-        )
-        assert "of its own node only" in posted(cluster, identity.token(), node, DRIVER), "a token that no pod has"
+        yield identity
     finally:
         identity.remove()
 
 
-def posted(cluster: Cluster, token: str, node: str, driver: str) -> str:
-    client = cluster.admin.by_token(cluster.control_plane.server, cluster.ca.certificate, token)
-    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-    body = {"metadata": {"name": "p"}, "spec": {"driver": driver, "nodeName": node, "pool": pool, "devices": []}}
+@pytest.mark.parametrize(("change", "said"), FORGED.values(), ids=FORGED)
+def test_an_agent_offers_devices_of_its_own_node_and_driver_alone(
+    cluster: Cluster, agent: Identity, change: JsonObject, said: str
+) -> None:
+    """Security A-8: each field by which a slice and its devices are identified."""
+    node = cluster.kubelet.node
+    found = offered(by_token(cluster, agent.token(node=node)), **{"node": node, **change})
+    assert (said in found) if said else not found, found
+
+
+def test_a_token_that_no_pod_has_offers_nothing(cluster: Cluster, agent: Identity) -> None:
+    assert "of its own node only" in offered(by_token(cluster, agent.token()), cluster.kubelet.node)
+
+
+@pytest.mark.parametrize("field", ["its own", "pool", "newer slices of a pool", "beginning of the name", "owner"])
+@pytest.mark.usefixtures("agent")
+def test_kubelet_and_everybody_else_name_the_pool_of_our_driver_after_its_node(cluster: Cluster, field: str) -> None:
+    """The API server keeps a kubelet to `nodeName`, and lets it write any pool."""
+    node, (change, said) = cluster.kubelet.node, FORGED[field]
+    for client in (cluster.admin, as_kubelet(cluster.admin, node)):
+        found = offered(client, **{"node": node, **change})
+        assert (said in found) if said else not found, found
+    assert offered(cluster.admin, node, driver="gpu.example.org", pool=OTHER, name="p") == "", "a driver of others"
+
+
+def test_a_node_with_a_long_name_offers_its_devices(cluster: Cluster, agent: Identity) -> None:
+    """The API server makes a name of the first 58 characters of generateName."""
+    node = "n" * 70
+    cluster.admin.post("/api/v1/nodes", {"metadata": {"name": node}})
     try:
-        client.post(f"{SLICES}?dryRun=All", body)
+        client = by_token(cluster, agent.token(node=node))
+        assert offered(client, node) == ""
+        assert NAMED in offered(client, node, generateName="n" * 57)
+    finally:
+        cluster.admin.delete(f"/api/v1/nodes/{node}")
+
+
+def by_token(cluster: Cluster, token: str) -> Client:
+    return Client.by_token(cluster.control_plane.server, cluster.ca.certificate, token)
+
+
+def offered(
+    client: Client,
+    node: str,
+    *,
+    driver: str = DRIVER,
+    pool: str = "",
+    generation: int = 1,
+    owner: str = "",
+    **name: str,
+) -> str:
+    """What the API server says to a slice as the agent writes it, but for what is given."""
+    owners = [{"apiVersion": "v1", "kind": "Node", "name": owner or node, "uid": "1", "controller": True}]
+    metadata = {**(name or {"generateName": f"{node}-vcuda-"}), "ownerReferences": owners}
+    pools = {"name": pool or node, "generation": generation, "resourceSliceCount": 1}
+    spec = {"driver": driver, "nodeName": node, "pool": pools, "devices": []}
+    try:
+        client.post(f"{SLICES}?dryRun=All", {"metadata": metadata, "spec": spec})
     except ApiError as error:
         return str(error)
     finally:
