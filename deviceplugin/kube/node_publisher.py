@@ -2,9 +2,10 @@
 
 In: the inventory, whenever it changes, and labels of the operator. Out: a patch of the node if something differs. A
 label that the agent set and no longer wants is removed; an annotation lists them, because a restarted agent may have
-other flags. A failed patch is repeated with back-off. A periodic check repairs what others changed. A node with
-different GPUs has the value `mixed`; the annotation has the details. gpu-manager's label `gaia.tencent.com/gpu-model`
-is the second word of the first GPU's name (`Tesla P40` gives `P40`).
+other flags. Kubelet may write that annotation as well, so no label of Kubernetes' own domains is removed, from which
+the API server keeps kubelets. A failed patch is repeated with back-off. A periodic check repairs what others changed.
+A node with different GPUs has the value `mixed`; the annotation has the details. gpu-manager's label
+`gaia.tencent.com/gpu-model` is the second word of the first GPU's name (`Tesla P40` gives `P40`).
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from deviceplugin.model.units import MIB, ResourceNames
 GPU_MANAGER_MODEL = "gaia.tencent.com/gpu-model"
 MIXED = "mixed"
 _MOST = 63
+_OF_KUBERNETES = (".kubernetes.io", ".k8s.io")
 _REFUSED = re.compile(r"[^A-Za-z0-9_.-]+")
 log = structlog.get_logger("vcuda.kube")
 
@@ -87,11 +89,15 @@ DEFAULT_TIMING = PublishTiming()
 
 def node_patch(node: NodeMetadata, face: NodePatch, *, own_labels: str) -> NodePatch:
     """What of `face` the node lacks; `own_labels` is the annotation that lists the labels which the agent set."""
-    before = {key for key in node.annotations.get(own_labels, "").split(",") if key}
+    before = {key for key in node.annotations.get(own_labels, "").split(",") if key and not _is_of_kubernetes(key)}
     labels: dict[str, str | None] = {key: None for key in sorted(before - set(face.labels)) if key in node.labels}
     labels |= {key: value for key, value in face.labels.items() if node.labels.get(key) != value}
     wanted = {**face.annotations, own_labels: ",".join(sorted(face.labels))}
     return NodePatch(labels, {key: value for key, value in wanted.items() if node.annotations.get(key) != value})
+
+
+def _is_of_kubernetes(label: str) -> bool:
+    return f".{label.partition('/')[0]}".endswith(_OF_KUBERNETES)
 
 
 class NodePublisher:

@@ -38,6 +38,15 @@ WAITS = {
     "containerStatuses": [{**WAITING, "state": {"waiting": {"reason": "CreateContainerConfigError"}}}],
 }
 LISTED, GAIA = "tencent.com/vcuda-node-labels", "gaia.tencent.com/gpu-model"
+OF_KUBERNETES = (
+    "node-restriction.kubernetes.io/quarantined",
+    "topology.kubernetes.io/zone",
+    "node-role.kubernetes.io/gpu",
+    "kubernetes.io/hostname",
+    "a.k8s.io/b",
+    "k8s.io/c",
+)
+"""The list names them too: kubelet may write it."""
 
 
 @pytest.mark.parametrize(
@@ -78,8 +87,10 @@ def admin(cluster: Cluster) -> Iterator[Client]:
             admin.post(PATHS[manifest["kind"]], manifest)
             undo.callback(admin.delete, f"{PATHS[manifest['kind']]}/{manifest['metadata']['name']}")
         for node in (OWN, OTHER):
-            labels = {"team": "a", "old": "1", "tencent.com/gpu-count": "8"}
-            notes = {LISTED: "old,tencent.com/gpu-count", "note": "1", "tencent.com/vcuda-cordon": "0"}
+            labels = {"team": "a", "old": "1", "notkubernetes.io/a": "1", "tencent.com/gpu-count": "8"}
+            labels |= dict.fromkeys(OF_KUBERNETES, "1")
+            listed = ",".join(("old", "notkubernetes.io/a", "tencent.com/gpu-count", *OF_KUBERNETES))
+            notes = {LISTED: listed, "note": "1", "tencent.com/vcuda-cordon": "0"}
             admin.post(NODES, {"metadata": {"name": node, "labels": labels, "annotations": notes}})
             undo.callback(admin.delete, f"{NODES}/{node}")
             for state, status in STATUSES.items():
@@ -170,6 +181,16 @@ ON_ITS_NODE = {
         "PATCH", NODE, labels(**{"tencent.com/gpu-model": "A", "tencent.com/gpu-count": None, GAIA: "A"})
     ),
     "remove a label that it had set": Attempt("PATCH", NODE, labels(old=None)),
+    "remove a label that its kubelet could remove": Attempt("PATCH", NODE, labels(**{"notkubernetes.io/a": None})),
+    **{
+        f"remove {label}, which its kubelet only listed": Attempt(
+            "PATCH", NODE, labels(**{label: None}), "changes only the labels tencent"
+        )
+        for label in OF_KUBERNETES
+    },
+    "keep in the list what is no label of its own": Attempt(
+        "PATCH", NODE, notes(**{LISTED: "old,tencent.com/gpu-model"}), "lists only the labels"
+    ),
     "write its annotations": Attempt(
         "PATCH", NODE, notes(**{"tencent.com/vcuda-inventory": "{}", LISTED: "tencent.com/gpu-model"})
     ),

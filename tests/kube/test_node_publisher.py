@@ -116,6 +116,19 @@ def test_after_a_patch_nothing_is_left_to_do_and_labels_of_others_stay(
         assert node_patch(bare, face, own_labels=OWN) == NodePatch({}, {})
 
 
+LISTED_BY_KUBELET = ("node-restriction.kubernetes.io/quarantined", "kubernetes.io/hostname", "a.k8s.io/b", "k8s.io/c")
+
+
+def test_a_label_of_kubernetes_domains_stays_whatever_the_list_says() -> None:
+    """Security B-9: kubelet may write the list, and may not remove these labels."""
+    there = dict.fromkeys((*LISTED_BY_KUBELET, "notkubernetes.io/a", "old"), "1")
+    node = NodeMetadata(there, {OWN: ",".join(there)})
+    patch = node_patch(node, NodePatch({"mine": "1"}, {}), own_labels=OWN)
+    assert patch == NodePatch({"notkubernetes.io/a": None, "old": None, "mine": "1"}, {OWN: "mine"})
+    kept = NodePatch(dict.fromkeys(LISTED_BY_KUBELET, "2"), {})
+    assert node_patch(node, kept, own_labels=OWN).labels.items() >= kept.labels.items(), "those of --node-labels"
+
+
 @asynccontextmanager
 async def publishing(client: KubeClient, **labels: str) -> AsyncIterator[NodePublisher]:
     names = ResourceNames()
