@@ -186,7 +186,7 @@ def test_the_component_unconfined_removes_the_policies_and_nothing_else() -> Non
 def test_the_agent_is_held_to_its_node_in_every_namespace() -> None:
     """kustomize's `namespace` moves the account and changes no expression, so the policies matched nobody."""
     policies = [each for each in confinement() if each["kind"] == "ValidatingAdmissionPolicy"]
-    assert len(policies) == 2
+    assert len(policies) == 3
     for policy in policies:
         (condition,) = policy["spec"]["matchConditions"]
         assert 'endsWith(":vcuda-agent")' in condition["expression"]

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.e2e
 PODS = "/api/v1/namespaces/default/pods"
 SYSTEM = "/api/v1/namespaces/kube-system"
 NODES = "/api/v1/nodes"
+EVENTS = "/api/v1/namespaces/default/events"
 PATHS = {
     "Service": f"{SYSTEM}/services",
     "ServiceAccount": f"{SYSTEM}/serviceaccounts",
@@ -99,6 +100,9 @@ def admin(cluster: Cluster) -> Iterator[Client]:
                 undo.callback(_remove, admin, f"{PODS}/{name}")
                 if status:
                     admin.merge(f"{PODS}/{name}/status", {"status": status})
+        told = event(node=OTHER)
+        admin.post(EVENTS, {**told, "metadata": {"name": "of-another"}})
+        undo.callback(_remove, admin, FOREIGN_EVENT)
         yield admin
 
 
@@ -151,6 +155,14 @@ class Attempt:
 
 def notes(**written: str | None) -> Object:
     return {"metadata": {"annotations": written}}
+
+
+def event(*, kind: str = "Pod", name: str = "p", node: str = OWN, component: str = "vcuda-agent") -> Object:
+    """As the agent on OWN writes it, but for what is given."""
+    reporter = {"reportingComponent": component, "reportingInstance": node}
+    about = {"kind": kind, "name": name, **({"namespace": "default"} if kind == "Pod" else {})}
+    said = {"reason": "r", "message": "m", "type": "Normal", "source": {"component": component, "host": node}}
+    return {"metadata": {"generateName": "e-"}, "involvedObject": about, **said, **reporter}
 
 
 def labels(**written: str | None) -> Object:
@@ -210,10 +222,14 @@ ON_ITS_NODE = {
     "cordon it": Attempt("PATCH", NODE, {"spec": {"unschedulable": True}}, "labels and annotations"),
     "taint it": Attempt("PATCH", NODE, {"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}}, "labels and annot"),
     "hold it": Attempt("PATCH", NODE, {"metadata": {"finalizers": ["a.org/b"]}}, "labels and annotations"),
+    "tell of a pod": Attempt("POST", EVENTS, event()),
+    "tell of its node": Attempt("POST", EVENTS, event(kind="Node", name=OWN)),
+    "tell as kubelet": Attempt("POST", EVENTS, event(component="kubelet"), "in its own name and that of its node"),
     "list the pods": Attempt("GET", f"/api/v1/pods?fieldSelector=spec.nodeName%3D{OWN}"),
     "read secrets": Attempt("GET", "/api/v1/secrets", None, "cannot list resource"),
     "make a pod": Attempt("POST", PODS, _pod("made", OWN), "cannot create resource"),
 }  # fmt: skip
+FOREIGN_EVENT = f"{EVENTS}/of-another"
 RUNNING, NODE_B, OWN_ONLY = f"{PODS}/running-{OTHER}", f"{NODES}/{OTHER}", "own node only"
 ON_ANOTHER_NODE = {
     "annotate a pod": Attempt("PATCH", RUNNING, ANNOTATED, OWN_ONLY),
@@ -239,6 +255,10 @@ ON_ANOTHER_NODE = {
     "change its status": Attempt("PATCH", f"{NODE_B}/status", {"status": {}}, "cannot patch resource"),
     "delete it": Attempt("DELETE", NODE_B, None, "cannot delete resource"),
     "make one": Attempt("POST", NODES, {"metadata": {"name": "made"}}, "cannot create resource"),
+    "tell in the name of its agent": Attempt("POST", EVENTS, event(node=OTHER), "in its own name and that of its node"),
+    "tell of it": Attempt("POST", EVENTS, event(kind="Node", name=OTHER), "about no other node"),
+    "change what its agent told": Attempt("PATCH", FOREIGN_EVENT, {"message": "x"}, "changes no other events"),
+    "take what its agent told": Attempt("PATCH", FOREIGN_EVENT, event(), "changes no other events"),
     "go through its kubelet": Attempt("GET", f"{NODE_B}/proxy/pods", None, "cannot get resource"),
 }
 
