@@ -131,6 +131,18 @@ def test_a_forged_mirror_is_sent_to_the_webhook_and_refused_in_spite_of_every_la
     assert server.asked == ["mirror", "mirror"]
 
 
+@pytest.mark.parametrize("resource", [CORE, "tencent.com/vcuda-memory", "tencent.com/vcuda-memory-mib"])
+def test_a_forged_mirror_with_any_resource_of_ours_is_refused(
+    admin: Client, server: WebhookServer, resource: str
+) -> None:
+    """Each one that the webhook would look at, where it is not asked."""
+    mirror = gpu_pod("mirror", {resource: 1}, annotations={MIRROR: "uid-of-a-victim"}, nodeName="n1")
+    mirror["spec"]["automountServiceAccountToken"] = False
+    with pytest.raises(ApiError, match=r"config\.mirror is written by kubelets alone"):
+        as_account(admin, "default").post(*in_namespace("kube-system", mirror))
+    assert not server.asked
+
+
 def test_kubelet_shows_its_static_pods_with_whatever_their_files_have(
     admin: Client, server: WebhookServer, node: Object
 ) -> None:
