@@ -42,6 +42,40 @@ def test_the_extender_gets_the_values_by_flags_that_exist(chart: Chart, name: st
     assert parsed.webhook.configuration == ("vcuda-scheduler" if ours else "")
 
 
+def test_every_right_of_the_scheduler_that_a_name_cannot_bound_has_its_policy(chart: Chart) -> None:
+    found = chart.render({"agent": {"dra": {"enabled": True}}, "webhook": {"translateToClaims": True}})
+    policies = {
+        each["metadata"]["name"]: each["spec"]["matchConstraints"]
+        for each in found
+        if "Policy" in each["kind"] and "matchConstraints" in each["spec"]
+    }
+    held = {
+        (operation, resource)
+        for name, constraints in policies.items()
+        if name.startswith("vcuda-scheduler-")
+        for rule in constraints["resourceRules"]
+        for resource in rule["resources"]
+        for operation in rule["operations"]
+    }
+    verbs = {"create": "CREATE", "patch": "UPDATE", "update": "UPDATE", "delete": "DELETE"}
+    writes = {
+        (verbs[verb], resource)
+        for kind in ("Role", "ClusterRole")
+        for rule in found.get(kind, "vcuda-scheduler")["rules"]
+        if "resourceNames" not in rule
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        if verb in verbs
+    }
+    assert writes - held == {
+        ("CREATE", "pods/binding"),
+        ("CREATE", "events"),
+        ("CREATE", "leases"),
+        ("CREATE", "tokenreviews"),
+        ("CREATE", "subjectaccessreviews"),
+    }, "what docs/threat-model.md says of them"
+
+
 def test_the_scheduler_looks_at_claims_where_agents_offer_gpus_to_them_and_nowhere_else(
     chart: Chart, defaults: Rendered
 ) -> None:

@@ -81,6 +81,11 @@ objectSelector: {}
 request.userInfo.username.startsWith("system:node:") && "system:nodes" in request.userInfo.groups
 {{- end -}}
 
+{{/* CEL: whether vcuda's scheduler asks, in any namespace, as `vcuda.isAgent`. */}}
+{{- define "vcuda.isScheduler" -}}
+request.userInfo.username.startsWith("system:serviceaccount:") && request.userInfo.username.endsWith(":vcuda-scheduler")
+{{- end -}}
+
 {{/* A list of strings in CEL. */}}
 {{- define "vcuda.list" -}}["{{ join "\", \"" . }}"]{{- end -}}
 
