@@ -67,7 +67,8 @@ def by_template(rendered: str) -> dict[str, str]:
 
 def manifests() -> dict[str, str]:
     """The text of each file of FILES."""
-    texts = by_template(render(helm(), "--set=agent.networkPolicy.enabled=true"))
+    values = "agent.networkPolicy.enabled=true,webhook.certificates.patch=true"  # a file has no CA of its own
+    texts = by_template(render(helm(), f"--set={values}"))
     return {file: GENERATED + _OF_HELM.sub("", texts[template]) for file, template in FILES.items()}
 
 

@@ -162,7 +162,8 @@ class CertificateSettings:
     ca_life: float = setting(
         "ca-life",
         3650 * 86400.0,
-        "Lifetime of the CA; it is renewed after two thirds of that. At least three times --certificate-life.",
+        "Lifetime of the CA; with --webhook-configuration it is renewed after two thirds of that. At least three times "
+        "--certificate-life.",
         types.LIFE,
     )
     check_period: float = setting(

@@ -117,7 +117,8 @@ class WebhookSettings:
     configuration: str = setting(
         "webhook-configuration",
         "vcuda-scheduler",
-        "MutatingWebhookConfiguration in which the scheduler writes the caBundle; empty: none.",
+        "MutatingWebhookConfiguration in which the scheduler writes the caBundle; empty: the chart or another "
+        "tool writes it.",
         types.OPTIONAL_NAME,
     )
     default_cores: int = setting(

@@ -28,12 +28,15 @@ class Secret:
     data: Mapping[str, bytes] = field(repr=False)
     labels: Mapping[str, str] = field(default_factory=dict)
     version: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Written when it is created, and not read."""
 
     def created_as(self) -> dict[str, object]:
+        names = {"name": self.name, "namespace": self.namespace}
         return {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": {"name": self.name, "namespace": self.namespace, "labels": dict(self.labels)},
+            "metadata": {**names, "labels": dict(self.labels), "annotations": dict(self.annotations)},
             "type": "Opaque",
             "data": {key: _base64(value) for key, value in self.data.items()},
         }

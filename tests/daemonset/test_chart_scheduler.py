@@ -1,13 +1,18 @@
 """What the chart renders for the scheduler: flags that exist, kube-scheduler beside the extender, who asks whom how."""
 
+import base64
+import datetime as dt
 import re
 import socket
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from deviceplugin.cluster.certificates.issued import Rules, from_data, renewed
 from deviceplugin.config.scheduler import Election
+from deviceplugin.scheduler.serving_certificate import names_of
 from scripts import manifests
 from tests.daemonset.chart import NAMESPACE, Chart, Object, Rendered, settings
 from tests.daemonset.value_sets import VALUE_SETS
@@ -39,7 +44,43 @@ def test_the_extender_gets_the_values_by_flags_that_exist(chart: Chart, name: st
     assert parsed.leader.election.value == chosen.get("leaderElection", "kube-scheduler")
     ours = values.get("webhook", {}).get("certificates", {}).get("from", "self") == "self"
     assert (parsed.certificates.cert_file is None) is ours
-    assert parsed.webhook.configuration == ("vcuda-scheduler" if ours else "")
+    patches = values.get("webhook", {}).get("certificates", {}).get("patch", False)
+    assert parsed.webhook.configuration == ("vcuda-scheduler" if ours and patches else "")
+
+
+PATCHES: Object = {"webhook": {"certificates": {"patch": True}}}
+
+
+def test_the_chart_makes_a_ca_that_the_scheduler_can_use_and_tells_the_api_server(defaults: Rendered) -> None:
+    parsed, made = settings(defaults), defaults.get("Secret", "vcuda-scheduler-tls")
+    parsed = replace(parsed, cluster=replace(parsed.cluster, namespace=NAMESPACE))
+    issued = from_data({key: base64.b64decode(text) for key, text in made["data"].items()})
+    assert base64.b64decode(defaults.webhook["clientConfig"]["caBundle"]) == b"".join(issued.cas)
+    chosen = parsed.certificates
+    lives = (dt.timedelta(seconds=chosen.life), dt.timedelta(seconds=chosen.ca_life))
+    now = dt.datetime.now(dt.UTC) + lives[0] / 2
+    assert renewed(issued, Rules(names_of(parsed), *lives), now) == issued, "names, lives and keys are what it makes"
+    assert renewed(issued, Rules(("another.example.org",), *lives), now).ca == issued.ca, "it signs with that CA"
+    ends = [each.not_valid_after_utc for each in (issued.server.certificate, issued.ca.certificate)]
+    assert [round((end - now + lives[0] / 2) / life, 2) for end, life in zip(ends, lives, strict=True)] == [1, 1]
+    assert made["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+
+
+def test_no_right_on_webhook_configurations_is_given_but_where_it_is_asked_for(chart: Chart) -> None:
+    """Security B-12: who may change one is sent whatever is written in the cluster, and may change it."""
+    for name, values in VALUE_SETS.items():
+        if "patch" in str(values):
+            continue
+        roles = [each for each in chart.render(values).installed if each["kind"] in ("Role", "ClusterRole")]
+        rules = [rule for role in roles for rule in role["rules"]]
+        assert [rule for rule in rules if "admissionregistration.k8s.io" in rule.get("apiGroups", ())] == [], name
+    patching = chart.render(PATCHES)
+    rules = patching.get("ClusterRole", "vcuda-scheduler")["rules"]
+    (rule,) = [rule for rule in rules if "admissionregistration.k8s.io" in rule.get("apiGroups", ())]
+    assert (rule["resourceNames"], rule["verbs"]) == (["vcuda-scheduler"], ["get", "patch"])
+    assert settings(patching).webhook.configuration == "vcuda-scheduler"
+    assert "caBundle" not in patching.webhook["clientConfig"], "Helm would write over the scheduler's"
+    assert not patching.names("Secret")
 
 
 def test_every_right_of_the_scheduler_that_a_name_cannot_bound_has_its_policy(chart: Chart) -> None:

@@ -18,7 +18,8 @@ _AT_A_TIME = 25
 _SOURCE = re.compile(r"^---\n# Source: outer/charts/part(\d+)/templates/", re.MULTILINE)
 _BY_SCHEMA = re.compile(r"^part(\d+):\n((?: *- .*\n)+)", re.MULTILINE)
 _BY_TEMPLATE = re.compile(r"outer/charts/part(\d+)/templates/.*")
-_NAME_OR_COMMENT = re.compile(r"helm.sh/chart: part\d+-|^ *#.*\n", re.MULTILINE)
+_UNSAID = re.compile(r"helm.sh/chart: part\d+-|^ *#.*\n|^ +[\w.]+: LS0t.*\n", re.MULTILINE)
+"""The chart's name, comments, and PEM in base64: certificates and keys that Helm makes for each rendering."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Refused:
 
 
 Given = frozenset[str] | Refused
-"""Objects and notes as text, without comments."""
+"""Objects and notes as text, without `_UNSAID`."""
 
 
 def together(chart: Chart, sets: Sequence[Object]) -> list[Given]:
@@ -48,7 +49,7 @@ def _some_together(chart: Chart, sets: Sequence[Object]) -> list[Given]:
         parts: dict[int, set[str]] = {}
         _, *pieces = _SOURCE.split(text)
         for number, piece in zip(pieces[::2], pieces[1::2], strict=True):
-            parts.setdefault(int(number), set()).add(_NAME_OR_COMMENT.sub("", piece))
+            parts.setdefault(int(number), set()).add(_UNSAID.sub("", piece))
         found |= refused | {number: frozenset(objects) for number, objects in parts.items()}
     return [found[at] for at in range(len(sets))]
 

@@ -51,7 +51,7 @@ VALUE_SETS: dict[str, Object] = {
     },
     "defaults": {},
     "agent alone": {"scheduler": {"enabled": False}, "agent": {"updateStrategy": "OnDelete"}},
-    "scheduler alone": {"agent": {"enabled": False}},
+    "scheduler alone": {"agent": {"enabled": False}, "webhook": {"certificates": {"patch": True}}},
     "without webhook and policy": {"webhook": {"enabled": False}, "policy": {"enabled": False}},
     "claims": {
         "agent": {"dra": {"enabled": True, "gpus": ["0", "GPU-1"]}, "cdi": {"directory": "/etc/cdi"}},

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from deviceplugin.kube.secrets import Secret
 from sandbox.cluster.client import ApiError, Client
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.waiting import wait_until
@@ -30,6 +31,7 @@ WEBHOOK: Object = {"kind": "MutatingWebhookConfiguration", "metadata": {"name": 
 SERVER_KINDS = {
     "ServiceAccount": ("/api/v1", "serviceaccounts"),
     "ConfigMap": ("/api/v1", "configmaps"),
+    "Secret": ("/api/v1", "secrets"),
     "Pod": ("/api/v1", "pods"),
     "Service": ("/api/v1", "services"),
     "DaemonSet": ("/apis/apps/v1", "daemonsets"),
@@ -162,23 +164,57 @@ def test_the_notes_say_what_to_do_next(installed: str) -> None:
     assert "WARNING" not in installed
 
 
-def test_upgrade_and_rollback_leave_the_ca_that_the_scheduler_wrote(
+SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/vcuda-scheduler-tls"
+
+
+def _trusted(admin: Client) -> str:
+    (hook,) = admin.get(f"{_path(WEBHOOK)}/{WEBHOOK['metadata']['name']}")["webhooks"]
+    return str(hook["clientConfig"].get("caBundle", ""))
+
+
+def test_the_ca_outlives_upgrade_and_rollback_and_the_certificate_that_the_scheduler_renewed_too(
     installed: str, admin: Client, cluster: Cluster, helm: str, tmp_path: Path
 ) -> None:
-    path = f"{_path(WEBHOOK)}/{WEBHOOK['metadata']['name']}"
-    bundle = base64.b64encode(cluster.ca.certificate.read_bytes()).decode()
-    (hook,) = admin.get(path)["webhooks"]
-    hook["clientConfig"]["caBundle"] = bundle
-    _as(admin, "vcuda-scheduler").merge(path, {"webhooks": [hook]})
+    made = admin.get(SECRET)["data"]
+    assert _trusted(admin) == made["ca.crt"], "after an install and an upgrade"
+    renewed = base64.b64encode(b"renewed").decode()
+    _as(admin, "vcuda-scheduler").merge(SECRET, {"data": {"tls.crt": renewed}})
     values = tmp_path / "values.yaml"
     values.write_text(yaml.safe_dump(INSTALLED | {"monitoring": {"interval": "30s"}}))
     call = Helm(helm, cluster.control_plane.admin_kubeconfig)
-    call("upgrade", "vcuda", str(manifests.CHART), f"--values={values}", "--set=webhook.timeoutSeconds=4")
-    (after,) = admin.get(path)["webhooks"]
-    assert (after["clientConfig"]["caBundle"], after["timeoutSeconds"]) == (bundle, 4)
+    call("upgrade", "vcuda", str(manifests.CHART), f"--values={values}")
+    assert admin.get(SECRET)["data"] == {**made, "tls.crt": renewed}
     call("rollback", "vcuda")
-    (after,) = admin.get(path)["webhooks"]
-    assert (after["clientConfig"]["caBundle"], after["timeoutSeconds"]) == (bundle, 5)
+    assert (_trusted(admin), admin.get(SECRET)["data"]["authority.key"]) == (made["ca.crt"], made["authority.key"])
+    admin.delete(SECRET)
+    again = Secret(NAMESPACE, "vcuda-scheduler-tls", {}, annotations={"helm.sh/resource-policy": "keep"})
+    admin.post(SECRET.rpartition("/")[0], {**again.created_as(), "data": made})
+    call("upgrade", "vcuda", str(manifests.CHART), f"--values={values}")
+    assert (_trusted(admin), admin.get(SECRET)["data"]) == (made["ca.crt"], made), "what a replica wrote again"
+
+
+def test_who_writes_the_bundle_can_be_changed_and_the_ca_stays(
+    installed: str, admin: Client, cluster: Cluster, helm: str, tmp_path: Path
+) -> None:
+    """From the release before, where the scheduler made the Secret and wrote the caBundle, and back."""
+    values, call = tmp_path / "values.yaml", Helm(helm, cluster.control_plane.admin_kubeconfig)
+    values.write_text(yaml.safe_dump(INSTALLED))
+    upgrade = ("upgrade", "vcuda", str(manifests.CHART), f"--values={values}")
+    path, made = f"{_path(WEBHOOK)}/{WEBHOOK['metadata']['name']}", admin.get(SECRET)
+    call(*upgrade, "--set=webhook.certificates.patch=true")
+    assert admin.get(SECRET)["data"] == made["data"], "the replicas serve what is in it"
+    (hook,) = admin.get(path)["webhooks"]
+    hook["clientConfig"]["caBundle"] = made["data"]["ca.crt"]
+    scheduler = _as(admin, "vcuda-scheduler")
+    scheduler.merge(path, {"webhooks": [hook]})
+    call(*upgrade, "--set=webhook.certificates.patch=true", "--set=webhook.timeoutSeconds=4")
+    assert _trusted(admin) == made["data"]["ca.crt"], "Helm leaves what the scheduler wrote"
+    admin.delete(SECRET)
+    admin.post(SECRET.rpartition("/")[0], {"metadata": {"name": "vcuda-scheduler-tls"}, "data": made["data"]})
+    call(*upgrade)
+    assert (_trusted(admin), admin.get(SECRET)["data"]) == (made["data"]["ca.crt"], made["data"])
+    with pytest.raises(ApiError, match="cannot patch resource"):
+        scheduler.merge(path, {"webhooks": [hook]})
 
 
 def _understood(configuration: Object, cluster: Cluster, programs: Path, folder: Path) -> Object:
@@ -335,7 +371,6 @@ GRANTED = [
     Right("create", "secrets", namespace=NAMESPACE),
     Right("get", "secrets", namespace=NAMESPACE, name="vcuda-scheduler-tls"),
     Right("patch", "secrets", namespace=NAMESPACE, name="vcuda-scheduler-tls"),
-    Right("patch", "mutatingwebhookconfigurations", HOOKS, name="vcuda-scheduler"),
     Right("list", "persistentvolumeclaims"),
     Right("get", "configmaps", namespace="kube-system", name="extension-apiserver-authentication"),
 ]
@@ -348,7 +383,8 @@ REFUSED = [
     Right("get", "secrets", namespace=TRIED, name="vcuda-scheduler-tls"),
     Right("create", "secrets", namespace=TRIED),
     Right("update", "leases", LEASES, NAMESPACE, "another"),
-    Right("patch", "mutatingwebhookconfigurations", HOOKS, name="another"),
+    Right("patch", "mutatingwebhookconfigurations", HOOKS, name="vcuda-scheduler"),
+    Right("get", "mutatingwebhookconfigurations", HOOKS, name="vcuda-scheduler"),
     Right("create", "mutatingwebhookconfigurations", HOOKS),
     Right("delete", "nodes", name="n"),
     Right("delete", "secrets", namespace=NAMESPACE, name="vcuda-scheduler-tls"),
@@ -378,7 +414,8 @@ def test_the_scheduler_creates_no_secret_but_its_own(installed: str, admin: Clie
     ):
         with pytest.raises(ApiError, match="writes only its own Secret vcuda-scheduler-tls"):
             scheduler.post(path, refused)
-    scheduler.post(path, _secret("vcuda-scheduler-tls"))
+    with pytest.raises(ApiError, match="already exists"):  # the chart's: the policy has nothing against it
+        scheduler.post(path, _secret("vcuda-scheduler-tls"))
 
 
 @pytest.mark.parametrize("right", REFUSED, ids=str)

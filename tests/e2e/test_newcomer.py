@@ -395,7 +395,6 @@ def test_doctor_names_a_ca_that_the_scheduler_does_not_have(running: Release) ->
     admin = running.cluster.control_plane.admin_kubeconfig
 
     def told() -> dict[str, dict[str, str]] | None:
-        """The scheduler looks every 30 seconds and mends it, so a slow doctor may come too late."""
         running.admin.merge(path, wrong)
         status, found = _doctor(admin)
         outcomes = (status, found["webhook"]["outcome"], found["admission"]["outcome"])

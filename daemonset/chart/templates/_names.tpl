@@ -86,6 +86,17 @@ request.userInfo.username.startsWith("system:node:") && "system:nodes" in reques
 request.userInfo.username.startsWith("system:serviceaccount:") && request.userInfo.username.endsWith(":vcuda-scheduler")
 {{- end -}}
 
+{{/* Not empty if the scheduler writes the caBundle of the webhook configuration, and not the chart. */}}
+{{- define "vcuda.patchesWebhook" -}}
+{{- with .Values.webhook }}{{ if and .enabled (eq .certificates.from "self") .certificates.patch }}yes{{ end }}{{ end -}}
+{{- end -}}
+
+{{/* Whole days of a duration, at least one: Helm makes certificates for days. */}}
+{{- define "vcuda.days" -}}
+{{- $hours := regexFind "^[0-9]+h" . | trimSuffix "h" | int -}}
+{{ max 1 (div $hours 24) }}
+{{- end -}}
+
 {{/* A list of strings in CEL. */}}
 {{- define "vcuda.list" -}}["{{ join "\", \"" . }}"]{{- end -}}
 

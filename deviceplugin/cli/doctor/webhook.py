@@ -53,7 +53,8 @@ async def _trust(facts: ClusterFacts, found: WebhookConfiguration) -> CheckResul
     except (ValueError, binascii.Error) as error:
         return failed(
             f"the caBundle of the webhook configuration cannot be read: {one_line(str(error), most=100)}",
-            "remove it; a leading scheduler writes it again, or give webhook.certificates.caBundle",
+            "run helm upgrade; with webhook.certificates.patch=true remove it, and the scheduler writes it again; with "
+            "from: secret give webhook.certificates.caBundle",
         )
     ends = {each.not_valid_after_utc.timestamp() for each in trusted}
     try:
@@ -63,8 +64,8 @@ async def _trust(facts: ClusterFacts, found: WebhookConfiguration) -> CheckResul
     if own and not own <= ends:
         return failed(
             "the caBundle of the webhook configuration has not the CA that the scheduler uses",
-            "something else writes the configuration (a GitOps tool that does not ignore caBundle, say); let it ignore "
-            "/webhooks/0/clientConfig/caBundle",
+            "run helm upgrade, which writes it from the Secret; with webhook.certificates.patch=true something else "
+            "writes over the scheduler's (a GitOps tool, say): let it ignore /webhooks/0/clientConfig/caBundle",
         )
     of = " of the scheduler" if own else ""
     return ok(f"configured, and its caBundle has the CA{of}")

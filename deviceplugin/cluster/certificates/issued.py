@@ -56,13 +56,16 @@ def issue(rules: Rules, now: dt.datetime, *, trusted: Iterable[bytes] = ()) -> I
     return Issued(ca, make_certificate(rules.names, ca, now, rules.life), tuple(trusted))
 
 
-def renewed(issued: Issued, rules: Rules, now: dt.datetime) -> Issued:
-    """With what is due made new; the same object where nothing is. Only for a valid CA."""
+def renewed(issued: Issued, rules: Rules, now: dt.datetime, *, keeps_ca: bool = False) -> Issued:
+    """With what is due made new; the same object where nothing is. Only for a valid CA.
+
+    `keeps_ca`: this one is all that clients will trust, as far as is known here.
+    """
     found = issued
     server = found.server.certificate
     if is_due(server, now) or not names_of(server) >= frozenset(rules.names):
         found = replace(found, server=make_certificate(rules.names, found.ca, now, rules.life))
-    if is_due(found.ca.certificate, now):
+    if not keeps_ca and is_due(found.ca.certificate, now):
         found = replace(found, ca=make_ca(now, rules.ca_life), older=found.cas)
     needed = tuple(each for each in found.older if _is_needed(each, found.server, rules, now))
     return found if needed == found.older else replace(found, older=needed)

@@ -22,6 +22,8 @@ from deviceplugin.kube.secrets import Secret
 
 log = structlog.get_logger("vcuda.certificates")
 _LABELS = {"app.kubernetes.io/name": "vcuda-scheduler"}
+_KEPT = {"helm.sh/resource-policy": "keep"}
+"""Helm had made the Secret that somebody deleted, and would delete the one that takes its place at the next upgrade."""
 _SOON_S = 2.0
 
 
@@ -39,7 +41,8 @@ class Api(Protocol):
 class Rotation:
     """`run` until it is cancelled. `ready` is set when a certificate of the Secret is served.
 
-    `configuration` is the webhook configuration whose caBundle this writes; empty: another tool writes it.
+    `configuration` is the webhook configuration whose caBundle this writes; empty: another tool writes it, such as
+    Helm, which knows no CA but the one in the Secret, so that one signs until it expires.
     """
 
     api: Api
@@ -97,15 +100,16 @@ class Rotation:
         bundles = await self._bundles()
         # What this replica serves is in no usable Secret any more; it is written again, and no client notices.
         kept = self._usable(found) or self._usable(self.issued)
-        lost: set[bytes] = set()
+        is_replaced = False
         if kept is None:
             lost = {each for bundle in bundles for each in split(bundle)}
+            is_replaced = bool(lost) if self.configuration else secret is not None
             trusted = (each for each in lost if is_valid(read_chain(each)[0], now))
             kept = issue(self.rules, now, trusted=sorted(trusted))
-        kept = renewed(kept, self.rules, now)
+        kept = renewed(kept, self.rules, now, keeps_ca=not self.configuration)
         await self._trust(kept, bundles)
         await self._save(kept, secret)
-        if lost:
+        if is_replaced:
             self._report_replaced()
         return kept
 
@@ -118,10 +122,12 @@ class Rotation:
 
     def _report_replaced(self) -> None:
         """The webhook's clients know the new CA by its caBundle; kube-scheduler read a file at its start."""
+        upgrade = "" if self.configuration else "run helm upgrade, which writes its ca.crt into the caBundle, and "
         log.warning(
             "ca_replaced",
             error=f"Secret {self.namespace}/{self.secret} holds no valid CA any more, so a new one replaces it; "
-            "restart each kube-scheduler that calls the extender over TLS, because it trusts the old one until then",
+            f"{upgrade}restart each kube-scheduler that calls the extender over TLS, because it trusts the old one "
+            "until then",
             command=f"kubectl -n {self.namespace} rollout restart deployment/vcuda-scheduler",
         )
 
@@ -141,7 +147,7 @@ class Rotation:
     async def _save(self, issued: Issued, secret: Secret | None) -> None:
         data = to_data(issued)
         if secret is None:
-            await self.api.create_secret(Secret(self.namespace, self.secret, data, labels=_LABELS))
+            await self.api.create_secret(Secret(self.namespace, self.secret, data, _LABELS, annotations=_KEPT))
         elif any(secret.data.get(key) != content for key, content in data.items()):
             surplus: dict[str, bytes | None] = dict.fromkeys(secret.data.keys() - data.keys())
             await self.api.update_secret(secret, {**surplus, **data})

@@ -14,6 +14,7 @@ class ApiInMemory:
 
     def __init__(self) -> None:
         self.secret: Secret | None = None
+        self.annotations: Mapping[str, str] = {}
         self.bundles: tuple[bytes, ...] | None = (b"", b"")
         self.refuse = 0
         self.refuse_bundle = 0
@@ -31,6 +32,7 @@ class ApiInMemory:
         self._maybe_refuse()
         if self.secret is not None:
             raise KubeConflictError("it exists", code=409)
+        self.annotations = secret.annotations
         return self.put(secret.data)
 
     async def update_secret(self, secret: Secret, data: Mapping[str, bytes | None]) -> Secret:

@@ -25,13 +25,13 @@ class Scene:
         self.api = ApiInMemory()
         self.now = START
 
-    def replica(self) -> tuple[Rotation, list[KeyPair]]:
+    def replica(self, configuration: str = "vcuda-scheduler") -> tuple[Rotation, list[KeyPair]]:
         shown: list[KeyPair] = []
         rotation = Rotation(
             self.api,
             namespace="gpu",
             secret="vcuda-scheduler-tls",
-            configuration="vcuda-scheduler",
+            configuration=configuration,
             rules=RULES,
             show=shown.append,
             now=lambda: self.now,
@@ -123,6 +123,7 @@ async def test_a_configuration_that_comes_later_gets_its_bundle() -> None:
 async def test_a_lost_secret_is_written_again_unchanged() -> None:
     scene, leader, shown = await begun()
     trusted = scene.bundle
+    assert scene.api.annotations == {"helm.sh/resource-policy": "keep"}, "helm upgrade deletes it otherwise"
     for malformed in (False, True):
         scene.api.secret = None
         if malformed:
@@ -278,3 +279,23 @@ def test_a_replica_of_version_0_1_can_read_the_secret_while_both_versions_run() 
     """That version requires that `authority.crt` signed `tls.crt`; everything else may be missing."""
     data = to_data(renewed(issue(RULES, START), RULES, START + 61 * DAY))
     assert is_signed_by(read_chain(data["tls.crt"])[0], read_chain(data["authority.crt"])[0])
+
+
+async def test_where_the_chart_writes_the_bundle_its_ca_signs_until_it_expires_and_then_helm_is_asked_for() -> None:
+    """Nobody here may tell the API server of another CA."""
+    scene, _, _ = await begun()
+    chart = scene.bundle
+    leader, shown = scene.replica(configuration="")
+    with capture_logs() as logs:
+        for _ in range(12):
+            scene.now += 30 * DAY
+            await leader.check(leads=True)
+            (ca,) = chart
+            assert is_signed_by(shown[-1].certificate, read_chain(ca)[0])
+            assert (set(split(scene.data["ca.crt"])), scene.bundle) == (chart, chart)
+        scene.now += 30 * DAY
+        await leader.check(leads=True)
+        await leader.check(leads=True)
+    assert scene.bundle == chart != set(split(scene.data["ca.crt"]))
+    (said,) = [each for each in logs if each["event"] == "ca_replaced"]
+    assert "run helm upgrade, which writes its ca.crt into the caBundle" in said["error"]

@@ -65,10 +65,10 @@
 {{- if ne .Values.resourceDomain "tencent.com" }}
     - --resource-domain={{ .Values.resourceDomain }}
 {{- end }}
-{{- if and .Values.webhook.enabled (eq .Values.webhook.certificates.from "self") }}
+{{- if include "vcuda.patchesWebhook" . }}
     - --webhook-configuration=vcuda-scheduler
 {{- else }}
-    - --webhook-configuration= # another tool writes its caBundle
+    - --webhook-configuration= # the chart or another tool writes its caBundle
 {{- end }}
 {{- if eq .Values.webhook.certificates.from "self" }}
     - --service-name=vcuda-scheduler
@@ -176,7 +176,7 @@ hami-memory-percentage-resource: hami.resources.memoryPercentage
 hami-cores-resource: hami.resources.cores
 hami-priority-resource: hami.resources.priority
 resource-domain: resourceDomain
-webhook-configuration: webhook.certificates.from
+webhook-configuration: webhook.certificates.patch
 service-name: webhook.certificates.from
 certificate-secret: webhook.certificates.secretName
 certificate-life: webhook.certificates.life
