@@ -83,6 +83,14 @@ def test_requests(
     assert (said in found) if said else not found, found
 
 
+@pytest.mark.parametrize("path", PLACES)
+@pytest.mark.parametrize("spec", [{}, {"devices": {}}, {"devices": {"requests": []}}], ids=str)
+def test_a_claim_that_asks_for_nothing_is_nobodys_business(cluster: Cluster, path: str, spec: JsonObject) -> None:
+    """The policy looks at the claims of every driver, and failed where a field was left out."""
+    body = {"metadata": {"name": "p"}, "spec": {"spec": spec} if path == TEMPLATES else spec}
+    assert refusal(cluster, path, body) == ""
+
+
 @pytest.fixture
 def admin_namespace(cluster: Cluster) -> Iterator[None]:
     """Elsewhere the API server itself refuses administrative access."""
