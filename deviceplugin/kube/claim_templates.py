@@ -1,17 +1,23 @@
 """ResourceClaimTemplates that vcuda keeps, and the pods that name them.
 
-In: the label of both. Out: the collections, and templates made and deleted. Not here: what a template says.
+In: the label of both. Out: the collections, and templates made and deleted. Of a pod only so many names are kept as it
+may have templates, and only those annotations that say its GPUs. Not here: what a template says.
 """
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 import msgspec
 
 from deviceplugin.errors import KubeConflictError, KubeNotFoundError
 from deviceplugin.kube.collection import Collection, reader
-from deviceplugin.kube.structs import Json, Object
+from deviceplugin.kube.structs import Empty, Json, Object
 from deviceplugin.kube.transport import Transport, core_path, group_path
+from deviceplugin.model.allocation import PodRef, PodUid
+from deviceplugin.model.annotation_names import annotation_names
+from deviceplugin.model.claim_template import MOST_TEMPLATES, TEMPLATE_PREFIX, claim_label
+from deviceplugin.model.preferences import FOREIGN
 
 GROUP = "resource.k8s.io/v1"
 _PLURAL = "resourceclaimtemplates"
@@ -21,13 +27,24 @@ TemplateKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ClaimingPod:
-    """A pod that the webhook referred to templates, by their names."""
+    """A pod that the webhook referred to templates, by their names.
 
-    namespace: str
-    name: str
-    uid: str
+    It has `named` different names. They are in `templates` if there are not more than `most`: one for each container.
+    """
+
+    ref: PodRef
+    named: int
+    most: int
     templates: tuple[str, ...]
     annotations: Mapping[str, str]
+
+    @property
+    def namespace(self) -> str:
+        return self.ref.namespace
+
+    @property
+    def uid(self) -> str:
+        return self.ref.uid
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +69,8 @@ class _PodClaim(Json):
 class _PodSpec(Json):
     """spec of a pod."""
 
+    containers: list[Empty] | None = None
+    init_containers: list[Empty] | None = None
     resource_claims: list[_PodClaim] | None = None
 
 
@@ -61,26 +80,27 @@ class _Pod(Object):
     spec: _PodSpec | None = None
 
 
-def claiming_pods(label: str) -> Collection[str, ClaimingPod]:
+def claiming_pods(domain: str) -> Collection[str, ClaimingPod]:
     """By UID."""
+    said = {*annotation_names(domain).preferences, *FOREIGN}
     return Collection(
         what="the pods that were turned to claims",
         path=core_path("pods"),
-        read=reader(_Pod, _pod, what="a pod"),
+        read=reader(_Pod, lambda found: _pod(found, said), what="a pod"),
         key=lambda each: each.uid,
         identity=lambda each: each.uid,
-        query={"labelSelector": label},
+        query={"labelSelector": claim_label(domain)},
     )
 
 
-def kept_templates(label: str) -> Collection[TemplateKey, KeptTemplate]:
+def kept_templates(domain: str) -> Collection[TemplateKey, KeptTemplate]:
     return Collection(
         what="vcuda's ResourceClaimTemplates",
         path=group_path(GROUP, _PLURAL),
         read=reader(Object, _template, what="a ResourceClaimTemplate"),
         key=lambda each: each.key,
         identity=lambda each: each.uid,
-        query={"labelSelector": label},
+        query={"labelSelector": claim_label(domain)},
     )
 
 
@@ -108,11 +128,18 @@ async def delete_template(transport: Transport, template: KeptTemplate) -> None:
         return
 
 
-def _pod(found: _Pod) -> ClaimingPod:
-    meta = found.metadata
-    claims = (found.spec.resource_claims if found.spec else None) or ()
-    names = tuple(each.resource_claim_template_name for each in claims if each.resource_claim_template_name)
-    return ClaimingPod(meta.namespace, meta.name, meta.uid, names, meta.annotations or {})
+def _pod(found: _Pod, said: Set[str]) -> ClaimingPod:
+    meta, spec = found.metadata, found.spec or _PodSpec()
+    claims = (each.resource_claim_template_name or "" for each in spec.resource_claims or ())
+    names = {each: None for each in claims if each.startswith(TEMPLATE_PREFIX)}
+    most = min(MOST_TEMPLATES, len(spec.containers or ()) + len(spec.init_containers or ()))
+    return ClaimingPod(
+        ref=PodRef(PodUid(meta.uid), meta.namespace, meta.name),
+        named=len(names),
+        most=most,
+        templates=tuple(map(sys.intern, names)) if len(names) <= most else (),
+        annotations={name: text for name, text in (meta.annotations or {}).items() if name in said},
+    )
 
 
 def _template(found: Object) -> KeptTemplate:

@@ -51,6 +51,7 @@ class EventReason(enum.Enum):
     GONE = ("GPUGone", "Warning")
     PLACED = ("GPUPlaced", "Normal")
     NOT_BOUND = ("GPUBindFailed", "Warning")
+    CLAIM_REFUSED = ("GPUClaimRefused", "Warning")
 
     @property
     def word(self) -> str:

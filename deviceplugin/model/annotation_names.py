@@ -47,6 +47,7 @@ class AnnotationNames:
         self.socket: Final = f"{domain}/vcuda-socket"  # the pod has gpu-manager's client
         filters = (self.use_models, self.avoid_models, self.use_gpus, self.avoid_gpus, self.numa)
         self.preferences: Final = (self.node_policy, self.gpu_policy, *filters)
+        self.user_written: Final = (self.core_limit, self.memory_limit, self.gpus, self.socket, *self.preferences)
 
         # On a node.
         self.inventory: Final = f"{domain}/vcuda-inventory"  # written by the agent

@@ -2,17 +2,23 @@
 
 In: pods with the webhook's label, templates with the same label. Out: a template for each size that a pod names, in the
 pod's namespace; Kubernetes makes the claim from it, and the pod owns the claim. A template is made when its pod exists,
-never for a pod that was refused. One that no pod has named for an hour is deleted; if a pod names it again, it is made
-again. Invariants: a template says what its name says, and a pod that names another one, or changed its annotations,
-gets none; a namespace that refuses a template, or does not answer, keeps no other namespace waiting. What failed is
-said once, and tried again after a wait of its own, which doubles.
+never for a pod that was refused. One that no pod has named for an hour, or a minute where its namespace has many, is
+deleted; if a pod names it again, it is made again. What failed is said once, and tried again after a wait of its own,
+which doubles.
+
+Invariants: a template says what its name says, and a pod that names another one, or changed its annotations, gets none.
+A tenant who creates pods with this label, many and large ones, delays no other namespace: a pod is read once for
+each change of what it asks, one of each namespace at a time, and the loop's other work comes between; a pod has at most
+one template for each container, and a namespace `MOST_OF_A_NAMESPACE`; a namespace that refuses a template, or does not
+answer, waits alone.
 """
 
 import asyncio
 import time
-from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
 
 import structlog
 
@@ -21,43 +27,128 @@ from deviceplugin.errors import ParseError, RequestError, VcudaError
 from deviceplugin.kube.claim_templates import (
     ClaimingPod,
     KeptTemplate,
-    TemplateKey,
     claiming_pods,
     kept_templates,
 )
 from deviceplugin.kube.cluster_client import ClusterClient
+from deviceplugin.kube.collection import EventKind
+from deviceplugin.kube.rate_limit import TokenBucket
 from deviceplugin.kube.reflector import Reflector, StoreChange
+from deviceplugin.model.allocation import PodRef
 from deviceplugin.model.annotation_names import annotation_names
-from deviceplugin.model.claim_template import claim_label, read_template_name, template_spec
+from deviceplugin.model.claim_template import MOST_TEMPLATES, NamedTemplates, claim_label
 from deviceplugin.model.claims import ClaimNames
 from deviceplugin.model.preferences import parse_preferences
 from deviceplugin.model.units import ResourceNames
 
 log = structlog.get_logger("vcuda.claims")
+MOST_OF_A_NAMESPACE = 256
+_MANY = 64
+KEEP_S = 3600.0
+_KEEP_OF_MANY_S = 60.0
 _AGAIN_S = 5.0
 _MOST_AGAIN_S = 300.0
-KEEP_S = 3600.0
-
-
-@dataclass(frozen=True, slots=True)
-class _DueWrite:
-    """A template to make from `spec`, or one that exists to delete."""
-
-    key: TemplateKey
-    spec: dict[str, object] | None = None
-    template: KeptTemplate | None = None
+_WRITES_A_TURN = 16
+_SAID_A_TURN = 64
+_SLICE_S = 0.002
+WRONG, TOO_MANY, NO_ROOM, NOT_WRITTEN = "wrong_name", "too_many_names", "namespace_full", "write_failed"
+REFUSALS = (WRONG, TOO_MANY, NO_ROOM, NOT_WRITTEN)
+Refused = Callable[[PodRef, str], None]
 
 
 @dataclass(slots=True)
-class _WriteFailure:
-    """Of the last try of a write; the next one is due `at`."""
+class _Try:
+    """A template was made, or could not be; until it is seen the next try is due `at`."""
 
     waits: Backoff
-    at: float
+    at: float = 0.0
+    has_failed: bool = False
+
+
+@dataclass(slots=True)
+class _Part:
+    """What one namespace has and waits for. Pods are UIDs, templates are names."""
+
+    namespace: str
+    unread: dict[str, None] = field(default_factory=dict)
+    crowded_out: dict[str, None] = field(default_factory=dict)
+    namers: dict[str, set[str]] = field(default_factory=dict)
+    there: dict[str, KeptTemplate] = field(default_factory=dict)
+    missing: dict[str, None] = field(default_factory=dict)
+    unnamed: dict[str, float] = field(default_factory=dict)  # since when no pod names it, in this order
+    tries: dict[str, _Try] = field(default_factory=dict)
+    is_writing: bool = False
+    cannot_delete: bool = False
+
+    @property
+    def room(self) -> int:
+        return MOST_OF_A_NAMESPACE - len(self.there) - len(self.missing)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.unread or self.crowded_out or self.namers or self.there or self.is_writing)
+
+    def name(self, pod: str, template: str) -> bool:
+        """The pod rightly names it; whether there is room for it."""
+        if template not in self.namers:
+            if template not in self.there:
+                if self.room <= 0:
+                    return False
+                self.missing[template] = None
+            self.unnamed.pop(template, None)
+        self.namers.setdefault(template, set()).add(pod)
+        return True
+
+    def unname(self, pod: str, template: str, now: float) -> None:
+        self.namers[template].discard(pod)
+        if self.namers[template]:
+            return
+        del self.namers[template]
+        if template in self.there:
+            self.unnamed[template] = now
+        else:
+            self._forget(template)
+
+    def put(self, template: KeptTemplate, now: float) -> None:
+        self.there[template.name] = template
+        self.missing.pop(template.name, None)
+        self.tries.pop(template.name, None)  # what failed before was of another state
+        if template.name not in self.namers:
+            self.unnamed.setdefault(template.name, now)
+
+    def drop(self, template: str) -> None:
+        del self.there[template]
+        self.unnamed.pop(template, None)
+        self._forget(template)
+        if template in self.namers:
+            self.missing[template] = None
+
+    def _forget(self, template: str) -> None:
+        """There is room for another one: the pod that has waited longest is read again."""
+        self.missing.pop(template, None)
+        self.tries.pop(template, None)
+        if self.room > 0 and (waits := next(iter(self.crowded_out), None)) is not None:
+            del self.crowded_out[waits]
+            self.unread[waits] = None
+
+    def due(self, now: float, keep_s: float) -> Iterator[str]:
+        """Templates to make, and then those to delete."""
+        for each in self.missing:
+            if (tried := self.tries.get(each)) is None or tried.at <= now:
+                yield each
+        keep_s = min(keep_s, _KEEP_OF_MANY_S) if len(self.there) > _MANY else keep_s
+        for each, since in self.unnamed.items():
+            if now - since <= keep_s:
+                return
+            yield each
 
 
 class ClaimTemplates:
-    """`run` until it is cancelled. Only the leading replica writes."""
+    """`run` until it is cancelled. Every replica reads the pods; only the leading one writes.
+
+    `refused` hears of each pod that gets no template, and why; the keys of `refusals` are `REFUSALS`. `writes` limits
+    the rate of all templates together, so that the Bindings of other pods have the rest of the client's.
+    """
 
     def __init__(
         self,
@@ -65,26 +156,32 @@ class ClaimTemplates:
         names: ResourceNames,
         *,
         leads: Callable[[], bool],
+        refused: Refused,
+        writes: TokenBucket | None = None,
         keep_s: float = KEEP_S,
         again_s: float = _AGAIN_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._leads = leads
+        self._tell = refused
+        self._writes = writes
         self._label = claim_label(names.domain)
         self._names = ClaimNames(names.domain)
         self._annotations = annotation_names(names.domain)
         self._keep_s = keep_s
         self._again_s = again_s
         self._clock = clock
-        self._pods: Reflector[str, ClaimingPod] = Reflector(client, claiming_pods(self._label))
-        self._templates: Reflector[TemplateKey, KeptTemplate] = Reflector(client, kept_templates(self._label))
+        self._pods: Reflector[str, ClaimingPod] = Reflector(client, claiming_pods(names.domain))
+        self._templates: Reflector[tuple[str, str], KeptTemplate] = Reflector(client, kept_templates(names.domain))
+        self._parts: dict[str, _Part] = {}
+        self._stirred: dict[str, None] = {}
         self._due = asyncio.Event()
-        self._last_named: dict[TemplateKey, float] = {}
-        self._refused: set[str] = set()
-        self._failed: dict[TemplateKey, _WriteFailure] = {}
-        self._writing: set[str] = set()
-        self._pods.subscribe(self._changed)
+        self._named: dict[str, tuple[str, ...]] = {}
+        self._unsaid: dict[tuple[str, str], tuple[PodRef, str]] = {}
+        self._said: set[tuple[str, str]] = set()
+        self.refusals = Counter(dict.fromkeys(REFUSALS, 0))
+        self._pods.subscribe(self._pod_changed)
         self._templates.subscribe(self._template_changed)
 
     async def run(self) -> None:
@@ -94,81 +191,172 @@ class ClaimTemplates:
             await self._pods.synced.wait()
             await self._templates.synced.wait()
             while True:
-                self._due.clear()
-                if self._leads():
-                    for namespace, writes in self._due_writes().items():
-                        self._writing.add(namespace)
-                        group.create_task(self._write_all(namespace, writes), name=f"templates in {namespace}")
+                await self._turn(group)
+                while self._stirred:
+                    await self._turn(group)
                 try:
                     async with asyncio.timeout(self._again_s):
                         await self._due.wait()
                 except TimeoutError:
-                    continue
+                    self._stirred |= dict.fromkeys(self._parts)
+                self._due.clear()
 
-    def _due_writes(self) -> dict[str, list[_DueWrite]]:
-        """By namespace, without those in which the last ones are still written."""
-        wanted, now, there = self._wanted(), self._clock(), self._templates.items
-        self._last_named |= dict.fromkeys(wanted, now)
-        due = {key: _DueWrite(key, spec=spec) for key, spec in wanted.items() if key not in there}
-        for key, template in there.items():
-            if now - self._last_named.setdefault(key, now) > self._keep_s:
-                due[key] = _DueWrite(key, template=template)
-        self._last_named = {key: at for key, at in self._last_named.items() if key in there}
-        self._failed = {key: failure for key, failure in self._failed.items() if key in due}
-        found: dict[str, list[_DueWrite]] = defaultdict(list)
-        for key, write in due.items():
-            if key[0] not in self._writing and (key not in self._failed or self._failed[key].at <= now):
-                found[key[0]].append(write)
-        return found
+    async def _turn(self, group: asyncio.TaskGroup) -> None:
+        """Reads a pod of each namespace in which something happened, and begins to write what is due there."""
+        leads = self._leads()
+        if leads:
+            self._say()
+        for namespace in tuple(self._stirred):
+            part = self._parts[namespace]
+            if part.unread:
+                await self._read_next(part)
+            if not part.unread:
+                del self._stirred[namespace]
+            if leads and not part.is_writing and next(part.due(self._clock(), self._keep_s), None):
+                part.is_writing = True
+                group.create_task(self._write_all(part), name=f"templates in {namespace}")
+            elif part.is_empty:
+                del self._parts[namespace]
 
-    async def _write_all(self, namespace: str, writes: list[_DueWrite]) -> None:
-        """Errors are logged, never raised."""
+    async def _read_next(self, part: _Part) -> None:
+        """Then others have their turn: at most a third of the loop's time is taken, however fast pods change."""
+        began, uid = time.perf_counter(), next(iter(part.unread))
+        del part.unread[uid]
+        if (pod := self._pods.items.get(uid)) is not None:
+            self._read(part, pod)
+        worked = time.perf_counter() - began
+        await asyncio.sleep(2 * worked if worked > _SLICE_S else 0)
+
+    def _read(self, part: _Part, pod: ClaimingPod) -> None:
+        now, templates = self._clock(), self._rightly_named(pod)
+        for each in self._named.get(pod.uid, ()):
+            if each not in templates:
+                part.unname(pod.uid, each, now)
+        named = tuple(each for each in templates if part.name(pod.uid, each))
+        self._named[pod.uid] = named
+        if len(named) < len(templates):
+            part.crowded_out[pod.uid] = None
+            sentence = (
+                f"namespace {pod.namespace} has {MOST_OF_A_NAMESPACE} claim templates, the most that vcuda keeps for "
+                "one; the pod waits until one is deleted, a minute after the last pod that named it"
+            )
+            self._refuse(pod, NO_ROOM, sentence)
+
+    def _rightly_named(self, pod: ClaimingPod) -> tuple[str, ...]:
+        if pod.named > pod.most:
+            sentence = (
+                f"the pod names {pod.named} claim templates of vcuda and may name {pod.most}, one for each container "
+                f"and {MOST_TEMPLATES} in all; let the webhook name them"
+            )
+            self._refuse(pod, TOO_MANY, sentence)
+            return ()
+        found = []
         try:
-            for each in writes:
-                if self._leads():
-                    await self._write(each)
-        finally:
-            self._writing.discard(namespace)
-
-    async def _write(self, due: _DueWrite) -> None:
-        try:
-            if due.spec is not None:
-                await self._client.create_claim_template(due.key, self._label, due.spec)
-                log.info("claim_template_created", namespace=due.key[0], template=due.key[1])
-            elif due.template is not None:
-                await self._client.delete_claim_template(due.template)
-                log.info("claim_template_deleted", namespace=due.key[0], template=due.key[1])
-        except VcudaError as error:
-            failure = self._failed.get(due.key)
-            if failure is None:
-                failure = _WriteFailure(Backoff(first=self._again_s, most=_MOST_AGAIN_S), 0.0)
-                log.warning("claim_template_failed", namespace=due.key[0], template=due.key[1], error=error.message)
-                self._failed[due.key] = failure
-            failure.at = self._clock() + failure.waits.next()
-
-    def _wanted(self) -> dict[TemplateKey, dict[str, object]]:
-        found: dict[TemplateKey, dict[str, object]] = {}
-        for pod in self._pods.items.values():
-            for name in pod.templates:
-                key = (pod.namespace, name)
-                if name.startswith("vcuda-") and key not in found and (spec := self._spec(pod, name)) is not None:
-                    found[key] = spec
-        return found
-
-    def _spec(self, pod: ClaimingPod, name: str) -> dict[str, object] | None:
-        try:
-            wanted = parse_preferences(pod.annotations, self._annotations).gpus
-            return template_spec(read_template_name(name, wanted), wanted, self._names)
+            templates = self._templates_of(pod)
         except (ParseError, RequestError) as error:
-            if pod.uid not in self._refused:
-                self._refused.add(pod.uid)
-                log.warning("claim_template_refused", pod=f"{pod.namespace}/{pod.name}", error=error.message)
-            return None
+            self._refuse(pod, WRONG, error.message)
+            return ()
+        for each in pod.templates:
+            try:
+                templates.spec(templates.size(each))
+                found.append(each)
+            except (ParseError, RequestError) as error:
+                self._refuse(pod, WRONG, error.message)
+        return tuple(found)
+
+    def _templates_of(self, pod: ClaimingPod) -> NamedTemplates:
+        return NamedTemplates(parse_preferences(pod.annotations, self._annotations).gpus, self._names)
+
+    def _refuse(self, pod: ClaimingPod, reason: str, why: str) -> None:
+        """Said once of each pod, by the replica that leads or will."""
+        if (pod.uid, reason) not in self._said:
+            self._unsaid.setdefault((pod.uid, reason), (pod.ref, why))
+
+    def _say(self) -> None:
+        for key in tuple(islice(self._unsaid, _SAID_A_TURN)):
+            pod, why = self._unsaid.pop(key)
+            self._said.add(key)
+            self.refusals[key[1]] += 1
+            log.warning("claim_template_refused", pod=str(pod), error=why)
+            self._tell(pod, why)
+
+    async def _write_all(self, part: _Part) -> None:
+        """Some of what is due, one after the other. Errors are logged, never raised."""
+        try:
+            for each in tuple(islice(part.due(self._clock(), self._keep_s), _WRITES_A_TURN)):
+                if self._writes is not None:
+                    await self._writes.take()
+                if self._leads():
+                    await (self._delete(part, part.there[each]) if each in part.there else self._make(part, each))
+        finally:
+            part.is_writing = False
+            self._stir(part.namespace)
+
+    async def _make(self, part: _Part, template: str) -> None:
+        pod = next((self._pods.items.get(each) for each in part.namers.get(template, ())), None)
+        if pod is None:
+            return  # nobody names it any more
+        tried = part.tries.setdefault(template, _Try(Backoff(first=self._again_s, most=_MOST_AGAIN_S)))
+        wait = tried.waits.next()
+        tried.at = self._clock() + wait
+        try:
+            templates = self._templates_of(pod)
+            spec = templates.spec(templates.size(template))
+        except (ParseError, RequestError):
+            return  # the pod has changed, and is read again
+        try:
+            await self._client.create_claim_template((part.namespace, template), self._label, spec)
+            log.info("claim_template_created", namespace=part.namespace, template=template)
+        except VcudaError as error:
+            tried.at = self._clock() + wait
+            if not tried.has_failed:
+                tried.has_failed = True
+                self._say_failed(part, template, error)
+
+    async def _delete(self, part: _Part, template: KeptTemplate) -> None:
+        """One that cannot be deleted is tried again when it has been kept as long once more."""
+        if template.name in part.namers:
+            return
+        del part.unnamed[template.name]
+        part.unnamed[template.name] = self._clock()
+        try:
+            await self._client.delete_claim_template(template)
+            part.cannot_delete = False
+            log.info("claim_template_deleted", namespace=part.namespace, template=template.name)
+        except VcudaError as error:
+            if not part.cannot_delete:
+                self._say_failed(part, template.name, error)
+            part.cannot_delete = True
+
+    def _say_failed(self, part: _Part, template: str, error: VcudaError) -> None:
+        self.refusals[NOT_WRITTEN] += 1
+        log.warning("claim_template_failed", namespace=part.namespace, template=template, error=error.message)
 
     def _template_changed(self, change: StoreChange[KeptTemplate]) -> None:
-        """What failed before was of another state."""
-        self._failed.pop(change.item.key, None)
+        part = self._stir(change.item.namespace)
+        if change.kind is EventKind.DELETED:
+            part.drop(change.item.name)
+        else:
+            part.put(change.item, self._clock())
 
-    def _changed(self, change: StoreChange[ClaimingPod]) -> None:
-        self._refused &= self._pods.items.keys()
+    def _pod_changed(self, change: StoreChange[ClaimingPod]) -> None:
+        pod = change.item
+        part = self._stir(pod.namespace)
+        part.crowded_out.pop(pod.uid, None)
+        if change.kind is not EventKind.DELETED:
+            part.unread[pod.uid] = None
+            return
+        part.unread.pop(pod.uid, None)
+        for each in self._named.pop(pod.uid, ()):
+            part.unname(pod.uid, each, self._clock())
+        for key in ((pod.uid, reason) for reason in REFUSALS):
+            self._unsaid.pop(key, None)
+            self._said.discard(key)
+
+    def _stir(self, namespace: str) -> _Part:
+        """Something happened there."""
+        self._stirred[namespace] = None
         self._due.set()
+        if (part := self._parts.get(namespace)) is None:
+            part = self._parts[namespace] = _Part(namespace)
+        return part

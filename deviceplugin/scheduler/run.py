@@ -51,6 +51,8 @@ _AGENTS = "vcuda-agent"
 
 _RESIGN_WITHIN_S = 2.0
 _COMPONENT = "vcuda-scheduler"
+_TEMPLATES_PART = 4
+"""Of the requests a second that the API server may get, templates have at most a fourth."""
 _EVENTS = Rate(burst=25, seconds=0.1, queue=1000)
 """A full cluster that starts binds hundreds of pods a second; then some have no event, and every one its annotation."""
 
@@ -93,6 +95,7 @@ async def _work(
     if settings.callers.volcano:
         confirm = partial(require_leadership, leadership)
         volcano = volcano_service(extender, client, placement, clock=time.monotonic, confirm=confirm, turns=turns)
+    templates = _claim_templates(settings, client, leadership, events)
     claims = ClaimBooks(ClaimNames(settings.names.domain)) if settings.cluster.claims else None
     watch = ClusterWatch(client, extender, names=settings.names, claims=claims)
     certificates = Certificates(settings, client)
@@ -108,6 +111,7 @@ async def _work(
         clients=() if settings.callers.ca_file is None else settings.callers.names,
         volcano=volcano,
         turns=turns,
+        templates=templates,
     )
     server = SchedulerServer(service, context=certificates.tls.context, version=__version__)
     serving = settings.serving
@@ -123,7 +127,7 @@ async def _work(
                 group.create_task(certificates.run(lambda: leadership.leads), name="certificates"),
                 group.create_task(extender.wake_up.run(), name="wake-up"),
                 group.create_task(events.run(), name="events"),
-                *_claim_templates(settings, client, leadership, group),
+                *(() if templates is None else (group.create_task(templates.run(), name="claim templates"),)),
                 *(() if volcano is None else (group.create_task(volcano.announcements.run(), name="annotations"),)),
                 group.create_task(_expire(extender), name="reservations"),
                 group.create_task(_resolve(extender), name="Bindings in doubt"),
@@ -147,13 +151,19 @@ async def _work(
 
 
 def _claim_templates(
-    settings: SchedulerSettings, client: ClusterClient, leadership: Leadership, group: asyncio.TaskGroup
-) -> tuple[asyncio.Task[None], ...]:
+    settings: SchedulerSettings, client: ClusterClient, leadership: Leadership, events: EventRecorder
+) -> ClaimTemplates | None:
     """Only where the webhook refers pods to templates: other clusters need not have the API."""
     if not settings.webhook.claims:
-        return ()
-    templates = ClaimTemplates(client, settings.names, leads=lambda: leadership.leads)
-    return (group.create_task(templates.run(), name="claim templates"),)
+        return None
+    rate = max(1, settings.cluster.requests_per_second // _TEMPLATES_PART)
+    return ClaimTemplates(
+        client,
+        settings.names,
+        leads=lambda: leadership.leads,
+        refused=partial(_tell, events, EventReason.CLAIM_REFUSED),
+        writes=TokenBucket(rate=rate, burst=rate),
+    )
 
 
 def _tell(events: EventRecorder, reason: EventReason, pod: PodRef, why: str) -> None:

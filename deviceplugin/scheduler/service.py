@@ -31,6 +31,7 @@ from deviceplugin.cluster.view.claim_explanation import joined
 from deviceplugin.cluster.webhook.review import AdmissionWebhook, Outcome
 from deviceplugin.exposition import metric_of
 from deviceplugin.model.units import ResourceNames
+from deviceplugin.scheduler.claim_templates import REFUSALS, ClaimTemplates
 from deviceplugin.scheduler.cluster import ClusterWatch
 from deviceplugin.scheduler.leadership import Leadership
 from deviceplugin.scheduler.serving_certificate import Certificates
@@ -55,6 +56,7 @@ class SchedulerService:
     loopback_only: bool
     clients: tuple[str, ...] = ()
     volcano: VolcanoService | None = None
+    templates: ClaimTemplates | None = None
     explaining: asyncio.Lock = field(default_factory=asyncio.Lock)
     reviewing: asyncio.Lock = field(default_factory=asyncio.Lock)
     turns: Turns = field(default_factory=Turns)
@@ -109,6 +111,8 @@ class SchedulerService:
             yield metric_of(family, [((), value)])
         if self.leadership.leads:
             yield metric_of(metrics.PENDING, [((reason,), count) for reason, count in self.extender.pending().items()])
+        refused = dict.fromkeys(REFUSALS, 0) if self.templates is None else self.templates.refusals
+        yield metric_of(metrics.CLAIMS_REFUSED, [((reason,), count) for reason, count in refused.items()])
         yield metric_of(metrics.EXPIRATION, self.certificates.expirations())
         yield metric_of(metrics.LAST_EVENT, self.cluster.last_events())
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.errors import ParseError, RequestError
-from deviceplugin.model.claim_template import ClaimSize, read_template_name, template_name, template_spec
+from deviceplugin.model.claim_template import ClaimSize, NamedTemplates
 from deviceplugin.model.claims import ClaimNames
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.preferences import ANY_GPU, GpuFilter
@@ -34,32 +34,32 @@ def test_the_name_says_the_size() -> None:
         (400, 256, 1): "vcuda-4x100c64b",
     }
     sizes = {each: ClaimSize.of(parse_request(*each[:2], parts=each[2])) for each in names}
-    assert {each: template_name(size, ANY_GPU) for each, size in sizes.items()} == names
+    assert {each: NamedTemplates(ANY_GPU, NAMES).name(size) for each, size in sizes.items()} == names
 
 
 @given(_sizes, _filters)
 def test_a_name_is_read_back_by_the_same_filter_alone(size: ClaimSize, wanted: GpuFilter) -> None:
-    name = template_name(size, wanted)
+    name = NamedTemplates(wanted, NAMES).name(size)
     assert len(name) <= 63
-    assert read_template_name(name, wanted) == size
+    assert NamedTemplates(wanted, NAMES).size(name) == size
     if wanted != ANY_GPU:
         with pytest.raises(ParseError, match="is not for the GPUs that the pod's annotations accept"):
-            read_template_name(name, ANY_GPU)
+            NamedTemplates(ANY_GPU, NAMES).size(name)
 
 
 def test_other_names_are_refused() -> None:
     names = ["", "vcuda-", "vcuda-1x20c", "other-1x20c8b", "vcuda-01x20c8b", "vcuda-1x20c8b-zz"]
-    assert [each for each in names if not refusal(ParseError, read_template_name, each, ANY_GPU)] == []
+    assert [each for each in names if not refusal(ParseError, NamedTemplates(ANY_GPU, NAMES).size, each)] == []
 
 
 def test_a_share() -> None:
     exactly = {"deviceClassName": "vcuda.tencent.com", "capacity": {"requests": {"cores": "20", "memory": "2048Mi"}}}
     expected = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
-    assert template_spec(ClaimSize(1, 20, 8), ANY_GPU, NAMES) == expected
+    assert NamedTemplates(ANY_GPU, NAMES).spec(ClaimSize(1, 20, 8)) == expected
 
 
 def test_whole_gpus_of_a_least_memory_on_one_numa_node() -> None:
-    found = template_spec(ClaimSize(2, 100, 64), GpuFilter(one_numa=True), NAMES)
+    found = NamedTemplates(GpuFilter(one_numa=True), NAMES).spec(ClaimSize(2, 100, 64))
     device = 'device.capacity["gpu.vcuda.tencent.com"].memory.compareTo(quantity("16384Mi")) >= 0'
     exactly = {"deviceClassName": "vcuda-gpu.tencent.com", "count": 2, "selectors": [{"cel": {"expression": device}}]}
     assert found == {
@@ -71,13 +71,17 @@ def test_whole_gpus_of_a_least_memory_on_one_numa_node() -> None:
 
 
 def test_a_filter_becomes_selectors() -> None:
-    devices = template_spec(ClaimSize(1, 20, 8), A100S, NAMES)["devices"]
+    devices = NamedTemplates(A100S, NAMES).spec(ClaimSize(1, 20, 8))["devices"]
     assert isinstance(devices, dict)
     attributes = 'device.attributes["gpu.vcuda.tencent.com"]'
     assert [each["cel"]["expression"] for each in devices["requests"][0]["exactly"]["selectors"]] == [
         f'{attributes}.productName.lowerAscii().contains("a100")',
         f'!({attributes}.uuid in ["GPU-1"])',
     ]
+
+
+def spec_of(size: ClaimSize, wanted: GpuFilter) -> dict[str, object]:
+    return NamedTemplates(wanted, NAMES).spec(size)
 
 
 def uuids(count: int) -> frozenset[GpuUuid]:
@@ -99,5 +103,5 @@ def test_what_no_api_server_takes_is_one_sentence(subtests: pytest.Subtests) -> 
     )
     for gpus, wanted, sentence in cases:
         with subtests.test(sentence):
-            assert sentence in (refusal(RequestError, template_spec, ClaimSize(gpus, 100, 0), wanted, NAMES) or "")
-    assert template_spec(ClaimSize(32, 100, 0), GpuFilter(uuids=uuids(230)), NAMES)
+            assert sentence in (refusal(RequestError, spec_of, ClaimSize(gpus, 100, 0), wanted) or "")
+    assert NamedTemplates(GpuFilter(uuids=uuids(230)), NAMES).spec(ClaimSize(32, 100, 0))

@@ -75,6 +75,14 @@ LAST_EVENT = Family(
     "Unix time of the last event of the watch, by kind of object.",
     ("kind",),
 )
+CLAIMS_REFUSED = Family(
+    "vcuda_scheduler_claim_templates_refused_total",
+    "counter",
+    "Pods that got no claim template, by reason: wrong_name, not for what the pod's annotations say; too_many_names, "
+    "more than containers; namespace_full, the namespace has as many as vcuda keeps for one. write_failed: templates "
+    "that the API server refused. Only with --translate-to-claims.",
+    ("reason",),
+)
 CONNECTIONS_CLOSED = Family(
     "vcuda_scheduler_connections_closed_total",
     "counter",

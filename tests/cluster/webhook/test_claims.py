@@ -4,8 +4,13 @@ from dataclasses import replace
 from typing import Any
 
 import jsonpatch
+import pytest
 
+from deviceplugin.cluster.webhook.claims import _FreeNames
 from deviceplugin.cluster.webhook.pod_json import Json
+from deviceplugin.model import claim_template
+from deviceplugin.model.claim_template import MOST_TEMPLATES
+from deviceplugin.model.preferences import GpuFilter
 from tests.cluster.webhook.makers import A100S, CORE, GPUMEM, HAMI, MEMORY, container, gpu_pod, pod, response, review
 
 CLAIMS = replace(HAMI, claims=True)
@@ -95,6 +100,51 @@ def test_a_pod_that_opted_out_is_left_alone() -> None:
     given = gpu_pod({CORE: "20", MEMORY: "8"})
     given["metadata"]["labels"] = {"tencent.com/vcuda-webhook": "ignore"}
     assert turned(given) == given
+
+
+def test_a_pod_asks_for_as_many_sizes_as_the_scheduler_makes_templates() -> None:
+    def of(sizes: int) -> Json:
+        return pod(
+            *(container(f"c{at}", {CORE: "20", MEMORY: str(1 + at % sizes)}) for at in range(80)), annotations={}
+        )
+
+    named = {each["resourceClaimTemplateName"] for each in turned(of(MOST_TEMPLATES))["spec"]["resourceClaims"]}
+    assert len(named) == MOST_TEMPLATES
+    found = response_of(of(MOST_TEMPLATES + 1))
+    assert found["status"]["message"] == (
+        "the pod's containers ask for 65 different sizes and a pod has claim templates for at most 64; give containers "
+        "the same size, or divide them among several pods"
+    )
+
+
+def test_what_the_pod_accepts_is_put_into_words_once_for_all_containers(monkeypatch: pytest.MonkeyPatch) -> None:
+    put: list[GpuFilter] = []
+
+    def counted(wanted: GpuFilter, driver: str) -> list[str]:
+        put.append(wanted)
+        return selectors(wanted, driver)
+
+    selectors = claim_template._selectors
+    monkeypatch.setattr(claim_template, "_selectors", counted)
+    found = turned(
+        pod(
+            *(container(f"c{at}", {CORE: "20", MEMORY: "8"}) for at in range(200)),
+            annotations={"tencent.com/vcuda-use-models": "A100"},
+        )
+    )
+    assert len(found["spec"]["resourceClaims"]) == 200
+    assert len(put) == 1
+
+
+@pytest.mark.parametrize("beginning", ["main", "a" * 60])
+def test_no_name_of_a_claim_is_tried_twice(beginning: str) -> None:
+    """By a pod that has taken a thousand of the names that its containers' claims would have."""
+    free = _FreeNames([beginning, *(f"{beginning[: 62 - len(str(at))]}-{at}" for at in range(1000)), None, 7])
+    taken = [free.take(f"{beginning}{'-' * 9}") for _ in range(1000)]
+    assert len(set(taken)) == 1000
+    assert all(len(each) <= 63 for each in taken)
+    (numbers,) = free._numbers.values()
+    assert next(numbers) <= 2001
 
 
 def template_of(found: Json) -> str:

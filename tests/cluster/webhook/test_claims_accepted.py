@@ -4,7 +4,7 @@ import pytest
 
 from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.model.annotation_names import annotation_names
-from deviceplugin.model.claim_template import read_template_name, template_spec
+from deviceplugin.model.claim_template import NamedTemplates
 from deviceplugin.model.claims import ClaimNames
 from deviceplugin.model.preferences import parse_preferences
 from sandbox.apiserver import Store
@@ -45,7 +45,8 @@ def test_the_api_server_takes_what_the_webhook_made(what: str) -> None:
     names = annotation_names("tencent.com")
     wanted = parse_preferences(found["metadata"].get("annotations") or {}, names).gpus
     for name in {each["resourceClaimTemplateName"] for each in claims}:
-        spec = template_spec(read_template_name(name, wanted), wanted, ClaimNames("tencent.com"))
+        templates = NamedTemplates(wanted, ClaimNames("tencent.com"))
+        spec = templates.spec(templates.size(name))
         store.create("resourceclaimtemplates", {"metadata": {"name": name}, "spec": {"spec": spec}})
 
 
