@@ -5,13 +5,14 @@ may have templates, and only those annotations that say its GPUs. Not here: what
 """
 
 import sys
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
 
 from deviceplugin.errors import KubeConflictError, KubeNotFoundError
 from deviceplugin.kube.collection import Collection, reader
+from deviceplugin.kube.pods import kept_annotations
 from deviceplugin.kube.structs import Empty, Json, Object
 from deviceplugin.kube.transport import Transport, core_path, group_path
 from deviceplugin.model.allocation import PodRef, PodUid
@@ -37,6 +38,7 @@ class ClaimingPod:
     most: int
     templates: tuple[str, ...]
     annotations: Mapping[str, str]
+    unread_bytes: int = 0
 
     @property
     def namespace(self) -> str:
@@ -82,11 +84,10 @@ class _Pod(Object):
 
 def claiming_pods(domain: str) -> Collection[str, ClaimingPod]:
     """By UID."""
-    said = {*annotation_names(domain).preferences, *FOREIGN}
     return Collection(
         what="the pods that were turned to claims",
         path=core_path("pods"),
-        read=reader(_Pod, lambda found: _pod(found, said), what="a pod"),
+        read=reader(_Pod, lambda found: _pod(found, domain), what="a pod"),
         key=lambda each: each.uid,
         identity=lambda each: each.uid,
         query={"labelSelector": claim_label(domain)},
@@ -128,17 +129,20 @@ async def delete_template(transport: Transport, template: KeptTemplate) -> None:
         return
 
 
-def _pod(found: _Pod, said: Set[str]) -> ClaimingPod:
+def _pod(found: _Pod, domain: str) -> ClaimingPod:
     meta, spec = found.metadata, found.spec or _PodSpec()
     claims = (each.resource_claim_template_name or "" for each in spec.resource_claims or ())
     names = {each: None for each in claims if each.startswith(TEMPLATE_PREFIX)}
+    said = annotation_names(domain).preferences
+    annotations, unread = kept_annotations(meta.annotations or {}, domain)
     most = min(MOST_TEMPLATES, len(spec.containers or ()) + len(spec.init_containers or ()))
     return ClaimingPod(
         ref=PodRef(PodUid(meta.uid), meta.namespace, meta.name),
         named=len(names),
         most=most,
         templates=tuple(map(sys.intern, names)) if len(names) <= most else (),
-        annotations={name: text for name, text in (meta.annotations or {}).items() if name in said},
+        annotations={name: text for name, text in annotations.items() if name in said or name in FOREIGN},
+        unread_bytes=unread,
     )
 
 

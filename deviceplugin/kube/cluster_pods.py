@@ -2,12 +2,14 @@
 
 In: JSON of the API server. Out: `cluster_pods`, a collection by the API server's UID: a `ClusterPod` for each pod that
 requests vcuda's resources, or with `claims` a device by a ResourceClaim, a `PlainPod` for each other pod on a node. A
-search in the bytes tells them apart, so that of the other pods, which are nearly all, little is parsed. The API server
-leaves out pods that have ended; a watcher sees this as a deletion. A pod's extended resources and claims never change.
+search in the bytes tells them apart, so that of the other pods, which are nearly all, little is parsed. Of what a user
+may write at will, names of claims and gates and long texts, a bounded part is kept (see `pods`). The API server leaves
+out pods that have ended; a watcher sees this as a deletion. A pod's extended resources and claims never change.
 """
 
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from deviceplugin.errors import ParseError
 from deviceplugin.kube.collection import Collection, Seen
@@ -33,6 +35,9 @@ from deviceplugin.model.units import ResourceNames
 _WHAT = "pods of the cluster"
 _DONE = ScheduledCondition(is_true=True)
 _LONGEST_MESSAGE = 4096
+_LONGEST_REASON = 1024
+_MOST_CLAIMS = 256  # of a pod, for the views; the API server has no bound
+_MOST_GATES = 64
 _CLAIMS = b'"resourceClaims"'
 _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
 
@@ -69,6 +74,8 @@ def _plain(item: ClusterPodObject) -> PlainPod | None:
 
 def cluster_pod(item: ClusterPodObject, names: ResourceNames, *, claims: bool = False) -> ClusterPod:
     spec, status = item.spec or ClusterPodSpec(), item.status or ClusterPodStatus()
+    for each in (*(spec.init_containers or ()), *(spec.containers or ())):
+        each.env = None  # only agents need it
     # Without the states of its containers: the scheduler need not hear of their changes.
     said = PodStatus(status.phase, status.reason)
     if claims:
@@ -81,7 +88,7 @@ def cluster_pod(item: ClusterPodObject, names: ResourceNames, *, claims: bool = 
         gang=_gang(item, spec),
         condition=_scheduled(status.conditions or ()),
         needs=pod_needs(spec, status),
-        gates=tuple(sys.intern(each.name) for each in spec.scheduling_gates or ()),
+        gates=tuple(sys.intern(each.name) for each in islice(spec.scheduling_gates or (), _MOST_GATES)),
         claims=tuple(_claims(spec, said)) if claims else (),
         whole_gpus=tuple(_whole_gpus(spec, names)) if claims else (),
         soft_rules=_soft_rules(spec),
@@ -101,7 +108,7 @@ def _soft_rules(spec: ClusterPodSpec) -> tuple[str, ...]:
 def _claims(spec: ClusterPodSpec, status: PodStatus) -> Iterator[PodClaim]:
     """One that is made from a template has its name in the status; so has the one for extended resources."""
     made = {each.name: each.resource_claim_name or "" for each in status.resource_claim_statuses or ()}
-    for each in spec.resource_claims or ():
+    for each in islice(spec.resource_claims or (), _MOST_CLAIMS):
         claim = each.resource_claim_name or made.get(each.name, "")
         yield PodClaim(each.name, claim, each.resource_claim_template_name or "")
     if (extended := status.extended_resource_claim_status) is not None:
@@ -141,4 +148,5 @@ def _scheduled(conditions: Sequence[Condition]) -> ScheduledCondition | None:
     message = found.message or ""
     # Thousands of equal pods may be rejected with the same message.
     kept = sys.intern(message[:_LONGEST_MESSAGE])
-    return ScheduledCondition(is_true=False, reason=found.reason or "", text=hash(message), message=kept)
+    reason = sys.intern((found.reason or "")[:_LONGEST_REASON])
+    return ScheduledCondition(is_true=False, reason=reason, text=hash(message), message=kept)

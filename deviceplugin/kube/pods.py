@@ -5,7 +5,8 @@ In: a pod of the API server (`api_pod`) or of kubelet's `GET /pods` (`kubelet_po
 collection that the agent watches. Invariant: `ref.uid` is the UID that the source gives the pod, never one from an
 annotation; kubelet alone says which pod is static, because it writes that annotation itself into what it lists.
 Containers are in the order in which kubelet starts them. Of environment variables, annotations and volumes only
-what vcuda reads is kept: others may be secret.
+what vcuda reads is kept: others may be secret. Of each text that a user writes a bounded part is kept: pods stay in
+memory, and how large they are there must not be a user's choice.
 """
 
 import datetime as dt
@@ -18,6 +19,7 @@ from deviceplugin.kube.quantity import parse_quantity
 from deviceplugin.kube.structs import (
     ContainerSpec,
     ContainerStatus,
+    EnvVar,
     Page,
     PodObject,
     PodSpec,
@@ -25,7 +27,8 @@ from deviceplugin.kube.structs import (
     decode,
 )
 from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
-from deviceplugin.model.annotation_size import size_of
+from deviceplugin.model.annotation_names import annotation_names
+from deviceplugin.model.annotation_size import MOST_WRITTEN, size_of
 from deviceplugin.model.claims import ContainerClaim
 from deviceplugin.model.mount import MOST_LIBRARY_PATH, covers_compat
 from deviceplugin.model.pod import ContainerState, Pod, PodContainer
@@ -36,7 +39,9 @@ KEPT_ENV = frozenset({"LD_LIBRARY_PATH", "compat32", "SUBMITTER"})
 # A user can create a pod with an absurd limit and a node name. Kubelet rejects it; other pods must stay readable.
 UNREADABLE_COUNT = 1 << 62
 _KEPT_TEXT = MOST_LIBRARY_PATH + 1  # of a variable: so much is refused, and more need not be kept
-_KEPT_ANNOTATION = "clusterName"
+_CLUSTER_NAME = "clusterName"
+_LONGEST_NAME = 253
+_LONGEST_MESSAGE = 4096
 _NO_POD = PodUid("")
 _MIRROR = "kubernetes.io/config.mirror"
 _SOURCE = "kubernetes.io/config.source"
@@ -49,7 +54,7 @@ def decode_pod(body: bytes, *, names: ResourceNames = ResourceNames()) -> Pod:
 
 
 def api_pod(item: PodObject, names: ResourceNames) -> Pod:
-    claim = (item.metadata.annotations or {}).get(_MIRROR, "")
+    claim = (item.metadata.annotations or {}).get(_MIRROR, "")[:_LONGEST_NAME]
     return _pod(item, names, api_uid=item.metadata.uid, mirror_of=PodUid(claim))
 
 
@@ -64,16 +69,18 @@ def _pod(
 ) -> Pod:
     meta, spec, status = item.metadata, item.spec or PodSpec(), item.status or PodStatus()
     annotations = meta.annotations or {}
+    kept, unread = kept_annotations(annotations, names.domain)
     ref = PodRef(uid=PodUid(meta.uid), namespace=meta.namespace, name=meta.name)
     return Pod(
         ref=ref,
         containers=tuple(_with_claims(_containers(ref, spec, status, names), spec, status)),
         phase=status.phase or "Pending",
-        reason=status.reason or "",
-        message=status.message or "",
+        reason=(status.reason or "")[:_LONGEST_NAME],
+        message=(status.message or "")[:_LONGEST_MESSAGE],
         node=spec.node_name or "",
-        annotations=_kept_annotations(annotations, names.domain),
+        annotations=kept,
         annotation_bytes=size_of(annotations),
+        unread_bytes=unread,
         created=_unix(meta.creation_timestamp),
         seen_by_kubelet=_unix(annotations.get(_SEEN)),
         deleting=bool(meta.deletion_timestamp),
@@ -126,6 +133,7 @@ def _container(
 ) -> PodContainer:
     limits = (container.resources.limits if container.resources else None) or {}
     cores, blocks = _count(limits, names.core), _count(limits, names.memory)
+    has_gpu = cores or blocks or (container.resources is not None and container.resources.claims)
     status = statuses.get(container.name) or ContainerStatus(container.name)
     return PodContainer(
         ref=ContainerRef(pod=ref, name=container.name),
@@ -133,11 +141,15 @@ def _container(
         index=index,
         cores=cores,
         blocks=blocks,
-        env={var.name: (var.value or "")[:_KEPT_TEXT] for var in container.env or () if var.name in KEPT_ENV},
+        env=_kept_env(container.env or ()) if has_gpu else {},
         state=_state(status.state or {}),
         runtime_id=(status.container_id or "").partition("://")[2],
         has_volume_over_compat=any(covers_compat(each.mount_path or "/") for each in container.volume_mounts or ()),
     )
+
+
+def _kept_env(variables: Sequence[EnvVar]) -> dict[str, str]:
+    return {var.name: (var.value or "")[:_KEPT_TEXT] for var in variables if var.name in KEPT_ENV}
 
 
 def _count(limits: Mapping[str, str | int], name: str) -> int:
@@ -160,13 +172,15 @@ def _state(states: Mapping[str, object]) -> ContainerState:
     return next((each for each in known if states.get(each.value) is not None), ContainerState.UNKNOWN)
 
 
-def _kept_annotations(annotations: Mapping[str, str], domain: str) -> dict[str, str]:
-    prefix = f"{domain}/"
-    return {
-        name: text
-        for name, text in annotations.items()
-        if name.startswith(prefix) or name == _KEPT_ANNOTATION or name in FOREIGN
-    }
+def kept_annotations(annotations: Mapping[str, str], domain: str) -> tuple[dict[str, str], int]:
+    """Those that vcuda reads. Where a user wrote more than it keeps, those of the user are left out; their size."""
+    known = annotation_names(domain)
+    kept = {name: text for name, text in annotations.items() if known.is_machine_written(name)}
+    if cluster := annotations.get(_CLUSTER_NAME):
+        kept[_CLUSTER_NAME] = cluster[:_LONGEST_NAME]
+    written = {name: text for name, text in annotations.items() if name in known.user_written or name in FOREIGN}
+    size = size_of(written)
+    return (kept, size) if size > MOST_WRITTEN else (kept | written, 0)
 
 
 def _owner_kind(item: PodObject) -> str:

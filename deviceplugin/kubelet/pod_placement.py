@@ -17,6 +17,7 @@ from deviceplugin.errors import CapacityError
 from deviceplugin.kubelet.allocate_context import AllocateContext
 from deviceplugin.kubelet.identity_rule import IdentifiedContainer
 from deviceplugin.model.allocation import Allocation, ContainerRef, PodUid
+from deviceplugin.model.annotation_size import require_short
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest, container_request, pod_request
 from deviceplugin.model.preferences import GpuFilter, GpuPolicy
@@ -70,6 +71,8 @@ def place_container(
     gpu_containers = [each for each in pod.containers if each.is_gpu]
     scheduled = {each.ref.name: gpus for each in gpu_containers if (gpus := context.hints.scheduled_gpus(pod, each))}
     granted = [grant.allocation for grant in context.ledger.of_pod(uid)]
+    if not scheduled:
+        require_short(pod.unread_bytes)  # what it prefers is not known
     state = _without_pod(context, uid)
     view = free_for_next_container(state.snapshot, granted, role=container.role, index=container.index)
     chosen = scheduled.get(container.ref.name, frozenset())

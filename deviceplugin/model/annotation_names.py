@@ -2,8 +2,9 @@
 
 In: the domain (`--resource-domain`). Out: full names. `machine_written` are the names on pods that only vcuda's
 programs may write, and those with `gpu_index_prefix`: the webhook removes them from new pods, and the admission policy
-protects them from change. `preferences` say where the GPUs of a pod shall be. Not here: what the texts say
-(`annotations`, `preferences`, `pod_request`, `inventory_annotation`).
+protects them from change. `user_written` are those of a pod that vcuda reads beside them; of these, `preferences` say
+where its GPUs shall be. Not here: what the texts say (`annotations`, `preferences`, `pod_request`,
+`inventory_annotation`).
 """
 
 from functools import cache
@@ -47,7 +48,8 @@ class AnnotationNames:
         self.socket: Final = f"{domain}/vcuda-socket"  # the pod has gpu-manager's client
         filters = (self.use_models, self.avoid_models, self.use_gpus, self.avoid_gpus, self.numa)
         self.preferences: Final = (self.node_policy, self.gpu_policy, *filters)
-        self.user_written: Final = (self.core_limit, self.memory_limit, self.gpus, self.socket, *self.preferences)
+        limits = (self.core_limit, self.memory_limit, self.gpus, self.socket)
+        self.user_written: Final = frozenset((*limits, *self.preferences))
 
         # On a node.
         self.inventory: Final = f"{domain}/vcuda-inventory"  # written by the agent

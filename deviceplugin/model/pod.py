@@ -15,6 +15,7 @@ from deviceplugin.model.units import Compute, Resource
 
 NO_UID = PodUid("")
 _GATED = "SchedulingGated"
+_LONGEST_NAME = 253  # of an object; an annotation may hold more, which names none
 _NAMES = (
     "scheduling.volcano.sh/group-name",
     "scheduling.k8s.io/group-name",
@@ -56,7 +57,7 @@ def gang_of(
         return Gang(namespace, "/".join(part for part in workload if part))
     for texts in (annotations, labels):
         for name in _NAMES:
-            if found := texts.get(name):
+            if (found := texts.get(name)) and len(found) <= _LONGEST_NAME:
                 return Gang(namespace, found)
     return None
 
@@ -103,9 +104,9 @@ class Pod:
 
     `ref.uid` is the UID that kubelet uses. The mirror of a static pod has another one at the API server: `api_uid`,
     empty if only kubelet knows the pod. `mirror_of` is what a pod of the API server says of itself: it is the mirror of
-    the static pod with this UID. Everybody can write that (see `agent.mirror_pods`). `annotations` has those of vcuda's
-    domain, and `clusterName`; `annotation_bytes` is the size of all that it has, names and values. `scheduler` is its
-    schedulerName.
+    the static pod with this UID. Everybody can write that (see `agent.mirror_pods`). `annotations` has those that vcuda
+    reads; where a user wrote more than it keeps of a pod, those of the user are left out, and `unread_bytes` is their
+    size. `annotation_bytes` is the size of all that it has, names and values. `scheduler` is its schedulerName.
     """
 
     ref: PodRef
@@ -116,6 +117,7 @@ class Pod:
     node: str = ""
     annotations: Mapping[str, str] = field(default_factory=dict)
     annotation_bytes: int = 0
+    unread_bytes: int = 0
     created: float = 0.0
     seen_by_kubelet: float = 0.0  # annotation kubernetes.io/config.seen, only in kubelet's own answers
     deleting: bool = False

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.allocation import ContainerRole, PodRef
 from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
-from deviceplugin.model.annotation_size import require_room
+from deviceplugin.model.annotation_size import require_room, require_short
 from deviceplugin.model.annotations import trusted_allocation
 from deviceplugin.model.per_container import PerContainer, parse_per_container
 from deviceplugin.model.pod import Pod, PodContainer
@@ -105,6 +105,7 @@ def parts_of(pod: Pod, container: str, names: ResourceNames) -> int:
 
 def placeable_request(pod: Pod, names: ResourceNames = ResourceNames()) -> PodRequest:
     """The same for a pod that is to be placed: its GPUs will be written to it, and it must have room for that."""
+    require_short(pod.unread_bytes)
     found = pod_request(pod, names)
     asked = ((each.name, each.request) for each in found.containers)
     require_room(pod.annotation_bytes, asked, annotation_names(names.domain))

@@ -19,7 +19,10 @@ NO_NEEDS = Spare(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class TaskKind:
-    """`wanted` without UUIDs: a task that names one GPU says nothing about the tasks to come."""
+    """`wanted` without UUIDs: a task that names one GPU says nothing about the tasks to come.
+
+    Nor does one that lists more models than there are: a kind is kept long after its pods have ended.
+    """
 
     request: Request
     needs: Spare = NO_NEEDS
@@ -44,6 +47,8 @@ def kinds_of(pod: PodRequest, needs: Spare) -> list[TaskKind]:
     count = max(1, len(pod.containers))
     part = Spare(needs.cpu_milli // count, needs.memory_mib // count)
     models = GpuFilter(models=pod.preferences.gpus.models, not_models=pod.preferences.gpus.not_models)
+    if sum(map(len, (*models.models, *models.not_models))) > _LONGEST_MODELS:
+        models = ANY_GPU
     return [TaskKind(container.request, part, models) for container in pod.containers]
 
 
@@ -63,6 +68,7 @@ ENOUGH = 100
 _HALVE_AT = 20_000
 _MOST_KINDS = 64
 _MOST_COUNTED = 4_096
+_LONGEST_MODELS = 256  # characters
 
 
 class ObservedWorkload:

@@ -36,6 +36,7 @@ from deviceplugin.kube.rate_limit import TokenBucket
 from deviceplugin.kube.reflector import Reflector, StoreChange
 from deviceplugin.model.allocation import PodRef
 from deviceplugin.model.annotation_names import annotation_names
+from deviceplugin.model.annotation_size import require_short
 from deviceplugin.model.claim_template import MOST_TEMPLATES, NamedTemplates, claim_label
 from deviceplugin.model.claims import ClaimNames
 from deviceplugin.model.preferences import parse_preferences
@@ -265,6 +266,7 @@ class ClaimTemplates:
         return tuple(found)
 
     def _templates_of(self, pod: ClaimingPod) -> NamedTemplates:
+        require_short(pod.unread_bytes)
         return NamedTemplates(parse_preferences(pod.annotations, self._annotations).gpus, self._names)
 
     def _refuse(self, pod: ClaimingPod, reason: str, why: str) -> None:

@@ -82,12 +82,12 @@ async def test_a_binding_is_made_once(world: World) -> None:
     ref, host = await world.create_pod(), fresh("n")
     other = replace(ref, uid=PodUid(str(uuid.uuid4())))
     with pytest.raises(KubeConflictError, match="UID in precondition"):
-        await world.client.bind(other, host, {"tencent.com/x": "other"})
-    await world.client.bind(ref, host, {"tencent.com/x": "y"})
+        await world.client.bind(other, host, {"tencent.com/predicate-node": "other"})
+    await world.client.bind(ref, host, {"tencent.com/predicate-node": "y"})
     found = await world.client.get_pod(ref)
-    assert (found.node, found.annotations) == (host, {"tencent.com/x": "y"})
+    assert (found.node, found.annotations) == (host, {"tencent.com/predicate-node": "y"})
     with pytest.raises(KubeConflictError, match=f'already assigned to node "{host}"'):
-        await world.client.bind(ref, fresh("n"), {"tencent.com/x": "z"})
+        await world.client.bind(ref, fresh("n"), {"tencent.com/predicate-node": "z"})
     with pytest.raises(KubeNotFoundError):
         await world.client.bind(replace(ref, name=fresh("nobody")), host, {})
 
@@ -141,7 +141,7 @@ async def test_pods_of_others_are_followed_on_nodes_alone_and_ended_ones_leave(w
         assert followed(others.uid) == ("plain", "n1")
         late = await world.create_pod()
         await until(lambda: late.uid in reflector.items)
-        await world.client.bind(late, "n1", {"tencent.com/x": "y"})
+        await world.client.bind(late, "n1", {"tencent.com/predicate-node": "y"})
         await until(lambda: followed(late.uid) == ("gpu_pod", "n1"))
         for ref in (late, others):
             await world.ask("PATCH", f"{PODS}/{ref.name}/status", {"status": {"phase": "Succeeded"}}, kind=MERGE)

@@ -216,9 +216,13 @@ async def test_a_pod_of_the_same_name_is_left_alone(cluster: Cluster, host: str)
 
 async def test_annotations_are_merged_and_null_removes(cluster: Cluster, host: str) -> None:
     ref = await cluster.create(fresh("x", host))
-    await cluster.client.patch_pod_annotations(ref, {"tencent.com/a": "1", "tencent.com/b": "2"})
-    patched = await cluster.client.patch_pod_annotations(ref, {"tencent.com/a": None, "tencent.com/c": "3"})
-    assert patched.annotations == {"tencent.com/b": "2", "tencent.com/c": "3"}
+    await cluster.client.patch_pod_annotations(
+        ref, {"tencent.com/predicate-gpu-idx-0": "1", "tencent.com/predicate-gpu-idx-1": "2"}
+    )
+    patched = await cluster.client.patch_pod_annotations(
+        ref, {"tencent.com/predicate-gpu-idx-0": None, "tencent.com/predicate-gpu-idx-2": "3"}
+    )
+    assert patched.annotations == {"tencent.com/predicate-gpu-idx-1": "2", "tencent.com/predicate-gpu-idx-2": "3"}
 
 
 async def test_a_watch_from_long_ago_is_gone(cluster: Cluster, host: str) -> None:
@@ -261,6 +265,6 @@ async def test_the_reflector_ends_in_the_servers_state(cluster: Cluster, host: s
         for ref in refs[1::3]:
             await cluster.report(ref, {"phase": "Running"})
         late = await cluster.create(fresh("late"))
-        await cluster.bind(late, host, {"tencent.com/x": "y"})
+        await cluster.bind(late, host, {"tencent.com/predicate-node": "y"})
         listing = await cluster.client.list(pods_of_node(host))
         await until(lambda: listing.items == reflector.items)

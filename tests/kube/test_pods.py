@@ -1,6 +1,7 @@
 """A pod of the API server and of kubelet becomes the same value, whatever else is in it."""
 
 import json
+import pickle
 import time
 from typing import Any
 
@@ -8,13 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.errors import ParseError
+from deviceplugin.errors import ParseError, RequestError
+from deviceplugin.kube.claim_templates import claiming_pods
 from deviceplugin.kube.cluster_pods import cluster_pods
-from deviceplugin.kube.pods import KEPT_ENV, UNREADABLE_COUNT, PodListReader, decode_pod
+from deviceplugin.kube.collection import Collection
+from deviceplugin.kube.pods import KEPT_ENV, UNREADABLE_COUNT, PodListReader, decode_pod, pods_of_node
 from deviceplugin.model.allocation import ContainerRole
+from deviceplugin.model.annotation_names import annotation_names
+from deviceplugin.model.annotation_size import MOST_WRITTEN
 from deviceplugin.model.mount import MOST_LIBRARY_PATH
 from deviceplugin.model.pod import ContainerState, Pod
+from deviceplugin.model.pod_request import placeable_request
 from deviceplugin.model.units import Resource, ResourceNames
+from tests.refusals import refusal
 
 FULL: dict[str, Any] = {
     "apiVersion": "v1",
@@ -127,6 +134,81 @@ def test_another_domain_has_other_limits_and_annotations() -> None:
     assert found.containers[2].wants(Resource.MEMORY) == 16
     assert "gpu.example/predicate-time" in found.annotations
     assert not decode_pod(text).is_gpu
+
+
+LARGE = 200 << 10
+KEPT_MOST = 40 << 10  # of a pod whose user writes as much as the API server takes
+
+
+def of_a_user(annotations: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    """A waiting pod with GPUs and claims, with something large."""
+    status = spec.pop("status", {})
+    gpu = {
+        "name": "main",
+        "image": "i",
+        "resources": {"limits": {"tencent.com/vcuda-core": "10"}},
+        **spec.pop("main", {}),
+    }
+    claim = {"name": "c", "resourceClaimName": "c"}
+    meta = {"name": "p", "namespace": "n", "uid": "u", "labels": {"tencent.com/vcuda-claims": "true"}}
+    return {
+        "metadata": {**meta, "annotations": annotations or {}},
+        "spec": {"containers": [gpu, *spec.pop("others", [])], "resourceClaims": [claim], **spec},
+        "status": status,
+    }
+
+
+TEXT = "x" * LARGE
+LIBRARIES = {"env": [{"name": "LD_LIBRARY_PATH", "value": TEXT}]}
+DOORS: dict[str, dict[str, Any]] = {
+    "an annotation of vcuda's domain that nobody reads": of_a_user({"tencent.com/vcuda-x": TEXT}),
+    "many annotations of vcuda's domain": of_a_user({f"tencent.com/vcuda-{at}": "x" * 50 for at in range(4000)}),
+    "a list of GPUs": of_a_user({"tencent.com/vcuda-use-gpus": TEXT}),
+    "all that vcuda reads": of_a_user(dict.fromkeys(annotation_names("tencent.com").user_written, "x" * 16383)),
+    "what vcuda reads of HAMi's": of_a_user({"nvidia.com/use-gpuuuid": TEXT}),
+    "gpu-manager's cluster": of_a_user({"clusterName": TEXT}),
+    "the mirror of a static pod": of_a_user({"kubernetes.io/config.mirror": TEXT}),
+    "a gang": of_a_user({"scheduling.k8s.io/group-name": TEXT}),
+    "a variable": of_a_user(main=LIBRARIES),
+    "a variable of a container without a GPU": of_a_user(others=[{"name": "side", "image": "i", **LIBRARIES}]),
+    "arguments": of_a_user(main={"args": [TEXT]}),
+    "claims": of_a_user(resourceClaims=[{"name": f"c{at}", "resourceClaimName": f"c{at}"} for at in range(4000)]),
+    "templates": of_a_user(
+        resourceClaims=[{"name": f"c{at}", "resourceClaimTemplateName": f"vcuda-1x1c{at}b"} for at in range(4000)]
+    ),
+    "gates": of_a_user(schedulingGates=[{"name": f"example.com/{at}"} for at in range(4000)]),
+    "the status": of_a_user(status={"phase": "Pending", "reason": TEXT, "message": TEXT}),
+    "a condition": of_a_user(
+        status={"conditions": [{"type": "PodScheduled", "status": "False", "reason": TEXT, "message": TEXT}]}
+    ),
+}
+COLLECTIONS: dict[str, Collection[Any, Any]] = {
+    "the scheduler's pods": cluster_pods(),
+    "the scheduler's pods with claims": cluster_pods(claims=True),
+    "the scheduler's pods with templates": claiming_pods("tencent.com"),
+    "the agent's pods": pods_of_node("n1"),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("collection", COLLECTIONS)
+def test_what_is_kept_of_a_pod_is_not_as_large_as_its_user_likes(door: str, collection: str) -> None:
+    kept = COLLECTIONS[collection].read(json.dumps(DOORS[door]).encode()).item
+    assert kept is not None
+    assert len(pickle.dumps(kept)) < KEPT_MOST
+
+
+def test_of_annotations_that_are_too_long_together_a_pod_is_refused_and_not_misread() -> None:
+    longest = {"tencent.com/vcuda-use-gpus": "x" * (MOST_WRITTEN - len("tencent.com/vcuda-use-gpus"))}
+    machine = {"tencent.com/vcuda-allocation": TEXT}
+    kept = decode_pod(json.dumps(of_a_user(longest | machine)).encode())
+    assert (kept.annotations, kept.unread_bytes) == (longest | machine, 0)
+    found = decode_pod(json.dumps(of_a_user(longest | machine | {"nvidia.com/numa-bind": ""})).encode())
+    assert (found.annotations, found.unread_bytes) == (machine, MOST_WRITTEN + len("nvidia.com/numa-bind"))
+    assert refusal(RequestError, placeable_request, found) == (
+        "the pod's annotations for vcuda have 20500 bytes and it reads 20480; name fewer GPUs, models or containers in "
+        "them"
+    )
 
 
 STATIC = {"kubernetes.io/config.hash": "0123hash", "kubernetes.io/config.source": "file"}

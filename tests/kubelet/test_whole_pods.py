@@ -107,3 +107,19 @@ async def test_where_the_whole_node_is_taken_the_pod_is_refused_and_the_sentence
         assert (verdict.admitted, verdict.reason) == (False, "UnexpectedAdmissionError")
         assert "GPU 0 had been chosen by its scheduler" in verdict.message
         assert len(node.ledger.grants()) == 1
+
+
+async def test_a_pod_whose_annotations_were_too_long_to_be_kept_is_refused_and_not_placed_without_them(
+    short_tmp: Path,
+) -> None:
+    """Where neither webhook nor scheduler looked at it. What a scheduler chose for it is carried out."""
+    async with station(short_tmp, inventory(2)) as node:
+        long = {f"tencent.com/vcuda-{name}-gpus": ",".join(["GPU-7"] * 2000) for name in ("use", "avoid")}
+        pod = pod_json("p", ("main", 20, 2))
+        pod["metadata"]["annotations"] = long
+        verdict = await node.kubelet.admit(pod)
+        assert not verdict.admitted
+        assert "the pod's annotations for vcuda have 24052 bytes and it reads 20480" in verdict.message
+        placed = chosen(pod_json("q", ("main", 20, 2)), main=1)
+        placed["metadata"]["annotations"] |= long
+        assert (await node.kubelet.admit(placed)).admitted

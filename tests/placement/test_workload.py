@@ -1,7 +1,11 @@
 """The kinds of task that were seen: enough, decayed, bounded, in an order of their own."""
 
+import pickle
+from dataclasses import replace
+
 from deviceplugin.model.allocation import ContainerRole, PodRef, PodUid
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
+from deviceplugin.model.preferences import ANY_GPU, GpuFilter, Preferences
 from deviceplugin.model.request import Request
 from deviceplugin.placement.workload import ObservedWorkload
 
@@ -49,3 +53,14 @@ def test_pods_that_are_all_different_take_bounded_memory() -> None:
             observed.see(PodRequest(PodRef(PodUid("u"), "default", "p"), (request,)))
     found = observed.workload()
     assert found is None or len(found.kinds) <= 64
+
+
+def test_a_kind_is_not_kept_for_a_list_of_models_as_long_as_its_user_likes() -> None:
+    observed = ObservedWorkload(enough=1)
+    for number in range(200):
+        wanted = GpuFilter(models=(f"{number}-{'x' * 20}",), not_models=("x" * 16_000,) if number % 2 else ())
+        observed.see(replace(pod(10), preferences=Preferences(gpus=wanted)))
+    found = observed.workload()
+    assert found is not None
+    assert sum(count for kind, count in found.kinds if kind.wanted == ANY_GPU) == 100
+    assert len(pickle.dumps(found)) < 100 * 200

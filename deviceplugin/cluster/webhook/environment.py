@@ -40,7 +40,7 @@ def library_path_is_hidden(container: JsonContainer) -> bool:
     return any("valueFrom" in variable for variable in _named(container, LIBRARY_PATH)[-1:])
 
 
-def require_short(container: JsonContainer) -> None:
+def require_short_path(container: JsonContainer) -> None:
     """The agent refuses it too, when the pod is on a node."""
     value = _value(container, LIBRARY_PATH)
     require_short_library_path(value if isinstance(value, str) else "", container.what)

@@ -6,7 +6,7 @@ is not a denial); or a RequestError or ParseError of one sentence that says what
 
 from collections.abc import Iterator
 
-from deviceplugin.cluster.webhook.environment import require_short
+from deviceplugin.cluster.webhook.environment import require_short_path
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.limit_bypass import exposures, exposures_beside, refuse_open_share, state_volumes
 from deviceplugin.cluster.webhook.mutate import is_left_alone
@@ -23,12 +23,12 @@ from deviceplugin.cluster.webhook.resources import count, differing, is_gpu
 from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.errors import RequestError
 from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
-from deviceplugin.model.annotation_size import require_room, size_of
+from deviceplugin.model.annotation_size import require_room, require_short, size_of
 from deviceplugin.model.annotations import parse_core_limit, parse_socket
 from deviceplugin.model.per_container import PerContainer
 from deviceplugin.model.pod_limits import parse_memory_limits
 from deviceplugin.model.pod_request import parse_parts
-from deviceplugin.model.preferences import GpuFilter, parse_preferences
+from deviceplugin.model.preferences import FOREIGN, GpuFilter, parse_preferences
 from deviceplugin.model.request import Request, parse_request
 from deviceplugin.model.soft_rules import AFFINITIES, SCHEDULE_ANYWAY, SPREAD, soft_warning
 from deviceplugin.model.units import BLOCK_MIB, format_blocks
@@ -45,6 +45,7 @@ def validate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[st
         return ()
     names = annotation_names(settings.names.domain)
     written = annotations(pod)
+    require_short(size_of({name: text for name, text in written.items() if name in names.user_written | FOREIGN}))
     parts, limits = parse_parts(written, names), parse_memory_limits(written, names)
     _check_names(parts, asking, names.gpus)
     _check_names(limits, asking, names.memory_limit)
@@ -108,7 +109,7 @@ def _request(container: JsonContainer, parts: PerContainer, settings: WebhookSet
     except RequestError as error:
         raise RequestError(f"{container.what}: {error.message}") from None
     refuse_open_share(container, request, settings)
-    require_short(container)
+    require_short_path(container)
     return request
 
 

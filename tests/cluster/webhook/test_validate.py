@@ -7,6 +7,7 @@ from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.cluster.webhook.validate import validate
 from deviceplugin.errors import VcudaError
+from deviceplugin.model.annotation_size import MOST_WRITTEN
 from deviceplugin.model.mount import MOST_LIBRARY_PATH
 from tests.cluster.webhook.makers import A100S, CORE, MEMORY, SETTINGS, container, gpu_pod, pod, response, review
 from tests.refusals import refusal
@@ -180,6 +181,17 @@ def test_a_pod_without_room_for_its_gpus_is_refused() -> None:
     assert validate(gpu_pod(SHARE, {"notebook": "x" * (250 << 10)}), SETTINGS, A100S) == ()
     many = pod(*(container(f"c{at}", SHARE) for at in range(900)), annotations={"notebook": "x" * (100 << 10)})
     assert "its GPUs need up to" in (refusal(VcudaError, validate, many, SETTINGS, A100S) or "")
+
+
+def test_a_pod_whose_user_writes_more_for_vcuda_than_it_keeps_is_refused() -> None:
+    names = ("tencent.com/vcuda-use-gpus", "tencent.com/vcuda-avoid-gpus", "nvidia.com/use-gputype")
+    text = "x" * (MOST_WRITTEN // 3 - 30)
+    assert response(review(gpu_pod({CORE: "20", MEMORY: "8"}, dict.fromkeys(names, text))))["allowed"]
+    found = response(review(gpu_pod({CORE: "20", MEMORY: "8"}, dict.fromkeys(names, text + "x" * 20))))
+    assert found["status"]["message"] == (
+        "the pod's annotations for vcuda have 20524 bytes and it reads 20480; name fewer GPUs, models or containers in "
+        "them"
+    )
 
 
 def test_soft_rules_are_warned_about_where_the_extender_chooses_the_node() -> None:
