@@ -7,8 +7,11 @@ concurrent Binds and an API server that answers after 5 ms; `pairs_per_s` of fil
 begin with `empty_`. `throughput_ratio`: pods per second of a real kube-scheduler with the extender over the same
 without it, both with the configuration of the chart. `throughput_ratio_unlimited` is the same with client limits that
 are never reached, and `throughput_ratio_empty` then the rate over that with the empty extender. A ratio is the median
-of the turns; `_least` and `_most` are of the turns too. The measured processes run on one core, the measuring ones on
-the others. `--growth` also measures clusters of 100 to 10,000 nodes, without the real kube-scheduler.
+of the turns; `_least` and `_most` are of the turns too. `waiting_rss_mib` with 10,000 pods that wait, each with 4 KiB
+of annotations for vcuda, and `waiting_longest_ms`, the longest review while the scheduler takes them in, in processor
+time; `claims_rss_mib` and `claims_longest_ms` when 1,000 pods with claims come to them. The measured processes run on
+one core, the measuring ones on the others. `--growth` also measures clusters of 100 to 10,000 nodes, without the real
+kube-scheduler.
 
     python -m benchmarks.extender [--output json] [--short] [--growth] [--without throughput] [--node-policy POLICY]
 """
@@ -25,6 +28,7 @@ from pathlib import Path
 from benchmarks.cluster.measured import pin_others
 from benchmarks.cluster.throughput import Size, measure_throughput, shipped_limits
 from benchmarks.cluster.turns import measure_by_turns
+from benchmarks.cluster.waiting import measure_waiting
 from benchmarks.command import ends_in_one_sentence, options, show
 from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.model.preferences import NodePolicy
@@ -34,6 +38,8 @@ GROWTH_TURNS = 2
 SIZES = (100, 500, 1_000, 5_000, 10_000)
 CORE = 0
 SHORT = (40, 20, 2)
+WAITING = (10_000, 1_000)
+SHORT_WAITING = (100, 20)
 TABLE = (
     "names",
     "ready_s",
@@ -73,6 +79,7 @@ def main() -> None:
         pin_others(CORE)
         measure = partial(measure_by_turns, pairs=given.pairs, policy=given.node_policy, core=CORE)
         result = measure(base / "main", given.nodes, turns=given.turns)
+        result |= measure_waiting(base / "waiting", *(SHORT_WAITING if given.short else WAITING), core=CORE)
         growth = [measure(base / str(size), size, turns=GROWTH_TURNS) for size in (SIZES if given.growth else ())]
     _print(given.output, result, throughput, growth)
 

@@ -14,6 +14,7 @@ from typing import Any
 from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import PodAllocation, format_allocation
+from deviceplugin.model.claims import ClaimNames
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.inventory_annotation import format_inventory
 from deviceplugin.model.units import CORES_PER_GPU, ResourceNames
@@ -158,6 +159,32 @@ def pending_pod(number: int) -> Json:
     if number % 40 == 1:
         return pod_of(pending_name(number), [("main", cores, blocks), ("side", 5, 4)])
     return pod_of(pending_name(number), [("main", cores, blocks)])
+
+
+def avoiding(gpus: int) -> dict[str, str]:
+    """An annotation of about 41 bytes for each GPU."""
+    return {_ANNOTATIONS.avoid_gpus: ",".join(f"GPU-{uid_of(str(at))}" for at in range(gpus))} if gpus else {}
+
+
+def claiming(number: int) -> tuple[Json, Json]:
+    """A waiting pod with a claim, and the claim, for a share that nobody has allocated."""
+    pod = pod_of(claiming_name(number), [("main", 0, 0)])
+    name = f"claim-{number}"
+    main = pod["spec"]["containers"][0]
+    main["resources"] = {"claims": [{"name": "gpu"}]}
+    pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": name}]
+    exactly = {
+        "deviceClassName": ClaimNames(_NAMES.domain).shares,
+        "allocationMode": "ExactCount",
+        "count": 1,
+        "capacity": {"requests": {"cores": "20", "memory": "2Gi"}},
+    }
+    meta = {"name": name, "namespace": NAMESPACE, "uid": uid_of(name), "creationTimestamp": _TIME}
+    return pod, {"metadata": meta, "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}}
+
+
+def claiming_name(number: int) -> str:
+    return f"claiming-{number}"
 
 
 def pending_name(number: int) -> str:

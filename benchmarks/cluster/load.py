@@ -178,7 +178,7 @@ async def reviews(measured: Measured, count: int) -> list[float]:
         if not response["allowed"] or not msgspec.json.decode(base64.b64decode(response["patch"])):
             raise HttpError(f"the webhook did not patch pod {number}: {response}")
 
-    bodies = [_review(number) for number in range(count)]
+    bodies = [review_of(number) for number in range(count)]
     due = time.perf_counter()
     for number in range(count):
         due += chance.expovariate(CALM_RATE)
@@ -250,7 +250,7 @@ def percentile(seconds: Sequence[float], percent: int) -> float:
     return ordered[min(len(ordered) - 1, -(-len(ordered) * percent // 100) - 1)] * 1000
 
 
-def _review(number: int) -> bytes:
+def review_of(number: int) -> bytes:
     pod = fleet.pending_pod(number)
     del pod["spec"]["schedulerName"]
     request = {

@@ -56,6 +56,11 @@ class Measured(MeasuredExtender):
     def trust(self) -> ssl.SSLContext:
         return client_tls(ca_file=str(self.ca))
 
+    def thread_ms(self) -> float:
+        """Processor time of its first thread, which is the one of its loop."""
+        pid = self.process.pid
+        return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e6
+
     def rss_mib(self, field: str = "VmRSS") -> float:
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
             if line.startswith(f"{field}:"):

@@ -3,7 +3,8 @@
 In: numbers of nodes and pods. Out: a process that prints its URL. It is not measured itself, so it checks nothing and
 encodes as much as possible in advance; `sandbox/apiserver` has the real semantics. Watchers see a bound pod as from a
 real API server: bound, then running. With a port of agents it has the EndpointSlices of their Service.
-`POST /bench/pods?from=A&to=B` creates pending pods, DELETE removes them.
+`POST /bench/pods?from=A&to=B` creates pending pods, with `uuids` in an annotation that names so many GPUs; DELETE
+removes them. `POST /bench/claims?from=A&to=B` creates claims, each of a pod that is there.
 
     python -m benchmarks.cluster.stub --nodes 5000 --pods 20000
 """
@@ -28,6 +29,8 @@ from sandbox.apiserver.patch import merge
 
 BINDING_SECONDS = 0.005
 PODS_A_NODE = 4
+CLAIMS = "resource.k8s.io/v1"
+CLAIM_KINDS = {"resourceclaims": "ResourceClaim", "resourceslices": "ResourceSlice"}
 REPOSITORY = Path(__file__).resolve().parents[2]
 Json = dict[str, Any]
 
@@ -61,7 +64,9 @@ class Stub:
     def __init__(self, nodes: int, pods: int, agents_port: int) -> None:
         self.version = 1
         self.slices = fleet.endpoint_slices(nodes, agents_port) if agents_port else []
-        self.resources = {"nodes": Objects("Node", "v1"), "pods": Objects("Pod", "v1")}
+        self.resources = {"nodes": Objects("Node", "v1"), "pods": Objects("Pod", "v1")} | {
+            name: Objects(kind, CLAIMS) for name, kind in CLAIM_KINDS.items()
+        }
         self.others: dict[str, Json] = {}
         self.later: set[asyncio.Task[None]] = set()
         for number in range(nodes):
@@ -72,6 +77,7 @@ class Stub:
     def application(self) -> web.Application:
         made = web.Application(client_max_size=1 << 26)
         made.router.add_get("/api/v1/{resource:nodes|pods}", self.collection)
+        made.router.add_get(f"/apis/{CLAIMS}/{{resource:{'|'.join(CLAIM_KINDS)}}}", self.collection)
         made.router.add_get("/api/v1/{resource:nodes}/{name}", self.one)
         made.router.add_get("/api/v1/namespaces/default/{resource:pods}/{name}", self.one)
         made.router.add_patch("/api/v1/{resource:nodes}/{name}", self.patch)
@@ -81,6 +87,7 @@ class Stub:
         made.router.add_get("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices", self.endpoints)
         made.router.add_post("/bench/pods", self.make)
         made.router.add_delete("/bench/pods", self.unmake)
+        made.router.add_post("/bench/claims", self.make_claims)
         made.router.add_route("*", "/{path:.*}", self.other)
         return made
 
@@ -158,9 +165,18 @@ class Stub:
         return web.json_response({**head, "items": self.slices})
 
     async def make(self, request: web.Request) -> web.Response:
+        avoided = fleet.avoiding(int(request.query.get("uuids", 0)))
         for number in range(int(request.query["from"]), int(request.query["to"])):
             pod = fleet.pending_pod(number)
+            pod["metadata"]["annotations"] |= avoided
             self.resources["pods"].put(pod["metadata"]["name"], pod, self._next(), what="ADDED")
+        return web.Response()
+
+    async def make_claims(self, request: web.Request) -> web.Response:
+        for number in range(int(request.query["from"]), int(request.query["to"])):
+            pod, claim = fleet.claiming(number)
+            for resource, item in (("resourceclaims", claim), ("pods", pod)):
+                self.resources[resource].put(item["metadata"]["name"], item, self._next(), what="ADDED")
         return web.Response()
 
     async def unmake(self, request: web.Request) -> web.Response:

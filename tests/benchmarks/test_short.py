@@ -35,6 +35,8 @@ EXTENDER = {
     "nodes", "running_pods", "ready_s", "rss_ready_mib", "rss_mib", "peak_rss_mib", "cpu_ms_a_pair", "names", "pairs",
     "filter_p50_ms", "filter_p99_ms", "filter_busy_p99_ms", "bind_calm_p99_ms", "bind_p50_ms", "bind_p99_ms",
     "pairs_per_s", "webhook_p50_ms", "webhook_p99_ms", "harness_percent", "server_percent", "turns",
+    "waiting_pods", "waiting_rss_mib", "waiting_kib_a_pod", "waiting_longest_ms", "claims", "claims_rss_mib",
+    "claims_longest_ms",
     "empty_filter_p50_ms", "empty_filter_p99_ms", "empty_bind_p50_ms", "empty_bind_p99_ms", "empty_pairs_per_s",
 } | {f"{what}_ratio{which}" for what in ("filter", "bind", "pairs") for which in ("", "_least", "_most")}  # fmt: skip
 OPERATOR = {"nodes", "least_s", "use_order_cpu_s"} | {
