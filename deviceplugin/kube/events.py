@@ -2,8 +2,9 @@
 
 In: an object, a reason, a message; `about_pod` and `about_node` (called on the loop) return at once and never raise.
 Out: events in the API server, sent slowly in the background. A repeated event increments the count of the first one.
-The queue and the list of sent events are bounded; events that do not fit are dropped. Events inform users; the ledger
-has all that must not be lost.
+The queue and the list of sent events are bounded. Namespaces are sent in turns, and where the queue is full the latest
+event of the namespace with most of them makes room, so that no namespace takes the place of others; what is dropped is
+logged once for each time that the queue was full. Events inform users; the ledger has all that must not be lost.
 """
 
 import asyncio
@@ -146,7 +147,9 @@ class EventRecorder:
         self._rate = rate
         self._away = Backoff(first=rate.seconds)
         self._now = now
-        self._queue: OrderedDict[EventKey, Occurrences] = OrderedDict()
+        self._queue: dict[str, OrderedDict[EventKey, Occurrences]] = {}
+        self._waiting = 0
+        self._is_full = False
         self._known: OrderedDict[EventKey, Occurrences] = OrderedDict()
         self._filled = asyncio.Event()
 
@@ -172,15 +175,42 @@ class EventRecorder:
     def _record(self, kind: str, name: str, namespace: str, uid: str, reason: EventReason, message: str) -> None:
         key = EventKey(kind, name, namespace, uid, reason, one_line(message, most=_MOST_MESSAGE))
         now = self._now()
-        if waiting := self._queue.get(key):
+        part = self._queue.get(namespace)
+        if part and (waiting := part.get(key)):
             waiting.count += 1
             waiting.last = now
-        elif len(self._queue) < self._rate.queue:
-            self._queue[key] = Occurrences(first=now, last=now)
+        elif self._waiting < self._rate.queue or self._makes_room(namespace):
+            self._put(key, Occurrences(first=now, last=now))
             self._filled.set()
 
+    def _put(self, key: EventKey, waiting: Occurrences) -> None:
+        self._queue.setdefault(key.namespace, OrderedDict())[key] = waiting
+        self._waiting += 1
+
+    def _makes_room(self, namespace: str) -> bool:
+        """Whether another namespace had more than its part, and gave some of it."""
+        most = max(self._queue, key=lambda each: len(self._queue[each]))
+        if not self._is_full:
+            self._is_full = True
+            log.warning("events_crowded_out", queue=self._rate.queue, namespace=most, waiting=len(self._queue[most]))
+        if len(self._queue[most]) <= len(self._queue.get(namespace, ())) + 1:
+            return False
+        self._queue[most].popitem()
+        self._waiting -= 1
+        return True
+
+    def _take(self) -> tuple[EventKey, Occurrences]:
+        """The first one of the namespace whose turn it is."""
+        namespace = next(iter(self._queue))
+        part = self._queue.pop(namespace)
+        found = part.popitem(last=False)
+        if part:
+            self._queue[namespace] = part
+        self._waiting -= 1
+        return found
+
     async def _send_next(self) -> None:
-        key, waiting = self._queue.popitem(last=False)
+        key, waiting = self._take()
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 await self._send(key, waiting)
@@ -198,13 +228,16 @@ class EventRecorder:
                 break
         if not self._queue:
             self._filled.clear()
+            self._is_full = False
 
     def _put_back(self, key: EventKey, waiting: Occurrences) -> None:
         """To the end of the queue, so that one event cannot block the others."""
-        if meanwhile := self._queue.pop(key, None):
+        part = self._queue.get(key.namespace)
+        if part and (meanwhile := part.pop(key, None)):
             waiting.count += meanwhile.count
             waiting.last = meanwhile.last
-        self._queue[key] = waiting
+            self._waiting -= 1
+        self._put(key, waiting)
 
     async def _send(self, key: EventKey, waiting: Occurrences) -> None:
         namespace = key.event_namespace

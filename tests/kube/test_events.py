@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import pytest
+import structlog
 
 from deviceplugin.errors import (
     CapacityError,
@@ -205,3 +206,22 @@ def test_each_error_has_its_reason(subtests: pytest.Subtests) -> None:
     for error, reason in cases:
         with subtests.test(error=error):
             assert EventReason.of(error) is reason
+
+
+async def test_a_namespace_with_many_events_takes_the_place_of_no_other_one(
+    server: ApiServer, client: KubeClient
+) -> None:
+    """Neither in the queue nor in the order: a tenant may have as many pods as he likes."""
+    recorder = EventRecorder(client, node="n1", rate=Rate(burst=100, seconds=0.001, queue=8))
+    with structlog.testing.capture_logs() as logs:
+        for number in range(40):
+            recorder.about_pod(PodRef(PodUid(f"g{number}"), "greedy", f"g{number}"), EventReason.NOT_BOUND, "refused")
+        for number in range(2):
+            recorder.about_pod(PodRef(PodUid(f"o{number}"), "other", f"o{number}"), EventReason.PLACED, "placed")
+        recorder.about_node(EventReason.RECOVERED, "GPU 3")
+    async with sending(recorder):
+        await sent(recorder, seconds=5)
+    in_order = sorted(events(server), key=lambda each: int(each["metadata"]["resourceVersion"]))
+    assert [each["involvedObject"]["name"] for each in in_order] == ["g0", "o0", "n1", "g1", "o1", "g2", "g3", "g4"]
+    said = [(each["namespace"], each["waiting"]) for each in logs if each["event"] == "events_crowded_out"]
+    assert said == [("greedy", 8)]
