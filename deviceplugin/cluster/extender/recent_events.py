@@ -1,13 +1,13 @@
 """What happened in the cluster lately, for people who look at it.
 
 In: changes of nodes and pods as the cache takes them. Out: events, at most `most` of each kind, so that a flood of one
-kind leaves the others alone. A pod that waits has one event, with a count, for kube-scheduler refuses it again and
-again. What was there at the start is no news: nothing is noted before `begin`. Every replica sees the same changes, and
-notes the same.
+kind leaves the others alone; the oldest of the namespace with most of them goes, so that a flood of one namespace does
+too. A pod that waits has one event, with a count, for kube-scheduler refuses it again and again. What was there at the
+start is no news: nothing is noted before `begin`. Every replica sees the same changes, and notes the same.
 """
 
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -55,6 +55,7 @@ class RecentEvents:
         self._events: dict[ClusterEventKind, OrderedDict[int, ClusterEvent]] = {
             kind: OrderedDict() for kind in ClusterEventKind
         }
+        self._of_namespaces = {kind: Counter[str]() for kind in ClusterEventKind}
         self._waiting: dict[PodUid, int] = {}
         self._faces: dict[str, _NodeFace] = {}
         self._last = 0
@@ -89,8 +90,8 @@ class RecentEvents:
         """kube-scheduler refused the pod, or says something else than before: one event for each pod."""
         if condition is None or condition.is_true:
             return
-        waits = self._events[ClusterEventKind.WAITS]
-        earlier = waits.pop(self._waiting.pop(pod.uid, 0), None)
+        number = self._waiting.get(pod.uid)
+        earlier = None if number is None else self._drop(ClusterEventKind.WAITS, number)
         first, count = (None, 0) if earlier is None else (earlier.first, earlier.count)
         sentence = " ".join(condition.message.split()) or condition.reason or "refused by kube-scheduler"
         if self._note(ClusterEventKind.WAITS, sentence, pod=pod.pod.ref, first=first, count=count + 1):
@@ -138,14 +139,27 @@ class RecentEvents:
         now = self._wall()
         since = now if first is None else first
         event = ClusterEvent(self._last, kind, since, now, sentence[:_LONGEST], pod, node, count)
-        events = self._events[kind]
+        events, counts = self._events[kind], self._of_namespaces[kind]
         events[self._last] = event
+        counts[_namespace(event)] += 1
         if len(events) > self._most:
-            _, oldest = events.popitem(last=False)
+            most = max(counts.values())
+            self._drop(kind, next(number for number, each in events.items() if counts[_namespace(each)] == most))
             self.dropped += 1
-            if oldest.kind is ClusterEventKind.WAITS and oldest.pod is not None:
-                del self._waiting[oldest.pod.uid]
         return True
+
+    def _drop(self, kind: ClusterEventKind, number: int) -> ClusterEvent:
+        event, counts = self._events[kind].pop(number), self._of_namespaces[kind]
+        counts[_namespace(event)] -= 1
+        if not counts[_namespace(event)]:
+            del counts[_namespace(event)]
+        if kind is ClusterEventKind.WAITS and event.pod is not None:
+            self._waiting.pop(event.pod.uid, None)
+        return event
+
+
+def _namespace(event: ClusterEvent) -> str:
+    return "" if event.pod is None else event.pod.namespace
 
 
 def _face(info: NodeInfo) -> _NodeFace:

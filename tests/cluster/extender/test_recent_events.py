@@ -140,3 +140,26 @@ def test_a_flood_of_one_kind_leaves_the_others_and_is_counted(wall: Clock) -> No
     again = refused(pod("p0", uid=kept[-1].pod.uid if kept[-1].pod else ""), "y")
     recent.pod_changed(None, again)
     assert [each.count for each in recent if each.kind is WAITS] == [1, 1, 2]
+
+
+def test_a_flood_of_one_namespace_leaves_those_of_others(wall: Clock) -> None:
+    recent = RecentEvents(decision="decision", most=4, wall=wall)
+    recent.begin()
+
+    def in_namespace(name: str, namespace: str) -> ClusterPod:
+        made = refused(pod(name), "no room")
+        return replace(made, pod=replace(made.pod, ref=replace(made.pod.ref, namespace=namespace)))
+
+    others = [in_namespace(f"o{number}", f"other-{number}") for number in range(3)]
+    for each in (*others, *(in_namespace(f"g{number}", "greedy") for number in range(10))):
+        recent.pod_changed(None, each)
+    assert names_in(recent) == ["o0", "o1", "o2", "g9"]
+    recent.pod_changed(others[1], refused(others[1], "another reason"))
+    assert names_in(recent) == ["o0", "o2", "g9", "o1"]
+    assert [each.count for each in recent if each.pod and each.pod.name == "o1"] == [2]
+    recent.pod_changed(None, in_namespace("s0", "second"))
+    assert names_in(recent) == ["o2", "g9", "o1", "s0"], "all namespaces have one now"
+
+
+def names_in(recent: RecentEvents) -> list[str]:
+    return [each.pod.name for each in sorted(recent, key=lambda each: each.number) if each.pod]
