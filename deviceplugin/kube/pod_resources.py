@@ -6,10 +6,11 @@ whole pod replace both, and overhead is added. During a resize the maximum of re
 counts, unless kubelet reported that the resize is infeasible.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 
 from deviceplugin.errors import ParseError
+from deviceplugin.kube.pods import statuses_by_name
 from deviceplugin.kube.quantity import exact_quantity
 from deviceplugin.kube.structs import (
     Amounts,
@@ -52,28 +53,29 @@ def node_offers(allocatable: Mapping[str, str | int]) -> Compute | None:
 
 
 def _by_containers(spec: ClusterPodSpec, status: ClusterPodStatus) -> _Pair:
-    apps = _NONE
+    apps, statuses = _NONE, statuses_by_name(status.container_statuses)
     for each in spec.containers or ():
-        apps = _sum(apps, _takes(each, status.container_statuses, status))
+        apps = _sum(apps, _takes(each, statuses, status))
     if not spec.init_containers:
         return apps
     sidecars = most = _NONE
+    statuses = statuses_by_name(status.init_container_statuses)
     for each in spec.init_containers:
         if each.restart_policy == "Always":
-            sidecars = _sum(sidecars, _takes(each, status.init_container_statuses, status))
+            sidecars = _sum(sidecars, _takes(each, statuses, status))
             most = _most(most, sidecars)
         else:
             most = _most(most, _sum(sidecars, _requests(each)))
     return _most(most, _sum(sidecars, apps))
 
 
-def _takes(container: ContainerSpec, statuses: Sequence[ContainerStatus] | None, status: ClusterPodStatus) -> _Pair:
+def _takes(container: ContainerSpec, statuses: Mapping[str, ContainerStatus], status: ClusterPodStatus) -> _Pair:
     wanted = _requests(container)
-    for each in statuses or ():
-        if each.name == container.name and each.resources is not None:
-            real = _most(_pair(each.resources.requests), _pair(each.allocated_resources))
-            return real if real == wanted or _is_refused(status) else _most(wanted, real)
-    return wanted
+    found = statuses.get(container.name)
+    if found is None or found.resources is None:
+        return wanted
+    real = _most(_pair(found.resources.requests), _pair(found.allocated_resources))
+    return real if real == wanted or _is_refused(status) else _most(wanted, real)
 
 
 def _is_refused(status: ClusterPodStatus) -> bool:

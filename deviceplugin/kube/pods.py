@@ -110,17 +110,23 @@ def _with_claims(containers: Iterator[PodContainer], spec: PodSpec, status: PodS
             one = ContainerClaim(extended.resource_claim_name, mapping.request_name)
             found.setdefault(mapping.container_name, []).append(one)
     for container in containers:
-        yield replace(container, claims=tuple(found.get(container.ref.name, ())))
+        claims = found.get(container.ref.name)
+        yield replace(container, claims=tuple(claims)) if claims else container
 
 
 def _containers(ref: PodRef, spec: PodSpec, status: PodStatus, names: ResourceNames) -> Iterator[PodContainer]:
-    statuses = _by_name(status.init_container_statuses)
+    statuses = statuses_by_name(status.init_container_statuses)
     for index, container in enumerate(spec.init_containers or ()):
         role = ContainerRole.SIDECAR if container.restart_policy == "Always" else ContainerRole.INIT
         yield _container(ref, container, role, index, statuses, names)
-    statuses = _by_name(status.container_statuses)
+    statuses = statuses_by_name(status.container_statuses)
     for index, container in enumerate(spec.containers or ()):
         yield _container(ref, container, ContainerRole.APP, index, statuses, names)
+
+
+def statuses_by_name(statuses: Sequence[ContainerStatus] | None) -> Mapping[str, ContainerStatus]:
+    """The first one of each name."""
+    return {each.name: each for each in reversed(statuses or ())}
 
 
 def _container(
@@ -134,7 +140,7 @@ def _container(
     limits = (container.resources.limits if container.resources else None) or {}
     cores, blocks = _count(limits, names.core), _count(limits, names.memory)
     has_gpu = cores or blocks or (container.resources is not None and container.resources.claims)
-    status = statuses.get(container.name) or ContainerStatus(container.name)
+    status = statuses.get(container.name) or ContainerStatus(container.name)  # kubelet may not have reported it
     return PodContainer(
         ref=ContainerRef(pod=ref, name=container.name),
         role=role,
@@ -160,11 +166,6 @@ def _count(limits: Mapping[str, str | int], name: str) -> int:
     except ParseError:
         return UNREADABLE_COUNT
     return count if 0 <= count < UNREADABLE_COUNT else UNREADABLE_COUNT
-
-
-def _by_name(statuses: Sequence[ContainerStatus] | None) -> dict[str, ContainerStatus]:
-    """Once for each list: a pod may have thousands. Of two with one name the first counts."""
-    return {each.name: each for each in reversed(statuses or ())}
 
 
 def _state(states: Mapping[str, object]) -> ContainerState:
