@@ -29,7 +29,7 @@ from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.errors import RequestError
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.annotation_names import annotation_names
-from deviceplugin.model.claim_template import MOST_TEMPLATES, ClaimSize, NamedTemplates, claim_label
+from deviceplugin.model.claim_template import ClaimSize, NamedTemplates, claim_label
 from deviceplugin.model.claims import ClaimNames
 from deviceplugin.model.pod_request import parse_parts
 from deviceplugin.model.preferences import GpuFilter, parse_preferences
@@ -65,11 +65,6 @@ def to_claims(pod: Json, settings: WebhookSettings) -> tuple[str, ...]:
         drop(container, (settings.names.core, settings.names.memory))
         resources = made_child(container.json, "resources")
         resources["claims"] = [*objects(resources, "claims"), {"name": name}]
-    if len(by_size) > MOST_TEMPLATES:
-        raise RequestError(
-            f"the pod's containers ask for {len(by_size)} different sizes and a pod has claim templates for at most "
-            f"{MOST_TEMPLATES}; give containers the same size, or divide them among several pods"
-        )
     unknown = sorted({names.core_limit, names.memory_limit, names.node_policy, names.gpu_policy} & written.keys())
     return tuple(f"annotation {each} has no effect on a claim" for each in unknown)
 
