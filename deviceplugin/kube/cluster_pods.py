@@ -37,6 +37,7 @@ _DONE = ScheduledCondition(is_true=True)
 _LONGEST_MESSAGE = 4096
 _LONGEST_REASON = 1024
 _MOST_CLAIMS = 256  # of a pod, for the views; the API server has no bound
+_MOST_MENTIONS = 1024  # of claims by all containers of a pod
 _MOST_GATES = 64
 _CLAIMS = b'"resourceClaims"'
 _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
@@ -74,8 +75,12 @@ def _plain(item: ClusterPodObject) -> PlainPod | None:
 
 def cluster_pod(item: ClusterPodObject, names: ResourceNames, *, claims: bool = False) -> ClusterPod:
     spec, status = item.spec or ClusterPodSpec(), item.status or ClusterPodStatus()
+    left = _MOST_MENTIONS
     for each in (*(spec.init_containers or ()), *(spec.containers or ())):
         each.env = None  # only agents need it
+        if each.resources is not None and each.resources.claims:
+            each.resources.claims = each.resources.claims[:left]
+            left -= len(each.resources.claims)
     # Without the states of its containers: the scheduler need not hear of their changes.
     said = PodStatus(status.phase, status.reason)
     if claims:

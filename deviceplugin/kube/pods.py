@@ -12,6 +12,7 @@ memory, and how large they are there must not be a user's choice.
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from deviceplugin.errors import ParseError
 from deviceplugin.kube.collection import Collection, reader
@@ -103,15 +104,18 @@ def _with_claims(containers: Iterator[PodContainer], spec: PodSpec, status: PodS
     found: dict[str, list[ContainerClaim]] = {}
     for each in [*(spec.init_containers or ()), *(spec.containers or ())]:
         named = (each.resources.claims if each.resources else None) or ()
-        uses = [ContainerClaim(called[one.name], one.request or "") for one in named if one.name in called]
-        found[each.name] = uses
+        found[each.name] = [_claim(called[one.name], one.request or "") for one in named if one.name in called]
     if (extended := status.extended_resource_claim_status) is not None:
         for mapping in extended.request_mappings or ():
-            one = ContainerClaim(extended.resource_claim_name, mapping.request_name)
+            one = _claim(extended.resource_claim_name, mapping.request_name)
             found.setdefault(mapping.container_name, []).append(one)
     for container in containers:
         claims = found.get(container.ref.name)
         yield replace(container, claims=tuple(claims)) if claims else container
+
+
+_claim = lru_cache(1024)(ContainerClaim)
+"""All containers of a pod may name all of its claims: equal values are stored once."""
 
 
 def _containers(ref: PodRef, spec: PodSpec, status: PodStatus, names: ResourceNames) -> Iterator[PodContainer]:

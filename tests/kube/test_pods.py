@@ -26,7 +26,7 @@ from deviceplugin.kube.structs import (
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.annotation_size import MOST_WRITTEN
-from deviceplugin.model.pod import ContainerState, Pod
+from deviceplugin.model.pod import ClusterPod, ContainerState, Pod
 from deviceplugin.model.pod_request import placeable_request
 from deviceplugin.model.units import Compute, Resource, ResourceNames
 from tests.refusals import refusal
@@ -168,6 +168,7 @@ def of_a_user(annotations: dict[str, str] | None = None, **spec: Any) -> dict[st
 
 TEXT = "x" * LARGE
 LIBRARIES = {"env": [{"name": "LD_LIBRARY_PATH", "value": TEXT}]}
+MENTIONS = [{"name": f"c{at}"} for at in range(200)]
 DOORS: dict[str, dict[str, Any]] = {
     "an annotation of vcuda's domain that nobody reads": of_a_user({"tencent.com/vcuda-x": TEXT}),
     "many annotations of vcuda's domain": of_a_user({f"tencent.com/vcuda-{at}": "x" * 50 for at in range(4000)}),
@@ -183,6 +184,10 @@ DOORS: dict[str, dict[str, Any]] = {
     "claims": of_a_user(resourceClaims=[{"name": f"c{at}", "resourceClaimName": f"c{at}"} for at in range(4000)]),
     "templates": of_a_user(
         resourceClaims=[{"name": f"c{at}", "resourceClaimTemplateName": f"vcuda-1x1c{at}b"} for at in range(4000)]
+    ),
+    "containers that name claims": of_a_user(
+        others=[{"name": f"m{at}", "image": "i", "resources": {"claims": MENTIONS}} for at in range(60)],
+        resourceClaims=[{"name": f"c{at}", "resourceClaimName": "c"} for at in range(200)],
     ),
     "gates": of_a_user(schedulingGates=[{"name": f"example.com/{at}"} for at in range(4000)]),
     "the status": of_a_user(status={"phase": "Pending", "reason": TEXT, "message": TEXT}),
@@ -339,3 +344,13 @@ def test_statuses_are_found_by_name_and_not_each_compared_with_each() -> None:
     assert {each.state for each in found.containers} == {ContainerState.RUNNING}
     assert pod_needs(spec, status) == Compute(0, 0)
     assert Compared.times <= 10 * count
+
+
+def test_the_views_see_some_of_very_many_uses_of_claims_and_the_agent_all() -> None:
+    """The agent refuses a container that holds two parts, so it must miss none."""
+    raw = json.dumps(DOORS["containers that name claims"]).encode()
+    agents, views = pods_of_node("n1").read(raw).item, cluster_pods(claims=True).read(raw).item
+    assert agents is not None
+    assert sum(len(each.claims) for each in agents.containers) == 60 * 200
+    assert isinstance(views, ClusterPod)
+    assert sum(len(each.claims) for each in views.pod.containers) == 1024

@@ -221,11 +221,11 @@ class ClaimBooks:
 
     def _parts(self, claim: Claim, node: str) -> Iterator[ClaimPart]:
         pods = [pod for uid in sorted(claim.consumers) if (pod := self._pods.get(PodUid(uid))) is not None]
-        is_bound = all(pod.pod.node for pod in pods)
+        is_bound, named = all(pod.pod.node for pod in pods), tuple(_users(pods, claim.ref.name))
         for each in claim.devices or ():
             # What administrative access has counts for nobody, and the agent refuses it.
             if each.driver == self.names.driver and each.pool == node and not each.is_administrative:
-                users = tuple(_users(pods, claim.ref.name, each.request))
+                users = tuple(dict.fromkeys(user for request, user in named if request in ("", each.request)))
                 yield ClaimPart(claim.ref, each.request, each.device, *_amounts(each), users, is_bound)
 
     def _nodes_of(self, claim: Claim) -> Mapping[str, None]:
@@ -250,12 +250,13 @@ def _missing_text(namespace: str, claim: PodClaim) -> str:
     return f"the pod's claim {claim.name} names neither a ResourceClaim nor a template"
 
 
-def _users(pods: list[ClusterPod], claim: str, request: str) -> Iterator[ClaimUser]:
-    """The containers that name this request, or all of the claim."""
+def _users(pods: list[ClusterPod], claim: str) -> Iterator[tuple[str, ClaimUser]]:
+    """The containers that name a request of the claim, or all of it."""
     for pod in pods:
         for container in pod.pod.containers:
-            if any(each.claim == claim and each.request in ("", request) for each in container.claims):
-                yield ClaimUser(pod.pod.ref, container.ref.name)
+            for each in container.claims:
+                if each.claim == claim:
+                    yield each.request, ClaimUser(pod.pod.ref, container.ref.name)
 
 
 def _by_container(parts: tuple[ClaimPart, ...]) -> Mapping[tuple[PodUid, str], tuple[ClaimPart, ...]]:
