@@ -42,7 +42,7 @@ def one_turn() -> Turn:
 
 
 @dataclass(slots=True)
-class _Part:
+class _StepsLeft:
     """`most` steps at once, and `per_second` again after that."""
 
     most: float
@@ -60,9 +60,9 @@ class Turns:
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._parts: OrderedDict[str, _Part] = OrderedDict()
+        self._parts: OrderedDict[str, _StepsLeft] = OrderedDict()
         now = clock()
-        self._all = _Part(2_000_000, 400_000, 2_000_000, now)
+        self._all = _StepsLeft(2_000_000, 400_000, 2_000_000, now)
 
     async def ask(self, namespace: str, question: Callable[[Turn], _Answer]) -> _Answer:
         began = self._clock()
@@ -97,10 +97,10 @@ class Turns:
         for part in (self._part(namespace), self._all):
             part.left = max(0.0, part.left - turn.budget.spent)
 
-    def _part(self, namespace: str) -> _Part:
+    def _part(self, namespace: str) -> _StepsLeft:
         found = self._parts.get(namespace)
         if found is None:
-            found = self._parts[namespace] = _Part(1_000_000, 50_000, 1_000_000, self._clock())
+            found = self._parts[namespace] = _StepsLeft(1_000_000, 50_000, 1_000_000, self._clock())
             if len(self._parts) > _MOST_PARTS:
                 self._parts.popitem(last=False)
         self._parts.move_to_end(namespace)
