@@ -18,6 +18,7 @@ from deviceplugin.agent.grant_files import AgentFiles
 from deviceplugin.agent.reporter import AgentReport, owner_fields
 from deviceplugin.container.cgroup import ContainerGroup
 from deviceplugin.container.containers import ContainerFinder, Place
+from deviceplugin.container.limit_monitor import GpuTotals, LimitMonitor
 from deviceplugin.container.limits_file import soft_limit
 from deviceplugin.container.processes import Members, ProcessTable
 from deviceplugin.container.shared_state import SharedState
@@ -73,6 +74,7 @@ class ContainerWatch:
     _sought: dict[GrantId, Grant] = field(default_factory=dict)
     _seek: asyncio.Event = field(default_factory=asyncio.Event)
     _pace: Pace = field(default_factory=Pace)
+    _totals: GpuTotals = field(default_factory=GpuTotals)
     _turn: int = 0
 
     async def run(self) -> None:
@@ -283,7 +285,8 @@ class ContainerWatch:
         holders = self.holders()
         for grant in shares:
             if grant.id not in self._watched:
-                tracker = Tracker(grant.id, str(grant.allocation.owner), self.shared, self.table, self.finder)
+                monitor, name = LimitMonitor(totals=self._totals), str(grant.allocation.owner)
+                tracker = Tracker(grant.id, name, self.shared, self.table, self.finder, monitor)
                 shown = () if self.files.clients.is_registered(grant.id) else None
                 self._watched[grant.id] = _Watched(tracker, shown=shown)
             watched, owners = self._watched[grant.id], holders(grant)
@@ -308,7 +311,8 @@ def _held(grant: Grant, inventory: Inventory) -> list[HeldGpu | None]:
     for share in grant.allocation.shares:
         gpu = inventory.gpu(share.uuid)
         most = soft_limit(share.cores, grant.limits.soft_cores) or share.cores
-        found.append(HeldGpu(gpu, share.blocks * BLOCK_BYTES, most) if gpu is not None else None)
+        held = share.blocks * BLOCK_BYTES, most, most > share.cores
+        found.append(HeldGpu(gpu, *held) if gpu is not None else None)
     return found
 
 

@@ -8,11 +8,16 @@ calls the driver by ioctl bypasses it; only the driver's list of processes shows
 Each breach has a level, in seconds: it rises while the breach is seen and falls more slowly while it is not, so that
 what pulses is found too. GPU time counts by how far it is above the limit, and so does what is below it afterwards: a
 long kernel that the container pays for by waiting is no breach.
+
+Little of many adds up: what containers hide, and what they use above their limits, is summed over the GPU (`GpuTotals`)
+before it is judged. Invariant: those of whom neighbours are not told hide at most `hidden_slack` points together.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
+from weakref import WeakSet
 
 from deviceplugin.model.gpu import Gpu, GpuUuid
 from deviceplugin.model.units import CORES_PER_GPU, MIB
@@ -21,8 +26,15 @@ from deviceplugin.model.usage import Breach, Overrun
 _CURE = (
     "delete the pod, or have the container load /usr/local/nvidia/lib64/libcuda.so.1 (LD_LIBRARY_PATH, no static CUDA)"
 )
-_ASSUMED_STEP = 5
-"""Cores that neighbours shall assume are rounded up to these: each change is written to a file."""
+_ASSUMED_STEP = 2
+"""Cores that neighbours shall assume fall by so much at least: each change is written to a file."""
+_BELIEVED = 1 + 1 / 16
+_BELIEVED_CORES = 0.5
+"""So much above its limit neighbours' libraries believe an activity file: library/interposer/cuda/compute/claim.c."""
+_NOTHING_SHOWN = 0.1
+_LEAST_CORES = 0.5
+_TIMES_AT_ONCE = 3.0
+"""A sum that is so many times what is tolerated is reported at once: who hides much for a moment would not wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +42,9 @@ class Tolerance:
     """How long and how far a container may exceed its limit; the mean load covers `window_s`.
 
     A breach that is over is forgotten `leak` times as slowly as it was found. Time between readings counts up to
-    `gap_s`. At `cores_scale` points above the limit GPU time counts in full.
+    `gap_s`. At `cores_scale` points above the limit GPU time counts in full. All containers of a GPU together may hide
+    `hidden_slack` points, in the mean over twice `window_s`; and use `cores_slack` above their limits, which counts
+    once a container has not gone back to its limit for `unpaid_s`.
     """
 
     patience_s: float = 10.0
@@ -40,13 +54,16 @@ class Tolerance:
     cores_slack: float = 10.0
     cores_scale: float = 40.0
     window_s: float = 15.0
+    hidden_slack: float = 2.0
+    unpaid_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
     """A container on one GPU. `accounted`: bytes by our library. `seen`: bytes and percent by the driver, None where it
     gives none. `shown_percent`: what neighbours can see of it in its activity file; None: not known. `unmanaged`: host
-    PIDs on the GPU without a slot. `corrupted`: what is wrong with its shared state.
+    PIDs on the GPU without a slot. `corrupted`: what is wrong with its shared state. `may_borrow`: some of
+    `limit_cores` is its neighbours' while they want it.
     """
 
     container: str
@@ -59,14 +76,56 @@ class GpuReading:
     shown_percent: float | None = None
     unmanaged: tuple[int, ...] = ()
     corrupted: str = ""
+    may_borrow: bool = False
+
+
+class Excess(NamedTuple):
+    """Points of a GPU's time: hidden, above the limit, and `covered`: what neighbours are told that hiders use.
+
+    Neighbours are not charged for what is covered, wherever it was used: they may come to as much above their limits.
+    """
+
+    hidden: float = 0.0
+    above: float = 0.0
+    covered: float = 0.0
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class _Part:
+    """What one container adds to the sums; it leaves them with its monitor."""
+
+    of_gpu: dict[GpuUuid, Excess] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class GpuTotals:
+    """The sums over the containers of each GPU, one part for each monitor."""
+
+    _parts: dict[GpuUuid, WeakSet[_Part]] = field(default_factory=dict)
+
+    def put(self, part: _Part, uuid: GpuUuid, excess: Excess) -> None:
+        part.of_gpu[uuid] = excess
+        self._parts.setdefault(uuid, WeakSet()).add(part)
+
+    def beside(self, part: _Part, uuid: GpuUuid) -> tuple[Excess, ...]:
+        """Of all others on that GPU."""
+        return tuple(each.of_gpu[uuid] for each in self._parts.get(uuid, ()) if each is not part)
 
 
 @dataclass(frozen=True, slots=True)
 class _Loads:
-    """Percent of the GPU's time, smoothed: what the driver sees of the container, and what of it neighbours do not."""
+    """Percent of the GPU's time, smoothed: what the driver sees of the container, and what of it neighbours do not.
 
-    seen: float
-    hidden: float
+    `unknown_s`: since when the latter is not known. `steady`: seen, over the same time as `hidden`. `debt`: above
+    the limit and not paid back, in points times seconds, for `unpaid_s` without a pause.
+    """
+
+    seen: float = 0.0
+    hidden: float = 0.0
+    unknown_s: float = 0.0
+    steady: float = 0.0
+    debt: float = 0.0
+    unpaid_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +143,19 @@ DEFAULT_TOLERANCE = Tolerance()
 
 @dataclass(slots=True)
 class LimitMonitor:
-    """Watches one container. `seconds`: for how long each breach was seen, also where that was too short to report."""
+    """Watches one container. `seconds`: for how long each breach was seen, also where that was too short to report.
+
+    `totals`: shared by the monitors of the node.
+    """
 
     tolerance: Tolerance = DEFAULT_TOLERANCE
+    totals: GpuTotals = field(default_factory=GpuTotals)
     seconds: dict[tuple[GpuUuid, Breach], float] = field(default_factory=dict)
     _levels: dict[_Key, float] = field(default_factory=dict)
     _lasting: dict[_Key, Overrun] = field(default_factory=dict)
     _loads: dict[GpuUuid, _Loads] = field(default_factory=dict)
+    _assumed: dict[GpuUuid, int] = field(default_factory=dict)
+    _part: _Part = field(default_factory=_Part)
     _read_at: float | None = None
 
     def check(self, observed: tuple[GpuReading, ...], *, now: float) -> tuple[Overrun, ...]:
@@ -99,6 +164,7 @@ class LimitMonitor:
         self._read_at = now
         for one in observed:
             self._loads[one.gpu.uuid] = self._smoothed(one, passed)
+            self.totals.put(self._part, one.gpu.uuid, self._excess(one))
         signs = {
             (each.overrun.breach, each.overrun.gpu, each.hides): each for one in observed for each in self._signs(one)
         }
@@ -109,13 +175,29 @@ class LimitMonitor:
             self._fall(key, under.get(key[1], 0.0), passed)
         for breach, uuid in {key[:2] for key in signs}:
             self.seconds[uuid, breach] = self.seconds.get((uuid, breach), 0.0) + passed
+        self._assume()
         return tuple({(each.breach, each.gpu): each for each in self._lasting.values()}.values())
 
     def assumed_cores(self) -> dict[GpuUuid, int]:
         """What neighbours shall assume that the container uses of each GPU, whatever its activity file says."""
-        hiding = {uuid for _, uuid, hides in self._lasting if hides}
-        steps = {uuid: math.ceil(self._loads[uuid].seen / _ASSUMED_STEP) for uuid in hiding if uuid in self._loads}
-        return {uuid: min(max(1, count) * _ASSUMED_STEP, CORES_PER_GPU) for uuid, count in steps.items()}
+        return dict(self._assumed)
+
+    def _assume(self) -> None:
+        hiding = {uuid for _, uuid, hides in self._lasting if hides and uuid in self._loads}
+        for uuid in self._assumed.keys() - hiding:
+            del self._assumed[uuid]
+        for uuid in hiding:
+            cores, told = min(max(1, math.ceil(self._loads[uuid].seen)), CORES_PER_GPU), self._assumed.get(uuid, 0)
+            if not told - _ASSUMED_STEP < cores <= told:
+                self._assumed[uuid] = cores
+
+    def _excess(self, one: GpuReading) -> Excess:
+        uuid, loads = one.gpu.uuid, self._loads[one.gpu.uuid]
+        if not _shares_time(one):
+            return Excess()
+        above = loads.debt / loads.unpaid_s if loads.unpaid_s >= self.tolerance.unpaid_s else 0.0
+        covered = self._assumed.get(uuid, 0) if (Breach.STATE, uuid, True) in self._lasting else 0
+        return Excess(max(0.0, loads.hidden), above, covered)
 
     def _rise(self, key: _Key, sign: _Sign, passed: float) -> None:
         self._levels[key] = min(self._levels.get(key, 0.0) + passed * sign.weight, self.tolerance.patience_s)
@@ -142,22 +224,33 @@ class LimitMonitor:
             yield _Sign(Overrun(Breach.BYPASS, one.gpu.uuid, sentence))
         if one.seen_bytes is not None and one.limit_bytes and self._is_over(one.seen_bytes, one.limit_bytes):
             yield _Sign(Overrun(Breach.MEMORY, one.gpu.uuid, f"{where} {self._memory(one)}"))
-        if one.limit_cores < CORES_PER_GPU:
+        if _shares_time(one):
             yield from self._time_signs(one, where)
 
     def _time_signs(self, one: GpuReading, where: str) -> Iterator[_Sign]:
-        loads = self._loads[one.gpu.uuid]
-        above = loads.seen - one.limit_cores
-        if above > self.tolerance.cores_slack:
+        loads, beside = self._loads[one.gpu.uuid], self.totals.beside(self._part, one.gpu.uuid)
+        own = self._part.of_gpu[one.gpu.uuid]
+        above = max(loads.seen - one.limit_cores, own.above) - sum(each.covered for each in beside)
+        together = above + sum(each.above for each in beside if own.above)
+        if together > self.tolerance.cores_slack and above > self.tolerance.cores_slack / (1 + len(beside)):
             sentence = (
                 f"{where} uses {loads.seen:.0f} % of the GPU's time and its limit is {one.limit_cores:.0f} %; {_CURE}"
             )
-            weight = min(1.0, above / self.tolerance.cores_scale)
+            weight = min(1.0, together / self.tolerance.cores_scale)
             yield _Sign(Overrun(Breach.CORES, one.gpu.uuid, sentence), weight, hides=True)
-        if loads.hidden > self.tolerance.cores_slack:
-            facts = f"uses {loads.seen:.0f} % of the GPU's time and shows {loads.seen - loads.hidden:.0f} % of it"
+        if weight := self._hides(loads, own, beside):
+            facts = f"uses {loads.steady:.0f} % of the GPU's time and shows {loads.steady - own.hidden:.0f} % of it"
             sentence = f"{where} {facts} in its activity file, so its neighbours are told what it uses; {_CURE}"
-            yield _Sign(Overrun(Breach.STATE, one.gpu.uuid, sentence), hides=True)
+            yield _Sign(Overrun(Breach.STATE, one.gpu.uuid, sentence), weight, hides=True)
+
+    def _hides(self, loads: _Loads, own: Excess, beside: Sequence[Excess]) -> float:
+        """The weight of it; 0.0: it does not. Who hides less than its even part of the slack is left alone."""
+        slack = self.tolerance.hidden_slack
+        times = (own.hidden + sum(each.hidden for each in beside)) / slack
+        if times > 1 and own.hidden > slack / (1 + len(beside)):
+            return max(1.0, self.tolerance.patience_s) if times > _TIMES_AT_ONCE else 1.0
+        shows_nothing = own.hidden > _LEAST_CORES and loads.steady - own.hidden < loads.steady * _NOTHING_SHOWN
+        return 1.0 if shows_nothing else 0.0
 
     def _is_over(self, used: int, limit: int) -> bool:
         return used > limit + self.tolerance.memory_slack
@@ -172,7 +265,26 @@ class LimitMonitor:
     def _smoothed(self, one: GpuReading, passed: float) -> _Loads:
         """The driver's readings are of moments, and not of the same ones as those of the activity file."""
         seen = one.seen_percent or 0.0
-        hidden = 0.0 if one.shown_percent is None else seen - one.shown_percent
-        before = self._loads.get(one.gpu.uuid, _Loads(0.0, 0.0))
-        weight = min(1.0, (passed or 1.0) / self.tolerance.window_s)
-        return _Loads(before.seen + (seen - before.seen) * weight, before.hidden + (hidden - before.hidden) * weight)
+        before, step = self._loads.get(one.gpu.uuid, _Loads()), passed or 1.0
+        fast, slow = (min(1.0, step / (times * self.tolerance.window_s)) for times in (1, 2))
+        debt = before.debt + (seen - one.limit_cores * _BELIEVED - _BELIEVED_CORES) * passed
+        return _Loads(
+            before.seen + (seen - before.seen) * fast,
+            *self._hidden(one, before, step),
+            before.steady + (seen - before.steady) * slow,
+            max(0.0, debt),
+            before.unpaid_s + passed if debt > 0 else 0.0,
+        )
+
+    def _hidden(self, one: GpuReading, before: _Loads, step: float) -> tuple[float, float]:
+        """Smoothed, and for how long it is not known. A reading that shows something stands for those that did not."""
+        seen, step = one.seen_percent or 0.0, before.unknown_s + step
+        if seen and one.shown_percent is None:
+            return before.hidden, step
+        weight = min(1.0, step / (2 * self.tolerance.window_s))
+        return before.hidden + (seen - (one.shown_percent or 0.0) - before.hidden) * weight, 0.0
+
+
+def _shares_time(one: GpuReading) -> bool:
+    """Neighbours have a part of the GPU's time too."""
+    return one.limit_cores < CORES_PER_GPU or one.may_borrow

@@ -38,11 +38,12 @@ _IN_FORCE_UNIT = 1000  # effective_cores is in thousandths of a percent
 
 @dataclass(frozen=True, slots=True)
 class HeldGpu:
-    """One GPU of the grant with its present limits; `cores` includes what the container may borrow."""
+    """One GPU of the grant with its present limits; `cores` includes what the container `may_borrow`."""
 
     gpu: Gpu
     memory_bytes: int
     cores: float
+    may_borrow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +167,10 @@ class Tracker:
         wrong = self._tampering or (f"{found.implausible} numbers are impossible" if found.implausible else "")
         return found, wrong, True
 
+    def _seen(self, on_gpu: Sequence[GpuProcess]) -> float:
+        """Not of a process that has ended since: its row shows nothing more, and what the driver says is older."""
+        return float(sum(process.sm_percent for process in on_gpu if self.table.exists(process.pid)))
+
     def _shown(self, uuid: GpuUuid, on_gpu: Sequence[GpuProcess]) -> float | None:
         """Percent of the GPU's time that the activity file shows since the last reading; None: not known."""
         before = self._rows.pop(uuid, None)
@@ -252,10 +257,11 @@ class Tracker:
                 limit_cores=each.cores,
                 accounted_bytes=held_bytes(living, index),
                 seen_bytes=sum(process.memory_bytes for process in on_gpu.get(each.gpu.uuid, ())) or None,
-                seen_percent=float(sum(process.sm_percent for process in on_gpu.get(each.gpu.uuid, ()))),
+                seen_percent=self._seen(on_gpu.get(each.gpu.uuid, ())),
                 shown_percent=self._shown(each.gpu.uuid, on_gpu.get(each.gpu.uuid, ())),
                 unmanaged=tuple(unmanaged.get(each.gpu.uuid, ())),
                 corrupted=corrupted,
+                may_borrow=each.may_borrow,
             )
             for index, each in enumerate(held)
             if each is not None

@@ -38,6 +38,7 @@ from deviceplugin.model.allocation import ContainerRef, PodRef, PodUid
 from deviceplugin.model.claims import ContainerClaim
 from deviceplugin.model.gpu import GpuProcess, GpuSample, GpuUuid, Inventory
 from deviceplugin.model.pod import Pod
+from deviceplugin.model.pod_limits import PodLimits
 from deviceplugin.model.request import Request
 from deviceplugin.model.usage import Breach
 from deviceplugin.observe.metrics import AgentMetrics
@@ -479,3 +480,27 @@ async def test_neighbours_are_told_what_a_container_uses_that_hides_it(bench: Be
     await bench.until(lambda: activity.read_told(told) == activity.Told(20, 0, 60))
     bench.show(GpuProcess(901, GIB, 0))
     await bench.until(lambda: activity.read_told(told) == activity.Told(20, 0, 0))
+
+
+async def test_what_shares_hide_is_summed_also_where_one_may_borrow_all_of_the_gpu(bench: Bench) -> None:
+    given = [bench.give(name, "c") for name in ("one", "two")]
+    bench.ledger.set_limits(given[1].id, PodLimits(soft_cores=100))
+    for number, each in enumerate(given):
+        bench.shared.show_limits(each.id, GPU, cores=20, soft_cores=0)
+        bench.start(each, IDS[("one", "two")[number]], 100 * (number + 1))
+        bench.slot(each, 0, IDS[("one", "two")[number]], 1)
+    bench.show(GpuProcess(100, GIB, 2), GpuProcess(200, GIB, 2))
+    await bench.until(lambda: all(bench.pids(each) for each in given))
+
+    def told(each: Grant) -> int:
+        said = activity.read_told(bench.shared.shown_limits(each.id, GPU))
+        assert said is not None
+        return said.assumed_cores
+
+    monitors = [bench.watch._watched[each.id].tracker.monitor for each in given]
+    assert monitors[0].totals is monitors[1].totals
+    for each in given:
+        bench.forgive_nothing(each)
+    await bench.until(lambda: all(told(each) == 2 for each in given))
+    bench.show(GpuProcess(100, GIB, 2))
+    await bench.until(lambda: told(given[1]) == 0)

@@ -17,6 +17,7 @@ from tests.waiting import PATIENCE_S, eventually
 REPOSITORY = Path(__file__).resolve().parents[2]
 DECISION = {"gpus", "asked", "links", "ms"}
 SHARE = {"workload", "limit", "achieved"}
+HIDING = {"hiding", "limit", "honest", "accused", "unwatched", "watched", "found"}
 RUN = {"workload", "mix", "who", "seed", "at_100", "at_130", "processor_seconds"}
 AGENT = {
     "allocate_whole_ratio", "allocate_whole_ratio_min", "allocate_whole_ratio_max", "allocate_ratio", "prestart_ratio",
@@ -105,6 +106,7 @@ PROGRAMS = {
     "operator": OPERATOR,
     "placement": DECISION,
     "sharing": SHARE,
+    "hiding": HIDING,
     "traces.held_out": RUN,
 }
 

@@ -333,7 +333,7 @@ def test_a_container_that_hides_its_turns_is_found(scene: Scene, row: str) -> No
     watched(scene, 18)
     report = watched(scene, 18)
     assert [each.breach for each in report.use.overruns] == [Breach.STATE]
-    assert report.assumed_cores == {GPU.uuid: 20}
+    assert report.assumed_cores == {GPU.uuid: 18}
     report = watched(scene, 0)
     assert report.use.overruns == ()
     assert report.assumed_cores == {GPU.uuid: 0}
@@ -375,3 +375,12 @@ def test_what_a_container_shows_counts_also_while_the_driver_sees_no_load(scene:
     assert shown() == 0.0
     scene.read()
     assert shown() is None, "it has no process on the GPU"
+
+
+def test_a_process_that_has_ended_since_the_driver_was_read_hides_nothing(scene: Scene) -> None:
+    scene.tracker.monitor = monitor = RecordingMonitor()
+    watched(scene, 90)
+    assert monitor.last[0].seen_percent == 90
+    scene.node.end(101)
+    watched(scene, 90)
+    assert monitor.last[0].seen_percent == 0

@@ -3,21 +3,16 @@
 Tolerances as in test_interposer_compute_shares.py.
 """
 
-import json
 import os
-import subprocess
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from deviceplugin.container import activity
-from deviceplugin.container.limit_monitor import GpuReading, LimitMonitor, Tolerance
-from deviceplugin.model.gpu import Gpu
-from sandbox.shared_gpu import SharedGpu, SharingContainer, shares
+from benchmarks.hiding import again_and_again, turns_hidden, watched
+from deviceplugin.container.limit_monitor import Tolerance
+from sandbox.shared_gpu import SharedGpu, shares
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.realtime
@@ -26,26 +21,16 @@ pytestmark = pytest.mark.realtime
 @contextmanager
 def spoiling(row: Path, how: str) -> Iterator[None]:
     """Writes into a row, until the end, what makes it say nothing of the processes that run."""
-    over = threading.Event()
 
     def spoil() -> None:
-        while not over.wait(0.005):
+        if how == "cut":
+            os.truncate(row, 100)
+        else:
             with row.open("r+b") as file:
-                if how == "magic":
-                    file.write(bytes(8))
-                elif how == "cut":
-                    os.truncate(row, 100)
-                else:
-                    file.seek(activity.LIMITS_AT - 4)
-                    file.write(bytes(4))  # no slot is in use
+                file.write(bytes(8))
 
-    spoiling = threading.Thread(target=spoil)
-    spoiling.start()
-    try:
+    with turns_hidden([row]) if how == "no-slots" else again_and_again(spoil, every_s=0.005):
         yield
-    finally:
-        over.set()
-        spoiling.join()
 
 
 @pytest.mark.parametrize(("how", "limits"), [("magic", (50, 50)), ("cut", (20, 50)), ("no-slots", (20, 30))])
@@ -74,44 +59,11 @@ def test_a_program_past_the_library_takes_nothing_but_what_it_uses(gpu: SharedGp
     assert share == pytest.approx(50, abs=4)
 
 
-def load_of(gpu: SharedGpu, build: Path, pid: int) -> float:
-    """Percent of the GPU's time, as the driver says."""
-    command = [str(build / "vcuda-emulator"), "show", "--json"]
-    shown = json.loads(subprocess.run(command, env=gpu.environment, check=True, capture_output=True).stdout)
-    return float(sum(each["sm"] for each in shown["gpus"][0]["processes"] if each["pid"] == pid))
-
-
-@contextmanager
-def watched(gpu: SharedGpu, build: Path, container: SharingContainer, pid: int, limit: int) -> Iterator[list[int]]:
-    """What the agent does each second: compares, and tells the neighbours. Out: what it told them."""
-    over, told = threading.Event(), list[int]()
-    monitor = LimitMonitor(tolerance=Tolerance(patience_s=2, window_s=3))
-    one = Gpu(gpu.uuid, 0, 0, "GPU", 80 << 30)
-    row = container.base / f"state/{gpu.uuid}.activity"
-
-    def watch() -> None:
-        before = activity.read(row, grant=container.grant)
-        while not over.wait(0.5):
-            now = activity.read(row, grant=container.grant)
-            shown, before = activity.shown_percent(now, before), now
-            reading = GpuReading("a/b/c", one, 1 << 40, limit, 0, None, load_of(gpu, build, pid), shown)
-            monitor.check((reading,), now=time.monotonic())
-            told.append(monitor.assumed_cores().get(gpu.uuid, 0))
-            container.assume(told[-1])
-
-    watching = threading.Thread(target=watch)
-    watching.start()
-    try:
-        yield told
-    finally:
-        over.set()
-        watching.join()
+SOON = Tolerance(patience_s=2, window_s=3)
 
 
 @pytest.mark.parametrize("how", ["past-the-library", "silent", "honest"])
-def test_the_agent_finds_a_container_that_hides_its_turns(
-    gpu: SharedGpu, build: Path, workload: Path, how: str
-) -> None:
+def test_the_agent_finds_a_container_that_hides_its_turns(gpu: SharedGpu, workload: Path, how: str) -> None:
     """Security 8, all of it: driver, activity file, monitor, the file for neighbours, their library."""
     hiding, victim = gpu.container(50), gpu.container(50)
     row = hiding.base / f"state/{gpu.uuid}.activity"
@@ -121,11 +73,29 @@ def test_the_agent_finds_a_container_that_hides_its_turns(
         first = stack.enter_context(hiding.start(workload, "medium", "--seconds", 60))
         if how == "silent":
             stack.enter_context(spoiling(row, "no-slots"))
-        told = stack.enter_context(watched(gpu, build, hiding, first.process.pid, 50))
+        (seen,) = stack.enter_context(watched(gpu, [(hiding, 50, first)], tolerance=SOON, every_s=0.5))
         running = stack.enter_context(victim.start(workload, "medium", "--seconds", 4, "--warmup", 8))
         (share,) = shares([running])
     assert share >= 46
-    assert bool(told[-1]) == (how != "honest")
+    assert bool(seen.told[-1]) == (how != "honest")
+
+
+@pytest.mark.parametrize(("count", "limit", "own", "is_honest"), [(2, 10, 50, 0), (10, 5, 50, 0), (7, 10, 30, 1)])
+def test_many_that_hide_little_are_found_together(
+    gpu: SharedGpu, workload: Path, count: int, limit: int, own: int, is_honest: int
+) -> None:
+    """In short form; benchmarks/hiding.py takes the agent's own times. Their neighbour loses two points."""
+    others, one = [gpu.container(limit) for _ in range(count)], gpu.container(own)
+    with ExitStack() as stack:
+        beside = [stack.enter_context(each.start(workload, "medium", "--seconds", 60)) for each in others]
+        running = stack.enter_context(one.start(workload, "medium", "--seconds", 4, "--warmup", 10))
+        if not is_honest:
+            stack.enter_context(turns_hidden([each.base / f"state/{gpu.uuid}.activity" for each in others]))
+        all_of_them = [*((each, limit, it) for each, it in zip(others, beside, strict=True)), (one, own, running)]
+        seen = stack.enter_context(watched(gpu, all_of_them, tolerance=SOON, every_s=0.5))
+        (share,) = shares([running])
+    assert share >= own - 2, [each.told[-4:] for each in seen]
+    assert [bool(each.told[-1]) for each in seen] == [not is_honest] * count + [False]
 
 
 def test_many_that_hide_their_turns_pay_for_each_other(gpu: SharedGpu, workload: Path) -> None:

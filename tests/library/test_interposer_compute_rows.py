@@ -17,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.container import activity, shared_file
+from deviceplugin.container.limit_monitor import GpuReading, GpuTotals, LimitMonitor
 from deviceplugin.container.shared_state import SharedState
 from deviceplugin.ledger.grant import GrantId
-from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.gpu import Gpu, GpuUuid
 from tests.examples import every, examples
 from tests.library.compute import MS, SECOND, Simulation, allocated, build_rows
 
@@ -240,7 +241,7 @@ def test_without_published_limits_nothing_is_assumed(table: Table) -> None:
     assert not table.is_assumed(NOW)
 
 
-@pytest.mark.parametrize(("assumed", "rate"), [(0, 20_000), (10, 20_000), (35, 35_000), (2**32 - 1, 100_000)])
+@pytest.mark.parametrize(("assumed", "rate"), [(0, 20_000), (10, 10_000), (35, 35_000), (2**32 - 1, 100_000)])
 def test_the_agent_says_what_to_assume_of_a_readable_activity_file(table: Table, assumed: int, rate: int) -> None:
     table.state.show_limits(OTHER, GPU, cores=20, soft_cores=0)
     table.write(cores=20, soft=0, wanted=5)
@@ -249,7 +250,7 @@ def test_the_agent_says_what_to_assume_of_a_readable_activity_file(table: Table,
     assert table.told(NOW) == [20, 0, wanted, rate]
     assert table.is_assumed(NOW) == (assumed != 0)
     table.state.show_limits(OTHER, GPU, cores=90, soft_cores=0)
-    assert table.told(NOW + 200 * MS)[3] == max(90_000, rate), "new limits leave it as it was"
+    assert table.told(NOW + 200 * MS)[3] == (rate if assumed else 90_000), "new limits leave it as it was"
 
 
 def test_limits_of_an_agent_of_an_older_version_are_read(table: Table) -> None:
@@ -311,6 +312,10 @@ def test_a_false_activity_file_reduces_no_other_share(checked_simulation: Simula
 HIDDEN = ("unreadable", "silent:50")
 
 
+def reading(limit: int, *, seen: float, shown: float) -> GpuReading:
+    return GpuReading("ml/nb/main", Gpu(GPU, 0, 3, "Test GPU", 80 << 30), 2 << 30, limit, 0, None, seen, shown)
+
+
 @pytest.mark.parametrize("how", HIDDEN)
 def test_a_container_that_hides_its_turns_takes_nothing_from_another(simulation: Simulation, how: str) -> None:
     """Security 8: what it does is charged to it alone. What it may use and does not is its neighbour's."""
@@ -320,6 +325,28 @@ def test_a_container_that_hides_its_turns_takes_nothing_from_another(simulation:
         hiding, victim = simulation.run("seconds=6", "warmup=2", *words)
         told[workload, limit] = hiding.share, victim.share - limit
     assert {each: got for each, got in told.items() if not (got[0] <= 52 and -1 <= got[1] <= 50)} == {}
+
+
+@pytest.mark.parametrize(("count", "limit", "own"), [(2, 10, 50), (4, 10, 60), (7, 10, 30), (10, 5, 50), (10, 2, 30)])
+def test_many_that_hide_little_take_nothing_from_others_once_the_agent_has_summed_it(
+    simulation: Simulation, count: int, limit: int, own: int
+) -> None:
+    """The agent reads what they use and that they show none of it, for half a minute at a time."""
+    totals, told = GpuTotals(), [0] * count
+    monitors = [LimitMonitor(totals=totals) for _ in range(count)]
+    for turn in range(3):
+        hiding = [word for cores in told for word in (f"c:{limit}", f"silent:{cores}", "p:medium")]
+        *used, victim, second = simulation.run(
+            "seconds=6", "warmup=3", *hiding, f"c:{own // 2}", "p:medium", f"c:{own - own // 2}", "p:medium"
+        )
+        for second_s in range(30 * turn, 30 * turn + 30):
+            found = [
+                monitor.check((reading(limit, seen=one.share, shown=0.0),), now=float(second_s))
+                for monitor, one in zip(monitors, used, strict=True)
+            ]
+        told = [monitor.assumed_cores().get(GPU, 0) for monitor in monitors]
+        assert all(found), f"not reported after {30 * turn + 30} s: {told}"
+    assert min(victim.share, second.share) >= own // 2 - 2, (told, victim.share, second.share)
 
 
 def test_an_activity_file_that_leaves_turns_out_and_is_believed_costs_others_their_share(

@@ -240,11 +240,14 @@ static void see_share(const struct neighbours *neighbours, struct neighbour *nei
     share->wanted_ns = assumed ? now : wanted > now ? 0 : wanted;
 }
 
-/* A program past the library uses more than its limit: then what the agent saw is what it takes. */
+/*
+ * What the agent saw is what it takes, be it more than its limit, past the library, or less, because who hides pays for all turns: were it taken for its
+ * limit, the neighbour that has most to launch would have the rest, and the others less than theirs.
+ */
 static uint32_t rate_of(const struct neighbour *neighbour, const struct share *others, unsigned count, uint64_t now)
 {
-    uint32_t rate = borrow_rate(neighbour->share, others, count, now), assumed = at_most(neighbour->assumed_cores, LIMITS_NO_CORES) * 1000;
-    return rate > assumed ? rate : assumed;
+    uint32_t assumed = at_most(neighbour->assumed_cores, LIMITS_NO_CORES) * 1000;
+    return assumed != 0 ? assumed : borrow_rate(neighbour->share, others, count, now);
 }
 
 /* Each may have what it would reckon itself. */
