@@ -29,6 +29,7 @@ from deviceplugin.model.pod import Pod
 log = structlog.get_logger("vcuda.agent")
 _LONGEST_PATH = 107
 _AFTER_S = 0.02  # kubelet has its answer first; no container starts that fast
+_PODS_EVERY_S = 1.0  # the author of a pod may change it without pause
 
 
 class GrantSockets:
@@ -53,12 +54,17 @@ class GrantSockets:
         self._due = asyncio.Event()
         self._due.set()
         self._has_warned = False
+        self._pods_due: asyncio.TimerHandle | None = None
         ledger.subscribe(self._due.set)
 
     def pod_changed(self, change: StoreChange[Pod]) -> None:
-        """Subscribed to the reflector."""
-        if self._names.socket in change.item.annotations:
-            self._due.set()
+        """Subscribed to the reflector. Kubelet's calls change the ledger, so no start waits for this one."""
+        if self._names.socket in change.item.annotations and self._pods_due is None:
+            self._pods_due = asyncio.get_running_loop().call_later(_PODS_EVERY_S, self._pods_changed)
+
+    def _pods_changed(self) -> None:
+        self._pods_due = None
+        self._due.set()
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:

@@ -1,10 +1,18 @@
 """Applies a changed `vcuda-core-limit` or `vcuda-memory-limit` of a running pod to the limits of its containers.
 
 In: pods as the watch shows them, the ledger. Out: grants with other limits, and their limits files written again;
-the interposer follows within a second, gpu-manager's client at its next start. Called at each change of a pod, and in
-each round of the reconciler for changes that came before the grant. Errors are logged, never raised: the old limit
-stays.
+the interposer follows within a second, gpu-manager's client at its next start. In each round of the reconciler (`sync`)
+changes that came before the grant are found. Errors are logged, never raised: the old limit stays.
+
+The author of a pod may change it without pause. Invariant: a change of a pod costs a look at two annotations; its
+newest value is applied at once twice and then once in `_EVERY_S`, all its containers in one entry of the ledger,
+and one container's files at a time, between which kubelet's calls are answered.
 """
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
 
 import structlog
 
@@ -14,6 +22,7 @@ from deviceplugin.agent.pod_hints import PodHints
 from deviceplugin.agent.reporter import AgentReport, owner_fields
 from deviceplugin.errors import VcudaError
 from deviceplugin.kube.collection import EventKind
+from deviceplugin.kube.rate_limit import TokenBucket
 from deviceplugin.kube.reflector import StoreChange
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.ledger.ledger import Ledger
@@ -24,10 +33,14 @@ from deviceplugin.model.pod_limits import PodLimits
 log = structlog.get_logger("vcuda.agent")
 
 _Written = tuple[str | None, str | None]
+_NOTHING: _Written = (None, None)
+_EVERY_S = 3.0
+_AT_ONCE = 2
+_BREATH_S = 0.005
 
 
 class LiveLimits:
-    """Subscribes itself to the cluster's pods."""
+    """Subscribes itself to the cluster's pods. `run` until it is cancelled."""
 
     def __init__(
         self,
@@ -44,37 +57,86 @@ class LiveLimits:
         self._hints = hints
         self._report = report
         self._known: dict[PodUid, tuple[_Written, dict[str, PodLimits]]] = {}
+        self._paces: dict[PodUid, TokenBucket] = {}
+        self._waiting: dict[PodUid, float] = {}
+        self._wake = asyncio.Event()
         self._has_begun = False
         cluster.reflector.subscribe(self._pod_changed)
 
+    async def run(self) -> None:
+        while True:
+            self._wake.clear()
+            uid, due = min(self._waiting.items(), key=lambda each: each[1], default=(None, None))
+            if uid is None or due is None or (wait_s := due - time.monotonic()) > 0:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(None if due is None else wait_s):
+                        await self._wake.wait()
+                continue
+            del self._waiting[uid]
+            try:
+                await self._follow(uid)
+            except Exception:  # what an author may write must not end the agent
+                log.exception("limits_not_followed", action="please report this line")
+
     def sync(self) -> None:
-        """Every watched pod; the first time the files too, which a crash may have left older than the ledger."""
-        pods = self._cluster.pods()
-        for pod in pods:
-            self._follow(pod)
+        """Looks at every watched pod; the first time the files too, which a crash may have left older."""
+        by_pod: dict[PodUid, list[Grant]] = {}
+        for grant in self._ledger.grants():
+            by_pod.setdefault(grant.allocation.owner.pod.uid, []).append(grant)
+        held = [(pod, by_pod[pod.ref.uid]) for pod in self._cluster.pods() if pod.ref.uid in by_pod]
+        for pod, grants in held:
+            if pod.is_gpu and not pod.is_terminal and self._differs(pod, grants):
+                self._wait(pod.ref.uid)
         if not self._has_begun:
             self._has_begun = True
-            for grant in (each for pod in pods for each in self._ledger.of_pod(pod.ref.uid)):
-                self._write(grant)
+            for _, grants in held:
+                for grant in grants:
+                    self._write(grant)
 
     def _pod_changed(self, change: StoreChange[Pod]) -> None:
+        pod = change.item
         if change.kind is EventKind.DELETED:
-            self._known.pop(change.item.ref.uid, None)
-        elif change.item.mirror_of:
-            self.sync()  # whether it is the mirror of a static pod, `cluster` knows
-        else:
-            self._follow(change.item)
+            for uid in (pod.ref.uid, pod.mirror_of):
+                self._forget(uid)
+        elif pod.mirror_of:
+            if self._ledger.of_pod(pod.mirror_of):  # whether it is the mirror of that pod, `cluster` knows
+                self._wait(pod.mirror_of)
+        elif pod.is_gpu and self._hints.written_limits(pod) != self._known.get(pod.ref.uid, (_NOTHING, None))[0]:
+            self._wait(pod.ref.uid)
 
-    def _follow(self, pod: Pod) -> None:
-        if not pod.is_gpu or pod.is_terminal:
+    def _forget(self, uid: PodUid) -> None:
+        for each in (self._known, self._paces, self._waiting):
+            each.pop(uid, None)
+
+    def _differs(self, pod: Pod, grants: Sequence[Grant]) -> bool:
+        written, limits = self._known.get(pod.ref.uid, (None, {}))
+        names = [grant.allocation.owner.name for grant in grants]
+        is_old = written != self._hints.written_limits(pod) or not limits.keys() >= set(names)
+        return is_old or any(limits[name] != each.limits for name, each in zip(names, grants, strict=True))
+
+    def _wait(self, uid: PodUid) -> None:
+        if uid not in self._waiting:
+            pace = self._paces.setdefault(uid, TokenBucket(rate=1 / _EVERY_S, burst=_AT_ONCE))
+            self._waiting[uid] = time.monotonic() + pace.reserve()
+            self._wake.set()
+
+    async def _follow(self, uid: PodUid) -> None:
+        pod = self._cluster.pod(uid)
+        if pod is None or not pod.is_gpu or pod.is_terminal:
             return
-        for grant in self._ledger.of_pod(pod.ref.uid):
-            limits = self._limits(pod, grant.allocation.owner.name)
-            if grant.limits != limits:
-                self._change(grant, limits)
+        limits = {grant.id: self._limits(pod, grant.allocation.owner.name) for grant in self._ledger.of_pod(uid)}
+        try:
+            changed = self._ledger.follow_limits(limits)
+        except VcudaError as error:
+            log.warning("limit_change_failed", pod=str(pod.ref), uid=uid, error=error.message)
+            return
+        for grant in changed:
+            await asyncio.sleep(_BREATH_S)
+            now = self._ledger.get(grant.id)
+            if now is not None and self._write(now):
+                self._report.limits_changed(now)
 
     def _limits(self, pod: Pod, container: str) -> PodLimits:
-        """Parsed again only after a change, because an annotation that cannot be read is logged each time."""
         written = self._hints.written_limits(pod)
         known = self._known.get(pod.ref.uid)
         if known is None or known[0] != written:
@@ -82,15 +144,6 @@ class LiveLimits:
         if container not in known[1]:
             known[1][container] = self._hints.limits(pod, container)
         return known[1][container]
-
-    def _change(self, grant: Grant, limits: PodLimits) -> None:
-        try:
-            changed = self._ledger.set_limits(grant.id, limits)
-        except VcudaError as error:
-            log.warning("limit_change_failed", **owner_fields(grant.allocation.owner), error=error.message)
-            return
-        if self._write(changed):
-            self._report.limits_changed(changed)
 
     def _write(self, grant: Grant) -> bool:
         """Not before PreStartContainer has proved the owner: then it writes them itself."""

@@ -102,6 +102,7 @@ async def _work_alone(settings: AgentSettings, link: DraLink | None) -> None:
             if agent.claims is not None:
                 group.create_task(agent.claims.run(), name="claims")
             group.create_task(_reconcile(base, agent), name="reconciler")
+            group.create_task(agent.limits.run(), name="limits that pods change")
             group.create_task(agent.mirroring.run(), name="driver mirror")
             group.create_task(agent.sockets.run(), name="registration of containers")
             group.create_task(agent.watch.run(), name="use of containers")

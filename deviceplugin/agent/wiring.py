@@ -82,6 +82,7 @@ class NodeAgent:
     claims: ClaimAgent | None
     offers: GpuOffers
     reconciler: Reconciler
+    limits: LiveLimits
     mirroring: Mirroring
     kubelet_pods: KubeletPods
     pod_resources: PodResources
@@ -124,6 +125,7 @@ def build_agent(base: AgentBase) -> NodeAgent:
     offers.check(view.inventory())
     feed = DeviceFeed(catalog(offers.for_plugin(view.inventory()), numa=settings.allocation.numa))
     hints = PodHints(annotation_names(settings.names.domain), view.inventory)
+    limits = LiveLimits(ledger, cluster, files=files, hints=hints, report=report)
     reconciler = Reconciler(
         ledger,
         cluster,
@@ -133,7 +135,7 @@ def build_agent(base: AgentBase) -> NodeAgent:
         resources=resources,
         files=files,
         report=report,
-        limits=LiveLimits(ledger, cluster, files=files, hints=hints, report=report),
+        limits=limits,
         names=annotation_names(settings.names.domain),
         running=_running_in(settings.allocation.virtual_manager_path),
         knows_claims=view.knows_claims,
@@ -182,6 +184,7 @@ def build_agent(base: AgentBase) -> NodeAgent:
         claims=view.claims,
         offers=offers,
         reconciler=reconciler,
+        limits=limits,
         mirroring=Mirroring(mirror, base.metrics, living=living, period_s=settings.driver.check_period),
         kubelet_pods=pods,
         pod_resources=resources,

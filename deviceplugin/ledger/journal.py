@@ -1,10 +1,11 @@
 """The file of grants: every change is on the disk before the call that makes it returns.
 
 In: `LedgerChange`s. Out: the same state after any crash. `Journal.open` replays the file; `append` writes one line and
-waits for the disk, then changes `grants`; an append that fails leaves neither a valid line nor a changed state. An
-entry that does not verify costs only itself: a torn last line is cut, a damaged file is copied (`.damaged-<n>`) and the
-entries that verify are kept, with one sentence in `warnings`. A reboot changes nothing: grants name GPUs by UUID, and
-minor numbers, which a reboot may change, are in no entry.
+waits for the disk, then changes `grants`; an append that fails leaves neither a valid line nor a changed state. What
+somebody will say again after a power cut need not wait for the disk (`durable`). An entry that does not verify costs
+only itself: a torn last line is cut, a damaged file is copied (`.damaged-<n>`) and the entries that verify are kept,
+with one sentence in `warnings`. A reboot changes nothing: grants name GPUs by UUID, and minor numbers, which a
+reboot may change, are in no entry.
 
 Not here: what a change means and whether it is allowed (`ledger`), other agents (`lock`). Not safe for threads.
 """
@@ -65,12 +66,13 @@ class Journal:
         """The state that a replay would give now."""
         return MappingProxyType(self._grants)
 
-    def append(self, change: LedgerChange) -> None:
-        """Durable when this returns; raises LedgerError and changes nothing if the disk refuses."""
+    def append(self, change: LedgerChange, *, durable: bool = True) -> None:
+        """Durable when this returns, or, without `durable`, with the next entry that is; raises LedgerError and changes
+        nothing if the disk refuses."""
         if self._broken:
             self.rewrite()
         try:
-            self._write(JournalEntry(self._number + 1, self._clock(), change))
+            self._write(JournalEntry(self._number + 1, self._clock(), change), durable=durable)
         except OSError as error:
             self._take_back()
             raise LedgerError(
@@ -147,9 +149,11 @@ class Journal:
         )
         self.warnings = (warning,)
 
-    def _write(self, entry: JournalEntry) -> None:
+    def _write(self, entry: JournalEntry, *, durable: bool) -> None:
         line = encode_line(entry)
-        _append_durably(self._fd, line)
+        _append(self._fd, line)
+        if durable:
+            os.fdatasync(self._fd)
         self._size += len(line)
         self._entries += 1
         self._number = entry.number
@@ -172,11 +176,16 @@ class Journal:
         self._broken = False
 
 
-def _append_durably(fd: int, data: bytes) -> None:
-    """Writes all of it and waits for the disk; a failure may leave a part, which `cut` removes."""
+def _append(fd: int, data: bytes) -> None:
+    """Writes all of it; a failure may leave a part, which `cut` removes."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(fd, rest) :]
+
+
+def _append_durably(fd: int, data: bytes) -> None:
+    """And waits for the disk."""
+    _append(fd, data)
     os.fdatasync(fd)
 
 

@@ -1,9 +1,9 @@
 """Which container holds which part of which GPU of this node, and the only way to change it.
 
 In: grants and named transitions on them. Out: queries, and a call to every subscriber. Each transition is one
-entry of the journal, on the disk before memory changes: a crash leaves all of it or nothing. This is the last check:
-`grant`, `reassign_to_owner` and `reassign` raise CapacityError if a GPU would hold more than it has, whatever the
-caller computed; only `adopt` accepts what is true already. A container holds one grant at most.
+entry of the journal, on the disk before memory changes (but for `follow_limits`): a crash leaves all of it or nothing.
+This is the last check: `grant`, `reassign_to_owner` and `reassign` raise CapacityError if a GPU would hold more than it
+has, whatever the caller computed; only `adopt` accepts what is true already. A container holds one grant at most.
 
 Single-threaded by contract: every call is made on the agent's only asyncio loop, and none awaits, so no caller sees
 half a transition. Not here: where to place (`placement`), which container asks (`kubelet`), when to release
@@ -108,9 +108,22 @@ class Ledger:
         return self._update("prove", grant, replace(grant, proved=True))
 
     def set_limits(self, grant_id: GrantId, limits: PodLimits) -> Grant:
-        """The pod asks for other limits; they take nothing from other grants."""
+        """What the pod asks for at its start; limits take nothing from other grants."""
         grant = self._require(grant_id)
         return self._update("set_limits", grant, replace(grant, limits=limits))
+
+    def follow_limits(self, changes: Mapping[GrantId, PodLimits]) -> tuple[Grant, ...]:
+        """Limits that a running pod's author changed, of all its containers in one entry; returns what has changed.
+
+        The author sets the pace, so nothing here waits for the disk: after a power cut the annotation says it again.
+        Subscribers are not called, because no other grant gains or loses anything.
+        """
+        found = ((grant, limits) for each, limits in changes.items() if (grant := self.get(each)) is not None)
+        changed = tuple(replace(grant, limits=limits) for grant, limits in found if grant.limits != limits)
+        if changed:
+            self._journal.append(LedgerChange("follow_limits", put=changed), durable=False)
+            self._journal.compact_if_due()
+        return changed
 
     def reassign_to_owner(self, grant_id: GrantId, to: Claimant, inventory: Inventory) -> Grant:
         """Gives the grant to the owner in kubelet's checkpoint: on the same GPUs, sized by that container's request.

@@ -1,5 +1,6 @@
 """Limits that are changed while their pod runs reach the running container's limits file within a second."""
 
+import asyncio
 import time
 from pathlib import Path
 
@@ -124,3 +125,35 @@ async def test_a_limit_of_memory_is_lowered_and_raised_up_to_the_grant_while_the
             return lost.exists() and soft_cores(node, uid) == 50
 
         await node.agent.until(back, what="the limits file is back", deadline_s=10.0)
+
+
+async def test_who_changes_limits_without_pause_sets_no_pace(short_tmp: Path) -> None:
+    """Security A-4: the newest value counts, all containers in one entry. Counted, not timed."""
+    async with node_with_agent(short_tmp, flags={"allocation-check-period": "1h"}) as node:
+        pod = pod_json("busy", *((f"c{number}" if number else "c", 2, 1) for number in range(10)))
+        (uid,) = await run(node, pod)
+        began, changes = time.monotonic(), 0
+        while time.monotonic() - began < 8 or changes < 100:
+            annotate(node, pod, str(30 + changes % 60))
+            changes += 1
+            await asyncio.sleep(0.02)
+        annotate(node, pod, "95")
+        await until_soft(node, uid, 95)
+        lasted = time.monotonic() - began
+        assert 2 <= node.journal.read_bytes().count(b"follow_limits") <= 2 + lasted / 3 + 1 < changes / 4
+
+
+async def test_an_annotation_that_cannot_be_read_is_logged_once_a_minute(short_tmp: Path) -> None:
+    """Security A-12: its author may write another one without pause."""
+    async with node_with_agent(short_tmp) as node:
+        pod, other = share("p"), share("q")
+        (uid, _) = await run(node, pod, other)
+        for number in range(3):
+            annotate(node, pod, f"much-{number}")
+            annotate(node, pod, f"{number + 1}x", MEMORY_LIMIT)
+            await asyncio.sleep(3)
+        annotate(node, pod, "60")
+        await until_soft(node, uid, 60)
+        assert len(node.agent.entries("annotation_ignored")) == 1
+        annotate(node, other, "much")
+        await until_said(node, "annotation_ignored", times=2)

@@ -306,3 +306,29 @@ def test_the_later_of_two_grants_that_damage_left_to_one_container_is_its_own(sh
     found = again.of_owner((PodUid("uid-a"), "main"))
     assert found is not None
     assert found.id == "g-2"
+
+
+def test_limits_that_a_running_pod_changes_are_one_entry_and_tell_nobody(short_tmp: Path) -> None:
+    """Security: their author sets the pace. The journal stays as short as for anything else."""
+    ledger = open_ledger(short_tmp)
+    for container in ("one", "two", "three"):
+        ledger.grant(grant("a", container=container, cores=2, blocks=1), NODE)
+    called: list[None] = []
+    ledger.subscribe(lambda: called.append(None))
+    lines = entries(short_tmp)
+    ids = [each.id for each in ledger.grants()]
+    changed = ledger.follow_limits(dict.fromkeys([*ids, GrantId("g-gone")], PodLimits(soft_cores=50)))
+    assert [each.id for each in changed] == ids
+    assert ledger.follow_limits(dict.fromkeys(ids, PodLimits(soft_cores=50))) == ()
+    assert entries(short_tmp) == lines + 1
+    for value in range(2000):
+        ledger.follow_limits(dict.fromkeys(ids, PodLimits(soft_cores=value % 99 + 1)))
+    assert entries(short_tmp) < 300
+    assert called == []
+    ledger.close()
+    assert {each.limits for each in open_ledger(short_tmp).grants()} == {PodLimits(soft_cores=1999 % 99 + 1)}
+
+
+def entries(folder: Path) -> int:
+    (journal,) = folder.glob("*journal*")
+    return len(journal.read_bytes().splitlines())
