@@ -1,10 +1,10 @@
 """Which grants have a `vcuda.sock`: those of pods that ask for it, because their image has gpu-manager's client, and
 those that gpu-manager gave and the agent took over, because their containers mount gpu-manager's library.
 
-In: the ledger, the pods' annotations, `--vcuda-socket`. Out: the grants that the registration process serves, from
-the proof at PreStartContainer to the grant's end. After a restart of the agent all are back at once: a pod that nobody
-shows yet has asked if its socket is there. A grant without a directory has no container and gets no socket: kubelet's
-checkpoint names containers that ended long ago.
+In: the ledger, the pods' annotations, `--vcuda-socket`. Out: the grants whose sockets are served, from the proof at
+PreStartContainer to the grant's end. After a restart of the agent all are back at once: a pod that nobody shows yet has
+asked if its socket is there. A grant without a directory has no container and gets no socket: kubelet's checkpoint
+names containers that ended long ago.
 """
 
 import asyncio
@@ -15,11 +15,10 @@ from pathlib import Path
 import structlog
 
 from deviceplugin.agent.cluster import NodePods
-from deviceplugin.container.gpu_manager.registration import SOCKET_NAME
-from deviceplugin.container.gpu_manager.registration_supervisor import RegistrationSupervisor
+from deviceplugin.container.gpu_manager.registration import SOCKET_NAME, RegistrationServers
 from deviceplugin.errors import ParseError
 from deviceplugin.kube.reflector import StoreChange
-from deviceplugin.ledger.grant import Grant, Source
+from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
@@ -39,7 +38,7 @@ class GrantSockets:
         self,
         ledger: Ledger,
         pods: NodePods,
-        supervisor: RegistrationSupervisor,
+        servers: RegistrationServers,
         *,
         base: Path,
         names: AnnotationNames,
@@ -47,7 +46,8 @@ class GrantSockets:
     ) -> None:
         self._ledger = ledger
         self._pods = pods
-        self._supervisor = supervisor
+        self._servers = servers
+        self._failed: set[GrantId] = set()
         self._base = base
         self._names = names
         self._for_all = for_all
@@ -67,13 +67,14 @@ class GrantSockets:
         self._due.set()
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._supervisor.run(), name="registration process")
+        try:
             while True:
                 await self._due.wait()
                 await asyncio.sleep(_AFTER_S)
                 self._due.clear()
                 await self._sync()
+        finally:
+            await self._servers.close()
 
     async def _sync(self) -> None:
         watched = {pod.ref.uid for pod in self._pods.watched()}  # kubelet is not asked for pods that ended long ago
@@ -86,7 +87,10 @@ class GrantSockets:
         ]
         uids = {grant.allocation.owner.pod.uid for grant in shares if grant.source is not Source.CLAIM}
         pods = {} if self._for_all else await self._pods.find_all(uids)
-        self._supervisor.serve(frozenset(grant.id for grant in shares if self._wants(grant, pods)))
+        failures = await self._servers.serve({grant.id for grant in shares if self._wants(grant, pods)})
+        for grant_id in failures.keys() - self._failed:
+            log.warning("registration_socket_failed", grant=grant_id, error=failures[grant_id])
+        self._failed = set(failures)
 
     def _wants(self, grant: Grant, pods: Mapping[PodUid, Pod]) -> bool:
         pod, path = pods.get(grant.allocation.owner.pod.uid), self._base / grant.id / SOCKET_NAME

@@ -4,6 +4,7 @@ In: settings, the ledger, the hardware. Out: `AgentBase`, which works from the s
 starts and stops once the GPUs are known. No decision is made here.
 """
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -28,7 +29,7 @@ from deviceplugin.container.cgroup import Naming
 from deviceplugin.container.containers import ContainerFinder
 from deviceplugin.container.directories import GrantDirectories
 from deviceplugin.container.driver_mirror.mirror import DriverMirror
-from deviceplugin.container.gpu_manager.registration_supervisor import RegistrationSupervisor
+from deviceplugin.container.gpu_manager.registration import RegistrationServers
 from deviceplugin.container.processes import CgroupTree, ProcessTable
 from deviceplugin.container.runtime import ContainerRuntime
 from deviceplugin.container.shared_state import SharedState
@@ -189,7 +190,7 @@ def build_agent(base: AgentBase) -> NodeAgent:
         kubelet_pods=pods,
         pod_resources=resources,
         watch=view.watch,
-        sockets=_sockets(base, node_pods, view.watch),
+        sockets=_sockets(base, node_pods, view.watch, report),
         runtime=runtime,
     )
 
@@ -242,13 +243,17 @@ def _claim_agent(
     )
 
 
-def _sockets(base: AgentBase, pods: NodePods, watch: ContainerWatch) -> GrantSockets:
+def _sockets(base: AgentBase, pods: NodePods, watch: ContainerWatch, report: AgentReport) -> GrantSockets:
     allocation, names = base.settings.allocation, annotation_names(base.settings.names.domain)
-    supervisor = RegistrationSupervisor(allocation.virtual_manager_path, watch.register)
+
+    def refused(grant_id: GrantId, why: str) -> None:
+        if (grant := base.ledger.get(grant_id)) is not None:
+            report.registration_refused(grant, why, now=time.monotonic())
+
     sockets = GrantSockets(
         base.ledger,
         pods,
-        supervisor,
+        RegistrationServers(allocation.virtual_manager_path, watch.register, refused),
         base=allocation.virtual_manager_path,
         names=names,
         for_all=allocation.vcuda_socket,

@@ -116,6 +116,11 @@ STARTS = Family(
     ("outcome", "reason"),
 )
 REGISTRATIONS = Family("vcuda_kubelet_registrations_total", "counter", "Successful registrations with kubelet.")
+REFUSED_CONNECTIONS = Family(
+    "vcuda_registration_connections_refused_total",
+    "counter",
+    "Connections to vcuda.sock that sent what gpu-manager's client never sends; the log says of which container.",
+)
 REPAIRS = Family("vcuda_ledger_repairs_total", "counter", "Grants whose owner was corrected from kubelet's checkpoint.")
 LAST_EVENT = Family(
     "vcuda_watch_last_event_timestamp_seconds",
@@ -179,6 +184,7 @@ class AgentMetrics(Exposition):
         self._starts = _started_at_0(self.counter(STARTS), "started")
         self._registrations = self.counter(REGISTRATIONS)
         self._repairs = self.counter(REPAIRS)
+        self._refused_connections = self.counter(REFUSED_CONNECTIONS)
         self._last_event: float | None = None
         self._mirror = self.gauge(MIRROR)
         self._mirror_missing = self.gauge(MIRROR_MISSING)
@@ -218,6 +224,10 @@ class AgentMetrics(Exposition):
     def registered(self) -> None:
         self.changes += 1
         self._registrations.inc()
+
+    def registration_refused(self) -> None:
+        self.changes += 1
+        self._refused_connections.inc()
 
     def repaired(self) -> None:
         self.changes += 1

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from deviceplugin.agent.grant_sockets import GrantSockets
-from deviceplugin.container.gpu_manager.registration_supervisor import RegistrationSupervisor
+from deviceplugin.container.gpu_manager.registration import RegistrationServers
 from deviceplugin.kube.collection import EventKind
 from deviceplugin.kube.reflector import StoreChange
 from deviceplugin.ledger.ledger import Ledger
@@ -24,8 +24,8 @@ class Rounds(GrantSockets):
         async def register(*_: object) -> None: ...
 
         nobody: Any = None
-        supervisor = RegistrationSupervisor(base, register)
-        super().__init__(ledger, nobody, supervisor, base=base, names=NAMES, for_all=False)
+        servers = RegistrationServers(base, register, lambda *_: None)
+        super().__init__(ledger, nobody, servers, base=base, names=NAMES, for_all=False)
         self.count = 0
 
     async def _sync(self) -> None:

@@ -10,15 +10,14 @@ import grpc
 import pytest
 
 from deviceplugin.container.gpu_manager.registration import MOST_CONNECTIONS, RegistrationServers
-from deviceplugin.container.gpu_manager.registration_messages import RegistrationResult
+from deviceplugin.errors import ContainerError
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.wire import registration_pb2 as pb
 from deviceplugin.wire import registration_pb2_grpc as rpc
-from tests.cancelled_starts import cancel_at_each_turn
+from tests.waiting import until
 
 ONE, TWO = GrantId("g-0001"), GrantId("g-0002")
-Handler = Callable[[GrantId, str], Awaitable[RegistrationResult]]
-DONE = RegistrationResult(0)
+Handler = Callable[[GrantId, str], Awaitable[None]]
 
 
 class Calls:
@@ -27,10 +26,12 @@ class Calls:
     def __init__(self) -> None:
         self.got: list[tuple[GrantId, str]] = []
         self.handler: Handler | None = None
+        self.refused: list[tuple[GrantId, str]] = []
 
-    async def __call__(self, grant: GrantId, name: str) -> RegistrationResult:
+    async def __call__(self, grant: GrantId, name: str) -> None:
         self.got.append((grant, name))
-        return DONE if self.handler is None else await self.handler(grant, name)
+        if self.handler is not None:
+            await self.handler(grant, name)
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def calls() -> Calls:
 async def servers(short_tmp: Path, calls: Calls) -> AsyncIterator[RegistrationServers]:
     for grant in (ONE, TWO):
         (short_tmp / grant).mkdir()
-    made = RegistrationServers(short_tmp, calls)
+    made = RegistrationServers(short_tmp, calls, lambda grant, why: calls.refused.append((grant, why)))
     yield made
     await made.serve(frozenset())
 
@@ -104,20 +105,33 @@ async def test_a_long_message_is_refused(servers: RegistrationServers, calls: Ca
     await servers.serve({ONE})
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await register(servers.path(ONE), pod_uid="x" * 10_000)
-    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert calls.got == []
-
-
-async def test_what_the_agent_answers_is_said(servers: RegistrationServers, calls: Calls) -> None:
-    await servers.serve({ONE})
-
-    async def full(grant: GrantId, name: str) -> RegistrationResult:
-        return RegistrationResult(0, "UNAVAILABLE", "the disk is full; make room")
-
-    calls.handler = full
-    with pytest.raises(grpc.aio.AioRpcError, match="the disk is full; make room") as refused:
-        await register(servers.path(ONE), container_id="id-1")
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert calls.got == []
+    assert calls.refused == [(ONE, "a frame has 10008 bytes")]
+
+
+async def test_what_goes_wrong_inside_is_a_sentence_without_a_traceback(
+    servers: RegistrationServers, calls: Calls
+) -> None:
+    async def full(grant: GrantId, name: str) -> None:
+        raise ContainerError("the disk of caf\u00e9 is 100 % full; make room")
+
+    async def broken(grant: GrantId, name: str) -> None:
+        raise ZeroDivisionError("secret")
+
+    async def hang(grant: GrantId, name: str) -> None:
+        await asyncio.Event().wait()
+
+    await servers.serve({ONE})
+    said = {}
+    for handler in (full, broken, hang):
+        calls.handler = handler
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await register(servers.path(ONE), container_id="id-1")
+        said[failed.value.code()] = str(failed.value.details())
+    assert said[grpc.StatusCode.UNAVAILABLE] == "the disk of caf\u00e9 is 100 % full; make room"
+    assert "secret" not in said[grpc.StatusCode.INTERNAL]
+    assert "try again" in said[grpc.StatusCode.DEADLINE_EXCEEDED]
 
 
 async def test_a_container_has_few_connections_and_another_one_its_own(
@@ -151,30 +165,16 @@ async def at_least(tasks: Collection[asyncio.Task[None]], number: int) -> None:
         await asyncio.wait([task for task in tasks if not task.done()], return_when=asyncio.FIRST_COMPLETED)
 
 
-async def test_a_registration_that_takes_too_long_is_ended(servers: RegistrationServers, calls: Calls) -> None:
-    await servers.serve({ONE})
-
-    async def hang(grant: GrantId, name: str) -> RegistrationResult:
-        await asyncio.Event().wait()
-        return DONE
-
-    calls.handler = hang
-    with pytest.raises(grpc.aio.AioRpcError) as failed:
-        await register(servers.path(ONE), container_id="id-1")
-    assert failed.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-
-
 async def test_a_crowd_of_one_container_is_served_one_by_one(servers: RegistrationServers, calls: Calls) -> None:
     await servers.serve({ONE})
     at_once = most = 0
 
-    async def count(grant: GrantId, name: str) -> RegistrationResult:
+    async def count(grant: GrantId, name: str) -> None:
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
         await asyncio.sleep(0)
         at_once -= 1
-        return DONE
 
     calls.handler = count
     await asyncio.gather(*(register(servers.path(ONE), container_id="id-1") for _ in range(6)))
@@ -211,5 +211,108 @@ async def test_where_no_socket_can_be_there_is_none_and_the_others_are_served(
     assert calls.got == [(ONE, "id-1")]
 
 
-async def test_a_server_whose_start_is_cancelled_ends_with_the_others(servers: RegistrationServers) -> None:
-    await cancel_at_each_turn(lambda: servers.serve({ONE}), lambda: servers.serve(frozenset()))
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+def frame(kind: int, payload: bytes, *, stream: int = 1, flags: int = 0) -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+HELLO = PREFACE + frame(4, b"", stream=0)
+CALL = frame(1, b"\x82", flags=4)
+GARBAGE = {
+    "no HTTP/2": b"GET / HTTP/1.1\r\nHost: " + b"x" * 100,
+    "headers without end": HELLO + frame(1, b"\x82") + frame(9, b"x" * 8000) * 20,
+    "empty headers without end": HELLO + frame(1, b"\x82") + frame(9, b"") * 1000,
+    "pings": HELLO + frame(6, bytes(8), stream=0) * 1000,
+    "settings": HELLO + frame(4, b"", stream=0) * 1000,
+    "resets": HELLO
+    + b"".join(CALL[:5] + i.to_bytes(4, "big") + b"\x82" + frame(3, bytes(4), stream=i) for i in range(1, 9999, 2)),
+    "streams": HELLO + b"".join(CALL[:5] + i.to_bytes(4, "big") + b"\x82" for i in range(1, 99, 2)),
+    "a long frame": HELLO + b"\xff\xff\xff\0\0\0\0\0\1",
+    "a long message": HELLO + CALL + frame(0, b"\0" + bytes(8000)),
+    "a false length": HELLO + CALL + frame(0, b"\0\0\0\0\xffabc", flags=1),
+    "compressed": HELLO + CALL + frame(0, b"\1\0\0\0\3abc", flags=1),
+    "no protobuf": HELLO + CALL + frame(0, b"\0\0\0\0\3\xff\xff\xff", flags=1),
+    "padding": HELLO + CALL + frame(0, b"\xff" * 9, flags=9),
+    "no message": HELLO + frame(1, b"\x82", flags=5),
+    "headers in headers": HELLO + frame(1, b"\x82") + frame(1, b"\x82", stream=3),
+    "nothing more": HELLO,
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+async def test_garbage_ends_its_connection_and_the_others_go_on(
+    servers: RegistrationServers, calls: Calls, garbage: bytes
+) -> None:
+    """Security A-5. The grant is named; another one's connections are served meanwhile."""
+    await servers.serve({ONE, TWO})
+    reader, writer = await asyncio.open_unix_connection(servers.path(ONE))
+    writer.write(garbage)
+    for _ in range(3):
+        await register(servers.path(TWO), container_id="id-2")
+    async with asyncio.timeout(60):
+        await ended(reader)
+    writer.transport.abort()
+    await until(lambda: calls.refused != [])
+    ((grant, why),) = calls.refused
+    assert grant == ONE
+    assert ("no whole call" in why) == (garbage == HELLO)
+    assert calls.got == [(TWO, "id-2")] * 3
+    await register_at_last(servers.path(ONE), container_id="id-1")
+
+
+async def test_who_sends_garbage_waits_longer_and_others_do_not(servers: RegistrationServers, calls: Calls) -> None:
+    """Counted: without a wait a thousand of them would be ended in that time."""
+    await servers.serve({ONE, TWO})
+
+    async def attack() -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                reader, writer = await asyncio.open_unix_connection(servers.path(ONE))
+                try:
+                    writer.write(GARBAGE["headers without end"])
+                    await ended(reader)
+                finally:
+                    writer.transport.abort()
+                    writer.close()
+            await asyncio.sleep(0)
+
+    attacks = [asyncio.create_task(attack()) for _ in range(12)]
+    try:
+        for _ in range(40):
+            await register(servers.path(TWO), container_id="id-2")
+    finally:
+        for each in attacks:
+            each.cancel()
+        await asyncio.wait(attacks)
+    assert calls.got == [(TWO, "id-2")] * 40
+    assert 0 < len(calls.refused) < 30
+
+
+async def test_a_request_may_come_in_any_pieces_and_several_on_one_connection(
+    servers: RegistrationServers, calls: Calls
+) -> None:
+    """With padding, priorities, trailers of settings and headers in two parts, as HTTP/2 allows."""
+    await servers.serve({ONE})
+    reader, writer = await asyncio.open_unix_connection(servers.path(ONE))
+    message = b"\0\0\0\0\x06\x22\x04id-1"
+    sent = HELLO + frame(4, b"", stream=0, flags=1) + frame(8, b"\0\0\1\0", stream=0) + frame(2, bytes(5))
+    for stream in (1, 3):
+        sent += frame(1, b"\x82", stream=stream) + frame(9, b"\x84", stream=stream, flags=4)
+        sent += frame(0, message[:3], stream=stream) + frame(0, b"\2" + message[3:] + bytes(2), stream=stream, flags=9)
+    for at in range(len(sent)):
+        writer.write(sent[at : at + 1])
+        await asyncio.sleep(0)
+    await until(lambda: calls.got == [(ONE, "id-1")] * 2)
+    async with asyncio.timeout(60):
+        answered = await reader.readuntil(b"grpc-status\x010")
+    assert b"application/grpc" in answered
+    writer.transport.abort()
+    assert calls.refused == []
+
+
+async def test_sockets_stay_when_the_agent_ends(servers: RegistrationServers) -> None:
+    await servers.serve({ONE})
+    await servers.close()
+    assert servers.path(ONE).is_socket()
