@@ -67,7 +67,7 @@ class _Try:
 
 
 @dataclass(slots=True)
-class _Part:
+class _NamespacePart:
     """What one namespace has and waits for. Pods are UIDs, templates are names."""
 
     namespace: str
@@ -175,7 +175,7 @@ class ClaimTemplates:
         self._clock = clock
         self._pods: Reflector[str, ClaimingPod] = Reflector(client, claiming_pods(names.domain))
         self._templates: Reflector[tuple[str, str], KeptTemplate] = Reflector(client, kept_templates(names.domain))
-        self._parts: dict[str, _Part] = {}
+        self._parts: dict[str, _NamespacePart] = {}
         self._stirred: dict[str, None] = {}
         self._due = asyncio.Event()
         self._named: dict[str, tuple[str, ...]] = {}
@@ -219,7 +219,7 @@ class ClaimTemplates:
             elif part.is_empty:
                 del self._parts[namespace]
 
-    async def _read_next(self, part: _Part) -> None:
+    async def _read_next(self, part: _NamespacePart) -> None:
         """Then others have their turn: at most a third of the loop's time is taken, however fast pods change."""
         began, uid = time.perf_counter(), next(iter(part.unread))
         del part.unread[uid]
@@ -228,7 +228,7 @@ class ClaimTemplates:
         worked = time.perf_counter() - began
         await asyncio.sleep(2 * worked if worked > _SLICE_S else 0)
 
-    def _read(self, part: _Part, pod: ClaimingPod) -> None:
+    def _read(self, part: _NamespacePart, pod: ClaimingPod) -> None:
         now, templates = self._clock(), self._rightly_named(pod)
         for each in self._named.get(pod.uid, ()):
             if each not in templates:
@@ -282,7 +282,7 @@ class ClaimTemplates:
             log.warning("claim_template_refused", pod=str(pod), error=why)
             self._tell(pod, why)
 
-    async def _write_all(self, part: _Part) -> None:
+    async def _write_all(self, part: _NamespacePart) -> None:
         """Some of what is due, one after the other. Errors are logged, never raised."""
         try:
             for each in tuple(islice(part.due(self._clock(), self._keep_s), _WRITES_A_TURN)):
@@ -294,7 +294,7 @@ class ClaimTemplates:
             part.is_writing = False
             self._stir(part.namespace)
 
-    async def _make(self, part: _Part, template: str) -> None:
+    async def _make(self, part: _NamespacePart, template: str) -> None:
         pod = next((self._pods.items.get(each) for each in part.namers.get(template, ())), None)
         if pod is None:
             return  # nobody names it any more
@@ -315,7 +315,7 @@ class ClaimTemplates:
                 tried.has_failed = True
                 self._say_failed(part, template, error)
 
-    async def _delete(self, part: _Part, template: KeptTemplate) -> None:
+    async def _delete(self, part: _NamespacePart, template: KeptTemplate) -> None:
         """One that cannot be deleted is tried again when it has been kept as long once more."""
         if template.name in part.namers:
             return
@@ -330,7 +330,7 @@ class ClaimTemplates:
                 self._say_failed(part, template.name, error)
             part.cannot_delete = True
 
-    def _say_failed(self, part: _Part, template: str, error: VcudaError) -> None:
+    def _say_failed(self, part: _NamespacePart, template: str, error: VcudaError) -> None:
         self.refusals[NOT_WRITTEN] += 1
         log.warning("claim_template_failed", namespace=part.namespace, template=template, error=error.message)
 
@@ -355,10 +355,10 @@ class ClaimTemplates:
             self._unsaid.pop(key, None)
             self._said.discard(key)
 
-    def _stir(self, namespace: str) -> _Part:
+    def _stir(self, namespace: str) -> _NamespacePart:
         """Something happened there."""
         self._stirred[namespace] = None
         self._due.set()
         if (part := self._parts.get(namespace)) is None:
-            part = self._parts[namespace] = _Part(namespace)
+            part = self._parts[namespace] = _NamespacePart(namespace)
         return part
