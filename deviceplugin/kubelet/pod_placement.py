@@ -71,7 +71,7 @@ def place_container(
     gpu_containers = [each for each in pod.containers if each.is_gpu]
     scheduled = {each.ref.name: gpus for each in gpu_containers if (gpus := context.hints.scheduled_gpus(pod, each))}
     granted = [grant.allocation for grant in context.ledger.of_pod(uid)]
-    if not scheduled:
+    if not scheduled and pod.unread_bytes:
         require_short(pod.unread_bytes)  # what it prefers is not known
     state = _without_pod(context, uid)
     view = free_for_next_container(state.snapshot, granted, role=container.role, index=container.index)

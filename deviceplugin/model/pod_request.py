@@ -90,7 +90,7 @@ def _written(pod: Pod, asking: Sequence[PodContainer], known: AnnotationNames) -
 
 def _decided(pod: Pod, asking: Iterable[PodContainer], known: AnnotationNames) -> dict[str, int]:
     """Of a bound pod: over how many GPUs vcuda spread each container."""
-    if not pod.node:
+    if not pod.node or known.allocation not in pod.annotations:
         return {}
     said = trusted_allocation(pod, known)
     return {each.ref.name: count for each in asking if (count := len(said.shares_of(each)))}

@@ -18,10 +18,18 @@ ON_ONE_NODE = 50_000
 
 @dataclass(slots=True)
 class Budget:
-    """`spent` may be more than `most` by the last steps, which were refused."""
+    """`spent` may be more than `most` by the last steps, which were refused.
+
+    `is_last`: the answer counts although the budget was spent; else the same question is asked again with another one.
+    """
 
     most: int = sys.maxsize
+    is_last: bool = True
     spent: int = 0
+
+    @property
+    def goes_on(self) -> bool:
+        return self.is_spent and not self.is_last
 
     @property
     def is_spent(self) -> bool:

@@ -1,10 +1,10 @@
 """filter: which of these nodes can serve the pod, and on which GPUs.
 
-In: a pod and node names, and a turn. Out: one node, chosen by policy and reserved in memory for the pod's UID; or all
-nodes that fit, with nothing reserved, where kube-scheduler chooses. Nothing is written, and nothing awaits. A pod that
-is filtered again gets the same node and GPUs, where they are still offered and still fit.
+In: a pod, node names, and a budget of steps. Out: one node, chosen by policy and reserved in memory for the pod's UID;
+or all nodes that fit, with nothing reserved, where kube-scheduler chooses. Nothing is written, and nothing awaits. A
+pod that is filtered again gets the same node and GPUs, where they are still offered and still fit.
 
-Invariant: of a turn that goes on nothing stays but what placement has cached, and its answer is none.
+Invariant: where the budget goes on, nothing stays but what placement has cached, and the answer is none.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -25,11 +25,11 @@ from deviceplugin.cluster.extender.rejection import (
 )
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.snapshot import ClusterSnapshot, NodeCandidates
-from deviceplugin.cluster.extender.turns import Turn, one_turn
 from deviceplugin.cluster.extender.wire import ExtenderArgs, FilterResult
 from deviceplugin.errors import CapacityError, ParseError, RequestError
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, placeable_request
+from deviceplugin.placement.budget import Budget
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.pod import PodChoice, place_pod
@@ -59,8 +59,8 @@ class Filter:
         self._clock = clock
         self._wall = wall
 
-    def filter(self, args: ExtenderArgs, turn: Turn | None = None) -> FilterResult:
-        pod, turn = args.pod, turn or one_turn()
+    def filter(self, args: ExtenderArgs, budget: Budget | None = None) -> FilterResult:
+        pod, budget = args.pod, Budget() if budget is None else budget
         if not pod.pod.is_gpu:
             return FilterResult(args.names)
         self._cache.expire()
@@ -72,27 +72,27 @@ class Filter:
         except (RequestError, ParseError) as error:
             return self._reject_all(args, Rejection(error.message, resolvable=False))
         if self._settings.one_node:
-            return self._choose_one(pod, asked, args.names, turn)
-        return self._all_that_fit(pod, asked, args.names, turn)
+            return self._choose_one(pod, asked, args.names, budget)
+        return self._all_that_fit(pod, asked, args.names, budget)
 
     def _reject_all(self, args: ExtenderArgs, why: Rejection) -> FilterResult:
         self._verdicts.record(args.pod, None, dict.fromkeys(args.names, why))
         return FilterResult(unresolvable=dict.fromkeys(args.names, why.text))
 
-    def _choose_one(self, pod: ClusterPod, asked: PodRequest, names: tuple[str, ...], turn: Turn) -> FilterResult:
+    def _choose_one(self, pod: ClusterPod, asked: PodRequest, names: tuple[str, ...], budget: Budget) -> FilterResult:
         if not self._gangs.may_place(pod):
             return self._answer(pod, (), dict.fromkeys(names, GANG_YIELDED))
-        nodes = self._snapshot.nodes(pod, names, turn.budget)
+        nodes = self._snapshot.nodes(pod, names, budget)
         if (kept := self._keep_node(pod, asked, nodes)) is not None:
             fitting = [state.name for state in nodes.states]
             earlier = self._verdicts.decision(pod.uid)
             return self._answer(pod, (kept,), nodes.rejected, fitting=fitting, decision=earlier)
-        choice = self._scorer.choose(asked, nodes.states, needs=needs_of(pod.needs), budget=turn.budget)
-        if turn.goes_on:
+        choice = self._scorer.choose(asked, nodes.states, needs=needs_of(pod.needs), budget=budget)
+        if budget.goes_on:
             return FilterResult()
         if choice.node is None and not choice.unfinished and self._gangs.yield_reservations(pod):
-            nodes = self._snapshot.nodes(pod, names, turn.budget)
-            choice = self._scorer.choose(asked, nodes.states, needs=needs_of(pod.needs), budget=turn.budget)
+            nodes = self._snapshot.nodes(pod, names, budget)
+            choice = self._scorer.choose(asked, nodes.states, needs=needs_of(pod.needs), budget=budget)
         rejected = nodes.rejected | {name: rejection_of(verdict) for name, verdict in choice.refused.items()}
         if choice.node is None or choice.placed is None:
             return self._answer(pod, (), rejected)
@@ -101,10 +101,10 @@ class Filter:
         decision = decision_of(choice, rejected, policy=policy, at=self._wall())
         return self._answer(pod, (choice.node,), rejected, fitting=choice.ranked, decision=decision)
 
-    def _all_that_fit(self, pod: ClusterPod, asked: PodRequest, names: tuple[str, ...], turn: Turn) -> FilterResult:
-        nodes = self._snapshot.nodes(pod, names, turn.budget)
-        choice = self._scorer.all_that_fit(asked, nodes.states, needs=needs_of(pod.needs), budget=turn.budget)
-        if turn.goes_on:
+    def _all_that_fit(self, pod: ClusterPod, asked: PodRequest, names: tuple[str, ...], budget: Budget) -> FilterResult:
+        nodes = self._snapshot.nodes(pod, names, budget)
+        choice = self._scorer.all_that_fit(asked, nodes.states, needs=needs_of(pod.needs), budget=budget)
+        if budget.goes_on:
             return FilterResult()
         rejected = nodes.rejected | {name: rejection_of(verdict) for name, verdict in choice.refused.items()}
         return self._answer(pod, tuple(state.name for state in nodes.states if state.name not in rejected), rejected)

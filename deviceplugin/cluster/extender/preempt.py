@@ -53,8 +53,8 @@ class Preempt:
         except (RequestError, ParseError):
             return {}
         answer: dict[str, Victims] = {}
-        async for turn, (node, proposed) in (turns or Turns()).each(pod.pod.ref.namespace, args.victims.items()):
-            further = self._extra_victims(pod, asked, node, proposed.pods, turn.budget)
+        async for budget, (node, proposed) in (turns or Turns()).each(pod.pod.ref.namespace, args.victims.items()):
+            further = self._extra_victims(pod, asked, node, proposed.pods, budget)
             if further is not None:
                 answer[node] = Victims((*proposed.pods, *further), proposed.violations + len(further))
         return answer

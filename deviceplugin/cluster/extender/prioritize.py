@@ -9,11 +9,11 @@ from collections.abc import Mapping
 
 from deviceplugin.cluster.extender.cache.node_info import needs_of
 from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
-from deviceplugin.cluster.extender.turns import Turn, one_turn
 from deviceplugin.cluster.extender.wire import ExtenderArgs
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.pod_request import pod_request
 from deviceplugin.model.units import ResourceNames
+from deviceplugin.placement.budget import Budget
 from deviceplugin.placement.nodes import NodeScorer
 
 BEST = 10
@@ -27,19 +27,19 @@ class Prioritize:
         self._scorer = scorer
         self._names = names
 
-    def scores(self, args: ExtenderArgs, turn: Turn | None = None) -> tuple[tuple[str, int], ...]:
+    def scores(self, args: ExtenderArgs, budget: Budget | None = None) -> tuple[tuple[str, int], ...]:
         ranked: Mapping[str, tuple[int, ...]] = {}
         if args.pod.pod.is_gpu:
-            ranked = self._ranked(args, turn or one_turn())
+            ranked = self._ranked(args, Budget() if budget is None else budget)
         return tuple(zip(args.names, scaled([ranked.get(name) for name in args.names]), strict=True))
 
-    def _ranked(self, args: ExtenderArgs, turn: Turn) -> Mapping[str, tuple[int, ...]]:
+    def _ranked(self, args: ExtenderArgs, budget: Budget) -> Mapping[str, tuple[int, ...]]:
         try:
             asked = pod_request(args.pod.pod, self._names)
         except (RequestError, ParseError):
             return {}
         states = self._snapshot.nodes(args.pod, args.names).states
-        return self._scorer.ranked(asked, states, needs=needs_of(args.pod.needs), budget=turn.budget)
+        return self._scorer.ranked(asked, states, needs=needs_of(args.pod.needs), budget=budget)
 
 
 def scaled(ranks: list[tuple[int, ...] | None]) -> list[int]:

@@ -24,7 +24,7 @@ from deviceplugin.cluster.extender.prioritize import scaled
 from deviceplugin.cluster.extender.rejection import BOUND_ELSEWHERE, Rejection, rejection_of
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
-from deviceplugin.cluster.extender.turns import Turn, Turns, one_turn
+from deviceplugin.cluster.extender.turns import Turns
 from deviceplugin.cluster.volcano.wire import Code, VolcanoTask
 from deviceplugin.errors import CapacityError, ParseError, RequestError
 from deviceplugin.model.allocation import Allocation, PodUid
@@ -86,9 +86,9 @@ class VolcanoTasks:
         self._asking: OrderedDict[PodUid, _Asking] = OrderedDict()
         self._last: OrderedDict[PodUid, frozenset[GpuUuid]] = OrderedDict()
 
-    def predicate(self, task: VolcanoTask, node: str, turn: Turn | None = None) -> TaskVerdict:
+    def predicate(self, task: VolcanoTask, node: str, budget: Budget | None = None) -> TaskVerdict:
         """Also true where it fits once pods that are being deleted have gone: Volcano decides whether to wait."""
-        budget = (turn or one_turn()).budget
+        budget = Budget() if budget is None else budget
         self._cache.expire()
         bound = self._cache.bound_to(task.uid)
         if bound is not None or self._cache.is_over(task.uid):
@@ -107,9 +107,9 @@ class VolcanoTasks:
             return FITS
         return _verdict(refused)
 
-    def scores(self, task: VolcanoTask, nodes: Sequence[str], turn: Turn | None = None) -> dict[str, float]:
+    def scores(self, task: VolcanoTask, nodes: Sequence[str], budget: Budget | None = None) -> dict[str, float]:
         """From 0 to 100, in the order of the node policy."""
-        budget = (turn or one_turn()).budget
+        budget = Budget() if budget is None else budget
         try:
             asking = self._read(task)
         except (RequestError, ParseError):
@@ -156,8 +156,8 @@ class VolcanoTasks:
         for each in evictees:
             by_node.setdefault(each.node, []).append(each)
         found: list[VolcanoTask] = []
-        async for turn, (node, tasks) in (turns or Turns()).each(asking.pod.pod.ref.namespace, by_node.items()):
-            found += self._victims_on(asking, node, tasks, turn.budget)
+        async for budget, (node, tasks) in (turns or Turns()).each(asking.pod.pod.ref.namespace, by_node.items()):
+            found += self._victims_on(asking, node, tasks, budget)
         return tuple(found)
 
     def _victims_on(

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from deviceplugin.cluster.extender.turns import LEAST, LONGEST_S, Turn, Turns
-from deviceplugin.placement.budget import AT_ONCE
+from deviceplugin.cluster.extender.turns import LEAST, LONGEST_S, Turns
+from deviceplugin.placement.budget import AT_ONCE, Budget
 
 
 class Clock:
@@ -28,18 +28,18 @@ def turns(clock: Clock) -> Turns:
     return Turns(clock=clock)
 
 
-def spends(turn: Turn) -> Turn:
-    turn.budget.may(turn.budget.most + 1)
-    return turn
+def spends(budget: Budget) -> Budget:
+    budget.may(budget.most + 1)
+    return budget
 
 
 async def test_a_question_is_asked_until_its_budget_is_enough(turns: Turns) -> None:
     asked = 0
 
-    def question(turn: Turn) -> int:
+    def question(budget: Budget) -> int:
         nonlocal asked
         asked += 1
-        turn.budget.may(AT_ONCE + 1 if asked < 4 else 10)
+        budget.may(AT_ONCE + 1 if asked < 4 else 10)
         return asked
 
     assert await turns.ask("a", question) == 4
@@ -48,10 +48,10 @@ async def test_a_question_is_asked_until_its_budget_is_enough(turns: Turns) -> N
 async def test_others_have_the_loop_between_two_turns(turns: Turns) -> None:
     order: list[str] = []
 
-    def question(turn: Turn) -> None:
+    def question(budget: Budget) -> None:
         order.append("asked")
         if order.count("asked") < 3:
-            spends(turn)
+            spends(budget)
 
     async def other() -> None:
         while order.count("asked") < 3:
@@ -64,30 +64,30 @@ async def test_others_have_the_loop_between_two_turns(turns: Turns) -> None:
 
 async def test_who_has_used_up_his_part_is_answered_after_little_and_others_are_as_before(turns: Turns) -> None:
     dear = await turns.ask("dear", spends)
-    assert (dear.budget.most, dear.is_last) == (LEAST, True)
+    assert (dear.most, dear.is_last) == (LEAST, True)
     again = await turns.ask("dear", spends)
-    assert (again.budget.most, again.is_last) == (LEAST, True)
-    other = turns.turn("other")
-    assert (other.budget.most, other.is_last) == (AT_ONCE, False)
+    assert (again.most, again.is_last) == (LEAST, True)
+    other = turns.budget("other")
+    assert (other.most, other.is_last) == (AT_ONCE, False)
 
 
 async def test_a_part_comes_back_with_time(turns: Turns, clock: Clock) -> None:
     await turns.ask("dear", spends)
     clock.now += 60
-    assert turns.turn("dear").budget.most == AT_ONCE
+    assert turns.budget("dear").most == AT_ONCE
 
 
 async def test_many_namespaces_of_one_tenant_have_no_more_than_the_part_of_all(turns: Turns) -> None:
     """Each pod of a new namespace would have a whole part; ordinary pods need no more than the least."""
     for at in range(100):
         await turns.ask(f"n{at}", spends)
-    assert turns.turn("new").budget.most == LEAST
+    assert turns.budget("new").most == LEAST
 
 
 async def test_an_answer_is_given_in_time(clock: Clock, turns: Turns) -> None:
-    def question(turn: Turn) -> Turn:
+    def question(budget: Budget) -> Budget:
         clock.now += 0.3
-        return spends(turn)
+        return spends(budget)
 
     found = await turns.ask("a", question)
     assert found.is_last
@@ -96,14 +96,14 @@ async def test_an_answer_is_given_in_time(clock: Clock, turns: Turns) -> None:
 
 async def test_items_are_asked_in_turns_as_long_as_there_is_time(clock: Clock, turns: Turns) -> None:
     seen = []
-    async for turn, item in turns.each("a", range(100)):
+    async for budget, item in turns.each("a", range(100)):
         seen.append(item)
         clock.now += 0.125
-        turn.budget.may(1)
+        budget.may(1)
     assert seen == list(range(8))
 
 
 async def test_what_is_remembered_of_namespaces_is_bounded(turns: Turns) -> None:
     for at in range(5000):
-        turns.turn(f"n{at}")
+        turns.budget(f"n{at}")
     assert len(turns._parts) <= 4096
