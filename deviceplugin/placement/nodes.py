@@ -15,7 +15,7 @@ One request works within a `Budget`. Where it is spent, the choice is `unfinishe
 one ended, because what was found is cached.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -68,6 +68,7 @@ class _ScoringContext:
     budget: Budget
     together: int
     _after: CapacityAfter | None = None
+    _steps: int = 0
 
     def after(self, gpus: Capacities) -> Capacities | None:
         """What is left of a node's GPUs; made when first needed, because for most shares totals are enough."""
@@ -83,12 +84,12 @@ class _ScoringContext:
         wanted, here = self.pod.preferences.gpus, state.open_gpus.uuids
         return not (wanted.uuids.isdisjoint(here) and wanted.not_uuids.isdisjoint(here))
 
-    def may_score(self, gpus: Capacities) -> bool:
-        """Takes the steps of one node from the budget."""
-        steps = self.prefilter.steps
-        if self.by_totals is None or self.share is None:
-            steps += self._estimate().steps * len(gpus)
-        return self.budget.may(steps)
+    def may_score(self) -> bool:
+        """Takes the steps of one node with eight GPUs from the budget."""
+        if not self._steps:
+            is_estimated = self.by_totals is None or self.share is None
+            self._steps = self.prefilter.steps + (8 * self._estimate().steps if is_estimated else 0)
+        return self.budget.may(self._steps)
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -265,29 +266,30 @@ class NodeScorer:
     ) -> list[_Outcome]:
         wanted = context.pod.preferences.gpus
         if not (wanted.uuids or wanted.not_uuids):
-            found = self._of_equal(context, {each: each.eq_class.first for each in nodes})
+            found = self._of_equal(context, set(nodes), {})
             return [found[each] for each in nodes]
         named = [context.is_named(state) for state in states]
         # One that stands for its class must be without a GPU that the pod names.
         plain = {each: state for each, state, own in zip(nodes, states, named, strict=True) if not own}
-        found = self._of_equal(context, plain)
+        found = self._of_equal(context, plain.keys(), plain)
         return [
             self._outcome(context, each, state) if own else found[each]
             for each, state, own in zip(nodes, states, named, strict=True)
         ]
 
     def _of_equal(
-        self, context: _ScoringContext, nodes: Mapping[_EqualNodes, NodeState]
+        self, context: _ScoringContext, nodes: Collection[_EqualNodes], instead: Mapping[_EqualNodes, NodeState]
     ) -> dict[_EqualNodes, _Outcome]:
+        """`instead`: what stands for a class in the place of its first node."""
         by_gpus = self._shape_of_gpus(context)
         shape = by_gpus
         if self._leaves_out or context.by_totals is None:
             shape = self._number((by_gpus, context.needs))
         found: dict[_EqualNodes, _Outcome] = {}
-        for each, state in nodes.items():
+        for each in nodes:
             outcome = each.outcomes.get(shape)
             if outcome is None:
-                outcome = self._outcome(context, each, state, shape=by_gpus)
+                outcome = self._outcome(context, each, instead.get(each, each.eq_class.first), shape=by_gpus)
                 if outcome is not NodeRejection.NOT_LOOKED_AT:
                     each.outcomes[shape] = outcome
                     self._kept += 1
@@ -334,7 +336,7 @@ class NodeScorer:
         cached = nodes.eq_class.on_gpus
         on_gpus = None if shape is None else cached.get(shape)
         if on_gpus is None:
-            if not context.may_score(nodes.eq_class.gpus):
+            if not context.may_score():
                 return NodeRejection.NOT_LOOKED_AT
             on_gpus = self._on_gpus(context, nodes.eq_class, state)
             if shape is not None:
