@@ -31,8 +31,6 @@ _ASSUMED_STEP = 2
 _BELIEVED = 1 + 1 / 16
 _BELIEVED_CORES = 0.5
 """So much above its limit neighbours' libraries believe an activity file: library/interposer/cuda/compute/claim.c."""
-_NOTHING_SHOWN = 0.1
-_LEAST_CORES = 0.5
 _TIMES_AT_ONCE = 3.0
 """A sum that is so many times what is tolerated is reported at once: who hides much for a moment would not wait."""
 
@@ -249,8 +247,7 @@ class LimitMonitor:
         times = (own.hidden + sum(each.hidden for each in beside)) / slack
         if times > 1 and own.hidden > slack / (1 + len(beside)):
             return max(1.0, self.tolerance.patience_s) if times > _TIMES_AT_ONCE else 1.0
-        shows_nothing = own.hidden > _LEAST_CORES and loads.steady - own.hidden < loads.steady * _NOTHING_SHOWN
-        return 1.0 if shows_nothing else 0.0
+        return 0.0
 
     def _is_over(self, used: int, limit: int) -> bool:
         return used > limit + self.tolerance.memory_slack
