@@ -28,7 +28,9 @@ AT_ONCE = 64
 def scheduler(cluster: Cluster, tmp_path: Path) -> Iterator[VcudaScheduler]:
     """With the rights that the chart gives it, and two namespaces of tenants."""
     admin = cluster.admin
-    documents = yaml.safe_load_all(rendered("webhook.translateToClaims=true", "webhook.certificates.patch=true")["scheduler/rbac.yaml"])
+    documents = yaml.safe_load_all(
+        rendered("webhook.translateToClaims=true", "webhook.certificates.patch=true")["scheduler/rbac.yaml"]
+    )
     role = next(each for each in documents if each["kind"] == "ClusterRole")
     with classes_and_policies(admin), installed(cluster.control_plane, tmp_path, "--translate-to-claims") as ours:
         admin.merge(f"{PATHS['ClusterRole']}/{NAME}", {"rules": role["rules"]})
