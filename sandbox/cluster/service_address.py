@@ -18,6 +18,7 @@ from sandbox.cluster.processes import run
 
 _PORT = 443
 _CHUNK = 1 << 16
+_TURNS = 5
 
 
 @contextlib.contextmanager
@@ -55,10 +56,12 @@ class _Forwarder:
     async def stop(self) -> None:
         assert self._server is not None
         self._server.close()
-        ended = list(self._open.values())
-        for writer in self._open:
-            writer.transport.abort()
-        await asyncio.gather(*(each.wait() for each in ended))
+        for _ in range(_TURNS):  # those that were accepted just now begin
+            await asyncio.sleep(0)
+        while ended := list(self._open.values()):
+            for writer in self._open:
+                writer.transport.abort()
+            await asyncio.gather(*(each.wait() for each in ended))
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, until either side has ended it."""
