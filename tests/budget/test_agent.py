@@ -87,7 +87,8 @@ async def test_pods_start_while_kubelets_list_is_beyond_any_bound(short_tmp: Pat
         pods = [share(f"pod-{number}", 2, 1) for number in range(10)]
         asked = node.kubelet.pods_requests
         await run(node, *pods)
-        assert 0 < node.kubelet.pods_requests - asked < len(pods)
+        # Each start would ask two or three times; a list that was too large is asked for again after 10 s.
+        assert 0 < node.kubelet.pods_requests - asked < 2 * len(pods)
         assert peak_memory(node.agent.pid) < memory_limit("agent") * 4 // 5
         assert len(node.agent.entries("identity_source_failed")) == 1
         page = (await node.agent.must_get("/metrics")).body.decode()
