@@ -98,9 +98,9 @@ def _decided(pod: Pod, asking: Iterable[PodContainer], known: AnnotationNames) -
 
 def parts_of(pod: Pod, container: str, names: ResourceNames) -> int:
     """Over how many GPUs the share of one container is spread."""
-    return _written(
-        pod, [each for each in pod.containers if each.ref.name == container], annotation_names(names.domain)
-    )[0].of(container)
+    asking = [each for each in pod.containers if each.ref.name == container]
+    parts, _ = _written(pod, asking, annotation_names(names.domain))
+    return parts.of(container)
 
 
 def placeable_request(pod: Pod, names: ResourceNames = ResourceNames()) -> PodRequest:

@@ -88,7 +88,7 @@ def assign(
     budget: Budget | None = None,
 ) -> dict[str, Chosen] | Unassigned:
     """By container; `fixed` have theirs and are left out. `budget` may end the search before the allowance does."""
-    budget = Budget() if budget is None else budget
+    budget = budget or Budget()
     restrictions = Restrictions(pod.preferences.gpus, state.cordoned)
     running = phases(pod.containers)
     count = 1 + max((phase for each in running for phase in each), default=0)

@@ -216,8 +216,7 @@ class NodeScorer:
         nodes = own.node or self._node_policy
         by_totals = score_by_totals(nodes)
         share, together = None if by_totals is None else _share(pod), self._number((pod.shape,))
-        budget = Budget() if budget is None else budget
-        return _ScoringContext(pod, Prefilter(pod), needs, nodes, gpus, by_totals, share, budget, together)
+        return _ScoringContext(pod, Prefilter(pod), needs, nodes, gpus, by_totals, share, budget or Budget(), together)
 
     def _placed(self, context: _ScoringContext, state: NodeState) -> PodChoice | NodeRejection:
         """Begins only where the budget leaves steps; what was begun is ended."""
@@ -300,7 +299,7 @@ class NodeScorer:
         """A number for all that counts beside a node's GPUs; it is hashed faster than the shape."""
         # Outcomes by an earlier workload are not looked up again.
         renewals = self._renewals if context.by_totals is None else 0
-        return self._number((context.pod.shape, context.node_policy, context.gpu_policy, renewals))
+        return self._number((context.together, context.node_policy, context.gpu_policy, renewals))
 
     def _number(self, key: tuple[object, ...]) -> int:
         return self._shapes.setdefault(key, len(self._shapes))

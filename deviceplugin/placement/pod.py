@@ -68,7 +68,7 @@ def place_pod(
     `budget` is for this node; where it is spent, not every combination was tried.
     """
     _check_share_mode(pod, state)
-    budget = Budget(ON_ONE_NODE) if budget is None else budget
+    budget = budget or Budget(ON_ONE_NODE)
     found = _one_by_one(pod, state, pod.preferences.gpu or policy, prefer, fixed, budget)
     if isinstance(found, PodChoice):
         return found

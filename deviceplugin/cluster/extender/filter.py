@@ -60,7 +60,7 @@ class Filter:
         self._wall = wall
 
     def filter(self, args: ExtenderArgs, budget: Budget | None = None) -> FilterResult:
-        pod, budget = args.pod, Budget() if budget is None else budget
+        pod, budget = args.pod, budget or Budget()
         if not pod.pod.is_gpu:
             return FilterResult(args.names)
         self._cache.expire()

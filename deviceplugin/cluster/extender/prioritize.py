@@ -30,7 +30,7 @@ class Prioritize:
     def scores(self, args: ExtenderArgs, budget: Budget | None = None) -> tuple[tuple[str, int], ...]:
         ranked: Mapping[str, tuple[int, ...]] = {}
         if args.pod.pod.is_gpu:
-            ranked = self._ranked(args, Budget() if budget is None else budget)
+            ranked = self._ranked(args, budget or Budget())
         return tuple(zip(args.names, scaled([ranked.get(name) for name in args.names]), strict=True))
 
     def _ranked(self, args: ExtenderArgs, budget: Budget) -> Mapping[str, tuple[int, ...]]:

@@ -88,7 +88,7 @@ class VolcanoTasks:
 
     def predicate(self, task: VolcanoTask, node: str, budget: Budget | None = None) -> TaskVerdict:
         """Also true where it fits once pods that are being deleted have gone: Volcano decides whether to wait."""
-        budget = Budget() if budget is None else budget
+        budget = budget or Budget()
         self._cache.expire()
         bound = self._cache.bound_to(task.uid)
         if bound is not None or self._cache.is_over(task.uid):
@@ -109,7 +109,7 @@ class VolcanoTasks:
 
     def scores(self, task: VolcanoTask, nodes: Sequence[str], budget: Budget | None = None) -> dict[str, float]:
         """From 0 to 100, in the order of the node policy."""
-        budget = Budget() if budget is None else budget
+        budget = budget or Budget()
         try:
             asking = self._read(task)
         except (RequestError, ParseError):
