@@ -15,6 +15,7 @@ from deviceplugin.kube.events import EventReason, EventRecorder
 from deviceplugin.kubelet.dra.prepare import PreparedDevice
 from deviceplugin.kubelet.identity_rule import IdentifiedContainer
 from deviceplugin.ledger.grant import Grant, GrantId
+from deviceplugin.log import Pace
 from deviceplugin.model.allocation import ContainerRef
 from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.pod import Pod, PodContainer
@@ -37,7 +38,7 @@ class AgentReport:
         self._events = events
         self._reported: dict[GrantId, dict[_ViolationKey, float]] = {}
         self._told: dict[GrantId, set[EventReason]] = {}
-        self._refused_at: dict[GrantId, float] = {}
+        self._refusals = Pace(_REPEAT_S)
 
     def granted(self, asking: IdentifiedContainer, grant: Grant, choice: Choice, *, seconds: float) -> None:
         owner = grant.allocation.owner
@@ -149,11 +150,10 @@ class AgentReport:
             del reported[key]
             log.info("violation_ended", **owner_fields(owner), violation=key[0].value)
 
-    def registration_refused(self, grant: Grant, why: str, *, now: float) -> None:
+    def registration_refused(self, grant: Grant, why: str) -> None:
         """What came through the socket of this container is not of gpu-manager's client; said every ten minutes."""
         self._metrics.registration_refused()
-        if now - self._refused_at.get(grant.id, -_REPEAT_S) >= _REPEAT_S:
-            self._refused_at[grant.id] = now
+        if self._refusals.allows(grant.id):
             error = f"a connection to vcuda.sock was ended: {why}; only this container waits longer for its next ones"
             log.warning("registration_refused", **owner_fields(grant.allocation.owner), grant=grant.id, error=error)
 
@@ -189,7 +189,6 @@ class AgentReport:
     def forget(self, grant: GrantId) -> None:
         self._reported.pop(grant, None)
         self._told.pop(grant, None)
-        self._refused_at.pop(grant, None)
 
     def health_changed(self, change: HealthChange, inventory: Inventory) -> None:
         gpu = inventory.gpu(change.uuid)

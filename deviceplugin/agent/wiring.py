@@ -4,7 +4,6 @@ In: settings, the ledger, the hardware. Out: `AgentBase`, which works from the s
 starts and stops once the GPUs are known. No decision is made here.
 """
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -248,7 +247,7 @@ def _sockets(base: AgentBase, pods: NodePods, watch: ContainerWatch, report: Age
 
     def refused(grant_id: GrantId, why: str) -> None:
         if (grant := base.ledger.get(grant_id)) is not None:
-            report.registration_refused(grant, why, now=time.monotonic())
+            report.registration_refused(grant, why)
 
     sockets = GrantSockets(
         base.ledger,
