@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from deviceplugin.cluster.extender.cache.node_info import needs_of
-from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
+from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold, is_later
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.explain.decision import Decision, decision_of
 from deviceplugin.cluster.extender.explain.verdicts import Verdicts
@@ -33,6 +33,8 @@ from deviceplugin.placement.budget import Budget
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.pod import PodChoice, place_pod
+
+_LATE_REFUSAL_S = 10.0  # kube-scheduler sends 50 requests a second (its client's default): 500 refusals of a gang
 
 
 class Filter:
@@ -60,7 +62,7 @@ class Filter:
         self._wall = wall
 
     def filter(self, args: ExtenderArgs, budget: Budget | None = None) -> FilterResult:
-        pod, budget = args.pod, budget or Budget()
+        pod, budget = self._as_last_seen(args.pod), budget or Budget()
         if not pod.pod.is_gpu:
             return FilterResult(args.names)
         self._cache.expire()
@@ -74,6 +76,14 @@ class Filter:
         if self._settings.one_node:
             return self._choose_one(pod, asked, args.names, budget)
         return self._all_that_fit(pod, asked, args.names, budget)
+
+    def _as_last_seen(self, pod: ClusterPod) -> ClusterPod:
+        """kube-scheduler may ask with an older version than the watch has brought."""
+        seen = self._cache.waiting.get(pod.uid)
+        if seen is None or not is_later(seen.pod.resource_version, pod.pod.resource_version):
+            return pod
+        version = seen.pod.resource_version
+        return replace(pod, condition=seen.condition, pod=replace(pod.pod, resource_version=version))
 
     def _reject_all(self, args: ExtenderArgs, why: Rejection) -> FilterResult:
         self._verdicts.record(args.pod, None, dict.fromkeys(args.names, why))
@@ -118,8 +128,8 @@ class Filter:
             if held.state is not HoldState.RESERVED:
                 # A Binding with these GPUs may still arrive, and the node would then have two sets for the pod.
                 if held.has_deadline:
-                    until, version = max(held.expires, self._deadline(pod)), pod.pod.resource_version
-                    self._cache.put_hold(replace(held, expires=until, version=version, condition=pod.condition))
+                    until = max(held.expires, self._deadline(pod))
+                    self._cache.put_hold(self._in_this_attempt(pod, replace(held, expires=until)))
                 return held.node
             placed = _place_again(asked, state, self._settings, held)
             if placed is not None:
@@ -128,20 +138,24 @@ class Filter:
         return None
 
     def _reserve(self, pod: ClusterPod, asked: PodRequest, node: str, placed: PodChoice) -> None:
-        self._cache.put_hold(
-            PodHold(
-                pod=pod.pod.api_ref,
-                node=node,
-                state=HoldState.RESERVED,
-                allocations=placed.allocations,
-                priority=pod.priority,
-                expires=self._deadline(pod),
-                version=pod.pod.resource_version,
-                condition=pod.condition,
-                request=asked,
-                needs=pod.needs,
-            )
+        hold = PodHold(
+            pod=pod.pod.api_ref,
+            node=node,
+            state=HoldState.RESERVED,
+            allocations=placed.allocations,
+            priority=pod.priority,
+            expires=self._deadline(pod),
+            request=asked,
+            needs=pod.needs,
         )
+        self._cache.put_hold(self._in_this_attempt(pod, hold))
+
+    def _in_this_attempt(self, pod: ClusterPod, hold: PodHold) -> PodHold:
+        """What kube-scheduler has not written yet of attempts before this one says nothing about it."""
+        before = next(iter(self._cache.holds(pod.uid)), None)
+        late = int(self._verdicts.is_unanswered(pod)) if before is None else before.late + 1
+        version, until = pod.pod.resource_version, self._clock() + _LATE_REFUSAL_S
+        return replace(hold, version=version, condition=pod.condition, late=late, late_until=until)
 
     def _deadline(self, pod: ClusterPod) -> float:
         settings, waits = self._settings, pod.gang is not None and pod.gang.waits

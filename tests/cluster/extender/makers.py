@@ -102,9 +102,10 @@ def running(name: str, at: int, cores: int, blocks: int) -> ClusterPod:
     return bound(one, name, allocated(one, {"main": on_gpu(name, at, cores, blocks)}))
 
 
-def refused(found: ClusterPod, version: str) -> ClusterPod:
+def refused(found: ClusterPod, version: str, message: str = "") -> ClusterPod:
     changed = replace(found.pod, resource_version=version)
-    return replace(found, pod=changed, condition=ScheduledCondition(is_true=False, reason="Unschedulable"))
+    condition = ScheduledCondition(is_true=False, reason="Unschedulable", message=message)
+    return replace(found, pod=changed, condition=condition)
 
 
 def ended(found: ClusterPod, phase: str = "Succeeded") -> ClusterPod:

@@ -7,7 +7,7 @@ failure, because it writes a pod's condition only when it changes.
 from dataclasses import replace
 
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.model.pod import Gang
+from deviceplugin.model.pod import ClusterPod, Gang
 from tests.cluster.extender.api import Fate, MemoryApi
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import ask, node, order, pod, refused
@@ -162,7 +162,66 @@ async def test_a_nomination_taken_back_ends_the_reservation(busy: Extender) -> N
 async def test_a_refusal_in_other_words_ends_the_reservation(busy: Extender) -> None:
     one = refused(pod(cores=100, blocks=0), "5")
     assert busy.filter(ask(one, "a")).names
-    again = refused(one, "6")
-    assert again.condition is not None
-    busy.put_pod(replace(again, condition=replace(again.condition, text=7)))
+    busy.put_pod(_in_other_words(one, "6", 7))
     assert free(busy) == 200
+
+
+async def test_the_late_refusal_of_an_earlier_attempt_keeps_what_the_present_one_reserved(busy: Extender) -> None:
+    """kube-scheduler takes a gang from Permit, asks about it again, and only then writes what became of the first try.
+
+    Seen on kube-scheduler 1.33 with scheduler-plugins: the GPUs of members at Permit went to other members of the gang.
+    """
+    one = refused(pod(cores=100, blocks=0, gang=AT_PERMIT), "5")
+    assert cycle(busy, [one, one, one]) == [True, True, True]
+    for version, text, left in (("6", 1, 100), ("7", 2, 100), ("8", 3, 200)):
+        busy.put_pod(_in_other_words(one, version, text))
+        assert free(busy) == left, "two attempts ended unseen before the third"
+
+
+async def test_a_late_refusal_by_the_extender_keeps_what_the_next_attempt_reserved(busy: Extender) -> None:
+    large, one = (pod(cores=100, blocks=0) for _ in range(2))
+    assert cycle(busy, [large, pod(cores=100, blocks=0), one]) == [True, True, False]
+    busy.drop_pod(large.uid)
+    assert busy.filter(ask(one, "a")).names
+    for version, text, left in (("6", 1, 0), ("7", 2, 100)):
+        busy.put_pod(_in_other_words(one, version, text))
+        assert free(busy) == left
+
+
+async def test_a_refusal_in_the_words_of_the_earlier_one_is_not_waited_for(busy: Extender) -> None:
+    """kube-scheduler writes a condition only where it changes."""
+    large, one = (pod(cores=100, blocks=0) for _ in range(2))
+    assert cycle(busy, [large, pod(cores=100, blocks=0)]) == [True, True]
+    one = refused(one, "5", f"0/1 nodes are available: 1 {busy.filter(ask(one, 'a')).failed['a']}.")
+    busy.put_pod(one)
+    assert not busy.filter(ask(one, "a")).names
+    busy.drop_pod(large.uid)
+    assert busy.filter(ask(one, "a")).names
+    busy.put_pod(_in_other_words(one, "6", 1))
+    assert free(busy) == 100
+
+
+async def test_a_refusal_long_after_the_attempt_is_its_own(busy: Extender, clock: Clock) -> None:
+    one = refused(pod(cores=100, blocks=0, gang=AT_PERMIT), "5")
+    assert cycle(busy, [one, one]) == [True, True]
+    clock.now += 11
+    busy.put_pod(_in_other_words(one, "6", 1))
+    assert free(busy) == 200
+
+
+async def test_a_pod_asked_about_in_an_old_version_keeps_its_reservation_when_it_changes(busy: Extender) -> None:
+    """The watch has brought the refusal, and kube-scheduler asks with what it knew before it."""
+    one = refused(pod(cores=100, blocks=0), "5")
+    assert cycle(busy, [one]) == [True]
+    told = _in_other_words(one, "6", 1)
+    busy.put_pod(told)
+    assert free(busy) == 200
+    assert busy.filter(ask(one, "a")).names
+    busy.put_pod(replace(told, pod=replace(told.pod, resource_version="7", annotations={"owner": "somebody"})))
+    assert free(busy) == 100
+
+
+def _in_other_words(known: ClusterPod, version: str, text: int) -> ClusterPod:
+    again = refused(known, version)
+    assert again.condition is not None
+    return replace(again, condition=replace(again.condition, text=text))

@@ -36,7 +36,8 @@ class PodHold:
     """`expires` is a time of the monotonic clock; a bound pod's hold never expires.
 
     `request` is what placement was asked, where this process placed the pod; `needs` is CPU and memory, None where not
-    known. `version` is the pod's resourceVersion at the reservation, `condition` its PodScheduled condition then.
+    known. `version` is the pod's resourceVersion at the reservation, `condition` its PodScheduled condition then. So
+    many refusals of earlier attempts may still arrive as `late`, until `late_until`.
     `why`: the annotation `vcuda-decision` of a bound pod, as it is written. `announced`: another scheduler binds the
     pod, and its GPUs are written to it after that; until the pod shows them, they are these.
     """
@@ -51,6 +52,8 @@ class PodHold:
     expires: float = NEVER
     version: str = ""
     condition: ScheduledCondition | None = None
+    late: int = 0
+    late_until: float = 0.0
     problem: str = ""
     request: PodRequest | None = None
     needs: Compute | None = None

@@ -6,8 +6,8 @@ cannot be used. Pods without GPUs count for their CPU and memory. Not here: any 
 - a bound pod has one hold, on the node it is bound to, in whatever order the events about it arrived;
 - a pod that ended or was deleted holds nothing, and no later event brings it back; one that is being deleted still
   holds, because its containers still run;
-- a reservation ends with its reason: the pod was bound elsewhere, ended, was deleted, was refused again, or the
-  reservation expired (a gang's may end earlier: `gangs`).
+- a reservation ends with its reason: the pod was bound elsewhere, ended, was deleted, was refused again in this
+  attempt, or the reservation expired (a gang's may end earlier: `gangs`).
 """
 
 import heapq
@@ -222,8 +222,15 @@ class SchedulerCache:
             self._nominated.setdefault(pod.nominated_node, {})[uid] = pod
         for held in tuple(self.holds(uid)):
             is_refused = not held.announced and refused_since_reserved(pod, held, before=before)  # else we are told
-            if pod.pod.deleting or is_refused:
+            if pod.pod.deleting or (is_refused and not self._is_late(held)):
                 self._drop_reservation(held)
+            elif is_refused:
+                version = pod.pod.resource_version
+                self._enter(replace(held, late=held.late - 1, version=version, condition=pod.condition))
+
+    def _is_late(self, held: PodHold) -> bool:
+        """What kube-scheduler writes of an attempt arrives after the next one has begun."""
+        return held.late > 0 and self._clock() < held.late_until
 
     def _drop_reservation(self, held: PodHold) -> None:
         """Releases a reservation; a hold that may be bound already stays, but no longer prolonged by filter."""

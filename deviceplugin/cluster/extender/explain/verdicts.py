@@ -113,6 +113,16 @@ class Verdicts:
                 return True
         return False
 
+    def is_unanswered(self, pod: ClusterPod) -> bool:
+        """kube-scheduler asks again, so the last attempt has failed; whether its refusal may still be written.
+
+        It is not where the condition would be the same. The extender's reasons are in the message if it refused.
+        """
+        last, now = self._last.get(pod.uid), pod.condition
+        if last is None or last.pod.condition != now:
+            return False
+        return last.fits or now is None or not any(why.text in now.message for why in last.distinct)
+
     def decision(self, uid: PodUid) -> Decision | None:
         verdict = self._last.get(uid)
         return None if verdict is None else verdict.decision
