@@ -24,6 +24,7 @@
     │   ├── KubeConflictError
     │   └── KubeGoneError
     ├── RuntimeApiError    the container runtime refuses or does not answer
+    ├── CallerGoneError    nobody waits for the answer any more
     └── ContainerError     a file or directory that a container mounts could not be written
 
 A message is user interface: kubelet copies it into the pod's status. It is one sentence that says what was requested,
@@ -182,6 +183,12 @@ class RuntimeApiError(VcudaError):
     """The container runtime refuses or does not answer."""
 
     status = "UNAVAILABLE"
+
+
+class CallerGoneError(VcudaError):
+    """Nobody waits for the answer any more; only a log and a metric will have it."""
+
+    status = "CANCELLED"
 
 
 class ContainerError(VcudaError):

@@ -3,13 +3,15 @@
 In: a coroutine function that makes a result. Out of `Latest`: that result, for every request until it is `period_s` old
 or `basis` has changed; requests that come while it is made wait for it. So the period bounds the work, and the number
 of requests does not. `InTurn` is for results that must not be older than the request: who asks while one is made waits
-for the next, with all others who wait. So there is one at a time.
+for the next, with all others who wait. So there is one at a time. Work for all ends with no single caller, so it has a
+context of its own (`loop_turn`).
 """
 
 import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -29,7 +31,7 @@ class Latest(Generic[T]):
         making = self._making
         if making is None or basis != self._basis or (making.done() and self._is_old):
             self._basis, self._began = basis, self._clock()
-            making = self._making = asyncio.create_task(make())
+            making = self._making = asyncio.create_task(make(), context=Context())
         return await asyncio.shield(making)  # a client that goes away ends no one else's request
 
     @property
@@ -48,7 +50,7 @@ class InTurn(Generic[T]):
 
     async def get(self) -> T:
         if self._next is None:
-            self._next = asyncio.create_task(self._make_in_turn())
+            self._next = asyncio.create_task(self._make_in_turn(), context=Context())
         task = self._next
         self._waiting[task] += 1
         try:

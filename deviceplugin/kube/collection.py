@@ -5,7 +5,6 @@ watches and `reflector` caches; `Listing`, all values at one version; `WatchEven
 retries, except inside one list.
 """
 
-import asyncio
 import enum
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from deviceplugin.errors import KubeError, KubeGoneError, ParseError
 from deviceplugin.kube.api_errors import TOO_LARGE, refusal
 from deviceplugin.kube.structs import ListMeta, Object, Page, StatusObject, WatchLine, decode
+from deviceplugin.loop_turn import others_turn
 
 if TYPE_CHECKING:  # it loads an HTTP client, which reading objects from a file does not need
     from deviceplugin.kube.transport import Transport
@@ -100,7 +100,7 @@ async def _list_once(
         page = decode(Page, body, what=f"the API server's list of {collection.what}")
         for number, raw in enumerate(page.items or ()):
             if number % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)
+                await others_turn()
             item = collection.read(bytes(raw)).item
             if item is not None:
                 key = collection.key(item)

@@ -22,6 +22,7 @@ from deviceplugin.backoff import Backoff
 from deviceplugin.errors import KubeGoneError, ParseError, VcudaError
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.collection import Collection, EventKind, Key, Value, WatchEvent
+from deviceplugin.loop_turn import others_turn
 
 log = structlog.get_logger("vcuda.kube")
 _STEADY_SECONDS = 10.0
@@ -123,7 +124,7 @@ class Reflector(Generic[Key, Value]):
                     self._apply(event)
                     backoff.reset()
                     if self._clock() - began >= _SLICE_SECONDS:
-                        await asyncio.sleep(0)
+                        await others_turn()
                         began = self._clock()
         except (KubeGoneError, ParseError) as error:
             self._version = ""

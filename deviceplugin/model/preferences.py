@@ -86,6 +86,10 @@ class GpuFilter:
     def admits_uuid(self, uuid: GpuUuid) -> bool:
         return (not self.uuids or uuid in self.uuids) and uuid not in self.not_uuids
 
+    @property
+    def names_gpus(self) -> bool:
+        return bool(self.uuids or self.not_uuids)
+
     def admits_model(self, model: str) -> bool:
         name = model.lower()
         if any(each.lower() in name for each in self.not_models):

@@ -5,7 +5,8 @@ ties. Only integers, so that the same cluster is put into the same order on ever
 the GPUs that were chosen, the scores, and why every other node was not taken.
 """
 
-from collections.abc import Callable, Mapping
+import heapq
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -86,3 +87,15 @@ class NodeChoice:
     ranked: Mapping[str, Score]
     refused: Mapping[str, NodeRejection]
     unfinished: bool = False
+
+
+def best_first(ranked: Mapping[str, Score]) -> Iterable[str]:
+    """Nothing is sorted where the best carries the pod, as nearly always; else no more than is tried."""
+    if not ranked:
+        return
+    best = min(zip(ranked.values(), ranked, strict=True))[1]
+    yield best
+    rest = [(found, name) for name, found in ranked.items() if name != best]
+    heapq.heapify(rest)
+    while rest:
+        yield heapq.heappop(rest)[1]

@@ -32,6 +32,7 @@ from deviceplugin.placement.node_score import (
     Score,
     ScoreByTotals,
     Totals,
+    best_first,
     score_by_totals,
     totals_of,
 )
@@ -81,7 +82,10 @@ class _ScoringContext:
 
     def is_named(self, state: NodeState) -> bool:
         """Whether the pod names a GPU of this node: then it differs from nodes that are alike otherwise."""
-        wanted, here = self.pod.preferences.gpus, state.open_gpus.uuids
+        wanted = self.pod.preferences.gpus
+        if not wanted.names_gpus:
+            return False
+        here = [view.gpu.uuid for view in state.snapshot.gpus]
         return not (wanted.uuids.isdisjoint(here) and wanted.not_uuids.isdisjoint(here))
 
     def may_score(self) -> bool:
@@ -181,7 +185,12 @@ class NodeScorer:
         """`needs` counts only on nodes that have a `spare`."""
         context = self._context(pod, needs, budget)
         ranked, refused = self._score_all(context, states)
-        for name in _best_first(ranked):
+        failed = self._failed_before(context, ranked)
+        refused |= failed
+        left = {name: score for name, score in ranked.items() if name not in failed} if failed else ranked
+        for name in best_first(left):
+            if context.budget.goes_on:  # the answer will not count
+                break
             placed = self._placed(context, self._states[name])
             if not isinstance(placed, NodeRejection):
                 return NodeChoice(name, placed, ranked, refused, context.budget.is_spent)
@@ -233,6 +242,14 @@ class NodeScorer:
         self._kept += 1
         return found
 
+    def _failed_before(self, context: _ScoringContext, names: Iterable[str]) -> dict[str, NodeRejection]:
+        """Where the containers did not fit together; found without a call for each of thousands of nodes."""
+        if len(context.pod.containers) == 1 or context.pod.preferences.gpus.names_gpus:
+            return {}
+        nodes, shape = self._nodes, context.together
+        found = ((name, nodes[name].eq_class.together.get(shape)) for name in names)
+        return {name: why for name, why in found if why is not None}
+
     def _rejection(self, context: _ScoringContext, state: NodeState) -> NodeRejection | None:
         if self._known(context, state).get(context.together, NodeRejection.NOT_LOOKED_AT) is None:
             return None
@@ -263,8 +280,7 @@ class NodeScorer:
     def _outcomes(
         self, context: _ScoringContext, nodes: Sequence[_EqualNodes], states: Sequence[NodeState]
     ) -> list[_Outcome]:
-        wanted = context.pod.preferences.gpus
-        if not (wanted.uuids or wanted.not_uuids):
+        if not context.pod.preferences.gpus.names_gpus:
             found = self._of_equal(context, set(nodes), {})
             return [found[each] for each in nodes]
         named = [context.is_named(state) for state in states]
@@ -371,16 +387,6 @@ def _share(pod: PodRequest) -> GpuAmount | None:
         return None
     demand = demand_of(pod.containers[0].request)
     return demand.total if demand.sharing is Sharing.SHARE else None
-
-
-def _best_first(ranked: Mapping[str, Score]) -> Iterable[str]:
-    """All are sorted only where the best does not carry the pod, which is rare."""
-    if not ranked:
-        return
-    best = min(zip(ranked.values(), ranked, strict=True))[1]
-    yield best
-    rest = sorted((found, name) for name, found in ranked.items() if name != best)
-    yield from (name for _, name in rest)
 
 
 def _place(context: _ScoringContext, state: NodeState, budget: Budget) -> PodChoice | NodeRejection:

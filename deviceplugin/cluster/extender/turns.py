@@ -8,13 +8,13 @@ Invariant: one turn takes no more steps than `AT_ONCE` and what was begun. A nam
 with what `LEAST` steps find; ordinary pods need fewer. Namespaces that nobody asked for have their whole part.
 """
 
-import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from deviceplugin.loop_turn import others_turn
 from deviceplugin.placement.budget import AT_ONCE, Budget
 
 LEAST = 15_000
@@ -58,7 +58,7 @@ class Turns:
             self.took(namespace, budget)
             if not budget.goes_on:
                 return found
-            await asyncio.sleep(0)
+            await others_turn()
 
     async def each(self, namespace: str, items: Iterable[_Item]) -> AsyncIterator[tuple[Budget, _Item]]:
         """One turn for each item, as many as there is time for; the caller makes the steps in between."""
@@ -69,7 +69,7 @@ class Turns:
             budget = self.budget(namespace)
             yield budget, item
             self.took(namespace, budget)
-            await asyncio.sleep(0)
+            await others_turn()
 
     def budget(self, namespace: str, *, is_late: bool = False) -> Budget:
         """What the namespace may have now; the caller says with `took` what it had."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import structlog
 
 from deviceplugin.cluster.http.metrics import SchedulerMetrics
-from deviceplugin.cluster.http.verbs import HttpError, Service, Verb, VerbResponse, unavailable
-from deviceplugin.errors import ParseError, VcudaError
+from deviceplugin.cluster.http.verbs import GONE, HttpError, Service, Verb, VerbResponse, unavailable
+from deviceplugin.errors import CallerGoneError, ParseError, VcudaError
 
 log = structlog.get_logger("vcuda.http")
 BUG = "vcuda internal error; see the scheduler's log"
@@ -68,6 +68,8 @@ class Answers:
 def answer_to(error: Exception, verb: Verb) -> HttpAnswer:
     if isinstance(error, HttpError):  # the rest of the body may not have been read
         return HttpAnswer(error.status, sentence(error.sentence), error.outcome, closes=True)
+    if isinstance(error, CallerGoneError):
+        return HttpAnswer(400, sentence(error.message), GONE, closes=True)
     if isinstance(error, VcudaError):
         status, outcome = (400, "malformed") if isinstance(error, ParseError) else (500, "failed")
         return HttpAnswer(status, sentence(error.message), outcome)

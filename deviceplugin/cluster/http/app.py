@@ -1,9 +1,9 @@
 """The routes: every verb as a POST, and the pages for operators and probes.
 
 In: a `Service`. Out: the handler of an aiohttp `web.Server`, without a socket. Every bad input gets one sentence with
-the right status, every bug one general sentence and a log line. A client that disconnects while it is answered is
-counted, and what was begun for it runs to its end. There are a dozen fixed paths, so a dict finds them: aiohttp's
-application and router would take a fifth of a request's time.
+the right status, every bug one general sentence and a log line. Long work for a client that has disconnected ends at
+its next turn (`loop_turn`); all else that was begun for it runs to its end, such as a Binding. There are a dozen fixed
+paths, so a dict finds them: aiohttp's application and router would take a fifth of a request's time.
 """
 
 import asyncio
@@ -22,8 +22,10 @@ from deviceplugin.cluster.http.body import JSON, Bodies
 from deviceplugin.cluster.http.metrics import SchedulerMetrics
 from deviceplugin.cluster.http.verbs import SMALL_BODY, HttpError, Service, Verb, VerbResponse
 from deviceplugin.connections import Connections, is_loopback
+from deviceplugin.errors import CallerGoneError
 from deviceplugin.exposition import OPENMETRICS, wants_openmetrics
 from deviceplugin.latest import Latest
+from deviceplugin.loop_turn import CALLER_HAS_GONE
 from deviceplugin.ui import files
 
 log = structlog.get_logger("vcuda.http")
@@ -71,11 +73,13 @@ class Router:
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         self._connections.began(request.protocol, has_certificate=bool(_certificate(request)))
         served = False
+        working = CALLER_HAS_GONE.set(lambda: request.transport is None)
         try:
             response = await self._routed(request)
             served = request.method == "POST" and response.status == 200
             return response
         finally:
+            CALLER_HAS_GONE.reset(working)
             self._connections.ended(request.protocol, served=served)
 
     async def _routed(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -88,6 +92,8 @@ class Router:
                 response = _method_not_allowed(request, route)
             else:
                 response = await route.answer(request)
+        except CallerGoneError as error:
+            response = _text_response(400, error.message)
         except Exception:
             log.exception("request_failed", path=request.path)
             response = _text_response(500, BUG)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from deviceplugin.cluster.http.verbs import HttpError, Verb
+from deviceplugin.cluster.http.verbs import GONE, HttpError, Verb
 
 _WITHIN_S = 10.0
 _READ_WITHIN_S = 10.0
@@ -88,7 +88,7 @@ class Bodies:
                     request.transport.abort()
                 raise HttpError(408, "slow", f"the answer was not read within {self._read_within:g}s") from None
             except ConnectionError:
-                raise HttpError(400, "disconnected", "the connection ended before the answer was read") from None
+                raise HttpError(400, GONE, "the connection ended before the answer was read") from None
         return response
 
     async def _all(self, request: web.BaseRequest, verb: Verb) -> bytes:
@@ -148,7 +148,7 @@ def slow(within: float) -> HttpError:
 
 
 def cut() -> HttpError:
-    return HttpError(400, "disconnected", "the body ended before it was complete; send it again")
+    return HttpError(400, GONE, "the body ended before it was complete; send it again")
 
 
 def check_size(size: int, verb: Verb) -> None:

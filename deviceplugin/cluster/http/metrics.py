@@ -10,6 +10,7 @@ from functools import cache
 from prometheus_client.core import Metric
 
 from deviceplugin.cluster.extender.rejection import KNOWN, WRONG_REQUEST, label_of
+from deviceplugin.cluster.http.verbs import GONE
 from deviceplugin.connections import CLOSED, ClosedBecause
 from deviceplugin.exposition import Exposition, Family, families_of
 
@@ -92,7 +93,7 @@ CONNECTIONS_CLOSED = Family(
 BUILD = Family("vcuda_scheduler_build_info", "gauge", "Always 1; the label has the version of vcuda.", ("version",))
 
 FAMILIES = families_of(globals())
-FAILURES = ("malformed", "too_large", "slow", "disconnected", "busy", "unavailable", "failed")
+FAILURES = ("malformed", "too_large", "slow", GONE, "busy", "unavailable", "failed")
 """What can become of a request of any verb; where callers are restricted, non_loopback and unauthorized too."""
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 

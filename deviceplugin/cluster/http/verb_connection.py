@@ -19,6 +19,7 @@ import httptools
 from deviceplugin.cluster.http.answers import Answers, HttpAnswer, sentence
 from deviceplugin.cluster.http.body import BodyRoom, check_size, cut, most_of, slow
 from deviceplugin.cluster.http.verbs import HttpError, Verb
+from deviceplugin.loop_turn import CALLER_HAS_GONE
 
 _MOST_HEAD = 64 << 10
 _LINGER_S = 1.0
@@ -94,7 +95,14 @@ class VerbConnection(asyncio.Protocol):
         self._listener.opened(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """What was begun for the client runs to its end. The parser refers to this object, and would be a cycle."""
+        """Long work for the client ends at its next turn, and what follows is not begun.
+
+        The parser refers to this object, and would be a cycle.
+        """
+        for due in self._due:
+            if isinstance(due, _Due):
+                due.room.leave()
+        self._due.clear()
         if self._arriving is not None and self._arriving.verb is not None:
             self._listener.answers.refused(self._arriving.verb, cut())
         self._forget()
@@ -221,12 +229,17 @@ class VerbConnection(asyncio.Protocol):
         if isinstance(due, HttpAnswer):
             return due, False
         listener = self._listener
+        working = CALLER_HAS_GONE.set(self._has_gone)
         try:
             answer = await listener.answers.counted(due.verb, due.body)
         finally:
+            CALLER_HAS_GONE.reset(working)
             due.room.leave()
         self.served = self.served or answer.status == HTTPStatus.OK
         return answer, due.keeps and not answer.closes and not listener.stopping
+
+    def _has_gone(self) -> bool:
+        return self._transport is None
 
     def _send(self, answer: HttpAnswer, keeps: bool) -> None:
         if self._transport is None:

@@ -12,6 +12,8 @@ from prometheus_client.core import Metric
 
 SMALL_BODY = 32 << 10
 """What is read in some milliseconds, whatever it says."""
+GONE = "disconnected"
+"""The outcome where the client left before it had its answer."""
 
 
 class HttpError(Exception):

@@ -5,7 +5,6 @@ plugin's pods. kube-scheduler decides, and its own sentence is in `condition`; b
 for each request, evaluated for this answer. A walk over all nodes yields the event loop regularly.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from deviceplugin.cluster.extender.explain.explain import Explanation, GpuVerdic
 from deviceplugin.cluster.extender.explain.wording import gates_sentence, must_become_free, of_nodes
 from deviceplugin.cluster.view.claim_books import ClaimBooks
 from deviceplugin.cluster.view.claim_gpus import FAR, Fit, FreeGpu, fit, free_gpus, gpu_of, named
+from deviceplugin.loop_turn import others_turn
 from deviceplugin.model.claims import Claim, DeviceRequest
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.pod import ClusterPod
@@ -155,7 +155,7 @@ class ClaimExplain:
         found = _Found()
         for at, node in enumerate(self._books.offering()):
             if at % _NODES_PER_TURN == 0:
-                await asyncio.sleep(0)
+                await others_turn()
             claims = self._books.node(node)
             if claims is not None:
                 self._evaluate(found, needs, node, free_gpus(claims, self._books.names))

@@ -5,7 +5,6 @@ and the token of the next page. A token is the key of the last item, so a page n
 was there all the time, whatever came and went between two pages. Keys must be different.
 """
 
-import asyncio
 import base64
 import binascii
 import heapq
@@ -17,6 +16,7 @@ import msgspec
 
 from deviceplugin.cluster.view.query import PageQuery
 from deviceplugin.errors import ParseError
+from deviceplugin.loop_turn import others_turn
 
 Item = TypeVar("Item")
 Row = TypeVar("Row")
@@ -48,7 +48,7 @@ async def cut(items: Iterable[Item], key: Callable[[Item], Key | None], query: P
         if number % _SLICE == 0:
             if len(kept) > _MOST_KEPT * query.limit:
                 kept = first(query.limit + 1, kept, key=_by_key)
-            await asyncio.sleep(0)
+            await others_turn()
     kept = first(query.limit + 1, kept, key=_by_key)
     shown = kept[: query.limit]
     more = _token(shown[-1][0]) if len(kept) > len(shown) else ""
@@ -61,7 +61,7 @@ async def described(items: Iterable[Item], describe: Callable[[Item], Row]) -> t
     for number, item in enumerate(items, 1):
         rows.append(describe(item))
         if number % _SLICE == 0:
-            await asyncio.sleep(0)
+            await others_turn()
     return tuple(rows)
 
 

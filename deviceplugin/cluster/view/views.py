@@ -5,7 +5,6 @@ and of those that claims get. Reads only. Long walks give way to other requests;
 described as it is when its turn comes.
 """
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +26,7 @@ from deviceplugin.cluster.view.order import NOTHING_KNOWN, claim_pod_place, node
 from deviceplugin.cluster.view.page import Key, cut, described
 from deviceplugin.cluster.view.query import EventsQuery, NodeFilter, NodesQuery, PodSort, PodsQuery
 from deviceplugin.cluster.view.rows import GpuState, Reason, Shown, claim_reason_of, reason_of
+from deviceplugin.loop_turn import others_turn
 from deviceplugin.model.allocation import PodRef
 from deviceplugin.model.cluster_view import (
     ClusterEventsView,
@@ -113,7 +113,7 @@ class ClusterViews:
                 holds=row.pods,
             )
             if number % _SLICE == 0:
-                await asyncio.sleep(0)
+                await others_turn()
         reasons = Counter(self._reason(each).kind for each in self._waiting())
         replica = self._replica()
         return ClusterView(
@@ -145,7 +145,7 @@ class ClusterViews:
             if _is_asked_for(self._row(info), query):
                 found.append(info.name)
             if number % _SLICE == 0:
-                await asyncio.sleep(0)
+                await others_turn()
         return tuple(found)
 
     def nodes_of_pods(self, query: PodsQuery) -> frozenset[str]:

@@ -21,8 +21,9 @@ from deviceplugin.cluster.http.loopback import LoopbackLimits
 from deviceplugin.cluster.http.server import SchedulerServer
 from deviceplugin.cluster.http.verbs import Verb, VerbResponse
 from deviceplugin.connections import Connections
-from deviceplugin.errors import KubeError, ParseError
+from deviceplugin.errors import CallerGoneError, KubeError, ParseError
 from deviceplugin.exposition import metric_of
+from deviceplugin.loop_turn import others_turn
 
 DAY = dt.timedelta(days=1)
 _USUAL = LoopbackLimits()
@@ -31,13 +32,14 @@ NAMES = ("vcuda-scheduler.gpu.svc", "127.0.0.1")
 
 @dataclass
 class StandIn:
-    """Echoes what it has `reviewed`; `held` keeps bind waiting until it is set."""
+    """Echoes what it has `reviewed`; `held` keeps bind waiting until it is set; `slow` work ends with its client."""
 
     missing: tuple[str, ...] = ()
     leader: str = ""
     held: asyncio.Event = field(default_factory=asyncio.Event)
     under_way: asyncio.Event = field(default_factory=asyncio.Event)
     bound: int = 0
+    stopped: int = 0
     reviewed: list[bytes] = field(default_factory=list)
 
     @property
@@ -58,6 +60,8 @@ class StandIn:
         return [metric_of(metrics.LEADER, [((), 1)]), metric_of(metrics.EXPIRATION, [(("server",), 1.8e9)])]
 
     async def view(self, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> tuple[int, bytes]:
+        if path == "/view/slow":
+            await self._work()
         if path == "/view/bug":
             raise ZeroDivisionError
         found = {"path": path, "query": dict(query), "token": headers.get("X-Vcuda-Token", "")}
@@ -83,6 +87,8 @@ class StandIn:
             raise ZeroDivisionError
         if body == b'"kube"':
             raise KubeError("the API server is away")
+        if body == b'"slow"':
+            await self._work()
         return VerbResponse(b'{"NodeNames":["n1"]}', "chosen", {"insufficient vcuda-memory on any one GPU": 2})
 
     async def bind(self, body: bytes) -> VerbResponse:
@@ -90,6 +96,15 @@ class StandIn:
         await self.held.wait()
         self.bound += 1
         return VerbResponse(b'{"Error":""}', "bound")
+
+    async def _work(self) -> None:
+        self.under_way.set()
+        try:
+            while True:
+                await others_turn()
+        except CallerGoneError:
+            self.stopped += 1
+            raise
 
 
 @dataclass

@@ -18,6 +18,7 @@ from tests.cluster.http.scene import Scene, serving
 from tests.cluster.http.test_routes import counted
 
 ASKED = b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+SLOW = b'POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 6\r\n\r\n"slow"'
 BOUND = b"POST /bind HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
 CHUNKED = b"POST /filter HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n1\r\n}\r\n0\r\n\r\n"
 USUAL = LoopbackLimits()
@@ -218,6 +219,18 @@ async def test_what_was_begun_for_a_client_that_leaves_runs_to_its_end() -> None
         while not scene.service.bound:
             await asyncio.sleep(0.01)
         assert await counted(scene, "bind") == {"bound": 1}
+
+
+async def test_long_work_for_a_client_that_leaves_ends_and_those_behind_it_are_not_begun() -> None:
+    async with beside() as (scene, port):
+        client = await port.connected()
+        client[1].write(SLOW + SLOW + ASKED)
+        await scene.service.under_way.wait()
+        client[1].transport.abort()
+        while not scene.service.stopped:
+            await asyncio.sleep(0.01)
+        assert await counted(scene, "filter") == {"disconnected": 1}
+        assert scene.server.held_bodies == 0
 
 
 async def test_a_stop_waits_for_answers_and_not_for_idle_connections() -> None:

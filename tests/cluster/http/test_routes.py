@@ -1,5 +1,6 @@
 """Good and bad requests over TLS: the right status, one sentence, and a number in the metrics."""
 
+import asyncio
 from pathlib import Path
 
 import aiohttp
@@ -12,6 +13,8 @@ from deviceplugin.cluster.http.app import Router
 from deviceplugin.cluster.http.metrics import SchedulerMetrics
 from deviceplugin.connections import is_loopback
 from tests.cluster.http.scene import Scene, StandIn, serving
+
+SLOW_VIEW = b"GET /view/slow HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 async def counted(scene: Scene, verb: str) -> dict[str, float]:
@@ -167,3 +170,17 @@ async def test_who_does_not_call_from_loopback_may_not_place_pods(short_tmp: Pat
         assert service.bound == 0
     finally:
         await runner.cleanup()
+
+
+async def test_long_work_for_a_client_that_leaves_ends() -> None:
+    async with serving() as scene:
+        for asked in (b'POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 6\r\n\r\n"slow"', SLOW_VIEW):
+            scene.service.under_way.clear()
+            _, writer = await scene.raw()
+            writer.write(asked)
+            await scene.service.under_way.wait()
+            writer.transport.abort()
+            stopped = scene.service.stopped
+            while scene.service.stopped == stopped:
+                await asyncio.sleep(0.01)
+        assert await counted(scene, "filter") == {"disconnected": 1}

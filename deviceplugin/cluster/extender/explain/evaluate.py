@@ -6,7 +6,6 @@ same loop; so the nodes are not all evaluated at one moment. Where the steps of 
 left count as far away, and the answer says how many were not compared.
 """
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -23,6 +22,7 @@ from deviceplugin.cluster.extender.rejection import (
     rejection_of,
 )
 from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
+from deviceplugin.loop_turn import others_turn
 from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.gpu import Gpu
 from deviceplugin.model.pod import ClusterPod, Pod
@@ -147,7 +147,7 @@ class Evaluator:
         for lasting, _, name in sorted(order)[:most]:
             lacks = self._shortfall(name, place=True)
             found.append((lasting, lacks.distance, name, lacks))
-            await asyncio.sleep(0)
+            await others_turn()
         return [(name, lacks) for _, _, name, lacks in sorted(found, key=lambda one: one[:3])]
 
     async def _took(self, steps: int) -> None:
@@ -155,7 +155,7 @@ class Evaluator:
         self._budget.may(steps)
         if not self._turn.may(steps):
             self._turn = Budget(_STEPS_PER_TURN)
-            await asyncio.sleep(0)
+            await others_turn()
 
     def _evaluate_node(self, found: Evaluation, node_info: NodeInfo, node: ClusterNode) -> None:
         name = node.name
@@ -204,7 +204,7 @@ class Evaluator:
                 found.open, found.untried, found.rejections[name] = [name], len(maybe) - at, ROOM
                 return
             found.rejections[name] = outcome
-            await asyncio.sleep(0)
+            await others_turn()
 
     def _free_cores(self, name: str) -> int:
         state = self._snapshot.node(self._pod, name)
