@@ -162,9 +162,8 @@ async def test_a_claims_gpu_keeps_its_name_and_the_cdi_file_has_its_device_node_
         await found.node.server.until(lambda: "/dev/nvidia1" in device_nodes(found, name), seconds=PATIENCE_S)
         assert name_of(await found.prepare("one", uid)) == name
         assert device_nodes(found, name) == {"/dev/nvidia1", "/dev/nvidiactl", "/dev/nvidia-uvm"}
-        offered = [each["attributes"] | {"name": each["name"]} for each in found.slices()[0]["spec"]["devices"]]
-        shown = {(each["name"], each["uuid"]["string"][:8], each["minor"]["int"]) for each in offered}
-        assert shown == {("gpu-0", "GPU-aaaa", 1), ("gpu-1", "GPU-bbbb", 0)}
+        wanted = {("gpu-0", "GPU-aaaa", 1), ("gpu-1", "GPU-bbbb", 0)}
+        await found.node.server.until(lambda: offered_devices(found) == wanted, seconds=PATIENCE_S)
         two = name_of(await found.prepare("two", found.allocate("two", "gpu-1", cores=100, memory="20Gi")))
         assert device_nodes(found, two) == {"/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm"}
 
@@ -184,6 +183,11 @@ async def test_a_claim_of_a_gpu_that_was_exchanged_starts_nothing_and_is_given_b
         assert str(failed.value) == f"NodePrepareResources failed for ResourceClaim one: {why}"
         (told,) = await until_event(found.node, "GPUStartFailed")
         assert "run `kubectl delete pod -n research pod-one` and create the pod again" in told["message"]
+
+
+def offered_devices(found: ClaimNode) -> set[tuple[str, str, int]]:
+    offered = [each["attributes"] | {"name": each["name"]} for each in found.slices()[0]["spec"]["devices"]]
+    return {(each["name"], each["uuid"]["string"][:8], each["minor"]["int"]) for each in offered}
 
 
 def device_nodes(found: ClaimNode, name: str) -> set[str]:

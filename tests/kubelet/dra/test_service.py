@@ -220,11 +220,11 @@ async def test_the_time_before_the_agent_was_ready_counts_for_the_limit_of_the_c
     async with starting(short_tmp) as node:
         early = asyncio.create_task(node.prepare(node.scene.put("large", device(0, 150))))
         await until(lambda: node.link.is_registered)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.5)
         node.serve()
         await early
         (took_s,) = node.scene.report.took_s
-        assert took_s >= 0.3
+        assert took_s >= 0.2, "it may have arrived late on a busy machine, and is answered at once"
 
 
 async def test_an_agent_that_does_not_get_ready_says_so_in_time(
