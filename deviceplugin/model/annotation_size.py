@@ -24,7 +24,7 @@ _FIXED = 512  # UID, name of the node, time and the rest
 
 
 def size_of(annotations: Mapping[str, str]) -> int:
-    return sum(_bytes(name) + _bytes(text) for name, text in annotations.items())
+    return _bytes("".join([*annotations, *annotations.values()]))
 
 
 def size_with(total: int, known: Mapping[str, str], added: Mapping[str, str]) -> int:

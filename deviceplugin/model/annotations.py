@@ -21,6 +21,7 @@ The contract of extender and agent about a bound pod. Both call `trusted_allocat
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
@@ -33,6 +34,7 @@ from deviceplugin.model.units import CORES_PER_GPU
 
 VERSION = 1
 _INT64 = 1 << 63
+_ASKED_TOGETHER = 16  # a version of a pod is asked three times in a row
 _MAX_MINOR = 4095
 _MAX_BLOCKS = 36**3
 Decoded = TypeVar("Decoded")
@@ -109,6 +111,7 @@ def format_allocation(allocation: PodAllocation) -> str:
     return msgspec.json.encode(_AllocationJson(VERSION, allocation.pod, containers)).decode()
 
 
+@lru_cache(maxsize=_ASKED_TOGETHER)
 def parse_allocation(text: str) -> PodAllocation:
     """The value of `vcuda-allocation`; unknown keys are ignored, another version is a ParseError."""
     decoded = decode_json(_AllocationJson, text, what="vcuda-allocation")

@@ -105,6 +105,7 @@ class Life:
 class Cluster:
     """`outsiders` are pods that another scheduler or process has bound or placed.
 
+    `unanswered`: pods of whose attempt before the last nothing was said when the last began.
     `heard` is what the watch said last of each bound pod, old news included; `read` what the present process was
     answered when it asked for one.
     """
@@ -118,6 +119,8 @@ class Cluster:
         self.late: list[Sent] = []
         self.outsiders: set[PodUid] = set()
         self.asked_at: dict[PodUid, tuple[float, ClusterPod]] = {}
+        self._attempts: dict[PodUid, ClusterPod] = {}
+        self.unanswered: set[PodUid] = set()
         self.heard: dict[PodUid, ClusterPod] = {}
         self.read: dict[PodUid, ClusterPod] = {}
         self.wrong: list[str] = []
@@ -130,6 +133,8 @@ class Cluster:
         self.api.news.clear()
         self.api.told.clear()
         self.asked_at.clear()
+        self._attempts.clear()
+        self.unanswered.clear()
         self.heard.clear()
         self.read.clear()
         extender = Extender(Life(self, self.life), clock=lambda: self.now)
@@ -143,6 +148,14 @@ class Cluster:
                     self.heard[pod.uid] = pod
         extender.warm_up()
         return extender
+
+    def attempted(self, pod: ClusterPod) -> None:
+        """Filter was asked about it, whatever it answered."""
+        before = self._attempts.get(pod.uid)
+        self.unanswered.discard(pod.uid)
+        if before is not None and before.condition == pod.condition:
+            self.unanswered.add(pod.uid)
+        self._attempts[pod.uid] = pod
 
     def restart(self, *, outlives: bool) -> None:
         """The process is killed; its requests take effect all the same, or die with it."""

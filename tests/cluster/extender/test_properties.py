@@ -315,8 +315,12 @@ class Scheduling(RuleBasedStateMachine):
                 gang = (seen or known) is not None and (seen or known).gang is not None  # type: ignore[union-attr]
                 assert asked <= cluster.now < asked + (GANG_S if gang else SINGLE_S), (name, uid)
                 if seen is not None and int(seen.pod.resource_version) > int(then.pod.resource_version):
-                    # An older refusal still stands while the pod is tried again: only another one is news.
-                    assert not seen.is_refused or seen.condition == then.condition, (name, uid)
+                    # An older refusal still stands while the pod is tried again: only another one is news, and not
+                    # that of an earlier attempt, which may be written after this one has begun.
+                    assert not seen.is_refused or seen.condition == then.condition or uid in cluster.unanswered, (
+                        name,
+                        uid,
+                    )
                     assert not seen.pod.deleting, (name, uid)
 
     @invariant()
@@ -366,6 +370,7 @@ class Scheduling(RuleBasedStateMachine):
         assert answer.names or refused == set(names), "a pod that waits is told why, of every node"
         if answer.names:
             self.cluster.asked_at[found.uid] = self.cluster.now, found
+        self.cluster.attempted(found)
 
     def _bind(self, found: ClusterPod, name: str, stay: bool, fate: Fate, read: Fate, turns: int) -> None:
         """`stay`: to the node that filter has chosen, as kube-scheduler does."""
