@@ -221,6 +221,17 @@ async def test_a_pod_asked_about_in_an_old_version_keeps_its_reservation_when_it
     assert free(busy) == 100
 
 
+async def test_a_pod_that_fits_nowhere_any_more_keeps_nothing_of_its_last_attempt(busy: Extender) -> None:
+    """What kube-scheduler writes of it may be what it wrote before, and so nothing."""
+    one = refused(pod(cores=100, blocks=0), "5")
+    assert cycle(busy, [one]) == [True]
+    assert free(busy) == 100
+    busy.put_node(node("a", 2, ill=[0, 1]))
+    assert not busy.filter(ask(one, "a")).names
+    busy.put_node(node("a", 2))
+    assert free(busy) == 200
+
+
 def _in_other_words(known: ClusterPod, version: str, text: int) -> ClusterPod:
     again = refused(known, version)
     assert again.condition is not None
