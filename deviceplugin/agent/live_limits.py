@@ -5,8 +5,8 @@ the interposer follows within a second, gpu-manager's client at its next start. 
 changes that came before the grant are found. Errors are logged, never raised: the old limit stays.
 
 The author of a pod may change it without pause. Invariant: a change of a pod costs a look at two annotations; its
-newest value is applied at once twice and then once in `_EVERY_S`, all its containers in one entry of the ledger,
-and one container's files at a time, between which kubelet's calls are answered.
+newest value is applied at once twice and then once in `_EVERY_S` (the agent's first look apart), all containers in one
+entry of the ledger, and one container's files at a time, between which kubelet's calls are answered.
 """
 
 import asyncio
@@ -117,7 +117,8 @@ class LiveLimits:
     def _wait(self, uid: PodUid) -> None:
         if uid not in self._waiting:
             pace = self._paces.setdefault(uid, TokenBucket(rate=1 / _EVERY_S, burst=_AT_ONCE))
-            self._waiting[uid] = time.monotonic() + pace.reserve()
+            is_first = uid not in self._known  # the agent's own look, which must not cost the author a change
+            self._waiting[uid] = time.monotonic() + (0.0 if is_first else pace.reserve())
             self._wake.set()
 
     async def _follow(self, uid: PodUid) -> None:

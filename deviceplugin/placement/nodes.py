@@ -185,8 +185,7 @@ class NodeScorer:
         """`needs` counts only on nodes that have a `spare`."""
         context = self._context(pod, needs, budget)
         ranked, refused = self._score_all(context, states)
-        failed = self._failed_before(context, ranked)
-        refused |= failed
+        refused |= (failed := self._failed_before(context, ranked))
         left = {name: score for name, score in ranked.items() if name not in failed} if failed else ranked
         for name in best_first(left):
             if context.budget.goes_on:  # the answer will not count
@@ -204,7 +203,10 @@ class NodeScorer:
         context = self._context(pod, needs, budget)
         ranked, refused = self._score_all(context, states)
         if len(pod.containers) > 1:  # of one container the prefilter is certain
-            for name in ranked:
+            refused |= self._failed_before(context, ranked)
+            for name in [each for each in ranked if each not in refused]:
+                if context.budget.goes_on:  # the answer will not count
+                    break
                 if (why := self._rejection(context, self._states[name])) is not None:
                     refused[name] = why
         return NodeChoice(None, None, ranked, refused, context.budget.is_spent)

@@ -34,7 +34,7 @@ class Prefilter:
 
     def __init__(self, pod: PodRequest) -> None:
         self._filter = wanted = pod.preferences.gpus
-        self._any_gpu = not (wanted.models or wanted.not_models or wanted.uuids or wanted.not_uuids)
+        self._any_gpu = not (wanted.models or wanted.not_models or wanted.names_gpus)
         self._one_numa = wanted.one_numa and any(each.request.gpus > 1 for each in pod.containers)
         self._demands = tuple(dict.fromkeys(demand_of(each.request) for each in pod.containers))
         self._loads = _loads(pod.containers) if len(pod.containers) > 1 else ()

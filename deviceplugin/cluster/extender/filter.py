@@ -176,9 +176,7 @@ class Filter:
         self._verdicts.record(pod, chosen, rejected, fitting=fitting, fits=bool(names), decision=decision)
         if names:
             return _result(names, rejected)
-        for held in tuple(self._cache.holds(pod.uid)):  # of an attempt that is over
-            if held.state is HoldState.RESERVED:
-                self._cache.release(pod.uid, held.node)
+        self._cache.release_reservations(pod.uid)  # of an attempt that is over
         return replace(_result(names, rejected), remark=self._never_asked(rejected))
 
     def _never_asked(self, rejected: Mapping[str, Rejection]) -> str:

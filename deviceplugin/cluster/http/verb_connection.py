@@ -99,10 +99,7 @@ class VerbConnection(asyncio.Protocol):
 
         The parser refers to this object, and would be a cycle.
         """
-        for due in self._due:
-            if isinstance(due, _Due):
-                due.room.leave()
-        self._due.clear()
+        self._drop_due()
         if self._arriving is not None and self._arriving.verb is not None:
             self._listener.answers.refused(self._arriving.verb, cut())
         self._forget()
@@ -238,6 +235,12 @@ class VerbConnection(asyncio.Protocol):
         self.served = self.served or answer.status == HTTPStatus.OK
         return answer, due.keeps and not answer.closes and not listener.stopping
 
+    def _drop_due(self) -> None:
+        for due in self._due:
+            if isinstance(due, _Due):
+                due.room.leave()
+        self._due.clear()
+
     def _has_gone(self) -> bool:
         return self._transport is None
 
@@ -250,7 +253,7 @@ class VerbConnection(asyncio.Protocol):
         head = _HEAD % (answer.status, reason, kind, len(answer.body), _date(int(time.time())), ending)
         self._transport.write(head + answer.body)
         if not keeps:
-            self._due.clear()
+            self._drop_due()
             self._end(self._transport)
 
     def _end(self, transport: asyncio.Transport) -> None:

@@ -233,6 +233,13 @@ async def test_long_work_for_a_client_that_leaves_ends_and_those_behind_it_are_n
         assert scene.server.held_bodies == 0
 
 
+async def test_what_is_dropped_behind_the_last_answer_of_a_connection_takes_no_room() -> None:
+    async with beside() as (scene, port):
+        scene.service.missing = ("nodes",)
+        status, _ = await told(port, ASKED + ASKED)
+        assert (status, scene.server.held_bodies) == (503, 0)
+
+
 async def test_a_stop_waits_for_answers_and_not_for_idle_connections() -> None:
     async with beside() as (scene, port):
         idle, busy = await port.connected(), await port.connected()

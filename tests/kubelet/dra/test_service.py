@@ -224,7 +224,7 @@ async def test_the_time_before_the_agent_was_ready_counts_for_the_limit_of_the_c
         node.serve()
         await early
         (took_s,) = node.scene.report.took_s
-        assert took_s >= 0.2, "it may have arrived late on a busy machine, and is answered at once"
+        assert took_s >= 0.3, "on a busy machine it arrives up to 0.2 s late"
 
 
 async def test_an_agent_that_does_not_get_ready_says_so_in_time(

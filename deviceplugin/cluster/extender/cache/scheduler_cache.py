@@ -152,11 +152,14 @@ class SchedulerCache:
 
     def put_hold(self, hold: PodHold) -> None:
         """Replaces the pod's hold on this node, and releases its reservations on other nodes."""
-        uid = hold.pod.uid
-        for other in tuple(self.holds(uid)):
-            if other.node != hold.node and other.state is HoldState.RESERVED:
-                self.release(uid, other.node)
+        self.release_reservations(hold.pod.uid, but=hold.node)
         self._enter(hold)
+
+    def release_reservations(self, uid: PodUid, *, but: str = "") -> None:
+        """On all nodes but one; what may be bound already stays."""
+        for held in tuple(self.holds(uid)):
+            if held.node != but and held.state is HoldState.RESERVED:
+                self.release(uid, held.node)
 
     def release(self, uid: PodUid, node: str, *, notify: bool = True) -> None:
         """Removes a hold; without `notify`, `freed` is not called."""
