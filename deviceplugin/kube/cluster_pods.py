@@ -101,7 +101,9 @@ def cluster_pod(item: ClusterPodObject, names: ResourceNames, *, claims: bool = 
 
 
 def _soft_rules(spec: ClusterPodSpec) -> tuple[str, ...]:
-    """By the names of `model.soft_rules`."""
+    """By the names of `model.soft_rules`. Most pods have none."""
+    if spec.affinity is None and not spec.topology_spread_constraints:
+        return ()
     affinity = spec.affinity or Affinity()
     kinds = zip(AFFINITIES, (affinity.node_affinity, affinity.pod_affinity, affinity.pod_anti_affinity), strict=True)
     found = [rule for rule, each in kinds if each and each.preferred_during_scheduling_ignored_during_execution]

@@ -47,6 +47,9 @@ _NO_POD = PodUid("")
 _MIRROR = "kubernetes.io/config.mirror"
 _SOURCE = "kubernetes.io/config.source"
 _SEEN = "kubernetes.io/config.seen"
+_STATES = tuple(
+    (each.value, each) for each in (ContainerState.RUNNING, ContainerState.TERMINATED, ContainerState.WAITING)
+)
 
 
 def decode_pod(body: bytes, *, names: ResourceNames = ResourceNames()) -> Pod:
@@ -130,7 +133,7 @@ def _containers(ref: PodRef, spec: PodSpec, status: PodStatus, names: ResourceNa
 
 def statuses_by_name(statuses: Sequence[ContainerStatus] | None) -> Mapping[str, ContainerStatus]:
     """The first one of each name."""
-    return {each.name: each for each in reversed(statuses or ())}
+    return {each.name: each for each in reversed(statuses)} if statuses else {}
 
 
 def _container(
@@ -173,17 +176,22 @@ def _count(limits: Mapping[str, str | int], name: str) -> int:
 
 
 def _state(states: Mapping[str, object]) -> ContainerState:
-    known = (ContainerState.RUNNING, ContainerState.TERMINATED, ContainerState.WAITING)
-    return next((each for each in known if states.get(each.value) is not None), ContainerState.UNKNOWN)
+    return next((state for name, state in _STATES if states.get(name) is not None), ContainerState.UNKNOWN)
 
 
 def kept_annotations(annotations: Mapping[str, str], domain: str) -> tuple[dict[str, str], int]:
     """Those that vcuda reads. Where a user wrote more than it keeps, those of the user are left out; their size."""
     known = annotation_names(domain)
-    kept = {name: text for name, text in annotations.items() if known.is_machine_written(name)}
-    if cluster := annotations.get(_CLUSTER_NAME):
-        kept[_CLUSTER_NAME] = cluster[:_LONGEST_NAME]
-    written = {name: text for name, text in annotations.items() if name in known.user_written or name in FOREIGN}
+    kept, written = {}, {}
+    for name, text in annotations.items():
+        if known.is_machine_written(name):
+            kept[name] = text
+        elif name in known.user_written or name in FOREIGN:
+            written[name] = text
+        elif name == _CLUSTER_NAME and text:
+            kept[name] = text[:_LONGEST_NAME]
+    if not written:
+        return kept, 0
     size = size_of(written)
     return (kept, size) if size > MOST_WRITTEN else (kept | written, 0)
 

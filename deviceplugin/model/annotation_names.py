@@ -26,12 +26,8 @@ class AnnotationNames:
         self.allocation: Final = f"{domain}/vcuda-allocation"
         self.decision: Final = f"{domain}/vcuda-decision"  # why the pod is where it is, for people
         self.gpu_index_prefix: Final = f"{domain}/predicate-gpu-idx-"
-        self.machine_written: Final = (
-            self.predicate_time,
-            self.predicate_node,
-            self.gpu_assigned,
-            self.allocation,
-            self.decision,
+        self.machine_written: Final = frozenset(
+            (self.predicate_time, self.predicate_node, self.gpu_assigned, self.allocation, self.decision)
         )
 
         # On a pod, written by its user.

@@ -20,6 +20,7 @@ LIBRARIES = f"{DRIVER_MOUNT}/lib64"
 MOST_LIBRARY_PATH = 4096
 """Bytes of a container's own LD_LIBRARY_PATH: it is copied into kubelet's checkpoint or a CDI file that all parse."""
 
+_MAY_BE_OVER = frozenset(("", "/", ".", "u"))  # second characters of a path that may be at, above or below `COMPAT`
 LIBRARIES_32 = f"{DRIVER_MOUNT}/lib"  # for containers with gpu-manager's `compat32=true`
 
 
@@ -52,5 +53,7 @@ def covers_compat(path: str) -> bool:
     `/usr/local/cuda` may be a link to the directory of a version. With an empty volume at any
     `/usr/local/cuda-...` a pod turns the mount off.
     """
+    if path[:1] == "/" and path[1:2] not in _MAY_BE_OVER and ".." not in path:
+        return False  # as most paths are
     normal = re.sub(r"^/usr/local/cuda-[^/]+", "/usr/local/cuda", posixpath.normpath(f"/{path.lstrip('/')}"))
     return f"{COMPAT}/".startswith(f"{normal.rstrip('/')}/") or normal.startswith(f"{COMPAT}/")

@@ -85,6 +85,8 @@ def _written(pod: Pod, asking: Sequence[PodContainer], known: AnnotationNames) -
         if len(decided) < len(asking):
             raise
         parts, preferences = PerContainer(1), NO_PREFERENCES
+    if all(parts.of(name) == count for name, count in decided.items()):
+        return parts, preferences
     return replace(parts, by_name={**parts.by_name, **decided}), preferences
 
 

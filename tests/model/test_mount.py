@@ -1,5 +1,8 @@
 """Which volumes of a pod keep vcuda from mounting anything at the path for forward compatibility."""
 
+import itertools
+import posixpath
+
 from deviceplugin.model.mount import covers_compat
 
 
@@ -21,3 +24,21 @@ def test_at_above_and_below() -> None:
         "/data": False,
     }
     assert {path: covers_compat(path) for path in expected} == expected
+
+
+def test_a_path_is_judged_as_it_is_resolved_however_it_is_written() -> None:
+    over = {
+        "",
+        "usr",
+        "usr/local",
+        "usr/local/cuda",
+        "usr/local/cuda-12",
+        "usr/local/cuda/compat",
+        "usr/local/cuda-12/compat",
+    }
+    parts = ["usr", "local", "cuda", "cuda-12", "compat", "..", ".", "", "var"]
+    for written in itertools.product(parts, repeat=4):
+        inside = posixpath.normpath("/" + "/".join(written).lstrip("/")).lstrip("/")
+        is_over = inside in over or inside.startswith(("usr/local/cuda/compat/", "usr/local/cuda-12/compat/"))
+        for lead in ("", "/", "//"):
+            assert covers_compat(lead + "/".join(written)) == is_over, written
