@@ -192,6 +192,7 @@ class NodeScorer:
                 break
             placed = self._placed(context, self._states[name])
             if not isinstance(placed, NodeRejection):
+                context.budget.is_complete = True
                 return NodeChoice(name, placed, ranked, refused, context.budget.is_spent)
             refused[name] = placed
         return NodeChoice(None, None, ranked, refused, context.budget.is_spent)
@@ -223,8 +224,7 @@ class NodeScorer:
         if self._kept >= _MOST_KEPT or len(self._shapes) >= _MOST_SHAPES:
             self._trim()
         own = pod.preferences
-        gpus = own.gpu or self._gpu_policy
-        nodes = own.node or self._node_policy
+        gpus, nodes = own.gpu or self._gpu_policy, own.node or self._node_policy
         by_totals = score_by_totals(nodes)
         share, together = None if by_totals is None else _share(pod), self._number((pod.shape,))
         return _ScoringContext(pod, Prefilter(pod), needs, nodes, gpus, by_totals, share, budget or Budget(), together)
@@ -335,7 +335,7 @@ class NodeScorer:
 
     def _trim(self) -> None:
         """Counts again what is cached: most of it has gone with past states of nodes. Drops all if it is still much."""
-        self._kept = sum(each.kept for each in self._classes.values())
+        self._kept = sum(each.kept for each in self._classes.values()) + sum(map(len, self._together_there.values()))
         if self._kept >= _MOST_KEPT // 2 or len(self._shapes) >= _MOST_SHAPES:
             self._states.clear()
             self._nodes.clear()

@@ -4,7 +4,8 @@ In: a pod, node names, and a budget of steps. Out: one node, chosen by policy an
 or all nodes that fit, with nothing reserved, where kube-scheduler chooses. Nothing is written, and nothing awaits. A
 pod that is filtered again gets the same node and GPUs, where they are still offered and still fit.
 
-Invariant: where the budget goes on, nothing stays but what placement has cached, and the answer is none.
+Invariant: where the budget goes on, nothing stays but what placement has cached, and the end of a reservation that fits
+no more; the answer is none.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,6 +20,7 @@ from deviceplugin.cluster.extender.gangs import GangTracker
 from deviceplugin.cluster.extender.rejection import (
     BOUND_ELSEWHERE,
     GANG_YIELDED,
+    NOT_PLACED_YET,
     Rejection,
     never_asked_text,
     rejection_of,
@@ -29,7 +31,8 @@ from deviceplugin.cluster.extender.wire import ExtenderArgs, FilterResult
 from deviceplugin.errors import CapacityError, ParseError, RequestError
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, placeable_request
-from deviceplugin.placement.budget import Budget
+from deviceplugin.placement.budget import AT_ONCE, ON_ONE_NODE, Budget
+from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.pod import PodChoice, place_pod
@@ -87,22 +90,23 @@ class Filter:
 
     def _reject_all(self, args: ExtenderArgs, why: Rejection) -> FilterResult:
         self._verdicts.record(args.pod, None, dict.fromkeys(args.names, why))
+        self._cache.release_reservations(args.pod.uid)  # of what it asked before
         return FilterResult(unresolvable=dict.fromkeys(args.names, why.text))
 
     def _choose_one(self, pod: ClusterPod, asked: PodRequest, names: tuple[str, ...], budget: Budget) -> FilterResult:
         if not self._gangs.may_place(pod):
             return self._answer(pod, (), dict.fromkeys(names, GANG_YIELDED))
         nodes = self._snapshot.nodes(pod, names, budget)
-        if (kept := self._keep_node(pod, asked, nodes)) is not None:
+        if self._is_hold_open(pod, nodes, budget):
+            return FilterResult()
+        if (kept := self._keep_node(pod, asked, nodes, budget)) is not None:
+            budget.is_complete = True
             fitting = [state.name for state in nodes.states]
             earlier = self._verdicts.decision(pod.uid)
             return self._answer(pod, (kept,), nodes.rejected, fitting=fitting, decision=earlier)
-        choice = self._scorer.choose(asked, nodes.states, needs=needs_of(pod.needs), budget=budget)
+        nodes, choice = self._chosen(pod, asked, nodes, budget)
         if budget.goes_on:
             return FilterResult()
-        if choice.node is None and not choice.unfinished and self._gangs.yield_reservations(pod):
-            nodes = self._snapshot.nodes(pod, names, budget)
-            choice = self._scorer.choose(asked, nodes.states, needs=needs_of(pod.needs), budget=budget)
         rejected = nodes.rejected | {name: rejection_of(verdict) for name, verdict in choice.refused.items()}
         if choice.node is None or choice.placed is None:
             return self._answer(pod, (), rejected)
@@ -111,15 +115,41 @@ class Filter:
         decision = decision_of(choice, rejected, policy=policy, at=self._wall())
         return self._answer(pod, (choice.node,), rejected, fitting=choice.ranked, decision=decision)
 
+    def _is_hold_open(self, pod: ClusterPod, nodes: NodeCandidates, budget: Budget) -> bool:
+        """Whether it is not known yet if the pod fits on the node that it has."""
+        if any(nodes.rejected.get(held.node) is NOT_PLACED_YET for held in self._cache.holds(pod.uid)):
+            budget.put_off()
+        return budget.goes_on
+
+    def _chosen(
+        self, pod: ClusterPod, asked: PodRequest, nodes: NodeCandidates, budget: Budget
+    ) -> tuple[NodeCandidates, NodeChoice]:
+        """Where nothing fits, once more after other gangs have yielded what they reserved."""
+        needs = needs_of(pod.needs)
+        choice = self._scorer.choose(asked, nodes.states, needs=needs, budget=budget)
+        if choice.node is None and nodes.is_unfinished:
+            budget.put_off()
+        if choice.node is not None or choice.unfinished or budget.goes_on or not self._gangs.yield_reservations(pod):
+            return nodes, choice
+        after = Budget(AT_ONCE, is_last=False)
+        names = (*(state.name for state in nodes.states), *nodes.rejected)
+        nodes = self._snapshot.nodes(pod, names, after)
+        choice = self._scorer.choose(asked, nodes.states, needs=needs, budget=after)
+        budget.may(after.spent)
+        budget.is_complete = True  # reservations were given away for this attempt, so it is not put off
+        return nodes, choice
+
     def _all_that_fit(self, pod: ClusterPod, asked: PodRequest, names: tuple[str, ...], budget: Budget) -> FilterResult:
         nodes = self._snapshot.nodes(pod, names, budget)
         choice = self._scorer.all_that_fit(asked, nodes.states, needs=needs_of(pod.needs), budget=budget)
+        rejected = nodes.rejected | {name: rejection_of(verdict) for name, verdict in choice.refused.items()}
+        if nodes.is_unfinished and len(rejected) >= len(names):
+            budget.put_off()
         if budget.goes_on:
             return FilterResult()
-        rejected = nodes.rejected | {name: rejection_of(verdict) for name, verdict in choice.refused.items()}
         return self._answer(pod, tuple(state.name for state in nodes.states if state.name not in rejected), rejected)
 
-    def _keep_node(self, pod: ClusterPod, asked: PodRequest, nodes: NodeCandidates) -> str | None:
+    def _keep_node(self, pod: ClusterPod, asked: PodRequest, nodes: NodeCandidates, budget: Budget) -> str | None:
         """The node that the pod has already, where it is offered and still fits."""
         for held in tuple(self._cache.holds(pod.uid)):
             state = next((state for state in nodes.states if state.name == held.node), None)
@@ -131,10 +161,11 @@ class Filter:
                     until = max(held.expires, self._deadline(pod))
                     self._cache.put_hold(self._in_this_attempt(pod, replace(held, expires=until)))
                 return held.node
-            placed = _place_again(asked, state, self._settings, held)
+            placed = _place_again(asked, state, self._settings, held, budget)
             if placed is not None:
                 self._reserve(pod, asked, held.node, placed)
                 return held.node
+            self._cache.release(pod.uid, held.node)  # else each turn would try it again
         return None
 
     def _reserve(self, pod: ClusterPod, asked: PodRequest, node: str, placed: PodChoice) -> None:
@@ -198,9 +229,13 @@ def _bound_node_only(args: ExtenderArgs, bound: str | None) -> FilterResult:
     return _result(names, {name: BOUND_ELSEWHERE for name in args.names if name != bound})
 
 
-def _place_again(asked: PodRequest, state: NodeState, settings: Settings, held: PodHold) -> PodChoice | None:
-    uuids = {uuid for each in held.allocations for uuid in each.uuids}
+def _place_again(
+    asked: PodRequest, state: NodeState, settings: Settings, held: PodHold, budget: Budget
+) -> PodChoice | None:
+    uuids, here = {uuid for each in held.allocations for uuid in each.uuids}, Budget(ON_ONE_NODE)
     try:
-        return place_pod(asked, state, policy=settings.gpu_policy, prefer=uuids)
+        return place_pod(asked, state, policy=settings.gpu_policy, prefer=uuids, budget=here)
     except (CapacityError, RequestError):
         return None
+    finally:
+        budget.may(here.spent)

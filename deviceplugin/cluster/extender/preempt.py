@@ -16,7 +16,7 @@ from typing import TypeVar
 from deviceplugin.cluster.extender.cache.pod_hold import PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.rejection import Rejection
-from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
+from deviceplugin.cluster.extender.snapshot import ClusterSnapshot, StateWithout
 from deviceplugin.cluster.extender.turns import Turns
 from deviceplugin.cluster.extender.wire import PreemptionArgs, Victims
 from deviceplugin.errors import ParseError, RequestError
@@ -28,8 +28,8 @@ from deviceplugin.model.units import ResourceNames
 from deviceplugin.placement.budget import Budget
 from deviceplugin.placement.prefilter import Prefilter
 
-FitCheck = Callable[[str, Collection[PodUid]], bool]
-"""Whether a pod fits on a node without some other pods."""
+FitCheck = Callable[[Collection[PodUid]], bool]
+"""Whether a pod fits without some other pods."""
 _MOST_SETS = 100
 _MOST_SETS_OF_A_GPU = 30
 STEPS_OF_CHECK = 100  # to calculate the state of a node without some pods; measured
@@ -63,22 +63,22 @@ class Preempt:
         self, pod: ClusterPod, asked: PodRequest, node: str, proposed: Sequence[PodUid], budget: Budget
     ) -> tuple[PodUid, ...] | None:
         """Further victims; None where evicting every pod of lower priority is not enough."""
-        fits = self._fit_check(pod, asked, budget)
+        fits = self._fit_check(asked, self._snapshot.evicting(pod, node, budget), budget)
         others = [held for held in self._evictable(pod, node) if held.pod.uid not in proposed]
         found = fewest_victims(
             others,
             on=lambda held: {uuid for each in held.allocations for uuid in each.uuids},
-            enough=lambda chosen: fits(node, (*proposed, *(held.pod.uid for held in chosen))),
+            enough=lambda chosen: fits((*proposed, *(held.pod.uid for held in chosen))),
             budget=budget,
         )
         return None if found is None else tuple(held.pod.uid for held in found)
 
-    def _fit_check(self, pod: ClusterPod, asked: PodRequest, budget: Budget) -> FitCheck:
+    def _fit_check(self, asked: PodRequest, node: StateWithout, budget: Budget) -> FitCheck:
         prefilter = Prefilter(asked)
 
-        def fits(node: str, without: Collection[PodUid]) -> bool:
+        def fits(without: Collection[PodUid]) -> bool:
             budget.may(STEPS_OF_CHECK + prefilter.steps)
-            state = self._snapshot.node(pod, node, without=without)
+            state = node(without)
             if isinstance(state, Rejection) or prefilter(state) is not None:
                 return False
             return self._snapshot.rejection_together(asked, state, budget=budget) is None

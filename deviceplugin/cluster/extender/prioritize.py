@@ -38,7 +38,7 @@ class Prioritize:
             asked = pod_request(args.pod.pod, self._names)
         except (RequestError, ParseError):
             return {}
-        states = self._snapshot.nodes(args.pod, args.names).states
+        states = self._snapshot.nodes(args.pod, args.names, budget).states
         return self._scorer.ranked(asked, states, needs=needs_of(args.pod.needs), budget=budget)
 
 

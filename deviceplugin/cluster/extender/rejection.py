@@ -25,6 +25,7 @@ NO_INVENTORY = Rejection("node has no vcuda GPU inventory", resolvable=False)
 UNREADABLE_INVENTORY = Rejection("node has a GPU inventory that this vcuda cannot read", resolvable=False)
 TOO_MANY_GPUS = Rejection(f"node has more than the {MOST_GPUS} GPUs that vcuda supports", resolvable=False)
 AGENT_DOWN = Rejection("node offers no GPU resources, because its vcuda agent is down", resolvable=False)
+NOT_PLACED_YET = Rejection("not compared in this attempt, because pods that are nominated there were not placed yet")
 NOMINATED = Rejection("GPUs are reserved for a nominated pod of the same or a higher priority")
 PREFERRED = Rejection("another node was preferred")
 TOGETHER = Rejection(NodeRejection.TOGETHER.value)
@@ -71,7 +72,7 @@ def rejection_of(verdict: NodeRejection) -> Rejection:
 
 
 _MEANINGS = {each: Rejection(each.value, each.resolvable) for each in NodeRejection}
-_BY_NODE = (UNKNOWN_NODE, NO_INVENTORY, UNREADABLE_INVENTORY, TOO_MANY_GPUS, AGENT_DOWN, NOMINATED)
+_BY_NODE = (UNKNOWN_NODE, NO_INVENTORY, UNREADABLE_INVENTORY, TOO_MANY_GPUS, AGENT_DOWN, NOMINATED, NOT_PLACED_YET)
 _BY_POD = (GANG_YIELDED, BOUND_ELSEWHERE)
 KNOWN = {each.text: each for each in (*_MEANINGS.values(), *_BY_NODE, *_BY_POD)}
 """All that filter gives, by their texts, but for wrong requests."""

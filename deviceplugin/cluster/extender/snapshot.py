@@ -1,42 +1,84 @@
 """The nodes as one pod sees them: without what it holds itself, and with what is reserved for nominated pods.
 
 In: the cache and the pod. Out: states of the nodes that can be used, rejections of the others. kube-scheduler evicts
-other pods for a nominated pod. What it will need counts as used for every pod that has no higher priority. Where it
-does not fit yet, its victims still run, and no pod of lower priority gets what they leave. The cache is read while
-nothing awaits, so one request sees one moment.
+other pods for a nominated pod. What it will need counts as used for every pod that comes after it: by priority, and
+among nominated pods of one priority by age. Where it does not fit yet, its victims still run, and no later pod gets
+what they leave. The cache is read while nothing awaits, so one request sees one moment.
+
+Invariant: who asks does not pay for nominated pods of others. One turn begins to place no more of them than
+`Budget.may_for_others` lets it, and the next one goes on there, until the node or what one of these pods asks changes.
 """
 
-import operator
-from collections.abc import Collection, Container, Iterable
+import math
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
-from deviceplugin.cluster.extender.rejection import NOMINATED, Rejection, rejection_of
+from deviceplugin.cluster.extender.rejection import NOMINATED, NOT_PLACED_YET, Rejection, rejection_of
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.errors import VcudaError
 from deviceplugin.model.allocation import Allocation, PodUid
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, pod_request
-from deviceplugin.model.units import NOTHING
-from deviceplugin.placement.budget import ON_ONE_NODE, Budget
+from deviceplugin.model.units import NOTHING, Compute, ResourceNames
+from deviceplugin.placement.budget import Budget
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.pod import place_pod
 
 _STEPS_OF_STATE = 300  # to calculate a node with what was added; measured
+_STEPS_OF_NOMINATED = 8_000  # where that does not suffice, later pods wait as if it had no room yet
+_MOST_HOLDERS = 64
+StateWithout = Callable[[Collection[PodUid]], NodeState | Rejection]
+"""A node as if some of its pods were not there."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """A node in that state, less what these nominated pods will need."""
+@dataclass(slots=True)
+class _Placed:
+    """A nominated pod, what it asks and will take of the node, and what it leaves to those after it."""
 
-    state: NodeState
-    pods: tuple[ClusterPod, ...]
+    pod: ClusterPod
+    request: PodRequest | None
+    taken: tuple[Allocation, ...]
     left: NodeState | Rejection
 
-    def is_for(self, state: NodeState, pods: tuple[ClusterPod, ...]) -> bool:
-        return self.state is state and len(self.pods) == len(pods) and all(map(operator.is_, self.pods, pods))
+    @property
+    def needs(self) -> Compute:
+        return self.pod.needs or NOTHING
+
+
+@dataclass(slots=True)
+class _Reserved:
+    """The nominated pods of one node in their order, as many as were placed; `first` is the node before them."""
+
+    absent: frozenset[PodUid]
+    first: NodeState
+    placed: list[_Placed] = field(default_factory=list)
+
+    def keep(self, ahead: Sequence[ClusterPod], names: ResourceNames) -> None:
+        """Only those that are still the first of these, and ask what they asked."""
+        for at, (known, pod) in enumerate(zip(self.placed, ahead, strict=False)):
+            if known.pod is pod:
+                continue
+            if (known.pod.uid, known.needs) != (pod.uid, pod.needs or NOTHING) or known.request != _asked(pod, names):
+                del self.placed[at:]
+                return
+            known.pod = pod
+
+    def left_by(self, count: int) -> NodeState | Rejection | None:
+        """What the first of them leave; None where not all are placed. Where one has no room, none after it is."""
+        if count == 0:
+            return self.first
+        if self.placed and isinstance(self.placed[-1].left, Rejection) and len(self.placed) <= count:
+            return self.placed[-1].left
+        return self.placed[count - 1].left if len(self.placed) >= count else None
+
+    def taken_by(self, count: int) -> tuple[list[Allocation], Compute]:
+        """What the first of them take."""
+        taken = list(chain.from_iterable(each.taken for each in self.placed[:count]))
+        return taken, sum((each.needs for each in self.placed[:count]), NOTHING)
 
 
 @dataclass(slots=True)
@@ -46,6 +88,10 @@ class NodeCandidates:
     states: list[NodeState] = field(default_factory=list)
     rejected: dict[str, Rejection] = field(default_factory=dict)
 
+    @property
+    def is_unfinished(self) -> bool:
+        return NOT_PLACED_YET in self.rejected.values()
+
 
 class ClusterSnapshot:
     """Reads only."""
@@ -54,12 +100,12 @@ class ClusterSnapshot:
         self._cache = cache
         self._settings = settings
         self._scorer = scorer
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, tuple[NodeState, dict[frozenset[PodUid], _Reserved]]] = {}
 
     def nodes(self, pod: ClusterPod, names: Iterable[str], budget: Budget | None = None) -> NodeCandidates:
         """Written for speed: there are hundreds of names, and nearly every node is as the cache has it.
 
-        `budget` is for placing nominated pods; without steps left their nodes are not offered.
+        A node whose nominated pods could not all be placed in this turn is rejected with `NOT_PLACED_YET`.
         """
         cache, wanted = self._cache, tuple(names)
         apart = {held.node for held in cache.holds(pod.uid)}.union(cache.nominated_nodes)
@@ -68,7 +114,7 @@ class ClusterSnapshot:
         ]
         found = NodeCandidates([state for state in known if state is not None])
         for name in [name for name, state in zip(wanted, known, strict=True) if state is None]:
-            judged = self.node(pod, name, budget=budget) if name in apart else self._as_it_is(name)
+            judged = self.node(pod, name, budget) if name in apart else self._as_it_is(name)
             if isinstance(judged, Rejection):
                 found.rejected[name] = judged
             else:
@@ -82,44 +128,86 @@ class ClusterSnapshot:
     def _as_it_is(self, name: str) -> NodeState | Rejection:
         return self._cache.problem(name) or self._cache.nodes[name].state
 
-    def node(
-        self, pod: ClusterPod, name: str, *, without: Iterable[PodUid] = (), budget: Budget | None = None
-    ) -> NodeState | Rejection:
-        """One node, as if the pods of `without` were not there.
-
-        What nominated pods leave of it is calculated once for each state: every request of every pod asks.
-        """
+    def node(self, pod: ClusterPod, name: str, budget: Budget | None = None) -> NodeState | Rejection:
+        """One node."""
         if (problem := self._cache.problem(name)) is not None:
             return problem
-        absent, budget = {pod.uid, *without}, budget or Budget()
-        info = self._cache.nodes[name]
-        pods = tuple(each for each in self._cache.nominated(name) if self._is_ahead(each, pod, absent))
-        if not pods or not absent.isdisjoint(info.holds):
-            return self._less(info, absent, pods, budget)
-        known = self._kept.get(name)
-        if known is None or not known.is_for(info.state, pods):
-            known = _Kept(info.state, pods, self._less(info, absent, pods, budget))
-            if not budget.is_spent:
-                self._kept[name] = known
-        return known.left
+        info, ahead = self._cache.nodes[name], self._ahead(pod, name)
+        if not ahead:
+            return info.state_without({pod.uid})
+        return self._left(info, self._reserved(info, pod.uid), ahead, budget or Budget())
 
-    def _is_ahead(self, other: ClusterPod, pod: ClusterPod, absent: Container[PodUid]) -> bool:
-        if other.uid in absent or other.priority < pod.priority or other.pod.deleting:
-            return False
-        return not any(self._cache.holds(other.uid))
+    def evicting(self, pod: ClusterPod, name: str, budget: Budget | None = None) -> StateWithout:
+        """The node for many sets of victims; nominated pods are placed once for all of them."""
+        if (problem := self._cache.problem(name)) is not None:
+            return lambda victims: problem
+        info, ahead, own = self._cache.nodes[name], self._ahead(pod, name), frozenset((pod.uid,))
+        reserved = self._reserved(info, pod.uid)
+        left = self._left(info, reserved, ahead, budget or Budget())
+        if isinstance(refused := left, Rejection):
+            return lambda victims: refused
+        taken, needs = reserved.taken_by(len(ahead))
+        return lambda victims: info.state_without(own.union(victims), also=taken, needs=needs)
 
-    def _less(
-        self, info: NodeInfo, absent: Collection[PodUid], pods: Iterable[ClusterPod], budget: Budget
+    def _ahead(self, pod: ClusterPod, name: str) -> Sequence[ClusterPod]:
+        """Nominated pods that have the node before this one, in their order."""
+        if name not in self._cache.nominated_nodes:
+            return ()
+        own = _order(pod) if pod.nominated_node == name else (-pod.priority, math.inf, "")
+        others = (each for each in self._cache.nominated(name) if each.uid != pod.uid and _order(each) < own)
+        return sorted(
+            (each for each in others if not each.pod.deleting and not any(self._cache.holds(each.uid))), key=_order
+        )
+
+    def _reserved(self, info: NodeInfo, uid: PodUid) -> _Reserved:
+        """Kept for each state of a node, because every request of every pod asks."""
+        kept = self._kept.get(info.name)
+        if kept is None or kept[0] is not info.state:
+            kept = self._kept[info.name] = (info.state, {})
+        known, absent = kept[1], frozenset((uid,)).intersection(info.holds)
+        if absent not in known:
+            if len(known) >= _MOST_HOLDERS:
+                known.clear()
+            known[absent] = _Reserved(absent, info.state_without(absent))
+        return known[absent]
+
+    def _left(
+        self, info: NodeInfo, reserved: _Reserved, ahead: Sequence[ClusterPod], budget: Budget
     ) -> NodeState | Rejection:
-        kept: list[Allocation] = []
-        needs = NOTHING
-        for other in pods:
-            taken = self._placed(other, info.state_without(absent, also=kept), budget)
-            if taken is None:
-                return NOMINATED
-            kept += taken
-            needs += other.needs or NOTHING
-        return info.state_without(absent, also=kept, needs=needs)
+        """Goes on to place nominated pods, as far as the budget lets it."""
+        reserved.keep(ahead, self._settings.names)
+        while (left := reserved.left_by(len(ahead))) is None:
+            if not budget.may_for_others:
+                return NOT_PLACED_YET
+            self._place_next(info, reserved, ahead[len(reserved.placed)], budget)
+        return left
+
+    def _place_next(self, info: NodeInfo, reserved: _Reserved, pod: ClusterPod, budget: Budget) -> None:
+        """Where it has no room yet, on the GPUs that pods leave which are being deleted: they may be its victims."""
+        count, asked = len(reserved.placed), _asked(pod, self._settings.names)
+        taken, needs = reserved.taken_by(count)
+        leaving = reserved.absent.union(uid for uid, held in info.holds.items() if held.deleting)
+        placed = None
+        for absent in dict.fromkeys((reserved.absent, leaving)):
+            placed = placed or self._place(asked, info.state_without(absent, also=taken, needs=needs), budget)
+            budget.others += _STEPS_OF_STATE + count
+        if placed is None:
+            reserved.placed.append(_Placed(pod, asked, (), NOMINATED))
+            return
+        all_taken, all_needs = [*taken, *placed], needs + (pod.needs or NOTHING)
+        left = info.state_without(reserved.absent, also=all_taken, needs=all_needs)
+        reserved.placed.append(_Placed(pod, asked, placed, left))
+
+    def _place(self, asked: PodRequest | None, state: NodeState, budget: Budget) -> tuple[Allocation, ...] | None:
+        if asked is None:
+            return None
+        here = Budget(_STEPS_OF_NOMINATED)
+        try:
+            return place_pod(asked, state, policy=self._settings.gpu_policy, budget=here).allocations
+        except VcudaError:
+            return None
+        finally:
+            budget.others += here.spent
 
     def rejection_together(
         self, asked: PodRequest, state: NodeState, *, budget: Budget | None = None
@@ -128,13 +216,14 @@ class ClusterSnapshot:
         found = self._scorer.rejection_together(asked, state, budget=budget)
         return None if found is None else rejection_of(found)
 
-    def _placed(self, pod: ClusterPod, state: NodeState, budget: Budget) -> tuple[Allocation, ...] | None:
-        """None where it does not fit yet, or no steps are left."""
-        here = Budget(ON_ONE_NODE if budget.left else 0)
-        try:
-            asked = pod_request(pod.pod, self._settings.names)
-            return place_pod(asked, state, policy=self._settings.gpu_policy, budget=here).allocations
-        except VcudaError:
-            return None
-        finally:
-            budget.may(here.spent + _STEPS_OF_STATE)
+
+def _asked(pod: ClusterPod, names: ResourceNames) -> PodRequest | None:
+    """None where it cannot be read."""
+    try:
+        return pod_request(pod.pod, names)
+    except VcudaError:
+        return None
+
+
+def _order(pod: ClusterPod) -> tuple[float, float, str]:
+    return (-pod.priority, pod.pod.created, pod.uid)

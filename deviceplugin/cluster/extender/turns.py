@@ -5,13 +5,14 @@ when the part of its namespace was used up. Between two turns the loop serves ot
 turn begins with what is known then, and finds what earlier ones have cached.
 
 Invariant: one turn takes no more steps than `AT_ONCE` and what was begun. A namespace without steps left is answered
-with what `LEAST` steps find; ordinary pods need fewer. Namespaces that nobody asked for have their whole part.
+with what `LEAST` steps find; ordinary pods need fewer. What others use up leaves each namespace `_OWN` of its part.
 """
 
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
+from itertools import count
 from typing import TypeVar
 
 from deviceplugin.loop_turn import others_turn
@@ -21,6 +22,7 @@ LEAST = 15_000
 """Enough to compare an ordinary pod with some hundred nodes."""
 _NAMESPACE = (3_000_000, 150_000)  # at once, and again each second: 8 % of a processor
 _ALL = (6_000_000, 600_000)
+_OWN = 60_000  # of its part, what no other namespace can use up
 LONGEST_S = 1.0
 _MOST_PARTS = 4096
 _Answer = TypeVar("_Answer")
@@ -52,13 +54,14 @@ class Turns:
 
     async def ask(self, namespace: str, question: Callable[[Budget], _Answer]) -> _Answer:
         began = self._clock()
-        while True:
-            budget = self.budget(namespace, is_late=self._clock() - began >= LONGEST_S)
+        for turn in count():
+            budget = self.budget(namespace, turn=turn, is_late=self._clock() - began >= LONGEST_S)
             found = question(budget)
             self.took(namespace, budget)
             if not budget.goes_on:
                 return found
             await others_turn()
+        raise AssertionError("count() ends never")
 
     async def each(self, namespace: str, items: Iterable[_Item]) -> AsyncIterator[tuple[Budget, _Item]]:
         """One turn for each item, as many as there is time for; the caller makes the steps in between."""
@@ -71,13 +74,13 @@ class Turns:
             self.took(namespace, budget)
             await others_turn()
 
-    def budget(self, namespace: str, *, is_late: bool = False) -> Budget:
+    def budget(self, namespace: str, *, turn: int = 0, is_late: bool = False) -> Budget:
         """What the namespace may have now; the caller says with `took` what it had."""
         part, now = self._part(namespace), self._clock()
         part.refill(now)
         self._all.refill(now)
-        has_part = min(part.left, self._all.left) > LEAST
-        return Budget(AT_ONCE if has_part else LEAST, is_last=is_late or not has_part)
+        has_part = part.left > LEAST and (self._all.left > LEAST or part.left > part.most - _OWN)
+        return Budget(AT_ONCE if has_part else LEAST, is_last=is_late or not has_part, turn=turn)
 
     def took(self, namespace: str, budget: Budget) -> None:
         for part in (self._part(namespace), self._all):

@@ -212,7 +212,7 @@ class VolcanoTasks:
 
     def _state(self, asking: _Asking, node: str, without: Collection[PodUid]) -> NodeState | Rejection:
         if without:
-            return self._snapshot.node(asking.pod, node, without=without)
+            return self._snapshot.evicting(asking.pod, node)(without)
         found = self._snapshot.nodes(asking.pod, (node,))
         return found.states[0] if found.states else found.rejected[node]
 

@@ -1,5 +1,6 @@
 """filter: one node, chosen and reserved; reasons for the others."""
 
+from dataclasses import replace
 from itertools import product
 
 from deviceplugin.cluster.extender.extender import Extender
@@ -8,6 +9,7 @@ from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.pod import Gang
 from deviceplugin.model.preferences import NodePolicy
+from deviceplugin.placement.budget import AT_ONCE, Budget
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import NAMES, allocated, ask, bound, deleting, ended, node, on_gpu, pod, refused
@@ -198,6 +200,34 @@ async def test_no_pod_gets_what_victims_leave_before_all_of_them_have_ended(exte
     extender.put_pod(pod(cores=100, blocks=0, priority=10, nominated="a"))
     answer = extender.filter(ask(pod(cores=10), "a"))
     assert answer.failed == {"a": "GPUs are reserved for a nominated pod of the same or a higher priority"}
+
+
+async def test_what_a_pod_has_ends_when_it_asks_what_cannot_be_read_or_does_not_fit_there_any_more(
+    extender: Extender,
+) -> None:
+    extender.put_node(node("a", 1))
+    extender.put_node(node("b", 2))
+    one = pod(cores=50)
+    assert extender.filter(ask(one, "a", "b")).names == ("a",)
+    wrong = replace(one, pod=replace(one.pod, annotations={NAMES.gpus: "x"}, resource_version="2"))
+    assert extender.filter(ask(wrong, "a", "b")).names == ()
+    assert free_cores(extender, "a") == [100]
+    assert extender.filter(ask(one, "a")).names == ("a",)
+    more = replace(one, pod=replace(pod(cores=200, blocks=0).pod, api_uid=one.uid, ref=one.pod.ref))
+    assert extender.filter(ask(more, "a", "b"), Budget(1, is_last=False)).names == ()
+    assert free_cores(extender, "a") == [100], "else each turn would try it there again"
+    assert extender.filter(ask(more, "a", "b")).names == ("b",)
+
+
+async def test_the_work_that_finds_a_node_is_the_last_whatever_it_took(extender: Extender) -> None:
+    """What is begun is ended: to throw it away would be to do it again in each turn."""
+    extender.put_node(node("a", 8))
+    dear = pod(cores=200, blocks=0, more=[(f"i{at}", ContainerRole.INIT, 200, 0) for at in range(40)])
+    for _ in range(2):
+        budget = Budget(AT_ONCE, is_last=False)
+        assert extender.filter(ask(dear, "a"), budget).names == ("a",)
+        assert budget.spent > budget.most
+        assert not budget.goes_on
 
 
 async def test_all_containers_of_a_pod_get_their_gpus(extender: Extender) -> None:

@@ -5,8 +5,12 @@ Kubernetes' own pod groups are placed in one cycle; others wait at Permit for th
 
 from dataclasses import replace
 
+import pytest
+
 from deviceplugin.cluster.extender.extender import Extender
+from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.pod import Gang
+from deviceplugin.placement.budget import Budget
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import ask, node, order, pod
@@ -220,3 +224,24 @@ async def test_what_a_gang_that_was_sent_back_was_not_asked_about_again_is_free_
     assert busy.filter(ask(pod(cores=100, blocks=0), "a")).names == ("a",)
     assert list(busy.cache.holds(first.uid)), "it may wait at Permit"
     assert not list(busy.cache.holds(second.uid))
+
+
+@pytest.mark.parametrize("most", [1, 20, 80, 150, 199])
+async def test_a_turn_that_is_not_the_last_gives_nothing_away(api: MemoryApi, clock: Clock, most: int) -> None:
+    """Its first members had lost their GPUs to a member that was then recorded as refused."""
+    extender = Extender(api, clock=clock)
+    for name in ("n0", "n1"):
+        extender.put_node(node(name, 1))
+    gang = Gang("d", "own")
+    tried = [pod(cores=60, gang=Gang("d", "tried")) for _ in range(2)]
+    own = pod(cores=60, gang=gang)
+    asked = pod(cores=60, gang=gang, more=[("side", ContainerRole.APP, 10, 1)])
+    for each in (own, *tried, asked):
+        extender.put_pod(each)
+    assert [extender.filter(ask(each, "n0", "n1")).names for each in (own, *tried)] == [("n0",), ("n1",), ()]
+    budget = Budget(most, is_last=False)
+    found = extender.filter(ask(asked, "n0", "n1"), budget)
+    if not budget.goes_on:
+        assert found.names == ("n1",)
+    assert [held.node for held in extender.cache.holds(own.uid)] == ["n0"]
+    assert extender.filter(ask(asked, "n0", "n1")).names == ("n1",)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from deviceplugin.cluster.extender.turns import LEAST, LONGEST_S, Turns
+from deviceplugin.cluster.extender.turns import _OWN, LEAST, LONGEST_S, Turns
 from deviceplugin.loop_turn import ITERATIONS
 from deviceplugin.placement.budget import AT_ONCE, Budget
 
@@ -79,11 +79,14 @@ async def test_a_part_comes_back_with_time(turns: Turns, clock: Clock) -> None:
     assert turns.budget("dear").most == AT_ONCE
 
 
-async def test_many_namespaces_of_one_tenant_have_no_more_than_the_part_of_all(turns: Turns) -> None:
-    """Each pod of a new namespace would have a whole part; ordinary pods need no more than the least."""
+async def test_many_namespaces_of_one_tenant_have_the_part_of_all_and_little_more(turns: Turns) -> None:
+    """Each pod of a new namespace would have a whole part; an ordinary pod finds its node with little."""
     for at in range(100):
         await turns.ask(f"n{at}", spends)
-    assert turns.budget("new").most == LEAST
+    for _ in range(_OWN // AT_ONCE):
+        assert turns.budget("new").most == AT_ONCE
+        turns.took("new", spends(turns.budget("new")))
+    assert (turns.budget("new").most, turns.budget("new").is_last) == (LEAST, True)
 
 
 async def test_an_answer_is_given_in_time(clock: Clock, turns: Turns) -> None:

@@ -8,7 +8,7 @@ unknown GPUs: it is `unlocated` until the node's agent writes its allocation.
 import enum
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from deviceplugin.errors import VcudaError
 from deviceplugin.model.allocation import Allocation, ContainerRef, GpuShare, PodRef
@@ -18,6 +18,8 @@ from deviceplugin.model.pod import ClusterPod, Pod, ScheduledCondition
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest, pod_request
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import Compute, ResourceNames
+from deviceplugin.placement.fit import GpuAmount
+from deviceplugin.placement.occupancy import peak_use
 
 NEVER = math.inf
 
@@ -38,6 +40,7 @@ class PodHold:
     `request` is what placement was asked, where this process placed the pod; `needs` is CPU and memory, None where not
     known. `version` is the pod's resourceVersion at the reservation, `condition` its PodScheduled condition then. So
     many refusals of earlier attempts may still arrive as `late`, until `late_until`.
+    `total`: what kube-scheduler counts for a bound pod.
     `why`: the annotation `vcuda-decision` of a bound pod, as it is written. `announced`: another scheduler binds the
     pod, and its GPUs are written to it after that; until the pod shows them, they are these.
     """
@@ -57,6 +60,7 @@ class PodHold:
     problem: str = ""
     request: PodRequest | None = None
     needs: Compute | None = None
+    total: GpuAmount = field(default_factory=GpuAmount)
     why: str = ""
     announced: bool = False
 
@@ -71,14 +75,8 @@ class PodHold:
 
 def bound_hold(found: ClusterPod, names: ResourceNames) -> PodHold:
     """What a bound pod holds. Never raises: a pod with a wrong request is refused by its node and holds nothing."""
-    pod = found.pod
-    try:
-        asked = pod_request(pod, names)
-    except VcudaError as error:
-        asked, problem = PodRequest(pod.api_ref, ()), error.message
-    else:
-        problem = ""
-    known = annotation_names(names.domain)
+    pod, known = found.pod, annotation_names(names.domain)
+    asked, problem = _asked_once(pod, names)
     said = trusted_allocation(pod, known)
     exact, unlocated = _split(pod, asked, said)
     return PodHold(
@@ -91,8 +89,38 @@ def bound_hold(found: ClusterPod, names: ResourceNames) -> PodHold:
         deleting=pod.deleting,
         problem=problem or said.doubt,
         needs=found.needs,
+        total=total_request(pod),
         why=pod.annotations.get(known.decision, ""),
     )
+
+
+def total_request(pod: Pod) -> GpuAmount:
+    """Cores and blocks that kube-scheduler counts for a pod."""
+    return peak_use(
+        (each.role, each.index, GpuAmount(each.cores, each.blocks)) for each in pod.containers if each.is_gpu
+    )
+
+
+def _asked_once(pod: Pod, names: ResourceNames) -> tuple[PodRequest, str]:
+    """With the sentence that says what is wrong. Its owner's later annotations take away nothing that it has."""
+    try:
+        return pod_request(pod, names), ""
+    except VcudaError as error:
+        problem = error.message
+    known = annotation_names(names.domain)
+    kept = {name: text for name, text in pod.annotations.items() if known.is_machine_written(name)}
+    try:
+        return pod_request(replace(pod, annotations=kept), names), problem
+    except VcudaError:
+        return PodRequest(pod.api_ref, ()), problem
+
+
+def as_first_seen(found: PodHold, known: PodHold | None) -> PodHold:
+    """Until the agent writes what it gave, a bound container has what it asked when it was bound."""
+    if known is None or not (known.is_bound and known.unlocated and found.unlocated):
+        return found
+    first = {each.name: each for each in known.unlocated}
+    return replace(found, unlocated=tuple(first.get(each.name, each) for each in found.unlocated))
 
 
 def refused_since_reserved(pod: ClusterPod, held: PodHold, *, before: ClusterPod | None) -> bool:

@@ -16,7 +16,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
-from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold, bound_hold, refused_since_reserved
+from deviceplugin.cluster.extender.cache.pod_hold import (
+    HoldState,
+    PodHold,
+    as_first_seen,
+    bound_hold,
+    refused_since_reserved,
+)
 from deviceplugin.cluster.extender.rejection import UNKNOWN_NODE, Rejection
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.cluster_node import ClusterNode
@@ -203,7 +209,7 @@ class SchedulerCache:
         last, self._last_seen[uid] = self._last_seen.get(uid), pod
         if last is not None and _holds_the_same(last, pod) and self._where.get(uid) == (node,):
             return  # most updates are kubelet's status reports
-        found = bound_hold(pod, self._names)
+        found = as_first_seen(bound_hold(pod, self._names), known)
         if known is not None and known.announced and found.unlocated and not found.allocations:
             found = replace(found, allocations=known.allocations, unlocated=(), announced=True)
         if known != found:

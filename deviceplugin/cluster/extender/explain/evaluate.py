@@ -10,10 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
+from deviceplugin.cluster.extender.cache.pod_hold import total_request
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.rejection import (
     FITS_NOW,
     MAYBE_ROOM,
+    NOT_PLACED_YET,
     NOT_READY,
     RESOURCE_FIT,
     ROOM,
@@ -25,16 +27,15 @@ from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
 from deviceplugin.loop_turn import others_turn
 from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.gpu import Gpu
-from deviceplugin.model.pod import ClusterPod, Pod
+from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import ResourceNames
-from deviceplugin.placement.budget import Budget
+from deviceplugin.placement.budget import AT_ONCE, Budget
 from deviceplugin.placement.candidates import Restrictions, Survey, survey
 from deviceplugin.placement.describe import rejection_text
 from deviceplugin.placement.fit import GpuAmount, demand_of
 from deviceplugin.placement.node_state import NodeState
-from deviceplugin.placement.occupancy import peak_use
 from deviceplugin.placement.prefilter import Prefilter
 from deviceplugin.placement.snapshot import GpuView
 
@@ -117,19 +118,25 @@ class Evaluator:
         """Every node as filter would see it now."""
         found = Evaluation(several_containers=len(self._asked.containers) > 1)
         for node_info in tuple(self._cache.nodes.values()):
-            await self._took(_STEPS_OF_NODE + self._prefilter.steps + 4 * len(node_info.holds))
+            await self._took(_STEPS_OF_NODE + self._prefilter.steps + 4 * self._counted(node_info))
+            state = await self._state(node_info.name)
             if node_info.node is not None:
-                self._evaluate_node(found, node_info, node_info.node)
+                self._evaluate_node(found, node_info, node_info.node, state)
         if found.several_containers:
             await self._place_together(found)
         return found
+
+    def _counted(self, node_info: NodeInfo) -> int:
+        """What must be gone through to add up what kube-scheduler counts there."""
+        unbound = (self._cache.pod(uid) for uid, held in node_info.holds.items() if not held.is_bound)
+        return len(node_info.holds) + sum(len(pod.pod.containers) for pod in unbound if pod is not None)
 
     async def with_room(self, names: Iterable[str]) -> list[str]:
         """Those of these nodes on whose GPUs the pod has room, as far as each container alone shows it."""
         found: list[str] = []
         for name in names:
             await self._took(_STEPS_OF_NODE + self._prefilter.steps)
-            state = self._snapshot.node(self._pod, name)
+            state = await self._state(name)
             if not isinstance(state, Rejection) and self._prefilter(state) is None:
                 found.append(name)
         return found
@@ -150,6 +157,18 @@ class Evaluator:
             await others_turn()
         return [(name, lacks) for _, _, name, lacks in sorted(found, key=lambda one: one[:3])]
 
+    async def _state(self, name: str) -> NodeState | Rejection:
+        """With the nominated pods of the node, which may take several turns."""
+        while True:
+            turn = Budget(AT_ONCE, is_last=False)
+            state = self._snapshot.node(self._pod, name, turn)
+            await self._took(turn.others)
+            if state is not NOT_PLACED_YET or not self._budget.left:
+                return state
+
+    def _state_now(self, name: str) -> NodeState | Rejection:
+        return self._snapshot.node(self._pod, name, Budget(0))
+
     async def _took(self, steps: int) -> None:
         """Gives the loop its turn after so many steps."""
         self._budget.may(steps)
@@ -157,11 +176,12 @@ class Evaluator:
             self._turn = Budget(_STEPS_PER_TURN)
             await others_turn()
 
-    def _evaluate_node(self, found: Evaluation, node_info: NodeInfo, node: ClusterNode) -> None:
+    def _evaluate_node(
+        self, found: Evaluation, node_info: NodeInfo, node: ClusterNode, state: NodeState | Rejection
+    ) -> None:
         name = node.name
         short = self._resource_shortfall(node_info, node)
         found.resource_fit += not short
-        state = self._snapshot.node(self._pod, name)
         reason = state if isinstance(state, Rejection) else self._prefilter(state)
         if reason is not None:
             found.rejections[name] = reason if isinstance(reason, Rejection) else rejection_of(reason)
@@ -179,8 +199,12 @@ class Evaluator:
         leave room where no single GPU has any, and none where one has (an unhealthy GPU).
         """
         used = GpuAmount()
-        for uid in node_info.holds:
-            if uid != self._pod.uid and (other := self._cache.pod(uid)) is not None:
+        for uid, held in node_info.holds.items():
+            if uid == self._pod.uid:
+                continue
+            if held.is_bound:
+                used += held.total
+            elif (other := self._cache.pod(uid)) is not None:
                 used += total_request(other.pod)
         names, asked = self._names, self._request
         return "; ".join(
@@ -198,7 +222,7 @@ class Evaluator:
         found.rejections |= dict.fromkeys(maybe, MAYBE_ROOM)
         found.untried = max(0, len(maybe) - _MOST_TRIED)
         for at, name in enumerate(maybe[:_MOST_TRIED], start=1):
-            state = self._snapshot.node(self._pod, name)
+            state = self._state_now(name)
             outcome = state if isinstance(state, Rejection) else self._placed_together(state)
             if outcome == FITS_NOW:
                 found.open, found.untried, found.rejections[name] = [name], len(maybe) - at, ROOM
@@ -207,12 +231,12 @@ class Evaluator:
             await others_turn()
 
     def _free_cores(self, name: str) -> int:
-        state = self._snapshot.node(self._pod, name)
+        state = self._state_now(name)
         return 0 if isinstance(state, Rejection) else state.open_gpus.summary.free.cores
 
     def _shortfall(self, name: str, *, place: bool = False) -> Shortfall:
         """With `place`, containers that have room alone are placed together too."""
-        state = self._snapshot.node(self._pod, name)
+        state = self._state_now(name)
         if isinstance(state, Rejection):
             return Shortfall()
         restrictions = Restrictions(self._asked.preferences.gpus, state.cordoned)
@@ -225,11 +249,6 @@ class Evaluator:
 
     def _placed_together(self, state: NodeState) -> Rejection:
         return self._snapshot.rejection_together(self._asked, state) or FITS_NOW
-
-
-def total_request(pod: Pod) -> GpuAmount:
-    """Cores and blocks that kube-scheduler counts for a pod."""
-    return peak_use((each.role, each.index, GpuAmount(each.cores, each.blocks)) for each in pod.containers)
 
 
 def _scheduler_check(node: ClusterNode, short: str) -> tuple[Rejection, str] | None:

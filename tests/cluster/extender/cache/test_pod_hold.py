@@ -111,3 +111,19 @@ async def test_a_pod_whose_request_cannot_be_read_any_more_holds_what_its_limits
     shares = {"main": on_gpu("a", 0, 30, 8), "wrong": on_gpu("a", 1, 100, 64), "absent": on_gpu("a", 1, 100, 64)}
     extender.put_pod(bound(odd, "a", allocated(odd, shares)))
     assert [view.free_cores for view in extender.cache.nodes["a"].state.snapshot.gpus] == [70, 100]
+
+
+async def test_a_pod_that_its_agent_has_not_reported_yet_holds_what_it_asked_when_it_was_bound(
+    extender: Extender,
+) -> None:
+    """Its owner's later annotations freed its GPU, or halved what it counted on each, until the agent wrote it."""
+    for number, written in enumerate(("x", "2", "1", "99")):
+        name = f"n{number}"
+        extender.put_node(node(name, 2))
+        one = bound(pod(cores=90, blocks=8), name)
+        extender.put_pod(one)
+        extender.put_pod(replace(one, pod=replace(one.pod, annotations={NAMES.gpus: written}, resource_version="2")))
+        free = [view.free_cores for view in extender.cache.nodes[name].state.snapshot.gpus]
+        assert free == [10, 10], written
+        (held,) = extender.cache.holds(one.uid)
+        assert bool(held.problem) == (written in ("x", "99")), "explain says what is wrong"

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import replace
 
-from deviceplugin.cluster.extender.explain.evaluate import total_request
+from deviceplugin.cluster.extender.cache.pod_hold import total_request
 from deviceplugin.cluster.extender.explain.explain import Explanation
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import Settings
