@@ -2,10 +2,12 @@
 
 A real `vcuda scheduler` on one core, in front of a stub API server; nodes of eight GPUs, empty or with two pods each.
 Each object is asked about alone: pods of 1 to 1,000 GPU containers by filter, twice, as kube-scheduler tries again; and
-reviews of pods of 1 to 20,000 volumes. A stranger asks /healthz meanwhile, one request after the other: the longest
-answer beside an object, less that without one, is how long the object held the loop. Output (keys of `--output json`):
-`calm_ms`, the longest such answer with nothing beside it; `longest_loop_ms` and `longest_answer_ms` over all objects,
-and of each kind, such as `filter_64_together_loop_ms`; `peak_rss_mib`. The figures are the largest over all clusters.
+reviews of pods of 1 to 20,000 volumes. At last an ordinary pod, while kube-scheduler makes room for 60 dear ones of
+another tenant on two of the nodes (`beside_nominated`). A stranger asks /healthz meanwhile, one request after the
+other: the longest answer beside an object, less that without one, is how long the object held the loop. Output (keys of
+`--output json`): `calm_ms`, the longest such answer with nothing beside it; `longest_loop_ms` and `longest_answer_ms`
+over all objects, and of each kind, such as `filter_64_together_loop_ms`; `peak_rss_mib`. The figures are the largest
+over all clusters.
 
     python -m benchmarks.dearest [--output json] [--short]
 """
@@ -15,9 +17,11 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import aiohttp
 
 from benchmarks.cluster import fleet
 from benchmarks.cluster.measured import Measured, measured_scheduler, pin_others
@@ -30,6 +34,7 @@ from sandbox.http_connection import Connection
 SIZES = (60, 1_000, 5_000)
 CORE = 0
 _RESOURCES = ResourceNames()
+_SEEN_S = 1.0
 Json = dict[str, Any]
 Times = dict[str, float]
 
@@ -57,11 +62,11 @@ def measure(folder: Path, nodes: int, pods: int) -> Times:
     with stub_server(nodes, pods) as (url, _):
         kubeconfig = write_kubeconfig(folder / "kubeconfig", url)
         with measured_scheduler(folder, kubeconfig, core=CORE) as scheduler:
-            found = asyncio.run(_ask_all(scheduler, nodes))
+            found = asyncio.run(_ask_all(scheduler, nodes, url))
             return {**found, "peak_rss_mib": scheduler.rss_mib("VmHWM")}
 
 
-async def _ask_all(scheduler: Measured, nodes: int) -> Times:
+async def _ask_all(scheduler: Measured, nodes: int, stub: str) -> Times:
     calm = await _longest(scheduler, lambda: asyncio.sleep(1.0))
     names = [fleet.node_name(number) for number in range(nodes)]
     found: Times = {"calm_ms": calm, "longest_loop_ms": 0.0, "longest_answer_ms": 0.0}
@@ -74,6 +79,11 @@ async def _ask_all(scheduler: Measured, nodes: int) -> Times:
     for what, pod in REVIEWED.items():
         body = json.dumps(_review(pod)).encode()
         await _one(found, scheduler, f"review_{what}", lambda: webhook.post("/webhook", body))  # noqa: B023
+    async with aiohttp.ClientSession() as session, session.put(f"{stub}/bench/pods", json=_nominated(names)):
+        await asyncio.sleep(_SEEN_S)
+    body = json.dumps({"Pod": PODS["1"], "NodeNames": names}).encode()
+    for _ in range(2):
+        await _one(found, scheduler, "filter_beside_nominated", lambda: kube.post("/filter", body))
     for connection in (kube, webhook):
         await connection.close()
     return found
@@ -137,6 +147,16 @@ REVIEWED = {
     **{f"{count}_volumes": _pod([(1, 1)] * 64, volumes=count) for count in (100, 5_000, 20_000)},
     "named": _pod(_MIXED, annotations=_NAMES),
 }
+
+
+def _nominated(names: Sequence[str]) -> list[Json]:
+    """Sixty of 32 containers, on two of the nodes."""
+    made = []
+    for at in range(60):
+        pod = _pod([(1, 1)] * 32)
+        pod["metadata"] |= {"name": f"nominated-{at}", "namespace": "other", "uid": f"nominated-{at}"}
+        made.append({**pod, "status": {"phase": "Pending", "nominatedNodeName": names[at % 2]}})
+    return made
 
 
 def _review(pod: Json) -> Json:

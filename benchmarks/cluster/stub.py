@@ -4,7 +4,7 @@ In: numbers of nodes and pods. Out: a process that prints its URL. It is not mea
 encodes as much as possible in advance; `sandbox/apiserver` has the real semantics. Watchers see a bound pod as from a
 real API server: bound, then running. With a port of agents it has the EndpointSlices of their Service.
 `POST /bench/pods?from=A&to=B` creates pending pods, with `uuids` in an annotation that names so many GPUs; DELETE
-removes them. `POST /bench/claims?from=A&to=B` creates claims, each of a pod that is there.
+removes them, PUT adds those of its body. `POST /bench/claims?from=A&to=B` creates claims, each of a pod that is there.
 
     python -m benchmarks.cluster.stub --nodes 5000 --pods 20000
 """
@@ -86,6 +86,7 @@ class Stub:
         made.router.add_post("/api/v1/namespaces/default/pods/{name}/binding", self.bind)
         made.router.add_get("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices", self.endpoints)
         made.router.add_post("/bench/pods", self.make)
+        made.router.add_put("/bench/pods", self.put)
         made.router.add_delete("/bench/pods", self.unmake)
         made.router.add_post("/bench/claims", self.make_claims)
         made.router.add_route("*", "/{path:.*}", self.other)
@@ -169,6 +170,12 @@ class Stub:
         for number in range(int(request.query["from"]), int(request.query["to"])):
             pod = fleet.pending_pod(number)
             pod["metadata"]["annotations"] |= avoided
+            self.resources["pods"].put(pod["metadata"]["name"], pod, self._next(), what="ADDED")
+        return web.Response()
+
+    async def put(self, request: web.Request) -> web.Response:
+        """The pods of the body."""
+        for pod in msgspec.json.decode(await request.read()):
             self.resources["pods"].put(pod["metadata"]["name"], pod, self._next(), what="ADDED")
         return web.Response()
 
