@@ -69,7 +69,11 @@ class VolcanoService:
 
     async def _allocate(self, body: bytes) -> VerbResponse:
         await self.confirm()
-        error = self.tasks.allocate(read_event(body))
+        task = read_event(body)
+        namespace = self.tasks.namespace(task)
+        budget = self.turns.budget(namespace)  # one turn: what is reserved is not asked again
+        error = self.tasks.allocate(task, budget)
+        self.turns.took(namespace, budget)
         return VerbResponse(write_event(error), "refused" if error else "reserved")
 
     async def _deallocate(self, body: bytes) -> VerbResponse:

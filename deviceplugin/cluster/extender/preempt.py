@@ -10,7 +10,7 @@ looked at in time are left out, and kube-scheduler chooses among the others.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import combinations, islice
+from itertools import chain, combinations, islice
 from typing import TypeVar
 
 from deviceplugin.cluster.extender.cache.pod_hold import PodHold
@@ -32,7 +32,7 @@ FitCheck = Callable[[Collection[PodUid]], bool]
 """Whether a pod fits without some other pods."""
 _MOST_SETS = 100
 _MOST_SETS_OF_A_GPU = 30
-STEPS_OF_CHECK = 100  # to calculate the state of a node without some pods; measured
+_MOST_CANDIDATES = 256  # kubelet runs 110 pods on a node unless it is told otherwise
 _Candidate = TypeVar("_Candidate")
 
 
@@ -63,7 +63,11 @@ class Preempt:
         self, pod: ClusterPod, asked: PodRequest, node: str, proposed: Sequence[PodUid], budget: Budget
     ) -> tuple[PodUid, ...] | None:
         """Further victims; None where evicting every pod of lower priority is not enough."""
-        fits = self._fit_check(asked, self._snapshot.evicting(pod, node, budget), budget)
+        info = self._cache.nodes.get(node)
+        if info is None:
+            return None
+        state = self._snapshot.evicting(pod, node, budget)
+        fits = self._fit_check(asked, state, budget, steps=info.steps_without)
         others = [held for held in self._evictable(pod, node) if held.pod.uid not in proposed]
         found = fewest_victims(
             others,
@@ -73,11 +77,13 @@ class Preempt:
         )
         return None if found is None else tuple(held.pod.uid for held in found)
 
-    def _fit_check(self, asked: PodRequest, node: StateWithout, budget: Budget) -> FitCheck:
+    def _fit_check(
+        self, asked: PodRequest, node: StateWithout, budget: Budget, *, steps: Callable[[int], int]
+    ) -> FitCheck:
         prefilter = Prefilter(asked)
 
         def fits(without: Collection[PodUid]) -> bool:
-            budget.may(STEPS_OF_CHECK + prefilter.steps)
+            budget.may(steps(len(without)) + prefilter.steps)
             state = node(without)
             if isinstance(state, Rejection) or prefilter(state) is not None:
                 return False
@@ -102,10 +108,14 @@ def fewest_victims(
 ) -> tuple[_Candidate, ...] | None:
     """The smallest set that was found to be enough; None where all together are not. `on`: the GPUs of one.
 
-    The first candidates are preferred. Without steps left the best set so far is the answer.
+    The first candidates are preferred; of more than `_MOST_CANDIDATES`, those on the GPUs that have the fewest. Without
+    steps left the best set so far is the answer.
     """
     if enough(()):
         return ()
+    if len(candidates) > _MOST_CANDIDATES:
+        kept = {id(each) for each in islice(chain.from_iterable(_by_gpu(candidates, on)), _MOST_CANDIDATES)}
+        candidates = [each for each in candidates if id(each) in kept]
     if not candidates or not enough(candidates):
         return None
     place = {id(each): at for at, each in enumerate(candidates)}

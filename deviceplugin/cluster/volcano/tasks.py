@@ -7,38 +7,42 @@ GPUs: the cache keeps them when the Binding comes, and `Announcements` writes th
 its pod is bound, given back, gone, or by time, because vc-scheduler may die between the two.
 
 A task that Volcano pipelines waits on a node for what others still hold there; nothing is reserved for it, and what
-ends goes to the pod that is asked about first. Invariant: a GPU is promised to one pod at a time, by any scheduler.
+ends goes to the pod that is asked about first. Invariant: a GPU is promised to one pod at a time, by any scheduler; and
+one question takes one turn of the loop, however large the gang is or full the node. What it costs is told to its
+`budget`.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 from deviceplugin.cluster.extender.cache.node_info import needs_of
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
-from deviceplugin.cluster.extender.preempt import STEPS_OF_CHECK, fewest_victims
+from deviceplugin.cluster.extender.preempt import fewest_victims
 from deviceplugin.cluster.extender.prioritize import scaled
-from deviceplugin.cluster.extender.rejection import BOUND_ELSEWHERE, Rejection, rejection_of
+from deviceplugin.cluster.extender.rejection import BOUND_ELSEWHERE, NOT_PLACED_YET, Rejection, rejection_of
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
 from deviceplugin.cluster.extender.turns import Turns
 from deviceplugin.cluster.volcano.wire import Code, VolcanoTask
 from deviceplugin.errors import CapacityError, ParseError, RequestError
-from deviceplugin.model.allocation import Allocation, PodUid
+from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, placeable_request
-from deviceplugin.placement.budget import AT_ONCE, Budget
+from deviceplugin.placement.budget import AT_ONCE, ON_ONE_NODE, Budget
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.pod import PodChoice, place_pod
 from deviceplugin.placement.prefilter import Prefilter
+from deviceplugin.placement.workload import NO_NEEDS
 
 _MOST_KNOWN = 4096
 _MOST_MEMBERS = 64
+_STEPS_BESIDE = 60  # to take a member of one container from the state of a node; measured, like the numbers below
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +56,18 @@ class TaskVerdict:
 FITS = TaskVerdict()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class _Asking:
     """A pod whose request could be read, ready to be compared with many nodes."""
 
     pod: ClusterPod
     request: PodRequest
-    prefilter: Prefilter
 
-    @property
+    @cached_property
+    def prefilter(self) -> Prefilter:
+        return Prefilter(self.request)
+
+    @cached_property
     def size(self) -> tuple[int, int]:
         """Cores and blocks of its largest part of a GPU."""
         return max((each.request.cores_per_gpu, each.request.blocks_per_gpu) for each in self.request.containers)
@@ -102,6 +109,9 @@ class VolcanoTasks:
         refused = self._refusal(asking, node, (), budget)
         if refused is None:
             return FITS
+        if refused is NOT_PLACED_YET:
+            budget.put_off()
+            return _verdict(refused)
         leaving = self._leaving(node)
         if leaving and refused.resolvable and self._refusal(asking, node, leaving, budget) is None:
             return FITS
@@ -116,15 +126,17 @@ class VolcanoTasks:
             asking = None
         if asking is None:
             return dict.fromkeys(nodes, 0.0)
-        states = self._snapshot.nodes(asking.pod, nodes).states
+        states = self._snapshot.nodes(asking.pod, nodes, budget).states
         ranked = self._scorer.ranked(asking.request, states, needs=needs_of(asking.pod.needs), budget=budget)
         scores = scaled([ranked.get(name) for name in nodes])
         return {name: 10.0 * score for name, score in zip(nodes, scores, strict=True)}
 
-    def allocate(self, task: VolcanoTask) -> str:
+    def allocate(self, task: VolcanoTask, budget: Budget | None = None) -> str:
         """Reserves GPUs on the task's node; else the sentence why Volcano must take the placement back.
 
-        A pipelined task waits for pods that Volcano is about to evict, and may not have told the API server yet.
+        The task gets its GPUs whatever is left of the budget. For members of its gang that the budget has no steps for,
+        no room is kept. A pipelined task waits for pods that Volcano is about to evict, and may not have told the API
+        server yet.
         """
         self._cache.expire()
         if task.is_pipelined or self._cache.bound_to(task.uid) == task.node:
@@ -132,7 +144,7 @@ class VolcanoTasks:
         try:
             asking = self._read(task)
             if asking is not None:
-                self._reserve(asking, task.node)
+                self._reserve(asking, task.node, budget or Budget(AT_ONCE))
         except (RequestError, ParseError, CapacityError) as error:
             return error.message
         return ""
@@ -164,11 +176,12 @@ class VolcanoTasks:
         self, asking: _Asking, node: str, tasks: Sequence[VolcanoTask], budget: Budget
     ) -> tuple[VolcanoTask, ...]:
         leaving = self._leaving(node)
+        candidates = [each for each in tasks if self._cache.on(node, each.uid) is not None]
 
         def enough(chosen: Collection[VolcanoTask]) -> bool:
             return self._refusal(asking, node, (*leaving, *(each.uid for each in chosen)), budget) is None
 
-        return fewest_victims(tasks, on=partial(self._gpus, node), enough=enough, budget=budget) or ()
+        return fewest_victims(candidates, on=partial(self._gpus, node), enough=enough, budget=budget) or ()
 
     def _gpus(self, node: str, task: VolcanoTask) -> frozenset[GpuUuid]:
         held = self._cache.on(node, task.uid)
@@ -192,28 +205,34 @@ class VolcanoTasks:
     def _remember(self, pod: ClusterPod) -> _Asking | None:
         known = self._asking.get(pod.uid)
         if known is not None and known.pod is pod:
+            self._asking.move_to_end(pod.uid)
             return known
         if not pod.pod.is_gpu:
             return None
         asked = placeable_request(pod.pod, self._settings.names)
-        self._asking[pod.uid] = found = _Asking(pod, asked, Prefilter(asked))
+        self._asking[pod.uid] = found = _Asking(pod, asked)
+        self._asking.move_to_end(pod.uid)
         if len(self._asking) > _MOST_KNOWN:
             self._asking.popitem(last=False)
         return found
 
     def _refusal(self, asking: _Asking, node: str, without: Collection[PodUid], budget: Budget) -> Rejection | None:
-        budget.may(asking.prefilter.steps + (STEPS_OF_CHECK if without else 0))
-        state = self._state(asking, node, without)
+        budget.may(asking.prefilter.steps + self._steps_without(node, without))
+        state = self._state(asking, node, without, budget)
         if isinstance(state, Rejection):
             return state
         if (verdict := asking.prefilter(state)) is not None:
             return rejection_of(verdict)
         return self._snapshot.rejection_together(asking.request, state, budget=budget)
 
-    def _state(self, asking: _Asking, node: str, without: Collection[PodUid]) -> NodeState | Rejection:
+    def _steps_without(self, node: str, without: Collection[PodUid]) -> int:
+        info = self._cache.nodes.get(node)
+        return info.steps_without(len(without)) if info is not None and without else 0
+
+    def _state(self, asking: _Asking, node: str, without: Collection[PodUid], budget: Budget) -> NodeState | Rejection:
         if without:
-            return self._snapshot.evicting(asking.pod, node)(without)
-        found = self._snapshot.nodes(asking.pod, (node,))
+            return self._snapshot.evicting(asking.pod, node, budget)(without)
+        found = self._snapshot.nodes(asking.pod, (node,), budget)
         return found.states[0] if found.states else found.rejected[node]
 
     def _leaving(self, node: str) -> tuple[PodUid, ...]:
@@ -221,8 +240,8 @@ class VolcanoTasks:
         info = self._cache.nodes.get(node)
         return () if info is None else tuple(uid for uid, held in info.holds.items() if held.deleting)
 
-    def _reserve(self, asking: _Asking, node: str) -> None:
-        pod, state = asking.pod, self._state(asking, node, ())
+    def _reserve(self, asking: _Asking, node: str, budget: Budget) -> None:
+        pod, state = asking.pod, self._state(asking, node, (), budget)
         if pod.pod.deleting:
             raise CapacityError(f"pod {pod.pod.ref} is being deleted")
         if isinstance(state, Rejection):
@@ -231,7 +250,7 @@ class VolcanoTasks:
         if held is not None and held.state is not HoldState.RESERVED:  # what it may take must stay its own
             raise CapacityError(f"pod {pod.pod.ref} may be bound to node {node} already; its Binding has no answer yet")
         before = self._last.pop(pod.uid, frozenset())
-        placed = self._place(asking, node, state, prefer=before)
+        placed = self._place(asking, state, before, budget)
         hold = PodHold(
             pod=pod.pod.api_ref,
             node=node,
@@ -250,37 +269,59 @@ class VolcanoTasks:
         if len(self._last) > _MOST_KNOWN:
             self._last.popitem(last=False)
 
-    def _place(self, asking: _Asking, node: str, state: NodeState, *, prefer: Collection[GpuUuid]) -> PodChoice:
+    def _place(self, asking: _Asking, state: NodeState, prefer: Collection[GpuUuid], budget: Budget) -> PodChoice:
         """Beside the larger members of its gang that have no GPU yet, if they leave it room here.
 
         Volcano brings members in any order, and small ones that fill up a GPU leave none for a large one.
         """
-        policy, taken, budget = self._settings.gpu_policy, list[Allocation](), Budget(AT_ONCE)
-        info = self._cache.nodes[node]
-        for each in self._larger_members(asking):
-            if not budget.left:
+        place = partial(place_pod, asking.request, policy=self._settings.gpu_policy, prefer=prefer)
+        own = Budget(ON_ONE_NODE)
+        try:
+            alone = place(state, budget=own)
+        finally:
+            budget.may(own.spent)
+        look = Budget(max(0, budget.left - own.spent))  # the rest is to place it once more
+        beside = self._beside_gang(asking, state, look)
+        budget.may(min(look.spent, look.most))
+        if beside is not state:
+            with suppress(CapacityError):
+                return place(beside, budget=budget)
+        return alone
+
+    def _beside_gang(self, asking: _Asking, state: NodeState, look: Budget) -> NodeState:
+        """The node less what those members will take that `look` has steps for, the largest first."""
+        for each in self._larger_members(asking, look):
+            if not look.may(_STEPS_BESIDE + 8 * len(each.request.containers)):
                 break
             with suppress(CapacityError, RequestError):
-                beside = info.state_without({asking.pod.uid}, also=taken)
-                taken += place_pod(each.request, beside, policy=policy, budget=budget).allocations
-        if taken:
-            with suppress(CapacityError):
-                beside = info.state_without({asking.pod.uid}, also=taken)
-                return place_pod(asking.request, beside, policy=policy, prefer=prefer)
-        return place_pod(asking.request, state, policy=policy, prefer=prefer)
+                placed = place_pod(each.request, state, policy=self._settings.gpu_policy, budget=look)
+                state = state.with_pod(placed.allocations, needs=NO_NEEDS)
+        return state
 
-    def _larger_members(self, asking: _Asking) -> list[_Asking]:
-        """The largest first."""
-        gang, found = asking.pod.gang, list[_Asking]()
+    def _larger_members(self, asking: _Asking, look: Budget) -> list[_Asking]:
+        """The largest first. Half of `look` is for reading those that are not known; later questions know them."""
+        gang, found, reading = asking.pod.gang, list[_Asking](), Budget(look.left // 2)
         if gang is None:
             return []
-        for pod in self._cache.waiting.values():
-            if pod.gang == gang and not pod.pod.deleting and not any(self._cache.holds(pod.uid)):
-                with suppress(RequestError, ParseError):
-                    member = self._remember(pod)
-                    if member is not None and member.size > asking.size:
-                        found.append(member)
-        return sorted(found, key=lambda each: each.size, reverse=True)[:_MOST_MEMBERS]
+        for uid in self._cache.waiting_gangs.largest(gang, above=asking.size, most=_MOST_MEMBERS):
+            member = self._member(self._cache.waiting[uid], reading)
+            if member is not None and member.size > asking.size:
+                found.append(member)
+        look.may(min(reading.spent, reading.most))
+        return sorted(found, key=lambda each: each.size, reverse=True)
+
+    def _member(self, pod: ClusterPod, reading: Budget) -> _Asking | None:
+        """None where it cannot be read, or not now."""
+        known = self._asking.get(pod.uid)
+        if (known is None or known.pod is not pod) and not reading.may(_steps_to_read(pod)):
+            return None
+        with suppress(RequestError, ParseError):
+            return self._remember(pod)
+        return None
+
+
+def _steps_to_read(pod: ClusterPod) -> int:
+    return 30 + 15 * len(pod.pod.containers) + sum(map(len, pod.pod.annotations.values())) // 20
 
 
 def _verdict(why: Rejection) -> TaskVerdict:

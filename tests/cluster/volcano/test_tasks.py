@@ -13,7 +13,19 @@ from deviceplugin.cluster.volcano.wire import Code
 from deviceplugin.model.pod import ClusterPod, Gang
 from tests.cluster.extender.api import Fate, MemoryApi
 from tests.cluster.extender.conftest import Clock
-from tests.cluster.extender.makers import allocated, ask, bound, deleting, ended, node, on_gpu, order, pod, refused
+from tests.cluster.extender.makers import (
+    NAMES,
+    allocated,
+    ask,
+    bound,
+    deleting,
+    ended,
+    node,
+    on_gpu,
+    order,
+    pod,
+    refused,
+)
 from tests.cluster.volcano.makers import task
 
 
@@ -282,3 +294,32 @@ def test_a_pod_without_room_for_its_annotations_fits_nowhere() -> None:
     verdict = scene.tasks.predicate(task(made), "a")
     assert (verdict.code, "make its annotations smaller" in verdict.reason) == (Code.UNRESOLVABLE, True)
     assert "make its annotations smaller" in scene.tasks.allocate(task(made, "a"))
+
+
+def test_the_largest_of_a_gang_of_thousands_finds_its_gpu_last() -> None:
+    """However many come before it, and whatever was created last."""
+    scene = fresh()
+    gang = Gang("d", "many")
+    small = [scene.waits(1, 1, gang=gang) for _ in range(2_000)]
+    large = scene.waits(100, 1, gang=gang)
+    small += [scene.waits(1, 1, gang=gang) for _ in range(50)]
+    assert [scene.place(each) for each in small[-50:]] == [""] * 50
+    assert scene.place(large) == ""
+
+
+def test_parts_of_many_gpus_are_no_larger_than_what_they_take_of_one(scene: Scene) -> None:
+    """100 cores over two GPUs are two halves, and a share of 60 needs room first."""
+    gang = Gang("d", "parts")
+    spread = pod(cores=80, blocks=16, gang=gang, annotations={NAMES.gpus: "2"})
+    scene.extender.put_pod(spread)
+    small, large = scene.waits(40, gang=gang), scene.waits(60, gang=gang)
+    assert [scene.place(each) for each in (small, spread, large)] == ["", "", ""]
+
+
+def test_a_gang_takes_no_room_that_is_kept_for_a_nominated_pod(scene: Scene) -> None:
+    scene.runs(1, 50)
+    scene.extender.put_pod(pod(cores=100, blocks=8, priority=9, nominated="a"))
+    gang = [scene.waits(cores, gang=Gang("d", "late")) for cores in (30, 40)]
+    assert scene.place(gang[0]) == ""
+    assert scene.gpus(gang[0]) == {"GPU-a-1"}
+    assert scene.place(gang[1]), "its own place is taken, and the other one is kept"

@@ -144,6 +144,12 @@ class NodeInfo:
         spare = self._compute.spare(self._offered, without=absent, further=needs)
         return self._calculate(pods, extra).with_spare(spare)
 
+    def steps_without(self, pods: int) -> int:
+        """What `state_without` so many pods costs, in the steps of `placement.budget`; measured."""
+        if not self._unlocated or self.inventory is None:
+            return 100 + 4 * pods
+        return 100 + 12 * len(self.holds) + 16 * len(self._unlocated) * len(self.inventory.gpus)
+
     def still_fits(self, uid: PodUid) -> bool:
         """Whether what a pod holds here would be free without it, on GPUs that accept work."""
         state, held = self._calculate({uid}), occupied(self.holds[uid].allocations)

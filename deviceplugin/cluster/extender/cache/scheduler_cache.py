@@ -23,6 +23,7 @@ from deviceplugin.cluster.extender.cache.pod_hold import (
     bound_hold,
     refused_since_reserved,
 )
+from deviceplugin.cluster.extender.cache.waiting_gangs import WaitingGangs
 from deviceplugin.cluster.extender.rejection import UNKNOWN_NODE, Rejection
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.cluster_node import ClusterNode
@@ -37,9 +38,10 @@ class SchedulerCache:
     """`freed` is called with a node's name when a pod there holds less than before. `promised`, which may be set, is
     called once with the hold of a pod that another scheduler has bound where it was promised GPUs.
 
-    `waiting` are the pods that request GPUs and are on no node. Only this class changes it and `nodes`. `usable`
-    has the state of each node that can be used, but for those that have changed since somebody asked for it.
-    `suspects` are nodes that changed or got a bound pod, by any report; `OvercommitMonitor` takes them from there.
+    `waiting` are the pods that request GPUs and are on no node, `waiting_gangs` those of them that are members of a
+    gang and hold nothing. Only this class changes them and `nodes`. `usable` has the state of each node that can be
+    used, but for those that have changed since somebody asked for it. `suspects` are nodes that changed or got a bound
+    pod, by any report; `OvercommitMonitor` takes them from there.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class SchedulerCache:
         self.usable: dict[str, NodeState] = {}
         self._where: dict[PodUid, tuple[str, ...]] = {}
         self.waiting: dict[PodUid, ClusterPod] = {}
+        self.waiting_gangs = WaitingGangs()
         self._last_seen: dict[PodUid, ClusterPod] = {}
         self._plain: dict[PodUid, PlainPod] = {}
         self._nominated: dict[str, dict[PodUid, ClusterPod]] = {}
@@ -177,6 +180,8 @@ class SchedulerCache:
             self._where[uid] = left
         else:
             del self._where[uid]
+            if uid in self.waiting:
+                self.waiting_gangs.put(self.waiting[uid])
         self._drop_if_unused(node)
         if notify:
             self._freed(node)
@@ -196,6 +201,7 @@ class SchedulerCache:
     def _enter(self, hold: PodHold) -> None:
         uid, node = hold.pod.uid, hold.node
         self._node(node).put_hold(hold)
+        self.waiting_gangs.drop(uid)
         if node not in self._where.get(uid, ()):
             self._where[uid] = (*self._where.get(uid, ()), node)
         if hold.has_deadline:
@@ -227,6 +233,8 @@ class SchedulerCache:
         before = self.waiting.get(uid)
         self._forget_waiting(uid)
         self.waiting[uid] = pod
+        if uid not in self._where:
+            self.waiting_gangs.put(pod)
         if pod.nominated_node:
             self._nominated.setdefault(pod.nominated_node, {})[uid] = pod
         for held in tuple(self.holds(uid)):
@@ -256,6 +264,7 @@ class SchedulerCache:
 
     def _forget_waiting(self, uid: PodUid) -> None:
         pod = self.waiting.pop(uid, None)
+        self.waiting_gangs.drop(uid)
         if pod is not None and pod.nominated_node:
             there = self._nominated[pod.nominated_node]
             del there[uid]
