@@ -89,13 +89,17 @@ async def watch(
         undo.enter_context(_heard(state.events))
         live = undo.enter_context(Live(console=console, screen=True, auto_refresh=False))
         refreshing = asyncio.create_task(_refresh(state, fetch)) if first is not None else None
+        now = asyncio.get_running_loop().time
+        due = now() + interval_s
         while True:
             live.update(Text("\n".join(_shown(state, _frame(), keys)), no_wrap=True), refresh=True)
             try:
-                async with asyncio.timeout(interval_s):
+                async with asyncio.timeout_at(due):
                     key = await state.events.get()
             except TimeoutError:
                 key = "refresh"
+            if key in ("refresh", "drawn"):
+                due = now() + interval_s
             if key in ("q", _LOST):
                 break
             wanted = key == "refresh" or handle(key)

@@ -17,6 +17,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -178,6 +179,8 @@ class ClaimTemplates:
         self._parts: dict[str, _NamespacePart] = {}
         self._stirred: dict[str, None] = {}
         self._due = asyncio.Event()
+        self._look_at = 0.0
+        self._led = False
         self._named: dict[str, tuple[str, ...]] = {}
         self._unsaid: dict[tuple[str, str], tuple[PodRef, str]] = {}
         self._said: set[tuple[str, str]] = set()
@@ -195,16 +198,15 @@ class ClaimTemplates:
                 await self._turn(group)
                 while self._stirred:
                     await self._turn(group)
-                try:
-                    async with asyncio.timeout(self._again_s):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(self._look_at):
                         await self._due.wait()
-                except TimeoutError:
-                    self._stirred |= dict.fromkeys(self._parts)
                 self._due.clear()
 
     async def _turn(self, group: asyncio.TaskGroup) -> None:
         """Reads a pod of each namespace in which something happened, and begins to write what is due there."""
         leads = self._leads()
+        self._look_everywhere(leads=leads)
         if leads:
             self._say()
         for namespace in tuple(self._stirred):
@@ -218,6 +220,14 @@ class ClaimTemplates:
                 group.create_task(self._write_all(part), name=f"templates in {namespace}")
             elif part.is_empty:
                 del self._parts[namespace]
+
+    def _look_everywhere(self, *, leads: bool) -> None:
+        """Once in `again_s`, however much happens meanwhile, and when this replica begins to lead."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._look_at or (leads and not self._led):
+            self._stirred |= dict.fromkeys(self._parts)
+            self._look_at = now + self._again_s
+        self._led = leads
 
     async def _read_next(self, part: _NamespacePart) -> None:
         """Then others have their turn: at most a third of the loop's time is taken, however fast pods change."""

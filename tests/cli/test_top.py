@@ -207,6 +207,18 @@ async def test_what_is_held_is_shown_at_once_and_what_is_used_when_it_comes(tmp_
         assert await page.ends() == 0
 
 
+async def test_the_page_is_made_again_while_keys_come_without_pause(tmp_path: Path) -> None:
+    scene = cluster()
+    async with serving(scene) as url, terminal(tmp_path, url, "top", "--interval", "1") as page:
+        await page.sees("nodes: 2   by name", " 35% ")
+        before = len(scene.asked)
+        async with asyncio.timeout(PATIENCE_S):
+            while len(scene.asked) < before + 2:
+                page.type("j")
+                await page.sees("q quit")
+                await asyncio.sleep(0.1)
+
+
 async def test_a_node_is_watched_until_q(tmp_path: Path) -> None:
     async with serving(cluster()) as url, terminal(tmp_path, url, "node", "node-a", "--watch") as page:
         await page.sees("NUMA node 0", "research/llm (main)", "q quit")

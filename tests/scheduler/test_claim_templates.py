@@ -179,6 +179,46 @@ async def test_only_the_leader_writes(short_tmp: Path) -> None:
         await scene.server.until(lambda: scene.names() == {FIFTH})
 
 
+@asynccontextmanager
+async def changing_without_pause(scene: Scene) -> AsyncIterator[None]:
+    """A pod of a namespace of its own changes several times in each period of the keeper."""
+
+    async def change() -> None:
+        for at in itertools.count():
+            patch = {"metadata": {"annotations": {"tencent.com/vcuda-avoid-models": f"m{at}"}}}
+            scene.server.store.patch("pods", "busy", patch, namespace="busy")
+            await asyncio.sleep(0.02)
+
+    scene.pod("busy", WHOLE, namespace="busy")
+    async with in_background(change()):
+        yield
+
+
+async def test_who_begins_to_lead_looks_everywhere_while_one_namespace_changes_without_pause(short_tmp: Path) -> None:
+    async with keeping(short_tmp, leads=False) as scene:
+        scene.pod("one", FIFTH)
+        await scene.until_pods(1)
+        async with changing_without_pause(scene):
+            await scene.rounds()
+            scene.leads = True
+            await until(lambda: FIFTH in scene.of("default"))
+
+
+async def test_what_is_due_after_a_time_is_done_while_one_namespace_changes_without_pause(scene: Scene) -> None:
+    """A write that failed is tried again, and what no pod names any more goes."""
+    fault = scene.server.faults.add(Harm.STATUS, code=403, times=1, method="POST", path="/namespaces/default/")
+    scene.pod("one", FIFTH)
+    await until(lambda: fault.times == 0)
+    await scene.rounds()
+    async with changing_without_pause(scene):
+        scene.now = 10
+        await until(lambda: scene.of("default") == {FIFTH})
+        scene.server.store.delete("pods", "one", namespace="default")
+        await until(lambda: FIFTH not in str(scene.keeper._parts["default"].namers))
+        scene.now = 7200
+        await until(lambda: scene.of("default") == set())
+
+
 TEAMS = [f"team-{at}" for at in range(8)]
 BUT_TEAM_3 = {*TEAMS} - {"team-3"}
 IN_TEAM_3 = "/namespaces/team-3/resourceclaimtemplates"
