@@ -1,16 +1,17 @@
-"""One result for all who ask at about the same time.
+"""One result for all who ask at about the same time, or one of them after the other.
 
 In: a coroutine function that makes a result. Out of `Latest`: that result, for every request until it is `period_s` old
 or `basis` has changed; requests that come while it is made wait for it. So the period bounds the work, and the number
 of requests does not. `InTurn` is for results that must not be older than the request: who asks while one is made waits
 for the next, with all others who wait. So there is one at a time. Work for all ends with no single caller, so it has a
-context of its own (`loop_turn`).
+context of its own (`loop_turn`). `KeysInTurn` is for work of which each has its own, such as each namespace.
 """
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from contextvars import Context
 from typing import Any, Generic, TypeVar
 
@@ -71,3 +72,55 @@ class InTurn(Generic[T]):
         task.cancel()
         if self._next is task:
             self._next = None
+
+
+class KeysInTurn:
+    """One at a time. Who comes first for a key waits for at most one of each other key, however many of theirs wait.
+
+    Those of one key are in the order in which they came. A key that nobody works or waits for takes no memory.
+    """
+
+    def __init__(self) -> None:
+        self._is_taken = False
+        self._waiting: OrderedDict[str, dict[asyncio.Future[None], None]] = OrderedDict()
+
+    @asynccontextmanager
+    async def turn(self, key: str) -> AsyncIterator[None]:
+        if self._is_taken:
+            await self._wait(key)
+        self._is_taken = True
+        try:
+            yield
+        finally:
+            if key in self._waiting:
+                self._waiting.move_to_end(key)
+            self._pass_on()
+
+    async def _wait(self, key: str) -> None:
+        mine = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, {})[mine] = None
+        try:
+            await mine
+        except asyncio.CancelledError:
+            if mine.cancelled():
+                self._leave(key, mine)
+            else:  # cancelled when it had the turn already, and had not begun
+                self._pass_on()
+            raise
+
+    def _pass_on(self) -> None:
+        """To the key that has waited longest, or to nobody."""
+        while self._waiting:
+            key, line = next(iter(self._waiting.items()))
+            first = next(iter(line))
+            self._leave(key, first)
+            if not first.done():
+                first.set_result(None)
+                return
+        self._is_taken = False
+
+    def _leave(self, key: str, waits: asyncio.Future[None]) -> None:
+        line = self._waiting.get(key, {})
+        line.pop(waits, None)
+        if not line:
+            self._waiting.pop(key, None)

@@ -26,5 +26,10 @@ async def others_turn() -> None:
     """Between two slices of long work."""
     for _ in range(ITERATIONS):
         await asyncio.sleep(0)
+    require_caller()
+
+
+def require_caller() -> None:
+    """Raises CallerGoneError where nobody waits for the answer any more."""
     if CALLER_HAS_GONE.get()():
         raise CallerGoneError("the client left before it had its answer")

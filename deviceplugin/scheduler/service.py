@@ -28,8 +28,9 @@ from deviceplugin.cluster.extender.wire import (
 from deviceplugin.cluster.http import metrics
 from deviceplugin.cluster.http.verbs import SMALL_BODY, HttpError, Verb, VerbResponse, unavailable
 from deviceplugin.cluster.view.claim_explanation import joined
-from deviceplugin.cluster.webhook.review import AdmissionWebhook, Outcome
+from deviceplugin.cluster.webhook.review import AdmissionWebhook, Outcome, namespace_of, read_review
 from deviceplugin.exposition import metric_of
+from deviceplugin.latest import KeysInTurn
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.scheduler.claim_templates import REFUSALS, ClaimTemplates
 from deviceplugin.scheduler.cluster import ClusterWatch
@@ -57,8 +58,8 @@ class SchedulerService:
     clients: tuple[str, ...] = ()
     volcano: VolcanoService | None = None
     templates: ClaimTemplates | None = None
-    explaining: asyncio.Lock = field(default_factory=asyncio.Lock)
-    reviewing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    explaining: KeysInTurn = field(default_factory=KeysInTurn)
+    reviewing: KeysInTurn = field(default_factory=KeysInTurn)
     turns: Turns = field(default_factory=Turns)
 
     @property
@@ -73,6 +74,7 @@ class SchedulerService:
                 largest=_LARGEST_REVIEW,
                 instead=_AS_API_SERVER,
                 outcomes=tuple(each.value for each in Outcome),
+                namespace_of=namespace_of,
             ),
             restricted("filter", self._filter, outcomes=("chosen", "refused")),
             restricted("prioritize", self._prioritize),
@@ -122,7 +124,10 @@ class SchedulerService:
         return await self.views.answer(path, query, headers)
 
     async def explain(self, namespace: str, name: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
-        """One at a time, so that kube-scheduler never waits longer than one step. Only the leader has verdicts."""
+        """One at a time, so that kube-scheduler never waits longer than one step, and the namespaces in turn.
+
+        Only the leader has verdicts.
+        """
         if missing := self.not_ready():
             return _error(503, f"not ready yet: {'; '.join(missing)}")
         leads, leader = self.leadership.leads, self.leadership.leader
@@ -130,7 +135,7 @@ class SchedulerService:
             shown = await self.views.shown(headers, namespace)
         except HttpError as error:
             return _error(error.status, error.sentence, leader)
-        async with self.explaining:
+        async with self.explaining.turn(namespace):
             if leads:
                 by_plugin = await self.extender.explain(namespace, name, shown.text)
             else:
@@ -144,12 +149,16 @@ class SchedulerService:
         return _error(404, sentence, leader)
 
     async def _review(self, body: bytes) -> VerbResponse:
-        """A large one in a thread, one at a time, so that kube-scheduler waits for no stranger's pod."""
+        """A large one in a thread, one at a time, so that kube-scheduler waits for no stranger's pod.
+
+        The namespaces have their turn: one waits for at most one large review of each other namespace.
+        """
         if len(body) <= SMALL_BODY:
             reply = self.webhook.answer(body, self.cluster.known)
         else:
-            async with self.reviewing:
-                reply = await asyncio.to_thread(self.webhook.answer, body, self.cluster.known)
+            review = read_review(body)
+            async with self.reviewing.turn(review.namespace or ""):
+                reply = await asyncio.to_thread(self.webhook.reply, review, self.cluster.known)
         return VerbResponse(reply.body, reply.outcome.value)
 
     async def _filter(self, body: bytes) -> VerbResponse:

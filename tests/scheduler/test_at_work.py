@@ -148,6 +148,28 @@ async def test_what_a_gang_at_permit_reserved_ends_by_the_time_that_was_set(serv
         await scene.until(replica, "/filter", lambda _, found: found["NodeNames"] == ["n1"], question)
 
 
+async def test_large_pods_of_one_namespace_keep_no_other_one_waiting(served: tuple[Scene, Scheduler]) -> None:
+    """The API server is one peer, and waits 5 s for a review."""
+    scene, replica = served
+    answered: list[str] = []
+
+    async def reviewed(namespace: str, apps: int) -> None:
+        made = pod("p", *(container(f"c{at}", cores=1, blocks=1) for at in range(apps)))
+        made["spec"]["volumes"] = [{"name": f"v{at}", "emptyDir": {}} for at in range(9000)]
+        for each in made["spec"]["containers"]:
+            each["volumeMounts"] = [{"name": f"v{at}", "mountPath": f"/v{at}"} for at in range(150)]
+        asked = review(made)
+        asked["request"]["namespace"] = namespace
+        assert (await scene.ask(replica, "/webhook", asked))[0] == 200
+        answered.append(namespace)
+
+    many = [asyncio.create_task(reviewed("greedy", 64)) for _ in range(5)]
+    await asyncio.sleep(0.1)  # they have come
+    await reviewed("other", 1)
+    assert len(answered) <= 3, answered
+    await asyncio.gather(*many)
+
+
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 async def test_the_webhook_reads_no_more_than_the_api_server_sends(served: tuple[Scene, Scheduler]) -> None:
     scene, replica = served

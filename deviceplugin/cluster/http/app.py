@@ -24,8 +24,8 @@ from deviceplugin.cluster.http.verbs import SMALL_BODY, HttpError, Service, Verb
 from deviceplugin.connections import Connections, is_loopback
 from deviceplugin.errors import CallerGoneError
 from deviceplugin.exposition import OPENMETRICS, wants_openmetrics
-from deviceplugin.latest import Latest
-from deviceplugin.loop_turn import CALLER_HAS_GONE
+from deviceplugin.latest import KeysInTurn, Latest
+from deviceplugin.loop_turn import CALLER_HAS_GONE, require_caller
 from deviceplugin.ui import files
 
 log = structlog.get_logger("vcuda.http")
@@ -67,7 +67,7 @@ class Router:
             _VIEW: _Route(_READING, self._view),
             files.PATH: _Route(_READING, _page),
         }
-        self._turns: WeakValueDictionary[tuple[str, str, bool], asyncio.Lock] = WeakValueDictionary()
+        self._turns: WeakValueDictionary[tuple[str, str, bool], KeysInTurn] = WeakValueDictionary()
         self.stopping = False
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -124,16 +124,23 @@ class Router:
     async def _answer(self, verb: Verb, body: bytes, request: web.BaseRequest) -> VerbResponse:
         if verb.is_restricted:
             return await self._answers.asked(verb, body)
-        async with self._in_turn(request, is_large=len(body) > SMALL_BODY):
-            return await self._answers.asked(verb, body)
+        namespace = verb.namespace_of(body)
+        with self._bodies.waits(request, verb, namespace, len(body)):
+            async with self._in_turn(request, namespace, is_large=len(body) > SMALL_BODY):
+                return await self._answers.asked(verb, body)
 
     @asynccontextmanager
-    async def _in_turn(self, request: web.BaseRequest, *, is_large: bool = False) -> AsyncIterator[None]:
+    async def _in_turn(
+        self, request: web.BaseRequest, namespace: str, *, is_large: bool = False
+    ) -> AsyncIterator[None]:
         """For unknown callers: one request of each peer, and then whatever else the loop has to do.
 
-        The API server is one peer and sends the pods of all tenants: a small one waits for no large one.
+        The API server is one peer and sends the pods of all tenants: a small one waits for no large one, and a
+        namespace for at most one of each other namespace. What was given up meanwhile costs nothing more.
         """
-        async with self._turns.setdefault((request.path, request.remote or "", is_large), asyncio.Lock()):
+        turns = self._turns.setdefault((request.path, request.remote or "", is_large), KeysInTurn())
+        async with turns.turn(namespace):
+            require_caller()
             yield
             await asyncio.sleep(0)
 
@@ -141,7 +148,7 @@ class Router:
         namespace, slash, name = request.query.get("pod", "").partition("/")
         if not slash or not namespace or not name or "/" in name:
             return _text_response(400, "no pod given; use /explain?pod=NAMESPACE/NAME")
-        async with self._in_turn(request):
+        async with self._in_turn(request, namespace):
             status, body = await self._service.explain(namespace, name, request.headers)
         return web.Response(status=status, body=body, headers=JSON)
 

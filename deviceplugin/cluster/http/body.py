@@ -8,6 +8,9 @@ Only bytes that have arrived count, because a declared length costs its sender n
 one peer gets a part of it, so uploads to one verb or from one peer do not close another. The beginning of a body needs
 no room: a connection buffers that much in any case, and nearly all bodies are shorter. So they always pass.
 
+A body that waits for its turn takes room of another kind, in which a namespace has a part: the API server is one peer,
+and the pods of one tenant close it to no other. More than that part takes longer than the API server waits.
+
 An answer to an unknown caller takes room too until its reader has it: the patch of a large pod is as large as the pod.
 It is written piece by piece, because asyncio's TLS takes a buffer of any size and calls it written.
 """
@@ -26,6 +29,7 @@ from deviceplugin.cluster.http.verbs import GONE, HttpError, Verb
 _WITHIN_S = 10.0
 _READ_WITHIN_S = 10.0
 _PEERS = 4  # this many may use all of the room of a verb, each for one body of the largest size
+_WAITING = 32  # bodies of the largest size; one peer may have half of them, and one namespace of it a sixteenth
 _FREE = 64 << 10
 _PIECE = 64 << 10
 JSON = {"Content-Type": "application/json"}
@@ -91,6 +95,19 @@ class Bodies:
                 raise HttpError(400, GONE, "the connection ended before the answer was read") from None
         return response
 
+    @contextmanager
+    def waits(self, request: web.BaseRequest, verb: Verb, namespace: str, size: int) -> Iterator[None]:
+        """Until it was answered. Raises an HttpError with status 503."""
+        peer, waits = request.remote or "", f"waits for {verb.name}"
+        limits: dict[tuple[str, ...], int] = {
+            (waits,): _WAITING * verb.largest,
+            (waits, peer): _WAITING // 2 * verb.largest,
+            (waits, peer, namespace): _WAITING // 16 * verb.largest,
+        }
+        with self._within_limits(limits) as room:
+            room.grow(size - self._free)
+            yield
+
     async def _all(self, request: web.BaseRequest, verb: Verb) -> bytes:
         body = bytearray()
         with self._room(verb, request.remote or "") as room:
@@ -103,7 +120,12 @@ class Bodies:
     @contextmanager
     def _room(self, verb: Verb, peer: str) -> Iterator["BodyRoom"]:
         most = most_of(verb) if self._most is None else self._most
-        room = BodyRoom(self.held, {(verb.name,): most, (verb.name, peer): most // _PEERS})
+        with self._within_limits({(verb.name,): most, (verb.name, peer): most // _PEERS}) as room:
+            yield room
+
+    @contextmanager
+    def _within_limits(self, limits: dict[tuple[str, ...], int]) -> Iterator["BodyRoom"]:
+        room = BodyRoom(self.held, limits)
         try:
             yield room
         finally:

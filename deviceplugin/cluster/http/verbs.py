@@ -43,6 +43,10 @@ class VerbResponse:
     rejections: Mapping[str, int] = field(default_factory=dict)
 
 
+def _no_namespace(body: bytes) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Verb:
     """One POST route; with `before_ready` it answers before the process is ready.
@@ -50,6 +54,7 @@ class Verb:
     `loopback_only`: only callers on loopback are answered, because the extender protocol has no authentication.
     `clients`: only callers with a client certificate in one of these names are answered; empty: no certificate needed.
     `largest`: the limit of a body in bytes; `instead` says what to send instead of a larger one. `outcomes` of answers.
+    `namespace_of`: whose turn an unknown caller's body takes; it raises nothing.
     """
 
     name: str
@@ -60,6 +65,7 @@ class Verb:
     largest: int = 8 << 20
     instead: str = "send names instead of whole nodes"
     outcomes: tuple[str, ...] = ("answered",)
+    namespace_of: Callable[[bytes], str] = _no_namespace
 
     @property
     def is_restricted(self) -> bool:

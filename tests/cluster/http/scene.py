@@ -32,7 +32,10 @@ NAMES = ("vcuda-scheduler.gpu.svc", "127.0.0.1")
 
 @dataclass
 class StandIn:
-    """Echoes what it has `reviewed`; `held` keeps bind waiting until it is set; `slow` work ends with its client."""
+    """Echoes what it has `reviewed`, of which the first sign is the namespace; `slow` work ends with its client.
+
+    `held` keeps bind waiting until it is set, and `reviewing` the webhook and explanations while it is clear.
+    """
 
     missing: tuple[str, ...] = ()
     leader: str = ""
@@ -41,11 +44,16 @@ class StandIn:
     bound: int = 0
     stopped: int = 0
     reviewed: list[bytes] = field(default_factory=list)
+    explained: list[str] = field(default_factory=list)
+    reviewing: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.reviewing.set()
 
     @property
     def verbs(self) -> tuple[Verb, ...]:
         return (
-            Verb("webhook", self.webhook),
+            Verb("webhook", self.webhook, namespace_of=lambda body: body[:1].decode()),
             Verb("filter", self.filter, loopback_only=True),
             Verb("bind", self.bind, loopback_only=True),
         )
@@ -68,6 +76,8 @@ class StandIn:
         return (404 if path == "/view/gone" else 200), msgspec.json.encode(found)
 
     async def explain(self, namespace: str, name: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
+        self.explained.append(namespace)
+        await self.reviewing.wait()
         if name == "elsewhere":
             return 421, msgspec.json.encode({"error": "replica b leads", "leader": "b"})
         if name.startswith("unknown"):
@@ -76,6 +86,7 @@ class StandIn:
 
     async def webhook(self, body: bytes) -> VerbResponse:
         self.reviewed.append(body)
+        await self.reviewing.wait()
         return VerbResponse(body, "changed")
 
     async def filter(self, body: bytes) -> VerbResponse:

@@ -2,7 +2,8 @@
 
 import asyncio
 import gzip
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -204,3 +205,69 @@ async def test_a_peer_with_many_requests_delays_those_of_another_by_one_of_its_o
         assert scene.service.reviewed.index(b"o") <= 2
         for writer in writers:
             writer.close()
+
+
+def sent(body: bytes) -> bytes:
+    return b"POST /webhook HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+
+@asynccontextmanager
+async def waiting(scene: Scene, bodies: Sequence[bytes]) -> AsyncIterator[list[asyncio.StreamWriter]]:
+    """By one peer, in this order; each waits for its turn, and the first is answered for as long as the block lasts."""
+    scene.service.reviewing.clear()
+    writers = [(await scene.raw())[1] for _ in bodies]
+    for body, writer in zip(bodies, writers, strict=True):
+        writer.write(sent(body))
+        await writer.drain()
+        await asyncio.sleep(0.02)
+    await until(lambda: scene.service.reviewed)
+    yield writers
+    for writer in writers:
+        writer.close()
+
+
+@pytest.mark.parametrize("size", [1, 40 << 10])
+async def test_the_api_server_is_one_peer_and_its_namespaces_have_their_turn(size: int) -> None:
+    """One tenant's pods may take half a second each, and the API server waits 5 s for a review."""
+    async with serving() as scene, waiting(scene, [b"a" * size] * 12 + [b"b" * size, b"c" * size]):
+        scene.service.reviewing.set()
+        await until(lambda: len(scene.service.reviewed) == 14)
+        assert b"".join(each[:1] for each in scene.service.reviewed) == b"abc" + 11 * b"a"
+
+
+async def test_explanations_have_the_turn_of_the_pods_namespace() -> None:
+    async with serving() as scene:
+        scene.service.reviewing.clear()
+        tasks = []
+        for namespace in "aaaabaa":
+            tasks.append(asyncio.create_task(scene.get(f"/explain?pod={namespace}/p")))
+            await asyncio.sleep(0.05)
+        scene.service.reviewing.set()
+        await asyncio.gather(*tasks)
+        assert "".join(scene.service.explained) == "abaaaaa"
+
+
+async def test_a_review_that_was_given_up_while_it_waited_takes_no_turn() -> None:
+    async with serving() as scene, waiting(scene, [b"a", b"b", b"c"]) as writers:
+        writers[1].transport.abort()
+        await asyncio.sleep(0.1)
+        scene.service.reviewing.set()
+        await until(lambda: b"c" in scene.service.reviewed)
+        assert scene.service.reviewed == [b"a", b"c"]
+        assert await counted(scene, "webhook") == {"changed": 2, "disconnected": 1}
+
+
+async def test_one_namespace_has_its_part_of_what_waits_and_others_and_short_bodies_pass() -> None:
+    bodies = Bodies()
+    six = 6 << 20
+    async with asyncio.timeout(60), serving(bodies=bodies) as scene, waiting(scene, [b"a" * six, b"a" * six]) as first:
+        status, said = await scene.post("/webhook", b"a" * six)
+        assert (status, said) == (503, "too many large requests at the same time; try again\n")
+        others = [*[b"a" * (64 << 10)] * 20, b"b" * six]
+        asked = [asyncio.create_task(scene.post("/webhook", each)) for each in others]
+        await until(lambda: max(bodies.held.values(), default=0) > 17 << 20)
+        for each in first:
+            each.transport.abort()  # their answers would take the room of the others' answers
+        scene.service.reviewing.set()
+        assert {status for status, _ in await asyncio.gather(*asked)} == {200}
+        await until(lambda: not bodies.held)

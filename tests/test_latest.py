@@ -1,0 +1,141 @@
+"""Who works when many ask, each for a key: a letter is one's key."""
+
+import asyncio
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin.latest import KeysInTurn
+from tests.waiting import until
+
+
+class Asked:
+    """`began` has the keys in the order in which they had their turn; each ends when `end` is called."""
+
+    def __init__(self) -> None:
+        self.turns = KeysInTurn()
+        self.began: list[str] = []
+        self.at_work = 0
+        self._ends = asyncio.Semaphore(0)
+
+    def ask(self, key: str) -> asyncio.Task[None]:
+        return asyncio.create_task(self._work(key))
+
+    async def _work(self, key: str) -> None:
+        async with self.turns.turn(key):
+            self.began.append(key)
+            self.at_work += 1
+            assert self.at_work == 1, "one at a time"
+            try:
+                await self._ends.acquire()
+            finally:
+                self.at_work -= 1
+
+    async def end(self) -> None:
+        self._ends.release()
+        await settled()
+
+    @property
+    def is_forgotten(self) -> bool:
+        return not self.turns._waiting and not self.turns._is_taken
+
+
+async def settled() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def order_of(keys: str) -> str:
+    asked = Asked()
+    tasks = []
+    for key in keys:
+        tasks.append(asked.ask(key))
+        await settled()
+    for _ in keys:
+        await asked.end()
+    await asyncio.gather(*tasks)
+    assert asked.is_forgotten
+    return "".join(asked.began)
+
+
+async def test_a_key_waits_for_one_of_each_other_key() -> None:
+    assert await order_of("aaaaaab") == "abaaaaa"
+    assert await order_of("aaabbbc") == "abcabab"
+    assert await order_of("aaa") == "aaa"
+
+
+async def test_keys_that_come_meanwhile_are_behind_those_that_wait_for_their_first_turn() -> None:
+    asked = Asked()
+    tasks = [asked.ask(key) for key in "aabc"]
+    await settled()
+    tasks += [asked.ask(key) for key in "abdb"]
+    await settled()
+    for _ in tasks:
+        await asked.end()
+    await asyncio.gather(*tasks)
+    assert "".join(asked.began) == "abcdabab"
+
+
+async def test_one_who_fails_passes_the_turn_on() -> None:
+    turns = KeysInTurn()
+
+    async def fail() -> None:
+        async with turns.turn("a"):
+            await asyncio.sleep(0)
+            raise ZeroDivisionError
+
+    found = await asyncio.gather(*(fail() for _ in range(3)), return_exceptions=True)
+    assert [type(each) for each in found] == [ZeroDivisionError] * 3
+    assert not turns._is_taken
+
+
+async def test_a_turn_that_is_given_to_one_who_is_cancelled_goes_on() -> None:
+    """The first ends, and before the second has begun it is cancelled."""
+    asked = Asked()
+    first, second, third = (asked.ask(key) for key in "abc")
+    await settled()
+    first.cancel()
+    await until(lambda: asked.at_work == 0, every=0)
+    second.cancel()
+    await settled()
+    assert asked.began == ["a", "c"]
+    await asked.end()
+    await third
+    assert asked.is_forgotten
+
+
+KEYS = st.sampled_from("abcd")
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("ask"), KEYS),
+        st.tuples(st.just("cancel"), st.integers(0, 30)),
+        st.tuples(st.just("end"), st.just(0)),
+        st.tuples(st.just("pause"), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+@given(steps=STEPS)
+def test_whatever_is_cancelled_one_works_while_one_waits_and_nothing_stays(steps: list[tuple[str, str | int]]) -> None:
+    asyncio.run(_played(steps))
+
+
+async def _played(steps: list[tuple[str, str | int]]) -> None:
+    asked, tasks, ended = Asked(), list[asyncio.Task[None]](), itertools.count()
+    for what, which in steps:
+        if what == "ask":
+            tasks.append(asked.ask(str(which)))
+        elif what == "cancel" and tasks:
+            tasks[int(which) % len(tasks)].cancel()
+        elif what == "end":
+            asked._ends.release()
+        else:
+            await settled()
+            assert asked.at_work == 1 or all(task.done() for task in tasks)
+    while not all(task.done() for task in tasks):
+        assert next(ended) <= len(tasks)
+        await asked.end()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert asked.is_forgotten
