@@ -77,7 +77,8 @@ VOLCANO = {
 DEAREST = {"calm_ms", "longest_loop_ms", "longest_answer_ms", "peak_rss_mib"} | {
     f"{verb}_{what}_{figure}_ms"
     for verb, objects in (
-        ("filter", ("1", "64", "64_mixed", "64_inits", "17_together", "9_together", "linked", "named", "1000")),
+        ("filter", ("1", "64", "64_mixed", "64_inits", "17_together", "9_together", "linked", "named", "1000",
+                    "beside_nominated")),
         ("review", ("1", "1000_containers", "100_volumes", "5000_volumes", "20000_volumes", "named")),
     )
     for what in objects
