@@ -2,14 +2,15 @@
 
 In: the ledger, the driver's samples, the containers' regions and processes. Out: `uses` for the views; events and log
 lines about violations that last; current PIDs for gpu-manager's clients. A share on an idle GPU is checked seldom, so
-an idle node costs nothing; nothing waits for the container runtime, which may hang. Not here: what the numbers mean
-(`container.tracker`, `container.limit_monitor`).
+an idle node costs nothing; nothing waits for the container runtime, which may hang. Invariant: whatever fails with the
+files of one container, the round goes on for all others. Not here: what the numbers mean (`container.tracker`,
+`container.limit_monitor`).
 """
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -110,15 +111,14 @@ class ContainerWatch:
         on_gpu = self._by_grant(shares, samples) if busy and due else {}
         jobs = [(grant, self._watched[grant.id], on_gpu.get(grant.id, {})) for grant in due]
         looked_at = {grant.id for grant in due}
-        idle = [
-            (self._watched[grant.id].tracker, grant.allocation.uuids) for grant in shares if grant.id not in looked_at
-        ]
+        idle = [(grant, self._watched[grant.id].tracker) for grant in shares if grant.id not in looked_at]
         if shares:
-            await asyncio.to_thread(self._restore, idle)
+            for grant, error in await asyncio.to_thread(self._restore, idle):
+                self._look_failed(grant, error)
         if not due:
             return
         for grant, watched, look in await asyncio.to_thread(self._look_at, jobs):
-            self._took(grant, watched, look, now=now)
+            self._took_or_failed(grant, watched, look, now=now)
 
     async def register(self, grant_id: GrantId, name: str) -> None:
         """A process with gpu-manager's client asks for its files; raises ContainerError."""
@@ -147,25 +147,35 @@ class ContainerWatch:
             or self._turn % _IDLE_TURNS == 0
         )
 
-    def _look_at(self, jobs: Sequence[tuple[Grant, _Watched, OnGpu]]) -> list[tuple[Grant, _Watched, ShareReport]]:
+    def _look_at(
+        self, jobs: Sequence[tuple[Grant, _Watched, OnGpu]]
+    ) -> list[tuple[Grant, _Watched, ShareReport | Exception]]:
         inventory = self.inventory()
         if inventory is None:
             return []
-        return [
-            (
-                grant,
-                watched,
-                watched.tracker.read(
-                    _held(grant, inventory), on_gpu, place=watched.place, needs_members=watched.shown is not None
-                ),
-            )
-            for grant, watched, on_gpu in jobs
-        ]
+        return [(grant, watched, _read(grant, watched, on_gpu, inventory)) for grant, watched, on_gpu in jobs]
 
-    def _restore(self, idle: Sequence[tuple[Tracker, Collection[GpuUuid]]]) -> None:
+    def _restore(self, idle: Sequence[tuple[Grant, Tracker]]) -> list[tuple[Grant, Exception]]:
         self.files.make_room()
-        for tracker, gpus in idle:
-            tracker.restore(gpus)
+        tried = [(grant, _restored(grant, tracker)) for grant, tracker in idle]
+        return [(grant, error) for grant, error in tried if error is not None]
+
+    def _took_or_failed(self, grant: Grant, watched: _Watched, look: ShareReport | Exception, *, now: float) -> None:
+        if isinstance(look, Exception):
+            self._look_failed(grant, look)
+            return
+        try:
+            self._took(grant, watched, look, now=now)
+        except Exception as error:  # whatever it is, it is of this container
+            self._look_failed(grant, error)
+
+    def _look_failed(self, grant: Grant, error: Exception) -> None:
+        """What it used before is not what it uses."""
+        if (watched := self._watched.get(grant.id)) is not None:
+            watched.look = None
+        if self._pace.allows("container_look_failed", grant.id):
+            owner = owner_fields(grant.allocation.owner)
+            log.error("container_look_failed", **owner, exc_info=error, action="please report this line")
 
     def _took(self, grant: Grant, watched: _Watched, look: ShareReport, *, now: float) -> None:
         if self._watched.get(grant.id) is not watched:
@@ -297,6 +307,22 @@ class ContainerWatch:
             for gone in [grant for grant in self._watched if grant not in known]:
                 del self._watched[gone]
                 self.report.forget(gone)
+
+
+def _read(grant: Grant, watched: _Watched, on_gpu: OnGpu, inventory: Inventory) -> ShareReport | Exception:
+    needs_members = watched.shown is not None
+    try:
+        return watched.tracker.read(_held(grant, inventory), on_gpu, place=watched.place, needs_members=needs_members)
+    except Exception as error:  # the others are looked at
+        return error
+
+
+def _restored(grant: Grant, tracker: Tracker) -> Exception | None:
+    try:
+        tracker.restore(grant.allocation.uuids)
+    except Exception as error:  # the others are restored
+        return error
+    return None
 
 
 def _without_our_files(look: ShareReport) -> ShareReport:

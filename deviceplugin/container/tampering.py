@@ -3,8 +3,10 @@
 In: the file and its form. Out: the file as it may be, and a phrase that says what was wrong. A container may allocate
 blocks behind the end without changing the size, so both are compared. Invariants: the contents are not looked at; the
 inode stays, because processes have it mapped; nothing here waits for a container. Growth under a write lease is cut in
-a thread of its own: truncate keeps new leases away while it waits until the kernel breaks the old one (45 s).
-What the container did not do is not reported: a missing file, or one that the agent may not open.
+a thread: truncate keeps new leases away while it waits until the kernel breaks the old one (45 s). Each container has
+one such thread at most, and the node `MOST_CUTTING`; other files wait for their turn, and meanwhile each look has the
+kernel break their leases. What the container did not do is not reported: a missing file, or one that the agent may not
+open.
 """
 
 import errno
@@ -13,21 +15,32 @@ import stat
 import threading
 from pathlib import Path
 
-from deviceplugin.container.shared_file import MODE, Form, opened
+import structlog
 
+from deviceplugin.container.shared_file import MODE, Form, opened
+from deviceplugin.log import Pace
+
+log = structlog.get_logger("vcuda.container")
 _MIB = 1 << 20
 _BLOCK = 512  # the unit of st_blocks, whatever the file system
 SLACK = _MIB  # file systems that count metadata, copies or what they allocate ahead
 MOST_REMOVED = 256  # attributes of a file in one look: the look is for all containers
+MOST_CUTTING = 16  # threads of the node
 _OF_THE_SYSTEM = ("security.selinux", "security.ima", "security.evm", "trusted.")
 _NO_ATTRIBUTES = (errno.EOPNOTSUPP, errno.ENOENT, errno.ENOSYS)
 
 
 class SharedFiles:
-    """Undoes what was done to files; remembers only which of them it is waiting for."""
+    """Undoes what was done to files; remembers only which of them it is waiting for. Any thread may call it.
+
+    A directory is a container's: one of its files is cut at a time, the one that has waited longest.
+    """
 
     def __init__(self) -> None:
-        self._waiting: dict[Path, threading.Thread] = {}
+        self._lock = threading.Lock()
+        self._cutting: dict[Path, threading.Thread] = {}
+        self._queue: dict[Path, dict[Path, int]] = {}
+        self._pace = Pace()
 
     def restore(self, path: Path, form: Form) -> str:
         """What was wrong with the file, empty for nothing; all of it is undone where that is possible."""
@@ -53,11 +66,34 @@ class SharedFiles:
         return f"{path.name} is larger than allowed"
 
     def _cut_when_possible(self, path: Path, form: Form) -> None:
-        thread = self._waiting.get(path)
-        if thread is None or not thread.is_alive():
-            self._waiting = {each: one for each, one in self._waiting.items() if one.is_alive()}
-            self._waiting[path] = threading.Thread(target=_truncate, args=(path, form.size), daemon=True)
-            self._waiting[path].start()
+        with self._lock:
+            self._queue.setdefault(path.parent, {}).setdefault(path, form.size)
+            self._cutting = {each: one for each, one in self._cutting.items() if one.is_alive()}
+            why = self._start_threads()
+        if why and self._pace.allows(why):
+            log.warning("cutting_delayed", error=f"{path} keeps its size until another look: {why}")
+
+    def _start_threads(self) -> str:
+        """Why a container's files wait without one of them being cut; empty: none does."""
+        for directory in [each for each in self._queue if each not in self._cutting]:
+            if len(self._cutting) >= MOST_CUTTING:
+                return f"files of {MOST_CUTTING} containers are being cut"
+            path = next(iter(self._queue[directory]))
+            thread = threading.Thread(target=_truncate, args=(path, self._queue[directory][path]), daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                return "no thread is left"
+            self._cutting[directory] = thread
+            self._keep_others(directory, path)
+        return ""
+
+    def _keep_others(self, directory: Path, path: Path) -> None:
+        """Behind all other containers."""
+        others = self._queue.pop(directory)
+        del others[path]
+        if others:
+            self._queue[directory] = others
 
 
 def is_untouched(path: str, size: int) -> bool:

@@ -204,6 +204,26 @@ async def test_an_idle_share_is_looked_at_in_every_turn(bench: Bench) -> None:
         assert path.stat().st_size == region.SIZE
 
 
+async def test_a_container_that_cannot_be_looked_at_ends_the_round_for_no_other(bench: Bench) -> None:
+    """Adversary A-3: one exception, and nobody's files were restored and nobody's limits judged."""
+    bad, well = bench.give("bad", "c"), bench.give("well", "c", minor=1)
+    bench.start(well, IDS["two"], 502)
+    bench.show(GpuProcess(502, 5 * GIB), uuid=GpuUuid("GPU-1"))
+    await bench.until(lambda: bench.pids(well) == (502,))
+    bench.forgive_nothing(well)
+    bench.watch._watched[bad.id].tracker.grant = GrantId("g-\0")  # no file can have this name
+    path = bench.shared.region(well.id)
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(65):
+            os.truncate(path, 2 * region.SIZE)
+            await bench.turns(1)
+            assert path.stat().st_size == region.SIZE
+    assert Breach.MEMORY in {each.breach for each in bench.watch.uses()[well.id].overruns}
+    assert bad.id not in bench.watch.uses(), "what it used before is not what it uses"
+    failed = [each for each in logs if each["event"] == "container_look_failed"]
+    assert [each["pod"] for each in failed] == [str(bad.allocation.owner.pod)]
+
+
 async def test_what_fails_at_each_look_is_said_once_a_minute(bench: Bench) -> None:
     given = [bench.give(name, "c") for name in ("one", "two")]
     with structlog.testing.capture_logs() as logs:

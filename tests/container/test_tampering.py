@@ -7,15 +7,17 @@ import signal
 import stat
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import structlog
 
 from deviceplugin.container import region, shared_file
 from deviceplugin.container.shared_file import Form
-from deviceplugin.container.tampering import MOST_REMOVED, SharedFiles, is_untouched
+from deviceplugin.container.tampering import MOST_CUTTING, MOST_REMOVED, SharedFiles, is_untouched
 from deviceplugin.ledger.grant import GrantId
 
 GRANT = GrantId("g-0001")
@@ -136,6 +138,64 @@ def test_a_write_lease_does_not_keep_the_room(tmp_path: Path, form: Form) -> Non
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+
+
+def test_leases_cost_one_thread_for_a_container_and_few_for_the_node(tmp_path: Path, form: Form) -> None:
+    """Adversary A-3: there was a thread for each file, 577 for the containers of one pod."""
+    containers, files, before = MOST_CUTTING + 4, SharedFiles(), threading.active_count()
+    paths = [tmp_path / f"g-{container:02}" / f"{name}" for container in range(containers) for name in range(3)]
+    with _leased(paths, form), structlog.testing.capture_logs() as logs:
+        for _ in range(3):
+            assert {files.restore(path, form) for path in paths[:9]} == {
+                f"{n} is larger than allowed" for n in range(3)
+            }
+        assert (threading.active_count() - before, logs) == (3, [])
+        for _ in range(3):
+            assert all(files.restore(path, form) for path in paths), "told, though it cannot be cut yet"
+        assert threading.active_count() - before == MOST_CUTTING
+        assert [each["event"] for each in logs] == ["cutting_delayed"]
+
+
+def test_where_no_thread_is_left_a_leased_file_waits_for_another_look(tmp_path: Path, form: Form) -> None:
+    """Adversary A-3: the exception of the one file ended the look at all others."""
+    files, paths = SharedFiles(), [tmp_path / "g-01" / "region", tmp_path / "g-02" / "region"]
+    with _leased(paths, form), structlog.testing.capture_logs() as logs:
+        before = threading.stack_size(1 << 46)  # more than a process can have, so that none starts
+        try:
+            assert [files.restore(path, form) for path in paths * 2] == ["region is larger than allowed"] * 4
+        finally:
+            threading.stack_size(before)
+        assert [each["event"] for each in logs] == ["cutting_delayed"]
+    _until(lambda: not any(files.restore(path, form) for path in paths))
+
+
+@contextlib.contextmanager
+def _leased(paths: Sequence[Path], form: Form) -> Iterator[None]:
+    """Files that have grown and that a container holds leases of, until it ends."""
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+        shared_file.make(path, form)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.signal(signal.SIGIO, signal.SIG_IGN)
+            for path in paths:
+                fd = os.open(path, os.O_RDWR)
+                os.ftruncate(fd, 20 * MIB)
+                fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            os.write(writer, b"1")
+            time.sleep(60)
+        finally:
+            os._exit(1)
+    try:
+        assert os.read(reader, 1)
+        yield
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(reader)
+        os.close(writer)
 
 
 def _hold_lease(path: Path) -> None:
