@@ -38,6 +38,9 @@ _IDLE_TURNS = 30
 _FIND_AGAIN_S = 2.0
 _OTHERS_AGAIN_S = 10.0
 _FIND_BUDGET_S = 1.5
+_ROUND_BUDGET = 8192
+"""Slots of regions that are read in one round (`Tracker.cost`), beside those of containers that have `_FEW` of them."""
+_FEW = 256
 OnGpu = Mapping[GpuUuid, Sequence[GpuProcess]]
 
 
@@ -51,11 +54,15 @@ class _Watched:
     asked_at: float = -_FIND_AGAIN_S
     shown: tuple[int, ...] | None = None
     look: ShareReport | None = None
+    read_in: int = 0
 
 
 @dataclass(slots=True)
 class ContainerWatch:
     """`run` until it is cancelled; `uses` at any time. One loop; files are read in a thread.
+
+    In each round the files of all containers are restored before any is read, and reading has a budget: a container
+    with many slots is read in turn with others like it, and between two readings judged by what the driver shows.
 
     `holders` answers, for what is known now, which containers hold a grant: one, or all that share a claim.
     """
@@ -110,10 +117,9 @@ class ContainerWatch:
         self._turn += 1
         on_gpu = self._by_grant(shares, samples) if busy and due else {}
         jobs = [(grant, self._watched[grant.id], on_gpu.get(grant.id, {})) for grant in due]
-        looked_at = {grant.id for grant in due}
-        idle = [(grant, self._watched[grant.id].tracker) for grant in shares if grant.id not in looked_at]
         if shares:
-            for grant, error in await asyncio.to_thread(self._restore, idle):
+            trackers = [(grant, self._watched[grant.id].tracker) for grant in shares]
+            for grant, error in await asyncio.to_thread(self._restore, trackers):
                 self._look_failed(grant, error)
         if not due:
             return
@@ -153,11 +159,26 @@ class ContainerWatch:
         inventory = self.inventory()
         if inventory is None:
             return []
-        return [(grant, watched, _read(grant, watched, on_gpu, inventory)) for grant, watched, on_gpu in jobs]
+        read = self._within_budget(jobs)
+        return [
+            (grant, watched, _read(grant, watched, on_gpu, inventory, with_files=grant.id in read))
+            for grant, watched, on_gpu in jobs
+        ]
 
-    def _restore(self, idle: Sequence[tuple[Grant, Tracker]]) -> list[tuple[Grant, Exception]]:
+    def _within_budget(self, jobs: Sequence[tuple[Grant, _Watched, OnGpu]]) -> set[GrantId]:
+        """Those whose files are read: all with few slots, and of the others those that have waited longest."""
+        found, left = set[GrantId](), _ROUND_BUDGET
+        for grant, watched, _ in sorted(jobs, key=lambda job: job[1].read_in):
+            cost = watched.tracker.cost
+            if cost <= _FEW or left > 0:
+                left -= cost if cost > _FEW else 0
+                watched.read_in = self._turn
+                found.add(grant.id)
+        return found
+
+    def _restore(self, trackers: Sequence[tuple[Grant, Tracker]]) -> list[tuple[Grant, Exception]]:
         self.files.make_room()
-        tried = [(grant, _restored(grant, tracker)) for grant, tracker in idle]
+        tried = [(grant, _restored(grant, tracker)) for grant, tracker in trackers]
         return [(grant, error) for grant, error in tried if error is not None]
 
     def _took_or_failed(self, grant: Grant, watched: _Watched, look: ShareReport | Exception, *, now: float) -> None:
@@ -309,10 +330,13 @@ class ContainerWatch:
                 self.report.forget(gone)
 
 
-def _read(grant: Grant, watched: _Watched, on_gpu: OnGpu, inventory: Inventory) -> ShareReport | Exception:
-    needs_members = watched.shown is not None
+def _read(
+    grant: Grant, watched: _Watched, on_gpu: OnGpu, inventory: Inventory, *, with_files: bool
+) -> ShareReport | Exception:
+    tracker, held, needs_members = watched.tracker, _held(grant, inventory), watched.shown is not None
     try:
-        return watched.tracker.read(_held(grant, inventory), on_gpu, place=watched.place, needs_members=needs_members)
+        judged = None if with_files else tracker.judge(held, on_gpu)
+        return judged or tracker.read(held, on_gpu, place=watched.place, needs_members=needs_members)
     except Exception as error:  # the others are looked at
         return error
 

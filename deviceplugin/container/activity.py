@@ -109,9 +109,10 @@ def _slot(data: bytes, at: int, now: int) -> SlotActivity:
 
 def _ring_part(data: bytes, at: int, entries: int, now: int) -> float:
     words: tuple[int, ...] = _RING.unpack_from(data, at)[: 2 * entries]
-    turns = [(start, end) for start, end in zip(words[::2], words[1::2], strict=True) if start < end <= now + _STALE_NS]
-    reached = max(min((start for start, _ in turns), default=now), now - _WINDOW_NS)
-    covered = sum(end - max(start, reached) for start, end in turns if end > reached)
+    latest = now + _STALE_NS
+    turns = [(start, end) for start, end in zip(words[::2], words[1::2], strict=True) if start < end <= latest]
+    reached = max(min(turns)[0] if turns else now, now - _WINDOW_NS)
+    covered = sum([end - (start if start > reached else reached) for start, end in turns if end > reached])
     return min(1.0, covered / max(1, now - reached))
 
 

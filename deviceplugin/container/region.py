@@ -7,10 +7,13 @@ read with pread, because a mapping would fault where the container has cut the f
 
 import contextlib
 import fcntl
+import functools
 import os
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from deviceplugin.container.shared_file import NOT_OF_THE_CONTAINER, Form, opened
 from deviceplugin.errors import ContainerError, ParseError
@@ -34,6 +37,7 @@ SLOTS_AT = HEADER_SIZE + DEVICE.size * MAX_DEVICES
 SIZE = SLOTS_AT + SLOT_SIZE * SLOTS
 
 CLEARING = 1 << 31
+_WORDS = 4  # of a Use
 _UNKNOWN = (1 << 64) - 1
 _HIGH = struct.Struct("<I")
 _UNKNOWN_FUNCTIONS = struct.Struct("<q")
@@ -57,8 +61,7 @@ class Counters:
     effective_cores: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(NamedTuple):
     """What one process holds of one GPU, in bytes; `overhead` is what the driver holds beyond its allocations."""
 
     used: int = 0
@@ -147,7 +150,7 @@ def parse(data: bytes, *, grant: GrantId, devices: int) -> Region:
     devices = min(devices, MAX_DEVICES)
     words = _Words()
     counters = tuple(_counters(data, index, words) for index in range(devices))
-    slots = tuple(slot for index in range(_slots_in(data)) if (slot := _slot(data, index, devices, words)))
+    slots = tuple(_slots(data, devices, words))
     (unknown,) = _UNKNOWN_FUNCTIONS.unpack_from(data, UNKNOWN_FUNCTIONS_AT)
     told = max(0, words.bounded(unknown))
     return Region(counters, slots, words.implausible, told)
@@ -182,13 +185,22 @@ def _counters(data: bytes, index: int, words: _Words) -> Counters:
     return Counters(*map(words.bounded, found))
 
 
-def _slot(data: bytes, index: int, devices: int, words: _Words) -> ProcessSlot | None:
-    at = SLOTS_AT + SLOT_SIZE * index
-    pid, _, start_time, namespace, _ = SLOT.unpack_from(data, at)
-    if not pid:
-        return None
-    uses = tuple(
-        Use(*map(words.bounded, USE.unpack_from(data, at + SLOT.size + USE.size * device))) for device in range(devices)
-    )
-    told = None if start_time in (0, _UNKNOWN) else start_time
-    return ProcessSlot(index, pid & ~CLEARING, told, namespace, uses, bool(pid & CLEARING))
+@functools.cache
+def _slot_words(devices: int) -> struct.Struct:
+    """A slot with the words of so many GPUs; one reading makes a number of nothing else."""
+    rest = SLOT_SIZE - SLOT.size - USE.size * devices
+    return struct.Struct(f"{SLOT.format}{_WORDS * devices}Q{rest}x")
+
+
+def _slots(data: bytes, devices: int, words: _Words) -> Iterator[ProcessSlot]:
+    """Of the claimed ones. A container may claim all of them, so this does as little as it can for each."""
+    used = memoryview(data)[SLOTS_AT : SLOTS_AT + SLOT_SIZE * _slots_in(data)]
+    for index, (pid, _, start_time, namespace, _, *numbers) in enumerate(_slot_words(devices).iter_unpack(used)):
+        if not pid:
+            continue
+        if numbers and max(numbers) >= MOST:
+            numbers = [words.bounded(word) for word in numbers]
+        following = iter(numbers)
+        uses = tuple(map(Use._make, zip(*[following] * _WORDS, strict=True)))
+        told = None if start_time in (0, _UNKNOWN) else start_time
+        yield ProcessSlot(index, pid & ~CLEARING, told, namespace, uses, bool(pid & CLEARING))

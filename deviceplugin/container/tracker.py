@@ -2,7 +2,8 @@
 
 In: at each reading the grant's GPUs and limits, what the driver shows of the container's processes on them, and the
 container's place where it is known. Containers that share a claim are one here. Out: `ShareReport`. Runs in a thread,
-because files may be slow; one reading at a time. A process counts as dead only for certain: the container's list is
+because files may be slow; one reading at a time. What a reading costs is the container's choice, so its caller knows it
+(`cost`) and may `judge` without one. A process counts as dead only for certain: the container's list is
 complete, was read after the region, and does not have it. Then it counts no more, and its slot is freed where no
 process of its pid namespace is left to free it.
 
@@ -33,6 +34,10 @@ log = structlog.get_logger("vcuda.container")
 
 _NS = 1e9
 _TOLD_FOR_S = 60.0  # longer than the monitor's patience: what is undone at once must not be forgotten at once
+_RING_COST = 16  # a ring of an activity file, against a slot of a region
+MOST_CLEARED = 64  # slots in one reading
+MOST_BEYOND_PROCESSES = 128
+"""Slots of dead processes: those that run clear them within a second, what these have imported from the dead stays."""
 _IN_FORCE_UNIT = 1000  # effective_cores is in thousandths of a percent
 
 
@@ -69,6 +74,16 @@ class Reading:
     at: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """The last reading, for the rounds without one. Who has come since may have a slot by now: not `unmanaged`."""
+
+    report: ShareReport
+    accounted: tuple[int, ...]
+    corrupted: str
+    unmanaged: frozenset[int]
+
+
 @dataclass(slots=True)
 class Tracker:
     """One grant over its life."""
@@ -86,10 +101,19 @@ class Tracker:
     _tampering: str = ""
     _told_until: float = 0.0
     _found_at: Place | None = None
+    _judged: _Judged | None = None
 
     @property
     def is_tampered(self) -> bool:
         return bool(self._tampering)
+
+    @property
+    def cost(self) -> int:
+        """Of the last reading, in slots of a region for one GPU."""
+        if self._before is None:
+            return 0
+        rings = sum(len(row.slots) for row in self._rows.values())
+        return len(self._before.region.slots) * len(self._before.region.counters) + _RING_COST * rings
 
     def restore(self, gpus: Collection[GpuUuid]) -> None:
         """Undoes what the container may not do to its files. Seldom costs more than a stat of each."""
@@ -111,9 +135,8 @@ class Tracker:
         needs_members: bool = False,
     ) -> ShareReport:
         """`held`: in the grant's order, None for a GPU that is gone. `on_gpu`: the container's processes as the driver
-        shows them.
+        shows them. `restore` comes before.
         """
-        self.restore([each.gpu.uuid for each in held if each is not None])
         found, corrupted, is_read = self._region(held)
         is_missing = self._is_missing()
         is_used = bool(found.slots or needs_members or is_missing or any(on_gpu.values()))
@@ -123,6 +146,7 @@ class Tracker:
         is_running = members is not None and bool(members.pids)
         # Looked for again: a start makes the region first, and its processes may be younger than the first look.
         lost_files = is_missing and is_running and self._is_missing()
+        corrupted = corrupted or _crowded(found, members)
         living = self._living(found, members, is_lost=is_lost)
         counted = None if is_lost and self._may_live_elsewhere(place) else living
         self._found_at = place if members is not None else self._found_at
@@ -133,18 +157,41 @@ class Tracker:
         beside = {uuid: [one for one in on_gpu[uuid] if one.pid in pids] for uuid, pids in unmanaged.items()}
         gpu_uses = uses(now, self._before, gpus=gpus, living=counted, beside=beside) if is_known else _no_uses(gpus)
         self._before = now if is_known else self._before
-        overruns = self.monitor.check(self._observed(held, on_gpu, living, unmanaged, corrupted), now=now.at)
-        shown = (replace(each, pids=tuple(one.pid for one in on_gpu.get(each.uuid, ()))) for each in gpu_uses)
+        accounted = tuple(held_bytes(living, index) for index in range(len(held)))
+        overruns = self.monitor.check(self._observed(held, on_gpu, accounted, unmanaged, corrupted), now=now.at)
         others = {pid for pids in unmanaged.values() for pid in pids}
         use = ContainerUse(
-            tuple(shown),
+            _with_pids(gpu_uses, on_gpu),
             len(counted) + len(others) if is_known and counted is not None else None,
             overruns,
             dict(self.monitor.seconds),
             found.unknown_functions if is_known else None,
         )
-        assumed = {each.gpu.uuid: 0 for each in held if each is not None} | self.monitor.assumed_cores()
-        return ShareReport(use, members, is_used and (place is None or is_lost or is_stale), lost_files, assumed)
+        wants_place = is_used and (place is None or is_lost or is_stale)
+        report = ShareReport(use, members, wants_place, lost_files, self._assumed(held))
+        self._judged = _Judged(report, accounted, corrupted, frozenset(others))
+        return report
+
+    def judge(
+        self, held: Sequence[HeldGpu | None], on_gpu: Mapping[GpuUuid, Sequence[GpuProcess]]
+    ) -> ShareReport | None:
+        """By what the driver shows now and the files showed at the last reading; None before the first one."""
+        if (last := self._judged) is None:
+            return None
+        pids = {uuid: [each.pid for each in found if each.pid in last.unmanaged] for uuid, found in on_gpu.items()}
+        corrupted = self._tampering or last.corrupted
+        observed = self._observed(held, on_gpu, last.accounted, pids, corrupted, with_rows=False)
+        overruns = self.monitor.check(observed, now=time.monotonic())
+        use = replace(
+            last.report.use,
+            gpus=_with_pids(last.report.use.gpus, on_gpu),
+            overruns=overruns,
+            over_seconds=dict(self.monitor.seconds),
+        )
+        return replace(last.report, use=use, assumed_cores=self._assumed(held))
+
+    def _assumed(self, held: Sequence[HeldGpu | None]) -> dict[GpuUuid, int]:
+        return {each.gpu.uuid: 0 for each in held if each is not None} | self.monitor.assumed_cores()
 
     def _may_live_elsewhere(self, place: Place | None) -> bool:
         """Its processes were never found there. Once they were, an empty place says that they have ended."""
@@ -192,10 +239,11 @@ class Tracker:
             return tuple(slot for slot in found.slots if not slot.is_clearing)
         dead = self._dead(found)
         namespaces = {each.namespace for each in self._known.values()}
-        for slot in dead:
-            if slot.pid_namespace and slot.pid_namespace not in namespaces:
-                region.clear(self.shared.region(self.grant), slot)
-        return tuple(slot for slot in found.slots if slot not in dead and not slot.is_clearing)
+        gone = [slot for slot in dead if slot.pid_namespace and slot.pid_namespace not in namespaces]
+        for slot in gone[:MOST_CLEARED]:
+            region.clear(self.shared.region(self.grant), slot)
+        indices = {slot.index for slot in dead}
+        return tuple(slot for slot in found.slots if slot.index not in indices and not slot.is_clearing)
 
     def _learn(self, members: Members, found: Region) -> bool:
         """Identifies the members. False where the kernel shows one and does not identify it: this agent lacks a right.
@@ -245,9 +293,11 @@ class Tracker:
         self,
         held: Sequence[HeldGpu | None],
         on_gpu: Mapping[GpuUuid, Sequence[GpuProcess]],
-        living: Sequence[ProcessSlot],
+        accounted: Sequence[int],
         unmanaged: Mapping[GpuUuid, Sequence[int]],
         corrupted: str,
+        *,
+        with_rows: bool = True,
     ) -> tuple[GpuReading, ...]:
         return tuple(
             GpuReading(
@@ -255,10 +305,10 @@ class Tracker:
                 gpu=each.gpu,
                 limit_bytes=each.memory_bytes,
                 limit_cores=each.cores,
-                accounted_bytes=held_bytes(living, index),
+                accounted_bytes=accounted[index],
                 seen_bytes=sum(process.memory_bytes for process in on_gpu.get(each.gpu.uuid, ())) or None,
                 seen_percent=self._seen(on_gpu.get(each.gpu.uuid, ())),
-                shown_percent=self._shown(each.gpu.uuid, on_gpu.get(each.gpu.uuid, ())),
+                shown_percent=self._shown(each.gpu.uuid, on_gpu.get(each.gpu.uuid, ())) if with_rows else None,
                 unmanaged=tuple(unmanaged.get(each.gpu.uuid, ())),
                 corrupted=corrupted,
                 may_borrow=each.may_borrow,
@@ -290,6 +340,19 @@ def uses(
 def held_bytes(slots: Collection[ProcessSlot], index: int) -> int:
     """What these processes hold of the grant's GPU at this position, by the library's own account."""
     return sum(max(0, slot.uses[index].used) + max(0, slot.uses[index].overhead) for slot in slots)
+
+
+def _crowded(found: Region, members: Members | None) -> str:
+    """A region that says more than its container can have is read seldom, because of what that costs."""
+    if members is None or not members.complete:
+        return ""
+    claimed, processes = len(found.slots), len(members.pids)
+    many = f"{claimed} processes are in its region and {processes} in the container"
+    return many if claimed > processes + MOST_BEYOND_PROCESSES else ""
+
+
+def _with_pids(gpu_uses: Sequence[GpuUse], on_gpu: Mapping[GpuUuid, Sequence[GpuProcess]]) -> tuple[GpuUse, ...]:
+    return tuple(replace(each, pids=tuple(one.pid for one in on_gpu.get(each.uuid, ()))) for each in gpu_uses)
 
 
 def _no_uses(gpus: Sequence[Gpu | None]) -> tuple[GpuUse, ...]:

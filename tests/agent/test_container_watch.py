@@ -224,6 +224,39 @@ async def test_a_container_that_cannot_be_looked_at_ends_the_round_for_no_other(
     assert [each["pod"] for each in failed] == [str(bad.allocation.owner.pod)]
 
 
+async def test_containers_with_full_regions_take_turns_and_all_others_are_read(bench: Bench) -> None:
+    """Adversary A-5: they were read in each round, which then took ten times as long for everybody."""
+    full = [bench.give(f"full{number}", "c", cores=5, blocks=1) for number in range(20)]
+    well = bench.give("well", "c", minor=1)
+    for number, each in enumerate(full):
+        bench.start(each, f"{number:02}" * 32, 600 + number)
+        _fill(bench.shared.region(each.id), bench.node.namespace(f"{number:02}" * 32))
+    bench.start(well, IDS["two"], 502)
+    bench.slot(well, 0, IDS["two"], 1)
+    bench.show(*(GpuProcess(600 + number, GIB) for number in range(20)))
+    await bench.until(lambda: all(bench.held(each) is not None for each in [*full, well]))
+    trackers = [bench.watch._watched[each.id].tracker for each in full]
+    read: list[int] = []
+    for turn in range(1, 13):
+        put_counters(bench.shared.region(well.id), peak=turn)
+        os.truncate(bench.shared.region(well.id), 2 * region.SIZE)
+        before = [tracker._before for tracker in trackers]
+        await bench.turns(1)
+        assert bench.watch.uses()[well.id].gpus[0].peak_bytes == turn
+        read += [number for number, each in enumerate(trackers) if each._before is not before[number]]
+        assert len(read) <= 8 * turn
+    assert min(read.count(number) for number in range(20)) >= 4
+
+
+def _fill(path: Path, namespace: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(region.HEAD.size)
+        file.write(region.SLOTS.to_bytes(4, "little"))
+        for index in range(region.SLOTS):
+            file.seek(region.SLOTS_AT + region.SLOT_SIZE * index)
+            file.write(region.SLOT.pack(index + 1, 0, 100, namespace, 1))
+
+
 async def test_what_fails_at_each_look_is_said_once_a_minute(bench: Bench) -> None:
     given = [bench.give(name, "c") for name in ("one", "two")]
     with structlog.testing.capture_logs() as logs:

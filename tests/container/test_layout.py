@@ -81,7 +81,7 @@ def test_the_region(compiled: dict[str, str]) -> None:
         },
     )
     assert int(compiled["region_use"]) == region.USE.size
-    check(compiled, "region_use", offsets(region.USE, *region.Use.__dataclass_fields__))
+    check(compiled, "region_use", offsets(region.USE, *region.Use._fields))
     assert compiled["REGION_MAGIC"].encode() == region.MAGIC
     assert int(compiled["REGION_VERSION"]) == region.VERSION
     assert int(compiled["REGION_SLOTS"]) == region.SLOTS

@@ -17,7 +17,7 @@ from deviceplugin.container.containers import ContainerFinder, FoundContainer, P
 from deviceplugin.container.limit_monitor import GpuReading, LimitMonitor, Tolerance
 from deviceplugin.container.processes import CgroupTree, ProcessTable
 from deviceplugin.container.shared_state import SharedState
-from deviceplugin.container.tracker import HeldGpu, ShareReport, Tracker
+from deviceplugin.container.tracker import MOST_BEYOND_PROCESSES, MOST_CLEARED, HeldGpu, ShareReport, Tracker
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.gpu import Gpu, GpuProcess, GpuUuid
@@ -61,6 +61,7 @@ class Scene:
         return self.shared.region(GRANT)
 
     def read(self, *pids: int, placed: bool = True, memory: int = 0) -> ShareReport:
+        self.tracker.restore([GPU.uuid])
         on_gpu: dict[GpuUuid, Sequence[GpuProcess]] = {GPU.uuid: [GpuProcess(pid, memory) for pid in pids]}
         return self.tracker.read(HELD, on_gpu if pids else {}, place=self.place if placed else None)
 
@@ -290,6 +291,50 @@ def test_what_is_undone_at_once_is_told_nevertheless(scene: Scene) -> None:
     assert scene.tracker.is_tampered
     (breach,) = scene.read().use.overruns
     assert "region is larger than allowed" in breach.sentence
+
+
+def test_a_region_with_many_more_processes_than_its_container_is_reported(scene: Scene) -> None:
+    """Adversary A-5: what reading it costs is the container's choice, and none has so many dead ones for long."""
+    namespace = scene.node.namespace("c")
+    for inner in range(4, 3 + MOST_BEYOND_PROCESSES + 2):
+        put_slot(scene.region, inner, pid=inner, used=1, start_time=inner, pid_namespace=namespace)
+    assert scene.read(101).use.overruns == (), "the container has three processes"
+    put_slot(scene.region, 0, pid=1000, used=1, start_time=1000, pid_namespace=namespace)
+    put_slot(scene.region, 3, pid=1001, used=1, start_time=1001, pid_namespace=namespace)
+    (breach,) = scene.read(101).use.overruns
+    assert "processes are in its region and 3 in the container" in breach.sentence
+
+
+def test_few_slots_are_freed_in_one_reading(scene: Scene) -> None:
+    """Adversary A-5: a container claims a thousand of them in a moment."""
+    gone = scene.node.namespace("gone")
+    for inner in range(3, 3 + MOST_CLEARED + 10):
+        put_slot(scene.region, inner, pid=inner, start_time=3, pid_namespace=gone)
+    assert len(scene.slots()) == 2 + MOST_CLEARED + 10
+    scene.read()
+    assert len(scene.slots()) == 2 + 10
+    scene.read()
+    assert scene.slots() == [1, 2]
+
+
+def test_without_its_files_a_container_is_judged_by_what_the_driver_shows(scene: Scene) -> None:
+    def judged(memory: int, percent: int) -> ShareReport | None:
+        return scene.tracker.judge(HELD, {GPU.uuid: [GpuProcess(103, memory, percent)]})
+
+    assert judged(GIB, 0) is None, "nothing was read yet"
+    put_counters(scene.region, charged_ns=5_000_000_000)
+    scene.read(103)
+    assert scene.tracker.cost == 2, "slots of the region"
+    put(scene.region, 0, b"NONSENSE")
+    report = judged(5 * GIB, 90)
+    assert report is not None
+    assert {each.breach for each in report.use.overruns} == {Breach.MEMORY, Breach.BYPASS}
+    assert (report.use.gpus[0].gpu_seconds, report.use.gpus[0].pids) == (5.0, (103,))
+    os.truncate(scene.region, 1 << 40)
+    scene.tracker.restore([GPU.uuid])
+    report = judged(GIB, 0)
+    assert report is not None
+    assert Breach.STATE in {each.breach for each in report.use.overruns}
 
 
 def test_a_running_container_without_its_region_has_lost_its_files(scene: Scene) -> None:

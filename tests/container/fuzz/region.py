@@ -51,7 +51,7 @@ def check_slot(slot: region.ProcessSlot, *, gpus: int) -> None:
     assert slot.start_time is None or slot.start_time > 0
     assert len(slot.uses) == gpus
     for use in slot.uses:
-        assert all(0 <= getattr(use, name) < region.MOST for name in region.Use.__dataclass_fields__)
+        assert all(0 <= getattr(use, name) < region.MOST for name in region.Use._fields)
 
 
 if __name__ == "__main__":
