@@ -5,7 +5,8 @@ waits for the disk, then changes `grants`; an append that fails leaves neither a
 somebody will say again after a power cut need not wait for the disk (`durable`). An entry that does not verify costs
 only itself: a torn last line is cut, a damaged file is copied (`.damaged-<n>`) and the entries that verify are kept,
 with one sentence in `warnings`. A reboot changes nothing: grants name GPUs by UUID, and minor numbers, which a
-reboot may change, are in no entry.
+reboot may change, are in no entry. When `compact_if_due` has been called, the file has at most `_FACTOR` times
+what its last rewrite wrote, or `_LEAST_BYTES`; less than two bytes are rewritten for each that is appended.
 
 Not here: what a change means and whether it is allowed (`ledger`), other agents (`lock`). Not safe for threads.
 """
@@ -23,9 +24,11 @@ from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.records import FORMAT_VERSION, JournalEntry, LedgerChange, apply, encode_line, header
 from deviceplugin.ledger.scan import Scan, scan
 
-_MIN_ENTRIES = 256  # below this a journal is not worth rewriting
-_GARBAGE_FACTOR = 4
+_LEAST_BYTES = 1 << 18  # below this a journal is not worth rewriting
+_FACTOR = 4
 _PRIVATE = 0o600
+_OPEN = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+_PIECE = 1 << 20
 
 
 class Journal:
@@ -38,7 +41,7 @@ class Journal:
         self._grants: dict[GrantId, Grant] = {}
         self._fd = -1
         self._size = 0
-        self._entries = 0
+        self._due = _LEAST_BYTES  # what a rewrite would write is known after the first one
         self._number = 0
         self._broken = False
 
@@ -94,15 +97,17 @@ class Journal:
                 f"the ledger's journal {self.path} could not be rewritten: {durable_files.cause(error)}; nothing was "
                 "changed, so free space or repair the disk and try again"
             ) from error
-        self._size, self._entries, self._number = len(data), len(lines) - 1, len(lines) - 1
+        self._size, self._number = len(data), len(lines) - 1
+        self._due = max(_LEAST_BYTES, _FACTOR * len(data))
 
     def compact_if_due(self) -> bool:
         """Rewrites a journal that is mostly garbage; if that fails, the old one stays valid. Not for the fast path."""
-        if self._entries < max(_MIN_ENTRIES, _GARBAGE_FACTOR * len(self._grants)):
+        if self._size < self._due:
             return False
         try:
             self.rewrite()
         except LedgerError:
+            self._due = self._size + _LEAST_BYTES
             return False
         return True
 
@@ -117,32 +122,34 @@ class Journal:
 
     def _load(self) -> None:
         try:
-            data = self.path.read_bytes()
+            self._fd = os.open(self.path, _OPEN)
         except FileNotFoundError:
             self.rewrite()
             return
-        found = scan(data)
+        with open(self._fd, "rb", closefd=False) as file:
+            found = scan(file)
         if found.version is not None and found.version > FORMAT_VERSION:
             raise LedgerError(
                 f"the ledger's journal {self.path} has format {found.version} and this agent knows formats up to "
                 f"{FORMAT_VERSION}; run the newer agent, or move the file away to rebuild from kubelet's checkpoint"
             )
         self._grants = found.grants
-        self._size, self._entries, self._number = found.end, found.entries, found.last_number
-        self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-        if found.torn:
-            _cut(self._fd, found.end)
+        self._size, self._number = found.end, found.last_number
         if found.first_damage is not None:
-            self._set_aside(data, found)
+            self._set_aside(found)
+        elif found.torn:
+            _cut(self._fd, found.end)
 
-    def _set_aside(self, data: bytes, found: Scan) -> None:
+    def _set_aside(self, found: Scan) -> None:
         what = "its first line" if found.lost == 0 else f"{found.lost} of {found.lost + found.entries} entries"
         try:
-            kept = f"the original file is at {_keep_copy(self.path, data)}"
+            kept = f"the original file is at {_keep_copy(self.path)}"
             self.rewrite()
         except (OSError, LedgerError) as error:
             reason = durable_files.cause(error) if isinstance(error, OSError) else error.message
             kept = f"the damage was left in the file because it could not be copied or rewritten ({reason})"
+            if found.torn and not self._broken:  # the file is still the old one
+                _cut(self._fd, found.end)
         warning = (
             f"the ledger's journal {self.path} is damaged from byte {found.first_damage}: {what} could not be read, "
             f"{len(found.grants)} grants were kept, and {kept}; what is missing is rebuilt from kubelet's checkpoint"
@@ -155,7 +162,6 @@ class Journal:
         if durable:
             os.fdatasync(self._fd)
         self._size += len(line)
-        self._entries += 1
         self._number = entry.number
 
     def _take_back(self) -> None:
@@ -189,6 +195,13 @@ def _append_durably(fd: int, data: bytes) -> None:
     os.fdatasync(fd)
 
 
+def _copy_durably(path: Path, fd: int) -> None:
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            _append(fd, piece)
+    os.fdatasync(fd)
+
+
 def _cut(fd: int, size: int) -> None:
     os.ftruncate(fd, size)
     os.fsync(fd)
@@ -196,7 +209,7 @@ def _cut(fd: int, size: int) -> None:
 
 def _replace_file(path: Path, temporary: Path, data: bytes) -> int:
     """Replaces the file at `path` in one step and returns it open; the caller syncs the directory."""
-    fd = os.open(temporary, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _PRIVATE)
+    fd = os.open(temporary, _OPEN | os.O_CREAT | os.O_TRUNC, _PRIVATE)
     try:
         _append_durably(fd, data)
         temporary.rename(path)
@@ -208,8 +221,8 @@ def _replace_file(path: Path, temporary: Path, data: bytes) -> int:
     return fd
 
 
-def _keep_copy(path: Path, data: bytes) -> Path:
-    """Writes a damaged file's bytes to the first free `<path>.damaged-<n>`."""
+def _keep_copy(path: Path) -> Path:
+    """Writes a damaged file's bytes to the first free `<path>.damaged-<n>`, or nothing."""
     number = 1
     while True:
         copy = path.with_name(f"{path.name}.damaged-{number}")
@@ -219,7 +232,11 @@ def _keep_copy(path: Path, data: bytes) -> Path:
             number += 1
             continue
         try:
-            _append_durably(fd, data)
+            _copy_durably(path, fd)
+        except OSError:
+            with suppress(OSError):
+                copy.unlink()
+            raise
         finally:
             os.close(fd)
         durable_files.sync_directory(path.parent)

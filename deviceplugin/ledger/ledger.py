@@ -118,12 +118,12 @@ class Ledger:
         The author sets the pace, so nothing here waits for the disk: after a power cut the annotation says it again.
         Subscribers are not called, because no other grant gains or loses anything.
         """
-        found = ((grant, limits) for each, limits in changes.items() if (grant := self.get(each)) is not None)
-        changed = tuple(replace(grant, limits=limits) for grant, limits in found if grant.limits != limits)
+        known = ((grant, limits) for each, limits in changes.items() if (grant := self.get(each)) is not None)
+        changed = tuple((grant.id, limits) for grant, limits in known if grant.limits != limits)
         if changed:
-            self._journal.append(LedgerChange("follow_limits", put=changed), durable=False)
+            self._journal.append(LedgerChange("follow_limits", limits=changed), durable=False)
             self._journal.compact_if_due()
-        return changed
+        return tuple(self._require(each) for each, _ in changed)
 
     def reassign_to_owner(self, grant_id: GrantId, to: Claimant, inventory: Inventory) -> Grant:
         """Gives the grant to the owner in kubelet's checkpoint: on the same GPUs, sized by that container's request.

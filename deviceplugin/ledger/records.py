@@ -2,11 +2,12 @@
 
 In: a `LedgerChange` of frozen grants. Out: `<crc32 in hex> <length> <JSON>\\n`, readable by an operator with `less`;
 the length and the checksum are of the JSON. `decode_line` returns None for a line that does not verify, never an error:
-the journal decides what a damaged line means. JSON keys that a later version adds are ignored.
+the journal decides what a damaged line means. JSON keys that a later version adds are ignored: an agent from before
+`limits` keeps the limits that it knew, until it reads the pod's annotations again.
 """
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -24,13 +25,15 @@ _MAGIC = b"vcuda-ledger"
 class LedgerChange:
     """What one transition does, all or nothing: the grants after it, and the grants that it removes.
 
-    `why` is a phrase for the operator who reads the journal.
+    `limits`: of grants of which nothing else changes; it makes no grant. `why` is a phrase for the operator who reads
+    the journal.
     """
 
     kind: str
     put: tuple[Grant, ...] = ()
     removed: tuple[GrantId, ...] = ()
     why: str = ""
+    limits: tuple[tuple[GrantId, PodLimits], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,9 @@ def apply(grants: dict[GrantId, Grant], change: LedgerChange) -> None:
         grants.pop(grant_id, None)
     for grant in change.put:
         grants[grant.id] = grant
+    for grant_id, limits in change.limits:
+        if (known := grants.get(grant_id)) is not None:
+            grants[grant_id] = replace(known, limits=limits)
 
 
 class _Grant(msgspec.Struct):
@@ -68,6 +74,12 @@ class _Grant(msgspec.Struct):
     parts: int = 1
 
 
+class _Limits(msgspec.Struct, omit_defaults=True):
+    id: GrantId
+    soft_cores: int = 0
+    memory_mib: int = 0
+
+
 class _Line(msgspec.Struct, omit_defaults=True):
     n: int
     at: float
@@ -75,6 +87,7 @@ class _Line(msgspec.Struct, omit_defaults=True):
     put: list[_Grant] = []
     removed: tuple[GrantId, ...] = ()
     why: str = ""
+    limits: list[_Limits] = []
 
 
 def header() -> bytes:
@@ -100,6 +113,7 @@ def encode_line(entry: JournalEntry) -> bytes:
         put=[_to_struct(grant) for grant in entry.change.put],
         removed=entry.change.removed,
         why=entry.change.why,
+        limits=[_Limits(each, limits.soft_cores, limits.memory_mib) for each, limits in entry.change.limits],
     )
     body = msgspec.json.encode(line)
     return b"%08x %d %s\n" % (zlib.crc32(body), len(body), body)
@@ -114,7 +128,8 @@ def decode_line(line: bytes) -> JournalEntry | None:
         found = msgspec.json.decode(parts[2], type=_Line)
     except msgspec.MsgspecError:
         return None
-    change = LedgerChange(found.change, tuple(map(_to_grant, found.put)), found.removed, found.why)
+    limits = tuple((each.id, PodLimits(each.soft_cores, each.memory_mib)) for each in found.limits)
+    change = LedgerChange(found.change, tuple(map(_to_grant, found.put)), found.removed, found.why, limits)
     return JournalEntry(found.n, found.at, change)
 
 

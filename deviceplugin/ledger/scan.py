@@ -1,14 +1,21 @@
 """Reads a journal's bytes: which entries verify, what is torn, what is damaged.
 
-In: the bytes of the file. Out: a `Scan`. Pure. Each line stands alone, so that damage costs only the lines it hits. A
-last line without its newline is torn: its write did not end, and nothing was answered for it. Everything else that does
-not verify is damage, and so is a gap in the numbers of the entries.
+In: the file, read line by line, so that what it needs of memory does not grow with the file. Out: a `Scan`. It changes
+nothing. Each line stands alone, so that damage costs only the lines it hits. A last line without its newline is torn:
+its write did not end, and nothing was answered for it. Everything else that does not verify is damage, and so is a gap
+in the numbers of the entries.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import BinaryIO, NamedTuple
 
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.records import JournalEntry, apply, decode_line, header_version
+
+LONGEST_LINE = 1 << 24
+"""The largest entry adopts what kubelet's checkpoint lists, which is read up to 32 MiB and has several times as much of
+each grant: device IDs and the answer."""
 
 
 @dataclass(slots=True)
@@ -30,25 +37,44 @@ class Scan:
     first_damage: int | None = None
 
 
-def scan(data: bytes) -> Scan:
-    found = Scan(end=data.rfind(b"\n") + 1)
-    found.torn = found.end < len(data)
-    lines = data[: found.end].split(b"\n")[:-1]
-    found.version = header_version(lines[0]) if lines else None
-    if found.version is None:
-        found.first_damage = 0
+def scan(file: BinaryIO) -> Scan:
+    found = Scan()
     offset, unread = 0, 0
-    for place, line in enumerate(lines):
-        entry = decode_line(line)
+    for place, line in enumerate(_lines(file)):
+        if not line.ends:
+            found.torn = True
+            break
+        if place == 0:
+            found.version = header_version(line.text)
+        entry = decode_line(line.text)
         if entry is not None:
             _take(found, entry, offset)
             unread = 0
         elif place > 0:
             _mark(found, offset)
             unread += 1
-        offset += len(line) + 1
+        offset += line.size
+    found.end = offset
     found.lost += unread
+    if found.version is None:
+        found.first_damage = 0
     return found
+
+
+class _LineRead(NamedTuple):
+    """Without its newline; no text if it is longer than any entry. `ends`: with a newline, which `size` counts."""
+
+    text: bytes
+    size: int
+    ends: bool
+
+
+def _lines(file: BinaryIO) -> Iterator[_LineRead]:
+    while text := file.readline(LONGEST_LINE):
+        size, ends = len(text), text.endswith(b"\n")
+        while not ends and (more := file.readline(LONGEST_LINE)):
+            text, size, ends = b"", size + len(more), more.endswith(b"\n")
+        yield _LineRead(text[:-1] if ends else text, size, ends)
 
 
 def _take(found: Scan, entry: JournalEntry, offset: int) -> None:

@@ -1,5 +1,6 @@
 """Short ways to make the values that the tests of the ledger need."""
 
+import io
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -7,6 +8,7 @@ from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.ledger.journal import Journal
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.ledger.repair import Claimant
+from deviceplugin.ledger.scan import Scan, scan
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
 from deviceplugin.model.pod import ContainerState, Pod, PodContainer
@@ -83,6 +85,10 @@ def pod(
 def open_journal(directory: Path) -> Journal:
     """Numbers instead of the time of day, so that the same changes give the same bytes."""
     return Journal.open(directory / "ledger.journal", clock=lambda: 1000.0)
+
+
+def scanned(data: bytes) -> Scan:
+    return scan(io.BytesIO(data))
 
 
 def open_ledger(directory: Path) -> Ledger:

@@ -5,6 +5,7 @@ import resource
 import stat
 import subprocess
 import sys
+import tracemalloc
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +17,8 @@ from deviceplugin.errors import LedgerError
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.journal import Journal
 from deviceplugin.ledger.records import LedgerChange
-from deviceplugin.ledger.scan import scan
-from tests.ledger.makers import grant, open_journal
+from deviceplugin.ledger.scan import LONGEST_LINE
+from tests.ledger.makers import grant, open_journal, scanned
 
 NAME = "ledger.journal"
 
@@ -65,7 +66,7 @@ def test_a_journal_cut_at_any_byte_holds_every_entry_that_is_whole(short_tmp: Pa
     data = filled(short_tmp)
     ends = [place + 1 for place, byte in enumerate(data) if byte == ord("\n")]
     for cut in range(ends[0], len(data) + 1):
-        found = scan(data[:cut])
+        found = scanned(data[:cut])
         assert sorted(found.grants) == numbers(*range(sum(end <= cut for end in ends) - 1))
         assert found.first_damage is None
         assert found.torn == (cut not in ends)
@@ -90,7 +91,7 @@ def test_one_wrong_byte_anywhere_costs_at_most_the_entry_that_it_hits(short_tmp:
     data = filled(short_tmp)
     starts = [0, *(place + 1 for place, byte in enumerate(data) if byte == ord("\n"))]
     for place in range(len(data)):
-        found = scan(data[:place] + bytes([data[place] ^ 0x15]) + data[place + 1 :])
+        found = scanned(data[:place] + bytes([data[place] ^ 0x15]) + data[place + 1 :])
         hit = sum(start <= place for start in starts) - 2
         spoiled = {hit, hit + 1} if data[place] == ord("\n") else {hit}
         kept = set(found.grants)
@@ -126,10 +127,10 @@ def test_each_damaged_file_gets_a_copy_of_its_own(short_tmp: Path) -> None:
 
 def test_a_lost_line_and_a_doubled_line_are_noticed(short_tmp: Path) -> None:
     lines = filled(short_tmp).splitlines(keepends=True)
-    lost = scan(b"".join(lines[:2] + lines[3:]))
+    lost = scanned(b"".join(lines[:2] + lines[3:]))
     assert (sorted(lost.grants), lost.lost) == (numbers(0, 2, 3, 4), 1)
     assert lost.first_damage is not None
-    doubled = scan(b"".join([*lines, lines[1]]))
+    doubled = scanned(b"".join([*lines, lines[1]]))
     assert (sorted(doubled.grants), doubled.lost) == (numbers(0, 1, 2, 3, 4), 0)
     assert doubled.first_damage is not None
 
@@ -140,7 +141,7 @@ def test_an_old_line_in_the_wrong_place_does_not_bring_a_released_grant_back(sho
     journal.append(LedgerChange("release", removed=(GrantId("g-p0-main"),)))
     journal.close()
     lines = (short_tmp / NAME).read_bytes().splitlines(keepends=True)
-    assert scan(b"".join([*lines, lines[1]])).grants == {}
+    assert scanned(b"".join([*lines, lines[1]])).grants == {}
 
 
 def test_a_file_that_is_no_journal_is_kept_beside_and_a_new_one_begun(
@@ -268,18 +269,119 @@ def test_a_full_disk_does_not_keep_the_agent_from_what_it_granted(short_tmp: Pat
     assert ids(journal) == numbers(0, 1, 2, 3, 4)
 
 
+LEAST = 1 << 18
+"""Below this a journal is not worth rewriting."""
+
+
 def test_a_journal_that_is_mostly_garbage_is_rewritten_and_keeps_its_state(short_tmp: Path) -> None:
     journal = open_journal(short_tmp)
     journal.append(put(grant("p0")))
     rewritten = 0
-    for round_ in range(300):
+    for round_ in range(900):
         journal.append(put(grant("p1", proved=bool(round_ % 2))))
         rewritten += journal.compact_if_due()
     assert rewritten == 1
-    assert (short_tmp / NAME).read_bytes().count(b"\n") < 100
+    assert size_in(short_tmp) < LEAST / 2
     before = dict(journal.grants)
     journal.close()
     assert open_journal(short_tmp).grants == before
+
+
+def size_in(directory: Path) -> int:
+    return (directory / NAME).stat().st_size
+
+
+def test_a_journal_is_bounded_by_its_bytes_however_large_an_entry_is(short_tmp: Path) -> None:
+    """Security: 64 containers of one pod in an entry gave 65 MiB, which the next start had to read."""
+    journal = open_journal(short_tmp)
+    both = [tuple(grant("p" * 200, container=f"c{n}", proved=proved) for n in range(64)) for proved in (False, True)]
+    journal.append(put(*both[0]))
+    state, appended, rewritten = size_in(short_tmp), 0, 0
+    for round_ in range(100):
+        before = size_in(short_tmp)
+        journal.append(put(*both[round_ % 2]))
+        appended += size_in(short_tmp) - before
+        if journal.compact_if_due():
+            rewritten += size_in(short_tmp)
+        assert size_in(short_tmp) < max(LEAST, 5 * state)
+    assert 0 < rewritten < 2 * appended
+
+
+def test_a_journal_that_cannot_be_rewritten_is_not_tried_again_at_every_entry(short_tmp: Path) -> None:
+    """Counted in looks at the clock: a rewrite takes one for each grant."""
+    looks: list[None] = []
+
+    def clock() -> float:
+        looks.append(None)
+        return 1000.0
+
+    journal = Journal.open(short_tmp / NAME, clock=clock)
+    many = tuple(grant(f"p{n}") for n in range(100))
+    journal.append(put(*many))
+    (short_tmp / f".{NAME}.new").mkdir()
+    looks.clear()
+    for round_ in range(1500):
+        journal.append(put(grant("p0", proved=bool(round_ % 2))), durable=False)
+        assert not journal.compact_if_due()
+    assert len(looks) == 1500 + 2 * len(many)
+    (short_tmp / f".{NAME}.new").rmdir()
+    while not journal.compact_if_due():
+        journal.append(put(*many))
+    assert size_in(short_tmp) < LEAST
+
+
+def test_a_long_journal_of_an_earlier_agent_is_opened_line_by_line(short_tmp: Path) -> None:
+    line = 1 << 20
+    journal = open_journal(short_tmp)
+    for number in range(24):
+        journal.append(LedgerChange("release", removed=(GrantId("g"),), why=f"{number}".ljust(line)))
+    journal.append(put(grant("p0")))
+    journal.close()
+    tracemalloc.start()
+    try:
+        again = open_journal(short_tmp)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (ids(again), again.warnings) == (numbers(0), ())
+    assert most < 8 * line
+    assert again.compact_if_due()
+    assert size_in(short_tmp) < 1000
+
+
+def test_a_line_that_is_longer_than_any_entry_is_damage_and_costs_no_other(
+    short_tmp: Path, subtests: pytest.Subtests
+) -> None:
+    header, first, second, *_ = filled(short_tmp).splitlines(keepends=True)
+    long = b"\0" * (3 * LONGEST_LINE)
+    for data in (header + first + long + b"\n" + second, header + first + second + long):
+        with subtests.test(ends=data.endswith(b"\n")):
+            found = scanned(data)
+            assert sorted(found.grants) == numbers(0, 1)
+            assert found.torn == (not data.endswith(b"\n"))
+            assert found.end == len(data) - (len(long) if found.torn else 0)
+            assert found.first_damage == (None if found.torn else len(header + first))
+            (short_tmp / NAME).write_bytes(data)
+            journal = open_journal(short_tmp)
+            assert (ids(journal), len(journal.warnings)) == (numbers(0, 1), 0 if found.torn else 1)
+            journal.close()
+
+
+def test_what_follows_damage_and_is_torn_is_in_the_copy_and_nowhere_else(short_tmp: Path) -> None:
+    """With room for the copy and without: the next entry never continues what is torn."""
+    whole = filled(short_tmp).replace(b"uid-p2", b"uid-pX")
+    for most in (0, len(whole) // 2):
+        data = whole + whole[-40:-1]
+        (short_tmp / NAME).write_bytes(data)
+        with files_up_to(most or resource.RLIM_INFINITY):
+            journal = open_journal(short_tmp)
+        journal.append(put(grant("p5")))
+        journal.close()
+        copies = [path.read_bytes() for path in short_tmp.glob("*.damaged-*")]
+        assert copies == [data], "the second has no room, and leaves no part of a copy"
+        assert ids(open_journal(short_tmp)) == numbers(0, 1, 3, 4, 5)
+        for path in short_tmp.glob("*.damaged-[2-9]"):
+            path.unlink()
 
 
 def test_what_a_crash_left_of_a_rewrite_is_never_the_journal(short_tmp: Path) -> None:

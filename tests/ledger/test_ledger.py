@@ -315,18 +315,26 @@ def test_limits_that_a_running_pod_changes_are_one_entry_and_tell_nobody(short_t
         ledger.grant(grant("a", container=container, cores=2, blocks=1), NODE)
     called: list[None] = []
     ledger.subscribe(lambda: called.append(None))
-    lines = entries(short_tmp)
+    lines, size = entries(short_tmp), bytes_of(short_tmp)
     ids = [each.id for each in ledger.grants()]
     changed = ledger.follow_limits(dict.fromkeys([*ids, GrantId("g-gone")], PodLimits(soft_cores=50)))
     assert [each.id for each in changed] == ids
+    assert {each.limits for each in (*changed, *ledger.grants())} == {PodLimits(soft_cores=50)}
     assert ledger.follow_limits(dict.fromkeys(ids, PodLimits(soft_cores=50))) == ()
     assert entries(short_tmp) == lines + 1
+    assert bytes_of(short_tmp) - size < 100 + 3 * 60, "not what the grants hold"
     for value in range(2000):
         ledger.follow_limits(dict.fromkeys(ids, PodLimits(soft_cores=value % 99 + 1)))
-    assert entries(short_tmp) < 300
+        assert bytes_of(short_tmp) < 300 << 10
+    assert entries(short_tmp) < 2000
     assert called == []
     ledger.close()
     assert {each.limits for each in open_ledger(short_tmp).grants()} == {PodLimits(soft_cores=1999 % 99 + 1)}
+
+
+def bytes_of(folder: Path) -> int:
+    (journal,) = folder.glob("*journal*")
+    return journal.stat().st_size
 
 
 def entries(folder: Path) -> int:

@@ -6,6 +6,7 @@ any time the journal is cut at any byte of what was written since some transitio
 
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -15,13 +16,13 @@ from deviceplugin.errors import CapacityError, LedgerError, OwnershipError
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.journal import Journal
 from deviceplugin.ledger.ledger import Ledger
-from deviceplugin.ledger.scan import scan
 from deviceplugin.model.allocation import ContainerRole
+from deviceplugin.model.pod_limits import PodLimits
 from deviceplugin.model.units import CORES_PER_GPU, Resource
 from deviceplugin.placement.fit import GpuAmount
 from tests.examples import examples
 from tests.ledger.crash.scenario import JOURNAL
-from tests.ledger.makers import BLOCKS, claimant, grant, inventory, open_journal
+from tests.ledger.makers import BLOCKS, claimant, grant, inventory, open_journal, scanned
 from tests.placement.nodes import free_for, view_of
 
 NODE = inventory(3)
@@ -148,6 +149,19 @@ class LedgerMachine(RuleBasedStateMachine):
         self.remember()
         assert self.state == rest
 
+    @precondition(lambda self: self.state)
+    @rule(data=st.data(), count=st.integers(1, 3), soft=st.integers(0, 2), mib=st.integers(0, 2))
+    def follow_limits(self, data: st.DataObject, count: int, soft: int, mib: int) -> None:
+        wanted = {self.one(data).id: PodLimits(soft, mib) for _ in range(count)}
+        expected = {
+            key: replace(each, limits=wanted[key]) if key in wanted else each for key, each in self.state.items()
+        }
+        changed = self.ledger.follow_limits(wanted)
+        assert {each.id for each in changed} == {key for key in wanted if self.state[key] != expected[key]}
+        if changed:
+            self.remember()
+        assert self.state == expected
+
     @rule()
     def rewrite(self) -> None:
         state = self.state
@@ -189,7 +203,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @invariant()
     def a_replay_says_what_memory_says(self) -> None:
         if hasattr(self, "ledger"):
-            found = scan((self.directory / JOURNAL).read_bytes())
+            found = scanned((self.directory / JOURNAL).read_bytes())
             assert list(found.grants.values()) == list(self.ledger.grants())
             assert found.first_damage is None
 

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.ledger.grant import Grant, GrantId, Source
-from deviceplugin.ledger.records import JournalEntry, LedgerChange, decode_line, encode_line, header, header_version
+from deviceplugin.ledger.records import (
+    JournalEntry,
+    LedgerChange,
+    apply,
+    decode_line,
+    encode_line,
+    header,
+    header_version,
+)
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_limits import NO_LIMITS, PodLimits
@@ -43,6 +51,7 @@ entries = st.builds(
         put=st.lists(grants, max_size=3).map(tuple),
         removed=st.lists(st.text().map(GrantId), max_size=3).map(tuple),
         why=st.text(),
+        limits=st.lists(st.tuples(st.text().map(GrantId), st.builds(PodLimits, counts, counts)), max_size=3).map(tuple),
     ),
 )
 
@@ -100,6 +109,30 @@ def test_what_an_earlier_agent_did_not_write_has_its_value() -> None:
     assert [key for key in keys if key not in whole] == []
     found = {key: decode_line(line_of(whole.replace(key, b""))) for key in keys}
     assert found == dict.fromkeys(keys, entry)
+
+
+def test_changed_limits_are_written_without_what_the_grants_hold() -> None:
+    """A pod of 64 containers, whose author sets the pace."""
+    limits = tuple((GrantId(f"g-{number:016x}"), PodLimits(90, 40960)) for number in range(64))
+    line = encode_line(JournalEntry(1, 1000.0, LedgerChange("follow_limits", limits=limits)))
+    assert len(line) < 100 + 64 * 80
+
+
+def test_changed_limits_leave_the_rest_of_a_grant_and_make_none() -> None:
+    one, gone = grant("train"), GrantId("g-gone")
+    state = {one.id: one}
+    apply(state, LedgerChange("follow_limits", limits=((one.id, PodLimits(50)), (gone, PodLimits(60)))))
+    assert state == {one.id: dataclasses.replace(one, limits=PodLimits(50))}
+
+
+def test_whole_grants_that_an_earlier_agent_wrote_for_changed_limits_are_read() -> None:
+    one = dataclasses.replace(grant("train"), limits=PodLimits(50))
+    body = encode_line(JournalEntry(1, 1000.0, LedgerChange("follow_limits", put=(one,)))).split(b" ", 2)[2][:-1]
+    assert b'"limits"' not in body
+    found, state = decode_line(line_of(body)), {one.id: grant("train")}
+    assert found is not None
+    apply(state, found.change)
+    assert state == {one.id: one}
 
 
 def test_the_header_names_its_version_and_a_damaged_one_names_none() -> None:

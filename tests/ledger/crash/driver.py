@@ -17,9 +17,8 @@ from typing import Any
 
 from deviceplugin.errors import LedgerError
 from deviceplugin.ledger.ledger import Ledger
-from deviceplugin.ledger.scan import scan
 from tests.ledger.crash.scenario import JOURNAL, MODES, STEPS, begin, prepare
-from tests.ledger.makers import open_ledger
+from tests.ledger.makers import open_ledger, scanned
 
 _LIBRARY = ctypes.CDLL(None)
 _MEMORY = "/dev/shm"  # the library knows what was synced; to wait for a disk decides nothing
@@ -46,7 +45,7 @@ def run(directory: Path, acknowledge: int, *, failing: bool) -> None:
         except LedgerError:
             assert failing
             assert state_of(ledger) == before
-            assert sorted(map(repr, scan((directory / JOURNAL).read_bytes()).grants.values())) == before
+            assert sorted(map(repr, scanned((directory / JOURNAL).read_bytes()).grants.values())) == before
             step(ledger, journal)
         os.write(acknowledge, b".")
 
