@@ -18,7 +18,7 @@ import structlog
 from deviceplugin.agent.grant_files import AgentFiles
 from deviceplugin.agent.reporter import AgentReport, owner_fields
 from deviceplugin.container.cgroup import ContainerGroup
-from deviceplugin.container.containers import ContainerFinder, Place
+from deviceplugin.container.containers import ContainerFinder, Place, SeenProcesses
 from deviceplugin.container.limit_monitor import GpuTotals, LimitMonitor
 from deviceplugin.container.limits_file import soft_limit
 from deviceplugin.container.processes import Members, ProcessTable
@@ -41,6 +41,7 @@ _FIND_BUDGET_S = 1.5
 _ROUND_BUDGET = 8192
 """Slots of regions that are read in one round (`Tracker.cost`), beside those of containers that have `_FEW` of them."""
 _FEW = 256
+_NOTICE_S = 0.1
 OnGpu = Mapping[GpuUuid, Sequence[GpuProcess]]
 
 
@@ -78,16 +79,20 @@ class ContainerWatch:
     report: AgentReport
     period_s: float
     _watched: dict[GrantId, _Watched] = field(default_factory=dict)
-    _groups: dict[int, ContainerGroup | None] = field(default_factory=dict)
+    _seen: SeenProcesses = field(init=False)
     _sought: dict[GrantId, Grant] = field(default_factory=dict)
     _seek: asyncio.Event = field(default_factory=asyncio.Event)
     _pace: Pace = field(default_factory=Pace)
     _totals: GpuTotals = field(default_factory=GpuTotals)
     _turn: int = 0
 
+    def __post_init__(self) -> None:
+        self._seen = SeenProcesses(self.table)
+
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._find_all())
+            group.create_task(self._notice_all())
             while True:
                 try:
                     await self.look()
@@ -111,7 +116,7 @@ class ContainerWatch:
             if grant.proved and grant.is_share and not self.files.has_no_container(grant)
         ]
         self._keep(shares)
-        samples, now = self.samples(), time.monotonic()
+        samples, now = self.notice(), time.monotonic()
         busy = {uuid for uuid, sample in samples.items() if sample.processes}
         due = [grant for grant in shares if self._is_due(grant, busy)]
         self._turn += 1
@@ -140,6 +145,17 @@ class ContainerWatch:
         members = await asyncio.to_thread(self.finder.members, watched.place) if watched.place else None
         self.files.register(grant, name)
         self._show(grant, watched, members, always=True)
+
+    def notice(self) -> Mapping[GpuUuid, GpuSample]:
+        """The samples; whose their processes are is known from now on, also when they end before the look."""
+        samples = self.samples()
+        self._seen.learn(samples)
+        return samples
+
+    async def _notice_all(self) -> None:
+        while True:
+            is_used = any(each.sm_percent for sample in self.notice().values() for each in sample.processes)
+            await asyncio.sleep(min(_NOTICE_S, self.period_s) if is_used else self.period_s)
 
     def _is_due(self, grant: Grant, busy: set[GpuUuid]) -> bool:
         known = self._watched[grant.id]
@@ -267,8 +283,6 @@ class ContainerWatch:
         self, shares: Sequence[Grant], samples: Mapping[GpuUuid, GpuSample]
     ) -> dict[GrantId, dict[GpuUuid, list[GpuProcess]]]:
         """The driver's processes by the grant of their container; others are left out."""
-        pids = {process.pid for sample in samples.values() for process in sample.processes}
-        self._groups = {pid: self._groups.get(pid) or self.table.container_of(pid) for pid in pids}
         self._look_for_unknown(shares)
         by_pod: dict[PodUid, list[Grant]] = {}
         for grant in shares:
@@ -277,7 +291,7 @@ class ContainerWatch:
         found: dict[GrantId, dict[GpuUuid, list[GpuProcess]]] = {}
         for uuid, sample in samples.items():
             for process in sample.processes:
-                group = self._groups[process.pid]
+                group = self._seen.group(process.pid)
                 if group is None:
                     continue
                 held = [each for each in by_pod.get(group.pod, ()) if uuid in each.allocation.uuids]
@@ -288,7 +302,7 @@ class ContainerWatch:
     def _look_for_unknown(self, shares: Sequence[Grant]) -> None:
         """A GPU process has an unknown container id in a pod with grants: a container of that pod was restarted."""
         known = {each for one in self._watched.values() if one.place is not None for each in one.place.ids}
-        pods = {group.pod for group in self._groups.values() if group is not None and group.container_id not in known}
+        pods = {group.pod for group in self._seen.groups() if group.container_id not in known}
         for grant in shares:
             if not pods.isdisjoint(uid for uid, _ in self._watched[grant.id].owners):
                 self._look_for(grant, self._watched[grant.id], every_s=_OTHERS_AGAIN_S)

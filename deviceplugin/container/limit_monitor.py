@@ -59,9 +59,9 @@ class Tolerance:
 @dataclass(frozen=True, slots=True)
 class GpuReading:
     """A container on one GPU. `accounted`: bytes by our library. `seen`: bytes and percent by the driver, None where it
-    gives none. `shown_percent`: what neighbours can see of it in its activity file; None: not known. `unmanaged`: host
-    PIDs on the GPU without a slot. `corrupted`: what is wrong with its shared state. `may_borrow`: some of
-    `limit_cores` is its neighbours' while they want it.
+    gives none; `ended_percent`: of that, by processes that have ended. `shown_percent`: what neighbours can see of it
+    in its activity file; None: not known. `unmanaged`: host PIDs on the GPU without a slot. `corrupted`: what is wrong
+    with its shared state. `may_borrow`: some of `limit_cores` is its neighbours' while they want it.
     """
 
     container: str
@@ -74,6 +74,7 @@ class GpuReading:
     shown_percent: float | None = None
     unmanaged: tuple[int, ...] = ()
     corrupted: str = ""
+    ended_percent: float = 0.0
     may_borrow: bool = False
 
 
@@ -268,18 +269,23 @@ class LimitMonitor:
         return _Loads(
             before.seen + (seen - before.seen) * fast,
             *self._hidden(one, before, step),
-            before.steady + (seen - before.steady) * slow,
+            before.steady + (_of_living(one) - before.steady) * slow,
             max(0.0, debt),
             before.unpaid_s + passed if debt > 0 else 0.0,
         )
 
     def _hidden(self, one: GpuReading, before: _Loads, step: float) -> tuple[float, float]:
         """Smoothed, and for how long it is not known. A reading that shows something stands for those that did not."""
-        seen, step = one.seen_percent or 0.0, before.unknown_s + step
+        seen, step = _of_living(one), before.unknown_s + step
         if seen and one.shown_percent is None:
             return before.hidden, step
         weight = min(1.0, step / (2 * self.tolerance.window_s))
         return before.hidden + (seen - (one.shown_percent or 0.0) - before.hidden) * weight, 0.0
+
+
+def _of_living(one: GpuReading) -> float:
+    """What the activity file can be compared with: who has ended shows nothing there any more."""
+    return max(0.0, (one.seen_percent or 0.0) - one.ended_percent)
 
 
 def _shares_time(one: GpuReading) -> bool:

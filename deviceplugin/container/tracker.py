@@ -214,9 +214,9 @@ class Tracker:
         wrong = self._tampering or (f"{found.implausible} numbers are impossible" if found.implausible else "")
         return found, wrong, True
 
-    def _seen(self, on_gpu: Sequence[GpuProcess]) -> float:
-        """Not of a process that has ended since: its row shows nothing more, and what the driver says is older."""
-        return float(sum(process.sm_percent for process in on_gpu if self.table.exists(process.pid)))
+    def _ended(self, on_gpu: Sequence[GpuProcess]) -> float:
+        """The row of a process that has ended shows nothing more, and what the driver says is older."""
+        return float(sum(process.sm_percent for process in on_gpu if not self.table.exists(process.pid)))
 
     def _shown(self, uuid: GpuUuid, on_gpu: Sequence[GpuProcess]) -> float | None:
         """Percent of the GPU's time that the activity file shows since the last reading; None: not known."""
@@ -307,7 +307,8 @@ class Tracker:
                 limit_cores=each.cores,
                 accounted_bytes=accounted[index],
                 seen_bytes=sum(process.memory_bytes for process in on_gpu.get(each.gpu.uuid, ())) or None,
-                seen_percent=self._seen(on_gpu.get(each.gpu.uuid, ())),
+                seen_percent=float(sum(process.sm_percent for process in on_gpu.get(each.gpu.uuid, ()))),
+                ended_percent=self._ended(on_gpu.get(each.gpu.uuid, ())),
                 shown_percent=self._shown(each.gpu.uuid, on_gpu.get(each.gpu.uuid, ())) if with_rows else None,
                 unmanaged=tuple(unmanaged.get(each.gpu.uuid, ())),
                 corrupted=corrupted,

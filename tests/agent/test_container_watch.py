@@ -257,6 +257,38 @@ def _fill(path: Path, namespace: int) -> None:
             file.write(region.SLOT.pack(index + 1, 0, 100, namespace, 1))
 
 
+async def test_what_processes_used_that_have_ended_at_the_look_counts(bench: Bench) -> None:
+    """Adversary A-8: a container that started a new process each second used what it liked."""
+    given = bench.give("p", "one")
+    bench.start(given, IDS["one"], 41)
+    bench.show(GpuProcess(41, GIB, 10))
+    await bench.until(lambda: bench.pids(given) == (41,))
+    bench.forgive_nothing(given)
+    for pid in range(100, 103):
+        bench.node.start(pid, bench.group(given, IDS["one"]))
+        bench.show(GpuProcess(pid, GIB, 90))
+        bench.watch.notice()
+        bench.node.end(pid)
+        await bench.turns(1)
+        assert bench.pids(given) == (pid,)
+        assert Breach.CORES in {each.breach for each in bench.watch.uses()[given.id].overruns}
+
+
+async def test_use_that_belongs_to_nobody_again_and_again_is_said(bench: Bench) -> None:
+    """Adversary A-8: nothing else shows it."""
+    bench.give("p", "one")
+    with structlog.testing.capture_logs() as logs:
+        for pid in range(100, 109):
+            bench.show(GpuProcess(pid, GIB, 90))
+            await bench.turns(2)
+        assert not [each for each in logs if each["event"] == "use_unattributed"]
+        for pid in range(200, 220):
+            bench.show(GpuProcess(pid, GIB, 90))
+            await bench.turns(2)
+    (said,) = [each for each in logs if each["event"] == "use_unattributed"]
+    assert said["gpu"] == GPU
+
+
 async def test_what_fails_at_each_look_is_said_once_a_minute(bench: Bench) -> None:
     given = [bench.give(name, "c") for name in ("one", "two")]
     with structlog.testing.capture_logs() as logs:

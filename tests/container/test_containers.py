@@ -4,10 +4,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from deviceplugin.container.containers import ContainerFinder, FoundContainer, Place
+from deviceplugin.container.containers import ContainerFinder, FoundContainer, Place, SeenProcesses
 from deviceplugin.container.processes import CgroupTree, Members, ProcessTable
 from deviceplugin.container.runtime import ContainerRuntime
 from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.gpu import GpuProcess, GpuSample, GpuUuid
 from sandbox.runtime import RuntimeBehaviour, RuntimeContainer, StandInRuntime
 from tests.container.node_tree import NodeTree
 
@@ -100,3 +101,40 @@ async def test_a_runtime_that_hangs_is_left_alone_for_a_while(short_tmp: Path) -
             assert await found.find([OWNER]) == Place((FoundContainer(UID, ID, node.cgroup / USUAL.lstrip("/")),))
         assert fake.calls == ["ListContainers"]
         await runtime.close()
+
+
+def shown(*pids: int) -> dict[GpuUuid, GpuSample]:
+    return {GpuUuid("GPU-0"): GpuSample(50, 0, tuple(GpuProcess(pid, 0, 50) for pid in pids))}
+
+
+def test_the_container_of_a_process_is_known_after_its_end_and_until_the_driver_drops_it(tmp_path: Path) -> None:
+    """Adversary A-8."""
+    node = NodeTree(tmp_path)
+    seen = SeenProcesses(ProcessTable(node.proc))
+    node.start(41, f"/kubepods/pod{UID}/{ID}")
+    seen.learn(shown(41, 42))
+    node.end(41)
+    seen.learn(shown(41, 42))
+    group = seen.group(41)
+    assert group is not None
+    assert (group.pod, group.container_id) == (UID, ID)
+    assert seen.group(42) is None
+    seen.learn(shown())
+    assert seen.group(41) is None
+
+
+def test_a_pid_that_another_process_has_by_now_is_that_ones(tmp_path: Path) -> None:
+    """But not for a sample from before it: that one is of the process that ended, also where nobody saw it."""
+    node = NodeTree(tmp_path)
+    seen = SeenProcesses(ProcessTable(node.proc))
+    node.start(41, f"/kubepods/pod{UID}/{ID}", born=100)
+    before = shown(41, 42)
+    seen.learn(before)
+    node.end(41)
+    other = "0" * 64
+    node.start(41, f"/kubepods/pod{UID}/{other}", born=200)
+    node.start(42, f"/kubepods/pod{UID}/{other}", born=200)
+    seen.learn(before)
+    assert [each and each.container_id for each in map(seen.group, (41, 42))] == [ID, None]
+    seen.learn(shown(41, 42))
+    assert [each and each.container_id for each in map(seen.group, (41, 42))] == [other, other]

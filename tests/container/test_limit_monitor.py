@@ -33,6 +33,14 @@ def watch(monitor: LimitMonitor, *, seconds: int, start: int = 0, **seen: Any) -
     return found
 
 
+def test_what_ended_processes_used_counts_and_was_not_hidden() -> None:
+    """Their part of the activity file is gone, so it proves nothing."""
+    monitor = LimitMonitor()
+    found = watch(monitor, seconds=120, seen_percent=90.0, ended_percent=90.0, shown_percent=0.0)
+    assert {each.breach for each in found} == {Breach.CORES}
+    assert watch(LimitMonitor(), seconds=120, seen_percent=18.0, ended_percent=18.0, shown_percent=0.0) == ()
+
+
 def test_who_keeps_to_his_share_is_left_alone() -> None:
     assert watch(LimitMonitor(), seconds=300) == ()
 

@@ -422,10 +422,11 @@ def test_what_a_container_shows_counts_also_while_the_driver_sees_no_load(scene:
     assert shown() is None, "it has no process on the GPU"
 
 
-def test_a_process_that_has_ended_since_the_driver_was_read_hides_nothing(scene: Scene) -> None:
+def test_a_process_that_has_ended_since_the_driver_was_read_counts_and_hides_nothing(scene: Scene) -> None:
+    """Adversary A-8: whose processes all ended between sample and look, used nothing."""
     scene.tracker.monitor = monitor = RecordingMonitor()
     watched(scene, 90)
-    assert monitor.last[0].seen_percent == 90
+    assert (monitor.last[0].seen_percent, monitor.last[0].ended_percent) == (90, 0)
     scene.node.end(101)
     watched(scene, 90)
-    assert monitor.last[0].seen_percent == 0
+    assert (monitor.last[0].seen_percent, monitor.last[0].ended_percent) == (90, 90)
