@@ -36,7 +36,7 @@ StateWithout = Callable[[Collection[PodUid]], NodeState | Rejection]
 
 
 @dataclass(slots=True)
-class _Placed:
+class _NominatedPod:
     """A nominated pod, what it asks and will take of the node, and what it leaves to those after it."""
 
     pod: ClusterPod
@@ -55,7 +55,7 @@ class _Reserved:
 
     absent: frozenset[PodUid]
     first: NodeState
-    placed: list[_Placed] = field(default_factory=list)
+    placed: list[_NominatedPod] = field(default_factory=list)
 
     def keep(self, ahead: Sequence[ClusterPod], names: ResourceNames) -> None:
         """Only those that are still the first of these, and ask what they asked."""
@@ -192,11 +192,11 @@ class ClusterSnapshot:
             placed = placed or self._place(asked, info.state_without(absent, also=taken, needs=needs), budget)
             budget.others += _STEPS_OF_STATE + count
         if placed is None:
-            reserved.placed.append(_Placed(pod, asked, (), NOMINATED))
+            reserved.placed.append(_NominatedPod(pod, asked, (), NOMINATED))
             return
         all_taken, all_needs = [*taken, *placed], needs + (pod.needs or NOTHING)
         left = info.state_without(reserved.absent, also=all_taken, needs=all_needs)
-        reserved.placed.append(_Placed(pod, asked, placed, left))
+        reserved.placed.append(_NominatedPod(pod, asked, placed, left))
 
     def _place(self, asked: PodRequest | None, state: NodeState, budget: Budget) -> tuple[Allocation, ...] | None:
         if asked is None:
