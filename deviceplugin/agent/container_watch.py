@@ -47,12 +47,16 @@ OnGpu = Mapping[GpuUuid, Sequence[GpuProcess]]
 
 @dataclass(slots=True)
 class _Watched:
-    """One share. `owners`: the containers that hold it; they were searched for last at `asked_at`."""
+    """One share. `owners`: the containers that hold it; they were searched for last at `asked_at`.
+
+    For its registrations at `sought_at`: the first one does not wait until a look may ask again.
+    """
 
     tracker: Tracker
     owners: frozenset[OwnerKey] = frozenset()
     place: Place | None = None
     asked_at: float = -_FIND_AGAIN_S
+    sought_at: float = -_FIND_AGAIN_S
     shown: tuple[int, ...] | None = None
     look: ShareReport | None = None
     read_in: int = 0
@@ -138,11 +142,13 @@ class ContainerWatch:
             return
         self._keep([grant], forget=False)
         watched = self._watched[grant_id]
-        if watched.place is None or await asyncio.to_thread(self.finder.members, watched.place) is None:
+        members = await self._members(watched)
+        if members is None and time.monotonic() - watched.sought_at >= _FIND_AGAIN_S:
+            watched.sought_at = time.monotonic()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_FIND_BUDGET_S):
                     await self._find(grant, watched)
-        members = await asyncio.to_thread(self.finder.members, watched.place) if watched.place else None
+            members = await self._members(watched)
         self.files.register(grant, name)
         self._show(grant, watched, members, always=True)
 
@@ -156,6 +162,11 @@ class ContainerWatch:
         while True:
             is_used = any(each.sm_percent for sample in self.notice().values() for each in sample.processes)
             await asyncio.sleep(min(_NOTICE_S, self.period_s) if is_used else self.period_s)
+
+    async def _members(self, watched: _Watched) -> Members | None:
+        if watched.place is None:
+            return None
+        return await asyncio.to_thread(self.finder.members, watched.place)
 
     def _is_due(self, grant: Grant, busy: set[GpuUuid]) -> bool:
         known = self._watched[grant.id]

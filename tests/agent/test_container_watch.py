@@ -530,6 +530,19 @@ async def test_a_registration_without_a_runtime_still_gets_its_limits(short_tmp:
         assert (folder / "pids.config").read_bytes() == b""
 
 
+async def test_who_registers_without_pause_asks_the_runtime_at_the_pace_of_a_look(bench: Bench) -> None:
+    """For a container that it does not know; each registration asked it."""
+    share = bench.give("p", "one")
+    for _ in range(10):
+        await bench.watch.register(share.id, IDS["one"])
+    assert len(bench.runtime.calls) == 1
+    bench.start(share, IDS["one"], 41)
+    async with asyncio.timeout(60):
+        while read_pids((bench.base / "vm" / share.id / "pids.config").read_bytes()) != (41,):
+            await bench.watch.register(share.id, IDS["one"])
+            await asyncio.sleep(0.1)
+
+
 async def test_nothing_is_written_for_a_grant_that_ended(bench: Bench) -> None:
     share = bench.give("p", "one")
     bench.start(share, IDS["one"], 41)
