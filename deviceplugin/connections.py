@@ -203,7 +203,7 @@ class Connections:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                await _readable(listening)
+                await readable(listening)
                 accepted, address = listening.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 continue
@@ -283,9 +283,9 @@ def _worth(connection: _Connection) -> tuple[bool, bool, float]:
     return connection.busy, connection.served, connection.since
 
 
-async def _readable(listening: socket.socket) -> None:
+async def readable(one: socket.socket) -> None:
     """Not `sock_accept`: if it is cancelled at the wrong moment, the accepted socket is lost and stays open."""
-    loop, descriptor = asyncio.get_running_loop(), listening.fileno()
+    loop, descriptor = asyncio.get_running_loop(), one.fileno()
     ready = asyncio.Event()
     loop.add_reader(descriptor, ready.set)
     try:

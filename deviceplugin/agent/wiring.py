@@ -249,10 +249,14 @@ def _sockets(base: AgentBase, pods: NodePods, watch: ContainerWatch, report: Age
         if (grant := base.ledger.get(grant_id)) is not None:
             report.registration_refused(grant, why)
 
+    def pod_of(grant_id: GrantId) -> str:
+        grant = base.ledger.get(grant_id)
+        return grant.allocation.owner.pod.uid if grant is not None else grant_id
+
     sockets = GrantSockets(
         base.ledger,
         pods,
-        RegistrationServers(allocation.virtual_manager_path, watch.register, refused),
+        RegistrationServers(allocation.virtual_manager_path, watch.register, refused, pod_of=pod_of),
         base=allocation.virtual_manager_path,
         names=names,
         for_all=allocation.vcuda_socket,

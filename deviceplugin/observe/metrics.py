@@ -119,7 +119,8 @@ REGISTRATIONS = Family("vcuda_kubelet_registrations_total", "counter", "Successf
 REFUSED_CONNECTIONS = Family(
     "vcuda_registration_connections_refused_total",
     "counter",
-    "Connections to vcuda.sock that sent what gpu-manager's client never sends; the log says of which container.",
+    "Connections to vcuda.sock that sent what gpu-manager's client never sends, were silent, or ended before their "
+    "call was whole; the log says of which container.",
 )
 REPAIRS = Family("vcuda_ledger_repairs_total", "counter", "Grants whose owner was corrected from kubelet's checkpoint.")
 LAST_EVENT = Family(

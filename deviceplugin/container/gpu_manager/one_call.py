@@ -2,26 +2,33 @@
 
 In: a connection. Out: the message of each call, for `answer`; its answer goes back. gRPC's own server keeps headers
 before it counts them, so one sender could take all memory. Here headers are skipped and not decoded: the service has
-one method, so nothing that they say is needed. Invariants: a connection holds at most `MOST_BYTES` between two answers,
-in frames of at most `MOST_FRAME`, and lasts `_CALL_S` for each call; a sender that keeps to none of this gets
-GarbageError, and no answer.
+one method, so nothing that they say is needed. Invariants: nothing is read but in a turn, and then `_PIECE` at most;
+between two answers a connection sends at most `MOST_BYTES`, in frames of at most `MOST_FRAME`, and lets itself be
+waited for `_CALL_S`; it has `_MOST_ANSWERS`. A sender that does not keep to this, or goes before its call is whole,
+gets GarbageError and no answer. What is answered INVALID_ARGUMENT is garbage too.
 """
 
 import asyncio
 import re
+import socket
 import struct
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+
+from deviceplugin.connections import readable
 
 MOST_FRAME = 8 << 10
 MOST_BYTES = 32 << 10
 _MOST_MESSAGE = 4 << 10
-_LEAST = 64  # small pieces cost work too
+_LEAST = 256  # small frames and small pieces cost work too
+_PIECE = 4 << 10
 _MOST_CALLS = 8
+_MOST_ANSWERS = 8
 _CALL_S = 5.0
-_IDLE_S = 15.0
-_ANSWER_S = 15.0
+_IDLE_S = 2.0  # the client ends after its call; others wait for the place
+_ANSWER_S = 30.0
+_LAST_S = 0.1  # a peer that writes to a closed connection does not read what was sent before
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW, _CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 _ACK = _END_STREAM = 0x1
@@ -44,6 +51,14 @@ class SilentError(GarbageError):
     """Nothing more came; that costs nobody anything but the place."""
 
 
+class HungUpError(GarbageError):
+    """The other side went before its call was whole. A client does so once, when it is killed."""
+
+
+class _EndedError(Exception):
+    """Nothing more will come."""
+
+
 @dataclass(frozen=True, slots=True)
 class CallResult:
     """The name of a gRPC status; a message where it is not OK, and then nothing else."""
@@ -53,23 +68,20 @@ class CallResult:
 
 
 Answer = Callable[[bytes], Awaitable[CallResult]]
-
-
-class Writer(Protocol):
-    """`asyncio.StreamWriter`, as far as it is used."""
-
-    def write(self, data: bytes) -> None: ...
-    async def drain(self) -> None: ...
+Turn = Callable[[], Awaitable[None]]
 
 
 @dataclass(slots=True)
 class Calls:
-    """One connection. `run` until the other side ends it, or nothing comes for `_IDLE_S`."""
+    """One connection, which does not block. `run` until the other side ends it, or nothing comes for a while."""
 
-    reader: asyncio.StreamReader
-    writer: Writer
+    connection: socket.socket
+    turn: Turn
     answer: Answer
+    _came: bytearray = field(default_factory=bytearray)
+    _answers: bytearray = field(default_factory=bytearray)
     _taken: int = 0
+    _left_s: float = _CALL_S
     _open: dict[int, bytearray] = field(default_factory=dict)
     _newest: int = 0
     _in_headers: int = 0
@@ -77,24 +89,30 @@ class Calls:
     async def run(self) -> None:
         """Raises GarbageError."""
         try:
-            async with asyncio.timeout(_CALL_S):
-                if await self._read(len(_PREFACE)) != _PREFACE:
-                    raise GarbageError("what came is not HTTP/2")
-                self.writer.write(_frame(_SETTINGS, 0, 0, _OUR_SETTINGS))
+            if await self._read(len(_PREFACE)) != _PREFACE:
+                raise GarbageError("what came is not HTTP/2")
+            self._write(_SETTINGS, 0, _OUR_SETTINGS)
+            stream = 0
+            for _ in range(_MOST_ANSWERS):
                 stream = await self._next_call()
-            while stream:
                 await self._respond(stream, bytes(self._open.pop(stream)))
-                self._taken = sum(map(len, self._open.values()))
-                async with asyncio.timeout(_IDLE_S):
-                    stream = await self._next_call()
+                self._taken, self._left_s = sum(map(len, self._open.values())), _IDLE_S
+            await self._go(stream)
         except TimeoutError:
-            if self._newest == 0 or self._open or self._in_headers:
-                raise SilentError(f"no whole call came within {_CALL_S:g} s") from None
-        except (asyncio.IncompleteReadError, ConnectionError):
-            return
+            if self._is_in_call:
+                raise SilentError("no whole call came in time") from None
+            await self._go(self._newest)
+        except (_EndedError, ConnectionError):
+            if self._is_in_call:
+                raise HungUpError("it ended before a call was whole") from None
+
+    @property
+    def _is_in_call(self) -> bool:
+        """Also before the first one."""
+        return bool(self._newest == 0 or self._open or self._in_headers or self._came)
 
     async def _next_call(self) -> int:
-        """The stream of the next one that is whole; 0: the other side says that none will come."""
+        """The stream of the next one that is whole."""
         while True:
             head = await self._read(9)
             length, kind, flags = int.from_bytes(head[:3], "big"), head[3], head[4]
@@ -103,19 +121,18 @@ class Calls:
                 raise GarbageError(f"a frame has {length} bytes")
             payload = await self._read(length)
             if kind == _GOAWAY:
-                return 0
+                raise _EndedError
             if self._in_headers and (kind, stream) != (_CONTINUATION, self._in_headers):
                 raise GarbageError("headers were broken off")
             if self._took(kind, flags, stream, payload):
                 return stream
-            await self.writer.drain()
 
     def _took(self, kind: int, flags: int, stream: int, payload: bytes) -> bool:
         """Whether the call of that stream is whole now."""
         if kind == _SETTINGS and not flags & _ACK:
-            self.writer.write(_frame(_SETTINGS, _ACK, 0))
+            self._write(_SETTINGS, _ACK)
         elif kind == _PING and not flags & _ACK:
-            self.writer.write(_frame(_PING, _ACK, 0, payload[:8].ljust(8, b"\0")))
+            self._write(_PING, _ACK, payload[:8].ljust(8, b"\0"))
         elif kind == _RESET:
             self._open.pop(stream, None)
         elif kind in (_HEADERS, _CONTINUATION):
@@ -141,23 +158,70 @@ class Calls:
     async def _respond(self, stream: int, data: bytes) -> None:
         if len(data) < 5 or data[0] != 0 or int.from_bytes(data[1:5], "big") != len(data) - 5:
             raise GarbageError("a call has no message, or a compressed one")
-        async with asyncio.timeout(_ANSWER_S):
-            result = await self.answer(data[5:])
-            if result.status == "OK":
-                self.writer.write(_frame(_HEADERS, _END_HEADERS, stream, _STATUS_200 + _CONTENT_TYPE))
-                self.writer.write(_frame(_DATA, 0, stream, bytes(5)))
-                self.writer.write(_frame(_HEADERS, _END_HEADERS | _END_STREAM, stream, _trailers(result)))
-            else:
-                only = _STATUS_200 + _CONTENT_TYPE + _trailers(result)
-                self.writer.write(_frame(_HEADERS, _END_HEADERS | _END_STREAM, stream, only))
-            self.writer.write(_frame(_WINDOW, 0, 0, struct.pack(">I", len(data))))
-            await self.writer.drain()
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                result = await self.answer(data[5:])
+        except TimeoutError:
+            result = CallResult("DEADLINE_EXCEEDED", "the node has too many registrations; try again")
+        only = _STATUS_200 + _CONTENT_TYPE
+        if result.status == "OK":
+            self._write(_HEADERS, _END_HEADERS, only, stream=stream)
+            self._write(_DATA, 0, bytes(5), stream=stream)
+            only = b""
+        self._write(_HEADERS, _END_HEADERS | _END_STREAM, only + _trailers(result), stream=stream)
+        self._write(_WINDOW, 0, struct.pack(">I", len(data)))
+        self._send()
+        if result.status == "INVALID_ARGUMENT":
+            await self._go(stream)
+            raise GarbageError(result.message)
+
+    async def _go(self, last: int) -> None:
+        """So that a client with calls after the `last` one makes them on a new connection."""
+        self._write(_GOAWAY, 0, struct.pack(">II", last, 0))
+        self._send()
+        await asyncio.sleep(_LAST_S)
 
     async def _read(self, count: int) -> bytes:
-        self._taken += max(count, _LEAST)
+        self._count(count)
+        while len(self._came) < count:
+            await self._receive()
+        found = bytes(self._came[:count])
+        del self._came[:count]
+        return found
+
+    async def _receive(self) -> None:
+        """Raises TimeoutError, after `_left_s` in which nothing came; to wait for the turn takes none of that."""
+        self._send()
+        self._count(0)
+        began = time.monotonic()
+        async with asyncio.timeout(self._left_s):
+            await readable(self.connection)
+        self._left_s = max(0.0, self._left_s - (time.monotonic() - began))
+        await self.turn()
+        piece = self.connection.recv(_PIECE)
+        if not piece:
+            raise _EndedError
+        self._came += piece
+
+    def _count(self, size: int) -> None:
+        self._taken += max(size, _LEAST)
         if self._taken > MOST_BYTES:
             raise GarbageError(f"more than {MOST_BYTES} bytes came for one call")
-        return await self.reader.readexactly(count)
+
+    def _write(self, kind: int, flags: int, payload: bytes = b"", *, stream: int = 0) -> None:
+        """Sent before the next wait."""
+        self._answers += _frame(kind, flags, stream, payload)
+
+    def _send(self) -> None:
+        if not self._answers:
+            return
+        try:
+            sent = self.connection.send(self._answers)
+        except BlockingIOError:
+            sent = 0
+        if sent < len(self._answers):
+            raise GarbageError("it does not read what it is sent")
+        self._answers.clear()
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:

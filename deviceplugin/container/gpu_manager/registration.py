@@ -5,9 +5,12 @@ socket alone identifies, and with the name of the directory in which the client 
 Callers are tenants: what they send is short and checked (`one_call`). On an error the client ends the application, so
 only malformed requests are refused.
 
-Invariant: each grant has a part of its own. It has at most `MOST_CONNECTIONS` connections, and the next one is taken
-`_APART_S` later. After what the client never sends the grant waits longer, up to `_MOST_WAIT_S`, until it sent nothing
-of the kind for `_FORGIVEN_S`; others do not. Who waits, waits in the kernel, which keeps as many as `listen` says.
+Invariants: what comes through the sockets of all containers is worked on in turns of the node (`node_turns`), those in
+which files are written apart from the others, so it has a bound however many containers take part. A grant has at most
+`MOST_CONNECTIONS` connections, a pod and the node have a bound too; the next one is taken `_APART_S` later. After what
+the client never sends the grant waits longer, up to `_MOST_WAIT_S`, until it sent nothing like it for `_FORGIVEN_S`.
+Processes that wait with the same name are answered together; a grant that registers again and again is answered once in
+`_SLOW_S`. Who waits, waits in the kernel, which keeps as many as `listen` says.
 Closed sockets stay in their directories when the agent ends: they tell the next agent who had one.
 """
 
@@ -16,15 +19,20 @@ import contextlib
 import re
 import socket
 import time
-from collections.abc import Awaitable, Callable, Set
+from collections.abc import Awaitable, Callable, Coroutine, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
 
 import structlog
 from google.protobuf.message import DecodeError
 
 from deviceplugin.backoff import Backoff, no_jitter
-from deviceplugin.container.gpu_manager.one_call import CallResult, Calls, GarbageError, SilentError
+from deviceplugin.connections import readable, within_descriptors
+from deviceplugin.container.gpu_manager.node_turns import NodeTurns
+from deviceplugin.container.gpu_manager.one_call import CallResult, Calls, GarbageError, HungUpError, SilentError, Turn
 from deviceplugin.errors import VcudaError
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.wire import registration_pb2 as pb
@@ -32,11 +40,14 @@ from deviceplugin.wire import registration_pb2 as pb
 log = structlog.get_logger("vcuda.container")
 SOCKET_NAME = "vcuda.sock"
 MOST_CONNECTIONS = 8  # of one socket: processes of a container that register at the same time; others wait
+MOST_OF_POD, MOST_OF_NODE = 16, 256
+FEW = 32  # registrations of a container, before it has to wait for the next ones
 _WAITING = 64
 _BUDGET_S = 5.0
-_APART_S = 0.05
+_APART_S, _SLOW_S = 0.05, 1.0
+_READS_APART_S = 0.005
 _FIRST_WAIT_S, _MOST_WAIT_S, _FORGIVEN_S = 0.1, 10.0, 60.0
-_BUFFER = 4 << 10
+_HUNG_UP_S = 1.0  # connections of clients that wait for longer in the kernel have ended when they are taken
 _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,127}")
 
 Register = Callable[[GrantId, str], Awaitable[None]]
@@ -44,12 +55,21 @@ Refused = Callable[[GrantId, str], None]
 
 
 class RegistrationServers:
-    """One small server for each grant. All calls on one loop. `refused`: a connection of a grant, and why."""
+    """One small server for each grant. All calls on one loop. `refused`: a connection of a grant, and why.
 
-    def __init__(self, base: Path, register: Register, refused: Refused) -> None:
+    Grants with the same `pod_of` have common turns, and a common bound of connections.
+    """
+
+    def __init__(
+        self, base: Path, register: Register, refused: Refused, *, pod_of: Callable[[GrantId], str] = str
+    ) -> None:
         self._base = base
         self._register = register
         self._refused = refused
+        self._pod_of = pod_of
+        self._reads, self._writes = NodeTurns(), NodeTurns()
+        self._places = asyncio.Semaphore(within_descriptors(MOST_OF_NODE))
+        self._places_of_pods: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._servers: dict[GrantId, _Server] = {}
 
     @property
@@ -72,8 +92,21 @@ class RegistrationServers:
             except OSError as error:
                 failures[grant] = error.strerror or str(error)
                 continue
-            self._servers[grant] = _Server(grant, opened, self._register, self._refused)
+            self._servers[grant] = self._server(grant, opened)
         return failures
+
+    def _server(self, grant: GrantId, opened: socket.socket) -> "_Server":
+        pod = self._pod_of(grant)
+        of_pod = self._places_of_pods.setdefault(pod, asyncio.Semaphore(MOST_OF_POD))
+        return _Server(
+            grant,
+            opened,
+            self._register,
+            self._refused,
+            read_turn=partial(self._reads.take, pod, grant, pause_s=_READS_APART_S),
+            write_turn=partial(self._writes.take, pod, grant, pause_s=_APART_S),
+            places=(asyncio.Semaphore(MOST_CONNECTIONS), of_pod, self._places),
+        )
 
     async def close(self) -> None:
         while self._servers:
@@ -102,12 +135,18 @@ class _Server:
     listening: socket.socket
     register: Register
     refused: Refused
+    read_turn: Turn
+    write_turn: Turn
+    places: Sequence[asyncio.Semaphore]
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST_CONNECTIONS))
+    _waiting: dict[str, asyncio.Task[CallResult]] = field(default_factory=dict)
     _wait: Backoff = field(default_factory=lambda: Backoff(first=_FIRST_WAIT_S, most=_MOST_WAIT_S, jitter=no_jitter))
     _pause_s: float = _APART_S
     _garbage_at: float = 0.0
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _credit: float = FEW
+    _credited_at: float = 0.0
+    _free_at: float = 0.0
+    _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._start(self._accept())
@@ -119,45 +158,55 @@ class _Server:
         await asyncio.gather(*tasks, return_exceptions=True)
         self.listening.close()
 
-    def _start(self, work: Awaitable[None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            await self._places.acquire()
+            await readable(self.listening)
             try:
-                connection, _ = await loop.sock_accept(self.listening)
+                await self._take_one()
             except OSError:  # no descriptor is left, say
-                self._places.release()
                 await asyncio.sleep(_MOST_WAIT_S)
                 continue
-            self._start(self._serve(connection))
             if time.monotonic() - self._garbage_at > _FORGIVEN_S:
                 self._wait.reset()
                 self._pause_s = _APART_S
             await asyncio.sleep(self._pause_s)
 
+    async def _take_one(self) -> None:
+        with contextlib.ExitStack() as held:
+            for places in self.places:
+                await places.acquire()
+                held.callback(places.release)
+            await self.read_turn()
+            connection, _ = self.listening.accept()
+            held.callback(connection.close)
+            until_it_ends = held.pop_all()
+        # Not in the task: one that is cancelled before it begins would keep them.
+        self._start(self._serve(connection)).add_done_callback(lambda _: until_it_ends.close())
+
     async def _serve(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
         try:
-            reader, writer = await asyncio.open_unix_connection(sock=connection, limit=_BUFFER)
-            try:
-                await Calls(reader, writer, self._answer).run()
-            finally:
-                writer.transport.abort()
+            await Calls(connection, self.read_turn, self._answer).run()
         except GarbageError as error:
-            if not isinstance(error, SilentError):
-                self._pause_s, self._garbage_at = self._wait.next(), time.monotonic()
+            self._took_garbage(error)
             self.refused(self.grant, str(error))
         except OSError:
             pass  # it went while it was taken
         except Exception:
             log.exception("registration_failed", grant=self.grant, action="please report this line")
-        finally:
-            connection.close()
-            self._places.release()
+
+    def _took_garbage(self, error: GarbageError) -> None:
+        if isinstance(error, SilentError):
+            return
+        self._pause_s, self._garbage_at = self._wait.next(), time.monotonic()
+        if isinstance(error, HungUpError):
+            self._pause_s = min(self._pause_s, _HUNG_UP_S)
 
     async def _answer(self, message: bytes) -> CallResult:
         try:
@@ -167,10 +216,25 @@ class _Server:
         name = request.container_id or request.container_name
         if name and not _NAME.fullmatch(name):
             return CallResult("INVALID_ARGUMENT", "this is neither the id nor the name of a container")
+        if (waiting := self._waiting.get(name)) is None:
+            waiting = self._waiting[name] = self._start(self._in_turn(name))
+        return await asyncio.shield(waiting)
+
+    async def _in_turn(self, name: str) -> CallResult:
+        """For all that wait with this name when it begins; who comes later may be missing in what it finds."""
         async with self._one_at_a_time:
+            await asyncio.sleep(self._free_at - time.monotonic())
+            await self.write_turn()
+            del self._waiting[name]
             result = await self._registered(name)
-            await asyncio.sleep(_APART_S)
+            self._free_at = time.monotonic() + self._apart_s()
         return result
+
+    def _apart_s(self) -> float:
+        now = time.monotonic()
+        self._credit = min(FEW, self._credit + (now - self._credited_at) / _SLOW_S) - 1
+        self._credited_at = now
+        return _APART_S if self._credit > 0 else _SLOW_S
 
     async def _registered(self, name: str) -> CallResult:
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from deviceplugin.container.gpu_manager.registration import MOST_CONNECTIONS, RegistrationServers
+from deviceplugin.container.gpu_manager.registration import FEW, MOST_CONNECTIONS, MOST_OF_POD, RegistrationServers
 from deviceplugin.errors import ContainerError
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.wire import registration_pb2 as pb
@@ -316,3 +316,174 @@ async def test_sockets_stay_when_the_agent_ends(servers: RegistrationServers) ->
     await servers.serve({ONE})
     await servers.close()
     assert servers.path(ONE).is_socket()
+
+
+def call(name: str, *, stream: int = 1) -> bytes:
+    message = pb.VDeviceRequest(container_id=name).SerializeToString()
+    return frame(1, b"\x82", stream=stream, flags=4) + frame(
+        0, b"\0" + len(message).to_bytes(4, "big") + message, stream=stream, flags=1
+    )
+
+
+async def test_a_bad_name_is_garbage_and_ends_its_connection(servers: RegistrationServers, calls: Calls) -> None:
+    """A thousand on one connection were answered without a pause, and the agent's loop did nothing else."""
+    await servers.serve({ONE})
+    reader, writer = await asyncio.open_unix_connection(servers.path(ONE))
+    writer.write(HELLO + b"".join(call("!", stream=number) for number in range(1, 2001, 2)))
+    got = bytearray()
+    async with asyncio.timeout(60):
+        with contextlib.suppress(OSError):
+            while more := await reader.read(1000):
+                got += more
+    writer.transport.abort()
+    assert got.count(b"grpc-status\x013") == 1
+    assert calls.refused == [(ONE, "this is neither the id nor the name of a container")]
+
+
+HUNG_UP = {
+    "nothing": b"",
+    "half of the preface": PREFACE[:10],
+    "settings": HELLO,
+    "pings": HELLO + frame(6, bytes(8), stream=0) * 30,
+    "half of a frame": HELLO + CALL[:5],
+    "headers": HELLO + CALL,
+    "goes with a word": HELLO + frame(7, bytes(8), stream=0),
+}
+
+
+@pytest.mark.parametrize("sent", HUNG_UP.values(), ids=HUNG_UP)
+async def test_who_goes_before_its_call_is_whole_is_counted_each_time(
+    servers: RegistrationServers, calls: Calls, sent: bytes
+) -> None:
+    await servers.serve({ONE, TWO})
+    for _ in range(3):
+        with socket.socket(socket.AF_UNIX) as one:
+            one.connect(f"{servers.path(ONE)}")
+            one.sendall(sent)
+    await until(lambda: len(calls.refused) == 3, seen=lambda: calls.refused, within=10)
+    assert calls.refused == [(ONE, "it ended before a call was whole")] * 3
+    await register(servers.path(ONE), container_id="id-1")
+
+
+async def test_a_connection_has_few_calls_and_says_where_it_ends(servers: RegistrationServers, calls: Calls) -> None:
+    """gRPC makes those that come later on another connection; so nobody keeps a place."""
+    await servers.serve({ONE})
+    reader, writer = await asyncio.open_unix_connection(servers.path(ONE))
+    writer.write(HELLO + b"".join(call(f"id-{number}", stream=number) for number in range(1, 41, 2)))
+    got = bytearray()
+    async with asyncio.timeout(60):
+        with contextlib.suppress(OSError):
+            while more := await reader.read(1000):
+                got += more
+    writer.transport.abort()
+    assert got.count(b"grpc-status\x010") == len(calls.got) == 8
+    assert got.endswith(frame(7, (15).to_bytes(4, "big") + bytes(4), stream=0))
+    assert calls.refused == []
+
+
+async def flood(path: Path, name: str = "") -> None:
+    """Without a pause, each time with another name unless one is given."""
+    number = 0
+    while True:
+        number += 1
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await register(path, container_id=name or f"id-{number}")
+
+
+@contextlib.asynccontextmanager
+async def flooded(paths: Collection[Path]) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(flood(path)) for path in paths]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+@pytest.fixture
+async def two_pods(short_tmp: Path, calls: Calls) -> AsyncIterator[tuple[RegistrationServers, list[GrantId]]]:
+    """One has ten containers, the other has grant `ONE`."""
+    crowd = [GrantId(f"g-crowd-{number}") for number in range(10)]
+    for grant in (ONE, *crowd):
+        (short_tmp / grant).mkdir()
+    made = RegistrationServers(short_tmp, calls, lambda *_: None, pod_of=lambda grant: grant[:6])
+    await made.serve({ONE, *crowd})
+    yield made, crowd
+    await made.serve(frozenset())
+
+
+async def test_a_pod_with_many_containers_has_one_turn_in_a_round(
+    two_pods: tuple[RegistrationServers, list[GrantId]], calls: Calls
+) -> None:
+    """Each container had a part of its own, so a pod with many had as many."""
+    servers, crowd = two_pods
+    async with flooded([servers.path(grant) for grant in crowd]):
+        await until(lambda: len(calls.got) > 3)
+        before = len(calls.got)
+        for number in range(5):
+            await register(servers.path(ONE), container_id=f"id-{number}")
+        theirs = [grant for grant, _ in calls.got[before:] if grant != ONE]
+    assert len(theirs) < 5 * 5
+    assert len(set(theirs)) > 1
+
+
+async def test_a_pod_with_many_containers_has_a_bound_of_connections(
+    two_pods: tuple[RegistrationServers, list[GrantId]], calls: Calls
+) -> None:
+    """Those that say nothing; the other pod registers meanwhile."""
+    servers, crowd = two_pods
+    held = []
+    for grant in crowd:
+        for _ in range(4):
+            held.append(await asyncio.open_unix_connection(servers.path(grant)))
+            held[-1][1].write(HELLO)
+    answered = [asyncio.create_task(reader.read(1)) for reader, _ in held]
+    try:
+        await until(lambda: sum(task.done() for task in answered) == MOST_OF_POD)
+        await register(servers.path(ONE), container_id="id-1")
+        assert sum(task.done() for task in answered) == MOST_OF_POD
+    finally:
+        for _, writer in held:
+            writer.transport.abort()
+        await asyncio.wait(answered)
+        for task in answered:
+            task.exception()
+
+
+async def test_processes_that_wait_with_the_same_name_are_answered_together(
+    servers: RegistrationServers, calls: Calls
+) -> None:
+    """And by a look that began after they came: they are in what it finds."""
+    began, go = asyncio.Event(), asyncio.Event()
+
+    async def wait(grant: GrantId, name: str) -> None:
+        began.set()
+        await go.wait()
+
+    calls.handler = wait
+    await servers.serve({ONE})
+    made = []
+    for _ in range(5):
+        made.append(await asyncio.open_unix_connection(servers.path(ONE)))
+        made[-1][1].write(HELLO + call("id-1"))
+        await began.wait()
+    await asyncio.sleep(1)
+    go.set()
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(reader.readuntil(b"grpc-status\x010") for reader, _ in made))
+    for _, writer in made:
+        writer.transport.abort()
+    assert calls.got == [(ONE, "id-1")] * 2
+
+
+async def test_who_registers_again_and_again_waits_longer_and_others_do_not(
+    servers: RegistrationServers, calls: Calls
+) -> None:
+    await servers.serve({ONE, TWO})
+    async with flooded([servers.path(ONE)]):
+        await until(lambda: len(calls.got) > FEW)
+        before = len(calls.got)
+        for _ in range(20):
+            await register(servers.path(TWO), container_id="id-2")
+        assert len([grant for grant, _ in calls.got[before:] if grant == ONE]) < 8
