@@ -47,9 +47,8 @@ OnGpu = Mapping[GpuUuid, Sequence[GpuProcess]]
 
 @dataclass(slots=True)
 class _Watched:
-    """One share. `owners`: the containers that hold it; they were searched for last at `asked_at`.
-
-    For its registrations at `sought_at`: the first one does not wait until a look may ask again.
+    """One share. `owners`: the containers that hold it; they were searched for last at `asked_at`, and for its
+    registrations at `sought_at`: the first one does not wait until a look may ask again.
     """
 
     tracker: Tracker
@@ -164,9 +163,8 @@ class ContainerWatch:
             await asyncio.sleep(min(_NOTICE_S, self.period_s) if is_used else self.period_s)
 
     async def _members(self, watched: _Watched) -> Members | None:
-        if watched.place is None:
-            return None
-        return await asyncio.to_thread(self.finder.members, watched.place)
+        place = watched.place
+        return None if place is None else await asyncio.to_thread(self.finder.members, place)
 
     def _is_due(self, grant: Grant, busy: set[GpuUuid]) -> bool:
         known = self._watched[grant.id]
@@ -196,23 +194,26 @@ class ContainerWatch:
         """Those whose files are read: all with few slots, and of the others those that have waited longest."""
         found, left = set[GrantId](), _ROUND_BUDGET
         for grant, watched, _ in sorted(jobs, key=lambda job: job[1].read_in):
-            cost = watched.tracker.cost
-            if cost <= _FEW or left > 0:
-                left -= cost if cost > _FEW else 0
+            if (is_cheap := watched.tracker.cost <= _FEW) or left > 0:
+                left -= 0 if is_cheap else watched.tracker.cost
                 watched.read_in = self._turn
                 found.add(grant.id)
         return found
 
     def _restore(self, trackers: Sequence[tuple[Grant, Tracker]]) -> list[tuple[Grant, Exception]]:
         self.files.make_room()
-        tried = [(grant, _restored(grant, tracker)) for grant, tracker in trackers]
-        return [(grant, error) for grant, error in tried if error is not None]
+        failed = list[tuple[Grant, Exception]]()
+        for grant, tracker in trackers:
+            try:
+                tracker.restore(grant.allocation.uuids)
+            except Exception as error:  # the others are restored
+                failed.append((grant, error))
+        return failed
 
     def _took_or_failed(self, grant: Grant, watched: _Watched, look: ShareReport | Exception, *, now: float) -> None:
-        if isinstance(look, Exception):
-            self._look_failed(grant, look)
-            return
         try:
+            if isinstance(look, Exception):
+                raise look
             self._took(grant, watched, look, now=now)
         except Exception as error:  # whatever it is, it is of this container
             self._look_failed(grant, error)
@@ -222,8 +223,8 @@ class ContainerWatch:
         if (watched := self._watched.get(grant.id)) is not None:
             watched.look = None
         if self._pace.allows("container_look_failed", grant.id):
-            owner = owner_fields(grant.allocation.owner)
-            log.error("container_look_failed", **owner, exc_info=error, action="please report this line")
+            said = {**owner_fields(grant.allocation.owner), "action": "please report this line"}
+            log.error("container_look_failed", **said, exc_info=error)
 
     def _took(self, grant: Grant, watched: _Watched, look: ShareReport, *, now: float) -> None:
         if self._watched.get(grant.id) is not watched:
@@ -364,14 +365,6 @@ def _read(
         return judged or tracker.read(held, on_gpu, place=watched.place, needs_members=needs_members)
     except Exception as error:  # the others are looked at
         return error
-
-
-def _restored(grant: Grant, tracker: Tracker) -> Exception | None:
-    try:
-        tracker.restore(grant.allocation.uuids)
-    except Exception as error:  # the others are restored
-        return error
-    return None
 
 
 def _without_our_files(look: ShareReport) -> ShareReport:

@@ -5,7 +5,7 @@ socket alone identifies, and with the name of the directory in which the client 
 Callers are tenants: what they send is short and checked (`one_call`). On an error the client ends the application, so
 only malformed requests are refused.
 
-Invariants: what comes through the sockets of all containers is worked on in turns of the node (`node_turns`), those in
+Invariants: what comes through the sockets of all containers is worked on in turns of the node (`NodeTurns`), those in
 which files are written apart from the others, so it has a bound however many containers take part. A grant has at most
 `MOST_CONNECTIONS` connections, a pod and the node have a bound too; the next one is taken `_APART_S` later. After what
 the client never sends the grant waits longer, up to `_MOST_WAIT_S`, until it sent nothing like it for `_FORGIVEN_S`.
@@ -31,9 +31,9 @@ from google.protobuf.message import DecodeError
 
 from deviceplugin.backoff import Backoff, no_jitter
 from deviceplugin.connections import readable, within_descriptors
-from deviceplugin.container.gpu_manager.node_turns import NodeTurns
 from deviceplugin.container.gpu_manager.one_call import CallResult, Calls, GarbageError, HungUpError, SilentError, Turn
 from deviceplugin.errors import VcudaError
+from deviceplugin.latest import NodeTurns
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.wire import registration_pb2 as pb
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from deviceplugin.container.gpu_manager.node_turns import NodeTurns
+from deviceplugin.latest import NodeTurns
 from deviceplugin.ledger.grant import GrantId
 
 
