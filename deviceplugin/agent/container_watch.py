@@ -31,7 +31,7 @@ from deviceplugin.log import Pace
 from deviceplugin.model.allocation import OwnerKey, PodUid
 from deviceplugin.model.gpu import GpuProcess, GpuSample, GpuUuid, Inventory
 from deviceplugin.model.units import BLOCK_BYTES
-from deviceplugin.model.usage import Breach, ContainerUse, GpuUse
+from deviceplugin.model.usage import Breach, ContainerUse, use_of_whole
 
 log = structlog.get_logger("vcuda.agent")
 _IDLE_TURNS = 30
@@ -109,7 +109,7 @@ class ContainerWatch:
         samples = self.samples()
         for grant in self.ledger.grants():
             if grant.proved and not grant.is_share:
-                found[grant.id] = _whole(grant, samples)
+                found[grant.id] = use_of_whole([share.uuid for share in grant.allocation.shares], samples)
         return found
 
     async def look(self) -> None:
@@ -211,9 +211,10 @@ class ContainerWatch:
         return failed
 
     def _took_or_failed(self, grant: Grant, watched: _Watched, look: ShareReport | Exception, *, now: float) -> None:
+        if isinstance(look, Exception):
+            self._look_failed(grant, look)
+            return
         try:
-            if isinstance(look, Exception):
-                raise look
             self._took(grant, watched, look, now=now)
         except Exception as error:  # whatever it is, it is of this container
             self._look_failed(grant, error)
@@ -382,19 +383,3 @@ def _held(grant: Grant, inventory: Inventory) -> list[HeldGpu | None]:
         held = share.blocks * BLOCK_BYTES, most, most > share.cores
         found.append(HeldGpu(gpu, *held) if gpu is not None else None)
     return found
-
-
-def _whole(grant: Grant, samples: Mapping[GpuUuid, GpuSample]) -> ContainerUse:
-    """Everything on a GPU that has one holder belongs to that holder. What the driver did not show is not known."""
-    known = [(share.uuid, samples[share.uuid]) for share in grant.allocation.shares if share.uuid in samples]
-    uses = tuple(
-        GpuUse(
-            uuid=uuid,
-            memory_bytes=sample.memory_used_bytes,
-            cores=float(sample.utilization_percent),
-            pids=tuple(process.pid for process in sample.processes),
-        )
-        for uuid, sample in known
-    )
-    pids = {pid for use in uses for pid in use.pids}
-    return ContainerUse(uses, len(pids) if len(known) == len(grant.allocation.shares) else None)

@@ -5,10 +5,10 @@ kind of container, or not known now. Counters grow from the last start of the co
 """
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.gpu import GpuSample, GpuUuid
 
 
 class Breach(enum.Enum):
@@ -63,3 +63,19 @@ class ContainerUse:
     overruns: tuple[Overrun, ...] = ()
     over_seconds: Mapping[tuple[GpuUuid, Breach], float] = field(default_factory=dict)
     unknown_functions: int | None = None
+
+
+def use_of_whole(gpus: Sequence[GpuUuid], samples: Mapping[GpuUuid, GpuSample]) -> ContainerUse:
+    """Everything on a GPU that has one holder belongs to that holder. What the driver did not show is not known."""
+    known = [(uuid, samples[uuid]) for uuid in gpus if uuid in samples]
+    uses = tuple(
+        GpuUse(
+            uuid=uuid,
+            memory_bytes=sample.memory_used_bytes,
+            cores=float(sample.utilization_percent),
+            pids=tuple(process.pid for process in sample.processes),
+        )
+        for uuid, sample in known
+    )
+    pids = {pid for use in uses for pid in use.pids}
+    return ContainerUse(uses, len(pids) if len(known) == len(gpus) else None)
