@@ -6,6 +6,7 @@ offers. What changes about the GPUs is looked for every second, because health, 
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,8 +32,9 @@ from deviceplugin.kubelet.dra.prepare import Claims
 from deviceplugin.kubelet.dra.published import published_devices
 from deviceplugin.kubelet.dra.slice_publisher import SlicePublisher
 from deviceplugin.kubelet.dra.state_file import STATE_NAME, StateFile
-from deviceplugin.ledger.grant import Grant, Source
+from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.ledger.ledger import Ledger
+from deviceplugin.log import Pace
 from deviceplugin.model.allocation import ContainerRef
 from deviceplugin.model.claims import ClaimNames, PublishedDevice
 from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
@@ -41,6 +43,7 @@ from deviceplugin.model.pod import PodContainer
 log = structlog.get_logger("vcuda.dra")
 _LOOK_S = 1.0
 _ASK_AGAIN_S = 2.0
+_RESTORE_AGAIN_S = 5.0
 _SYS = Path("/sys")
 
 
@@ -149,6 +152,8 @@ class ClaimAgent:
             period_s=period_s,
         )
         self._claims.is_complete = self._reconciler.is_complete
+        self._unrestored: set[GrantId] = set()
+        self._pace = Pace()
         self._status = ClaimStatus(
             ledger,
             inventory=inventory,
@@ -176,9 +181,8 @@ class ClaimAgent:
         held = {uuid for each in self._ledger.allocations() for uuid in each.uuids}
         self._device_names.forget_all_but(held.union(gpu.uuid for gpu in self._inventory().gpus))
         await self._reconciler.reconcile()
-        for grant in self._ledger.grants():
-            if grant.source is Source.CLAIM:
-                self._restore(grant)
+        self._unrestored = {grant.id for grant in self._ledger.grants() if grant.source is Source.CLAIM}
+        self._restore()
         self._link.serve(self._claims, self._inventory, on_registered=self._publisher.registered)
         async with asyncio.TaskGroup() as group:
             for each in (self._slices, self._publisher, self._link, self._reconciler, self._status):
@@ -196,14 +200,22 @@ class ClaimAgent:
                 log.warning("runtime_unknown", error=error.message)
             await asyncio.sleep(_ASK_AGAIN_S)
 
-    def _restore(self, grant: Grant) -> None:
-        try:
-            self._files.restore(grant)
-        except VcudaError as error:
-            log.warning("claim_not_restored", grant=grant.id, error=error.message)
+    def _restore(self) -> None:
+        """What fails is tried again: nobody else writes the files of a claim that is prepared already."""
+        for each in tuple(self._unrestored):
+            self._unrestored.discard(each)
+            if (grant := self._ledger.get(each)) is None:
+                continue
+            try:
+                self._files.restore(grant)
+            except VcudaError as error:
+                self._unrestored.add(each)
+                if self._pace.allows(each):
+                    log.warning("claim_not_restored", grant=each, error=error.message)
 
     async def _follow(self) -> None:
         last: Sequence[PublishedDevice] = ()
+        tried_at = time.monotonic()
         while True:
             now = self._devices()
             if now != last:
@@ -211,6 +223,9 @@ class ClaimAgent:
                 self._publisher.soon()
                 self._link.health.changed()
             await asyncio.sleep(_LOOK_S)
+            if self._unrestored and time.monotonic() - tried_at >= _RESTORE_AGAIN_S:
+                tried_at = time.monotonic()
+                self._restore()
 
     def _devices(self) -> tuple[PublishedDevice, ...]:
         inventory = self._offers.for_claims(self._inventory())

@@ -58,6 +58,7 @@ class AgentFiles:
         self._mirror = mirror
         self._cdi = cdi
         self._inventory = inventory
+        self._has_followed = True
 
     def open(self, boot_id: str = "") -> None:
         """Once at start: the mirror can be mounted, and files that a reboot removed or made invalid are repaired."""
@@ -71,7 +72,12 @@ class AgentFiles:
     def follow(self, inventory: Inventory) -> None:
         """GPUs may have other device nodes than when these files were written."""
         if self._cdi is not None:
-            self._cdi.restore({gpu.uuid: gpu.device_path for gpu in inventory.gpus})
+            self._has_followed = self._cdi.restore({gpu.uuid: gpu.device_path for gpu in inventory.gpus})
+
+    def try_again(self) -> None:
+        """What the disk refused when GPUs changed: they may not change again for months."""
+        if not self._has_followed:
+            self.follow(self._inventory())
 
     def prepare(self, grant: Grant, answer: Answer) -> None:
         """Before Allocate answers. The shared state comes a little later, because kubelet waits."""

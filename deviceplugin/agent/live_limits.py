@@ -2,7 +2,8 @@
 
 In: pods as the watch shows them, the ledger. Out: grants with other limits, and their limits files written again;
 the interposer follows within a second, gpu-manager's client at its next start. In each round of the reconciler (`sync`)
-changes that came before the grant are found. Errors are logged, never raised: the old limit stays.
+changes that came before the grant are found. Errors are logged, never raised: the old limit stays, and each round
+tries again.
 
 The author of a pod may change it without pause. Invariant: a change of a pod costs a look at two annotations; its
 newest value is applied at once twice and then once in `_EVERY_S` (the agent's first look apart), all containers in one
@@ -24,8 +25,9 @@ from deviceplugin.errors import VcudaError
 from deviceplugin.kube.collection import EventKind
 from deviceplugin.kube.rate_limit import TokenBucket
 from deviceplugin.kube.reflector import StoreChange
-from deviceplugin.ledger.grant import Grant
+from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.ledger import Ledger
+from deviceplugin.log import Pace
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.pod_limits import PodLimits
@@ -59,6 +61,8 @@ class LiveLimits:
         self._known: dict[PodUid, tuple[_Written, dict[str, PodLimits]]] = {}
         self._paces: dict[PodUid, TokenBucket] = {}
         self._waiting: dict[PodUid, float] = {}
+        self._unwritten: set[GrantId] = set()
+        self._pace = Pace()
         self._wake = asyncio.Event()
         self._has_begun = False
         cluster.reflector.subscribe(self._pod_changed)
@@ -87,11 +91,20 @@ class LiveLimits:
         for pod, grants in held:
             if pod.is_gpu and not pod.is_terminal and self._differs(pod, grants):
                 self._wait(pod.ref.uid)
+        self._try_again()
         if not self._has_begun:
             self._has_begun = True
             for _, grants in held:
                 for grant in grants:
                     self._write(grant)
+
+    def _try_again(self) -> None:
+        """Files that could not be written: annotation and ledger agree by now. It costs the author no change."""
+        unwritten = [grant for each in self._unwritten if (grant := self._ledger.get(each)) is not None]
+        self._unwritten = {grant.id for grant in unwritten}
+        for grant in unwritten:
+            self._waiting.setdefault(grant.allocation.owner.pod.uid, time.monotonic())
+            self._wake.set()
 
     def _pod_changed(self, change: StoreChange[Pod]) -> None:
         pod = change.item
@@ -129,11 +142,12 @@ class LiveLimits:
         try:
             changed = self._ledger.follow_limits(limits)
         except VcudaError as error:
-            log.warning("limit_change_failed", pod=str(pod.ref), uid=uid, error=error.message)
+            if self._pace.allows("limit_change_failed", uid):
+                log.warning("limit_change_failed", pod=str(pod.ref), uid=uid, error=error.message)
             return
-        for grant in changed:
+        for each in [*(grant.id for grant in changed), *(self._unwritten & limits.keys())]:
             await asyncio.sleep(_BREATH_S)
-            now = self._ledger.get(grant.id)
+            now = self._ledger.get(each)
             if now is not None and self._write(now):
                 self._report.limits_changed(now)
 
@@ -147,11 +161,18 @@ class LiveLimits:
         return known[1][container]
 
     def _write(self, grant: Grant) -> bool:
-        """Not before PreStartContainer has proved the owner: then it writes them itself."""
+        """Whether the files say it now and did not before.
+
+        Not before PreStartContainer has proved the owner: then it writes them itself.
+        """
+        was_unwritten = grant.id in self._unwritten
+        self._unwritten.discard(grant.id)
         if not grant.proved:
             return False
         try:
-            return self._files.limit(grant)
+            return self._files.limit(grant) or was_unwritten
         except VcudaError as error:
-            log.warning("limits_write_failed", **owner_fields(grant.allocation.owner), error=error.message)
+            self._unwritten.add(grant.id)
+            if self._pace.allows("limits_write_failed", grant.allocation.owner.pod.uid):
+                log.warning("limits_write_failed", **owner_fields(grant.allocation.owner), error=error.message)
             return False

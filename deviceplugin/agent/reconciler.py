@@ -137,6 +137,7 @@ class Reconciler:
 
     async def reconcile(self) -> bool:
         """One round; errors are logged, never raised. Returns whether kubelet showed all its pods."""
+        self._files.try_again()
         try:
             saw_pods = await self.reclaim()
             await self._sync_pods()

@@ -8,6 +8,7 @@ which GPUs are meant. Where one of these is gone there is no file, so the runtim
 (containerd >= 1.7 with enable_cdi, cri-o).
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -19,6 +20,7 @@ import structlog
 from deviceplugin.errors import ContainerError
 from deviceplugin.ledger.durable_files import cause, replace_file
 from deviceplugin.ledger.grant import GrantId
+from deviceplugin.log import Pace
 from deviceplugin.model.mount import Mount
 
 log = structlog.get_logger("vcuda.container")
@@ -37,6 +39,7 @@ class CdiSpecs:
         self._directory = directory
         self._kept = kept
         self._kind = f"{domain}/vcuda"
+        self._pace = Pace()
 
     def write(self, grant: GrantId, *, devices: Pairs = (), mounts: Iterable[Mount] = (), env: Pairs = ()) -> None:
         """`devices` are (host path, container path), `env` (name, value)."""
@@ -49,11 +52,13 @@ class CdiSpecs:
         for directory in (self._kept, self._directory):
             _put(directory / f"{_PREFIX}{grant}{_SUFFIX}", text)
 
-    def restore(self, nodes: Mapping[str, str]) -> None:
+    def restore(self, nodes: Mapping[str, str]) -> bool:
         """Makes every spec right for now. `nodes`: by UUID, `/dev/nvidiaN` of each GPU.
 
-        One spec that cannot be made right is removed, and the others follow all the same.
+        One spec that cannot be made right is removed, and the others follow all the same. False: it may be right when
+        this is called again.
         """
+        is_done = True
         for kept in self._kept.glob(f"{_PREFIX}g-*{_SUFFIX}"):
             path = self._directory / kept.name
             try:
@@ -62,8 +67,12 @@ class CdiSpecs:
                     if not each.exists() or each.read_text() != text:
                         _put(each, text)
             except (OSError, LookupError, TypeError, ValueError, ContainerError) as error:
-                path.unlink(missing_ok=True)
-                log.warning("cdi_file_not_restored", path=str(path), error=str(error))
+                is_done = is_done and not isinstance(error, OSError | ContainerError)
+                with contextlib.suppress(OSError):
+                    path.unlink(missing_ok=True)
+                if self._pace.allows(path):
+                    log.warning("cdi_file_not_restored", path=str(path), error=str(error))
+        return is_done
 
     def remove(self, grant: GrantId) -> None:
         for directory in (self._kept, self._directory):

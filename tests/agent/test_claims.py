@@ -21,7 +21,7 @@ from sandbox.gpunode import GpuNode
 from sandbox.limits_file import decode
 from sandbox.runtime import StandInRuntime
 from sandbox.station import Json
-from tests.agent.harness import NODE, PATIENCE_S, events, node_with_agent, run, share, until_event
+from tests.agent.harness import NODE, PATIENCE_S, events, node_with_agent, run, share, until_event, until_said
 from tests.waiting import until
 
 NAMESPACE = "research"
@@ -243,6 +243,25 @@ async def test_neither_a_kill_nor_a_lost_journal_loses_a_claim(short_tmp: Path) 
         assert name_of(await found.prepare("one", uid)) == name
         await found.unprepare("one", uid)
         assert (found.grants(), found.cdi()) == (set(), set())
+
+
+async def test_files_that_cannot_be_restored_at_a_start_are_restored_when_they_can_be(short_tmp: Path) -> None:
+    """Kubelet starts the container again without a call, and nobody else writes them."""
+    async with claim_node(short_tmp) as found:
+        name = name_of(await found.prepare("one", found.allocate("one")))
+        await found.node.agent.kill()
+        folder = found.node.grants / name.partition("=")[2]
+        obstacle = folder / ".limits.new"
+        obstacle.mkdir()
+        (folder / "limits").unlink()
+        await found.start()
+        await until_said(found.node, "claim_not_restored")
+        obstacle.rmdir()
+
+        async def back() -> bool:
+            return (folder / "limits").exists()
+
+        await found.node.agent.until(back, what="the limits are back", deadline_s=PATIENCE_S)
 
 
 async def test_a_node_is_split_by_gpu(short_tmp: Path) -> None:

@@ -167,3 +167,31 @@ async def test_an_annotation_that_cannot_be_read_is_logged_once_a_minute(short_t
         assert len(node.agent.entries("annotation_ignored")) == 1
         annotate(node, other, "much")
         await until_said(node, "annotation_ignored", times=2)
+
+
+async def test_a_limit_that_could_not_be_written_is_written_as_soon_as_it_can_be(short_tmp: Path) -> None:
+    """The ledger and the annotation agree by then. At a start of the agent too; the log says it once a minute."""
+    async with node_with_agent(short_tmp, flags={"allocation-check-period": "300ms"}) as node:
+        pod = share("p", 30, 8)
+        (uid,) = await run(node, pod)
+        assert await is_at(node, uid, 2048)
+        (folder,) = node.grants.glob("g-*")
+        obstacle = folder / ".vcuda.config.new"
+        for agents, mib in ((1, 1024), (2, 512)):
+            obstacle.mkdir()
+            annotate(node, pod, str(mib), MEMORY_LIMIT)
+            if agents == 2:
+                await node.agent.kill()
+                await node.start_agent()
+            await until_said(node, "limits_write_failed", times=agents)
+            await asyncio.sleep(1.5)
+            assert not await is_at(node, uid, mib)
+            assert len(node.agent.entries("limits_write_failed")) == agents
+            obstacle.rmdir()
+            await until_mib(node, uid, mib)
+            assert limits_now(node, uid).memory_bytes == mib << 20
+            await until_said(node, "limits_changed", times=agents)
+
+
+async def is_at(node: GpuNode, uid: str, mib: int) -> bool:
+    return memory_mib(node, uid) == mib

@@ -135,6 +135,19 @@ def test_a_cdi_file_that_cannot_be_right_is_taken_away_and_the_others_follow(tmp
     assert "/dev/nvidia3" in (cdi / "vcuda-g-0001.json").read_text()
 
 
+def test_a_cdi_file_that_the_disk_refused_is_made_when_it_is_asked_for_again(tmp_path: Path) -> None:
+    """Without the file, the runtime starts no container, and no GPU may change for months."""
+    cdi, specs = tmp_path / "cdi", specs_of_one_gpu(tmp_path)
+    obstacle = cdi / ".vcuda-g-0001.json.new"
+    obstacle.mkdir()
+    assert not specs.restore({"GPU-a": "/dev/nvidia3"})
+    assert not (cdi / "vcuda-g-0001.json").exists(), "better none than one of another GPU"
+    obstacle.rmdir()
+    assert specs.restore({"GPU-a": "/dev/nvidia3"})
+    assert "/dev/nvidia3" in (cdi / "vcuda-g-0001.json").read_text()
+    assert specs.restore({}), "a GPU that is gone does not come back by trying"
+
+
 def specs_of_one_gpu(tmp_path: Path) -> CdiSpecs:
     specs = CdiSpecs(tmp_path / "cdi", kept=tmp_path / "kept", domain="tencent.com")
     devices = (("/host/dev/nvidia0", "/dev/nvidia0"), ("/host/dev/nvidiactl", "/dev/nvidiactl"))
