@@ -68,7 +68,7 @@ class AgentClaimFiles:
 
     def restore(self, grant: Grant) -> None:
         """At start: kubelet starts a container again without a call, by the CDI name that it has written down."""
-        self._files.ready(grant)
+        self._files.ready(grant, waits=False)
 
     def drop(self, grant: Grant) -> None:
         self._files.drop(grant)

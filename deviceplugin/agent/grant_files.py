@@ -14,7 +14,7 @@ import structlog
 from deviceplugin.agent.reporter import owner_fields
 from deviceplugin.container import limits_file
 from deviceplugin.container.cdi import CdiSpecs
-from deviceplugin.container.directories import GrantDirectories
+from deviceplugin.container.directories import GrantDirectories, is_no_room
 from deviceplugin.container.driver_mirror.mirror import DriverMirror
 from deviceplugin.container.gpu_manager.client_files import LIMITS_FILE, ClientFiles, ContainerLimits, encode_limits
 from deviceplugin.container.limits_file import DeviceLimits, GrantLimits, soft_limit, successor
@@ -22,6 +22,7 @@ from deviceplugin.container.shared_state import SharedState
 from deviceplugin.errors import ContainerError
 from deviceplugin.kubelet.allocate_answer import Answer
 from deviceplugin.ledger.grant import Grant, GrantId, Source
+from deviceplugin.log import Pace
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.units import BLOCK_BYTES
 
@@ -29,6 +30,7 @@ log = structlog.get_logger("vcuda.agent")
 _AFTER_FIRST_S = 0.02  # kubelet asks for the other resource at once, and waits until both are answered
 _AFTER_LAST_S = 0.002  # kubelet has the answer then, and writes its checkpoint before it starts a container
 _TRIES = 3
+_CUT_EVERY_S = 10.0
 
 
 class AgentFiles:
@@ -59,6 +61,7 @@ class AgentFiles:
         self._cdi = cdi
         self._inventory = inventory
         self._has_followed = True
+        self._cuts = Pace(_CUT_EVERY_S)
 
     def open(self, boot_id: str = "") -> None:
         """Once at start: the mirror can be mounted, and files that a reboot removed or made invalid are repaired."""
@@ -96,13 +99,13 @@ class AgentFiles:
         self._require_driver(grant)
         return self._with_room(self._fill, grant)
 
-    def ready(self, grant: Grant) -> None:
+    def ready(self, grant: Grant, *, waits: bool = True) -> None:
         """For a claim, at once: its containers start without another call, and some may run already.
 
-        Its CDI file stays as it is; `describe` writes it.
+        Its CDI file stays as it is; `describe` writes it. `waits`: kubelet, for the answer.
         """
         self._require_driver(grant)
-        self._with_room(self._ready, grant)
+        self._with_room(self._ready, grant, waits=waits)
 
     def _make_directory(self, grant: Grant) -> bool:
         return self._directories.prepare(grant.id).is_dir()
@@ -125,19 +128,24 @@ class AgentFiles:
 
     def limit(self, grant: Grant) -> bool:
         """Writes the limits, also for a running container; False if they were there already."""
-        return self._with_room(self._limit, grant)
+        return self._with_room(self._limit, grant, waits=False)
 
-    def _with_room(self, write: Callable[[Grant], bool], grant: Grant) -> bool:
+    def _with_room(self, write: Callable[[Grant], bool], grant: Grant, *, waits: bool = True) -> bool:
         """Again, if another container has taken the room: it may take it again, but the agent needs far less.
 
-        A tmpfs grows at once. To cut files of containers may take seconds: without a tmpfs there is no other way.
+        A tmpfs grows at once. To cut files of containers may take seconds: without a tmpfs there is no other way. It is
+        a look at all of them, so without kubelet that waits, where an author sets the pace, once in `_CUT_EVERY_S`.
         """
         for _ in range(_TRIES):
             try:
                 return write(grant)
-            except ContainerError:
+            except ContainerError as error:
+                if not is_no_room(error):
+                    raise
                 if self.make_room():
                     continue
+                if not waits and not self._cuts.allows():
+                    raise
                 taken = self._shared.restore_all()
                 if not taken:
                     raise

@@ -145,11 +145,14 @@ class LiveLimits:
             if self._pace.allows("limit_change_failed", uid):
                 log.warning("limit_change_failed", pod=str(pod.ref), uid=uid, error=error.message)
             return
+        written = []
         for each in [*(grant.id for grant in changed), *(self._unwritten & limits.keys())]:
             await asyncio.sleep(_BREATH_S)
             now = self._ledger.get(each)
             if now is not None and self._write(now):
-                self._report.limits_changed(now)
+                written.append(now)
+        if written:
+            self._report.limits_changed(written)
 
     def _limits(self, pod: Pod, container: str) -> PodLimits:
         written = self._hints.written_limits(pod)

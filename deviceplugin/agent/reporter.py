@@ -105,12 +105,19 @@ class AgentReport:
         log.info("limits_written", **owner_fields(owner), grant=grant.id)
         self._tell(owner, EventReason.CONFIG_WRITTEN, f"the limits of container {owner.name} are in place")
 
-    def limits_changed(self, grant: Grant) -> None:
-        owner, request, limits = grant.allocation.owner, grant.allocation.request, grant.limits
-        cores, soft, mib = request.cores_per_gpu, limits.soft_cores, limits.memory_bytes(request.blocks_per_gpu) // MIB
-        log.info("limits_changed", **owner_fields(owner), grant=grant.id, cores=cores, soft_cores=soft, memory_mib=mib)
-        now = f"may borrow idle time up to {soft} cores" if soft > cores else f"is held to its {cores} cores"
-        self._tell(owner, EventReason.CONFIG_WRITTEN, f"container {owner.name} now {now} and to {mib} MiB of memory")
+    def limits_changed(self, grants: Sequence[Grant]) -> None:
+        """By one change of a pod: a line with its first container and their number, an event for each of them."""
+        first = grants[0]
+        cores, soft, mib = _limits_of(first)
+        numbers = {"containers": len(grants), "cores": cores, "soft_cores": soft, "memory_mib": mib}
+        log.info("limits_changed", **owner_fields(first.allocation.owner), grant=first.id, **numbers)
+        for grant in grants:
+            cores, soft, mib = _limits_of(grant)
+            owner = grant.allocation.owner
+            now = f"may borrow idle time up to {soft} cores" if soft > cores else f"is held to its {cores} cores"
+            self._tell(
+                owner, EventReason.CONFIG_WRITTEN, f"container {owner.name} now {now} and to {mib} MiB of memory"
+            )
 
     def start_failed(self, owner: ContainerRef | None, error: VcudaError) -> None:
         log.warning("start_refused", **(owner_fields(owner) if owner else {}), error=error.message)
@@ -204,6 +211,12 @@ class AgentReport:
 def owner_fields(owner: ContainerRef) -> dict[str, str]:
     """How a log line names a container; a grant that was rebuilt without its pod has only the UID."""
     return {"pod": str(owner.pod) if owner.pod.name else "", "uid": owner.pod.uid, "container": owner.name}
+
+
+def _limits_of(grant: Grant) -> tuple[int, int, int]:
+    """Cores, soft cores, MiB of memory."""
+    request, limits = grant.allocation.request, grant.limits
+    return request.cores_per_gpu, limits.soft_cores, limits.memory_bytes(request.blocks_per_gpu) // MIB
 
 
 def _claim_sentence(grant: Grant, devices: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from deviceplugin.container.directories import is_no_room
 from deviceplugin.container.shared_file import NOT_OF_THE_CONTAINER, Form, opened
 from deviceplugin.errors import ContainerError, ParseError
 from deviceplugin.ledger.grant import GrantId
@@ -145,9 +146,16 @@ def write_told(path: Path, told: Told) -> None:
 
 
 def write_row_limits(path: Path, *, cores: int, soft_cores: int) -> None:
-    """So that neighbours know the limit before the container's first process has written it. Raises ContainerError."""
+    """For neighbours whose library is older than `write_told`, before the container's first process has written it.
+
+    A row that its container keeps from being written, by a lease, stays as it is: neighbours read what they are told.
+    Raises ContainerError where no room is left.
+    """
     try:
         with opened(path, writable=True) as fd:
             os.pwrite(fd, LIMITS.pack(cores, soft_cores), LIMITS_AT)
     except OSError as error:
-        raise ContainerError(f"activity row {path} could not be written: {error.strerror}; check the disk") from error
+        if is_no_room(error):
+            raise ContainerError(
+                f"activity row {path} could not be written: {error.strerror}; check the disk"
+            ) from error

@@ -6,6 +6,7 @@ the old bytes or the new ones. Not here: when a grant ends (`ledger`), and what 
 """
 
 import contextlib
+import errno
 from pathlib import Path
 
 from deviceplugin.errors import ContainerError
@@ -13,6 +14,7 @@ from deviceplugin.ledger.grant import GrantId
 
 _PREFIX = "g-"
 _BASE_MODE = 0o700
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class GrantDirectories:
@@ -67,6 +69,12 @@ class GrantDirectories:
             return (self.path(grant) / name).read_bytes()
         except OSError:
             return None
+
+
+def is_no_room(error: BaseException | None) -> bool:
+    """Whether the file system is full: an OSError, or the ContainerError that was raised of one."""
+    cause = error.__cause__ if isinstance(error, ContainerError) else error
+    return isinstance(cause, OSError) and cause.errno in _NO_ROOM
 
 
 def make_base(path: Path) -> None:

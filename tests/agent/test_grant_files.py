@@ -7,11 +7,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from deviceplugin.agent.grant_files import AgentFiles
+from deviceplugin.container import activity
 from deviceplugin.container.directories import GrantDirectories
 from deviceplugin.container.driver_mirror.elf import Machine
 from deviceplugin.container.driver_mirror.mirror import DriverMirror, MirrorOptions, MirrorState
@@ -20,6 +22,7 @@ from deviceplugin.container.tmpfs import make_room
 from deviceplugin.errors import ContainerError
 from deviceplugin.kubelet.allocate_answer import Answer
 from deviceplugin.ledger.grant import Grant
+from deviceplugin.model.pod_limits import PodLimits
 from tests.container.makers import put_slot
 from tests.kubelet.makers import grant, inventory, pod
 
@@ -132,6 +135,72 @@ def test_what_a_container_has_added_to_its_files_is_not_freed_by_the_loop(tmp_pa
         else:
             done = work_of(lambda: files.fill(attacker))
     assert done < plain / 2, f"{done} of {plain} s"
+
+
+@contextlib.contextmanager
+def leased(path: Path) -> Iterator[None]:
+    """An open of the file waits until the kernel breaks the lease, or fails."""
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # what the kernel sends to who holds the lease
+    fd = os.open(path, os.O_RDWR)
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        yield
+    finally:
+        os.close(fd)
+        signal.signal(signal.SIGIO, before)
+
+
+def test_a_lease_on_its_row_keeps_no_limit_back_and_costs_no_look_at_other_containers(tmp_path: Path) -> None:
+    """Security: each change of the limit of a pod looked at the files of all containers of the node, on the loop."""
+    files, shared = files_of(tmp_path)
+    holder, other = map(share_of, ("holder", "other"))
+    for each in (holder, other):
+        files.fill(each)
+    (uuid,) = holder.allocation.uuids
+    os.truncate(shared.region(other.id), 1 << 28)
+    with leased(shared.own_row(holder.id, uuid)):
+        assert files.limit(replace(holder, limits=PodLimits(soft_cores=50)))
+    assert activity.read_told(shared.shown_limits(holder.id, uuid)) == activity.Told(20, 50), "what neighbours read"
+    assert shared.region(other.id).stat().st_size == 1 << 28, "it was not looked at"
+    assert files.limit(replace(holder, limits=PodLimits(soft_cores=60)))
+    assert activity.LIMITS.unpack_from(shared.own_row(holder.id, uuid).read_bytes(), activity.LIMITS_AT) == (20, 60)
+
+
+@pytest.mark.parametrize("how", ["limit", "fill"])
+def test_what_is_not_want_of_room_costs_no_look_at_other_containers(tmp_path: Path, how: str) -> None:
+    files, shared = files_of(tmp_path)
+    one, other = map(share_of, ("one", "other"))
+    for each in (one, other):
+        files.fill(each)
+    os.truncate(shared.region(other.id), 1 << 28)
+    (uuid,) = one.allocation.uuids
+    told = shared.shown_limits(one.id, uuid)
+    told.unlink()
+    told.mkdir()
+    changed = replace(one, limits=PodLimits(soft_cores=50))
+    with pytest.raises(ContainerError, match="Is a directory"):
+        files.limit(changed) if how == "limit" else files.fill(changed)
+    assert shared.region(other.id).stat().st_size == 1 << 28
+
+
+@pytest.mark.root
+def test_who_changes_limits_where_no_room_is_has_others_cut_once_in_some_seconds(small: Path) -> None:
+    """The author of a pod sets the pace of its changes; kubelet that of starts, and it waits for the answer."""
+    files, shared = files_of(small)
+    attacker, changing, victim = map(share_of, ("attacker", "changing", "victim"))
+    for each in (attacker, changing):
+        files.fill(each)
+    path = shared.region(attacker.id)
+    fill_with_blocks(path)
+    assert files.limit(replace(changing, limits=PodLimits(soft_cores=50)))
+    assert path.stat().st_blocks * 512 <= path.stat().st_size, "cut for the first change"
+    fill_with_blocks(path)
+    taken = path.stat().st_blocks
+    for soft in range(51, 60):
+        with pytest.raises(ContainerError, match="No space left on device"):
+            files.limit(replace(changing, limits=PodLimits(soft_cores=soft)))
+    assert path.stat().st_blocks == taken
+    assert files.fill(victim), "a start does not wait"
 
 
 def work_of(call: Callable[[], object]) -> float:

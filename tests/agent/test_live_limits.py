@@ -150,7 +150,11 @@ async def test_who_changes_limits_without_pause_sets_no_pace(short_tmp: Path) ->
         annotate(node, pod, "95")
         await until_soft(node, uid, 95)
         lasted = time.monotonic() - began
-        assert 2 <= node.journal.read_bytes().count(b"follow_limits") <= 2 + lasted / 3 + 1 < changes / 4
+        entries = node.journal.read_bytes().count(b"follow_limits")
+        assert 2 <= entries <= 2 + lasted / 3 + 1 < changes / 4
+        said = await until_said(node, "limits_changed", times=entries)
+        assert len(said) == entries, "one line for a change of the pod, not for each container"
+        assert {each["containers"] for each in said} == {10}
 
 
 async def test_an_annotation_that_cannot_be_read_is_logged_once_a_minute(short_tmp: Path) -> None:
