@@ -27,6 +27,7 @@ TOO_MANY_GPUS = Rejection(f"node has more than the {MOST_GPUS} GPUs that vcuda s
 AGENT_DOWN = Rejection("node offers no GPU resources, because its vcuda agent is down", resolvable=False)
 NOT_PLACED_YET = Rejection("not compared in this attempt, because pods that are nominated there were not placed yet")
 NOMINATED = Rejection("GPUs are reserved for a nominated pod of the same or a higher priority")
+CROWDED = Rejection("node has more GPU containers on unknown GPUs than vcuda counts", resolvable=False)
 PREFERRED = Rejection("another node was preferred")
 TOGETHER = Rejection(NodeRejection.TOGETHER.value)
 NOT_LOOKED_AT = Rejection(NodeRejection.NOT_LOOKED_AT.value)
@@ -72,7 +73,16 @@ def rejection_of(verdict: NodeRejection) -> Rejection:
 
 
 _MEANINGS = {each: Rejection(each.value, each.resolvable) for each in NodeRejection}
-_BY_NODE = (UNKNOWN_NODE, NO_INVENTORY, UNREADABLE_INVENTORY, TOO_MANY_GPUS, AGENT_DOWN, NOMINATED, NOT_PLACED_YET)
+_BY_NODE = (
+    UNKNOWN_NODE,
+    NO_INVENTORY,
+    UNREADABLE_INVENTORY,
+    TOO_MANY_GPUS,
+    AGENT_DOWN,
+    CROWDED,
+    NOMINATED,
+    NOT_PLACED_YET,
+)
 _BY_POD = (GANG_YIELDED, BOUND_ELSEWHERE)
 KNOWN = {each.text: each for each in (*_MEANINGS.values(), *_BY_NODE, *_BY_POD)}
 """All that filter gives, by their texts, but for wrong requests."""

@@ -28,7 +28,6 @@ from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.pod import place_pod
 
-_STEPS_OF_STATE = 300  # to calculate a node with what was added; measured
 _STEPS_OF_NOMINATED = 8_000  # where that does not suffice, later pods wait as if it had no room yet
 _MOST_HOLDERS = 64
 StateWithout = Callable[[Collection[PodUid]], NodeState | Rejection]
@@ -190,7 +189,7 @@ class ClusterSnapshot:
         placed = None
         for absent in dict.fromkeys((reserved.absent, leaving)):
             placed = placed or self._place(asked, info.state_without(absent, also=taken, needs=needs), budget)
-            budget.others += _STEPS_OF_STATE + count
+            budget.others += info.steps_without(len(absent)) + count
         if placed is None:
             reserved.placed.append(_NominatedPod(pod, asked, (), NOMINATED))
             return

@@ -5,7 +5,8 @@ same object as long as the pods hold the same; or the reason why the node cannot
 a node that comes back has the same pods. If it comes back with other GPUs, holds of the old GPUs count for nothing.
 
 A container that another scheduler placed is unlocated until the agent reports its GPU. It counts on every GPU that has
-room for it beside the located ones, so what is free is free wherever the container is.
+room for it beside the located ones, so what is free is free wherever the container is. Anybody may create pods that
+name a node, and where it is dead nobody refuses them: beyond `_MOST_UNLOCATED` such containers the node takes no pods.
 """
 
 from collections.abc import Collection, Iterable, Mapping, MutableMapping
@@ -16,6 +17,7 @@ import structlog
 from deviceplugin.cluster.extender.cache.pod_hold import PodHold
 from deviceplugin.cluster.extender.rejection import (
     AGENT_DOWN,
+    CROWDED,
     NO_INVENTORY,
     TOO_MANY_GPUS,
     UNKNOWN_NODE,
@@ -34,6 +36,7 @@ from deviceplugin.placement.node_state import NodeState, NodeUsage, Spare, node_
 from deviceplugin.placement.occupancy import occupied
 from deviceplugin.placement.workload import NO_NEEDS
 
+_MOST_UNLOCATED = 256
 log = structlog.get_logger("vcuda.cluster")
 
 
@@ -49,7 +52,7 @@ class NodeInfo:
     def __init__(self, name: str, usable: MutableMapping[str, NodeState]) -> None:
         self.name = name
         self._usable = usable
-        self.problem: Rejection | None = UNKNOWN_NODE
+        self._closed: Rejection | None = UNKNOWN_NODE
         self._unread: Rejection | None = None
         self.sentence = ""
         self.inventory: Inventory | None = None
@@ -58,10 +61,15 @@ class NodeInfo:
         self.node: ClusterNode | None = None
         self.holds: dict[PodUid, PodHold] = {}
         self._tally: NodeUsage | None = None
-        self._unlocated: set[PodUid] = set()
+        self._unlocated: dict[PodUid, int] = {}
         self._compute = ComputeUsage()
         self._plain = 0
         self._gpus: NodeState | None = None
+
+    @property
+    def problem(self) -> Rejection | None:
+        """Why it takes no pods."""
+        return self._closed or (CROWDED if sum(self._unlocated.values()) > _MOST_UNLOCATED else None)
 
     @property
     def cordoned(self) -> frozenset[GpuUuid]:
@@ -83,14 +91,14 @@ class NodeInfo:
                 self._changed(gpus=False)
             return False
         self._cordoned = node.cordoned(self.inventory) if self.inventory else frozenset()
-        self.problem = self._unread or (AGENT_DOWN if not node.cores else None)
+        self._closed = self._unread or (AGENT_DOWN if not node.cores else None)
         self._recount()
         return True
 
     def vanish(self) -> None:
         """The node was deleted; its pods stay until each of them is deleted too."""
         self.node, self.inventory = None, None
-        self.problem, self.sentence = UNKNOWN_NODE, ""
+        self._closed, self.sentence = UNKNOWN_NODE, ""
         self._recount()
 
     def put_hold(self, hold: PodHold) -> None:
@@ -118,7 +126,7 @@ class NodeInfo:
 
     def release(self, uid: PodUid) -> None:
         self._compute.remove(self.holds.pop(uid).needs)
-        self._unlocated.discard(uid)
+        self._unlocated.pop(uid, None)
         if self._tally is not None:
             self._tally.release(uid)
         self._changed(gpus=True)
@@ -148,7 +156,7 @@ class NodeInfo:
         """What `state_without` so many pods costs, in the steps of `placement.budget`; measured."""
         if not self._unlocated or self.inventory is None:
             return 100 + 4 * pods
-        return 100 + 12 * len(self.holds) + 16 * len(self._unlocated) * len(self.inventory.gpus)
+        return 100 + 12 * len(self.holds) + 16 * sum(self._unlocated.values()) * len(self.inventory.gpus)
 
     def still_fits(self, uid: PodUid) -> bool:
         """Whether what a pod holds here would be free without it, on GPUs that accept work."""
@@ -202,9 +210,9 @@ class NodeInfo:
 
     def _count(self, hold: PodHold) -> None:
         uid = hold.pod.uid
-        self._unlocated.discard(uid)
+        self._unlocated.pop(uid, None)
         if hold.unlocated:
-            self._unlocated.add(uid)
+            self._unlocated[uid] = len(hold.unlocated)
         if self._tally is not None:
             self._tally.hold(uid, hold.allocations)
 

@@ -11,6 +11,7 @@ from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
 from deviceplugin.cluster.extender.explain.evaluate import Evaluation, Shortfall
 from deviceplugin.cluster.extender.explain.verdicts import LastVerdict
 from deviceplugin.cluster.extender.rejection import (
+    CROWDED,
     FITS_NOW,
     GANG_YIELDED,
     NOMINATED,
@@ -45,6 +46,7 @@ _CHANGE_BY_REJECTION = {
     NOT_PLACED_YET: "nothing: the next attempt goes on to place the pods for which kube-scheduler makes room there",
     GANG_YIELDED: "kube-scheduler must retry the gang, as it does when the other members have waited long enough",
     TOO_MANY_GPUS: "another device plugin for this node, as vcuda does not support so many GPUs",
+    CROWDED: "its agent must report where they are, or their owner must delete them",
     UNREADABLE_INVENTORY: "the node's agent and the scheduler must have versions that understand each other",
 }
 _CHANGE_BY_PLACEMENT = {
