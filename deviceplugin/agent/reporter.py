@@ -4,7 +4,8 @@ In: facts from kubelet's flows, the reconciler and the container watch. Out: log
 metrics. Nothing here waits or raises: a decision must not fail because a report could not be sent.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 
 import structlog
 
@@ -206,6 +207,17 @@ class AgentReport:
             self._events.about_node(
                 EventReason.UNHEALTHY, f"{name} is unhealthy: {change.new.reason}; no new pod is placed on it"
             )
+
+
+def delays_said() -> Callable[[Path, str], None]:
+    """Says of files that containers have let grow, and that cannot be cut yet, each reason once a minute."""
+    pace = Pace()
+
+    def delayed(path: Path, why: str) -> None:
+        if pace.allows(why):
+            log.warning("cutting_delayed", error=f"{path} keeps its size until another look: {why}")
+
+    return delayed
 
 
 def owner_fields(owner: ContainerRef) -> dict[str, str]:

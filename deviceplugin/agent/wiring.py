@@ -21,7 +21,7 @@ from deviceplugin.agent.live_limits import LiveLimits
 from deviceplugin.agent.mirroring import Mirroring, driver_mirror
 from deviceplugin.agent.pod_hints import PodHints
 from deviceplugin.agent.reconciler import Reconciler
-from deviceplugin.agent.reporter import AgentReport
+from deviceplugin.agent.reporter import AgentReport, delays_said
 from deviceplugin.config.agent import AgentSettings, CgroupDriver, IdentitySourceName
 from deviceplugin.container.cdi import CdiSpecs
 from deviceplugin.container.cgroup import Naming
@@ -301,7 +301,7 @@ def _container_watch(
         holders=lambda: GrantHolders(cluster.pods).keys,
         samples=base.view.samples,
         inventory=lambda: hardware.inventory,
-        shared=SharedState(settings.allocation.virtual_manager_path),
+        shared=SharedState(settings.allocation.virtual_manager_path, delays_said()),
         files=files,
         table=table,
         finder=ContainerFinder(table, tree, runtime=runtime, id_in_status=id_in_status),
@@ -320,7 +320,7 @@ def _files(settings: AgentSettings, mirror: DriverMirror, view: AgentView) -> Ag
     base = allocation.virtual_manager_path
     return AgentFiles(
         GrantDirectories(base),
-        SharedState(base),
+        SharedState(base, delays_said()),
         mirror=mirror,
         cdi=cdi,
         inventory=view.inventory,

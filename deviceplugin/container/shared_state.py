@@ -16,12 +16,12 @@ ignores a directory's mode, and could put files on the node's disk.
 import contextlib
 import os
 import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from deviceplugin.container import activity, region, shared_file
 from deviceplugin.container.directories import make_base, make_directory
-from deviceplugin.container.tampering import SharedFiles, is_untouched
+from deviceplugin.container.tampering import SharedFiles, ignored, is_untouched
 from deviceplugin.errors import ContainerError
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import GpuUuid
@@ -32,11 +32,11 @@ _BOOT = ".boot"
 
 
 class SharedState:
-    """All of it below one base path, the grants' directories included."""
+    """All of it below one base path, the grants' directories included. `delayed` as in `SharedFiles`."""
 
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: Path, delayed: Callable[[Path, str], None] = ignored) -> None:
         self._base = base
-        self._files = SharedFiles()
+        self._files = SharedFiles(delayed)
 
     def region(self, grant: GrantId) -> Path:
         return self._base / grant / STATE / region.FILE_NAME

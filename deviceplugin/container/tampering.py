@@ -13,14 +13,11 @@ import errno
 import os
 import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
-import structlog
-
 from deviceplugin.container.shared_file import MODE, Form, opened
-from deviceplugin.log import Pace
 
-log = structlog.get_logger("vcuda.container")
 _MIB = 1 << 20
 _BLOCK = 512  # the unit of st_blocks, whatever the file system
 SLACK = _MIB  # file systems that count metadata, copies or what they allocate ahead
@@ -30,17 +27,22 @@ _OF_THE_SYSTEM = ("security.selinux", "security.ima", "security.evm", "trusted."
 _NO_ATTRIBUTES = (errno.EOPNOTSUPP, errno.ENOENT, errno.ENOSYS)
 
 
+def ignored(path: Path, why: str) -> None:
+    pass
+
+
 class SharedFiles:
     """Undoes what was done to files; remembers only which of them it is waiting for. Any thread may call it.
 
-    A directory is a container's: one of its files is cut at a time, the one that has waited longest.
+    A directory is a container's: one of its files is cut at a time, the one that has waited longest. `delayed` is told
+    of a file that keeps its size until another look, and why.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, delayed: Callable[[Path, str], None] = ignored) -> None:
+        self._delayed = delayed
         self._lock = threading.Lock()
         self._cutting: dict[Path, threading.Thread] = {}
         self._queue: dict[Path, dict[Path, int]] = {}
-        self._pace = Pace()
 
     def restore(self, path: Path, form: Form) -> str:
         """What was wrong with the file, empty for nothing; all of it is undone where that is possible."""
@@ -70,8 +72,8 @@ class SharedFiles:
             self._queue.setdefault(path.parent, {}).setdefault(path, form.size)
             self._cutting = {each: one for each, one in self._cutting.items() if one.is_alive()}
             why = self._start_threads()
-        if why and self._pace.allows(why):
-            log.warning("cutting_delayed", error=f"{path} keeps its size until another look: {why}")
+        if why:
+            self._delayed(path, why)
 
     def _start_threads(self) -> str:
         """Why a container's files wait without one of them being cut; empty: none does."""

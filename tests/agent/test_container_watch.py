@@ -16,7 +16,7 @@ import structlog
 from deviceplugin.agent.container_watch import ContainerWatch
 from deviceplugin.agent.grant_files import AgentFiles
 from deviceplugin.agent.grant_holders import GrantHolders
-from deviceplugin.agent.reporter import AgentReport
+from deviceplugin.agent.reporter import AgentReport, delays_said
 from deviceplugin.container import activity, region
 from deviceplugin.container.containers import ContainerFinder
 from deviceplugin.container.directories import GrantDirectories
@@ -602,3 +602,12 @@ async def test_what_shares_hide_is_summed_also_where_one_may_borrow_all_of_the_g
     await bench.until(lambda: all(told(each) == 2 for each in given))
     bench.show(GpuProcess(100, GIB, 2))
     await bench.until(lambda: told(given[1]) == 0)
+
+
+def test_that_files_cannot_be_cut_yet_is_said_once_for_each_reason() -> None:
+    delayed = delays_said()
+    with structlog.testing.capture_logs() as logs:
+        for path in ("g-1/region", "g-2/region"):
+            delayed(Path(path), "no thread is left")
+        delayed(Path("g-3/region"), "files of 16 containers are being cut")
+    assert [each["event"] for each in logs] == ["cutting_delayed"] * 2

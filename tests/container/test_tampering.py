@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-import structlog
 
 from deviceplugin.container import region, shared_file
 from deviceplugin.container.shared_file import Form
@@ -142,30 +141,36 @@ def test_a_write_lease_does_not_keep_the_room(tmp_path: Path, form: Form) -> Non
 
 def test_leases_cost_one_thread_for_a_container_and_few_for_the_node(tmp_path: Path, form: Form) -> None:
     """Adversary A-3: there was a thread for each file, 577 for the containers of one pod."""
-    containers, files, before = MOST_CUTTING + 4, SharedFiles(), threading.active_count()
+    delays = list[str]()
+    containers, files = MOST_CUTTING + 4, SharedFiles(lambda path, why: delays.append(why))
+    before = threading.active_count()
     paths = [tmp_path / f"g-{container:02}" / f"{name}" for container in range(containers) for name in range(3)]
-    with _leased(paths, form), structlog.testing.capture_logs() as logs:
+    with _leased(paths, form):
         for _ in range(3):
             assert {files.restore(path, form) for path in paths[:9]} == {
                 f"{n} is larger than allowed" for n in range(3)
             }
-        assert (threading.active_count() - before, logs) == (3, [])
+        assert (threading.active_count() - before, delays) == (3, [])
         for _ in range(3):
             assert all(files.restore(path, form) for path in paths), "told, though it cannot be cut yet"
         assert threading.active_count() - before == MOST_CUTTING
-        assert [each["event"] for each in logs] == ["cutting_delayed"]
+        assert set(delays) == {f"files of {MOST_CUTTING} containers are being cut"}
 
 
 def test_where_no_thread_is_left_a_leased_file_waits_for_another_look(tmp_path: Path, form: Form) -> None:
     """Adversary A-3: the exception of the one file ended the look at all others."""
-    files, paths = SharedFiles(), [tmp_path / "g-01" / "region", tmp_path / "g-02" / "region"]
-    with _leased(paths, form), structlog.testing.capture_logs() as logs:
+    delays = list[str]()
+    files, paths = (
+        SharedFiles(lambda path, why: delays.append(why)),
+        [tmp_path / "g-01" / "region", tmp_path / "g-02" / "region"],
+    )
+    with _leased(paths, form):
         before = threading.stack_size(1 << 46)  # more than a process can have, so that none starts
         try:
             assert [files.restore(path, form) for path in paths * 2] == ["region is larger than allowed"] * 4
         finally:
             threading.stack_size(before)
-        assert [each["event"] for each in logs] == ["cutting_delayed"]
+        assert set(delays) == {"no thread is left"}
     _until(lambda: not any(files.restore(path, form) for path in paths))
 
 

@@ -11,9 +11,11 @@ cannot be used. Pods without GPUs count for their CPU and memory. Not here: any 
 """
 
 import heapq
+from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.cache.pod_hold import (
@@ -23,15 +25,16 @@ from deviceplugin.cluster.extender.cache.pod_hold import (
     bound_hold,
     refused_since_reserved,
 )
-from deviceplugin.cluster.extender.cache.waiting_gangs import WaitingGangs
 from deviceplugin.cluster.extender.rejection import UNKNOWN_NODE, Rejection
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.cluster_node import ClusterNode
-from deviceplugin.model.pod import ClusterPod, PlainPod
-from deviceplugin.model.units import Compute, ResourceNames
+from deviceplugin.model.pod import ClusterPod, Gang, PlainPod
+from deviceplugin.model.units import CORES_PER_GPU, Compute, ResourceNames
 from deviceplugin.placement.node_state import NodeState
 
 _MOST_GONE = 20_000
+_Size = tuple[int, int]  # cores and blocks
+_Place = tuple[_Size, PodUid]
 
 
 class SchedulerCache:
@@ -294,3 +297,47 @@ def _holds_the_same(known: ClusterPod, pod: ClusterPod) -> bool:
         and was.annotations == now.annotations
         and was.containers == now.containers
     )
+
+
+class WaitingGangs:
+    """The waiting members of each gang that hold nothing, the largest first.
+
+    What is asked costs the same however many there are. Nothing of a pod is parsed: its size here is the most that it
+    may take of one GPU, by the numbers of its containers. What is kept of a pod goes with it.
+    """
+
+    def __init__(self) -> None:
+        self._members: dict[Gang, list[_Place]] = {}
+        self._places: dict[PodUid, tuple[Gang, _Place]] = {}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def put(self, pod: ClusterPod) -> None:
+        """Takes the place of an earlier version."""
+        self.drop(pod.uid)
+        if pod.gang is None or pod.pod.deleting:
+            return
+        place = (_most_of_a_gpu(pod), pod.uid)
+        self._places[pod.uid] = (pod.gang, place)
+        insort(self._members.setdefault(pod.gang, []), place)
+
+    def drop(self, uid: PodUid) -> None:
+        """It waits no more, or holds something."""
+        known = self._places.pop(uid, None)
+        if known is None:
+            return
+        gang, place = known
+        members = self._members[gang]
+        del members[bisect_left(members, place)]
+        if not members:
+            del self._members[gang]
+
+    def largest(self, gang: Gang, *, above: _Size, most: int) -> list[PodUid]:
+        """At most so many of those that may be larger than `above`, the largest first."""
+        return [uid for size, uid in islice(reversed(self._members.get(gang, ())), most) if size > above]
+
+
+def _most_of_a_gpu(pod: ClusterPod) -> _Size:
+    """Exact for a share of one GPU; what is spread over several takes less of each."""
+    return max((min(each.cores, CORES_PER_GPU), each.blocks) for each in pod.pod.containers)
