@@ -50,7 +50,7 @@ class AgentView:
         links = [each for each in (self.link, self.claims) if each is not None]
         is_registered = self.link is not None and all(each.is_registered for each in links)
         sockets = tuple(path for each in links for path in each.sockets)
-        return AgentState(is_registered, self._cluster.is_synced, waiting, sockets)
+        return AgentState(is_registered, self._cluster.is_synced, waiting, sockets, self._cluster.reflector.unreadable)
 
     def knows_claims(self) -> bool:
         """Whether every grant that a container may hold by a claim was in the ledger once."""

@@ -12,6 +12,8 @@ import msgspec
 from msgspec.structs import replace
 
 from deviceplugin.cli.scheduler_client import SchedulerClient
+from deviceplugin.errors import ParseError
+from deviceplugin.kube.structs import decode
 from deviceplugin.model.cluster_view import ClusterEventRow, NodeRow, PodRow
 
 PodNames = Mapping[str, tuple[str, str]]
@@ -92,8 +94,8 @@ async def _names(client: SchedulerClient, path: str, wanted: set[str]) -> dict[s
         if answer is None or answer.status != 200:
             return found or None
         try:
-            page = msgspec.json.decode(answer.body, type=_List)
-        except msgspec.MsgspecError:
+            page = decode(_List, answer.body, what="the list of pods")
+        except ParseError:
             return found or None
         found |= {
             each.metadata.uid: (each.metadata.namespace, each.metadata.name)

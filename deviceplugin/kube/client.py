@@ -21,7 +21,7 @@ from deviceplugin.kube.collection import (
     Value,
     WatchEvent,
     list_all,
-    read_line,
+    read_any_line,
 )
 from deviceplugin.kube.pods import decode_pod
 from deviceplugin.kube.resource_claims import get_claim, show_devices
@@ -86,7 +86,7 @@ class KubeClient:
         what = f"watch {collection.what}"
         async with aclosing(self._transport.lines(collection.path, what=what, query=query, opened=opened)) as lines:
             async for line in lines:
-                yield read_line(line, collection)
+                yield await read_any_line(line, collection)
 
     async def get_pod(self, pod: PodRef) -> Pod:
         """Raises KubeNotFoundError also if the name belongs to another pod now."""

@@ -1,18 +1,32 @@
 """A collection of objects of the API server: which objects, how one is parsed, and reading pages and watch lines.
 
 In: a path, selectors, a schema, a function from the schema to a value. Out: `Collection`, which `client` lists and
-watches and `reflector` caches; `Listing`, all values at one version; `WatchEvent`, one line of a watch. Not here:
-retries, except inside one list.
+watches and `reflector` caches; `Listing`, all values at one version; `WatchEvent`, one line of a watch. Invariant: an
+object that cannot be read, whatever its writer did, hides no other one, and is never taken for one that is gone. Not
+here: retries, except inside one list.
 """
 
+import asyncio
 import enum
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+import msgspec
+
 from deviceplugin.errors import KubeError, KubeGoneError, ParseError
 from deviceplugin.kube.api_errors import TOO_LARGE, refusal
-from deviceplugin.kube.structs import ListMeta, Object, Page, StatusObject, WatchLine, decode
+from deviceplugin.kube.structs import (
+    Identified,
+    ListMeta,
+    Object,
+    Page,
+    StatusObject,
+    WatchLine,
+    decode,
+    decode_strict,
+    readable,
+)
 from deviceplugin.loop_turn import others_turn
 
 if TYPE_CHECKING:  # it loads an HTTP client, which reading objects from a file does not need
@@ -28,11 +42,21 @@ _AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
+class Unreadable:
+    """An object that exists and cannot be read; `name` with its namespace."""
+
+    uid: str
+    name: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class Seen(Generic[Value]):
-    """One object of a list or watch; `item` is None if vcuda does not need it."""
+    """One object of a list or watch; `item` is None if vcuda does not need it, or cannot read it."""
 
     version: str
     item: Value | None
+    unreadable: Unreadable | None = None
 
 
 Reader = Callable[[bytes], Seen[Value]]
@@ -62,12 +86,25 @@ def reader(schema: type[Schema], value: Callable[[Schema], Value], *, what: str)
     return read
 
 
+def _seen(raw: bytes, collection: Collection[Key, Value]) -> Seen[Value]:
+    """Raises ParseError only for what does not even say which object it is."""
+    try:
+        return collection.read(raw)
+    except (ParseError, msgspec.ValidationError) as error:
+        meta = decode(Identified, raw, what=f"one of {collection.what}").metadata
+        return Seen(meta.resource_version, None, Unreadable(meta.uid, str(meta), str(error)))
+
+
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[Key, Value]):
-    """All values at one version of the cluster. A watch continues from this version."""
+    """All values at one version of the cluster. A watch continues from this version.
+
+    `unreadable`, by UID, exist too. Of these `items` has what was known before.
+    """
 
     items: Mapping[Key, Value]
     version: str
+    unreadable: Mapping[str, Unreadable] = field(default_factory=dict)
 
 
 async def list_all(
@@ -94,22 +131,44 @@ async def _list_once(
     transport: "Transport", collection: Collection[Key, Value], kept: Mapping[Key, Value], size: int
 ) -> Listing[Key, Value]:
     found: dict[Key, Value] = {}
+    unreadable: dict[str, Unreadable] = {}
     query = {**collection.query, "limit": str(size)}
     while True:
         body = await transport.request("GET", collection.path, what=f"list {collection.what}", query=query)
-        page = decode(Page, body, what=f"the API server's list of {collection.what}")
+        page = await _page(body, what=f"the API server's list of {collection.what}")
         for number, raw in enumerate(page.items or ()):
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await others_turn()
-            item = collection.read(bytes(raw)).item
-            if item is not None:
-                key = collection.key(item)
+            seen = _seen(bytes(raw), collection)
+            if seen.unreadable is not None:
+                unreadable[seen.unreadable.uid] = seen.unreadable
+            elif seen.item is not None:
+                key = collection.key(seen.item)
                 known = kept.get(key)
-                found[key] = known if known is not None and known == item else item
+                found[key] = known if known is not None and known == seen.item else seen.item
         meta = page.metadata or ListMeta()
         if not meta.continue_:
-            return Listing(found, meta.resource_version)
+            return Listing(_with_known(found, unreadable, collection, kept), meta.resource_version, unreadable)
         query["continue"] = meta.continue_
+
+
+async def _page(body: bytes, *, what: str) -> Page:
+    try:
+        return decode_strict(Page, body, what=what)
+    except ParseError:
+        return decode_strict(Page, await asyncio.to_thread(readable, body), what=what)
+
+
+def _with_known(
+    found: dict[Key, Value],
+    unreadable: Mapping[str, Unreadable],
+    collection: Collection[Key, Value],
+    kept: Mapping[Key, Value],
+) -> Mapping[Key, Value]:
+    """Nothing is given back because its object could not be read."""
+    if not unreadable:
+        return found
+    return {key: known for key, known in kept.items() if collection.identity(known) in unreadable} | found
 
 
 class EventKind(enum.Enum):
@@ -125,18 +184,27 @@ class EventKind(enum.Enum):
 class WatchEvent(Generic[Value]):
     """A change, and the version from which to continue; after a deletion `item` is the last state.
 
-    `item` is None in a bookmark, and if vcuda does not need the object.
+    `item` is None in a bookmark, and if vcuda does not need the object or cannot read it.
     """
 
     kind: EventKind
     version: str
     item: Value | None = None
+    unreadable: Unreadable | None = None
+
+
+async def read_any_line(line: bytes, collection: Collection[Key, Value]) -> WatchEvent[Value]:
+    """As `read_line`, for an object however unusual."""
+    try:
+        return read_line(line, collection)
+    except ParseError:
+        return read_line(await asyncio.to_thread(readable, line), collection)
 
 
 def read_line(line: bytes, collection: Collection[Key, Value]) -> WatchEvent[Value]:
     """Parses a watch line. An ERROR line raises its error (410: KubeGoneError), any other text ParseError."""
     what = f"the watch of {collection.what}"
-    found = decode(WatchLine, line, what=what)
+    found = decode_strict(WatchLine, line, what=what)
     if found.type == "ERROR":
         raise _error(bytes(found.object), what)
     if found.type not in EventKind.__members__:
@@ -144,8 +212,8 @@ def read_line(line: bytes, collection: Collection[Key, Value]) -> WatchEvent[Val
     kind = EventKind[found.type]
     if kind is EventKind.BOOKMARK:
         return WatchEvent(kind, decode(Object, found.object, what=what).metadata.resource_version)
-    seen = collection.read(bytes(found.object))
-    return WatchEvent(kind, seen.version, seen.item)
+    seen = _seen(bytes(found.object), collection)
+    return WatchEvent(kind, seen.version, seen.item, seen.unreadable)
 
 
 def _error(status: bytes, what: str) -> KubeError:

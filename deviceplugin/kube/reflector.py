@@ -1,8 +1,10 @@
 """A cache of one collection, kept equal to the API server by one list and one watch.
 
 In: a client and a collection. Out: values by key, the event `synced`, and calls to subscribers at each change. After
-any failure the cache returns to the state of the server: a lost watch continues from its last version; after 410 or an
-unreadable line it starts with a new list. Each failure in a row waits longer. Subscribers run on the loop and must not
+any failure the cache returns to the state of the server: a lost watch continues from its last version; after 410 or a
+line that names no object it starts with a new list. What was known of an object that cannot be read any more stays
+until it is readable or deleted: who can write it so must neither free what it holds nor stop the watch of the others.
+Each failure in a row waits longer. Subscribers run on the loop and must not
 block; if one raises, it is logged and the others are still called. Many changes may come at once: after a time slice
 other tasks run before the next change is delivered.
 """
@@ -21,12 +23,13 @@ import structlog
 from deviceplugin.backoff import Backoff
 from deviceplugin.errors import KubeGoneError, ParseError, VcudaError
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.collection import Collection, EventKind, Key, Value, WatchEvent
+from deviceplugin.kube.collection import Collection, EventKind, Key, Unreadable, Value, WatchEvent
 from deviceplugin.loop_turn import others_turn
 
 log = structlog.get_logger("vcuda.kube")
 _STEADY_SECONDS = 10.0
 _SLICE_SECONDS = 0.002
+_TELL_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,8 @@ class Reflector(Generic[Key, Value]):
         self._jitter = jitter
         self._version = ""
         self._items: dict[Key, Value] = {}
+        self._unreadable: dict[str, Unreadable] = {}
+        self._tells_at = 0.0
         self._subscribers: list[Subscriber[Value]] = []
         self._last_answer: float | None = None
         self.synced = asyncio.Event()
@@ -84,6 +89,11 @@ class Reflector(Generic[Key, Value]):
     def last_event_age(self) -> float | None:
         """Seconds since the last answer of the server, including an accepted watch; None before the first one."""
         return None if self._last_answer is None else self._clock() - self._last_answer
+
+    @property
+    def unreadable(self) -> int:
+        """How many objects exist that cannot be read."""
+        return len(self._unreadable)
 
     def subscribe(self, subscriber: Subscriber[Value]) -> None:
         self._subscribers.append(subscriber)
@@ -140,6 +150,9 @@ class Reflector(Generic[Key, Value]):
             self._remove(key, self._items[key])
         for key, item in listing.items.items():
             self._store(key, item)
+        self._unreadable = dict(listing.unreadable)
+        for found in listing.unreadable.values():
+            self._tell(found)
         self._version = listing.version
         self.synced.set()
 
@@ -152,13 +165,34 @@ class Reflector(Generic[Key, Value]):
     def _apply(self, event: WatchEvent[Value]) -> None:
         self._record_answer()
         self._version = event.version
+        if event.unreadable is not None:
+            self._apply_unreadable(event.kind, event.unreadable)
         if event.item is None:
             return
         key, identity = self._collection.key(event.item), self._collection.identity
+        self._unreadable.pop(identity(event.item), None)
         if event.kind is not EventKind.DELETED:
             self._store(key, event.item)
         elif (known := self._items.get(key)) is not None and identity(known) == identity(event.item):
             self._remove(key, event.item)
+
+    def _apply_unreadable(self, kind: EventKind, found: Unreadable) -> None:
+        if kind is not EventKind.DELETED:
+            self._unreadable[found.uid] = found
+            self._tell(found)
+            return
+        self._unreadable.pop(found.uid, None)
+        identity = self._collection.identity
+        for key in [key for key, item in self._items.items() if identity(item) == found.uid]:
+            self._remove(key, self._items[key])
+
+    def _tell(self, found: Unreadable) -> None:
+        """One a minute, because a user may write them at any pace."""
+        if (now := self._clock()) < self._tells_at:
+            return
+        self._tells_at = now + _TELL_SECONDS
+        left_out, what = len(self._unreadable), self._collection.what
+        log.warning("object_unreadable", objects=what, name=found.name, error=found.error, left_out=left_out)
 
     def _store(self, key: Key, item: Value) -> None:
         known = self._items.get(key)

@@ -5,8 +5,13 @@ Other fields are skipped without allocation.
 In: bytes from the API server or kubelet. Out: structs for the modules of `kube`, or ParseError. Nothing outside `kube`
 uses them. Any field may be missing or null: kubelet writes null for an empty list. The `Cluster...` structs are for
 the scheduler.
+
+An object may hold JSON that only its writer understands: the API server and kubelet hand out what nests ten times as
+deep as msgspec reads, and halves of UTF-16 pairs. `readable` makes of any such body one that says the same where vcuda
+reads.
 """
 
+import re
 from typing import TypeVar
 
 import msgspec
@@ -189,12 +194,72 @@ class WatchLine(Json):
     object: msgspec.Raw
 
 
+class ObjectIdentity(Json):
+    """metadata of an object of which no more could be read."""
+
+    uid: str
+    name: str = ""
+    namespace: str = ""
+    resource_version: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class Identified(Json):
+    """Any object, with what says which one it is."""
+
+    metadata: ObjectIdentity
+
+
 def decode(type_: type[Decoded], body: bytes | msgspec.Raw, *, what: str) -> Decoded:
-    """JSON to a struct, or one ParseError that names `what` and the place."""
+    """JSON to a struct, or one ParseError that names `what` and the place; unusual JSON is made readable first."""
+    try:
+        return decode_strict(type_, body, what=what)
+    except ParseError:
+        mended = readable(bytes(body))
+        if mended == body:
+            raise
+        return decode_strict(type_, mended, what=what)
+
+
+def decode_strict(type_: type[Decoded], body: bytes | msgspec.Raw, *, what: str) -> Decoded:
+    """For bodies that a stranger may send: what is unusual is refused at once, because `readable` is slow."""
     try:
         return msgspec.json.decode(body, type=type_)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ParseError(f"{what} cannot be read: {str(error)[:200]}") from None
+
+
+_DEEPEST = 200  # vcuda reads 20 levels; msgspec 1,000, less those of Python's own calls
+_STEPS = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
+_PIECES = re.compile(rb'(?:[^"\[\]{}]++|"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z))++|.', re.DOTALL)
+_ESCAPES = re.compile(
+    rb"\\u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}|(\\u[dD][89a-fA-F][\da-fA-F]{2})|\\.", re.DOTALL
+)
+
+
+def readable(body: bytes) -> bytes:
+    """The same JSON with null for what nests too deep, and U+FFFD, as Go has it, for half a UTF-16 pair.
+
+    No recursion, and linear: 0.1 s for 1 MiB of an ordinary list, 0.5 s where all is brackets. So a large body is for
+    a thread.
+    """
+    kept, depth = [], 0
+    for found in _PIECES.finditer(body):
+        piece = found[0]
+        step = _STEPS.get(piece, 0)
+        depth += step > 0
+        if depth < _DEEPEST:
+            kept.append(piece)
+        elif depth == _DEEPEST and step > 0:
+            kept.append(b"null")
+        depth -= step < 0
+    return _ESCAPES.sub(_with_whole_pairs, b"".join(kept))
+
+
+def _with_whole_pairs(found: re.Match[bytes]) -> bytes:
+    return found[0] if found[1] is None else rb"\ufffd"
 
 
 class SchedulingGroup(Json):

@@ -128,6 +128,11 @@ LAST_EVENT = Family(
     "gauge",
     "Unix time of the last event of the watch of this node's pods.",
 )
+UNREADABLE = Family(
+    "vcuda_pods_unreadable",
+    "gauge",
+    "Pods of this node that the agent cannot read; what it knew of them before counts. The log says which and why.",
+)
 MIRROR = Family(
     "vcuda_driver_mirror_info",
     "gauge",
@@ -271,6 +276,7 @@ class AgentMetrics(Exposition):
         yield metric_of(GPU_XIDS, xids)
         yield from container_metrics.collect(picture)
         yield metric_of(REGISTERED, [((), state.registered)])
+        yield metric_of(UNREADABLE, [((), state.unreadable)])
 
 
 def reason_of(error: VcudaError) -> str:

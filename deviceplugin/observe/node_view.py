@@ -87,13 +87,14 @@ class AgentState:
     """The state of the agent itself.
 
     `waiting` names what it waits for before it can register (the driver), empty otherwise. `sockets` are those of its
-    device plugin servers that should answer now.
+    device plugin servers that should answer now. `unreadable` counts pods of the node.
     """
 
     registered: bool
     synced: bool
     waiting: str = ""
     sockets: tuple[Path, ...] = ()
+    unreadable: int = 0
 
     @property
     def not_ready(self) -> tuple[str, ...]:

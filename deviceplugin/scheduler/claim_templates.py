@@ -203,6 +203,10 @@ class ClaimTemplates:
                         await self._due.wait()
                 self._due.clear()
 
+    def unreadable(self) -> list[tuple[tuple[str], int]]:
+        """How many templates cannot be read, as rows of a metric; pods count in the scheduler's own watch."""
+        return [(("resourceclaimtemplates",), self._templates.unreadable)]
+
     async def _turn(self, group: asyncio.TaskGroup) -> None:
         """Reads a pod of each namespace in which something happened, and begins to write what is due there."""
         leads = self._leads()

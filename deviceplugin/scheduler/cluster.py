@@ -87,6 +87,11 @@ class ClusterWatch:
             if age is not None:
                 yield (what,), time.time() - age
 
+    def unreadable(self) -> list[tuple[tuple[str], int]]:
+        """How many objects of each kind cannot be read, as rows of a metric."""
+        found = [(("nodes",), self._nodes.unreadable), (("pods",), self._pods.unreadable)]
+        return found if self._claims is None else found + self._claims.unreadable
+
     def _node_changed(self, change: StoreChange[ClusterNode]) -> None:
         before = self._inventory(change.item.name)
         if change.kind is EventKind.DELETED:
@@ -138,6 +143,10 @@ class _ClaimWatch:
     @property
     def last_event_ages(self) -> list[tuple[str, float | None]]:
         return [("resourceslices", self._offers.last_event_age), ("resourceclaims", self._claims.last_event_age)]
+
+    @property
+    def unreadable(self) -> list[tuple[tuple[str], int]]:
+        return [(("resourceslices",), self._offers.unreadable), (("resourceclaims",), self._claims.unreadable)]
 
     def pod_changed(self, pod: ClusterPod, *, is_gone: bool) -> None:
         (self._books.drop_pod if is_gone else self._books.put_pod)(pod)

@@ -28,7 +28,8 @@ from deviceplugin.cluster.extender.wire import (
 from deviceplugin.cluster.http import metrics
 from deviceplugin.cluster.http.verbs import SMALL_BODY, HttpError, Verb, VerbResponse, unavailable
 from deviceplugin.cluster.view.claim_explanation import joined
-from deviceplugin.cluster.webhook.review import AdmissionWebhook, Outcome, namespace_of, read_review
+from deviceplugin.cluster.webhook.review import AdmissionWebhook, Outcome, Reply, namespace_of, read_review, refused
+from deviceplugin.errors import ParseError
 from deviceplugin.exposition import metric_of
 from deviceplugin.latest import KeysInTurn
 from deviceplugin.model.units import ResourceNames
@@ -117,6 +118,8 @@ class SchedulerService:
         yield metric_of(metrics.CLAIMS_REFUSED, [((reason,), count) for reason, count in refused.items()])
         yield metric_of(metrics.EXPIRATION, self.certificates.expirations())
         yield metric_of(metrics.LAST_EVENT, self.cluster.last_events())
+        unreadable = self.cluster.unreadable() + ([] if self.templates is None else self.templates.unreadable())
+        yield metric_of(metrics.UNREADABLE, unreadable)
 
     async def view(self, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> tuple[int, bytes]:
         if missing := self.not_ready():
@@ -156,10 +159,13 @@ class SchedulerService:
         if len(body) <= SMALL_BODY:
             reply = self.webhook.answer(body, self.cluster.known)
         else:
-            review = read_review(body)
+            try:
+                review = read_review(body)
+            except ParseError as error:
+                return _reviewed(refused(body, error))
             async with self.reviewing.turn(review.namespace or ""):
                 reply = await asyncio.to_thread(self.webhook.reply, review, self.cluster.known)
-        return VerbResponse(reply.body, reply.outcome.value)
+        return _reviewed(reply)
 
     async def _filter(self, body: bytes) -> VerbResponse:
         await self._require_leadership()
@@ -186,6 +192,10 @@ class SchedulerService:
 
     async def _require_leadership(self) -> None:
         await require_leadership(self.leadership)
+
+
+def _reviewed(reply: Reply) -> VerbResponse:
+    return VerbResponse(reply.body, reply.outcome.value)
 
 
 async def require_leadership(leadership: Leadership) -> None:

@@ -15,6 +15,7 @@ from sandbox.apiserver.kinds import KINDS, ResourceKind
 from sandbox.apiserver.listing import Pages, Snapshot, selector
 from sandbox.apiserver.status import ApiError, JsonObject, status
 from sandbox.apiserver.store import Store
+from sandbox.apiserver.verbatim import answer
 from sandbox.apiserver.watch import Watch
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -105,9 +106,9 @@ class Api:
             raise ApiError(504, f"Timeout: Too large resource version: {version}, current: {self.store.version}")
         limit = _number(query.get("limit", "")) or 0
         if token := query.get("continue", ""):
-            return web.json_response(self.pages.following(KINDS[resource], token, limit))
+            return answer(self.pages.following(KINDS[resource], token, limit))
         items = [item for item in self.store.objects(resource, namespace=namespace) if chosen(item)]
-        return web.json_response(self.pages.first(KINDS[resource], Snapshot(self.store.version, items), limit))
+        return answer(self.pages.first(KINDS[resource], Snapshot(self.store.version, items), limit))
 
     async def _watch(self, request: web.Request, watch: Watch) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
@@ -125,7 +126,7 @@ class Api:
 
     async def _get(self, request: web.Request) -> web.StreamResponse:
         resource, namespace = _where(request)
-        return web.json_response(self.store.get(resource, request.match_info["name"], namespace=namespace))
+        return answer(self.store.get(resource, request.match_info["name"], namespace=namespace))
 
     async def _create(self, request: web.Request) -> web.StreamResponse:
         resource, namespace = _where(request)
@@ -133,12 +134,12 @@ class Api:
         if (body.get("metadata") or {}).get("resourceVersion"):
             raise ApiError(400, "resourceVersion should not be set on objects to be created")
         made = self.store.create(resource, body, namespace=namespace)
-        return web.json_response(made, status=201)
+        return answer(made, status=201)
 
     async def _replace(self, request: web.Request) -> web.StreamResponse:
         resource, namespace = _where(request)
         name = request.match_info["name"]
-        return web.json_response(self.store.replace(resource, name, await _body(request), namespace=namespace))
+        return answer(self.store.replace(resource, name, await _body(request), namespace=namespace))
 
     async def _patch(self, request: web.Request) -> web.StreamResponse:
         resource, namespace = _where(request)
@@ -152,7 +153,7 @@ class Api:
             status="status" in request.match_info,
             strategic=request.content_type == _STRATEGIC,
         )
-        return web.json_response(patched)
+        return answer(patched)
 
     async def _delete(self, request: web.Request) -> web.StreamResponse:
         resource, namespace = _where(request)
@@ -165,7 +166,7 @@ class Api:
             grace=grace,
             preconditions=options.get("preconditions"),
         )
-        return web.json_response(gone)
+        return answer(gone)
 
     async def _bind(self, request: web.Request) -> web.StreamResponse:
         body = await _body(request)
@@ -178,7 +179,7 @@ class Api:
             raise ApiError(500, "target.name: Required value")
         _, namespace = _where(request)
         self.store.bind(name, target["name"], namespace=namespace, meta=meta)
-        return web.json_response({"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}, status=201)
+        return answer({"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}, status=201)
 
 
 def _where(request: web.Request) -> tuple[str, str]:
@@ -208,7 +209,7 @@ async def _suffer(request: web.Request, fault: Fault) -> web.StreamResponse | No
     match fault.harm:
         case Harm.STATUS:
             headers = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
-            return web.json_response(status(fault.code, "injected fault"), status=fault.code, headers=headers)
+            return answer(status(fault.code, "injected fault"), status=fault.code, headers=headers)
         case Harm.BODY:
             return web.Response(body=fault.body, content_type="application/json")
         case Harm.HANG:
@@ -234,7 +235,7 @@ def _hung_up(request: web.Request) -> web.StreamResponse:
 
 
 async def _version(_: web.Request) -> web.StreamResponse:
-    return web.json_response(_VERSION)
+    return answer(_VERSION)
 
 
 async def _healthy(_: web.Request) -> web.StreamResponse:

@@ -17,6 +17,7 @@ from sandbox.apiserver.kinds import KINDS
 from sandbox.apiserver.listing import Selector
 from sandbox.apiserver.status import ApiError, JsonObject, status
 from sandbox.apiserver.store import Change, Store
+from sandbox.apiserver.verbatim import written
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class _Lines:
         await self._spoil_if_due(b"")
 
     async def write(self, kind: str, item: JsonObject) -> None:
-        line = json.dumps({"type": kind, "object": item}).encode() + b"\n"
+        line = written({"type": kind, "object": item}).encode() + b"\n"
         await self._spoil_if_due(line)
         self._count += 1
         await self._response.write(line)

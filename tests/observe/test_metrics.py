@@ -266,7 +266,17 @@ def test_the_reference_lists_exactly_what_is_scraped_with_its_labels(metrics: Ag
 
 
 BASE_UNITS = ("_seconds", "_bytes", "_ratio", "_info", "_total", "_healthy", "_registered", "_processes")
-STATES = ("_known", "_missing", "_enforceable", "_over_limit", "_cordoned", "_usable", "_open", "_pending")
+STATES = (
+    "_known",
+    "_missing",
+    "_enforceable",
+    "_over_limit",
+    "_cordoned",
+    "_usable",
+    "_open",
+    "_pending",
+    "_unreadable",
+)
 OTHER_UNITS = r"(milli|micro|nano|minutes|hours|days|percent|[kmg]i?b\b|kilobytes|megabytes|celsius)"
 
 

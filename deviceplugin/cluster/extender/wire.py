@@ -11,7 +11,7 @@ import msgspec
 
 from deviceplugin.errors import ParseError
 from deviceplugin.kube.cluster_pods import cluster_pod
-from deviceplugin.kube.structs import ClusterPodObject, decode
+from deviceplugin.kube.structs import ClusterPodObject, decode_strict
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.units import ResourceNames
@@ -89,21 +89,21 @@ class _PreemptBody(msgspec.Struct, rename="pascal"):
 
 
 def read_args(body: bytes, names: ResourceNames = ResourceNames()) -> ExtenderArgs:
-    found = decode(_ArgsBody, body, what="the request")
+    found = decode_strict(_ArgsBody, body, what="the request")
     if found.node_names is None:
         raise _by_name_only("NodeNames")
     return ExtenderArgs(cluster_pod(found.pod, names), found.node_names)
 
 
 def read_bind(body: bytes) -> BindingArgs:
-    found = decode(_BindBody, body, what="the bind request")
+    found = decode_strict(_BindBody, body, what="the bind request")
     if not (found.pod_name and found.pod_namespace and found.pod_uid and found.node):
         raise ParseError("the bind request lacks one of PodName, PodNamespace, PodUID and Node")
     return BindingArgs(PodRef(PodUid(found.pod_uid), found.pod_namespace, found.pod_name), found.node)
 
 
 def read_preempt(body: bytes, names: ResourceNames = ResourceNames()) -> PreemptionArgs:
-    found = decode(_PreemptBody, body, what="the preempt request")
+    found = decode_strict(_PreemptBody, body, what="the preempt request")
     if found.node_name_to_meta_victims is None:
         raise _by_name_only("NodeNameToMetaVictims")
     victims = {

@@ -76,6 +76,12 @@ LAST_EVENT = Family(
     "Unix time of the last event of the watch, by kind of object.",
     ("kind",),
 )
+UNREADABLE = Family(
+    "vcuda_scheduler_objects_unreadable",
+    "gauge",
+    "Objects that the scheduler cannot read, by kind; what it knew of them before counts. The log says which and why.",
+    ("kind",),
+)
 CLAIMS_REFUSED = Family(
     "vcuda_scheduler_claim_templates_refused_total",
     "counter",

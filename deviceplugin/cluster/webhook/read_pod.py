@@ -16,7 +16,7 @@ import msgspec
 
 from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.errors import ParseError
-from deviceplugin.kube.structs import decode
+from deviceplugin.kube.structs import decode_strict
 
 _WHAT = "the pod"
 _MOST_CONTAINERS = 1000
@@ -107,10 +107,10 @@ class _Reader:
             return self._map(raw, shape)
         if isinstance(shape, dict) and first == b"{":
             return self._object(raw, shape)
-        return raw if first in (b"[", b"{") else decode(Any, raw, what=_WHAT)
+        return raw if first in (b"[", b"{") else decode_strict(Any, raw, what=_WHAT)
 
     def _list(self, raw: msgspec.Raw, shape: _List) -> list[object]:
-        found = decode(list[msgspec.Raw], raw, what=_WHAT)
+        found = decode_strict(list[msgspec.Raw], raw, what=_WHAT)
         if len(found) > shape.most:
             raise ParseError(f"the pod has a list of {len(found)} items where at most {shape.most} are read")
         self._count(len(found))
@@ -130,7 +130,7 @@ class _Reader:
         return found
 
     def _members(self, raw: msgspec.Raw) -> Json:
-        found: Json = decode(dict[str, msgspec.Raw], raw, what=_WHAT)
+        found: Json = decode_strict(dict[str, msgspec.Raw], raw, what=_WHAT)
         self._count(len(found))
         return found
 

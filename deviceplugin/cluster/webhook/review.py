@@ -2,12 +2,14 @@
 
 In: the body of a POST from the API server, and the known GPUs. Out: a `Reply`. A body without a usable review (another
 kind or version, no uid) is a ParseError, which the server answers with HTTP 400. Every other error is an answer with
-`allowed: false` and one sentence. Requests that do not create a pod pass.
+`allowed: false` and one sentence, also where the review cannot be read beyond its uid: the failurePolicy may be Ignore,
+and nobody passes the webhook by nesting something too deep. Requests that do not create a pod pass.
 Invariant: nothing is stored or written, so a dry run needs no special case.
 """
 
 import base64
 import enum
+import re
 from dataclasses import dataclass
 
 import msgspec
@@ -20,7 +22,7 @@ from deviceplugin.cluster.webhook.read_pod import read_pod
 from deviceplugin.cluster.webhook.validate import validate
 from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.errors import ParseError, VcudaError
-from deviceplugin.kube.structs import decode
+from deviceplugin.kube.structs import decode_strict
 
 API_VERSION = "admission.k8s.io/v1"
 _KIND = "AdmissionReview"
@@ -69,6 +71,10 @@ class _Placed(msgspec.Struct):
 
 
 _PLACED = msgspec.json.Decoder(_Placed)
+_UID = re.compile(
+    rb'\{"kind":"AdmissionReview","apiVersion":"admission\.k8s\.io/v1","request":\{"uid":"(?P<uid>[0-9a-f-]{36})",'
+)
+"""As the API server begins every review."""
 
 
 class Outcome(enum.Enum):
@@ -94,7 +100,11 @@ class AdmissionWebhook:
     settings: WebhookSettings
 
     def answer(self, body: bytes, known: KnownGpus) -> Reply:
-        return self.reply(read_review(body), known)
+        try:
+            review = read_review(body)
+        except ParseError as error:
+            return refused(body, error)
+        return self.reply(review, known)
 
     def reply(self, request: ReviewRequest, known: KnownGpus) -> Reply:
         if not self._concerns(request):
@@ -128,9 +138,17 @@ def namespace_of(body: bytes) -> str:
     return (review.request and review.request.namespace) or ""
 
 
+def refused(body: bytes, error: ParseError) -> Reply:
+    """Denies what the API server sent and `read_review` cannot read; raises the error for what others sent."""
+    found = _UID.match(body)
+    if found is None:
+        raise error
+    return _denied(found["uid"].decode(), 400, error)
+
+
 def read_review(body: bytes) -> ReviewRequest:
     """Raises ParseError."""
-    review = decode(_Review, body, what="the admission review")
+    review = decode_strict(_Review, body, what="the admission review")
     if review.kind != _KIND or review.api_version != API_VERSION:
         raise ParseError(
             f"the admission review is {ascii(review.api_version)[:60]} {ascii(review.kind)[:60]}; send "

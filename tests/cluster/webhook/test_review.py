@@ -257,3 +257,19 @@ def test_to_find_the_namespace_takes_milliseconds() -> None:
     pod_json["spec"]["containers"][0]["env"] = variables
     body = review(pod_json)
     assert min(timeit.repeat(lambda: namespace_of(body), number=1, repeat=5)) < 0.010 * len(body) / (1 << 20)
+
+
+@pytest.mark.parametrize("odd", ['{"f:a":' * 9_900 + "{}" + "}" * 9_900, r'"\ud800"'], ids=["nested", "half a pair"])
+def test_what_the_api_server_sends_and_nobody_can_read_is_denied_whatever_the_failure_policy(odd: str) -> None:
+    uid = "705ab4f5-6393-11e8-b7cc-42010a800002"
+    start = f'{{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{{"uid":"{uid}",'
+    body = (
+        f'{start}"operation":"CREATE","object":{{"metadata":{{"managedFields":[{{"fieldsV1":{odd}}}]}}}}}}}}'.encode()
+    )
+    reply = WEBHOOK.answer(body, A100S)
+    found = json.loads(reply.body)["response"]
+    assert (found["uid"], found["allowed"], found["status"]["code"]) == (uid, False, 400)
+    assert found["status"]["message"].startswith("the admission review cannot be read: ")
+    assert reply.outcome is Outcome.DENIED
+    with pytest.raises(ParseError):
+        WEBHOOK.answer(body.replace(b'{"kind"', b'{ "kind"'), A100S)
