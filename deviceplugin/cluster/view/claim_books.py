@@ -171,8 +171,9 @@ class ClaimBooks:
         return next((node for claim in mine for node in self._nodes_of(claim)), "")
 
     def claims_of(self, pod: ClusterPod) -> Iterator[Claim]:
-        """Those that exist."""
-        found = (self._claims.get((pod.pod.ref.namespace, each.claim)) for each in pod.claims if each.claim)
+        """Those that exist, each once: a pod may have hundreds of names for one claim."""
+        names = dict.fromkeys(each.claim for each in pod.claims if each.claim)
+        found = (self._claims.get((pod.pod.ref.namespace, name)) for name in names)
         return (claim for claim in found if claim is not None)
 
     def is_ours(self, pod: ClusterPod) -> bool:
@@ -190,11 +191,8 @@ class ClaimBooks:
     def missing(self, pod: ClusterPod) -> tuple[str, ...]:
         """A sentence for each claim of the pod that does not exist."""
         namespace = pod.pod.ref.namespace
-        return tuple(
-            _missing_text(namespace, each)
-            for each in pod.claims
-            if not each.claim or (namespace, each.claim) not in self._claims
-        )
+        gone = (each for each in pod.claims if not each.claim or (namespace, each.claim) not in self._claims)
+        return tuple(dict.fromkeys(_missing_text(namespace, each) for each in gone))
 
     def asked(self, pod: ClusterPod) -> Iterator[AskedPart]:
         """By container, for claims that exist."""

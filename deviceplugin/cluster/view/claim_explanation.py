@@ -2,34 +2,47 @@
 
 In: the claims, and the nodes that offer GPUs to them. Out: an `Explanation`, the same document as for the device
 plugin's pods. kube-scheduler decides, and its own sentence is in `condition`; beside it stands what the nodes have now
-for each request, evaluated for this answer. A walk over all nodes yields the event loop regularly.
+for each request, evaluated for this answer. A walk over all nodes yields the event loop regularly. A pod may name many
+claims, each with many requests: equal ones are judged once, of very many only a part, and where the steps of the answer
+are spent, so is it with the nodes that are left. The answer says how many requests and nodes were not compared.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from deviceplugin.cluster.extender.explain.explain import Explanation, GpuVerdict, Named, NodeVerdict
 from deviceplugin.cluster.extender.explain.wording import gates_sentence, must_become_free, of_nodes
 from deviceplugin.cluster.view.claim_books import ClaimBooks
-from deviceplugin.cluster.view.claim_gpus import FAR, Fit, FreeGpu, fit, free_gpus, gpu_of, named
+from deviceplugin.cluster.view.claim_gpus import FAR, Fit, FreeGpu, free_gpus, gpu_of, named, take
 from deviceplugin.loop_turn import others_turn
 from deviceplugin.model.claims import Claim, DeviceRequest
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.units import CORES_PER_GPU, memory_text
+from deviceplugin.placement.budget import Budget
 from deviceplugin.placement.describe import listed
+from deviceplugin.placement.fit import GpuAmount
 
 ROOM = "its GPUs have room for the claims"
 NO_ROOM = "too few GPUs with enough free cores and memory"
 TAINTED = "taints close GPUs that are needed"
 ELSEWHERE = "a claim of the pod is allocated on another node"
+NOT_COMPARED = "not compared, because the pod asks for so many different devices"
 _MOST_NODES = 20
-_NODES_PER_TURN = 32
+_MOST_NEEDS = 256  # requests, as many as a pod may have claims
+_MOST_LINES = 256  # of requests that are not evaluated
+_STEPS_PER_TURN = 4_000  # some 3 ms; a step is one look at one GPU for one alternative
+_MOST_STEPS = 900_000  # some 0.8 s
+_STEPS_OF_NODE = 30
 _OTHER_CHECKS = (
     "selectors, constraints or tolerations of its claims, CPU, memory, affinity or another check that only "
     "kube-scheduler makes"
 )
+
+
+Alternatives = tuple[DeviceRequest, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +50,67 @@ class _Need:
     """A request that is not allocated yet."""
 
     what: str
-    alternatives: tuple[DeviceRequest, ...]
+    alternatives: Alternatives
+
+
+@dataclass(slots=True)
+class _Shape:
+    """What one or several requests ask for: its nodes and GPUs with room, and the nearest GPU."""
+
+    nodes: int = 0
+    gpus: int = 0
+    nearest: tuple[tuple[int, int, int], str, FreeGpu] | None = None
 
 
 @dataclass(slots=True)
 class _Found:
-    """Of all nodes: the reason of each, and of each request its nodes and GPUs with room, and the nearest GPU."""
+    """The reason of each node, and of those that were compared what fits and how much must become free at least."""
 
+    shapes: dict[Alternatives, _Shape]
     fits: dict[str, Fit] = field(default_factory=dict)
+    distances: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
-    nodes: Counter[str] = field(default_factory=Counter)
-    gpus: Counter[str] = field(default_factory=Counter)
     tainted: int = 0
-    nearest: dict[str, tuple[int, int, int, str, FreeGpu]] = field(default_factory=dict)
+
+    @property
+    def uncompared(self) -> int:
+        return len(self.reasons) - len(self.fits)
+
+
+@dataclass(slots=True)
+class _Asked:
+    """`skipped`: how many requests are compared with no node. `others`: lines about requests that never are."""
+
+    needs: list[_Need] = field(default_factory=list)
+    skipped: int = 0
+    others: list[str] = field(default_factory=list)
+
+    def add(self, needs: Iterable[_Need], others: Iterable[str]) -> None:
+        for need in needs:
+            if len(self.needs) < _MOST_NEEDS:
+                self.needs.append(need)
+            else:
+                self.skipped += 1
+        self.others += islice(others, _MOST_LINES - len(self.others))
+
+
+class _Steps:
+    """Of one answer."""
+
+    def __init__(self) -> None:
+        self._all = Budget(_MOST_STEPS)
+        self._turn = Budget(_STEPS_PER_TURN)
+
+    @property
+    def left(self) -> int:
+        return self._all.left
+
+    async def took(self, steps: int) -> None:
+        """Gives the loop its turn after so many."""
+        self._all.may(steps)
+        if not self._turn.may(steps):
+            self._turn = Budget(_STEPS_PER_TURN)
+            await others_turn()
 
 
 class ClaimExplain:
@@ -93,16 +154,18 @@ class ClaimExplain:
                 yield f"claim {part.claim.name}, request {part.request}: {held}{who}"
 
     async def _waiting(self, pod: ClusterPod, shown: Named) -> Explanation | None:
-        needs, missing, others = tuple(self._needs(pod)), self._books.missing(pod), tuple(self._others(pod))
+        steps, missing = _Steps(), self._books.missing(pod)
+        asked = await self._asked(pod, steps)
+        needs = tuple(asked.needs)
         if not needs and not missing and not self._books.is_ours(pod):
-            return self._foreign(pod, others)
-        found = await self._evaluated(needs, self._fixed(pod))
-        nodes = tuple(self._verdicts(needs, found, shown))
+            return self._foreign(pod, tuple(asked.others))
+        found = await self._evaluated(needs, self._fixed(pod), steps)
+        nodes = await self._verdicts(needs, found, shown)
         outcome = missing[0] if missing else _outcome(found, is_refused=pod.is_refused)
         return Explanation(
             pod=str(pod.pod.ref),
-            sentence=f"{_history(pod)}; {outcome}",
-            asked=(*(f"{each.what}: {_any_text(each.alternatives)}" for each in needs), *missing, *others),
+            sentence=f"{_history(pod)}; {outcome}{_uncompared_text(asked.skipped, found.uncompared)}",
+            asked=(*(f"{each.what}: {_any_text(each.alternatives)}" for each in needs), *missing, *asked.others),
             reasons=dict(Counter(found.reasons.values()).most_common()),
             nodes=nodes,
             left_out=len(found.reasons) - len(nodes),
@@ -116,27 +179,33 @@ class ClaimExplain:
         sentence = f"no claim of the pod asks for a class of vcuda ({names.shares}, {names.whole_gpus})"
         return Explanation(str(pod.pod.ref), sentence, asked=others, now=True, condition=_condition(pod))
 
-    def _needs(self, pod: ClusterPod) -> Iterator[_Need]:
-        ours = (self._books.names.shares, self._books.names.whole_gpus)
+    async def _asked(self, pod: ClusterPod, steps: _Steps) -> _Asked:
+        found = _Asked()
         for claim in self._books.claims_of(pod):
-            for each in claim.requests if claim.devices is None else ():
-                alternatives = tuple(one for one in each.alternatives if one.device_class in ours)
-                if alternatives:
-                    yield _Need(f"claim {claim.ref.name}, request {each.name}", alternatives)
+            await steps.took(sum(len(each.alternatives) for each in claim.requests))
+            found.add(self._needs(claim), self._others(claim))
         if not any(not each.name for each in pod.claims):
-            for name, count in pod.whole_gpus:
-                yield _Need(f"container {name}", (DeviceRequest(self._books.names.whole_gpus, count),))
+            whole = self._books.names.whole_gpus
+            found.add(
+                (_Need(f"container {name}", (DeviceRequest(whole, count),)) for name, count in pod.whole_gpus), ()
+            )
+        return found
 
-    def _others(self, pod: ClusterPod) -> Iterator[str]:
+    def _needs(self, claim: Claim) -> Iterator[_Need]:
+        for each in claim.requests if claim.devices is None else ():
+            alternatives = tuple(one for one in each.alternatives if one.device_class in self._classes)
+            if alternatives:
+                yield _Need(f"claim {claim.ref.name}, request {each.name}", alternatives)
+
+    def _others(self, claim: Claim) -> Iterator[str]:
         """Requests that are not evaluated here."""
-        for claim in self._books.claims_of(pod):
-            if claim.devices is not None:
-                yield _allocated_text(claim)
-                continue
-            for each in claim.requests:
-                classes = sorted({one.device_class for one in each.alternatives} - set(self._classes))
-                if classes:
-                    yield f"claim {claim.ref.name}, request {each.name}: class {listed(classes)}, none of vcuda's"
+        if claim.devices is not None:
+            yield _allocated_text(claim)
+            return
+        for each in claim.requests:
+            classes = sorted({one.device_class for one in each.alternatives} - set(self._classes))
+            if classes:
+                yield f"claim {claim.ref.name}, request {each.name}: class {listed(classes)}, none of vcuda's"
 
     @property
     def _classes(self) -> tuple[str, str]:
@@ -151,45 +220,64 @@ class ClaimExplain:
             if each.driver == self._books.names.driver
         )
 
-    async def _evaluated(self, needs: tuple[_Need, ...], fixed: frozenset[str]) -> _Found:
-        found = _Found()
-        for at, node in enumerate(self._books.offering()):
-            if at % _NODES_PER_TURN == 0:
-                await others_turn()
+    async def _evaluated(self, needs: tuple[_Need, ...], fixed: frozenset[str], steps: _Steps) -> _Found:
+        found = _Found({each.alternatives: _Shape() for each in needs})
+        for node in sorted(self._books.offering(), key=lambda name: name not in fixed):
             claims = self._books.node(node)
-            if claims is not None:
-                self._evaluate(found, needs, node, free_gpus(claims, self._books.names))
-                if fixed and node not in fixed:
-                    found.reasons[node] = ELSEWHERE
+            if claims is None:
+                continue
+            await steps.took(_STEPS_OF_NODE + len(claims.parts))
+            if steps.left:
+                await self._evaluate(found, needs, node, free_gpus(claims, self._books.names), steps)
+            if fixed and node not in fixed:
+                found.reasons[node] = ELSEWHERE
+            else:
+                found.reasons.setdefault(node, NOT_COMPARED)
         return found
 
-    def _evaluate(self, found: _Found, needs: tuple[_Need, ...], node: str, gpus: tuple[FreeGpu, ...]) -> None:
-        found.fits[node] = fit((each.alternatives for each in needs), gpus)
-        found.reasons[node] = _reason(needs, found.fits[node])
+    async def _evaluate(
+        self, found: _Found, needs: tuple[_Need, ...], node: str, gpus: tuple[FreeGpu, ...], steps: _Steps
+    ) -> None:
+        taken: dict[str, GpuAmount] = {}
+        short: int | None = None
+        for number, need in enumerate(needs):
+            await steps.took(len(need.alternatives) * len(gpus))
+            if not take(need.alternatives, gpus, taken):
+                short = number
+                break
+        for alternatives, shape in found.shapes.items():
+            await steps.took((3 + 2 * len(alternatives)) * len(gpus))
+            shape.nodes += short is None if len(needs) == 1 else take(alternatives, gpus, {})
+            shape.gpus += sum(any(map(gpu.has_room, alternatives)) for gpu in gpus)
+            _note_nearest(shape, alternatives[0], node, gpus)
+        found.fits[node] = known = Fit(gpus, short)
+        found.distances[node] = _distance(needs, known)
+        found.reasons[node] = _reason(needs, known)
         found.tainted += sum(bool(each.closed) for each in gpus)
-        for need in needs:
-            alone = found.fits[node] if len(needs) == 1 else fit([need.alternatives], gpus)
-            found.nodes[need.what] += alone.short is None
-            found.gpus[need.what] += sum(any(map(gpu.has_room, need.alternatives)) for gpu in gpus)
-            wanted = need.alternatives[0]
-            nearest = max(
-                ((-gpu.distance(wanted), *gpu.free, node, gpu) for gpu in gpus if not gpu.closed),
-                key=lambda each: each[:3],
-                default=None,
-            )
-            if nearest is not None and nearest[:3] > found.nearest.get(need.what, (-FAR - 1,))[:3]:
-                found.nearest[need.what] = nearest
 
-    def _verdicts(self, needs: tuple[_Need, ...], found: _Found, shown: Named) -> Iterator[NodeVerdict]:
-        order = sorted(
-            found.fits, key=lambda node: (found.reasons[node] == ELSEWHERE, _distance(needs, found.fits[node]), node)
-        )
+    async def _verdicts(self, needs: tuple[_Need, ...], found: _Found, shown: Named) -> tuple[NodeVerdict, ...]:
+        order = sorted(found.fits, key=lambda node: (found.reasons[node] == ELSEWHERE, found.distances[node], node))
+        verdicts = []
         for node in order[:_MOST_NODES]:
-            known, reason = found.fits[node], found.reasons[node]
-            short = None if known.short is None else needs[known.short].alternatives[0]
-            gpus = tuple(_gpu_verdict(each, short, shown) for each in known.gpus)
-            change = "" if reason == ELSEWHERE else _change(short, known, reason)
-            yield NodeVerdict(node, reason, change, gpus)
+            verdicts.append(_verdict(node, needs, found, shown))
+            await others_turn()
+        return tuple(verdicts)
+
+
+def _verdict(node: str, needs: tuple[_Need, ...], found: _Found, shown: Named) -> NodeVerdict:
+    known, reason = found.fits[node], found.reasons[node]
+    short = None if known.short is None else needs[known.short].alternatives[0]
+    gpus = tuple(_gpu_verdict(each, short, shown) for each in known.gpus)
+    change = "" if reason == ELSEWHERE else _change(short, known, reason)
+    return NodeVerdict(node, reason, change, gpus)
+
+
+def _note_nearest(shape: _Shape, wanted: DeviceRequest, node: str, gpus: tuple[FreeGpu, ...]) -> None:
+    for gpu in gpus:
+        if not gpu.closed:
+            place = (-gpu.distance(wanted), *gpu.free)
+            if shape.nearest is None or place > shape.nearest[0]:
+                shape.nearest = place, node, gpu
 
 
 def joined(by_plugin: Explanation | None, by_claims: Explanation | None) -> Explanation | None:
@@ -236,12 +324,11 @@ def _change(short: DeviceRequest | None, found: Fit, reason: str) -> str:
 
 
 def _request_line(need: _Need, found: _Found) -> str:
-    nodes, gpus = found.nodes[need.what], found.gpus[need.what]
-    where = f"room on {nodes} of {len(found.reasons)} nodes ({gpus} GPU{'s' * (gpus != 1)})"
-    nearest = found.nearest.get(need.what)
+    shape = found.shapes[need.alternatives]
+    where = f"room on {shape.nodes} of {len(found.fits)} nodes ({shape.gpus} GPU{'s' * (shape.gpus != 1)})"
     largest = ""
-    if nearest is not None:
-        node, gpu = nearest[3], nearest[4]
+    if shape.nearest is not None:
+        _, node, gpu = shape.nearest
         free = f"{gpu.free.cores} cores and {memory_text(gpu.free.blocks)}"
         largest = f"; the largest free share is {free}, of GPU {gpu.gpu.minor} on node {node}"
     tainted = f"; taints close {found.tainted} GPU{'s' * (found.tainted != 1)}" if found.tainted else ""
@@ -249,8 +336,8 @@ def _request_line(need: _Need, found: _Found) -> str:
 
 
 def _outcome(found: _Found, *, is_refused: bool) -> str:
-    nodes = len(found.reasons)
-    if not nodes:
+    nodes = len(found.fits)
+    if not found.reasons:
         return "no node offers GPUs to claims"
     room = sum(each == ROOM for each in found.reasons.values())
     if not room:
@@ -258,6 +345,12 @@ def _outcome(found: _Found, *, is_refused: bool) -> str:
         return f"evaluated now, {none} for its claims"
     where = f"evaluated now, its claims have room on {of_nodes(room, nodes)}"
     return f"{where}, so the pod waits for another reason: {_OTHER_CHECKS}" if is_refused else where
+
+
+def _uncompared_text(requests: int, nodes: int) -> str:
+    """Follows the outcome."""
+    more = f"; {requests} more requests of the pod were not compared" * bool(requests)
+    return more + f"; {nodes} nodes were {NOT_COMPARED}" * bool(nodes)
 
 
 def _history(pod: ClusterPod) -> str:

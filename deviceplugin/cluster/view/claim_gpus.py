@@ -186,7 +186,7 @@ class FreeGpu:
         return demand(wanted, self.gpu) - self.free
 
     def has_room(self, wanted: DeviceRequest) -> bool:
-        return not self.closed and self.lacks(wanted) == NOTHING
+        return not self.closed and self.free.covers(demand(wanted, self.gpu))
 
     def distance(self, wanted: DeviceRequest) -> int:
         """How much must become free, in thousandths of the GPU; FAR where the end of no claim helps."""
@@ -227,11 +227,16 @@ def fit(requests: Iterable[tuple[DeviceRequest, ...]], gpus: tuple[FreeGpu, ...]
     """Each request by the first of its alternatives that has room."""
     taken: dict[str, GpuAmount] = {}
     for number, alternatives in enumerate(requests):
-        chosen = next(filter(None, (_taken(each, gpus, taken) for each in alternatives)), None)
-        if chosen is None:
+        if not take(alternatives, gpus, taken):
             return Fit(gpus, number)
-        taken |= chosen
     return Fit(gpus, None)
+
+
+def take(alternatives: tuple[DeviceRequest, ...], gpus: tuple[FreeGpu, ...], taken: dict[str, GpuAmount]) -> bool:
+    """Whether one more request has room beside what is taken, by device; adds it there."""
+    chosen = next(filter(None, (_taken(each, gpus, taken) for each in alternatives)), None)
+    taken |= chosen or {}
+    return chosen is not None
 
 
 def _taken(
@@ -240,8 +245,12 @@ def _taken(
     found: dict[str, GpuAmount] = {}
     opened = [each for each in gpus if not each.closed]
     count = len(opened) if wanted.count is None else wanted.count
-    for each in opened:
-        already, needed = taken.get(each.device, NOTHING), demand(wanted, each.gpu)
-        if len(found) < count and each.free.covers(already + needed):
-            found[each.device] = already + needed
-    return found if found and len(found) == count else None
+    for each in opened if len(opened) >= count else ():
+        needed = demand(wanted, each.gpu)
+        if (already := taken.get(each.device)) is not None:
+            needed += already
+        if each.free.covers(needed):
+            found[each.device] = needed
+            if len(found) == count:
+                return found
+    return None

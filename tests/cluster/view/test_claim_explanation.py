@@ -7,11 +7,22 @@ import pytest
 
 from deviceplugin.cluster.extender.explain.explain import Explanation
 from deviceplugin.cluster.view.claim_books import ClaimBooks
-from deviceplugin.cluster.view.claim_explanation import ELSEWHERE, NO_ROOM, ROOM, TAINTED, ClaimExplain, joined
-from deviceplugin.model.claims import ClaimRequest, DeviceRequest, Taint
+from deviceplugin.cluster.view.claim_explanation import (
+    ELSEWHERE,
+    NO_ROOM,
+    NOT_COMPARED,
+    ROOM,
+    TAINTED,
+    ClaimExplain,
+    joined,
+)
+from deviceplugin.model.claims import ClaimRequest, DeviceRequest, PodClaim, Taint
 from deviceplugin.model.pod import ClusterPod, ScheduledCondition
+from tests.budget.dearest import Cost, cost_of
 from tests.cluster.view.claims import BLOCKS, FIFTH, NAMES, WHOLE, allocated, claim, claiming, offer
 
+ONE_TURN = 60_000  # lines, some 10 ms
+WHOLE_ANSWER = 12_000_000  # 2 s
 NO_DEVICES = "0/3 nodes are available: 3 cannot allocate all claims."
 
 
@@ -185,3 +196,69 @@ def test_a_pod_that_asks_in_both_ways_has_both_explanations() -> None:
     assert both is not None
     assert (both.sentence, both.asked, both.why) == ("one", ("a", "b"), ("c",))
     assert (joined(None, two), joined(one, None), joined(None, None)) == (two, one, None)
+
+
+def cost_of_explaining(books: ClaimBooks, pod: ClusterPod) -> Cost:
+    books.put_pod(pod)
+    return cost_of(lambda: ClaimExplain(books, lambda _: None).explain("d", pod.pod.ref.name))
+
+
+def requests(count: int, *, alternatives: int = 1, cores: int = 1) -> tuple[ClaimRequest, ...]:
+    """All of them different."""
+    return tuple(
+        ClaimRequest(
+            f"r{at}", tuple(DeviceRequest(NAMES.shares, 1, cores, at * 8 + one) for one in range(alternatives))
+        )
+        for at in range(count)
+    )
+
+
+def many_nodes(nodes: int, gpus: int = 8) -> ClaimBooks:
+    made = ClaimBooks(NAMES)
+    for at in range(nodes):
+        made.put_offer(offer(f"n{at}", list(range(gpus))))
+    return made
+
+
+def test_hundreds_of_names_for_one_claim_cost_what_one_costs() -> None:
+    books = many_nodes(4)
+    books.put_claim(claim("mine", tuple(replace(FIFTH[0], name=f"r{at}") for at in range(32))))
+    once = cost_of_explaining(books, claiming("once", "mine"))
+    names = tuple(PodClaim(f"a{at}", "mine") for at in range(256))
+    often = cost_of_explaining(books, replace(claiming("often", "mine"), claims=names))
+    assert often.total < 2 * once.total
+    assert len(explained(books, replace(claiming("often", "mine"), claims=names)).asked) == 32
+
+
+def test_requests_that_ask_for_the_same_are_judged_once() -> None:
+    books = many_nodes(20)
+    books.put_claim(claim("one", FIFTH * 2))
+    books.put_claim(claim("many", tuple(replace(FIFTH[0], name=f"r{at}") for at in range(32))))
+    few, many = (cost_of_explaining(books, claiming(each, each)) for each in ("one", "many"))
+    assert many.total < 8 * few.total
+    assert many.longest < ONE_TURN
+
+
+def test_an_answer_gives_the_loop_its_turn_by_its_work_and_ends() -> None:
+    books, names = many_nodes(12, 128), [f"c{at}" for at in range(256)]
+    for at, name in enumerate(names):
+        books.put_claim(claim(name, requests(32, alternatives=8, cores=at % 100)))
+    cost = cost_of_explaining(books, claiming("dear", *names))
+    assert cost.longest < ONE_TURN
+    assert cost.total < WHOLE_ANSWER
+    found = explained(books, claiming("dear", *names))
+    assert "; 7936 more requests of the pod were not compared; 1" in found.sentence
+    assert found.sentence.endswith("nodes were not compared, because the pod asks for so many different devices")
+    assert found.reasons[NOT_COMPARED] > 1
+    assert found.left_out == 12 - len(found.nodes)
+
+
+def test_an_ordinary_pod_is_compared_with_every_node_of_a_large_cluster() -> None:
+    books = many_nodes(2_000)
+    books.put_claim(claim("mine", requests(4)))
+    assert NOT_COMPARED not in explained(books, claiming("waits", "mine")).reasons
+
+
+def test_a_claim_that_is_missing_under_many_names_is_said_once(books: ClaimBooks) -> None:
+    pod = replace(claiming("waits", "gone"), claims=tuple(PodClaim(f"a{at}", "gone") for at in range(256)))
+    assert explained(books, pod).asked == ("ResourceClaim d/gone does not exist; create it",)
