@@ -128,7 +128,9 @@ class ViewService:
     async def _pods(self, query: PodsQuery, shown: Shown) -> PodsView:
         uses: Mapping[str, NodeUse] = {}
         if query.sort in BY_POD_USE:
-            uses = await self._live.of(self._views.nodes_of_pods(query), oldest_s=ORDER_S)
+            async with self._turn:
+                names = await self._views.nodes_of_pods(query)
+            uses = await self._live.of(names, oldest_s=ORDER_S)
         async with self._turn:
             found = await self._views.pods(query, shown, uses)
         if not query.live:

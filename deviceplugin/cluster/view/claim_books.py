@@ -3,10 +3,13 @@
 In: what nodes offer, claims and pods, as the watches deliver them, in any order. Out: `NodeClaims` of a node, the same
 object until something of it changes; the pods that wait with claims. What is held is what kube-scheduler has allocated,
 whatever has started. The extender never reads this: GPUs of claims are in no inventory of its own.
+Invariant: an event costs what its own object names. Many pods may share many claims, and so nothing is found by going
+through the pods of each claim of a node: who uses which request is counted when a pod or a claim comes and goes.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil
 
@@ -23,10 +26,11 @@ from deviceplugin.model.claims import (
     OfferedGpu,
     PodClaim,
 )
-from deviceplugin.model.pod import ClusterPod
+from deviceplugin.model.pod import ClusterPod, PodContainer
 from deviceplugin.model.units import BLOCK_BYTES
 
 _NOTHING = Fraction(0)
+_STEPS_OF_POD = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,33 +43,47 @@ class ClaimUser:
 
 @dataclass(frozen=True, slots=True)
 class ClaimPart:
-    """What a request of a claim has of one device. `is_bound`: no pod that it is reserved for still has no node."""
+    """What a request of a claim has of one device. `is_bound`: no pod that it is reserved for still has no node.
+
+    `users`: how many containers use it; `user` is the one, where there is one.
+    """
 
     claim: ClaimRef
     request: str
     device: str
     cores: int
     blocks: int
-    users: tuple[ClaimUser, ...]
+    users: int
+    user: ClaimUser | None
     is_bound: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class NodeClaims:
     """`offer` is None while the node has no ResourceSlice. `pods`: those for which the claims are reserved.
 
-    `devices` are the GPUs of the offer by the names of their devices, `by_container` the parts by pod and container.
+    `devices` are the GPUs of the offer by the names of their devices, `by_claim` has the parts of each claim.
     """
 
     offer: NodeOffer | None
     parts: tuple[ClaimPart, ...]
     pods: tuple[ClusterPod, ...]
     devices: Mapping[str, OfferedGpu]
-    by_container: Mapping[tuple[PodUid, str], tuple[ClaimPart, ...]]
+    by_claim: Mapping[ClaimKey, tuple[Claim, tuple[ClaimPart, ...]]]
 
     @property
     def gpus(self) -> tuple[OfferedGpu, ...]:
         return () if self.offer is None else self.offer.gpus
+
+    def held_by(self, pod: ClusterPod) -> Iterator[tuple[str, tuple[ClaimPart, ...]]]:
+        """By the pod's containers, in their order; what several share is each one's."""
+        for container in pod.pod.containers:
+            parts: list[ClaimPart] = []
+            for name, requests in _requests_of(container).items():
+                claim, held = self.by_claim.get((pod.pod.ref.namespace, name), (None, ()))
+                if claim is not None and pod.uid in claim.consumers:
+                    parts += held if "" in requests else (each for each in held if each.request in requests)
+            yield container.ref.name, tuple(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +96,72 @@ class AskedPart:
     alternatives: tuple[DeviceRequest, ...]
 
 
+_Users = Mapping[str, Mapping[str, tuple[ClaimUser, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class _ClaimingPod:
+    """A pod. `users`: its containers by claim and request; those that name all of a claim are under the request ''."""
+
+    pod: ClusterPod
+    users: _Users
+
+    @property
+    def claims(self) -> Iterator[ClaimKey]:
+        namespace = self.pod.pod.ref.namespace
+        names = dict.fromkeys(each.claim for each in self.pod.claims if each.claim) | dict.fromkeys(self.users)
+        return ((namespace, name) for name in names)
+
+
+@dataclass(slots=True)
+class _Held:
+    """A claim with devices of ours, and the pods for which it is reserved, as far as they are known.
+
+    `parts`, by node, are those of the last look; empty where something has changed since.
+    """
+
+    claim: Claim
+    nodes: Mapping[str, None]
+    users: dict[str, dict[PodUid, tuple[ClaimUser, ...]]] = field(default_factory=lambda: defaultdict(dict))
+    counts: Counter[str] = field(default_factory=Counter)
+    unbound: int = 0
+    parts: dict[str, tuple[ClaimPart, ...]] = field(default_factory=dict)
+
+    def is_for(self, pod: ClusterPod) -> bool:
+        return pod.uid in self.claim.consumers and pod.pod.ref.namespace == self.claim.ref.namespace
+
+    def add(self, seen: _ClaimingPod) -> None:
+        for request, users in seen.users.get(self.claim.ref.name, {}).items():
+            self.users[request][seen.pod.uid] = users
+            self.counts[request] += len(users)
+        self.unbound += not seen.pod.pod.node
+        self.parts.clear()
+
+    def drop(self, seen: _ClaimingPod) -> None:
+        for request, users in seen.users.get(self.claim.ref.name, {}).items():
+            del self.users[request][seen.pod.uid]
+            self.counts[request] -= len(users)
+        self.unbound -= not seen.pod.pod.node
+        self.parts.clear()
+
+    def parts_on(self, node: str, driver: str) -> tuple[ClaimPart, ...]:
+        if node not in self.parts:
+            self.parts[node] = tuple(self._parts(node, driver))
+        return self.parts[node]
+
+    def _parts(self, node: str, driver: str) -> Iterator[ClaimPart]:
+        ref, is_bound = self.claim.ref, not self.unbound
+        for each in self.claim.devices or ():
+            # What administrative access has counts for nobody, and the agent refuses it.
+            if each.driver == driver and each.pool == node and not each.is_administrative:
+                users = self.counts[""] + self.counts[each.request]
+                user = self._first(each.request) if users == 1 else None
+                yield ClaimPart(ref, each.request, each.device, *_amounts(each), users, user, is_bound)
+
+    def _first(self, request: str) -> ClaimUser | None:
+        return next((users[0] for name in ("", request) for users in self.users.get(name, {}).values()), None)
+
+
 class ClaimBooks:
     """Empty where no claims are watched, and then every question costs one look."""
 
@@ -86,8 +170,12 @@ class ClaimBooks:
         self._classes = (names.shares, names.whole_gpus)
         self._offers: dict[str, dict[str, NodeOffer]] = {}
         self._claims: dict[ClaimKey, Claim] = {}
+        self._ours: set[ClaimKey] = set()
+        self._held: dict[ClaimKey, _Held] = {}
         self._on: dict[str, dict[ClaimKey, None]] = {}
-        self._pods: dict[PodUid, ClusterPod] = {}
+        self._reserved: dict[str, Counter[PodUid]] = {}
+        self._pods: dict[PodUid, _ClaimingPod] = {}
+        self._names: dict[tuple[str, str], PodUid] = {}
         self._unbound: dict[PodUid, None] = {}
         self._known: dict[str, NodeClaims] = {}
 
@@ -105,32 +193,64 @@ class ClaimBooks:
     def put_claim(self, claim: Claim) -> None:
         self.drop_claim(claim)
         self._claims[claim.key] = claim
-        for node in self._nodes_of(claim):
+        if self._is_for_us(claim):
+            self._ours.add(claim.key)
+        if nodes := self._nodes_of(claim):
+            held = self._held[claim.key] = _Held(claim, nodes)
+            for seen in filter(None, map(self._pods.get, _consumers(claim))):
+                if held.is_for(seen.pod):
+                    held.add(seen)
+        for node in nodes:
             self._on.setdefault(node, {})[claim.key] = None
+            self._reserved.setdefault(node, Counter()).update(_consumers(claim))
             self._known.pop(node, None)
 
     def drop_claim(self, claim: Claim) -> None:
         """Whichever claim has this name."""
-        before = self._claims.pop(claim.key, None)
-        for node in () if before is None else self._nodes_of(before):
-            keys = self._on[node]
+        self._claims.pop(claim.key, None)
+        self._ours.discard(claim.key)
+        before = self._held.pop(claim.key, None)
+        for node in () if before is None else before.nodes:
+            keys, reserved = self._on[node], self._reserved[node]
             del keys[claim.key]
+            for uid in () if before is None else before.claim.consumers:
+                reserved[PodUid(uid)] -= 1
+                if not reserved[PodUid(uid)]:
+                    del reserved[PodUid(uid)]
             if not keys:
-                del self._on[node]
+                del self._on[node], self._reserved[node]
             self._known.pop(node, None)
 
     def put_pod(self, pod: ClusterPod) -> None:
-        self._pods[pod.uid] = pod
+        before, seen = self._pods.get(pod.uid), _ClaimingPod(pod, _users(pod))
+        self._pods[pod.uid] = seen
+        self._names[pod.pod.ref.namespace, pod.pod.ref.name] = pod.uid
         if pod.pod.node:
             self._unbound.pop(pod.uid, None)
         else:
             self._unbound[pod.uid] = None
-        self._forget_nodes_of(pod)
+        self._recount(before, seen)
 
     def drop_pod(self, pod: ClusterPod) -> None:
-        if self._pods.pop(pod.uid, None) is not None:
+        before = self._pods.pop(pod.uid, None)
+        if before is not None:
+            ref = before.pod.pod.ref
+            if self._names.get((ref.namespace, ref.name)) == pod.uid:
+                del self._names[ref.namespace, ref.name]
             self._unbound.pop(pod.uid, None)
-            self._forget_nodes_of(pod)
+            self._recount(before, None)
+
+    def _recount(self, before: _ClaimingPod | None, now: _ClaimingPod | None) -> None:
+        """What its claims have is calculated again only where the pod uses them in another way."""
+        is_same = before and now and before.users == now.users and before.pod.pod.node == now.pod.pod.node
+        keys = dict.fromkeys(key for each in (before, now) if each for key in each.claims)
+        for held in filter(None, map(self._held.get, keys)):
+            if before and not is_same and held.is_for(before.pod):
+                held.drop(before)
+            if now and not is_same and held.is_for(now.pod):
+                held.add(now)
+            for node in held.nodes:
+                self._known.pop(node, None)
 
     def node(self, name: str) -> NodeClaims | None:
         """None where nothing is offered and nothing is held."""
@@ -147,28 +267,38 @@ class ClaimBooks:
         return self._claims.get(key)
 
     def pod(self, uid: PodUid) -> ClusterPod | None:
-        return self._pods.get(uid)
+        seen = self._pods.get(uid)
+        return None if seen is None else seen.pod
 
     def find(self, namespace: str, name: str) -> ClusterPod | None:
-        """Looks through all pods with claims: people ask rarely."""
-        named = (
-            each for each in self._pods.values() if (each.pod.ref.namespace, each.pod.ref.name) == (namespace, name)
-        )
-        return next(named, None)
+        uid = self._names.get((namespace, name))
+        return None if uid is None else self.pod(uid)
 
-    def waiting(self) -> Iterator[ClusterPod]:
-        """Pods that ask for vcuda's devices and for which none are reserved."""
-        for uid in tuple(self._unbound):
-            pod = self._pods.get(uid)
-            if pod is not None and self.is_ours(pod) and not self.place(pod):
-                yield pod
+    def unbound(self) -> Iterator[ClusterPod]:
+        """Pods without a node, of whichever driver; `waits` tells which of them wait for devices of ours."""
+        return (seen.pod for uid in tuple(self._unbound) if (seen := self._pods.get(uid)) is not None)
+
+    def waits(self, pod: ClusterPod) -> bool:
+        """It asks for vcuda's devices, and none are reserved for it."""
+        return self.is_ours(pod) and not self.place(pod)
+
+    def steps(self, pod: ClusterPod) -> int:
+        """How long a look at what the pod asks for takes, in steps of a microsecond or less."""
+        return _STEPS_OF_POD + len(pod.claims) + 4 * sum(len(each.claims) for each in pod.pod.containers)
 
     def place(self, pod: ClusterPod) -> str:
         """The node on which the pod is, or on which devices are reserved for it; empty where it waits."""
         if pod.pod.node:
             return pod.pod.node
-        mine = (claim for claim in self.claims_of(pod) if pod.uid in claim.consumers)
-        return next((node for claim in mine for node in self._nodes_of(claim)), "")
+        held = (self._held.get(claim.key) for claim in self.claims_of(pod))
+        mine = (each for each in held if each is not None and pod.uid in each.claim.consumers)
+        return next((node for each in mine for node in each.nodes), "")
+
+    def users_in(self, pod: ClusterPod, part: ClaimPart) -> list[str]:
+        """The pod's containers that use the part."""
+        held = self._held.get((part.claim.namespace, part.claim.name))
+        found = () if held is None else (held.users.get(each, {}).get(pod.uid, ()) for each in ("", part.request))
+        return [user.container for users in found for user in users]
 
     def claims_of(self, pod: ClusterPod) -> Iterator[Claim]:
         """Those that exist, each once: a pod may have hundreds of names for one claim."""
@@ -178,11 +308,12 @@ class ClaimBooks:
 
     def is_ours(self, pod: ClusterPod) -> bool:
         """A template of ours says so before the claim is made from it."""
-        if pod.whole_gpus or any(map(self.is_for_us, self.claims_of(pod))):
+        namespace = pod.pod.ref.namespace
+        if pod.whole_gpus or any((namespace, each.claim) in self._ours for each in pod.claims):
             return True
         return any(not each.claim and is_template_name(each.template) for each in pod.claims)
 
-    def is_for_us(self, claim: Claim) -> bool:
+    def _is_for_us(self, claim: Claim) -> bool:
         """By its devices, or by the class that it asks for."""
         if any(each.driver == self.names.driver for each in claim.devices or ()):
             return True
@@ -197,11 +328,11 @@ class ClaimBooks:
     def asked(self, pod: ClusterPod) -> Iterator[AskedPart]:
         """By container, for claims that exist."""
         for container in pod.pod.containers:
-            for named in container.claims:
-                key = pod.pod.ref.namespace, named.claim
+            for name, requests in _requests_of(container).items():
+                key = pod.pod.ref.namespace, name
                 claim = self._claims.get(key)
                 for each in () if claim is None else claim.requests:
-                    if named.request in ("", each.name):
+                    if "" in requests or each.name in requests:
                         yield AskedPart(container.ref.name, key, each.name, each.alternatives)
         has_claim = any(not each.name for each in pod.claims)
         for name, count in () if has_claim else pod.whole_gpus:
@@ -209,32 +340,18 @@ class ClaimBooks:
 
     def _calculate(self, name: str) -> NodeClaims:
         slices = self._offers.get(name, {}).values()
-        claims = [self._claims[key] for key in self._on.get(name, ())]
-        uids = dict.fromkeys(PodUid(uid) for claim in claims for uid in sorted(claim.consumers))
-        pods = tuple(pod for uid in uids if (pod := self._pods.get(uid)) is not None)
         offer = max(slices, key=lambda each: (each.generation, each.slice), default=None)
-        parts = tuple(part for claim in claims for part in self._parts(claim, name))
         devices = {} if offer is None else {each.device: each for each in offer.gpus}
-        return NodeClaims(offer, parts, pods, devices, _by_container(parts))
-
-    def _parts(self, claim: Claim, node: str) -> Iterator[ClaimPart]:
-        pods = [pod for uid in sorted(claim.consumers) if (pod := self._pods.get(PodUid(uid))) is not None]
-        is_bound, named = all(pod.pod.node for pod in pods), tuple(_users(pods, claim.ref.name))
-        for each in claim.devices or ():
-            # What administrative access has counts for nobody, and the agent refuses it.
-            if each.driver == self.names.driver and each.pool == node and not each.is_administrative:
-                users = tuple(dict.fromkeys(user for request, user in named if request in ("", each.request)))
-                yield ClaimPart(claim.ref, each.request, each.device, *_amounts(each), users, is_bound)
+        held = {key: self._held[key] for key in self._on.get(name, ())}
+        by_claim = {key: (each.claim, each.parts_on(name, self.names.driver)) for key, each in held.items()}
+        pods = tuple(seen.pod for uid in self._reserved.get(name, ()) if (seen := self._pods.get(uid)) is not None)
+        parts = tuple(part for _, found in by_claim.values() for part in found)
+        return NodeClaims(offer, parts, pods, devices, by_claim)
 
     def _nodes_of(self, claim: Claim) -> Mapping[str, None]:
         """The driver's pools have the names of their nodes."""
         driver = self.names.driver
         return dict.fromkeys(each.pool for each in claim.devices or () if each.driver == driver)
-
-    def _forget_nodes_of(self, pod: ClusterPod) -> None:
-        for claim in self.claims_of(pod):
-            for node in self._nodes_of(claim):
-                self._known.pop(node, None)
 
 
 def _missing_text(namespace: str, claim: PodClaim) -> str:
@@ -248,22 +365,27 @@ def _missing_text(namespace: str, claim: PodClaim) -> str:
     return f"the pod's claim {claim.name} names neither a ResourceClaim nor a template"
 
 
-def _users(pods: list[ClusterPod], claim: str) -> Iterator[tuple[str, ClaimUser]]:
-    """The containers that name a request of the claim, or all of it."""
-    for pod in pods:
-        for container in pod.pod.containers:
-            for each in container.claims:
-                if each.claim == claim:
-                    yield each.request, ClaimUser(pod.pod.ref, container.ref.name)
+def _consumers(claim: Claim) -> Iterator[PodUid]:
+    return map(PodUid, sorted(claim.consumers))
 
 
-def _by_container(parts: tuple[ClaimPart, ...]) -> Mapping[tuple[PodUid, str], tuple[ClaimPart, ...]]:
-    found: dict[tuple[PodUid, str], tuple[ClaimPart, ...]] = {}
-    for part in parts:
-        for user in part.users:
-            key = user.pod.uid, user.container
-            found[key] = (*found.get(key, ()), part)
+def _requests_of(container: PodContainer) -> Mapping[str, set[str]]:
+    """By claim, each once."""
+    found: dict[str, set[str]] = {}
+    for each in container.claims:
+        found.setdefault(each.claim, set()).add(each.request)
     return found
+
+
+def _users(pod: ClusterPod) -> _Users:
+    """A container that names all of a claim, and requests of it too, uses all of it."""
+    found: dict[str, dict[str, list[ClaimUser]]] = {}
+    for container in pod.pod.containers:
+        user = ClaimUser(pod.pod.ref, container.ref.name)
+        for claim, requests in _requests_of(container).items():
+            for request in {""} & requests or requests:
+                found.setdefault(claim, {}).setdefault(request, []).append(user)
+    return {claim: {name: tuple(users) for name, users in each.items()} for claim, each in found.items()}
 
 
 def _amounts(device: ClaimedDevice) -> tuple[int, int]:

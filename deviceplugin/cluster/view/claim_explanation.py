@@ -33,6 +33,7 @@ NOT_COMPARED = "not compared, because the pod asks for so many different devices
 _MOST_NODES = 20
 _MOST_NEEDS = 256  # requests, as many as a pod may have claims
 _MOST_LINES = 256  # of requests that are not evaluated
+_MOST_NAMED = 16  # containers that share a device
 _STEPS_PER_TURN = 4_000  # some 3 ms; a step is one look at one GPU for one alternative
 _MOST_STEPS = 900_000  # some 0.8 s
 _STEPS_OF_NODE = 30
@@ -78,7 +79,7 @@ class _Found:
 
 
 @dataclass(slots=True)
-class _Asked:
+class _Needs:
     """`skipped`: how many requests are compared with no node. `others`: lines about requests that never are."""
 
     needs: list[_Need] = field(default_factory=list)
@@ -129,7 +130,9 @@ class ClaimExplain:
         return self._placed(pod, node) if node else await self._waiting(pod, shown)
 
     def _placed(self, pod: ClusterPod, node: str) -> Explanation | None:
-        lines = tuple(self._held_lines(pod, node))
+        every = tuple(self._held_lines(pod, node))
+        more = len(every) - _MOST_LINES
+        lines = every if more <= 0 else (*every[:_MOST_LINES], f"{more} more devices")
         if not lines:
             return None  # devices of other drivers
         sentence = (
@@ -143,15 +146,15 @@ class ClaimExplain:
         claims = self._books.node(node)
         if claims is None:
             return
-        mine = {claim.ref.uid for claim in self._books.claims_of(pod)}
         inventory = self._inventory(node)
-        for part in claims.parts:
-            if part.claim.uid in mine:
-                users = [each.container for each in part.users if each.pod.uid == pod.uid]
-                who = f", for container {listed(users)}" if users else ""
+        for claim in self._books.claims_of(pod):
+            for part in claims.by_claim.get(claim.key, (claim, ()))[1]:
                 uuid, _ = gpu_of(part.device, claims, inventory)
                 held = f"{part.cores} cores and {memory_text(part.blocks)} of {part.device} ({uuid})"
-                yield f"claim {part.claim.name}, request {part.request}: {held}{who}"
+                users = self._books.users_in(pod, part)
+                names = listed(users) if len(users) <= _MOST_NAMED else f"{users[0]} and {len(users) - 1} more"
+                who = f", for container {names}" if users else ""
+                yield f"claim {claim.ref.name}, request {part.request}: {held}{who}"
 
     async def _waiting(self, pod: ClusterPod, shown: Named) -> Explanation | None:
         steps, missing = _Steps(), self._books.missing(pod)
@@ -179,8 +182,8 @@ class ClaimExplain:
         sentence = f"no claim of the pod asks for a class of vcuda ({names.shares}, {names.whole_gpus})"
         return Explanation(str(pod.pod.ref), sentence, asked=others, now=True, condition=_condition(pod))
 
-    async def _asked(self, pod: ClusterPod, steps: _Steps) -> _Asked:
-        found = _Asked()
+    async def _asked(self, pod: ClusterPod, steps: _Steps) -> _Needs:
+        found = _Needs()
         for claim in self._books.claims_of(pod):
             await steps.took(sum(len(each.alternatives) for each in claim.requests))
             found.add(self._needs(claim), self._others(claim))

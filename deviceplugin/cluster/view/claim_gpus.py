@@ -10,6 +10,7 @@ first GPUs with room; selectors, constraints and tolerations are kube-scheduler'
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from msgspec.structs import replace as replace_row
 
@@ -24,6 +25,8 @@ from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.fit import NOTHING, GpuAmount
 
 FAR = 1 << 30
+_MOST_SHARES = 1024
+_MOST_ASKED = 256
 
 
 def with_claims(
@@ -97,28 +100,38 @@ def _holder(part: ClaimPart, shown: Shown) -> HolderRow:
         blocks=part.blocks,
         source=ShareSource.CLAIM,
         claim=shown.of(claim)[1],
-        users=len(part.users),
+        users=part.users,
     )
 
 
 def named(part: ClaimPart) -> tuple[PodRef, str]:
     """Under which names a part is shown, and is found in what the agent says of use."""
-    if len(part.users) == 1:
-        return part.users[0].pod, part.users[0].container
+    if part.user is not None:
+        return part.user.pod, part.user.container
     return PodRef(PodUid(part.claim.uid), part.claim.namespace, part.claim.name), part.request
 
 
 def containers_of(pod: ClusterPod, claims: NodeClaims, inventory: Inventory | None) -> tuple[ContainerRow, ...]:
-    """What the containers of a pod hold by claims, in the pod's order. A claim that several share counts for each."""
-    names = (each.ref.name for each in pod.pod.containers)
-    held = ((name, claims.by_container.get((pod.uid, name), ())) for name in names)
-    return tuple(_container(name, parts, claims, inventory) for name, parts in held if parts)
+    """What the containers of a pod hold by claims, in the pod's order. A claim that several share counts for each.
+
+    The sums are of all; single shares are shown of a part, where hundreds of containers share hundreds of claims.
+    """
+    found, left = [], _MOST_SHARES
+    for name, parts in claims.held_by(pod):
+        if parts:
+            found.append(_container(name, parts, parts[:left], claims, inventory))
+            left = max(0, left - len(parts))
+    return tuple(found)
 
 
 def _container(
-    name: str, parts: tuple[ClaimPart, ...], claims: NodeClaims, inventory: Inventory | None
+    name: str,
+    parts: tuple[ClaimPart, ...],
+    first: tuple[ClaimPart, ...],
+    claims: NodeClaims,
+    inventory: Inventory | None,
 ) -> ContainerRow:
-    shares = tuple(ShareRow(*gpu_of(each.device, claims, inventory), each.cores, each.blocks) for each in parts)
+    shares = tuple(ShareRow(*gpu_of(each.device, claims, inventory), each.cores, each.blocks) for each in first)
     return ContainerRow(
         name,
         sum(each.cores for each in parts),
@@ -130,8 +143,8 @@ def _container(
 
 
 def asked_rows(asked: Iterable[AskedPart]) -> tuple[ContainerRow, ...]:
-    """What the containers of a pod that waits ask for; of a prioritized list the first."""
-    return tuple(_asked_row(each) for each in asked if each.alternatives)
+    """What the containers of a pod that waits ask for; of a prioritized list the first. Of very many rows a part."""
+    return tuple(_asked_row(each) for each in islice(asked, _MOST_ASKED) if each.alternatives)
 
 
 def _asked_row(asked: AskedPart) -> ContainerRow:

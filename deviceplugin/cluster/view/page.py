@@ -2,13 +2,14 @@
 
 In: items, the key of each, a limit and the token of the page. Out: the items of the page, how many there are in all,
 and the token of the next page. A token is the key of the last item, so a page neither repeats nor skips an item that
-was there all the time, whatever came and went between two pages. Keys must be different.
+was there all the time, whatever came and went between two pages. Keys must be different. A walk gives way by its work,
+and so also for items that are looked at and left out: there may be many in a row, and some are dear.
 """
 
 import base64
 import binascii
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -17,10 +18,13 @@ import msgspec
 from deviceplugin.cluster.view.query import PageQuery
 from deviceplugin.errors import ParseError
 from deviceplugin.loop_turn import others_turn
+from deviceplugin.placement.budget import Budget
 
 Item = TypeVar("Item")
 Row = TypeVar("Row")
 Key = tuple[int | float | str, ...]
+STEPS_OF_ITEM = 10
+_STEPS_PER_TURN = 5_000  # of a microsecond or less
 _SLICE = 500
 _MOST_KEPT = 4
 _LONGEST_TOKEN = 2048
@@ -35,34 +39,41 @@ class Page(Generic[Item]):
     more: str
 
 
-async def cut(items: Iterable[Item], key: Callable[[Item], Key | None], query: PageQuery) -> Page[Item]:
-    """`key` is None for items that were not asked for. Gives way to other requests after every few hundred items."""
+async def paced(items: Iterable[Item], steps: Callable[[Item], int] | None = None) -> AsyncIterator[Item]:
+    """The same items; gives way to other requests. `steps`: what is done with one, where that is not always little."""
+    turn = Budget(_STEPS_PER_TURN)
+    for item in items:
+        if not turn.may(STEPS_OF_ITEM if steps is None else steps(item)):
+            turn = Budget(_STEPS_PER_TURN)
+            await others_turn()
+        yield item
+
+
+async def cut(
+    items: Iterable[Item] | AsyncIterator[Item], key: Callable[[Item], Key | None], query: PageQuery
+) -> Page[Item]:
+    """`key` is None for items that were not asked for."""
     after, kept, total = _key_of(query.more), [], 0
     first = heapq.nlargest if query.descending else heapq.nsmallest
-    for number, item in enumerate(items, 1):
+    async for item in items if isinstance(items, AsyncIterator) else paced(items):
         found = key(item)
         if found is not None:
             total += 1
             if after is None or _is_beyond(found, after, descending=query.descending):
                 kept.append((found, item))
-        if number % _SLICE == 0:
-            if len(kept) > _MOST_KEPT * query.limit:
-                kept = first(query.limit + 1, kept, key=_by_key)
-            await others_turn()
+        if len(kept) > _MOST_KEPT * query.limit + _SLICE:
+            kept = first(query.limit + 1, kept, key=_by_key)
     kept = first(query.limit + 1, kept, key=_by_key)
     shown = kept[: query.limit]
     more = _token(shown[-1][0]) if len(kept) > len(shown) else ""
     return Page(tuple(item for _, item in shown), total, more)
 
 
-async def described(items: Iterable[Item], describe: Callable[[Item], Row]) -> tuple[Row, ...]:
+async def described(
+    items: Iterable[Item], describe: Callable[[Item], Row], steps: Callable[[Item], int] | None = None
+) -> tuple[Row, ...]:
     """All of them; gives way too."""
-    rows = []
-    for number, item in enumerate(items, 1):
-        rows.append(describe(item))
-        if number % _SLICE == 0:
-            await others_turn()
-    return tuple(rows)
+    return tuple([describe(item) async for item in paced(items, steps)])
 
 
 def _by_key(pair: tuple[Key, Item]) -> Key:

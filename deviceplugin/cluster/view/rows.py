@@ -6,8 +6,8 @@ caller may not read has its UID instead of its name: `Shown` decides. Why a pod 
 constant texts, so that pods can be counted by it; `/explain` has the whole answer.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
@@ -144,10 +144,13 @@ def _problem(info: NodeInfo, gpus: tuple[GpuState, ...]) -> str:
 def gpu_rows(
     info: NodeInfo, gpus: Iterable[GpuState], shown: Shown, by_claims: Mapping[GpuUuid, tuple[HolderRow, ...]] = {}
 ) -> tuple[GpuRow, ...]:
-    return tuple(_gpu_row(info, each, shown, by_claims.get(each.gpu.uuid, ())) for each in gpus)
+    by_plugin = _holders(info, shown)
+    return tuple(
+        _gpu_row(info, each, (*by_plugin.get(each.gpu.uuid, ()), *by_claims.get(each.gpu.uuid, ()))) for each in gpus
+    )
 
 
-def _gpu_row(info: NodeInfo, state: GpuState, shown: Shown, by_claims: tuple[HolderRow, ...]) -> GpuRow:
+def _gpu_row(info: NodeInfo, state: GpuState, holders: tuple[HolderRow, ...]) -> GpuRow:
     gpu = state.gpu
     return GpuRow(
         uuid=gpu.uuid,
@@ -162,18 +165,20 @@ def _gpu_row(info: NodeInfo, state: GpuState, shown: Shown, by_claims: tuple[Hol
         healthy=state.healthy,
         usable=state.takes_pods(info),
         reason=state.closed,
-        holders=(*_holders(info, gpu, shown), *by_claims),
+        holders=holders,
         source=state.source,
     )
 
 
-def _holders(info: NodeInfo, gpu: Gpu, shown: Shown) -> Iterator[HolderRow]:
+def _holders(info: NodeInfo, shown: Shown) -> Mapping[GpuUuid, list[HolderRow]]:
+    """By GPU, so that each share is looked at once."""
+    found: dict[GpuUuid, list[HolderRow]] = defaultdict(list)
     for hold in info.holds.values():
+        namespace, pod = shown.of(hold.pod)
         for one in hold.allocations:
             for share in one.shares:
-                if share.uuid == gpu.uuid:
-                    namespace, pod = shown.of(hold.pod)
-                    yield HolderRow(
+                found[share.uuid].append(
+                    HolderRow(
                         uid=hold.pod.uid,
                         namespace=namespace,
                         pod=pod,
@@ -182,6 +187,8 @@ def _holders(info: NodeInfo, gpu: Gpu, shown: Shown) -> Iterator[HolderRow]:
                         cores=share.cores,
                         blocks=share.blocks,
                     )
+                )
+    return found
 
 
 def stage_of(hold: PodHold) -> PodStage:
@@ -294,7 +301,7 @@ def _judged(verdict: LastVerdict) -> Reason:
     if verdict.fits:
         where = f"node {verdict.node}" if verdict.node else "a node"
         return Reason(BINDING, f"{where} was chosen; kube-scheduler has not bound the pod yet")
-    counted = Counter(verdict.reasons).most_common(_MOST_REASONS)
+    counted = verdict.counted[:_MOST_REASONS]
     if not counted:
         return Reason(NOT_ASKED, "kube-scheduler asked about no node")
     named = ", ".join(f"{why.text} ({count})" for why, count in counted)

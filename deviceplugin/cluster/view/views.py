@@ -7,7 +7,7 @@ described as it is when its turn comes.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -23,10 +23,9 @@ from deviceplugin.cluster.view.claim_books import ClaimBooks
 from deviceplugin.cluster.view.claim_gpus import asked_rows, containers_of, holders, pod_row, visible, with_claims
 from deviceplugin.cluster.view.live import NodeUse
 from deviceplugin.cluster.view.order import NOTHING_KNOWN, claim_pod_place, node_key, pod_place
-from deviceplugin.cluster.view.page import Key, cut, described
+from deviceplugin.cluster.view.page import STEPS_OF_ITEM, Key, cut, described, paced
 from deviceplugin.cluster.view.query import EventsQuery, NodeFilter, NodesQuery, PodSort, PodsQuery
 from deviceplugin.cluster.view.rows import GpuState, Reason, Shown, claim_reason_of, reason_of
-from deviceplugin.loop_turn import others_turn
 from deviceplugin.model.allocation import PodRef
 from deviceplugin.model.cluster_view import (
     ClusterEventsView,
@@ -96,7 +95,7 @@ class ClusterViews:
     async def cluster(self, shown: Shown) -> ClusterView:
         totals: Counter[str] = Counter()
         models: Counter[str] = Counter()
-        for number, info in enumerate(self._nodes(), 1):
+        async for info in paced(self._nodes(), self._node_steps):
             row = self._row(info)
             models.update(row.models)
             totals.update(
@@ -112,9 +111,7 @@ class ClusterViews:
                 bound=sum(hold.is_bound for hold in info.holds.values()) + self._bound_by_claims(info),
                 holds=row.pods,
             )
-            if number % _SLICE == 0:
-                await others_turn()
-        reasons = Counter(self._reason(each).kind for each in self._waiting())
+        reasons = Counter([self._reason(each).kind async for each in self._waiting()])
         replica = self._replica()
         return ClusterView(
             at=self._wall(),
@@ -140,19 +137,13 @@ class ClusterViews:
 
     async def node_names(self, query: NodesQuery) -> tuple[str, ...]:
         """All nodes that match, in no order."""
-        found = []
-        for number, info in enumerate(self._nodes(), 1):
-            if _is_asked_for(self._row(info), query):
-                found.append(info.name)
-            if number % _SLICE == 0:
-                await others_turn()
-        return tuple(found)
+        nodes = paced(self._nodes(), self._node_steps)
+        return tuple([info.name async for info in nodes if _is_asked_for(self._row(info), query)])
 
-    def nodes_of_pods(self, query: PodsQuery) -> frozenset[str]:
+    async def nodes_of_pods(self, query: PodsQuery) -> frozenset[str]:
         """The nodes of the pods that match."""
-        asked = query.namespace
-        placed = (each for each in self._pods(query) if each.node)
-        return frozenset(each.node for each in placed if asked in ("", _ref(each).namespace))
+        placed = (each async for each in self._pods(query) if each.node)
+        return frozenset([each.node async for each in placed if query.namespace in ("", _ref(each).namespace)])
 
     async def nodes(self, query: NodesQuery, shown: Shown, uses: Uses = MappingProxyType({})) -> NodesView:
         """`uses`: what is used on each node, where the order goes by it."""
@@ -163,8 +154,9 @@ class ClusterViews:
                 return None
             return node_key(row, lambda: self._states(info), uses.get(info.name, NOTHING_KNOWN), query)
 
-        page = await cut(self._nodes(), key, query.page)
-        items = await described(page.items, lambda info: self._node(info, shown, with_gpus=query.with_gpus))
+        page = await cut(paced(self._nodes(), self._node_steps), key, query.page)
+        steps = self._detail_steps if query.with_gpus else self._node_steps
+        items = await described(page.items, lambda info: self._node(info, shown, with_gpus=query.with_gpus), steps)
         replica = self._replica()
         return NodesView(
             at=self._wall(),
@@ -193,7 +185,7 @@ class ClusterViews:
     async def pods(self, query: PodsQuery, shown: Shown, uses: Uses = MappingProxyType({})) -> PodsView:
         """By name means by UID to callers who may not read names: an order would tell them. `uses` as of `nodes`."""
         page = await cut(self._pods(query), lambda each: self._pod_key(each, query, shown, uses), query.page)
-        items = await described(page.items, lambda each: self._pod(each, shown))
+        items = await described(page.items, lambda each: self._pod(each, shown), self._pod_steps)
         replica = self._replica()
         return PodsView(
             at=self._wall(),
@@ -269,12 +261,28 @@ class ClusterViews:
         gpus = rows.gpu_rows(info, states, shown, held)
         return self._completed(rows.node_row(info, states, rows=gpus), info)
 
-    def _waiting(self) -> Iterator[_Waiting | _ByClaims]:
+    def _node_steps(self, info: NodeInfo) -> int:
+        claims = self._claims.node(info.name)
+        return STEPS_OF_ITEM + len(info.holds) + (0 if claims is None else 4 * len(claims.parts))
+
+    def _detail_steps(self, info: NodeInfo) -> int:
+        """Every share becomes a row."""
+        return 2 * self._node_steps(info) + 4 * sum(len(hold.allocations) for hold in info.holds.values())
+
+    def _pod_steps(self, each: _AnyPod) -> int:
+        if isinstance(each, _ByClaims):
+            return self._claims.steps(each.pod)
+        parts = each.pod.pod.containers if isinstance(each, _Waiting) else each.allocations
+        return STEPS_OF_ITEM + len(parts)
+
+    async def _waiting(self) -> AsyncIterator[_Waiting | _ByClaims]:
         """Pods that wait and for which nothing is reserved."""
-        for uid, pod in tuple(self._cache.waiting.items()):
-            if not any(self._cache.holds(uid)):
-                yield _Waiting(pod)
-        yield from (_ByClaims(pod) for pod in self._claims.waiting() if not pod.pod.is_gpu)
+        async for each in paced(map(_Waiting, tuple(self._cache.waiting.values())), self._pod_steps):
+            if not any(self._cache.holds(each.pod.uid)):
+                yield each
+        async for pod in paced(self._claims.unbound(), self._claims.steps):
+            if not pod.pod.is_gpu and self._claims.waits(pod):
+                yield _ByClaims(pod)
 
     def _by_claims_on(self, info: NodeInfo) -> tuple[_ByClaims, ...]:
         """A pod that asks in both ways is one, of the device plugin's."""
@@ -285,16 +293,21 @@ class ClusterViews:
     def _bound_by_claims(self, info: NodeInfo) -> int:
         return sum(bool(each.pod.pod.node) for each in self._by_claims_on(info))
 
-    def _pods(self, query: PodsQuery) -> Iterator[_AnyPod]:
-        names = (query.node,) if query.node else tuple(self._cache.nodes)
+    def _placed(self, node: str) -> Iterator[_AnyPod]:
+        """The pods on one node, or with an empty name on all."""
+        for name in (node,) if node else tuple(self._cache.nodes):
+            info = self._cache.nodes.get(name)
+            if info is not None:
+                yield from tuple(info.holds.values())
+                yield from self._by_claims_on(info)
+
+    async def _pods(self, query: PodsQuery) -> AsyncIterator[_AnyPod]:
         if query.stage is not PodStage.WAITING:
-            for name in names:
-                info = self._cache.nodes.get(name)
-                if info is not None:
-                    yield from tuple(info.holds.values())
-                    yield from self._by_claims_on(info)
+            async for each in paced(self._placed(query.node), self._pod_steps):
+                yield each
         if query.stage in (None, PodStage.WAITING) and not query.node:
-            yield from self._waiting()
+            async for waiting in self._waiting():
+                yield waiting
 
     def _pod_key(self, each: _AnyPod, query: PodsQuery, shown: Shown, uses: Uses) -> Key | None:
         ref = each.pod if isinstance(each, PodHold) else each.pod.pod.ref

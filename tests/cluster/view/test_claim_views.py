@@ -7,18 +7,21 @@ import pytest
 
 from deviceplugin.cluster.view.live import NodeUse, node_with_use, pod_with_use
 from deviceplugin.cluster.view.query import NodeFilter, NodeSort, NodesQuery, PageQuery, PodSort, PodsQuery
-from deviceplugin.model.claims import NodeOffer, Taint
+from deviceplugin.model.claims import ClaimRequest, DeviceRequest, NodeOffer, PodClaim, Taint
 from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.cluster_view import NodesView, PodStage, PodsView, ShareLive, ShareSource
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.inventory_annotation import format_inventory
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.topology import Topology
+from tests.budget.dearest import cost_of
 from tests.cluster.extender.makers import allocated as given
 from tests.cluster.extender.makers import bound, inventory, node, on_gpu, pod
 from tests.cluster.view.claims import BLOCKS, NAMES, WHOLE, allocated, claim, claiming, offer
 from tests.cluster.view.scene import ALL, NONE, Scene, scene
 
+ONE_TURN = 100_000  # lines, some 15 ms
+WHOLE_ANSWER = 6_000_000
 SICK = Taint(NAMES.unhealthy, "xid-79")
 NO_ROOM = "0/2 nodes are available: 2 cannot allocate all claims."
 BOUND_PODS = ["apart", "both", "one", "two"]
@@ -194,7 +197,7 @@ async def test_pods_with_claims_are_found_and_sorted(mixed: Scene) -> None:
     ]
     found = [(query, [row.pod for row in (await mixed.views.pods(query, ALL)).items]) for query, _ in cases]
     assert found == cases
-    assert mixed.views.nodes_of_pods(PodsQuery()) == {"a", "b"}
+    assert await mixed.views.nodes_of_pods(PodsQuery()) == {"a", "b"}
 
 
 async def test_pages_of_pods_with_claims_are_complete(mixed: Scene) -> None:
@@ -288,3 +291,61 @@ def test_placement_does_not_see_claims(mixed: Scene) -> None:
     assert not mixed.extender.cache.nodes["a"].holds
     assert mixed.extender.cache.nodes["b"].state.snapshot.gpus[0].free_cores == 50
     assert len(mixed.extender.cache.nodes["b"].state.snapshot.gpus) == 1
+
+
+def many_aliases(name: str, claim_name: str, *, mentions: int = 0) -> ClusterPod:
+    """A pod with 256 names for one claim."""
+    containers = {f"m{at}": [claim_name] * (mentions // 32) for at in range(32)} if mentions else None
+    pod = claiming(name, claim_name, containers=containers)
+    return replace(pod, claims=tuple(PodClaim(f"a{at}", claim_name) for at in range(256)))
+
+
+async def every_view(made: Scene) -> None:
+    await made.views.cluster(ALL)
+    for sort in (PodSort.NAME, PodSort.CORES):
+        await made.views.pods(PodsQuery(sort=sort, page=PageQuery(1000)), ALL)
+    await made.views.nodes_of_pods(PodsQuery())
+    await made.views.nodes(NodesQuery(with_gpus=True, page=PageQuery(500)), ALL)
+
+
+def test_the_pods_of_one_tenant_keep_no_view_from_giving_others_their_turn() -> None:
+    """Some wait for another driver's devices, and are in no view; some for a claim of 32 requests in 32 containers."""
+    made = scene()
+    nic = tuple(ClaimRequest(f"r{at}", (DeviceRequest("nic"),) * 8) for at in range(32))
+    made.claims.put_claim(claim("nic", nic))
+    made.claims.put_claim(claim("many", tuple(replace(WHOLE[0], name=f"r{at}") for at in range(32))))
+    for at in range(300):
+        made.claims.put_pod(many_aliases(f"nic-{at}", "nic"))
+    for at in range(40):
+        made.claims.put_pod(many_aliases(f"many-{at}", "many", mentions=1024))
+    cost = cost_of(lambda: every_view(made))
+    assert cost.longest < ONE_TURN
+    assert cost.total < WHOLE_ANSWER
+
+
+def test_nodes_with_very_many_shares_keep_no_view_from_giving_others_their_turn() -> None:
+    made = scene()
+    for number in range(20):
+        name = f"n{number}"
+        made.extender.put_node(only_for_claims(name))
+        made.claims.put_offer(offer(name, range(8)))
+        for gpu in range(8):
+            users = [claiming(f"{name}-{gpu}-{at}", f"{name}-{gpu}-{at}", on=name) for at in range(60)]
+            for user in users:
+                made.claims.put_pod(user)
+                made.claims.put_claim(allocated(user.claims[0].claim, name, (gpu, 1, 1), for_pods=[user]))
+    cost = cost_of(lambda: every_view(made))
+    assert cost.longest < ONE_TURN
+
+
+async def test_a_page_shows_a_part_of_what_hundreds_of_containers_share() -> None:
+    made, names = scene(), [f"c{at}" for at in range(20)]
+    made.extender.put_node(only_for_claims("a"))
+    made.claims.put_offer(offer("a", range(8)))
+    pod = claiming("p", *names, on="a", containers={f"m{at}": names for at in range(50)})
+    made.claims.put_pod(pod)
+    for name in names:
+        made.claims.put_claim(allocated(name, "a", *[(at % 8, 1, 1) for at in range(32)], for_pods=[pod]))
+    (row,) = (await made.views.pods(PodsQuery(), ALL)).items
+    assert [each.cores for each in row.containers] == [640] * 50, "the sums are of all"
+    assert sum(len(each.shares) for each in row.containers) == 1024

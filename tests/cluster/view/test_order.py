@@ -119,5 +119,5 @@ async def test_only_agents_of_what_matches_are_asked(large: Scene) -> None:
     made.extender.put_node(node("a", 1))
     made.runs("a", 0, 30, 8)
     made.extender.put_pod(pod("waits"))
-    assert made.views.nodes_of_pods(PodsQuery(namespace="d")) == {"a"}
-    assert made.views.nodes_of_pods(PodsQuery(namespace="other")) == frozenset()
+    assert await made.views.nodes_of_pods(PodsQuery(namespace="d")) == {"a"}
+    assert await made.views.nodes_of_pods(PodsQuery(namespace="other")) == frozenset()

@@ -6,10 +6,13 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from deviceplugin.cluster.extender.explain.verdicts import Verdicts
+from deviceplugin.cluster.extender.rejection import AGENT_DOWN, NO_INVENTORY
 from deviceplugin.cluster.view.query import NodeFilter, NodeSort, NodesQuery, PageQuery, PodSort, PodsQuery
-from deviceplugin.cluster.view.rows import Shown
+from deviceplugin.cluster.view.rows import Shown, reason_of
 from deviceplugin.model.cluster_view import NamesShown, PodStage, PodsView
 from deviceplugin.model.pod import ScheduledCondition
+from tests.budget.dearest import cost_of
 from tests.cluster.extender.makers import ask, bound, node, pod, refused
 from tests.cluster.view.scene import ALL, NONE, Scene, scene
 
@@ -192,3 +195,31 @@ async def test_a_node_that_goes_with_its_pods_while_they_are_listed_is_no_failur
     found = await listing
     assert {row.node for row in found.items} == {"a"}
     assert {share.minor for row in found.items for each in row.containers for share in each.shares} <= {*range(8), None}
+
+
+def test_why_a_pod_waits_is_counted_once_and_not_for_each_view() -> None:
+    """One tenant may have a thousand pods that filter has refused, each on thousands of nodes."""
+    names, waits = tuple(f"n{at}" for at in range(5_000)), pod("waits")
+    verdicts = Verdicts()
+    verdicts.record(waits, None, dict.fromkeys(names, NO_INVENTORY) | {"n7": AGENT_DOWN})
+    judged = verdicts.of(waits.uid)
+    assert judged is not None
+    found = reason_of(waits, replace(judged, reasons=()))
+    assert found.kind == NO_INVENTORY.text
+    assert f"{NO_INVENTORY.text} (4999), {AGENT_DOWN.text} (1)" in found.sentence
+
+
+def test_a_node_with_very_many_shares_is_described_share_by_share() -> None:
+    made = scene()
+    made.extender.put_node(node("a", 16))
+    for gpu in range(16):
+        for at in range(20):
+            made.runs("a", gpu, 1, 1, name=f"p{gpu}-{at}")
+
+    async def described() -> None:
+        found = made.views.node("a", ALL)
+        assert found is not None
+        assert [len(each.holders) for each in found.item.gpus] == [20] * 16
+
+    asyncio.run(described())
+    assert cost_of(described).total < 320 * 32

@@ -24,8 +24,8 @@ _MOST_HUNGRY = 100_000
 class LastVerdict:
     """`at` is in Unix seconds. `node` is the chosen one; `fits`: the pod fits on at least one node.
 
-    `fitting` are nodes on which the pod fits too, but another node was preferred. `distinct` has each of the `reasons`
-    once, that of most nodes first; empty if the pod fits. `decision`: why `node`, where the pod was placed.
+    `fitting` are nodes on which the pod fits too, but another node was preferred. `counted` has each of the `reasons`
+    once with its nodes, that of most first; empty if the pod fits. `decision`: why `node`, where the pod was placed.
     """
 
     pod: ClusterPod
@@ -35,8 +35,12 @@ class LastVerdict:
     names: tuple[str, ...]
     reasons: tuple[Rejection, ...]
     fitting: tuple[str, ...] = ()
-    distinct: tuple[Rejection, ...] = ()
+    counted: tuple[tuple[Rejection, int], ...] = ()
     decision: Decision | None = None
+
+    @property
+    def distinct(self) -> tuple[Rejection, ...]:
+        return tuple(why for why, _ in self.counted)
 
     @property
     def refused(self) -> Mapping[str, Rejection]:
@@ -84,8 +88,8 @@ class Verdicts:
         self.count += 1
         self._last.pop(uid, None)
         names, reasons = tuple(refused), tuple(refused.values())
-        distinct = () if fits else _distinct(reasons)
-        self._last[uid] = LastVerdict(pod, self._wall(), node, fits, names, reasons, tuple(fitting), distinct, decision)
+        counted = () if fits else _counted(reasons)
+        self._last[uid] = LastVerdict(pod, self._wall(), node, fits, names, reasons, tuple(fitting), counted, decision)
         if len(self._last) > self._most:
             self._last.popitem(last=False)
         self._unplaced.pop(uid, None)
@@ -136,7 +140,10 @@ class Verdicts:
         return next(named, None)
 
 
-def _distinct(reasons: tuple[Rejection, ...]) -> tuple[Rejection, ...]:
+def _counted(reasons: tuple[Rejection, ...]) -> tuple[tuple[Rejection, int], ...]:
     """Counted by identity, as reasons are shared: hashing those of 5,000 nodes would take longer than choosing one."""
     by_id = dict(zip(map(id, reasons), reasons, strict=True))
-    return tuple(by_id[each] for each, _ in Counter(map(id, reasons)).most_common())
+    found: Counter[Rejection] = Counter()
+    for each, count in Counter(map(id, reasons)).items():
+        found[by_id[each]] += count
+    return tuple(found.most_common())
