@@ -66,7 +66,8 @@ Reader = Callable[[bytes], Seen[Value]]
 class Collection(Generic[Key, Value]):
     """`what` completes `list ...`.
 
-    Of two objects with the same key the later one counts; `identity` differs between them.
+    Of two objects with the same key that of the higher `rank` counts, of equal ones the later; `identity` differs
+    between them.
     """
 
     what: str
@@ -74,6 +75,7 @@ class Collection(Generic[Key, Value]):
     read: Reader[Value]
     key: Callable[[Value], Key]
     identity: Callable[[Value], str]
+    rank: Callable[[Value], int] = lambda _: 0
     query: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -144,6 +146,8 @@ async def _list_once(
                 unreadable[seen.unreadable.uid] = seen.unreadable
             elif seen.item is not None:
                 key = collection.key(seen.item)
+                if key in found and collection.rank(found[key]) > collection.rank(seen.item):
+                    continue
                 known = kept.get(key)
                 found[key] = known if known is not None and known == seen.item else seen.item
         meta = page.metadata or ListMeta()

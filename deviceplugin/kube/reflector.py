@@ -171,9 +171,12 @@ class Reflector(Generic[Key, Value]):
             return
         key, identity = self._collection.key(event.item), self._collection.identity
         self._unreadable.pop(identity(event.item), None)
+        known = self._items.get(key)
+        is_other = known is not None and identity(known) != identity(event.item)
         if event.kind is not EventKind.DELETED:
-            self._store(key, event.item)
-        elif (known := self._items.get(key)) is not None and identity(known) == identity(event.item):
+            if known is None or not is_other or self._collection.rank(known) <= self._collection.rank(event.item):
+                self._store(key, event.item)
+        elif known is not None and not is_other:
             self._remove(key, event.item)
 
     def _apply_unreadable(self, kind: EventKind, found: Unreadable) -> None:

@@ -1,13 +1,16 @@
 """ResourceClaims of resource.k8s.io: what was allocated, for which pods, and what a driver says of it in the status.
 
 In: a reference; without a UID it is whichever claim has the name. Out: `Claim`; KubeNotFoundError also where the name
-belongs to another claim now; ParseError. For the scheduler's views `cluster_claims`, all of them with what they ask.
+belongs to another claim now; ParseError. For the scheduler's views `cluster_claims`, all of them with what they ask. Of
+these a bounded part is kept, whatever users write: few alternatives of their requests, the devices of the driver with
+what they consume, and of other drivers one device of each pool. What many claims have in common is stored once.
 """
 
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 from math import ceil
 
 import msgspec
@@ -21,6 +24,7 @@ from deviceplugin.model.claims import (
     Claim,
     ClaimedDevice,
     ClaimKey,
+    ClaimNames,
     ClaimRef,
     ClaimRequest,
     ClaimUid,
@@ -31,6 +35,8 @@ from deviceplugin.model.units import BLOCK_BYTES
 
 GROUP = "resource.k8s.io/v1"
 _ALL = "All"
+_MOST_ALTERNATIVES = 16  # of a claim, in all of its requests, for the views
+_CONSUMED = ("cores", "memory")
 _UNREADABLE = 1 << 31  # fits nowhere
 
 
@@ -133,12 +139,16 @@ class _ClusterClaim(_Claim):
     spec: _ClaimSpec | None = None
 
 
-def cluster_claims() -> Collection[ClaimKey, Claim]:
+def cluster_claims(names: ClaimNames) -> Collection[ClaimKey, Claim]:
     """Those of other drivers too: a pod may name one, and a claim that is missing here does not exist."""
+
+    def read(found: _ClusterClaim) -> Claim:
+        return _cluster_claim(found, names)
+
     return Collection(
         what="the ResourceClaims of the cluster",
         path=group_path(GROUP, "resourceclaims"),
-        read=reader(_ClusterClaim, _cluster_claim, what="a ResourceClaim"),
+        read=reader(_ClusterClaim, read, what="a ResourceClaim"),
         key=lambda each: each.key,
         identity=lambda each: each.ref.uid,
     )
@@ -224,30 +234,69 @@ def _status(device: DeviceStatus) -> dict[str, object]:
     return found | {"conditions": [condition]}
 
 
-def _cluster_claim(found: _ClusterClaim) -> Claim:
+def _cluster_claim(found: _ClusterClaim, names: ClaimNames) -> Claim:
     """A claim with amounts that cannot be read holds nothing: it must not hide the others."""
-    requests = tuple(_requests(found.spec or _ClaimSpec()))
+    meta, asked = found.metadata, ((found.spec or _ClaimSpec()).devices or _Requests()).requests or []
+    requests = tuple(_requests(asked, {names.shares, names.whole_gpus}))
+    left_out = sum(len(_alternatives(each)) for each in asked) - sum(len(each.alternatives) for each in requests)
     try:
-        return replace(_claim(found), requests=requests)
+        claim = _claim(found)
     except ParseError:
-        meta = found.metadata
-        return Claim(ClaimRef(ClaimUid(meta.uid), meta.namespace, meta.name), devices=(), requests=requests)
-
-
-def _requests(spec: _ClaimSpec) -> Iterator[ClaimRequest]:
-    for each in (spec.devices or _Requests()).requests or ():
-        asked = [each.exactly] if each.exactly is not None else each.first_available or []
-        yield ClaimRequest(sys.intern(each.name), tuple(map(_asked, asked)))
-
-
-def _asked(asked: _Asked) -> DeviceRequest:
-    amounts = (asked.capacity or _Capacities()).requests or {}
-    return DeviceRequest(
-        device_class=sys.intern(asked.device_class_name),
-        count=None if asked.allocation_mode == _ALL else asked.count or 1,
-        cores=_rounded_up(amounts.get("cores"), 1),
-        blocks=_rounded_up(amounts.get("memory"), BLOCK_BYTES),
+        claim = Claim(ClaimRef(ClaimUid(meta.uid), meta.namespace, meta.name), devices=())
+    return Claim(
+        ref=replace(claim.ref, namespace=sys.intern(meta.namespace)),
+        devices=None if claim.devices is None else tuple(_kept(claim.devices, names.driver)),
+        consumers=frozenset(map(sys.intern, claim.consumers)),
+        deleting=claim.deleting,
+        requests=requests,
+        left_out=left_out,
     )
+
+
+def _kept(devices: Sequence[ClaimedDevice], driver: str) -> Iterator[ClaimedDevice]:
+    pools = set[tuple[str, str]]()
+    for each in devices:
+        place = sys.intern(each.driver), sys.intern(each.pool)
+        if each.driver == driver:
+            consumed = {name: each.consumed[name] for name in _CONSUMED if name in each.consumed}
+            request, device = sys.intern(each.request), sys.intern(each.device)
+            yield ClaimedDevice(request, *place, device, "", consumed, each.is_administrative)
+        elif place not in pools:
+            pools.add(place)
+            yield ClaimedDevice("", *place, "")
+
+
+def _alternatives(request: _ClaimRequest) -> list[_Asked]:
+    return [request.exactly] if request.exactly is not None else request.first_available or []
+
+
+def _requests(asked: Sequence[_ClaimRequest], ours: set[str]) -> Iterator[ClaimRequest]:
+    """Those for vcuda's classes first: they are compared, and of others the class is shown."""
+    left = _MOST_ALTERNATIVES
+    for each in sorted(asked, key=lambda one: not any(each.device_class_name in ours for each in _alternatives(one))):
+        alternatives = tuple(_asked(one, ours) for one in _alternatives(each)[:left])
+        left -= len(alternatives)
+        if alternatives:
+            yield ClaimRequest(sys.intern(each.name), alternatives)
+
+
+def _asked(asked: _Asked, ours: set[str]) -> DeviceRequest:
+    name = sys.intern(asked.device_class_name)
+    if name not in ours:
+        return _device_request(name, 1, None, None)
+    amounts = (asked.capacity or _Capacities()).requests or {}
+    return _device_request(
+        name,
+        None if asked.allocation_mode == _ALL else asked.count or 1,
+        _rounded_up(amounts.get("cores"), 1),
+        _rounded_up(amounts.get("memory"), BLOCK_BYTES),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _device_request(device_class: str, count: int | None, cores: int | None, blocks: int | None) -> DeviceRequest:
+    """One object for all claims that ask for the same."""
+    return DeviceRequest(device_class, count, cores, blocks)
 
 
 def _rounded_up(amount: str | int | None, unit: int) -> int | None:

@@ -126,13 +126,15 @@ class AnyOffer(Object):
 
 
 def offers_of(driver: str) -> Collection[str, NodeOffer]:
-    """What the driver offers on every node, by the slice's name."""
+    """What the driver offers, by node. Of two slices of a node that of the higher generation counts: a node may write
+    any number of them, and one is kept."""
     return Collection(
         what=f"the ResourceSlices of {driver}",
         path=ALL_SLICES,
         read=reader(AnyOffer, _node_offer, what="a ResourceSlice"),
-        key=lambda each: each.slice,
+        key=lambda each: each.node,
         identity=lambda each: each.uid,
+        rank=lambda each: each.generation,
         query={"fieldSelector": f"spec.driver={driver}"},
     )
 

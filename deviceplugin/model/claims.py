@@ -111,7 +111,7 @@ class Claim:
     """`devices` is None while nothing is allocated. `consumers`: UIDs of the pods for which it is reserved.
 
     `configured`: drivers for which the claim or its class has parameters. `requests` is read for the scheduler's views
-    only.
+    only, where of very many alternatives a part is kept: `left_out` is the number of the others.
     """
 
     ref: ClaimRef
@@ -120,6 +120,7 @@ class Claim:
     configured: frozenset[str] = frozenset()
     deleting: bool = False
     requests: tuple[ClaimRequest, ...] = ()
+    left_out: int = 0
 
     @property
     def key(self) -> ClaimKey:

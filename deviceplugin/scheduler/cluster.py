@@ -131,7 +131,7 @@ class _ClaimWatch:
     def __init__(self, client: ClusterClient, books: ClaimBooks) -> None:
         self._books = books
         self._offers: Reflector[str, NodeOffer] = Reflector(client, offers_of(books.names.driver))
-        self._claims: Reflector[ClaimKey, Claim] = Reflector(client, cluster_claims())
+        self._claims: Reflector[ClaimKey, Claim] = Reflector(client, cluster_claims(books.names))
         self._offers.subscribe(self._offer_changed)
         self._claims.subscribe(self._claim_changed)
 

@@ -1,13 +1,19 @@
 """ResourceSlices, ResourceClaims and pods with claims, as the scheduler reads them from the API server's JSON."""
 
 import json
+import pickle
 from typing import Any
 
 import pytest
 
+from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.cluster_pods import cluster_pods
+from deviceplugin.kube.collection import list_all, read_line
+from deviceplugin.kube.credentials import Credentials
+from deviceplugin.kube.reflector import Reflector
 from deviceplugin.kube.resource_claims import cluster_claims
 from deviceplugin.kube.resource_slices import offers_of, slice_spec
+from deviceplugin.kube.transport import Transport
 from deviceplugin.kubelet.dra.published import device_name, published_devices
 from deviceplugin.model.claims import (
     Claim,
@@ -36,7 +42,7 @@ def offered(spec: dict[str, Any]) -> NodeOffer:
 
 def claimed(spec: dict[str, Any], status: dict[str, Any] | None = None) -> Claim:
     body = {"metadata": META, "spec": spec, "status": status or {}}
-    item = cluster_claims().read(json.dumps(body).encode()).item
+    item = cluster_claims(NAMES).read(json.dumps(body).encode()).item
     assert item is not None
     return item
 
@@ -179,3 +185,99 @@ def test_whole_gpus_by_number_are_asked_by_a_claim_too() -> None:
     assert pod({"containers": [container]}, claims=False) is None
     none = {"name": "main", "resources": {"limits": {"tencent.com/vcuda-gpu": "0"}}}
     assert pod({"containers": [none]}) is None
+
+
+def listed_asks(count: int, alternatives: int, device_class: str) -> dict[str, Any]:
+    def one(at: int, number: int) -> dict[str, Any]:
+        amounts = {"cores": f"{number + 1}", "memory": f"{at + 1}Gi"}
+        return {"name": f"s{number}", "deviceClassName": device_class, "capacity": {"requests": amounts}}
+
+    return asked(
+        *(
+            {"name": f"r{at}", "firstAvailable": [one(at, number) for number in range(alternatives)]}
+            for at in range(count)
+        )
+    )
+
+
+KEPT_MOST = 6_000
+RESULT = {"request": "r", "device": "d", "shareID": "s" * 36, "consumedCapacity": {f"c{at}": "1" for at in range(32)}}
+DEAR_CLAIMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "requests of ours": (listed_asks(32, 8, NAMES.shares), {}),
+    "requests of others": (listed_asks(32, 8, "x" * 60), {}),
+    "parameters of drivers": (
+        {},
+        {"allocation": {"devices": {"config": [{"opaque": {"driver": f"{at}." + "d" * 60}} for at in range(64)]}}},
+    ),
+    "devices of others": (
+        {},
+        {"allocation": {"devices": {"results": [RESULT | {"driver": "nic.example.com", "pool": "p"}] * 32}}},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", DEAR_CLAIMS)
+def test_what_is_kept_of_a_claim_is_not_as_large_as_its_user_likes(what: str) -> None:
+    assert len(pickle.dumps(claimed(*DEAR_CLAIMS[what]))) < KEPT_MOST
+
+
+def test_of_very_many_alternatives_those_for_our_classes_come_first_and_the_others_are_counted() -> None:
+    theirs, ours = listed_asks(4, 8, "nic")["devices"]["requests"], {"name": "mine", "exactly": SHARE}
+    found = claimed(asked(*theirs, ours))
+    assert (found.requests[0].name, found.requests[0].alternatives) == (
+        "mine",
+        (DeviceRequest(NAMES.shares, 1, 20, 8),),
+    )
+    assert sum(len(each.alternatives) for each in found.requests) == 16
+    assert found.left_out == 4 * 8 + 1 - 16
+
+
+def test_claims_that_ask_for_the_same_share_what_is_kept() -> None:
+    one, two = (claimed(asked({"name": "gpu", "exactly": dict(SHARE)})) for _ in range(2))
+    assert one.requests[0].alternatives[0] is two.requests[0].alternatives[0]
+
+
+def test_of_an_allocation_the_devices_of_our_driver_are_kept_and_of_others_the_pools() -> None:
+    results = [
+        RESULT | {"driver": NAMES.driver, "pool": "a", "consumedCapacity": {"cores": "20", "memory": "2Gi", "x": "1"}},
+        *[RESULT | {"driver": "nic.example.com", "pool": pool} for pool in ("p", "p", "q")],
+    ]
+    found = claimed(asked(), {"allocation": {"devices": {"results": results}}}).devices
+    assert found is not None
+    assert [(each.driver, each.pool, sorted(each.consumed)) for each in found] == [
+        (NAMES.driver, "a", ["cores", "memory"]),
+        ("nic.example.com", "p", []),
+        ("nic.example.com", "q", []),
+    ]
+
+
+def slice_of(name: str, generation: int, version: int) -> dict[str, Any]:
+    meta = {"name": name, "uid": f"u-{name}", "resourceVersion": str(version)}
+    return {"metadata": meta, "spec": slice_spec(NAMES.driver, "a", (), generation)}
+
+
+async def test_of_the_slices_of_a_node_one_is_kept_however_many_it_writes() -> None:
+    slices = [slice_of(f"s{at}", at % 50, at) for at in range(200)]
+    collection = offers_of(NAMES.driver)
+
+    class Listing(Transport):
+        async def request(self, *_args: Any, **_more: Any) -> bytes:
+            return json.dumps({"items": slices, "metadata": {"resourceVersion": "9"}}).encode()
+
+    listed = await list_all(Listing(Credentials(None)), collection, {})
+    assert [(each.slice, each.generation) for each in listed.items.values()] == [("s199", 49)]
+    reflector = Reflector(ClusterClient(Transport(Credentials(None))), collection)
+
+    def seen(kind: str, name: str, generation: int) -> str | None:
+        line = json.dumps({"type": kind, "object": slice_of(name, generation, 10)}).encode()
+        reflector._apply(read_line(line, collection))
+        return reflector.items["a"].slice if "a" in reflector.items else None
+
+    assert [
+        seen("ADDED", "one", 5),
+        seen("ADDED", "older", 4),
+        seen("DELETED", "older", 4),
+        seen("ADDED", "newer", 6),
+        seen("MODIFIED", "newer", 3),  # the same slice
+        seen("DELETED", "newer", 3),
+    ] == ["one", "one", "one", "newer", "newer", None]

@@ -168,7 +168,7 @@ class ClaimBooks:
     def __init__(self, names: ClaimNames) -> None:
         self.names = names
         self._classes = (names.shares, names.whole_gpus)
-        self._offers: dict[str, dict[str, NodeOffer]] = {}
+        self._offers: dict[str, NodeOffer] = {}
         self._claims: dict[ClaimKey, Claim] = {}
         self._ours: set[ClaimKey] = set()
         self._held: dict[ClaimKey, _Held] = {}
@@ -180,14 +180,12 @@ class ClaimBooks:
         self._known: dict[str, NodeClaims] = {}
 
     def put_offer(self, offer: NodeOffer) -> None:
-        self._offers.setdefault(offer.node, {})[offer.slice] = offer
+        """Of a node one counts: who delivers them knows which."""
+        self._offers[offer.node] = offer
         self._known.pop(offer.node, None)
 
     def drop_offer(self, offer: NodeOffer) -> None:
-        slices = self._offers.get(offer.node, {})
-        slices.pop(offer.slice, None)
-        if not slices:
-            self._offers.pop(offer.node, None)
+        self._offers.pop(offer.node, None)
         self._known.pop(offer.node, None)
 
     def put_claim(self, claim: Claim) -> None:
@@ -339,8 +337,7 @@ class ClaimBooks:
             yield AskedPart(name, None, "", (DeviceRequest(self.names.whole_gpus, count),))
 
     def _calculate(self, name: str) -> NodeClaims:
-        slices = self._offers.get(name, {}).values()
-        offer = max(slices, key=lambda each: (each.generation, each.slice), default=None)
+        offer = self._offers.get(name)
         devices = {} if offer is None else {each.device: each for each in offer.gpus}
         held = {key: self._held[key] for key in self._on.get(name, ())}
         by_claim = {key: (each.claim, each.parts_on(name, self.names.driver)) for key, each in held.items()}

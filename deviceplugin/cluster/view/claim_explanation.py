@@ -187,6 +187,7 @@ class ClaimExplain:
         for claim in self._books.claims_of(pod):
             await steps.took(sum(len(each.alternatives) for each in claim.requests))
             found.add(self._needs(claim), self._others(claim))
+            found.skipped += claim.left_out if claim.devices is None else 0
         if not any(not each.name for each in pod.claims):
             whole = self._books.names.whole_gpus
             found.add(
@@ -352,7 +353,7 @@ def _outcome(found: _Found, *, is_refused: bool) -> str:
 
 def _uncompared_text(requests: int, nodes: int) -> str:
     """Follows the outcome."""
-    more = f"; {requests} more requests of the pod were not compared" * bool(requests)
+    more = f"; {requests} more requests or alternatives of the pod were not compared" * bool(requests)
     return more + f"; {nodes} nodes were {NOT_COMPARED}" * bool(nodes)
 
 

@@ -87,18 +87,16 @@ def test_administrative_access_takes_nothing_from_others() -> None:
     assert found.parts == ()
 
 
-def test_of_two_slices_of_a_node_the_newer_counts() -> None:
+def test_of_the_slices_of_a_node_the_last_that_is_delivered_counts() -> None:
     made = books(
-        lambda made: made.put_offer(offer("a", [0], generation=2)),
         lambda made: made.put_offer(offer("a", [0, 1], generation=1)),
+        lambda made: made.put_offer(offer("a", [0], generation=2)),
     )
     found = made.node("a")
     assert found is not None
     assert [each.gpu.minor for each in found.gpus] == [0]
     made.drop_offer(offer("a", generation=2))
-    again = made.node("a")
-    assert again is not None
-    assert [each.gpu.minor for each in again.gpus] == [0, 1]
+    assert (made.node("a"), made.offering()) == (None, ())
 
 
 def test_a_pod_waits_until_its_claim_is_reserved_for_it() -> None:

@@ -247,7 +247,7 @@ def test_an_answer_gives_the_loop_its_turn_by_its_work_and_ends() -> None:
     assert cost.longest < ONE_TURN
     assert cost.total < WHOLE_ANSWER
     found = explained(books, claiming("dear", *names))
-    assert "; 7936 more requests of the pod were not compared; 1" in found.sentence
+    assert "; 7936 more requests or alternatives of the pod were not compared; 1" in found.sentence
     assert found.sentence.endswith("nodes were not compared, because the pod asks for so many different devices")
     assert found.reasons[NOT_COMPARED] > 1
     assert found.left_out == 12 - len(found.nodes)
