@@ -6,29 +6,40 @@ container that holds two.
 Kubelet forgets a claim when its record is lost, and nobody tells the driver. A claim has ended if kubelet's record does
 not have it and the API server says that it is gone, or given to no pod of this node, in two rounds in a row, and no
 process has its files mounted. The other way round, a claim that kubelet recorded and the journal lost is held by its
-containers under the name that kubelet wrote down: it is adopted with that name. Nothing is ended because something
-could not be read, and nothing is granted before all of it was read (`is_complete`). Device-plugin grants are for
-`agent.reconciler`, which in turn does not see these.
+containers under the name that kubelet wrote down: it is adopted with that name on those of its GPUs that are here, and
+waits for the others. It is given up only where the API server says that it is gone. Nothing is ended because something
+could not be read, and nothing is granted before all of it was read (`is_complete`). What one claim lacks is nothing to
+the others. Device-plugin grants are for `agent.reconciler`, which in turn does not see these.
 """
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import dataclass
 
 import structlog
 
-from deviceplugin.errors import ClaimError, KubeNotFoundError, VcudaError
+from deviceplugin.errors import CapacityError, ClaimError, KubeNotFoundError, VcudaError
 from deviceplugin.kubelet.dra.claim_pods import joined
 from deviceplugin.kubelet.dra.prepare import Claims
 from deviceplugin.kubelet.dra.state_file import PreparedClaim, StateFile
 from deviceplugin.ledger.grant import Grant, Source
 from deviceplugin.ledger.ledger import Ledger
+from deviceplugin.log import Pace
 from deviceplugin.model.allocation import ContainerRef, PodUid
 from deviceplugin.model.claims import Claim, ClaimRef, ClaimUid
 from deviceplugin.model.pod import Pod, PodContainer
 
 log = structlog.get_logger("vcuda.dra")
 _ROUNDS = 2
+_READS = 8  # at once
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A claim that the journal lost, as it was read last."""
+
+    prepared: PreparedClaim
+    claim: Claim
 
 
 class ClaimReconciler:
@@ -56,17 +67,32 @@ class ClaimReconciler:
         self._told: frozenset[ContainerRef] = frozenset()
         self._period_s = period_s
         self._rounds: dict[ClaimUid, int] = {}
-        self._given_up: set[ClaimUid] = set()
+        self._ended: set[ClaimUid] = set()
+        self._waiting: dict[ClaimUid, _Waiting] = {}
+        self._unwritten: dict[ClaimUid, Claim] = {}
+        self._pace = Pace()
         self._is_complete = False
+        claims.ended = self._forget
 
     def is_complete(self) -> bool:
-        """Whether the ledger had every claim of kubelet's record once; later ones it always has."""
-        if not self._is_complete:
-            try:
-                self._is_complete = not any(self._lost())
-            except VcudaError as error:
-                log.warning("claims_not_compared", error=error.message)
+        """Whether the ledger has what is known of kubelet's record, and all of that was read once. Later it always is.
+
+        Asked before each grant: a GPU that came back is first for the claims that were prepared with it.
+        """
+        try:
+            for each in tuple(self._waiting.values()):
+                self._adopt(each)
+            if not self._is_complete:
+                self._is_complete = all(uid in self._waiting for uid in self._lost())
+        except VcudaError as error:
+            log.warning("claims_not_compared", error=error.message)
+            return False
         return self._is_complete
+
+    @property
+    def awaits_gpus(self) -> bool:
+        """Whether claims that kubelet has as prepared were given GPUs that are not here."""
+        return bool(self._waiting)
 
     async def run(self) -> None:
         while True:
@@ -76,28 +102,81 @@ class ClaimReconciler:
     async def reconcile(self) -> None:
         """Errors are logged, never raised."""
         try:
-            for each in tuple(self._lost()):
-                await self._adopt(each)
+            await self._look_at_lost()
+            await self._write_files()
             await self._end_forgotten()
             self._tell_joined()
         except VcudaError as error:
             log.warning("claims_not_compared", error=error.message)
 
-    def _lost(self) -> Iterator[PreparedClaim]:
+    def _lost(self) -> dict[ClaimUid, PreparedClaim]:
         """Claims whose containers may hold a grant that the ledger does not have."""
-        for uid, prepared in self._state.read().claims.items():
-            if prepared.cdi and uid not in self._given_up and not self._ledger.of_pod(PodUid(uid)):
-                yield prepared
+        return {
+            uid: prepared
+            for uid, prepared in self._state.read().claims.items()
+            if prepared.cdi and uid not in self._ended and not self._ledger.of_pod(PodUid(uid))
+        }
 
-    async def _adopt(self, prepared: PreparedClaim) -> None:
+    async def _look_at_lost(self) -> None:
+        """What one claim says or does not say is nothing to the others."""
+        recorded = self._state.read().claims
+        self._ended.intersection_update(recorded)
+        self._waiting = {uid: each for uid, each in self._waiting.items() if uid in recorded}
+        lost = {**{uid: each.prepared for uid, each in self._waiting.items()}, **self._lost()}
+        some = asyncio.Semaphore(_READS)
+
+        async def look(prepared: PreparedClaim) -> None:
+            async with some:
+                await self._look(prepared)
+
+        await asyncio.gather(*map(look, lost.values()))
+
+    async def _look(self, prepared: PreparedClaim) -> None:
+        uid = prepared.ref.uid
         try:
-            grants = await self._claims.rebuilt(prepared, created=time.time())
-        except (ClaimError, KubeNotFoundError) as error:
-            self._given_up.add(prepared.ref.uid)  # nothing says what it holds; kubelet ends it with its pods
+            claim = await self._get_claim(prepared.ref)
+            if uid not in self._ended:  # meanwhile
+                self._waiting[uid] = _Waiting(prepared, claim)
+                self._adopt(self._waiting[uid])
+        except KubeNotFoundError as error:
+            self._forget(uid)  # nothing says what it holds; kubelet ends it with its pods
             log.warning("claim_not_rebuilt", claim=str(prepared.ref), error=error.message)
+        except VcudaError as error:
+            self._warn("claim_unread", prepared.ref, error)
+
+    def _adopt(self, known: _Waiting) -> None:
+        """It waits on where GPUs are missing, or where the API server does not say what it was given."""
+        ref = known.claim.ref
+        try:
+            grants = self._claims.adopt(known.prepared, known.claim)
+        except (ClaimError, CapacityError) as error:
+            self._warn("claim_not_rebuilt", ref, error)
             return
-        for grant in self._ledger.adopt(grants):
-            log.warning("claim_rebuilt", claim=str(prepared.ref), grant=grant.id)
+        for grant in grants:
+            log.warning("claim_rebuilt", claim=str(ref), grant=grant.id)
+        if self._claims.is_all_here(known.claim):
+            del self._waiting[ref.uid]
+            self._unwritten[ref.uid] = known.claim
+
+    async def _write_files(self) -> None:
+        """What fails is tried again: kubelet starts the containers again without a call."""
+        for uid, claim in tuple(self._unwritten.items()):
+            try:
+                await self._claims.write(claim)
+            except VcudaError as error:
+                self._warn("claim_not_restored", claim.ref, error)
+            else:
+                self._unwritten.pop(uid, None)
+
+    def _forget(self, uid: ClaimUid) -> None:
+        """It is gone, or kubelet ended it: its record stays a little longer."""
+        self._ended.add(uid)
+        self._waiting.pop(uid, None)
+        self._unwritten.pop(uid, None)
+
+    def _warn(self, event: str, ref: ClaimRef, error: VcudaError) -> None:
+        if self._pace.allows((event, ref.uid)):
+            log.warning(event, claim=str(ref), error=error.message)
 
     async def _end_forgotten(self) -> None:
         held: dict[ClaimRef, list[Grant]] = {}

@@ -178,9 +178,8 @@ class ClaimAgent:
 
     async def run(self) -> None:
         await self._check_runtime()
-        held = {uuid for each in self._ledger.allocations() for uuid in each.uuids}
-        self._device_names.forget_all_but(held.union(gpu.uuid for gpu in self._inventory().gpus))
         await self._reconciler.reconcile()
+        self._forget_names()
         self._unrestored = {grant.id for grant in self._ledger.grants() if grant.source is Source.CLAIM}
         self._restore()
         self._link.serve(self._claims, self._inventory, on_registered=self._publisher.registered)
@@ -188,6 +187,12 @@ class ClaimAgent:
             for each in (self._slices, self._publisher, self._link, self._reconciler, self._status):
                 group.create_task(each.run())
             await self._follow()
+
+    def _forget_names(self) -> None:
+        """Not while claims wait for a GPU: another one would get its name, and be taken for it."""
+        if self._reconciler.is_complete() and not self._reconciler.awaits_gpus:
+            held = {uuid for each in self._ledger.allocations() for uuid in each.uuids}
+            self._device_names.forget_all_but(held.union(gpu.uuid for gpu in self._inventory().gpus))
 
     async def _check_runtime(self) -> None:
         """Raises ConfigError. A runtime that does not answer yet is asked again: no container starts without it."""

@@ -36,8 +36,8 @@ from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.ledger.ledger import Ledger, new_grant_id
 from deviceplugin.ledger.repair import share_for
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, PodRef, PodUid
-from deviceplugin.model.claims import Claim, ClaimRef, ClaimUid
-from deviceplugin.model.gpu import Gpu, Inventory
+from deviceplugin.model.claims import Claim, ClaimedDevice, ClaimRef, ClaimUid
+from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
 from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.units import Resource
 
@@ -87,7 +87,8 @@ class Claims:
     """`pool` is that of this node's slice. `get_claim` reads the claim of a name if the UID is empty.
 
     `is_complete`: whether the ledger has all that kubelet has recorded. `clock` is monotonic. `name`: of a GPU as a
-    device. `unstartable` hears of each container that only a new claim can start, because the node has changed.
+    device. `unstartable` hears of each container that only a new claim can start, because the node has changed;
+    `ended` of each claim that kubelet ends.
     """
 
     ledger: Ledger
@@ -104,6 +105,7 @@ class Claims:
     clock: Callable[[], float] = time.monotonic
     name: Callable[[Gpu], str] = device_name
     unstartable: Callable[[ContainerRef, str], None] = lambda container, why: None
+    ended: Callable[[ClaimUid], None] = lambda uid: None
     _locks: dict[ClaimUid, asyncio.Lock] = field(default_factory=dict)
     _users: Counter[ClaimUid] = field(default_factory=Counter)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -122,7 +124,7 @@ class Claims:
 
     async def _prepare(self, ref: ClaimRef, began: float) -> tuple[PreparedDevice, ...]:
         deadline = began + self.wait_s
-        async with self._alone(ref.uid):
+        async with self.alone(ref.uid):
             claim = await self._read(ref, deadline)
             try:
                 return await self._prepare_read(ref, claim, began, deadline)
@@ -160,34 +162,65 @@ class Claims:
 
     async def unprepare(self, ref: ClaimRef) -> None:
         """By UID alone: the claim may be gone. What is not known has ended already."""
-        async with self._alone(ref.uid):
-            held = self.ledger.of_pod(PodUid(ref.uid))
-            for grant in self.ledger.release((each.id for each in held), why="its claim was unprepared"):
-                self.files.drop(grant)
-                log.info("claim_unprepared", claim=str(ref), grant=grant.id)
+        async with self.alone(ref.uid):
+            self.ended(ref.uid)
+            self.release(ref)
 
-    async def rebuilt(self, prepared: PreparedClaim, *, created: float) -> tuple[Grant, ...]:
-        """The grants behind what kubelet recorded, by what the API server says the claim was given; writes their files.
+    def release(self, ref: ClaimRef) -> None:
+        """By who has `alone`."""
+        held = self.ledger.of_pod(PodUid(ref.uid))
+        for grant in self.ledger.release((each.id for each in held), why="its claim was unprepared"):
+            self.files.drop(grant)
+            log.info("claim_unprepared", claim=str(ref), grant=grant.id)
 
-        Raises ClaimError or KubeNotFoundError where nothing says so any more.
+    def adopt(self, prepared: PreparedClaim, claim: Claim) -> tuple[Grant, ...]:
+        """What kubelet recorded, by what the API server says the claim was given: the part on GPUs that are here.
+
+        Returns what the ledger did not have. Raises ClaimError where nothing says what was given.
         """
-        claim = await self.get_claim(prepared.ref)
-        pods = tuple((await self.get_pods(frozenset(map(PodUid, claim.consumers)))).values())
-        grants = []
-        for each in self._grants_of(claim):
-            if (name := prepared.cdi.get(each.request_name)) is None:
-                continue
-            grant = replace(self._new(claim.ref, each), id=GrantId(name.partition("=")[2]), created=created)
-            await self.files.ready(grant, container_of(claim.ref, each.request_name, pods))
-            grants.append(grant)
-        return tuple(grants)
+        uuids, ours = self._uuids(), [each for each in claim.devices or () if each.driver == self.driver]
+        here = tuple(each for each in ours if self._is_present(each, uuids))
+        if ours and not here:
+            return ()
+        given = replace(claim, devices=here, consumers=claim.consumers or prepared.pods)
+        grants = tuple(
+            replace(self._new(claim.ref, each), id=GrantId(name.partition("=")[2]))
+            for each in claim_grants(given, driver=self.driver, pool=self.pool, uuids=uuids)
+            if (name := prepared.cdi.get(each.request_name)) is not None
+        )
+        return (*self.ledger.adopt(grants), *self._enlarged(grants))
+
+    def _enlarged(self, grants: Sequence[Grant]) -> tuple[Grant, ...]:
+        """Those whose other GPUs have come back."""
+        known = ((self.ledger.get(each.id), each) for each in grants)
+        more = tuple(
+            replace(now, created=then.created)
+            for then, now in known
+            if then is not None and then.allocation.uuids < now.allocation.uuids
+        )
+        if more:
+            self.ledger.reassign(*more, inventory=self.inventory())
+        return more
+
+    def is_all_here(self, claim: Claim) -> bool:
+        """Whether this node has all GPUs now that the claim was given."""
+        uuids = self._uuids()
+        return all(self._is_present(each, uuids) for each in claim.devices or () if each.driver == self.driver)
+
+    async def write(self, claim: Claim) -> None:
+        """The files of all its grants, as `prepare` writes them."""
+        async with self.alone(claim.ref.uid):
+            pods = tuple((await self.get_pods(frozenset(map(PodUid, claim.consumers)))).values())
+            for grant in self.ledger.of_pod(PodUid(claim.ref.uid)):
+                await self.files.ready(grant, container_of(claim.ref, grant.allocation.owner.name, pods))
 
     def is_here(self, claim: Claim) -> bool:
         """Whether it has a device of this node."""
         return any(each.driver == self.driver and each.pool == self.pool for each in claim.devices or ())
 
     @asynccontextmanager
-    async def _alone(self, uid: ClaimUid) -> AsyncIterator[None]:
+    async def alone(self, uid: ClaimUid) -> AsyncIterator[None]:
+        """No other call prepares or ends the claim meanwhile."""
         lock = self._locks.setdefault(uid, asyncio.Lock())
         self._users[uid] += 1
         try:
@@ -198,9 +231,14 @@ class Claims:
             if not self._users[uid]:
                 del self._users[uid], self._locks[uid]
 
+    def _uuids(self) -> dict[str, GpuUuid]:
+        return {self.name(gpu): gpu.uuid for gpu in self.inventory().gpus}
+
+    def _is_present(self, device: ClaimedDevice, uuids: Mapping[str, GpuUuid]) -> bool:
+        return device.pool == self.pool and device.device in uuids
+
     def _grants_of(self, claim: Claim) -> tuple[ClaimGrant, ...]:
-        uuids = {self.name(gpu): gpu.uuid for gpu in self.inventory().gpus}
-        return claim_grants(claim, driver=self.driver, pool=self.pool, uuids=uuids)
+        return claim_grants(claim, driver=self.driver, pool=self.pool, uuids=self._uuids())
 
     async def _pods(self, claim: Claim, deadline: float) -> tuple[Pod, ...]:
         """Those for which it is reserved. Kubelet calls for one of them, so it is shown soon if it is not yet."""

@@ -321,8 +321,11 @@ async def test_nothing_is_granted_before_the_ledger_has_what_kubelet_recorded(sc
 async def test_what_kubelet_recorded_is_rebuilt_under_its_name(scene: Scene) -> None:
     ref = scene.put("two", device(0, request="main"), device(1, 30, request="side"))
     names = {"main": "tencent.com/vcuda=g-1", "side": "tencent.com/vcuda=g-2"}
-    grants = await scene.claims.rebuilt(PreparedClaim(ref, frozenset({"pod-two"}), names), created=1.0)
-    scene.ledger.adopt(grants)
+    claim = scene.known["two"]
+    adopted = scene.claims.adopt(PreparedClaim(ref, frozenset({"pod-two"}), names), claim)
+    assert {each.id for each in adopted} == {"g-1", "g-2"}
+    assert scene.claims.adopt(PreparedClaim(ref, frozenset({"pod-two"}), names), claim) == ()
+    await scene.claims.write(claim)
     assert scene.files.written == {"g-1": 1, "g-2": 1}
     assert (scene.held()[0], scene.held()[1]) == (20, 30)
     assert [each.cdi for each in await scene.claims.prepare(ref)] == list(names.values())
