@@ -179,16 +179,14 @@ class ClaimReconciler:
             log.warning(event, claim=str(ref), error=error.message)
 
     async def _end_forgotten(self) -> None:
-        held: dict[ClaimRef, list[Grant]] = {}
-        for grant in self._ledger.grants():
-            if grant.source is Source.CLAIM:
-                owner = grant.allocation.owner.pod
-                held.setdefault(ClaimRef(ClaimUid(owner.uid), owner.namespace, owner.name), []).append(grant)
+        owners = (each.allocation.owner.pod for each in self._ledger.grants() if each.source is Source.CLAIM)
+        held = dict.fromkeys(ClaimRef(ClaimUid(owner.uid), owner.namespace, owner.name) for owner in owners)
         known = self._state.read().claims
-        self._rounds = {ref.uid: self._rounds.get(ref.uid, 0) + 1 for ref in held if await self._is_over(ref, known)}
-        for ref, grants in held.items():
-            if self._rounds.get(ref.uid, 0) >= _ROUNDS:
-                await self._end(ref, grants)
+        over = [ref for ref in held if ref.uid not in known and await self._is_over(ref)]
+        self._rounds = {ref.uid: self._rounds.get(ref.uid, 0) + 1 for ref in over}
+        for ref in over:
+            if self._rounds[ref.uid] >= _ROUNDS and not self._claims.is_called(ref.uid):
+                await self._end(ref)
 
     def _tell_joined(self) -> None:
         """Each container once. A pod may join claims that are prepared, and kubelet does not call for it."""
@@ -202,18 +200,24 @@ class ClaimReconciler:
             self._report_joined(*found[ref])
         self._told = frozenset(found)
 
-    async def _is_over(self, ref: ClaimRef, known: Iterable[ClaimUid]) -> bool:
-        if ref.uid in known:
-            return False
+    async def _is_over(self, ref: ClaimRef) -> bool:
+        """Kubelet records a claim before it calls, so the record is read last."""
         try:
             claim = await self._get_claim(ref)
+            is_needed = self._claims.is_here(claim) and bool(claim.consumers)
         except KubeNotFoundError:
-            return True
-        return not (self._claims.is_here(claim) and claim.consumers)
+            is_needed = False
+        except VcudaError as error:
+            self._warn("claim_unread", ref, error)
+            return False
+        return not is_needed and ref.uid not in self._state.read().claims
 
-    async def _end(self, ref: ClaimRef, grants: list[Grant]) -> None:
-        if await asyncio.to_thread(self._running, grants):
-            log.warning("claim_kept", claim=str(ref), reason="it has ended, but processes still have its files mounted")
-            return
-        log.warning("claim_forgotten", claim=str(ref), reason="kubelet does not know it, and its pods are gone")
-        await self._claims.unprepare(ref)
+    async def _end(self, ref: ClaimRef) -> None:
+        """To look takes a while, in which kubelet may prepare it for another pod: its call waits."""
+        async with self._claims.alone(ref.uid):
+            if await asyncio.to_thread(self._running, self._ledger.of_pod(PodUid(ref.uid))):
+                reason = "it has ended, but processes still have its files mounted"
+                log.warning("claim_kept", claim=str(ref), reason=reason)
+            elif await self._is_over(ref):
+                log.warning("claim_forgotten", claim=str(ref), reason="kubelet does not know it, and its pods are gone")
+                self._claims.release(ref)

@@ -82,6 +82,8 @@ class ClaimStatus:
             if self._written.get(ref.uid) == said:
                 continue
             await self._bucket.take()
+            if self._wanted().get(ref) != said:
+                continue  # it ended or changed meanwhile
             try:
                 await self._write(ref, said)
             except KubeNotFoundError:

@@ -1,6 +1,7 @@
 """Kubelet's record of claims and the ledger: what one claim lacks is nothing to the others; nothing is given twice."""
 
 import asyncio
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from deviceplugin.model.claims import Claim, ClaimedDevice, ClaimRef, ClaimUid
 from deviceplugin.model.pod import PodContainer
 from tests.kubelet.dra.test_prepare import MemoryFiles, Scene, device
 from tests.ledger.makers import inventory, open_ledger, uuid
+from tests.waiting import until
 
 
 @dataclass
@@ -31,12 +33,18 @@ class RefusingFiles(MemoryFiles):
 
 @dataclass
 class Node:
-    """`recorded` is kubelet's record; `unreadable` are claims whose read fails."""
+    """`recorded` is kubelet's record; `unreadable` are claims whose read fails.
+
+    `looks`: a look for processes begins with `looking`, and lasts until `may_end_look`.
+    """
 
     scene: Scene
     files: RefusingFiles
     recorded: dict[ClaimUid, PreparedClaim] = field(default_factory=dict)
     unreadable: dict[str, VcudaError] = field(default_factory=dict)
+    looks: bool = False
+    looking: threading.Event = field(default_factory=threading.Event)
+    may_end_look: threading.Event = field(default_factory=threading.Event)
     reconciler: ClaimReconciler = field(init=False)
 
     def __post_init__(self) -> None:
@@ -57,6 +65,10 @@ class Node:
         return PreparedClaims(dict(self.recorded))
 
     def running(self, grants: Iterable[Grant]) -> frozenset[str]:
+        """In a thread."""
+        if self.looks:
+            self.looking.set()
+            assert self.may_end_look.wait(10)
         return frozenset()
 
     async def get(self, ref: ClaimRef) -> Claim:
@@ -171,3 +183,35 @@ async def test_what_kubelet_ends_while_it_is_read_is_not_adopted(node: Node) -> 
     await node.reconciler.reconcile()
     assert (node.held(), node.reconciler.is_complete()) == (set(), True)
     assert ref.uid in node.recorded
+
+
+async def test_a_claim_that_a_new_pod_uses_since_the_round_looked_is_not_ended(node: Node) -> None:
+    """Kubelet lost its record, and the pods are gone; while /proc is searched it calls for another pod."""
+    ref = node.scene.put("one")
+    await node.scene.claims.prepare(ref)
+    said = node.scene.known["one"]
+    node.scene.known["one"] = replace(said, consumers=frozenset())
+    await node.reconciler.reconcile()
+    node.looks = True
+    second_round = asyncio.create_task(node.reconciler.reconcile())
+    await until(node.looking.is_set)
+    node.scene.known["one"] = said
+    node.recorded[ref.uid] = PreparedClaim(ref, frozenset({"pod-one"}))
+    call = asyncio.create_task(node.scene.claims.prepare(ref))
+    await asyncio.sleep(0.05)
+    node.may_end_look.set()
+    await second_round
+    (prepared,) = await call
+    assert {f"tencent.com/vcuda={each}" for each in node.held()} == {prepared.cdi}
+    assert node.files.dropped == []
+
+
+async def test_a_claim_that_nobody_has_is_ended_whatever_cannot_be_read_of_another_one(node: Node) -> None:
+    unread, forgotten = node.scene.put("unread"), node.scene.put("forgotten", device(1))
+    for each in (unread, forgotten):
+        await node.scene.claims.prepare(each)
+    del node.scene.known["forgotten"]
+    node.unreadable["unread"] = KubeError("it is too long")
+    for _ in range(3):
+        await node.reconciler.reconcile()
+    assert node.scene.held() == {0: 20, 1: 0, 2: 0, 3: 0}

@@ -1,6 +1,7 @@
 """The status of a claim says what was prepared, once, and says it again when a GPU fails or the claim could not be
 written; other drivers' words stay. The API server is a real local one."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,6 +21,7 @@ from deviceplugin.model.gpu import Health, Inventory
 from sandbox.apiserver import ApiServer, JsonObject
 from tests.kube.kubeconfigs import open_transport
 from tests.ledger.makers import grant, inventory, open_ledger, uuid
+from tests.waiting import until
 
 DRIVER, POOL = "gpu.vcuda.tencent.com", "node-a"
 OTHERS: JsonObject = {"driver": "net.example.org", "pool": "p", "device": "d"}
@@ -43,8 +45,8 @@ class Scene:
         )
         return str(made["metadata"]["uid"])
 
-    def give(self, uid: str, name: str = "one") -> None:
-        made = grant(name, cores=20, blocks=8, on=(1,))
+    def give(self, uid: str, name: str = "one", cores: int = 20) -> None:
+        made = grant(name, cores=cores, blocks=1 if cores < 20 else 8, on=(1,))
         owner = ContainerRef(PodRef(PodUid(uid), "default", name), "gpu")
         allocation = replace(made.allocation, owner=owner)
         self.ledger.grant(replace(made, source=Source.CLAIM, allocation=allocation), self.gpus[0])
@@ -118,6 +120,17 @@ async def test_a_gpu_that_fails_is_said(scene: Scene) -> None:
     (condition,) = scene.devices()[0]["conditions"]
     assert (condition["status"], condition["reason"]) == ("False", "GPUUnhealthy")
     assert condition["message"].endswith("is unhealthy: XID 79")
+
+
+async def test_a_claim_that_ends_while_others_are_written_is_not_written_as_prepared(scene: Scene) -> None:
+    """Few are written in a second."""
+    for at in range(12):
+        scene.give(scene.claim(f"c{at}"), f"c{at}", cores=5)
+    writing = asyncio.create_task(scene.status.write())
+    await until(lambda: scene.writes() == 10)
+    scene.ledger.release([each.id for each in scene.ledger.grants()][-1:], why="its claim was unprepared")
+    await writing
+    assert (scene.writes(), scene.devices("c11")) == (11, [])
 
 
 async def test_another_claim_of_the_name_is_not_written(scene: Scene) -> None:

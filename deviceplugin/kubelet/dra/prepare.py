@@ -141,7 +141,7 @@ class Claims:
         before = self._held(ref, wanted)
         held = before or await self._grant(ref, wanted, deadline)
         names = [
-            await self.files.ready(grant, container_of(ref, each.request_name, pods))
+            await self._ready(grant, container_of(ref, each.request_name, pods))
             for each, grant in zip(wanted, held, strict=True)
         ]
         prepared = tuple(
@@ -212,11 +212,23 @@ class Claims:
         async with self.alone(claim.ref.uid):
             pods = tuple((await self.get_pods(frozenset(map(PodUid, claim.consumers)))).values())
             for grant in self.ledger.of_pod(PodUid(claim.ref.uid)):
-                await self.files.ready(grant, container_of(claim.ref, grant.allocation.owner.name, pods))
+                await self._ready(grant, container_of(claim.ref, grant.allocation.owner.name, pods))
+
+    async def _ready(self, grant: Grant, container: PodContainer | None) -> str:
+        """To its end also where kubelet gave the call up: what a thread still writes would outlive the grant."""
+        writing = asyncio.ensure_future(self.files.ready(grant, container))
+        try:
+            return await asyncio.shield(writing)
+        finally:
+            await asyncio.wait([writing])
 
     def is_here(self, claim: Claim) -> bool:
         """Whether it has a device of this node."""
         return any(each.driver == self.driver and each.pool == self.pool for each in claim.devices or ())
+
+    def is_called(self, uid: ClaimUid) -> bool:
+        """Whether somebody has `alone`, or waits for it."""
+        return uid in self._locks
 
     @asynccontextmanager
     async def alone(self, uid: ClaimUid) -> AsyncIterator[None]:

@@ -1,6 +1,7 @@
 """Claims become grants, exactly once, whatever kubelet repeats and whatever is away; and all of them end."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -405,6 +406,31 @@ async def test_a_call_that_kubelet_gave_up_leaves_nothing_behind(scene: Scene) -
     await scene.claims.unprepare(ref)
     assert scene.ledger.of_pod(PodUid(ref.uid)) == ()
     assert scene.claims._locks == {}
+
+
+@dataclass
+class SlowFiles(MemoryFiles):
+    """A thread writes them, whatever becomes of the call."""
+
+    async def ready(self, grant: Grant, container: PodContainer | None) -> str:
+        return await asyncio.to_thread(self._write, grant)
+
+    def _write(self, grant: Grant) -> str:
+        time.sleep(0.1)
+        self.written[grant.id] = 1
+        return f"tencent.com/vcuda={grant.id}"
+
+
+async def test_a_call_that_is_given_up_while_files_are_written_leaves_none_after_its_end(scene: Scene) -> None:
+    scene.claims.files = files = SlowFiles()
+    ref = scene.put("one")
+    call = asyncio.create_task(scene.claims.prepare(ref))
+    await asyncio.sleep(0.05)
+    call.cancel()
+    await scene.claims.unprepare(ref)
+    assert (call.cancelled(), len(files.dropped), files.written) == (True, 1, {})
+    await asyncio.sleep(0.1)
+    assert files.written == {}
 
 
 async def test_calls_for_one_claim_take_turns(scene: Scene) -> None:
