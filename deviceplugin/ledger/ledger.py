@@ -92,6 +92,14 @@ class Ledger:
         """
         self._put("grant_claim", grants, inventory)
 
+    def require_room(self, grants: tuple[Grant, ...], inventory: Inventory) -> None:
+        """Raises CapacityError where they do not fit beside the others; changes nothing."""
+        state: Mapping[GrantId, Grant] = self._journal.grants
+        after = {**state, **{grant.id: grant for grant in grants}}
+        before = tuple(state[grant.id] for grant in grants if grant.id in state)
+        touched = {share.uuid for grant in (*before, *grants) for share in grant.allocation.shares}
+        check(self.allocations(), (grant.allocation for grant in after.values()), inventory, gpus=touched)
+
     def answer(self, grant_id: GrantId, resource: Resource) -> Grant:
         """The second resource's Allocate was answered."""
         grant = self._require(grant_id)
@@ -220,12 +228,8 @@ class Ledger:
         return after
 
     def _put(self, kind: str, grants: tuple[Grant, ...], inventory: Inventory) -> None:
-        state: Mapping[GrantId, Grant] = self._journal.grants
-        after = {**state, **{grant.id: grant for grant in grants}}
         self._check_owners(grants)
-        before = tuple(state[grant.id] for grant in grants if grant.id in state)
-        touched = {share.uuid for grant in (*before, *grants) for share in grant.allocation.shares}
-        check(self.allocations(), (grant.allocation for grant in after.values()), inventory, gpus=touched)
+        self.require_room(grants, inventory)
         self._commit(LedgerChange(kind, put=grants))
 
     def _check_owners(self, grants: tuple[Grant, ...]) -> None:

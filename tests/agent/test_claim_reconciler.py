@@ -135,6 +135,27 @@ async def test_a_gpu_that_comes_back_belongs_to_the_claim_that_was_prepared_with
     assert node.files.written == {"g-running": 1}
 
 
+async def test_a_call_for_a_claim_whose_gpu_came_back_answers_its_old_name(node: Node) -> None:
+    ref = node.lost("running", device(0, 60))
+    node.scene.claims.inventory = lambda: inventory(0)
+    await node.reconciler.reconcile()
+    node.scene.claims.inventory = lambda: inventory(4)
+    (prepared,) = await node.scene.claims.prepare(ref)
+    assert prepared.cdi == "tencent.com/vcuda=g-running"
+
+
+async def test_a_call_that_waits_for_the_record_answers_the_old_name(node: Node) -> None:
+    """Kubelet calls for a running claim again, before its claim could be read."""
+    ref = node.lost("running", device(0))
+    node.lost("unread", device(1))
+    node.unreadable["unread"] = KubeError("no answer")
+    waiting = asyncio.create_task(node.scene.claims.prepare(ref))
+    await asyncio.sleep(0.05)
+    await node.reconciler.reconcile()
+    (prepared,) = await waiting
+    assert prepared.cdi == "tencent.com/vcuda=g-running"
+
+
 async def test_of_two_gpus_the_one_that_is_here_is_kept_and_the_other_one_follows(node: Node) -> None:
     node.lost("two", device(0, 60), device(3, 60))
     node.scene.claims.inventory = lambda: inventory(2)

@@ -14,7 +14,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Set
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -47,6 +47,8 @@ WAIT_S = 40.0
 _LOOK_S = 2.0
 _FIRST_RETRY_S = 0.2
 _LEAST_READ_S = 1.0
+_FRESH_S = 1.0
+"""A grant is decided by a claim that was read so short a time before."""
 INCOMPLETE = "the agent has not yet read from the API server which claims were prepared before its journal was lost"
 
 
@@ -80,6 +82,15 @@ class PreparedDevice:
     device: str
     share_id: str
     cdi: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """Of kubelet's, for one claim; by the clock of `Claims`."""
+
+    ref: ClaimRef
+    began: float
+    deadline: float
 
 
 @dataclass(slots=True)
@@ -117,31 +128,40 @@ class Claims:
         """`waited_s`: how long kubelet's call has waited already; its limit counts from the call."""
         began = self.clock() - waited_s
         try:
-            return await self._prepare(ref, began)
+            async with self.alone(ref.uid):
+                return await self._prepare(_Call(ref, began, began + self.wait_s))
         except VcudaError as error:
             self.report.claim_refused(error, seconds=self.clock() - began)
             raise
 
-    async def _prepare(self, ref: ClaimRef, began: float) -> tuple[PreparedDevice, ...]:
-        deadline = began + self.wait_s
-        async with self.alone(ref.uid):
-            claim = await self._read(ref, deadline)
+    async def _prepare(self, call: _Call) -> tuple[PreparedDevice, ...]:
+        """Nothing is decided by what was read before a wait: kube-scheduler may have given the claim other devices."""
+        claim = await self._read(call.ref, call.deadline)
+        while True:
             try:
-                return await self._prepare_read(ref, claim, began, deadline)
+                prepared = await self._prepare_read(claim, call, self.clock())
             except ClaimOutdatedError as error:
                 await self._give_back(claim, error)
                 raise
+            if prepared is not None:
+                return prepared
+            claim = await self._read(call.ref, call.deadline)
+            await self._require_needed(claim)
 
-    async def _prepare_read(
-        self, ref: ClaimRef, claim: Claim, began: float, deadline: float
-    ) -> tuple[PreparedDevice, ...]:
+    async def _prepare_read(self, claim: Claim, call: _Call, read_at: float) -> tuple[PreparedDevice, ...] | None:
+        """None where something was waited for."""
         wanted = self._grants_of(claim)
-        pods = await self._pods(claim, deadline)
-        await self._require_one_grant(claim, pods, deadline)
-        before = self._held(ref, wanted)
-        held = before or await self._grant(ref, wanted, deadline)
+        pods = await self._pods(claim, call.deadline)
+        await self._require_one_grant(claim, pods, call.deadline)
+        self.is_complete()  # what it adopts may be this claim
+        before = self._held(claim.ref, wanted)
+        if not before and self.clock() - read_at > _FRESH_S:
+            return None
+        held = before or await self._grant(call, wanted)
+        if not held:
+            return None
         names = [
-            await self._ready(grant, container_of(ref, each.request_name, pods))
+            await self._ready(grant, container_of(claim.ref, each.request_name, pods))
             for each, grant in zip(wanted, held, strict=True)
         ]
         prepared = tuple(
@@ -150,7 +170,7 @@ class Claims:
             for at, device in enumerate(each.devices)
         )
         if not before:
-            self.report.claim_prepared(held, prepared, pods, seconds=self.clock() - began)
+            self.report.claim_prepared(held, prepared, pods, seconds=self.clock() - call.began)
         return prepared
 
     async def _give_back(self, claim: Claim, error: ClaimOutdatedError) -> None:
@@ -306,38 +326,47 @@ class Claims:
                 )
         return tuple(held[each.request_name] for each in wanted)
 
-    async def _grant(self, ref: ClaimRef, wanted: Sequence[ClaimGrant], deadline: float) -> tuple[Grant, ...]:
-        """Waits for room: the former holder of the GPU may still be ending."""
-        grants = tuple(self._new(ref, each) for each in wanted)
-        while True:
-            self._changed.clear()
-            try:
-                self._require_complete()
-                self.ledger.grant_claim(grants, self.inventory())
-            except CapacityError as error:
-                if self.clock() >= deadline:
-                    raise
-                log.info("claim_waits", claim=str(ref), error=error.message)
-                await self._wait_for_room(ref, deadline)
-            else:
-                log.info("claim_granted", claim=str(ref), grants=[grant.id for grant in grants])
-                return grants
+    async def _grant(self, call: _Call, wanted: Sequence[ClaimGrant]) -> tuple[Grant, ...]:
+        """Empty after a wait for room: the former holder of the GPU may still be ending."""
+        grants = tuple(self._new(call.ref, each) for each in wanted)
+        try:
+            self._require_room(grants)
+            self.ledger.grant_claim(grants, self.inventory())
+        except CapacityError as error:
+            if self.clock() >= call.deadline:
+                raise
+            log.info("claim_waits", claim=str(call.ref), error=error.message)
+            await self._wait_for_room(grants, call.deadline)
+            return ()
+        log.info("claim_granted", claim=str(call.ref), grants=[grant.id for grant in grants])
+        return grants
 
-    def _require_complete(self) -> None:
+    def _require_room(self, grants: tuple[Grant, ...]) -> None:
         if not self.is_complete():
             raise CapacityError(INCOMPLETE)
+        self.ledger.require_room(grants, self.inventory())
 
-    async def _wait_for_room(self, ref: ClaimRef, deadline: float) -> None:
-        """Until something was released, for a moment; raises ClaimError where nobody waits for the claim any more."""
+    def _has_room(self, grants: tuple[Grant, ...]) -> bool:
         try:
+            self._require_room(grants)
+        except CapacityError:
+            return False
+        return True
+
+    async def _wait_for_room(self, grants: tuple[Grant, ...], deadline: float) -> None:
+        """Until they fit, for a moment. The API server is not asked at each change of the ledger."""
+        with suppress(TimeoutError):
             async with asyncio.timeout(min(self.look_s, max(0.0, deadline - self.clock()))):
-                await self._changed.wait()
-        except TimeoutError:
-            claim = await self._read(ref, deadline)
-            pods = await self.get_pods(frozenset(map(PodUid, claim.consumers)))
-            is_needed = any(not (pod.deleting or pod.is_terminal) for pod in pods.values())
-            if claim.deleting or claim.devices is None or not is_needed:
-                raise ClaimError(f"claim {ref} is not needed any more") from None
+                while not self._has_room(grants):
+                    self._changed.clear()
+                    await self._changed.wait()
+
+    async def _require_needed(self, claim: Claim) -> None:
+        """Raises ClaimError where nobody waits for the claim any more."""
+        pods = await self.get_pods(frozenset(map(PodUid, claim.consumers)))
+        is_needed = any(not (pod.deleting or pod.is_terminal) for pod in pods.values())
+        if claim.deleting or claim.devices is None or not is_needed:
+            raise ClaimError(f"claim {claim.ref} is not needed any more")
 
     def _new(self, ref: ClaimRef, wanted: ClaimGrant) -> Grant:
         inventory = self.inventory()

@@ -271,6 +271,47 @@ async def test_nobody_waits_for_a_claim_whose_pods_are_deleted(scene: Scene) -> 
         await asyncio.wait_for(waiting, 0.3)
 
 
+async def test_a_claim_that_is_allocated_again_while_it_waits_gets_what_it_has_now(scene: Scene) -> None:
+    """Its pod is deleted, kube-scheduler gives it another GPU for another pod, and the first GPU to another claim."""
+    former, moved = scene.put("former", device(0, 80)), scene.put("moved", device(0, 80))
+    await scene.claims.prepare(former)
+    waiting = asyncio.create_task(scene.claims.prepare(moved))
+    await asyncio.sleep(0.02)
+    scene.known["moved"] = replace(scene.known["moved"], devices=(device(1, 80),))
+    await scene.claims.unprepare(former)
+    (prepared,) = await waiting
+    assert (prepared.device, scene.held()) == ("gpu-1", {0: 0, 1: 80, 2: 0, 3: 0})
+    assert await scene.claims.prepare(scene.put("next", device(0, 80)))
+
+
+async def test_a_claim_that_is_allocated_again_while_its_pod_is_awaited_gets_what_it_has_now(scene: Scene) -> None:
+    now = [0.0]
+    scene.claims.clock, scene.claims.wait_s = lambda: now[0], 40.0
+    ref = scene.put("one", device(0))
+    pod = scene.pods.pop(PodUid("pod-one"))
+    waiting = asyncio.create_task(scene.claims.prepare(ref))
+    await asyncio.sleep(0.05)
+    scene.known["one"] = replace(scene.known["one"], devices=(device(1),))
+    scene.pods[PodUid("pod-one")] = pod
+    now[0] = 20.0
+    (prepared,) = await waiting
+    assert (prepared.device, scene.reads) == ("gpu-1", 2)
+
+
+async def test_changes_of_the_ledger_that_give_no_room_cost_the_api_server_nothing(scene: Scene) -> None:
+    scene.claims.look_s = scene.claims.wait_s = 10.0
+    former, later = scene.put("former", device(0, 80)), scene.put("later", device(0, 80))
+    await scene.claims.prepare(former)
+    waiting = asyncio.create_task(scene.claims.prepare(later))
+    for at in range(5):
+        await asyncio.sleep(0.01)
+        scene.ledger.grant(grant(f"pod-{at}", cores=5, blocks=1, on=(1,)), NODE)
+    assert scene.reads == 2
+    await scene.claims.unprepare(former)
+    await waiting
+    assert scene.reads == 3, "again, for the wait"
+
+
 @pytest.mark.parametrize("named", ["", "main"])
 async def test_a_container_with_two_parts_of_one_claim_is_refused(scene: Scene, named: str) -> None:
     """Of two CDI devices with the same mounts the last wins: two GPUs with the limits of one."""
