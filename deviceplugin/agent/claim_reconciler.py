@@ -35,7 +35,7 @@ _READS = 8  # at once
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class _LostClaim:
     """A claim that the journal lost, as it was read last."""
 
     prepared: PreparedClaim
@@ -68,7 +68,7 @@ class ClaimReconciler:
         self._period_s = period_s
         self._rounds: dict[ClaimUid, int] = {}
         self._ended: set[ClaimUid] = set()
-        self._waiting: dict[ClaimUid, _Waiting] = {}
+        self._waiting: dict[ClaimUid, _LostClaim] = {}
         self._unwritten: dict[ClaimUid, Claim] = {}
         self._pace = Pace()
         self._is_complete = False
@@ -136,7 +136,7 @@ class ClaimReconciler:
         try:
             claim = await self._get_claim(prepared.ref)
             if uid not in self._ended:  # meanwhile
-                self._waiting[uid] = _Waiting(prepared, claim)
+                self._waiting[uid] = _LostClaim(prepared, claim)
                 self._adopt(self._waiting[uid])
         except KubeNotFoundError as error:
             self._forget(uid)  # nothing says what it holds; kubelet ends it with its pods
@@ -144,7 +144,7 @@ class ClaimReconciler:
         except VcudaError as error:
             self._warn("claim_unread", prepared.ref, error)
 
-    def _adopt(self, known: _Waiting) -> None:
+    def _adopt(self, known: _LostClaim) -> None:
         """It waits on where GPUs are missing, or where the API server does not say what it was given."""
         ref = known.claim.ref
         try:
@@ -154,7 +154,7 @@ class ClaimReconciler:
             return
         for grant in grants:
             log.warning("claim_rebuilt", claim=str(ref), grant=grant.id)
-        if self._claims.is_all_here(known.claim):
+        if self._ledger.of_pod(PodUid(ref.uid)) and self._claims.is_all_here(known.claim):
             del self._waiting[ref.uid]
             self._unwritten[ref.uid] = known.claim
 

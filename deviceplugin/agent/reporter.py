@@ -13,7 +13,7 @@ from deviceplugin.agent.unallocated import has_controller
 from deviceplugin.errors import VcudaError
 from deviceplugin.hardware.health import HealthChange
 from deviceplugin.kube.events import EventReason, EventRecorder
-from deviceplugin.kubelet.dra.prepare import PreparedDevice
+from deviceplugin.kubelet.dra.claim_grants import PreparedDevice
 from deviceplugin.kubelet.identity_rule import IdentifiedContainer
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.log import Pace

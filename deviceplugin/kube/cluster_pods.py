@@ -27,7 +27,7 @@ from deviceplugin.kube.structs import (
     decode,
 )
 from deviceplugin.model.allocation import PodUid
-from deviceplugin.model.claims import PodClaim
+from deviceplugin.model.claims import MOST_CLAIMS, PodClaim
 from deviceplugin.model.pod import ClusterPod, Gang, PlainPod, ScheduledCondition, gang_of
 from deviceplugin.model.soft_rules import AFFINITIES, SCHEDULE_ANYWAY, SPREAD
 from deviceplugin.model.units import ResourceNames
@@ -36,8 +36,6 @@ _WHAT = "pods of the cluster"
 _DONE = ScheduledCondition(is_true=True)
 _LONGEST_MESSAGE = 4096
 _LONGEST_REASON = 1024
-_MOST_CLAIMS = 256  # of a pod, for the views; the API server has no bound
-_MOST_MENTIONS = 1024  # of claims by all containers of a pod
 _MOST_GATES = 64
 _CLAIMS = b'"resourceClaims"'
 _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
@@ -75,12 +73,8 @@ def _plain(item: ClusterPodObject) -> PlainPod | None:
 
 def cluster_pod(item: ClusterPodObject, names: ResourceNames, *, claims: bool = False) -> ClusterPod:
     spec, status = item.spec or ClusterPodSpec(), item.status or ClusterPodStatus()
-    left = _MOST_MENTIONS
     for each in (*(spec.init_containers or ()), *(spec.containers or ())):
         each.env = None  # only agents need it
-        if each.resources is not None and each.resources.claims:
-            each.resources.claims = each.resources.claims[:left]
-            left -= len(each.resources.claims)
     # Without the states of its containers: the scheduler need not hear of their changes.
     said = PodStatus(status.phase, status.reason)
     if claims:
@@ -115,7 +109,7 @@ def _soft_rules(spec: ClusterPodSpec) -> tuple[str, ...]:
 def _claims(spec: ClusterPodSpec, status: PodStatus) -> Iterator[PodClaim]:
     """One that is made from a template has its name in the status; so has the one for extended resources."""
     made = {each.name: each.resource_claim_name or "" for each in status.resource_claim_statuses or ()}
-    for each in islice(spec.resource_claims or (), _MOST_CLAIMS):
+    for each in islice(spec.resource_claims or (), MOST_CLAIMS):
         claim = each.resource_claim_name or made.get(each.name, "")
         yield PodClaim(each.name, claim, each.resource_claim_template_name or "")
     if (extended := status.extended_resource_claim_status) is not None:

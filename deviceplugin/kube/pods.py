@@ -32,7 +32,7 @@ from deviceplugin.kube.structs import (
 from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
 from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.annotation_size import MOST_WRITTEN, size_of
-from deviceplugin.model.claims import ContainerClaim
+from deviceplugin.model.claims import MOST_CLAIMS, MOST_MENTIONS, ContainerClaim
 from deviceplugin.model.mount import MOST_LIBRARY_PATH, covers_compat
 from deviceplugin.model.pod import ContainerState, Pod, PodContainer
 from deviceplugin.model.preferences import FOREIGN
@@ -78,9 +78,10 @@ def _pod(
     annotations = meta.annotations or {}
     kept, unread = kept_annotations(annotations, names.domain)
     ref = PodRef(uid=PodUid(meta.uid), namespace=meta.namespace, name=meta.name)
+    claims, has_unread_claims = _claims(spec, status)
     return Pod(
         ref=ref,
-        containers=tuple(_with_claims(_containers(ref, spec, status, names), spec, status)),
+        containers=tuple(_with_claims(_containers(ref, spec, status, names), claims)),
         phase=status.phase or "Pending",
         reason=(status.reason or "")[:_LONGEST_NAME],
         message=(status.message or "")[:_LONGEST_MESSAGE],
@@ -97,27 +98,40 @@ def _pod(
         mirror_of=mirror_of,
         is_static=is_static,
         scheduler=spec.scheduler_name or "",
+        has_unread_claims=has_unread_claims,
     )
 
 
-def _with_claims(containers: Iterator[PodContainer], spec: PodSpec, status: PodStatus) -> Iterator[PodContainer]:
-    """Most pods have none. A claim that is to be made from a template has no name before it exists."""
+def _with_claims(
+    containers: Iterator[PodContainer], claims: Mapping[str, Sequence[ContainerClaim]]
+) -> Iterator[PodContainer]:
+    for container in containers:
+        found = claims.get(container.ref.name)
+        yield replace(container, claims=tuple(found)) if found else container
+
+
+def _claims(spec: PodSpec, status: PodStatus) -> tuple[dict[str, list[ContainerClaim]], bool]:
+    """What containers name, and whether that is not all of it. Most pods have none.
+
+    A claim that is to be made from a template has no name before it exists.
+    """
     if not spec.resource_claims and status.extended_resource_claim_status is None:
-        yield from containers
-        return
-    made = [*(spec.resource_claims or ()), *(status.resource_claim_statuses or ())]
-    called = {each.name: each.resource_claim_name for each in made if each.resource_claim_name}
+        return {}, False
+    entries = spec.resource_claims or []
+    made = {each.name: each.resource_claim_name for each in status.resource_claim_statuses or ()}
+    called = {each.name: each.resource_claim_name or made.get(each.name) for each in entries[:MOST_CLAIMS]}
     found: dict[str, list[ContainerClaim]] = {}
+    left = MOST_MENTIONS
     for each in [*(spec.init_containers or ()), *(spec.containers or ())]:
-        named = (each.resources.claims if each.resources else None) or ()
-        found[each.name] = [_claim(called[one.name], one.request or "") for one in named if one.name in called]
+        named = (each.resources.claims if each.resources else None) or []
+        known = ((name, one.request or "") for one in named[: max(0, left)] if (name := called.get(one.name)))
+        found[each.name] = [_claim(*one) for one in known]
+        left -= len(named)
     if (extended := status.extended_resource_claim_status) is not None:
-        for mapping in extended.request_mappings or ():
+        for mapping in (extended.request_mappings or ())[:MOST_MENTIONS]:
             one = _claim(extended.resource_claim_name, mapping.request_name)
             found.setdefault(mapping.container_name, []).append(one)
-    for container in containers:
-        claims = found.get(container.ref.name)
-        yield replace(container, claims=tuple(claims)) if claims else container
+    return found, left < 0 or len(entries) > MOST_CLAIMS
 
 
 _claim = lru_cache(1024)(ContainerClaim)

@@ -15,6 +15,8 @@ from deviceplugin.model.gpu import Driver, Gpu
 ClaimUid = NewType("ClaimUid", str)
 ClaimKey = tuple[str, str]
 """Namespace and name: what pods name a claim by."""
+MOST_CLAIMS, MOST_MENTIONS = 256, 1024
+"""That are read of a pod: its claims, and how often its containers name them; the API server has no bound."""
 AttributeValue = str | int | bool | tuple[int, int, int]
 """A tuple is a version. Its type must never change: an expression that reads it would fail."""
 

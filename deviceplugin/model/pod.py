@@ -107,6 +107,7 @@ class Pod:
     the static pod with this UID. Everybody can write that (see `agent.mirror_pods`). `annotations` has those that vcuda
     reads; where a user wrote more than it keeps of a pod, those of the user are left out, and `unread_bytes` is their
     size. `annotation_bytes` is the size of all that it has, names and values. `scheduler` is its schedulerName.
+    `has_unread_claims`: its containers name more claims than are read (`model.claims`).
     """
 
     ref: PodRef
@@ -127,6 +128,7 @@ class Pod:
     is_static: bool = False
     mirror_of: PodUid = NO_UID
     scheduler: str = ""
+    has_unread_claims: bool = False
 
     @property
     def api_ref(self) -> PodRef:

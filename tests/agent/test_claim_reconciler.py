@@ -174,8 +174,10 @@ async def test_a_claim_of_which_nothing_is_said_waits_alone(node: Node) -> None:
     """It is not allocated any more, while kubelet still has it; then the API server says again what it has."""
     node.lost("odd", device(0))
     said = node.scene.known["odd"]
-    node.scene.known["odd"] = replace(said, devices=None)
-    await node.reconciler.reconcile()
+    for devices in (None, (), (replace(device(0), driver="net.example.org"),), (replace(device(0), pool="node-b"),)):
+        node.scene.known["odd"] = replace(said, devices=devices)
+        await node.reconciler.reconcile()
+        assert node.reconciler.is_complete()
     assert await node.scene.claims.prepare(node.scene.put("fresh", device(2)))
     node.scene.known["odd"] = replace(said, consumers=frozenset())
     await node.reconciler.reconcile()

@@ -5,8 +5,8 @@ why the claim cannot be prepared here. Pure. Amounts are those that were consume
 scheduler rounds up, and fills in what a request leaves out.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from deviceplugin.errors import ClaimError, ClaimOutdatedError, RequestError
@@ -27,6 +27,34 @@ class ClaimGrant:
     request: Request
     devices: tuple[ClaimedDevice, ...]
     uuids: tuple[GpuUuid, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDevice:
+    """One device of one request. `cdi` is empty but for the first of a request: the name stands for all its GPUs."""
+
+    request: str
+    pool: str
+    device: str
+    share_id: str
+    cdi: str
+
+
+def prepared_devices(grants: Sequence[ClaimGrant], names: Sequence[str]) -> tuple[PreparedDevice, ...]:
+    """`names`: the CDI name of each."""
+    return tuple(
+        PreparedDevice(each.request_name, device.pool, device.device, device.share_id, "" if at else name)
+        for each, name in zip(grants, names, strict=True)
+        for at, device in enumerate(each.devices)
+    )
+
+
+def part_here(claim: Claim, *, driver: str, pool: str, uuids: Mapping[str, GpuUuid]) -> Claim:
+    """With those of its devices that `claim_grants` accepts: of this driver, on GPUs that are here."""
+    if claim.devices is None:
+        return claim
+    here = (each for each in claim.devices if each.driver == driver and each.pool == pool and each.device in uuids)
+    return replace(claim, devices=tuple(here))
 
 
 def claim_grants(claim: Claim, *, driver: str, pool: str, uuids: Mapping[str, GpuUuid]) -> tuple[ClaimGrant, ...]:

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -28,15 +29,23 @@ from deviceplugin.errors import (
     KubeNotFoundError,
     VcudaError,
 )
-from deviceplugin.kubelet.dra.claim_grants import ClaimGrant, claim_grants
-from deviceplugin.kubelet.dra.claim_pods import container_of, names_besides, requests_of, require_one_grant
+from deviceplugin.kubelet.dra.claim_grants import ClaimGrant, PreparedDevice, claim_grants, part_here, prepared_devices
+from deviceplugin.kubelet.dra.claim_pods import (
+    ClaimsOfCall,
+    container_of,
+    names_besides,
+    requests_of,
+    require_all_read,
+    require_one_grant,
+)
+from deviceplugin.kubelet.dra.claim_users import ClaimUsers
 from deviceplugin.kubelet.dra.published import device_name
 from deviceplugin.kubelet.dra.state_file import PreparedClaim
 from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.ledger.ledger import Ledger, new_grant_id
 from deviceplugin.ledger.repair import share_for
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, PodRef, PodUid
-from deviceplugin.model.claims import Claim, ClaimedDevice, ClaimRef, ClaimUid
+from deviceplugin.model.claims import Claim, ClaimRef, ClaimUid
 from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
 from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.units import Resource
@@ -67,21 +76,10 @@ class ClaimReport(Protocol):
     """Hears what became of kubelet's calls; nothing waits for it. `seconds` passed since the call."""
 
     def claim_prepared(
-        self, grants: Sequence[Grant], devices: "Sequence[PreparedDevice]", pods: Sequence[Pod], *, seconds: float
+        self, grants: Sequence[Grant], devices: Sequence[PreparedDevice], pods: Sequence[Pod], *, seconds: float
     ) -> None: ...
 
     def claim_refused(self, error: VcudaError, *, seconds: float) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedDevice:
-    """One device of one request. `cdi` is empty but for the first of a request: the name stands for all its GPUs."""
-
-    request: str
-    pool: str
-    device: str
-    share_id: str
-    cdi: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +89,7 @@ class _Call:
     ref: ClaimRef
     began: float
     deadline: float
+    claims: ClaimsOfCall
 
 
 @dataclass(slots=True)
@@ -124,12 +123,17 @@ class Claims:
     def __post_init__(self) -> None:
         self.ledger.subscribe(self._changed.set)
 
-    async def prepare(self, ref: ClaimRef, *, waited_s: float = 0.0) -> tuple[PreparedDevice, ...]:
-        """`waited_s`: how long kubelet's call has waited already; its limit counts from the call."""
+    async def prepare(
+        self, ref: ClaimRef, *, waited_s: float = 0.0, claims: ClaimsOfCall | None = None
+    ) -> tuple[PreparedDevice, ...]:
+        """`waited_s`: how long kubelet's call has waited already; its limit counts from the call.
+
+        `claims`: what was read for the call's other claims.
+        """
         began = self.clock() - waited_s
         try:
             async with self.alone(ref.uid):
-                return await self._prepare(_Call(ref, began, began + self.wait_s))
+                return await self._prepare(_Call(ref, began, began + self.wait_s, claims or ClaimsOfCall()))
         except VcudaError as error:
             self.report.claim_refused(error, seconds=self.clock() - began)
             raise
@@ -150,9 +154,10 @@ class Claims:
 
     async def _prepare_read(self, claim: Claim, call: _Call, read_at: float) -> tuple[PreparedDevice, ...] | None:
         """None where something was waited for."""
+        call.claims.add(claim, self.driver)
         wanted = self._grants_of(claim)
         pods = await self._pods(claim, call.deadline)
-        await self._require_one_grant(claim, pods, call.deadline)
+        await self._require_one_grant(claim, pods, call)
         self.is_complete()  # what it adopts may be this claim
         before = self._held(claim.ref, wanted)
         if not before and self.clock() - read_at > _FRESH_S:
@@ -160,15 +165,12 @@ class Claims:
         held = before or await self._grant(call, wanted)
         if not held:
             return None
+        users = ClaimUsers.of_pods(pods)
         names = [
-            await self._ready(grant, container_of(claim.ref, each.request_name, pods))
+            await self._ready(grant, container_of(claim.ref, each.request_name, users))
             for each, grant in zip(wanted, held, strict=True)
         ]
-        prepared = tuple(
-            PreparedDevice(each.request_name, device.pool, device.device, device.share_id, "" if at else name)
-            for each, name in zip(wanted, names, strict=True)
-            for at, device in enumerate(each.devices)
-        )
+        prepared = prepared_devices(wanted, names)
         if not before:
             self.report.claim_prepared(held, prepared, pods, seconds=self.clock() - call.began)
         return prepared
@@ -198,11 +200,11 @@ class Claims:
 
         Returns what the ledger did not have. Raises ClaimError where nothing says what was given.
         """
-        uuids, ours = self._uuids(), [each for each in claim.devices or () if each.driver == self.driver]
-        here = tuple(each for each in ours if self._is_present(each, uuids))
-        if ours and not here:
+        uuids = self._uuids()
+        given = part_here(claim, driver=self.driver, pool=self.pool, uuids=uuids)
+        if not given.devices and any(each.driver == self.driver for each in claim.devices or ()):
             return ()
-        given = replace(claim, devices=here, consumers=claim.consumers or prepared.pods)
+        given = replace(given, consumers=claim.consumers or prepared.pods)
         grants = tuple(
             replace(self._new(claim.ref, each), id=GrantId(name.partition("=")[2]))
             for each in claim_grants(given, driver=self.driver, pool=self.pool, uuids=uuids)
@@ -224,15 +226,15 @@ class Claims:
 
     def is_all_here(self, claim: Claim) -> bool:
         """Whether this node has all GPUs now that the claim was given."""
-        uuids = self._uuids()
-        return all(self._is_present(each, uuids) for each in claim.devices or () if each.driver == self.driver)
+        ours = [each for each in claim.devices or () if each.driver == self.driver]
+        return ours == [*(part_here(claim, driver=self.driver, pool=self.pool, uuids=self._uuids()).devices or ())]
 
     async def write(self, claim: Claim) -> None:
         """The files of all its grants, as `prepare` writes them."""
         async with self.alone(claim.ref.uid):
-            pods = tuple((await self.get_pods(frozenset(map(PodUid, claim.consumers)))).values())
+            users = ClaimUsers.of_pods((await self.get_pods(frozenset(map(PodUid, claim.consumers)))).values())
             for grant in self.ledger.of_pod(PodUid(claim.ref.uid)):
-                await self._ready(grant, container_of(claim.ref, grant.allocation.owner.name, pods))
+                await self._ready(grant, container_of(claim.ref, grant.allocation.owner.name, users))
 
     async def _ready(self, grant: Grant, container: PodContainer | None) -> str:
         """To its end also where kubelet gave the call up: what a thread still writes would outlive the grant."""
@@ -266,9 +268,6 @@ class Claims:
     def _uuids(self) -> dict[str, GpuUuid]:
         return {self.name(gpu): gpu.uuid for gpu in self.inventory().gpus}
 
-    def _is_present(self, device: ClaimedDevice, uuids: Mapping[str, GpuUuid]) -> bool:
-        return device.pool == self.pool and device.device in uuids
-
     def _grants_of(self, claim: Claim) -> tuple[ClaimGrant, ...]:
         return claim_grants(claim, driver=self.driver, pool=self.pool, uuids=self._uuids())
 
@@ -283,15 +282,24 @@ class Claims:
                 raise ClaimError(f"no pod for which claim {claim.ref} is reserved is shown on this node")
             await asyncio.sleep(_FIRST_RETRY_S)
 
-    async def _require_one_grant(self, claim: Claim, pods: Sequence[Pod], deadline: float) -> None:
-        requests = {claim.ref.name: requests_of(claim, self.driver)}
+    async def _require_one_grant(self, claim: Claim, pods: Sequence[Pod], call: _Call) -> None:
+        """What the pods say alone comes first; other claims are read until one of them is too much."""
+        require_all_read(pods)
+        own = {claim.ref.name: requests_of(claim, self.driver)}
+        require_one_grant(own, pods)
         for name in names_besides(claim.ref, pods):
-            try:
-                other = await self._read(ClaimRef(ClaimUid(""), claim.ref.namespace, name), deadline)
-            except ClaimError:
-                continue  # it is not there, so nothing of it is prepared
-            requests[name] = requests_of(other, self.driver)
-        require_one_grant(requests, pods)
+            other = ClaimRef(ClaimUid(""), claim.ref.namespace, name)
+            key = (other.namespace, other.name)
+            if requests := await call.claims.requests(key, partial(self._requests_of, other, call.deadline)):
+                require_one_grant({**own, name: requests}, pods)
+
+    async def _requests_of(self, ref: ClaimRef, deadline: float) -> frozenset[str]:
+        if self.clock() >= deadline:
+            raise KubeError(f"the API server did not show claim {ref} in time")
+        try:
+            return requests_of(await self._read(ref, deadline), self.driver)
+        except ClaimError:
+            return frozenset()  # it is not there, so nothing of it is prepared
 
     async def _read(self, ref: ClaimRef, deadline: float) -> Claim:
         """Tried again until the deadline: kubelet would wait for a minute."""

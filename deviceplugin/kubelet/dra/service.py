@@ -15,8 +15,10 @@ import grpc
 import structlog
 
 from deviceplugin.errors import ClaimError, VcudaError
+from deviceplugin.kubelet.dra.claim_grants import PreparedDevice
+from deviceplugin.kubelet.dra.claim_pods import ClaimsOfCall
 from deviceplugin.kubelet.dra.forwarding import Forwarding, Method
-from deviceplugin.kubelet.dra.prepare import WAIT_S, Claims, PreparedDevice
+from deviceplugin.kubelet.dra.prepare import WAIT_S, Claims
 from deviceplugin.kubelet.dra.published import device_name
 from deviceplugin.model.claims import ClaimRef, ClaimUid
 from deviceplugin.model.gpu import Gpu, Inventory
@@ -59,9 +61,11 @@ class DraService(rpc.DRAPluginServicer):
         if elsewhere is not None:
             return elsewhere
 
+        of_call = ClaimsOfCall()
+
         async def prepare(ref: ClaimRef) -> pb.NodePrepareResourceResponse:
             claims = await self._serving()
-            devices = await claims.prepare(ref, waited_s=time.monotonic() - began)
+            devices = await claims.prepare(ref, waited_s=time.monotonic() - began, claims=of_call)
             return pb.NodePrepareResourceResponse(devices=map(_device, devices))
 
         def refuse(sentence: str) -> pb.NodePrepareResourceResponse:

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.errors import CapacityError, ClaimError, ContainerError, KubeError, KubeNotFoundError, VcudaError
-from deviceplugin.kubelet.dra.prepare import Claims, PreparedDevice
+from deviceplugin.kubelet.dra.claim_grants import PreparedDevice
+from deviceplugin.kubelet.dra.claim_pods import ClaimsOfCall
+from deviceplugin.kubelet.dra.prepare import Claims
 from deviceplugin.kubelet.dra.state_file import PreparedClaim
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.ledger import Ledger
@@ -339,6 +341,54 @@ async def test_claims_of_other_drivers_beside_ours_are_nothing_to_us(scene: Scen
     scene.put("network", replace(device(0), driver="net.example.org"))
     scene.use("pod-one", (ContainerClaim("one"), ContainerClaim("network"), ContainerClaim("not-there-yet")))
     assert len(await scene.claims.prepare(ref)) == 1
+
+
+async def test_a_pod_whose_claims_are_not_all_read_is_refused_before_others_are_read(scene: Scene) -> None:
+    """The second part could be among them."""
+    ref = scene.put("one")
+    scene.use("pod-one", tuple(ContainerClaim(name) for name in ("one", *(f"n{at}" for at in range(100)))))
+    scene.pods[PodUid("pod-one")] = replace(scene.pods[PodUid("pod-one")], has_unread_claims=True)
+    with pytest.raises(ClaimError, match="more than 256 claims, or its containers name them more than 1,024 times"):
+        await scene.claims.prepare(ref)
+    assert (scene.reads, scene.ledger.grants()) == (1, ())
+
+
+def beside_networks(scene: Scene, ours: int, networks: int) -> list[ClaimRef]:
+    """A pod with containers that have a claim of ours each, and all of another driver's."""
+    others = [scene.put(f"n{at}", replace(device(0), driver="net.example.org")) for at in range(networks)]
+    refs = [scene.put(f"c{at}", device(at % 4, 1, 1)) for at in range(ours)]
+    named = tuple(ContainerClaim(each.name) for each in others)
+    scene.use("pod", *((ContainerClaim(each.name), *named) for each in refs))
+    scene.known = {name: replace(each, consumers=frozenset({"pod"})) for name, each in scene.known.items()}
+    return refs
+
+
+async def test_one_call_reads_each_claim_once(scene: Scene) -> None:
+    refs, of_call = beside_networks(scene, ours=20, networks=30), ClaimsOfCall()
+    await asyncio.gather(*(scene.claims.prepare(each, claims=of_call) for each in refs))
+    assert (scene.reads, len(scene.ledger.grants())) == (20 + 30, 20)
+
+
+async def test_after_one_claim_too_many_no_other_one_is_read(scene: Scene) -> None:
+    refs, of_call = [scene.put(f"c{at}", device(at % 4, 1, 1)) for at in range(50)], ClaimsOfCall()
+    scene.use("pod", tuple(ContainerClaim(each.name) for each in refs))
+    scene.known = {name: replace(each, consumers=frozenset({"pod"})) for name, each in scene.known.items()}
+    with pytest.raises(ClaimError, match="would hold 2 parts"):
+        await scene.claims.prepare(refs[0])
+    assert scene.reads == 2
+    answers = await asyncio.gather(
+        *(scene.claims.prepare(each, claims=of_call) for each in refs), return_exceptions=True
+    )
+    assert {type(each) for each in answers} == {ClaimError}
+    assert scene.reads <= 2 + 50 + 1
+
+
+async def test_no_other_claim_is_read_after_the_deadline(scene: Scene) -> None:
+    (ref,) = beside_networks(scene, ours=1, networks=100)
+    scene.claims.clock, scene.claims.wait_s = lambda: float(scene.reads), 10.0
+    with pytest.raises(KubeError, match=r"did not show claim research/n.* in time"):
+        await scene.claims.prepare(ref)
+    assert scene.reads <= 10
 
 
 async def test_a_pod_that_is_shown_late_is_waited_for(scene: Scene) -> None:

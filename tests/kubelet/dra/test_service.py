@@ -24,7 +24,7 @@ from deviceplugin.wire import dra_pb2_grpc as rpc
 from deviceplugin.wire import pluginregistration_pb2 as registry
 from deviceplugin.wire import pluginregistration_pb2_grpc as registry_rpc
 from sandbox.claims import ClaimCallError, DriverConnection
-from tests.kubelet.dra.test_prepare import DRIVER, NODE, POOL, Scene, device
+from tests.kubelet.dra.test_prepare import DRIVER, NODE, POOL, Scene, beside_networks, device
 from tests.ledger.makers import open_ledger, uuid
 from tests.waiting import until
 
@@ -303,3 +303,10 @@ async def test_sockets_of_killed_agents_are_removed_and_those_of_living_ones_sta
         new.link.remove_dead()
         assert not any(path.exists() for path in dead)
         assert all(path.exists() for each in (old, new) for path in each.link.sockets)
+
+
+async def test_a_claim_that_many_claims_of_a_call_stand_beside_is_read_once(short_tmp: Path) -> None:
+    async with running(short_tmp) as node:
+        answers = await node.prepare(*beside_networks(node.scene, ours=10, networks=20))
+        assert {each.error for each in answers.values()} == {""}
+        assert node.scene.reads == 10 + 20
