@@ -44,6 +44,7 @@ from deviceplugin.kubelet.dra.state_file import PreparedClaim
 from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.ledger.ledger import Ledger, new_grant_id
 from deviceplugin.ledger.repair import share_for
+from deviceplugin.loop_turn import others_turn
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, PodRef, PodUid
 from deviceplugin.model.claims import Claim, ClaimRef, ClaimUid
 from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
@@ -118,6 +119,7 @@ class Claims:
     ended: Callable[[ClaimUid], None] = lambda uid: None
     _locks: dict[ClaimUid, asyncio.Lock] = field(default_factory=dict)
     _users: Counter[ClaimUid] = field(default_factory=Counter)
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -158,12 +160,15 @@ class Claims:
         wanted = self._grants_of(claim)
         pods = await self._pods(claim, call.deadline)
         await self._require_one_grant(claim, pods, call)
-        self.is_complete()  # what it adopts may be this claim
-        before = self._held(claim.ref, wanted)
-        if not before and self.clock() - read_at > _FRESH_S:
-            return None
-        held = before or await self._grant(call, wanted)
+        async with self._turn:
+            await others_turn()  # a call may have a hundred claims, and the disk is waited for
+            self.is_complete()  # what it adopts may be this claim
+            before = self._held(claim.ref, wanted)
+            if not before and self.clock() - read_at > _FRESH_S:
+                return None
+            held = before or self._grant(call, wanted)
         if not held:
+            await self._wait_for_room(wanted, call)
             return None
         users = ClaimUsers.of_pods(pods)
         names = [
@@ -334,8 +339,8 @@ class Claims:
                 )
         return tuple(held[each.request_name] for each in wanted)
 
-    async def _grant(self, call: _Call, wanted: Sequence[ClaimGrant]) -> tuple[Grant, ...]:
-        """Empty after a wait for room: the former holder of the GPU may still be ending."""
+    def _grant(self, call: _Call, wanted: Sequence[ClaimGrant]) -> tuple[Grant, ...]:
+        """Empty where there is no room yet: the former holder of the GPU may still be ending."""
         grants = tuple(self._new(call.ref, each) for each in wanted)
         try:
             self._require_room(grants)
@@ -344,7 +349,6 @@ class Claims:
             if self.clock() >= call.deadline:
                 raise
             log.info("claim_waits", claim=str(call.ref), error=error.message)
-            await self._wait_for_room(grants, call.deadline)
             return ()
         log.info("claim_granted", claim=str(call.ref), grants=[grant.id for grant in grants])
         return grants
@@ -361,10 +365,11 @@ class Claims:
             return False
         return True
 
-    async def _wait_for_room(self, grants: tuple[Grant, ...], deadline: float) -> None:
+    async def _wait_for_room(self, wanted: Sequence[ClaimGrant], call: _Call) -> None:
         """Until they fit, for a moment. The API server is not asked at each change of the ledger."""
+        grants = tuple(self._new(call.ref, each) for each in wanted)
         with suppress(TimeoutError):
-            async with asyncio.timeout(min(self.look_s, max(0.0, deadline - self.clock()))):
+            async with asyncio.timeout(min(self.look_s, max(0.0, call.deadline - self.clock()))):
                 while not self._has_room(grants):
                     self._changed.clear()
                     await self._changed.wait()
