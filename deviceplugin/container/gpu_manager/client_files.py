@@ -21,6 +21,7 @@ from deviceplugin.container import limits_file
 from deviceplugin.container.directories import GrantDirectories
 from deviceplugin.container.gpu_manager.registration import SOCKET_NAME
 from deviceplugin.container.shared_state import GPUS, STATE
+from deviceplugin.errors import ContainerError
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.units import CORES_PER_GPU
 
@@ -81,11 +82,16 @@ class ClientFiles:
             self._directories.write(grant, PIDS_FILE, data, below=name)
 
     def forget(self, grant: GrantId) -> None:
-        """Before a start: the next container has another id."""
+        """Before a start: the next container has another id. Raises ContainerError."""
         base = self._directories.path(grant)
         for name in self._folders(grant):
             shutil.rmtree(base / name, ignore_errors=True)
-        (base / PIDS_FILE).unlink(missing_ok=True)
+        try:
+            (base / PIDS_FILE).unlink(missing_ok=True)
+        except OSError as error:
+            raise ContainerError(
+                f"{base / PIDS_FILE} could not be removed: {error.strerror}; check the disk"
+            ) from error
 
     def _folders(self, grant: GrantId) -> frozenset[str]:
         try:

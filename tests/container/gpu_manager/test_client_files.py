@@ -1,5 +1,6 @@
 """The files of gpu-manager's client: found where it looks, kept fresh, gone at the next start."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from deviceplugin.container.directories import GrantDirectories
 from deviceplugin.container.gpu_manager.client_files import ClientFiles, encode_pids
 from deviceplugin.container.shared_state import SharedState
+from deviceplugin.errors import ContainerError
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import GpuUuid
 from tests.container.gpu_manager.client_reader import read_pids
@@ -85,3 +87,10 @@ def test_the_array_is_one_that_its_reader_can_search(pids: list[int]) -> None:
     shown = read_pids(data)
     assert len(data) == 4 * len(shown) <= 4096
     assert list(shown) == sorted(set(pids))[:1024]
+
+
+def test_what_cannot_be_forgotten_is_said(clients: ClientFiles, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / GRANT)
+    (tmp_path / GRANT).touch()
+    with pytest.raises(ContainerError, match=r"pids\.config could not be removed: .*; check the disk"):
+        clients.forget(GRANT)
