@@ -23,6 +23,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 NOT_OF_THE_CONTAINER = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EIO}
 """Errors of an open or a read that nothing in the file can cause."""
+_NOT_NOW = {errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 _ZEROS = bytes(1 << 16)
 _NOT_HERE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
@@ -64,7 +65,24 @@ def is_whole(path: Path, form: Form, *, beginning: bytes = b"") -> bool:
     beginning = beginning or form.head
     try:
         with opened(path) as fd:
-            return _fits(fd, form) and os.pread(fd, len(beginning), 0) == beginning
+            return _fits(os.fstat(fd), form) and os.pread(fd, len(beginning), 0) == beginning
+    except OSError:
+        return False
+
+
+def is_kept(path: Path, form: Form) -> bool:
+    """Whether it may stay as it is: whole, or not to be opened now, which says nothing of what is in it.
+
+    Its container may hold a lease of it, or the agent has no descriptor left: a file of that look is not lost.
+    """
+    try:
+        with opened(path) as fd:
+            return _fits(os.fstat(fd), form) and os.pread(fd, len(form.head), 0) == form.head
+    except OSError as error:
+        if error.errno not in _NOT_NOW:
+            return False
+    try:
+        return _fits(path.lstat(), form)
     except OSError:
         return False
 
@@ -121,8 +139,7 @@ def _close(descriptors: Iterable[int]) -> None:
         os.close(fd)
 
 
-def _fits(fd: int, form: Form) -> bool:
-    found = os.fstat(fd)
+def _fits(found: os.stat_result, form: Form) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_size == form.size and stat.S_IMODE(found.st_mode) == MODE
 
 

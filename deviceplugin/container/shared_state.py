@@ -53,10 +53,10 @@ class SharedState:
     def prepare(self, grant: GrantId, uuids: Collection[GpuUuid]) -> None:
         """Everything exists; what is there and whole stays as it is. Raises ContainerError."""
         self._make_directories(grant, uuids)
-        if not shared_file.is_whole(self.region(grant), region.form(grant)):
+        if not shared_file.is_kept(self.region(grant), region.form(grant)):
             shared_file.make(self.region(grant), region.form(grant))
         for uuid in uuids:
-            if not shared_file.is_whole(self.own_row(grant, uuid), activity.form(grant)):
+            if not shared_file.is_kept(self.own_row(grant, uuid), activity.form(grant)):
                 shared_file.make(self.own_row(grant, uuid), activity.form(grant))
             self._publish(grant, uuid)
 
@@ -65,10 +65,20 @@ class SharedState:
         self.prepare(grant, uuids)
         for uuid in uuids:
             if not shared_file.is_unused(self.own_row(grant, uuid), activity.form(grant)):
-                shared_file.wipe(self.own_row(grant, uuid), activity.form(grant))
+                self._renew_row(grant, uuid)
         if not shared_file.is_unused(self.region(grant), region.form(grant)):
             # Another inode: a process of the previous run that is still ending writes into the old one.
             shared_file.make(self.region(grant), region.form(grant))
+
+    def _renew_row(self, grant: GrantId, uuid: GpuUuid) -> None:
+        """With the same inode, but where a process of the previous run still holds a lease of it."""
+        try:
+            shared_file.wipe(self.own_row(grant, uuid), activity.form(grant))
+        except ContainerError as error:
+            if not isinstance(error.__cause__, BlockingIOError):
+                raise
+            shared_file.make(self.own_row(grant, uuid), activity.form(grant))
+            self._publish(grant, uuid)
 
     def show_limits(self, grant: GrantId, uuid: GpuUuid, *, cores: int, soft_cores: int) -> None:
         """A container from before this version has no such file, and nothing reads it."""

@@ -1,9 +1,11 @@
 """Regions and activity rows: there before they are mounted, as new at each start, gone with their grant."""
 
+import contextlib
 import mmap
 import os
+import resource
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from deviceplugin.errors import ContainerError
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import GpuUuid
 from tests.container.makers import put, put_slot
+from tests.container.test_tracker import lease
 
 ONE, TWO = GrantId("g-0001"), GrantId("g-0002")
 GPU, OTHER = GpuUuid("GPU-a"), GpuUuid("GPU-b")
@@ -62,6 +65,51 @@ def test_a_repeated_allocate_leaves_what_is_in_use(shared: SharedState) -> None:
     shared.prepare(ONE, {GPU})
     assert [path.stat().st_ino for path in (shared.region(ONE), shared.row(ONE, GPU))] == inodes
     assert region.read(shared.region(ONE), grant=ONE, devices=1).slots[0].pid == 7
+
+
+def inodes(shared: SharedState) -> list[int]:
+    return [path.stat().st_ino for path in (shared.region(ONE), shared.own_row(ONE, GPU), shared.row(ONE, GPU))]
+
+
+@contextlib.contextmanager
+def leased(shared: SharedState) -> Iterator[None]:
+    held = [lease(shared.region(ONE)), lease(shared.own_row(ONE, GPU))]
+    try:
+        yield
+    finally:
+        for fd in held:
+            os.close(fd)
+
+
+def test_files_that_a_running_container_holds_leases_of_are_not_lost(shared: SharedState) -> None:
+    """A claim is prepared again for its next pod: with another inode its limits would bind nobody."""
+    shared.prepare(ONE, {GPU})
+    before = inodes(shared)
+    with leased(shared):
+        shared.prepare(ONE, {GPU})
+    assert inodes(shared) == before
+
+
+def test_where_the_agent_has_no_descriptor_left_a_file_is_not_lost(shared: SharedState) -> None:
+    shared.prepare(ONE, {GPU})
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        kept = shared_file.is_kept(shared.region(ONE), region.form(ONE))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert kept
+
+
+def test_a_start_has_new_files_where_a_process_of_the_previous_one_holds_leases(shared: SharedState) -> None:
+    shared.prepare(ONE, {GPU})
+    put_slot(shared.region(ONE), 0, pid=7, used=1)
+    put(shared.own_row(ONE, GPU), activity.SIZE - 8, b"\xff" * 8)
+    with leased(shared):
+        shared.renew(ONE, {GPU})
+    assert shared_file.is_unused(shared.region(ONE), region.form(ONE))
+    assert shared_file.is_unused(shared.row(ONE, GPU), activity.form(ONE))
+    assert shared.row(ONE, GPU).samefile(shared.own_row(ONE, GPU))
 
 
 def test_a_start_resets_the_files_and_neighbours_keep_their_mapping(shared: SharedState) -> None:
