@@ -24,7 +24,7 @@ from deviceplugin.kube.resource_claims import cluster_claims
 from deviceplugin.kube.resource_slices import offers_of, slices_of
 from deviceplugin.kube.structs import decode, decode_strict, readable
 from deviceplugin.model.allocation import PodRef, PodUid
-from deviceplugin.model.claims import ClaimRef, ClaimUid
+from deviceplugin.model.claims import ClaimNames, ClaimRef, ClaimUid
 from deviceplugin.model.pod import Pod
 from sandbox.apiserver import ApiServer, JsonObject, container, node, pod
 from sandbox.apiserver.verbatim import nested, verbatim, written
@@ -76,6 +76,13 @@ def a_slice(name: str, odd: str) -> JsonObject:
     return {"metadata": {"name": name, "managedFields": [{"fieldsV1": odd}]}, "spec": {**spec, "devices": []}}
 
 
+def a_slice_of_its_node(name: str, odd: str) -> JsonObject:
+    """The scheduler keeps one of each node."""
+    made = a_slice(name, odd)
+    made["spec"] |= {"nodeName": name, "pool": {"name": name, "generation": 1, "resourceSliceCount": 1}}
+    return made
+
+
 Make = Callable[[str, str], JsonObject]
 ALL: dict[str, tuple[Collection[Any, Any], str, Make]] = {
     "the scheduler's pods": (cluster_pods(), "pods", a_pod),
@@ -85,9 +92,9 @@ ALL: dict[str, tuple[Collection[Any, Any], str, Make]] = {
     "an agent's pods": (pods_of_node("n1"), "pods", a_pod),
     "pods with templates": (claiming_pods(DOMAIN), "pods", a_pod),
     "templates": (kept_templates(DOMAIN), "resourceclaimtemplates", a_template),
-    "claims": (cluster_claims(), "resourceclaims", a_claim),
+    "claims": (cluster_claims(ClaimNames(DOMAIN)), "resourceclaims", a_claim),
     "an agent's slices": (slices_of(DRIVER, "n1"), "resourceslices", a_slice),
-    "the scheduler's slices": (offers_of(DRIVER), "resourceslices", a_slice),
+    "the scheduler's slices": (offers_of(DRIVER), "resourceslices", a_slice_of_its_node),
 }
 
 
