@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from pathlib import Path
 
 import grpc
@@ -325,17 +325,23 @@ def call(name: str, *, stream: int = 1) -> bytes:
     )
 
 
-async def test_a_bad_name_is_garbage_and_ends_its_connection(servers: RegistrationServers, calls: Calls) -> None:
-    """A thousand on one connection were answered without a pause, and the agent's loop did nothing else."""
-    await servers.serve({ONE})
+async def answers(servers: RegistrationServers, sent: Iterable[bytes]) -> bytes:
+    """All that comes until the connection ends, to calls that are sent together."""
     reader, writer = await asyncio.open_unix_connection(servers.path(ONE))
-    writer.write(HELLO + b"".join(call("!", stream=number) for number in range(1, 2001, 2)))
+    writer.write(HELLO + b"".join(sent))
     got = bytearray()
     async with asyncio.timeout(60):
         with contextlib.suppress(OSError):
             while more := await reader.read(1000):
                 got += more
     writer.transport.abort()
+    return bytes(got)
+
+
+async def test_a_bad_name_is_garbage_and_ends_its_connection(servers: RegistrationServers, calls: Calls) -> None:
+    """A thousand on one connection were answered without a pause, and the agent's loop did nothing else."""
+    await servers.serve({ONE})
+    got = await answers(servers, (call("!", stream=number) for number in range(1, 2001, 2)))
     assert got.count(b"grpc-status\x013") == 1
     assert calls.refused == [(ONE, "this is neither the id nor the name of a container")]
 
@@ -368,14 +374,7 @@ async def test_who_goes_before_its_call_is_whole_is_counted_each_time(
 async def test_a_connection_has_few_calls_and_says_where_it_ends(servers: RegistrationServers, calls: Calls) -> None:
     """gRPC makes those that come later on another connection; so nobody keeps a place."""
     await servers.serve({ONE})
-    reader, writer = await asyncio.open_unix_connection(servers.path(ONE))
-    writer.write(HELLO + b"".join(call(f"id-{number}", stream=number) for number in range(1, 41, 2)))
-    got = bytearray()
-    async with asyncio.timeout(60):
-        with contextlib.suppress(OSError):
-            while more := await reader.read(1000):
-                got += more
-    writer.transport.abort()
+    got = await answers(servers, (call(f"id-{number}", stream=number) for number in range(1, 41, 2)))
     assert got.count(b"grpc-status\x010") == len(calls.got) == 8
     assert got.endswith(frame(7, (15).to_bytes(4, "big") + bytes(4), stream=0))
     assert calls.refused == []
