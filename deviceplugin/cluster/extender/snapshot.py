@@ -186,10 +186,12 @@ class ClusterSnapshot:
         count, asked = len(reserved.placed), _asked(pod, self._settings.names)
         taken, needs = reserved.taken_by(count)
         leaving = reserved.absent.union(uid for uid, held in info.holds.items() if held.deleting)
-        placed = None
-        for absent in dict.fromkeys((reserved.absent, leaving)):
-            placed = placed or self._place(asked, info.state_without(absent, also=taken, needs=needs), budget)
-            budget.others += info.steps_without(len(absent)) + count
+        before = reserved.left_by(count)
+        assert isinstance(before, NodeState)
+        placed = self._place(asked, before, budget)
+        if placed is None and leaving != reserved.absent:
+            placed = self._place(asked, info.state_without(leaving, also=taken, needs=needs), budget)
+        budget.others += info.steps_without(len(leaving)) + count
         if placed is None:
             reserved.placed.append(_NominatedPod(pod, asked, (), NOMINATED))
             return
