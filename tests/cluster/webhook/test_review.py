@@ -259,7 +259,8 @@ def test_to_find_the_namespace_takes_milliseconds() -> None:
     assert min(timeit.repeat(lambda: namespace_of(body), number=1, repeat=5)) < 0.010 * len(body) / (1 << 20)
 
 
-@pytest.mark.parametrize("odd", ['{"f:a":' * 9_900 + "{}" + "}" * 9_900, r'"\ud800"'], ids=["nested", "half a pair"])
+# msgspec reads fewer than 1,000 levels with Python 3.11, and fewer than 10,000 with 3.13.
+@pytest.mark.parametrize("odd", ["[" * 500_000 + "]" * 500_000, r'"\ud800"'], ids=["nested", "half a pair"])
 def test_what_the_api_server_sends_and_nobody_can_read_is_denied_whatever_the_failure_policy(odd: str) -> None:
     uid = "705ab4f5-6393-11e8-b7cc-42010a800002"
     start = f'{{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{{"uid":"{uid}",'
