@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from deviceplugin.kube.credentials import Credentials
-from deviceplugin.kubelet.pods_client import KubeletPods
+from deviceplugin.kubelet.identity_sources import KubeletPods
 from deviceplugin.model.units import ResourceNames
 
 WARM_UP = 5

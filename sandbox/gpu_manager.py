@@ -12,8 +12,8 @@ Not here: `vcuda.sock`, choosing GPUs (everything is on the first ones), annotat
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from deviceplugin.model.allocation import DRIVER_MOUNT, GRANT_MOUNT
 from deviceplugin.model.gpu import Gpu
-from deviceplugin.model.mount import DRIVER_MOUNT, GRANT_MOUNT
 from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU
 from deviceplugin.simulate.gpu_profile import parse_profile
 from deviceplugin.wire import deviceplugin_pb2 as pb

@@ -15,8 +15,8 @@ from typing import Any
 
 import aiohttp
 
+from deviceplugin.agent.cluster import PodHints
 from deviceplugin.agent.grant_files import AgentFiles
-from deviceplugin.agent.pod_hints import PodHints
 from deviceplugin.container.directories import GrantDirectories
 from deviceplugin.container.driver_mirror.elf import Machine
 from deviceplugin.container.driver_mirror.mirror import DriverMirror, MirrorOptions
@@ -28,11 +28,9 @@ from deviceplugin.kubelet.allocate_context import AllocateContext
 from deviceplugin.kubelet.allocator import Allocator
 from deviceplugin.kubelet.checkpoint import CheckpointReader
 from deviceplugin.kubelet.devices import DeviceFeed, catalog
-from deviceplugin.kubelet.identity import Identity, IdentitySource
-from deviceplugin.kubelet.identity_rule import IdentifiedContainer
-from deviceplugin.kubelet.identity_sources import PendingSource, PodResourcesSource, PodsSource
+from deviceplugin.kubelet.identity import IdentifiedContainer, Identity, IdentitySource
+from deviceplugin.kubelet.identity_sources import PendingSource, PodResources, PodResourcesSource, PodsSource
 from deviceplugin.kubelet.plugin import ResourcePlugin
-from deviceplugin.kubelet.podresources import PodResources
 from deviceplugin.kubelet.pre_start import PreStart
 from deviceplugin.kubelet.registration import KubeletLink, KubeletPaths, Mode
 from deviceplugin.ledger.grant import Grant, Source

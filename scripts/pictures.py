@@ -20,13 +20,11 @@ from deviceplugin.model.request import Request
 from deviceplugin.model.topology import Level, Link, Topology
 from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU
 from deviceplugin.placement.capacity_after import capacities_of, free_cores
-from deviceplugin.placement.fragmentation import Fragmentation, by_count, stranded
+from deviceplugin.placement.fragmentation import ASSUMED, NO_NEEDS, Fragmentation, by_count, stranded
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.nodes import NodeScorer
-from deviceplugin.placement.occupancy import snapshot_for
 from deviceplugin.placement.pod import place_pod
-from deviceplugin.placement.snapshot import GpuView, Snapshot
-from deviceplugin.placement.workload import ASSUMED, NO_NEEDS
+from deviceplugin.placement.snapshot import GpuView, Snapshot, snapshot_for
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "docs/node-policies.md", "docs/gpu-policies.md")

@@ -11,8 +11,7 @@ from typing import Any
 
 from deviceplugin.cluster.http.metrics import FAMILIES as SCHEDULER_FAMILIES
 from deviceplugin.config.agent import AGENT
-from deviceplugin.config.command import Program
-from deviceplugin.config.file import API_VERSION
+from deviceplugin.config.command import API_VERSION, Program
 from deviceplugin.config.scheduler import SCHEDULER
 from deviceplugin.config.setting import Setting
 from deviceplugin.observe.metrics import FAMILIES

@@ -23,8 +23,7 @@ from deviceplugin.cluster.extender.wire import ExtenderArgs
 from deviceplugin.kubelet.plugin import Context, ResourcePlugin
 from deviceplugin.ledger.grant import Source
 from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
-from deviceplugin.model.cluster_node import ClusterNode
-from deviceplugin.model.inventory_annotation import format_inventory
+from deviceplugin.model.node import ClusterNode, format_inventory
 from deviceplugin.model.pod import ClusterPod, Pod, PodContainer
 from deviceplugin.model.preferences import NodePolicy
 from deviceplugin.wire import deviceplugin_pb2 as pb

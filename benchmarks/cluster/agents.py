@@ -26,10 +26,9 @@ from benchmarks.command import announce
 from deviceplugin.connections import raise_descriptor_limit
 from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
-from deviceplugin.model.gpu import GpuSample
+from deviceplugin.model.gpu import ContainerUse, GpuSample, GpuUse
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import BLOCK_BYTES, Resource
-from deviceplugin.model.usage import ContainerUse, GpuUse
 from deviceplugin.observe.node_view import NodePicture
 from deviceplugin.observe.usage import usage_of
 

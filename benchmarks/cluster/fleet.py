@@ -16,7 +16,7 @@ from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import PodAllocation, format_allocation
 from deviceplugin.model.claims import ClaimNames
 from deviceplugin.model.gpu import Inventory
-from deviceplugin.model.inventory_annotation import format_inventory
+from deviceplugin.model.node import format_inventory
 from deviceplugin.model.units import CORES_PER_GPU, ResourceNames
 from sandbox.inventories import made_up_inventory
 

@@ -34,14 +34,14 @@ from benchmarks.traces.mixes import mixed
 from benchmarks.traces.rivals import BestFit, DotProduct, Fgd, Rival
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
+from deviceplugin.placement.fragmentation import ASSUMED, NO_NEEDS, TaskKind, Workload, workload
 from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.nodes import NodeScorer
-from deviceplugin.placement.workload import ASSUMED, NO_NEEDS, TaskKind, Workload, workload
-from deviceplugin.simulate.other_pods import Chooser, OtherPods
+from deviceplugin.simulate.cluster_objects import Chooser, OtherPods
 from deviceplugin.simulate.replay import SchedulerView, SimulationPlan, replay
 from deviceplugin.simulate.scene import read_scene
-from deviceplugin.simulate.task import Scene
+from deviceplugin.simulate.trace import Scene
 
 HERE = Path(__file__).parent
 NODES = "openb_node_list_gpu_node.csv"

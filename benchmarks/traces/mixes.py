@@ -10,7 +10,7 @@ from dataclasses import replace
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.request import Request
 from deviceplugin.placement.node_state import NodeState, Spare
-from deviceplugin.simulate.task import Scene, Task, task
+from deviceplugin.simulate.trace import Scene, Task, task
 
 Mix = Callable[[Scene, random.Random], Scene]
 

@@ -14,14 +14,12 @@ from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy
 from deviceplugin.placement.capacity_after import Capacities, CapacityAfter, capacities_of, free_cores
-from deviceplugin.placement.fit import GpuCapacity
-from deviceplugin.placement.fragmentation import Fragmentation, by_count, stranded
+from deviceplugin.placement.fit import GpuCapacity, NodeRejection
+from deviceplugin.placement.fragmentation import Fragmentation, Workload, by_count, stranded
 from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.pod import place_pod
 from deviceplugin.placement.prefilter import Prefilter
-from deviceplugin.placement.rejection import NodeRejection
-from deviceplugin.placement.workload import Workload
 
 Order = tuple[int, int]
 _PPM = 1_000_000

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from deviceplugin.agent.claims import ClaimAgent
 from deviceplugin.agent.cluster import Cluster
 from deviceplugin.agent.container_watch import ContainerWatch
-from deviceplugin.agent.grant_holders import GrantHolders
+from deviceplugin.agent.gpu_offers import GrantHolders
 from deviceplugin.hardware.node import Hardware
 from deviceplugin.kubelet.registration import KubeletLink
 from deviceplugin.ledger.ledger import Ledger

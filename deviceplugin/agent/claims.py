@@ -13,24 +13,21 @@ from pathlib import Path
 
 import structlog
 
-from deviceplugin.agent.claim_reconciler import ClaimReconciler
-from deviceplugin.agent.claim_status import ClaimStatus
+from deviceplugin.agent.claim_reconciler import ClaimReconciler, ClaimStatus
 from deviceplugin.agent.cluster import Cluster, NodePods
 from deviceplugin.agent.gpu_offers import GpuOffers
 from deviceplugin.agent.grant_files import AgentFiles
 from deviceplugin.agent.reporter import AgentReport
-from deviceplugin.container.runtime import ContainerRuntime
+from deviceplugin.container.containers import ContainerRuntime
 from deviceplugin.errors import ClaimOutdatedError, ConfigError, RuntimeApiError, VcudaError
 from deviceplugin.hardware.pci import pcie_root
 from deviceplugin.kube.reflector import Reflector
 from deviceplugin.kube.resource_slices import NodeSlice, slices_of
 from deviceplugin.kubelet.allocate_answer import HostLayout, answer_for
 from deviceplugin.kubelet.allocate_context import Gpus
-from deviceplugin.kubelet.dra.device_names import DeviceNames
 from deviceplugin.kubelet.dra.link import DraLink
 from deviceplugin.kubelet.dra.prepare import Claims
-from deviceplugin.kubelet.dra.published import published_devices
-from deviceplugin.kubelet.dra.slice_publisher import SlicePublisher
+from deviceplugin.kubelet.dra.slice_publisher import DeviceNames, SlicePublisher, published_devices
 from deviceplugin.kubelet.dra.state_file import STATE_NAME, StateFile
 from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.ledger.ledger import Ledger

@@ -4,34 +4,91 @@ In: a kubeconfig or the pod's service account. Out: the pods of this node, one p
 node's labels and inventory. Registration with kubelet waits for nothing here: to import the client and read credentials
 takes half a second, and the API server may be away for hours. Only credentials that can never work end the agent, with
 an error that says why.
+
+`PodHints` are what the annotations of a pod ask of its node: the GPUs that a scheduler chose, and limits.
+
+In: a pod and the inventory. Out: UUIDs to prefer, `PodLimits`. A hint is followed if it fits. An annotation that
+cannot be read or trusted (`model.annotations`) counts as missing and is logged, at most once a minute for each pod:
+its author may change it without pause.
+
+`MirrorPods` knows which pod of the API server is the mirror of which static pod.
+
+Kubelet runs static pods under UIDs of its own. It shows each at the API server as a mirror pod, which has another UID
+there and kubelet's in an annotation. Everybody who may create pods can write that annotation, with the UID of any pod.
+
+In: pods of this node as the watch shows them, kubelet's lists, the owners in the ledger. Out: the same pods by the UID
+that kubelet uses. Invariant: a pod counts as a mirror only if a node owns it, and if kubelet has listed a static pod
+with this name and UID, or the ledger knows one. Other pods with the annotation are left out: kubelet runs none of them.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 
 import structlog
 
-from deviceplugin.agent.mirror_pods import MirrorPods, as_static
-from deviceplugin.errors import KubeNotFoundError, VcudaError
+from deviceplugin.errors import KubeNotFoundError, ParseError, VcudaError
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.cluster_nodes import cluster_nodes
+from deviceplugin.kube.cluster_objects import cluster_nodes
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.events import EventRecorder
 from deviceplugin.kube.node_publisher import NodePublisher
 from deviceplugin.kube.pods import pods_of_node
 from deviceplugin.kube.reflector import Reflector, StoreChange
 from deviceplugin.kube.transport import Transport
-from deviceplugin.kubelet.pods_client import KubeletPods
-from deviceplugin.model.allocation import PodRef, PodUid
+from deviceplugin.kubelet.identity_sources import KubeletPods
+from deviceplugin.log import Pace
+from deviceplugin.model import annotations as text
+from deviceplugin.model.allocation import ContainerRole, PodRef, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
-from deviceplugin.model.annotations import trusted_allocation
-from deviceplugin.model.cluster_node import ClusterNode
+from deviceplugin.model.annotations import trusted_allocation, trusted_minors
 from deviceplugin.model.gpu import GpuUuid, Inventory
-from deviceplugin.model.pod import Pod
+from deviceplugin.model.node import ClusterNode
+from deviceplugin.model.pod import (
+    NO_LIMITS,
+    NO_MEMORY_LIMITS,
+    PerContainer,
+    Pod,
+    PodContainer,
+    PodLimits,
+    parse_memory_limits,
+)
+from deviceplugin.model.preferences import parse_preferences
 from deviceplugin.model.units import ResourceNames
+
+
+class MirrorPods:
+    """`owners`: of the grants in the ledger. A static pod that kubelet does not list any more may still be stopping."""
+
+    def __init__(self, owners: Callable[[], Iterable[PodRef]]) -> None:
+        self._owners = owners
+        self._listed: dict[PodUid, PodRef] = {}
+
+    def kubelet_lists(self, pods: Iterable[Pod]) -> None:
+        """What kubelet answers each time. Only a changed file makes another static pod, so nothing is forgotten."""
+        self._listed |= {pod.ref.uid: pod.ref for pod in pods if pod.is_static}
+
+    def resolved(self, watched: Iterable[Pod]) -> Iterator[Pod]:
+        """These pods, each by kubelet's UID."""
+        for pod in watched:
+            if not pod.mirror_of:
+                yield pod
+            elif self._is_confirmed(pod):
+                yield as_static(pod)
+
+    def _is_confirmed(self, pod: Pod) -> bool:
+        claim = replace(pod.ref, uid=pod.mirror_of)
+        return pod.owner_kind == "Node" and (self._listed.get(claim.uid) == claim or claim in self._owners())
+
+
+def as_static(mirror: Pod) -> Pod:
+    """The static pod, with what the API server says about it."""
+    ref = replace(mirror.ref, uid=mirror.mirror_of)
+    containers = tuple(replace(each, ref=replace(each.ref, pod=ref)) for each in mirror.containers)
+    return replace(mirror, ref=ref, containers=containers, is_static=True)
+
 
 log = structlog.get_logger("vcuda.agent")
 _CORDON_WAIT_S = 0.5
@@ -205,3 +262,72 @@ class Cordon:
             listed = ", ".join(word[:_WORD_SHOWN] for word in words[:_WORDS_SHOWN])
             text = f"no GPU of this node is named {listed}; write UUIDs or minor numbers into the cordon"
             log.warning("cordon_unmatched", error=text)
+
+
+class PodHints:
+    """Reads the annotations of one domain; `inventory` is read at each call."""
+
+    def __init__(self, names: AnnotationNames, inventory: Callable[[], Inventory]) -> None:
+        self._names = names
+        self._inventory = inventory
+        self._pace = Pace()
+
+    def scheduled_gpus(self, pod: Pod, container: PodContainer) -> frozenset[GpuUuid]:
+        """Empty if no scheduler chose, or if a chosen GPU is not on this node."""
+        if not pod.annotations:
+            return frozenset()
+        try:
+            chosen = self._by_uuid(pod, container) or self._by_minor(pod, container)
+        except ParseError as error:
+            self._ignored(pod, error.message)
+            return frozenset()
+        return chosen if chosen <= {gpu.uuid for gpu in self._inventory().gpus} else frozenset()
+
+    def written_limits(self, pod: Pod) -> tuple[str | None, str | None]:
+        """The annotations that `limits` reads."""
+        return pod.annotations.get(self._names.core_limit), pod.annotations.get(self._names.memory_limit)
+
+    def limits(self, pod: Pod, container: str) -> PodLimits:
+        if self.written_limits(pod) == (None, None):
+            return NO_LIMITS
+        return PodLimits(self._soft_cores(pod), self._memory_limits(pod).of(container))
+
+    def _soft_cores(self, pod: Pod) -> int:
+        written = pod.annotations.get(self._names.core_limit)
+        try:
+            return 0 if written is None else text.parse_core_limit(written)
+        except ParseError as error:
+            self._ignored(pod, error.message)
+            return 0
+
+    def _memory_limits(self, pod: Pod) -> PerContainer:
+        try:
+            return parse_memory_limits(pod.annotations, self._names)
+        except ParseError as error:
+            self._ignored(pod, error.message)
+            return NO_MEMORY_LIMITS
+
+    def predicate_time(self, pod: Pod) -> int | None:
+        """Nanoseconds; raises ParseError."""
+        written = pod.annotations.get(self._names.predicate_time)
+        return None if written is None else text.parse_predicate_time(written)
+
+    def _by_uuid(self, pod: Pod, container: PodContainer) -> frozenset[GpuUuid]:
+        trusted = trusted_allocation(pod, self._names)
+        if trusted.doubt:
+            self._ignored(pod, trusted.doubt)
+        return frozenset(share.uuid for share in trusted.shares_of(container))
+
+    def _by_minor(self, pod: Pod, container: PodContainer) -> frozenset[GpuUuid]:
+        """gpu-manager's schedulers do not know the pod's filter, so a choice against it is none."""
+        if container.role is not ContainerRole.APP:
+            return frozenset()
+        minors = set(trusted_minors(pod, container.index, self._names))
+        wanted = parse_preferences(pod.annotations, self._names).gpus
+        chosen = [gpu for gpu in self._inventory().gpus if gpu.minor in minors]
+        admitted = all(wanted.admits_uuid(gpu.uuid) and wanted.admits_model(gpu.model) for gpu in chosen)
+        return frozenset(gpu.uuid for gpu in chosen) if admitted and len(chosen) == len(minors) else frozenset()
+
+    def _ignored(self, pod: Pod, why: str) -> None:
+        if self._pace.allows(pod.ref.uid):
+            log.warning("annotation_ignored", pod=str(pod.ref), error=why)

@@ -17,11 +17,10 @@ import structlog
 
 from deviceplugin.agent.grant_files import AgentFiles
 from deviceplugin.agent.reporter import AgentReport, owner_fields
-from deviceplugin.container.cgroup import ContainerGroup
 from deviceplugin.container.containers import ContainerFinder, Place, SeenProcesses
 from deviceplugin.container.limit_monitor import GpuTotals, LimitMonitor
 from deviceplugin.container.limits_file import soft_limit
-from deviceplugin.container.processes import Members, ProcessTable
+from deviceplugin.container.processes import ContainerGroup, Members, ProcessTable
 from deviceplugin.container.shared_state import SharedState
 from deviceplugin.container.tracker import HeldGpu, ShareReport, Tracker
 from deviceplugin.errors import ContainerError, VcudaError
@@ -29,9 +28,8 @@ from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.log import Pace
 from deviceplugin.model.allocation import OwnerKey, PodUid
-from deviceplugin.model.gpu import GpuProcess, GpuSample, GpuUuid, Inventory
+from deviceplugin.model.gpu import Breach, ContainerUse, GpuProcess, GpuSample, GpuUuid, Inventory, use_of_whole
 from deviceplugin.model.units import BLOCK_BYTES
-from deviceplugin.model.usage import Breach, ContainerUse, use_of_whole
 
 log = structlog.get_logger("vcuda.agent")
 _IDLE_TURNS = 30

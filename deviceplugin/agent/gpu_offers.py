@@ -4,16 +4,26 @@ In: what the operator chose, the grants. Out: the inventory for the device plugi
 the ResourceSlice. A GPU is offered in one way, because two schedulers would decide about it without each other. A GPU
 that was offered in the other way before keeps its grants: what they leave is offered to claims, and the device plugin
 has it as unhealthy, so that kubelet knows the devices that its containers still hold. Pure but for the ledger's state.
+
+`GrantHolders` are the containers that hold a grant: its owner, or for a claim those that use it.
+
+In: the node's pods, looked at once and only where a grant of a claim is asked for. Out: containers, and a grant as
+views show it: a claim with one container is shown as that container, one that several share, or none yet, by its own
+name and the name of its request. Values of one moment: make it again to look again.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from deviceplugin.errors import ConfigError
+from deviceplugin.kubelet.dra.claim_grants import ClaimUsers
 from deviceplugin.ledger.grant import Grant, Source
+from deviceplugin.model.allocation import OwnerKey
 from deviceplugin.model.gpu import Gpu, GpuUuid, Health, Inventory
+from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.placement.fit import GpuAmount
-from deviceplugin.placement.occupancy import occupied
+from deviceplugin.placement.snapshot import occupied
 
 _TO_CLAIMS = "offered to ResourceClaims"
 _HELD_BY_CLAIMS = "held by ResourceClaims, and offered to the device plugin when they have ended"
@@ -59,3 +69,32 @@ class GpuOffers:
 
 def _names(gpu: Gpu) -> tuple[str, str]:
     return gpu.uuid, str(gpu.minor)
+
+
+class GrantHolders:
+    """Of one moment."""
+
+    def __init__(self, pods: Callable[[], Iterable[Pod]]) -> None:
+        self._pods = pods
+
+    @cached_property
+    def _users(self) -> ClaimUsers:
+        return ClaimUsers.of_pods(self._pods())
+
+    def containers(self, grant: Grant) -> tuple[PodContainer, ...]:
+        """Of a claim."""
+        claim = grant.allocation.owner
+        return self._users.of(claim.pod.namespace, claim.pod.name, claim.name)
+
+    def keys(self, grant: Grant) -> frozenset[OwnerKey]:
+        if grant.source is not Source.CLAIM:
+            return frozenset({grant.allocation.owner.key})
+        return frozenset(each.ref.key for each in self.containers(grant))
+
+    def shown(self, grant: Grant) -> Grant:
+        users = self.containers(grant) if grant.source is Source.CLAIM else ()
+        if len(users) != 1:
+            return grant
+        (user,) = users
+        allocation = replace(grant.allocation, owner=user.ref, role=user.role, index=user.index)
+        return replace(grant, allocation=allocation)

@@ -15,8 +15,8 @@ import structlog
 from deviceplugin.config.agent import AgentSettings
 from deviceplugin.errors import AgentRunningError
 from deviceplugin.kubelet.dra.link import DraLink
-from deviceplugin.ledger.lock import agent_lock
-from deviceplugin.observe.standby import standing_by
+from deviceplugin.ledger.durable_files import agent_lock
+from deviceplugin.observe.http import standing_by
 
 log = structlog.get_logger("vcuda.agent")
 _LOOK_S = 0.05

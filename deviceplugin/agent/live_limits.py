@@ -17,20 +17,18 @@ from collections.abc import Sequence
 
 import structlog
 
-from deviceplugin.agent.cluster import Cluster
+from deviceplugin.agent.cluster import Cluster, PodHints
 from deviceplugin.agent.grant_files import AgentFiles
-from deviceplugin.agent.pod_hints import PodHints
 from deviceplugin.agent.reporter import AgentReport, owner_fields
 from deviceplugin.errors import VcudaError
 from deviceplugin.kube.collection import EventKind
-from deviceplugin.kube.rate_limit import TokenBucket
 from deviceplugin.kube.reflector import StoreChange
+from deviceplugin.kube.transport import TokenBucket
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.log import Pace
 from deviceplugin.model.allocation import PodUid
-from deviceplugin.model.pod import Pod
-from deviceplugin.model.pod_limits import PodLimits
+from deviceplugin.model.pod import Pod, PodLimits
 
 log = structlog.get_logger("vcuda.agent")
 

@@ -6,6 +6,13 @@ after a pod ended: no message says that a container ended, and free slots must n
 runs soon after a pod got GPUs that its annotations do not name: no scheduler chose them (nodeName was set, a DaemonSet,
 Volcano), and the extender must not give them to another pod. Grants are read before the views: a view that is younger
 than the grant cannot lack its pod.
+
+What the ledger knows is written back to the pods, by the contract in `model.annotations`.
+
+In: the ledger and the pods as the API server shows them. Out: patches for pods whose annotations differ. The ledger is
+right and the annotation is corrected, because schedulers read the annotations to know what this node holds. Only proved
+grants are written, and then the whole contract: a `predicate-node` copied from another pod would make schedulers
+distrust the rest.
 """
 
 import asyncio
@@ -16,7 +23,6 @@ from dataclasses import replace
 
 import structlog
 
-from deviceplugin.agent import pod_annotations
 from deviceplugin.agent.cluster import Cluster
 from deviceplugin.agent.grant_files import AgentFiles
 from deviceplugin.agent.live_limits import LiveLimits
@@ -24,24 +30,81 @@ from deviceplugin.agent.reporter import AgentReport, owner_fields
 from deviceplugin.agent.unallocated import delete_refused, warn_unallocated
 from deviceplugin.backoff import Backoff
 from deviceplugin.errors import LedgerError, VcudaError
+from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.collection import EventKind
 from deviceplugin.kube.reflector import StoreChange
 from deviceplugin.kubelet.checkpoint import CheckpointReader
 from deviceplugin.kubelet.dra.prepare import INCOMPLETE
-from deviceplugin.kubelet.podresources import PodResources
-from deviceplugin.kubelet.pods_client import KubeletPods
-from deviceplugin.ledger.evidence import Checkpoint
-from deviceplugin.ledger.grant import Grant, GrantId, Source
-from deviceplugin.ledger.ledger import Ledger
+from deviceplugin.kubelet.identity_sources import KubeletPods, PodResources
+from deviceplugin.ledger.grant import Checkpoint, Grant, GrantId, Source
+from deviceplugin.ledger.ledger import Claimant, Ledger, claimant_proved
 from deviceplugin.ledger.reconcile import Evidence, PodsView, ReconcileActions, decide
-from deviceplugin.ledger.repair import Claimant, claimant_proved
-from deviceplugin.model.allocation import ContainerRef, OwnerKey, PodUid
+from deviceplugin.model import annotations as text
+from deviceplugin.model.allocation import ContainerRef, ContainerRole, OwnerKey, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
+from deviceplugin.model.annotations import stale_indices, trusted_allocation
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import ResourceNames
 
 log = structlog.get_logger("vcuda.agent")
+
+
+def expected(pod: Pod, grants: Sequence[Grant], inventory: Inventory, names: AnnotationNames) -> dict[str, str]:
+    """The annotations that a pod should have; none before every GPU container of it has a proved grant."""
+    held = {grant.allocation.owner.name: grant for grant in grants if grant.proved}
+    apps = [each for each in pod.containers if each.is_gpu and each.role is ContainerRole.APP]
+    if not held or any(each.ref.name not in held for each in apps):
+        return {}
+    minors = {gpu.uuid: gpu.minor for gpu in inventory.gpus}
+    shares = {name: grant.allocation.shares for name, grant in held.items()}
+    out = {
+        names.gpu_assigned: "true",
+        names.predicate_node: pod.node,
+        names.allocation: text.format_allocation(text.PodAllocation(PodUid(pod.api_uid or pod.ref.uid), shares)),
+    }
+    for container in apps:
+        found = sorted(minors[share.uuid] for share in shares[container.ref.name] if share.uuid in minors)
+        if found:
+            out[names.gpu_indices(container.index)] = text.format_gpu_indices(found)
+    return out
+
+
+def corrections(
+    pod: Pod, grants: Sequence[Grant], inventory: Inventory, names: AnnotationNames
+) -> dict[str, str | None]:
+    """What to write; None removes."""
+    wanted = expected(pod, grants, inventory, names)
+    if not wanted:
+        return {}
+    wrong = {name: value for name, value in wanted.items() if pod.annotations.get(name) != value}
+    return {**wrong, **dict.fromkeys(stale_indices(pod, wanted, names))}
+
+
+def is_annotated(pod: Pod, grant: Grant, names: AnnotationNames) -> bool:
+    """Whether the pod's trusted annotations name what this grant's container holds."""
+    container = pod.container(grant.allocation.owner.name)
+    return container is not None and trusted_allocation(pod, names).shares_of(container) == grant.allocation.shares
+
+
+async def sync(
+    client: KubeClient,
+    pods: Iterable[Pod],
+    grants: Mapping[PodUid, Sequence[Grant]],
+    inventory: Inventory,
+    names: AnnotationNames,
+) -> None:
+    """Patches every pod that differs; a failure does not stop the others."""
+    for pod in pods:
+        wrong = corrections(pod, grants.get(pod.ref.uid, ()), inventory, names)
+        if not wrong or pod.is_terminal or not pod.api_uid:
+            continue
+        try:
+            await client.patch_pod_annotations(pod.api_ref, wrong)
+        except VcudaError as error:
+            log.warning("annotation_sync_failed", pod=str(pod.ref), error=error.message)
+
+
 SOON_S = 2.0
 _AFTER_EVENT_S = 0.3
 _APART_S = 1.5
@@ -170,7 +233,7 @@ class Reconciler:
         """A container got GPUs; if its pod's annotations do not name them, they are written soon."""
         uid = grant.allocation.owner.pod.uid
         pod = self._cluster.pod(uid)
-        if pod is None or not pod_annotations.is_annotated(pod, grant, self._names):
+        if pod is None or not is_annotated(pod, grant, self._names):
             self._unannotated.add(uid)
             self._timer.reset()
             self.soon()
@@ -318,7 +381,7 @@ class Reconciler:
             by_pod.setdefault(grant.allocation.owner.pod.uid, []).append(grant)
         pods = self._cluster.pods()
         holders = [pod for pod in pods if pod.ref.uid in by_pod]
-        await pod_annotations.sync(self._cluster.client, holders, by_pod, self._inventory(), self._names)
+        await sync(self._cluster.client, holders, by_pod, self._inventory(), self._names)
         self._unannotated = {
             uid for uid in self._unannotated & by_pod.keys() if not self._is_annotated(uid, by_pod[uid])
         }
@@ -332,7 +395,7 @@ class Reconciler:
             return False
         if pod.is_terminal or not pod.api_uid:
             return True
-        return all(pod_annotations.is_annotated(pod, each, self._names) for each in grants)
+        return all(is_annotated(pod, each, self._names) for each in grants)
 
     def _pod_changed(self, change: StoreChange[Pod]) -> None:
         ended = change.kind is EventKind.DELETED or change.item.is_terminal

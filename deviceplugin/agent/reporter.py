@@ -14,15 +14,14 @@ from deviceplugin.errors import VcudaError
 from deviceplugin.hardware.health import HealthChange
 from deviceplugin.kube.events import EventReason, EventRecorder
 from deviceplugin.kubelet.dra.claim_grants import PreparedDevice
-from deviceplugin.kubelet.identity_rule import IdentifiedContainer
+from deviceplugin.kubelet.identity import IdentifiedContainer
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.log import Pace
 from deviceplugin.model.allocation import ContainerRef
-from deviceplugin.model.gpu import GpuUuid, Inventory
+from deviceplugin.model.gpu import Breach, GpuUuid, Inventory, Overrun
 from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.request import RequestKind
 from deviceplugin.model.units import CORES_PER_GPU, MIB, format_blocks
-from deviceplugin.model.usage import Breach, Overrun
 from deviceplugin.observe.metrics import AgentMetrics, reason_of
 from deviceplugin.placement.place import Choice
 

@@ -24,23 +24,20 @@ from deviceplugin.agent.wiring import AgentBase, NodeAgent, build_agent, build_b
 from deviceplugin.config.agent import AgentSettings
 from deviceplugin.connections import raise_descriptor_limit
 from deviceplugin.errors import ConfigError, first_error
-from deviceplugin.hardware.health import RecoveryRules
-from deviceplugin.hardware.kernel_modules import ModuleTools
-from deviceplugin.hardware.node import Hardware
-from deviceplugin.hardware.options import HardwareOptions
-from deviceplugin.hardware.pci import read_text
+from deviceplugin.hardware.health import RecoveryRules, parse_policy
+from deviceplugin.hardware.node import Hardware, HardwareOptions
+from deviceplugin.hardware.pci import ModuleTools, read_text
 from deviceplugin.hardware.state import InventoryChange
-from deviceplugin.hardware.xid import parse_policy
 from deviceplugin.kubelet.devices import catalog
 from deviceplugin.kubelet.dra.link import DraLink
 from deviceplugin.ledger.journal import Journal
 from deviceplugin.ledger.ledger import Ledger
-from deviceplugin.ledger.rebuild import rebuild
+from deviceplugin.ledger.reconcile import rebuild
 from deviceplugin.model.claims import ClaimNames
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.observe.display_service import DisplayServer
 from deviceplugin.observe.http import QueryServer
-from deviceplugin.observe.rendering import Rendering
+from deviceplugin.observe.node_view import Rendering
 
 log = structlog.get_logger("vcuda.agent")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

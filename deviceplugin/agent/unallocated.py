@@ -14,7 +14,7 @@ import structlog
 from deviceplugin.errors import KubeNotFoundError, VcudaError
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.events import EventReason, EventRecorder
-from deviceplugin.ledger.evidence import Checkpoint
+from deviceplugin.ledger.grant import Checkpoint
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import OwnerKey, PodUid
 from deviceplugin.model.pod import ContainerState, Pod

@@ -11,41 +11,39 @@ from pathlib import Path, PurePosixPath
 from deviceplugin import __version__
 from deviceplugin.agent.agent_view import AgentView
 from deviceplugin.agent.claims import AgentClaimFiles, ClaimAgent
-from deviceplugin.agent.cluster import Cluster, NodePods
+from deviceplugin.agent.cluster import Cluster, NodePods, PodHints
 from deviceplugin.agent.container_watch import ContainerWatch
-from deviceplugin.agent.gpu_offers import GpuOffers
-from deviceplugin.agent.grant_files import AgentFiles
-from deviceplugin.agent.grant_holders import GrantHolders
-from deviceplugin.agent.grant_sockets import GrantSockets
+from deviceplugin.agent.gpu_offers import GpuOffers, GrantHolders
+from deviceplugin.agent.grant_files import AgentFiles, GrantSockets
 from deviceplugin.agent.live_limits import LiveLimits
 from deviceplugin.agent.mirroring import Mirroring, driver_mirror
-from deviceplugin.agent.pod_hints import PodHints
 from deviceplugin.agent.reconciler import Reconciler
 from deviceplugin.agent.reporter import AgentReport, delays_said
 from deviceplugin.config.agent import AgentSettings, CgroupDriver, IdentitySourceName
 from deviceplugin.container.cdi import CdiSpecs
-from deviceplugin.container.cgroup import Naming
-from deviceplugin.container.containers import ContainerFinder
-from deviceplugin.container.directories import GrantDirectories
+from deviceplugin.container.containers import ContainerFinder, ContainerRuntime
+from deviceplugin.container.directories import GrantDirectories, make_room, provide
 from deviceplugin.container.driver_mirror.mirror import DriverMirror
 from deviceplugin.container.gpu_manager.registration import RegistrationServers
-from deviceplugin.container.processes import CgroupTree, ProcessTable
-from deviceplugin.container.runtime import ContainerRuntime
+from deviceplugin.container.processes import CgroupTree, Naming, ProcessTable
 from deviceplugin.container.shared_state import SharedState
-from deviceplugin.container.tmpfs import make_room, provide
 from deviceplugin.hardware.node import Hardware
 from deviceplugin.kubelet.allocate_answer import HostLayout
 from deviceplugin.kubelet.allocate_context import AllocateContext
 from deviceplugin.kubelet.allocator import Allocator
 from deviceplugin.kubelet.checkpoint import CHECKPOINT_NAME, CheckpointReader
 from deviceplugin.kubelet.devices import DeviceFeed, catalog
-from deviceplugin.kubelet.dra.device_names import DeviceNames
 from deviceplugin.kubelet.dra.link import DraLink
+from deviceplugin.kubelet.dra.slice_publisher import DeviceNames
 from deviceplugin.kubelet.identity import Identity, IdentitySource
-from deviceplugin.kubelet.identity_sources import PendingSource, PodResourcesSource, PodsSource
+from deviceplugin.kubelet.identity_sources import (
+    KubeletPods,
+    PendingSource,
+    PodResources,
+    PodResourcesSource,
+    PodsSource,
+)
 from deviceplugin.kubelet.plugin import ResourcePlugin
-from deviceplugin.kubelet.podresources import PodResources
-from deviceplugin.kubelet.pods_client import KubeletPods
 from deviceplugin.kubelet.pre_start import PreStart
 from deviceplugin.kubelet.registration import KubeletLink, KubeletPaths
 from deviceplugin.ledger.grant import Grant, GrantId

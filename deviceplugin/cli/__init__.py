@@ -2,7 +2,7 @@
 
 In: the command line. Out: an exit status. A VcudaError becomes the one line `vcuda: MESSAGE` on standard error and
 status 1. A wrong command line is click's error, with status 2. Anything else is a bug: one general sentence and status
-70, or the traceback if VCUDA_DEBUG=1. `endings` has the details. To add a command: a module beside this one that
+70, or the traceback if VCUDA_DEBUG=1. `command` has the details. To add a command: a module beside this one that
 defines a click command, and a line in `_COMMANDS`. As `kubectl-vcuda` it is a plugin of kubectl, and its help says so.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from deviceplugin import __version__
-from deviceplugin.cli.endings import Bug, Refused, clearer, closest, report
+from deviceplugin.cli.command import Bug, Refused, clearer, closest, report
 from deviceplugin.errors import VcudaError
 
 _COMMANDS = {

@@ -12,8 +12,7 @@ import yaml
 
 from deviceplugin.cli.command import OutputForm
 from deviceplugin.config.agent import AGENT
-from deviceplugin.config.command import Effective, EffectiveValue, SettingsCommand
-from deviceplugin.config.file import API_VERSION
+from deviceplugin.config.command import API_VERSION, Effective, EffectiveValue, SettingsCommand
 from deviceplugin.config.scheduler import SCHEDULER
 
 _output = click.Option(

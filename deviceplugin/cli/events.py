@@ -8,9 +8,9 @@ import asyncio
 import click
 
 from deviceplugin import log
-from deviceplugin.cli import quantities as q
+from deviceplugin.cli import table as q
 from deviceplugin.cli.command import OperatorCommand, headers_option, node_name, output_option
-from deviceplugin.cli.completing import complete_node
+from deviceplugin.cli.completion import complete_node
 from deviceplugin.cli.connection import Connection, all_namespaces_option, connected
 from deviceplugin.cli.listing import Kind, Shape, Sort, show_notes, show_rows
 from deviceplugin.cli.scheduler_client import opened

@@ -14,12 +14,11 @@ import click
 
 from deviceplugin import log
 from deviceplugin.cli.command import OperatorCommand, output_option, pod_name
-from deviceplugin.cli.completing import complete_pod
+from deviceplugin.cli.completion import complete_pod
 from deviceplugin.cli.connection import Connection, connected
 from deviceplugin.cli.listing import say, show_document
 from deviceplugin.cli.pod_names import PodNames, own_names
-from deviceplugin.cli.scheduler_client import SchedulerClient, opened
-from deviceplugin.cli.scheduler_errors import scheduler_refusal
+from deviceplugin.cli.scheduler_client import SchedulerClient, opened, scheduler_refusal
 from deviceplugin.errors import KubeError, VcudaError
 
 _MOST_GPUS = 16

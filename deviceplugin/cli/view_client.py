@@ -13,8 +13,7 @@ from urllib.parse import quote
 import msgspec
 
 from deviceplugin.cli.pod_names import PodNames, own_names, pods_of, with_names
-from deviceplugin.cli.scheduler_client import Answer, Query, SchedulerClient
-from deviceplugin.cli.scheduler_errors import scheduler_refusal
+from deviceplugin.cli.scheduler_client import Answer, Query, SchedulerClient, scheduler_refusal
 from deviceplugin.errors import KubeError, VcudaError
 from deviceplugin.model.cluster_view import (
     MOST_IN_DETAIL,

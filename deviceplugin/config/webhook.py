@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from deviceplugin.config import param_types as types
 from deviceplugin.config.setting import section, setting
 from deviceplugin.errors import ParseError
-from deviceplugin.model.mount import NODE_STATE
-from deviceplugin.model.share_memory import ShareMemory, parse_share_memory
-from deviceplugin.model.units import CORES_PER_GPU, ResourceNames
+from deviceplugin.model.allocation import NODE_STATE
+from deviceplugin.model.units import CORES_PER_GPU, ResourceNames, ShareMemory, parse_share_memory
 
 
 class HamiScope(enum.Enum):

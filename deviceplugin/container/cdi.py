@@ -21,7 +21,7 @@ from deviceplugin.errors import ContainerError
 from deviceplugin.ledger.durable_files import cause, replace_file
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.log import Pace
-from deviceplugin.model.mount import Mount
+from deviceplugin.model.allocation import Mount
 
 log = structlog.get_logger("vcuda.container")
 _PREFIX, _SUFFIX = "vcuda-", ".json"

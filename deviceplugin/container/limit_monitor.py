@@ -19,9 +19,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from weakref import WeakSet
 
-from deviceplugin.model.gpu import Gpu, GpuUuid
+from deviceplugin.model.gpu import Breach, Gpu, GpuUuid, Overrun
 from deviceplugin.model.units import CORES_PER_GPU, MIB
-from deviceplugin.model.usage import Breach, Overrun
 
 _CURE = (
     "delete the pod, or have the container load /usr/local/nvidia/lib64/libcuda.so.1 (LD_LIBRARY_PATH, no static CUDA)"

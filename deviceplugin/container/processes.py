@@ -2,26 +2,209 @@
 
 In: PIDs as this process sees them (the agent runs in the host's pid namespace); a container's pod and id. Out: frozen
 facts, or None for what cannot be read: a process may end between any two lines. Nothing is cached and nothing raises.
-Not here: what the names mean (`cgroup`), which container belongs to which grant (`containers`).
+Not here: which container belongs to which grant (`containers`).
+
+Control groups by their names: which container a process is in, and where a container's group lies. Pure.
+
+In: the bytes of /proc/PID/cgroup; a pod's UID and a container's id. Out: frozen values. Kubelet's names:
+
+    cgroupfs   kubepods/[burstable|besteffort]/pod<UID>/<id>                              cri-o: crio-<id>
+    systemd    kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<UID with _>.slice/<runtime>-<id>.scope
+
+                                                                      ... where the runtime does not use systemd:
+             [<the runtime's service>/]kubepods-burstable-pod<UID with _>.slice:<runtime>:<id>
+
+below any root (kind, --cgroup-root), in one hierarchy (v2) or many (v1). A container may make groups below its own
+and name them freely, so the outermost pod in a path counts. Other ways of naming exist (`cgroupsPerQOS: false`), so a
+name that is not understood proves nothing: whether a container runs is proved by what it has mounted (`processes`),
+and where it is, by its id (`group_with`). No input makes these functions raise.
+
+What a process sees mounted, from /proc/PID/mountinfo (proc_pid_mountinfo(5)).
+
+In: the bytes of the file. Out: `MountPoint`s; a line that is none is left out. A mount is identified by its file
+system's number and the directory of that file system which it shows: nobody without rights on the node can make a mount
+that shows a directory which he does not have, whatever names he gives.
 """
 
 import contextlib
+import enum
 import os
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from deviceplugin.container.cgroup import (
-    ContainerGroup,
-    Naming,
-    container_of,
-    group_with,
-    parse_memberships,
-    paths_of,
-    root_of,
-)
-from deviceplugin.container.mount_points import MountedFolder, read_mounts
 from deviceplugin.model.allocation import PodUid
+
+
+class Naming(enum.Enum):
+    """Kubelet's --cgroup-driver."""
+
+    CGROUPFS = "cgroupfs"
+    SYSTEMD = "systemd"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerGroup:
+    """A container's group: whose it is, and its path from the root of the hierarchy."""
+
+    pod: PodUid
+    container_id: str
+    path: str
+
+
+_MOST_BYTES = 64 << 10
+_MOST_LINES = 64
+_UID = r"(?P<uid>[0-9a-zA-Z][0-9a-zA-Z_-]{3,127})"
+_CGROUPFS_POD = re.compile(rf"pod{_UID}")
+_SYSTEMD_POD = re.compile(rf"(?:[\w.-]+-)?kubepods(?:-burstable|-besteffort)?-pod{_UID}\.slice")
+_ID = re.compile(r"(?:(?:cri-containerd|crio|docker|libpod)-)?(?P<id>[0-9a-zA-Z][0-9a-zA-Z_.-]{7,127}?)(?:\.scope)?")
+_SYSTEMD_BY_RUNTIME = re.compile(r"(?P<slice>[^:]+):[\w-]+:(?P<id>[0-9a-zA-Z][0-9a-zA-Z_.-]{7,127})")
+_SHORTEST_ID = 12
+_QOS = ("", "burstable", "besteffort")
+_RUNTIMES = ("cri-containerd", "crio", "docker")
+
+
+def parse_memberships(data: bytes) -> tuple[str, ...]:
+    """The paths; a name with a newline cannot exist, one that is no UTF-8 is kept as it is."""
+    found = []
+    for line in data[:_MOST_BYTES].split(b"\n")[:_MOST_LINES]:
+        number, _, rest = line.partition(b":")
+        _controllers, _, path = rest.partition(b":")
+        if number.isdigit() and path.startswith(b"/"):
+            found.append(path.decode(errors="surrogateescape"))
+    return tuple(found)
+
+
+def container_of(paths: tuple[str, ...]) -> ContainerGroup | None:
+    """The container that a process in these groups is in; None for one that is in no pod's container."""
+    return next((found for path in paths if (found := container_in(path)) is not None), None)
+
+
+def container_in(path: str) -> ContainerGroup | None:
+    """The container whose group, or a group below, has this path."""
+    parts = path.split("/")
+    for index, part in enumerate(parts):
+        if (found := _SYSTEMD_BY_RUNTIME.fullmatch(part)) and (pod := _SYSTEMD_POD.fullmatch(found["slice"])):
+            return ContainerGroup(PodUid(pod["uid"].replace("_", "-")), found["id"], "/".join(parts[: index + 1]))
+        if index + 1 == len(parts):
+            break
+        uid = _pod(part, below=parts[max(0, index - 2) : index])
+        if uid is None:
+            continue
+        container = _ID.fullmatch(parts[index + 1])
+        if container is None or parts[index + 1].endswith(".slice"):
+            return None
+        return ContainerGroup(uid, container["id"], "/".join(parts[: index + 2]))
+    return None
+
+
+def group_with(paths: tuple[str, ...], container_id: str) -> str:
+    """The path of the outermost group that has this id in its name, as every runtime gives it; empty if none has."""
+    if len(container_id) < _SHORTEST_ID:
+        return ""
+    for path in paths:
+        parts = path.split("/")
+        for index, part in enumerate(parts):
+            if container_id in part:
+                return "/".join(parts[: index + 1])
+    return ""
+
+
+def paths_of(pod: PodUid, container_id: str, naming: Naming | None = None) -> tuple[str, ...]:
+    """Where kubelet may have put a container's group, from the root of a hierarchy; None: by either way of naming."""
+    found: list[str] = []
+    if naming is not Naming.CGROUPFS:
+        found += [_systemd_path(pod, qos, f"{runtime}-{container_id}") for qos in _QOS for runtime in _RUNTIMES]
+    if naming is not Naming.SYSTEMD:
+        pods = ["/".join(filter(None, ("/kubepods", qos, f"pod{pod}"))) for qos in _QOS]
+        found += [f"{each}/{prefix}{container_id}" for each in pods for prefix in ("", "crio-")]
+    return tuple(found)
+
+
+def root_of(path: str) -> str:
+    """What lies before kubelet's own part of a pod's path: empty, or the nested root of this node."""
+    parts = path.split("/")
+    for index, part in enumerate(parts):
+        if part == "kubepods" or part == "kubepods.slice" or part.endswith("-kubepods.slice"):
+            return "/".join(parts[:index])
+    return ""
+
+
+def _pod(part: str, *, below: list[str]) -> PodUid | None:
+    if found := _SYSTEMD_POD.fullmatch(part):
+        return PodUid(found["uid"].replace("_", "-"))
+    found = _CGROUPFS_POD.fullmatch(part)
+    if found and below and (below[-1] == "kubepods" or (below[-1] in _QOS and below[-2:-1] == ["kubepods"])):
+        return PodUid(found["uid"])
+    return None
+
+
+def _systemd_path(pod: PodUid, qos: str, scope: str) -> str:
+    slices = ["kubepods"] + ([f"kubepods-{qos}"] if qos else [])
+    slices.append(f"{slices[-1]}-pod{pod.replace('-', '_')}")
+    return "/" + "/".join([*(f"{name}.slice" for name in slices), f"{scope}.scope"])
+
+
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+_DELETED = "//deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class MountPoint:
+    """`device`: the file system, `root` what of it is shown, `path` where, `type` the file system's kind.
+
+    `shared`: what is mounted below it is seen in other mount namespaces too.
+    """
+
+    device: str
+    root: str
+    path: Path
+    type: str
+    shared: bool
+
+
+def read_mounts(text: bytes) -> Iterator[MountPoint]:
+    for line in text.decode(errors="surrogateescape").split("\n"):
+        if (found := _parse(line)) is not None:
+            yield found
+
+
+def _parse(line: str) -> MountPoint | None:
+    """`36 35 98:0 /root /mount options shared:1 - type source options`; the optional fields end with the hyphen."""
+    before, separator, after = line.partition(" - ")
+    fields, kinds = before.split(" "), after.split(" ")
+    if not separator or len(fields) < 6:
+        return None
+    root, path = (_ESCAPED.sub(lambda found: chr(int(found[1], 8)), field) for field in fields[3:5])
+    shared = any(each.startswith("shared:") for each in fields[6:])
+    return MountPoint(fields[2], root, Path(path), kinds[0], shared)
+
+
+@dataclass(frozen=True, slots=True)
+class MountedFolder:
+    """A directory as its file system names it, wherever it is mounted; `root` has no slash at its end."""
+
+    device: str
+    root: str
+
+    @classmethod
+    def of(cls, directory: Path, mounts: Iterable[MountPoint]) -> "MountedFolder | None":
+        """By what this process sees mounted: the last of the deepest mounts above it counts."""
+        above = [each for each in mounts if directory.is_relative_to(each.path)]
+        if not above:
+            return None
+        depth = max(len(each.path.parts) for each in above)
+        mount = [each for each in above if len(each.path.parts) == depth][-1]
+        below = directory.relative_to(mount.path).parts
+        return cls(mount.device, "/".join((mount.root.rstrip("/"), *below)))
+
+    def child_shown(self, mount: MountPoint) -> str:
+        """The name of the directory in this one of which a mount shows something, also where it was removed."""
+        if mount.device != self.device or not mount.root.startswith(f"{self.root}/"):
+            return ""
+        return mount.root.removesuffix(_DELETED)[len(self.root) + 1 :].partition("/")[0]
+
 
 _CONTROLLERS = ("memory", "pids", "cpu", "cpu,cpuacct", "devices", "systemd")
 _MOST_GROUPS = 4096

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from deviceplugin.container import activity, region, shared_file
 from deviceplugin.container.directories import make_base, make_directory
-from deviceplugin.container.tampering import SharedFiles, ignored, is_untouched
+from deviceplugin.container.shared_file import SharedFiles, ignored, is_untouched
 from deviceplugin.errors import ContainerError
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import GpuUuid

@@ -26,9 +26,8 @@ from deviceplugin.container.region import Counters, ProcessSlot, Region
 from deviceplugin.container.shared_state import SharedState
 from deviceplugin.errors import ContainerError, ParseError
 from deviceplugin.ledger.grant import GrantId
-from deviceplugin.model.gpu import Gpu, GpuProcess, GpuUuid
+from deviceplugin.model.gpu import ContainerUse, Gpu, GpuProcess, GpuUse, GpuUuid
 from deviceplugin.model.units import CORES_PER_GPU
-from deviceplugin.model.usage import ContainerUse, GpuUse
 
 log = structlog.get_logger("vcuda.container")
 

@@ -1,8 +1,8 @@
 """The questions that are asked of one GPU, each typed, each one NVML call.
 
 In: an `Nvml` and a GPU's index or UUID. Out: plain values; None where the driver does not say. Not here: which
-questions make a GPU known (`discovery`) or show that it is well (`sampling`). Invariants: a handle is used only in the
-generation of NVML in which it was made; a statistic that cannot be read is no error of the GPU.
+questions make a GPU known (`discovery`) or show that it is well (`nvml_session`). Invariants: a handle is used only in
+the generation of NVML in which it was made; a statistic that cannot be read is no error of the GPU.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import structlog
 
 from deviceplugin.errors import NvmlCallError
-from deviceplugin.hardware.condition import Condition, Fabric
+from deviceplugin.hardware.health import Condition, Fabric
 from deviceplugin.hardware.nvml import GONE, STALE, Answer, Nvml, Status, Subject
 from deviceplugin.model.gpu import ComputeMode, Driver, GpuUuid
 from deviceplugin.model.topology import Level

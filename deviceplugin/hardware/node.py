@@ -4,6 +4,14 @@ In: options. Out: `inventory` and `samples`, readable at any moment without wait
 here: each of the things it puts together. Invariants: a GPU that was once in the inventory stays, unhealthy if need be,
 unless another took its place; nothing that the driver does, hanging included, blocks the event loop or ends the watch;
 while NVML is closed on request, nothing of the driver is touched.
+
+When the GPUs are read next, and for what. Pure: the clock is an argument.
+
+In: what each reading gave, and which GPUs are lost. Out: what is due, and how long nothing is. Events are due every
+second at most, samples every sample period, the survey of what changes seldom every rescan period. NVML is opened again
+after a failure, and with growing intervals while a GPU is lost: it may come back under a new handle only.
+
+Everything about the hardware that an operator or a test may set, with its default.
 """
 
 import asyncio
@@ -11,25 +19,136 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 import structlog
 
 from deviceplugin.backoff import Backoff, no_jitter
 from deviceplugin.errors import DriverMissingError, GpuHangError, HardwareError, NvmlCallError
 from deviceplugin.hardware import pci
-from deviceplugin.hardware.cache import InventoryCache, Remembered
-from deviceplugin.hardware.kernel_modules import load_modules, missing_node
-from deviceplugin.hardware.nvml import STALE, Nvml
+from deviceplugin.hardware.health import RecoveryRules, XidPolicy
+from deviceplugin.hardware.nvml import STALE, SYSTEM_ROOT, Nvml, NvmlLibrary
 from deviceplugin.hardware.nvml_executor import NvmlExecutor
-from deviceplugin.hardware.nvml_library import NvmlLibrary
-from deviceplugin.hardware.nvml_session import GpuSurvey, Session
-from deviceplugin.hardware.options import HardwareOptions
-from deviceplugin.hardware.reading_schedule import Schedule
-from deviceplugin.hardware.sampling import Sampler
-from deviceplugin.hardware.state import HardwareState, InventoryChange
+from deviceplugin.hardware.nvml_session import GpuSurvey, Sampler, Session
+from deviceplugin.hardware.pci import ModuleTools, load_modules, missing_node
+from deviceplugin.hardware.state import HardwareState, InventoryCache, InventoryChange, Remembered
 from deviceplugin.model.gpu import NEWEST_CUDA, Driver, Gpu, GpuSample, GpuUuid, Inventory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardwareOptions:
+    """Periods and budgets are seconds; roots are for containers, which see the node's files below another directory."""
+
+    library: Path | None = None
+    driver_root: Path = SYSTEM_ROOT
+    cache_path: Path | None = None
+    device_root: Path = Path("/dev")
+    sys_root: Path = Path("/sys")
+    proc_root: Path = Path("/proc")
+    sample_period_s: float = 1.0
+    rescan_period_s: float = 10.0
+    wait_for_driver: bool = False
+    modules: ModuleTools = field(default_factory=ModuleTools)
+    xids: XidPolicy = field(default_factory=XidPolicy)
+    recovery: RecoveryRules = field(default_factory=RecoveryRules)
+    call_budget_s: float = 5.0
+    open_budget_s: float = 30.0
+    """Without persistence mode the first nvmlInit wakes every GPU, which takes seconds."""
+    hang_s: float = 30.0
+    """A driver that does not answer for so long makes every GPU unhealthy: a new pod would hang like the agent."""
+    retry_first_s: float = 1.0
+    retry_most_s: float = 60.0
+
+
+_LISTEN_PERIOD_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What one reading is for."""
+
+    listen: bool
+    sample: bool
+    survey: bool
+
+
+class Schedule:
+    """Moments are of the monotonic clock; 0 means at once."""
+
+    def __init__(self, options: HardwareOptions) -> None:
+        self._options = options
+        self._listen_period = min(_LISTEN_PERIOD_S, options.sample_period_s)
+        self._proved = False
+        self._open_at = 0.0
+        self._listen_at = 0.0
+        self._sample_at = 0.0
+        self._survey_at = 0.0
+        self._retry = Backoff(first=options.retry_first_s, most=options.retry_most_s, jitter=no_jitter)
+        self._search = Backoff(first=options.rescan_period_s, most=30 * options.rescan_period_s, jitter=no_jitter)
+        self._deaf = Backoff(first=options.retry_first_s, most=options.retry_most_s, jitter=no_jitter)
+
+    def must_open(self, now: float) -> bool:
+        return now >= self._open_at
+
+    def due(self, now: float) -> Due:
+        return Due(listen=now >= self._listen_at, sample=now >= self._sample_at, survey=now >= self._survey_at)
+
+    def pause(self, now: float, *, is_open: bool) -> float:
+        moments = (self._open_at, self._listen_at, self._sample_at, self._survey_at) if is_open else (self._open_at,)
+        return max(0.0, min(moments) - now)
+
+    def opened(self, *, everything: bool) -> None:
+        """NVML was opened; `everything` answers, so nothing needs to be searched for."""
+        self._proved = False
+        self._open_at = math.inf
+        self._listen_at = self._sample_at = self._survey_at = 0.0
+        if everything:
+            self._search.reset()
+
+    def answered(self, now: float, due: Due, *, deaf: bool, events: bool, lost: bool) -> None:
+        """NVML answered; `lost`: some GPU did not, so NVML is opened again before long."""
+        self._proved = True
+        self._retry.reset()
+        if deaf:
+            self._listen_at = now + self._deaf.next()
+        elif due.listen:
+            self._listen_at = now + self._listen_period
+            self._deaf.reset()
+        if due.sample:
+            self._sample_at = now + self._options.sample_period_s
+        if due.survey:
+            self._survey_at = now + self._options.rescan_period_s
+        if events:
+            self._survey_at = now + self._listen_period  # the driver's advice follows the event by a moment
+        self._search_while(lost, now)
+
+    def failed(self, now: float) -> float:
+        """NVML could not be opened or asked: how long until it is tried again."""
+        delay = self._retry.next()
+        self._open_at = now + delay
+        return delay
+
+    def open_at_once(self) -> None:
+        self._open_at = 0.0
+
+    def went_stale(self) -> bool:
+        """Handles are void: NVML is opened at once, but never twice without a good reading in between (False)."""
+        if self._proved:
+            self.open_at_once()
+        return self._proved
+
+    def open_in(self, now: float, seconds: float) -> None:
+        self._open_at = now + seconds
+
+    def _search_while(self, lost: bool, now: float) -> None:
+        if not lost:
+            self._search.reset()
+            self._open_at = self._open_at if self._open_at == 0.0 else math.inf
+        elif self._open_at == math.inf:
+            self._open_at = now + self._search.next()
+
 
 _log = structlog.get_logger("vcuda.hardware")
 

@@ -4,7 +4,7 @@ In: jobs, functions that take the `Nvml`. Out: their results; the budget is for 
 the driver may never return (a GPU fell off the bus while the kernel holds its lock). If the call is about one GPU, its
 thread is given up and a new one serves the next jobs, which leave that GPU out (`hung`): the driver often answers about
 the others. Otherwise the thread counts as stuck, and until it returns every further job is refused at once. Events need
-no thread of their own: `nvml_events` asks for them with a wait of a millisecond between two jobs, so nothing blocks a
+no thread of their own: `nvml_session` asks for them with a wait of a millisecond between two jobs, so nothing blocks a
 stop.
 Invariants: a job that was cancelled before it began never runs; a thread that was given up asks nothing more.
 """

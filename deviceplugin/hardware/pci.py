@@ -1,10 +1,24 @@
-"""NVIDIA's PCI devices and its loaded kernel module as the kernel shows them, without asking the driver.
+"""PCI devices and the driver's kernel modules, as the kernel shows them.
 
 In: the root of sysfs, files of /proc. Out: bus ids of GPUs, NUMA nodes, the driver's version. Not here: whether the
 driver knows the GPUs. Invariant: nothing here raises; what cannot be read is not known.
+
+The kernel modules and their device nodes: loaded and made when one is missing and there is a GPU that needs them.
+
+In: roots of /dev, /proc and sysfs, the tools. Out: one sentence about what was done, None where nothing was; which
+nodes are missing. Not here: whether the driver then answers (`nvml`). Never a shell, always a time limit. Invariant:
+without an NVIDIA GPU on the PCI bus, or with the nodes of both modules in place, nothing is run.
+
+After a boot NVML makes the nodes of the nvidia module, and nobody that of nvidia-uvm before a program on the node uses
+CUDA, which no container can do for itself. nvidia-modprobe makes it; modprobe only loads the module.
 """
 
+import asyncio
+import os
 import re
+import shutil
+import stat
+from dataclasses import dataclass
 from pathlib import Path
 
 _NVIDIA = "0x10de"
@@ -83,3 +97,123 @@ def read_text(path: Path) -> str:
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError):
         return ""
+
+
+_CONTROL, _UVM = "nvidiactl", "nvidia-uvm"
+_CONTROL_MINOR = 255
+_LAST_WAIT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleTools:
+    """How to reach the tools; `path` replaces PATH, for an agent whose node's tools are mounted elsewhere."""
+
+    path: str | None = None
+    budget_s: float = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleOutcome:
+    """`loaded`: they are there as far as the tools say; a sentence for the log."""
+
+    loaded: bool
+    sentence: str
+
+
+def missing_node(device_root: Path, minor: int) -> str:
+    """Why no container can use the GPU for want of a device node, as a phrase; empty if all are there."""
+    words = {f"nvidia{minor}": f"-c {minor}", _CONTROL: f"-c {_CONTROL_MINOR}", _UVM: "-u -c 0"}
+    missing = ((name, word) for name, word in words.items() if not (device_root / name).exists())
+    return next((f"/dev/{name} is missing; run `nvidia-modprobe {word}` on the node" for name, word in missing), "")
+
+
+async def load_modules(
+    tools: ModuleTools, *, device_root: Path, sys_root: Path, proc_root: Path = Path("/proc")
+) -> ModuleOutcome | None:
+    """Safe to call again and again; it raises nothing."""
+    has_control = (device_root / _CONTROL).exists()
+    if has_control and (device_root / _UVM).exists():
+        return None
+    gpus = len(await asyncio.to_thread(gpus_on_bus, sys_root))
+    if gpus == 0:
+        return None
+    modules = ["nvidia-uvm"] if has_control else ["nvidia", "nvidia-uvm"]
+    troubles = []
+    for tool, commands in _attempts(gpus, modules):
+        found = shutil.which(tool, path=tools.path)
+        trouble = await _run_all(found, commands, tools) if found else f"{tool} is not installed"
+        if found and not trouble:
+            trouble = _make_uvm(device_root, proc_root)
+        if not trouble:
+            return ModuleOutcome(True, f"loaded {' and '.join(modules)} for {gpus} GPUs with {found}")
+        troubles.append(trouble)
+    said = "; ".join(troubles)
+    return ModuleOutcome(False, f"could not load {' and '.join(modules)}: {said}; load the kernel modules on the node")
+
+
+def _attempts(gpus: int, modules: list[str]) -> tuple[tuple[str, list[list[str]]], ...]:
+    """Tools and the arguments of their runs.
+
+    nvidia-modprobe loads a module and makes device nodes, but with -u those of nvidia-uvm only, hence two runs.
+    """
+    nodes = [word for minor in (_CONTROL_MINOR, *range(gpus)) for word in ("-c", str(minor))]
+    runs = [["-u", "-c", "0"]] if len(modules) == 1 else [nodes, ["-u", "-c", "0"]]
+    return ("nvidia-modprobe", runs), ("modprobe", [[module] for module in modules])
+
+
+def _make_uvm(device_root: Path, proc_root: Path) -> str:
+    """Under the number that the kernel gave to the module; what failed, as a phrase. Nothing where it is there."""
+    node = device_root / _UVM
+    lines = (line.split() for line in read_text(proc_root / "devices").splitlines())
+    majors = [int(words[0]) for words in lines if len(words) == 2 and words[1] == _UVM and words[0].isdigit()]
+    if node.exists() or not majors:
+        return ""
+    try:
+        os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(majors[0], 0))
+        node.chmod(0o666)  # past the umask: containers of every user open it
+    except OSError as error:
+        return f"{node} could not be made: {error.strerror}"
+    return ""
+
+
+async def _run_all(tool: str, commands: list[list[str]], tools: ModuleTools) -> str:
+    """The first failure as a phrase, empty if there is none; later runs need the earlier ones."""
+    for arguments in commands:
+        if trouble := await _run([tool, *arguments], tools):
+            return trouble
+    return ""
+
+
+async def _run(command: list[str], tools: ModuleTools) -> str:
+    """What failed, as a phrase; empty if nothing did."""
+    shown = " ".join([Path(command[0]).name, *command[1:]])
+    environment = os.environ | ({"PATH": tools.path} if tools.path is not None else {})
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env=environment,
+        )
+    except OSError as error:
+        return f"`{shown}` could not be started: {error.strerror}"
+    try:
+        async with asyncio.timeout(tools.budget_s):
+            _none, stderr = await process.communicate()
+    except TimeoutError:
+        return f"`{shown}` did not end within {tools.budget_s:g} s"
+    finally:
+        await _end(process)
+    if process.returncode == 0:
+        return ""
+    lines = stderr.decode(errors="replace").strip().splitlines()
+    said = f": {lines[-1][:200]}" if lines else ""
+    return f"`{shown}` ended with {process.returncode}{said}"
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """A tool that waits inside the kernel cannot be ended, only left behind."""
+    if process.returncode is None:
+        process.kill()
+        await asyncio.wait([asyncio.ensure_future(process.wait())], timeout=_LAST_WAIT_S)

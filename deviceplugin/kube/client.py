@@ -30,7 +30,7 @@ from deviceplugin.kube.structs import Object, decode
 from deviceplugin.kube.transport import MERGE, Transport, core_path
 from deviceplugin.model.allocation import PodRef
 from deviceplugin.model.claims import Claim, ClaimRef, DeviceStatus
-from deviceplugin.model.cluster_node import ClusterNode
+from deviceplugin.model.node import ClusterNode
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import ResourceNames
 

@@ -1,25 +1,90 @@
 """The requests to the API server that the scheduler needs in addition to those of the agent.
 
-In: references, annotations, values of `secrets` and `leases`. Out: such values; `KubeError` and its subclasses. Writes
+In: references, annotations, values of Secrets and Leases. Out: such values; `KubeError` and its subclasses. Writes
 are rate-limited, so that a scheduler with a backlog is not throttled by the API server. Leases are not, because a
 delay could cost the leadership. A change names the version that was read; KubeConflictError says that it is outdated.
+
+Secrets as values.
+
+In: JSON of the API server. Out: `Secret`; bodies that create or change one. A repr never contains values, because it
+may end in a log.
+
+Who a bearer token belongs to, and what he may read: questions to the API server.
+
+In: a token; an audience. Out: `Caller`, or None where the API server does not know the token; yes or no. Source:
+authentication.k8s.io/v1 TokenReview and authorization.k8s.io/v1 SubjectAccessReview. A token with an audience is only
+accepted for it, so a token made for vcuda is of no use elsewhere.
+
+Where the pods behind a Service are, by the node on which each runs.
+
+In: the namespace and the name of a Service. Out: the address of one ready pod for each node, from the Service's
+EndpointSlices (discovery.k8s.io/v1). Addresses are those that the API server gives, never what a node says of itself.
 """
 
 import base64
 import binascii
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 
-from deviceplugin.kube.claim_templates import KeptTemplate, TemplateKey, create_template, delete_template
+from deviceplugin.errors import ParseError
 from deviceplugin.kube.client import KubeClient, pod_path
-from deviceplugin.kube.leases import Lease, lease_path, read_lease
-from deviceplugin.kube.rate_limit import TokenBucket
-from deviceplugin.kube.secrets import Secret, read_secret
-from deviceplugin.kube.structs import Json, Object, decode
-from deviceplugin.kube.transport import JSON, MERGE, Transport, core_path, group_path
+from deviceplugin.kube.leader_election import Lease, lease_path, read_lease
+from deviceplugin.kube.resource_claims import KeptTemplate, TemplateKey, create_template, delete_template
+from deviceplugin.kube.structs import Json, Object, Page, decode
+from deviceplugin.kube.transport import JSON, MERGE, TokenBucket, Transport, core_path, group_path
 from deviceplugin.model.allocation import PodRef
 from deviceplugin.model.units import ResourceNames
+
+
+class SecretObject(Object):
+    """A Secret; values are base64."""
+
+    data: dict[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A secret; `version` is empty before it is created."""
+
+    namespace: str
+    name: str
+    data: Mapping[str, bytes] = field(repr=False)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    version: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Written when it is created, and not read."""
+
+    def created_as(self) -> dict[str, object]:
+        names = {"name": self.name, "namespace": self.namespace}
+        return {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {**names, "labels": dict(self.labels), "annotations": dict(self.annotations)},
+            "type": "Opaque",
+            "data": {key: _base64(value) for key, value in self.data.items()},
+        }
+
+    def changed_to(self, data: Mapping[str, bytes | None]) -> dict[str, object]:
+        """A merge patch that fails if the secret has changed since it was read."""
+        values = {key: None if value is None else _base64(value) for key, value in data.items()}
+        return {"metadata": {"resourceVersion": self.version}, "data": values}
+
+
+def read_secret(body: bytes) -> Secret:
+    found = decode(SecretObject, body, what="the secret")
+    meta = found.metadata
+    try:
+        data = {key: base64.b64decode(text, validate=True) for key, text in (found.data or {}).items()}
+    except binascii.Error:
+        raise ParseError(f"secret {meta.namespace}/{meta.name} contains data that is not base64") from None
+    return Secret(meta.namespace, meta.name, data, meta.labels or {}, meta.resource_version)
+
+
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
 
 STRATEGIC = "application/strategic-merge-patch+json"
 
@@ -159,3 +224,160 @@ class ClusterClient(KubeClient):
     async def _wait_for_token(self) -> None:
         if self._writes is not None:
             await self._writes.take()
+
+
+_TOKENS = group_path("authentication.k8s.io/v1", "tokenreviews")
+_ACCESS = group_path("authorization.k8s.io/v1", "subjectaccessreviews")
+
+
+class _User(Json):
+    """status.user of a TokenReview."""
+
+    username: str = ""
+    uid: str = ""
+    groups: list[str] | None = None
+    extra: dict[str, list[str]] | None = None
+
+
+class _TokenStatus(Json):
+    """status of a TokenReview."""
+
+    authenticated: bool = False
+    user: _User = msgspec.field(default_factory=_User)
+    audiences: list[str] | None = None
+
+
+class _TokenReview(Json):
+    """A TokenReview's answer."""
+
+    status: _TokenStatus = msgspec.field(default_factory=_TokenStatus)
+
+
+class _AccessStatus(Json):
+    """status of a SubjectAccessReview."""
+
+    allowed: bool = False
+
+
+class _AccessReview(Json):
+    """A SubjectAccessReview's answer."""
+
+    status: _AccessStatus = msgspec.field(default_factory=_AccessStatus)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A user as the API server knows him."""
+
+    name: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: dict[str, list[str]] = field(default_factory=dict)
+
+
+class AccessReviews:
+    """Raises KubeError where the API server gives no answer."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def caller_of(self, token: str, *, audience: str) -> Caller | None:
+        """The token's user; without `audience` it must be valid for the API server itself."""
+        spec: dict[str, object] = {"token": token}
+        if audience:
+            spec["audiences"] = [audience]
+        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
+        answer = await self._transport.request("POST", _TOKENS, what="review a token", body=msgspec.json.encode(review))
+        status = decode(_TokenReview, answer, what="the review of a token").status
+        if not status.authenticated or (audience and audience not in (status.audiences or ())):
+            return None
+        user = status.user
+        return Caller(user.username, user.uid, tuple(user.groups or ()), user.extra or {})
+
+    async def may_list_pods(self, caller: Caller, namespace: str) -> bool:
+        """Whether the caller may list the pods of a namespace; empty: of all."""
+        attributes = {"verb": "list", "resource": "pods", "version": "v1", "namespace": namespace}
+        return await self._is_allowed(caller, resourceAttributes=attributes)
+
+    async def may_get(self, caller: Caller, path: str) -> bool:
+        """Whether a ClusterRole allows the caller a path that is not one of the API server's (`nonResourceURLs`)."""
+        return await self._is_allowed(caller, nonResourceAttributes={"verb": "get", "path": path})
+
+    async def _is_allowed(self, caller: Caller, **attributes: dict[str, str]) -> bool:
+        user = {"user": caller.name, "uid": caller.uid, "groups": caller.groups, "extra": caller.extra}
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {**user, **attributes},
+        }
+        body = msgspec.json.encode(review)
+        answer = await self._transport.request("POST", _ACCESS, what="review an access", body=body)
+        return decode(_AccessReview, answer, what="the review of an access").status.allowed
+
+
+_GROUP = "discovery.k8s.io/v1"
+_PAGE = "500"
+
+
+class _Conditions(Json):
+    """conditions of an endpoint; not said is ready."""
+
+    ready: bool | None = None
+
+
+class _Endpoint(Json):
+    """One pod."""
+
+    addresses: list[str] | None = None
+    node_name: str | None = None
+    conditions: _Conditions | None = None
+
+
+class _Port(Json):
+    """A port of all endpoints of a slice."""
+
+    name: str | None = None
+    port: int | None = None
+
+
+class _Slice(Object):
+    """An EndpointSlice."""
+
+    endpoints: list[_Endpoint] | None = None
+    ports: list[_Port] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An IP address and a port."""
+
+    host: str
+    port: int
+
+    def url(self, path: str) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}{path}"
+
+
+async def addresses_by_node(transport: Transport, namespace: str, service: str) -> dict[str, Address]:
+    """Raises KubeError where the API server gives no answer."""
+    path = group_path(_GROUP, "namespaces", namespace, "endpointslices")
+    query = {"labelSelector": f"kubernetes.io/service-name={service}", "limit": _PAGE}
+    found: dict[str, Address] = {}
+    while True:
+        body = await transport.request("GET", path, what=f"list the endpoints of {service}", query=query)
+        page = decode(Page, body, what="a list of endpoints")
+        for item in page.items or ():
+            found.update(_addresses(decode(_Slice, item, what="an EndpointSlice")))
+        token = page.metadata.continue_ if page.metadata is not None else None
+        if not token:
+            return found
+        query = {**query, "continue": token}
+
+
+def _addresses(item: _Slice) -> dict[str, Address]:
+    port = next((each.port for each in item.ports or () if each.port), None)
+    ready = (each for each in item.endpoints or () if each.conditions is None or each.conditions.ready is not False)
+    return {
+        each.node_name: Address(each.addresses[0], port) for each in ready if port and each.node_name and each.addresses
+    }

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import msgspec
 
 from deviceplugin.errors import KubeError, KubeGoneError, ParseError
-from deviceplugin.kube.api_errors import TOO_LARGE, refusal
 from deviceplugin.kube.structs import (
     Identified,
     ListMeta,
@@ -27,7 +26,8 @@ from deviceplugin.kube.structs import (
     decode_strict,
     readable,
 )
-from deviceplugin.loop_turn import others_turn
+from deviceplugin.kube.transport import TOO_LARGE, refusal
+from deviceplugin.latest import others_turn
 
 if TYPE_CHECKING:  # it loads an HTTP client, which reading objects from a file does not need
     from deviceplugin.kube.transport import Transport

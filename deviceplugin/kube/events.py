@@ -20,7 +20,7 @@ import structlog
 
 from deviceplugin.backoff import Backoff
 from deviceplugin.errors import KubeError, KubeNotFoundError, VcudaError, one_line
-from deviceplugin.kube.rate_limit import TokenBucket
+from deviceplugin.kube.transport import TokenBucket
 from deviceplugin.model.allocation import PodRef
 
 log = structlog.get_logger("vcuda.kube")

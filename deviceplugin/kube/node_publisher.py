@@ -21,7 +21,7 @@ from deviceplugin.errors import VcudaError
 from deviceplugin.kube.client import KubeClient, NodeMetadata, Texts
 from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.gpu import Inventory
-from deviceplugin.model.inventory_annotation import MOST_GPUS, format_inventory
+from deviceplugin.model.node import MOST_GPUS, format_inventory
 from deviceplugin.model.units import MIB, ResourceNames
 
 GPU_MANAGER_MODEL = "gaia.tencent.com/gpu-model"

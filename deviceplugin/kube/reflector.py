@@ -24,7 +24,7 @@ from deviceplugin.backoff import Backoff
 from deviceplugin.errors import KubeGoneError, ParseError, VcudaError
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.collection import Collection, EventKind, Key, Unreadable, Value, WatchEvent
-from deviceplugin.loop_turn import others_turn
+from deviceplugin.latest import others_turn
 
 log = structlog.get_logger("vcuda.kube")
 _STEADY_SECONDS = 10.0

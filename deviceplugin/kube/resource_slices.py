@@ -13,12 +13,11 @@ import msgspec
 
 from deviceplugin.errors import ParseError
 from deviceplugin.kube.collection import Collection, reader
-from deviceplugin.kube.quantity import exact_quantity
-from deviceplugin.kube.structs import Json, Object, decode
+from deviceplugin.kube.structs import Json, Object, decode, exact_quantity
 from deviceplugin.kube.transport import MERGE, Transport, group_path
 from deviceplugin.model.claims import AttributeValue, NodeOffer, OfferedGpu, PublishedDevice, Taint
-from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid
+from deviceplugin.model.node import ClusterNode
 from deviceplugin.model.units import BLOCK_BYTES, BLOCK_MIB, CORES_PER_GPU
 
 GROUP = "resource.k8s.io/v1"

@@ -13,11 +13,17 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from deviceplugin.errors import HardwareError
-from deviceplugin.ledger.evidence import RecordedAnswer
-from deviceplugin.ledger.grant import Grant
+from deviceplugin.ledger.grant import Grant, RecordedAnswer
+from deviceplugin.model.allocation import (
+    COMPAT,
+    DRIVER_MOUNT,
+    GRANT_MOUNT,
+    Mount,
+    libraries_of,
+    require_short_library_path,
+)
 from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.gpu import Gpu
-from deviceplugin.model.mount import COMPAT, DRIVER_MOUNT, GRANT_MOUNT, Mount, libraries_of, require_short_library_path
 from deviceplugin.model.pod import PodContainer
 from deviceplugin.model.units import BLOCK_BYTES, DEFAULT_DOMAIN, ResourceNames
 

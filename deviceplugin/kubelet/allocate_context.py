@@ -12,14 +12,12 @@ from deviceplugin.errors import VcudaError
 from deviceplugin.kubelet.allocate_answer import Answer, HostLayout
 from deviceplugin.kubelet.checkpoint import CheckpointReader
 from deviceplugin.kubelet.devices import DeviceFeed
-from deviceplugin.kubelet.identity import Identity
-from deviceplugin.kubelet.identity_rule import IdentifiedContainer
+from deviceplugin.kubelet.identity import IdentifiedContainer, Identity
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import ContainerRef, PodUid
 from deviceplugin.model.gpu import Gpu, GpuUuid
-from deviceplugin.model.pod import Pod, PodContainer
-from deviceplugin.model.pod_limits import PodLimits
+from deviceplugin.model.pod import Pod, PodContainer, PodLimits
 from deviceplugin.placement.place import Choice
 
 

@@ -22,12 +22,10 @@ from deviceplugin.errors import CapacityError, HardwareError, VcudaError
 from deviceplugin.kubelet.allocate_answer import EMPTY, Answer, answer_for
 from deviceplugin.kubelet.allocate_context import AllocateContext
 from deviceplugin.kubelet.devices import choose_ids, quotas
-from deviceplugin.kubelet.identity_rule import IdentifiedContainer, Question, candidates
+from deviceplugin.kubelet.identity import IdentifiedContainer, Question, candidates
 from deviceplugin.kubelet.pod_placement import place_container
-from deviceplugin.ledger.evidence import Checkpoint
-from deviceplugin.ledger.grant import Grant, GrantId, Source
-from deviceplugin.ledger.ledger import new_grant_id
-from deviceplugin.ledger.repair import Claimant, claimant_proved, moved
+from deviceplugin.ledger.grant import Checkpoint, Grant, GrantId, Source
+from deviceplugin.ledger.ledger import Claimant, claimant_proved, moved, new_grant_id
 from deviceplugin.model.allocation import OwnerKey
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import container_request

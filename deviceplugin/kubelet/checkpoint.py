@@ -22,13 +22,10 @@ from google.protobuf.message import DecodeError
 
 from deviceplugin.errors import KubeletError, ParseError
 from deviceplugin.ledger.durable_files import cause, read_within
-from deviceplugin.ledger.evidence import Checkpoint, CheckpointEntry, RecordedAnswer
-from deviceplugin.ledger.grant import GrantId
-from deviceplugin.model.allocation import PodUid
+from deviceplugin.ledger.grant import Checkpoint, CheckpointEntry, GrantId, RecordedAnswer
+from deviceplugin.model.allocation import DRIVER_MOUNT, GRANT_MOUNT, PodUid
 from deviceplugin.model.annotation_names import annotation_names
-from deviceplugin.model.gpu import GpuUuid
-from deviceplugin.model.ids import DeviceId
-from deviceplugin.model.mount import DRIVER_MOUNT, GRANT_MOUNT
+from deviceplugin.model.gpu import DeviceId, GpuUuid
 from deviceplugin.model.units import Resource, ResourceNames
 from deviceplugin.wire import deviceplugin_pb2 as pb
 

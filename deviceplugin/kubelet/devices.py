@@ -15,8 +15,7 @@ from heapq import nsmallest
 
 from deviceplugin.errors import RequestError, UnknownDeviceError
 from deviceplugin.model.allocation import Allocation
-from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
-from deviceplugin.model.ids import DeviceId, GpuKey, device_ids, gpu_keys, key_of, of_gpu
+from deviceplugin.model.gpu import DeviceId, Gpu, GpuKey, GpuUuid, Inventory, device_ids, gpu_keys, key_of, of_gpu
 from deviceplugin.model.units import Resource
 from deviceplugin.wire import deviceplugin_pb2 as pb
 

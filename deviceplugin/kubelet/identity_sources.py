@@ -1,29 +1,174 @@
 """The three identity sources of `--identity`: what kubelet or the API server shows of the pods of this node.
 
 In: kubelet's `GET /pods`, its PodResources socket, the API server's watch. Out: the containers that a call may be for,
-by the rules of `identity_rule`. Nothing here has a time limit: `Identity` gives each source its time.
+by the rules of `identity`. Nothing here has a time limit: `Identity` gives each source its time.
 
 `PodsSource` asks kubelet's `GET /pods`. It is exact: kubelet adds a pod to this list before it admits it, and the next
 pod only afterwards (verified on kubelet 1.36). `PodResourcesSource` compares the API server's watch with kubelet's
 PodResources; it is exact for app and restartable init containers, but for pods that kubelet has refused: before 1.36 it
 shows them too. `PendingSource` takes the pending pods of the API server in the order of the scheduler's predictions. It
 is a guess, as in gpu-manager: kubelet may admit pods in another order.
+
+Fetches kubelet's own list of pods over HTTPS: `GET https://<node>:10250/pods`.
+
+In: the endpoint and credentials (those of the API server are valid here too). Out: pods, or a KubeletError in one
+sentence. Kubelet asks the API server whether the agent may (`nodes/pods`, before 1.33 `nodes/proxy`) and keeps the
+answer, so a call takes about 3 ms. Kubelet's certificate is checked, for the node's name, against `--kubelet-ca-file`,
+its own self-signed certificate in `<root>/pki/kubelet.crt`, or the cluster's CA: another server on that port would get
+the agent's token. The connection is kept open; a kubelet that restarted costs one more try.
+
+Everybody who may create pods on the node writes into this list, with or without a GPU. So it is read within a bound,
+by one request at a time for all who wait, and a large one is parsed in a thread. Beyond the bound it counts as no
+answer, and for some seconds kubelet is not asked again: each source of identity behind this one is cheaper then.
+
+Client of kubelet's PodResources socket: which device IDs kubelet has given to which container, by name.
+
+In: `<root>/pod-resources/kubelet.sock`. Out: frozen views. The API has no UIDs and no plain init containers. All
+clients of the node share 100 calls a second with a burst of 10; above that it answers RESOURCE_EXHAUSTED, and the call
+is tried once more after 20 ms. `Get` (on by default since kubelet 1.34) is preferred: `List` makes kubelet free devices
+of ended pods, which may drop the reservation of the Allocate call in progress (kubernetes#119560). Refused and ended
+pods are hidden by `List` since 1.34 and by `Get` since 1.36; before, both show them until kubelet forgets the pod.
+Kubelet's errors have no code of their own, and tenants name what its sentences name: only whole sentences are compared.
 """
 
 import asyncio
+import contextlib
+import ssl
+import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
 
+import aiohttp
+import grpc
 import structlog
 
-from deviceplugin.errors import KubeError, KubeletError, ParseError
-from deviceplugin.kubelet.identity_rule import Pairs, Question, candidates, readmitted, unread_pod
-from deviceplugin.kubelet.podresources import PodDevices, PodResources
+from deviceplugin.errors import ConfigError, GetMissingError, KubeError, KubeletError, ParseError
+from deviceplugin.kube.credentials import Access, show_certificate, trusted
+from deviceplugin.kube.pods import PodListReader
+from deviceplugin.kube.transport import read_within
+from deviceplugin.kubelet.identity import Pairs, Question, candidates, readmitted, unread_pod
+from deviceplugin.latest import InTurn
 from deviceplugin.ledger.grant import Source
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.preferences import GpuPolicy
 from deviceplugin.model.units import ResourceNames
+from deviceplugin.wire import podresources_pb2 as pb
+from deviceplugin.wire import podresources_pb2_grpc as rpc
+
+MOST_MESSAGE = 16 << 20
+"""One entry for each device ID: 16 GPUs of 141 GiB have 10,600, with 100 bytes each, and others may have as many."""
+
+_RETRY_AFTER_S = 0.02
+_TURNED_OFF = "PodResources API Get method disabled"  # kubelet 1.27 to 1.35 without the gate KubeletPodResourcesGet
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class PodDevices:
+    """A pod as this API shows it; `held` has the container and the resource of each list of device IDs."""
+
+    namespace: str
+    name: str
+    held: frozenset[tuple[str, str]]
+    containers: tuple[str, ...] = ()
+
+    def lacks(self, container: str, resource_name: str) -> bool:
+        return (container, resource_name) not in self.held
+
+
+Views = list[PodDevices]
+
+
+class PodResources:
+    """One lazy channel; a call has `timeout_s` and raises KubeletError, never a gRPC error.
+
+    `without_get_s`: how long a kubelet without `Get` is not asked for it again. Kubelet may be upgraded meanwhile.
+    """
+
+    def __init__(self, socket: Path, *, timeout_s: float = 8.0, without_get_s: float = 300.0) -> None:
+        self._socket = socket
+        self._timeout_s = timeout_s
+        self._without_get_s = without_get_s
+        self._channel: grpc.aio.Channel | None = None
+        self._no_get_until = 0.0
+        self._lists = InTurn(self._list)
+
+    async def get(self, namespace: str, name: str) -> PodDevices | None:
+        """The pod, or None if kubelet does not show it; GetMissingError if this kubelet has no `Get`."""
+        if time.monotonic() < self._no_get_until:
+            raise _no_get()
+        request = pb.GetPodResourcesRequest(pod_name=name, pod_namespace=namespace)
+        try:
+            answer = await self._call(lambda stub: stub.Get(request, timeout=self._timeout_s))
+        except grpc.aio.AioRpcError as error:
+            if _knows_no_such_pod(error, request):
+                return None
+            if not _has_no_get(error):
+                raise self._unavailable(error) from None
+            self._no_get_until = time.monotonic() + self._without_get_s
+            raise _no_get() from None
+        return _pod(answer.pod_resources)
+
+    async def list(self) -> list[PodDevices]:
+        """One call at a time, for all who wait: everybody who may create pods adds to it."""
+        return await self._lists.get()
+
+    async def _list(self) -> Views:
+        try:
+            answer = await self._call(lambda stub: stub.List(pb.ListPodResourcesRequest(), timeout=self._timeout_s))
+        except grpc.aio.AioRpcError as error:
+            raise self._unavailable(error) from None
+        return _pods(answer) if answer.ByteSize() <= _AT_ONCE else await asyncio.to_thread(_pods, answer)
+
+    async def close(self) -> None:
+        if self._channel is not None:
+            await self._channel.close()
+            self._channel = None
+
+    def _unavailable(self, error: grpc.aio.AioRpcError) -> KubeletError:
+        return KubeletError(f"kubelet's PodResources socket {self._socket} answered {error.code().name.lower()}")
+
+    async def _call(self, call: Callable[[rpc.PodResourcesListerStub], Awaitable[_Answer]]) -> _Answer:
+        try:
+            return await call(self._stub())
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                raise
+        await asyncio.sleep(_RETRY_AFTER_S)
+        return await call(self._stub())
+
+    def _stub(self) -> rpc.PodResourcesListerStub:
+        if self._channel is None:
+            options = [("grpc.max_receive_message_length", MOST_MESSAGE), ("grpc.max_reconnect_backoff_ms", 1000)]
+            self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=options)
+        return rpc.PodResourcesListerStub(self._channel)
+
+
+def _pods(answer: pb.ListPodResourcesResponse) -> Views:
+    return [_pod(pod) for pod in answer.pod_resources]
+
+
+def _pod(pod: pb.PodResources) -> PodDevices:
+    held = ((each.name, entry.resource_name) for each in pod.containers for entry in each.devices if entry.device_ids)
+    return PodDevices(pod.namespace, pod.name, frozenset(held), tuple(each.name for each in pod.containers))
+
+
+def _knows_no_such_pod(error: grpc.aio.AioRpcError, asked: pb.GetPodResourcesRequest) -> bool:
+    sentence = f"pod {asked.pod_name} in namespace {asked.pod_namespace} not found"
+    return error.code() is grpc.StatusCode.NOT_FOUND or error.details() == sentence
+
+
+def _has_no_get(error: grpc.aio.AioRpcError) -> bool:
+    return error.code() is grpc.StatusCode.UNIMPLEMENTED or error.details() == _TURNED_OFF
+
+
+def _no_get() -> GetMissingError:
+    return GetMissingError("this kubelet's PodResources API has no Get (it is older than 1.34, or the gate is off)")
+
 
 log = structlog.get_logger("vcuda.kubelet")
 _FETCH_S = 2.0
@@ -186,3 +331,146 @@ def _lacks(view: PodDevices, pair: tuple[Pod, PodContainer], resource_name: str)
         return view.lacks(container.ref.name, resource_name)
     apps = (each.ref.name for each in pod.containers if each.role is ContainerRole.APP)
     return all(view.lacks(name, resource_name) for name in apps)
+
+
+MOST_BODY = 8 << 20
+"""32 KiB for each of 250 pods, the most that GKE and OpenShift put on a node. An ordinary pod has about 10 KiB."""
+
+_AGAIN_S = 10.0  # after a list beyond the bound
+_SILENT_S = 30.0  # a request for which somebody waits longer than all limits of those who ask
+_AT_ONCE = 128 << 10  # parsed on the loop
+
+
+class KubeletPods:
+    """One kept connection; `fetch` may be called at any time, also in parallel. `observe` gets each list.
+
+    `on_too_large` is called for each list beyond the bound.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        access: Callable[[], Awaitable[Access]],
+        node: str,
+        names: ResourceNames,
+        own_ca_files: tuple[Path, ...] = (),
+        insecure: bool = False,
+        observe: Callable[[Sequence[Pod]], None] = lambda _: None,
+        on_too_large: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._url = url
+        self._access = access
+        self._node = node
+        self._reader = PodListReader(names)
+        self._own_ca_files = own_ca_files
+        self._insecure = insecure
+        self._observe = observe
+        self._on_too_large = on_too_large
+        self._lists = InTurn(self._fetch)
+        self._parsing: asyncio.Future[tuple[Pod, ...]] | None = None
+        self._asks_again_at = 0.0
+        self._session: aiohttp.ClientSession | None = None
+        self._context: tuple[Access, ssl.SSLContext] | None = None
+
+    async def fetch(self) -> tuple[Pod, ...]:
+        """All pods that kubelet knows, static ones included, of a list that was asked for after this call."""
+        return await self._lists.get()
+
+    async def _fetch(self) -> tuple[Pod, ...]:
+        if time.monotonic() < self._asks_again_at:
+            raise _too_large()
+        try:
+            access = await self._access()
+        except ConfigError as error:
+            raise KubeletError(f"kubelet cannot be asked for its pods: {error.message}") from None
+        body = await self._get(access)
+        try:
+            pods = await self._parse(body)
+        except ParseError as error:
+            raise KubeletError(f"kubelet's list of pods cannot be read: {error.message}") from None
+        self._observe(pods)
+        return pods
+
+    async def _parse(self, body: bytes) -> tuple[Pod, ...]:
+        """A thread that has begun goes on though nobody waits any more, and then it is waited for."""
+        if len(body) <= _AT_ONCE:
+            return self._reader.read(body)
+        if self._parsing is not None:
+            await asyncio.wait([self._parsing])
+        self._parsing = asyncio.get_running_loop().run_in_executor(None, self._reader.read, body)
+        return await asyncio.shield(self._parsing)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _get(self, access: Access) -> bytes:
+        try:
+            with contextlib.suppress(aiohttp.ServerDisconnectedError):  # kubelet restarted: one more try
+                return await self._request(access)
+            return await self._request(access)
+        except (aiohttp.ClientError, OSError) as error:
+            text = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+            raise KubeletError(f"kubelet at {self._url} cannot be asked: {text}") from None
+
+    async def _request(self, access: Access) -> bytes:
+        if self._session is None:
+            limits = aiohttp.ClientTimeout(total=_SILENT_S)
+            connector = aiohttp.TCPConnector(limit=1, keepalive_timeout=60)
+            self._session = aiohttp.ClientSession(connector=connector, timeout=limits)
+        context = await self._tls(access) if self._url.startswith("https:") else True
+        async with self._session.get(
+            self._url, headers=access.headers, ssl=context, server_hostname=None if context is True else self._node
+        ) as response:
+            if response.status != 200:
+                raise KubeletError(_refusal(self._url, response.status))
+            body = await read_within(response, MOST_BODY)
+            if body is None:
+                response.close()  # what is left of it is not read
+                raise self._give_up()
+            return body
+
+    def _give_up(self) -> KubeletError:
+        self._asks_again_at = time.monotonic() + _AGAIN_S
+        self._on_too_large()
+        return _too_large()
+
+    async def _tls(self, access: Access) -> ssl.SSLContext:
+        if self._context is None or self._context[0] is not access:
+            context = await asyncio.to_thread(self._make_context, access)
+            self._context = (access, context)
+        return self._context[1]
+
+    def _make_context(self, access: Access) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        if self._insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        for ca_file in self._own_ca_files:
+            if ca_file.is_file():
+                context.load_verify_locations(ca_file)
+        if access.facts.ca:
+            context.load_verify_locations(cadata=trusted(access.facts.ca))
+        show_certificate(context, access.facts.certificate, access.facts.key)
+        return context
+
+
+def _too_large() -> KubeletError:
+    return KubeletError(
+        f"kubelet's list of pods is larger than {MOST_BODY >> 20} MiB, so another source says which container asks; "
+        "look for pods of this node that have very much text, such as environment values"
+    )
+
+
+def _refusal(url: str, status: int) -> str:
+    if status == 401:
+        return (
+            f"kubelet at {url} does not know this agent's token (401); it asks the API server about tokens, so check "
+            "that one is reachable, and then authentication.webhook in kubelet's configuration"
+        )
+    if status == 403:
+        return f"kubelet at {url} refuses this agent (403); allow `get` on nodes/pods (before 1.33: nodes/proxy)"
+    return f"kubelet at {url} answered {status}"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from deviceplugin.errors import CapacityError
 from deviceplugin.kubelet.allocate_context import AllocateContext
-from deviceplugin.kubelet.identity_rule import IdentifiedContainer
+from deviceplugin.kubelet.identity import IdentifiedContainer
 from deviceplugin.model.allocation import Allocation, ContainerRef, PodUid
 from deviceplugin.model.annotation_size import require_short
 from deviceplugin.model.gpu import GpuUuid
@@ -26,10 +26,9 @@ from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.candidates import Restrictions
 from deviceplugin.placement.describe import gpus_text
 from deviceplugin.placement.node_state import NodeState
-from deviceplugin.placement.occupancy import free_for_next_container, snapshot_for
 from deviceplugin.placement.place import Choice, place
 from deviceplugin.placement.pod import PodChoice, place_pod
-from deviceplugin.placement.snapshot import Snapshot
+from deviceplugin.placement.snapshot import Snapshot, free_for_next_container, snapshot_for
 
 ScheduledGpus = Mapping[str, frozenset[GpuUuid]]
 

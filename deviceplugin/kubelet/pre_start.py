@@ -25,10 +25,9 @@ from deviceplugin.errors import (
 )
 from deviceplugin.kubelet.allocate_answer import why_outdated
 from deviceplugin.kubelet.allocate_context import AllocateContext
-from deviceplugin.ledger.evidence import Checkpoint
-from deviceplugin.ledger.grant import Grant, Source
-from deviceplugin.ledger.rebuild import rebuild_one
-from deviceplugin.ledger.repair import claimant_proved, owner_named
+from deviceplugin.ledger.grant import Checkpoint, Grant, Source
+from deviceplugin.ledger.ledger import claimant_proved, owner_named
+from deviceplugin.ledger.reconcile import rebuild_one
 from deviceplugin.model.allocation import OwnerKey
 from deviceplugin.model.units import CORES_PER_GPU, Resource
 

@@ -23,9 +23,8 @@ import grpc
 import structlog
 
 from deviceplugin.errors import KubeletError
-from deviceplugin.kubelet.grpc_endpoint import Endpoint, RegistryService, SocketIdentity, identity_of
+from deviceplugin.kubelet.grpc_endpoint import Endpoint, RegistryService, SocketIdentity, SocketWatch, identity_of
 from deviceplugin.kubelet.plugin import ResourcePlugin
-from deviceplugin.kubelet.socket_watch import SocketWatch
 from deviceplugin.model.units import Resource, ResourceNames
 from deviceplugin.wire import deviceplugin_pb2 as pb
 from deviceplugin.wire import deviceplugin_pb2_grpc as rpc

@@ -1,11 +1,19 @@
-"""Durable changes of files and directories, for what must outlive a crash of the machine; reads of what others wrote.
+"""Durable changes of files and directories, for what must outlive a crash of the machine, and the lock on them.
 
-In: paths. Out: OSError for every failure. A new name is durable when its directory is synced.
+In: paths. Out: OSError for every failure; reads of what others wrote. A new name is durable when its directory is
+synced. The lock is one that the kernel releases when its holder ends, for whatever reason: two agents would register
+the same resources and grant the same slots twice, so the second gets an AgentRunningError that names the holder. The
+lock's file stays; only the lock on it counts.
 """
 
 import errno
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from deviceplugin.errors import AgentRunningError, LedgerError
 
 
 def make_directory(path: Path) -> None:
@@ -46,3 +54,43 @@ def read_within(path: Path, most: int) -> bytes:
 def cause(error: OSError) -> str:
     """The system's text in lower case, as part of a sentence."""
     return (error.strerror or str(error)).lower()
+
+
+LOCK_NAME = "agent.lock"
+
+
+@contextmanager
+def agent_lock(directory: Path) -> Iterator[Path]:
+    """Holds the lock until the end of the block, or of the process; the value is its file."""
+    path = directory / LOCK_NAME
+    try:
+        make_directory(directory)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise LedgerError(
+            f"the lock {path} cannot be opened: {cause(error)}; run the agent as root and check the directory"
+        ) from error
+    try:
+        _take(fd, path)
+        with suppress(OSError):  # the pid is for the next agent's message; a full disk must not stop this one
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+        yield path
+    finally:
+        os.close(fd)
+
+
+def _take(fd: int, path: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise AgentRunningError(
+            f"another vcuda agent{_holder(fd)} runs on this node and holds {path}; stop it before this one starts"
+        ) from error
+    except OSError as error:
+        raise LedgerError(f"the lock {path} cannot be taken: {cause(error)}") from error
+
+
+def _holder(fd: int) -> str:
+    text = os.pread(fd, 32, 0).strip()
+    return f" (process {int(text)})" if text.isdigit() else ""

@@ -21,8 +21,16 @@ from types import MappingProxyType
 from deviceplugin.errors import LedgerError
 from deviceplugin.ledger import durable_files
 from deviceplugin.ledger.grant import Grant, GrantId
-from deviceplugin.ledger.records import FORMAT_VERSION, JournalEntry, LedgerChange, apply, encode_line, header
-from deviceplugin.ledger.scan import Scan, scan
+from deviceplugin.ledger.records import (
+    FORMAT_VERSION,
+    JournalEntry,
+    LedgerChange,
+    Scan,
+    apply,
+    encode_line,
+    header,
+    scan,
+)
 
 _LEAST_BYTES = 1 << 18  # below this a journal is not worth rewriting
 _FACTOR = 4

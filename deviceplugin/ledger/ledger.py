@@ -3,7 +3,12 @@
 In: grants and named transitions on them. Out: queries, and a call to every subscriber. Each transition is one
 entry of the journal, on the disk before memory changes (but for `follow_limits`): a crash leaves all of it or nothing.
 This is the last check: `grant`, `reassign_to_owner` and `reassign` raise CapacityError if a GPU would hold more than it
-has, whatever the caller computed; only `adopt` accepts what is true already. A container holds one grant at most.
+has, whatever the caller computed; only `adopt` accepts what is true already. A GPU that is over-committed already, as
+found at start, may be relieved or left as it is, never loaded further. A container holds one grant at most.
+
+A grant whose owner was guessed wrong keeps its GPUs and takes the true owner's request: kubelet has recorded its device
+nodes and environment in its checkpoint, and starts the container with these. Limits can change, because they are
+written at PreStartContainer.
 
 Single-threaded by contract: every call is made on the agent's only asyncio loop, and none awaits, so no caller sees
 half a transition. Not here: where to place (`placement`), which container asks (`kubelet`), when to release
@@ -11,22 +16,146 @@ half a transition. Not here: where to place (`placement`), which container asks 
 """
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, replace
 
 import structlog
 
 from deviceplugin.errors import CapacityError, LedgerError, OwnershipError
-from deviceplugin.ledger.capacity import Load, check, loads
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.journal import Journal
 from deviceplugin.ledger.records import LedgerChange
-from deviceplugin.ledger.repair import Claimant, claimant_of, kept, moved
-from deviceplugin.model.allocation import Allocation, OwnerKey, PodUid
-from deviceplugin.model.gpu import Inventory
-from deviceplugin.model.pod import PodContainer
-from deviceplugin.model.pod_limits import PodLimits
-from deviceplugin.model.units import Resource
+from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, OwnerKey, PodRef, PodUid
+from deviceplugin.model.gpu import GpuUuid, Inventory
+from deviceplugin.model.pod import NO_LIMITS, Pod, PodContainer, PodLimits
+from deviceplugin.model.pod_request import parts_of
+from deviceplugin.model.request import Request, parse_request
+from deviceplugin.model.units import Resource, ResourceNames, format_blocks
+from deviceplugin.placement.fit import NOTHING, GpuAmount, demand_of, model_of
+from deviceplugin.placement.snapshot import occupied
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is held of one GPU and what it has: nothing where the GPU is not in the inventory."""
+
+    uuid: GpuUuid
+    held: GpuAmount
+    has: GpuAmount
+
+    @property
+    def is_over(self) -> bool:
+        return not self.has.covers(self.held)
+
+    def is_worse_than(self, before: "Load") -> bool:
+        """More is held of what is over-committed now."""
+        return not (before.held | self.has).covers(self.held)
+
+    def __str__(self) -> str:
+        return (
+            f"GPU {self.uuid} holds {self.held.cores} of {self.has.cores} cores and {self.held.blocks} of "
+            f"{format_blocks(self.has.blocks)}"
+        )
+
+
+def loads(allocations: Iterable[Allocation], inventory: Inventory) -> dict[GpuUuid, Load]:
+    has = {gpu.uuid: model_of(gpu).whole for gpu in inventory.gpus}
+    return {uuid: Load(uuid, held, has.get(uuid, NOTHING)) for uuid, held in occupied(allocations).items()}
+
+
+def check(
+    before: Iterable[Allocation], after: Iterable[Allocation], inventory: Inventory, *, gpus: Set[GpuUuid]
+) -> None:
+    """Raises CapacityError where `after` over-commits one of these GPUs more than `before` does."""
+    held = loads(_touching(before, gpus), inventory)
+    for uuid, load in loads(_touching(after, gpus), inventory).items():
+        now = held.get(uuid, Load(uuid, NOTHING, load.has))
+        if uuid in gpus and load.is_worse_than(now):
+            raise CapacityError(_sentence(now, load, inventory))
+
+
+def _touching(allocations: Iterable[Allocation], gpus: Set[GpuUuid]) -> Iterable[Allocation]:
+    return (allocation for allocation in allocations if any(share.uuid in gpus for share in allocation.shares))
+
+
+def _sentence(now: Load, then: Load, inventory: Inventory) -> str:
+    gpu = inventory.gpu(then.uuid)
+    if gpu is None:
+        return f"GPU {then.uuid} is not on this node any more, so nothing can be granted on it; create the pod again"
+    free = now.has - now.held
+    more = GpuAmount(then.held.cores - now.held.cores, then.held.blocks - now.held.blocks)
+    return (
+        f"GPU {gpu.minor} ({then.uuid}) has {free.cores} cores and {format_blocks(free.blocks)} free and the request "
+        f"needs {more.cores} cores and {format_blocks(more.blocks)} more of it; "
+        "ask for less, or create the pod again when other pods have ended"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """The container that a grant goes to, and what it asked for."""
+
+    owner: ContainerRef
+    role: ContainerRole
+    request: Request
+    limits: PodLimits = NO_LIMITS
+    index: int = 0
+
+
+def owner_named(key: OwnerKey, pod: Pod | None) -> tuple[ContainerRef, ContainerRole, int]:
+    """Names, role and index of a container; without its pod only the UID and the container's name are known."""
+    owner = ContainerRef(pod.ref if pod is not None else PodRef(key[0], "", ""), key[1])
+    known = pod.container(key[1]) if pod is not None else None
+    return (owner, known.role, known.index) if known is not None else (owner, ContainerRole.UNKNOWN, 0)
+
+
+def claimant_proved(
+    grant: Grant, key: OwnerKey, counts: tuple[int, int], pod: Pod | None, names: ResourceNames
+) -> Claimant:
+    """The container that kubelet's checkpoint names for the grant: it has the counts, the pod says over how many GPUs.
+
+    Where the pod is not known, counts as the grant's mean that it is the grant's request. RequestError or ParseError
+    for a request that vcuda would not have admitted.
+    """
+    owner, role, index = owner_named(key, pod)
+    request = grant.allocation.request
+    if pod is not None:
+        parts = parts_of(pod, key[1], names)
+        request = parse_request(*counts, parts=parts, names=names)
+    elif (request.cores, request.blocks) != counts:
+        request = parse_request(*counts, names=names)
+    return Claimant(owner, role, request, index=index)
+
+
+def claimant_of(grant: Grant) -> Claimant:
+    allocation = grant.allocation
+    return Claimant(allocation.owner, allocation.role, allocation.request, grant.limits, allocation.index)
+
+
+def moved(grant: Grant, to: Claimant, inventory: Inventory) -> Grant:
+    """The grant in the hands of another container, on the same GPUs, sized by that container's request."""
+    shares = grant.allocation.shares
+    if len(shares) != to.request.gpus:
+        raise OwnershipError(
+            f"container {to.owner} asked for {to.request.gpus} GPUs and kubelet gave it grant {grant.id}, which has "
+            f"{len(shares)}; delete the pod, so that it is admitted again"
+        )
+    sized = tuple(share_for(share.uuid, to.request, inventory, least=share.blocks) for share in shares)
+    allocation = Allocation(to.owner, to.role, to.request, sized, to.index)
+    return replace(grant, allocation=allocation, limits=to.limits)
+
+
+def kept(grant: Grant, to: Claimant) -> Grant:
+    """The grant under another container's name and otherwise as it is; that container's start will size it."""
+    allocation = replace(grant.allocation, owner=to.owner, role=to.role, index=to.index)
+    return replace(grant, allocation=allocation, limits=to.limits, proved=False)
+
+
+def share_for(uuid: GpuUuid, request: Request, inventory: Inventory, *, least: int = 0) -> GpuShare:
+    """What a request takes of a GPU; one that is gone had `least` blocks, and what the request needs."""
+    demand, gpu = demand_of(request), inventory.gpu(uuid)
+    return GpuShare(uuid, *demand.takes(gpu.blocks if gpu is not None else max(least, demand.amount.blocks)))
+
 
 log = structlog.get_logger("vcuda.ledger")
 

@@ -17,6 +17,10 @@ The contract of extender and agent about a bound pod. Both call `trusted_allocat
   `predicate-gpu-idx-<i>` and `gpu-assigned: true`, and removes other indices. Then the extender's cache of the pod is
   exact. Before that, a container that is not trusted counts on every GPU on which it may be.
 - Neither reads `predicate-time` to learn what a pod has; the agent uses it to order guesses.
+
+`vcuda-decision` says why a pod is where it is, and is for people only: nothing places, counts or trusts by it. The
+scheduler writes it with the Binding, with the pod's UID and the node. Its size is bounded, as each pod carries it
+through etcd and every watch.
 """
 
 from collections.abc import Iterable, Mapping
@@ -212,3 +216,44 @@ def stale_indices(pod: Pod, wanted: Iterable[str], names: AnnotationNames) -> tu
 
 def _names_its_node(pod: Pod, names: AnnotationNames) -> bool:
     return pod.annotations.get(names.predicate_node, pod.node) == pod.node
+
+
+LONGEST = 4096
+
+
+class ContainerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`gpus`: minors. `others`: phrases about the GPUs of the node that were passed over."""
+
+    gpus: tuple[int, ...]
+    reason: str
+    others: tuple[str, ...] = ()
+
+
+class DecisionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`at`: Unix seconds of filter's choice. `others`: phrases about the nodes that were passed over."""
+
+    version: int
+    pod: str
+    node: str
+    at: int
+    reason: str
+    others: tuple[str, ...] = ()
+    containers: Mapping[str, ContainerRecord] = {}
+
+
+def format_decision(record: DecisionRecord) -> str:
+    """Shortened until it fits: first without the GPUs that were passed over, then without all but the node's reason."""
+    plain = {name: ContainerRecord(each.gpus, each.reason) for name, each in record.containers.items()}
+    smaller = msgspec.structs.replace(record, containers=plain)
+    smallest = msgspec.structs.replace(record, containers={}, others=())
+    texts = (msgspec.json.encode(each).decode() for each in (record, smaller, smallest))
+    return next((text for text in texts if len(text) <= LONGEST), "")
+
+
+def parse_decision(text: str) -> DecisionRecord:
+    if len(text) > LONGEST:
+        raise ParseError(f"annotation vcuda-decision has {len(text)} characters; at most {LONGEST} are read")
+    found = decode_json(DecisionRecord, text, what="vcuda-decision")
+    if found.version != VERSION:
+        raise ParseError(f"annotation vcuda-decision has version {found.version}; this vcuda reads {VERSION}")
+    return found

@@ -1,16 +1,27 @@
-"""A physical GPU: its constant properties and its current health.
+"""A physical GPU: its constant properties, its health, what is used of it, and the device IDs that stand for it.
 
-In: what `hardware` discovered. Out: values for placement, the ledger and the views. Not here: who uses it (`ledger`)
-and its place in the topology (`topology`). A GPU is identified by its UUID. Its index may change with every boot, and
-its minor only names the device node.
+In: what `hardware` discovered, what `container` and NVML measured. Out: values for placement, the ledger, the views and
+kubelet. Not here: who holds it (`ledger`) and its place in the topology (`topology`). A GPU is identified by its UUID.
+Its index may change with every boot, and its minor only names the device node.
+
+Usage that is None was not measured for this kind of container, or is not known now. Its counters grow from the last
+start of the container.
+
+Device IDs are what kubelet handles: one for each core and each memory block, of at most 10 characters: `c` or `m`, a
+6-character key of the GPU, and the number in base 36. They are short because kubelet 1.36 writes each one into the
+status of the pod; unique over both resources because kubelet's reverse look-up ignores the resource name; derived from
+the UUID so that they survive reboots. An ID only hints at the GPU of its holder. The ledger says who has what.
 """
 
 import enum
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NewType
 
+from deviceplugin.errors import ParseError
 from deviceplugin.model.topology import Topology
-from deviceplugin.model.units import blocks_in
+from deviceplugin.model.units import CORES_PER_GPU, Resource, blocks_in
 
 GpuUuid = NewType("GpuUuid", str)
 
@@ -112,3 +123,130 @@ class GpuSample:
     utilization_percent: int
     memory_used_bytes: int
     processes: tuple[GpuProcess, ...] = ()
+
+
+class Breach(enum.Enum):
+    """How a container gets more than its grant, or could get it."""
+
+    MEMORY = "memory"
+    CORES = "cores"
+    BYPASS = "bypass"  # one of its processes uses the GPU without the interposer
+    STATE = "state"  # its shared state is corrupted
+
+
+@dataclass(frozen=True, slots=True)
+class Overrun:
+    """One lasting breach, with a sentence for users."""
+
+    breach: Breach
+    gpu: GpuUuid
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """One container on one GPU. Bytes; cores of 100, over the last sample period; seconds since its start.
+
+    `overhead_bytes` is the part of `memory_bytes` that the driver uses beside allocations: contexts, modules. `pids`
+    are those of the node, if the driver shows them.
+    """
+
+    uuid: GpuUuid
+    memory_bytes: int | None = None
+    overhead_bytes: int | None = None
+    peak_bytes: int | None = None
+    refusals: int | None = None
+    cores: float | None = None
+    cores_in_force: float | None = None
+    gpu_seconds: float | None = None
+    throttled_seconds: float | None = None
+    throttled_launches: int | None = None
+    pids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerUse:
+    """One container; `processes` counts those that use a GPU, None while they cannot be found or counted.
+
+    `over_seconds`: for how long each breach was seen, also where that was too short to be one of `overruns`.
+    `unknown_functions`: how often its programs were given a function that vcuda's library is too old to limit.
+    """
+
+    gpus: tuple[GpuUse, ...]
+    processes: int | None
+    overruns: tuple[Overrun, ...] = ()
+    over_seconds: Mapping[tuple[GpuUuid, Breach], float] = field(default_factory=dict)
+    unknown_functions: int | None = None
+
+
+def use_of_whole(gpus: Sequence[GpuUuid], samples: Mapping[GpuUuid, GpuSample]) -> ContainerUse:
+    """Everything on a GPU that has one holder belongs to that holder. What the driver did not show is not known."""
+    known = [(uuid, samples[uuid]) for uuid in gpus if uuid in samples]
+    uses = tuple(
+        GpuUse(
+            uuid=uuid,
+            memory_bytes=sample.memory_used_bytes,
+            cores=float(sample.utilization_percent),
+            pids=tuple(process.pid for process in sample.processes),
+        )
+        for uuid, sample in known
+    )
+    pids = {pid for use in uses for pid in use.pids}
+    return ContainerUse(uses, len(pids) if len(known) == len(gpus) else None)
+
+
+DeviceId = NewType("DeviceId", str)
+GpuKey = NewType("GpuKey", str)
+
+_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
+_KEY_LENGTH = 6
+_PREFIX = {Resource.CORE: "c", Resource.MEMORY: "m"}
+_SLOT_DIGITS = {Resource.CORE: 2, Resource.MEMORY: 3}  # 36**3 blocks are 11 TiB of one GPU
+
+
+def gpu_keys(uuids: Iterable[GpuUuid]) -> dict[GpuUuid, GpuKey]:
+    """A key for each GPU; if two hashes are equal, the later UUID is hashed again."""
+    keys: dict[GpuUuid, GpuKey] = {}
+    taken: set[GpuKey] = set()
+    for uuid in sorted(set(uuids)):
+        attempt = 0
+        while (key := _hash(uuid, attempt)) in taken:
+            attempt += 1
+        taken.add(key)
+        keys[uuid] = key
+    return keys
+
+
+def device_id(resource: Resource, key: GpuKey, number: int) -> DeviceId:
+    return DeviceId(f"{_PREFIX[resource]}{key}{_base36(number, _SLOT_DIGITS[resource])}")
+
+
+def device_ids(resource: Resource, gpu: Gpu, key: GpuKey) -> tuple[DeviceId, ...]:
+    """All IDs of one GPU, by number."""
+    count = CORES_PER_GPU if resource is Resource.CORE else gpu.blocks
+    return tuple(device_id(resource, key, number) for number in range(count))
+
+
+def key_of(text: str) -> GpuKey:
+    """The key of an ID's GPU, without any check; an unknown text gives a key without a GPU."""
+    return GpuKey(text[1 : 1 + _KEY_LENGTH])
+
+
+def of_gpu(texts: Iterable[str], key: GpuKey) -> set[str]:
+    """Those with this key; kubelet offers thousands at a time, so nothing is made of the others."""
+    return {text for text in texts if text.startswith(key, 1)}
+
+
+def _hash(uuid: str, attempt: int) -> GpuKey:
+    digest = hashlib.sha256(f"{uuid}#{attempt}".encode() if attempt else uuid.encode()).digest()
+    return GpuKey(_base36(int.from_bytes(digest[:8], "big") % 36**_KEY_LENGTH, _KEY_LENGTH))
+
+
+def _base36(number: int, digits: int) -> str:
+    out = ""
+    for _ in range(digits):
+        number, rest = divmod(number, 36)
+        out = _ALPHABET[rest] + out
+    if number:
+        raise ParseError(f"slot does not fit into {digits} base-36 digits")
+    return out

@@ -1,17 +1,26 @@
-"""Pods as placement, identity and the scheduler need them: containers in kubelet's order and their requests.
+"""Pods as placement, identity and the scheduler need them: containers in kubelet's order, their requests and limits.
 
-In: `kube.pods` decodes `Pod` from the JSON of the API server and of kubelet; `kube.cluster_pods` decodes `ClusterPod`,
-and `PlainPod` for pods without GPUs. Not here: who has what. Kubelet admits init containers first, in spec order, then
-app containers in spec order; `containers` keeps that order.
+In: `kube.pods` decodes `Pod` from the JSON of the API server and of kubelet; `kube.cluster_objects` decodes
+`ClusterPod`, and `PlainPod` for pods without GPUs. Not here: who has what. Kubelet admits init containers first, in
+spec order, then app containers in spec order; `containers` keeps that order.
+
+`PodLimits` are what a pod's annotations give its containers within and beside what the scheduler grants. Neither takes
+anything from other containers: a soft limit is idle time, and a limit of memory only lowers what was granted. So both
+can change while the pod runs. An annotation gives a number to every container or to some by name (`PerContainer`: `2`,
+or `main=2,side=3`; later items win), and a ParseError says what to write.
 """
 
 import enum
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from deviceplugin.errors import ParseError
 from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
+from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.claims import ContainerClaim, PodClaim
-from deviceplugin.model.units import Compute, Resource
+from deviceplugin.model.preferences import list_items
+from deviceplugin.model.units import BLOCK_BYTES, MIB, Compute, Resource
 
 NO_UID = PodUid("")
 _GATED = "SchedulingGated"
@@ -215,3 +224,70 @@ class PlainPod:
     uid: PodUid
     node: str
     needs: Compute | None
+
+
+_ITEM = re.compile(r"(?:([a-z0-9]([-a-z0-9]*[a-z0-9])?)=)?([0-9]{1,10})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class PerContainer:
+    """By a container's name, else `every`."""
+
+    every: int
+    by_name: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, container: str) -> int:
+        return self.by_name.get(container, self.every)
+
+
+def parse_per_container(text: str, annotation: str, *, absent: int, most: int, wanted: str) -> PerContainer:
+    """Numbers from 1 to `most`; `absent` is that of a container which is not named. `wanted` ends the error."""
+    every, by_name = absent, {}
+    for item in list_items(text, annotation):
+        found = _ITEM.fullmatch(item.strip())
+        number = int(found.group(3)) if found else 0
+        if found is None or not 1 <= number <= most:
+            raise ParseError(
+                f"annotation {annotation} holds {text[:60]!r}; write {wanted} from 1 to {most}, "
+                "or container=number for some containers"
+            )
+        if found.group(1):
+            by_name[found.group(1)] = number
+        else:
+            every = number
+    return PerContainer(every, by_name)
+
+
+def format_per_container(by_name: Mapping[str, int]) -> str:
+    return ",".join(f"{name}={by_name[name]}" for name in sorted(by_name))
+
+
+MOST_MIB = 1 << 24  # 16 TiB: more was probably meant in bytes
+NO_MEMORY_LIMITS = PerContainer(0)
+
+
+@dataclass(frozen=True, slots=True)
+class PodLimits:
+    """Of one container. `soft_cores`: percent of a GPU, 0 if cores are a hard limit. `memory_mib` of each GPU: 0 if
+    all that was granted may be used."""
+
+    soft_cores: int = 0
+    memory_mib: int = 0
+
+    def memory_bytes(self, blocks: int) -> int:
+        """What may be used of so many granted blocks of one GPU."""
+        granted = blocks * BLOCK_BYTES
+        return min(granted, self.memory_mib * MIB) if self.memory_mib else granted
+
+
+NO_LIMITS = PodLimits()
+
+
+def parse_memory_limits(annotations: Mapping[str, str], names: AnnotationNames) -> PerContainer:
+    """MiB of each GPU of a container: `5000` for all containers of the pod, `main=5000,side=300` for some."""
+    text = annotations.get(names.memory_limit)
+    if text is None:
+        return NO_MEMORY_LIMITS
+    return parse_per_container(
+        text, names.memory_limit, absent=0, most=MOST_MIB, wanted="the MiB of each GPU, 4096 for 4 GiB,"
+    )

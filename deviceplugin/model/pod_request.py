@@ -16,8 +16,7 @@ from deviceplugin.model.allocation import ContainerRole, PodRef
 from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
 from deviceplugin.model.annotation_size import require_room, require_short
 from deviceplugin.model.annotations import trusted_allocation
-from deviceplugin.model.per_container import PerContainer, parse_per_container
-from deviceplugin.model.pod import Pod, PodContainer
+from deviceplugin.model.pod import PerContainer, Pod, PodContainer, parse_per_container
 from deviceplugin.model.preferences import NO_PREFERENCES, Preferences, parse_preferences
 from deviceplugin.model.request import Request, parse_request
 from deviceplugin.model.units import ResourceNames

@@ -5,10 +5,15 @@ names take precedence. Out: `Preferences`, or a ParseError that names the annota
 the effect of a preference (`placement`). An unknown word in HAMi's annotation is ignored, as another scheduler would
 do; in vcuda's it is an error. A list is bounded, because the scheduler keeps what waiting pods ask for, and compares
 it with every model.
+
+What a pod or an operator prefers of nodes without requiring it does not count where the extender chooses the node, and
+sentences here say so: kube-scheduler weighs such rules among the nodes that an extender leaves, and it leaves one. Only
+on a node that was chosen can GPUs be reserved: kube-scheduler says its own choice with the Binding, after it has asked
+about the next pods, and they would be promised the same GPUs.
 """
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -165,3 +170,32 @@ def _one_numa(annotations: Mapping[str, str], names: AnnotationNames) -> bool:
     if found is None:
         raise ParseError(f"annotation {names.numa} holds {written[:40]!r}; write true or false")
     return found
+
+
+NODE_AFFINITY, POD_AFFINITY, POD_ANTI_AFFINITY = AFFINITIES = (
+    "preferred node affinity",
+    "preferred pod affinity",
+    "preferred pod anti-affinity",
+)
+SPREAD = "topology spread with ScheduleAnyway"
+SCHEDULE_ANYWAY = "ScheduleAnyway"
+_CHOOSES = "vcuda's extender chooses the node"
+
+
+def soft_warning(rules: Sequence[str]) -> str:
+    """For the author of a pod."""
+    return (
+        f"{_listed(rules)} not count, because {_CHOOSES} of a pod with GPUs; require it, or set --node-choice=scheduler"
+    )
+
+
+def soft_line(rules: Sequence[str], discouraged: str = "") -> str:
+    """For an explanation; empty where there is none. `discouraged`: the pod's node, if it has such a taint."""
+    taint = [f"the taint of node {discouraged} with PreferNoSchedule"] if discouraged else []
+    found = [*rules, *taint]
+    return f"{_listed(found)} not count: {_CHOOSES} (--node-choice=extender)" if found else ""
+
+
+def _listed(rules: Sequence[str]) -> str:
+    *before, last = rules
+    return f"{', '.join(before)} and {last} do" if before else f"{last} does"

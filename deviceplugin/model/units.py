@@ -1,11 +1,14 @@
 """The two units of GPU requests, the names of their resources, and CPU and memory as kube-scheduler counts them.
 
 100 cores are one GPU; one block is 256 MiB of its memory. Blocks are rounded down for each GPU: the remainders of two
-GPUs cannot be combined.
+GPUs cannot be combined. `ShareMemory` is the operator's word for the memory of a share that requests none, or a
+ParseError that lists the words.
 """
 
 import enum
 from dataclasses import dataclass
+
+from deviceplugin.errors import ParseError
 
 CORES_PER_GPU = 100
 MIB = 1 << 20
@@ -86,3 +89,32 @@ class Compute:
 
 
 NOTHING = Compute(0, 0)
+
+
+PROPORTIONAL = "proportional"
+OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class ShareMemory:
+    """The same fraction of the smallest known GPU, else `blocks` of each GPU, else (0) nothing."""
+
+    proportional: bool = True
+    blocks: int = 0
+
+    def __str__(self) -> str:
+        return PROPORTIONAL if self.proportional else str(self.blocks or OFF)
+
+
+def parse_share_memory(text: str) -> ShareMemory:
+    """`proportional`, `off`, or a number of blocks for each GPU of the share."""
+    word = text.strip().lower()
+    if word == PROPORTIONAL:
+        return ShareMemory()
+    if word == OFF:
+        return ShareMemory(proportional=False)
+    if not (word.isascii() and word.isdigit() and len(word) <= 6 and int(word)):
+        raise ParseError(
+            f"{text[:40]!r} is not a memory size for a share; write {PROPORTIONAL}, {OFF} or a number of blocks"
+        )
+    return ShareMemory(proportional=False, blocks=int(word))

@@ -12,8 +12,8 @@ from prometheus_client.core import Metric
 from deviceplugin.exposition import Family, families_of, metric_of
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.allocation import GpuShare
+from deviceplugin.model.gpu import Breach, ContainerUse, GpuUse
 from deviceplugin.model.units import CORES_PER_GPU
-from deviceplugin.model.usage import Breach, ContainerUse, GpuUse
 from deviceplugin.observe.node_view import NodePicture
 
 GPU = ("node", "gpu", "uuid")

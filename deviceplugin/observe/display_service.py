@@ -17,9 +17,8 @@ import structlog
 
 from deviceplugin.errors import ConfigError
 from deviceplugin.observe.gpu_manager_views import usages
-from deviceplugin.observe.graph_text import draw
-from deviceplugin.observe.node_view import AgentState, NodePicture
-from deviceplugin.observe.rendering import Rendering
+from deviceplugin.observe.graph import draw
+from deviceplugin.observe.node_view import AgentState, NodePicture, Rendering
 from deviceplugin.wire import display_pb2 as pb
 from deviceplugin.wire import display_pb2_grpc as rpc
 

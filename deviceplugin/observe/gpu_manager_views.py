@@ -15,10 +15,9 @@ from prometheus_client.registry import Collector
 
 from deviceplugin.exposition import Family, families_of, metric_of
 from deviceplugin.ledger.grant import Grant
-from deviceplugin.model.gpu import Gpu, GpuUuid
+from deviceplugin.model.gpu import ContainerUse, Gpu, GpuUse, GpuUuid
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import CORES_PER_GPU, MIB
-from deviceplugin.model.usage import ContainerUse, GpuUse
 from deviceplugin.observe.node_view import NodePicture
 from deviceplugin.wire import display_pb2 as pb
 

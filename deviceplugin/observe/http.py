@@ -5,11 +5,17 @@ a restart would help: the event loop is blocked (then nothing answers) or the ag
 broken GPU or an absent kubelet is no reason for a restart. `/readyz` fails while pods cannot be served. All requests
 are read-only, and no answer holds a traceback. The loop also answers kubelet, so clients here, however many, may not
 hold it: connections are bounded, and pages are rendered elsewhere.
+
+The probes of an agent that waits until its predecessor on the node has ended.
+
+In: whether kubelet knows this agent. Out: an HTTP server on the agent's own address. It is ready as soon as kubelet
+gives it calls, because the DaemonSet's controller ends the predecessor only then. It has no view: the predecessor does.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,11 +29,9 @@ from deviceplugin.exposition import OPENMETRICS, wants_openmetrics
 from deviceplugin.latest import Latest
 from deviceplugin.listen import bind_tcp
 from deviceplugin.observe.gpu_manager_views import metrics_text
-from deviceplugin.observe.graph_json import graph_of
-from deviceplugin.observe.graph_text import ASCII, BOXES, draw
+from deviceplugin.observe.graph import ASCII, BOXES, draw, graph_of
 from deviceplugin.observe.metrics import AgentMetrics
-from deviceplugin.observe.node_view import AgentState, NodePicture
-from deviceplugin.observe.rendering import Rendering
+from deviceplugin.observe.node_view import AgentState, NodePicture, Rendering
 from deviceplugin.observe.usage import usage_of
 from deviceplugin.wire import deviceplugin_pb2 as pb
 from deviceplugin.wire import deviceplugin_pb2_grpc as rpc
@@ -222,3 +226,36 @@ async def _no_traceback(request: web.Request, handler: _Handler) -> web.StreamRe
     except Exception:
         log.exception("view_failed", path=request.path)
         return _BROKEN.response
+
+
+_WAITS = "this agent waits until another agent of this node has ended"
+
+
+@asynccontextmanager
+async def standing_by(address: str, port: int, *, is_ready: Callable[[], bool]) -> AsyncIterator[None]:
+    """Raises ConfigError where it cannot listen."""
+
+    async def healthz(_request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def readyz(_request: web.Request) -> web.Response:
+        if is_ready():
+            return web.Response(text=f"ok: {_WAITS}\n")
+        return web.Response(status=503, text="kubelet has not registered the driver for claims\n")
+
+    async def other(_request: web.Request) -> web.Response:
+        return web.Response(status=503, text=f"{_WAITS}\n")
+
+    app = web.Application()
+    app.router.add_get("/healthz", healthz)
+    app.router.add_get("/readyz", readyz)
+    app.router.add_get("/{other:.*}", other)
+    runner = web.AppRunner(app, shutdown_timeout=0)
+    sockets = bind_tcp(address, port, address_flag="--query-addr", port_flag="--query-port")
+    await runner.setup()
+    try:
+        for each in sockets:
+            await web.SockSite(runner, each).start()
+        yield
+    finally:
+        await runner.cleanup()

@@ -1,26 +1,40 @@
 """The data of the views: one consistent picture of the node at one moment.
 
 In: nothing; the agent fills these values from its own state whenever a view asks. Out: what `metrics`,
-`graph_text`, `usage`, `http` and `display_service` render. Not here: rendering, and any call that could block.
+`graph`, `usage`, `http` and `display_service` render. Not here: what is rendered.
 `NodeView` is all that the views know of the agent.
+
+`Rendering` makes what the views show: in one thread, one at a time, and once for all who ask at about the same time.
+
+In: a `NodeView`, and functions that make something of its picture. Out: what they made, at most once in `period_s` and
+when grants, GPUs or counters have changed; None where the function failed, which is in the log. The loop that answers
+kubelet only takes the picture, so clients of the views, however many, cannot hold it.
 """
 
+import asyncio
 import hashlib
 import secrets
-from collections.abc import Mapping
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
+import structlog
+
+from deviceplugin.latest import Latest
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.model.allocation import ContainerRef, PodRef, PodUid
-from deviceplugin.model.gpu import Gpu, GpuSample, GpuUuid, Inventory
+from deviceplugin.model.gpu import ContainerUse, Gpu, GpuSample, GpuUuid, Inventory
 from deviceplugin.model.pod import Pod
-from deviceplugin.model.usage import ContainerUse
 from deviceplugin.placement.fit import NOTHING, GpuAmount
-from deviceplugin.placement.occupancy import occupied
+from deviceplugin.placement.snapshot import occupied
 
+log = structlog.get_logger("vcuda.observe")
+T = TypeVar("T")
 _SALT = secrets.token_bytes(16)
 _HIDDEN = "hidden"
 
@@ -127,3 +141,29 @@ def _unnamed(grant: Grant) -> Grant:
     pod = hashlib.blake2b(grant.allocation.owner.pod.uid.encode(), key=_SALT, digest_size=6).hexdigest()
     owner = ContainerRef(PodRef(PodUid(pod), _HIDDEN, pod), grant.id)
     return replace(grant, allocation=replace(grant.allocation, owner=owner))
+
+
+class Rendering:
+    """`name` says what is rendered: requests for one name get one result."""
+
+    def __init__(self, view: NodeView, *, period_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.view = view
+        self._latest: defaultdict[str, Latest[Any]] = defaultdict(lambda: Latest(period_s, clock))
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="views")
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def get(self, name: str, render: Callable[[NodePicture, AgentState], T], *, changes: int = 0) -> T | None:
+        picture, state = self.view.picture(), self.view.state()
+
+        async def make() -> T | None:
+            try:
+                return await asyncio.get_running_loop().run_in_executor(self._thread, render, picture, state)
+            except Exception:
+                log.exception("view_failed", view=name)
+                return None
+
+        basis = (changes, state, picture.inventory, picture.grants, picture.cordoned)
+        found: T | None = await self._latest[name].get(make, basis)
+        return found

@@ -13,9 +13,8 @@ import msgspec
 
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.allocation import GpuShare
-from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
+from deviceplugin.model.gpu import ContainerUse, Gpu, GpuUse, GpuUuid, Inventory
 from deviceplugin.model.units import BLOCK_BYTES
-from deviceplugin.model.usage import ContainerUse, GpuUse
 from deviceplugin.observe.gpu_manager_views import usage_document
 from deviceplugin.observe.node_view import NodePicture
 

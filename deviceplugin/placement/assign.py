@@ -20,8 +20,7 @@ from deviceplugin.placement.budget import Budget
 from deviceplugin.placement.candidates import Restrictions, is_open
 from deviceplugin.placement.fit import Demand, GpuAmount, GpuModel, Sharing, demand_of
 from deviceplugin.placement.node_state import NodeState
-from deviceplugin.placement.occupancy import phases
-from deviceplugin.placement.snapshot import GpuView
+from deviceplugin.placement.snapshot import GpuView, phases
 
 _ALLOWANCE = 6_000  # looks at a GPU for a container: some 3 ms
 Chosen = tuple[GpuView, ...]

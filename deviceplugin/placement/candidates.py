@@ -13,8 +13,7 @@ from deviceplugin.model.gpu import ComputeMode, GpuUuid
 from deviceplugin.model.preferences import ANY_GPU, GpuFilter
 from deviceplugin.model.request import Request
 from deviceplugin.model.topology import Topology
-from deviceplugin.placement.fit import Demand, demand_of
-from deviceplugin.placement.rejection import GpuRejection
+from deviceplugin.placement.fit import Demand, GpuRejection, demand_of
 from deviceplugin.placement.snapshot import GpuView, Snapshot
 
 

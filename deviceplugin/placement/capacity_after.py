@@ -14,7 +14,7 @@ from deviceplugin.model.pod_request import ContainerRequest, PodRequest
 from deviceplugin.model.preferences import GpuFilter, GpuPolicy
 from deviceplugin.placement.fit import NEVER, GpuAmount, GpuCapacity, GpuModel, Sharing, demand_of
 from deviceplugin.placement.node_state import NodeState
-from deviceplugin.placement.occupancy import phases
+from deviceplugin.placement.snapshot import phases
 
 Capacities = tuple[GpuCapacity, ...]
 _Place = tuple[int, int, int]
@@ -44,7 +44,7 @@ class _Step:
         self._needs: dict[GpuModel, GpuAmount] = {}
 
     def fitting(self, gpus: Iterable[GpuCapacity]) -> list[_Place]:
-        """Those that can serve it now, unsorted; they sort as `share` orders GPUs."""
+        """Those that can serve it now, unsorted; they sort as `one_gpu` orders GPUs of shares."""
         found, sign, needs = [], self._sign, self._needs
         last, need_cores, need_blocks = None, 0, 0
         for at, (model, cores, blocks) in enumerate(gpus):

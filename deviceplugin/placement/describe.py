@@ -10,7 +10,7 @@ from deviceplugin.model.request import Request
 from deviceplugin.model.topology import Level
 from deviceplugin.model.units import CORES_PER_GPU, format_blocks
 from deviceplugin.placement.candidates import Survey
-from deviceplugin.placement.rejection import GpuRejection
+from deviceplugin.placement.fit import GpuRejection
 from deviceplugin.placement.snapshot import GpuView
 
 _LONGEST_LIST = 8

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from deviceplugin.model.preferences import NodePolicy
 from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.capacity_after import Capacities
+from deviceplugin.placement.fit import NodeRejection
 from deviceplugin.placement.pod import PodChoice
-from deviceplugin.placement.rejection import NodeRejection
 
 _PPM = 1_000_000
 

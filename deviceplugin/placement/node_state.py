@@ -14,8 +14,15 @@ from deviceplugin.model.allocation import Allocation, PodUid
 from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.placement.candidates import state_rejection
 from deviceplugin.placement.fit import NOTHING, GpuAmount
-from deviceplugin.placement.occupancy import occupied, snapshot_for
-from deviceplugin.placement.snapshot import GpuView, Snapshot, Summary, summaries_by_numa, summarize
+from deviceplugin.placement.snapshot import (
+    GpuView,
+    Snapshot,
+    Summary,
+    occupied,
+    snapshot_for,
+    summaries_by_numa,
+    summarize,
+)
 
 
 class Spare(NamedTuple):

@@ -24,8 +24,8 @@ from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.placement.budget import ON_ONE_NODE, Budget
 from deviceplugin.placement.capacity_after import Capacities, CapacityAfter, capacities_of
-from deviceplugin.placement.fit import GpuAmount, Sharing, demand_of
-from deviceplugin.placement.fragmentation import Fragmentation, UsableCapacity
+from deviceplugin.placement.fit import GpuAmount, NodeRejection, Sharing, demand_of
+from deviceplugin.placement.fragmentation import ASSUMED, NO_NEEDS, Fragmentation, UsableCapacity, Workload
 from deviceplugin.placement.node_score import (
     LAST,
     NodeChoice,
@@ -39,8 +39,6 @@ from deviceplugin.placement.node_score import (
 from deviceplugin.placement.node_state import NodeState, Spare, class_key
 from deviceplugin.placement.pod import PodChoice, place_pod
 from deviceplugin.placement.prefilter import Prefilter
-from deviceplugin.placement.rejection import NodeRejection
-from deviceplugin.placement.workload import ASSUMED, NO_NEEDS, Workload
 
 _MOST_KEPT = 300_000
 _MOST_SHAPES = 10_000

@@ -17,11 +17,9 @@ from deviceplugin.model.request import Request, RequestKind
 from deviceplugin.placement.candidates import Candidates, Restrictions, Selection, Survey, survey
 from deviceplugin.placement.describe import no_room, rejection_text
 from deviceplugin.placement.fit import demand_of
-from deviceplugin.placement.fragment import fragment
 from deviceplugin.placement.link import link
-from deviceplugin.placement.share import share
+from deviceplugin.placement.one_gpu import fragment, share, spread
 from deviceplugin.placement.snapshot import GpuView, Snapshot
-from deviceplugin.placement.spread import spread
 
 Tiers = Iterable[Collection[GpuUuid]]
 

@@ -26,10 +26,9 @@ from deviceplugin.placement.budget import ON_ONE_NODE, Budget
 from deviceplugin.placement.candidates import Restrictions, Selection, Survey, survey
 from deviceplugin.placement.describe import gpus_text, no_room, request_text
 from deviceplugin.placement.node_state import NodeState
-from deviceplugin.placement.occupancy import OwnUse, free_for_next_container
 from deviceplugin.placement.place import Choice, choice_of, select, shares_of
 from deviceplugin.placement.prefilter import prefilter
-from deviceplugin.placement.snapshot import GpuView
+from deviceplugin.placement.snapshot import GpuView, OwnUse, free_for_next_container
 
 _FIXED = "held already"
 _SURVEYED, _LINKED = 20, 8  # steps for each GPU, and for each pair of GPUs; measured in the step of `assign`

@@ -10,11 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
-from deviceplugin.placement.fit import NOTHING, Demand, GpuAmount, Sharing, demand_of
+from deviceplugin.placement.fit import NOTHING, Demand, GpuAmount, NodeRejection, Sharing, demand_of
 from deviceplugin.placement.node_state import NodeState, OpenGpus
-from deviceplugin.placement.occupancy import phases
-from deviceplugin.placement.rejection import NodeRejection
-from deviceplugin.placement.snapshot import GpuView, Summary, summaries_by_numa, summarize
+from deviceplugin.placement.snapshot import GpuView, Summary, phases, summaries_by_numa, summarize
 
 
 def prefilter(pod: PodRequest, state: NodeState) -> NodeRejection | None:

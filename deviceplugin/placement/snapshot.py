@@ -1,17 +1,33 @@
-"""What placement looks at: every GPU of a node with what is free on it at one moment, and a summary of it.
+"""What placement looks at: every GPU of a node with what is free on it at one moment, by kubelet's arithmetic.
 
-In: an inventory less what is held. Out: values that never change. A `Summary` answers for most pods at once whether
-they fit: for shares and for whole GPUs it has what is free and what the empty node would have, the largest first. It is
-calculated once for a node that does not change. Filters of a pod are not in it: such a pod is answered from a summary
-of the GPUs that it admits.
+In: an inventory and the allocations that hold it; this is the one place that adds allocations up. Out: values that
+never change. A `Summary` answers for most pods at once whether they fit: for shares and for whole GPUs it has what is
+free and what the empty node would have, the largest first. It is calculated once for a node that does not change.
+Filters of a pod are not in it: such a pod is answered from a summary of the GPUs that it admits.
+
+A pod runs its init containers one after the other; a sidecar among them starts in its turn and stays; the app
+containers come last. So a pod occupies of a GPU, for cores and blocks each, the largest of
+
+    its sidecars + its app containers        and, for each init container,        it + the sidecars before it
+
+and a container needs room beside whatever runs in those phases in which it runs itself. A container of unknown role
+counts as a sidecar before all others: in every phase. Only the allocations matter, never their order, so that a ledger
+read back in any order says the same. Places in a list differ; where they do not, because an older journal does not name
+them, a sidecar counts as the earlier one.
+
+Invariant: an allocation placed on a snapshot from here never takes a GPU beyond its capacity.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import MappingProxyType
 
-from deviceplugin.model.gpu import Gpu, GpuUuid, Health
+from deviceplugin.model.allocation import Allocation, ContainerRole, PodUid
+from deviceplugin.model.gpu import Gpu, GpuUuid, Health, Inventory
+from deviceplugin.model.pod_request import ContainerRequest
 from deviceplugin.model.topology import Topology
+from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.fit import NOTHING, Demand, GpuAmount, GpuCapacity, GpuModel, Sharing, model_of, offers
 
 _Offers = Sequence[tuple[int, int]]
@@ -126,3 +142,148 @@ def summaries_by_numa(views: Iterable[GpuView]) -> tuple[Summary, ...]:
     for view in views:
         nodes.setdefault(view.gpu.numa, []).append(view)
     return tuple(summarize(each) for each in nodes.values())
+
+
+_Placed = tuple[int, GpuAmount]
+"""What a container of the init list has, after its place there."""
+
+
+@dataclass(slots=True)
+class _PodUse:
+    """What the containers of one pod have of one GPU. All sums are of what was added so far."""
+
+    inits: list[_Placed] = field(default_factory=list)
+    sidecars: list[_Placed] = field(default_factory=list)
+    steady: GpuAmount = NOTHING
+    beside_inits: GpuAmount = NOTHING
+    last: int = 0
+
+    def add(self, role: ContainerRole, index: int, held: GpuAmount) -> None:
+        if role is ContainerRole.INIT:
+            self.inits.append((index, held))
+            self.last = max(self.last, index)
+            return
+        self.steady += held
+        if role is not ContainerRole.APP:
+            index = 0 if role is ContainerRole.UNKNOWN else index
+            self.sidecars.append((index, held))
+            self.beside_inits += held
+            self.last = max(self.last, index)
+
+    def beside(self, role: ContainerRole, index: int) -> GpuAmount:
+        """The most that runs at the same time as a further container of that role at that place."""
+        match role:
+            case ContainerRole.INIT:
+                return self._sidecars_at(index)
+            case ContainerRole.SIDECAR:
+                return self._since(index)
+            case ContainerRole.UNKNOWN:
+                return self.total
+            case ContainerRole.APP:
+                return self.steady
+
+    @property
+    def total(self) -> GpuAmount:
+        return self._since(0)
+
+    def _since(self, index: int) -> GpuAmount:
+        """The largest phase, of the init containers from that place on and of the app containers.
+
+        Walks the init list once: a pod may have a thousand of both kinds.
+        """
+        if index > self.last:
+            return self.steady
+        largest, before, at = self.steady, NOTHING, 0
+        sidecars = sorted(self.sidecars)
+        for place, held in sorted(self.inits):
+            while at < len(sidecars) and sidecars[at][0] <= place:
+                before, at = before + sidecars[at][1], at + 1
+            if place >= index:
+                largest |= held + before
+        return largest
+
+    def _sidecars_at(self, index: int) -> GpuAmount:
+        if index >= self.last:  # in kubelet's order all of them are before it
+            return self.beside_inits
+        return sum((held for place, held in self.sidecars if place <= index), NOTHING)
+
+
+def occupied(allocations: Iterable[Allocation]) -> dict[GpuUuid, GpuAmount]:
+    """What is held of each GPU that anything is held of."""
+    totals: dict[GpuUuid, GpuAmount] = {}
+    for (uuid, _), use in _uses(allocations).items():
+        totals[uuid] = totals.get(uuid, NOTHING) + use.total
+    return totals
+
+
+def snapshot_for(
+    inventory: Inventory,
+    allocations: Iterable[Allocation],
+    *,
+    processes: Mapping[GpuUuid, int] = MappingProxyType({}),
+) -> Snapshot:
+    """What a further pod may have."""
+    empty = tuple(
+        GpuView(gpu, CORES_PER_GPU, gpu.blocks, processes.get(gpu.uuid, 0), inventory.health_of(gpu.uuid))
+        for gpu in inventory.gpus
+    )
+    return Snapshot(empty, inventory.topology).less(occupied(allocations))
+
+
+class OwnUse:
+    """What the containers of one pod hold; each that is placed is added, and nothing is counted twice."""
+
+    def __init__(self, own: Iterable[Allocation] = ()) -> None:
+        self._by_gpu: dict[GpuUuid, _PodUse] = {}
+        for each in own:
+            self.add(each)
+
+    def add(self, allocation: Allocation) -> None:
+        for part in allocation.shares:
+            use = self._by_gpu.setdefault(part.uuid, _PodUse())
+            use.add(allocation.role, allocation.index, GpuAmount(part.cores, part.blocks))
+
+    def free(self, snapshot: Snapshot, *, role: ContainerRole, index: int) -> Snapshot:
+        """What a further container of the pod may have, where the snapshot has all pods but this one."""
+        if not self._by_gpu:
+            return snapshot
+        return snapshot.less({uuid: use.beside(role, index) for uuid, use in self._by_gpu.items()})
+
+
+def free_for_next_container(
+    snapshot: Snapshot, own: Collection[Allocation], *, role: ContainerRole, index: int
+) -> Snapshot:
+    """The same for one container, beside `own`."""
+    return OwnUse(own).free(snapshot, role=role, index=index)
+
+
+def _uses(allocations: Iterable[Allocation]) -> dict[tuple[GpuUuid, PodUid], _PodUse]:
+    uses: dict[tuple[GpuUuid, PodUid], _PodUse] = {}
+    for allocation in allocations:
+        for part in allocation.shares:
+            use = uses.setdefault((part.uuid, allocation.owner.pod.uid), _PodUse())
+            use.add(allocation.role, allocation.index, GpuAmount(part.cores, part.blocks))
+    return uses
+
+
+def peak_use(containers: Iterable[tuple[ContainerRole, int, GpuAmount]]) -> GpuAmount:
+    """What a pod uses in the phase that uses most; of each container its role, its place in its list and its use."""
+    use = _PodUse()
+    for role, index, held in containers:
+        use.add(role, index, held)
+    return use.total
+
+
+def phases(containers: Sequence[ContainerRequest]) -> tuple[tuple[int, ...], ...]:
+    """For each container the phases in which it runs; the last one is that of the app containers."""
+    inits = [each.index for each in containers if each.role is ContainerRole.INIT]
+    steady = len(inits)
+    out: list[tuple[int, ...]] = []
+    for each in containers:
+        if each.role is ContainerRole.INIT:
+            out.append((inits.index(each.index),))
+        elif each.role is ContainerRole.APP:
+            out.append((steady,))
+        else:
+            out.append((*(at for at, place in enumerate(inits) if place >= each.index), steady))
+    return tuple(out)

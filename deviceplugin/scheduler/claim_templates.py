@@ -25,21 +25,15 @@ import structlog
 
 from deviceplugin.backoff import Backoff
 from deviceplugin.errors import ParseError, RequestError, VcudaError
-from deviceplugin.kube.claim_templates import (
-    ClaimingPod,
-    KeptTemplate,
-    claiming_pods,
-    kept_templates,
-)
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.collection import EventKind
-from deviceplugin.kube.rate_limit import TokenBucket
 from deviceplugin.kube.reflector import Reflector, StoreChange
+from deviceplugin.kube.resource_claims import ClaimingPod, KeptTemplate, claiming_pods, kept_templates
+from deviceplugin.kube.transport import TokenBucket
 from deviceplugin.model.allocation import PodRef
 from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.annotation_size import require_short
-from deviceplugin.model.claim_template import MOST_TEMPLATES, NamedTemplates, claim_label
-from deviceplugin.model.claims import ClaimNames
+from deviceplugin.model.claims import MOST_TEMPLATES, ClaimNames, NamedTemplates, claim_label
 from deviceplugin.model.preferences import parse_preferences
 from deviceplugin.model.units import ResourceNames
 

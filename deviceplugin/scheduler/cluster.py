@@ -14,16 +14,15 @@ from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.view.claim_books import ClaimBooks
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.kube.cluster_client import ClusterClient
-from deviceplugin.kube.cluster_nodes import cluster_nodes
-from deviceplugin.kube.cluster_pods import AnyPod, cluster_pods
+from deviceplugin.kube.cluster_objects import AnyPod, cluster_nodes, cluster_pods
 from deviceplugin.kube.collection import EventKind
 from deviceplugin.kube.reflector import Reflector, StoreChange
 from deviceplugin.kube.resource_claims import cluster_claims
 from deviceplugin.kube.resource_slices import offers_of
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.claims import Claim, ClaimKey, NodeOffer
-from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.gpu import Inventory
+from deviceplugin.model.node import ClusterNode
 from deviceplugin.model.pod import ClusterPod, PlainPod
 from deviceplugin.model.units import ResourceNames
 

@@ -14,8 +14,7 @@ import structlog
 from deviceplugin.config.scheduler import Election, SchedulerSettings
 from deviceplugin.errors import KubeNotFoundError, VcudaError
 from deviceplugin.kube.cluster_client import ClusterClient
-from deviceplugin.kube.leader_election import LeaderElector, LeaseTiming
-from deviceplugin.kube.leases import LeaseView
+from deviceplugin.kube.leader_election import LeaderElector, LeaseTiming, LeaseView
 
 log = structlog.get_logger("vcuda.leadership")
 _RENEW_WITHIN = 2 / 3  # of the lease's duration

@@ -19,12 +19,12 @@ from deviceplugin.cluster.view.access import Reviews, Viewers, token_in
 from deviceplugin.cluster.view.claim_books import ClaimBooks
 from deviceplugin.cluster.view.claim_explanation import ClaimExplain
 from deviceplugin.cluster.view.live import ORDER_S, LiveUse, NodeUse, node_with_use, pod_with_use
-from deviceplugin.cluster.view.page import described
 from deviceplugin.cluster.view.query import (
     BY_NODE_USE,
     BY_POD_USE,
     NodesQuery,
     PodsQuery,
+    described,
     events_query,
     no_query,
     node_query,

@@ -12,8 +12,7 @@ from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.turns import Turns
 from deviceplugin.cluster.http.verbs import Verb, VerbResponse
-from deviceplugin.cluster.volcano.announcements import Announcements
-from deviceplugin.cluster.volcano.tasks import VolcanoTasks
+from deviceplugin.cluster.volcano.tasks import Announcements, VolcanoTasks
 from deviceplugin.cluster.volcano.wire import (
     read_event,
     read_eviction,

@@ -7,19 +7,25 @@ annotation; without an agent, as many as its `vcuda-core` or `nvidia.com/gpu`, o
 Cordoned and unhealthy GPUs stay so; cordoned and unready nodes count like others, because the plan is for the whole
 cluster. A pod is parsed as the scheduler does; one with only `nvidia.com/gpu` requests whole GPUs. Where it runs and
 whether it has ended does not matter. A pod that is listed several times counts once.
+
+`OtherPods` says who places pods without GPUs while a policy of ours places the others.
+
+In: a chooser of ours, and what the plan says of the other pods. Out: a chooser for all pods. In a cluster the extender
+is not asked about a pod without GPUs (`managedResources`): kube-scheduler places it by its own scores, and takes CPU
+and memory away beside the GPUs. Of a pod with GPUs filter answers one node, so there kube-scheduler's scores do not
+count. Invariant: the same seed gives the same choices, whatever the order of the nodes.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import yaml
 
 from deviceplugin.errors import ParseError, VcudaError, one_line
-from deviceplugin.kube.cluster_nodes import cluster_node
-from deviceplugin.kube.cluster_pods import cluster_pod
-from deviceplugin.kube.quantity import exact_quantity, parse_quantity
+from deviceplugin.kube.cluster_objects import cluster_node, cluster_pod
 from deviceplugin.kube.structs import (
     Amounts,
     ClusterNodeObject,
@@ -28,16 +34,20 @@ from deviceplugin.kube.structs import (
     ContainerSpec,
     Meta,
     Resources,
+    exact_quantity,
+    parse_quantity,
 )
 from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
-from deviceplugin.model.inventory_annotation import parse_inventory
+from deviceplugin.model.node import parse_inventory
 from deviceplugin.model.pod import Pod
-from deviceplugin.model.pod_request import pod_request
+from deviceplugin.model.pod_request import PodRequest, pod_request
 from deviceplugin.model.topology import Topology
 from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU, MIB, ResourceNames
+from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare, node_state
-from deviceplugin.simulate.task import Task, task
+from deviceplugin.simulate.stock_scheduler import ScoringStrategy, StockScheduler
+from deviceplugin.simulate.trace import Task, task
 
 Quantities = dict[str, str | int]
 _Read = TypeVar("_Read")
@@ -223,3 +233,40 @@ def _plain(container: ContainerSpec) -> int:
     if foreign := [name for name in _FOREIGN_SHARES if name in limits]:
         raise ParseError(f"{foreign[0]} is translated when a pod is created; take pods from a cluster with the webhook")
     return parse_quantity(limits.get(_PLAIN, 0))
+
+
+class OtherPods(StrEnum):
+    """kube-scheduler as it is by default, or with the strategy MostAllocated, or our node policy for all pods."""
+
+    STOCK = "stock"
+    MOST_ALLOCATED = "most-allocated"
+    POLICY = "policy"
+
+    @property
+    def strategy(self) -> ScoringStrategy:
+        """kube-scheduler's, where it chooses."""
+        most = self is OtherPods.MOST_ALLOCATED
+        return ScoringStrategy.MOST_ALLOCATED if most else ScoringStrategy.LEAST_ALLOCATED
+
+
+class Chooser(Protocol):
+    """Anything that chooses the node of a pod."""
+
+    def choose(self, pod: PodRequest, states: Iterable[NodeState], *, needs: Spare) -> NodeChoice: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    gpu_pods: Chooser
+    other_pods: StockScheduler
+
+    def choose(self, pod: PodRequest, states: Iterable[NodeState], *, needs: Spare) -> NodeChoice:
+        chooser = self.gpu_pods if pod.containers else self.other_pods
+        return chooser.choose(pod, states, needs=needs)
+
+
+def beside_kube_scheduler(gpu_pods: Chooser, other_pods: OtherPods, seed: int) -> Chooser:
+    """A chooser that stands for kube-scheduler as a whole is not divided."""
+    if other_pods is OtherPods.POLICY or isinstance(gpu_pods, StockScheduler):
+        return gpu_pods
+    return _Beside(gpu_pods, StockScheduler(seed, other_pods.strategy))

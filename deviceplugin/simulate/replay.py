@@ -2,9 +2,9 @@
 
 In: a scene, a plan with its policies, a seed. Out: a `Run`: what was allocated as tasks arrived, which tasks wait and
 why. Each task with GPUs goes through `NodeScorer.choose`, as a pod does in the extender, or through another `Chooser`
-for comparison; for the others the plan says who chooses (`other_pods`). A task that fits nowhere waits; nothing ends,
-so it waits until the end. The same seed gives the same arrivals on every machine. Invariant: no GPU gives more than it
-has (`placement.node_state` would raise).
+for comparison; for the others the plan says who chooses (`cluster_objects`). A task that fits nowhere waits; nothing
+ends, so it waits until the end. The same seed gives the same arrivals on every machine. Invariant: no GPU gives more
+than it has (`placement.node_state` would raise).
 """
 
 import random
@@ -19,16 +19,23 @@ from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.capacity_after import capacities_of
-from deviceplugin.placement.fragmentation import Fragmentation, by_count, stranded
+from deviceplugin.placement.fit import NodeRejection
+from deviceplugin.placement.fragmentation import (
+    ENOUGH,
+    Fragmentation,
+    ObservedWorkload,
+    Workload,
+    by_count,
+    stranded,
+    workload,
+)
 from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.nodes import NodeScorer
-from deviceplugin.placement.occupancy import occupied
-from deviceplugin.placement.rejection import NodeRejection
-from deviceplugin.placement.workload import ENOUGH, ObservedWorkload, Workload, workload
-from deviceplugin.simulate.other_pods import Chooser, OtherPods, beside_kube_scheduler
+from deviceplugin.placement.snapshot import occupied
+from deviceplugin.simulate.cluster_objects import Chooser, OtherPods, beside_kube_scheduler
 from deviceplugin.simulate.stock_scheduler import StockScheduler
-from deviceplugin.simulate.task import Scene, Task
+from deviceplugin.simulate.trace import Scene, Task
 
 MOST_ARRIVALS = 5_000_000
 LEARNT_EVERY = ENOUGH

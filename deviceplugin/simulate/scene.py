@@ -12,8 +12,7 @@ from pathlib import Path
 from deviceplugin.errors import ConfigError, ParseError
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.simulate.cluster_objects import nodes_of_objects, tasks_of_objects
-from deviceplugin.simulate.task import Scene, Task
-from deviceplugin.simulate.trace import nodes_of_trace, tasks_of_trace
+from deviceplugin.simulate.trace import Scene, Task, nodes_of_trace, tasks_of_trace
 
 _LARGEST = 512 << 20
 

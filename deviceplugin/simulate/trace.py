@@ -4,6 +4,8 @@ In: `sn, cpu_milli, memory_mib, gpu, model` of each node and `cpu_milli, memory_
 optional: `name` and `gpu_spec` (allowed models, separated by `|`). Out: `NodeState` and `Task`. The trace has no
 memory of GPUs and no links, so no task requests them. An error is one ParseError that names file, line and column,
 because such files are long and written by scripts.
+
+One task of a workload, and the scene: the nodes on which tasks may run.
 """
 
 import csv
@@ -20,8 +22,46 @@ from deviceplugin.model.preferences import GpuFilter, Preferences
 from deviceplugin.model.request import Request
 from deviceplugin.model.topology import Topology
 from deviceplugin.model.units import CORES_PER_GPU
+from deviceplugin.placement.fit import demand_of
 from deviceplugin.placement.node_state import NodeState, Spare, node_state
-from deviceplugin.simulate.task import Task, task
+from deviceplugin.placement.snapshot import peak_use
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A pod with its CPU and memory; `demand` is its request of all GPUs, in cores."""
+
+    pod: PodRequest
+    needs: Spare
+    demand: int
+
+
+def task(pod: PodRequest, needs: Spare) -> Task:
+    """The demand is that of the phase that demands most: init containers run before the app containers."""
+    asked = ((each.role, each.index, demand_of(each.request).total) for each in pod.containers)
+    return Task(pod, needs, peak_use(asked).cores)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A cluster without tasks, and the tasks that arrive, unordered.
+
+    `left_out`: objects of the files that cannot be read, one sentence each; the others are simulated.
+    """
+
+    nodes: tuple[NodeState, ...]
+    tasks: tuple[Task, ...]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def gpus(self) -> int:
+        return sum(len(node.snapshot.gpus) for node in self.nodes)
+
+    @property
+    def capacity(self) -> int:
+        """In cores."""
+        return self.gpus * CORES_PER_GPU
+
 
 LARGEST = 10**9
 _OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs"}

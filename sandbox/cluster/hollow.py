@@ -19,7 +19,7 @@ import urllib3
 
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.gpu import Inventory
-from deviceplugin.model.inventory_annotation import format_inventory
+from deviceplugin.model.node import format_inventory
 from deviceplugin.model.units import CORES_PER_GPU, ResourceNames
 from sandbox.cluster.client import ApiError, Client, JsonObject
 from sandbox.cluster.waiting import wait_until

@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from deviceplugin.model.inventory_annotation import format_inventory
+from deviceplugin.model.node import format_inventory
 from sandbox import emulated_gpus
 from sandbox.admission import install_webhook
 from sandbox.apiserver import ApiError, ApiServer, JsonObject

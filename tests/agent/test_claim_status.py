@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.agent.claim_status import ClaimStatus
+from deviceplugin.agent.claim_reconciler import ClaimStatus
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.kubeconfig_process import read

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from deviceplugin.agent.pod_annotations import corrections, sync
+from deviceplugin.agent.reconciler import corrections, sync
 from deviceplugin.agent.unallocated import delete_refused, warn_unallocated
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.events import EventRecorder
 from deviceplugin.kube.pods import pods_of_node
-from deviceplugin.ledger.evidence import Checkpoint
+from deviceplugin.ledger.grant import Checkpoint
 from deviceplugin.ledger.journal import Journal
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import OwnerKey

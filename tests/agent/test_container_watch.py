@@ -14,17 +14,16 @@ import pytest
 import structlog
 
 from deviceplugin.agent.container_watch import ContainerWatch
+from deviceplugin.agent.gpu_offers import GrantHolders
 from deviceplugin.agent.grant_files import AgentFiles
-from deviceplugin.agent.grant_holders import GrantHolders
 from deviceplugin.agent.reporter import AgentReport, delays_said
 from deviceplugin.container import activity, region
-from deviceplugin.container.containers import ContainerFinder
+from deviceplugin.container.containers import ContainerFinder, ContainerRuntime
 from deviceplugin.container.directories import GrantDirectories
 from deviceplugin.container.driver_mirror.elf import Machine
 from deviceplugin.container.driver_mirror.mirror import DriverMirror, MirrorOptions
 from deviceplugin.container.limit_monitor import Tolerance
 from deviceplugin.container.processes import CgroupTree, ProcessTable
-from deviceplugin.container.runtime import ContainerRuntime
 from deviceplugin.container.shared_state import SharedState
 from deviceplugin.errors import ContainerError
 from deviceplugin.kube.client import KubeClient
@@ -36,11 +35,9 @@ from deviceplugin.ledger.journal import Journal
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import ContainerRef, PodRef, PodUid
 from deviceplugin.model.claims import ContainerClaim
-from deviceplugin.model.gpu import GpuProcess, GpuSample, GpuUuid, Inventory
-from deviceplugin.model.pod import Pod
-from deviceplugin.model.pod_limits import PodLimits
+from deviceplugin.model.gpu import Breach, GpuProcess, GpuSample, GpuUuid, Inventory
+from deviceplugin.model.pod import Pod, PodLimits
 from deviceplugin.model.request import Request
-from deviceplugin.model.usage import Breach
 from deviceplugin.observe.metrics import AgentMetrics
 from sandbox.runtime import RuntimeBehaviour, RuntimeContainer, StandInRuntime
 from tests.container.gpu_manager.client_reader import read_pids

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from deviceplugin.agent.grant_sockets import GrantSockets
+from deviceplugin.agent.grant_files import GrantSockets
 from deviceplugin.container.gpu_manager.registration import RegistrationServers
 from deviceplugin.kube.collection import EventKind
 from deviceplugin.kube.reflector import StoreChange

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from deviceplugin.agent.mirror_pods import MirrorPods
+from deviceplugin.agent.cluster import MirrorPods
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.pod import Pod
 from sandbox.gpunode import GpuNode

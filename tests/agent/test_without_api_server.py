@@ -6,7 +6,7 @@ from pathlib import Path
 
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import parse_allocation
-from deviceplugin.model.inventory_annotation import parse_inventory
+from deviceplugin.model.node import parse_inventory
 from sandbox.gpunode import GpuNode
 from sandbox.station import Json, pod_json
 from tests.agent.harness import (

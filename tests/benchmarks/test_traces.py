@@ -10,8 +10,8 @@ from benchmarks.traces.held_out import chooser, planned_for, report, runs
 from benchmarks.traces.mixes import MIXES, mixed
 from benchmarks.traces.rivals import BestFit, DotProduct, Fgd, Rival
 from deviceplugin.model.preferences import NodePolicy
+from deviceplugin.placement.fragmentation import workload
 from deviceplugin.placement.node_state import NodeState, Spare
-from deviceplugin.placement.workload import workload
 from deviceplugin.simulate.replay import replay
 from deviceplugin.simulate.scene import read_scene
 from tests.placement.clusters import node, pod

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from deviceplugin.kube.quantity import parse_quantity
+from deviceplugin.kube.structs import parse_quantity
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin import __version__
-from deviceplugin.cli.bundle import redact
+from deviceplugin.cli.bundle import archive
 from tests.cli.doctor_cluster import PODS, Release, own_pod, scheduler_metrics
 from tests.cli.operator import vcuda
 from tests.cli.view_server import SERVICE, node, pod, status
@@ -155,7 +155,7 @@ async def test_no_secret_leaves(tmp_path: Path) -> None:
     assert {name for name, secret in SECRETS.items() if secret.encode() in whole} == set()
     encoded = {name for name, each in SECRETS.items() if base64.b64encode(each.encode()) in whole}
     assert encoded == set()
-    assert redact.REMOVED in members["pods/vcuda-agent-a/agent.log"]
+    assert archive.REMOVED in members["pods/vcuda-agent-a/agent.log"]
 
 
 async def test_what_support_needs_is_in_it(tmp_path: Path) -> None:
@@ -177,8 +177,8 @@ async def test_what_support_needs_is_in_it(tmp_path: Path) -> None:
     assert gpu_pod["metadata"]["annotations"]["tencent.com/vcuda-gpu-policy"] == "spread"
     assert gpu_pod["status"]["conditions"][0]["message"] == "0/2 nodes fit"
     agent = json.loads(members["objects/daemonset.json"])["spec"]["template"]["spec"]["containers"][0]
-    assert agent["args"] == ["agent", "--share-mode=true", f"--unknown={redact.REMOVED}", redact.REMOVED]
-    assert agent["env"] == [{"name": "HTTPS_PROXY", "value": redact.REMOVED}]
+    assert agent["args"] == ["agent", "--share-mode=true", f"--unknown={archive.REMOVED}", archive.REMOVED]
+    assert agent["env"] == [{"name": "HTTPS_PROXY", "value": archive.REMOVED}]
     assert "caBundle" in members["objects/webhook.json"]
     assert "holderIdentity" in members["objects/lease.json"]
     index = json.loads(members["index.json"])
@@ -281,11 +281,11 @@ async def test_without_an_api_server_there_is_what_doctor_says(tmp_path: Path) -
 @given(st.text(max_size=200), st.sampled_from([JWT, f"Bearer {SECRETS['bearer']}", f"password={SECRETS['password']}"]))
 @examples(200)
 def test_a_token_is_removed_wherever_it_stands_alone(around: str, secret: str) -> None:
-    cleaned = redact.text(f"{around} {secret} {around}")
+    cleaned = archive.text(f"{around} {secret} {around}")
     assert secret.split("=")[-1].split()[-1] not in cleaned
 
 
 def test_other_text_stays_as_it_is(subtests: pytest.Subtests) -> None:
     for line in ["GPU 0 is healthy", "pods: 5, tokens 3", "vcuda_scheduler_leader 1.0", "uid=a1b2-c3"]:
         with subtests.test(line=line):
-            assert redact.text(line) == line
+            assert archive.text(line) == line

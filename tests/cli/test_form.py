@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from deviceplugin import __version__
-from deviceplugin.cli import main, quantities
+from deviceplugin.cli import main
+from deviceplugin.cli import table as texts
 from deviceplugin.cli.table import Column, table
 from tests.cli.operator import kubeconfig, run, vcuda
 from tests.cli.view_server import Cluster, node, serving
@@ -45,7 +46,7 @@ def test_ages_are_written_as_kubectl_writes_them(subtests: pytest.Subtests) -> N
         (252288000, "8y"),
     ]:
         with subtests.test(seconds=seconds):
-            assert quantities.age(seconds) == text
+            assert texts.age(seconds) == text
 
 
 def test_memory(subtests: pytest.Subtests) -> None:
@@ -58,7 +59,7 @@ def test_memory(subtests: pytest.Subtests) -> None:
         (1 << 40, "1024Gi"),
     ]:
         with subtests.test(size=size):
-            assert quantities.memory(size) == text
+            assert texts.memory(size) == text
 
 
 def test_columns_go_by_rank_and_the_last_is_cut_last() -> None:

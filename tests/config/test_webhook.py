@@ -6,7 +6,7 @@ import pytest
 
 from deviceplugin.config.setting import Setting
 from deviceplugin.config.webhook import HamiScope, HamiSettings, WebhookSettings
-from deviceplugin.model.share_memory import ShareMemory
+from deviceplugin.model.units import ShareMemory
 
 LEAVES: dict[str, Setting] = {
     leaf.metadata["setting"].flag: leaf.metadata["setting"]

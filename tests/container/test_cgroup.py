@@ -5,7 +5,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.container.cgroup import (
+from deviceplugin.container.processes import (
     ContainerGroup,
     Naming,
     container_in,

@@ -4,9 +4,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from deviceplugin.container.containers import ContainerFinder, FoundContainer, Place, SeenProcesses
+from deviceplugin.container.containers import ContainerFinder, ContainerRuntime, FoundContainer, Place, SeenProcesses
 from deviceplugin.container.processes import CgroupTree, Members, ProcessTable
-from deviceplugin.container.runtime import ContainerRuntime
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.gpu import GpuProcess, GpuSample, GpuUuid
 from sandbox.runtime import RuntimeBehaviour, RuntimeContainer, StandInRuntime

@@ -10,7 +10,7 @@ from deviceplugin.container.cdi import CdiSpecs
 from deviceplugin.container.directories import GrantDirectories
 from deviceplugin.errors import ContainerError
 from deviceplugin.ledger.grant import GrantId
-from deviceplugin.model.mount import Mount
+from deviceplugin.model.allocation import Mount
 
 ONE, TWO = GrantId("g-0001"), GrantId("g-0002")
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from deviceplugin.container.limit_monitor import GpuReading, GpuTotals, LimitMonitor
-from deviceplugin.model.gpu import Gpu, GpuUuid
-from deviceplugin.model.usage import Breach, Overrun
+from deviceplugin.model.gpu import Breach, Gpu, GpuUuid, Overrun
 
 MIB, GIB = 1 << 20, 1 << 30
 GPU = Gpu(GpuUuid("GPU-a"), 0, 3, "Test GPU", 16 * GIB)

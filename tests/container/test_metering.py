@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.container.region import MOST, Counters, ProcessSlot, Region, Use
 from deviceplugin.container.tracker import Reading, held_bytes, uses
-from deviceplugin.model.gpu import Gpu, GpuUuid
-from deviceplugin.model.usage import GpuUse
+from deviceplugin.model.gpu import Gpu, GpuUse, GpuUuid
 
 GIB = 1 << 30
 GPU = Gpu(GpuUuid("GPU-a"), 0, 0, "Test GPU", 16 * GIB)

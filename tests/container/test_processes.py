@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.container.cgroup import Naming, paths_of
-from deviceplugin.container.processes import CgroupTree, Members, ProcessTable, inner_pid, start_time
+from deviceplugin.container.processes import CgroupTree, Members, Naming, ProcessTable, inner_pid, paths_of, start_time
 from deviceplugin.model.allocation import PodUid
 from tests.container.node_tree import NodeTree
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.container.runtime import ContainerRuntime
+from deviceplugin.container.containers import ContainerRuntime
 from deviceplugin.errors import ConfigError, RuntimeApiError
 from deviceplugin.model.allocation import PodUid
 from sandbox.runtime import RuntimeBehaviour, RuntimeContainer, StandInRuntime

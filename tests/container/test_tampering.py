@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.container import region, shared_file
-from deviceplugin.container.shared_file import Form
-from deviceplugin.container.tampering import MOST_CUTTING, MOST_REMOVED, SharedFiles, is_untouched
+from deviceplugin.container.shared_file import MOST_CUTTING, MOST_REMOVED, Form, SharedFiles, is_untouched
 from deviceplugin.ledger.grant import GrantId
 
 GRANT = GrantId("g-0001")

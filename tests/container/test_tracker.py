@@ -20,8 +20,7 @@ from deviceplugin.container.shared_state import SharedState
 from deviceplugin.container.tracker import MOST_BEYOND_PROCESSES, MOST_CLEARED, HeldGpu, ShareReport, Tracker
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.allocation import PodUid
-from deviceplugin.model.gpu import Gpu, GpuProcess, GpuUuid
-from deviceplugin.model.usage import Breach, GpuUse, Overrun
+from deviceplugin.model.gpu import Breach, Gpu, GpuProcess, GpuUse, GpuUuid, Overrun
 from tests.container.makers import GIB, put, put_counters, put_slot
 from tests.container.node_tree import NodeTree
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deviceplugin.kube.secrets import Secret
+from deviceplugin.kube.cluster_client import Secret
 from sandbox.cluster.client import ApiError, Client
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.waiting import wait_until

@@ -6,7 +6,7 @@ import os
 
 import pynvml
 
-from deviceplugin.hardware.nvml_library import SONAME
+from deviceplugin.hardware.nvml import SONAME
 
 
 def is_mapped() -> bool:

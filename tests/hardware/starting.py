@@ -9,12 +9,10 @@ from typing import Protocol, TypedDict, Unpack
 
 from structlog.typing import EventDict
 
-from deviceplugin.hardware.health import RecoveryRules
-from deviceplugin.hardware.kernel_modules import ModuleTools
-from deviceplugin.hardware.node import Hardware
-from deviceplugin.hardware.options import HardwareOptions
+from deviceplugin.hardware.health import RecoveryRules, XidPolicy
+from deviceplugin.hardware.node import Hardware, HardwareOptions
+from deviceplugin.hardware.pci import ModuleTools
 from deviceplugin.hardware.state import InventoryChange
-from deviceplugin.hardware.xid import XidPolicy
 from deviceplugin.model.gpu import GpuUuid
 from tests.waiting import PATIENCE_S, until
 

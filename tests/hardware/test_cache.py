@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from deviceplugin.hardware.cache import InventoryCache, Remembered
 from deviceplugin.hardware.health import QuietPeriod
 from deviceplugin.hardware.pci import kernel_name
+from deviceplugin.hardware.state import InventoryCache, Remembered
 from deviceplugin.model.gpu import GpuUuid, Health, Inventory
 from tests.examples import examples
 from tests.hardware.makers import inventory

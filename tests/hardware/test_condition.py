@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.hardware.condition import Condition, Fabric
-from deviceplugin.hardware.nvml import GONE, STALE, Nvml, Status
-from deviceplugin.hardware.nvml_library import NvmlLibrary
-from deviceplugin.hardware.nvml_session import Session
-from deviceplugin.hardware.sampling import Sampler
+from deviceplugin.hardware.health import Condition, Fabric
+from deviceplugin.hardware.nvml import GONE, STALE, Nvml, NvmlLibrary, Status
+from deviceplugin.hardware.nvml_session import Sampler, Session
 from deviceplugin.hardware.state import _EVENTS
 from tests.hardware.conftest import Stub, uuid
 from tests.hardware.starting import Start, reasons, starting, until_reasons

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.hardware.discovery import Discovery, discover
-from deviceplugin.hardware.nvml import Nvml
-from deviceplugin.hardware.nvml_library import NvmlLibrary
+from deviceplugin.hardware.nvml import Nvml, NvmlLibrary
 from deviceplugin.model.gpu import ComputeMode
 from deviceplugin.model.topology import Level, Link
 from deviceplugin.simulate.gpu_profile import parse_profile

@@ -3,8 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.hardware.condition import Condition
-from deviceplugin.hardware.health import HUNG, HealthChange, HealthHistory, QuietPeriod, RecoveryRules, changes
+from deviceplugin.hardware.health import (
+    HUNG,
+    Condition,
+    HealthChange,
+    HealthHistory,
+    QuietPeriod,
+    RecoveryRules,
+    changes,
+)
 from deviceplugin.model.gpu import GpuUuid, Health
 
 A, B = GpuUuid("GPU-a"), GpuUuid("GPU-b")

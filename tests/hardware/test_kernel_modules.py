@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.hardware.kernel_modules import ModuleOutcome, ModuleTools, load_modules
+from deviceplugin.hardware.pci import ModuleOutcome, ModuleTools, load_modules
 from tests.hardware.test_pci import device
 
 

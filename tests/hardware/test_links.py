@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from deviceplugin.hardware.discovery import discover
-from deviceplugin.hardware.nvml import Nvml
-from deviceplugin.hardware.nvml_library import NvmlLibrary
+from deviceplugin.hardware.nvml import Nvml, NvmlLibrary
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.topology import Level, Link, Topology
 from tests.hardware.conftest import Stub

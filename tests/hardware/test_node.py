@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import structlog.testing
 
-from deviceplugin.hardware.health import RecoveryRules
-from deviceplugin.hardware.xid import XidPolicy
+from deviceplugin.hardware.health import RecoveryRules, XidPolicy
 from deviceplugin.model.gpu import GpuUuid, Health
 from deviceplugin.model.topology import Level
 from tests.hardware.conftest import Stub, uuid

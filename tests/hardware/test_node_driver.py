@@ -10,9 +10,8 @@ import structlog.testing
 
 from deviceplugin.errors import DriverMissingError, HardwareError, NvmlCallError
 from deviceplugin.hardware.health import GPU_HUNG, HUNG, RecoveryRules
-from deviceplugin.hardware.kernel_modules import ModuleTools
 from deviceplugin.hardware.node import Hardware
-from deviceplugin.hardware.pci import kernel_name
+from deviceplugin.hardware.pci import ModuleTools, kernel_name
 from deviceplugin.model.topology import Level
 from tests.hardware import nvml_library
 from tests.hardware.conftest import Stub, uuid

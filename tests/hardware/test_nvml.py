@@ -9,8 +9,7 @@ import structlog.testing
 
 from deviceplugin.errors import DriverMissingError, HardwareError, NvmlCallError
 from deviceplugin.hardware.device import Device, count, driver_of
-from deviceplugin.hardware.nvml import Nvml, Status
-from deviceplugin.hardware.nvml_library import SONAME, NvmlLibrary
+from deviceplugin.hardware.nvml import SONAME, Nvml, NvmlLibrary, Status
 from deviceplugin.model.gpu import Driver
 from tests.hardware import nvml_library
 from tests.hardware.conftest import Stub, uuid

@@ -4,9 +4,8 @@ import pytest
 
 from deviceplugin.errors import NvmlCallError
 from deviceplugin.hardware.device import Device
-from deviceplugin.hardware.nvml import Nvml
-from deviceplugin.hardware.nvml_events import EventKind, EventSet, GpuEvent
-from deviceplugin.hardware.nvml_library import NvmlLibrary
+from deviceplugin.hardware.nvml import Nvml, NvmlLibrary
+from deviceplugin.hardware.nvml_session import EventKind, EventSet, GpuEvent
 from deviceplugin.model.gpu import GpuUuid
 from tests.hardware.conftest import Stub, uuid
 

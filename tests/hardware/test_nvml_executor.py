@@ -11,9 +11,8 @@ import pytest
 
 from deviceplugin.errors import GpuHangError, HardwareError
 from deviceplugin.hardware.device import Device, count
-from deviceplugin.hardware.nvml import Nvml
+from deviceplugin.hardware.nvml import Nvml, NvmlLibrary
 from deviceplugin.hardware.nvml_executor import NvmlExecutor
-from deviceplugin.hardware.nvml_library import NvmlLibrary
 from tests.hardware.conftest import Stub
 from tests.waiting import until
 

@@ -2,12 +2,9 @@
 
 import pytest
 
-from deviceplugin.hardware.condition import Condition, Fabric
-from deviceplugin.hardware.nvml import Nvml
-from deviceplugin.hardware.nvml_events import GpuEvent
-from deviceplugin.hardware.nvml_library import NvmlLibrary
-from deviceplugin.hardware.nvml_session import Session
-from deviceplugin.hardware.sampling import Sampler
+from deviceplugin.hardware.health import Condition, Fabric
+from deviceplugin.hardware.nvml import Nvml, NvmlLibrary
+from deviceplugin.hardware.nvml_session import GpuEvent, Sampler, Session
 from deviceplugin.model.gpu import GpuUuid
 from tests.hardware.conftest import Stub, uuid
 

@@ -1,7 +1,6 @@
 """When the GPUs are read next. The clock is a number."""
 
-from deviceplugin.hardware.options import HardwareOptions
-from deviceplugin.hardware.reading_schedule import Due, Schedule
+from deviceplugin.hardware.node import Due, HardwareOptions, Schedule
 
 OPTIONS = HardwareOptions(sample_period_s=4.0, rescan_period_s=10.0, retry_first_s=1.0, retry_most_s=8.0)
 ALL = Due(listen=True, sample=True, survey=True)

@@ -4,9 +4,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from deviceplugin.hardware.device import Device, count
-from deviceplugin.hardware.nvml import Nvml
-from deviceplugin.hardware.nvml_library import NvmlLibrary
-from deviceplugin.hardware.sampling import Readings, Sampler
+from deviceplugin.hardware.nvml import Nvml, NvmlLibrary
+from deviceplugin.hardware.nvml_session import Readings, Sampler
 from deviceplugin.model.gpu import GpuProcess, GpuUuid
 from tests.hardware.conftest import Stub, uuid
 

@@ -5,14 +5,10 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from deviceplugin.hardware.cache import Remembered
 from deviceplugin.hardware.discovery import Discovery
-from deviceplugin.hardware.health import HealthChange, QuietPeriod, RecoveryRules
-from deviceplugin.hardware.nvml_events import EventKind, GpuEvent
-from deviceplugin.hardware.nvml_session import GpuReport, GpuSurvey
-from deviceplugin.hardware.sampling import Fault, Readings
-from deviceplugin.hardware.state import HardwareState
-from deviceplugin.hardware.xid import XidPolicy
+from deviceplugin.hardware.health import HealthChange, QuietPeriod, RecoveryRules, XidPolicy
+from deviceplugin.hardware.nvml_session import EventKind, Fault, GpuEvent, GpuReport, GpuSurvey, Readings
+from deviceplugin.hardware.state import HardwareState, Remembered
 from deviceplugin.model.gpu import ComputeMode, GpuSample, GpuUuid, Health, Inventory
 from deviceplugin.model.topology import Level, Link
 from tests.hardware.makers import inventory

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from deviceplugin.hardware.xid import (
+from deviceplugin.hardware.health import (
     APPLICATION_XIDS,
     CLEANUP,
     DECIDED_BY_ACTION,

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from deviceplugin.kube.cluster_client import ClusterClient
-from deviceplugin.kube.cluster_pods import cluster_pods
+from deviceplugin.kube.cluster_objects import cluster_pods
 from deviceplugin.kube.collection import list_all, read_line
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.reflector import Reflector
 from deviceplugin.kube.resource_claims import cluster_claims
 from deviceplugin.kube.resource_slices import offers_of, slice_spec
 from deviceplugin.kube.transport import Transport
-from deviceplugin.kubelet.dra.published import device_name, published_devices
+from deviceplugin.kubelet.dra.slice_publisher import device_name, published_devices
 from deviceplugin.model.claims import (
     Claim,
     ClaimNames,

@@ -15,14 +15,12 @@ import msgspec
 import pytest
 
 from deviceplugin.errors import KubeConflictError, KubeError, KubeNotFoundError
-from deviceplugin.kube.cluster_client import ClusterClient
-from deviceplugin.kube.cluster_nodes import cluster_nodes
-from deviceplugin.kube.cluster_pods import cluster_pods
+from deviceplugin.kube.cluster_client import ClusterClient, Secret
+from deviceplugin.kube.cluster_objects import cluster_nodes, cluster_pods
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.kubeconfig_process import read
-from deviceplugin.kube.leases import Lease, Term
+from deviceplugin.kube.leader_election import Lease, Term
 from deviceplugin.kube.reflector import Reflector, WatchTiming
-from deviceplugin.kube.secrets import Secret
 from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.pod import ClusterPod, PlainPod

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.cluster_nodes import cluster_nodes
+from deviceplugin.kube.cluster_objects import cluster_nodes
 from deviceplugin.kube.reflector import Reflector, StoreChange, WatchTiming
-from deviceplugin.model.cluster_node import ClusterNode, cordon_words
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
+from deviceplugin.model.node import ClusterNode, cordon_words
 from deviceplugin.model.topology import Topology
 from deviceplugin.model.units import Compute
 from sandbox.apiserver import ApiServer, JsonObject, node

@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.errors import KubeConflictError, KubeNotFoundError, ParseError
-from deviceplugin.kube.cluster_client import ClusterClient
-from deviceplugin.kube.leases import Lease, LeaseView, Term, micro_time
-from deviceplugin.kube.rate_limit import TokenBucket
-from deviceplugin.kube.secrets import Secret
-from deviceplugin.kube.transport import Timeouts
+from deviceplugin.kube.cluster_client import ClusterClient, Secret
+from deviceplugin.kube.leader_election import Lease, LeaseView, Term, micro_time
+from deviceplugin.kube.transport import Timeouts, TokenBucket
 from sandbox.apiserver import ApiServer, Harm, JsonObject
 from tests.kube.kubeconfigs import open_transport
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.cluster_pods import AnyPod, cluster_pods
+from deviceplugin.kube.cluster_objects import AnyPod, cluster_pods
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.kubeconfig_process import read as read_config
 from deviceplugin.kube.reflector import Reflector, StoreChange, WatchTiming

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from deviceplugin.errors import KubeError
+from deviceplugin.kube.cluster_client import Address, addresses_by_node
 from deviceplugin.kube.credentials import Credentials
-from deviceplugin.kube.endpoint_slices import Address, addresses_by_node
 from deviceplugin.kube.kubeconfig_process import read
 from deviceplugin.kube.transport import Timeouts, Transport
 from sandbox.apiserver import ApiServer, JsonObject

@@ -22,7 +22,7 @@ from deviceplugin.kube.node_publisher import (
 )
 from deviceplugin.kube.transport import Transport
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
-from deviceplugin.model.inventory_annotation import MOST_GPUS, format_inventory, parse_inventory
+from deviceplugin.model.node import MOST_GPUS, format_inventory, parse_inventory
 from deviceplugin.model.topology import Topology
 from deviceplugin.model.units import MIB, ResourceNames
 from sandbox.apiserver import ApiServer, node

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from deviceplugin.kube.cluster_pods import cluster_pods
+from deviceplugin.kube.cluster_objects import cluster_pods
 from deviceplugin.model.units import Compute
 from sandbox.apiserver import JsonObject, container
 

@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.errors import ParseError, RequestError
-from deviceplugin.kube.claim_templates import claiming_pods
-from deviceplugin.kube.cluster_pods import cluster_pods
+from deviceplugin.kube.cluster_objects import cluster_pods
 from deviceplugin.kube.collection import Collection
-from deviceplugin.kube.pod_resources import pod_needs
-from deviceplugin.kube.pods import UNREADABLE_COUNT, PodListReader, api_pod, decode_pod, pods_of_node
+from deviceplugin.kube.pods import UNREADABLE_COUNT, PodListReader, api_pod, decode_pod, pod_needs, pods_of_node
+from deviceplugin.kube.resource_claims import claiming_pods
 from deviceplugin.kube.structs import (
     ClusterPodSpec,
     ClusterPodStatus,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.errors import ParseError
-from deviceplugin.kube.quantity import parse_quantity
+from deviceplugin.kube.structs import parse_quantity
 
 
 def test_a_quantity_is_the_number_that_kubernetes_reads(subtests: pytest.Subtests) -> None:

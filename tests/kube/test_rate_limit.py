@@ -7,7 +7,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.kube.rate_limit import TokenBucket
+from deviceplugin.kube.transport import TokenBucket
 
 
 class Clock:

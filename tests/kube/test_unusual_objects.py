@@ -13,14 +13,12 @@ from hypothesis import strategies as st
 from structlog.typing import EventDict
 
 from deviceplugin.errors import ParseError
-from deviceplugin.kube.claim_templates import claiming_pods, kept_templates
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.cluster_nodes import cluster_nodes
-from deviceplugin.kube.cluster_pods import cluster_pods
+from deviceplugin.kube.cluster_objects import cluster_nodes, cluster_pods
 from deviceplugin.kube.collection import Collection
 from deviceplugin.kube.pods import PodListReader, pods_of_node
 from deviceplugin.kube.reflector import Reflector, WatchTiming
-from deviceplugin.kube.resource_claims import cluster_claims
+from deviceplugin.kube.resource_claims import claiming_pods, cluster_claims, kept_templates
 from deviceplugin.kube.resource_slices import offers_of, slices_of
 from deviceplugin.kube.structs import decode, decode_strict, readable
 from deviceplugin.model.allocation import PodRef, PodUid

@@ -8,9 +8,8 @@ import pytest
 
 from deviceplugin.errors import HardwareError, RequestError
 from deviceplugin.kubelet.allocate_answer import HostLayout, answer_for, library_path, why_outdated
-from deviceplugin.ledger.evidence import RecordedAnswer
-from deviceplugin.ledger.grant import GrantId
-from deviceplugin.model.mount import Mount
+from deviceplugin.ledger.grant import GrantId, RecordedAnswer
+from deviceplugin.model.allocation import Mount
 from deviceplugin.model.pod import PodContainer
 from deviceplugin.model.units import ResourceNames
 from tests.kubelet.makers import gpu, grant, pod

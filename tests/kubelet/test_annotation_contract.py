@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.agent.pod_annotations import corrections, is_annotated
+from deviceplugin.agent.reconciler import corrections, is_annotated
 from deviceplugin.cluster.extender.cache.pod_hold import bound_hold
 from deviceplugin.kube.pods import PodListReader
 from deviceplugin.model.annotations import parse_gpu_indices

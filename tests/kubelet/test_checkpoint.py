@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.errors import KubeletError, ParseError
 from deviceplugin.kubelet.checkpoint import MOST_BYTES, CheckpointReader
-from deviceplugin.ledger.evidence import Checkpoint, RecordedAnswer
+from deviceplugin.ledger.grant import Checkpoint, RecordedAnswer
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.units import Resource, ResourceNames

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.kubelet.devices import catalog, choose_ids, quotas
-from deviceplugin.model.ids import device_id, gpu_keys
+from deviceplugin.model.gpu import device_id, gpu_keys
 from deviceplugin.model.units import Resource
 from tests.kubelet.makers import grant, inventory, pod
 

@@ -12,10 +12,9 @@ import pytest
 
 from deviceplugin.kubelet.allocate_answer import Answer
 from deviceplugin.ledger.grant import Source
-from deviceplugin.model.gpu import GpuUuid
-from deviceplugin.model.ids import key_of
+from deviceplugin.model.gpu import GpuUuid, key_of
 from deviceplugin.model.units import Resource
-from deviceplugin.placement.occupancy import occupied
+from deviceplugin.placement.snapshot import occupied
 from sandbox.kubelet.options import PodResourcesForm
 from sandbox.station import ALL, NAMES, Station, pod_json, station
 from tests.container.gpu_manager.client_reader import read_limits

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from deviceplugin.errors import IdentityError, KubeletError
-from deviceplugin.kubelet.identity import Identity, IdentitySource
-from deviceplugin.kubelet.identity_rule import IdentifiedContainer, Question, candidates
-from deviceplugin.kubelet.identity_sources import PendingSource, PodResourcesSource
-from deviceplugin.kubelet.podresources import PodDevices, PodResources
+from deviceplugin.kubelet.identity import IdentifiedContainer, Identity, IdentitySource, Question, candidates
+from deviceplugin.kubelet.identity_sources import PendingSource, PodDevices, PodResources, PodResourcesSource
 from deviceplugin.ledger.grant import Source
 from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.units import Resource, ResourceNames

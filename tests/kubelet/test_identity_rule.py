@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from deviceplugin.kubelet.identity_rule import Question, Recorded, candidates, next_container, readmitted
+from deviceplugin.kubelet.identity import Question, Recorded, candidates, next_container, readmitted
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import ContainerState, Pod
 from deviceplugin.model.units import Resource

@@ -11,7 +11,7 @@ import pytest
 
 from deviceplugin.errors import KubeletError, OwnershipError
 from deviceplugin.kubelet.devices import catalog
-from deviceplugin.kubelet.identity_rule import IdentifiedContainer, Question
+from deviceplugin.kubelet.identity import IdentifiedContainer, Question
 from deviceplugin.ledger.grant import Source
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import Resource

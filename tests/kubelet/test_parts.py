@@ -9,11 +9,10 @@ import pytest
 from deviceplugin.ledger.grant import Grant, Source
 from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.annotations import PodAllocation, format_allocation
-from deviceplugin.model.gpu import GpuUuid
-from deviceplugin.model.ids import gpu_keys, key_of
+from deviceplugin.model.gpu import GpuUuid, gpu_keys, key_of
 from deviceplugin.model.units import Resource
 from deviceplugin.placement.fit import GpuAmount
-from deviceplugin.placement.occupancy import occupied
+from deviceplugin.placement.snapshot import occupied
 from sandbox.limits_file import decode
 from sandbox.station import ALL, NAMES, Json, Station, pod_json, station
 from tests.container.gpu_manager.client_reader import read_limits

@@ -11,7 +11,7 @@ from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.pod_request import PodRequest, pod_request
 from deviceplugin.model.request import Request
 from deviceplugin.placement.node_state import NodeState, node_state
-from deviceplugin.placement.occupancy import occupied
+from deviceplugin.placement.snapshot import occupied
 from tests.examples import examples
 from tests.kubelet.makers import inventory, pod
 

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from deviceplugin.errors import KubeletError
-from deviceplugin.kubelet.podresources import PodResources
+from deviceplugin.kubelet.identity_sources import PodResources
 from deviceplugin.wire import podresources_pb2 as pb
 from deviceplugin.wire import podresources_pb2_grpc as rpc
 from sandbox.kubelet import Kubelet, KubeletOptions

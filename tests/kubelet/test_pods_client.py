@@ -13,7 +13,7 @@ from deviceplugin.errors import KubeletError
 from deviceplugin.kube.credentials import Access
 from deviceplugin.kube.kubeconfig_process import Facts
 from deviceplugin.kube.pods import PodListReader
-from deviceplugin.kubelet.pods_client import MOST_BODY, KubeletPods
+from deviceplugin.kubelet.identity_sources import MOST_BODY, KubeletPods
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import ResourceNames
 from sandbox.kubelet import Kubelet, KubeletOptions

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from deviceplugin.errors import ConfigError, KubeletError
-from deviceplugin.kubelet import socket_watch
+from deviceplugin.kubelet import grpc_endpoint
 from deviceplugin.kubelet.grpc_endpoint import Endpoint, RegistryService, check_socket_path
 from deviceplugin.kubelet.registration import SOCKETS, Mode, PluginEndpoint, RegistrationTimer
 from deviceplugin.wire import deviceplugin_pb2 as pb
@@ -219,7 +219,7 @@ async def test_the_restart_of_kubelet_is_met_at_once_and_not_at_the_next_look(
     short_tmp: Path, subtests: pytest.Subtests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next look is in an hour here. The real kubelet admits its pods 0.87 s after its registration server."""
-    monkeypatch.setattr(socket_watch, "POLL_BEHIND_INOTIFY_S", 3600.0)
+    monkeypatch.setattr(grpc_endpoint, "POLL_BEHIND_INOTIFY_S", 3600.0)
     for mode in MODES:
         with subtests.test(mode=mode):
             async with station(fresh(short_tmp), inventory(1), mode=mode) as node:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.kubelet import socket_watch
-from deviceplugin.kubelet.socket_watch import SocketWatch
+from deviceplugin.kubelet import grpc_endpoint
+from deviceplugin.kubelet.grpc_endpoint import SocketWatch
 
 
 def bind(path: Path) -> None:
@@ -19,7 +19,7 @@ def bind(path: Path) -> None:
 
 async def wakes(directory: Path, act: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Ends by the event alone: the poll would come after the test's time."""
-    monkeypatch.setattr(socket_watch, "POLL_BEHIND_INOTIFY_S", 300.0)
+    monkeypatch.setattr(grpc_endpoint, "POLL_BEHIND_INOTIFY_S", 300.0)
     watch = SocketWatch(directory, {"a.sock"})
     watch.start()
     try:

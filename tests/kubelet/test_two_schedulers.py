@@ -17,16 +17,15 @@ from pathlib import Path
 from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
-from deviceplugin.agent.pod_annotations import corrections
-from deviceplugin.cluster.extender.bind.bind import binding_annotations
+from deviceplugin.agent.reconciler import corrections
+from deviceplugin.cluster.extender.bind import binding_annotations
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.errors import CapacityError
 from deviceplugin.kube.pods import PodListReader
 from deviceplugin.ledger.grant import Source
 from deviceplugin.model.annotation_names import AnnotationNames
-from deviceplugin.model.cluster_node import ClusterNode
-from deviceplugin.model.inventory_annotation import format_inventory
+from deviceplugin.model.node import ClusterNode, format_inventory
 from deviceplugin.model.pod import ClusterPod, Pod
 from deviceplugin.model.pod_request import pod_request
 from deviceplugin.placement.node_state import node_state

@@ -4,8 +4,7 @@ from pathlib import Path
 
 from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.annotations import PodAllocation, format_allocation
-from deviceplugin.model.gpu import GpuUuid
-from deviceplugin.model.ids import key_of
+from deviceplugin.model.gpu import GpuUuid, key_of
 from deviceplugin.model.units import Resource
 from sandbox.station import NAMES, Json, Station, pod_json, station
 from tests.kubelet.makers import inventory

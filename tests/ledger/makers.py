@@ -6,9 +6,8 @@ from pathlib import Path
 
 from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.ledger.journal import Journal
-from deviceplugin.ledger.ledger import Ledger
-from deviceplugin.ledger.repair import Claimant
-from deviceplugin.ledger.scan import Scan, scan
+from deviceplugin.ledger.ledger import Claimant, Ledger
+from deviceplugin.ledger.records import Scan, scan
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
 from deviceplugin.model.pod import ContainerState, Pod, PodContainer

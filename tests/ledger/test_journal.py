@@ -16,8 +16,7 @@ import pytest
 from deviceplugin.errors import LedgerError
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.journal import Journal
-from deviceplugin.ledger.records import LedgerChange
-from deviceplugin.ledger.scan import LONGEST_LINE
+from deviceplugin.ledger.records import LONGEST_LINE, LedgerChange
 from tests.ledger.makers import grant, open_journal, scanned
 
 NAME = "ledger.journal"

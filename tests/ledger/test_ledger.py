@@ -7,11 +7,9 @@ import pytest
 
 from deviceplugin.errors import CapacityError, LedgerError, OwnershipError
 from deviceplugin.ledger.grant import Grant, GrantId
-from deviceplugin.ledger.ledger import Ledger
-from deviceplugin.ledger.repair import Claimant, claimant_of
+from deviceplugin.ledger.ledger import Claimant, Ledger, claimant_of
 from deviceplugin.model.allocation import ContainerRole, PodUid
-from deviceplugin.model.pod import PodContainer
-from deviceplugin.model.pod_limits import PodLimits
+from deviceplugin.model.pod import PodContainer, PodLimits
 from deviceplugin.model.units import Resource
 from tests.ledger.makers import BLOCKS, claimant, grant, inventory, open_ledger, owner, uuid
 

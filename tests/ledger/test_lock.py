@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.errors import LedgerError
-from deviceplugin.ledger.lock import agent_lock
+from deviceplugin.ledger.durable_files import agent_lock
 
 _ROOT = Path(__file__).parents[2]
 _HOLD = """
 import sys
 from pathlib import Path
-from deviceplugin.ledger.lock import agent_lock
+from deviceplugin.ledger.durable_files import agent_lock
 with agent_lock(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

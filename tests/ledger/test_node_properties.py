@@ -15,10 +15,8 @@ import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from deviceplugin.errors import CapacityError
-from deviceplugin.ledger.evidence import Checkpoint, CheckpointEntry
-from deviceplugin.ledger.grant import GrantId
-from deviceplugin.ledger.rebuild import rebuild
-from deviceplugin.ledger.reconcile import Evidence, PodsView, decide
+from deviceplugin.ledger.grant import Checkpoint, CheckpointEntry, GrantId
+from deviceplugin.ledger.reconcile import Evidence, PodsView, decide, rebuild
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import ContainerState, Pod
 from deviceplugin.model.request import Request

@@ -17,7 +17,7 @@ from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.ledger.journal import Journal
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import ContainerRole
-from deviceplugin.model.pod_limits import PodLimits
+from deviceplugin.model.pod import PodLimits
 from deviceplugin.model.units import CORES_PER_GPU, Resource
 from deviceplugin.placement.fit import GpuAmount
 from tests.examples import examples

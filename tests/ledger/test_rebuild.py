@@ -7,15 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.ledger.evidence import Checkpoint, CheckpointEntry, RecordedAnswer
-from deviceplugin.ledger.grant import Grant, GrantId, Source
-from deviceplugin.ledger.rebuild import rebuild, rebuild_one
+from deviceplugin.ledger.grant import Checkpoint, CheckpointEntry, Grant, GrantId, RecordedAnswer, Source
+from deviceplugin.ledger.reconcile import rebuild, rebuild_one
 from deviceplugin.model.allocation import ContainerRole, PodUid
-from deviceplugin.model.gpu import Inventory
-from deviceplugin.model.ids import DeviceId, device_ids, gpu_keys
+from deviceplugin.model.gpu import DeviceId, Inventory, device_ids, gpu_keys
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import BLOCK_BYTES, Resource
-from deviceplugin.placement.occupancy import occupied
+from deviceplugin.placement.snapshot import occupied
 from tests.ledger.makers import BLOCKS, grant, inventory, pod, uuid
 
 NODE = inventory(4)

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from deviceplugin.ledger.evidence import Checkpoint
-from deviceplugin.ledger.grant import Grant, GrantId, Source
+from deviceplugin.ledger.grant import Checkpoint, Grant, GrantId, Source
 from deviceplugin.ledger.reconcile import Evidence, PodsView, ReconcileActions, decide
 from deviceplugin.model.allocation import ContainerRole, PodRef, PodUid
 from deviceplugin.model.pod import ContainerState, Pod

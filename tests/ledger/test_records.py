@@ -18,7 +18,7 @@ from deviceplugin.ledger.records import (
 )
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.gpu import GpuUuid
-from deviceplugin.model.pod_limits import NO_LIMITS, PodLimits
+from deviceplugin.model.pod import NO_LIMITS, PodLimits
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import Resource
 from tests.ledger.makers import grant

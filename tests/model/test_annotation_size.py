@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.cluster.extender.bind.bind import binding_annotations
+from deviceplugin.cluster.extender.bind import binding_annotations
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.annotation_names import annotation_names

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.errors import ParseError, RequestError
-from deviceplugin.model.claim_template import ClaimSize, NamedTemplates
-from deviceplugin.model.claims import ClaimNames
+from deviceplugin.model.claims import ClaimNames, ClaimSize, NamedTemplates
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.preferences import ANY_GPU, GpuFilter
 from deviceplugin.model.request import parse_request

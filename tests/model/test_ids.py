@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.errors import ParseError
-from deviceplugin.model.gpu import Gpu, GpuUuid
-from deviceplugin.model.ids import GpuKey, device_id, device_ids, gpu_keys, key_of
+from deviceplugin.model.gpu import Gpu, GpuKey, GpuUuid, device_id, device_ids, gpu_keys, key_of
 from deviceplugin.model.units import BLOCK_BYTES, Resource
 
 MEMORY = Resource.MEMORY

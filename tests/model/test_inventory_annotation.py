@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.errors import ParseError
 from deviceplugin.model.gpu import ComputeMode, Driver, Gpu, GpuUuid, Health, Inventory
-from deviceplugin.model.inventory_annotation import format_inventory, parse_inventory
+from deviceplugin.model.node import format_inventory, parse_inventory
 from deviceplugin.model.topology import NO_LINK, Level, Link, Topology
 from deviceplugin.model.units import MIB
 from tests.refusals import refusal

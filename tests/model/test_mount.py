@@ -3,7 +3,7 @@
 import itertools
 import posixpath
 
-from deviceplugin.model.mount import covers_compat
+from deviceplugin.model.allocation import covers_compat
 
 
 def test_at_above_and_below() -> None:

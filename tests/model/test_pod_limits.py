@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.errors import ParseError
 from deviceplugin.model.annotation_names import AnnotationNames
-from deviceplugin.model.pod_limits import NO_LIMITS, PodLimits, parse_memory_limits
+from deviceplugin.model.pod import NO_LIMITS, PodLimits, parse_memory_limits
 from deviceplugin.model.units import BLOCK_BYTES, MIB
 from tests.refusals import refusal
 

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
-from deviceplugin.model.per_container import format_per_container
-from deviceplugin.model.pod import Pod, PodContainer
+from deviceplugin.model.pod import Pod, PodContainer, format_per_container
 from deviceplugin.model.pod_request import parse_parts, pod_request
 from deviceplugin.model.preferences import NodePolicy
 from deviceplugin.model.request import Request

@@ -1,7 +1,7 @@
 """The memory of a share that names none is set in words, and shown in words that read back."""
 
 from deviceplugin.errors import ParseError
-from deviceplugin.model.share_memory import ShareMemory, parse_share_memory
+from deviceplugin.model.units import ShareMemory, parse_share_memory
 from tests.refusals import refusal
 
 

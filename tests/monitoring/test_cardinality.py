@@ -6,9 +6,8 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from deviceplugin.ledger.grant import GrantId
-from deviceplugin.model.gpu import GpuSample
+from deviceplugin.model.gpu import ContainerUse, GpuSample, GpuUse
 from deviceplugin.model.topology import Level
-from deviceplugin.model.usage import ContainerUse, GpuUse
 from deviceplugin.observe.metrics import AgentMetrics
 from deviceplugin.observe.node_view import AgentState
 from tests.observe.pictures import by_groups, gpu, grant, node, uuid

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from deviceplugin.cluster.extender.explain.pending import State
+from deviceplugin.cluster.extender.explain.verdicts import State
 from sandbox.prometheus import promtool
 from scripts.dashboards.recorded import RECORDED, RULES
 from tests.monitoring.alert_cases import AT, CASES, AlertCase

@@ -4,11 +4,10 @@ from collections.abc import Iterable
 
 from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
-from deviceplugin.model.gpu import Driver, Gpu, GpuSample, GpuUuid, Health, Inventory
+from deviceplugin.model.gpu import ContainerUse, Driver, Gpu, GpuSample, GpuUuid, Health, Inventory
 from deviceplugin.model.request import Request
 from deviceplugin.model.topology import Level, Link, Topology
 from deviceplugin.model.units import MIB, Resource
-from deviceplugin.model.usage import ContainerUse
 from deviceplugin.observe.node_view import NodePicture
 
 A100, T4 = "NVIDIA A100-SXM4-80GB", "Tesla T4"

@@ -13,12 +13,12 @@ import pytest
 from deviceplugin.errors import ConfigError
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.allocation import ContainerRef, ContainerRole
+from deviceplugin.model.gpu import ContainerUse, GpuUse
 from deviceplugin.model.pod import Pod, PodContainer
-from deviceplugin.model.usage import ContainerUse, GpuUse
 from deviceplugin.observe.display_service import DisplayServer
 from deviceplugin.observe.gpu_manager_views import usages
-from deviceplugin.observe.graph_text import draw
-from deviceplugin.observe.rendering import Rendering
+from deviceplugin.observe.graph import draw
+from deviceplugin.observe.node_view import Rendering
 from deviceplugin.wire import display_pb2 as pb
 from deviceplugin.wire import display_pb2_grpc as rpc
 from tests.cancelled_starts import cancel_at_each_turn

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.gpu import ComputeMode, Driver, GpuSample, Health, Inventory
 from deviceplugin.model.topology import Level
-from deviceplugin.observe.graph_text import ASCII, BOXES, WIDTH, draw
+from deviceplugin.observe.graph import ASCII, BOXES, WIDTH, draw
 from deviceplugin.observe.node_view import NodePicture
 from tests.observe.pictures import T4, by_groups, gpu, grant, hgx, node, pcie, uuid
 

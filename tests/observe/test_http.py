@@ -15,14 +15,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deviceplugin.errors import ConfigError
 from deviceplugin.ledger.grant import GrantId
-from deviceplugin.model.gpu import GpuSample, Health
+from deviceplugin.model.gpu import Breach, ContainerUse, GpuSample, GpuUse, Health, Overrun
 from deviceplugin.model.topology import Level
-from deviceplugin.model.usage import Breach, ContainerUse, GpuUse, Overrun
-from deviceplugin.observe.graph_text import draw
+from deviceplugin.observe.graph import draw
 from deviceplugin.observe.http import QueryServer
 from deviceplugin.observe.metrics import AgentMetrics
-from deviceplugin.observe.node_view import AgentState, NodePicture
-from deviceplugin.observe.rendering import Rendering
+from deviceplugin.observe.node_view import AgentState, NodePicture, Rendering
 from deviceplugin.wire import deviceplugin_pb2 as pb
 from deviceplugin.wire import deviceplugin_pb2_grpc as rpc
 from tests.observe.pictures import by_groups, gpu, grant, node, uuid

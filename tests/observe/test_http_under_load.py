@@ -14,13 +14,12 @@ import grpc
 import pytest
 
 from deviceplugin.ledger.grant import Grant, GrantId
+from deviceplugin.model.gpu import ContainerUse
 from deviceplugin.model.topology import Level
-from deviceplugin.model.usage import ContainerUse
 from deviceplugin.observe.display_service import DisplayServer
 from deviceplugin.observe.http import QueryServer
 from deviceplugin.observe.metrics import AgentMetrics
-from deviceplugin.observe.node_view import AgentState, NodePicture
-from deviceplugin.observe.rendering import Rendering
+from deviceplugin.observe.node_view import AgentState, NodePicture, Rendering
 from deviceplugin.wire import deviceplugin_pb2 as pb
 from deviceplugin.wire import deviceplugin_pb2_grpc as rpc
 from deviceplugin.wire import display_pb2 as display_pb

@@ -9,10 +9,20 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deviceplugin.errors import CapacityError, DriverMissingError, LedgerError
 from deviceplugin.ledger.grant import Source
-from deviceplugin.model.gpu import NEWEST_CUDA, ComputeMode, Driver, GpuProcess, GpuSample, Health
-from deviceplugin.model.pod_limits import PodLimits
+from deviceplugin.model.gpu import (
+    NEWEST_CUDA,
+    Breach,
+    ComputeMode,
+    ContainerUse,
+    Driver,
+    GpuProcess,
+    GpuSample,
+    GpuUse,
+    Health,
+    Overrun,
+)
+from deviceplugin.model.pod import PodLimits
 from deviceplugin.model.topology import Level
-from deviceplugin.model.usage import Breach, ContainerUse, GpuUse, Overrun
 from deviceplugin.observe.metrics import FAMILIES, REASONS, AgentMetrics, reason_of
 from deviceplugin.observe.node_view import AgentState, NodePicture
 from tests.observe.pictures import by_groups, gpu, grant, node, uuid

@@ -6,11 +6,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from deviceplugin.ledger.grant import Grant
-from deviceplugin.model.pod_limits import PodLimits
+from deviceplugin.model.gpu import ContainerUse, GpuUse
+from deviceplugin.model.pod import PodLimits
 from deviceplugin.model.request import Request
-from deviceplugin.model.usage import ContainerUse, GpuUse
 from deviceplugin.observe.gpu_manager_views import metrics_text, usages
-from deviceplugin.observe.graph_text import draw
+from deviceplugin.observe.graph import draw
 from deviceplugin.observe.usage import usage_of
 from tests.observe.pictures import grant, pcie, uuid
 

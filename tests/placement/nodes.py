@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from deviceplugin.model.allocation import Allocation, ContainerRole, PodUid
 from deviceplugin.model.gpu import ComputeMode, Driver, Gpu, GpuUuid, Health, Inventory
 from deviceplugin.model.units import BLOCK_BYTES
-from deviceplugin.placement.occupancy import free_for_next_container, snapshot_for
-from deviceplugin.placement.snapshot import GpuView, Snapshot
+from deviceplugin.placement.snapshot import GpuView, Snapshot, free_for_next_container, snapshot_for
 from sandbox.gpu_links import ALL_LINKS, Shape, t6, topology
 
 

@@ -11,10 +11,10 @@ from deviceplugin.model.pod_request import ContainerRequest, PodRequest, require
 from deviceplugin.model.preferences import NO_PREFERENCES, GpuFilter, Preferences
 from deviceplugin.model.request import Request
 from deviceplugin.placement.budget import Budget
+from deviceplugin.placement.fit import NodeRejection
 from deviceplugin.placement.node_state import NodeState, NodeUsage
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.pod import place_pod
-from deviceplugin.placement.rejection import NodeRejection
 from sandbox.inventories import made_up_inventory
 
 REF = PodRef(PodUid("u"), "d", "p")

@@ -11,10 +11,10 @@ from deviceplugin.model.preferences import GpuPolicy
 from deviceplugin.model.request import Request
 from deviceplugin.placement.capacity_after import CapacityAfter, capacities_of
 from deviceplugin.placement.fit import GpuCapacity, GpuModel
+from deviceplugin.placement.fragmentation import NO_NEEDS
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.pod import place_pod
 from deviceplugin.placement.prefilter import prefilter
-from deviceplugin.placement.workload import NO_NEEDS
 from tests.placement.clusters import node, pod, requests, some_nodes
 from tests.placement.drawn_pods import APP, INIT, SHARES, SIDECAR
 from tests.placement.drawn_pods import pod as with_roles

@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.model.gpu import ComputeMode
 from deviceplugin.model.request import Request
-from deviceplugin.placement.fit import GpuAmount, GpuCapacity, GpuModel, demand_of, model_of, offers
-from deviceplugin.placement.rejection import GpuRejection
+from deviceplugin.placement.fit import GpuAmount, GpuCapacity, GpuModel, GpuRejection, demand_of, model_of, offers
 from deviceplugin.placement.snapshot import GpuView, summarize
 from tests.placement.drawn_pods import REQUESTS
 from tests.placement.nodes import gpu

@@ -9,9 +9,8 @@ from deviceplugin.model.preferences import GpuFilter
 from deviceplugin.model.request import Request
 from deviceplugin.placement.capacity_after import Capacities
 from deviceplugin.placement.fit import GpuCapacity, GpuModel
-from deviceplugin.placement.fragmentation import Fragmentation, by_count, by_rate, stranded
+from deviceplugin.placement.fragmentation import Fragmentation, TaskKind, Workload, by_count, by_rate, stranded
 from deviceplugin.placement.node_state import Spare
-from deviceplugin.placement.workload import TaskKind, Workload
 
 T4 = GpuModel("T4", 60)
 A100 = GpuModel("A100", 320)

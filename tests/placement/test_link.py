@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from deviceplugin.model.gpu import ComputeMode
 from deviceplugin.model.request import Request
 from deviceplugin.model.topology import Link, Topology, TopologyNode
+from deviceplugin.placement.link import greedy
 from deviceplugin.placement.place import place
 from deviceplugin.placement.snapshot import GpuView, Snapshot
-from deviceplugin.placement.subset_search import greedy
 from sandbox.gpu_links import (
     ALL_LINKS,
     APART,

@@ -4,7 +4,7 @@ from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRol
 from deviceplugin.model.gpu import Health
 from deviceplugin.model.request import Request
 from deviceplugin.placement.fit import GpuAmount
-from deviceplugin.placement.occupancy import occupied, snapshot_for
+from deviceplugin.placement.snapshot import occupied, snapshot_for
 from tests.placement.nodes import free_for, gpu, node_of
 
 INIT, SIDECAR, APP, UNKNOWN = ContainerRole.INIT, ContainerRole.SIDECAR, ContainerRole.APP, ContainerRole.UNKNOWN

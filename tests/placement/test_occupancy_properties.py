@@ -9,8 +9,8 @@ from deviceplugin.errors import CapacityError
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.request import Request
 from deviceplugin.placement.fit import GpuAmount
-from deviceplugin.placement.occupancy import occupied
 from deviceplugin.placement.place import place
+from deviceplugin.placement.snapshot import occupied
 from tests.placement.nodes import free_for, node_of
 
 INIT, SIDECAR, APP, UNKNOWN = ContainerRole.INIT, ContainerRole.SIDECAR, ContainerRole.APP, ContainerRole.UNKNOWN

@@ -16,11 +16,10 @@ from deviceplugin.model.request import Request, RequestKind
 from deviceplugin.placement.assign import Unassigned, assign
 from deviceplugin.placement.fit import GpuAmount
 from deviceplugin.placement.node_state import NodeState
-from deviceplugin.placement.occupancy import occupied
 from deviceplugin.placement.place import shares_of
 from deviceplugin.placement.pod import PodChoice, place_pod
 from deviceplugin.placement.prefilter import prefilter
-from deviceplugin.placement.snapshot import GpuView, Snapshot
+from deviceplugin.placement.snapshot import GpuView, Snapshot, occupied
 from sandbox.gpu_links import nvswitch, t6
 from tests.placement.drawn_pods import APP, INIT, REF, SIDECAR, app, pod, pods, states
 from tests.placement.nodes import gpu, snapshot

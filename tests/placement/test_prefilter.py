@@ -10,10 +10,10 @@ from deviceplugin.model.gpu import ComputeMode
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuFilter, Preferences
 from deviceplugin.model.request import Request
+from deviceplugin.placement.fit import NodeRejection
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.pod import place_pod
 from deviceplugin.placement.prefilter import Prefilter, prefilter
-from deviceplugin.placement.rejection import NodeRejection
 from deviceplugin.placement.snapshot import Snapshot
 from sandbox.gpu_links import t6
 from tests.placement.drawn_pods import APP, INIT, REF, app, pod, pods, states

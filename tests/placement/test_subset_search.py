@@ -5,7 +5,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.placement.subset_search import Search, greedy
+from deviceplugin.placement.link import Search, greedy
 
 NO_LIMIT = 1 << 40
 

@@ -7,7 +7,7 @@ from deviceplugin.model.allocation import ContainerRole, PodRef, PodUid
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
 from deviceplugin.model.preferences import ANY_GPU, GpuFilter, Preferences
 from deviceplugin.model.request import Request
-from deviceplugin.placement.workload import ObservedWorkload
+from deviceplugin.placement.fragmentation import ObservedWorkload
 
 
 def pod(*cores: int) -> PodRequest:

@@ -19,7 +19,7 @@ from typing import Any
 import aiohttp
 
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
-from deviceplugin.model.inventory_annotation import format_inventory
+from deviceplugin.model.node import format_inventory
 from deviceplugin.model.topology import Topology
 from deviceplugin.model.units import CORES_PER_GPU, MIB
 from sandbox.apiserver import ApiServer

@@ -17,14 +17,14 @@ from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import PodAllocation, format_allocation
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
+from deviceplugin.placement.fragmentation import ENOUGH
 from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.pod import PodChoice
-from deviceplugin.placement.workload import ENOUGH
-from deviceplugin.simulate.other_pods import OtherPods
+from deviceplugin.simulate.cluster_objects import OtherPods
 from deviceplugin.simulate.replay import SimulationPlan, replay
 from deviceplugin.simulate.stock_scheduler import StockScheduler
-from deviceplugin.simulate.task import Scene
+from deviceplugin.simulate.trace import Scene
 from sandbox.apiserver.objects import container, pod
 from sandbox.station import Station, station
 from tests.cluster.extender.example_scene import annotations_of, example, inventory

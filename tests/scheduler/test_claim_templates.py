@@ -14,10 +14,9 @@ import structlog
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.kubeconfig_process import read
-from deviceplugin.model import claim_template
+from deviceplugin.model import claims
 from deviceplugin.model.allocation import PodRef
-from deviceplugin.model.claim_template import MOST_TEMPLATES, ClaimSize, NamedTemplates
-from deviceplugin.model.claims import ClaimNames
+from deviceplugin.model.claims import MOST_TEMPLATES, ClaimNames, ClaimSize, NamedTemplates
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.preferences import ANY_GPU, GpuFilter
 from deviceplugin.model.units import ResourceNames
@@ -302,8 +301,8 @@ async def test_what_a_pod_asks_for_is_read_once_however_many_templates_it_names(
         read.append("")
         return digest_of(wanted)
 
-    digest_of = claim_template._digest
-    monkeypatch.setattr(claim_template, "_digest", counted)
+    digest_of = claims._digest
+    monkeypatch.setattr(claims, "_digest", counted)
     words = ",".join(f"GPU-{at}" for at in range(380))
     scene.pod("wrong", *SIZES[:64], annotations={"tencent.com/vcuda-use-gpus": words}, containers=64)
     await until(lambda: scene.told)

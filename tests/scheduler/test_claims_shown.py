@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from deviceplugin.kube.resource_slices import slice_spec
-from deviceplugin.kubelet.dra.published import published_devices
+from deviceplugin.kubelet.dra.slice_publisher import published_devices
 from deviceplugin.model.claims import ClaimNames
 from sandbox.apiserver.objects import container, pod
 from tests.cluster.extender.makers import inventory

@@ -8,7 +8,7 @@ from deviceplugin.kube.collection import EventKind
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.reflector import StoreChange
 from deviceplugin.kube.transport import Transport
-from deviceplugin.model.cluster_node import ClusterNode
+from deviceplugin.model.node import ClusterNode
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.scheduler.cluster import ClusterWatch
 from tests.budget.dearest import cost_of

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from deviceplugin.scheduler import gc_tuning
+from deviceplugin.scheduler import run
 
 
 @pytest.fixture(autouse=True)
@@ -29,9 +29,9 @@ class _Ring:
 
 
 def test_what_stays_is_looked_at_in_small_parts_however_much_it_is() -> None:
-    gc_tuning.relax_while_listing()
+    run.relax_while_listing()
     listed = [_Ring() for _ in range(50_000)]
-    gc_tuning.freeze_survivors()
+    run.freeze_survivors()
     looks: list[int] = []
 
     def note(phase: str, info: Mapping[str, int]) -> None:
@@ -47,7 +47,7 @@ def test_what_stays_is_looked_at_in_small_parts_however_much_it_is() -> None:
 
 
 def test_unused_cycles_are_collected_while_the_process_works() -> None:
-    gc_tuning.freeze_survivors()
+    run.freeze_survivors()
     ring = _Ring()
     gone = weakref.ref(ring)
     del ring
@@ -58,12 +58,12 @@ def test_unused_cycles_are_collected_while_the_process_works() -> None:
 
 async def test_what_was_set_aside_in_use_goes_at_the_next_look_at_all() -> None:
     ring = _Ring()
-    gc_tuning.freeze_survivors()
+    run.freeze_survivors()
     gone = weakref.ref(ring)
     del ring
     gc.collect()
     assert gone() is not None
-    looking = asyncio.create_task(gc_tuning.collect_all(every=0.01))
+    looking = asyncio.create_task(run.collect_all(every=0.01))
     async with asyncio.timeout(60):
         while gone() is not None:
             await asyncio.sleep(0.01)
@@ -74,6 +74,6 @@ async def test_what_was_set_aside_in_use_goes_at_the_next_look_at_all() -> None:
 
 def test_starting_twice_is_starting_once() -> None:
     before = len(gc.callbacks)
-    gc_tuning.freeze_survivors()
-    gc_tuning.freeze_survivors()
+    run.freeze_survivors()
+    run.freeze_survivors()
     assert len(gc.callbacks) == before + 1

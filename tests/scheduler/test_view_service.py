@@ -10,8 +10,7 @@ import pytest
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.view.access import PROXIED
 from deviceplugin.cluster.view.live import LiveUse
-from deviceplugin.kube.access_reviews import Caller
-from deviceplugin.kube.endpoint_slices import Address
+from deviceplugin.kube.cluster_client import Address, Caller
 from deviceplugin.model.cluster_view import ClusterEventsView, ClusterView, NodesView, PodsView
 from deviceplugin.scheduler.leadership import Leadership
 from deviceplugin.scheduler.view_service import ViewService

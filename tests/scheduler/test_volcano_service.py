@@ -7,8 +7,7 @@ from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS
 from deviceplugin.cluster.extender.turns import LEAST, Turns
 from deviceplugin.cluster.http.verbs import Verb
-from deviceplugin.cluster.volcano.announcements import Announcements
-from deviceplugin.cluster.volcano.tasks import VolcanoTasks
+from deviceplugin.cluster.volcano.tasks import Announcements, VolcanoTasks
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.pod import Gang
 from deviceplugin.model.units import ResourceNames

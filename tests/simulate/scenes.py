@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.placement.node_state import Spare
 from deviceplugin.simulate.replay import SimulationPlan
-from deviceplugin.simulate.task import Scene, Task, task
+from deviceplugin.simulate.trace import Scene, Task, task
 from tests.placement.clusters import node, pod, requests, some_nodes
 
 AMPLE = Spare(1000, 1000)

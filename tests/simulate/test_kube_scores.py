@@ -1,7 +1,7 @@
 """kube-scheduler's scores by CPU and memory, calculated by hand from the formulas of 1.36.2."""
 
 from deviceplugin.placement.node_state import Spare
-from deviceplugin.simulate.kube_scores import KubeScores, ScoringStrategy, score
+from deviceplugin.simulate.stock_scheduler import KubeScores, ScoringStrategy, score
 from tests.placement.clusters import node
 
 LEAST, MOST = ScoringStrategy

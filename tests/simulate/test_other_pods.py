@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from deviceplugin.model.preferences import NodePolicy
+from deviceplugin.placement.fit import NodeRejection
 from deviceplugin.placement.node_state import Spare
 from deviceplugin.placement.nodes import NodeScorer
-from deviceplugin.placement.rejection import NodeRejection
-from deviceplugin.simulate.other_pods import Chooser, OtherPods, beside_kube_scheduler
+from deviceplugin.simulate.cluster_objects import Chooser, OtherPods, beside_kube_scheduler
 from deviceplugin.simulate.replay import replay
 from deviceplugin.simulate.scene import read_scene
 from deviceplugin.simulate.stock_scheduler import StockScheduler

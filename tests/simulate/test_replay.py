@@ -10,7 +10,7 @@ from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.model.request import Request
 from deviceplugin.placement.node_state import Spare
 from deviceplugin.simulate.replay import LEARNT_EVERY, Run, SchedulerView, SimulationPlan, arrivals, replay
-from deviceplugin.simulate.task import Scene, Task, task
+from deviceplugin.simulate.trace import Scene, Task, task
 from tests.placement.clusters import node, pod
 from tests.placement.drawn_pods import APP, INIT
 from tests.placement.drawn_pods import pod as with_roles

@@ -9,9 +9,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from deviceplugin.model.preferences import NodePolicy
-from deviceplugin.simulate.plot import plot
 from deviceplugin.simulate.replay import Run, Sample
-from deviceplugin.simulate.report import Tried, document
+from deviceplugin.simulate.report import Tried, document, plot
 from tests.simulate.scenes import plan, shares, two_nodes
 
 SCENE = two_nodes(*shares(50, 100))

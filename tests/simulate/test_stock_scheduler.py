@@ -7,8 +7,8 @@ from deviceplugin.model.allocation import ContainerRole, PodRef, PodUid
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
 from deviceplugin.model.preferences import GpuFilter, GpuPolicy, NodePolicy, Preferences
 from deviceplugin.model.request import parse_request
+from deviceplugin.placement.fit import NodeRejection
 from deviceplugin.placement.node_state import NodeState, Spare, node_state
-from deviceplugin.placement.rejection import NodeRejection
 from deviceplugin.simulate.replay import SimulationPlan, replay
 from deviceplugin.simulate.scene import read_scene
 from deviceplugin.simulate.stock_scheduler import StockScheduler, first_fit

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 from deviceplugin.errors import ParseError, VcudaError
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Health, Inventory
-from deviceplugin.model.inventory_annotation import format_inventory
+from deviceplugin.model.node import format_inventory
 from deviceplugin.model.preferences import GpuFilter, NodePolicy
 from deviceplugin.model.request import Request
 from deviceplugin.model.topology import Topology
 from deviceplugin.placement.node_state import Spare
 from deviceplugin.simulate.scene import read_scene
-from deviceplugin.simulate.task import Scene
-from deviceplugin.simulate.trace import nodes_of_trace, tasks_of_trace
+from deviceplugin.simulate.trace import Scene, nodes_of_trace, tasks_of_trace
 
 NODES = (
     "sn,cpu_milli,memory_mib,gpu,model\nn-0,64000,262144,2,P100\nn-1,8000,1024,0,\nn-2,96000,1,8,A10\nn-3,1,1,1,A100\n"

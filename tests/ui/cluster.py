@@ -22,8 +22,7 @@ from deviceplugin.cluster.view.claim_books import ClaimBooks
 from deviceplugin.cluster.view.claim_explanation import joined
 from deviceplugin.cluster.view.live import LiveUse
 from deviceplugin.errors import KubeError
-from deviceplugin.kube.access_reviews import Caller
-from deviceplugin.kube.endpoint_slices import Address
+from deviceplugin.kube.cluster_client import Address, Caller
 from deviceplugin.model.allocation import ContainerRef, PodRef
 from deviceplugin.model.claims import ClaimNames
 from deviceplugin.model.pod import ClusterPod, ScheduledCondition

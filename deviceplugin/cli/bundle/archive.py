@@ -1,22 +1,229 @@
 """The archive itself: a .tar.gz that is written while it is gathered, and its index.
 
 In: texts and documents with their names. Out: a file that only its owner may read, complete or not there. Invariants:
-every member has passed `redact`; one member is in memory at a time, and a large one on the disk; the index is the last
+every member has been redacted; one member is in memory at a time, and a large one on the disk; the index is the last
 member, and names what could not be read and why.
+
+Redaction removes what must not leave a cluster: from text by its form, from objects by keeping only what is named.
+
+In: lines of logs, metrics and events; objects of Kubernetes as JSON. Out: the same without bearer tokens, JSON web
+tokens, private keys and assignments to names such as `password`; objects with the listed fields. Flags of vcuda's own
+programs keep their values, all other arguments and every environment variable lose them.
 """
 
 import json
 import os
+import re
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any
 
-from deviceplugin.cli.bundle import redact
+from deviceplugin.config.agent import AGENT
+from deviceplugin.config.scheduler import SCHEDULER
 from deviceplugin.errors import ConfigError, VcudaError
+
+Json = dict[str, Any]
+REMOVED = "[removed]"
+_TOKENS = (
+    re.compile(r"(?i)\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{6,}"),
+    re.compile(r"\b(eyJ)()[A-Za-z0-9_-]{5,}(?:\.[A-Za-z0-9_-]+){1,4}"),
+    re.compile(
+        r"(?i)([A-Za-z0-9_.-]*(?:password|passwd|secret|token|api[_-]?key|credential)[A-Za-z0-9_.-]*)"
+        r"(\"?\s*[=:]\s*\"?)[^\s\",;&}\]]{3,}"
+    ),
+    re.compile(r"(://)()[^/\s:@]+:[^/\s@]+(?=@)"),
+)
+_NAMES_A_SECRET = re.compile(r"(?i)password|passwd|^token$|api_?key|credential|private_?key")
+_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
+_KEY_BEGIN, _KEY_END = (
+    re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
+    re.compile(r"-----END [A-Z ]*PRIVATE KEY-----"),
+)
+_FLAGS = {each.flag for program in (AGENT, SCHEDULER) for each in program.settings}
+_COMMANDS = {AGENT.command, SCHEDULER.command, "doctor", "node"}
+_KEPT_ANNOTATIONS = ("deployment.kubernetes.io/revision", "meta.helm.sh/release-name", "meta.helm.sh/release-namespace")
+
+
+def text(line: str) -> str:
+    """One piece of text; a private key is removed whole, also where it is cut off."""
+    found = _KEY.sub(REMOVED, line)
+    for pattern in _TOKENS:
+        found = pattern.sub(rf"\1\2{REMOVED}", found)
+    return found
+
+
+class Lines:
+    """A log, line by line: a key may go over several."""
+
+    def __init__(self) -> None:
+        self._in_key = False
+
+    def clean(self, line: str) -> str:
+        if self._in_key:
+            self._in_key = not _KEY_END.search(line)
+            return ""
+        if _KEY_BEGIN.search(line) and not _KEY_END.search(line):
+            self._in_key = True
+        return text(line)
+
+
+def values(document: Any) -> Any:  # noqa: ANN401 - JSON
+    """Every string of a document, and whole strings whose key names them as secret."""
+    if isinstance(document, str):
+        return text(document)
+    if isinstance(document, dict):
+        return {
+            key: REMOVED if isinstance(each, str) and _NAMES_A_SECRET.search(str(key)) else values(each)
+            for key, each in document.items()
+        }
+    return [values(each) for each in document] if isinstance(document, list) else document
+
+
+def kept(document: Mapping[str, Any], *names: str) -> Json:
+    return {name: document[name] for name in names if document.get(name) not in (None, {}, [])}
+
+
+def metadata(item: Json, domain: str) -> Json:
+    """Annotations are shown where they are vcuda's own; of the others only the names, also under its domain."""
+    meta: Json = item.get("metadata") or {}
+    own = tuple(f"{domain}/{beginning}" for beginning in ("vcuda-", "predicate-", "gpu-assigned"))
+    annotations = {
+        name: value if name.startswith(own) or name in _KEPT_ANNOTATIONS else REMOVED
+        for name, value in (meta.get("annotations") or {}).items()
+    }
+    found = kept(meta, "name", "namespace", "uid", "generation", "creationTimestamp", "deletionTimestamp")
+    return found | ({"annotations": annotations} if annotations else {})
+
+
+def own_container(container: Json) -> Json:
+    """Of agent, extender and kube-scheduler. Probes may have headers and commands, so they are left out."""
+    found = kept(
+        container,
+        *("name", "image", "imagePullPolicy", "ports", "resources", "securityContext", "volumeMounts"),
+        "restartPolicy",
+    )
+    env = [{"name": each.get("name"), "value": REMOVED} for each in container.get("env") or ()]
+    return found | {"args": arguments(container.get("args") or ()), "env": env}
+
+
+def arguments(words: Sequence[str]) -> list[str]:
+    return [_argument(str(word)) for word in words]
+
+
+def _argument(word: str) -> str:
+    name, equals, _ = word.partition("=")
+    if word in _COMMANDS or name.removeprefix("--") in _FLAGS:
+        return text(word)
+    return f"{name}={REMOVED}" if equals and name.startswith("--") else REMOVED
+
+
+def own_pod_spec(spec: Json) -> Json:
+    """Volumes by their kinds and paths of the host: what a volume holds is not looked at."""
+    found = kept(
+        spec,
+        *("nodeName", "nodeSelector", "tolerations", "affinity", "serviceAccountName", "priorityClassName"),
+        *("hostPID", "hostNetwork", "securityContext", "runtimeClassName", "topologySpreadConstraints", "dnsPolicy"),
+    )
+    for name in ("initContainers", "containers"):
+        if spec.get(name):
+            found[name] = [own_container(each) for each in spec[name]]
+    volumes = [kept(each, "name", "hostPath", "emptyDir") for each in spec.get("volumes") or ()]
+    return found | {"volumes": volumes}
+
+
+def own_pod(item: Json, domain: str) -> Json:
+    return {"metadata": metadata(item, domain), "spec": own_pod_spec(item.get("spec") or {})} | kept(item, "status")
+
+
+def controller(item: Json, domain: str) -> Json:
+    """A DaemonSet or a Deployment."""
+    spec: Json = item.get("spec") or {}
+    template: Json = spec.get("template") or {}
+    shown = kept(spec, "replicas", "strategy", "updateStrategy", "revisionHistoryLimit", "selector")
+    pod = {"metadata": metadata(template, domain), "spec": own_pod_spec(template.get("spec") or {})}
+    return {"metadata": metadata(item, domain), "spec": {**shown, "template": pod}} | kept(item, "status")
+
+
+def tenant_pod(item: Json, domain: str) -> Json:
+    """What placement needs: no environment, arguments, images, volumes or messages of its programs."""
+    spec, status = item.get("spec") or {}, item.get("status") or {}
+    containers = {
+        name: [
+            {"name": each.get("name"), "resources": _resources(each.get("resources") or {})}
+            for each in spec.get(name) or ()
+        ]
+        for name in ("initContainers", "containers")
+        if spec.get(name)
+    }
+    states = [
+        {**kept(each, "name", "ready", "restartCount"), "state": _state(each.get("state") or {})}
+        for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    ]
+    conditions = [
+        kept(each, "type", "status", "reason", *(("message",) if each.get("type") == "PodScheduled" else ()))
+        for each in status.get("conditions") or ()
+    ]
+    return {
+        "metadata": metadata(item, domain),
+        "spec": {
+            **kept(spec, "nodeName", "schedulerName", "priority", "priorityClassName", "runtimeClassName"),
+            **containers,
+        },
+        "status": {
+            **kept(status, "phase", "reason", "nominatedNodeName"),
+            "conditions": conditions,
+            "containers": states,
+        },
+    }
+
+
+def _resources(resources: Json) -> Json:
+    return kept(resources, "limits", "requests")
+
+
+def _state(state: Json) -> Json:
+    return {
+        kind: kept(each or {}, "reason", "exitCode", "signal", "startedAt", "finishedAt")
+        for kind, each in state.items()
+    }
+
+
+def node(item: Json, domain: str) -> Json:
+    status = item.get("status") or {}
+    labels = {
+        name: value
+        for name, value in ((item.get("metadata") or {}).get("labels") or {}).items()
+        if name.startswith((f"{domain}/", "kubernetes.io/", "node.kubernetes.io/", "nvidia.com/gpu", "feature.node."))
+        or "nvidia" in name
+    }
+    return {
+        "metadata": {**metadata(item, domain), "labels": labels},
+        "spec": kept(item.get("spec") or {}, "unschedulable", "taints"),
+        "status": kept(status, "allocatable", "capacity", "conditions", "nodeInfo"),
+    }
+
+
+def event(item: Json, _: str) -> Json:
+    return {
+        "metadata": kept(item.get("metadata") or {}, "name", "namespace", "creationTimestamp"),
+        **kept(
+            item, "involvedObject", "type", "reason", "message", "count", "firstTimestamp", "lastTimestamp", "source"
+        ),
+    }
+
+
+def lease(item: Json, domain: str) -> Json:
+    return {"metadata": metadata(item, domain), **kept(item, "spec")}
+
+
+def webhooks(item: Json, domain: str) -> Json:
+    """The caBundle is public; a key in it is removed as everywhere."""
+    return {"metadata": metadata(item, domain), **kept(item, "webhooks")}
+
 
 FOLDER = "vcuda-bundle"
 _IN_MEMORY = 4 << 20
@@ -35,7 +242,7 @@ class Archive:
     @contextmanager
     def lines(self, name: str) -> Iterator[Write]:
         """What the block writes, line by line; nothing of it where the block raises."""
-        cleaner = redact.Lines()
+        cleaner = Lines()
         with SpooledTemporaryFile(max_size=_IN_MEMORY) as spool:
 
             def write(text: str) -> None:
@@ -51,18 +258,18 @@ class Archive:
         with SpooledTemporaryFile(max_size=_IN_MEMORY) as spool:
 
             def write(each: object) -> None:
-                spool.write(json.dumps(redact.values(each)).encode() + b"\n")
+                spool.write(json.dumps(values(each)).encode() + b"\n")
 
             yield write
             self._add(name, spool)
 
     def document(self, name: str, document: object) -> None:
         with SpooledTemporaryFile(max_size=_IN_MEMORY) as spool:
-            spool.write(json.dumps(redact.values(document), indent=2).encode() + b"\n")
+            spool.write(json.dumps(values(document), indent=2).encode() + b"\n")
             self._add(name, spool)
 
     def unread(self, name: str, error: VcudaError) -> None:
-        self._unread.append({"name": name, "why": redact.text(error.message)})
+        self._unread.append({"name": name, "why": text(error.message)})
 
     @property
     def missing(self) -> int:

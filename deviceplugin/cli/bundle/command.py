@@ -2,21 +2,263 @@
 
 In: flags. Out: a file, its name on standard output, and on standard error what could not be read. Status 0 also where
 parts are missing: the index says which, and why.
+
+A bundle is gathered part by part; a part that cannot be read is named in the index and stops nothing.
+
+In: the cluster as `vcuda doctor` sees it. Out: members of an `Archive` with the same names every time. Bounds: 5,000
+lines or 4 MiB of one log, of the last day; the logs of 20 agents, those that are not ready first; 50 pods that wait.
 """
 
 import asyncio
 import sys
 import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
+import msgspec
 
 from deviceplugin import __version__, log
-from deviceplugin.cli.bundle.archive import created
+from deviceplugin.cli.bundle import archive
+from deviceplugin.cli.bundle.archive import Archive, created
 from deviceplugin.cli.command import OperatorCommand, node_name
 from deviceplugin.cli.connection import Connection, connected
+from deviceplugin.cli.doctor.cluster import AGENT, SCHEDULER, ClusterFacts
+from deviceplugin.cli.doctor.control import CHECKS
+from deviceplugin.cli.doctor.findings import CheckOutcome, document, examine
+from deviceplugin.cli.doctor.objects import APPS, OwnPod, in_namespace, segment
 from deviceplugin.cli.listing import say
-from deviceplugin.errors import ConfigError
+from deviceplugin.cli.scheduler_client import scheduler_refusal
+from deviceplugin.errors import ConfigError, KubeError, ParseError, VcudaError, one_line
+from deviceplugin.model.cluster_view import MOST_IN_DETAIL, MOST_ROWS
+
+Json = dict[str, Any]
+_LOG = {"tailLines": "5000", "limitBytes": str(4 << 20), "sinceSeconds": "86400", "timestamps": "true"}
+_MOST_AGENTS = 20
+_MOST_WAITING = 50
+_MOST_PAGES = 200
+_CONTAINERS = ("extender", "kube-scheduler", "agent", "device-nodes", "doctor")
+_HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+
+
+class Collector:
+    """`nodes`: whose agents' logs are wanted in any case."""
+
+    def __init__(self, archive: Archive, facts: ClusterFacts, nodes: Sequence[str]) -> None:
+        self._archive = archive
+        self._facts = facts
+        self._nodes = frozenset(nodes)
+        self._waiting: list[tuple[str, str, str]] = []
+        self._domain = ""
+        self._is_away = False
+
+    async def collect(self, said: Callable[[str], None]) -> None:
+        """`said` hears of each part before it is read."""
+        self._domain = (await self._facts.names()).domain
+        parts: tuple[tuple[str, Callable[[], Awaitable[None]]], ...] = (
+            ("doctor.json", self._doctor),
+            ("versions.json", self._versions),
+            *(
+                (f"view/{name}", self._pages(name, most))
+                for name, most in (("nodes", MOST_IN_DETAIL), ("pods", MOST_ROWS))
+            ),
+            ("view/cluster.json", self._cluster_view),
+            *self._objects(),
+            ("nodes.jsonl", self._all_nodes),
+            ("pods.jsonl", self._gpu_pods),
+            ("events/of-the-release.jsonl", self._events),
+            ("events/of-waiting-pods.jsonl", self._waiting_events),
+            ("own pods", self._own_pods),
+        )
+        for name, part in parts:
+            said(name)
+            if self._is_away:
+                self._archive.unread(name, KubeError("the API server does not answer"))
+            else:
+                await self._tried(name, part)
+
+    async def _tried(self, name: str, part: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await part()
+        except VcudaError as error:
+            self._archive.unread(name, error)
+
+    async def _doctor(self) -> None:
+        """The first check is whether the API server answers: without it each part would wait in vain."""
+        found = [each async for each in examine(CHECKS, self._facts)]
+        self._archive.document("doctor.json", document(found))
+        self._is_away = found[0].outcome is CheckOutcome.FAILED
+
+    async def _versions(self) -> None:
+        found = {"command": __version__}
+        version = await self._facts.objects.one("/version", dict[str, Any], right="get /version")
+        found["kubernetes"] = str(version.get("gitVersion"))
+
+        async def scheduler() -> None:
+            found["scheduler"] = (await self._facts.view()).scheduler_version
+
+        async def agents() -> None:
+            known, unknown = await self._facts.agent_versions()
+            found["agents"] = ", ".join(sorted(known))
+            if unknown:
+                raise KubeError(unknown)
+
+        await self._tried("versions.json: scheduler", scheduler)
+        await self._tried("versions.json: agents", agents)
+        self._archive.document("versions.json", found)
+
+    async def _cluster_view(self) -> None:
+        self._archive.document("view/cluster.json", msgspec.to_builtins(await self._facts.view()))
+
+    def _pages(self, what: str, most: int) -> Callable[[], Awaitable[None]]:
+        async def pages() -> None:
+            more, query = "", {"limit": str(most)} | ({"gpus": "1"} if what == "nodes" else {})
+            for number in range(1, _MOST_PAGES + 1):
+                asked = query | ({"more": more} if more else {})
+                answer = await self._facts.scheduler_client.get(f"/view/{what}", asked)
+                if answer.status != 200:
+                    raise scheduler_refusal(answer.status, answer.body)
+                found = answer.document
+                self._archive.document(f"view/{what}-{number:03}.json", found)
+                more = str(found.get("more") or "")
+                if not more:
+                    return
+
+        return pages
+
+    def _objects(self) -> tuple[tuple[str, Callable[[], Awaitable[None]]], ...]:
+        own = self._facts.namespace
+        leases = f"/apis/coordination.k8s.io/v1{in_namespace(own, f'leases/{SCHEDULER}')}"
+        wanted: tuple[tuple[str, str, str, Callable[[Json, str], Json]], ...] = (
+            ("daemonset", APPS + in_namespace(own, f"daemonsets/{AGENT}"), "daemonsets", archive.controller),
+            ("deployment", APPS + in_namespace(own, f"deployments/{SCHEDULER}"), "deployments", archive.controller),
+            ("lease", leases, "leases", archive.lease),
+            ("webhook", f"{_HOOKS}/{SCHEDULER}", "mutatingwebhookconfigurations", archive.webhooks),
+        )
+        return tuple(
+            (f"objects/{name}.json", self._object(name, path, resource, kept)) for name, path, resource, kept in wanted
+        )
+
+    def _object(
+        self, name: str, path: str, resource: str, kept: Callable[[Json, str], Json]
+    ) -> Callable[[], Awaitable[None]]:
+        async def read() -> None:
+            found = await self._facts.objects.one(path, dict[str, Any], right=f"get {resource}")
+            self._archive.document(f"objects/{name}.json", kept(found, self._domain))
+
+        return read
+
+    async def _all_nodes(self) -> None:
+        with self._archive.documents("nodes.jsonl") as write:
+            async for item in self._facts.objects.stream("/api/v1/nodes", dict[str, Any], right="list nodes"):
+                with self._one_of("nodes.jsonl", item):
+                    write(archive.node(item, self._domain))
+
+    async def _gpu_pods(self) -> None:
+        with self._archive.documents("pods.jsonl") as write:
+            async for item in self._facts.objects.stream("/api/v1/pods", dict[str, Any], right="list pods"):
+                with self._one_of("pods.jsonl", item):
+                    if _asks(item, f"{self._domain}/vcuda-"):
+                        self._note_waiting(item)
+                        write(archive.tenant_pod(item, self._domain))
+
+    def _note_waiting(self, item: Json) -> None:
+        meta, spec = item.get("metadata") or {}, item.get("spec") or {}
+        if not spec.get("nodeName") and len(self._waiting) < _MOST_WAITING:
+            self._waiting.append((meta.get("namespace", ""), meta.get("name", ""), meta.get("uid", "")))
+
+    @contextmanager
+    def _one_of(self, part: str, item: Json) -> Iterator[None]:
+        """An object of a form that nobody thought of is left out alone."""
+        try:
+            yield
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            meta = item.get("metadata")
+            name = str(meta.get("name")) if isinstance(meta, dict) else "an object"
+            self._archive.unread(
+                f"{part}: {one_line(name)}", ParseError(f"it is of another form: {one_line(str(error))}")
+            )
+
+    async def _events(self) -> None:
+        with self._archive.documents("events/of-the-release.jsonl") as write:
+            await self._events_of(self._facts.namespace, {}, write)
+
+    async def _waiting_events(self) -> None:
+        part = "events/of-waiting-pods.jsonl"
+        with self._archive.documents(part) as write:
+            for namespace, name, uid in self._waiting:
+                query = {"fieldSelector": f"involvedObject.uid={uid}"}
+                await self._tried(f"events of {namespace}/{name}", partial(self._events_of, namespace, query, write))
+
+    async def _events_of(self, namespace: str, query: Mapping[str, str], write: Callable[[object], None]) -> None:
+        path = "/api/v1" + in_namespace(namespace, "events")
+        async for item in self._facts.objects.stream(path, dict[str, Any], right="list events", query=query):
+            with self._one_of("events", item):
+                write(archive.event(item, self._domain))
+
+    async def _own_pods(self) -> None:
+        schedulers = await self._facts.scheduler_pods()
+        agents = sorted(
+            await self._facts.agent_pods(),
+            key=lambda pod: (pod.spec.node_name not in self._nodes, pod.is_ready, pod.metadata.name),
+        )
+        chosen = agents[: max(_MOST_AGENTS, len(self._nodes))]
+        for pod in (*schedulers, *chosen):
+            await self._own_pod(pod)
+        left = [pod.metadata.name for pod in agents[len(chosen) :]]
+        if left:
+            sentence = f"logs of the first {len(chosen)} agents are here; name others by --node"
+            self._archive.unread(f"logs of {len(left)} agents", ParseError(sentence))
+
+    async def _own_pod(self, pod: OwnPod) -> None:
+        name = pod.metadata.name
+        path = "/api/v1" + in_namespace(self._facts.namespace, f"pods/{segment(name)}")
+
+        async def manifest() -> None:
+            found = await self._facts.objects.one(path, dict[str, Any], right="get pods")
+            self._archive.document(f"pods/{name}/pod.json", archive.own_pod(found, self._domain))
+
+        async def metrics() -> None:
+            port = f":{pod.port('http')}" if pod.port("http") else f":{self._facts.connection.port}"
+            scheme = "" if pod.port("http") else "https:"
+            proxied = f"pods/{scheme}{segment(name)}{port}/proxy/metrics"
+            text = await self._facts.objects.text(
+                "/api/v1" + in_namespace(self._facts.namespace, proxied), right="get pods/proxy"
+            )
+            with self._archive.lines(f"pods/{name}/metrics.txt") as write:
+                write(text)
+
+        await self._tried(f"pods/{name}/pod.json", manifest)
+        if pod.is_ready:
+            await self._tried(f"pods/{name}/metrics.txt", metrics)
+        for container, restarts in pod.restarts.items():
+            if container in _CONTAINERS:
+                await self._log(name, container, path, previous=False)
+                if restarts:
+                    await self._log(name, container, path, previous=True)
+
+    async def _log(self, pod: str, container: str, path: str, *, previous: bool) -> None:
+        member = f"pods/{pod}/{container}{'.previous' if previous else ''}.log"
+        query = {**_LOG, "container": container} | ({"previous": "true"} if previous else {})
+
+        async def read() -> None:
+            text = await self._facts.objects.text(f"{path}/log", right="get pods/log", query=query)
+            with self._archive.lines(member) as write:
+                write(text)
+
+        await self._tried(member, read)
+
+
+def _asks(pod: Json, prefix: str) -> bool:
+    spec = pod.get("spec") or {}
+    containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
+    amounts = [(each.get("resources") or {}).get(kind) or {} for each in containers for kind in ("limits", "requests")]
+    named = (*(name for each in amounts for name in each), *((pod.get("metadata") or {}).get("annotations") or {}))
+    return any(name.startswith(prefix) for name in named)
+
 
 _EXAMPLES = (
     ("Write vcuda-bundle-TIME.tar.gz into this directory.", "bundle"),
@@ -46,7 +288,7 @@ def bundle(path: Path | None, nodes: tuple[str, ...], connection: Connection) ->
 
 
 async def _gather(file: Path, nodes: list[str], connection: Connection) -> int:
-    from deviceplugin.cli.bundle.collect import Collector
+    from deviceplugin.cli.bundle.command import Collector
     from deviceplugin.cli.doctor.cluster import ClusterFacts
     from deviceplugin.cli.doctor.objects import Objects
     from deviceplugin.cli.scheduler_client import opened

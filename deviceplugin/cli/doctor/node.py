@@ -10,9 +10,8 @@ from pathlib import Path
 
 from deviceplugin.config.agent import AgentSettings
 from deviceplugin.hardware.discovery import Discovery, discover
-from deviceplugin.hardware.nvml import Nvml
+from deviceplugin.hardware.nvml import Nvml, NvmlLibrary
 from deviceplugin.hardware.nvml_executor import NvmlExecutor
-from deviceplugin.hardware.nvml_library import NvmlLibrary
 from deviceplugin.hardware.pci import loaded_version
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.transport import Timeouts, Transport

@@ -3,7 +3,7 @@
 With --wait-for-driver, the chart's default, the agent waits for a driver; then its absence is a warning.
 """
 
-from deviceplugin.cli.doctor import node_driver, node_files, node_images, node_services
+from deviceplugin.cli.doctor import node_driver, node_files, node_services
 from deviceplugin.cli.doctor.findings import Check
 
 CHECKS = (
@@ -23,7 +23,7 @@ CHECKS = (
     Check("credentials", node_services.credentials, needed=True, to_start=True),
     Check("api-server", node_services.api_server, needed=True),
     Check("node", node_services.node_object),
-    Check("images", node_images.images),
+    Check("images", node_services.images),
     Check("rights", node_services.rights),
     Check("other-plugins", node_services.other_plugins),
 )

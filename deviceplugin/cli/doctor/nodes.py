@@ -10,11 +10,10 @@ from dataclasses import dataclass
 
 from deviceplugin.cli.doctor.findings import CheckResult, count, failed, named, ok, warning
 from deviceplugin.errors import ParseError
-from deviceplugin.kube.cluster_nodes import cluster_node
-from deviceplugin.kube.quantity import parse_quantity
+from deviceplugin.kube.cluster_objects import cluster_node
 from deviceplugin.kube.resource_slices import AnyOffer
-from deviceplugin.kube.structs import ClusterNodeObject, NodeStatus
-from deviceplugin.model.inventory_annotation import parse_inventory
+from deviceplugin.kube.structs import ClusterNodeObject, NodeStatus, parse_quantity
+from deviceplugin.model.node import parse_inventory
 from deviceplugin.model.units import CORES_PER_GPU, Resource, ResourceNames
 
 _GPU_LABEL = re.compile(r"nvidia\.com/gpu\.present|feature\.node\.kubernetes\.io/pci-(030[02]_)?10de(_\w+)?\.present")

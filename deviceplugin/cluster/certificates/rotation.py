@@ -18,7 +18,7 @@ import structlog
 from deviceplugin.cluster.certificates.issued import Issued, Rules, from_data, issue, renewed, to_data
 from deviceplugin.cluster.certificates.keypair import KeyPair, is_valid, read_chain, split
 from deviceplugin.errors import KubeConflictError, KubeNotFoundError, ParseError, VcudaError
-from deviceplugin.kube.secrets import Secret
+from deviceplugin.kube.cluster_client import Secret
 
 log = structlog.get_logger("vcuda.certificates")
 _LABELS = {"app.kubernetes.io/name": "vcuda-scheduler"}

@@ -9,30 +9,25 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
 
-from deviceplugin.cluster.extender.bind.bind import Bind, BindApi
-from deviceplugin.cluster.extender.cache.overcommit import OvercommitMonitor
+from deviceplugin.cluster.extender.bind import Bind, BindApi
 from deviceplugin.cluster.extender.cache.pod_hold import PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
-from deviceplugin.cluster.extender.explain.decision import record_text, summary
 from deviceplugin.cluster.extender.explain.explain import Explain
-from deviceplugin.cluster.extender.explain.pending import pending
-from deviceplugin.cluster.extender.explain.verdicts import Verdicts
-from deviceplugin.cluster.extender.filter import Filter
+from deviceplugin.cluster.extender.explain.verdicts import Verdicts, pending, record_text, summary
+from deviceplugin.cluster.extender.filter import Filter, Prioritize
 from deviceplugin.cluster.extender.gangs import GangTracker
 from deviceplugin.cluster.extender.preempt import Preempt
-from deviceplugin.cluster.extender.prioritize import Prioritize
 from deviceplugin.cluster.extender.recent_events import RecentEvents
 from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS, Settings
 from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
-from deviceplugin.cluster.extender.wake_up import NodeApi, WakeUp
-from deviceplugin.cluster.extender.workload_history import WorkloadHistory
+from deviceplugin.cluster.extender.watchers import NodeApi, OvercommitMonitor, WakeUp, WorkloadHistory
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.annotation_names import annotation_names
-from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.gpu import Inventory
+from deviceplugin.model.node import ClusterNode
 from deviceplugin.model.pod import ClusterPod
+from deviceplugin.placement.fragmentation import ASSUMED, ObservedWorkload, Workload
 from deviceplugin.placement.nodes import NodeScorer
-from deviceplugin.placement.workload import ASSUMED, ObservedWorkload, Workload
 
 
 class ClusterApi(BindApi, NodeApi, Protocol):

@@ -6,6 +6,12 @@ pod that is filtered again gets the same node and GPUs, where they are still off
 
 Invariant: where the budget goes on, nothing stays but what placement has cached, and the end of a reservation that fits
 no more; the answer is none.
+
+prioritize: a score for each node that kube-scheduler may still choose.
+
+In: a pod and node names. Out: a score from 0 to 10 for each, in the order of the node policy: 10 for the best, 0 for
+the worst, equal scores for equally good nodes. kube-scheduler multiplies it by the extender's weight and adds it to the
+scores of its own plugins.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,8 +20,7 @@ from dataclasses import replace
 from deviceplugin.cluster.extender.cache.node_info import needs_of
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold, is_later
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
-from deviceplugin.cluster.extender.explain.decision import Decision, decision_of
-from deviceplugin.cluster.extender.explain.verdicts import Verdicts
+from deviceplugin.cluster.extender.explain.verdicts import Decision, Verdicts, decision_of
 from deviceplugin.cluster.extender.gangs import GangTracker
 from deviceplugin.cluster.extender.rejection import (
     BOUND_ELSEWHERE,
@@ -30,7 +35,8 @@ from deviceplugin.cluster.extender.snapshot import ClusterSnapshot, NodeCandidat
 from deviceplugin.cluster.extender.wire import ExtenderArgs, FilterResult
 from deviceplugin.errors import CapacityError, ParseError, RequestError
 from deviceplugin.model.pod import ClusterPod
-from deviceplugin.model.pod_request import PodRequest, placeable_request
+from deviceplugin.model.pod_request import PodRequest, placeable_request, pod_request
+from deviceplugin.model.units import ResourceNames
 from deviceplugin.placement.budget import AT_ONCE, ON_ONE_NODE, Budget
 from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState
@@ -239,3 +245,39 @@ def _place_again(
         return None
     finally:
         budget.may(here.spent)
+
+
+BEST = 10
+
+
+class Prioritize:
+    """Reads only."""
+
+    def __init__(self, snapshot: ClusterSnapshot, *, scorer: NodeScorer, names: ResourceNames) -> None:
+        self._snapshot = snapshot
+        self._scorer = scorer
+        self._names = names
+
+    def scores(self, args: ExtenderArgs, budget: Budget | None = None) -> tuple[tuple[str, int], ...]:
+        ranked: Mapping[str, tuple[int, ...]] = {}
+        if args.pod.pod.is_gpu:
+            ranked = self._ranked(args, budget or Budget())
+        return tuple(zip(args.names, scaled([ranked.get(name) for name in args.names]), strict=True))
+
+    def _ranked(self, args: ExtenderArgs, budget: Budget) -> Mapping[str, tuple[int, ...]]:
+        try:
+            asked = pod_request(args.pod.pod, self._names)
+        except (RequestError, ParseError):
+            return {}
+        states = self._snapshot.nodes(args.pod, args.names, budget).states
+        return self._scorer.ranked(asked, states, needs=needs_of(args.pod.needs), budget=budget)
+
+
+def scaled(ranks: list[tuple[int, ...] | None]) -> list[int]:
+    """The lowest rank is the best; a node without a rank scores like the worst."""
+    order = sorted({rank for rank in ranks if rank is not None})
+    if not order:
+        return [0] * len(ranks)
+    last = max(1, len(order) - 1)
+    scores = {rank: BEST - at * BEST // last for at, rank in enumerate(order)}
+    return [0 if rank is None else scores[rank] for rank in ranks]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
-from deviceplugin.cluster.extender.explain.decision import summary
+from deviceplugin.cluster.extender.explain.verdicts import summary
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.cluster_view import ClusterEventKind
 from deviceplugin.model.gpu import GpuUuid

@@ -8,8 +8,8 @@ no victims there.
 import re
 from dataclasses import dataclass
 
-from deviceplugin.model.inventory_annotation import MOST_GPUS
-from deviceplugin.placement.rejection import NodeRejection
+from deviceplugin.model.node import MOST_GPUS
+from deviceplugin.placement.fit import NodeRejection
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TypeVar
 
-from deviceplugin.loop_turn import others_turn
+from deviceplugin.latest import others_turn
 from deviceplugin.placement.budget import AT_ONCE, Budget
 
 LEAST = 15_000

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from deviceplugin.errors import ParseError
-from deviceplugin.kube.cluster_pods import cluster_pod
+from deviceplugin.kube.cluster_objects import cluster_pod
 from deviceplugin.kube.structs import ClusterPodObject, decode_strict
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.pod import ClusterPod

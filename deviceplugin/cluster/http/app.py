@@ -2,8 +2,8 @@
 
 In: a `Service`. Out: the handler of an aiohttp `web.Server`, without a socket. Every bad input gets one sentence with
 the right status, every bug one general sentence and a log line. Long work for a client that has disconnected ends at
-its next turn (`loop_turn`); all else that was begun for it runs to its end, such as a Binding. There are a dozen fixed
-paths, so a dict finds them: aiohttp's application and router would take a fifth of a request's time.
+its next turn (`latest.next_turn`); all else that was begun for it runs to its end, such as a Binding. There are a dozen
+fixed paths, so a dict finds them: aiohttp's application and router would take a fifth of a request's time.
 """
 
 import asyncio
@@ -24,8 +24,7 @@ from deviceplugin.cluster.http.verbs import SMALL_BODY, HttpError, Service, Verb
 from deviceplugin.connections import Connections, is_loopback
 from deviceplugin.errors import CallerGoneError
 from deviceplugin.exposition import OPENMETRICS, wants_openmetrics
-from deviceplugin.latest import KeysInTurn, Latest
-from deviceplugin.loop_turn import CALLER_HAS_GONE, require_caller
+from deviceplugin.latest import CALLER_HAS_GONE, KeysInTurn, Latest, require_caller
 from deviceplugin.ui import files
 
 log = structlog.get_logger("vcuda.http")

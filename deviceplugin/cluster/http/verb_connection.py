@@ -19,7 +19,7 @@ import httptools
 from deviceplugin.cluster.http.answers import Answers, HttpAnswer, sentence
 from deviceplugin.cluster.http.body import BodyRoom, check_size, cut, most_of, slow
 from deviceplugin.cluster.http.verbs import HttpError, Verb
-from deviceplugin.loop_turn import CALLER_HAS_GONE
+from deviceplugin.latest import CALLER_HAS_GONE
 
 _MOST_HEAD = 64 << 10
 _LINGER_S = 1.0

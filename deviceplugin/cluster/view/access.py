@@ -17,7 +17,7 @@ from typing import Protocol
 from deviceplugin.cluster.http.verbs import HttpError, unavailable
 from deviceplugin.cluster.view.rows import Shown
 from deviceplugin.errors import VcudaError
-from deviceplugin.kube.access_reviews import Caller
+from deviceplugin.kube.cluster_client import Caller
 from deviceplugin.model.cluster_view import NamesShown
 
 AUDIENCE = "vcuda"
@@ -34,7 +34,7 @@ _WAIT_S = 5.0
 
 
 class Reviews(Protocol):
-    """The API server's answers; `kube.access_reviews` has them."""
+    """The API server's answers; `kube.cluster_client` has them."""
 
     async def caller_of(self, token: str, *, audience: str) -> Caller | None: ...
     async def may_list_pods(self, caller: Caller, namespace: str) -> bool: ...

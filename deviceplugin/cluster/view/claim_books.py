@@ -14,7 +14,6 @@ from fractions import Fraction
 from math import ceil
 
 from deviceplugin.model.allocation import PodRef, PodUid
-from deviceplugin.model.claim_template import is_template_name
 from deviceplugin.model.claims import (
     Claim,
     ClaimedDevice,
@@ -25,6 +24,7 @@ from deviceplugin.model.claims import (
     NodeOffer,
     OfferedGpu,
     PodClaim,
+    is_template_name,
 )
 from deviceplugin.model.pod import ClusterPod, PodContainer
 from deviceplugin.model.units import BLOCK_BYTES

@@ -12,11 +12,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from deviceplugin.cluster.extender.explain.explain import Explanation, GpuVerdict, Named, NodeVerdict
-from deviceplugin.cluster.extender.explain.wording import gates_sentence, must_become_free, of_nodes
+from deviceplugin.cluster.extender.explain.explain import (
+    Explanation,
+    GpuVerdict,
+    Named,
+    NodeVerdict,
+    gates_sentence,
+    must_become_free,
+    of_nodes,
+)
 from deviceplugin.cluster.view.claim_books import ClaimBooks
 from deviceplugin.cluster.view.claim_gpus import FAR, Fit, FreeGpu, free_gpus, gpu_of, named, take
-from deviceplugin.loop_turn import others_turn
+from deviceplugin.latest import others_turn
 from deviceplugin.model.claims import Claim, DeviceRequest
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.pod import ClusterPod

@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from deviceplugin.errors import VcudaError
-from deviceplugin.kube.endpoint_slices import Address
+from deviceplugin.kube.cluster_client import Address
 from deviceplugin.model.cluster_view import GpuLive, GpuRow, HolderRow, NodeRow, PodRow, ShareLive
 
 ROW_S = 5.0

@@ -2,15 +2,47 @@
 
 In: the path below `/view` and the query's parameters as text. Out: frozen values, or a ParseError that names the
 parameter and says what to write. An unknown parameter is an error: ignored, it would answer another question.
+
+Where a row stands among others: by name, or by what is allocated, requested or used.
+
+In: a node or a pod as the view knows it, and a query. Out: the key of its row for `page.cut`. With parts compared, a
+row stands where its GPU or container stands that comes first in the order. Invariants: keys of different rows are
+different; what is not known comes last, whatever the order.
+
+One page of many items, in an order, without stopping the event loop for long.
+
+In: items, the key of each, a limit and the token of the page. Out: the items of the page, how many there are in all,
+and the token of the next page. A token is the key of the last item, so a page neither repeats nor skips an item that
+was there all the time, whatever came and went between two pages. Keys must be different. A walk gives way by its work,
+and so also for items that are looked at and left out: there may be many in a row, and some are dear.
 """
 
+import base64
+import binascii
 import enum
-from collections.abc import Collection, Mapping
+import heapq
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeVar
 
+import msgspec
+
+from deviceplugin.cluster.extender.cache.pod_hold import PodHold
+from deviceplugin.cluster.view.live import NodeUse, known_sum, node_live
+from deviceplugin.cluster.view.rows import GpuState
 from deviceplugin.errors import ParseError
-from deviceplugin.model.cluster_view import MOST_IN_DETAIL, MOST_ROWS, ClusterEventKind, PodStage
+from deviceplugin.latest import others_turn
+from deviceplugin.model.cluster_view import (
+    MOST_IN_DETAIL,
+    MOST_ROWS,
+    ClusterEventKind,
+    ContainerRow,
+    NodeRow,
+    PodStage,
+    ShareLive,
+)
+from deviceplugin.model.pod import ClusterPod
+from deviceplugin.placement.budget import Budget
 
 _USUAL_ROWS = 100
 _LONGEST = 512
@@ -221,3 +253,191 @@ def _flag(asked: Mapping[str, str], name: str) -> bool:
     if text not in ("0", "1"):
         raise ParseError(f"{name} is {text[:20]!r}; write 1 or 0")
     return text == "1"
+
+
+Item = TypeVar("Item")
+Row = TypeVar("Row")
+Key = tuple[int | float | str, ...]
+STEPS_OF_ITEM = 10
+_STEPS_PER_TURN = 5_000  # of a microsecond or less
+_SLICE = 500
+_MOST_KEPT = 4
+_LONGEST_TOKEN = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Item]):
+    """`more` is empty on the last page; `total` counts the items of all pages."""
+
+    items: tuple[Item, ...]
+    total: int
+    more: str
+
+
+async def paced(items: Iterable[Item], steps: Callable[[Item], int] | None = None) -> AsyncIterator[Item]:
+    """The same items; gives way to other requests. `steps`: what is done with one, where that is not always little."""
+    turn = Budget(_STEPS_PER_TURN)
+    for item in items:
+        if not turn.may(STEPS_OF_ITEM if steps is None else steps(item)):
+            turn = Budget(_STEPS_PER_TURN)
+            await others_turn()
+        yield item
+
+
+async def cut(
+    items: Iterable[Item] | AsyncIterator[Item], key: Callable[[Item], Key | None], query: PageQuery
+) -> Page[Item]:
+    """`key` is None for items that were not asked for."""
+    after, kept, total = _key_of(query.more), [], 0
+    first = heapq.nlargest if query.descending else heapq.nsmallest
+    async for item in items if isinstance(items, AsyncIterator) else paced(items):
+        found = key(item)
+        if found is not None:
+            total += 1
+            if after is None or _is_beyond(found, after, descending=query.descending):
+                kept.append((found, item))
+        if len(kept) > _MOST_KEPT * query.limit + _SLICE:
+            kept = first(query.limit + 1, kept, key=_by_key)
+    kept = first(query.limit + 1, kept, key=_by_key)
+    shown = kept[: query.limit]
+    more = _token(shown[-1][0]) if len(kept) > len(shown) else ""
+    return Page(tuple(item for _, item in shown), total, more)
+
+
+async def described(
+    items: Iterable[Item], describe: Callable[[Item], Row], steps: Callable[[Item], int] | None = None
+) -> tuple[Row, ...]:
+    """All of them; gives way too."""
+    return tuple([describe(item) async for item in paced(items, steps)])
+
+
+def _by_key(pair: tuple[Key, Item]) -> Key:
+    return pair[0]
+
+
+def _is_beyond(key: Key, after: Key, *, descending: bool) -> bool:
+    try:
+        return key < after if descending else key > after
+    except TypeError:
+        raise ParseError("more belongs to another order; leave it out to begin with the first page") from None
+
+
+def _token(key: Key) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(key)).rstrip(b"=").decode()
+
+
+def _key_of(token: str) -> Key | None:
+    if not token:
+        return None
+    if len(token) > _LONGEST_TOKEN:
+        raise ParseError("more is no token of a page; take it from the page before")
+    try:
+        text = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+        return tuple(msgspec.json.decode(text, type=list[int | float | str]))
+    except (binascii.Error, ValueError, msgspec.DecodeError):
+        raise ParseError("more is no token of a page; take it from the page before") from None
+
+
+_Amounts = Iterable[float | None]
+NOTHING_KNOWN = NodeUse()
+
+
+def node_key(row: NodeRow, gpus: Callable[[], tuple[GpuState, ...]], use: NodeUse, query: NodesQuery) -> Key:
+    """`gpus` is called only where GPUs are compared."""
+    if query.sort is NodeSort.NAME:
+        return (row.node,)
+    if query.by_part:
+        amount = _first(_gpu_amounts(gpus, use, query.sort), query.page)
+    else:
+        amount = _node_amount(row, use, query.sort)
+    return (*_placed(amount, query.page), row.node)
+
+
+def _node_amount(row: NodeRow, use: NodeUse, sort: NodeSort) -> float | None:
+    if sort is NodeSort.CORES:
+        return row.cores_allocated
+    if sort is NodeSort.MEMORY:
+        return row.blocks_allocated
+    if sort is NodeSort.FREE:
+        return row.free_gpus
+    live = node_live(use)
+    return None if live is None else live.utilization_percent
+
+
+def _gpu_amounts(gpus: Callable[[], tuple[GpuState, ...]], use: NodeUse, sort: NodeSort) -> Iterator[float | None]:
+    if sort is NodeSort.USED:
+        return (each.utilization_percent for each in use.gpus.values())
+    return (each.allocated.cores if sort is NodeSort.CORES else each.allocated.blocks for each in gpus())
+
+
+def pod_place(pod: ClusterPod | None, held: PodHold | None, use: NodeUse, query: PodsQuery) -> Key:
+    """The first part of a pod's key; its name and node make it unique. `pod`: its last version, `held`: where it is."""
+    if query.sort is PodSort.NODE:
+        return ("" if held is None else held.node,)
+    if query.sort is PodSort.AGE:
+        return (0.0 if pod is None else pod.pod.created,)
+    if query.sort is PodSort.NAME:
+        return ()
+    return _amounts_place(tuple(_container_amounts(pod, held, use, query.sort)), query)
+
+
+def claim_pod_place(
+    pod: ClusterPod, node: str, containers: Callable[[], tuple[ContainerRow, ...]], use: NodeUse, query: PodsQuery
+) -> Key:
+    """The same for a pod that asks by claims; `containers` is called only where amounts are compared."""
+    if query.sort is PodSort.NODE:
+        return (node,)
+    if query.sort is PodSort.AGE:
+        return (pod.pod.created,)
+    if query.sort is PodSort.NAME:
+        return ()
+    return _amounts_place(tuple(_row_amount(pod, each, use, query.sort) for each in containers()), query)
+
+
+def _amounts_place(amounts: tuple[float | None, ...], query: PodsQuery) -> Key:
+    return _placed(_first(amounts, query.page) if query.by_part else known_sum(amounts), query.page)
+
+
+def _row_amount(pod: ClusterPod, row: ContainerRow, use: NodeUse, sort: PodSort) -> float | None:
+    if sort in (PodSort.CORES, PodSort.MEMORY):
+        return row.cores if sort is PodSort.CORES else row.blocks
+    return _used_of([use.shares.get((pod.uid, row.name, share.uuid)) for share in row.shares], sort)
+
+
+def _container_amounts(pod: ClusterPod | None, held: PodHold | None, use: NodeUse, sort: PodSort) -> _Amounts:
+    if sort in (PodSort.CORES, PodSort.MEMORY):
+        return (cores if sort is PodSort.CORES else blocks for cores, blocks in _requests(pod, held))
+    return () if held is None else _used(held, use, sort)
+
+
+def _requests(pod: ClusterPod | None, held: PodHold | None) -> Iterator[tuple[int, int]]:
+    if held is not None:
+        yield from ((each.request.cores, each.request.blocks) for each in held.allocations)
+        yield from ((each.request.cores, each.request.blocks) for each in held.unlocated)
+    elif pod is not None:
+        yield from ((each.cores, each.blocks) for each in pod.pod.containers if each.is_gpu)
+
+
+def _used(held: PodHold, use: NodeUse, sort: PodSort) -> Iterator[float | None]:
+    for one in held.allocations:
+        yield _used_of([use.shares.get((held.pod.uid, one.owner.name, share.uuid)) for share in one.shares], sort)
+
+
+def _used_of(lives: Iterable[ShareLive | None], sort: PodSort) -> float | None:
+    known = [each for each in lives if each is not None]
+    if sort is PodSort.USED:
+        return known_sum(each.cores_used for each in known)
+    if sort is PodSort.USED_MEMORY:
+        return known_sum(each.memory_used_bytes for each in known)
+    return known_sum(each.throttled_seconds for each in known)
+
+
+def _first(amounts: _Amounts, page: PageQuery) -> float | None:
+    known = [each for each in amounts if each is not None]
+    return (max if page.descending else min)(known, default=None)
+
+
+def _placed(amount: float | None, page: PageQuery) -> tuple[int, float]:
+    """What is not known comes after all that is; pages in descending order begin with the greatest key."""
+    is_known = amount is not None
+    return (int(is_known == page.descending), amount if amount is not None else 0.0)

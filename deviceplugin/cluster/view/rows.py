@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.cache.pod_hold import PodHold
+from deviceplugin.cluster.extender.explain.explain import gates_sentence
 from deviceplugin.cluster.extender.explain.verdicts import LastVerdict
-from deviceplugin.cluster.extender.explain.wording import gates_sentence
 from deviceplugin.cluster.extender.recent_events import ClusterEvent
 from deviceplugin.cluster.extender.rejection import AGENT_DOWN, NO_INVENTORY
 from deviceplugin.model.allocation import Allocation, PodRef
@@ -34,8 +34,7 @@ from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.candidates import state_rejection
 from deviceplugin.placement.fit import NOTHING, GpuAmount
-from deviceplugin.placement.occupancy import occupied
-from deviceplugin.placement.snapshot import GpuView
+from deviceplugin.placement.snapshot import GpuView, occupied
 
 DELETED = "being deleted"
 GATED = "scheduling gates"

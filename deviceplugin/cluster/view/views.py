@@ -22,9 +22,22 @@ from deviceplugin.cluster.view import rows
 from deviceplugin.cluster.view.claim_books import ClaimBooks
 from deviceplugin.cluster.view.claim_gpus import asked_rows, containers_of, holders, pod_row, visible, with_claims
 from deviceplugin.cluster.view.live import NodeUse
-from deviceplugin.cluster.view.order import NOTHING_KNOWN, claim_pod_place, node_key, pod_place
-from deviceplugin.cluster.view.page import STEPS_OF_ITEM, Key, cut, described, paced
-from deviceplugin.cluster.view.query import EventsQuery, NodeFilter, NodesQuery, PodSort, PodsQuery
+from deviceplugin.cluster.view.query import (
+    NOTHING_KNOWN,
+    STEPS_OF_ITEM,
+    EventsQuery,
+    Key,
+    NodeFilter,
+    NodesQuery,
+    PodSort,
+    PodsQuery,
+    claim_pod_place,
+    cut,
+    described,
+    node_key,
+    paced,
+    pod_place,
+)
 from deviceplugin.cluster.view.rows import GpuState, Reason, Shown, claim_reason_of, reason_of
 from deviceplugin.model.allocation import PodRef
 from deviceplugin.model.cluster_view import (

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from deviceplugin.errors import ParseError
-from deviceplugin.kube.cluster_pods import cluster_pod
+from deviceplugin.kube.cluster_objects import cluster_pod
 from deviceplugin.kube.structs import ClusterPodObject, decode
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import ClusterPod

@@ -29,8 +29,7 @@ from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.errors import RequestError
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.annotation_names import annotation_names
-from deviceplugin.model.claim_template import ClaimSize, NamedTemplates, claim_label
-from deviceplugin.model.claims import ClaimNames
+from deviceplugin.model.claims import ClaimNames, ClaimSize, NamedTemplates, claim_label
 from deviceplugin.model.pod_request import parse_parts
 from deviceplugin.model.preferences import GpuFilter, parse_preferences
 from deviceplugin.model.request import parse_request

@@ -14,7 +14,6 @@ the same to the API server, and a test holds the two together.
 
 from dataclasses import dataclass
 
-from deviceplugin.cluster.webhook.exact_memory import blocks_of, limit_memory, rounded_without_knowing
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.pod_json import (
     Json,
@@ -25,12 +24,20 @@ from deviceplugin.cluster.webhook.pod_json import (
     containers,
     spec,
 )
-from deviceplugin.cluster.webhook.resources import count, drop, is_gpu, names_any, put
+from deviceplugin.cluster.webhook.resources import (
+    blocks_of,
+    count,
+    drop,
+    is_gpu,
+    limit_memory,
+    names_any,
+    put,
+    rounded_without_knowing,
+)
 from deviceplugin.config.webhook import HamiScope, HamiSettings, WebhookSettings
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
-from deviceplugin.model.per_container import format_per_container
-from deviceplugin.model.pod_limits import MOST_MIB
+from deviceplugin.model.pod import MOST_MIB, format_per_container
 from deviceplugin.model.pod_request import MOST_PARTS, parse_parts
 from deviceplugin.model.preferences import FOREIGN
 from deviceplugin.model.units import CORES_PER_GPU

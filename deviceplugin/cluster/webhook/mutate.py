@@ -11,8 +11,6 @@ node affinity on the field `metadata.name`, as the DaemonSet controller writes i
 
 from dataclasses import dataclass
 
-from deviceplugin.cluster.webhook.environment import hide_gpus, leave_choice_to_the_agent, put_our_libraries_first
-from deviceplugin.cluster.webhook.exact_memory import blocks_from_mib
 from deviceplugin.cluster.webhook.hami import HAMI_SCHEDULER, translate
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.pod_json import (
@@ -27,11 +25,20 @@ from deviceplugin.cluster.webhook.pod_json import (
     spec,
     texts,
 )
-from deviceplugin.cluster.webhook.resources import count, is_gpu, mirror, put
+from deviceplugin.cluster.webhook.resources import (
+    blocks_from_mib,
+    count,
+    hide_gpus,
+    is_gpu,
+    leave_choice_to_the_agent,
+    mirror,
+    put,
+    put_our_libraries_first,
+)
 from deviceplugin.config.webhook import HamiScope, WebhookSettings
 from deviceplugin.errors import ParseError
 from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
-from deviceplugin.model.per_container import PerContainer
+from deviceplugin.model.pod import PerContainer
 from deviceplugin.model.pod_request import parse_parts, require_few
 from deviceplugin.model.preferences import ANY_GPU, GpuFilter, parse_preferences
 from deviceplugin.model.units import CORES_PER_GPU

@@ -17,8 +17,7 @@ import msgspec
 from deviceplugin.cluster.webhook.claims import to_claims
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.mutate import mutate
-from deviceplugin.cluster.webhook.pod_json import MIRROR, Json, Operation, annotations, difference
-from deviceplugin.cluster.webhook.read_pod import read_pod
+from deviceplugin.cluster.webhook.pod_json import MIRROR, Json, Operation, annotations, difference, read_pod
 from deviceplugin.cluster.webhook.validate import validate
 from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.errors import ParseError, VcudaError

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deviceplugin.container.driver_mirror.build import Manifest, read_manifest
 from deviceplugin.container.driver_mirror.components import (
     CUDA,
     CUDA_FRONT,
@@ -42,7 +41,7 @@ from deviceplugin.container.driver_mirror.search import (
     find_programs,
     identity_of,
 )
-from deviceplugin.container.driver_mirror.trees import Trees
+from deviceplugin.container.driver_mirror.trees import Manifest, Trees, read_manifest
 from deviceplugin.driver_root import CACHE, LIBRARY_DIRECTORIES, PROGRAM_DIRECTORIES, DriverRoot
 
 

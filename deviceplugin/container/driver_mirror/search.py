@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deviceplugin.container.driver_mirror.components import CUDA, NVML
-from deviceplugin.container.driver_mirror.elf import Elf, Machine, is_elf, read_elf
-from deviceplugin.container.driver_mirror.ldcache import parse_cache
+from deviceplugin.container.driver_mirror.elf import Elf, Machine, is_elf, parse_cache, read_elf
 from deviceplugin.driver_root import CACHE, LIBRARY_DIRECTORIES, PROGRAM_DIRECTORIES, DriverRoot
 from deviceplugin.errors import ParseError
 

@@ -18,12 +18,10 @@ from pathlib import Path
 import structlog
 
 from deviceplugin.errors import KubeletError
-from deviceplugin.kubelet.dra.forwarding import Forwarding
 from deviceplugin.kubelet.dra.prepare import Claims
-from deviceplugin.kubelet.dra.service import VERSIONS, DraService, HealthService
-from deviceplugin.kubelet.grpc_endpoint import Endpoint, RegistryService
+from deviceplugin.kubelet.dra.service import VERSIONS, DraService, Forwarding, HealthService
+from deviceplugin.kubelet.grpc_endpoint import Endpoint, RegistryService, SocketWatch
 from deviceplugin.kubelet.registration import RegistrationTimer
-from deviceplugin.kubelet.socket_watch import SocketWatch
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.wire import dra_health_pb2_grpc, dra_pb2_grpc
 

@@ -29,22 +29,25 @@ from deviceplugin.errors import (
     KubeNotFoundError,
     VcudaError,
 )
-from deviceplugin.kubelet.dra.claim_grants import ClaimGrant, PreparedDevice, claim_grants, part_here, prepared_devices
-from deviceplugin.kubelet.dra.claim_pods import (
+from deviceplugin.kubelet.dra.claim_grants import (
+    ClaimGrant,
     ClaimsOfCall,
+    ClaimUsers,
+    PreparedDevice,
+    claim_grants,
     container_of,
     names_besides,
+    part_here,
+    prepared_devices,
     requests_of,
     require_all_read,
     require_one_grant,
 )
-from deviceplugin.kubelet.dra.claim_users import ClaimUsers
-from deviceplugin.kubelet.dra.published import device_name
+from deviceplugin.kubelet.dra.slice_publisher import device_name
 from deviceplugin.kubelet.dra.state_file import PreparedClaim
+from deviceplugin.latest import others_turn
 from deviceplugin.ledger.grant import Grant, GrantId, Source
-from deviceplugin.ledger.ledger import Ledger, new_grant_id
-from deviceplugin.ledger.repair import share_for
-from deviceplugin.loop_turn import others_turn
+from deviceplugin.ledger.ledger import Ledger, new_grant_id, share_for
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, PodRef, PodUid
 from deviceplugin.model.claims import Claim, ClaimRef, ClaimUid
 from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory

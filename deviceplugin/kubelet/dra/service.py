@@ -4,28 +4,59 @@ In: kubelet's calls. Out: typed calls to `Claims`, and protobuf answers. Every c
 VcudaError is its sentence, which kubelet shows on the pod, and any other exception is logged with its traceback and
 answered with a general sentence. Kubelet forgets the health of a device after 30 s without news, so it is sent again.
 Calls may come before the agent is ready: they wait for it, or another agent that still serves the node answers them.
+
+`Forwarding` gives kubelet's calls to the agent that still serves the node, while this one waits for its end.
+
+In: calls, the sockets of other agents of the node. Out: the other's answer, or None where none answers any more.
+Invariant: a call is forwarded once: two agents that both wait do not send it to and fro.
 """
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
 import structlog
 
 from deviceplugin.errors import ClaimError, VcudaError
-from deviceplugin.kubelet.dra.claim_grants import PreparedDevice
-from deviceplugin.kubelet.dra.claim_pods import ClaimsOfCall
-from deviceplugin.kubelet.dra.forwarding import Forwarding, Method
+from deviceplugin.kubelet.dra.claim_grants import ClaimsOfCall, PreparedDevice
 from deviceplugin.kubelet.dra.prepare import WAIT_S, Claims
-from deviceplugin.kubelet.dra.published import device_name
+from deviceplugin.kubelet.dra.slice_publisher import device_name
 from deviceplugin.model.claims import ClaimRef, ClaimUid
 from deviceplugin.model.gpu import Gpu, Inventory
 from deviceplugin.wire import dra_health_pb2 as health
 from deviceplugin.wire import dra_health_pb2_grpc as health_rpc
 from deviceplugin.wire import dra_pb2 as pb
 from deviceplugin.wire import dra_pb2_grpc as rpc
+
+_FORWARDED = ("vcuda-forwarded", "1")
+Context = grpc.aio.ServicerContext[Any, Any]
+Answer = TypeVar("Answer")
+Method = Callable[..., Awaitable[Answer]]
+
+
+class Forwarding:
+    """`others` lists the sockets as they are now."""
+
+    def __init__(self, others: Callable[[], Iterable[Path]]) -> None:
+        self._others = others
+
+    async def answer(
+        self, method: Callable[[rpc.DRAPluginStub], Method[Answer]], request: object, context: Context
+    ) -> Answer | None:
+        if _FORWARDED in (context.invocation_metadata() or ()):
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this agent does not serve yet")
+        for path in self._others():
+            async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+                call = method(rpc.DRAPluginStub(channel))
+                try:
+                    return await call(request, metadata=(_FORWARDED,), timeout=context.time_remaining())
+                except grpc.aio.AioRpcError:
+                    continue  # killed, ended just now, or waiting itself
+        return None
+
 
 log = structlog.get_logger("vcuda.dra")
 VERSIONS = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")
@@ -34,8 +65,6 @@ AGAIN_S = 10.0
 _LONGEST_MESSAGE = 1024
 _BUG = "internal error of the vcuda agent; its log has the details"
 _NOT_READY = "the vcuda agent of this node is not ready yet; its log says what it waits for"
-Context = grpc.aio.ServicerContext[Any, Any]
-Answer = TypeVar("Answer")
 
 
 class DraService(rpc.DRAPluginServicer):

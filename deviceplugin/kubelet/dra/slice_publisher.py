@@ -5,22 +5,46 @@ slice. Kubelet deletes all slices of its node when it starts, so a slice that va
 only after kubelet has registered the driver: a pod that is bound earlier waits for a minute. Each write makes
 kube-scheduler try every waiting pod of the cluster, so nothing is written that says the same, and one second lies
 between two writes.
+
+The GPUs of the node as devices that kube-scheduler chooses from.
+
+In: the inventory, what is held, which GPUs are cordoned. Out: one `PublishedDevice` for each GPU, in the order of their
+minors. Pure. The order never follows use: kube-scheduler takes the first device that fits, so a fixed order packs as
+well as the best fit, and an order that is late packs worse. Every device has every attribute, always of one type: an
+expression that reads a missing one stops the whole claim.
+
+Which device name a GPU has for kube-scheduler: its first one, for as long as the node has the GPU.
+
+In: GPUs. Out: `gpu-N`. A claim is allocated by a device's name and may outlive a boot, while the minor number, of which
+the name is made, may change with it: a name that followed the minor would turn a claim's GPU into another one. So a new
+GPU takes the name of its minor, or the lowest that is free, and keeps it in a file. Where the file is lost, names are
+made again; `prepare` refuses claims whose GPU they do not fit.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import msgspec
 import structlog
 
 from deviceplugin.backoff import Backoff
 from deviceplugin.errors import VcudaError
+from deviceplugin.hardware.pci import kernel_name
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.collection import EventKind
+from deviceplugin.kube.node_publisher import label_value
 from deviceplugin.kube.reflector import Reflector, StoreChange
 from deviceplugin.kube.resource_slices import NodeSlice, offer, slice_spec
-from deviceplugin.model.claims import PublishedDevice
-from deviceplugin.model.cluster_node import ClusterNode
+from deviceplugin.ledger.durable_files import replace_file
+from deviceplugin.model.claims import ClaimNames, PublishedDevice, Taint
+from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
+from deviceplugin.model.node import ClusterNode
+from deviceplugin.model.topology import Level, Topology
+from deviceplugin.model.units import CORES_PER_GPU
+from deviceplugin.placement.fit import NOTHING, GpuAmount
 
 log = structlog.get_logger("vcuda.dra")
 
@@ -125,3 +149,126 @@ class SlicePublisher:
         if written is not None and item.uid == written.uid and is_over:
             self._written = None
         self._due.set()
+
+
+_LONGEST_VALUE = 64  # of an attribute (resource.k8s.io/v1)
+_UNKNOWN = -1
+_FEWEST_STEPS = 2
+_VERSION = re.compile(r"(\d{1,9})(?:\.(\d{1,9}))?(?:\.(\d{1,9}))?")
+
+
+def device_name(gpu: Gpu) -> str:
+    """The name that a GPU gets first (`DeviceNames`)."""
+    return f"gpu-{gpu.minor}"
+
+
+def published_devices(
+    inventory: Inventory,
+    names: ClaimNames,
+    *,
+    used: Collection[GpuUuid] = (),
+    cordoned: Collection[GpuUuid] = (),
+    pcie_roots: Mapping[GpuUuid, str] = {},
+    others: Mapping[GpuUuid, GpuAmount] = {},
+    name: Callable[[Gpu], str] = device_name,
+) -> tuple[PublishedDevice, ...]:
+    """GPUs in MIG mode are left out: their memory belongs to their instances. `used`: something holds a part.
+
+    `others`: what is held otherwise than by claims, and so is not offered. The API server accepts no capacity of less
+    than two steps, so such a GPU is left out.
+    """
+    domains = nvlink_domains(inventory.topology)
+    found = (
+        PublishedDevice(
+            name=name(gpu),
+            attributes={
+                "uuid": gpu.uuid[:_LONGEST_VALUE],
+                "productName": gpu.model[:_LONGEST_VALUE],
+                "minor": gpu.minor,
+                "driverVersion": version_of(inventory.driver.version),
+                "cudaVersion": (*inventory.driver.cuda, 0),
+                "numaNode": _UNKNOWN if gpu.numa is None else gpu.numa,
+                "nvlinkDomain": domains.get(gpu.minor, ""),
+                "inUse": gpu.uuid in used,
+                "resource.kubernetes.io/pcieRoot": pcie_roots.get(gpu.uuid, ""),
+                "resource.kubernetes.io/pciBusID": kernel_name(gpu.bus_id),
+            },
+            cores=CORES_PER_GPU - others.get(gpu.uuid, NOTHING).cores,
+            blocks=gpu.blocks - others.get(gpu.uuid, NOTHING).blocks,
+            taints=_taints(gpu, inventory, names, cordoned),
+        )
+        for gpu in sorted(inventory.gpus, key=lambda each: each.minor)
+        if not gpu.mig_enabled
+    )
+    return tuple(each for each in found if min(each.cores, each.blocks) >= _FEWEST_STEPS)
+
+
+def nvlink_domains(topology: Topology) -> dict[int, str]:
+    """GPUs that NVLinks join, directly or over others, by minor: `nvlink-` and the lowest minor. Others have none."""
+    joined = (node.minors for node in topology.tree.walk() if node.level is Level.NVLINK)
+    return {minor: f"nvlink-{min(minors)}" for minors in joined for minor in minors}
+
+
+def version_of(text: str) -> tuple[int, int, int]:
+    """`550.54.05` as a semantic version, which has three numbers and none with leading zeros; 0.0.0 if it is none."""
+    found = _VERSION.match(text)
+    if found is None:
+        return (0, 0, 0)
+    major, minor, patch = (int(part or 0) for part in found.groups())
+    return (major, minor, patch)
+
+
+def _taints(gpu: Gpu, inventory: Inventory, names: ClaimNames, cordoned: Collection[GpuUuid]) -> tuple[Taint, ...]:
+    taints = []
+    if not inventory.is_usable(gpu):
+        reason = inventory.health_of(gpu.uuid).reason or f"compute mode {gpu.compute_mode.value}"
+        taints.append(Taint(names.unhealthy, label_value(reason)))
+    if gpu.uuid in cordoned:
+        taints.append(Taint(names.cordoned, ""))
+    return tuple(taints)
+
+
+_FILE = "device-names.json"
+_MOST = 1 << 16
+
+
+class DeviceNames:
+    """Of one node; `folder` is where the agent keeps what it must not forget."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / _FILE
+        self._names = self._read()
+
+    def name(self, gpu: Gpu) -> str:
+        if (known := self._names.get(gpu.uuid)) is not None:
+            return known
+        taken = set(self._names.values())
+        free = (f"gpu-{number}" for number in range(len(taken) + 1))
+        name = own if (own := device_name(gpu)) not in taken else next(each for each in free if each not in taken)
+        self._names[gpu.uuid] = name
+        self._write()
+        return name
+
+    def forget_all_but(self, uuids: Collection[GpuUuid]) -> None:
+        """Others are not on this node any more, and no claim has them."""
+        kept = {uuid: name for uuid, name in self._names.items() if uuid in uuids}
+        if kept != self._names:
+            self._names = kept
+            self._write()
+
+    def _read(self) -> dict[GpuUuid, str]:
+        try:
+            with self._path.open("rb") as file:
+                found = msgspec.json.decode(file.read(_MOST), type=dict[GpuUuid, str])
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.MsgspecError) as error:
+            log.warning("device_names_lost", path=str(self._path), error=str(error))
+            return {}
+        return found if len(set(found.values())) == len(found) else {}
+
+    def _write(self) -> None:
+        try:
+            replace_file(self._path, msgspec.json.encode(self._names))
+        except OSError as error:
+            log.warning("device_names_not_kept", path=str(self._path), error=str(error))

@@ -3,7 +3,7 @@
 from benchmarks.cluster import fleet
 from benchmarks.cluster.agents import agent_servers
 from deviceplugin.cluster.view.live import LiveUse
-from deviceplugin.kube.endpoint_slices import Address
+from deviceplugin.kube.cluster_client import Address
 
 NODES, PODS = 300, 900
 

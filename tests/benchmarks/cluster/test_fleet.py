@@ -8,7 +8,7 @@ from benchmarks.cluster import fleet
 from benchmarks.cluster.load import percentile, sampled
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import parse_allocation
-from deviceplugin.model.inventory_annotation import parse_inventory
+from deviceplugin.model.node import parse_inventory
 from deviceplugin.model.units import CORES_PER_GPU, ResourceNames
 
 NAMES, RESOURCES = AnnotationNames(), ResourceNames()

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from deviceplugin.errors import KubeConflictError, KubeError, KubeNotFoundError
-from deviceplugin.kube.secrets import Secret
+from deviceplugin.kube.cluster_client import Secret
 
 
 class ApiInMemory:

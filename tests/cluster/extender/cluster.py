@@ -17,12 +17,12 @@ from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.errors import KubeError, VcudaError
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.annotations import parse_allocation
-from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.node import ClusterNode
 from deviceplugin.model.pod import ClusterPod, Pod
 from deviceplugin.model.request import Request
 from deviceplugin.placement.fit import GpuAmount
-from deviceplugin.placement.occupancy import occupied
+from deviceplugin.placement.snapshot import occupied
 from tests.cluster.extender.api import Fate, MemoryApi
 from tests.cluster.extender.makers import NAMES, allocated, node
 

@@ -15,7 +15,7 @@ from deviceplugin.model.topology import Topology
 from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU
 from deviceplugin.placement.node_state import NodeState, node_state
 from deviceplugin.simulate.scene import read_scene
-from deviceplugin.simulate.task import Scene, Task, task
+from deviceplugin.simulate.trace import Scene, Task, task
 from tests.cluster.extender.makers import NAMES
 
 _BLOCKS = 96

@@ -8,9 +8,8 @@ from deviceplugin.cluster.extender.wire import BindingArgs, ExtenderArgs, Preemp
 from deviceplugin.model.allocation import ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import PodAllocation, format_allocation
-from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Health, Inventory
-from deviceplugin.model.inventory_annotation import format_inventory
+from deviceplugin.model.node import ClusterNode, format_inventory
 from deviceplugin.model.pod import ClusterPod, Gang, Pod, PodContainer, ScheduledCondition
 from deviceplugin.model.topology import Topology
 from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU, Compute

@@ -10,19 +10,18 @@ from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.wire import ExtenderArgs
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.annotations import PodAllocation, format_allocation
-from deviceplugin.model.cluster_node import ClusterNode
-from deviceplugin.model.inventory_annotation import format_inventory
+from deviceplugin.model.node import ClusterNode, format_inventory
 from deviceplugin.model.pod import ClusterPod, PlainPod, Pod, PodContainer
 from deviceplugin.model.pod_request import PodRequest, pod_request
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.model.units import MIB, Compute
+from deviceplugin.placement.fragmentation import Workload, workload
 from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.nodes import NodeScorer
-from deviceplugin.placement.workload import Workload, workload
-from deviceplugin.simulate.other_pods import Chooser, OtherPods, beside_kube_scheduler
+from deviceplugin.simulate.cluster_objects import Chooser, OtherPods, beside_kube_scheduler
 from deviceplugin.simulate.replay import LEARNT_EVERY, SchedulerView, SimulationPlan, replay
-from deviceplugin.simulate.task import Scene
+from deviceplugin.simulate.trace import Scene
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.example_scene import annotations_of, example, inventory
 from tests.cluster.extender.makers import NAMES, bound

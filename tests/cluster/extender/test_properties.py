@@ -19,7 +19,7 @@ from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS
 from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import ClusterPod, Gang
-from deviceplugin.placement.occupancy import occupied
+from deviceplugin.placement.snapshot import occupied
 from tests.cluster.extender.api import Fate
 from tests.cluster.extender.cluster import BLOCKS, Cluster, described, fits, written
 from tests.cluster.extender.makers import NAMES, allocated, ask, deleting, ended, node, order, pod, refused

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from deviceplugin.cluster.extender.turns import _OWN, LEAST, LONGEST_S, Turns
-from deviceplugin.loop_turn import ITERATIONS
+from deviceplugin.latest import ITERATIONS
 from deviceplugin.placement.budget import AT_ONCE, Budget
 
 

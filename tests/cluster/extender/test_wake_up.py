@@ -7,7 +7,7 @@ import pytest
 import structlog
 
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.extender.wake_up import WakeUp
+from deviceplugin.cluster.extender.watchers import WakeUp
 from tests.cluster.extender.api import Fate, MemoryApi
 from tests.cluster.extender.makers import NAMES, allocated, ask, bound, node, on_gpu, pod
 from tests.waiting import until

@@ -2,11 +2,11 @@
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import Settings
-from deviceplugin.cluster.extender.workload_history import EVERY_S, WorkloadHistory
+from deviceplugin.cluster.extender.watchers import EVERY_S, WorkloadHistory
 from deviceplugin.model.preferences import NodePolicy
 from deviceplugin.model.units import ResourceNames
+from deviceplugin.placement.fragmentation import ObservedWorkload, Workload
 from deviceplugin.placement.nodes import NodeScorer
-from deviceplugin.placement.workload import ObservedWorkload, Workload
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import ask, node, pod

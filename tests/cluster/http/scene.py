@@ -23,7 +23,7 @@ from deviceplugin.cluster.http.verbs import Verb, VerbResponse
 from deviceplugin.connections import Connections
 from deviceplugin.errors import CallerGoneError, KubeError, ParseError
 from deviceplugin.exposition import metric_of
-from deviceplugin.loop_turn import others_turn
+from deviceplugin.latest import others_turn
 
 DAY = dt.timedelta(days=1)
 _USUAL = LoopbackLimits()

@@ -10,7 +10,7 @@ from deviceplugin.cluster.http.verbs import HttpError
 from deviceplugin.cluster.view.access import PROXIED, RIGHT, Viewers, token_in
 from deviceplugin.cluster.view.rows import Shown
 from deviceplugin.errors import KubeError
-from deviceplugin.kube.access_reviews import Caller
+from deviceplugin.kube.cluster_client import Caller
 from deviceplugin.model.cluster_view import NamesShown
 from tests.cluster.extender.conftest import Clock
 

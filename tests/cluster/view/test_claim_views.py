@@ -8,10 +8,9 @@ import pytest
 from deviceplugin.cluster.view.live import NodeUse, node_with_use, pod_with_use
 from deviceplugin.cluster.view.query import NodeFilter, NodeSort, NodesQuery, PageQuery, PodSort, PodsQuery
 from deviceplugin.model.claims import ClaimRequest, DeviceRequest, NodeOffer, PodClaim, Taint
-from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.cluster_view import NodesView, PodStage, PodsView, ShareLive, ShareSource
 from deviceplugin.model.gpu import Inventory
-from deviceplugin.model.inventory_annotation import format_inventory
+from deviceplugin.model.node import ClusterNode, format_inventory
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.topology import Topology
 from tests.budget.dearest import cost_of

@@ -12,7 +12,7 @@ from aiohttp import web
 from deviceplugin.cluster.view.live import LiveUse, NodeUse, node_with_use, pod_with_use
 from deviceplugin.cluster.view.query import PodsQuery
 from deviceplugin.errors import KubeError
-from deviceplugin.kube.endpoint_slices import Address
+from deviceplugin.kube.cluster_client import Address
 from deviceplugin.model.cluster_view import GpuLive, ShareLive
 from deviceplugin.observe.usage import usage_of
 from tests.cluster.extender.conftest import Clock

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.cluster.view.page import cut
-from deviceplugin.cluster.view.query import PageQuery
+from deviceplugin.cluster.view.query import PageQuery, cut
 from deviceplugin.errors import ParseError
 from tests.examples import examples
 

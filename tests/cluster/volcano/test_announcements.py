@@ -11,8 +11,7 @@ import structlog
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS
-from deviceplugin.cluster.volcano.announcements import Announcements
-from deviceplugin.cluster.volcano.tasks import VolcanoTasks
+from deviceplugin.cluster.volcano.tasks import Announcements, VolcanoTasks
 from deviceplugin.errors import KubeError, KubeNotFoundError
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.annotations import parse_allocation

@@ -11,7 +11,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
-from deviceplugin.cluster.extender.bind.bind import binding_annotations
+from deviceplugin.cluster.extender.bind import binding_annotations
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS

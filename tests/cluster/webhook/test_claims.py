@@ -8,8 +8,8 @@ import pytest
 
 from deviceplugin.cluster.webhook.claims import _FreeNames
 from deviceplugin.cluster.webhook.pod_json import Json
-from deviceplugin.model import claim_template
-from deviceplugin.model.claim_template import MOST_TEMPLATES
+from deviceplugin.model import claims
+from deviceplugin.model.claims import MOST_TEMPLATES
 from deviceplugin.model.pod_request import MOST_GPU_CONTAINERS
 from deviceplugin.model.preferences import GpuFilter
 from tests.cluster.webhook.makers import A100S, CORE, GPUMEM, HAMI, MEMORY, container, gpu_pod, pod, response, review
@@ -118,8 +118,8 @@ def test_what_the_pod_accepts_is_put_into_words_once_for_all_containers(monkeypa
         put.append(wanted)
         return selectors(wanted, driver)
 
-    selectors = claim_template._selectors
-    monkeypatch.setattr(claim_template, "_selectors", counted)
+    selectors = claims._selectors
+    monkeypatch.setattr(claims, "_selectors", counted)
     found = turned(
         pod(
             *(container(f"c{at}", {CORE: "20", MEMORY: "8"}) for at in range(MOST_GPU_CONTAINERS)),

@@ -4,8 +4,7 @@ import pytest
 
 from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.model.annotation_names import annotation_names
-from deviceplugin.model.claim_template import NamedTemplates
-from deviceplugin.model.claims import ClaimNames
+from deviceplugin.model.claims import ClaimNames, NamedTemplates
 from deviceplugin.model.preferences import parse_preferences
 from sandbox.apiserver import Store
 from tests.cluster.webhook.makers import CORE, MEMORY, container, gpu_pod, pod

@@ -13,7 +13,7 @@ from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.errors import ParseError, RequestError
-from deviceplugin.model.share_memory import ShareMemory
+from deviceplugin.model.units import ShareMemory
 from tests.cluster.webhook.makers import (
     A100S,
     CORE,

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.cluster.webhook.mutate import mutate
-from deviceplugin.cluster.webhook.pod_json import Json, difference
-from deviceplugin.cluster.webhook.read_pod import read_pod
+from deviceplugin.cluster.webhook.pod_json import Json, difference, read_pod
 from deviceplugin.cluster.webhook.review import AdmissionWebhook
 from deviceplugin.cluster.webhook.validate import validate
 from deviceplugin.config.webhook import WebhookSettings

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from deviceplugin.container.driver_mirror.ldcache import CacheEntry, parse_cache
+from deviceplugin.container.driver_mirror.elf import CacheEntry, parse_cache
 from deviceplugin.errors import ParseError
 from sandbox.driver_root import DriverRoot
 from tests.examples import examples

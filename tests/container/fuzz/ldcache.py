@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.container.fuzz.harness import check_sentence, instrumented, run
 
 with instrumented():
-    from deviceplugin.container.driver_mirror.ldcache import parse_cache
+    from deviceplugin.container.driver_mirror.elf import parse_cache
     from deviceplugin.errors import ParseError
 
 SOURCE = Path("/etc/ld.so.cache")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.kube.quantity import parse_quantity
+from deviceplugin.kube.structs import parse_quantity
 from sandbox.cluster import pods
 from sandbox.cluster.admission import WebhookServer
 from sandbox.cluster.client import ApiError, Client

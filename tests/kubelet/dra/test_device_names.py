@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from deviceplugin.kubelet.dra.device_names import DeviceNames
+from deviceplugin.kubelet.dra.slice_publisher import DeviceNames
 from deviceplugin.model.gpu import Gpu
 from tests.kubelet.makers import gpu
 

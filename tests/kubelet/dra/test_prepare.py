@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.errors import CapacityError, ClaimError, ContainerError, KubeError, KubeNotFoundError, VcudaError
-from deviceplugin.kubelet.dra.claim_grants import PreparedDevice
-from deviceplugin.kubelet.dra.claim_pods import ClaimsOfCall
+from deviceplugin.kubelet.dra.claim_grants import ClaimsOfCall, PreparedDevice
 from deviceplugin.kubelet.dra.prepare import Claims
 from deviceplugin.kubelet.dra.state_file import PreparedClaim
 from deviceplugin.ledger.grant import Grant, GrantId

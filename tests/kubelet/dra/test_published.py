@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kubernetes_validate import validate
 
 from deviceplugin.kube.resource_slices import slice_spec
-from deviceplugin.kubelet.dra.published import nvlink_domains, published_devices, version_of
+from deviceplugin.kubelet.dra.slice_publisher import nvlink_domains, published_devices, version_of
 from deviceplugin.model.claims import ClaimNames
 from deviceplugin.model.gpu import ComputeMode, Driver, Gpu, GpuUuid, Health, Inventory
 from deviceplugin.model.topology import Level, Link, Topology

@@ -15,7 +15,7 @@ from deviceplugin.kube.reflector import Reflector, WatchTiming
 from deviceplugin.kube.resource_slices import NodeSlice, slices_of
 from deviceplugin.kubelet.dra.slice_publisher import SlicePublisher, SliceTiming
 from deviceplugin.model.claims import PublishedDevice, Taint
-from deviceplugin.model.cluster_node import ClusterNode
+from deviceplugin.model.node import ClusterNode
 from sandbox.apiserver import ApiServer, Harm, JsonObject
 from tests.kube.kubeconfigs import open_transport
 from tests.waiting import in_background

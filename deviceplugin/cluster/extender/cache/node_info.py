@@ -26,15 +26,14 @@ from deviceplugin.cluster.extender.rejection import (
 )
 from deviceplugin.errors import ParseError, TooManyGpusError
 from deviceplugin.model.allocation import Allocation, ContainerRef, GpuShare, PodUid
-from deviceplugin.model.cluster_node import ClusterNode
 from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
-from deviceplugin.model.inventory_annotation import parse_inventory
+from deviceplugin.model.node import ClusterNode, parse_inventory
 from deviceplugin.model.pod_request import ContainerRequest
 from deviceplugin.model.units import MIB, NOTHING, Compute
 from deviceplugin.placement.fit import GpuAmount, GpuCapacity, demand_of, model_of
+from deviceplugin.placement.fragmentation import NO_NEEDS
 from deviceplugin.placement.node_state import NodeState, NodeUsage, Spare, node_state
-from deviceplugin.placement.occupancy import occupied
-from deviceplugin.placement.workload import NO_NEEDS
+from deviceplugin.placement.snapshot import occupied
 
 _MOST_UNLOCATED = 256
 log = structlog.get_logger("vcuda.cluster")

@@ -19,7 +19,7 @@ from deviceplugin.model.pod_request import ContainerRequest, PodRequest, pod_req
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import Compute, ResourceNames
 from deviceplugin.placement.fit import GpuAmount
-from deviceplugin.placement.occupancy import peak_use
+from deviceplugin.placement.snapshot import peak_use
 
 NEVER = math.inf
 

@@ -27,7 +27,7 @@ from deviceplugin.cluster.extender.cache.pod_hold import (
 )
 from deviceplugin.cluster.extender.rejection import UNKNOWN_NODE, Rejection
 from deviceplugin.model.allocation import PodUid
-from deviceplugin.model.cluster_node import ClusterNode
+from deviceplugin.model.node import ClusterNode
 from deviceplugin.model.pod import ClusterPod, Gang, PlainPod
 from deviceplugin.model.units import CORES_PER_GPU, Compute, ResourceNames
 from deviceplugin.placement.node_state import NodeState

@@ -1,6 +1,6 @@
 """What each node and GPU lacks for a pod, evaluated with the code that filter uses.
 
-In: the cache, and a pod with what it requests. Out: values that `wording` turns into sentences. Nothing is reserved or
+In: the cache, and a pod with what it requests. Out: values that `explain` turns into sentences. Nothing is reserved or
 recorded. A walk over all nodes yields the event loop regularly, because kube-scheduler waits for its own answers on the
 same loop; so the nodes are not all evaluated at one moment. Where the steps of the answer are spent, the nodes that are
 left count as far away, and the answer says how many were not compared.
@@ -24,9 +24,9 @@ from deviceplugin.cluster.extender.rejection import (
     rejection_of,
 )
 from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
-from deviceplugin.loop_turn import others_turn
-from deviceplugin.model.cluster_node import ClusterNode
+from deviceplugin.latest import others_turn
 from deviceplugin.model.gpu import Gpu
+from deviceplugin.model.node import ClusterNode
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.request import Request

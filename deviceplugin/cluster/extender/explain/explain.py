@@ -4,26 +4,235 @@ In: the cache as it is now, and filter's last verdict. Out: an `Explanation`, wh
 names are an interface. Where filter was asked, its verdict gives the reasons of nodes. Where it was not, or
 kube-scheduler has decided since without asking, every node is evaluated now, and the answer says so. Nodes that lack
 least come first; of a large cluster only those are shown in full.
+
+The sentences of an explanation.
+
+In: what filter answered last, what kube-scheduler wrote into the pod's condition, what the evaluation found. Out: text
+for people. `docs/troubleshooting.md` explains these sentences by their words.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from deviceplugin.cluster.extender.cache.node_info import NodeInfo
+from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
-from deviceplugin.cluster.extender.explain import wording
-from deviceplugin.cluster.extender.explain.decision import why_lines
-from deviceplugin.cluster.extender.explain.evaluate import Evaluator, Shortfall
-from deviceplugin.cluster.extender.explain.verdicts import LastVerdict, Verdicts
-from deviceplugin.cluster.extender.rejection import Rejection
+from deviceplugin.cluster.extender.explain.evaluate import Evaluation, Evaluator, Shortfall
+from deviceplugin.cluster.extender.explain.verdicts import LastVerdict, Verdicts, why_lines
+from deviceplugin.cluster.extender.rejection import (
+    CROWDED,
+    FITS_NOW,
+    GANG_YIELDED,
+    NOMINATED,
+    NOT_LOOKED_AT,
+    NOT_PLACED_YET,
+    PREFERRED,
+    ROOM,
+    SEARCH_EXHAUSTED,
+    TOGETHER,
+    TOO_MANY_GPUS,
+    UNREADABLE_INVENTORY,
+    Rejection,
+)
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.allocation import PodRef, PodUid
-from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.gpu import Gpu, GpuUuid
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, placeable_request
-from deviceplugin.model.soft_rules import soft_line
+from deviceplugin.model.preferences import soft_line
+from deviceplugin.model.units import format_blocks
+from deviceplugin.placement.describe import request_text
+
+_MOST_GATES = 3
+_STATES = {
+    HoldState.RESERVED: "its GPUs are reserved, and kube-scheduler has not bound the pod yet",
+    HoldState.ASSUMED: "the pod is being bound",
+    HoldState.UNCONFIRMED: "its Binding got no answer; its GPUs are kept until the API server says whether it is bound",
+    HoldState.BOUND: "the pod is bound",
+}
+_CHANGE_BY_REJECTION = {
+    ROOM: "nothing on its GPUs",
+    PREFERRED: "nothing: the pod fits, and another node was preferred",
+    NOMINATED: "the pod for which kube-scheduler makes room there must be bound first",
+    NOT_PLACED_YET: "nothing: the next attempt goes on to place the pods for which kube-scheduler makes room there",
+    GANG_YIELDED: "kube-scheduler must retry the gang, as it does when the other members have waited long enough",
+    TOO_MANY_GPUS: "another device plugin for this node, as vcuda does not support so many GPUs",
+    CROWDED: "its agent must report where they are, or their owner must delete them",
+    UNREADABLE_INVENTORY: "the node's agent and the scheduler must have versions that understand each other",
+}
+_CHANGE_BY_PLACEMENT = {
+    NOT_LOOKED_AT: "fewer GPU containers in one pod, or fewer GPUs by UUID; the next attempt compares further nodes",
+    SEARCH_EXHAUSTED: "fewer containers in one pod, as not every combination was tried",
+    TOGETHER: "room for all containers of the pod together",
+    FITS_NOW: "nothing: the pod fits now and will be retried",
+}
+_SCHEDULER_CHECKS = (
+    "CPU, memory, taints, affinity, volumes or another check that kube-scheduler makes before it asks the extender"
+)
+
+
+def uncompared_sentence(nodes: int) -> str:
+    """Follows a sentence about all nodes; what each GPU lacks is not known of these."""
+    if not nodes:
+        return ""
+    return f"; {nodes} nodes were not compared GPU by GPU, because the pod has so many different GPU containers"
+
+
+def request_lines(asked: PodRequest) -> tuple[str, ...]:
+    return tuple(f"container {each.name}: {request_text(each.request)}" for each in asked.containers)
+
+
+def hold_lines(held: PodHold) -> tuple[str, ...]:
+    """What a pod holds or will hold, by container."""
+    located = (
+        f"container {one.owner.name}: {share.cores} cores and {format_blocks(share.blocks)} of {share.uuid}"
+        for one in held.allocations
+        for share in one.shares
+    )
+    unlocated = (f"container {each.name}: the node's agent has not reported its GPU yet" for each in held.unlocated)
+    return (*located, *unlocated)
+
+
+def holder_lines(node_info: NodeInfo, gpu: GpuUuid, *, but: PodUid, named: Callable[[PodRef], str]) -> tuple[str, ...]:
+    """Who holds the GPU. A pod whose GPUs are not known yet is named for each GPU of the node."""
+    lines: list[str] = []
+    for held in node_info.holds.values():
+        parts = [share for one in held.allocations for share in one.shares if share.uuid == gpu]
+        if held.pod.uid == but:
+            continue
+        if parts:
+            cores, blocks = sum(part.cores for part in parts), sum(part.blocks for part in parts)
+            lines.append(f"{named(held.pod)}: {cores} cores, {blocks} blocks ({held.state.value})")
+        elif held.unlocated:
+            lines.append(f"{named(held.pod)}: on this node, its GPU is not known yet")
+    return tuple(lines)
+
+
+def change_text(why: Rejection, found: Shortfall) -> str:
+    """What must change for the pod to fit on a node."""
+    if why in _CHANGE_BY_REJECTION:
+        return _CHANGE_BY_REJECTION[why]
+    if found.together is not None:
+        return _CHANGE_BY_PLACEMENT[found.together]
+    if found.lacks:
+        return "; ".join(must_become_free(*each) for each in found.lacks)
+    if found.gpus:
+        return "the pod must ask for less or for other GPUs, or the node must get others"
+    return "the node's agent must run and report GPUs"
+
+
+def must_become_free(gpu: Gpu, cores: int, blocks: int) -> str:
+    """Of one GPU."""
+    parts = [f"{cores} more cores"] if cores else []
+    parts += [f"{format_blocks(blocks)} more"] if blocks else []
+    return f"{' and '.join(parts)} must become free on GPU {gpu.minor}"
+
+
+def verdict_sentence(verdict: LastVerdict, held: PodHold | None) -> str:
+    """What filter answered last, and what the pod holds by it."""
+    if held is not None:
+        return f"node {held.node} was chosen; {_STATES[held.state]}"
+    if verdict.node is not None:
+        return (
+            f"node {verdict.node} was chosen, but kube-scheduler has not bound the pod in time and its reservation has "
+            "expired; its GPUs are reserved again when kube-scheduler asks again"
+        )
+    if verdict.fits:
+        return "the pod fits on some nodes; kube-scheduler has not bound it yet"
+    if len(verdict.names) == 1:
+        return "the pod does not fit on the one node that kube-scheduler asked about"
+    return f"the pod fits on none of the {len(verdict.names)} nodes that kube-scheduler asked about"
+
+
+def never_asked_sentence(others: int, roomy: Sequence[str]) -> str:
+    """Follows the verdict. `others`: nodes with GPUs about which kube-scheduler did not ask; `roomy` have room now."""
+    if not others:
+        return ""
+    asked = f"; it has not asked about {others} more with GPUs"
+    if not roomy:
+        return f"{asked}, and none of these has room on its GPUs now"
+    where = f"node {roomy[0]} has room on its GPUs" if len(roomy) == 1 else f"{len(roomy)} have room on their GPUs"
+    first = "" if len(roomy) == 1 else f", node {roomy[0]} first by name"
+    return (
+        f"{asked}, of which {where}{first}: {_SCHEDULER_CHECKS} keeps kube-scheduler from it, or it asks about a part "
+        "of the nodes only (percentageOfNodesToScore)"
+    )
+
+
+def history_sentence(pod: ClusterPod, verdict: LastVerdict | None, *, webhook_scheduler: str) -> str:
+    """What kube-scheduler has done with a pod since filter's last verdict, if there is one.
+
+    `webhook_scheduler`: the schedulerName that the webhook gives GPU pods, empty where it gives none.
+    """
+    if pod.pod.deleting:
+        return "the pod is being deleted"
+    if pod.gates:
+        return f"{gates_sentence(pod)}; no scheduler chooses a node before"
+    if verdict is not None and not verdict.fits:
+        return "kube-scheduler has asked about the pod, and has since refused it for a reason outside the extender"
+    if verdict is not None:
+        found = f"node {verdict.node} was chosen" if verdict.node else "some nodes had room"
+        return f"{found} when kube-scheduler last asked, but it has since refused the pod"
+    name = pod.scheduler or "default-scheduler"
+    if webhook_scheduler and name != webhook_scheduler:
+        return (
+            f"no scheduler has asked about the pod; its schedulerName is {name}, the webhook gives GPU pods "
+            f"{webhook_scheduler}, and {name} asks only if it has this extender"
+        )
+    if pod.condition is None:
+        return (
+            "kube-scheduler has neither asked about the pod nor written a condition for it; a kube-scheduler with the "
+            f"profile {name} must run and have this extender"
+        )
+    return "kube-scheduler has not asked about the pod"
+
+
+def gates_sentence(pod: ClusterPod) -> str:
+    """Their names tell who must remove them."""
+    if len(pod.gates) == 1:
+        return f"the pod waits for its scheduling gate {pod.gates[0]} to be removed"
+    more = f" and {len(pod.gates) - _MOST_GATES} more" if len(pod.gates) > _MOST_GATES else ""
+    return f"the pod waits for its scheduling gates {', '.join(pod.gates[:_MOST_GATES])}{more} to be removed"
+
+
+def evaluation_sentence(found: Evaluation, *, refused: bool) -> str:
+    """What the nodes look like now. `refused`: kube-scheduler has refused the pod, and its reason is not known."""
+    nodes = len(found.rejections)
+    if not nodes:
+        return "no node is known"
+    if found.open:
+        count = len(found.open)
+        where = (
+            f"node {found.open[0]} has room on its GPUs"
+            if count == 1
+            else f"{of_nodes(count, nodes)} have room on their GPUs"
+        )
+        return f"{where}, so the pod waits for another reason: {_SCHEDULER_CHECKS}" if refused else where
+    if found.blocked:
+        have = "may have" if found.several_containers else "have"
+        where = of_nodes(found.blocked, nodes)
+        return f"GPUs {have} room on {where}, but kube-scheduler can use none of these nodes, as their reasons say"
+    none = "the pod does not fit on the one node" if nodes == 1 else f"the pod fits on none of the {nodes} nodes"
+    tried = ", as far as its containers were placed together" if found.untried else ""
+    return f"{none}{tried}{_resource_fit_text(found) if refused else ''}"
+
+
+def _resource_fit_text(found: Evaluation) -> str:
+    """kube-scheduler does not ask about nodes that its own sums exclude."""
+    if not found.resource_fit:
+        return "; kube-scheduler's own sums of cores and memory do not fit either, so it need not ask the extender"
+    where = of_nodes(found.resource_fit, len(found.rejections))
+    return f"; by kube-scheduler's own sums {where} would do, so it refuses the pod for another reason too"
+
+
+def of_nodes(count: int, nodes: int) -> str:
+    if nodes == 1:
+        return "the one node"
+    return f"all {nodes} nodes" if count == nodes else f"{count} of {nodes} nodes"
+
 
 _MOST_NODES = 20
 Named = Callable[[PodRef], str]
@@ -101,7 +310,7 @@ class Explain:
                 if held.is_bound and (held.pod.namespace, held.pod.name) == (namespace, name):
                     problem = f"; {held.problem}" if held.problem else ""
                     sentence = f"the pod is bound to node {node_info.name}{problem}"
-                    lines = wording.hold_lines(held)
+                    lines = hold_lines(held)
                     why = why_lines(held.why, held.pod, held.node, held.allocations, node_info.inventory)
                     why += self._soft(self._cache.pod(held.pod.uid), node_info.name) if why else ()
                     return Explanation(f"{namespace}/{name}", sentence, node=node_info.name, asked=lines, why=why)
@@ -122,7 +331,7 @@ class Explain:
     async def _as_judged(self, verdict: LastVerdict, waiting: ClusterPod | None, named: Named) -> Explanation:
         pod = verdict.pod
         held = tuple(self._cache.holds(pod.uid))
-        lines = tuple(line for each in held for line in wording.hold_lines(each))
+        lines = tuple(line for each in held for line in hold_lines(each))
         lines += self._soft(pod, verdict.node)
         nodes: tuple[NodeVerdict, ...] = ()
         never_asked = uncompared = ""
@@ -131,16 +340,16 @@ class Explain:
         except (RequestError, ParseError):
             pass  # the reason of each node says it
         else:
-            lines = (*wording.request_lines(asked), *lines)
+            lines = (*request_lines(asked), *lines)
             evaluator = self._evaluator(pod, asked)
             nodes = await self._nodes(evaluator, pod.uid, verdict.refused, named)
-            uncompared = wording.uncompared_sentence(evaluator.uncompared)
+            uncompared = uncompared_sentence(evaluator.uncompared)
             if not verdict.fits and not held:
                 others = self._snapshot.usable_but(verdict.refused)
-                never_asked = wording.never_asked_sentence(len(others), sorted(await evaluator.with_room(others)))
+                never_asked = never_asked_sentence(len(others), sorted(await evaluator.with_room(others)))
         return Explanation(
             pod=str(pod.pod.ref),
-            sentence=wording.verdict_sentence(verdict, next(iter(held), None)) + never_asked + uncompared,
+            sentence=verdict_sentence(verdict, next(iter(held), None)) + never_asked + uncompared,
             at=verdict.at,
             node=verdict.node,
             asked=lines,
@@ -152,7 +361,7 @@ class Explain:
 
     async def _as_evaluated(self, pod: ClusterPod, verdict: LastVerdict | None, named: Named) -> Explanation:
         name, at = str(pod.pod.ref), 0.0 if verdict is None else verdict.at
-        history = wording.history_sentence(pod, verdict, webhook_scheduler=self._settings.scheduler)
+        history = history_sentence(pod, verdict, webhook_scheduler=self._settings.scheduler)
         try:
             asked = placeable_request(pod.pod, self._settings.names)
         except (RequestError, ParseError) as error:
@@ -164,10 +373,10 @@ class Explain:
         nodes = await self._nodes(evaluator, pod.uid, found.rejections, named, changes=found.changes)
         return Explanation(
             pod=name,
-            sentence=f"{history}; evaluated now, {wording.evaluation_sentence(found, refused=refused)}"
-            + wording.uncompared_sentence(evaluator.uncompared),
+            sentence=f"{history}; evaluated now, {evaluation_sentence(found, refused=refused)}"
+            + uncompared_sentence(evaluator.uncompared),
             at=at,
-            asked=(*wording.request_lines(asked), *self._soft(pod)),
+            asked=(*request_lines(asked), *self._soft(pod)),
             reasons=_counted(found.rejections.values()),
             nodes=nodes,
             left_out=len(found.rejections) - len(nodes),
@@ -199,12 +408,12 @@ class Explain:
         gpus = tuple(
             GpuVerdict(
                 *(gpu.uuid, gpu.minor, gpu.model, against),
-                holders=() if node_info is None else wording.holder_lines(node_info, gpu.uuid, but=pod, named=named),
+                holders=() if node_info is None else holder_lines(node_info, gpu.uuid, but=pod, named=named),
             )
             for gpu, against in lacks.gpus
         )
         problem = f"{node_info.sentence}; " if node_info and node_info.sentence else ""
-        return NodeVerdict(name, why.text, problem + (change or wording.change_text(why, lacks)), gpus)
+        return NodeVerdict(name, why.text, problem + (change or change_text(why, lacks)), gpus)
 
 
 def _counted(reasons: Iterable[Rejection]) -> Mapping[str, int]:

@@ -16,8 +16,8 @@ from deviceplugin.model.pod import ClusterPod, PlainPod
 from deviceplugin.model.preferences import NodePolicy
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import MIB, Compute
+from deviceplugin.placement.fragmentation import TaskKind, Workload
 from deviceplugin.placement.node_state import Spare
-from deviceplugin.placement.workload import TaskKind, Workload
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import allocated, ask, bound, deleting, ended, node, on_gpu, order, pod

@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.cluster.extender.bind.bind import binding_annotations
+from deviceplugin.cluster.extender.bind import binding_annotations
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold, bound_hold
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.errors import VcudaError

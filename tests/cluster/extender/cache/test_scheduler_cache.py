@@ -14,7 +14,7 @@ from deviceplugin.cluster.extender.rejection import (
     UNREADABLE_INVENTORY,
 )
 from deviceplugin.model.allocation import ContainerRole
-from deviceplugin.model.inventory_annotation import MOST_GPUS
+from deviceplugin.model.node import MOST_GPUS
 from deviceplugin.model.pod import ClusterPod
 from tests.cluster.extender.makers import NAMES, allocated, ask, bound, deleting, ended, node, on_gpu, pod
 

@@ -10,7 +10,7 @@ from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import ContainerRequest
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import CORES_PER_GPU
-from deviceplugin.placement.occupancy import occupied
+from deviceplugin.placement.snapshot import occupied
 from tests.cluster.extender.makers import node
 
 BLOCKS = 64

@@ -9,13 +9,7 @@ from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.errors import ParseError
 from deviceplugin.model.allocation import ContainerRole
-from deviceplugin.model.decision_annotation import (
-    LONGEST,
-    ContainerRecord,
-    DecisionRecord,
-    format_decision,
-    parse_decision,
-)
+from deviceplugin.model.annotations import LONGEST, ContainerRecord, DecisionRecord, format_decision, parse_decision
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.preferences import NodePolicy
 from tests.cluster.extender.api import Fate, MemoryApi

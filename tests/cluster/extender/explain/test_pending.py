@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from deviceplugin.cluster.extender.explain.pending import State
+from deviceplugin.cluster.extender.explain.verdicts import State
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.rejection import KNOWN, WRONG_REQUEST
 from deviceplugin.model.pod import ClusterPod, ScheduledCondition

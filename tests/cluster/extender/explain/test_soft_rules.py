@@ -7,11 +7,10 @@ import pytest
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS
-from deviceplugin.kube.cluster_nodes import cluster_nodes
-from deviceplugin.kube.cluster_pods import cluster_pods
-from deviceplugin.model.cluster_node import ClusterNode
+from deviceplugin.kube.cluster_objects import cluster_nodes, cluster_pods
+from deviceplugin.model.node import ClusterNode
 from deviceplugin.model.pod import ClusterPod
-from deviceplugin.model.soft_rules import soft_line, soft_warning
+from deviceplugin.model.preferences import soft_line, soft_warning
 from sandbox.apiserver import JsonObject, container
 from sandbox.apiserver import node as json_node
 from sandbox.apiserver import pod as json_pod

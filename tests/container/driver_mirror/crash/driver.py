@@ -15,10 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from deviceplugin.container.driver_mirror.build import is_sound, read_manifest
 from deviceplugin.container.driver_mirror.components import Components
 from deviceplugin.container.driver_mirror.elf import Machine
 from deviceplugin.container.driver_mirror.mirror import DriverMirror, MirrorOptions
+from deviceplugin.container.driver_mirror.trees import is_sound, read_manifest
 from deviceplugin.errors import ContainerError
 from deviceplugin.hardware.pci import loaded_version
 from sandbox.driver_root import LIBRARIES, DriverRoot, make_interposers

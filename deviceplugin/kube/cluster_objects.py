@@ -1,35 +1,44 @@
-"""The pods of the whole cluster as the scheduler watches them.
+"""The pods and nodes of the whole cluster as the scheduler watches them.
 
 In: JSON of the API server. Out: `cluster_pods`, a collection by the API server's UID: a `ClusterPod` for each pod that
 requests vcuda's resources, or with `claims` a device by a ResourceClaim, a `PlainPod` for each other pod on a node. A
 search in the bytes tells them apart, so that of the other pods, which are nearly all, little is parsed. Of what a user
 may write at will, names of claims and gates and long texts, a bounded part is kept (see `pods`). The API server leaves
 out pods that have ended; a watcher sees this as a deletion. A pod's extended resources and claims never change.
+
+The nodes of the cluster as the scheduler watches them.
+
+In: JSON of the API server. Out: `cluster_nodes`, a collection of nodes as `ClusterNode` by name. A heartbeat of kubelet
+gives an equal value, so subscribers do not see it.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from deviceplugin.errors import ParseError
-from deviceplugin.kube.collection import Collection, Seen
-from deviceplugin.kube.pod_resources import pod_needs
-from deviceplugin.kube.pods import api_pod
-from deviceplugin.kube.quantity import parse_quantity
+from deviceplugin.kube.collection import Collection, Seen, reader
+from deviceplugin.kube.pods import api_pod, node_offers, pod_needs
 from deviceplugin.kube.structs import (
     Affinity,
+    ClusterNodeObject,
     ClusterPodObject,
     ClusterPodSpec,
     ClusterPodStatus,
     Condition,
+    NodeSpec,
+    NodeStatus,
     PodObject,
     PodStatus,
     decode,
+    parse_quantity,
 )
 from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.claims import MOST_CLAIMS, PodClaim
+from deviceplugin.model.node import ClusterNode, cordon_words
 from deviceplugin.model.pod import ClusterPod, Gang, PlainPod, ScheduledCondition, gang_of
-from deviceplugin.model.soft_rules import AFFINITIES, SCHEDULE_ANYWAY, SPREAD
+from deviceplugin.model.preferences import AFFINITIES, SCHEDULE_ANYWAY, SPREAD
 from deviceplugin.model.units import ResourceNames
 
 _WHAT = "pods of the cluster"
@@ -151,3 +160,51 @@ def _scheduled(conditions: Sequence[Condition]) -> ScheduledCondition | None:
     kept = sys.intern(message[:_LONGEST_MESSAGE])
     reason = sys.intern((found.reason or "")[:_LONGEST_REASON])
     return ScheduledCondition(is_true=False, reason=reason, text=hash(message), message=kept)
+
+
+_HAMI_CORDON = "hami.io/device-cordon"
+
+
+def cluster_nodes(names: ResourceNames = ResourceNames(), *, only: str = "") -> Collection[str, ClusterNode]:
+    """All nodes, because a node may get GPUs at any time; or one, selected by the API server, as kubelet does."""
+    what = f"node {only}" if only else "nodes of the cluster"
+    return Collection(
+        what=what,
+        path="/api/v1/nodes",
+        query={"fieldSelector": f"metadata.name={only}"} if only else {},
+        read=reader(ClusterNodeObject, lambda item: cluster_node(item, names), what=what),
+        key=lambda node: node.name,
+        identity=lambda node: node.uid,
+    )
+
+
+def cluster_node(item: ClusterNodeObject, names: ResourceNames) -> ClusterNode:
+    meta, spec, status = item.metadata, item.spec or NodeSpec(), item.status or NodeStatus()
+    annotations, known = meta.annotations or {}, annotation_names(names.domain)
+    allocatable = status.allocatable or {}
+    return ClusterNode(
+        name=meta.name,
+        uid=meta.uid,
+        inventory=annotations.get(known.inventory, ""),
+        cordon=cordon_words(annotations.get(known.cordon, ""), annotations.get(_HAMI_CORDON, "")),
+        close_nvml=annotations.get(known.close_nvml, "false") != "false",
+        unschedulable=bool(spec.unschedulable),
+        ready=_is_ready(status.conditions or ()),
+        deleting=bool(meta.deletion_timestamp),
+        cores=_count(allocatable, names.core),
+        blocks=_count(allocatable, names.memory),
+        allocatable=node_offers(allocatable),
+        discouraged=any(each.effect == "PreferNoSchedule" for each in spec.taints or ()),
+    )
+
+
+def _is_ready(conditions: Sequence[Condition]) -> bool:
+    return any(each.type == "Ready" and each.status == "True" for each in conditions)
+
+
+def _count(allocatable: Mapping[str, str | int], name: str) -> int:
+    """A quantity that cannot be read counts as 0."""
+    try:
+        return max(0, parse_quantity(allocatable.get(name, 0)))
+    except ParseError:
+        return 0

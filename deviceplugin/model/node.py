@@ -1,16 +1,18 @@
-"""The inventory of a node as one annotation: the scheduler's knowledge of the node's GPUs.
+"""A node as the scheduler needs it: what its operator says of it, and its GPUs as its agent wrote them.
 
-In: an `Inventory`, and whether the node offers shares. Out: JSON with a version, equal text for equal inventories, and
-back. Memory is rounded down to MiB, which changes no block count. 64 GPUs have 2,016 links, so a link is one letter
-for the PCIe level and the number of NVLinks; the annotation stays below 60 KiB. A GPU that disappeared is in it as
-unhealthy.
+In: `kube.cluster_objects` decodes `ClusterNode`. A heartbeat of kubelet changes nothing in it, so the value stays
+equal; its `inventory` is text, parsed when it changes. An `Inventory` and whether the node offers shares make JSON with
+a version, equal text for equal inventories, and back. Memory is rounded down to MiB, which changes no block count. 64
+GPUs have 2,016 links, so a link is one letter for the PCIe level and the number of NVLinks; the annotation stays below
+60 KiB. A GPU that disappeared is in it as unhealthy.
 
-Root on a node can write its annotation, and the scheduler reads it in its event loop. So the number of GPUs
-and the memory of each are bounded, before the links are read.
+Root on a node can write its annotation, and the scheduler reads it in its event loop. So the number of GPUs and the
+memory of each are bounded, before the links are read.
 """
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -19,7 +21,7 @@ from deviceplugin.errors import ParseError, TooManyGpusError
 from deviceplugin.model.annotations import VERSION, decode_json
 from deviceplugin.model.gpu import ComputeMode, Driver, Gpu, GpuUuid, Health, Inventory
 from deviceplugin.model.topology import NO_LINK, Level, Link, Topology
-from deviceplugin.model.units import MIB
+from deviceplugin.model.units import MIB, Compute
 
 _WHAT = "vcuda-inventory"
 _LETTERS: dict[Level | None, str] = {
@@ -156,3 +158,43 @@ def _links(rows: Sequence[str], minors: Sequence[int]) -> dict[tuple[int, int], 
             if link != NO_LINK:
                 links[(minors[place], other)] = link
     return links
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNode:
+    """`cores` and `blocks` are what kubelet offers: 0 while the agent is down. `cordon` has UUIDs and minors.
+
+    `close_nvml`: the agent shall let go of the driver; every GPU is cordoned as long as this is asked.
+    `allocatable` is the CPU and memory that kubelet offers, None if unknown. `discouraged`: it has a taint with
+    PreferNoSchedule.
+    """
+
+    name: str
+    uid: str
+    inventory: str = ""
+    cordon: frozenset[str] = frozenset()
+    close_nvml: bool = False
+    unschedulable: bool = False
+    ready: bool = False
+    deleting: bool = False
+    cores: int = 0
+    blocks: int = 0
+    allocatable: Compute | None = None
+    discouraged: bool = False
+
+    def cordoned(self, inventory: Inventory) -> frozenset[GpuUuid]:
+        """The GPUs that get no new pods; `unmatched` has the words that mean none of them."""
+        if self.close_nvml:
+            return frozenset(gpu.uuid for gpu in inventory.gpus)
+        if not self.cordon:
+            return frozenset()
+        return frozenset(gpu.uuid for gpu in inventory.gpus if gpu.uuid in self.cordon or str(gpu.minor) in self.cordon)
+
+    def unmatched(self, inventory: Inventory) -> frozenset[str]:
+        """The words of the cordon that name no GPU of the node."""
+        return self.cordon - {word for gpu in inventory.gpus for word in (gpu.uuid, str(gpu.minor))}
+
+
+def cordon_words(*texts: str) -> frozenset[str]:
+    """The union of several lists: one list cannot uncordon a GPU of another list."""
+    return frozenset(word.strip() for text in texts for word in text.split(",") if word.strip())
