@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from deviceplugin.errors import ConfigError
-from deviceplugin.kube.kubeconfig_process import Kubeconfigs
+from deviceplugin.kube.kubeconfig import Kubeconfigs
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "ms": 0.001}

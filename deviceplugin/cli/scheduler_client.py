@@ -16,7 +16,6 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -26,10 +25,11 @@ from yarl import URL
 
 from deviceplugin.cli.connection import Connection
 from deviceplugin.errors import ConfigError, KubeError, VcudaError, one_line
-from deviceplugin.kube.credentials import Access, Credentials, client_tls
-from deviceplugin.kube.kubeconfig_process import Facts, read_apart, source_of
+from deviceplugin.kube.api_errors import lacks_right
+from deviceplugin.kube.credentials import Access, Credentials, Facts, client_tls
+from deviceplugin.kube.kubeconfig import source_of
 from deviceplugin.kube.structs import StatusObject
-from deviceplugin.kube.transport import cause, lacks_right
+from deviceplugin.kube.transport import cause
 
 _ANONYMOUS = 'User "system:anonymous"'
 _NO_PATH = ("no such path", "no such view")
@@ -152,7 +152,7 @@ async def opened(connection: Connection, *, login_s: float = 60.0) -> AsyncItera
         if connection.url:
             yield _Direct(session, connection, connection.url)
         else:
-            credentials = Credentials(connection.kubeconfigs(), read=partial(read_apart, longest_s=login_s))
+            credentials = Credentials(connection.kubeconfigs(), login_s=login_s)
             yield _Proxied(session, connection, credentials, await credentials.access())
 
 

@@ -13,12 +13,8 @@ import sys
 import termios
 import tty
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
 from deviceplugin.cli.table import cut
 from deviceplugin.errors import VcudaError
@@ -84,15 +80,12 @@ async def watch(
     `handle` hears of every key that is not one of `SCROLLING`, and is true where the page must be made again.
     """
     state = _State(await (first or fetch)(_frame()))
-    console = Console(highlight=False)
-    with ExitStack() as undo:
-        undo.enter_context(_heard(state.events))
-        live = undo.enter_context(Live(console=console, screen=True, auto_refresh=False))
+    with _heard(state.events), _own_screen():
         refreshing = asyncio.create_task(_refresh(state, fetch)) if first is not None else None
         now = asyncio.get_running_loop().time
         due = now() + interval_s
         while True:
-            live.update(Text("\n".join(_shown(state, _frame(), keys)), no_wrap=True), refresh=True)
+            _draw(_shown(state, _frame(), keys))
             try:
                 async with asyncio.timeout_at(due):
                     key = await state.events.get()
@@ -120,6 +113,23 @@ async def _refresh(state: _State, fetch: Fetch) -> None:
     except VcudaError as error:
         state.error = error.message
     state.events.put_nowait("drawn")
+
+
+@contextmanager
+def _own_screen() -> Iterator[None]:
+    """The terminal's second screen without a cursor, as less and top use it (xterm's control sequences, DECSET)."""
+    sys.stdout.write("\x1b[?1049h\x1b[?25l")
+    try:
+        yield
+    finally:
+        sys.stdout.write("\x1b[?25h\x1b[?1049l")
+        sys.stdout.flush()
+
+
+def _draw(lines: Sequence[str]) -> None:
+    """Each line over the one before, in one piece: a screen that is cleared first flickers."""
+    sys.stdout.write("\x1b[H" + "\r\n".join(f"{line}\x1b[K" for line in lines) + "\x1b[J")
+    sys.stdout.flush()
 
 
 def _frame() -> Frame:

@@ -14,6 +14,7 @@ import itertools
 import math
 import os
 import signal
+import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,8 +23,6 @@ from pathlib import Path
 from types import FrameType
 
 import click
-from rich.console import Console
-from rich.progress import Progress
 
 from deviceplugin.cli.command import output_option
 from deviceplugin.cli.listing import say, show_document
@@ -236,20 +235,20 @@ def _say_left_out(sentences: Sequence[str]) -> None:
 
 
 def _try(scene: Scene, plans: Sequence[SimulationPlan], seeds: Sequence[int]) -> list[Tried]:
-    console = Console(stderr=True)
+    length = sum(plan.until(scene) for plan in plans) * len(seeds)
     numbers = (f"run {at} of {len(plans) * len(seeds)}" for at in itertools.count(1))
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar, _interruptible() as check:
+    shown = click.progressbar(length=length, label="simulating", file=sys.stderr, hidden=not sys.stderr.isatty())
+    with shown as bar, _interruptible() as check:
 
         def run(plan: SimulationPlan, seed: int) -> Run:
-            shown = bar.add_task(f"{next(numbers)}: {plan.name}, seed {seed}", total=plan.until(scene))
+            before = bar.pos
 
             def progress(asked: int) -> None:
                 check()
-                bar.update(shown, completed=asked)
+                bar.update(before + asked - bar.pos)
 
-            found = replay(scene, plan, seed=seed, progress=progress)
-            bar.remove_task(shown)
-            return found
+            bar.label = f"{next(numbers)}: {plan.name}, seed {seed}"
+            return replay(scene, plan, seed=seed, progress=progress)
 
         return [Tried(plan, tuple(run(plan, seed) for seed in seeds)) for plan in plans]
 

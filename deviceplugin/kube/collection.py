@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import msgspec
 
 from deviceplugin.errors import KubeError, KubeGoneError, ParseError
+from deviceplugin.kube.api_errors import TOO_LARGE, refusal
 from deviceplugin.kube.structs import (
     Identified,
     ListMeta,
@@ -26,7 +27,6 @@ from deviceplugin.kube.structs import (
     decode_strict,
     readable,
 )
-from deviceplugin.kube.transport import TOO_LARGE, refusal
 from deviceplugin.latest import others_turn
 
 if TYPE_CHECKING:  # it loads an HTTP client, which reading objects from a file does not need

@@ -1,31 +1,66 @@
 """The address of the API server and the credentials for it, kept up to date.
 
 In: the path of a kubeconfig, several that are merged, or None in a pod. Out: `Access`, an immutable snapshot for
-`transport`; `ConfigError` in one sentence. `kubeconfig_process` reads the files in a separate process. A header that
-expires is read again long before, in the background. If it expires earlier, the server answers 401 and `renew` reads
-it again.
+`transport`; `ConfigError` in one sentence. A header that expires is read again long before, in the background. If it
+expires earlier, the server answers 401 and `renew` reads it again.
+
+A service account is two variables and three files that kubelet writes (k8s.io/client-go/rest, InClusterConfig). Of a
+kubeconfig all is read here but what a program or an issuer gives (`login`): a pod starts no process and imports no
+client package.
 """
 
 import asyncio
+import base64
+import ipaddress
 import os
 import ssl
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
+import msgspec
 import structlog
 from msgspec.structs import replace
 
 from deviceplugin.errors import ConfigError, one_line
-from deviceplugin.kube.kubeconfig_process import Facts, Source, read_apart, source_of
+from deviceplugin.kube.kubeconfig import ChosenContext, Json, Kubeconfigs, Source, choose, source_of, unusable
+from deviceplugin.kube.login import LONGEST_S, Login, login
 
 log = structlog.get_logger("vcuda.kube")
 # The shortest projected token is valid for ten minutes and replaced after eight.
 _HEADER_SECONDS = 240.0
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+Headers = tuple[tuple[str, str], ...]
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """How to reach the API server; certificates and keys are PEM. `expires`: the header must be read again in time.
+
+    `namespace`: the one of the context, or of the pod; empty if neither names one. `headers`: what each request has
+    beside its authorization, such as whom it impersonates.
+    """
+
+    server: str
+    authorization: str = ""
+    expires: bool = False
+    verify: bool = True
+    tls_server_name: str | None = None
+    proxy: str | None = None
+    ca: bytes = b""
+    certificate: bytes = b""
+    key: bytes = b""
+    namespace: str = ""
+    headers: Headers = ()
+
+    @property
+    def is_anonymous(self) -> bool:
+        return not self.authorization and not self.certificate
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +78,7 @@ class Access:
 
 
 class Credentials:
-    """Caches credentials and refreshes them; `read` is `kubeconfig_process.read_apart`, or `read` in tests.
+    """Caches credentials and refreshes them; `login_s` is how long an exec plugin may take, in seconds.
 
     Blocking work runs in a separate thread: an exec plugin that hangs must not block other threads of the pool.
     """
@@ -53,11 +88,11 @@ class Credentials:
         kubeconfig: Source,
         *,
         clock: Callable[[], float] = time.monotonic,
-        read: Callable[[Source], Facts] = read_apart,
+        login_s: float = LONGEST_S,
     ) -> None:
         self._kubeconfig = kubeconfig
         self._clock = clock
-        self._read = read
+        self._login_s = login_s
         self._lock = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, "credentials")
         self._known: Access | None = None
@@ -111,7 +146,7 @@ class Credentials:
 
     def _load_blocking(self, before: Access | None) -> Access:
         """Blocking. If only the header differs, connections stay open."""
-        facts = self._read(self._kubeconfig)
+        facts = read(self._kubeconfig, login_s=self._login_s)
         if before is None or replace(before.facts, authorization=facts.authorization) != facts:
             return access_of(facts, where=source_of(self._kubeconfig))
         return before if before.facts == facts else Access(facts, before.tls)
@@ -172,3 +207,143 @@ def _tls(facts: Facts) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def read(kubeconfig: Source, *, login_s: float = LONGEST_S) -> Facts:
+    """`login_s`: how long an exec plugin may take, in seconds."""
+    asked = Kubeconfigs((kubeconfig,)) if isinstance(kubeconfig, Path) else kubeconfig
+    try:
+        return _of_context(choose(asked), source_of(asked), login_s) if asked else _of_service_account()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{source_of(kubeconfig)} cannot be used: {one_line(str(error))}") from None
+
+
+def _of_service_account(folder: Path | None = None) -> Facts:
+    folder = folder or SERVICE_ACCOUNT
+    host, port = (os.environ.get(f"KUBERNETES_SERVICE_{each}", "") for each in ("HOST", "PORT"))
+    if not host:
+        raise ConfigError(
+            "no kubeconfig was given and this process is not in a pod (KUBERNETES_SERVICE_HOST is not set); "
+            "pass --kubeconfig FILE"
+        )
+    try:
+        token, ca = (_full(folder / each) for each in ("token", "ca.crt"))
+    except OSError as error:
+        why = f"{error.filename} cannot be read: {error.strerror}"
+        raise ConfigError(
+            f"the pod's service account cannot be used: {why}; "
+            "set automountServiceAccountToken or pass --kubeconfig FILE"
+        ) from None
+    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    header = _header(f"Bearer {token.decode(errors='replace').strip()}")
+    proxy = _proxy({}, server)
+    return Facts(server, header, expires=True, ca=ca, namespace=_pods_namespace(folder), proxy=proxy)
+
+
+def _full(path: Path) -> bytes:
+    content = path.read_bytes()
+    if not content.strip():
+        raise OSError(0, "it is empty", str(path))
+    return content
+
+
+def _pods_namespace(folder: Path) -> str:
+    try:
+        return (folder / "namespace").read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _of_context(chosen: ChosenContext, source: str, login_s: float) -> Facts:
+    cluster, user = chosen.cluster, chosen.user
+    server = str(cluster.get("server", "")).rstrip("/")
+    if not server.startswith(("http://", "https://")):
+        raise ConfigError(f"{source} names no server of the form https://HOST:PORT; set `server` of its cluster")
+    given = login(chosen, source=source, longest_s=login_s) if chosen.is_login else _given(chosen, source)
+    tls = server.startswith("https://")
+    return Facts(
+        server,
+        _header(given.authorization),
+        expires=bool(given.authorization),
+        verify=not cluster.get("insecure-skip-tls-verify"),
+        tls_server_name=str(cluster["tls-server-name"]) if "tls-server-name" in cluster else None,
+        proxy=_proxy(cluster, server),
+        ca=_pem(cluster, "certificate-authority", source) if tls else b"",
+        certificate=given.certificate or (_pem(user, "client-certificate", source) if tls else b""),
+        key=given.key or (_pem(user, "client-key", source) if tls else b""),
+        namespace=chosen.namespace,
+        headers=chosen.headers,
+    )
+
+
+def _given(chosen: ChosenContext, source: str) -> Login:
+    """A token counts before a password."""
+    user = chosen.user
+    token = _token(user)
+    if token:
+        return Login(f"Bearer {token}")
+    if "username" in user and "password" in user:
+        pair = f"{user['username']}:{user['password']}".encode()
+        return Login(f"Basic {base64.b64encode(pair).decode()}")
+    if chosen.credentials:
+        raise ConfigError(f"{chosen.credentials} of {source} give no credentials; log in again, or correct them")
+    return Login()
+
+
+def _token(user: Json) -> str:
+    if "tokenFile" in user:
+        return Path(user["tokenFile"]).read_text(encoding="utf-8").strip()
+    return str(user.get("token", ""))
+
+
+def _header(text: str) -> str:
+    header = text.strip()
+    if not (header.isascii() and header.isprintable()):
+        raise ConfigError("the token for the API server holds characters that no HTTP header may hold; check its file")
+    return header
+
+
+def _pem(entry: Json, key: str, source: str) -> bytes:
+    """Of the data, or of the file: only one of them is there."""
+    data, path = entry.get(f"{key}-data"), entry.get(key)
+    if data is None and path is None:
+        return b""
+    if not isinstance(data, str | bytes | None):
+        raise unusable(source, f"`{key}-data` is no text")
+    content = base64.b64decode(data) if data is not None else Path(str(path)).read_bytes()
+    if not content:
+        raise ValueError("a certificate or a key is empty")
+    return content
+
+
+def _proxy(cluster: Json, server: str) -> str | None:
+    """The cluster's, which counts for every server, or that of the environment."""
+    proxy = cluster.get("proxy-url") or _environments_proxy(getproxies(), server)
+    if not proxy:
+        return None
+    text = one_line(str(proxy))
+    if text.startswith("socks"):
+        raise ConfigError(f"the proxy {text} to the API server is a SOCKS proxy; use an HTTP proxy")
+    if not text.startswith(("http://", "https://")):
+        raise ConfigError(f"the proxy {text} to the API server is no http://HOST:PORT; use an HTTP proxy")
+    return text
+
+
+def _environments_proxy(proxies: Mapping[str, str], server: str) -> str | None:
+    """By the rules of Go's golang.org/x/net/http/httpproxy, which kubectl follows."""
+    url = urlsplit(server)
+    host, address = url.hostname or "", url.netloc.lower()
+    if any(_matches(each.strip().lower(), host, address) for each in proxies.get("no", "").split(",")):
+        return None
+    return proxies.get(url.scheme) or proxies.get("all")
+
+
+def _matches(entry: str, host: str, address: str) -> bool:
+    """`entry`: a name with or without a leading dot, an address, a network, each with a port or without."""
+    try:
+        if ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False):
+            return True
+    except ValueError:
+        pass  # one of them is a name
+    name = entry.lstrip(".")
+    return entry == "*" or (name != "" and any(f".{each}".endswith(f".{name}") for each in (host, address)))

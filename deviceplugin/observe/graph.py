@@ -1,30 +1,21 @@
-"""`/graph` as text and as JSON: the topology tree with its GPUs, their usage, and the containers that hold them.
+"""`/graph` as text: the topology tree with its GPUs, their usage, and the containers that hold them.
 
 In: a picture. Out: lines of at most 100 columns, in box characters or plain ASCII. Each ancestor shows how many GPUs
 below it are free, as placement counts them; each GPU has one bar for cores and one for memory, and its owners below it.
 A bar is empty only for nothing and full only when all is taken, so a single held core is visible. GPUs are named by
 their minor, as in events and annotations, and by nvidia-smi's index where the two differ.
-
-`/graph` as JSON: the same tree as the text, for programs.
-
-In: a picture. Out: `Graph`, whose fields are the document. A node is an ancestor (with `children`) or a GPU (with
-`gpu`); `level` is that of `nvidia-smi topo -m`, null where nothing joins the children. `distance` is what the link
-evaluator adds up.
 """
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import msgspec
-
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.gpu import ComputeMode, Gpu, GpuUuid, Inventory
-from deviceplugin.model.topology import UNKNOWN_DISTANCE, Level, TopologyNode
+from deviceplugin.model.topology import Level, TopologyNode
 from deviceplugin.model.units import BLOCK_MIB, CORES_PER_GPU
 from deviceplugin.observe.node_view import NodePicture
-from deviceplugin.observe.usage import GpuUsage, gpu_usage
 
 WIDTH = 100
 _BAR = 10
@@ -222,67 +213,3 @@ def _gib(blocks: int) -> str:
     """Blocks in GiB: whole where they are, else to a tenth."""
     gib = blocks * BLOCK_MIB / 1024
     return f"{gib:.0f}" if gib == int(gib) or gib >= 1000 else f"{gib:.1f}"
-
-
-VERSION = 1
-
-
-class Owner(msgspec.Struct, frozen=True):
-    """A container that holds a part of the GPU on whose leaf it stands."""
-
-    namespace: str
-    pod: str
-    container: str
-    cores: int
-    blocks: int
-
-
-class GraphNode(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An ancestor or a GPU; `minors` are all GPUs below it."""
-
-    minors: tuple[int, ...]
-    level: str | None = None
-    distance: int | None = None
-    children: tuple["GraphNode", ...] = ()
-    gpu: GpuUsage | None = None
-    owners: tuple[Owner, ...] = ()
-
-
-class Graph(msgspec.Struct, frozen=True):
-    """The document; `tree` is null until the driver has answered. `graph` is the text, as in gpu-manager's answer."""
-
-    version: int
-    node: str
-    driver: str
-    cuda: str
-    tree: GraphNode | None
-    graph: str
-
-
-def graph_of(picture: NodePicture) -> Graph:
-    inventory = picture.inventory
-    if inventory is None:
-        return Graph(version=VERSION, node=picture.node, driver="", cuda="", tree=None, graph=draw(picture))
-    driver = inventory.driver
-    tree = _node(picture, inventory, inventory.topology.tree) if inventory.gpus else None
-    cuda = ".".join(map(str, driver.cuda))
-    return Graph(version=VERSION, node=picture.node, driver=driver.version, cuda=cuda, tree=tree, graph=draw(picture))
-
-
-def _node(picture: NodePicture, inventory: Inventory, node: TopologyNode) -> GraphNode:
-    if node.is_leaf:
-        gpu = next(gpu for gpu in inventory.gpus if gpu.minor == node.minors[0])
-        owners = tuple(_owner(grant, gpu.uuid) for grant in picture.grants_on(gpu.uuid))
-        return GraphNode(minors=node.minors, gpu=gpu_usage(picture, inventory, gpu), owners=owners)
-    return GraphNode(
-        minors=node.minors,
-        level=node.level.name if node.level else None,
-        distance=int(node.level) if node.level else UNKNOWN_DISTANCE,
-        children=tuple(_node(picture, inventory, child) for child in node.children),
-    )
-
-
-def _owner(grant: Grant, uuid: GpuUuid) -> Owner:
-    owner = grant.allocation.owner
-    share = next(share for share in grant.allocation.shares if share.uuid == uuid)
-    return Owner(owner.pod.namespace, owner.pod.name, owner.name, share.cores, share.blocks)

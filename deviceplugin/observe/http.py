@@ -29,7 +29,8 @@ from deviceplugin.exposition import OPENMETRICS, wants_openmetrics
 from deviceplugin.latest import Latest
 from deviceplugin.listen import bind_tcp
 from deviceplugin.observe.gpu_manager_views import metrics_text
-from deviceplugin.observe.graph import ASCII, BOXES, draw, graph_of
+from deviceplugin.observe.graph import ASCII, BOXES, draw
+from deviceplugin.observe.graph_json import graph_of
 from deviceplugin.observe.metrics import AgentMetrics
 from deviceplugin.observe.node_view import AgentState, NodePicture, Rendering
 from deviceplugin.observe.usage import usage_of

@@ -13,7 +13,6 @@ import pytest
 from deviceplugin.agent.claim_reconciler import ClaimStatus
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.credentials import Credentials
-from deviceplugin.kube.kubeconfig_process import read
 from deviceplugin.ledger.grant import Source
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import ContainerRef, PodRef, PodUid
@@ -64,7 +63,7 @@ class Scene:
 async def telling(folder: Path) -> AsyncIterator[Scene]:
     gpus, ledger, now = [inventory(2)], open_ledger(folder), [time.time()]
     async with ApiServer() as server:
-        credentials = Credentials(server.kubeconfig(folder / "kubeconfig"), read=read)
+        credentials = Credentials(server.kubeconfig(folder / "kubeconfig"))
         async with KubeClient(await open_transport(None, credentials=credentials)) as client:
             status = ClaimStatus(
                 ledger,

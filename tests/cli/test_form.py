@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from deviceplugin import __version__
@@ -16,6 +17,7 @@ from deviceplugin.cli import table as texts
 from deviceplugin.cli.table import Column, table
 from tests.cli.operator import kubeconfig, run, vcuda
 from tests.cli.view_server import Cluster, node, serving
+from tests.kube.kubeconfigs import plugin
 from tests.ui.cluster import serving as serving_cluster
 from tests.ui.cluster import usual
 
@@ -120,7 +122,7 @@ async def test_versions(tmp_path: Path) -> None:
 
 
 async def test_nothing_heavy_is_imported_for_help_and_for_lists(tmp_path: Path) -> None:
-    """Not even the package of Kubernetes; the process that reads a kubeconfig imports it."""
+    """Not even the package of Kubernetes; the process for an exec plugin imports it."""
     script = (
         "import json, sys\n"
         "from click.testing import CliRunner\n"
@@ -136,7 +138,7 @@ async def test_nothing_heavy_is_imported_for_help_and_for_lists(tmp_path: Path) 
     assert said == (0, "".join(f"{words[0]} 0\n" for words in commands), "")
 
 
-async def test_only_a_kubeconfig_needs_the_package_of_kubernetes(tmp_path: Path) -> None:
+async def test_only_an_exec_plugin_needs_the_package_of_kubernetes(tmp_path: Path) -> None:
     """In no process: here the package cannot be imported."""
     (tmp_path / "kubernetes.py").write_text("raise ImportError('not here')")
     without = {"PYTHONPATH": str(tmp_path)}
@@ -146,7 +148,12 @@ async def test_only_a_kubeconfig_needs_the_package_of_kubernetes(tmp_path: Path)
     assert (code, err) == (0, "")
     assert out.count("node/") == 8
     async with serving(Cluster([node("n")])) as url:
-        code, _, err = await _run(command, kubeconfig(tmp_path / "kc", url), **without)
+        path = kubeconfig(tmp_path / "kc", url)
+        assert await _run(command, path, **without) == (0, "node/n\n", "")
+        document = yaml.safe_load(path.read_text())
+        document["users"][0]["user"] = plugin(tmp_path, {"token": "first"})
+        path.write_text(yaml.safe_dump(document))
+        code, _, err = await _run(command, path, **without)
     assert (code, "not here" in err) == (1, True), err
 
 

@@ -11,11 +11,14 @@ from pathlib import Path
 import yaml
 
 from benchmarks.traces import example
+from deviceplugin.kube.kubeconfig import Kubeconfigs, choose
 from deviceplugin.model.cluster_view import ClusterEventKind
+from sandbox.apiserver import ApiServer
 from sandbox.cluster.certificates import ClusterCa
 from tests.cli.operator import kubeconfig
 from tests.cli.test_narrow import WORKLOAD
 from tests.cli.view_server import Cluster, event, node, pod, serving
+from tests.kube.kubeconfigs import config, plugin
 
 REPOSITORY = Path(example.__file__).parents[2]
 COMMANDS = (
@@ -34,15 +37,18 @@ COMMANDS = (
 )
 
 
-async def started(*words: str, program: str = "deviceplugin.cli:main", **environment: str) -> tuple[int, str, str]:
+async def started(
+    *words: str, program: str = "deviceplugin.cli:main", given: bytes = b"", **environment: str
+) -> tuple[int, str, str]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.cli.without_linux", program, *words),
         cwd=REPOSITORY,
         env={**os.environ, **environment},
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, errors = await process.communicate()
+    out, errors = await process.communicate(given)
     assert process.returncode is not None
     return process.returncode, out.decode(), errors.decode()
 
@@ -69,12 +75,13 @@ async def test_doctor_and_bundle_report_as_on_linux(tmp_path: Path) -> None:
         assert (status, (tmp_path / "b.tar.gz").exists()) == (0, True), errors
 
 
-async def test_the_process_that_reads_a_kubeconfig_needs_nothing_either(tmp_path: Path) -> None:
-    path = kubeconfig(tmp_path / "kubeconfig", "https://127.0.0.1:1")
-    reader = "deviceplugin.kube.kubeconfig_process:main"
-    status, out, errors = await started("", str(path), program=reader)
+async def test_the_process_for_an_exec_plugin_needs_nothing_either(tmp_path: Path) -> None:
+    server = ApiServer(port=1)
+    chosen = choose(Kubeconfigs((config(server, tmp_path / "kc", plugin(tmp_path, {"token": "first"})),)))
+    document = json.dumps(chosen.document()).encode()
+    status, out, errors = await started(program="deviceplugin.kube.login:main", given=document)
     assert (status, errors) == (0, "")
-    assert '"server":"https://127.0.0.1:1"' in out
+    assert '"authorization":"Bearer first"' in out
 
 
 async def test_a_client_certificate_is_shown_and_its_key_is_on_no_disk_afterwards(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from structlog.typing import EventDict
 
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.credentials import Credentials
-from deviceplugin.kube.kubeconfig_process import read
 from deviceplugin.kube.transport import Timeouts
 from sandbox.apiserver import ApiServer
 from sandbox.cluster.certificates import ClusterCa
@@ -27,7 +26,7 @@ async def server() -> AsyncIterator[ApiServer]:
 async def client(server: ApiServer, tmp_path: Path) -> AsyncIterator[KubeClient]:
     timeouts = Timeouts(connect=30.0, request=30.0, silence=1.0)
     # Read in this process: on a busy machine a separate one takes longer than the limit of a request.
-    credentials = Credentials(server.kubeconfig(tmp_path / "kubeconfig"), read=read)
+    credentials = Credentials(server.kubeconfig(tmp_path / "kubeconfig"))
     transport = await open_transport(None, credentials=credentials, timeouts=timeouts)
     async with KubeClient(transport) as connected:
         yield connected

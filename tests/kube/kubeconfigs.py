@@ -8,8 +8,7 @@ from typing import Any
 import yaml
 
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.credentials import Access, Credentials, access_of
-from deviceplugin.kube.kubeconfig_process import read
+from deviceplugin.kube.credentials import Access, Credentials, access_of, read
 from deviceplugin.kube.pods import pods_of_node
 from deviceplugin.kube.transport import CONNECTIONS, DEFAULT_TIMEOUTS, Timeouts, Transport
 from sandbox.apiserver import ApiServer
@@ -34,7 +33,7 @@ async def open_transport(
     connections: int = CONNECTIONS,
 ) -> Transport:
     """With its credentials, which are read in this process, for speed: it may take longer than a request may."""
-    credentials = credentials or Credentials(kubeconfig, read=read)
+    credentials = credentials or Credentials(kubeconfig)
     await credentials.access()
     return Transport(credentials, timeouts=timeouts, connections=connections)
 

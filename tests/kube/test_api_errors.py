@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from deviceplugin.kube.transport import lacks_right, refusal
+from deviceplugin.kube.api_errors import lacks_right, refusal
 
 ACCOUNT = "system:serviceaccount:kube-system:vcuda-scheduler"
 CANNOT = 'cannot create resource "resourceclaimtemplates" in API group "resource.k8s.io" in the namespace "a"'

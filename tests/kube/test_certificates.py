@@ -8,8 +8,7 @@ import pytest
 
 from deviceplugin.errors import KubeError
 from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.credentials import client_tls, show_certificate, trusted
-from deviceplugin.kube.kubeconfig_process import read_apart
+from deviceplugin.kube.credentials import client_tls, read, show_certificate, trusted
 from deviceplugin.kube.pods import pods_of_node
 from deviceplugin.kube.reflector import Reflector, WatchTiming
 from sandbox.apiserver import ApiServer, pod
@@ -68,7 +67,7 @@ def test_keys_of_a_kubeconfig_are_in_no_file_afterwards(
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
-    found = read_apart(config(ApiServer(port=1), tmp_path / "kc", plugin(tmp_path, status)))
+    found = read(config(ApiServer(port=1), tmp_path / "kc", plugin(tmp_path, status)))
     assert found.key == pair.key.read_bytes()
     context = ssl.create_default_context()
     show_certificate(context, found.certificate, found.key)

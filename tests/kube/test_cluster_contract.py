@@ -18,7 +18,6 @@ from deviceplugin.errors import KubeConflictError, KubeError, KubeNotFoundError
 from deviceplugin.kube.cluster_client import ClusterClient, Secret
 from deviceplugin.kube.cluster_objects import cluster_nodes, cluster_pods
 from deviceplugin.kube.credentials import Credentials
-from deviceplugin.kube.kubeconfig_process import read
 from deviceplugin.kube.leader_election import Lease, Term
 from deviceplugin.kube.reflector import Reflector, WatchTiming
 from deviceplugin.kube.transport import Timeouts, Transport
@@ -64,7 +63,7 @@ def fresh(word: str) -> str:
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     async with ApiServer(bookmark_seconds=0.5) as server:
         kubeconfig = Path(REAL) if request.param == "real" else server.kubeconfig(tmp_path / "kc")
-        transport = Transport(Credentials(kubeconfig, read=read), timeouts=TIMEOUTS)
+        transport = Transport(Credentials(kubeconfig), timeouts=TIMEOUTS)
         async with ClusterClient(transport) as client:
             yield World(client, transport)
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.cluster_objects import AnyPod, cluster_pods
 from deviceplugin.kube.credentials import Credentials
-from deviceplugin.kube.kubeconfig_process import read as read_config
 from deviceplugin.kube.reflector import Reflector, StoreChange, WatchTiming
 from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodUid
@@ -214,9 +213,7 @@ async def follow(script: list[tuple[str, str]], kubeconfig: Path) -> None:
     timeouts = Timeouts(connect=0.5, request=0.5, silence=0.3)
     async with (
         ApiServer(bookmark_seconds=0.05) as server,
-        KubeClient(
-            Transport(Credentials(server.kubeconfig(kubeconfig), read=read_config), timeouts=timeouts)
-        ) as client,
+        KubeClient(Transport(Credentials(server.kubeconfig(kubeconfig)), timeouts=timeouts)) as client,
     ):
         reflector = Reflector(client, PODS, pace=WatchTiming(watch=1, first_wait=0.002, most_wait=0.01))
         heard: dict[PodUid, AnyPod] = {}

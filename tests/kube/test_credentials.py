@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
-from deviceplugin.errors import ConfigError, KubeError
+from deviceplugin.errors import KubeError
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.credentials import Credentials
-from deviceplugin.kube.kubeconfig_process import Facts, Source, read
 from deviceplugin.kube.transport import Timeouts
 from sandbox.apiserver import ApiServer
 from sandbox.apiserver.kubeconfig import write_kubeconfig
@@ -103,15 +103,10 @@ async def test_an_exec_plugin_gives_a_token_and_is_asked_again_after_401(server:
 async def test_a_pod_uses_its_service_account_and_reads_a_rotated_token(
     secure: ApiServer, ca: ClusterCa, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    token = tmp_path / "token"
-    token.write_text("first")
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
-    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(secure.port))
-    monkeypatch.setattr("kubernetes.config.incluster_config.SERVICE_TOKEN_FILENAME", str(token))
-    monkeypatch.setattr("kubernetes.config.incluster_config.SERVICE_CERT_FILENAME", str(ca.certificate))
+    token = service_account(monkeypatch, tmp_path, port=secure.port, ca=ca.certificate.read_bytes())
     secure.token = "first"
     now = 0.0
-    credentials = Credentials(None, clock=lambda: now, read=read)
+    credentials = Credentials(None, clock=lambda: now)
     async with KubeClient(await open_transport(None, timeouts=TIMEOUTS, credentials=credentials)) as client:
         await client.list(PODS)
         token.write_text("second")
@@ -120,7 +115,7 @@ async def test_a_pod_uses_its_service_account_and_reads_a_rotated_token(
         connections = (await credentials.access()).tls
         token.write_text("third")
         now = 300.0
-        await until_header(credentials, "bearer third")
+        await until_header(credentials, "Bearer third")
         assert (await credentials.access()).tls is connections
 
 
@@ -130,15 +125,10 @@ async def test_a_pod_with_a_read_only_file_system_uses_its_service_account_too(
     def nowhere() -> str:
         raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
 
-    token = tmp_path / "token"
-    token.write_text("first")
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
-    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(secure.port))
-    monkeypatch.setattr("kubernetes.config.incluster_config.SERVICE_TOKEN_FILENAME", str(token))
-    monkeypatch.setattr("kubernetes.config.incluster_config.SERVICE_CERT_FILENAME", str(ca.certificate))
+    service_account(monkeypatch, tmp_path, port=secure.port, ca=ca.certificate.read_bytes())
     monkeypatch.setattr(tempfile, "gettempdir", nowhere)
     secure.token = "first"
-    credentials = Credentials(None, read=read)
+    credentials = Credentials(None)
     async with KubeClient(await open_transport(None, timeouts=TIMEOUTS, credentials=credentials)) as client:
         await client.list(PODS)
 
@@ -156,50 +146,56 @@ async def test_a_header_is_refreshed_before_anyone_refuses_it(server: ApiServer,
     await until_header(credentials, "Bearer second")
 
 
-async def test_a_header_that_cannot_be_refreshed_is_kept_and_tried_again_later() -> None:
-    now, readings = 0.0, ["first", "", "", "second"]
-
-    def reading(_: Source) -> Facts:
-        token = readings.pop(0)
-        if not token:
-            raise ConfigError("the token cannot be read")
-        return Facts("http://127.0.0.1:1", f"Bearer {token}", expires=True)
-
-    credentials = Credentials(None, clock=lambda: now, read=reading)
+async def test_a_header_that_cannot_be_refreshed_is_kept_and_tried_again_later(
+    ca: ClusterCa, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = service_account(monkeypatch, tmp_path, port=1, ca=ca.certificate.read_bytes())
+    now = 0.0
+    credentials = Credentials(None, clock=lambda: now)
     before = await credentials.access()
-    async with asyncio.timeout(60):
-        while len(readings) > 1:
-            now += 300.0
-            assert await credentials.access() is before
-            await asyncio.sleep(0.001)
-        while readings:
-            now += 300.0
-            await credentials.access()
-            await asyncio.sleep(0.001)
+    token.write_text("")
+    with structlog.testing.capture_logs() as logged:
+        async with asyncio.timeout(60):
+            while len(logged) < 2:
+                now += 300.0
+                assert await credentials.access() is before
+                await asyncio.sleep(0.001)
+    assert {each["event"] for each in logged} == {"credentials_reload_failed"}
+    token.write_text("second")
+    now += 300.0
     await until_header(credentials, "Bearer second")
 
 
-async def test_credentials_that_never_expire_are_read_once() -> None:
-    readings = []
-
-    def reading(kubeconfig: Source) -> Facts:
-        readings.append(kubeconfig)
-        return Facts("http://127.0.0.1:1", "Bearer first")
-
+async def test_credentials_that_never_expire_are_read_once(tmp_path: Path) -> None:
+    path = config(ApiServer(port=1), tmp_path / "kc", {})
     now = 0.0
-    credentials = Credentials(None, clock=lambda: now, read=reading)
-    await credentials.access()
+    credentials = Credentials(path, clock=lambda: now)
+    first = await credentials.access()
+    path.unlink()
     now = 1e9
-    for _ in range(3):
-        await credentials.access()
-        await asyncio.sleep(0.01)
-    assert readings == [None]
+    with structlog.testing.capture_logs() as logged:
+        for _ in range(3):
+            assert await credentials.access() is first
+            await asyncio.sleep(0.01)
+    assert logged == []
 
 
 async def test_a_proxy_of_the_kubeconfig_is_used(server: ApiServer, tmp_path: Path) -> None:
     behind = {"server": "http://api.invalid", "proxy-url": server.url}
     await ask(config(server, tmp_path / "kc", {}, cluster=behind))
     assert len(server.requests) == 1
+
+
+def service_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, port: int, ca: bytes) -> Path:
+    """Makes this process one in a pod; its token, which is `first`."""
+    folder = tmp_path / "serviceaccount"
+    folder.mkdir()
+    for name, content in (("token", b"first"), ("ca.crt", ca), ("namespace", b"gpu")):
+        (folder / name).write_bytes(content)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(port))
+    monkeypatch.setattr("deviceplugin.kube.credentials.SERVICE_ACCOUNT", folder)
+    return folder / "token"
 
 
 async def until_header(credentials: Credentials, header: str) -> None:

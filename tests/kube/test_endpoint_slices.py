@@ -9,7 +9,6 @@ import pytest
 from deviceplugin.errors import KubeError
 from deviceplugin.kube.cluster_client import Address, addresses_by_node
 from deviceplugin.kube.credentials import Credentials
-from deviceplugin.kube.kubeconfig_process import read
 from deviceplugin.kube.transport import Timeouts, Transport
 from sandbox.apiserver import ApiServer, JsonObject
 from tests.kube.kubeconfigs import open_transport
@@ -20,7 +19,7 @@ SLICES = "/apis/discovery.k8s.io/v1/namespaces/gpu/endpointslices"
 @pytest.fixture
 async def transport(server: ApiServer, tmp_path: Path) -> AsyncIterator[Transport]:
     timeouts = Timeouts(connect=30.0, request=30.0)
-    credentials = Credentials(server.kubeconfig(tmp_path / "kubeconfig"), read=read)
+    credentials = Credentials(server.kubeconfig(tmp_path / "kubeconfig"))
     made = await open_transport(None, credentials=credentials, timeouts=timeouts)
     yield made
     await made.close()

@@ -11,17 +11,22 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from aiohttp import web
+from kubernetes import client
+from kubernetes.client.rest import should_bypass_proxies
+from kubernetes.config import kube_config
 
 from deviceplugin.cli.connection import Connection
 from deviceplugin.cli.scheduler_client import opened
 from deviceplugin.errors import ConfigError
-from deviceplugin.kube.kubeconfig_process import Facts, Kubeconfigs, read
+from deviceplugin.kube.credentials import Facts, read
+from deviceplugin.kube.kubeconfig import Kubeconfigs
 from sandbox.apiserver import ApiServer
 from sandbox.cluster.certificates import ClusterCa
 from tests.kube.kubeconfigs import ask, config, load, plugin, trusting
@@ -296,3 +301,72 @@ def test_a_token_is_renewed_only_at_an_issuer_whose_certificate_is_known(ca: Clu
         provider["config"]["idp-certificate-authority"] = str(ca.certificate)
         assert facts(tmp_path, {"auth-provider": provider}).authorization == f"Bearer {EXPIRED}"
         assert asked == ["/.well-known/openid-configuration"]
+
+
+def by_the_package(path: Path) -> tuple[str, str, bytes, bytes, bytes, bool, str | None]:
+    """As the package of the Kubernetes project reads it, which is the counterpart of `read`."""
+    configuration = client.Configuration()
+    configuration.host = ""
+    kube_config.load_kube_config(str(path), client_configuration=configuration, persist_config=False)
+    files = (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)
+    ca, certificate, key = (Path(each).read_bytes() if each else b"" for each in files)
+    header = str(configuration.get_api_key_with_prefix("BearerToken") or "")
+    return configuration.host, header, ca, certificate, key, configuration.verify_ssl, configuration.tls_server_name
+
+
+def test_what_is_read_here_is_what_the_package_reads(ca: ClusterCa, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    pair = ca.issue("me", common_name="me")
+    (tmp_path / "token").write_text("from-file")
+    inline = [base64.b64encode(each.read_bytes()).decode() for each in (pair.certificate, pair.key)]
+    users: list[Json] = [
+        {},
+        {"token": "t"},
+        {"tokenFile": str(tmp_path / "token")},
+        {"username": "me", "password": "it's me:"},
+        {"token": "t", "username": "me", "password": "p"},
+        {"client-certificate": str(pair.certificate), "client-key": str(pair.key)},
+        {"client-certificate-data": inline[0], "client-key-data": inline[1], "token": "t"},
+    ]
+    clusters: list[Json] = [
+        {"server": "http://127.0.0.1:1/"},
+        {"server": "https://127.0.0.1:1/prefix", **trusting(ca)},
+        {"server": "https://127.0.0.1:1", "certificate-authority": str(ca.certificate), "tls-server-name": "k"},
+        {"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": True},
+    ]
+    for user, cluster in product(users, clusters):
+        with subtests.test(user=user, cluster=cluster):
+            path = config(NOWHERE, tmp_path / "kc", user, cluster=cluster)
+            found = read(path)
+            ours = (found.server, found.authorization, found.ca, found.certificate, found.key, found.verify)
+            assert (*ours, found.tls_server_name) == by_the_package(path)
+
+
+PROXIES = [
+    ("https://api.example.org", "", "http://p:1"),
+    ("https://api.example.org", "example.org", None),
+    ("https://api.example.org", ".example.org", None),
+    ("https://api.example.org", "other.org, api.example.org", None),
+    ("https://api.example.org:6443", "api.example.org:6443", None),
+    ("https://api.example.org:6443", "api.example.org:443", "http://p:1"),
+    ("https://notexample.org", "example.org", "http://p:1"),
+    ("https://10.2.3.4:6443", "10.0.0.0/8", None),
+    ("https://10.2.3.4:6443", "192.168.0.0/16", "http://p:1"),
+    ("https://[fd00::1]:6443", "fd00::/8", None),
+    ("https://api.example.org", "*", None),
+    ("http://api.example.org", "", None),
+]
+
+
+@pytest.mark.parametrize(("server", "no_proxy", "expected"), PROXIES)
+def test_a_proxy_of_the_environment_is_used_but_where_no_proxy_says_otherwise(
+    server: str, no_proxy: str, expected: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "all_proxy", "HTTP_PROXY", "ALL_PROXY", "https_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTPS_PROXY", "http://p:1")
+    monkeypatch.setenv("NO_PROXY", no_proxy)
+    assert facts(tmp_path, {}, {"server": server}).proxy == expected
+    configuration = client.Configuration()
+    configuration.host = server
+    bypassed = should_bypass_proxies(server, configuration.no_proxy or "")
+    assert (None if bypassed else configuration.proxy) == expected, "as the package"

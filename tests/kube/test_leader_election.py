@@ -13,7 +13,6 @@ from structlog.typing import EventDict
 
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.credentials import Credentials
-from deviceplugin.kube.kubeconfig_process import read
 from deviceplugin.kube.leader_election import LeaderElector, LeaseTiming
 from deviceplugin.kube.transport import Timeouts, Transport
 from sandbox.apiserver import ApiServer, Harm, JsonObject
@@ -237,7 +236,7 @@ def test_no_two_lead_at_once(tmp_path: Path, script: list[tuple[str, object]], s
 async def elections(script: list[tuple[str, object]], skews: tuple[float, ...], kubeconfig: Path) -> None:
     async with (
         ApiServer() as server,
-        ClusterClient(Transport(Credentials(server.kubeconfig(kubeconfig), read=read), timeouts=TIMEOUTS)) as client,
+        ClusterClient(Transport(Credentials(server.kubeconfig(kubeconfig)), timeouts=TIMEOUTS)) as client,
     ):
         world = World(server, client)
         electors = {name: world.elector(name, skew=skew) for name, skew in zip("abc", skews, strict=True)}

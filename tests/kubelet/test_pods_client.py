@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.errors import KubeletError
-from deviceplugin.kube.credentials import Access
-from deviceplugin.kube.kubeconfig_process import Facts
+from deviceplugin.kube.credentials import Access, Facts
 from deviceplugin.kube.pods import PodListReader
 from deviceplugin.kubelet.identity_sources import MOST_BODY, KubeletPods
 from deviceplugin.model.pod import Pod

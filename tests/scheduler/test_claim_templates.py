@@ -13,7 +13,6 @@ import structlog
 
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.credentials import Credentials
-from deviceplugin.kube.kubeconfig_process import read
 from deviceplugin.model import claims
 from deviceplugin.model.allocation import PodRef
 from deviceplugin.model.claims import MOST_TEMPLATES, ClaimNames, ClaimSize, NamedTemplates
@@ -103,7 +102,7 @@ class Scene:
 async def keeping(folder: Path, *, leads: bool = True) -> AsyncIterator[Scene]:
     async with ApiServer(bookmark_seconds=0.05) as server:
         scene = Scene(server, leads)
-        credentials = Credentials(server.kubeconfig(folder / "kubeconfig"), read=read)
+        credentials = Credentials(server.kubeconfig(folder / "kubeconfig"))
         async with ClusterClient(await open_transport(None, credentials=credentials)) as client:
             scene.keeper = ClaimTemplates(
                 client,

@@ -11,7 +11,6 @@ import pytest
 from deviceplugin.config.scheduler import SCHEDULER, Election, SchedulerSettings
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.credentials import Credentials
-from deviceplugin.kube.kubeconfig_process import read
 from deviceplugin.kube.transport import Timeouts
 from deviceplugin.scheduler.leadership import KubeSchedulerLeadership, Leadership, leadership_of
 from sandbox.apiserver import ApiServer, Harm, JsonObject
@@ -33,7 +32,7 @@ class World:
         self._stack = stack
 
     async def client(self) -> ClusterClient:
-        credentials = Credentials(self.server.kubeconfig(self._folder / "kubeconfig"), read=read)
+        credentials = Credentials(self.server.kubeconfig(self._folder / "kubeconfig"))
         made = ClusterClient(await open_transport(None, timeouts=TIMEOUTS, credentials=credentials))
         self._stack.push_async_callback(made.close)
         return made

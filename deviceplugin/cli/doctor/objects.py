@@ -14,8 +14,8 @@ import msgspec
 
 from deviceplugin.cli.scheduler_client import Answer, SchedulerClient
 from deviceplugin.errors import ConfigError, KubeError, KubeNotFoundError, one_line
+from deviceplugin.kube.api_errors import lacks_right
 from deviceplugin.kube.structs import Json, Object, Page, StatusObject, decode
-from deviceplugin.kube.transport import lacks_right
 
 Read = TypeVar("Read")
 Kept = TypeVar("Kept")

@@ -15,8 +15,8 @@ from deviceplugin.cli.doctor.findings import CheckResult, failed, ok, skipped, w
 from deviceplugin.cli.doctor.objects import WebhookConfiguration, in_namespace, message_of, refusal, segment
 from deviceplugin.cli.scheduler_client import Answer
 from deviceplugin.errors import KubeError, one_line
+from deviceplugin.kube.api_errors import lacks_right
 from deviceplugin.kube.structs import Object
-from deviceplugin.kube.transport import lacks_right
 
 _DEFAULT_SCHEDULER = "default-scheduler"
 _EXPIRATION = "vcuda_scheduler_certificate_expiration_timestamp_seconds"

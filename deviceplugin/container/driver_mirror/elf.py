@@ -18,12 +18,13 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-from elftools.elf.dynamic import DynamicSegment
-from elftools.elf.elffile import ELFFile
-from elftools.elf.segments import NoteSegment
+from typing import TYPE_CHECKING
 
 from deviceplugin.errors import ContainerError, ParseError
+
+if TYPE_CHECKING:
+    from elftools.elf.elffile import ELFFile
+    from elftools.elf.segments import NoteSegment
 
 _MAGIC = b"\x7fELF"
 _MOST_TAGS = 4096
@@ -76,6 +77,8 @@ def is_elf(path: Path) -> bool:
 
 
 def read_elf(path: Path) -> Elf:
+    from elftools.elf.elffile import ELFFile  # 2.5 MiB, for agents that build a mirror
+
     try:
         with path.open("rb") as file:
             return _facts(ELFFile(file))
@@ -87,8 +90,11 @@ def read_elf(path: Path) -> Elf:
         ) from None
 
 
-def _facts(elf: ELFFile) -> Elf:
+def _facts(elf: "ELFFile") -> Elf:
     """An ELF header can claim four thousand million segments that all lie in the same place, hence the bounds."""
+    from elftools.elf.dynamic import DynamicSegment
+    from elftools.elf.segments import NoteSegment
+
     if elf.num_segments() > _MOST_SEGMENTS or elf.num_sections() > _MOST_SECTIONS:
         raise ValueError("more headers than any library has")
     names: dict[str, list[str]] = {"soname": [], "needed": []}
@@ -114,7 +120,7 @@ def _file_name(text: str) -> str:
     return text
 
 
-def _abi(segment: NoteSegment) -> tuple[int, int, int] | None:
+def _abi(segment: "NoteSegment") -> tuple[int, int, int] | None:
     for note in itertools.islice(segment.iter_notes(), _MOST_TAGS):
         if note["n_type"] == "NT_GNU_ABI_TAG" and note["n_name"] == "GNU":
             desc = note["n_desc"]

@@ -10,7 +10,6 @@ import pytest
 
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.credentials import Credentials
-from deviceplugin.kube.kubeconfig_process import read
 from deviceplugin.kube.reflector import Reflector, WatchTiming
 from deviceplugin.kube.resource_slices import NodeSlice, slices_of
 from deviceplugin.kubelet.dra.slice_publisher import SlicePublisher, SliceTiming
@@ -56,7 +55,7 @@ def device(minor: int, **changes: object) -> PublishedDevice:
 @asynccontextmanager
 async def publishing(folder: Path, *, registered: bool = True) -> AsyncIterator[Scene]:
     async with ApiServer(bookmark_seconds=0.05) as server:
-        credentials = Credentials(server.kubeconfig(folder / "kubeconfig"), read=read)
+        credentials = Credentials(server.kubeconfig(folder / "kubeconfig"))
         async with KubeClient(await open_transport(None, credentials=credentials)) as client:
             slices: Reflector[str, NodeSlice] = Reflector(client, slices_of(DRIVER, NODE), pace=WATCH)
             devices, node = [device(0), device(1)], [ClusterNode(name=NODE, uid="node-uid")]

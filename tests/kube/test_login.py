@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from deviceplugin.errors import ConfigError
-from deviceplugin.kube.kubeconfig_process import read, read_apart
+from deviceplugin.kube.credentials import read
 from sandbox.apiserver import ApiServer
 from sandbox.cluster.certificates import ClusterCa
 from tests.examples import examples
-from tests.kube.kubeconfigs import config, load, plugin, trusting
+from tests.kube.kubeconfigs import config, load, plugin
 
 LATE = 1 << 40
 
@@ -67,49 +67,48 @@ class IssuerAnswers(BaseHTTPRequestHandler):
         """Nothing on standard error."""
 
 
-def test_the_process_that_reads_says_what_reading_in_place_says(ca: ClusterCa, tmp_path: Path) -> None:
-    pair = ca.issue("agent", common_name="agent")
-    status = {"clientCertificateData": pair.certificate.read_text(), "clientKeyData": pair.key.read_text()}
-    for user in (plugin(tmp_path, status), {"token": "first"}, {"client-certificate": "pki/agent.crt"}, {}):
-        path = config(ApiServer(port=1), tmp_path / "kc", user, cluster=trusting(ca))
-        assert read_apart(path) == read(path)
-    path.write_text("nonsense")
-    with pytest.raises(ConfigError) as apart:
-        read_apart(path)
-    with pytest.raises(ConfigError) as in_place:
-        read(path)
-    assert apart.value.message == in_place.value.message
-
-
 def test_what_an_exec_plugin_prints_on_the_way_does_no_harm(tmp_path: Path) -> None:
     path = config(ApiServer(port=1), tmp_path / "kc", plugin(tmp_path, {"token": "first"}))
     script = tmp_path / "plugin"
     script.write_text(script.read_text() + "echo noise >&2\n")
-    assert read_apart(path).authorization == "Bearer first"
+    assert read(path).authorization == "Bearer first"
 
 
 def test_a_process_that_dies_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = config(ApiServer(port=1), tmp_path / "kc", plugin(tmp_path, {"token": "first"}))
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho 'no such\nmodule' >&2\nkill -9 $$\n")
     python.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(python))
-    with pytest.raises(ConfigError, match=r"kubeconfig kc could not be read: .* printed: no such module"):
-        read_apart(Path("kc"))
+    with pytest.raises(ConfigError, match=r"kubeconfig .*/kc could not be read: .* printed: no such module"):
+        read(path)
     python.unlink()
-    with pytest.raises(ConfigError, match=r"kubeconfig kc cannot be read: No such file or directory"):
-        read_apart(Path("kc"))
+    with pytest.raises(ConfigError, match=r"kubeconfig .*/kc cannot be read: No such file or directory"):
+        read(path)
 
 
 def test_the_process_does_not_import_what_it_does_not_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     imported, python = tmp_path / "imported", tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -X importtime "$@" 2>{imported}\n')
     python.chmod(0o755)
-    path = config(ApiServer(port=1), tmp_path / "kc", {"token": "first"})
+    path = config(ApiServer(port=1), tmp_path / "kc", plugin(tmp_path, {"token": "first"}))
     monkeypatch.setattr("sys.executable", str(python))
-    assert read_apart(path).authorization == "Bearer first"
+    assert read(path).authorization == "Bearer first"
     names = {line.rpartition("|")[2].strip() for line in imported.read_text().splitlines()}
     assert "kubernetes.config" in names
     assert names & {"jsonschema", "kubernetes.client.api_client", "kubernetes.dynamic"} == set()
+
+
+@pytest.mark.parametrize("user", [{}, {"token": "first"}, {"tokenFile": "token"}, {"client-certificate": "pki/me.crt"}])
+def test_a_process_is_started_for_a_login_alone(
+    user: dict[str, str], ca: ClusterCa, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("first")
+    ca.issue("me", common_name="me")
+    monkeypatch.setattr("sys.executable", str(tmp_path / "no python"))
+    with pytest.raises(ConfigError, match="No such file or directory"):
+        read(config(ApiServer(port=1), tmp_path / "kc", plugin(tmp_path, {"token": "first"})))
+    assert read(config(ApiServer(port=1), tmp_path / "kc", user)).server == "http://127.0.0.1:1"
 
 
 def test_a_token_of_an_oidc_issuer_that_expired_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +118,7 @@ def test_a_token_of_an_oidc_issuer_that_expired_is_renewed(tmp_path: Path, monke
         settings = {"client-id": "c", "client-secret": "s", "idp-issuer-url": issuer.url}
         provider = {"name": "oidc", "config": {"id-token": token(1), "refresh-token": "r"} | settings}
         path = config(ApiServer(port=1), tmp_path / "kc", {"auth-provider": provider})
-        assert [each(path).authorization for each in (read, read_apart)] == [f"Bearer {token(LATE)}"] * 2
+        assert read(path).authorization == f"Bearer {token(LATE)}"
 
 
 def test_without_kubeconfig_and_cluster_the_sentence_names_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,8 +130,11 @@ def test_without_kubeconfig_and_cluster_the_sentence_names_the_flag(monkeypatch:
 def test_a_pod_without_a_token_gets_a_sentence_about_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
-    monkeypatch.setattr("kubernetes.config.incluster_config.SERVICE_TOKEN_FILENAME", str(tmp_path / "absent"))
-    with pytest.raises(ConfigError, match="service account cannot be used"):
+    monkeypatch.setattr("deviceplugin.kube.credentials.SERVICE_ACCOUNT", tmp_path)
+    with pytest.raises(ConfigError, match=r"service account cannot be used: .*/token cannot be read: No such file"):
+        load(None)
+    (tmp_path / "token").write_text("\n")
+    with pytest.raises(ConfigError, match=r"service account cannot be used: .*/token cannot be read: it is empty"):
         load(None)
 
 

@@ -2,12 +2,13 @@
 
 In: the paths of the files, and a context or the current one. Out: `ChosenContext`: its cluster and its user, with
 absolute paths and without empty values, or a ConfigError. What is named first counts; a path is relative to the file
-that names it. Invariant: what kubectl would honour and vcuda cannot is refused with a sentence. Not here: reading
-tokens and certificates, which the `kubernetes` package does (`kubeconfig_process`).
+that names it. Invariant: what kubectl would honour and vcuda cannot is refused with a sentence. Not here: what a
+context says of the API server (`credentials`).
 """
 
 import base64
 import json
+import os
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,24 @@ _CREDENTIALS = ("exec", "auth-provider", "username", "password", "token", "token
 
 
 @dataclass(frozen=True, slots=True)
+class Kubeconfigs:
+    """Files that are merged as kubectl merges KUBECONFIG: what is named first counts. Empty files say nothing.
+
+    `context`: the context to use instead of the current one.
+    """
+
+    files: tuple[Path, ...]
+    context: str = ""
+
+    def __str__(self) -> str:
+        return os.pathsep.join(map(str, self.files))
+
+
+Source = Path | Kubeconfigs | None
+"""One file, several, or the service account of the pod."""
+
+
+@dataclass(frozen=True, slots=True)
 class ChosenContext:
     """`headers`: what each request has beside its credentials."""
 
@@ -40,6 +59,11 @@ class ChosenContext:
     def credentials(self) -> str:
         """What the user is known by except for certificates, which go with https alone; empty for nothing."""
         return " and ".join(each for each in _CREDENTIALS if each in self.user)
+
+    @property
+    def is_login(self) -> bool:
+        """Whether a program or an issuer gives the credentials."""
+        return not {"exec", "auth-provider"}.isdisjoint(self.user)
 
     def document(self) -> Json:
         """A kubeconfig with nothing else in it."""
@@ -57,9 +81,15 @@ class _NamedEntry(NamedTuple):
     folder: Path
 
 
-def choose(files: Sequence[Path], context: str, *, source: str) -> ChosenContext:
-    """Blocking. `source` names the files in sentences."""
-    documents = [(path, _document(path)) for path in files]
+def source_of(kubeconfig: Source) -> str:
+    """Its name in error sentences."""
+    return f"kubeconfig {kubeconfig}" if kubeconfig else "the pod's service account"
+
+
+def choose(kubeconfigs: Kubeconfigs) -> ChosenContext:
+    """Blocking."""
+    source, context = source_of(kubeconfigs), kubeconfigs.context
+    documents = [(path, _document(path)) for path in kubeconfigs.files]
     current = (str(each.get("current-context") or "") for _, each in documents)
     name = context or next((each for each in current if each), "")
     if not name:
