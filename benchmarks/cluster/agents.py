@@ -23,7 +23,6 @@ import msgspec
 
 from benchmarks.cluster import fleet
 from benchmarks.command import announce
-from deviceplugin.connections import raise_descriptor_limit
 from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.gpu import ContainerUse, GpuSample, GpuUse
@@ -31,6 +30,7 @@ from deviceplugin.model.request import Request
 from deviceplugin.model.units import BLOCK_BYTES, Resource
 from deviceplugin.observe.node_view import NodePicture
 from deviceplugin.observe.usage import usage_of
+from deviceplugin.serve.connections import raise_descriptor_limit
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _BOTH = frozenset({Resource.CORE, Resource.MEMORY})

@@ -22,7 +22,6 @@ from deviceplugin import __version__
 from deviceplugin.agent.handover import only_agent
 from deviceplugin.agent.wiring import AgentBase, NodeAgent, build_agent, build_base
 from deviceplugin.config.agent import AgentSettings
-from deviceplugin.connections import raise_descriptor_limit
 from deviceplugin.errors import ConfigError, first_error
 from deviceplugin.hardware.health import RecoveryRules, parse_policy
 from deviceplugin.hardware.node import Hardware, HardwareOptions
@@ -38,6 +37,7 @@ from deviceplugin.model.gpu import Inventory
 from deviceplugin.observe.display_service import DisplayServer
 from deviceplugin.observe.http import QueryServer
 from deviceplugin.observe.node_view import Rendering
+from deviceplugin.serve.connections import raise_descriptor_limit
 
 log = structlog.get_logger("vcuda.agent")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -14,14 +14,15 @@ import webbrowser
 from dataclasses import dataclass, field
 
 import click
-from aiohttp import web
+import msgspec
 
 from deviceplugin import log
 from deviceplugin.cli.command import OperatorCommand
 from deviceplugin.cli.connection import Connection, connected
 from deviceplugin.cli.scheduler_client import SchedulerClient, opened
 from deviceplugin.errors import VcudaError
-from deviceplugin.listen import bind_tcp
+from deviceplugin.serve.messages import JSON, Request, Response, Route
+from deviceplugin.serve.server import Server, bind_tcp
 from deviceplugin.ui import files
 
 _EXAMPLES = (
@@ -33,6 +34,7 @@ _KEY = "X-Vcuda-Key"
 _OPEN = "/open/"
 _OPEN_WITHIN_S = 60.0
 _MOST_AT_ONCE = 16
+_EVERYTHING = "/"
 
 
 @click.command("ui", cls=OperatorCommand, examples=_EXAMPLES)
@@ -57,16 +59,15 @@ async def _serve(connection: Connection, port: int, *, browser: bool) -> None:
         await _check(client)
         (listening,) = bind_tcp(_HOST, port, address_flag="--listen-port", port_flag="--listen-port")
         page = PageServer(client, listening.getsockname()[1], open_within_s=_OPEN_WITHIN_S if browser else None)
-        runner = web.ServerRunner(web.Server(page.answer, access_log=None), shutdown_timeout=0.5)
-        await runner.setup()
-        await web.SockSite(runner, listening).start()
+        server = Server({_EVERYTHING: Route(page.answer)}, find=lambda _: _EVERYTHING)
+        server.listen(listening)
         try:
             click.echo(f"{page.address}\nPress Ctrl-C to end.")
             if browser and not await asyncio.to_thread(webbrowser.open, page.address):
                 click.echo("vcuda: no browser could be started; open the address above", err=True)
             await stop.wait()
         finally:
-            await runner.cleanup()
+            await server.stop(within=0.5)
 
 
 async def _check(client: SchedulerClient) -> None:
@@ -92,40 +93,37 @@ class PageServer:
     def address(self) -> str:
         return f"http://{_HOST}:{self.port}{_OPEN}{self._once}"
 
-    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def answer(self, request: Request) -> Response:
         """Host is checked first: a name of a stranger that leads to 127.0.0.1 would be another origin's way in."""
-        if request.host not in (f"{_HOST}:{self.port}", f"localhost:{self.port}"):
+        if request.header("Host") not in (f"{_HOST}:{self.port}", f"localhost:{self.port}"):
             return _refusal(403, "this address is not served under that name")
-        if request.method not in ("GET", "HEAD"):
-            return _refusal(405, "only GET is served")
         if request.path.startswith(_OPEN):
             return self._open(request.path.removeprefix(_OPEN))
         if files.is_page(request.path):
-            found = files.answer(request.path, request.headers.get("If-None-Match", ""))
-            return web.Response(status=found.status, headers=found.headers, body=found.body)
+            return files.answer(request.path, request.header("If-None-Match"))
         if request.path != "/explain" and not request.path.startswith("/view/"):
             return _refusal(404, "there is nothing here; the page is at /ui/")
-        if not secrets.compare_digest(request.headers.get(_KEY, "").encode(), self._key.encode()):
+        if not secrets.compare_digest(request.header(_KEY).encode(), self._key.encode()):
             return _refusal(401, "open the page by the address that vcuda ui prints")
         return await self._asked(request)
 
-    def _open(self, given: str) -> web.Response:
+    def _open(self, given: str) -> Response:
         is_late = self.open_within_s is not None and time.monotonic() - self._began > self.open_within_s
         if not self._once or is_late or not secrets.compare_digest(given.encode(), self._once.encode()):
             return _refusal(403, "this address was used, or is too old; start vcuda ui again")
         self._once = ""
         headers = {**files.HEADERS, "Location": f"{files.PATH}/#key={self._key}", "Cache-Control": "no-store"}
-        return web.Response(status=303, headers=headers)
+        return Response(303, headers=headers)
 
-    async def _asked(self, request: web.BaseRequest) -> web.Response:
+    async def _asked(self, request: Request) -> Response:
         try:
             async with self._turn:
-                answer = await self.client.get(request.raw_path.partition("?")[0], dict(request.query))
+                answer = await self.client.get(request.raw_path, dict(request.query))
         except VcudaError as error:
             return _refusal(502, error.message)
-        headers = {"Content-Type": "application/json", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-        return web.Response(status=answer.status, body=answer.body, headers=headers)
+        headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+        return Response(answer.status, answer.body, JSON, headers)
 
 
-def _refusal(status: int, sentence: str) -> web.Response:
-    return web.json_response({"error": sentence}, status=status, headers=files.HEADERS)
+def _refusal(status: int, sentence: str) -> Response:
+    return Response(status, msgspec.json.encode({"error": sentence}), JSON, files.HEADERS)

@@ -1,6 +1,6 @@
 """The views over HTTP: metrics, the tree, usage, version and the two probes.
 
-In: a `Rendering` and the metrics. Out: an aiohttp server on `--query-addr`:`--query-port`. `/healthz` fails only where
+In: a `Rendering` and the metrics. Out: a server on `--query-addr`:`--query-port`. `/healthz` fails only where
 a restart would help: the event loop is blocked (then nothing answers) or the agent's gRPC servers do not answer. A
 broken GPU or an absent kubelet is no reason for a restart. `/readyz` fails while pods cannot be served. All requests
 are read-only, and no answer holds a traceback. The loop also answers kubelet, so clients here, however many, may not
@@ -14,39 +14,39 @@ gives it calls, because the DaemonSet's controller ends the predecessor only the
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 import msgspec
 import structlog
-from aiohttp import web
 
-from deviceplugin.connections import Connections, is_loopback
 from deviceplugin.exposition import OPENMETRICS, wants_openmetrics
 from deviceplugin.latest import Latest
-from deviceplugin.listen import bind_tcp
 from deviceplugin.observe.gpu_manager_views import metrics_text
 from deviceplugin.observe.graph import ASCII, BOXES, draw
 from deviceplugin.observe.graph_json import graph_of
 from deviceplugin.observe.metrics import AgentMetrics
 from deviceplugin.observe.node_view import AgentState, NodePicture, Rendering
 from deviceplugin.observe.usage import usage_of
+from deviceplugin.serve.connections import ConnectionLimits, is_loopback
+from deviceplugin.serve.messages import JSON, Request, Response, Route, sentence
+from deviceplugin.serve.server import Limits, Server, bind_tcp
 from deviceplugin.wire import deviceplugin_pb2 as pb
 from deviceplugin.wire import deviceplugin_pb2_grpc as rpc
 
 log = structlog.get_logger("vcuda.observe")
-_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _JSON = msgspec.json.Encoder()
-_TEXT = "text/plain; charset=utf-8"
 _PROBE_DEADLINE_S = 1.0
 _PROBE_PERIOD_S = 1.0
-_MOST_CONNECTIONS = 64  # for kubelet, Prometheus and people; each can take 1 MiB of headers
-_PARTS = 4  # a quarter of them for one address at most
-_FIRST_REQUEST_S = 15.0
+CONNECTIONS = ConnectionLimits(most=64, parts=4)
+"""In each state of the agent: for kubelet, Prometheus and people, a quarter of them for one address at most."""
 _END_S = 1.0
+_MOST_ANSWERS = 8 << 20
+_BUG = "vcuda internal error; see the agent log on this node"
+_WAITS = "this agent waits until another agent of this node has ended"
+_OTHER = "/..."
 
 
 class QueryServer:
@@ -59,64 +59,31 @@ class QueryServer:
         *,
         version: str,
         names_for_all: bool = True,
-        idle_s: float = _FIRST_REQUEST_S,
+        connections: ConnectionLimits = CONNECTIONS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._connections = Connections(most=_MOST_CONNECTIONS, parts=_PARTS, idle=idle_s, clock=clock)
-        self._connections.on_closed = metrics.connection_closed
-        app = make_app(_Pages(rendering, metrics, version, names_for_all=names_for_all, clock=clock), self._connections)
-        self._runner = web.AppRunner(app, shutdown_timeout=_END_S)
+        pages = _Pages(rendering, metrics, version, names_for_all=names_for_all, clock=clock)
+        self._server = Server(pages.routes(), bug=_BUG, limits=Limits(connections, answers=_MOST_ANSWERS), clock=clock)
+        self._server.connections.on_closed = metrics.connection_closed
         self.port = 0
 
     async def start(self, address: str, port: int) -> None:
-        """Raises ConfigError where it cannot listen."""
-        sockets = bind_tcp(address, port, address_flag="--query-addr", port_flag="--query-port")
-        self.port = sockets[0].getsockname()[1]
-        await self._runner.setup()
-        assert self._runner.server is not None
-        for each in sockets:
-            self._connections.listen(each, self._runner.server, None)
+        """Raises ConfigError if it cannot listen."""
+        self.port = listen(self._server, address, port)
 
     async def stop(self) -> None:
-        self._connections.stop_listening()
-        await self._runner.cleanup()
+        await self._server.stop(within=_END_S)
 
 
-def make_app(pages: "_Pages", connections: Connections) -> web.Application:
-    """The routes without a socket; `connections` hears of each request."""
-
-    @web.middleware
-    async def note(request: web.Request, handler: _Handler) -> web.StreamResponse:
-        connections.began(request.protocol, has_certificate=False)
-        try:
-            return await handler(request)
-        finally:
-            connections.ended(request.protocol, served=True)
-
-    app = web.Application(middlewares=[note, _no_traceback])
-    app.router.add_get("/metrics", pages.metrics)
-    app.router.add_get("/metric", pages.gpu_manager_metrics)
-    app.router.add_get("/graph", pages.graph)
-    app.router.add_get("/usage", pages.usage)
-    app.router.add_get("/version", pages.version)
-    app.router.add_get("/healthz", pages.healthz)
-    app.router.add_get("/readyz", pages.readyz)
-    return app
+def listen(server: Server, address: str, port: int) -> int:
+    """The bound port."""
+    sockets = bind_tcp(address, port, address_flag="--query-addr", port_flag="--query-port")
+    for each in sockets:
+        server.listen(each)
+    return int(sockets[0].getsockname()[1])
 
 
-@dataclass(frozen=True, slots=True)
-class _Page:
-    body: bytes
-    content_type: str
-    status: int = 200
-
-    @property
-    def response(self) -> web.Response:
-        return web.Response(status=self.status, body=self.body, headers={"Content-Type": self.content_type})
-
-
-_Render = Callable[[NodePicture, AgentState], _Page]
-_BROKEN = _Page(b"vcuda internal error; see the agent log on this node\n", _TEXT, 500)
+_Render = Callable[[NodePicture, AgentState], Response]
 
 
 class _Pages:
@@ -138,46 +105,58 @@ class _Pages:
         self._names_for_all = names_for_all
         self._healthy = Latest[tuple[str, ...]](_PROBE_PERIOD_S, clock)
 
-    async def metrics(self, request: web.Request) -> web.Response:
-        accept = OPENMETRICS if wants_openmetrics(request.headers.get("Accept", "")) else ""
+    def routes(self) -> dict[str, Route]:
+        return {
+            "/metrics": Route(self.metrics),
+            "/metric": Route(self.gpu_manager_metrics),
+            "/graph": Route(self.graph),
+            "/usage": Route(self.usage),
+            "/version": Route(self.version),
+            "/healthz": Route(self.healthz),
+            "/readyz": Route(self.readyz),
+        }
 
-        def render(picture: NodePicture, state: AgentState) -> _Page:
-            return _Page(*self._metrics.render_with(picture, state, accept))
+    async def metrics(self, request: Request) -> Response:
+        accept = OPENMETRICS if wants_openmetrics(request.header("Accept")) else ""
+
+        def render(picture: NodePicture, state: AgentState) -> Response:
+            body, content_type = self._metrics.render_with(picture, state, accept)
+            return Response(200, body, content_type)
 
         return await self._show(request, f"metrics {accept}", render, changes=self._metrics.changes)
 
-    async def gpu_manager_metrics(self, request: web.Request) -> web.Response:
+    async def gpu_manager_metrics(self, request: Request) -> Response:
         """At gpu-manager's path: its metrics beside ours."""
 
-        def render(picture: NodePicture, state: AgentState) -> _Page:
+        def render(picture: NodePicture, state: AgentState) -> Response:
             body, content_type = self._metrics.render_with(picture, state)
-            return _Page(body + metrics_text(picture), content_type)
+            return Response(200, body + metrics_text(picture), content_type)
 
         return await self._show(request, "gpu-manager's metrics", render, changes=self._metrics.changes)
 
-    async def graph(self, request: web.Request) -> web.Response:
-        if "application/json" in request.headers.get("Accept", ""):
+    async def graph(self, request: Request) -> Response:
+        if "application/json" in request.header("Accept"):
             return await self._show(request, "graph in JSON", lambda picture, _: _json(graph_of(picture)))
         characters = ASCII if "ascii" in request.query else BOXES
         name = "graph in ASCII" if characters is ASCII else "graph"
-        return await self._show(request, name, lambda picture, _: _Page(draw(picture, characters).encode(), _TEXT))
+        return await self._show(request, name, lambda picture, _: Response(200, draw(picture, characters).encode()))
 
-    async def usage(self, request: web.Request) -> web.Response:
+    async def usage(self, request: Request) -> Response:
         return await self._show(request, "usage", lambda picture, _: _json(usage_of(picture)))
 
-    async def _show(self, request: web.Request, name: str, render: _Render, *, changes: int = 0) -> web.Response:
-        if not (self._names_for_all or is_loopback(request.remote)):
+    async def _show(self, request: Request, name: str, render: _Render, *, changes: int = 0) -> Response:
+        if not (self._names_for_all or is_loopback(request.peer)):
             name, render = f"{name} without names", _without_names(render)
-        return _shown(await self._rendering.get(name, render, changes=changes))
+        return await self._rendering.get(name, render, changes=changes) or sentence(500, _BUG)
 
-    async def version(self, request: web.Request) -> web.Response:
-        return _json({"version": self._version}).response
+    async def version(self, request: Request) -> Response:
+        return _json({"version": self._version})
 
-    async def healthz(self, request: web.Request) -> web.Response:
+    async def healthz(self, request: Request) -> Response:
         sockets = self._view.state().sockets
         return _verdict(await self._healthy.get(lambda: silent_sockets(sockets), sockets))
 
-    async def readyz(self, request: web.Request) -> web.Response:
+    async def readyz(self, request: Request) -> Response:
         return _verdict(self._view.state().not_ready)
 
 
@@ -204,59 +183,38 @@ def _without_names(render: _Render) -> _Render:
     return lambda picture, state: render(picture.without_names(), state)
 
 
-def _shown(page: _Page | None) -> web.Response:
-    return (page or _BROKEN).response
+def _json(document: object) -> Response:
+    return Response(200, _JSON.encode(document) + b"\n", JSON)
 
 
-def _json(document: object) -> _Page:
-    return _Page(_JSON.encode(document) + b"\n", "application/json")
-
-
-def _verdict(phrases: tuple[str, ...]) -> web.Response:
-    if phrases:
-        return web.Response(status=503, text=f"{'; '.join(phrases)}\n")
-    return web.Response(text="ok\n")
-
-
-@web.middleware
-async def _no_traceback(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except web.HTTPException:
-        raise
-    except Exception:
-        log.exception("view_failed", path=request.path)
-        return _BROKEN.response
-
-
-_WAITS = "this agent waits until another agent of this node has ended"
+def _verdict(phrases: tuple[str, ...]) -> Response:
+    return sentence(503, "; ".join(phrases)) if phrases else sentence(200, "ok")
 
 
 @asynccontextmanager
 async def standing_by(address: str, port: int, *, is_ready: Callable[[], bool]) -> AsyncIterator[None]:
-    """Raises ConfigError where it cannot listen."""
+    """Raises ConfigError if it cannot listen."""
 
-    async def healthz(_request: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+    async def healthz(_: Request) -> Response:
+        return sentence(200, "ok")
 
-    async def readyz(_request: web.Request) -> web.Response:
+    async def readyz(_: Request) -> Response:
         if is_ready():
-            return web.Response(text=f"ok: {_WAITS}\n")
-        return web.Response(status=503, text="kubelet has not registered the driver for claims\n")
+            return sentence(200, f"ok: {_WAITS}")
+        return sentence(503, "kubelet has not registered the driver for claims")
 
-    async def other(_request: web.Request) -> web.Response:
-        return web.Response(status=503, text=f"{_WAITS}\n")
+    async def other(_: Request) -> Response:
+        return sentence(503, _WAITS)
 
-    app = web.Application()
-    app.router.add_get("/healthz", healthz)
-    app.router.add_get("/readyz", readyz)
-    app.router.add_get("/{other:.*}", other)
-    runner = web.AppRunner(app, shutdown_timeout=0)
-    sockets = bind_tcp(address, port, address_flag="--query-addr", port_flag="--query-port")
-    await runner.setup()
+    routes = {"/healthz": Route(healthz), "/readyz": Route(readyz), _OTHER: Route(other)}
+    server = Server(
+        routes,
+        find=lambda path: path if path in routes else _OTHER,
+        bug=_BUG,
+        limits=Limits(CONNECTIONS, answers=_MOST_ANSWERS),
+    )
+    listen(server, address, port)
     try:
-        for each in sockets:
-            await web.SockSite(runner, each).start()
         yield
     finally:
-        await runner.cleanup()
+        await server.stop(within=0)

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 import prometheus_client
 from prometheus_client.core import Metric
 
-from deviceplugin.connections import CLOSED, ClosedBecause
 from deviceplugin.errors import VcudaError
 from deviceplugin.exposition import Exposition, Family, families_of, metric_of
 from deviceplugin.ledger.grant import Source
@@ -19,6 +18,7 @@ from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU
 from deviceplugin.observe import container_metrics
 from deviceplugin.observe.container_metrics import GPU
 from deviceplugin.observe.node_view import AgentState, NodePicture
+from deviceplugin.serve.connections import CLOSED, ClosedBecause
 
 GPU_INFO = Family(
     "vcuda_gpu_info",

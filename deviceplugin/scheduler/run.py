@@ -33,7 +33,6 @@ from deviceplugin.cluster.view.claim_books import ClaimBooks
 from deviceplugin.cluster.view.live import LiveUse
 from deviceplugin.cluster.webhook.review import AdmissionWebhook
 from deviceplugin.config.scheduler import Election, NodeChooser, SchedulerSettings
-from deviceplugin.connections import raise_descriptor_limit
 from deviceplugin.errors import VcudaError, first_error
 from deviceplugin.kube.cluster_client import AccessReviews, ClusterClient, addresses_by_node
 from deviceplugin.kube.credentials import Credentials
@@ -48,6 +47,7 @@ from deviceplugin.scheduler.service import SchedulerService, require_leadership
 from deviceplugin.scheduler.serving_certificate import Certificates
 from deviceplugin.scheduler.view_service import ViewService
 from deviceplugin.scheduler.volcano_service import volcano_service
+from deviceplugin.serve.connections import raise_descriptor_limit
 
 _YOUNG = 2_000
 _MIDDLE = 3

@@ -26,7 +26,7 @@ from deviceplugin.cluster.extender.wire import (
     write_victims,
 )
 from deviceplugin.cluster.http import metrics
-from deviceplugin.cluster.http.verbs import SMALL_BODY, HttpError, Verb, VerbResponse, unavailable
+from deviceplugin.cluster.http.verbs import SMALL_BODY, Verb, VerbResponse, unavailable
 from deviceplugin.cluster.view.claim_explanation import joined
 from deviceplugin.cluster.webhook.review import AdmissionWebhook, Outcome, Reply, namespace_of, read_review, refused
 from deviceplugin.errors import ParseError
@@ -39,6 +39,7 @@ from deviceplugin.scheduler.leadership import Leadership
 from deviceplugin.scheduler.serving_certificate import Certificates
 from deviceplugin.scheduler.view_service import ViewService
 from deviceplugin.scheduler.volcano_service import VolcanoService
+from deviceplugin.serve.messages import HttpError
 
 _LARGEST_REVIEW = 4 << 20
 _AS_API_SERVER = "the API server takes objects of up to 3 MiB"

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from deviceplugin.cluster.extender.explain.explain import Explanation
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.http.verbs import HttpError
 from deviceplugin.cluster.view.access import Reviews, Viewers, token_in
 from deviceplugin.cluster.view.claim_books import ClaimBooks
 from deviceplugin.cluster.view.claim_explanation import ClaimExplain
@@ -39,6 +38,7 @@ from deviceplugin.model.cluster_view import ErrorView, Head, NodesView, OneNodeV
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.units import DEFAULT_DOMAIN
 from deviceplugin.scheduler.leadership import Leadership
+from deviceplugin.serve.messages import HttpError
 
 _CLUSTER, _NODES, _PODS, _EVENTS = "/view/cluster", "/view/nodes", "/view/pods", "/view/events"
 _PATHS = (_CLUSTER, _NODES, f"{_NODES}/NAME", _PODS, _EVENTS)

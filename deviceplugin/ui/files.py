@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from deviceplugin.serve.messages import Response, sentence
+
 PATH = "/ui"
 _PAGE = "index.html"
 _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -31,15 +33,6 @@ HEADERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class PageAnswer:
-    """What is sent."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
 class _File:
     body: bytes
     kind: str
@@ -50,17 +43,17 @@ def is_page(path: str) -> bool:
     return path == PATH or path.startswith(f"{PATH}/")
 
 
-def answer(path: str, known: str = "") -> PageAnswer:
+def answer(path: str, known: str = "") -> Response:
     """`known` is the header If-None-Match."""
     if path == PATH:  # relative, so that it stays behind the prefix of a proxy
-        return PageAnswer(308, {**HEADERS, "Location": "ui/"})
+        return Response(308, headers={**HEADERS, "Location": "ui/"})
     found = _files().get(path.removeprefix(f"{PATH}/") or _PAGE)
     if found is None:
-        return PageAnswer(404, {**HEADERS, "Content-Type": "text/plain; charset=utf-8"}, b"no such file; see /ui/\n")
+        return sentence(404, "no such file; see /ui/", headers=HEADERS)
     headers = {**HEADERS, "ETag": found.tag}
     if found.tag in (each.strip().removeprefix("W/") for each in known.split(",")):
-        return PageAnswer(304, headers)
-    return PageAnswer(200, {**headers, "Content-Type": f"{found.kind}; charset=utf-8"}, found.body)
+        return Response(304, headers=headers)
+    return Response(200, found.body, f"{found.kind}; charset=utf-8", headers)
 
 
 @cache

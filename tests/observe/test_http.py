@@ -21,6 +21,7 @@ from deviceplugin.observe.graph import draw
 from deviceplugin.observe.http import QueryServer
 from deviceplugin.observe.metrics import AgentMetrics
 from deviceplugin.observe.node_view import AgentState, NodePicture, Rendering
+from deviceplugin.serve.messages import Request
 from deviceplugin.wire import deviceplugin_pb2 as pb
 from deviceplugin.wire import deviceplugin_pb2_grpc as rpc
 from tests.observe.pictures import by_groups, gpu, grant, node, uuid
@@ -88,20 +89,11 @@ async def test_strangers_see_no_names_where_the_flag_says_so(path: str, held: st
         uses={ids[grant_id]: use for grant_id, use in PICTURE.uses.items()},
     )
     rendering = Rendering(StillView(picture), period_s=10.0)
-    server = QueryServer(rendering, AgentMetrics(version="1"), version="1", names_for_all=False)
-
-    @web.middleware
-    async def from_peer(request: web.Request, handler: Handler) -> web.StreamResponse:
-        return await handler(request.clone(remote=request.headers["Peer"]))
-
-    server._runner.app.middlewares.insert(0, from_peer)
-    await server.start("127.0.0.1", 0)
-    async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as client:
-        texts = []
-        for peer in ("10.1.2.3", "127.0.0.1"):
-            async with client.get(path, headers={"Peer": peer}) as answer:
-                texts.append(await answer.text())
-    await server.stop()
+    server = QueryServer(rendering, AgentMetrics(version="1"), version="1", names_for_all=False)._server
+    texts = []
+    for peer in ("10.1.2.3", "127.0.0.1"):
+        asked = Request("GET", path.encode(), (), peer, frozenset(), lambda: False)
+        texts.append((await server.answer(asked, server.route(asked))).body.decode())
     hidden, shown = texts
     uid = PICTURE.grants[0].allocation.owner.pod.uid
     assert "train" in shown
@@ -281,7 +273,8 @@ async def test_healthy_means_that_our_sockets_answer_whatever_the_gpus_and_kubel
 
 
 async def test_other_paths_and_methods_are_refused_plainly(agent: Agent) -> None:
-    assert await agent.get("/nothing") == (404, "text/plain", "404: Not Found")
+    status, kind, said = await agent.get("/nothing")
+    assert (status, kind, said.partition(";")[0]) == (404, "text/plain", "no such path")
     async with agent.client.post(agent.url + "/graph") as answer:
         assert (answer.status, answer.content_type, answer.headers["Allow"]) == (405, "text/plain", "GET,HEAD")
 

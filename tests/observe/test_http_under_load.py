@@ -17,9 +17,10 @@ from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.model.gpu import ContainerUse
 from deviceplugin.model.topology import Level
 from deviceplugin.observe.display_service import DisplayServer
-from deviceplugin.observe.http import QueryServer
+from deviceplugin.observe.http import CONNECTIONS, QueryServer
 from deviceplugin.observe.metrics import AgentMetrics
 from deviceplugin.observe.node_view import AgentState, NodePicture, Rendering
+from deviceplugin.serve.connections import ConnectionLimits
 from deviceplugin.wire import deviceplugin_pb2 as pb
 from deviceplugin.wire import deviceplugin_pb2_grpc as rpc
 from deviceplugin.wire import display_pb2 as display_pb
@@ -29,6 +30,7 @@ from tests.observe.views import Clock, StillView
 
 PATIENCE_S = 60.0
 GRANT = grant("ml/train/main", 0, cores=50, blocks=64)
+PATIENT = replace(CONNECTIONS, silent=600.0)
 TREE = by_groups(2, (Level.PIX, 2))
 
 
@@ -59,11 +61,11 @@ def shown(uses: Uses, *grants: Grant) -> NodePicture:
 
 @asynccontextmanager
 async def serving(
-    view: StillView, clock: Callable[[], float] | None = None, *, idle_s: float = 600.0
+    view: StillView, clock: Callable[[], float] | None = None, *, limits: ConnectionLimits = PATIENT
 ) -> AsyncIterator[str]:
     clock = clock or Clock()
     rendering = Rendering(view, period_s=10.0, clock=clock)
-    server = QueryServer(rendering, AgentMetrics(version="1"), version="1", idle_s=idle_s, clock=clock)
+    server = QueryServer(rendering, AgentMetrics(version="1"), version="1", connections=limits, clock=clock)
     await server.start("127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{server.port}"
@@ -258,7 +260,7 @@ async def is_let_in(url: str, address: str) -> bool:
 
 
 async def test_a_client_that_reads_no_answer_gives_way_to_the_next() -> None:
-    """Nothing else ends it: the kernel's buffers are full, and aiohttp waits for them."""
+    """Nothing else ends it: the kernel's buffers are full, and the server waits for them."""
     big = shown(Uses(), *(grant(f"ml/p{number}/c", 0) for number in range(2000)))
     ask = b"GET /usage HTTP/1.1\r\nHost: x\r\n\r\n" * 200
     clock = Clock()
@@ -276,11 +278,11 @@ async def test_a_client_that_reads_no_answer_gives_way_to_the_next() -> None:
 
 async def test_headers_that_never_end_are_cut_off_in_time() -> None:
     async with (
-        serving(StillView(), time.monotonic, idle_s=0.6) as url,
+        serving(StillView(), time.monotonic, limits=replace(CONNECTIONS, arrive=0.6, sweep=0.1)) as url,
         peers(url, "127.0.0.1", 3, b"GET /metrics HTTP/1.1\r\nHost:") as slow,
     ):
         async with asyncio.timeout(PATIENCE_S):
-            while open_ones(slow):
-                await asyncio.sleep(0.05)
+            for reader, _ in slow:
+                assert (await reader.read()).startswith(b"HTTP/1.1 408 ")
         assert 'vcuda_connections_closed_total{reason="silent"} 3.0' in await text_of(f"{url}/metrics")
         assert await status_of(f"{url}/healthz") == 200

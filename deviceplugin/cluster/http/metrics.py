@@ -10,9 +10,9 @@ from functools import cache
 from prometheus_client.core import Metric
 
 from deviceplugin.cluster.extender.rejection import KNOWN, WRONG_REQUEST, label_of
-from deviceplugin.cluster.http.verbs import GONE
-from deviceplugin.connections import CLOSED, ClosedBecause
 from deviceplugin.exposition import Exposition, Family, families_of
+from deviceplugin.serve.connections import CLOSED, ClosedBecause
+from deviceplugin.serve.messages import GONE
 
 REQUESTS = Family(
     "vcuda_scheduler_requests_total",

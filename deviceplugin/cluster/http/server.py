@@ -1,26 +1,20 @@
-"""The listener: TLS, and an orderly shutdown.
+"""The scheduler's doors: one with TLS for everybody, and one without on 127.0.0.1 for a scheduler in the same pod.
 
-In: a `Router`, an address, an SSL context whose certificate may change at any time. Out: a server from `start` to
-`stop`, optionally a second one without TLS on 127.0.0.1: Go's client keeps two idle connections and opens a new one for
-each further Bind, and then the handshake is most of the time of a Bind. Shutdown is: report not ready; serve until
-clients have noticed (`drain`); close the listeners; finish requests in flight; return.
+In: a `Service`, an address, an SSL context whose certificate may change at any time. Out: servers from `start` to
+`stop`. Go's client keeps two idle connections and opens a new one for each further Bind; with TLS the handshake is most
+of the time of a Bind, which the second door saves. The end is: report not ready; serve until clients have noticed
+(`drain`); accept nothing new; finish requests in flight; return.
 """
 
 import asyncio
 import socket
 import ssl
 
-from aiohttp import web
-
-from deviceplugin.cluster.http.answers import Answers
-from deviceplugin.cluster.http.app import Router
-from deviceplugin.cluster.http.body import Bodies
-from deviceplugin.cluster.http.loopback import USUAL, LoopbackLimits, LoopbackListener
 from deviceplugin.cluster.http.metrics import SchedulerMetrics
+from deviceplugin.cluster.http.routes import BUG, Routes, place_of
 from deviceplugin.cluster.http.verbs import Service
-from deviceplugin.connections import Connections
 from deviceplugin.errors import ConfigError
-from deviceplugin.listen import bind_tcp
+from deviceplugin.serve.server import Limits, Server, bind_tcp
 
 _LOOPBACK = "127.0.0.1"
 
@@ -34,59 +28,47 @@ class SchedulerServer:
         *,
         context: ssl.SSLContext,
         version: str,
-        bodies: Bodies | None = None,
-        connections: Connections | None = None,
-        loopback_limits: LoopbackLimits = USUAL,
+        limits: Limits | None = None,
         metrics_period: float = 1.0,
     ) -> None:
         self.metrics = SchedulerMetrics(service.gauges, version=version)
-        self._connections = connections or Connections()
-        self._connections.on_closed = self.metrics.connection_closed
-        answers = Answers(service, self.metrics)
-        restricted = tuple(each for each in service.verbs if each.is_restricted)
-        self._beside = LoopbackListener(restricted, answers, loopback_limits, self.metrics.connection_closed)
-        self._router = Router(
-            service, self.metrics, answers, bodies=bodies, connections=self._connections, metrics_period=metrics_period
-        )
+        self._routes = Routes(service, self.metrics, metrics_period=metrics_period)
+        self._everybody = Server(self._routes.every, find=place_of, bug=BUG, limits=limits)
+        self._beside = Server(self._routes.restricted, bug=BUG, limits=limits, are_known=True)
+        self._servers = (self._everybody, self._beside)
+        for each in self._servers:
+            each.connections.on_closed = self.metrics.connection_closed
         self._context = context
-        self._runner: web.ServerRunner | None = None
         self._end_within = 0.0
         self.port = 0
 
     async def start(self, address: str, port: int, *, loopback_port: int = 0, end_within: float = 10.0) -> None:
         """Raises a ConfigError if it cannot listen; without `loopback_port` there is only TLS."""
-        server = web.Server(self._router.answer)
-        self._runner = web.ServerRunner(server, shutdown_timeout=end_within)
-        await self._runner.setup()
-        bound: list[socket.socket] = []
+        bound = _bind(address, port, port_flag="--listen-port")
         try:
-            bound += _bind(address, port, port_flag="--listen-port")
             plain = _bind(_LOOPBACK, loopback_port, port_flag="--loopback-port") if loopback_port else []
         except ConfigError:
             for each in bound:
                 each.close()
-            await self._runner.cleanup()
             raise
         for each in bound:
-            self._connections.listen(each, server, self._context)
+            self._everybody.listen(each, self._context)
         for each in plain:
-            await self._beside.start(each)
+            self._beside.listen(each)
         self._end_within = end_within
         self.port = bound[0].getsockname()[1]
 
     @property
-    def held_bodies(self) -> int:
-        """Bytes of bodies that came by the loopback port and are in memory."""
-        return self._beside.held.total()
+    def held_bytes(self) -> int:
+        """Bytes of bodies and answers in memory now."""
+        return sum(each.held.total() for each in self._servers) + self._routes.held.total()
 
     async def stop(self, *, drain: float = 0.0) -> None:
-        if self._runner is None:
-            return
-        self._router.stopping = self._beside.stopping = True
+        self._routes.stopping = True
+        for each in self._servers:
+            each.stopping = True
         await asyncio.sleep(drain)
-        self._connections.stop_listening()
-        await asyncio.gather(self._beside.stop(within=self._end_within), self._runner.cleanup())
-        self._runner = None
+        await asyncio.gather(*(each.stop(within=self._end_within) for each in self._servers))
 
 
 def _bind(address: str, port: int, *, port_flag: str) -> list[socket.socket]:

@@ -10,20 +10,10 @@ from typing import Protocol
 
 from prometheus_client.core import Metric
 
+from deviceplugin.serve.messages import HttpError
+
 SMALL_BODY = 32 << 10
 """What is read in some milliseconds, whatever it says."""
-GONE = "disconnected"
-"""The outcome where the client left before it had its answer."""
-
-
-class HttpError(Exception):
-    """An answer with an error status, after which the connection is closed; `outcome` is a label of the metrics."""
-
-    def __init__(self, status: int, outcome: str, sentence: str) -> None:
-        super().__init__(sentence)
-        self.status = status
-        self.outcome = outcome
-        self.sentence = sentence
 
 
 def unavailable(sentence: str) -> HttpError:

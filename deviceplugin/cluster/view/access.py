@@ -14,11 +14,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from deviceplugin.cluster.http.verbs import HttpError, unavailable
+from deviceplugin.cluster.http.verbs import unavailable
 from deviceplugin.cluster.view.rows import Shown
 from deviceplugin.errors import VcudaError
 from deviceplugin.kube.cluster_client import Caller
 from deviceplugin.model.cluster_view import NamesShown
+from deviceplugin.serve.messages import HttpError
 
 AUDIENCE = "vcuda"
 RIGHT = "/vcuda/view"

@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from deviceplugin.connections import readable
+from deviceplugin.serve.connections import readable
 
 MOST_FRAME = 8 << 10
 MOST_BYTES = 32 << 10

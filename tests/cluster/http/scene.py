@@ -5,6 +5,7 @@ import datetime as dt
 import io
 import socket
 import ssl
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,17 +17,15 @@ from prometheus_client.core import Metric
 from deviceplugin.cluster.certificates.keypair import KeyPair, make_ca, make_certificate
 from deviceplugin.cluster.certificates.tls import ServerTls
 from deviceplugin.cluster.http import metrics
-from deviceplugin.cluster.http.body import Bodies
-from deviceplugin.cluster.http.loopback import LoopbackLimits
 from deviceplugin.cluster.http.server import SchedulerServer
 from deviceplugin.cluster.http.verbs import Verb, VerbResponse
-from deviceplugin.connections import Connections
 from deviceplugin.errors import CallerGoneError, KubeError, ParseError
 from deviceplugin.exposition import metric_of
 from deviceplugin.latest import others_turn
+from deviceplugin.serve.connections import Connections
+from deviceplugin.serve.server import Limits
 
 DAY = dt.timedelta(days=1)
-_USUAL = LoopbackLimits()
 NAMES = ("vcuda-scheduler.gpu.svc", "127.0.0.1")
 
 
@@ -127,6 +126,16 @@ class Scene:
     session: aiohttp.ClientSession
 
     @property
+    def connections(self) -> Connections:
+        """Of the door for everybody."""
+        return self.server._everybody.connections
+
+    @property
+    def held(self) -> Counter[tuple[str, ...]]:
+        """Bytes of bodies and answers at that door."""
+        return self.server._everybody.held
+
+    @property
     def url(self) -> str:
         return f"https://127.0.0.1:{self.server.port}"
 
@@ -164,11 +173,9 @@ def trusting(bundle: bytes) -> ssl.SSLContext:
 @asynccontextmanager
 async def serving(
     *,
-    connections: Connections | None = None,
+    limits: Limits | None = None,
     end_within: float = 5.0,
-    bodies: Bodies | None = None,
     loopback_port: int = 0,
-    loopback_limits: LoopbackLimits = _USUAL,
     metrics_period: float = 0.0,
 ) -> AsyncIterator[Scene]:
     now = dt.datetime.now(dt.UTC)
@@ -179,9 +186,7 @@ async def serving(
         service,
         context=tls.context,
         version="1",
-        connections=connections,
-        bodies=bodies,
-        loopback_limits=loopback_limits,
+        limits=limits,
         metrics_period=metrics_period,
     )
     await server.start("127.0.0.1", 0, loopback_port=loopback_port, end_within=end_within)

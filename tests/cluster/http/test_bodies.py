@@ -4,28 +4,24 @@ import asyncio
 import gzip
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
 import pytest
-from aiohttp import web
-from aiohttp.web_protocol import RequestHandler
 
-from deviceplugin.cluster.http.body import Bodies
-from deviceplugin.cluster.http.verbs import HttpError, Verb
-from deviceplugin.connections import Connections
-from tests.cluster.http.scene import Scene, StandIn, serving
+from deviceplugin.serve.connections import ConnectionLimits
+from deviceplugin.serve.server import Limits
+from tests.cluster.http.scene import Scene, serving
 from tests.cluster.http.test_routes import counted
 from tests.waiting import until
 
 
 async def test_a_body_that_does_not_come_is_answered_with_408() -> None:
-    async with serving(bodies=Bodies(within=0.2)) as scene:
+    async with serving(limits=Limits(ConnectionLimits(arrive=0.2, sweep=0.05))) as scene:
         reader, writer = await scene.raw()
         writer.write(b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         async with asyncio.timeout(60):
             answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 408 ")
-        assert answer.endswith(b"the body did not arrive within 0.2s; send it at once\n")
+        assert answer.endswith(b"the request did not arrive within 0.2s; send it at once\n")
         assert await counted(scene, "filter") == {"slow": 1}
 
 
@@ -39,34 +35,6 @@ async def test_a_client_that_goes_away_in_its_body_is_counted_and_forgotten() ->
         async with asyncio.timeout(60):
             while await counted(scene, "filter") != {"disconnected": 1}:
                 await asyncio.sleep(0.02)
-
-
-async def test_a_client_that_left_before_its_body_was_looked_for_is_no_error_of_ours() -> None:
-    """A flood of such requests wrote a traceback each: aiohttp says it by a RuntimeError."""
-    refused: list[str] = []
-
-    def gone(message: Any, payload: Any, protocol: RequestHandler, writer: Any, task: Any) -> web.BaseRequest:
-        """The connection is lost between the head of the request and its handler."""
-        assert protocol.transport is not None
-        protocol.transport.abort()
-        return web.BaseRequest(message, payload, protocol, writer, task, asyncio.get_running_loop())
-
-    async def handler(request: web.BaseRequest) -> web.Response:
-        while request.protocol.connected:  # from Python 3.12 on a handler begins before the loop has said it
-            await asyncio.sleep(0)
-        with pytest.raises(HttpError) as error:
-            await Bodies().read(request, Verb("filter", StandIn().filter))
-        refused.append(error.value.outcome)
-        return web.Response()
-
-    listening = await asyncio.get_running_loop().create_server(
-        web.Server(handler, request_factory=gone), "127.0.0.1", 0
-    )
-    async with listening:
-        _, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
-        writer.write(b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
-        await until(lambda: refused == ["disconnected"])
-        writer.transport.abort()
 
 
 async def asked(scene: Scene, *parts: bytes) -> bytes:
@@ -97,19 +65,15 @@ async def test_a_body_that_will_be_too_large_is_refused_before_it_is_sent() -> N
         assert answer.endswith(b"the body is larger than 8 MiB; send names instead of whole nodes\n")
 
 
-async def test_a_body_that_came_with_its_headers_takes_no_room_of_the_others() -> None:
-    bodies = Bodies(room=0, free=0)
-    async with serving(bodies=bodies) as scene:
-        whole = b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
-        assert (await asked(scene, whole)).startswith(b"HTTP/1.1 200 ")
-        assert (await asked(scene, whole[:-1])).startswith(b"HTTP/1.1 503 ")
-
-
-async def test_a_body_is_limited_by_what_it_is_unpacked() -> None:
+async def test_a_body_that_is_packed_or_in_chunks_is_refused() -> None:
+    """A chunk of one byte costs a hundred times what it carries; who sends us bodies knows their length."""
     async with serving() as scene:
         packed = gzip.compress(b" " * (9 << 20))
         head = b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
-        assert (await asked(scene, head % len(packed) + packed)).startswith(b"HTTP/1.1 413 ")
+        assert (await asked(scene, head % len(packed) + packed)).startswith(b"HTTP/1.1 415 ")
+        chunks = b"POST /webhook HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 1000
+        assert (await asked(scene, chunks)).startswith(b"HTTP/1.1 411 ")
+        assert await counted(scene, "webhook") == {"no_length": 1}
 
 
 def uploads(path: str, declared: int, sent: int) -> bytes:
@@ -118,36 +82,36 @@ def uploads(path: str, declared: int, sent: int) -> bytes:
 
 async def test_a_length_that_is_only_announced_takes_no_room_of_the_others() -> None:
     """Security 5: four connections that announced 32 MiB each made the webhook answer 503."""
-    bodies = Bodies(room=1 << 20, free=0)
-    async with serving(bodies=bodies, end_within=0.2) as scene:
+    async with serving(limits=Limits(room=1 << 20, free=0), end_within=0.2) as scene:
         writers = [(await scene.raw())[1] for _ in range(8)]
         for writer in writers:
             writer.write(uploads("/webhook", 8 << 20, 1000))
-        await until(lambda: bodies.held["webhook",] == 8000)
+        await until(lambda: scene.held["body", "/webhook"] == 8000)
         assert await scene.post("/webhook", b" " * 200_000) == (200, " " * 200_000)
-        assert bodies.held["webhook", "127.0.0.1"] == 8000
-    await until(lambda: not bodies.held)
+        assert scene.held["body", "/webhook", "127.0.0.1"] == 8000
+        for writer in writers:
+            writer.close()
+    await until(lambda: not scene.held)
 
 
 async def test_uploads_to_one_verb_or_from_one_peer_close_no_other() -> None:
-    bodies = Bodies(room=1 << 20, free=0)
-    async with serving(bodies=bodies, end_within=0.2) as scene:
-        _, writer = await scene.raw()
-        writer.write(uploads("/filter", 8 << 20, 200_000))
-        await until(lambda: bodies.held["filter",] == 200_000)
-        assert (await asked(scene, uploads("/filter", 100_001, 100_000))).startswith(b"HTTP/1.1 503 ")
-        assert await scene.post("/webhook", b" " * 100_000) == (200, " " * 100_000)
-        (verb,) = [each for each in scene.service.verbs if each.name == "filter"]
-        with bodies._room(verb, "10.0.0.9") as room:
-            room.grow(1 << 18)
-            with pytest.raises(HttpError, match="too many large requests at the same time; try again"):
-                room.grow(1 << 19)
-            assert bodies.held["filter",] == 200_000 + (1 << 18)
-    await until(lambda: not bodies.held)
+    async with serving(limits=Limits(room=1 << 20, free=0), end_within=0.2) as scene:
+        _, first = await scene.raw("127.0.0.2")
+        first.write(uploads("/webhook", 8 << 20, 200_000))
+        await until(lambda: scene.held["body", "/webhook"] == 200_000)
+        reader, writer = await scene.raw("127.0.0.2")
+        writer.write(uploads("/webhook", 100_001, 100_000))
+        assert (await reader.readline()).startswith(b"HTTP/1.1 503 ")
+        assert await scene.post("/webhook", b" " * 100_000) == (200, " " * 100_000), "of another peer"
+        assert (await asked(scene, uploads("/filter", 600_000, 600_000))).startswith(b"HTTP/1.1 "), "of another verb"
+        assert scene.held == {("body", "/webhook"): 200_000, ("body", "/webhook", "127.0.0.2"): 200_000}
+        first.close()
+        writer.close()
+    await until(lambda: not scene.held)
 
 
 async def test_a_body_of_the_usual_size_passes_while_the_room_is_full() -> None:
-    async with serving(bodies=Bodies(room=0)) as scene:
+    async with serving(limits=Limits(room=0)) as scene:
         assert (await asked(scene, uploads("/webhook", 70_001, 70_000))).startswith(b"HTTP/1.1 503 ")
         reader, writer = await scene.raw()
         writer.write(uploads("/webhook", 60_001, 60_000))
@@ -160,45 +124,39 @@ async def test_a_body_of_the_usual_size_passes_while_the_room_is_full() -> None:
 LARGE = b" " * (7 << 20)
 
 
-async def until_counted(scene: Scene, **outcomes: int) -> None:
-    while await counted(scene, "webhook") != outcomes:
-        await asyncio.sleep(0.1)
-
-
 async def test_an_answer_that_nobody_reads_is_given_up() -> None:
     """Patches of large pods that 200 connections did not read were all the memory that the chart gives."""
-    async with serving(bodies=Bodies(within=600.0, read_within=0.2)) as scene:
+    async with serving(limits=Limits(read=0.2)) as scene:
         reader, writer = await scene.unread(LARGE)
-        await until_counted(scene, slow=1)
+        await until(lambda: scene.service.reviewed and not scene.held, within=600.0)
         writer.transport.resume_reading()  # type: ignore[attr-defined]  # typeshed: any transport
         with suppress(OSError):
             assert len(await reader.read()) < len(LARGE), "the connection was closed before the end"
 
 
 async def test_answers_that_are_not_read_yet_close_their_own_peer_alone() -> None:
-    bodies = Bodies(within=600.0, read_within=600.0)
-    async with serving(bodies=bodies) as scene:
+    async with serving(limits=Limits(read=600.0)) as scene:
         writers = [(await scene.unread(LARGE, "127.0.0.2"))[1]]
         held = len(LARGE) - (64 << 10)
-        taken = {("webhook",): held, ("webhook", "127.0.0.2"): held}
-        await until(lambda: scene.service.reviewed and bodies.held == taken, within=600.0)
-        writers.append((await scene.unread(LARGE, "127.0.0.2"))[1])
-        await until_counted(scene, busy=1)
+        taken = {("answer", ""): held, ("answer", "", "127.0.0.2"): held}
+        await until(lambda: scene.service.reviewed and scene.held == taken, within=600.0)
+        reader, writer = await scene.raw("127.0.0.2")
+        writer.write(sent(LARGE))
+        async with asyncio.timeout(60):
+            assert (await reader.read()).endswith(b"too many large requests at the same time; try again\n")
         assert await scene.post("/webhook", b" " * (1 << 20)) == (200, " " * (1 << 20))
-        assert bodies.held["webhook", "127.0.0.2"] == held
-        for writer in writers:
-            writer.transport.abort()
-        await until_counted(scene, busy=1, changed=1, disconnected=1)
-    assert not bodies.held
+        assert scene.held["answer", "", "127.0.0.2"] == held
+        for each in (*writers, writer):
+            each.transport.abort()
+        await until(lambda: not scene.held)
 
 
 async def test_a_peer_with_many_requests_delays_those_of_another_by_one_of_its_own() -> None:
     """The API server waits 5 s for a review, and one pod could send dozens that are as slow as possible."""
-    connections = Connections()
-    async with serving(connections=connections) as scene:
+    async with serving() as scene:
         peers = [*["127.0.0.2"] * 20, "127.0.0.1", *["127.0.0.2"] * 20]
         writers = [(await scene.raw(peer))[1] for peer in peers]
-        await until(lambda: all(each.handshake.done() for each in connections.open.values()))
+        await until(lambda: all(each.handshake.done() for each in scene.connections.open.values()))
         for peer, writer in zip(peers, writers, strict=True):
             writer.write(uploads("/webhook", 1, 0) + (b"o" if peer == "127.0.0.1" else b"b"))
         await until(lambda: len(scene.service.reviewed) == 41)
@@ -258,16 +216,16 @@ async def test_a_review_that_was_given_up_while_it_waited_takes_no_turn() -> Non
 
 
 async def test_one_namespace_has_its_part_of_what_waits_and_others_and_short_bodies_pass() -> None:
-    bodies = Bodies()
     six = 6 << 20
-    async with asyncio.timeout(60), serving(bodies=bodies) as scene, waiting(scene, [b"a" * six, b"a" * six]) as first:
+    async with asyncio.timeout(60), serving() as scene, waiting(scene, [b"a" * six, b"a" * six]) as first:
+        await until(lambda: scene.server._routes.held["webhook",] == 2 * (six - (64 << 10)))
         status, said = await scene.post("/webhook", b"a" * six)
         assert (status, said) == (503, "too many large requests at the same time; try again\n")
         others = [*[b"a" * (64 << 10)] * 20, b"b" * six]
         asked = [asyncio.create_task(scene.post("/webhook", each)) for each in others]
-        await until(lambda: max(bodies.held.values(), default=0) > 17 << 20)
+        await until(lambda: max(scene.server._routes.held.values(), default=0) > 17 << 20)
         for each in first:
             each.transport.abort()  # their answers would take the room of the others' answers
         scene.service.reviewing.set()
         assert {status for status, _ in await asyncio.gather(*asked)} == {200}
-        await until(lambda: not bodies.held)
+        await until(lambda: not scene.held)

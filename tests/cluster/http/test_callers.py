@@ -15,11 +15,12 @@ import pytest
 from deviceplugin.cluster.certificates.files import client_ca
 from deviceplugin.cluster.certificates.keypair import KeyPair, make_ca, make_certificate
 from deviceplugin.cluster.certificates.tls import ServerTls
-from deviceplugin.cluster.http.app import certificate_names
 from deviceplugin.cluster.http.server import SchedulerServer
 from deviceplugin.cluster.http.verbs import Verb
-from deviceplugin.connections import Connections
 from deviceplugin.errors import ConfigError
+from deviceplugin.serve.connections import ConnectionLimits
+from deviceplugin.serve.messages import certificate_names
+from deviceplugin.serve.server import Limits
 from tests.cluster.http.clients import client_certificate, showing
 from tests.cluster.http.scene import DAY, NAMES, StandIn
 
@@ -37,7 +38,7 @@ class Guarded(StandIn):
 
 
 class Door:
-    def __init__(self, folder: Path, connections: Connections | None = None) -> None:
+    def __init__(self, folder: Path, limits: Limits | None = None) -> None:
         now = dt.datetime.now(dt.UTC)
         self.folder = folder
         self.ours, self.clients, self.foreign = (make_ca(now, 30 * DAY) for _ in range(3))
@@ -45,7 +46,7 @@ class Door:
         self.service = Guarded()
         self.tls = ServerTls(make_certificate(NAMES, self.ours, now, DAY))
         client_ca(folder / "clients.crt", trust=self.tls.trust).load()
-        self.server = SchedulerServer(self.service, context=self.tls.context, version="1", connections=connections)
+        self.server = SchedulerServer(self.service, context=self.tls.context, version="1", limits=limits)
 
     async def ask(self, path: str, shown: KeyPair | None) -> tuple[int, str]:
         connector = aiohttp.TCPConnector(ssl=showing(self.ours.chain, shown, self.folder))
@@ -56,8 +57,8 @@ class Door:
 
 
 @asynccontextmanager
-async def door(folder: Path, connections: Connections | None = None) -> AsyncIterator[Door]:
-    made = Door(folder, connections)
+async def door(folder: Path, limits: Limits | None = None) -> AsyncIterator[Door]:
+    made = Door(folder, limits)
     await made.server.start("127.0.0.1", 0)
     try:
         yield made
@@ -86,8 +87,8 @@ async def test_a_missing_or_foreign_certificate_is_refused_with_the_name_that_is
 
 
 async def test_a_connection_with_a_certificate_is_not_displaced(tmp_path: Path) -> None:
-    connections = Connections(most=1)
-    async with door(tmp_path, connections) as found:
+    async with door(tmp_path, Limits(ConnectionLimits(most=1))) as found:
+        connections = found.server._everybody.connections
         shown = client_certificate(found.clients, SCHEDULER)
         connector = aiohttp.TCPConnector(ssl=showing(found.ours.chain, shown, tmp_path))
         async with aiohttp.ClientSession(connector=connector) as open_:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from aiohttp.web_protocol import RequestHandler
 
 from deviceplugin.cluster.http.server import SchedulerServer
-from deviceplugin.connections import Connections
 from deviceplugin.errors import ConfigError
+from deviceplugin.serve.connections import ConnectionLimits
+from deviceplugin.serve.server import Limits
 from sandbox.cluster.processes import free_ports
 from tests.cluster.http.scene import StandIn, serving
 from tests.waiting import in_background, until
@@ -24,7 +24,7 @@ REVIEW = b"POST /webhook HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
 
 async def test_an_idle_connection_is_closed_early_unless_it_was_used_as_the_api_server_does() -> None:
     """Security 14: a connection that had asked anything once stayed open for two minutes."""
-    async with serving(connections=Connections(idle=0.6)) as scene:
+    async with serving(limits=Limits(ConnectionLimits(silent=0.6, arrive=0.6, sweep=0.1))) as scene:
         silent, _ = await scene.raw()
         half, writing = await scene.raw()
         writing.write(b"POST /filter HTTP/1.1\r\nHost:")
@@ -35,14 +35,14 @@ async def test_an_idle_connection_is_closed_early_unless_it_was_used_as_the_api_
         await used.readuntil(b"{}")
         async with asyncio.timeout(60):
             assert await silent.read() == b""
-            assert await half.read() == b""
+            assert (await half.read()).startswith(b"HTTP/1.1 408 ")
             assert (await looked.read()).endswith(b"ok\n")
         asking.write(REVIEW)
         assert await used.readuntil(b"{}")
 
 
 async def test_a_request_that_takes_longer_than_the_idle_time_is_answered() -> None:
-    async with serving(connections=Connections(idle=0.1)) as scene:
+    async with serving(limits=Limits(ConnectionLimits(silent=0.1, idle=0.1, sweep=0.05))) as scene:
         under_way = asyncio.create_task(scene.post("/bind", b"{}"))
         await scene.service.under_way.wait()
         await asyncio.sleep(0.5)
@@ -51,8 +51,7 @@ async def test_a_request_that_takes_longer_than_the_idle_time_is_answered() -> N
 
 
 async def test_a_peer_with_many_connections_displaces_its_own_and_not_those_of_others() -> None:
-    connections = Connections(most=6)
-    async with serving(connections=connections) as scene:
+    async with serving(limits=Limits(ConnectionLimits(most=6))) as scene:
         used, asking = await scene.raw("127.0.0.3")
         asking.write(REVIEW)
         await used.readuntil(b"{}")
@@ -62,7 +61,7 @@ async def test_a_peer_with_many_connections_displaces_its_own_and_not_those_of_o
             writer.write(HEALTH)
             await reader.readuntil(b"ok\n")
             flood.append((reader, writer))
-            assert len(connections.open) <= 6
+            assert len(scene.connections.open) <= 6
         async with asyncio.timeout(60):
             for reader, _ in flood[:7]:
                 assert await reader.read() == b""
@@ -72,11 +71,10 @@ async def test_a_peer_with_many_connections_displaces_its_own_and_not_those_of_o
 
 
 async def test_connections_without_a_handshake_count() -> None:
-    connections = Connections(most=4)
-    async with serving(connections=connections) as scene:
+    async with serving(limits=Limits(ConnectionLimits(most=4))) as scene:
         flood = [socket.create_connection(("127.0.0.1", scene.server.port)) for _ in range(12)]
         assert (await scene.post("/webhook", b"{}"))[0] == 200
-        assert len(connections.open) <= 4
+        assert len(scene.connections.open) <= 4
         assert 'connections_closed_total{reason="displaced"} 9.0' in (await scene.get("/metrics"))[1]
         assert [each.recv(1) for each in flood[:7]] == [b""] * 7
         for each in flood:
@@ -115,27 +113,27 @@ async def test_requests_sent_in_one_go_are_answered_in_their_order() -> None:
 
 
 async def test_few_requests_are_read_ahead_from_a_peer_that_does_not_read_its_answer() -> None:
-    """32 with large headers were 20 MiB for each connection."""
-    connections = Connections()
-    async with serving(connections=connections) as scene:
-        _, writer = await scene.raw()
-        writer.write(b"POST /bind HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}" + HEALTH * 20)
+    async with serving() as scene:
+        reader, writer = await scene.raw()
+        writer.write(b"POST /bind HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}" + HEALTH * 500)
         await scene.service.under_way.wait()
-        (handler,) = connections.open
-        assert isinstance(handler, RequestHandler)
-        await until(lambda: handler._buffer_paused)
-        assert len(handler._messages) <= 2
+        (connection,) = scene.connections.open
+        assert len(connection._due) <= 66
         scene.service.held.set()
+        async with asyncio.timeout(60):
+            said = await reader.read()
+        assert (said.count(b"HTTP/1.1 200 "), said.count(b"HTTP/1.1 400 ")) == (64, 1)
+        assert said.endswith(b"too many requests that wait for their answers on one connection\n")
         writer.close()
 
 
 async def test_headers_are_short_and_few() -> None:
     async with serving() as scene:
-        for headers in (b"X: %s\r\n" % (b"x" * 5000), b"X: x\r\n" * 40):
+        for headers in (b"X: %s\r\n" % (b"x" * 40_000), b"X: x\r\n" * 70):
             reader, writer = await scene.raw()
             writer.write(HEALTH[:-2] + headers + b"\r\n")
             async with asyncio.timeout(60):
-                assert b" 400 Bad Request\r\n" in await reader.read()
+                assert b" 431 Request Header Fields Too Large\r\n" in await reader.read()
             writer.close()
 
 

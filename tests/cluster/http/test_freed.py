@@ -10,10 +10,10 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
-from aiohttp.web_protocol import RequestHandler
 
-from deviceplugin.cluster.http.body import Bodies
-from deviceplugin.connections import Connections
+from deviceplugin.serve.connection import Connection
+from deviceplugin.serve.connections import ConnectionLimits, Connections
+from deviceplugin.serve.server import Limits
 from tests.cluster.http.scene import Scene, serving
 from tests.waiting import PATIENCE_S, until
 
@@ -107,8 +107,8 @@ WAYS: tuple[Way, ...] = (
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: str(way.__name__))
 async def test_nothing_of_a_connection_stays(way: Way) -> None:
-    connections = Connections(most=MOST)
-    async with serving(connections=connections, bodies=Bodies(within=0.1, read_within=0.1)) as scene:
+    async with serving(limits=Limits(ConnectionLimits(most=MOST, arrive=0.1, sweep=0.05), read=0.1)) as scene:
+        connections = scene.connections
         for _ in range(ROUNDS):
             async with asyncio.timeout(PATIENCE_S):
                 await way(scene, connections)
@@ -118,4 +118,4 @@ async def test_nothing_of_a_connection_stays(way: Way) -> None:
 def handlers(connections: Connections) -> int:
     """Those that this test has made."""
     connections._forget_closed()  # as it does itself every five seconds
-    return sum(isinstance(each, RequestHandler) for each in gc.get_objects())
+    return sum(isinstance(each, Connection) for each in gc.get_objects())

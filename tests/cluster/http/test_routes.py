@@ -1,17 +1,15 @@
 """Good and bad requests over TLS: the right status, one sentence, and a number in the metrics."""
 
 import asyncio
-from pathlib import Path
 
-import aiohttp
-from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 from yarl import URL
 
-from deviceplugin.cluster.http.answers import Answers
-from deviceplugin.cluster.http.app import Router
 from deviceplugin.cluster.http.metrics import SchedulerMetrics
-from deviceplugin.connections import is_loopback
+from deviceplugin.cluster.http.routes import Routes, place_of
+from deviceplugin.serve.connections import is_loopback
+from deviceplugin.serve.messages import HttpError, Request
+from deviceplugin.serve.server import Server
 from tests.cluster.http.scene import Scene, StandIn, serving
 
 SLOW_VIEW = b"GET /view/slow HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -53,20 +51,6 @@ async def test_a_bad_request_is_one_sentence_and_the_next_good_one_is_answered()
             assert await scene.post("/filter", body) == (status, sentence)
             assert (await scene.post("/filter", b"{}"))[0] == 200
         assert await counted(scene, "filter") == {"malformed": 2, "too_large": 1, "failed": 2, "chosen": len(cases)}
-
-
-async def test_a_body_without_a_declared_length_is_limited_too() -> None:
-    async with serving() as scene:
-        reader, writer = await scene.raw()
-        writer.write(b"POST /filter HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
-        try:
-            for _ in range(9):
-                writer.write(b"100000\r\n" + b"a" * (1 << 20) + b"\r\n")
-                await writer.drain()
-        except ConnectionError:
-            pass
-        assert b"413" in await reader.readline()
-        writer.close()
 
 
 async def test_a_wrong_path_or_method_says_what_is_right() -> None:
@@ -151,25 +135,23 @@ def test_loopback_addresses_are_recognized() -> None:
     assert [peer for peer in (*loopback, *others) if is_loopback(peer)] == loopback
 
 
-async def test_who_does_not_call_from_loopback_may_not_place_pods(short_tmp: Path) -> None:
-    """A caller over a unix socket has no address, so it does not count as loopback."""
+def test_who_does_not_call_from_loopback_may_not_place_pods() -> None:
     service = StandIn()
-    metrics = SchedulerMetrics(service.gauges, version="1")
-    router = Router(service, metrics, Answers(service, metrics))
-    runner = web.ServerRunner(web.Server(router.answer))
-    await runner.setup()
-    await web.UnixSite(runner, str(short_tmp / "s")).start()
-    try:
-        async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(short_tmp / "s"))) as session:
-            for path in ("/filter", "/bind"):
-                async with session.post(f"http://s{path}") as answer:
-                    said = (answer.status, await answer.text())
-                    assert said == (403, f"{path} accepts requests from loopback only\n")
-            async with session.post("http://s/webhook") as answer:
-                assert answer.status == 200
-        assert service.bound == 0
-    finally:
-        await runner.cleanup()
+    server = Server(Routes(service, SchedulerMetrics(service.gauges, version="1")).every, find=place_of)
+
+    def asked(path: str, peer: str) -> str:
+        try:
+            request = Request("POST", path.encode(), (), peer, frozenset(), lambda: False)
+            server.route(request).check(request)
+        except HttpError as error:
+            return f"{error.status} {error.sentence}"
+        return ""
+
+    for peer in ("10.0.0.7", ""):
+        for path in ("/filter", "/bind"):
+            assert asked(path, peer) == f"403 {path} accepts requests from loopback only"
+        assert asked("/webhook", peer) == ""
+    assert asked("/filter", "127.0.0.1") == ""
 
 
 async def test_long_work_for_a_client_that_leaves_ends() -> None:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from deviceplugin.cluster.http.verbs import HttpError
 from deviceplugin.cluster.view.access import PROXIED, RIGHT, Viewers, token_in
 from deviceplugin.cluster.view.rows import Shown
 from deviceplugin.errors import KubeError
 from deviceplugin.kube.cluster_client import Caller
 from deviceplugin.model.cluster_view import NamesShown
+from deviceplugin.serve.messages import HttpError
 from tests.cluster.extender.conftest import Clock
 
 

@@ -4,14 +4,15 @@ import asyncio
 import os
 import resource
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 
 import structlog
-from aiohttp import web
 
-from deviceplugin.connections import Connections, raise_descriptor_limit
-from deviceplugin.listen import bind_tcp
+from deviceplugin.serve.connections import ConnectionLimits, raise_descriptor_limit
+from deviceplugin.serve.messages import Request, Response, Route, sentence
+from deviceplugin.serve.server import Limits, Server, bind_tcp
 from tests.observe.views import Clock
 from tests.waiting import PATIENCE_S
 
@@ -29,25 +30,24 @@ def soft_limit(descriptors: int) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def serving(connections: Connections, asked: Callable[[], None] = lambda: None) -> AsyncIterator[int]:
+async def serving(
+    limits: ConnectionLimits, asked: Callable[[], None] = lambda: None, *, clock: Callable[[], float] = time.monotonic
+) -> AsyncIterator[int]:
     """The port of a server that says ok."""
 
-    async def answer(request: web.BaseRequest) -> web.Response:
+    async def answer(request: Request) -> Response:
         asked()
-        connections.began(request.protocol, has_certificate=False)
-        connections.ended(request.protocol, served=True)
-        return web.Response(text="ok")
+        return sentence(200, "ok")
 
-    runner = web.ServerRunner(web.Server(answer))
-    await runner.setup()
-    assert runner.server is not None
-    sockets = bind_tcp("127.0.0.1", 0, address_flag="--address", port_flag="--port")
-    connections.listen(sockets[0], runner.server, None)
-    try:
-        yield sockets[0].getsockname()[1]
-    finally:
-        connections.stop_listening()
-        await runner.cleanup()
+    server = Server({"/": Route(answer)}, limits=Limits(limits), clock=clock)
+    yield await listening(server)
+    await server.stop(within=0)
+
+
+async def listening(server: Server) -> int:
+    (one,) = bind_tcp("127.0.0.1", 0, address_flag="--address", port_flag="--port")
+    server.listen(one)
+    return int(one.getsockname()[1])
 
 
 def connected(port: int) -> socket.socket:
@@ -59,7 +59,7 @@ def connected(port: int) -> socket.socket:
 
 async def test_accept_without_descriptors_is_tried_again_and_told_once() -> None:
     loop = asyncio.get_running_loop()
-    async with serving(Connections(most=64, parts=4)) as port:
+    async with serving(ConnectionLimits(most=64, parts=4)) as port:
         clients = [connected(port) for _ in range(5)]
         next_descriptor = os.dup(0)
         os.close(next_descriptor)
@@ -80,9 +80,9 @@ async def test_accept_without_descriptors_is_tried_again_and_told_once() -> None
 
 async def test_three_quarters_of_the_descriptors_are_for_others() -> None:
     loop = asyncio.get_running_loop()
-    with soft_limit(80):  # so 20 connections, and 5 of one address
-        connections = Connections(most=64, parts=4)
-    async with serving(connections) as port:
+    async with AsyncExitStack() as stack:
+        with soft_limit(80):  # so 20 connections, and 5 of one address
+            port = await stack.enter_async_context(serving(ConnectionLimits(most=64, parts=4)))
         clients = [connected(port) for _ in range(9)]
         async with asyncio.timeout(PATIENCE_S):
             for client in clients[:4]:
@@ -104,7 +104,7 @@ async def test_who_asked_least_recently_gives_way_and_who_waits_for_an_answer_do
             return (await loop.sock_recv(client, 1000)).startswith(b"HTTP/1.1 200 OK")
         return False
 
-    async with serving(Connections(most=8, parts=4, clock=clock)) as port:  # 2 of one address
+    async with serving(ConnectionLimits(most=8, parts=4), clock=clock) as port:  # 2 of one address
         clients = [connected(port), connected(port)]
         async with asyncio.timeout(PATIENCE_S):
             assert await is_answered(clients[1])
@@ -128,10 +128,9 @@ def test_the_soft_limit_becomes_the_hard_one() -> None:
 
 
 async def test_a_peer_that_pipelines_leaves_each_turn_between_two_requests_to_others() -> None:
-    """From Python 3.12 on, aiohttp begins a request without a turn of the loop."""
     turns: list[int] = []
     turn = 0
-    async with serving(Connections(), lambda: turns.append(turn)) as port:
+    async with serving(ConnectionLimits(), lambda: turns.append(turn)) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(ASK * 50)
         async with asyncio.timeout(PATIENCE_S):
