@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "internal.h"
+#include "once.h"
 
 enum { MAX_TICKS = 8, RETRY_NS = 250000000, FAREWELL_NS = 20000000, BUSY_NS = 10000000 };
 static const uint64_t fork_patience_ns = UINT64_C(100000000);
@@ -42,6 +43,8 @@ struct worker {
 
 static struct worker helper = {.name = "vcuda-helper", .stack = 512 * 1024}, poller = {.name = "vcuda-poller", .stack = 1024 * 1024};
 static _Atomic bool leaving, farewell_registered;
+static struct once registering;
+static _Atomic bool registered;         /* the fork handlers are; children inherit them */
 static _Atomic uint32_t forking;        /* threads in fork: the poller begins nothing */
 static _Atomic uint32_t hung;           /* the stay of the poller that a fork has waited for in vain */
 static _Atomic long poller_thread;       /* its number, while it works */
@@ -141,7 +144,7 @@ static void say_farewell(void)
 }
 
 /* A poller that hangs in NVML is waited for once, not at each fork. NVML itself may fork (nvidia-modprobe): that is the poller's own. */
-void helper_before_fork(void)
+static void before_fork(void)
 {
     atomic_fetch_add(&forking, 1);
     uint32_t stay = atomic_load(&poller.stays);
@@ -152,10 +155,42 @@ void helper_before_fork(void)
         atomic_store(&hung, atomic_load(&poller.stays));
 }
 
-void helper_after_fork(void)
+static void after_fork(void)
 {
     atomic_fetch_sub(&forking, 1);
     ring(&poller);
+}
+
+static void forget(struct worker *worker)
+{
+    for (int i = 0; i < MAX_TICKS; i++) {
+        atomic_store(&worker->ticks[i].run, NULL);
+        atomic_store(&worker->ticks[i].due_ns, 0);
+    }
+    atomic_store(&worker->thread, THREAD_NONE);
+    atomic_store(&worker->working, 0);
+    atomic_store(&worker->sleeping, false);
+}
+
+static void in_child(void)
+{
+    forget(&helper);
+    forget(&poller);
+    atomic_store(&forking, 0);
+}
+
+static bool is_registered(void)
+{
+    return atomic_load_explicit(&registered, memory_order_acquire);
+}
+
+/* All three together: a fork that has begun runs none of them, so that `forking` is lowered as often as it is raised. */
+static void handle_forks(void)
+{
+    if (is_registered() || !once_enter(&registering, is_registered))
+        return;
+    atomic_store(&registered, pthread_atfork(before_fork, after_fork, in_child) == 0);
+    once_leave(&registering);
 }
 
 /* 0 or an error. A thread's stack also holds its thread-local storage, which may be large: the system's size is tried next. */
@@ -220,7 +255,7 @@ bool vcuda_poller_is_here(void)
 
 static void add_and_start(struct worker *worker, vcuda_tick *tick)
 {
-    vcuda_attach();
+    handle_forks();
     if (add(worker, tick))
         ring(worker);
     ensure_thread(worker);
@@ -268,24 +303,6 @@ void vcuda_helper_poll(void)
 bool vcuda_leaving(void)
 {
     return atomic_load(&leaving);
-}
-
-static void forget(struct worker *worker)
-{
-    for (int i = 0; i < MAX_TICKS; i++) {
-        atomic_store(&worker->ticks[i].run, NULL);
-        atomic_store(&worker->ticks[i].due_ns, 0);
-    }
-    atomic_store(&worker->thread, THREAD_NONE);
-    atomic_store(&worker->working, 0);
-    atomic_store(&worker->sleeping, false);
-}
-
-void helper_forget(void)
-{
-    forget(&helper);
-    forget(&poller);
-    atomic_store(&forking, 0);
 }
 
 static uint64_t watch(uint64_t now_ns)

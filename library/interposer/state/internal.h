@@ -30,13 +30,11 @@ void limits_forget(void);           /* in a forked child */
 int region_open(void);
 bool region_open_again(void);
 bool region_is_usable(void);
-void region_forget(void);
 
 /* slot.c */
 void slot_clear(struct region_slot *slot);              /* what it counts, not whose it is */
 uint64_t slot_namespace(void);                          /* our pid namespace */
 uint32_t slot_high(const struct region *region);
-void slot_forget(void);
 bool slot_is_outside(void);                             /* it is claimed, and there was none left in the region */
 bool slot_is_own(const struct region_slot *slot);       /* claimed by this process, and nobody else's since */
 bool slot_try_again(void);                              /* true: there may be a region or a slot now, which there was not */
@@ -46,12 +44,10 @@ void slot_look(void);                                   /* whether it is still o
 bool lenders_is_borrowed(const struct region *region, uint32_t number);
 int lenders_borrower(const struct region *region, uint32_t number, uint32_t from);
 void lenders_restore(struct region_slot *own);  /* this process has another slot */
-void lenders_forget(void);          /* in a forked child */
 
 /* reap.c: the slot is not that tenant's any more, or he is dead. */
 bool slot_has_ended(uint32_t number, uint64_t claimed_ns);
 void slot_reap_now_and_then(void);
-void reap_forget(void);
 
 /* node_clock.c: looks how far our clock is ahead of the node's. */
 void node_clock_look(void);
@@ -71,17 +67,11 @@ void slot_lock_release(int file, uint32_t slot);
 bool slot_lock_keep(int file);
 bool slot_lock_is_free(int file, uint32_t slot);        /* nobody holds it, this process included */
 bool slot_lock_is_a_copys(void);                        /* another copy of this library in this process keeps one */
-void slot_lock_forget(void);
 
 /* process.c: ending is a process that has begun to and is not dead yet. */
 uint64_t process_namespace(void);
 uint64_t process_start_time(uint32_t pid);
 bool process_is_dead(uint32_t pid, uint64_t start_time);
 bool process_is_ending(uint32_t pid, uint64_t start_time);
-
-/* helper.c: around a fork; in the child. */
-void helper_before_fork(void);
-void helper_after_fork(void);
-void helper_forget(void);
 
 #endif

@@ -39,10 +39,17 @@ static bool find(uint32_t pid, struct vcuda_lender *lender)
     return found;
 }
 
+static void forget(void)
+{
+    for (unsigned i = 0; i < REGION_LENDERS; i++)
+        borrowed[i] = 0;
+}
+
 bool vcuda_borrow(uint32_t pid, struct vcuda_lender *lender)
 {
     if (!vcuda_region_shared() || slot_is_outside() || !find(pid, lender))
         return false;
+    vcuda_on_fork(forget);
     if (borrowed[lender->number % REGION_LENDERS]++ == 0)
         atomic_fetch_or(word_of(vcuda_slot(), lender->number), bit_of(lender->number));
     if (!slot_has_ended(lender->number, lender->claimed_ns))
@@ -90,10 +97,4 @@ void lenders_restore(struct region_slot *own)
         if (borrowed[i] != 0)
             atomic_fetch_or(word_of(own, i), bit_of(i));
     }
-}
-
-void lenders_forget(void)
-{
-    for (unsigned i = 0; i < REGION_LENDERS; i++)
-        borrowed[i] = 0;
 }

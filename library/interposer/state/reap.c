@@ -160,6 +160,11 @@ static bool reap_begin(void)
     return free == 0;
 }
 
+static void forget(void)
+{
+    atomic_store(&reaping, 0);
+}
+
 unsigned vcuda_reap(void)
 {
     int cancel_state;
@@ -167,6 +172,7 @@ unsigned vcuda_reap(void)
     if (!vcuda_region_shared())
         return 0;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+    vcuda_on_fork(forget);
     if (reap_begin()) {
         atomic_store(&vcuda_region()->reaped_ns, vcuda_node_ns());
         count = reap(vcuda_region(), (uint32_t)getpid());
@@ -185,9 +191,4 @@ void slot_reap_now_and_then(void)
     uint64_t now = vcuda_node_ns(), seen = atomic_load(last);
     if ((now < seen || now - seen > reap_ns) && atomic_compare_exchange_strong(last, &seen, now))
         vcuda_reap();
-}
-
-void reap_forget(void)
-{
-    atomic_store(&reaping, 0);
 }

@@ -111,9 +111,17 @@ static bool is_wanted(void)
     return origin == LIMITS_FROM_FILE || origin == LIMITS_FROM_LEGACY;
 }
 
+/* A private region is the parent's alone: the child makes its own. */
+static void forget(void)
+{
+    if (atomic_load(&shared) == NULL)
+        atomic_store(&mapped, NULL);
+}
+
 /* Two threads may both map; one of the mappings stays, the other goes. Once mapped it stays, whatever becomes of the limits. */
 static struct region *map_now(void)
 {
+    vcuda_on_fork(forget);
     struct region *fresh = open_shared(), *file = fresh, *none = NULL;
     if (fresh == NULL)
         fresh = open_private();
@@ -187,11 +195,4 @@ int region_open(void)
 bool vcuda_region_shared(void)
 {
     return vcuda_region() != NULL && atomic_load(&shared) != NULL;
-}
-
-/* A private region is the parent's alone: the child makes its own. */
-void region_forget(void)
-{
-    if (atomic_load(&shared) == NULL)
-        atomic_store(&mapped, NULL);
 }

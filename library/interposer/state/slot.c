@@ -38,10 +38,16 @@ void slot_clear(struct region_slot *slot)
         atomic_store(&slot->lenders[i], 0);
 }
 
+static void forget_namespace(void)
+{
+    atomic_store(&own_namespace, 0);
+}
+
 uint64_t slot_namespace(void)
 {
     uint64_t known = atomic_load(&own_namespace);
     if (known == 0) {
+        vcuda_on_fork(forget_namespace);
         known = process_namespace();
         atomic_store(&own_namespace, known);
     }
@@ -152,6 +158,15 @@ static int find(struct region *region, uint32_t pid)
     return number;
 }
 
+static void forget(void)
+{
+    atomic_store(&vcuda_own_slot, NULL);
+    atomic_store(&own_number, -1);
+    atomic_store(&claiming.holder, 0);
+    atomic_store(&own_locked, 0);
+    slot_clear(&outside);
+}
+
 /* One outside is filled too, so that it passes for our own. */
 static struct region_slot *claim(void)
 {
@@ -159,6 +174,7 @@ static struct region_slot *claim(void)
     uint32_t pid = (uint32_t)getpid();
     if (region == NULL)
         return NULL;
+    vcuda_on_fork(forget);
     atomic_store(&vcuda_own_pid, pid);
     int number = find(region, pid);
     atomic_store(&own_number, number >= 0 && vcuda_region_shared() ? number : -1);
@@ -288,17 +304,6 @@ int vcuda_slot_number(void)
 {
     vcuda_slot();
     return atomic_load(&own_number);
-}
-
-void slot_forget(void)
-{
-    atomic_store(&vcuda_own_slot, NULL);
-    atomic_store(&own_number, -1);
-    atomic_store(&claiming.holder, 0);
-    atomic_store(&own_namespace, 0);
-    atomic_store(&own_locked, 0);
-    slot_lock_forget();
-    slot_clear(&outside);
 }
 
 static uint64_t held(const struct region_slot *slot, int index)

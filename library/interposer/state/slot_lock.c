@@ -26,8 +26,19 @@ enum { MOST_OPEN = 4, PAGE = 4096 };    /* one that claims, one that clears, som
 static _Atomic uint32_t kept;           /* pages of ours */
 static _Atomic int opened[MOST_OPEN] = {-1, -1, -1, -1};
 
+static void forget(void)
+{
+    atomic_store(&kept, 0);
+    for (int i = 0; i < MOST_OPEN; i++) {
+        int file = atomic_exchange(&opened[i], -1);
+        if (file >= 0)
+            close(file);
+    }
+}
+
 int slot_lock_open(void)
 {
+    vcuda_on_fork(forget);
     int file = region_open();
     for (int i = 0, none = -1; file >= 0 && i < MOST_OPEN; i++, none = -1) {
         if (atomic_compare_exchange_strong(&opened[i], &none, file))
@@ -105,14 +116,4 @@ bool slot_lock_is_a_copys(void)
     if (maps != NULL)
         fclose(maps);
     return pages > atomic_load(&kept);
-}
-
-void slot_lock_forget(void)
-{
-    atomic_store(&kept, 0);
-    for (int i = 0; i < MOST_OPEN; i++) {
-        int file = atomic_exchange(&opened[i], -1);
-        if (file >= 0)
-            close(file);
-    }
 }

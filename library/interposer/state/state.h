@@ -194,7 +194,7 @@ bool vcuda_leaving(void);
 
 /* ---- fork, time, log ---- */
 
-/* Called in a forked child, before it runs on: forget what belonged to the parent, take no lock. Twice does nothing. At most 8. */
+/* Called in a forked child, before it runs on: forget what belonged to the parent, take no lock. Twice does nothing. At most 16. */
 void vcuda_on_fork(void (*child)(void));
 
 uint64_t vcuda_now_ns(void);
