@@ -4,7 +4,7 @@
 
 #include "state.h"
 
-/* paths.c: the base directory, found once a process; "" where there is none. */
+/* paths.c: the base directory, found by limits.c when the process attaches; "" where there is none. */
 void paths_find(void);
 const char *paths_base(void);
 
@@ -20,11 +20,6 @@ struct limits_outcome limits_parse(const char *bytes, size_t size, struct limits
 struct limits_outcome limits_parse_legacy(const char *bytes, size_t size, struct limits_view *view);
 struct limits_outcome limits_read_file(const char *path, struct limits_view *view);
 struct limits_outcome limits_read_legacy(const char *path, struct limits_view *view);
-
-/* live.c: the first view, and later ones. */
-void limits_load(void);
-void limits_announce(void);         /* tells those who registered */
-void limits_forget(void);           /* in a forked child */
 
 /* region.c: a descriptor of the file that is mapped, or -1. The file is mapped now, which could not be opened or mapped before. It can be used. */
 int region_open(void);

@@ -3,7 +3,7 @@
  *
  * In: a path, or bytes. Out: a view, or the reason why there is none, fit to follow the file's name in a line. Every byte is taken for hostile:
  * nothing is believed before magic, version, size and checksum agree.
- * Not here: what happens with a file that is refused (live.c).
+ * Not here: what happens with a file that is refused (limits.c).
  */
 #include <errno.h>
 #include <fcntl.h>

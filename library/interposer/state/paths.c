@@ -41,7 +41,6 @@ const char *paths_base(void)
 
 bool vcuda_path(char path[static VCUDA_PATH], const char *format, ...)
 {
-    vcuda_attach();
     if (base[0] == '\0')
         return false;
     int length = snprintf(path, VCUDA_PATH, "%s/", base);

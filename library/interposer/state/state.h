@@ -163,7 +163,7 @@ int vcuda_utilization(int index);
 
 /* ---- paths ---- */
 
-/* False without a base directory, or where the result does not fit. */
+/* For who has attached. False without a base directory, or where the result does not fit. */
 bool vcuda_path(char path[static VCUDA_PATH], const char *format, ...) __attribute__((format(printf, 2, 3)));
 bool vcuda_activity_row(char path[static VCUDA_PATH], const char *uuid);          /* own row, writable */
 bool vcuda_activity_directory(char path[static VCUDA_PATH], const char *uuid);    /* all rows, read-only */

@@ -1,7 +1,9 @@
 /*
- * Which limits hold now, and following the file while it changes.
+ * Which limits hold now: read when the process attaches, which its first call does and in a forked child the first call there, and followed while the
+ * files change.
  *
  * In: the limits files of the base directory. Out: `vcuda_limits_view`, one line for each thing that is wrong, calls to those who registered.
+ * Attaching is no pthread_once: see once.h.
  * A file that cannot be used changes nothing where a good one was read before; else vcuda.config counts; else no device memory is given.
  * Devices keep their positions: the region and the activity rows go by them, so a file that moves one is refused.
  * Views lie in a ring of 64: a reader would have to hold one for 16 seconds of steady change before it is written again.
@@ -12,6 +14,7 @@
 #include <sys/stat.h>
 
 #include "internal.h"
+#include "once.h"
 
 enum { VIEWS = 64, MAX_CALLBACKS = 8 };
 static const uint64_t look_ns = UINT64_C(250000000);
@@ -27,6 +30,8 @@ struct mark {                       /* which file was read last */
 static const struct limits_view unread = {.origin = LIMITS_UNREADABLE};
 static const struct limits_view absent = {.origin = LIMITS_ABSENT};
 const struct limits_view *_Atomic vcuda_limits_view = &unread;
+_Atomic uint32_t vcuda_attached;
+static struct once attaching;
 
 static struct limits_view ring[VIEWS];
 static unsigned written;            /* guarded by `busy`, as all below */
@@ -114,7 +119,7 @@ static bool look(void)
     return read_again(path, legacy);
 }
 
-void limits_load(void)
+static void load(void)
 {
     atomic_store(&looked_ns, vcuda_now_ns());
     if (paths_base()[0] == '\0')
@@ -123,7 +128,7 @@ void limits_load(void)
         look();
 }
 
-void limits_announce(void)
+static void announce(void)
 {
     const struct limits_view *view = atomic_load(&vcuda_limits_view);
     for (int i = 0; i < MAX_CALLBACKS; i++) {
@@ -131,6 +136,33 @@ void limits_announce(void)
         if (callback != NULL)
             callback(view);
     }
+}
+
+/* A good copy that the parent read stays good: the child looks again, and keeps it where it cannot. */
+static void forget(void)
+{
+    atomic_store(&vcuda_attached, 0);
+    atomic_store(&attaching.holder, 0);
+    atomic_store(&busy, 0);
+    seen = (struct mark){0};
+}
+
+static bool is_attached(void)
+{
+    return atomic_load_explicit(&vcuda_attached, memory_order_acquire) != 0;
+}
+
+void vcuda_attach_now(void)
+{
+    if (!once_enter(&attaching, is_attached))
+        return;
+    vcuda_on_fork(forget);
+    paths_find();
+    node_clock_look();
+    load();
+    atomic_store(&vcuda_attached, 1);
+    once_leave(&attaching);
+    announce();
 }
 
 /* Nothing is given out while nothing could be read: who is about to be refused looks at once. */
@@ -152,7 +184,7 @@ void vcuda_refresh(void)
     atomic_store(&busy, 0);
     pthread_setcancelstate(cancel_state, NULL);
     if (changed)
-        limits_announce();
+        announce();
 }
 
 void vcuda_on_limits_change(vcuda_limits_callback *callback)
@@ -162,13 +194,6 @@ void vcuda_on_limits_change(vcuda_limits_callback *callback)
         if (atomic_compare_exchange_strong(&callbacks[i], &held, callback) || held == callback)
             return;
     }
-}
-
-/* A good copy that the parent read stays good: the child looks again, and keeps it where it cannot. */
-void limits_forget(void)
-{
-    atomic_store(&busy, 0);
-    seen = (struct mark){0};
 }
 
 static bool same_digits(const char *one, const char *other)
