@@ -304,19 +304,3 @@ bool vcuda_leaving(void)
 {
     return atomic_load(&leaving);
 }
-
-static uint64_t watch(uint64_t now_ns)
-{
-    vcuda_refresh();
-    node_clock_look();
-    slot_look();
-    slot_reap_now_and_then();
-    utilization_sample();
-    return now_ns + UINT64_C(250000000);
-}
-
-void vcuda_helper_watch(void)
-{
-    if (vcuda_limits()->origin != LIMITS_ABSENT)
-        vcuda_helper_add(watch);
-}

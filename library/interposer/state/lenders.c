@@ -6,21 +6,9 @@
  * for marks of the living. So either the mark is seen, or the lender is found dead. Bits stand for several slots where there are more than REGION_LENDERS:
  * then a dead one's slot is kept longer than needed, never shorter.
  */
-#include <unistd.h>
-
 #include "internal.h"
 
 static unsigned borrowed[REGION_LENDERS];   /* so often by this process */
-
-static _Atomic uint64_t *word_of(struct region_slot *slot, uint32_t number)
-{
-    return &slot->lenders[number % REGION_LENDERS / 64];
-}
-
-static uint64_t bit_of(uint32_t number)
-{
-    return UINT64_C(1) << number % 64;
-}
 
 /* The newest: the slot of a program that ran in that process before exec is kept while its memory is borrowed. */
 static bool find(uint32_t pid, struct vcuda_lender *lender)
@@ -30,7 +18,7 @@ static bool find(uint32_t pid, struct vcuda_lender *lender)
     for (uint32_t i = 0, high = region == NULL ? 0 : slot_high(region); i < high; i++) {
         const struct region_slot *slot = &region->slots[i];
         uint64_t claimed_ns = atomic_load(&slot->claimed_ns);
-        if (atomic_load(&slot->pid) != pid || atomic_load(&slot->pid_namespace) != slot_namespace())
+        if (!slot_is_of(slot, pid))
             continue;
         if (!found || claimed_ns > lender->claimed_ns)
             *lender = (struct vcuda_lender){pid, i, claimed_ns};
@@ -45,13 +33,22 @@ static void forget(void)
         borrowed[i] = 0;
 }
 
+static void restore(struct region_slot *own)
+{
+    for (uint32_t i = 0; i < REGION_LENDERS; i++) {
+        if (borrowed[i] != 0)
+            slot_add_lender(own, i);
+    }
+}
+
 bool vcuda_borrow(uint32_t pid, struct vcuda_lender *lender)
 {
     if (!vcuda_region_shared() || slot_is_outside() || !find(pid, lender))
         return false;
     vcuda_on_fork(forget);
+    vcuda_on_slot(restore);
     if (borrowed[lender->number % REGION_LENDERS]++ == 0)
-        atomic_fetch_or(word_of(vcuda_slot(), lender->number), bit_of(lender->number));
+        slot_add_lender(vcuda_slot(), lender->number);
     if (!slot_has_ended(lender->number, lender->claimed_ns))
         return true;
     vcuda_return(lender);
@@ -61,7 +58,7 @@ bool vcuda_borrow(uint32_t pid, struct vcuda_lender *lender)
 void vcuda_return(const struct vcuda_lender *lender)
 {
     if (--borrowed[lender->number % REGION_LENDERS] == 0)
-        atomic_fetch_and(word_of(vcuda_slot(), lender->number), ~bit_of(lender->number));
+        slot_remove_lender(vcuda_slot(), lender->number);
 }
 
 bool vcuda_lender_ended(const struct vcuda_lender *lender)
@@ -69,32 +66,8 @@ bool vcuda_lender_ended(const struct vcuda_lender *lender)
     return slot_has_ended(lender->number, lender->claimed_ns);
 }
 
-int lenders_borrower(const struct region *region, uint32_t number, uint32_t from)
-{
-    for (uint32_t i = from, high = slot_high(region); i < high; i++) {
-        const struct region_slot *slot = &region->slots[i];
-        uint64_t bits = i == number ? 0 : atomic_load(&slot->lenders[number % REGION_LENDERS / 64]);
-        if ((bits & bit_of(number)) != 0 && atomic_load(&slot->pid) != 0)
-            return (int)i;
-    }
-    return -1;
-}
-
-bool lenders_is_borrowed(const struct region *region, uint32_t number)
-{
-    return lenders_borrower(region, number, 0) >= 0;
-}
-
 bool vcuda_lends(void)
 {
     int number = vcuda_slot_number();
-    return number >= 0 && lenders_is_borrowed(vcuda_region(), (uint32_t)number);
-}
-
-void lenders_restore(struct region_slot *own)
-{
-    for (uint32_t i = 0; i < REGION_LENDERS; i++) {
-        if (borrowed[i] != 0)
-            atomic_fetch_or(word_of(own, i), bit_of(i));
-    }
+    return number >= 0 && slot_is_borrowed(vcuda_region(), (uint32_t)number);
 }

@@ -100,9 +100,9 @@ static bool is_dead_now(uint32_t number, int file, uint32_t self)
 /* The dead have nothing: of two that imported from each other neither would ever be cleared. */
 static bool the_living_borrow(uint32_t number, int file, uint32_t self)
 {
-    int borrower = lenders_borrower(vcuda_region(), number, 0);
+    int borrower = slot_borrower(vcuda_region(), number, 0);
     while (borrower >= 0 && is_dead_now((uint32_t)borrower, file, self))
-        borrower = lenders_borrower(vcuda_region(), number, (uint32_t)borrower + 1);
+        borrower = slot_borrower(vcuda_region(), number, (uint32_t)borrower + 1);
     return borrower >= 0;
 }
 

@@ -165,20 +165,6 @@ bool region_is_usable(void)
     return region != NULL && (region->magic == REGION_MAGIC || region == atomic_load(&shared));
 }
 
-bool vcuda_memory_closed(void)
-{
-    enum limits_origin origin = vcuda_limits()->origin;
-    if (origin == LIMITS_UNREADABLE) {
-        vcuda_refresh();
-        origin = vcuda_limits()->origin;
-    }
-    if (origin == LIMITS_ABSENT || origin == LIMITS_UNREADABLE)
-        return origin == LIMITS_UNREADABLE;
-    if (region_is_usable() && !slot_is_outside())
-        return false;
-    return !slot_try_again() || !region_is_usable() || slot_is_outside();
-}
-
 /* Another file may have replaced it: locks on that file say nothing about this one. */
 int region_open(void)
 {

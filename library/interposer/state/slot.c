@@ -1,5 +1,5 @@
 /*
- * This process's slot in the region, and what the slots say together. Clearing those of the dead: reap.c.
+ * This process's slot in the region, what the slots say together, and what the helper does again and again for them.
  *
  * Invariant: a slot is one process's from the instant its `pid` is set until it is cleared. Its words are written before, with REGION_CLEARING
  * in `pid` and the slot's lock held (slot_lock.c), so that whatever kills the claimer leaves a slot that is free or seen to be nobody's.
@@ -14,50 +14,12 @@
 enum { MAX_CALLBACKS = 4 };
 static const uint64_t try_ns = UINT64_C(250000000);
 
-struct region_slot *_Atomic vcuda_own_slot;
-_Atomic uint32_t vcuda_own_pid;
-_Atomic uint64_t vcuda_own_namespace;     /* as it stands in the slot */
 static _Atomic int own_number = -1;
 static struct once claiming;
 static _Atomic uint32_t own_locked;     /* the lock was taken, and lives in a mapping of ours */
 static _Atomic uint64_t tried_ns;
 static vcuda_slot_callback *_Atomic callbacks[MAX_CALLBACKS];
-static _Atomic uint64_t own_namespace;
 static struct region_slot outside;      /* where the region has no slot left for us */
-
-/* pid, start time and namespace stay: if the clearer is killed, the next one judges the slot the same way. */
-void slot_clear(struct region_slot *slot)
-{
-    for (int i = 0; i < LIMITS_MAX_DEVICES; i++) {
-        atomic_store(&slot->use[i].used, 0);
-        atomic_store(&slot->use[i].pending, 0);
-        atomic_store(&slot->use[i].overhead, 0);
-        atomic_store(&slot->use[i].inflight_ns, 0);
-    }
-    for (int i = 0; i < REGION_LENDERS / 64; i++)
-        atomic_store(&slot->lenders[i], 0);
-}
-
-static void forget_namespace(void)
-{
-    atomic_store(&own_namespace, 0);
-}
-
-uint64_t slot_namespace(void)
-{
-    uint64_t known = atomic_load(&own_namespace);
-    if (known == 0) {
-        vcuda_on_fork(forget_namespace);
-        known = process_namespace();
-        atomic_store(&own_namespace, known);
-    }
-    return known;
-}
-
-static bool is_ours(const struct region_slot *slot, uint32_t pid)
-{
-    return atomic_load(&slot->pid) == pid && atomic_load(&slot->pid_namespace) == slot_namespace();
-}
 
 static void identify(struct region_slot *slot, uint32_t pid, bool locked)
 {
@@ -82,12 +44,6 @@ static void raise_high(struct region *region, uint32_t count)
         ;
 }
 
-uint32_t slot_high(const struct region *region)
-{
-    uint32_t high = atomic_load(&region->slot_high);
-    return high < REGION_SLOTS ? high : REGION_SLOTS;
-}
-
 /* Slots with our own pid that we did not claim are of the program that ran in this process before exec, or of a dead one. One of them will do. */
 static int take_over(struct region *region, uint32_t pid, int file)
 {
@@ -95,15 +51,15 @@ static int take_over(struct region *region, uint32_t pid, int file)
     for (uint32_t i = 0, high = slot_high(region); i < high; i++) {
         struct region_slot *slot = &region->slots[i];
         uint32_t held = pid;
-        enum slot_lock lock = is_ours(slot, pid) ? slot_lock_try(file, i) : SLOT_LOCK_HELD;
-        if (lock == SLOT_LOCK_HELD && is_ours(slot, pid) && slot_lock_is_a_copys())
+        enum slot_lock lock = slot_is_of(slot, pid) ? slot_lock_try(file, i) : SLOT_LOCK_HELD;
+        if (lock == SLOT_LOCK_HELD && slot_is_of(slot, pid) && slot_lock_is_a_copys())
             continue;
-        if (lenders_is_borrowed(region, i) && lock != SLOT_LOCK_NONE) {    /* a sibling has imported memory of the program before exec */
+        if (slot_is_borrowed(region, i) && lock != SLOT_LOCK_NONE) {    /* a sibling has imported memory of the program before exec */
             if (lock == SLOT_LOCK_TAKEN)
                 slot_lock_release(file, i);
             continue;
         }
-        if (!is_ours(slot, pid) || !atomic_compare_exchange_strong(&slot->pid, &held, pid | REGION_CLEARING))
+        if (!slot_is_of(slot, pid) || !atomic_compare_exchange_strong(&slot->pid, &held, pid | REGION_CLEARING))
             continue;
         slot_clear(slot);
         bool wanted = taken < 0 && lock != SLOT_LOCK_HELD;
@@ -190,7 +146,6 @@ static struct region_slot *claim(void)
 /* Before anybody else sees the slot. */
 static void bring_what_we_have(struct region_slot *slot)
 {
-    lenders_restore(slot);
     for (int i = 0; i < MAX_CALLBACKS; i++) {
         vcuda_slot_callback *callback = atomic_load(&callbacks[i]);
         if (callback != NULL)
@@ -213,11 +168,6 @@ void vcuda_on_slot(vcuda_slot_callback *callback)
         if (atomic_compare_exchange_strong(&callbacks[i], &held, callback) || held == callback)
             return;
     }
-}
-
-bool slot_is_own(const struct region_slot *slot)
-{
-    return slot != NULL && vcuda_slot_is_own(slot);
 }
 
 bool slot_is_outside(void)
@@ -254,7 +204,7 @@ static bool is_time(void)
 }
 
 /* Who has no slot costs others a look at all of them: now and then. A region that could not be opened costs one call. */
-bool slot_try_again(void)
+static bool try_again(void)
 {
     bool again = false;
     if (slot_is_outside() ? !is_time() : region_is_usable())
@@ -268,6 +218,20 @@ bool slot_try_again(void)
     return again;
 }
 
+bool vcuda_memory_closed(void)
+{
+    enum limits_origin origin = vcuda_limits()->origin;
+    if (origin == LIMITS_UNREADABLE) {
+        vcuda_refresh();
+        origin = vcuda_limits()->origin;
+    }
+    if (origin == LIMITS_ABSENT || origin == LIMITS_UNREADABLE)
+        return origin == LIMITS_UNREADABLE;
+    if (region_is_usable() && !slot_is_outside())
+        return false;
+    return !try_again() || !region_is_usable() || slot_is_outside();
+}
+
 /* Whose it is stays: it says so already. The namespace may be another one, where a container was restored. */
 static void lock_again(struct region_slot *slot, uint32_t number)
 {
@@ -277,7 +241,7 @@ static void lock_again(struct region_slot *slot, uint32_t number)
         atomic_store(&slot->locked, SLOT_LOCKED);
     if (free && slot_lock_try(file, number) == SLOT_LOCK_TAKEN) {
         bool is_kept = slot_is_own(slot) && slot_lock_keep(file);
-        atomic_store(&own_namespace, 0);
+        slot_forget_namespace();
         if (is_kept)
             identify(slot, (uint32_t)getpid(), true);
         else
@@ -286,7 +250,8 @@ static void lock_again(struct region_slot *slot, uint32_t number)
     slot_lock_close(file);
 }
 
-void slot_look(void)
+/* Whether our slot is still ours, and its lock. */
+static void look(void)
 {
     struct region_slot *slot = atomic_load(&vcuda_own_slot);
     int number = atomic_load(&own_number);
@@ -298,6 +263,22 @@ void slot_look(void)
         vcuda_claim_slot();
     else if (number >= 0)
         lock_again(slot, (uint32_t)number);
+}
+
+static uint64_t watch(uint64_t now_ns)
+{
+    vcuda_refresh();
+    node_clock_look();
+    look();
+    slot_reap_now_and_then();
+    utilization_sample();
+    return now_ns + UINT64_C(250000000);
+}
+
+void vcuda_helper_watch(void)
+{
+    if (vcuda_limits()->origin != LIMITS_ABSENT)
+        vcuda_helper_add(watch);
 }
 
 int vcuda_slot_number(void)
@@ -326,7 +307,7 @@ bool vcuda_used_by(uint32_t pid, int index, uint64_t *bytes)
 {
     const struct region *region = vcuda_region();
     for (uint32_t i = 0, high = region == NULL ? 0 : slot_high(region); i < high; i++) {
-        if (is_ours(&region->slots[i], pid)) {
+        if (slot_is_of(&region->slots[i], pid)) {
             *bytes = held(&region->slots[i], index);
             return true;
         }
