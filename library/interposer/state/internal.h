@@ -1,4 +1,18 @@
-/* What the files of state/ know of each other; not exported. The lowest layer comes first. */
+/*
+ * What the files of state/ know of each other; not exported. A file calls those of the layers below its own, and no others
+ * (tests/library/test_interposer_layers.py); what a lower one has to call is registered there: ticks (vcuda_helper_add), vcuda_on_fork, vcuda_on_slot.
+ *
+ *     lenders
+ *     slot
+ *     reap
+ *     slot_lock, slot_table, utilization
+ *     region
+ *     limits
+ *     fork, helper, node_clock
+ *     limits_file, log, once, paths, process, symbols
+ *
+ * Below, the lowest layer comes first.
+ */
 #ifndef VCUDA_STATE_INTERNAL_H
 #define VCUDA_STATE_INTERNAL_H
 
