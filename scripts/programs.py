@@ -37,7 +37,7 @@ class Step:
 STEPS = (
     Step("Debian's etcd, runc, CNI plugins, busybox and compiler", (f"{_CLUSTER}/packages",), 20),
     Step(
-        "Debian's buildah, mmdebstrap, registry, skopeo, qemu, iptables, prometheus, chromium, zsh and fish",
+        "Debian's buildah, mmdebstrap, registry, skopeo, jq, qemu, iptables, prometheus, chromium, zsh and fish",
         (
             f"{_CLUSTER}/packages",
             *(
@@ -45,7 +45,7 @@ STEPS = (
                 "mmdebstrap=mmdebstrap",
                 "/etc/containers/policy.json=golang-github-containers-common",
             ),
-            *("docker-registry=docker-registry", "skopeo=skopeo", "qemu-aarch64-static=qemu-user-static"),
+            *("docker-registry=docker-registry", "skopeo=skopeo", "jq=jq", "qemu-aarch64-static=qemu-user-static"),
             *("iptables=iptables", "prometheus=prometheus", "chromium=chromium", "zsh=zsh", "fish=fish"),
         ),
         40,
@@ -54,6 +54,7 @@ STEPS = (
     Step("containerd", (f"{_CLUSTER}/build", "containerd"), 120),
     Step("Helm", ("scripts/helm/build",), 120),
     Step("cosign", ("scripts/cosign/build",), 170),
+    Step("syft", ("scripts/syft/build",), 160),
     Step("actionlint", ("scripts/actionlint/build",), 20),
     Step("Volcano", (f"{_CLUSTER}/build", "volcano"), 180),
     Step("Kueue", (f"{_CLUSTER}/build", "kueue"), 200),
