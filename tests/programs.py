@@ -30,6 +30,18 @@ def helm_program(request: pytest.FixtureRequest) -> str:
     return built(request, "Helm", REPOSITORY / "scripts/helm/build")[-1]
 
 
+def cosign_program(request: pytest.FixtureRequest) -> str:
+    """The path of cosign."""
+    return built(request, "cosign", REPOSITORY / "scripts/cosign/build")[-1]
+
+
+def need_release_tools(request: pytest.FixtureRequest) -> None:
+    """What scripts/release_files calls, but for buildah."""
+    helm_program(request)
+    built(request, "syft", REPOSITORY / "scripts/syft/build")
+    installed("skopeo=skopeo", "jq=jq")
+
+
 def need_prometheus() -> None:
     installed("prometheus=prometheus", "promtool=prometheus")
 

@@ -3,10 +3,10 @@
 import base64
 import json
 import os
+import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -14,36 +14,29 @@ import urllib3
 
 from sandbox.cluster.images import image_with
 from sandbox.emulated_gpus import REPOSITORY
-from scripts import image_packages, release
-from scripts.signatures import sign_file
 from tests.commands import commands
-from tests.e2e.installed.registry import Registry, registry
-from tests.programs import built, helm_program
+from tests.e2e.installed.registry import Registry, key_pair, registry
+from tests.programs import cosign_program, installed, need_release_tools
+from tests.scripts.released import release_files
 
 pytestmark = [pytest.mark.programs, pytest.mark.root, pytest.mark.timeout(900)]
 
-PASSWORD = {"COSIGN_PASSWORD": "of the tests"}
 STATUS = "Package: small\nVersion: 1:2-3\nArchitecture: amd64\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A registry, a small release, and cosign with a pair of keys."""
+    """A registry, a small release, and cosign."""
 
     registry: Registry
     dist: Path
     cosign: str
-    keys: Path
 
-    def publish(self, *words: str, at: str | None = None) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "scripts.publish", str(self.dist), at or self.registry.address, *words]
-        key = ("--plain-http", "--key", str(self.keys / "cosign.key"))
-        return subprocess.run(
-            [*command, *key], cwd=REPOSITORY, env=os.environ | PASSWORD, capture_output=True, text=True, check=False
-        )
+    def publish(self) -> subprocess.CompletedProcess[str]:
+        return self.registry.publish(self.dist)
 
     def verified(self, verb: str, *words: str, key: str = "cosign.pub") -> subprocess.CompletedProcess[str]:
-        command = [self.cosign, verb, "--key", str(self.keys / key), "--insecure-ignore-tlog", *words]
+        command = [self.cosign, verb, "--key", str(self.registry.key.with_name(key)), "--insecure-ignore-tlog", *words]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     def tags(self) -> dict[str, str]:
@@ -60,34 +53,60 @@ def digest_of(registry: Registry, name: str) -> str:
 
 
 def oci_archive(to: Path, text: str) -> None:
-    """A small image in an archive of the kind that scripts/image writes."""
-    plain = to.with_suffix(".docker")
+    """A small image in an archive of the kind that scripts/image writes: with an index, here of one architecture."""
+    work = to.with_suffix(".work")
+    work.mkdir()
+    plain = work / "plain.tar"
     files = {"text": text.encode(), "var/lib/dpkg/status.d/small": STATUS.encode()}
     plain.write_bytes(image_with("docker.io/library/small", (), more=files))
-    command = ["skopeo", "--insecure-policy", "copy", f"docker-archive:{plain}", f"oci-archive:{to}:0"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    plain.unlink()
+    buildah = ("buildah", f"--root={work / 'root'}", f"--runroot={work / 'run'}", "--storage-driver=vfs", "manifest")
+    subprocess.run([*buildah, "create", "small", f"docker-archive:{plain}"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*buildah, "push", "--quiet", "--all", "small", f"oci-archive:{work / 'made'}:0"], check=True)
+    (work / "made").replace(to)
+    shutil.rmtree(work)
 
 
 @pytest.fixture(scope="module")
 def cosign(request: pytest.FixtureRequest) -> str:
-    return built(request, "cosign", REPOSITORY / "scripts/cosign/build")[-1]
+    return cosign_program(request)
+
+
+@pytest.fixture(scope="module")
+def image(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    need_release_tools(request)
+    installed("buildah=buildah")
+    archive = tmp_path_factory.mktemp("image") / "small.tar"
+    oci_archive(archive, "first")
+    return archive
+
+
+@pytest.fixture(scope="module")
+def files(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A release of this tree with a small image."""
+    return made(tmp_path_factory.mktemp("files") / "dist", image)
+
+
+def made(dist: Path, image: Path, **environment: str) -> Path:
+    done = release_files(REPOSITORY, dist, "--uncommitted", "--image", image, **environment)
+    assert done.returncode == 0, done.stderr
+    return dist
 
 
 @pytest.fixture
-def scene(cosign: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
-    helm_program(request)
-    for name in ("cosign", "other"):
-        command = [cosign, "generate-key-pair", f"--output-key-prefix={name}"]
-        subprocess.run(command, cwd=tmp_path, env=os.environ | PASSWORD, check=True, capture_output=True)
-    dist = tmp_path / "dist"
-    release.release(dist, with_image=False, url=None)
-    archive = dist / f"vcuda-image-{release.version()}.tar"
-    oci_archive(archive, "first")
-    archive.with_suffix(".cdx.json").write_text(image_packages.document(archive, release.version()))
-    release.write_sums(dist)
-    with registry(tmp_path) as served:
-        yield Scene(served, dist, cosign, tmp_path)
+def scene(cosign: str, files: Path, tmp_path: Path) -> Iterator[Scene]:
+    dist = Path(shutil.copytree(files, tmp_path / "dist"))
+    with registry(tmp_path, cosign) as served:
+        key_pair(cosign, tmp_path, "other")
+        yield Scene(served, dist, cosign)
+
+
+def test_the_list_of_the_image_s_packages_is_the_same_in_two_runs(files: Path, image: Path, tmp_path: Path) -> None:
+    elsewhere = Path(shutil.copy(image, tmp_path / "of another name"))
+    again = made(tmp_path / "again", elsewhere, TZ="Asia/Tokyo", LC_ALL="C.UTF-8")
+    (name,) = [path.name for path in files.glob("vcuda-image-*.cdx.json")]
+    assert name.endswith("-amd64.cdx.json")
+    assert (again / name).read_bytes() == (files / name).read_bytes()
+    assert (again / "SHA256SUMS").read_bytes() == (files / "SHA256SUMS").read_bytes()
 
 
 def test_what_is_published_is_signed_and_a_second_run_changes_nothing(scene: Scene) -> None:
@@ -116,17 +135,16 @@ def test_the_packages_of_the_image_are_attested_in_the_registry(scene: Scene) ->
     statement = json.loads(base64.b64decode(json.loads(verified.stdout.splitlines()[0])["payload"]))
     (packages,) = scene.dist.glob("vcuda-image-*.cdx.json")
     assert statement["predicate"] == json.loads(packages.read_text())
-    assert [each["purl"] for each in statement["predicate"]["components"]] == ["pkg:deb/debian/small@1:2-3?arch=amd64"]
+    assert ("small", "1:2-3") in {(each["name"], each.get("version")) for each in statement["predicate"]["components"]}
     digest = scene.tags()[f"{scene.registry.address}/vcuda"]
     assert [each["digest"]["sha256"] for each in statement["subject"]] == [digest.removeprefix("sha256:")]
     assert scene.verified("verify-attestation", *words, key="other.pub").returncode != 0
 
 
-def test_the_checksums_are_signed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checksums_are_signed(scene: Scene) -> None:
+    assert scene.publish().returncode == 0
     sums = scene.dist / "SHA256SUMS"
-    monkeypatch.setenv(*next(iter(PASSWORD.items())))
-    bundle = sign_file(sums, scene.keys / "cosign.key")
-    words = ("--bundle", str(bundle), str(sums))
+    words = ("--bundle", f"{sums}.sigstore.json", str(sums))
     verified = scene.verified("verify-blob", *words)
     assert verified.returncode == 0, verified.stderr
     assert scene.verified("verify-blob", *words, key="other.pub").returncode != 0
@@ -134,12 +152,27 @@ def test_the_checksums_are_signed(scene: Scene, monkeypatch: pytest.MonkeyPatch)
     assert scene.verified("verify-blob", *words).returncode != 0
 
 
-def test_the_commands_of_the_guide_verify_what_was_published(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_key_cosign_is_asked_to_sign_by_identity(scene: Scene, tmp_path: Path) -> None:
+    """As only the CI workflow can; a program that says its arguments stands for cosign."""
+    said = tmp_path / "said"
+    program = tmp_path / "says-its-arguments"
+    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >>{said}\n')
+    program.chmod(0o755)
+    command = [str(REPOSITORY / "scripts/publish"), str(scene.dist), scene.registry.address, "--plain-http"]
+    subprocess.run(command, env=os.environ | {"VCUDA_COSIGN": str(program)}, check=True)
+    lines = said.read_text().splitlines()
+    assert [line.split()[0] for line in lines] == ["attest", "sign", "sign-blob"]
+    for line in lines:
+        assert "--key" not in line
+        assert "--tlog-upload=false" not in line
+        assert "--yes" in line, "nobody can be asked"
+    assert [line.count("@sha256:") for line in lines] == [1, 2, 0], "a tag may name something else in a moment"
+
+
+def test_the_commands_of_the_guide_verify_what_was_published(scene: Scene) -> None:
     """As they stand there, but for the registry's address, and that it has no TLS."""
-    monkeypatch.setenv(*next(iter(PASSWORD.items())))
-    sign_file(scene.dist / "SHA256SUMS", scene.keys / "cosign.key")
     assert scene.publish().returncode == 0
-    (scene.dist / "cosign.pub").write_bytes((scene.keys / "cosign.pub").read_bytes())
+    shutil.copy(scene.registry.key.with_name("cosign.pub"), scene.dist)
     page = REPOSITORY / "docs/install.md"
     lines = [line for each in commands(page) if "released?" in each.heading for line in each.commands]
     assert {line.split()[0] for line in lines} == {"cosign", "sha256sum"}
@@ -152,8 +185,8 @@ def test_the_commands_of_the_guide_verify_what_was_published(scene: Scene, monke
 
 
 def _typed(scene: Scene, line: str) -> int:
-    (scene.keys / "bin").mkdir(exist_ok=True)
-    program = scene.keys / "bin/cosign"
+    program = scene.registry.key.with_name("bin") / "cosign"
+    program.parent.mkdir(exist_ok=True)
     program.unlink(missing_ok=True)
     program.symlink_to(scene.cosign)
     path = f"{program.parent}:{os.environ['PATH']}"
@@ -168,6 +201,7 @@ def test_another_image_or_chart_under_a_published_version_is_refused(scene: Scen
     (image,) = scene.dist.glob("vcuda-image-*.tar")
     (chart,) = scene.dist.glob("vcuda-chart-*.tgz")
     kept = image.read_bytes()
+    image.unlink()
     oci_archive(image, "second")
     refused(scene, "is already another image, sha256:")
     image.write_bytes(kept)
@@ -179,11 +213,15 @@ def test_another_image_or_chart_under_a_published_version_is_refused(scene: Scen
 def test_files_that_are_not_those_of_the_release_are_refused(scene: Scene) -> None:
     (wheel,) = scene.dist.glob("*.whl")
     wheel.write_bytes(b"")
-    refused(scene, "is not the file that SHA256SUMS names; make the release again", sums=False)
+    refused(scene, f"publish: {wheel.name}: FAILED; make the release again", sums=False)
+    for name in ("SHA256SUMS", "vcuda-chart-*.tgz", "vcuda-image-*.cdx.json"):
+        (path,) = scene.dist.glob(name)
+        path.unlink()
+        refused(scene, "; make the release ", sums=False)
 
 
 def test_a_registry_that_is_away_is_one_sentence(scene: Scene) -> None:
-    done = scene.publish(at="127.0.0.1:9")
+    done = replace(scene.registry, address="127.0.0.1:9").publish(scene.dist)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("publish: 127.0.0.1:9 does not say what vcuda:")
     assert len(done.stderr.splitlines()) == 1
@@ -191,8 +229,15 @@ def test_a_registry_that_is_away_is_one_sentence(scene: Scene) -> None:
 
 def refused(scene: Scene, sentence: str, *, sums: bool = True) -> None:
     if sums:
-        release.write_sums(scene.dist)
+        write_sums(scene.dist)
     done = scene.publish()
     assert (done.returncode, done.stdout) == (1, "")
     assert sentence in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def write_sums(dist: Path) -> None:
+    """Of the files that were changed, too."""
+    names = sorted(path.name for path in dist.iterdir() if not path.name.startswith("SHA256SUMS"))
+    done = subprocess.run(["sha256sum", *names], cwd=dist, capture_output=True, check=True)
+    (dist / "SHA256SUMS").write_bytes(done.stdout)

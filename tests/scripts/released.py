@@ -33,6 +33,12 @@ def sh(*words: str | Path, at: Path, **environment: str) -> subprocess.Completed
     )
 
 
+def release_files(tree: Path, *words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """What scripts/release does in `tree`, with the .venv that is there."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return sh(tree / "scripts/release_files", *words, at=tree, PATH=path, **environment)
+
+
 def clone(to: Path) -> Path:
     """The commit that is checked out, with what is not committed yet as a commit on it."""
     assert sh("git", "clone", "--quiet", "--shared", ROOT, to, at=ROOT).returncode == 0
@@ -50,7 +56,6 @@ def made_once(folder: Path) -> Release:
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (made.files / "SHA256SUMS").exists():
-            command = (sys.executable, "-m", "scripts.release", "--no-image", "--url", f"{URL}/", made.files)
-            done = sh(*command, at=clone(made.tree), PYTHONPATH="")
+            done = release_files(clone(made.tree), "--no-image", "--url", f"{URL}/", made.files)
             assert done.returncode == 0, done.stderr
     return made

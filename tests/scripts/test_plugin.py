@@ -13,7 +13,6 @@ import pytest
 import yaml
 from elftools.elf.elffile import ELFFile
 
-from scripts import plugin
 from tests.cli.operator import kubeconfig
 from tests.cli.view_server import Cluster, node, pod, serving
 from tests.commands import commands
@@ -24,6 +23,9 @@ from tests.scripts.released import ROOT, URL, VERSION, Release
 
 INDEX = ROOT
 """Some repository in the place of krew's index, which is not asked for a plugin that its manifest names."""
+MANIFEST = "vcuda.yaml"
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+PLATFORMS = [("linux", "amd64"), ("linux", "arm64"), ("darwin", "arm64")]
 MACHINES = {"amd64": "EM_X86_64", "arm64": "EM_AARCH64"}
 MACH_O_ARM64 = bytes.fromhex("cffaedfe0c000001")
 MACH_O_FOR_SEVERAL = bytes.fromhex("cafebabe")
@@ -45,8 +47,8 @@ def installed(released: Release, request: pytest.FixtureRequest, tmp_path_factor
     with downloads(served) as address:
         for path in released.files.glob("kubectl-vcuda-*"):
             (served / path.name).symlink_to(path)
-        manifest = (released.files / plugin.MANIFEST).read_text()
-        (served / plugin.MANIFEST).write_text(manifest.replace(URL, address))
+        manifest = (released.files / MANIFEST).read_text()
+        (served / MANIFEST).write_text(manifest.replace(URL, address))
         done = subprocess.run(
             [krew, *shlex.split(line.replace(PUBLIC, address))[2:]],
             env={**os.environ, "KREW_ROOT": str(root), "KREW_DEFAULT_INDEX_URI": str(INDEX)},
@@ -91,7 +93,7 @@ async def test_the_commands_work_with_each_python(installed: Path, only: Path, t
     cluster = Cluster([node("node-a")], [pod("llm"), pod("big", node=None)])
     async with serving(cluster) as url:
         path = kubeconfig(tmp_path / "kubeconfig", url, namespace="research")
-        for python in pythons(plugin.PYTHONS):
+        for python in pythons(PYTHONS):
             take(only, python)
             for words, expected in (
                 (("pods",), "insufficient vcuda-core on any one GPU"),
@@ -117,7 +119,7 @@ async def test_a_machine_without_a_fitting_python_is_told(installed: Path, only:
 
 
 async def test_a_program_of_the_node_says_where_it_is(installed: Path, only: Path) -> None:
-    take(only, pythons(plugin.PYTHONS)[0])
+    take(only, pythons(PYTHONS)[0])
     status, _, errors = await said(installed, only, "doctor", "node")
     assert status == 1
     assert errors.startswith("vcuda: the Python package ")
@@ -125,23 +127,23 @@ async def test_a_program_of_the_node_says_where_it_is(installed: Path, only: Pat
 
 
 def test_the_manifest_names_an_archive_for_each_platform(released: Release) -> None:
-    document = yaml.safe_load((released.files / plugin.MANIFEST).read_text())
+    document = yaml.safe_load((released.files / MANIFEST).read_text())
     assert document["spec"]["version"] == f"v{VERSION}"
     assert document["spec"]["homepage"] == URL.partition("/releases/")[0]
     lines = (released.files / "SHA256SUMS").read_text().splitlines()
     sums = {name: digest for digest, name in (line.split("  ") for line in lines)}
     selectors = [each["selector"]["matchLabels"] for each in document["spec"]["platforms"]]
-    assert [(each["os"], each["arch"]) for each in selectors] == list(plugin.PLATFORMS)
+    assert [(each["os"], each["arch"]) for each in selectors] == PLATFORMS
     for platform_ in document["spec"]["platforms"]:
         url, _, name = platform_["uri"].rpartition("/")
         assert (url, platform_["sha256"]) == (URL, sums[name])
-    assert plugin.MANIFEST in sums
+    assert MANIFEST in sums
 
 
 def test_an_archive_has_modules_of_its_platform_for_each_python(released: Release) -> None:
-    for system, arch in plugin.PLATFORMS:
-        made: dict[str, set[str]] = {f"cpython-{series.replace('.', '')}": set() for series in plugin.PYTHONS}
-        with tarfile.open(plugin.archive_name(released.files, VERSION, system, arch)) as archive:
+    for system, arch in PLATFORMS:
+        made: dict[str, set[str]] = {f"cpython-{series.replace('.', '')}": set() for series in PYTHONS}
+        with tarfile.open(released.files / f"kubectl-vcuda-{VERSION}-{system}-{arch}.tar.gz") as archive:
             names = archive.getnames()
             for name in [each for each in names if each.endswith(".so")]:
                 opened = archive.extractfile(name)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts import manifests, release
-from tests.scripts.released import ROOT, VERSION, WHEEL, WHO, Release, sh
+from scripts import manifests
+from tests.scripts.released import ROOT, VERSION, WHEEL, WHO, Release, release_files, sh
 
 CHART = f"vcuda-chart-{VERSION}.tgz"
 PACKAGES = f"vcuda-{VERSION}.cdx.json"
@@ -29,20 +29,21 @@ def files(released: Release) -> Path:
 
 
 @pytest.fixture
-def other(released: Release, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A clone that may be changed, which `scripts.release` takes for its own."""
+def other(released: Release, tmp_path: Path) -> Path:
+    """A clone that may be changed."""
     tree = tmp_path / "other"
     assert sh("git", "clone", "--quiet", "--shared", released.tree, tree, at=released.tree).returncode == 0
-    monkeypatch.setattr(release, "ROOT", tree)
-    monkeypatch.setattr(release, "CHART", tree / "daemonset/chart")
     return tree
 
 
 def test_two_runs_on_one_commit_give_the_same_bytes(released: Release, tmp_path: Path) -> None:
     """The second makes no plugin, which takes longest and is an archive like the others."""
     os.utime(released.tree / "daemonset/chart/values.yaml")
-    script = f"umask 077; exec {sys.executable} -m scripts.release --no-image {tmp_path / 'again'}"
-    done = sh("sh", "-c", script, at=released.tree, TZ="Asia/Tokyo", LC_ALL="C", PYTHONPATH="")
+    umask = os.umask(0o077)
+    try:
+        done = release_files(released.tree, "--no-image", tmp_path / "again", TZ="Asia/Tokyo", LC_ALL="C")
+    finally:
+        os.umask(umask)
     assert done.returncode == 0, done.stderr
     again = {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()}
     assert set(again) == FILES
@@ -104,7 +105,7 @@ def _in_the_way(tree: Path) -> None:
     (tree.parent / "out").mkdir()
 
 
-def test_what_is_no_release_is_refused_in_one_sentence(other: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_release_is_refused_in_one_sentence(other: Path) -> None:
     sentences: dict[Callable[[Path], None], str] = {
         _change: "M LICENSE is not committed; commit, or give --uncommitted",
         _add: "?? new.txt is not committed; commit, or give --uncommitted",
@@ -117,22 +118,24 @@ def test_what_is_no_release_is_refused_in_one_sentence(other: Path, capsys: pyte
     found = {}
     for harm, sentence in sentences.items():
         harm(other)
-        assert release.main(["--no-image", str(other.parent / "out")]) == 1
-        said, told = capsys.readouterr()
-        assert (said, told[:9], told[-1], told.count("\n")) == ("", "release: ", "\n", 1)
-        found[harm] = told.rstrip()[-len(sentence) :]
+        done = release_files(other, "--no-image", other.parent / "out")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert (done.stderr[:9], done.stderr[-1], done.stderr.count("\n")) == ("release: ", "\n", 1)
+        found[harm] = done.stderr.rstrip()[-len(sentence) :]
         undo = f"git reset --quiet --hard {begin} && git clean --quiet --force && git tag | xargs -r git tag --delete"
         assert sh("sh", "-c", undo, at=other).returncode == 0
     assert found == sentences
 
 
-def test_a_tag_of_this_version_is_a_release(other: Path) -> None:
+def test_a_tag_of_this_version_is_a_release(other: Path, tmp_path: Path) -> None:
     _write_changelog(other)
     for tag in (f"v{VERSION}", "vcuda-demo", "latest"):
         assert sh("git", "tag", tag, at=other).returncode == 0
-    release.check_tree(release.version())
+    done = release_files(other, "--no-image", tmp_path / "first")
+    assert done.returncode == 0, done.stderr
     assert sh("git", "tag", "v9.9.9", at=other).returncode == 0
-    release.check_tree(release.version())
+    done = release_files(other, "--no-image", tmp_path / "second")
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_changelog_of_a_version_is_its_files_of_changes(other: Path) -> None:

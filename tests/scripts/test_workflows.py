@@ -13,8 +13,6 @@ import pytest
 import yaml
 
 from sandbox.emulated_gpus import REPOSITORY
-from scripts.release import main
-from scripts.signatures import attest_in_registry, sign_file, sign_in_registry
 from tests.programs import built
 
 WORKFLOWS = sorted((REPOSITORY / ".github/workflows").glob("*.yml"))
@@ -62,7 +60,7 @@ USES = {
     "contents: read": ("actions/checkout@", "./.github/workflows/"),
     "contents: write": ("gh release create",),
     "packages: write": ("scripts/publish ",),
-    "id-token: write": ("scripts/publish ", "--keyless", "pypa/gh-action-pypi-publish@"),
+    "id-token: write": ("scripts/publish ", "pypa/gh-action-pypi-publish@"),
 }
 """What of a job needs the right."""
 
@@ -91,9 +89,7 @@ def test_a_job_has_the_rights_that_it_uses_and_no_more(job: dict[str, Any]) -> N
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
 def test_what_is_built_is_built_where_nothing_may_be_written(job: dict[str, Any]) -> None:
     """A package of the build, and what it starts, finds no right to publish something else."""
-    builds = [
-        text for text in _called(job) if re.search(r"[.]ci/run|scripts/release(?! --only-sign)|plugin/kubectl", text)
-    ]
+    builds = [text for text in _called(job) if re.search(r"[.]ci/run|scripts/release|plugin/kubectl", text)]
     assert not builds or set(job["permissions"].values()) == {"read"}, builds
     if "write" in job.get("permissions", {}).values():
         assert "actions/cache@" not in str(job), "what another run left is not published"
@@ -158,37 +154,17 @@ def called(name: str, folder: Path, **stand_ins: str) -> subprocess.CompletedPro
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_files_are_made_without_rights_and_signed_by_the_identity_of_the_workflow(tmp_path: Path) -> None:
+def test_files_are_made_for_the_address_where_the_page_has_them(tmp_path: Path) -> None:
     url = "https://github.example.org/Some-Owner/vcuda/releases/download/v1.2.0"
     assert called("Make the files", tmp_path).stdout == f"release --url {url} dist\n"
-    assert called("Sign the files", tmp_path).stdout == "release --only-sign --keyless dist\n"
 
 
 def test_image_and_chart_are_published_and_signed_without_a_key(tmp_path: Path) -> None:
     (tmp_path / "dist").mkdir()
-    done = called("Publish image and chart", tmp_path)
+    done = called("Sign and publish", tmp_path)
     assert (done.returncode, done.stdout) == (0, "publish dist ghcr.io/some-owner\n"), "--key would name one"
     assert (tmp_path / "dist/published.txt").read_text() == done.stdout
-    assert called("Publish image and chart", tmp_path, publish="exit 1").returncode == 1, "also before a pipe"
-
-
-def test_without_a_key_cosign_is_asked_to_sign_by_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cosign, said = tmp_path / "cosign", tmp_path / "said"
-    cosign.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >>{said}\n')
-    cosign.chmod(0o755)
-    monkeypatch.setenv("VCUDA_COSIGN", str(cosign))
-    (tmp_path / "SHA256SUMS").write_text("")
-    sign_file(tmp_path / "SHA256SUMS", None)
-    sign_in_registry("ghcr.io/o/vcuda@sha256:0", None, plain_http=False)
-    attest_in_registry("ghcr.io/o/vcuda@sha256:0", tmp_path / "packages", None, plain_http=False)
-    assert main(["--only-sign", "--keyless", str(tmp_path)]) == 0, "what another job made"
-    lines = said.read_text().splitlines()
-    assert [line.split()[0] for line in lines] == ["sign-blob", "sign", "attest", "sign-blob"]
-    assert lines[0] == lines[3]
-    for line in lines:
-        assert "--key" not in line
-        assert "--tlog-upload=false" not in line
-        assert "--yes" in line, "nobody can be asked"
+    assert called("Sign and publish", tmp_path, publish="exit 1").returncode == 1, "also before a pipe"
 
 
 def test_actions_are_of_few_and_known_owners_and_named_by_commit() -> None:

@@ -1,25 +1,28 @@
 """The release after the one of this tree: the same image and chart, which say the next version, in the same registry.
 
-In: the registry and its image's archive. Out: the registry with both versions, by scripts/publish. The image has one
-more layer for each architecture, in which the package says its version; the chart has it in Chart.yaml. Nothing else
-differs: no format of one release is unknown to the other.
+In: the registry and its image's archive. Out: the registry with both versions. The image has one more layer for each
+architecture, in which the package says its version; the chart has it in Chart.yaml. Nothing else differs: no format of
+one release is unknown to the other.
 """
 
 import hashlib
 import io
 import json
-import shutil
-import subprocess
 import tarfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import deviceplugin
-from scripts import manifests, publish
 from tests.e2e.installed.registry import Registry
+from tests.scripts.released import clone, release_files
 
 _PACKAGE = "opt/vcuda/lib/python3.11/site-packages/deviceplugin"
+_VERSIONS = {
+    "pyproject.toml": ('\nversion = "{}"\n', 1),
+    "daemonset/chart/Chart.yaml": ("ersion: {}\n", 2),
+    "deviceplugin/__init__.py": ('"{}"', 1),
+}
+"""The files of a tree that say its version: in which words, and how often."""
 _COMPILED = f"{_PACKAGE}/__pycache__/.wh.__init__.cpython-311.pyc"
 """Removes the file of the layers below, which Python would take for the changed module."""
 _LAYER = "application/vnd.oci.image.layer.v1.tar"
@@ -30,32 +33,24 @@ def publish_next(registry: Registry, archive: Path, folder: Path) -> Registry:
     """The same registry with the next minor version as its version."""
     major, minor, _ = registry.version.split(".")
     following = replace(registry, version=f"{major}.{int(minor) + 1}.0")
-    folder.mkdir()
-    image = folder / f"vcuda-image-{following.version}.tar"
-    _with_layer(archive, image, _layer(registry.version, following.version), following.version)
-    _package_chart(registry.version, following.version, folder)
-    publish.publish(folder, publish.Registry(registry.address, plain_http=True))
-    image.unlink()
+    tree = _tree(registry.version, following.version, folder)
+    layer = _tar({f"{_PACKAGE}/__init__.py": (tree / "deviceplugin/__init__.py").read_bytes(), _COMPILED: b""})
+    _with_layer(archive, folder / "image.tar", layer, following.version)
+    made = release_files(tree, folder / "dist", "--uncommitted", "--image", folder / "image.tar")
+    assert made.returncode == 0, made.stderr
+    published = following.publish(folder / "dist")
+    assert published.returncode == 0, published.stderr
     return following
 
 
-def _package_chart(version: str, following: str, folder: Path) -> None:
-    chart = shutil.copytree(manifests.CHART, folder / "vcuda")
-    file = chart / "Chart.yaml"
-    file.write_text(_replaced(file.read_text(), f"ersion: {version}\n", f"ersion: {following}\n", times=2))
-    command = [manifests.helm(), "package", str(chart), "--destination", str(folder)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    (folder / f"vcuda-{following}.tgz").rename(folder / f"vcuda-chart-{following}.tgz")
-
-
-def _replaced(text: str, old: str, new: str, *, times: int) -> str:
-    assert text.count(old) == times, f"{old!r}: {text.count(old)} times"
-    return text.replace(old, new)
-
-
-def _layer(version: str, following: str) -> bytes:
-    module = _replaced(Path(deviceplugin.__file__).read_text(), f'"{version}"', f'"{following}"', times=1)
-    return _tar({f"{_PACKAGE}/__init__.py": module.encode(), _COMPILED: b""})
+def _tree(version: str, following: str, folder: Path) -> Path:
+    """A clone of this one that says the following version."""
+    tree = clone(folder / "tree")
+    for name, (says, times) in _VERSIONS.items():
+        text = (tree / name).read_text()
+        assert text.count(says.format(version)) == times, name
+        (tree / name).write_text(text.replace(says.format(version), says.format(following)))
+    return tree
 
 
 def _with_layer(archive: Path, to: Path, layer: bytes, tag: str) -> None:

@@ -15,8 +15,9 @@ from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.service_address import api_server_for_pods
 from scripts import manifests
 from tests.e2e.installed.images import import_images, vcuda_archive
-from tests.e2e.installed.registry import Registry, publish_release, registry
-from tests.programs import helm_program
+from tests.e2e.installed.registry import Registry, registry
+from tests.programs import cosign_program, need_release_tools
+from tests.scripts.released import ROOT, release_files
 
 
 @contextmanager
@@ -24,10 +25,23 @@ def published(
     cluster: Cluster, programs: Path, request: pytest.FixtureRequest, folder: Path, *, samples: Iterable[str] = ()
 ) -> Iterator[Registry]:
     """`samples` are the names of further images, which become busybox."""
-    helm, archive = helm_program(request), vcuda_archive(request)
-    text = manifests.render(helm, "--show-only=templates/scheduler/deployment.yaml")
+    files, cosign = released_files(request), cosign_program(request)
+    text = manifests.render(manifests.helm(), "--show-only=templates/scheduler/deployment.yaml")
     (kube_scheduler,) = yaml.safe_load(text)["spec"]["template"]["spec"]["containers"]
     import_images(cluster, kube_scheduler=(kube_scheduler["image"], programs / "kube-scheduler"), samples=samples)
-    with api_server_for_pods(cluster), registry(folder) as served:
-        publish_release(served, folder / "dist", archive)
+    with api_server_for_pods(cluster), registry(folder, cosign) as served:
+        done = served.publish(files)
+        assert done.returncode == 0, done.stderr
         yield served
+
+
+def released_files(request: pytest.FixtureRequest) -> Path:
+    """Those of this tree with the image that has the emulated driver, made once for each run of pytest."""
+    archive = vcuda_archive(request)
+    need_release_tools(request)
+    temporary: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
+    files = temporary.getbasetemp() / "released-files"
+    if not (files / "SHA256SUMS").exists():
+        done = release_files(ROOT, files, "--uncommitted", "--image", archive)
+        assert done.returncode == 0, done.stderr
+    return files

@@ -1,9 +1,10 @@
 """A registry on loopback, with the image and the chart as a release has them: what a newcomer installs from.
 
-In: the archive of the image; scripts/release, which packs the chart; scripts/publish. Out: a real registry (Debian's
-docker-registry) while the context lasts. containerd and Helm speak plain HTTP with it, as they do with 127.0.0.1.
+In: cosign; what scripts/release_files made; scripts/publish. Out: a real registry (Debian's docker-registry) while the
+context lasts. containerd and Helm speak plain HTTP with it, as they do with 127.0.0.1.
 """
 
+import os
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -13,19 +14,22 @@ from pathlib import Path
 
 import urllib3
 
+from deviceplugin import __version__
 from sandbox.cluster.waiting import wait_until
-from scripts import publish, release
+from sandbox.emulated_gpus import REPOSITORY
 from tests.programs import installed
 
 _PROGRAMS = ("docker-registry=docker-registry", "skopeo=skopeo")
+PASSWORD = {"COSIGN_PASSWORD": "of the tests"}
 
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """`address` is HOST:PORT."""
+    """`address` is HOST:PORT. `key` signs what is published."""
 
     address: str
     version: str
+    key: Path
 
     @property
     def image(self) -> str:
@@ -37,13 +41,17 @@ class Registry:
         """What Helm installs, as words of its command line."""
         return f"oci://{self.address}/charts/vcuda", f"--version={self.version}", "--plain-http"
 
+    def publish(self, dist: Path) -> subprocess.CompletedProcess[str]:
+        """By scripts/publish."""
+        command = [str(REPOSITORY / "scripts/publish"), str(dist), self.address, "--plain-http", "--key", str(self.key)]
+        return subprocess.run(command, env=os.environ | PASSWORD, capture_output=True, text=True, check=False)
+
 
 @contextmanager
-def registry(folder: Path) -> Iterator[Registry]:
-    """An empty one; what it has lies in `folder`."""
+def registry(folder: Path, cosign: str) -> Iterator[Registry]:
+    """An empty one; what it has lies in `folder`, where the keys are."""
     installed(*_PROGRAMS)
-    port = _free_port()
-    found = Registry(f"127.0.0.1:{port}", release.version())
+    found = Registry(f"127.0.0.1:{_free_port()}", __version__, key_pair(cosign, folder, "cosign"))
     configuration = folder / "registry.yml"
     configuration.write_text(
         f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {folder / 'registry'}}}}}\n"
@@ -62,11 +70,11 @@ def registry(folder: Path) -> Iterator[Registry]:
             server.terminate()
 
 
-def publish_release(to: Registry, dist: Path, archive: Path) -> None:
-    """The chart of this tree, and the image in the archive under the version's tag, as scripts/publish does it."""
-    release.release(dist, with_image=False, url=None)
-    (dist / f"vcuda-image-{to.version}.tar").symlink_to(archive)
-    publish.publish(dist, publish.Registry(to.address, plain_http=True))
+def key_pair(cosign: str, folder: Path, name: str) -> Path:
+    """The private key, NAME.key; the public one is NAME.pub."""
+    command = [cosign, "generate-key-pair", f"--output-key-prefix={name}"]
+    subprocess.run(command, cwd=folder, env=os.environ | PASSWORD, check=True, capture_output=True)
+    return folder / f"{name}.key"
 
 
 def _answers(address: str) -> bool:

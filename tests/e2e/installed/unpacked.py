@@ -1,10 +1,11 @@
 """The file system of an image as a folder, and programs of it on this machine, also those of another architecture.
 
-In: the OCI archive of scripts/image; root's rights for chroot; Debian's qemu-user-static for the other architecture.
+In: the OCI archive of scripts/image; skopeo; root's rights for chroot; Debian's qemu-user-static for the other
+architecture.
 Out: what the programs say. Invariant: nothing of this machine is in the folder but qemu.
 """
 
-import io
+import json
 import platform
 import shutil
 import subprocess
@@ -12,9 +13,9 @@ import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from scripts.oci_archive import opened
 from tests.programs import installed
 
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -64,15 +65,36 @@ class Root:
 
 
 def unpacked(archive: Path, architecture: str, folder: Path) -> Root:
-    with opened(archive) as file:
-        (image,) = [each for each in file.images() if each.architecture == architecture]
-    for layer in image.layers:
-        with tarfile.open(fileobj=io.BytesIO(layer)) as entries:
-            entries.extractall(folder, filter="fully_trusted")
-    folder.chmod(0o755)  # it is the program's /
+    image = _unpack(archive, architecture, folder)
     files = {str(path.relative_to(folder)): path.lstat().st_mode for path in folder.rglob("*")}
-    root = Root(architecture, folder, image.document["created"], image.document["config"], files)
+    root = Root(architecture, folder, image["created"], image["config"], files)
     if root.is_foreign:
         installed(f"{root.emulator}=qemu-user-static")
         shutil.copy(str(shutil.which(root.emulator)), folder / _QEMU.lstrip("/"))
     return root
+
+
+def architectures(archive: Path) -> list[str]:
+    """In the order of the index."""
+    command = ["skopeo", "inspect", "--raw", f"oci-archive:{archive}"]
+    index = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    return [each["platform"]["architecture"] for each in index["manifests"]]
+
+
+def _unpack(archive: Path, architecture: str, folder: Path) -> dict[str, Any]:
+    """The image's configuration."""
+    with TemporaryDirectory() as copied:
+        chosen = ("--insecure-policy", "--override-os=linux", f"--override-arch={architecture}")
+        command = ["skopeo", *chosen, "copy", "--quiet", f"oci-archive:{archive}", f"dir:{copied}"]
+        subprocess.run(command, check=True)
+        manifest = json.loads((Path(copied) / "manifest.json").read_text())
+        for layer in manifest["layers"]:
+            with tarfile.open(_blob(copied, layer)) as entries:
+                entries.extractall(folder, filter="fully_trusted")
+        found: dict[str, Any] = json.loads(_blob(copied, manifest["config"]).read_text())
+    folder.chmod(0o755)  # it is the program's /
+    return found
+
+
+def _blob(folder: str, named: dict[str, str]) -> Path:
+    return Path(folder) / named["digest"].removeprefix("sha256:")

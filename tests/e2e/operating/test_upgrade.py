@@ -78,7 +78,7 @@ def delete_agent(release: Release) -> None:
 
 @pytest.fixture(scope="module")
 def following(release: Release, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Registry:
-    return publish_next(release.registry, vcuda_archive(request), tmp_path_factory.mktemp("next") / "dist")
+    return publish_next(release.registry, vcuda_archive(request), tmp_path_factory.mktemp("next"))
 
 
 @pytest.fixture(scope="module")
