@@ -13,11 +13,11 @@ from sandbox.cluster import pods
 from sandbox.cluster.cluster import Cluster
 from sandbox.program import ProgramFailureError
 from sandbox.prometheus import Json, Prometheus
-from scripts.dashboards.recorded import RULES
 from tests.e2e.conftest import StartAgent
 from tests.e2e.node.agent import Agent
 from tests.e2e.node.scene import wait_all_running
 from tests.e2e.node.workload import GpuContainer, GpuPod
+from tests.monitoring.chart_files import RULES
 from tests.programs import need_prometheus
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]

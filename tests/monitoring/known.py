@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from deviceplugin.cluster.http.metrics import FAMILIES as SCHEDULER
 from deviceplugin.exposition import Family
 from deviceplugin.observe.metrics import FAMILIES as AGENT
-from scripts.dashboards.recorded import RECORDED
+from tests.monitoring.chart_files import RECORDED
 
 TARGET = frozenset({"job", "instance", "node"})
 FOREIGN: Mapping[str, frozenset[str]] = {

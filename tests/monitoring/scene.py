@@ -18,10 +18,10 @@ from aiohttp import web
 from sandbox.admission import create_pod
 from sandbox.program import ProgramFailureError, free_port
 from sandbox.prometheus import Json, Prometheus
-from scripts.dashboards.recorded import RULES
 from scripts.demonstration.cluster_inspect import node_of, phase
 from scripts.demonstration.pods import NAMESPACE, share
 from scripts.demonstration.setup import SmallCluster, small_cluster
+from tests.monitoring.chart_files import RULES
 
 _COLLIDING = 'sum by (namespace, pod) (vcuda_container_memory_limit_bytes{job="colliding"})'
 WAIT_S = 120.0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sandbox.prometheus import promtool
 from tests.fenced import fenced
-from tests.monitoring.boards import BOARDS
+from tests.monitoring.chart_files import BOARDS
 from tests.monitoring.known import unknown_in
 from tests.monitoring.test_rules import ALERTS
 

@@ -6,17 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from deviceplugin.cluster.extender.explain.verdicts import State
 from sandbox.prometheus import promtool
-from scripts.dashboards.recorded import RECORDED, RULES
 from tests.monitoring.alert_cases import AT, CASES, AlertCase
+from tests.monitoring.chart_files import GROUPS, RECORDED, RULES
 from tests.monitoring.known import labels_in, unknown_in
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNBOOKS = ROOT / "docs" / "runbooks.md"
-GROUPS = yaml.safe_load(RULES.read_text())["groups"]
 ALERTS: dict[str, dict[str, Any]] = {
     rule["alert"]: rule for group in GROUPS for rule in group["rules"] if "alert" in rule
 }

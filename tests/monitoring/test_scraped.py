@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sandbox.prometheus import promtool
-from scripts.dashboards.recorded import CHART
-from tests.monitoring.boards import BOARDS, panels, queries_of
+from scripts.manifests import CHART
+from tests.monitoring.chart_files import BOARDS, panels, queries_of
 from tests.monitoring.scene import PLACED, REFUSED, WAITING, Facts, gather
 
 _BY_POD = 'sum by (namespace, pod) (vcuda_container_memory_limit_bytes{job="vcuda-agent"})'

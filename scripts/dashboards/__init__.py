@@ -1,1 +1,0 @@
-"""The Grafana dashboards of the chart: panels and queries in Python, JSON below daemonset/chart/dashboards."""
