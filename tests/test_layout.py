@@ -2,6 +2,7 @@
 
 import ast
 import re
+import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -79,3 +80,20 @@ def test_nothing_is_raised_inside_except_star() -> None:
     }
     raising = [path for path, star in stars.items() if any(isinstance(node, ast.Raise) for node in ast.walk(star))]
     assert raising == []
+
+
+def _is_run(path: Path) -> bool:
+    return '__name__ == "__main__"' in path.read_text()
+
+
+def test_what_lies_beside_a_file_that_is_run_has_no_name_of_the_standard_library() -> None:
+    """Python looks into the file's own folder first, so `import operator` would find `operator.py` there."""
+    folders = {
+        path.parent
+        for part in ("benchmarks", "scripts", "sandbox", "tests")
+        for path in (ROOT / part).rglob("*.py")
+        if _is_run(path)
+    }
+    assert {"benchmarks", "scripts"} <= {folder.name for folder in folders}
+    beside = [path for folder in folders for path in folder.iterdir() if path.is_dir() or path.suffix == ".py"]
+    assert [path for path in beside if path.stem in sys.stdlib_module_names] == []

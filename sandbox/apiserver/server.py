@@ -15,8 +15,8 @@ from typing import Self
 from aiohttp import web
 
 from sandbox.apiserver.faults import Faults
-from sandbox.apiserver.http import Api
 from sandbox.apiserver.kubeconfig import write_kubeconfig
+from sandbox.apiserver.routes import Api
 from sandbox.apiserver.store import Store
 
 _LAST = 10  # pods and events

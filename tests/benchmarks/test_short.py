@@ -40,7 +40,7 @@ EXTENDER = {
     "claims_longest_ms",
     "empty_filter_p50_ms", "empty_filter_p99_ms", "empty_bind_p50_ms", "empty_bind_p99_ms", "empty_pairs_per_s",
 } | {f"{what}_ratio{which}" for what in ("filter", "bind", "pairs") for which in ("", "_least", "_most")}  # fmt: skip
-OPERATOR = {"nodes", "least_s", "use_order_cpu_s"} | {
+OPERATOR_COMMANDS = {"nodes", "least_s", "use_order_cpu_s"} | {
     f"{command}_{figure}"
     for command in (
         "nodes", "node", "pods", "pods_json", "explain", "top_nodes", "top_gpus", "top_pods",
@@ -104,7 +104,7 @@ PROGRAMS = {
     "dearest": DEAREST,
     "volcano": VOLCANO,
     "library": LIBRARY,
-    "operator": OPERATOR,
+    "operator_commands": OPERATOR_COMMANDS,
     "placement": DECISION,
     "sharing": SHARE,
     "hiding": HIDING,

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from deviceplugin import __version__
 from deviceplugin.cli.bundle import archive
+from tests.cli.command_runner import vcuda
 from tests.cli.doctor_cluster import PODS, Release, own_pod, scheduler_metrics
-from tests.cli.operator import vcuda
 from tests.cli.view_server import SERVICE, node, pod, status
 from tests.examples import examples
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from deviceplugin.cli import main
-from tests.cli.operator import kubeconfig
+from tests.cli.command_runner import kubeconfig
 from tests.cli.view_server import Cluster, node, pod, serving
 from tests.programs import installed
 

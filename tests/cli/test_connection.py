@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from sandbox.cluster.certificates import ClusterCa
-from tests.cli.operator import kubeconfig, run, vcuda
+from tests.cli.command_runner import kubeconfig, run, vcuda
 from tests.cli.view_server import ACCOUNT, SERVICE, TOKEN, Cluster, node, pod, refusal, serving
 
 NODES = f"{SERVICE}/view/nodes"

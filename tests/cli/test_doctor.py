@@ -14,8 +14,8 @@ import yaml
 from deviceplugin import __version__
 from deviceplugin.cluster.certificates.keypair import make_ca
 from sandbox.emulated_gpus import REPOSITORY
+from tests.cli.command_runner import run, vcuda
 from tests.cli.doctor_cluster import CA, PODS, Release, own_pod, scheduler_metrics
-from tests.cli.operator import run, vcuda
 from tests.cli.view_server import SERVICE, refusal
 from tests.scheduler.scene import gpu_node
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from deviceplugin.model.cluster_view import ClusterEventKind, ClusterEventRow
-from tests.cli.operator import vcuda
+from tests.cli.command_runner import vcuda
 from tests.cli.view_server import AT, SERVICE, Cluster, event, pod
 
 

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from deviceplugin.cli import main
 from deviceplugin.cli.explain import why_unknown
 from sandbox.apiserver.kubeconfig import write_kubeconfig
-from tests.cli.operator import run, vcuda
+from tests.cli.command_runner import run, vcuda
 from tests.cli.view_server import Cluster, pod
 from tests.cluster.http.scene import serving
 

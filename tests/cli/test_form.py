@@ -15,7 +15,7 @@ from deviceplugin import __version__
 from deviceplugin.cli import main
 from deviceplugin.cli import table as texts
 from deviceplugin.cli.table import Column, table
-from tests.cli.operator import kubeconfig, run, vcuda
+from tests.cli.command_runner import kubeconfig, run, vcuda
 from tests.cli.view_server import Cluster, node, serving
 from tests.kube.kubeconfigs import plugin
 from tests.ui.cluster import serving as serving_cluster

@@ -12,7 +12,7 @@ from deviceplugin.cli.table import Column, table
 from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.model.cluster_view import ClusterEventKind
 from deviceplugin.model.preferences import NodePolicy
-from tests.cli.operator import run, vcuda
+from tests.cli.command_runner import run, vcuda
 from tests.cli.view_server import Cluster, event, node, pod
 
 WIDTH = 40

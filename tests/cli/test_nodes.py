@@ -8,7 +8,7 @@ import yaml
 from msgspec.structs import replace
 
 from deviceplugin.model.cluster_view import MOST_IN_DETAIL, GpuLive, ShareSource
-from tests.cli.operator import vcuda
+from tests.cli.command_runner import vcuda
 from tests.cli.view_server import SERVICE, Cluster, node, pod
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.model.cluster_view import ContainerRow, PodStage, ShareSource
-from tests.cli.operator import vcuda
+from tests.cli.command_runner import vcuda
 from tests.cli.view_server import SERVICE, Cluster, pod
 
 

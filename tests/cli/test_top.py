@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.operator import kubeconfig, vcuda
+from tests.cli.command_runner import kubeconfig, vcuda
 from tests.cli.view_server import SERVICE, Cluster, node, pod, refusal, serving
 from tests.waiting import until
 

@@ -15,7 +15,7 @@ from deviceplugin.kube.kubeconfig import Kubeconfigs, choose
 from deviceplugin.model.cluster_view import ClusterEventKind
 from sandbox.apiserver import ApiServer
 from sandbox.cluster.certificates import ClusterCa
-from tests.cli.operator import kubeconfig
+from tests.cli.command_runner import kubeconfig
 from tests.cli.test_narrow import WORKLOAD
 from tests.cli.view_server import Cluster, event, node, pod, serving
 from tests.kube.kubeconfigs import config, plugin

@@ -7,7 +7,7 @@ import pytest
 
 from deviceplugin.model.cluster_view import ClusterEventKind
 from sandbox.emulated_gpus import REPOSITORY
-from tests.cli.operator import vcuda
+from tests.cli.command_runner import vcuda
 from tests.cli.view_server import Cluster, event, node, pod
 from tests.fenced import fenced
 

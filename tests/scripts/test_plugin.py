@@ -13,7 +13,7 @@ import pytest
 import yaml
 from elftools.elf.elffile import ELFFile
 
-from tests.cli.operator import kubeconfig
+from tests.cli.command_runner import kubeconfig
 from tests.cli.view_server import Cluster, node, pod, serving
 from tests.commands import commands
 from tests.downloads import PUBLIC, downloads

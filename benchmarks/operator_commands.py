@@ -8,7 +8,7 @@ says what is used too; the others print everything. Every node has an agent, and
 their last answers are too old to be shown again. `use_order_cpu_s`: CPU that one order by use costs the scheduler.
 `explain` is of a waiting pod about which kube-scheduler has not asked, so that the scheduler evaluates every node.
 
-    python -m benchmarks.operator [--nodes N] [--rounds N] [--output json] [--short]
+    python -m benchmarks.operator_commands [--nodes N] [--rounds N] [--output json] [--short]
 """
 
 import fcntl
