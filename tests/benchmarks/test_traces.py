@@ -44,11 +44,6 @@ def test_best_fit_and_dot_product_weigh_cpu_beside_gpus() -> None:
     assert taken(Rival(DotProduct(100, 400)), little_cpu, few_gpus, cores=200, needs=Spare(0, 0))[0] == "few-gpus"
 
 
-def test_a_rival_says_why_nothing_fits() -> None:
-    nodes = (node("full", 1, used={0: (100, 320)}, spare=ROOM), node("poor", 1, spare=Spare(0, 0)))
-    assert taken(Rival(BestFit(100, 100)), *nodes, cores=30) == (None, set())
-
-
 def test_a_mix_is_another_scene_of_the_same_size_and_the_same_for_the_same_seed() -> None:
     for name in MIXES:
         one, again = mixed(SCENE, name, seed=7), mixed(SCENE, name, seed=7)

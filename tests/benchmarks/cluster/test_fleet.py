@@ -39,14 +39,6 @@ def test_a_node_offers_what_its_inventory_has() -> None:
     assert int(offered[RESOURCES.memory]) == sum(gpu.blocks for gpu in inventory.gpus)
 
 
-def test_stub_and_load_make_the_same_pod_of_a_number() -> None:
-    assert fleet.pending_pod(40) == fleet.pending_pod(40)
-    metadata = fleet.pending_pod(41)["metadata"]
-    assert (metadata["name"], metadata["uid"]) == (fleet.pending_name(41), fleet.uid_of(fleet.pending_name(41)))
-    uids = {fleet.pending_pod(number)["metadata"]["uid"] for number in range(500)}
-    assert len(uids) == 500
-
-
 def test_as_many_names_are_sent_as_kube_scheduler_samples() -> None:
     samples = {50: 50, 100: 100, 300: 144, 1_000: 420, 3_000: 780, 5_000: 500, 10_000: 500}
     assert {nodes: sampled(nodes) for nodes in samples} == samples

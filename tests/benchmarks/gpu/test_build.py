@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu import build, prepare
+from benchmarks.gpu import build
 from benchmarks.gpu.build import REPOSITORY
 
 ALONE = ("gcc", "as", "ld")  # a compiler without make; as and ld are gcc's own
@@ -99,34 +99,6 @@ def surface(file: Path) -> list[str]:
     tags = subprocess.run(["readelf", "-dW", file], capture_output=True, text=True, check=True).stdout
     kept = re.findall(r"\((?:NEEDED|SONAME|RUNPATH|SYMBOLIC|FLAGS|FLAGS_1)\).*", tags)
     return sorted(line.split()[-1] for line in names.splitlines()) + sorted(" ".join(tag.split()) for tag in kept)
-
-
-@pytest.mark.parametrize("programs", [(), ("make",)], ids=["nothing", "make alone"])
-def test_without_a_compiler_it_ends_in_one_sentence(short_tmp: Path, scratch: Path, programs: tuple[str, ...]) -> None:
-    done = gpu(scratch, only(short_tmp / "bin", *programs))
-    assert (done.returncode, done.stderr) == (2, "")
-    said = "no C compiler is here: none of gcc, cc, clang is in PATH, and CC names none"
-    assert done.stdout == f"benchmark: nothing can be run: {said}\n"
-    assert not list(scratch.iterdir())
-
-
-def test_a_compiler_that_fails_is_named_with_what_it_said(short_tmp: Path, scratch: Path) -> None:
-    path = only(short_tmp / "bin", "false")
-    done = gpu(scratch, path, CC="false")
-    assert (done.returncode, done.stderr) == (2, "")
-    assert done.stdout.startswith("benchmark: nothing can be run: false ended with 1")
-    assert not list(scratch.iterdir())
-
-
-def test_the_programs_of_the_checks_have_no_warnings(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Warnings stop no run on a borrowed machine, so they are judged here; CFLAGS reaches every program."""
-    built = build.build(short_tmp)
-    monkeypatch.setenv("CFLAGS", "-O1 -Werror")
-    for source in prepare.SOURCES:
-        prepare.compile_program(built, source, short_tmp / source.stem)
-    monkeypatch.setenv("CFLAGS", "-include nowhere.h")
-    with pytest.raises(build.CannotBuild, match=r"nowhere\.h"):
-        prepare.compile_program(built, prepare.SOURCES[0], short_tmp / "none")
 
 
 def test_no_command_of_the_run_changes_the_gpu(short_tmp: Path, scratch: Path) -> None:
