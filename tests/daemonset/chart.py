@@ -2,15 +2,17 @@
 
 In: Helm and values. Out: decoded objects. Not here: what they must say.
 Invariants: in CI (`CI=true`) a Helm that cannot be had is a failure; elsewhere it is a skip that says why. A set of
-values is rendered once in a run of the tests, and nobody sees what another test does to its objects.
+values is rendered once in a run of the tests, a group of sets by one process of Helm, and nobody sees what another test
+does to its objects.
 """
 
 import hashlib
 import os
 import pickle
+import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ from tests.config.resolving import resolve
 Object = dict[str, Any]
 NAMESPACE = "gpu-system"
 CARRIER = "notes-of-the-chart"
+SOURCE = re.compile(r"^---\n# Source: outer/charts/part(\d+)/templates/", re.MULTILINE)
+"""What stands before each object of `Chart.below_one`, with the number of its set."""
 _CARRIER = f"""kind: ConfigMap
 metadata: {{name: {CARRIER}}}
 data:
@@ -112,6 +116,30 @@ class Chart:
         assert len(objects) == len(found), "two objects of one kind and name"
         return Rendered(objects, notes["data"]["notes"])
 
+    def render_all(self, sets: Mapping[str, Object], *flags: str) -> dict[str, Rendered]:
+        """Each set of values by its name; one process of Helm renders those that were not rendered yet."""
+        asked = (f"--namespace={NAMESPACE}", *manifests.CLUSTER, *flags)
+        missing = {at: values for at, values in enumerate(sets.values()) if not self._file(values, asked).exists()}
+        if len(missing) > 1:
+            done = self.below_one(missing, *asked)
+            assert done.returncode == 0, done.stderr
+            for at, text in _parts(done.stdout).items():
+                self._keep(self._file(missing[at], asked), (documents(text), ""))
+        return {name: self.render(values, *flags) for name, values in sets.items()}
+
+    def below_one(self, sets: Mapping[int, Object], *flags: str) -> subprocess.CompletedProcess[str]:
+        """The chart below an outer one, once for each set of values, by the name `partN`."""
+        outer = self.folder / f"outer-{os.getpid()}"
+        if not outer.exists():
+            (outer / "charts").mkdir(parents=True)
+            (outer / "charts" / "vcuda").symlink_to(self.with_notes())
+        parts = [{"name": "vcuda", "version": "0.1.0", "alias": f"part{at}"} for at in sets]
+        head = {"apiVersion": "v2", "name": "outer", "version": "1.0.0", "dependencies": parts}
+        (outer / "Chart.yaml").write_text(yaml.safe_dump(head))
+        (outer / "values.yaml").write_text(yaml.safe_dump({f"part{at}": values for at, values in sets.items()}))
+        command = [self.helm, "template", "vcuda", str(outer), *flags]
+        return subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+
     def refusal(self, values: Object | None = None, *flags: str, version: str = manifests.KUBERNETES) -> str:
         """What Helm says to values that it must not take."""
         found, said = self._said(values, f"--kube-version={version}", *flags)
@@ -119,17 +147,24 @@ class Chart:
         return said
 
     def _said(self, values: Object | None, *flags: str) -> tuple[list[Object], str]:
-        asked = yaml.safe_dump([values or {}, flags])
-        file = self.folder / hashlib.sha256(asked.encode()).hexdigest()
+        file = self._file(values, flags)
         if not file.exists():
-            unfinished = file.with_suffix(f".{os.getpid()}")
-            unfinished.write_text(yaml.safe_dump(values or {}))
-            command = [self.helm, "template", "vcuda", str(self.with_notes()), f"--values={unfinished}", *flags]
+            given = file.with_suffix(f".{os.getpid()}.yaml")
+            given.write_text(yaml.safe_dump(values or {}))
+            command = [self.helm, "template", "vcuda", str(self.with_notes()), f"--values={given}", *flags]
             done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
-            unfinished.write_bytes(pickle.dumps((documents(done.stdout), done.stderr)))
-            unfinished.rename(file)
+            self._keep(file, (documents(done.stdout), done.stderr))
         found: tuple[list[Object], str] = pickle.loads(file.read_bytes())
         return found
+
+    def _file(self, values: Object | None, flags: Sequence[str]) -> Path:
+        asked = yaml.safe_dump([values or {}, list(flags)])
+        return self.folder / hashlib.sha256(asked.encode()).hexdigest()
+
+    def _keep(self, file: Path, found: tuple[list[Object], str]) -> None:
+        unfinished = file.with_suffix(f".{os.getpid()}")
+        unfinished.write_bytes(pickle.dumps(found))
+        unfinished.rename(file)
 
     def with_notes(self) -> Path:
         """A copy of the chart that renders its notes too: `helm template` leaves them out."""
@@ -141,6 +176,16 @@ class Chart:
             (templates / "_notes.tpl").write_text('{{ define "notes" }}' + text + "{{ end }}")
             (templates / "notes.yaml").write_text(_CARRIER)
         return copy
+
+
+def _parts(text: str) -> dict[int, str]:
+    """What `below_one` rendered of each set, with the label that a chart of its own has."""
+    parts: dict[int, str] = {}
+    _, *pieces = SOURCE.split(text)
+    for number, piece in zip(map(int, pieces[::2]), pieces[1::2], strict=True):
+        own = piece.replace(f"helm.sh/chart: part{number}-", "helm.sh/chart: vcuda-")
+        parts[number] = f"{parts.get(number, '')}---\n# {own}"
+    return parts
 
 
 def render(helm: str, values: Object | None = None, *, folder: Path, namespace: str = NAMESPACE) -> Rendered:

@@ -43,19 +43,22 @@ def test_a_kustomization_names_every_manifest_of_its_folder() -> None:
     assert named == {folder: names - {"kustomization.yaml"} for folder, names in files.items()}
 
 
-@pytest.mark.parametrize("components", COMBINATIONS, ids="+".join)
-def test_a_component_and_the_value_of_the_same_meaning_give_the_same(chart: Chart, components: tuple[str, ...]) -> None:
-    expected = base()
-    values: Object = {}
-    for name in components:
-        expected = with_component(name, expected)
-        values |= AS_VALUES[name]
-    chosen = {"agent": values, "scheduler": {"enabled": False}}
-    rendered = chart.render(chosen, namespace="kube-system")
+def test_a_component_and_the_value_of_the_same_meaning_give_the_same(chart: Chart, subtests: pytest.Subtests) -> None:
+    chosen: dict[str, Object] = {"+".join(names): _with_values(names) for names in COMBINATIONS}
     policies = confinement()
-    objects = [_without_helms_labels(each) for each in rendered.installed]
-    assert [each for each in objects if each in policies] == policies
-    assert {each["kind"]: each for each in objects if each not in policies} == expected
+    for name, rendered in chart.render_all(chosen, "--namespace=kube-system").items():
+        with subtests.test(name):
+            objects = [_without_helms_labels(each) for each in rendered.installed]
+            assert [each for each in objects if each in policies] == policies
+            expected = base()
+            for component in filter(None, name.split("+")):
+                expected = with_component(component, expected)
+            assert {each["kind"]: each for each in objects if each not in policies} == expected
+
+
+def _with_values(components: tuple[str, ...]) -> Object:
+    agent = {key: value for name in components for key, value in AS_VALUES[name].items()}
+    return {"agent": agent, "scheduler": {"enabled": False}}
 
 
 def _without_helms_labels(each: Object) -> Object:
@@ -69,30 +72,28 @@ def test_without_its_policies_the_agent_is_installed_all_the_same(chart: Chart) 
     assert {each["kind"] for each in rendered.installed} == base().keys()
 
 
-@pytest.mark.parametrize("version", ["1.30.0", "v1.31.9+k3s1", "1.31.7-eks-ba24e9c"])
-def test_where_tokens_do_not_name_the_node_somebody_must_decide(chart: Chart, version: str) -> None:
+def test_where_tokens_do_not_name_the_node_somebody_must_decide(chart: Chart) -> None:
     """Security 1: nobody gets the agent without its policies who has not asked for it."""
-    said = chart.refusal(version=version)
-    assert "agent.confined needs an API server of 1.32 or newer" in said
-    assert "set agent.confined=false" in said
-    for agent in ({"confined": False}, {"enabled": False}):
-        rendered = chart.render({"agent": agent}, f"--kube-version={version}")
-        assert "vcuda-agent-pods" not in rendered.names("ValidatingAdmissionPolicy")
+    decided = {str(agent): {"agent": agent} for agent in ({"confined": False}, {"enabled": False})}
+    for version in ("1.30.0", "v1.31.9+k3s1", "1.31.7-eks-ba24e9c"):
+        said = chart.refusal(version=version)
+        assert "agent.confined needs an API server of 1.32 or newer" in said, version
+        assert "set agent.confined=false" in said, version
+        for rendered in chart.render_all(decided, f"--kube-version={version}").values():
+            assert "vcuda-agent-pods" not in rendered.names("ValidatingAdmissionPolicy"), version
 
 
-@pytest.mark.parametrize("version", ["1.32.0", "v1.32.4+k3s1", "1.33.5-eks-ba24e9c"])
-def test_the_policies_are_installed_on_every_distribution_whose_tokens_name_the_node(
-    chart: Chart, version: str
-) -> None:
-    rendered = chart.render({}, f"--kube-version={version}")
-    assert "vcuda-agent-pods" in rendered.names("ValidatingAdmissionPolicy")
+def test_the_policies_are_installed_on_every_distribution_whose_tokens_name_the_node(chart: Chart) -> None:
+    for version in ("1.32.0", "v1.32.4+k3s1", "1.33.5-eks-ba24e9c"):
+        rendered = chart.render({}, f"--kube-version={version}")
+        assert "vcuda-agent-pods" in rendered.names("ValidatingAdmissionPolicy"), version
 
 
 @pytest.mark.parametrize("domain", ["tencent.com", "gpu.example.org"])
 def test_the_policies_name_the_labels_and_annotations_that_the_agent_writes(chart: Chart, domain: str) -> None:
     """Security 17: these and no others; --node-labels adds its own."""
-    values = {"resourceDomain": domain, "agent": {"flags": {"node-labels": "pool=gpu, team=a=b"}}}
-    rendered = chart.render(values)
+    values = {each: _of_domain(each) for each in ("tencent.com", "gpu.example.org")}
+    rendered = chart.render_all(values)[domain]
     spec = rendered.get("ValidatingAdmissionPolicy", "vcuda-agent-nodes")["spec"]
     written = json.loads(_expressions(spec["variables"])["written"])
     gpu = Gpu(GpuUuid("GPU-1"), index=0, minor=0, model="NVIDIA A100", memory_bytes=80 << 30)
@@ -106,6 +107,10 @@ def test_the_policies_name_the_labels_and_annotations_that_the_agent_writes(char
     pods = rendered.get("ValidatingAdmissionPolicy", "vcuda-agent-pods")["spec"]
     ours = set(re.findall(r'"([^"]*)"', pods["validations"][-1]["expression"])) - {"UPDATE"}
     assert ours == {*names.machine_written, names.gpu_index_prefix}
+
+
+def _of_domain(domain: str) -> Object:
+    return {"resourceDomain": domain, "agent": {"flags": {"node-labels": "pool=gpu, team=a=b"}}}
 
 
 def test_the_network_policy_of_the_agent_lets_in_the_named_peers_and_no_others(chart: Chart) -> None:
@@ -129,10 +134,11 @@ ELSEWHERE = {"vcuda-scheduler-authentication-reader": "kube-system"}
 
 
 def test_every_object_is_in_the_namespace_of_the_release(chart: Chart, subtests: pytest.Subtests) -> None:
-    for chosen, values in VALUE_SETS.items():
+    for chosen, rendered in chart.render_all(VALUE_SETS).items():
         with subtests.test(chosen):
-            others = {("vcuda-doctor", "default"), ("vcuda-volcano", values.get("volcano", {}).get("namespace"))}
-            for each in chart.render(values):
+            volcano = VALUE_SETS[chosen].get("volcano", {}).get("namespace")
+            others = {("vcuda-doctor", "default"), ("vcuda-volcano", volcano)}
+            for each in rendered:
                 name, found = each["metadata"]["name"], each["metadata"].get("namespace", NAMESPACE)
                 assert found == ELSEWHERE.get(name, NAMESPACE) or (name, found) in others
                 for subject in each.get("subjects", []):
@@ -142,8 +148,8 @@ def test_every_object_is_in_the_namespace_of_the_release(chart: Chart, subtests:
 def test_no_object_grants_everything(chart: Chart) -> None:
     rules = [
         (chosen, each["metadata"]["name"], rule)
-        for chosen, values in VALUE_SETS.items()
-        for each in chart.render(values)
+        for chosen, rendered in chart.render_all(VALUE_SETS).items()
+        for each in rendered
         if each["kind"] in ("ClusterRole", "Role")
         for rule in each["rules"]
     ]

@@ -17,23 +17,26 @@ from scripts import manifests
 from tests.daemonset.chart import NAMESPACE, Chart, Object, Rendered, settings
 from tests.daemonset.value_sets import VALUE_SETS
 
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "defaults",
-        "scheduler alone",
-        "cert-manager",
-        "a Secret of the operator",
-        "a kube-scheduler elsewhere",
-        "the nodes' network",
-        "HAMi by other names",
-        "everything else",
-    ],
+SETTING_FLAGS = (
+    "defaults",
+    "scheduler alone",
+    "cert-manager",
+    "a Secret of the operator",
+    "a kube-scheduler elsewhere",
+    "the nodes' network",
+    "HAMi by other names",
+    "everything else",
 )
-def test_the_extender_gets_the_values_by_flags_that_exist(chart: Chart, name: str) -> None:
-    values = VALUE_SETS[name]
-    rendered = chart.render(values)
+
+
+def test_the_extender_gets_the_values_by_flags_that_exist(chart: Chart, subtests: pytest.Subtests) -> None:
+    rendered = chart.render_all(VALUE_SETS)
+    for name in SETTING_FLAGS:
+        with subtests.test(name):
+            check_flags(rendered[name], VALUE_SETS[name])
+
+
+def check_flags(rendered: Rendered, values: Object) -> None:
     parsed, chosen = settings(rendered), values.get("scheduler", {})
     assert parsed.serving.port == chosen.get("port", 8443)
     assert parsed.placement.node_policy.value == chosen.get("nodePolicy", "fragmentation")
@@ -68,10 +71,10 @@ def test_the_chart_makes_a_ca_that_the_scheduler_can_use_and_tells_the_api_serve
 
 def test_no_right_on_webhook_configurations_is_given_but_where_it_is_asked_for(chart: Chart) -> None:
     """Security B-12: who may change one is sent whatever is written in the cluster, and may change it."""
-    for name, values in VALUE_SETS.items():
-        if "patch" in str(values):
+    for name, rendered in chart.render_all(VALUE_SETS).items():
+        if "patch" in str(VALUE_SETS[name]):
             continue
-        roles = [each for each in chart.render(values).installed if each["kind"] in ("Role", "ClusterRole")]
+        roles = [each for each in rendered.installed if each["kind"] in ("Role", "ClusterRole")]
         rules = [rule for role in roles for rule in role["rules"]]
         assert [rule for rule in rules if "admissionregistration.k8s.io" in rule.get("apiGroups", ())] == [], name
     patching = chart.render(PATCHES)
@@ -143,20 +146,22 @@ def _mounted(rendered: Rendered, container: Object, path: Path) -> tuple[str, li
     return source.get("secretName") or source["name"], [item["key"] for item in source["items"]]
 
 
-@pytest.mark.parametrize("name", ["defaults", "cert-manager", "a Secret of the operator", "everything else"])
 def test_kube_scheduler_asks_the_extender_on_the_loopback_of_their_pod_and_needs_no_certificate(
-    chart: Chart, name: str
+    chart: Chart, subtests: pytest.Subtests
 ) -> None:
-    rendered = chart.render(VALUE_SETS[name])
-    parsed = settings(rendered)
-    (extender,) = rendered.configuration["extenders"]
-    assert parsed.serving.loopback_port not in (0, parsed.serving.port)
-    assert extender["urlPrefix"] == f"http://127.0.0.1:{parsed.serving.loopback_port}"
-    assert (extender["enableHTTPS"], "tlsConfig" in extender) == (False, False)
-    assert parsed.callers.ca_file is None
-    (container,) = rendered.scheduler["containers"]
-    assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/etc/vcuda/scheduler"]
-    assert "hostNetwork" not in rendered.scheduler
+    sets = chart.render_all(VALUE_SETS)
+    for name in ("defaults", "cert-manager", "a Secret of the operator", "everything else"):
+        with subtests.test(name):
+            rendered = sets[name]
+            parsed = settings(rendered)
+            (extender,) = rendered.configuration["extenders"]
+            assert parsed.serving.loopback_port not in (0, parsed.serving.port)
+            assert extender["urlPrefix"] == f"http://127.0.0.1:{parsed.serving.loopback_port}"
+            assert (extender["enableHTTPS"], "tlsConfig" in extender) == (False, False)
+            assert parsed.callers.ca_file is None
+            (container,) = rendered.scheduler["containers"]
+            assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/etc/vcuda/scheduler"]
+            assert "hostNetwork" not in rendered.scheduler
 
 
 @pytest.mark.parametrize("on_the_node", [True, False])
@@ -296,11 +301,12 @@ def test_a_version_without_patch_number_decides_as_its_first_release(chart: Char
 
 
 def test_the_scheduler_has_no_privilege_whatsoever(chart: Chart, subtests: pytest.Subtests) -> None:
-    without = [name for name, values in VALUE_SETS.items() if not chart.render(values).names("Deployment")]
+    sets = chart.render_all(VALUE_SETS)
+    without = [name for name, rendered in sets.items() if not rendered.names("Deployment")]
     assert without == ["agent alone"]
-    for name in VALUE_SETS.keys() - set(without):
+    for name in sets.keys() - set(without):
         with subtests.test(name):
-            pod = chart.render(VALUE_SETS[name]).scheduler
+            pod = sets[name].scheduler
             assert pod["securityContext"]["runAsNonRoot"] is True
             assert not {"hostPID", "hostIPC"} & set(pod)
             assert pod.get("hostNetwork", False) is VALUE_SETS[name].get("scheduler", {}).get("hostNetwork", False)

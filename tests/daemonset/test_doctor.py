@@ -19,9 +19,8 @@ def hooks(rendered: Rendered) -> list[Object]:
 
 
 def test_what_helm_test_needs_is_there_only_while_it_runs(chart: Chart, subtests: pytest.Subtests) -> None:
-    for name, values in VALUE_SETS.items():
+    for name, rendered in chart.render_all(VALUE_SETS).items():
         with subtests.test(name):
-            rendered = chart.render(values)
             for each in hooks(rendered):
                 annotations = each["metadata"]["annotations"]
                 assert annotations[HOOK] == "test"
@@ -72,9 +71,9 @@ def test_the_test_pod_may_read_what_the_checks_of_a_cluster_read(defaults: Rende
 
 def test_a_second_manager_can_apply_the_test_pod(chart: Chart, subtests: pytest.Subtests) -> None:
     """The list is one field; the API server adds these where they are missing (plugin DefaultTolerationSeconds)."""
-    for name, values in VALUE_SETS.items():
+    for name, rendered in chart.render_all(VALUE_SETS).items():
         with subtests.test(name):
-            tolerated = chart.render(values).get("Pod", "vcuda-doctor")["spec"]["tolerations"]
+            tolerated = rendered.get("Pod", "vcuda-doctor")["spec"]["tolerations"]
             for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
                 added = {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
                 assert added in tolerated
@@ -82,8 +81,8 @@ def test_a_second_manager_can_apply_the_test_pod(chart: Chart, subtests: pytest.
 
 def test_the_pods_command_line_is_one(chart: Chart, tmp_path: Path, subtests: pytest.Subtests) -> None:
     lines: dict[tuple[str, ...], str] = {}
-    for name, values in VALUE_SETS.items():
-        (container,) = chart.render(values).get("Pod", "vcuda-doctor")["spec"]["containers"]
+    for name, rendered in chart.render_all(VALUE_SETS).items():
+        (container,) = rendered.get("Pod", "vcuda-doctor")["spec"]["containers"]
         lines.setdefault(tuple(container["args"]), name)
     nowhere = ["--kubeconfig", str(tmp_path / "nothing")]
     for line, name in lines.items():
@@ -95,11 +94,10 @@ def test_the_pods_command_line_is_one(chart: Chart, tmp_path: Path, subtests: py
 def test_the_checks_of_the_node_see_what_the_agent_will_see(chart: Chart, subtests: pytest.Subtests) -> None:
     same = {"env", "envFrom", "image", "imagePullPolicy", "securityContext", "volumeMounts", "resources"}
     agents = {name: {**values.get("agent", {}), "doctor": True} for name, values in VALUE_SETS.items()}
-    for name, agent in agents.items():
-        if not agent.get("enabled", True):
-            continue
+    sets = {name: {**VALUE_SETS[name], "agent": agent} for name, agent in agents.items() if agent.get("enabled", True)}
+    for name, rendered in chart.render_all(sets).items():
         with subtests.test(name):
-            pod = chart.render({**VALUE_SETS[name], "agent": agent}).agent
+            pod = rendered.agent
             checks, (container,) = pod["initContainers"][-1], pod["containers"]
             assert checks["args"] == ["doctor", "node", "--startup", *container["args"][1:]]
             assert {key: checks.get(key) for key in same} == {key: container.get(key) for key in same}

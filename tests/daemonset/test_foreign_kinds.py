@@ -18,7 +18,7 @@ def foreign(rendered: Rendered, definitions: Definitions) -> list[Object]:
 
 
 def test_each_is_strictly_what_its_definition_permits(chart: Chart, foreign_definitions: Definitions) -> None:
-    made = {name: foreign(chart.render(values), foreign_definitions) for name, values in SETS.items()}
+    made = {name: foreign(rendered, foreign_definitions) for name, rendered in chart.render_all(SETS).items()}
     found = [(name, each["kind"], faults(each)) for name, objects in made.items() for each in objects]
     assert [case for case in found if case[-1]] == []
     assert {each["kind"] for each in made["all foreign kinds"]} == foreign_definitions.keys()

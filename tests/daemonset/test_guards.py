@@ -145,10 +145,12 @@ IN_THE_REGISTRY = {
 
 
 def test_one_registry_has_all_images(chart: Chart) -> None:
-    found = {}
-    for repository in IN_THE_REGISTRY:
-        rendered = chart.render({"global": {"imageRegistry": "mirror:5000/gpu"}, "image": {"repository": repository}})
-        found[repository] = [pod["containers"][0]["image"] for pod in (rendered.agent, rendered.scheduler)]
+    mirror = {"global": {"imageRegistry": "mirror:5000/gpu"}}
+    rendered = chart.render_all({each: {**mirror, "image": {"repository": each}} for each in IN_THE_REGISTRY})
+    found = {
+        repository: [pod["containers"][0]["image"] for pod in (each.agent, each.scheduler)]
+        for repository, each in rendered.items()
+    }
     kube_scheduler = "mirror:5000/gpu/kube-scheduler:v1.36.2"
     assert found == {name: [f"{image}:0.1.0", kube_scheduler] for name, image in IN_THE_REGISTRY.items()}
 
@@ -164,7 +166,7 @@ HELMS_LABELS = {
 
 def test_every_object_has_helms_labels_and_no_selector_and_no_pod_has_them(chart: Chart) -> None:
     """A selector cannot be changed, and a pod would restart with every version of the chart."""
-    objects = [(chosen, each) for chosen, values in VALUE_SETS.items() for each in chart.render(values)]
+    objects = [(chosen, each) for chosen, rendered in chart.render_all(VALUE_SETS).items() for each in rendered]
     for chosen, each in objects:
         where, labels = (chosen, each["kind"], each["metadata"]["name"]), each["metadata"]["labels"]
         assert labels["app.kubernetes.io/name"] in ("vcuda", "vcuda-agent", "vcuda-scheduler"), where

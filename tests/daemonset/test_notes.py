@@ -8,8 +8,8 @@ from tests.daemonset.value_sets import VALUE_SETS
 
 
 def test_the_notes_are_tidy_whatever_is_chosen(chart: Chart) -> None:
-    for name, values in VALUE_SETS.items():
-        said = chart.render(values).notes
+    for name, rendered in chart.render_all(VALUE_SETS).items():
+        said = rendered.notes
         assert not [line for line in said.splitlines() if line != line.rstrip()], name
         assert "\n\n\n" not in said, name
         assert "<no value>" not in said, name

@@ -53,15 +53,17 @@ def test_every_object_is_strictly_what_the_api_server_takes(
     chart: Chart, version: str, subtests: pytest.Subtests
 ) -> None:
     agent = {"confined": version != OLDEST}
-    for platform in set(PLATFORMS) - set(LIKE_KUBEADM):
+    sets = {name: {"platform": name, "agent": agent} for name in PLATFORMS if name not in LIKE_KUBEADM}
+    for platform, rendered in chart.render_all(sets, f"--kube-version={version}.0").items():
         with subtests.test(platform):
-            known = of_kubernetes(chart.render({"platform": platform, "agent": agent}, f"--kube-version={version}.0"))
+            known = of_kubernetes(rendered)
             assert len(known) >= 18
             assert [(each["kind"], wrong) for each in known if (wrong := faults(each, version))] == []
 
 
 def test_so_is_every_other_set_of_values(chart: Chart) -> None:
-    known = [(name, each) for name, values in VALUE_SETS.items() for each in of_kubernetes(chart.render(values))]
+    sets = chart.render_all(VALUE_SETS)
+    known = [(name, each) for name, rendered in sets.items() for each in of_kubernetes(rendered)]
     assert [(name, each["kind"], wrong) for name, each in known if (wrong := faults(each, "1.36"))] == []
 
 
@@ -74,13 +76,21 @@ def test_a_field_that_does_not_exist_is_found(defaults: Rendered) -> None:
 
 def test_with_the_driver_in_usr_everything_is_as_by_default(chart: Chart) -> None:
     values: Object = {"webhook": {"certificates": {"patch": True}}}  # otherwise each has a CA of its own
-    rendered = {each: chart.render({**values, "platform": each}) for each in ("kubeadm", *LIKE_KUBEADM)}
-    assert [each for each, found in rendered.items() if found.objects != chart.render(values).objects] == []
+    rendered = chart.render_all({each: {**values, "platform": each} for each in ("", "kubeadm", *LIKE_KUBEADM)})
+    assert [each for each, found in rendered.items() if found.objects != rendered[""].objects] == []
 
 
-@pytest.mark.parametrize("platform", PLATFORMS)
-def test_the_agent_gets_what_the_table_says(chart: Chart, platform: str) -> None:
-    rendered, row = on(chart, platform), {**TABLE["default"], **TABLE[platform]}
+def on_each(chart: Chart) -> dict[str, Rendered]:
+    return chart.render_all({name: {"platform": name, "agent": {}} for name in PLATFORMS})
+
+
+def test_the_agent_gets_what_the_table_says(chart: Chart, subtests: pytest.Subtests) -> None:
+    for platform, rendered in on_each(chart).items():
+        with subtests.test(platform):
+            check_paths(rendered, {**TABLE["default"], **TABLE[platform]})
+
+
+def check_paths(rendered: Rendered, row: dict[str, str]) -> None:
     pod = rendered.agent
     found = paths(pod)
     assert found["device-plugins"] == mounts(pod)["device-plugins"]["mountPath"] == "/var/lib/kubelet/device-plugins"
@@ -106,16 +116,19 @@ def test_the_two_directories_of_kubelet_are_set_apart(chart: Chart) -> None:
     assert paths(pod)["pod-resources"] == "/data/kubelet/pod-resources"
 
 
-@pytest.mark.parametrize("platform", [name for name in PLATFORMS if "agent.driver.root" in TABLE[name]])
-def test_a_driver_elsewhere_is_seen_also_when_it_comes_later(chart: Chart, platform: str) -> None:
+def test_a_driver_elsewhere_is_seen_also_when_it_comes_later(chart: Chart, subtests: pytest.Subtests) -> None:
     """The parent is mounted: a mount below it propagates, while one over the mounted directory itself would not."""
-    root = Path(TABLE[platform]["agent.driver.root"])
-    pod = on(chart, platform).agent
-    mount = mounts(pod)["driver"]
-    assert (paths(pod)["driver"], mount["mountPath"]) == (str(root.parent), "/host")
-    assert (mount["mountPropagation"], mount["readOnly"]) == ("HostToContainer", True)
-    assert flags(pod)["driver-root"] == f"/host/{root.name}"
-    assert not {"host-usr", "host-etc", "modules"} & mounts(pod).keys()
+    roots = {name: Path(row["agent.driver.root"]) for name, row in TABLE.items() if "agent.driver.root" in row}
+    del roots["default"]
+    rendered = on_each(chart)
+    for platform, root in roots.items():
+        with subtests.test(platform):
+            pod = rendered[platform].agent
+            mount = mounts(pod)["driver"]
+            assert (paths(pod)["driver"], mount["mountPath"]) == (str(root.parent), "/host")
+            assert (mount["mountPropagation"], mount["readOnly"]) == ("HostToContainer", True)
+            assert flags(pod)["driver-root"] == f"/host/{root.name}"
+            assert not {"host-usr", "host-etc", "modules"} & mounts(pod).keys()
 
 
 def test_what_the_operator_sets_wins_over_the_platform(chart: Chart) -> None:

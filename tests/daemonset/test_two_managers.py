@@ -70,7 +70,7 @@ def _patch(rendered: Rendered) -> Iterator[Object]:
 
 
 def test_the_chart_writes_what_the_api_server_would_add_to_an_atomic_field(chart: Chart) -> None:
-    sets = {name: chart.render(values) for name, values in VALUE_SETS.items()}
+    sets = chart.render_all(VALUE_SETS)
     objects = [(name, each) for name, rendered in sets.items() for each in (*rendered, *_patch(rendered))]
     found = {(name, each["kind"], each["metadata"]["name"], out) for name, each in objects for out in _left_out(each)}
     assert sorted(found) == []
@@ -84,9 +84,9 @@ def test_what_a_definition_of_another_project_adds_to_a_list_is_written_too(
     """Of what the chart writes: relabelings of an operator are their own words."""
     found = {
         (each["kind"], each["metadata"]["name"], out)
-        for name, values in SETS.items()
+        for name, rendered in chart.render_all(SETS).items()
         if name != "what installations seldom change"
-        for each in foreign(chart.render(values), foreign_definitions)
+        for each in foreign(rendered, foreign_definitions)
         for out in _missing(each, _schema(each, foreign_definitions), "", inside=False)
     }
     assert sorted(found) == []

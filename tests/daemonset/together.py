@@ -3,19 +3,14 @@
 In: sets of values. Out: what each gives, or that it is refused and why. As of a chart alone, but for the chart's name.
 """
 
-import os
 import re
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import yaml
-
 from scripts import manifests
-from tests.daemonset.chart import NAMESPACE, Chart, Object, environment
+from tests.daemonset.chart import NAMESPACE, SOURCE, Chart, Object
 
 _AT_A_TIME = 25
-_SOURCE = re.compile(r"^---\n# Source: outer/charts/part(\d+)/templates/", re.MULTILINE)
 _BY_SCHEMA = re.compile(r"^part(\d+):\n((?: *- .*\n)+)", re.MULTILINE)
 _BY_TEMPLATE = re.compile(r"outer/charts/part(\d+)/templates/.*")
 _UNSAID = re.compile(r"helm.sh/chart: part\d+-|^ *#.*\n|^ +[\w.]+: LS0t.*\n", re.MULTILINE)
@@ -47,7 +42,7 @@ def _some_together(chart: Chart, sets: Sequence[Object]) -> list[Given]:
     while len(found) < len(sets):
         text, refused = _attempt(chart, {at: values for at, values in enumerate(sets) if at not in found})
         parts: dict[int, set[str]] = {}
-        _, *pieces = _SOURCE.split(text)
+        _, *pieces = SOURCE.split(text)
         for number, piece in zip(pieces[::2], pieces[1::2], strict=True):
             parts.setdefault(int(number), set()).add(_UNSAID.sub("", piece))
         found |= refused | {number: frozenset(objects) for number, objects in parts.items()}
@@ -56,16 +51,7 @@ def _some_together(chart: Chart, sets: Sequence[Object]) -> list[Given]:
 
 def _attempt(chart: Chart, sets: dict[int, Object]) -> tuple[str, dict[int, Refused]]:
     """What Helm prints, or whom it refuses: all whom the schema does not permit, else one."""
-    outer = chart.folder / f"outer-{os.getpid()}"
-    if not outer.exists():
-        (outer / "charts").mkdir(parents=True)
-        (outer / "charts" / "vcuda").symlink_to(chart.with_notes())
-    parts = [{"name": "vcuda", "version": "0.1.0", "alias": f"part{at}"} for at in sets]
-    head = {"apiVersion": "v2", "name": "outer", "version": "1.0.0", "dependencies": parts}
-    (outer / "Chart.yaml").write_text(yaml.safe_dump(head))
-    (outer / "values.yaml").write_text(yaml.safe_dump({f"part{at}": values for at, values in sets.items()}))
-    command = [chart.helm, "template", "vcuda", str(outer), f"--namespace={NAMESPACE}", *manifests.CLUSTER]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    done = chart.below_one(sets, f"--namespace={NAMESPACE}", *manifests.CLUSTER)
     refused = {int(number): Refused(said) for number, said in _BY_SCHEMA.findall(done.stderr)}
     if by_template := _BY_TEMPLATE.search(done.stderr):
         refused[int(by_template[1])] = Refused()
