@@ -18,6 +18,7 @@ from tests.waiting import PATIENCE_S, eventually
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAMS = (
     "agent",
+    "call_path",
     "dra",
     "extender",
     "dearest",

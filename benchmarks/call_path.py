@@ -1,11 +1,13 @@
-"""Counts the files and functions of `deviceplugin` that the simplest Allocate or the simplest filter enters.
+"""How many files and functions of `deviceplugin` the simplest Allocate and the simplest filter enter.
 
-In: `allocate` or `filter`, and --list for the names. Out: the counts on stdout. Allocate: the first call for one
-container of 20 cores on a node with four GPUs, with kubelet's `/pods` as the only identity source. Filter: one pod of
-50 cores, three nodes with two GPUs, binpack. Decoding of requests is not counted. Run as scripts/trace_calls.
+Allocate: the first call for one container of 20 cores on a node with four GPUs, with kubelet's `/pods` as the only
+identity source. Filter: one pod of 50 cores, three nodes with two GPUs, binpack. Decoding of requests is not counted.
+Output (keys of `--output json`): `<call>_files`, `<call>_functions`, and `<call>_calls`, how often functions were
+called. `--list` prints the functions instead. The counts are the same on every machine, and in the short form.
+
+    python -m benchmarks.call_path [--list] [--output json] [--short]
 """
 
-import argparse
 import asyncio
 import sys
 import tempfile
@@ -17,6 +19,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import deviceplugin
+from benchmarks.command import ends_in_one_sentence, options, show
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.wire import ExtenderArgs
@@ -92,7 +95,7 @@ _NO_REQUEST = "filter sends no request to the API server"
 
 
 class _NoApi:
-    """Every request is a failure of the trace."""
+    """Every request is a failure of the measurement."""
 
     async def bind(self, pod: PodRef, node: str, annotations: Mapping[str, str]) -> None:
         raise AssertionError(_NO_REQUEST)
@@ -136,15 +139,21 @@ TRACES = {"allocate": trace_allocate, "filter": trace_filter}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="trace_calls", description=__doc__)
-    parser.add_argument("call", choices=sorted(TRACES))
+    parser = options(__doc__)
     parser.add_argument("--list", action="store_true", help="print every function that was entered")
-    asked = parser.parse_args()
-    found = TRACES[asked.call]()
-    print(f"{asked.call}: {len(found.files)} files, {len(found.functions)} functions, {found.calls} calls")
-    for name in sorted(found.functions) if asked.list else ():
-        print(f"  {name}")
+    given = parser.parse_args()
+    found = {call: trace() for call, trace in TRACES.items()}
+    if given.list:
+        print("\n".join(f"{call} {name}" for call, trace in found.items() for name in sorted(trace.functions)))
+        return
+    show({key: count for call, trace in found.items() for key, count in _figures(call, trace)}, given.output)
+
+
+def _figures(call: str, trace: Trace) -> Iterator[tuple[str, int]]:
+    yield f"{call}_files", len(trace.files)
+    yield f"{call}_functions", len(trace.functions)
+    yield f"{call}_calls", trace.calls
 
 
 if __name__ == "__main__":
-    main()
+    ends_in_one_sentence(main)

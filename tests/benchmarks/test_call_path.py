@@ -1,6 +1,6 @@
 """A reader who follows one Allocate or one filter opens few files: the limits of the house."""
 
-from scripts.trace_calls import trace_allocate, trace_filter
+from benchmarks.call_path import trace_allocate, trace_filter
 
 ALLOCATE_FILES = 32
 FILTER_FILES = 28
