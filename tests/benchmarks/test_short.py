@@ -1,7 +1,11 @@
-"""Every program under benchmarks/ runs in its short form, prints figures, and fails in one sentence."""
+"""Every program under benchmarks/ runs in its short form, prints its figures, and fails in one sentence.
+
+Its figures are those that docs/measurements.md lists by their keys.
+"""
 
 import json
 import math
+import re
 import signal
 import subprocess
 import sys
@@ -36,6 +40,19 @@ PARTS = {"bare", "bare_dra", "pods_call", "cluster.agents", "cluster.empty", "cl
 """Processes that a benchmark starts for itself."""
 
 
+PAGE = (REPOSITORY / "docs" / "measurements.md").read_text()
+WITHOUT_KEYS = {"placement", "sharing", "hiding", "dearest", "traces.held_out"}
+"""Rows of their tables are cases."""
+
+
+def listed(program: str) -> set[str]:
+    """The keys in the first column of the tables for this program; `| key, ...` is of another way to start it."""
+    after = re.split(rf"-m benchmarks\.{re.escape(program)}\b", PAGE, maxsplit=1)[1]
+    section = re.split(r"-m benchmarks\.|^#", after, maxsplit=1, flags=re.MULTILINE)[0]
+    tables = re.findall(r"^\| key \|.*\n(?:\|.*\n)+", section, re.MULTILINE)
+    return {key for table in tables for row in table.splitlines() for key in re.findall(r"`(\w+)`", row.split("|")[1])}
+
+
 def run(program: str, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", f"benchmarks.{program}", *words]
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
@@ -50,6 +67,8 @@ def check_short_form(program: str) -> None:
     figures = [value for row in (first, *more) for value in row.values() if isinstance(value, (int, float))]
     assert figures
     assert all(map(math.isfinite, figures)), printed
+    assert listed(program) - first.keys() == set()
+    assert bool(listed(program)) is (program not in WITHOUT_KEYS)
 
 
 @pytest.mark.timeout(300)  # a busy machine makes a short form long, not wrong
