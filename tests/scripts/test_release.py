@@ -128,13 +128,8 @@ def test_what_is_no_release_is_refused_in_one_sentence(other: Path) -> None:
     assert found == sentences
 
 
-<<<<<<< HEAD
 def test_a_tag_of_this_version_is_a_release(other: Path, tmp_path: Path) -> None:
-    _write_changelog(other)
-=======
-def test_a_tag_of_this_version_is_a_release(other: Path) -> None:
     """CHANGELOG.md has its section."""
->>>>>>> c71c90bc (Begin the changelog with one list of what 0.1.0 is)
     for tag in (f"v{VERSION}", "vcuda-demo", "latest"):
         assert sh("git", "tag", tag, at=other).returncode == 0
     done = release_files(other, "--no-image", tmp_path / "first")
@@ -151,7 +146,6 @@ def test_the_changelog_of_a_version_is_its_files_of_changes(other: Path) -> None
     for name, text in (("gpus.added", "More GPUs,\nof all kinds.\n"), ("a.fixed", "A `crash`."), ("b.added", "Less.")):
         (other / f"changes/{name}.md").write_text(text)
     _run_towncrier(other)
-    release.check_changes(NEXT)
     new = (other / "CHANGELOG.md").read_text()
     before, added, after = re.split(r"^## 0\.2\.0 \([-0-9]{10}\)\n(.*?)(?=^## )", new, flags=re.MULTILINE | re.DOTALL)
     assert added == "\n### Added\n\n- Less.\n- More GPUs,\n  of all kinds.\n\n### Fixed\n\n- A `crash`.\n\n"
