@@ -250,11 +250,9 @@ def _plain(number: Decimal) -> str:
 _UP_TO_A_YEAR = (lambda seconds: seconds <= _YEAR_S, "is longer than a year")
 _ABOVE_ZERO = (lambda seconds: seconds > 0, "must be longer than 0s")
 _WHOLE = (lambda seconds: seconds % 1 == 0, "is not a whole number of seconds")
-_HOUR_TO_30_YEARS = (lambda seconds: 3600 <= seconds <= 30 * _YEAR_S, "must be at least an hour and at most 30 years")
 DURATION = _duration("a duration", _UP_TO_A_YEAR)
 PERIOD = _duration("a duration above zero", _UP_TO_A_YEAR, _ABOVE_ZERO)
 SECONDS = _duration("a duration of whole seconds", _UP_TO_A_YEAR, _ABOVE_ZERO, _WHOLE)
-LIFE = _duration("a duration from an hour to 30 years", _HOUR_TO_30_YEARS)
 
 _LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
 _DNS_NAME = rf"{_LABEL}(?:\.{_LABEL})*"

@@ -32,7 +32,7 @@ class NodeChooser(enum.Enum):
 
 
 class Election(enum.Enum):
-    """How the replicas find the leader, which answers kube-scheduler and renews the certificates."""
+    """How the replicas find the leader, which answers kube-scheduler."""
 
     OWN = "own"
     KUBE_SCHEDULER = "kube-scheduler"
@@ -137,7 +137,7 @@ class PlacementSettings:
 
 @dataclass(frozen=True, slots=True)
 class CertificateSettings:
-    """The serving certificate: signed by a CA that the scheduler makes, or read from files."""
+    """The serving certificate: signed by a CA that the scheduler or Helm makes, or read from files."""
 
     service: str = setting("service-name", "vcuda-scheduler", "Service that the certificate is made for.", types.NAME)
     names: tuple[str, ...] = setting(
@@ -149,25 +149,8 @@ class CertificateSettings:
     secret: str = setting(
         "certificate-secret",
         "vcuda-scheduler-tls",
-        "Secret with CA and serving certificate. The leader writes it; with --leader-election=kube-scheduler any "
-        "replica does, because kube-scheduler waits for it.",
+        "Secret with the CA that signs each replica's certificate. A replica that finds none makes one, for ten years.",
         types.NAME,
-    )
-    life: float = setting(
-        "certificate-life",
-        90 * 86400.0,
-        "Lifetime of the serving certificate; it is renewed after two thirds of that.",
-        types.LIFE,
-    )
-    ca_life: float = setting(
-        "ca-life",
-        3650 * 86400.0,
-        "Lifetime of the CA; with --webhook-configuration it is renewed after two thirds of that. At least three times "
-        "--certificate-life.",
-        types.LIFE,
-    )
-    check_period: float = setting(
-        "certificate-check-period", 30.0, "Interval between checks of Secret, files and caBundle.", types.PERIOD
     )
     cert_file: Path | None = setting(
         "tls-cert-file",
@@ -202,7 +185,7 @@ class CallerSettings:
 
 @dataclass(frozen=True, slots=True)
 class LeaderSettings:
-    """Which replica answers kube-scheduler and renews the certificates; all replicas serve the webhook."""
+    """Which replica answers kube-scheduler; all replicas serve the webhook."""
 
     election: Election = setting(
         "leader-election",
@@ -254,11 +237,6 @@ def _check_together(settings: SchedulerSettings) -> None:
         raise ConfigError(f"--loopback-port and --listen-port are both {serving.port}; give two ports")
     if (certificates.cert_file is None) != (certificates.key_file is None):
         raise ConfigError("--tls-cert-file and --tls-key-file go together; give both or none")
-    if certificates.life > certificates.ca_life / 3:
-        raise ConfigError(
-            f"--certificate-life: {types.show_duration(certificates.life)} is longer than a third of "
-            f"--ca-life ({types.show_duration(certificates.ca_life)}), so it could outlive its CA"
-        )
     if leader.retry * 3 > leader.duration:
         raise ConfigError(
             f"--lease-retry: {types.show_duration(leader.retry)} leaves no room for a renewal that fails within "
@@ -273,5 +251,4 @@ SCHEDULER = Program(
     kind="SchedulerConfig",
     tree=SchedulerSettings,
     check=_check_together,
-    retired={"authority-settle": "a new CA is in the caBundle long before it signs a certificate"},
 )

@@ -163,7 +163,7 @@ async def _work(
             parts = (
                 group.create_task(watch.run(), name="cluster"),
                 group.create_task(leadership.run(), name="leadership"),
-                group.create_task(certificates.run(lambda: leadership.leads), name="certificates"),
+                group.create_task(certificates.run(), name="certificates"),
                 group.create_task(extender.wake_up.run(), name="wake-up"),
                 group.create_task(events.run(), name="events"),
                 *(() if templates is None else (group.create_task(templates.run(), name="claim templates"),)),

@@ -1,24 +1,26 @@
 """Where the serving certificate comes from, and whether there is one yet.
 
-In: settings, a client. Out: `Certificates`: the listener's TLS, something to run, what is missing, days left. Until
-there is a certificate that clients accept, a temporary one is served, so that probes can ask; the replica is not ready.
+In: settings, a client. Out: `Certificates`: the listener's TLS, something to run, what is missing, when they expire.
+Until there is a certificate that clients accept, a temporary one is served, so that probes can ask; the replica is not
+ready. What a check cannot do is logged once, and the next check tries it again.
 """
 
 import asyncio
 import datetime as dt
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+
+import structlog
 
 from deviceplugin.cluster.certificates.files import CertificateFiles, client_ca, server_files
-from deviceplugin.cluster.certificates.issued import Rules
+from deviceplugin.cluster.certificates.issuer import CHECK_S, Issuer
 from deviceplugin.cluster.certificates.keypair import make_ca, make_certificate
-from deviceplugin.cluster.certificates.rotation import Rotation
 from deviceplugin.cluster.certificates.tls import ServerTls
-from deviceplugin.config.scheduler import CertificateSettings, Election, SchedulerSettings
+from deviceplugin.config.scheduler import SchedulerSettings
+from deviceplugin.errors import VcudaError
 from deviceplugin.kube.cluster_client import ClusterClient
 
+log = structlog.get_logger("vcuda.certificates")
 _TEMPORARY = dt.timedelta(days=1)
-_OVERLAP_S = 3600.0
-_CHECKS_IN_OVERLAP = 10
 
 
 class Certificates:
@@ -29,10 +31,8 @@ class Certificates:
         now = dt.datetime.now(dt.UTC)
         names = names_of(settings)
         self.tls = ServerTls(make_certificate(names, make_ca(now, _TEMPORARY), now, _TEMPORARY))
-        self._period = chosen.check_period
-        self._any_replica = settings.leader.election is Election.KUBE_SCHEDULER
         self._files: list[CertificateFiles] = []
-        self._rotation: Rotation | None = None
+        self._issuer: Issuer | None = None
         if settings.callers.ca_file is not None:
             self._files.append(client_ca(settings.callers.ca_file, trust=self.tls.trust))
         if chosen.cert_file is not None and chosen.key_file is not None:
@@ -40,25 +40,17 @@ class Certificates:
             self.ready = asyncio.Event()
             self.ready.set()
         else:
-            self._rotation = Rotation(
-                client,
-                namespace=settings.cluster.namespace,
-                secret=chosen.secret,
-                configuration=settings.webhook.configuration,
-                rules=_rules(chosen, names),
-                show=self.tls.show,
-            )
-            self.ready = self._rotation.ready
+            namespace, configuration = settings.cluster.namespace, settings.webhook.configuration
+            self._issuer = Issuer(client, self.tls, namespace, chosen.secret, configuration, names)
+            self.ready = self._issuer.ready
         for files in self._files:
             files.load()
 
-    async def run(self, leads: Callable[[], bool]) -> None:
+    async def run(self) -> None:
+        checks = [*self._files, *(() if self._issuer is None else (self._issuer,))]
         async with asyncio.TaskGroup() as group:
-            for files in self._files:
-                group.create_task(files.run(period=self._period))
-            if self._rotation is not None:
-                # kube-scheduler starts after its extender, so its Lease names no leader yet; any replica may write.
-                group.create_task(self._rotation.run(lambda: self._any_replica or leads(), period=self._period))
+            for each in checks:
+                group.create_task(repeat(each.check, CHECK_S))
 
     def missing(self) -> tuple[str, ...]:
         return () if self.ready.is_set() else ("there is no certificate yet",)
@@ -66,14 +58,22 @@ class Certificates:
     def expirations(self) -> Iterator[tuple[tuple[str], float]]:
         """Unix time at which each certificate expires, as rows of a metric."""
         yield ("server",), self.tls.shown.certificate.not_valid_after_utc.timestamp()
-        if self._rotation is not None and self._rotation.issued is not None:
-            yield ("ca",), self._rotation.issued.ca.certificate.not_valid_after_utc.timestamp()
+        if self._issuer is not None and self._issuer.ca is not None:
+            yield ("ca",), self._issuer.ca.certificate.not_valid_after_utc.timestamp()
 
 
-def _rules(chosen: CertificateSettings, names: tuple[str, ...]) -> Rules:
-    """Every replica has read the Secret several times before an old CA leaves the caBundle."""
-    overlap = max(_OVERLAP_S, _CHECKS_IN_OVERLAP * chosen.check_period)
-    return Rules(names, *(dt.timedelta(seconds=each) for each in (chosen.life, chosen.ca_life, overlap)))
+async def repeat(check: Callable[[], Awaitable[None]], period: float) -> None:
+    """Until it is cancelled."""
+    logged = ""
+    while True:
+        try:
+            await check()
+            logged = ""
+        except VcudaError as error:
+            if error.message != logged:
+                log.warning("certificate_check_failed", error=error.message)
+            logged = error.message
+        await asyncio.sleep(period)
 
 
 def names_of(settings: SchedulerSettings) -> tuple[str, ...]:

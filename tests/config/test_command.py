@@ -6,7 +6,6 @@ import pytest
 
 from deviceplugin.config.agent import AGENT, AgentSettings, IdentitySourceName, Registration
 from deviceplugin.config.command import Effective
-from deviceplugin.config.scheduler import SCHEDULER
 from deviceplugin.errors import ConfigError
 from deviceplugin.model.units import ResourceNames
 from tests.config.resolving import resolve
@@ -169,19 +168,19 @@ def test_a_wrong_value_is_one_sentence_that_names_where_it_stands(subtests: pyte
 
 @pytest.mark.parametrize("layer", ["flag", "variable", "file"])
 def test_a_retired_setting_is_accepted_and_reported_wherever_it_stands(tmp_path: Path, layer: str) -> None:
-    path = tmp_path / "scheduler.yaml"
-    path.write_text("apiVersion: vcuda/v1\nkind: SchedulerConfig\nspec: {authoritySettle: 30}\n")
+    path = tmp_path / "agent.yaml"
+    path.write_text("apiVersion: vcuda/v1\nkind: AgentConfig\nspec: {dockerEndpoint: x}\n")
     found = resolve(
-        SCHEDULER,
-        flags={"authority-settle": "30s"} if layer == "flag" else {},
-        env={"VCUDA_SCHEDULER_AUTHORITY_SETTLE": "30s"} if layer == "variable" else {},
+        AGENT,
+        flags={"docker-endpoint": "x"} if layer == "flag" else {},
+        env={"VCUDA_AGENT_DOCKER_ENDPOINT": "x"} if layer == "variable" else {},
         file=path if layer == "file" else None,
     )
     where = {
-        "flag": "--authority-settle",
-        "variable": "VCUDA_SCHEDULER_AUTHORITY_SETTLE",
-        "file": f"{path}: $.spec.authoritySettle",
+        "flag": "--docker-endpoint",
+        "variable": "VCUDA_AGENT_DOCKER_ENDPOINT",
+        "file": f"{path}: $.spec.dockerEndpoint",
     }[layer]
     (sentence,) = found.retired
-    assert sentence.startswith(f"{where} has no effect: a new CA is in the caBundle")
-    assert "authoritySettle" not in found.changed()
+    assert sentence.startswith(f"{where} has no effect: the agent talks to the container runtime through CRI")
+    assert "dockerEndpoint" not in found.changed()

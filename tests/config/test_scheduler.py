@@ -61,7 +61,6 @@ def test_hamis_resources_are_named_by_flags() -> None:
 
 WRONG = (
     ({"tls-cert-file": "/c"}, "--tls-cert-file and --tls-key-file go together"),
-    ({"certificate-life": "200h", "ca-life": "500h"}, "--certificate-life: 200h is longer than a third of"),
     ({"lease-retry": "6s"}, "--lease-retry: 6s leaves no room"),
     (
         {"loopback-port": "8444", "client-ca-file": "/ca"},
@@ -73,7 +72,6 @@ WRONG = (
     ({"namespace": "A"}, "--namespace: 'A' is not the name of an object"),
     ({"node-policy": "best"}, "--node-policy: 'best' is unknown; give binpack, "),
     ({"identity": ""}, "--identity is empty"),
-    ({"ca-life": "30s"}, "--ca-life: '30s' must be at least an hour and at most 30 years"),
     ({"default-cores": "101"}, "--default-cores: '101' is not a number of cores"),
     ({"share-memory": "half"}, "--share-memory: 'half' is"),
     ({"lease-duration": "1.5s"}, "--lease-duration: '1.5s' is not a whole number of seconds"),

@@ -5,14 +5,13 @@ import datetime as dt
 import re
 import socket
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from deviceplugin.cluster.certificates.issued import Rules, from_data, renewed
+from deviceplugin.cluster.certificates.issuer import CA_LIFE, CERTIFICATE_LIFE
+from deviceplugin.cluster.certificates.keypair import make_certificate, read_ca
 from deviceplugin.config.scheduler import Election
-from deviceplugin.scheduler.serving_certificate import names_of
 from scripts import manifests
 from tests.daemonset.chart import NAMESPACE, Chart, Object, Rendered, settings
 from tests.daemonset.value_sets import VALUE_SETS
@@ -55,18 +54,16 @@ PATCHES: Object = {"webhook": {"certificates": {"patch": True}}}
 
 
 def test_the_chart_makes_a_ca_that_the_scheduler_can_use_and_tells_the_api_server(defaults: Rendered) -> None:
-    parsed, made = settings(defaults), defaults.get("Secret", "vcuda-scheduler-tls")
-    parsed = replace(parsed, cluster=replace(parsed.cluster, namespace=NAMESPACE))
-    issued = from_data({key: base64.b64decode(text) for key, text in made["data"].items()})
-    assert base64.b64decode(defaults.webhook["clientConfig"]["caBundle"]) == b"".join(issued.cas)
-    chosen = parsed.certificates
-    lives = (dt.timedelta(seconds=chosen.life), dt.timedelta(seconds=chosen.ca_life))
-    now = dt.datetime.now(dt.UTC) + lives[0] / 2
-    assert renewed(issued, Rules(names_of(parsed), *lives), now) == issued, "names, lives and keys are what it makes"
-    assert renewed(issued, Rules(("another.example.org",), *lives), now).ca == issued.ca, "it signs with that CA"
-    ends = [each.not_valid_after_utc for each in (issued.server.certificate, issued.ca.certificate)]
-    assert [round((end - now + lives[0] / 2) / life, 2) for end, life in zip(ends, lives, strict=True)] == [1, 1]
+    made = defaults.get("Secret", settings(defaults).certificates.secret)
+    ca = read_ca(*(base64.b64decode(made["data"].pop(key)) for key in ("ca.crt", "ca.key")))
+    assert made["data"] == {}
+    assert base64.b64decode(defaults.webhook["clientConfig"]["caBundle"]) == ca.chain
+    now = dt.datetime.now(dt.UTC)
+    assert round((ca.certificate.not_valid_after_utc - now) / CA_LIFE, 2) == 1
+    shown = make_certificate(["vcuda-scheduler"], ca, now, CERTIFICATE_LIFE).certificate
+    shown.verify_directly_issued_by(ca.certificate)
     assert made["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    assert made["metadata"]["labels"]["app.kubernetes.io/name"] == "vcuda-scheduler", "else it is never repaired"
 
 
 def test_no_right_on_webhook_configurations_is_given_but_where_it_is_asked_for(chart: Chart) -> None:

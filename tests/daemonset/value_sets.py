@@ -57,7 +57,10 @@ VALUE_SETS: dict[str, Object] = {
         "agent": {"dra": {"enabled": True, "gpus": ["0", "GPU-1"]}, "cdi": {"directory": "/etc/cdi"}},
         "webhook": {"translateToClaims": True},
     },
-    "cert-manager": {"webhook": {"certificates": {"from": "cert-manager"}}, "monitoring": {"enabled": True}},
+    "cert-manager": {
+        "webhook": {"certificates": {"from": "cert-manager", "life": "720h", "caLife": "8760h"}},
+        "monitoring": {"enabled": True},
+    },
     "an issuer of the cluster": {
         "webhook": {"certificates": {"from": "cert-manager", "issuerRef": {"name": "ours", "kind": "ClusterIssuer"}}}
     },
@@ -200,7 +203,7 @@ VALUE_SETS: dict[str, Object] = {
             "timeoutSeconds": 3,
             "reinvocationPolicy": "Never",
             "hideGpus": False,
-            "certificates": {"secretName": "tls", "life": "720h", "caLife": "8760h"},
+            "certificates": {"secretName": "tls"},
         },
         "operators": {"role": False},
         "hami": {

@@ -172,25 +172,31 @@ def _trusted(admin: Client) -> str:
     return str(hook["clientConfig"].get("caBundle", ""))
 
 
-def test_the_ca_outlives_upgrade_and_rollback_and_the_certificate_that_the_scheduler_renewed_too(
+def test_the_ca_outlives_upgrade_and_rollback_and_a_deleted_secret_gets_a_new_one_at_the_next_upgrade(
     installed: str, admin: Client, cluster: Cluster, helm: str, tmp_path: Path
 ) -> None:
     made = admin.get(SECRET)["data"]
     assert _trusted(admin) == made["ca.crt"], "after an install and an upgrade"
-    renewed = base64.b64encode(b"renewed").decode()
-    _as(admin, "vcuda-scheduler").merge(SECRET, {"data": {"tls.crt": renewed}})
+    damaged = base64.b64encode(b"damaged").decode()
+    scheduler = _as(admin, "vcuda-scheduler")
+    scheduler.merge(SECRET, {"data": {"ca.key": damaged}})
+    scheduler.merge(SECRET, {"data": {"ca.key": made["ca.key"]}})
     values = tmp_path / "values.yaml"
     values.write_text(yaml.safe_dump(INSTALLED | {"monitoring": {"interval": "30s"}}))
     call = Helm(helm, cluster.control_plane.admin_kubeconfig)
     call("upgrade", "vcuda", str(manifests.CHART), f"--values={values}")
-    assert admin.get(SECRET)["data"] == {**made, "tls.crt": renewed}
+    assert admin.get(SECRET)["data"] == made
     call("rollback", "vcuda")
-    assert (_trusted(admin), admin.get(SECRET)["data"]["authority.key"]) == (made["ca.crt"], made["authority.key"])
+    assert (_trusted(admin), admin.get(SECRET)["data"]) == (made["ca.crt"], made)
     admin.delete(SECRET)
     again = Secret(NAMESPACE, "vcuda-scheduler-tls", {}, annotations={"helm.sh/resource-policy": "keep"})
     admin.post(SECRET.rpartition("/")[0], {**again.created_as(), "data": made})
     call("upgrade", "vcuda", str(manifests.CHART), f"--values={values}")
     assert (_trusted(admin), admin.get(SECRET)["data"]) == (made["ca.crt"], made), "what a replica wrote again"
+    admin.delete(SECRET)
+    call("upgrade", "vcuda", str(manifests.CHART), f"--values={values}")
+    assert admin.get(SECRET)["data"]["ca.key"] != made["ca.key"]
+    assert _trusted(admin) == admin.get(SECRET)["data"]["ca.crt"] != made["ca.crt"]
 
 
 def test_who_writes_the_bundle_can_be_changed_and_the_ca_stays(

@@ -336,9 +336,9 @@ def test_a_bundle_has_what_the_cluster_says_and_no_secret(running: Release, tmp_
     assert b"vcuda_build_info" in found[f"pods/{agent['metadata']['name']}/metrics.txt"]
     assert {json.loads(line)["metadata"]["name"] for line in found["pods.jsonl"].splitlines()} >= set(SAMPLES)
     secret = running.admin.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/vcuda-scheduler-tls")["data"]
-    key = base64.b64decode(secret["tls.key"])
+    key = base64.b64decode(secret["ca.key"])
     whole = b"".join(found.values())
-    assert secret["tls.key"].encode() not in whole
+    assert secret["ca.key"].encode() not in whole
     assert key.splitlines()[1] not in whole
     assert not re.search(rb"eyJ[A-Za-z0-9_-]{20,}\.", whole), "no token"
 

@@ -91,12 +91,6 @@ request.userInfo.username.startsWith("system:serviceaccount:") && request.userIn
 {{- with .Values.webhook }}{{ if and .enabled (eq .certificates.from "self") .certificates.patch }}yes{{ end }}{{ end -}}
 {{- end -}}
 
-{{/* Whole days of a duration, at least one: Helm makes certificates for days. */}}
-{{- define "vcuda.days" -}}
-{{- $hours := regexFind "^[0-9]+h" . | trimSuffix "h" | int -}}
-{{ max 1 (div $hours 24) }}
-{{- end -}}
-
 {{/* A list of strings in CEL. */}}
 {{- define "vcuda.list" -}}["{{ join "\", \"" . }}"]{{- end -}}
 

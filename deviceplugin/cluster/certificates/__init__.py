@@ -1,1 +1,1 @@
-"""The serving certificate: signed by a CA that the scheduler makes and rotates, or read from files of another tool."""
+"""The serving certificate: made from a CA that is in a Secret, or read from files of another tool."""

@@ -1,7 +1,7 @@
 """Certificates in files that another tool renews, such as cert-manager in a mounted Secret: used when they change.
 
 In: paths. Out: calls of `show` or `trust`. The files are compared by content, because a mounted Secret changes by a
-link two directories up. Content that cannot be used is reported once, and the content before stays in use.
+link two directories up. If content cannot be used, the content before stays in use.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ log = structlog.get_logger("vcuda.certificates")
 
 
 class CertificateFiles:
-    """`load` at start, then `run` until it is cancelled. `use` raises where it cannot use the content."""
+    """`load` at start, then `check` at intervals. `use` raises where it cannot use the content."""
 
     def __init__(self, *paths: Path, named: str, use: Callable[[tuple[bytes, ...]], None]) -> None:
         self._paths = paths
@@ -29,17 +29,9 @@ class CertificateFiles:
         """ConfigError where they cannot be used."""
         self._take(self._read())
 
-    async def run(self, *, period: float) -> None:
-        logged = ""
-        while True:
-            await asyncio.sleep(period)
-            try:
-                self._take(await asyncio.to_thread(self._read))  # a dead mount must not stop the loop
-                logged = ""
-            except VcudaError as error:
-                if error.message != logged:
-                    log.warning("certificate_files_unusable", error=error.message)
-                logged = error.message
+    async def check(self) -> None:
+        """ConfigError where they cannot be used; what was used before stays."""
+        self._take(await asyncio.to_thread(self._read))  # a dead mount must not stop the loop
 
     def _take(self, content: tuple[bytes, ...]) -> None:
         if content == self._used:

@@ -5,12 +5,11 @@ In: PEM, or names and lifetimes. Out: `KeyPair`, PEM inside; ParseError where by
 
 import datetime as dt
 import ipaddress
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -18,7 +17,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from deviceplugin.errors import ParseError
 
 _SLACK = dt.timedelta(minutes=5)  # clocks of clients may be behind
-_BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,42 +42,12 @@ def is_due(certificate: x509.Certificate, now: dt.datetime) -> bool:
     return now >= end - (end - begin) / 3 or not is_valid(certificate, now)
 
 
-def names_of(certificate: x509.Certificate) -> frozenset[str]:
-    """The DNS names and addresses that it is for."""
-    try:
-        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return frozenset()
-    addresses = map(str, found.get_values_for_type(x509.IPAddress))
-    return frozenset((*found.get_values_for_type(x509.DNSName), *addresses))
-
-
-def is_signed_by(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
-    try:
-        certificate.verify_directly_issued_by(ca)
-    except (ValueError, TypeError, InvalidSignature):
-        return False
-    return True
-
-
 def read_chain(pem: bytes) -> list[x509.Certificate]:
     """At least one certificate; ParseError otherwise."""
     try:
         return x509.load_pem_x509_certificates(pem)
     except ValueError:
         raise ParseError("it holds no certificate in PEM") from None
-
-
-def split(pem: bytes) -> tuple[bytes, ...]:
-    """Its certificates one by one, each in PEM; one that cannot be read hides no other one."""
-    return tuple(each for block in _BLOCK.findall(pem) for each in _read(block))
-
-
-def _read(block: bytes) -> tuple[bytes, ...]:
-    try:
-        return (_pem(x509.load_pem_x509_certificate(block)),)
-    except ValueError:
-        return ()
 
 
 def read_pair(chain: bytes, key: bytes) -> KeyPair:
@@ -100,10 +68,11 @@ def read_ca(chain: bytes, key: bytes) -> KeyPair:
     _signing_key(pair)
     try:
         is_ca = pair.certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+        pair.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
     except (x509.ExtensionNotFound, ValueError):
         is_ca = False
     if not is_ca:
-        raise ParseError("the certificate is not a CA's")
+        raise ParseError("the certificate is not a CA's, or does not identify its key")
     return pair
 
 

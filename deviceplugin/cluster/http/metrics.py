@@ -67,7 +67,8 @@ LEADER = Family(
 EXPIRATION = Family(
     "vcuda_scheduler_certificate_expiration_timestamp_seconds",
     "gauge",
-    "Unix time at which a certificate expires; it is replaced when a third of its lifetime is left.",
+    "Unix time at which a certificate expires. server: the replica's own, replaced when a third of its lifetime is "
+    "left; ca: the CA that signs it, replaced by you.",
     ("certificate",),
 )
 LAST_EVENT = Family(

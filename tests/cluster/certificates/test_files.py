@@ -13,6 +13,7 @@ from deviceplugin.cluster.certificates.files import CertificateFiles, client_ca,
 from deviceplugin.cluster.certificates.keypair import KeyPair, make_ca, make_certificate
 from deviceplugin.cluster.certificates.tls import ServerTls
 from deviceplugin.errors import ConfigError
+from deviceplugin.scheduler.serving_certificate import repeat
 from tests.waiting import until
 
 DAY = dt.timedelta(days=1)
@@ -52,7 +53,7 @@ class Mounted:
 @asynccontextmanager
 async def watched(files: CertificateFiles) -> AsyncIterator[None]:
     files.load()
-    running = asyncio.create_task(files.run(period=0.01))
+    running = asyncio.create_task(repeat(files.check, 0.01))
     try:
         yield
         assert not running.done()

@@ -29,5 +29,5 @@ ELSEWHERE = {
     ("vcuda-scheduler", "get", "pods"): "a bind whose answer was lost; tests/cluster/extender/bind/test_bind.py",
     ("vcuda-scheduler", "patch", "nodes"): "capacity that becomes free while pods wait; tests/e2e/test_scheduling.py",
     ("vcuda-scheduler", "create", "secrets"): "a Secret that somebody deleted; tests/cluster/certificates",
-    ("vcuda-scheduler", "patch", "secrets"): "a renewal; tests/cluster/certificates",
+    ("vcuda-scheduler", "patch", "secrets"): "a damaged Secret; tests/cluster/certificates",
 }

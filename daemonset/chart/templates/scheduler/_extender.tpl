@@ -73,8 +73,6 @@
 {{- if eq .Values.webhook.certificates.from "self" }}
     - --service-name=vcuda-scheduler
     - --certificate-secret={{ include "vcuda.certificateSecret" . }}
-    - --certificate-life={{ .Values.webhook.certificates.life }}
-    - --ca-life={{ .Values.webhook.certificates.caLife }}
 {{- else }}
     - --tls-cert-file=/etc/vcuda/certificate/tls.crt
     - --tls-key-file=/etc/vcuda/certificate/tls.key
@@ -179,8 +177,6 @@ resource-domain: resourceDomain
 webhook-configuration: webhook.certificates.patch
 service-name: webhook.certificates.from
 certificate-secret: webhook.certificates.secretName
-certificate-life: webhook.certificates.life
-ca-life: webhook.certificates.caLife
 tls-cert-file: webhook.certificates.from
 tls-key-file: webhook.certificates.from
 {{- end -}}
