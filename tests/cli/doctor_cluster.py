@@ -20,7 +20,7 @@ from tests.scheduler.scene import gpu_node, webhook_configuration
 Json = dict[str, Any]
 NAMESPACE = "kube-system"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-CA = make_ca(dt.datetime(2026, 1, 1, tzinfo=dt.UTC), dt.timedelta(days=365))
+CA = make_ca(dt.datetime.now(dt.UTC), dt.timedelta(days=3650))
 """With an end that its metric has too."""
 
 
@@ -58,10 +58,10 @@ def scheduler_metrics(*, leads: bool, version: str = __version__, ca_ends: float
     )
 
 
-def _webhook() -> Json:
+def webhook(ca: bytes = CA.chain) -> Json:
     made = webhook_configuration()
     made["webhooks"][0]["clientConfig"]["service"]["namespace"] = NAMESPACE
-    made["webhooks"][0]["clientConfig"]["caBundle"] = base64.b64encode(CA.chain).decode()
+    made["webhooks"][0]["clientConfig"]["caBundle"] = base64.b64encode(ca).decode()
     made["webhooks"][0]["namespaceSelector"] = {
         "matchExpressions": [
             {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", "left-out"]},
@@ -96,7 +96,7 @@ class Release(Cluster):
         default_factory=lambda: {"desiredNumberScheduled": 2, "numberReady": 2, "updatedNumberScheduled": 2}
     )
     deployment: Json | None = field(default_factory=lambda: {"readyReplicas": 2, "updatedReplicas": 2, "replicas": 2})
-    webhook: Json | None = field(default_factory=_webhook)
+    webhook: Json | None = field(default_factory=webhook)
     slices: list[Json] | None = field(default_factory=list)
     mutates: bool = True
     labels: dict[str, str] = field(default_factory=dict)

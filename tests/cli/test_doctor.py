@@ -15,7 +15,7 @@ from deviceplugin import __version__
 from deviceplugin.cluster.certificates.keypair import make_ca
 from sandbox.emulated_gpus import REPOSITORY
 from tests.cli.command_runner import run, vcuda
-from tests.cli.doctor_cluster import CA, PODS, Release, own_pod, scheduler_metrics
+from tests.cli.doctor_cluster import PODS, Release, own_pod, scheduler_metrics, webhook
 from tests.cli.view_server import SERVICE, refusal
 from tests.scheduler.scene import gpu_node
 
@@ -118,6 +118,14 @@ def _no_bundle(release: Release) -> None:
 
 def _garbage_bundle(release: Release) -> None:
     _hook(release)["caBundle"] = base64.b64encode(b"not a certificate").decode()
+
+
+def _ends_soon(release: Release) -> None:
+    ca = make_ca(dt.datetime.now(dt.UTC), dt.timedelta(days=300))
+    release.webhook = webhook(ca.chain)
+    ends = ca.certificate.not_valid_after_utc.timestamp()
+    for number in (1, 2):
+        release.metrics[f"https:vcuda-scheduler-{number}:8443"] = scheduler_metrics(leads=number == 1, ca_ends=ends)
 
 
 def _foreign_bundle(release: Release) -> None:
@@ -280,9 +288,12 @@ ROUNDS: tuple[tuple[tuple[Callable[[Release], None], str, str, str], ...], ...] 
         (_other_driver, "other-plugins", "failed", "offers to claims, gpu.nvidia.com: node-b"),
     ),
     (
+        (_ends_soon, "webhook", "warning", "the CA of the webhook ends on 20"),
+        (_no_node_selected, "agents", "warning", "no node is selected"),
+    ),
+    (
         (_no_webhook, "webhook", "warning", "there is no webhook"),
         (_no_webhook, "admission", "skipped", "no webhook"),
-        (_no_node_selected, "agents", "warning", "no node is selected"),
     ),
     (
         (_may_not_create, "admission", "skipped", "you may not create pods in namespace research"),
@@ -456,7 +467,3 @@ async def test_the_scheduler_alone_cannot_be_asked_for_a_cluster() -> None:
 def test_the_page_has_every_check() -> None:
     page, _, _ = (REPOSITORY / "docs/how-to/doctor.md").read_text().partition("## On a node")
     assert re.findall(r"^\| `([a-z-]+)` \| ", page, re.MULTILINE) == [*NAMES]
-
-
-def test_the_stand_ins_ca_is_a_real_one() -> None:
-    assert CA.certificate.not_valid_after_utc > dt.datetime(2026, 12, 1, tzinfo=dt.UTC)

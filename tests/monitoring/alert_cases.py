@@ -144,8 +144,14 @@ CASES = (
     ),
     AlertCase(
         "VcudaCertificateExpires",
-        {f'{_EXPIRATION}{{{_SCHEDULER},certificate="serving"}}': "600000x500"},
-        {f'{_EXPIRATION}{{{_SCHEDULER},certificate="serving"}}': "6000000x500"},
+        {f'{_EXPIRATION}{{{_SCHEDULER},certificate="server"}}': "600000x500"},
+        {f'{_EXPIRATION}{{{_SCHEDULER},certificate="server"}}': "6000000x500"},
+        at=LATER,
+    ),
+    AlertCase(
+        "VcudaCaExpires",
+        {f'{_EXPIRATION}{{{_SCHEDULER},certificate="ca"}}': "6000000x500"},
+        {f'{_EXPIRATION}{{{_SCHEDULER},certificate="ca"}}': "8000000x500"},
         at=LATER,
     ),
     AlertCase(

@@ -7,6 +7,7 @@ caBundle that it has.
 
 import base64
 import binascii
+import time
 
 from cryptography import x509
 
@@ -14,6 +15,7 @@ from deviceplugin.cli.doctor.cluster import SCHEDULER, ClusterFacts
 from deviceplugin.cli.doctor.findings import CheckResult, failed, ok, skipped, warning
 from deviceplugin.cli.doctor.objects import WebhookConfiguration, in_namespace, message_of, refusal, segment
 from deviceplugin.cli.scheduler_client import Answer
+from deviceplugin.cluster.certificates.issuer import CA_ENDS_SOON
 from deviceplugin.errors import KubeError, one_line
 from deviceplugin.kube.api_errors import lacks_right
 from deviceplugin.kube.structs import Object
@@ -66,6 +68,11 @@ async def _trust(facts: ClusterFacts, found: WebhookConfiguration) -> CheckResul
             "the caBundle of the webhook configuration has not the CA that the scheduler uses",
             "run helm upgrade, which writes it from the Secret; with webhook.certificates.patch=true something else "
             "writes over the scheduler's (a GitOps tool, say): let it ignore /webhooks/0/clientConfig/caBundle",
+        )
+    if own and min(own) < time.time() + CA_ENDS_SOON.total_seconds():
+        return warning(
+            f"the CA of the webhook ends on {time.strftime('%Y-%m-%d', time.gmtime(min(own)))}",
+            "replace it before, at a time of your choice: docs/install.md#certificates",
         )
     of = " of the scheduler" if own else ""
     return ok(f"configured, and its caBundle has the CA{of}")
