@@ -66,9 +66,9 @@ class Secret:
             "data": {key: _base64(value) for key, value in self.data.items()},
         }
 
-    def changed_to(self, data: Mapping[str, bytes | None]) -> dict[str, object]:
+    def changed_to(self, data: Mapping[str, bytes]) -> dict[str, object]:
         """A merge patch that fails if the secret has changed since it was read."""
-        values = {key: None if value is None else _base64(value) for key, value in data.items()}
+        values = {key: _base64(value) for key, value in data.items()}
         return {"metadata": {"resourceVersion": self.version}, "data": values}
 
 
@@ -159,8 +159,8 @@ class ClusterClient(KubeClient):
         path = core_path("namespaces", secret.namespace, "secrets")
         return read_secret(await self._write("POST", path, secret.created_as(), what=f"create secret {secret.name}"))
 
-    async def update_secret(self, secret: Secret, data: Mapping[str, bytes | None]) -> Secret:
-        """Sets these keys and removes those that are None; other keys stay. The secret must be as it was read."""
+    async def update_secret(self, secret: Secret, data: Mapping[str, bytes]) -> Secret:
+        """Sets these keys; other keys stay. The secret must be as it was read."""
         path = core_path("namespaces", secret.namespace, "secrets", secret.name)
         what = f"update secret {secret.name}"
         return read_secret(await self._write("PATCH", path, secret.changed_to(data), what=what, content_type=MERGE))

@@ -166,8 +166,8 @@ async def test_a_secret_has_one_maker_and_one_changer_at_a_time(world: World) ->
     assert made == await world.client.get_secret("default", new.name)
     with pytest.raises(KubeConflictError, match="already exists"):
         await world.client.create_secret(new)
-    changed = await world.client.update_secret(made, {"a": b"2", "b": None})
-    assert changed.data == {"a": b"2"}
+    changed = await world.client.update_secret(made, {"a": b"2"})
+    assert changed.data == {"a": b"2", "b": b"\x00\xff"}
     with pytest.raises(KubeConflictError):
         await world.client.update_secret(made, {"a": b"3"})
 

@@ -41,8 +41,8 @@ async def test_a_secret_is_created_read_and_changed(server: ApiServer, cluster: 
     made = await cluster.create_secret(new)
     assert made == await cluster.get_secret("kube-system", "ca")
     assert made.data == {"ca.crt": b"\x00\xff", "old": b"x"}
-    changed = await cluster.update_secret(made, {"ca.crt": b"2", "old": None})
-    assert changed.data == {"ca.crt": b"2"}
+    changed = await cluster.update_secret(made, {"ca.crt": b"2"})
+    assert changed.data == {"ca.crt": b"2", "old": b"x"}
     assert server.store.get("secrets", "ca", namespace="kube-system")["metadata"]["labels"] == {"app": "vcuda"}
 
 
