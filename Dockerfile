@@ -32,14 +32,6 @@ RUN scripts/library "$(cat /machine)" \
  && mkdir -p /usr/local/lib/vcuda \
  && cp "library/build/release/$(cat /machine)"/lib*.so.1 /usr/local/lib/vcuda/
 
-# The emulated driver, which only `emulated` takes. Containers load it too: every glibc from 2.28 on.
-FROM compiler AS emulator
-COPY library /src/library
-COPY emulator /src/emulator
-RUN make --directory /src/emulator CFLAGS=-O2 \
-        CC="/src/.venv/bin/python -m ziglang cc -target $(cat /machine)-linux-gnu.2.28" \
- && chmod -R u=rwX,go=rX /src/emulator/profiles
-
 # Which modules the agent imports: they, and only they, are compiled below. The root file system is read-only when the
 # agent runs, and compiling would cost a second at each start.
 FROM --platform=$BUILDPLATFORM ${PYTHON_IMAGE} AS imported
@@ -51,6 +43,15 @@ COPY deviceplugin /opt/vcuda/lib/python3.11/site-packages/deviceplugin
 RUN PYTHONDONTWRITEBYTECODE='' /opt/vcuda/bin/python -c 'import deviceplugin.agent.run, kubernetes.client, kubernetes.config' \
  && PYTHONDONTWRITEBYTECODE='' /opt/vcuda/bin/python -c 'from deviceplugin.cli import main; main()' agent --help >/dev/null \
  && find /opt/vcuda -name '*.cpython-311.pyc' | sed 's|/__pycache__/|/|; s|\.cpython-311\.pyc$|.py|' | sort >/imported
+
+# The emulated driver and its profiles, which only `emulated` takes. Containers load it too: every glibc from 2.28 on.
+FROM compiler AS emulator
+COPY --from=imported /opt/vcuda /opt/vcuda
+COPY library /src/library
+COPY emulator /src/emulator
+COPY sandbox /src/sandbox
+RUN make --directory /src/emulator CFLAGS=-O2 PYTHON=/opt/vcuda/bin/python \
+        CC="/src/.venv/bin/python -m ziglang cc -target $(cat /machine)-linux-gnu.2.28"
 
 # The packages of the target, exactly those that were tested: versions and hashes are locked, nothing is built from
 # source. `unchecked-hash` keeps times out of the compiled files, and chmod the umask of the checkout.
@@ -108,7 +109,7 @@ FROM agent-base AS emulated
 COPY --from=emulator /src/emulator/build/libnvidia-ml.so.1 /src/emulator/build/libcuda.so.1 \
      /opt/vcuda/emulator/usr/lib64/
 COPY --from=emulator /src/emulator/build/vcuda-emulator /opt/vcuda/emulator/usr/bin/
-COPY --from=emulator /src/emulator/profiles /opt/vcuda/emulator/profiles
+COPY --from=emulator /src/emulator/build/profiles /opt/vcuda/emulator/profiles
 ENV VCUDA_AGENT_NVML_LIBRARY=/opt/vcuda/emulator/usr/lib64/libnvidia-ml.so.1 \
     VCUDA_AGENT_DRIVER_ROOT=/opt/vcuda/emulator
 

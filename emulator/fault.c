@@ -13,11 +13,3 @@ void fault_set(struct fault *fault, const char *format, ...)
     vsnprintf(fault->text, sizeof fault->text, format, arguments);
     va_end(arguments);
 }
-
-void make_plain(char *text)
-{
-    for (; *text != '\0'; text++) {
-        if (*text < ' ' || *text > '~')
-            *text = '?';
-    }
-}

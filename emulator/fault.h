@@ -12,7 +12,5 @@ struct fault {
 };
 
 __attribute__((format(printf, 2, 3))) void fault_set(struct fault *fault, const char *format, ...);
-/* Text that quotes a file: each byte that is not printable ASCII becomes '?', so that a fault stays one line. */
-void make_plain(char *text);
 
 #endif

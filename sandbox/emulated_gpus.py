@@ -1,6 +1,6 @@
 """The emulated GPUs of a node.
 
-In: a profile of emulator/profiles and the path of its shared state. Out: the environment that makes a
+In: a profile (JSON) and the path of its shared state. Out: the environment that makes a
 process see these GPUs, and commands that change them while it runs.
 Not here: how the emulation works. Invariant: every expectation about the GPUs comes from the profile.
 """
@@ -35,9 +35,15 @@ class EmulatedGpus:
     def environment(self) -> Mapping[str, str]:
         return {
             "LD_LIBRARY_PATH": str(BUILT),
-            "VCUDA_EMULATOR_PROFILE": str(self.profile),
+            "VCUDA_EMULATOR_PROFILE": str(self.compiled),
             "VCUDA_EMULATOR_STATE": str(self.state),
         }
+
+    @property
+    def compiled(self) -> Path:
+        """What the driver reads: the build compiles PROFILES, `sandbox.emulator_profile.write_profile` any other."""
+        folder = BUILT / "profiles" if self.profile.parent == PROFILES else self.profile.parent
+        return folder / f"{self.profile.stem}.profile"
 
     def command(self, *words: str | int) -> str:
         """`vcuda-emulator WORDS`, from another process, as an operator would."""

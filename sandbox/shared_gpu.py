@@ -20,6 +20,7 @@ from deviceplugin.container.limits_file import DeviceLimits, GrantLimits, encode
 from deviceplugin.container.shared_state import SharedState
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import GpuUuid
+from sandbox.emulator_profile import write_profile
 
 UUID = GpuUuid("GPU-00000000-0000-0000-0000-000000000001")
 PROFILE: dict[str, Any] = {
@@ -123,9 +124,8 @@ class SharedGpu:
         for name in ("libcuda.so.1", "libvcuda.so.1"):
             shutil.copy2(self.ours / name, self.mirror / name)
         (self.mirror / "libcuda-real.so.1").symlink_to(self.driver)
-        (self.root / "profile.json").write_text(json.dumps(self.profile))
         emulated = {
-            "VCUDA_EMULATOR_PROFILE": str(self.root / "profile.json"),
+            "VCUDA_EMULATOR_PROFILE": str(write_profile(self.profile, self.root / "profile.json")),
             "VCUDA_EMULATOR_STATE": str(self.root / "state"),
         }
         self.environment = {"PATH": os.environ["PATH"]} | emulated | self.environment

@@ -54,8 +54,8 @@ def test_nothing_else_is_let_in() -> None:
 def test_what_is_copied_from_another_stage_is_made_there() -> None:
     emulated = ("libnvidia-ml.so.1", "libcuda.so.1", "vcuda-emulator")
     made = {
-        "emulator": {"/src/emulator/profiles", *(f"/src/emulator/build/{name}" for name in emulated)},
-        "imported": {"/imported"},
+        "emulator": {"/src/emulator/build/profiles", *(f"/src/emulator/build/{name}" for name in emulated)},
+        "imported": {"/imported", "/opt/vcuda"},
         "packages": {"/opt/vcuda"},
         "modprobe": {"/packages/root"},
         "interposers": {"/usr/local/lib/vcuda"},
@@ -143,8 +143,8 @@ def test_what_the_checkout_s_umask_decides_is_decided_again() -> None:
             words = shlex.split(rest) if keyword == "COPY" else []
             if words and not words[0].startswith("--from=") and name in ("agent-base", "emulated", "agent"):
                 assert words[0].startswith("--chmod=")
-    for stage, path in (("packages", "site-packages/deviceplugin"), ("emulator", "emulator/profiles")):
-        assert any(re.search(rf"chmod -R u=rwX,go=rX \S*{path}(\s|$)", rest) for _, rest in stages()[stage])
+    path = "site-packages/deviceplugin"
+    assert any(re.search(rf"chmod -R u=rwX,go=rX \S*{path}(\s|$)", rest) for _, rest in stages()["packages"])
 
 
 def test_the_base_is_named_once_with_tag_and_digest_and_without_a_registry() -> None:

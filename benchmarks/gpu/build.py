@@ -68,8 +68,8 @@ def cflags() -> list[str]:
 
 def by_make() -> None:
     given = f"CFLAGS={' '.join(cflags())} -Wno-error"
-    for folder in (EMULATOR, LIBRARY):
-        call("make", "--silent", "-C", folder, f"CC={compiler()}", given, "all")
+    for folder, target in ((EMULATOR, "driver"), (LIBRARY, "all")):
+        call("make", "--silent", "-C", folder, f"CC={compiler()}", given, target)
 
 
 def by_compiler(made: Build, scratch: Path) -> None:
@@ -110,7 +110,7 @@ def _driver(target: Path) -> list[Shared]:
             target / name,
             EMULATOR,
             (EMULATOR, LIBRARY / "include"),
-            ("*.c", "shared/*.c", "profile/*.c", *sources),
+            ("*.c", "shared/*.c", *sources),
             (f"-Wl,-soname,{name}", *(bound if name == "libcuda.so.1" else ())),
         )
         for name, sources in parts.items()

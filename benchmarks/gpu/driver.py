@@ -78,13 +78,16 @@ def real() -> Driver:
 
 
 def emulated(build: Build, scratch: Path, why: str) -> Driver:
+    try:
+        from sandbox.emulator_profile import write_profile  # its packages are needed on a machine without a GPU only
+    except ModuleNotFoundError as missing:
+        raise NoDriver(f"the emulated driver needs {missing.name}; scripts/setup installs it") from missing
     directory = scratch / "emulated"
     directory.mkdir()
-    (directory / "profile.json").write_text(json.dumps(PROFILE))
     for name in DRIVER:
         (directory / name).write_bytes((build.driver / name).read_bytes())
     environment = {
-        "VCUDA_EMULATOR_PROFILE": str(directory / "profile.json"),
+        "VCUDA_EMULATOR_PROFILE": str(write_profile(PROFILE, directory / "profile.json")),
         "VCUDA_EMULATOR_STATE": str(directory / "state"),
     }
     return _ask(environment, emulated=True, why=why, library_path=str(directory))

@@ -1,9 +1,8 @@
 """Reads a profile of the emulated driver (schema: emulator/README.md) as the node that it describes.
 
 In: its JSON. Out: the inventory that an agent would discover there, and the number of processes on each GPU. Errors
-name the place in the document. The emulator is stricter (duplicate keys, fields that only it uses); a profile that it
-accepts is accepted here with the same meaning. Of GPUs, models and processes only the fields that placement needs are
-read; the others belong to the emulator.
+name the place in the document. Of GPUs, models and processes only the fields that placement needs are read; the others
+belong to the emulator, whose profiles are compiled from what is read here and from them.
 """
 
 import re
@@ -175,11 +174,11 @@ def _bus_id(given: str | None, position: int) -> str:
 
 
 def _derived_uuid(profile: str, bus_id: str) -> str:
-    digits = f"{_fnv(profile, bus_id):016x}{_fnv(bus_id, profile):016x}"
+    digits = f"{fnv(profile, bus_id):016x}{fnv(bus_id, profile):016x}"
     return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
-def _fnv(one: str, other: str) -> int:
+def fnv(one: str, other: str) -> int:
     """64-bit FNV-1a of both, with a zero byte between them."""
     value = 0xCBF29CE484222325
     for byte in f"{one}\0{other}".encode():

@@ -20,7 +20,7 @@ struct call {
 
 typedef int subcommand(struct call *call);
 
-subcommand command_init, command_check, command_show, command_topo, command_xid, command_lose, command_remove, command_recover,
+subcommand command_init, command_show, command_topo, command_xid, command_lose, command_remove, command_recover,
     command_process, command_util, command_compute_mode, command_mig, command_memory, command_ecc, command_temperature,
     command_power, command_driver, command_clients, command_reset;
 

@@ -1,8 +1,6 @@
 /* Subcommands about the machine as a whole: its profile, its state, its driver. */
 #include <stdio.h>
-#include <stdlib.h>
 
-#include "../profile/profile.h"
 #include "../shared/change.h"
 #include "../shared/clients.h"
 #include "../shared/lock.h"
@@ -15,21 +13,6 @@ int command_init(struct call *call)
         return complain(WRONG, "%s", fault.text);
     puts(call->paths.state);
     return DONE;
-}
-
-int command_check(struct call *call)
-{
-    struct fault fault = {{0}, false};
-    if (call->paths.profile[0] == '\0')
-        return complain(WRONG, "no profile to check: --profile FILE or VCUDA_EMULATOR_PROFILE names it");
-    struct machine_image *image = calloc(1, sizeof *image);
-    if (image == NULL)
-        return complain(FAILED, "out of memory");
-    bool right = profile_load(call->paths.profile, image, &fault);
-    if (right)
-        printf("%s: %u GPUs\n", image->state.name, image->state.gpu_count);
-    free(image);
-    return right ? DONE : complain(WRONG, "%s", fault.text);
 }
 
 /* What was pending comes into force when the driver is loaded. */

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../profile/profile.h"
 #include "command.h"
 
 enum attachment { ATTACHED, UNATTACHED };
@@ -17,7 +16,6 @@ static const struct entry {
     const char *words, *help;
 } entries[] = {
     {"init", command_init, 0, 0, UNATTACHED, "", "make a fresh state from the profile; running sessions become stale"},
-    {"check", command_check, 0, 0, UNATTACHED, "", "read the profile and say whether it is right"},
     {"show", command_show, 0, 0, ATTACHED, "[--json]", "the GPUs and what runs on them"},
     {"topo", command_topo, 0, 0, ATTACHED, "[--underline]", "the matrix of nvidia-smi topo -m"},
     {"xid", command_xid, 2, 2, ATTACHED, "GPU CODE", "deliver an XID event"},

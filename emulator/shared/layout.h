@@ -5,7 +5,8 @@
  * writer fills the copy that is not read and then publishes it by counting `version` up, so a process that is killed in
  * the middle leaves the old status standing, whole. See state.h for who may do what.
  *
- * Growth: a change to any structure here counts LAYOUT_VERSION up; a file of another version is refused. The CUDA half has
+ * Growth: a change to any structure here counts LAYOUT_VERSION up; a file of another version is refused. What a compiled profile
+ * has too (gpu_facts, gpu_process, node_cpus) is repeated in sandbox/emulator_layout.py. The CUDA half has
  * a section of its own behind the GPU table (extension_*, cuda_section.h), and `room` in each GPU for counters that are changed by atomics alone.
  */
 #ifndef VCUDA_EMULATOR_LAYOUT_H

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../profile/profile.h"
+#include "profile.h"
 #include "state.h"
 
 static bool copy_path(char *to, const char *from, const char *variable, struct fault *fault)

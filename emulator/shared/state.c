@@ -15,8 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../profile/profile.h"
 #include "lock.h"
+#include "profile.h"
 
 enum { TEMPORARY_SIZE = STATE_PATH_SIZE + 8 };
 

@@ -20,6 +20,7 @@ from deviceplugin.model.node import format_inventory
 from sandbox import emulated_gpus
 from sandbox.admission import install_webhook
 from sandbox.apiserver import ApiError, ApiServer, JsonObject
+from sandbox.emulator_profile import write_profile
 from sandbox.gpunode import EIGHT_GPUS, TOKEN, GpuNode, gpu_node
 from sandbox.inventories import made_up_inventory
 from sandbox.kubescheduler import KubeScheduler
@@ -146,7 +147,7 @@ def _two_gpus(home: Path, node: str) -> Path:
     for link in document["nvlink"]:
         link["gpus"] = list(range(CLUSTER_GPUS))
     path = home / "profile.json"
-    path.write_text(json.dumps(document))
+    write_profile(document, path)
     return path
 
 

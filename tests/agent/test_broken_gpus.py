@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from deviceplugin.observe.usage import GpuUsage
+from sandbox.emulator_profile import write_profile
 from sandbox.gpunode import EIGHT_GPUS, GpuNode
 from sandbox.station import pod_json
 from tests.agent.harness import (
@@ -60,14 +61,14 @@ def look_at_once(node: GpuNode) -> None:
 async def test_who_holds_a_gpu_that_was_exchanged_is_told_to_go(short_tmp: Path) -> None:
     """Faults D9: the container still reaches the device node, and the ledger knows GPUs by UUID."""
     profile = short_tmp / "profile.json"
-    profile.write_text(EIGHT_GPUS.read_text())
+    document = json.loads(EIGHT_GPUS.read_text())
+    write_profile(document, profile)
     async with node_with_agent(short_tmp, profile=profile) as node:
         await run(node, share("old", 40, 8))
         await node.agent.kill()
-        document = json.loads(profile.read_text())
         for number, gpu in enumerate(document["gpus"]):
             gpu["uuid"] = f"GPU-00000000-0000-4000-8000-{number:012}"
-        profile.write_text(json.dumps(document))
+        write_profile(document, profile)
         node.gpus.state.unlink()
         await node.start_agent()
         (event,) = await until_event(node, "GPUGone")

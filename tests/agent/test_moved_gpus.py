@@ -15,6 +15,7 @@ import pytest
 from deviceplugin.model.units import Resource
 from sandbox.claims import ClaimCallError
 from sandbox.emulated_gpus import PROFILES
+from sandbox.emulator_profile import write_profile
 from sandbox.gpunode import GpuNode
 from tests.agent.harness import (
     PATIENCE_S,
@@ -43,7 +44,7 @@ def gpus(home: Path, letters: str, numbers: Sequence[int] = (0, 1)) -> Path:
     for gpu, letter, minor in zip(found["gpus"], letters, numbers, strict=True):
         gpu["uuid"], gpu["minor"] = f"GPU-{letter * 8}-1111-2222-3333-444444444444", minor
     path = home / "profile.json"
-    path.write_text(json.dumps(found))
+    write_profile(found, path)
     return path
 
 

@@ -100,11 +100,11 @@ async def test_it_says_what_is_wrong_in_one_line(short_tmp: Path) -> None:
 
 async def test_a_bad_profile_is_named_by_the_emulated_driver_and_ends_the_agent(short_tmp: Path) -> None:
     command = lonely_command(short_tmp)
-    (short_tmp / "profile.json").write_text('{"gpus": 7}')
-    named = {"VCUDA_EMULATOR_PROFILE": str(short_tmp / "profile.json")}
+    (profile := short_tmp / "bad.profile").write_text('{"gpus": 7}')
+    named = {"VCUDA_EMULATOR_PROFILE": str(profile)}
     status, (of_driver, of_agent) = await ended(replace(command, environment={**command.environment, **named}))
     assert status == 1
-    assert of_driver.startswith(f"vcuda-emulator: {short_tmp}/profile.json:")
+    assert of_driver.startswith(f"vcuda-emulator: {profile}:")
     assert of_agent.startswith("vcuda: nvmlInit failed")
 
 

@@ -242,7 +242,7 @@ def test_emulated_gpus_need_no_privilege_and_nothing_of_the_nodes_driver(chart: 
     assert not paths & {"/dev", "/usr", "/etc", "/lib/modules"}
     env = {each["name"]: each.get("value") for each in agent["env"]}
     profile = Path(str(env["VCUDA_EMULATOR_PROFILE"]))
-    assert (manifests.ROOT / "emulator/profiles" / profile.name).exists()
+    assert (manifests.ROOT / "emulator/profiles" / profile.with_suffix(".json").name).exists()
     assert str(Path(str(env["VCUDA_EMULATOR_STATE"])).parent) == agent["args"][3].removeprefix("--device-root=")
 
 

@@ -82,7 +82,7 @@ def emulator_build() -> Path:
 @pytest.fixture
 def emulated(emulator_build: Path, short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[emulator.Emulator]:
     one = emulator.Emulator(emulator_build, short_tmp / "profile.json")
-    monkeypatch.setenv("VCUDA_EMULATOR_PROFILE", str(one.profile))
+    monkeypatch.setenv("VCUDA_EMULATOR_PROFILE", str(one.profile.with_suffix(".profile")))
     monkeypatch.setenv("VCUDA_EMULATOR_STATE", str(short_tmp / "state"))
     yield one
     nvml_library.unmap()

@@ -5,6 +5,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from sandbox.emulator_profile import write_profile
 from tests.hardware.profiles import Profile
 
 REPOSITORY = Path(__file__).parents[2]
@@ -24,7 +25,7 @@ class Emulator:
 
     def describe(self, profile: Profile | Path) -> None:
         """Which node is emulated; before the first call of NVML."""
-        self.profile.write_text(profile.read_text() if isinstance(profile, Path) else json.dumps(profile))
+        write_profile(json.loads(profile.read_text()) if isinstance(profile, Path) else profile, self.profile)
 
     def command(self, *words: str | int) -> str:
         """`vcuda-emulator WORDS`, from another process, as an operator would."""

@@ -11,7 +11,7 @@ import pytest
 from sandbox.shared_gpu import SharedGpu
 from tests.examples import every
 from tests.library import cuda_client, memory_client
-from tests.library.compiler import MEMORY_ERRORS_FATAL, compiled, emulator_made, made, runtime
+from tests.library.compiler import compiled, emulator_made, made, runtime
 from tests.library.compute import Simulation, build_parts, build_simulation
 from tests.library.cuda_client import Process
 from tests.library.driver import Driver
@@ -39,20 +39,10 @@ def sanitized_interposers() -> Path:
     return made("sanitize", "WHAT=interposer") / "sanitize/interposer"
 
 
-def _with_the_emulator(source: str, output: Path, *flags: str) -> Path:
-    sources = sorted(path for where in ("*.c", "shared/*.c", "profile/*.c") for path in EMULATOR.glob(where))
-    return compiled(output, f"-I{EMULATOR}", *flags, _NATIVE / source, *sources)
-
-
 @pytest.fixture(scope="session")
 def hammer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _with_the_emulator("hammer.c", tmp_path_factory.mktemp("native") / "hammer")
-
-
-@pytest.fixture(scope="session")
-def json_dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    output = tmp_path_factory.mktemp("native") / "json_dump"
-    return _with_the_emulator("json_dump.c", output, *MEMORY_ERRORS_FATAL)
+    sources = sorted(path for where in ("*.c", "shared/*.c") for path in EMULATOR.glob(where))
+    return compiled(tmp_path_factory.mktemp("native") / "hammer", f"-I{EMULATOR}", _NATIVE / "hammer.c", *sources)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from deviceplugin.container.limits_file import DeviceLimits, GrantLimits, encode
 from deviceplugin.container.shared_state import SharedState
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import GpuUuid
+from sandbox.emulator_profile import write_profile
 from tests.library.machine import REPOSITORY
 
 INSIDE = (sys.executable, "-m", "tests.library.inside")
@@ -45,8 +46,7 @@ TWO_GPUS: dict[str, Any] = {
 
 def two_gpus(directory: Path) -> dict[str, str]:
     """The environment of the emulated machine that has them."""
-    profile = directory / "profile.json"
-    profile.write_text(json.dumps(TWO_GPUS))
+    profile = write_profile(TWO_GPUS, directory / "profile.json")
     return {"VCUDA_EMULATOR_PROFILE": str(profile), "VCUDA_EMULATOR_STATE": str(directory / "state")}
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sandbox.emulator_profile import compile_profile
 from tests.library.nvml_client import Handle, Nvml
 
 REPOSITORY = Path(__file__).parents[2]
@@ -34,7 +35,8 @@ class Machine:
 
     @property
     def profile(self) -> Path:
-        return self.directory / "profile.json"
+        """What the driver reads."""
+        return self.directory / "machine.profile"
 
     @property
     def state(self) -> Path:
@@ -52,7 +54,7 @@ class Machine:
 
     def describe(self, profile: Profile | str) -> None:
         """Which machine it is: a profile, or the name of one that is shipped."""
-        self.profile.write_text(json.dumps(shipped(profile) if isinstance(profile, str) else profile, indent=1))
+        self.profile.write_bytes(compile_profile(json.dumps(shipped(profile) if isinstance(profile, str) else profile)))
 
     def nvml(self, profile: Profile | str | None = None, **environment: str) -> Nvml:
         """A process; the machine is described before, where a profile is given."""

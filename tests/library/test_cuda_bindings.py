@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sandbox.emulator_profile import compile_profile
 from tests.library.cuda_declarations import rows, unsupported
 from tests.library.interposed import GIB, TWO_GPUS, Container, device
 from tests.library.machine import EMULATOR
@@ -72,7 +73,8 @@ Found = dict[str, tuple[str, list[Any], list[str]]]
 @pytest.fixture
 def newest(emulated: Container) -> Container:
     """With a driver that has all that the bindings know."""
-    Path(emulated.environment["VCUDA_EMULATOR_PROFILE"]).write_text(json.dumps(TWO_GPUS | {"cuda": "13.5"}))
+    profile = Path(emulated.environment["VCUDA_EMULATOR_PROFILE"])
+    profile.write_bytes(compile_profile(json.dumps(TWO_GPUS | {"cuda": "13.5"})))
     return emulated
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.emulator_profile import compile_profile
 from tests.library.cuda_declarations import rows, unsupported
 from tests.library.interposed import GIB, TWO_GPUS, Container, device
 
@@ -38,7 +39,8 @@ def cuda(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def of_the_same_release(emulated: Container, cuda: str) -> Container:
     """A driver of that release: a runtime asks for the newest that it knows."""
-    Path(emulated.environment["VCUDA_EMULATOR_PROFILE"]).write_text(json.dumps(TWO_GPUS | {"cuda": cuda}))
+    profile = Path(emulated.environment["VCUDA_EMULATOR_PROFILE"])
+    profile.write_bytes(compile_profile(json.dumps(TWO_GPUS | {"cuda": cuda})))
     return emulated
 
 

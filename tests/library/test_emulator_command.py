@@ -120,7 +120,6 @@ def test_help_names_every_command(machine: Machine) -> None:
     said = machine.command("help")
     for name in (
         "init",
-        "check",
         "show",
         "topo",
         "xid",

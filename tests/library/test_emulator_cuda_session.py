@@ -1,6 +1,5 @@
 """Which driver and which GPUs a process finds ("CUDA Driver API": Initialization, Device Management)."""
 
-import json
 import struct
 import uuid
 from pathlib import Path
@@ -23,7 +22,7 @@ from tests.library.cuda_client import (
     start,
 )
 from tests.library.cuda_declarations import unsupported
-from tests.library.machine import Machine
+from tests.library.machine import Machine, shipped
 
 pytestmark = pytest.mark.thorough
 
@@ -76,7 +75,7 @@ def test_without_a_machine_there_is_no_device(machine: Machine) -> None:
 
 
 def test_a_malformed_profile_is_an_unknown_error_that_is_explained_once(machine: Machine) -> None:
-    machine.describe({"format": 1})
+    machine.profile.write_text('{"format": 1}')
     process = start(machine, ready=False)
     assert [process.code("cuInit", 0) for _ in range(3)] == [UNKNOWN] * 3
     assert len(machine.errors.read_text().splitlines()) == 1
@@ -146,7 +145,7 @@ def test_the_fastest_gpu_comes_first_unless_the_order_is_by_pci_address(machine:
     assert _seen(ordered) == by_address
     assert sorted(_seen(fastest)) == sorted(by_address)
     name = fastest("cuDeviceGetName", room(64), 64, 0)[0].split(b"\0")[0]
-    models = json.loads(machine.profile.read_text())["models"].values()
+    models = shipped("pcie-mixed")["models"].values()
     best = max(models, key=lambda model: int(model.get("cores", 1024)) * int(model.get("sm_clock_mhz", 1000)))
     assert name.decode() == best["name"]
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from sandbox.emulator_profile import compile_profile
 from tests.library.codes import (
     DRIVER_NOT_LOADED,
     GPU_IS_LOST,
@@ -21,6 +22,9 @@ from tests.library.nvml_client import Handle, Nvml
 pytestmark = pytest.mark.thorough
 
 _EVERY = sorted(path.stem for path in PROFILES.glob("*.json"))
+_COMPILED = compile_profile((PROFILES / "laptop.json").read_bytes())
+_CUT = _COMPILED[:-1]
+_OF_ANOTHER_LAYOUT = _COMPILED[:8] + bytes([_COMPILED[8] ^ 8]) + _COMPILED[9:]  # the size of its header
 
 
 def test_before_init_every_call_says_uninitialized(machine: Machine) -> None:
@@ -237,18 +241,20 @@ def test_a_removed_gpu_is_gone_for_those_who_come_later(machine: Machine) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "words"),
+    ("content", "code", "words"),
     [
         (None, DRIVER_NOT_LOADED, "cannot be opened"),
-        ('{"format": 1,\n  "naem": 2}', UNKNOWN, "profile.json:2:3: unknown key"),
-        ("", UNKNOWN, "profile.json:1:1: the text ends"),
+        (b'{"format": 1}', UNKNOWN, "not a compiled profile"),
+        (b"", UNKNOWN, "not a compiled profile"),
+        (_CUT, UNKNOWN, "not a compiled profile"),
+        (_OF_ANOTHER_LAYOUT, UNKNOWN, "not a compiled profile"),
     ],
 )
 def test_without_a_good_profile_init_fails_and_says_why_once(
-    machine: Machine, text: str | None, code: int, words: str
+    machine: Machine, content: bytes | None, code: int, words: str
 ) -> None:
-    if text is not None:
-        machine.profile.write_text(text)
+    if content is not None:
+        machine.profile.write_bytes(content)
     nvml = machine.nvml()
     assert nvml.error("nvmlInit") == nvml.error("nvmlInit") == code
     lines = machine.errors.read_text().splitlines()

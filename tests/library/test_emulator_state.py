@@ -46,7 +46,7 @@ def test_many_first_comers_make_one_state(machine: Machine) -> None:
     command = [str(machine.build / "vcuda-emulator"), "show", "--json"]
     first = [subprocess.Popen(command, env=machine.environment, stdout=subprocess.DEVNULL) for _ in range(12)]
     assert [process.wait(timeout=20) for process in first] == [0] * 12
-    assert {path.name for path in machine.directory.iterdir()} == {"profile.json", "state"}
+    assert {path.name for path in machine.directory.iterdir()} == {machine.profile.name, "state"}
 
 
 def test_readers_never_see_half_a_change(empty: Machine, hammer: Path) -> None:

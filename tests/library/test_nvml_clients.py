@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from sandbox.emulator_profile import compile_profile
 from tests.library.gpu_slice import CONTEXT, LIMIT, GpuSlice
 from tests.library.interposed import TWO_GPUS
 from tests.library.memory_client import MIB, Cuda
@@ -28,7 +29,7 @@ _NEIGHBOUR = 256 * MIB
 def gpu_slice(gpu_slice: GpuSlice) -> GpuSlice:
     """Of a machine that has no other GPU."""
     profile = Path(gpu_slice.container.environment["VCUDA_EMULATOR_PROFILE"])
-    profile.write_text(json.dumps(TWO_GPUS | {"gpus": TWO_GPUS["gpus"][:1]}))
+    profile.write_bytes(compile_profile(json.dumps(TWO_GPUS | {"gpus": TWO_GPUS["gpus"][:1]})))
     return gpu_slice
 
 

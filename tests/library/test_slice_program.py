@@ -10,7 +10,7 @@ from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 
 from tests.library.compiler import emulator_made, made
-from tests.library.machine import EMULATOR, LIBRARY, PROFILES
+from tests.library.machine import EMULATOR, LIBRARY
 
 PROGRAMS = LIBRARY / "build/programs"
 GIB = 1 << 30
@@ -25,10 +25,10 @@ def built() -> None:
     made("programs")
 
 
-def run(directory: Path, *words: str, profile: Path = PROFILES / "hgx-a100.json") -> Run:
+def run(directory: Path, *words: str, profile: str = "hgx-a100") -> Run:
     environment = {
         "LD_LIBRARY_PATH": str(EMULATOR / "build"),
-        "VCUDA_EMULATOR_PROFILE": str(profile),
+        "VCUDA_EMULATOR_PROFILE": str(EMULATOR / f"build/profiles/{profile}.profile"),
         "VCUDA_EMULATOR_STATE": str(directory / "state"),
     }
     return subprocess.run(
@@ -98,6 +98,6 @@ def test_wrong_words_are_refused(tmp_path: Path, words: tuple[str, ...], status:
 
 
 def test_where_there_is_no_gpu_it_says_which_call_failed(tmp_path: Path) -> None:
-    done = run(tmp_path, profile=tmp_path / "none.json")
+    done = run(tmp_path, profile="none")
     assert (done.returncode, done.stdout) == (1, "")
     assert "slice: cuInit(0) failed: CUDA_ERROR_" in done.stderr

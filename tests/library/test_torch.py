@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from sandbox.emulator_profile import compile_profile
 from tests.library.client_packages import python_with
 from tests.library.gpu_slice import CONTEXT, GpuSlice
 from tests.library.interposed import GIB, TWO_GPUS, Container
@@ -54,7 +55,7 @@ def runtime(with_torch: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def share(emulated: Container) -> Iterator[GpuSlice]:
     """Of a machine that has no other GPU."""
     profile = Path(emulated.environment["VCUDA_EMULATOR_PROFILE"])
-    profile.write_text(json.dumps(TWO_GPUS | {"gpus": TWO_GPUS["gpus"][:1]}))
+    profile.write_bytes(compile_profile(json.dumps(TWO_GPUS | {"gpus": TWO_GPUS["gpus"][:1]})))
     with ExitStack() as processes:
         yield GpuSlice(emulated, processes, limit=_SHARE)
 

@@ -23,6 +23,7 @@ from sandbox.cluster.identities import Identity
 from sandbox.cluster.kubelet import NODE
 from sandbox.cluster.schedulers import GANGS, Plugins, scheduler_with
 from sandbox.emulated_gpus import PROFILES, EmulatedGpus
+from sandbox.emulator_profile import write_profile
 from sandbox.inventories import made_up_inventory
 from tests.e2e.node.agent import Agent, make_agent
 from tests.e2e.node.scene import everything, wait_ledger_empty, wait_offered
@@ -109,5 +110,5 @@ def profile_of(folder: Path, node: str) -> Path:
     for minor, gpu in enumerate(document["gpus"]):
         gpu["uuid"] = f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{minor}.{node}')}"
     path = folder / "profile.json"
-    path.write_text(json.dumps(document))
+    write_profile(document, path)
     return path

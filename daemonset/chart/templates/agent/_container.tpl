@@ -92,7 +92,7 @@
 {{- end }}
 {{- if eq $from "emulated" }}
     - name: VCUDA_EMULATOR_PROFILE
-      value: /opt/vcuda/emulator/profiles/{{ .Values.agent.driver.emulatedProfile }}.json
+      value: /opt/vcuda/emulator/profiles/{{ .Values.agent.driver.emulatedProfile }}.profile
     - name: VCUDA_EMULATOR_STATE
       value: {{ $emulated }}/state
 {{- end }}
