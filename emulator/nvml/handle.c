@@ -62,11 +62,6 @@ static bool has_uuid(const struct gpu_facts *facts, const char *uuid)
     return strcmp(facts->uuid, uuid) == 0;
 }
 
-static bool has_serial(const struct gpu_facts *facts, const char *serial)
-{
-    return facts->serial[0] != '\0' && strcmp(facts->serial, serial) == 0;
-}
-
 /* The domain may have any width or be left out, and hex digits any case, as with the real library. */
 static bool has_bus_id(const struct gpu_facts *facts, const char *id)
 {
@@ -88,11 +83,6 @@ static bool has_bus_id(const struct gpu_facts *facts, const char *id)
 nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
 {
     return find(uuid, has_uuid, device);
-}
-
-nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *device)
-{
-    return find(serial, has_serial, device);
 }
 
 nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvmlDevice_t *device)

@@ -5,8 +5,6 @@
 #include "getter.h"
 #include "setter.h"
 
-enum { MIG_DEVICES = 7 };
-
 nvmlReturn_t begin_set(nvmlDevice_t device, struct view *view, struct gpu_status *draft)
 {
     nvmlReturn_t error = view_open(device, view);
@@ -23,48 +21,13 @@ nvmlReturn_t begin_set(nvmlDevice_t device, struct view *view, struct gpu_status
 GET(nvmlDeviceGetComputeMode, nvmlComputeMode_t, v.status.compute_mode)
 GET(nvmlDeviceGetPersistenceMode, nvmlEnableState_t, v.status.persistence)
 GET_PAIR_IF(v.facts->mig_capable, nvmlDeviceGetMigMode, unsigned int, v.status.mig, v.status.mig_pending)
-GET(nvmlDeviceGetMaxMigDeviceCount, unsigned int, v.facts->mig_capable ? MIG_DEVICES : 0)
 GET(nvmlDeviceIsMigDeviceHandle, unsigned int, 0)
 GET(nvmlDeviceGetVirtualizationMode, nvmlGpuVirtualizationMode_t, NVML_GPU_VIRTUALIZATION_MODE_NONE)
-GET(nvmlDeviceGetDisplayMode, nvmlEnableState_t, NVML_FEATURE_DISABLED)
 GET(nvmlDeviceGetDisplayActive, nvmlEnableState_t, NVML_FEATURE_DISABLED)
-GET(nvmlDeviceGetAccountingMode, nvmlEnableState_t, NVML_FEATURE_DISABLED)
-GET(nvmlDeviceGetAccountingBufferSize, unsigned int, 4000)
-
-/* Questions for MIG devices, which a GPU of this emulator never has. */
-GET_IF(false, nvmlDeviceGetGpuInstanceId, unsigned int, 0)
-GET_IF(false, nvmlDeviceGetComputeInstanceId, unsigned int, 0)
-GET_IF(false, nvmlDeviceGetAttributes_v2, nvmlDeviceAttributes_t, (nvmlDeviceAttributes_t){0})
-GET_IF(false, nvmlDeviceGetAttributes, nvmlDeviceAttributes_t, (nvmlDeviceAttributes_t){0})
 
 /* GeForce of old and Windows. */
-GET_PAIR_IF(false, nvmlDeviceGetGpuOperationMode, nvmlGpuOperationMode_t, 0, 0)
 GET_PAIR_IF(false, nvmlDeviceGetDriverModel, nvmlDriverModel_t, 0, 0)
 GET_PAIR_IF(false, nvmlDeviceGetDriverModel_v2, nvmlDriverModel_t, 0, 0)
-
-nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index, nvmlDevice_t *mig)
-{
-    OPEN(v, device, mig);
-    if (!v.facts->mig_capable)
-        return NVML_ERROR_NOT_SUPPORTED;
-    return index < MIG_DEVICES ? NVML_ERROR_NOT_FOUND : NVML_ERROR_INVALID_ARGUMENT;
-}
-
-/* Every handle is that of a whole GPU. */
-nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t mig, nvmlDevice_t *device)
-{
-    OPEN(v, mig, device);
-    return NVML_ERROR_INVALID_ARGUMENT;
-}
-
-nvmlReturn_t nvmlDeviceGetAPIRestriction(nvmlDevice_t device, nvmlRestrictedAPI_t api, nvmlEnableState_t *restricted)
-{
-    OPEN(v, device, restricted);
-    if ((unsigned)api >= NVML_RESTRICTED_API_COUNT)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    *restricted = NVML_FEATURE_ENABLED;
-    return NVML_SUCCESS;
-}
 
 nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, nvmlComputeMode_t mode)
 {

@@ -50,17 +50,6 @@ nvmlReturn_t nvmlDeviceGetNvLinkVersion(nvmlDevice_t device, unsigned int link, 
     return error;
 }
 
-nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t device, unsigned int link, nvmlNvLinkCapability_t capability, unsigned int *result)
-{
-    OPEN(v, device, result);
-    nvmlReturn_t error = check_active(&v, link);
-    if ((unsigned)capability >= NVML_NVLINK_CAP_COUNT)
-        error = NVML_ERROR_INVALID_ARGUMENT;
-    if (error == NVML_SUCCESS)
-        *result = capability != NVML_NVLINK_CAP_SLI_BRIDGE;
-    return error;
-}
-
 nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned int link, nvmlIntNvLinkDeviceType_t *type)
 {
     OPEN(v, device, type);
@@ -102,17 +91,5 @@ nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo(nvmlDevice_t device, unsigned int 
     nvmlReturn_t error = nvmlDeviceGetNvLinkRemotePciInfo_v2(device, link, pci == NULL ? NULL : &full);
     if (error == NVML_SUCCESS)
         memcpy(pci, &full, offsetof(nvmlPciInfo_t, busId)); /* the older structure ends there */
-    return error;
-}
-
-nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, unsigned int link, nvmlNvLinkErrorCounter_t counter,
-                                             unsigned long long *value)
-{
-    OPEN(v, device, value);
-    nvmlReturn_t error = check_active(&v, link);
-    if ((unsigned)counter >= NVML_NVLINK_ERROR_COUNT)
-        error = NVML_ERROR_INVALID_ARGUMENT;
-    if (error == NVML_SUCCESS)
-        *value = 0;
     return error;
 }

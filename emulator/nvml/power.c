@@ -8,12 +8,9 @@ enum { VOLTA = 7, FAN_IDLE_PERCENT = 30 };
 
 GET(nvmlDeviceGetPowerUsage, unsigned int, power_mw(v.facts, &v.status))
 GET_IF(v.facts->capability_major >= VOLTA, nvmlDeviceGetTotalEnergyConsumption, unsigned long long, energy_mj(v.facts, &v.status, clock_us()))
-GET(nvmlDeviceGetPowerManagementMode, nvmlEnableState_t, NVML_FEATURE_ENABLED)
 GET(nvmlDeviceGetPowerManagementLimit, unsigned int, v.status.power_limit_w * 1000)
 GET(nvmlDeviceGetEnforcedPowerLimit, unsigned int, v.status.power_limit_w * 1000)
-GET(nvmlDeviceGetPowerManagementDefaultLimit, unsigned int, v.facts->power_limit_w * 1000)
 GET_PAIR(nvmlDeviceGetPowerManagementLimitConstraints, unsigned int, v.facts->power_min_w * 1000, v.facts->power_max_w * 1000)
-GET(nvmlDeviceGetPowerSource, nvmlPowerSource_t, NVML_POWER_SOURCE_AC)
 GET(nvmlDeviceGetNumFans, unsigned int, v.facts->fans)
 
 static unsigned fan_percent(const struct view *view)
@@ -21,17 +18,6 @@ static unsigned fan_percent(const struct view *view)
     return FAN_IDLE_PERCENT + gpu_utilisation(&view->status) / 2;
 }
 GET_IF(v.facts->fans > 0, nvmlDeviceGetFanSpeed, unsigned int, fan_percent(&v))
-
-nvmlReturn_t nvmlDeviceGetFanSpeed_v2(nvmlDevice_t device, unsigned int fan, unsigned int *percent)
-{
-    OPEN(v, device, percent);
-    if (v.facts->fans == 0)
-        return NVML_ERROR_NOT_SUPPORTED;
-    if (fan >= v.facts->fans)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    *percent = fan_percent(&v);
-    return NVML_SUCCESS;
-}
 
 nvmlReturn_t nvmlDeviceSetPowerManagementLimit(nvmlDevice_t device, unsigned int milliwatts)
 {
@@ -62,33 +48,5 @@ nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTemperature_t *t
     if (temperature->sensorType != NVML_TEMPERATURE_GPU)
         return NVML_ERROR_INVALID_ARGUMENT;
     temperature->temperature = (int)temperature_c(&v.status);
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, nvmlTemperatureThresholds_t type, unsigned int *celsius)
-{
-    static const unsigned thresholds[] = {
-        [NVML_TEMPERATURE_THRESHOLD_SHUTDOWN] = 92,
-        [NVML_TEMPERATURE_THRESHOLD_SLOWDOWN] = 89,
-        [NVML_TEMPERATURE_THRESHOLD_MEM_MAX] = 95,
-        [NVML_TEMPERATURE_THRESHOLD_GPU_MAX] = 85,
-    };
-    OPEN(v, device, celsius);
-    if ((unsigned)type >= NVML_TEMPERATURE_THRESHOLD_COUNT)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    if ((unsigned)type >= sizeof thresholds / sizeof thresholds[0])
-        return NVML_ERROR_NOT_SUPPORTED;
-    *celsius = thresholds[type];
-    return NVML_SUCCESS;
-}
-
-/* An emulated GPU is never throttled. */
-nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, nvmlPerfPolicyType_t type, nvmlViolationTime_t *time)
-{
-    OPEN(v, device, time);
-    if ((unsigned)type >= NVML_PERF_POLICY_COUNT)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    time->referenceTime = clock_us() * 1000;
-    time->violationTime = 0;
     return NVML_SUCCESS;
 }

@@ -56,15 +56,6 @@ nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int length)
     return error != NVML_SUCCESS ? error : give_text(session->machine.state->driver, version, length);
 }
 
-/* The real one is numbered MAJOR.DRIVER, MAJOR being that of the CUDA version. */
-nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned int length)
-{
-    char text[128];
-    CURRENT(session);
-    snprintf(text, sizeof text, "%u.%s", session->machine.state->cuda / 1000, session->machine.state->driver);
-    return give_text(text, version, length);
-}
-
 nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version)
 {
     CURRENT(session);
@@ -115,24 +106,4 @@ nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned int
         return NVML_ERROR_NOT_FOUND;
     snprintf(name, length, "%s", found);
     return NVML_SUCCESS;
-}
-
-/* S-class units and excluded devices: there are none. */
-static nvmlReturn_t none(unsigned int *count)
-{
-    CURRENT(session);
-    if (count == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    *count = 0;
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlUnitGetCount(unsigned int *count)
-{
-    return none(count);
-}
-
-nvmlReturn_t nvmlGetExcludedDeviceCount(unsigned int *count)
-{
-    return none(count);
 }

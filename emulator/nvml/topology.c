@@ -6,52 +6,12 @@
 
 enum { WORD_BITS = 8 * sizeof(unsigned long) };
 
-static bool is_level(nvmlGpuTopologyLevel_t level)
-{
-    return (unsigned)level <= NVML_TOPOLOGY_SYSTEM && (unsigned)level % 10 == 0;
-}
-
 nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t one, nvmlDevice_t other, nvmlGpuTopologyLevel_t *level)
 {
     OPEN(first, one, level);
     OPEN(second, other, level);
     *level = first.facts->level[second.slot];
     return NVML_SUCCESS;
-}
-
-typedef bool chooser(const struct view *view, unsigned slot, unsigned argument);
-
-/* With a count of 0 the number, else the first `count` handles: NVML's protocol for sets of GPUs. */
-static nvmlReturn_t give_set(const struct session *session, chooser *chosen, const struct view *view, unsigned argument,
-                             unsigned int *count, nvmlDevice_t *devices)
-{
-    unsigned found = 0, total = atomic_load(&session->count);
-    if (*count != 0 && devices == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    for (unsigned index = 0; index < total; index++) {
-        unsigned slot = atomic_load(&session->slots[index]);
-        if (!chosen(view, slot, argument))
-            continue;
-        if (found < *count)
-            devices[found] = device_handle(slot);
-        found++;
-    }
-    *count = *count == 0 || found < *count ? found : *count;
-    return NVML_SUCCESS;
-}
-
-static bool is_at_level(const struct view *view, unsigned slot, unsigned level)
-{
-    return slot != view->slot && view->facts->level[slot] == level;
-}
-
-nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, nvmlGpuTopologyLevel_t level, unsigned int *count,
-                                              nvmlDevice_t *devices)
-{
-    OPEN(v, device, count);
-    if (!is_level(level))
-        return NVML_ERROR_INVALID_ARGUMENT;
-    return give_set(v.session, is_at_level, &v, level, count, devices);
 }
 
 static const struct node_cpus *cpus_of(const struct shared_state *state, int numa)
@@ -61,24 +21,6 @@ static const struct node_cpus *cpus_of(const struct shared_state *state, int num
             return &state->nodes[i];
     }
     return NULL;
-}
-
-static bool is_near_cpu(const struct view *view, unsigned slot, unsigned cpu)
-{
-    const struct machine *machine = &view->session->machine;
-    const struct node_cpus *cpus = cpus_of(machine->state, state_gpu(machine, slot)->facts.numa);
-    return cpus != NULL && cpu < MAX_CPUS && (cpus->mask[cpu / 64] >> cpu % 64 & 1) != 0;
-}
-
-nvmlReturn_t nvmlSystemGetTopologyGpuSet(unsigned int cpu, unsigned int *count, nvmlDevice_t *devices)
-{
-    struct view view;
-    nvmlReturn_t error = session_current(&view.session);
-    if (error != NVML_SUCCESS)
-        return error;
-    if (count == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    return give_set(view.session, is_near_cpu, &view, cpu, count, devices);
 }
 
 /* Only where the GPU's own memory is a NUMA node (Grace), which no profile has. The node that a GPU hangs on is its memory affinity. */

@@ -14,8 +14,6 @@
 #define NVML_VALUE_NOT_AVAILABLE (-1)
 #define NVML_AFFINITY_SCOPE_NODE 0
 #define NVML_AFFINITY_SCOPE_SOCKET 1
-#define NVML_BUS_TYPE_PCIE 2
-#define NVML_POWER_SOURCE_AC 0
 #define NVML_INIT_FLAG_NO_GPUS 1
 #define NVML_INIT_FLAG_NO_ATTACH 2
 #define NVML_DEVICE_MIG_DISABLE 0
@@ -66,43 +64,21 @@ typedef enum nvmlGpuP2PCapsIndex_enum {
     NVML_P2P_CAPS_INDEX_ATOMICS = 3, NVML_P2P_CAPS_INDEX_PCI = 4, NVML_P2P_CAPS_INDEX_UNKNOWN = 5
 } nvmlGpuP2PCapsIndex_t;
 
-typedef enum nvmlNvLinkCapability_enum {
-    NVML_NVLINK_CAP_P2P_SUPPORTED = 0, NVML_NVLINK_CAP_SYSMEM_ACCESS = 1, NVML_NVLINK_CAP_P2P_ATOMICS = 2,
-    NVML_NVLINK_CAP_SYSMEM_ATOMICS = 3, NVML_NVLINK_CAP_SLI_BRIDGE = 4, NVML_NVLINK_CAP_VALID = 5, NVML_NVLINK_CAP_COUNT
-} nvmlNvLinkCapability_t;
-
-typedef enum nvmlNvLinkErrorCounter_enum { NVML_NVLINK_ERROR_DL_REPLAY = 0, NVML_NVLINK_ERROR_COUNT = 5 } nvmlNvLinkErrorCounter_t;
-
 typedef enum nvmlIntNvLinkDeviceType_enum {
     NVML_NVLINK_DEVICE_TYPE_GPU = 0, NVML_NVLINK_DEVICE_TYPE_SWITCH = 2, NVML_NVLINK_DEVICE_TYPE_UNKNOWN = 255
 } nvmlIntNvLinkDeviceType_t;
 
-typedef enum nvmlNvlinkVersion_enum {
-    NVML_NVLINK_VERSION_1_0 = 1, NVML_NVLINK_VERSION_2_0 = 2, NVML_NVLINK_VERSION_2_2 = 3, NVML_NVLINK_VERSION_3_0 = 4,
-    NVML_NVLINK_VERSION_3_1 = 5, NVML_NVLINK_VERSION_4_0 = 6, NVML_NVLINK_VERSION_5_0 = 7
-} nvmlNvlinkVersion_t;
-
 typedef enum nvmlClockType_enum {
     NVML_CLOCK_GRAPHICS = 0, NVML_CLOCK_SM = 1, NVML_CLOCK_MEM = 2, NVML_CLOCK_VIDEO = 3, NVML_CLOCK_COUNT
 } nvmlClockType_t;
-typedef enum nvmlClockId_enum { NVML_CLOCK_ID_CURRENT = 0, NVML_CLOCK_ID_COUNT = 4 } nvmlClockId_t;
 typedef enum nvmlPStates_enum { NVML_PSTATE_0 = 0, NVML_PSTATE_8 = 8, NVML_PSTATE_UNKNOWN = 32 } nvmlPstates_t;
 typedef enum nvmlTemperatureSensors_enum { NVML_TEMPERATURE_GPU = 0, NVML_TEMPERATURE_COUNT } nvmlTemperatureSensors_t;
-typedef enum nvmlTemperatureThresholds_enum {
-    NVML_TEMPERATURE_THRESHOLD_SHUTDOWN = 0, NVML_TEMPERATURE_THRESHOLD_SLOWDOWN = 1,
-    NVML_TEMPERATURE_THRESHOLD_MEM_MAX = 2, NVML_TEMPERATURE_THRESHOLD_GPU_MAX = 3, NVML_TEMPERATURE_THRESHOLD_COUNT = 8
-} nvmlTemperatureThresholds_t;
 typedef enum nvmlMemoryErrorType_enum {
     NVML_MEMORY_ERROR_TYPE_CORRECTED = 0, NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1, NVML_MEMORY_ERROR_TYPE_COUNT
 } nvmlMemoryErrorType_t;
 typedef enum nvmlEccCounterType_enum { NVML_VOLATILE_ECC = 0, NVML_AGGREGATE_ECC = 1, NVML_ECC_COUNTER_TYPE_COUNT } nvmlEccCounterType_t;
-typedef enum nvmlMemoryLocation_enum { NVML_MEMORY_LOCATION_DEVICE_MEMORY = 2, NVML_MEMORY_LOCATION_COUNT = 8 } nvmlMemoryLocation_t;
-typedef enum nvmlPageRetirementCause_enum { NVML_PAGE_RETIREMENT_CAUSE_COUNT = 2 } nvmlPageRetirementCause_t;
-typedef enum nvmlGom_enum { NVML_GOM_ALL_ON = 0 } nvmlGpuOperationMode_t;
 typedef enum nvmlDriverModel_enum { NVML_DRIVER_WDDM = 0 } nvmlDriverModel_t;
-typedef enum nvmlPcieUtilCounter_enum { NVML_PCIE_UTIL_TX_BYTES = 0, NVML_PCIE_UTIL_RX_BYTES = 1, NVML_PCIE_UTIL_COUNT } nvmlPcieUtilCounter_t;
 typedef enum nvmlGpuVirtualizationMode { NVML_GPU_VIRTUALIZATION_MODE_NONE = 0 } nvmlGpuVirtualizationMode_t;
-typedef enum nvmlPerfPolicyType_enum { NVML_PERF_POLICY_POWER = 0, NVML_PERF_POLICY_COUNT = 12 } nvmlPerfPolicyType_t;
 typedef enum nvmlRestrictedAPI_enum { NVML_RESTRICTED_API_SET_APPLICATION_CLOCKS = 0, NVML_RESTRICTED_API_COUNT = 2 } nvmlRestrictedAPI_t;
 typedef enum nvmlSamplingType_enum {
     NVML_TOTAL_POWER_SAMPLES = 0, NVML_GPU_UTILIZATION_SAMPLES = 1, NVML_MEMORY_UTILIZATION_SAMPLES = 2,
@@ -113,20 +89,7 @@ typedef enum nvmlValueType_enum {
     NVML_VALUE_TYPE_UNSIGNED_LONG_LONG = 3, NVML_VALUE_TYPE_SIGNED_LONG_LONG = 4, NVML_VALUE_TYPE_SIGNED_INT = 5
 } nvmlValueType_t;
 
-typedef unsigned int nvmlDeviceArchitecture_t;
 typedef unsigned int nvmlAffinityScope_t;
-typedef unsigned int nvmlBusType_t;
-typedef unsigned int nvmlPowerSource_t;
-
-#define NVML_DEVICE_ARCH_MAXWELL 3
-#define NVML_DEVICE_ARCH_PASCAL 4
-#define NVML_DEVICE_ARCH_VOLTA 5
-#define NVML_DEVICE_ARCH_TURING 6
-#define NVML_DEVICE_ARCH_AMPERE 7
-#define NVML_DEVICE_ARCH_ADA 8
-#define NVML_DEVICE_ARCH_HOPPER 9
-#define NVML_DEVICE_ARCH_BLACKWELL 10
-#define NVML_DEVICE_ARCH_UNKNOWN 0xffffffff
 
 #define nvmlEventTypeSingleBitEccError 0x1LL
 #define nvmlEventTypeDoubleBitEccError 0x2LL
@@ -134,36 +97,6 @@ typedef unsigned int nvmlPowerSource_t;
 #define nvmlEventTypeXidCriticalError 0x8LL
 #define nvmlEventTypeClock 0x10LL
 #define nvmlEventMigConfigChange 0x100LL
-#define nvmlClocksThrottleReasonGpuIdle 0x1LL
-#define nvmlClocksThrottleReasonNone 0x0LL
-
-/* Field ids answered by nvmlDeviceGetFieldValues. */
-#define NVML_FI_DEV_ECC_CURRENT 1
-#define NVML_FI_DEV_ECC_PENDING 2
-#define NVML_FI_DEV_ECC_SBE_VOL_TOTAL 3
-#define NVML_FI_DEV_ECC_DBE_VOL_TOTAL 4
-#define NVML_FI_DEV_ECC_SBE_AGG_TOTAL 5
-#define NVML_FI_DEV_ECC_DBE_AGG_TOTAL 6
-#define NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION 83
-#define NVML_FI_DEV_NVLINK_SPEED_MBPS_L0 84
-#define NVML_FI_DEV_NVLINK_SPEED_MBPS_L5 89
-#define NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON 90
-#define NVML_FI_DEV_NVLINK_LINK_COUNT 91
-#define NVML_FI_DEV_PCIE_REPLAY_COUNTER 94
-#define NVML_FI_DEV_REMAPPED_COR 142
-#define NVML_FI_DEV_REMAPPED_UNC 143
-#define NVML_FI_DEV_REMAPPED_PENDING 144
-#define NVML_FI_DEV_REMAPPED_FAILURE 145
-#define NVML_FI_DEV_NVSWITCH_CONNECTED_LINK_COUNT 147
-#define NVML_FI_DEV_NVLINK_GET_SPEED 164
-#define NVML_FI_DEV_NVLINK_GET_STATE 165
-#define NVML_FI_DEV_NVLINK_GET_VERSION 166
-#define NVML_FI_DEV_POWER_AVERAGE 185
-#define NVML_FI_DEV_POWER_INSTANT 186
-#define NVML_FI_DEV_POWER_MIN_LIMIT 187
-#define NVML_FI_DEV_POWER_MAX_LIMIT 188
-#define NVML_FI_DEV_POWER_DEFAULT_LIMIT 189
-#define NVML_FI_DEV_POWER_CURRENT_LIMIT 190
 
 /* ---- structures ---- */
 
@@ -175,12 +108,6 @@ typedef struct nvmlPciInfo_st {
     unsigned int domain, bus, device, pciDeviceId, pciSubSystemId;
     char busId[NVML_DEVICE_PCI_BUS_ID_BUFFER_SIZE];
 } nvmlPciInfo_t;
-
-typedef struct {
-    unsigned int version, domain, bus, device, pciDeviceId, pciSubSystemId, baseClass, subClass;
-    char busId[NVML_DEVICE_PCI_BUS_ID_BUFFER_SIZE];
-} nvmlPciInfoExt_v1_t;
-typedef nvmlPciInfoExt_v1_t nvmlPciInfoExt_t;
 
 typedef struct nvmlUtilization_st { unsigned int gpu, memory; } nvmlUtilization_t;
 typedef struct nvmlMemory_st { unsigned long long total, free, used; } nvmlMemory_t;
@@ -203,12 +130,6 @@ typedef struct {
 } nvmlProcessesUtilizationInfo_v1_t;
 typedef nvmlProcessesUtilizationInfo_v1_t nvmlProcessesUtilizationInfo_t;
 
-typedef struct nvmlDeviceAttributes_st {
-    unsigned int multiprocessorCount, sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount,
-        sharedOfaCount, gpuInstanceSliceCount, computeInstanceSliceCount;
-    unsigned long long memorySizeMB;
-} nvmlDeviceAttributes_t;
-
 typedef union nvmlValue_st {
     double dVal; int siVal; unsigned int uiVal; unsigned long ulVal; unsigned long long ullVal; signed long long sllVal;
     unsigned short usVal;
@@ -218,8 +139,6 @@ typedef struct nvmlFieldValue_st {
     unsigned int fieldId, scopeId; long long timestamp, latencyUsec; nvmlValueType_t valueType; nvmlReturn_t nvmlReturn;
     nvmlValue_t value;
 } nvmlFieldValue_t;
-typedef struct nvmlViolationTime_st { unsigned long long referenceTime, violationTime; } nvmlViolationTime_t;
-typedef struct nvmlEccErrorCounts_st { unsigned long long l1Cache, l2Cache, deviceMemory, registerFile; } nvmlEccErrorCounts_t;
 typedef struct { unsigned int version; nvmlTemperatureSensors_t sensorType; int temperature; } nvmlTemperature_v1_t;
 typedef nvmlTemperature_v1_t nvmlTemperature_t;
 
@@ -229,7 +148,6 @@ typedef struct nvmlEventData_st {
 
 #define NVML_STRUCT_VERSION(data, ver) (unsigned int)(sizeof(nvml##data##_v##ver##_t) | ((ver) << 24U))
 #define nvmlMemory_v2 NVML_STRUCT_VERSION(Memory, 2)
-#define nvmlPciInfoExt_v1 NVML_STRUCT_VERSION(PciInfoExt, 1)
 #define nvmlProcessesUtilizationInfo_v1 NVML_STRUCT_VERSION(ProcessesUtilizationInfo, 1)
 #define nvmlTemperature_v1 NVML_STRUCT_VERSION(Temperature, 1)
 

@@ -91,16 +91,6 @@ def test_affinity_follows_the_numa_node(machine: Machine) -> None:
     assert nvml.call("nvmlDeviceGetCpuAffinity", far, 1) == [0xFFFFFFFF << 32]
     assert nvml.error("nvmlDeviceGetMemoryAffinity", near, 0, 0) == INVALID_ARGUMENT
     assert nvml.error("nvmlDeviceGetMemoryAffinity", near, 1, 7) == INVALID_ARGUMENT
-    assert len(nvml.call("nvmlSystemGetTopologyGpuSet", 40)) == 4
-    assert nvml.call("nvmlSystemGetTopologyGpuSet", 2000) == []
-
-
-def test_the_nearest_gpus_are_those_at_exactly_that_level(machine: Machine) -> None:
-    nvml = machine.nvml("pcie-mixed")
-    devices = nvml.devices()
-    near = {level: nvml.call("nvmlDeviceGetTopologyNearestGpus", devices[0], level) for level in (10, 20, 40, 50)}
-    assert near == {10: [devices[1]], 20: [], 40: devices[2:4], 50: devices[4:]}
-    assert nvml.error("nvmlDeviceGetTopologyNearestGpus", devices[0], 15) == INVALID_ARGUMENT
 
 
 def test_a_link_is_down_where_its_peer_is_lost(machine: Machine) -> None:
@@ -115,19 +105,6 @@ def test_a_link_is_down_where_its_peer_is_lost(machine: Machine) -> None:
     assert nvml.error("nvmlDeviceGetNvLinkRemotePciInfo", six, 0) == INVALID_ARGUMENT
     machine.command("recover", 7)
     assert nvml.call("nvmlDeviceGetNvLinkState", seven, 0) == 1
-
-
-def test_two_gpus_of_one_board_say_so(machine: Machine) -> None:
-    profile = shipped("pcie-mixed")
-    profile["topology"]["groups"].append({"level": "internal", "gpus": [4, 5]})
-    nvml = machine.nvml(profile)
-    devices = nvml.devices()
-    boards = [nvml.call("nvmlDeviceGetBoardId", device) for device in devices]
-    assert boards[4] == boards[5] == 0x9900
-    assert len(set(boards)) == 7
-    assert [nvml.call("nvmlDeviceGetMultiGpuBoard", device) for device in devices] == [0, 0, 0, 0, 1, 1, 0, 0]
-    assert nvml.call("nvmlDeviceOnSameBoard", devices[4], devices[5]) == 1
-    assert nvml.call("nvmlDeviceOnSameBoard", devices[0], devices[5]) == 0
 
 
 def test_a_machine_without_numa_has_no_affinity(machine: Machine) -> None:

@@ -150,7 +150,7 @@ def test_nvml_likewise(emulated: Container) -> None:
     text = (LIBRARY / "include/nvml_functions.h").read_text()
     names = re.findall(r"^(?:nvmlReturn_t|const char \*)\s*(nvml\w+)\(", text, flags=re.MULTILINE)
     found = emulated.run("resolved", NVML, *names).value
-    assert len(found) > 100
+    assert len(found) > 80
     assert {symbol for symbol, (file, _) in found.items() if not file} == set()
     ours = {symbol for symbol, (file, name) in found.items() if file == NVML and name in hooks("nvml/hooks.def")}
     assert ours == hooks("nvml/hooks.def") & set(names)

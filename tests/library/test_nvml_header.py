@@ -61,7 +61,7 @@ def test_only_nvml_is_exported_and_all_of_it(build: Path) -> None:
     )
     exported = {line.split()[2] for line in symbols.stdout.splitlines()}
     declared = set(re.findall(r"\b(nvml\w+)\(", (_OURS / "nvml_functions.h").read_text()))
-    assert len(declared) > 100
+    assert len(declared) > 80
     assert exported == declared
 
 
