@@ -2,17 +2,15 @@
 
 In: candidates. Out: the least set by `SetRank`: total distance first; then the branch that holds the set, by its free
 GPUs and those of each branch around it, outwards; then how close to each other the GPUs stay that the set leaves over
-in its branch; then memory, processes and minor numbers, all ascending. The answer is exact on nodes with at most 16
-candidates. Beyond, the search has a fixed allowance of work; where that runs out, the answer is the best set found,
-which is never farther than the greedy one and which no exchange of one GPU brings closer, and the reason says "closest
-found".
+in its branch; then memory, processes and minor numbers, all ascending.
 
 The exact search is branch and bound over what each pair costs together (its distance) and what each member costs alone
-(the order among equally close sets, packed below the distances). `effort` bounds its work, counted in links looked at
-and so the same on every machine.
+(the order among equally close sets, packed below the distances). Its work is counted in links looked at, so that it is
+the same on every machine, and has a fixed allowance: twice what the hardest nodes with 16 candidates take that a search
+for such nodes found. Where it runs out, the answer is the best set found, which is never farther than the greedy one
+and which no exchange of one GPU brings closer, and the reason says "closest found".
 """
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
@@ -50,90 +48,66 @@ def _grow(pairs: Costs, start: int, size: int) -> tuple[int, tuple[int, ...]]:
 
 
 class Search:
-    """One search; `exhausted` says afterwards whether it was cut short, `spent` how much of the effort it took."""
+    """The set of `size` members that costs least, where that is less than `below`: branch and bound.
 
-    def __init__(self, pairs: Costs, alone: Sequence[int], size: int, *, below: int, effort: int | None) -> None:
-        # Doubled, so that half a link is a whole number (see `_half_links`).
-        self._pairs = [[2 * cost for cost in row] for row in pairs]
-        self._alone = [2 * cost for cost in alone]
-        self._size = size
-        self._limit = 2 * below
-        self._effort = sys.maxsize if effort is None else effort
-        self._best: tuple[int, ...] | None = None
+    `alone` is what each member costs by itself. `spent` counts links looked at; once it is above the effort, the search
+    is `exhausted`: sets were left out.
+    """
+
+    def __init__(self, pairs: Costs, alone: Sequence[int], size: int, *, below: int, effort: int) -> None:
         # To choose most of the members is to leave out few, and that tree is smaller.
-        self._inverted = len(pairs) < 2 * size < 2 * len(pairs)
-        self.spent = 0
-        self.exhausted = False
-        if self._inverted:
-            self._invert()
+        self._is_inverted = len(pairs) < 2 * size < 2 * len(pairs)
+        if self._is_inverted:
+            # A set costs what all cost, less the links and own cost of each one left out, plus the links among those.
+            reach = [sum(row) for row in pairs]
+            below -= sum(reach) // 2 + sum(alone)
+            alone, size = [-links - own for links, own in zip(reach, alone, strict=True)], len(pairs) - size
+        self._pairs, self._alone, self._size = pairs, alone, size
+        self._limit, self._effort, self.spent = below, effort, 0
+        self._best: tuple[int, ...] | None = None
+        self._halves, self._alike = _half_links(pairs, size), _alike(pairs)
+
+    @property
+    def exhausted(self) -> bool:
+        return self.spent > self._effort
 
     def run(self) -> tuple[int, ...] | None:
         """The members in ascending order."""
         everyone = range(len(self._pairs))
-        self._classes = _interchangeable(self._pairs)
-        self._halves = _half_links(self._pairs, self._size)
         self._extend(0, (), list(everyone), self._alone)
         if self._best is None:
             return None
-        return tuple(member for member in everyone if (member in self._best) is not self._inverted)
-
-    def _invert(self) -> None:
-        """Looks for the few members to leave out: the sets that cost least leave out those that cost most.
-
-        A set costs what all cost, less the links and own cost of each one left out, plus the links among those, which
-        were taken off twice. The offset keeps costs from being negative.
-        """
-        left_out = len(self._pairs) - self._size
-        reach = [sum(row) for row in self._pairs]
-        gains = [links + alone for links, alone in zip(reach, self._alone, strict=True)]
-        offset = max(gains)
-        self._limit += offset * left_out - sum(reach) // 2 - sum(self._alone)
-        self._alone = [offset - gain for gain in gains]
-        self._size = left_out
+        return tuple(member for member in everyone if (member in self._best) is not self._is_inverted)
 
     def _extend(self, cost: int, chosen: tuple[int, ...], left: list[int], links: Sequence[int]) -> None:
         """Completes `chosen` from `left`; `links` is what each member would add to the cost now."""
         self.spent += len(links)
-        if self.spent > self._effort:
-            self.exhausted = True
-            self._limit = 0  # nothing costs less, so every level returns
         missing = self._size - len(chosen)
-        if missing == 1:
-            last = min(left, key=links.__getitem__)
-            if cost + links[last] < self._limit:
-                self._limit, self._best = cost + links[last], (*chosen, last)
+        if not missing:
+            self._limit, self._best = cost, chosen
             return
         # Each member adds at least its links to the chosen ones, its own cost, and half of its nearest other links.
         adds = list(map(add, links, self._halves[missing - 1]))
         # The least first: the first dive is greedy, and its set makes the limit low early.
         left = sorted(left, key=adds.__getitem__)
-        classes, pairs = self._classes, self._pairs
-        while len(left) >= missing:
-            # The cheapest members add at least this; where that is too much, no set from here on costs less.
-            if cost + sum(map(adds.__getitem__, left[:missing])) >= self._limit:
+        # The cheapest members add at least this; where that is too much, no set from here on costs less.
+        while len(left) >= missing and cost + sum(map(adds.__getitem__, left[:missing])) < self._limit:
+            if self.exhausted:
                 return
             first, *left = left
-            self._extend(cost + links[first], (*chosen, first), left, list(map(add, links, pairs[first])))
-            # Interchangeable members make the same sets: what failed with the first fails with the others.
-            left = [member for member in left if classes[member] != classes[first]]
+            self._extend(cost + links[first], (*chosen, first), left, list(map(add, links, self._pairs[first])))
+            # Members that are alike make the same sets: what failed with the first fails with the others.
+            left = [member for member in left if self._alike[member] != self._alike[first]]
 
 
-def _interchangeable(pairs: list[list[int]]) -> list[int]:
+def _alike(pairs: Costs) -> list[int]:
     """For each member the first that has the same links to all others: either can stand for the other."""
-    everyone = range(len(pairs))
-    classes = list(everyone)
-    for member in everyone:
-        for other in range(member):
-            if classes[other] == other and _alike(pairs[member], pairs[other], member, other):
-                classes[member] = other
-                break
-    return classes
+    return [next(other for other in range(one + 1) if _can_swap(pairs, one, other)) for one in range(len(pairs))]
 
 
-def _alike(one: list[int], other: list[int], a: int, b: int) -> bool:
-    exchanged = list(other)
-    exchanged[a], exchanged[b] = exchanged[b], exchanged[a]
-    return exchanged == one
+def _can_swap(pairs: Costs, one: int, other: int) -> bool:
+    both = zip(pairs[one], pairs[other], strict=True)
+    return all(a == b or at in (one, other) for at, (a, b) in enumerate(both))
 
 
 def _half_links(pairs: Costs, size: int) -> list[list[int]]:
@@ -207,7 +181,7 @@ class LinkSearchSpace:
             (branch for branch in self.branches if wanted <= branch.members), key=lambda branch: len(branch.node.minors)
         )
 
-    def standing(self, minors: Minors) -> SetRank:
+    def rank(self, minors: Minors) -> SetRank:
         branch, distance = self.branch_of(minors), sum(self.inner(minors).values()) // 2
         return SetRank(
             distance=distance,
@@ -240,111 +214,106 @@ def _branches(
         yield from _branches(child, fullness, candidates, distances)
 
 
-EXACT_CANDIDATES = 16
 _ALLOWANCE = 40_000  # links looked at: some 15 ms of pure Python
+_KEY = 1 << 24  # above the sum of one key of `SetRank` over the GPUs of a node
 
 
 def link(candidates: Candidates) -> Selection:
     views = {view.gpu.minor: view for view in candidates.views}
-    ground = LinkSearchSpace(candidates)
-    best, proved = _best(ground, tuple(views))
+    space = LinkSearchSpace(candidates)
+    best, proved = _best(space, tuple(views))
     chosen = tuple(views[minor] for minor in best.minors)
-    inner = ground.inner(best.minors)
+    inner = space.inner(best.minors)
     others = [view.gpu for view in candidates.views if view.gpu.minor not in inner]
 
     def against() -> dict[GpuUuid, str]:
-        return {gpu.uuid: _behind(ground, best, inner, gpu.minor) for gpu in others}
+        return {gpu.uuid: _behind(space, best, inner, gpu.minor) for gpu in others}
 
-    return Selection(chosen, _reason(ground, best, len(views), proved), against)
+    return Selection(chosen, _reason(space, best, len(views), proved), against)
 
 
-def _best(ground: LinkSearchSpace, minors: Minors) -> tuple[SetRank, bool]:
-    if len(minors) == ground.size:
-        return ground.standing(minors), True
-    pairs = [[ground.distances[a][b] for b in minors] for a in minors]
-    seed = tuple(minors[member] for member in greedy(pairs, ground.size))
-    best = ground.standing(_exchanged(ground, seed, minors))
-    allowance = None if len(minors) <= EXACT_CANDIDATES else _ALLOWANCE
+def _best(space: LinkSearchSpace, minors: Minors) -> tuple[SetRank, bool]:
+    if len(minors) == space.size:
+        return space.rank(minors), True
+    pairs = [[space.distances[a][b] for b in minors] for a in minors]
+    seed = tuple(minors[member] for member in greedy(pairs, space.size))
+    best = space.rank(_exchanged(space, seed, minors))
+    allowance = _ALLOWANCE
     proved, searched = True, set()
-    for branch in ground.branches:
+    for branch in space.branches:
         if branch.members in searched:
             continue  # the branch around holds no further candidate
         searched.add(branch.members)
-        search = _search(ground, branch, best, allowance)
+        search = _search(space, branch, best, allowance)
         if (found := search.run()) is not None:
-            best = min(best, ground.standing(tuple(branch.views[at].gpu.minor for at in found)))
+            best = min(best, space.rank(tuple(branch.views[at].gpu.minor for at in found)))
         proved = proved and not search.exhausted
-        allowance = None if allowance is None else allowance - search.spent
+        allowance -= search.spent
     if not proved:
-        best = min(best, ground.standing(_exchanged(ground, best.minors, minors)))
+        best = min(best, space.rank(_exchanged(space, best.minors, minors)))
     return best, proved
 
 
-def _search(ground: LinkSearchSpace, branch: LinkBranch, best: SetRank, allowance: int | None) -> Search:
+def _search(space: LinkSearchSpace, branch: LinkBranch, best: SetRank, allowance: int) -> Search:
     """Looks for a set in this branch that is closer, or as close where the branch is no emptier than the best's."""
     minors = [view.gpu.minor for view in branch.views]
-    alone, width = _ties(branch)
+    distance = _KEY**3 << len(minors)
     return Search(
-        pairs=[[ground.distances[a][b] << width for b in minors] for a in minors],
-        alone=alone,
-        size=ground.size,
-        below=(best.distance + (branch.fullness <= best.branch)) << width,
+        pairs=[[space.distances[a][b] * distance for b in minors] for a in minors],
+        alone=_own_costs(branch),
+        size=space.size,
+        below=(best.distance + (branch.fullness <= best.branch)) * distance,
         effort=allowance,
     )
 
 
-def _ties(branch: LinkBranch) -> tuple[list[int], int]:
+def _own_costs(branch: LinkBranch) -> list[int]:
     """The keys of `SetRank` behind distance and branch, as one number for each GPU; their sums compare alike."""
-    views, reach = branch.views, branch.reach
-    keys = [
-        [-reach[view.gpu.minor] for view in views],  # what lies far from the rest leaves the rest close
-        [view.free_blocks for view in views],
-        [view.processes for view in views],
-        [-(1 << at) for at in reversed(range(len(views)))],  # the lowest minor outweighs all behind it
+    reach, count = branch.reach, len(branch.views)
+    furthest = max(reach.values())
+    return [
+        # What lies far from the rest leaves the rest close; the lowest minor outweighs all behind it.
+        (((furthest - reach[view.gpu.minor]) * _KEY + view.free_blocks) * _KEY + view.processes << count)
+        - (1 << count - 1 - at)
+        for at, view in enumerate(branch.views)
     ]
-    packed, width = [0] * len(views), 0
-    for key in reversed(keys):
-        least = min(key)
-        packed = [(value - least << width) + low for value, low in zip(key, packed, strict=True)]
-        width += sum(value - least for value in key).bit_length()
-    return packed, width
 
 
-def _exchanged(ground: LinkSearchSpace, minors: Minors, everyone: Minors) -> Minors:
+def _exchanged(space: LinkSearchSpace, minors: Minors, everyone: Minors) -> Minors:
     """Exchanges one GPU at a time for as long as that makes the set closer."""
     while True:
-        inner = ground.inner(minors)
+        inner = space.inner(minors)
         distance = sum(inner.values()) // 2
-        exchanges = [_exchange(ground, inner, minor) for minor in everyone if minor not in inner]
+        exchanges = [_exchange(space, inner, minor) for minor in everyone if minor not in inner]
         closer, better = min(exchanges, default=(distance, minors))
         if closer >= distance:
             return minors
         minors = better
 
 
-def _exchange(ground: LinkSearchSpace, inner: Mapping[int, int], newcomer: int) -> tuple[int, Minors]:
+def _exchange(space: LinkSearchSpace, inner: Mapping[int, int], newcomer: int) -> tuple[int, Minors]:
     """The closest set with the newcomer in the place of one that was chosen, and its total distance."""
-    row = ground.distances[newcomer]
+    row = space.distances[newcomer]
     gain = sum(inner.values()) // 2 + sum([row[minor] for minor in inner])
     cost, leaver = min([(gain - row[minor] - links, minor) for minor, links in inner.items()])
     return cost, tuple(sorted({*inner, newcomer} - {leaver}))
 
 
-def _reason(ground: LinkSearchSpace, best: SetRank, count: int, proved: bool) -> str:
+def _reason(space: LinkSearchSpace, best: SetRank, count: int, proved: bool) -> str:
     name = gpus_text(best.minors)
-    where = f"total distance {best.distance}, all under {level_text(ground.branch_of(best.minors).node.level)}"
-    if count == ground.size:
+    where = f"total distance {best.distance}, all under {level_text(space.branch_of(best.minors).node.level)}"
+    if count == space.size:
         return f"{name}: no other whole GPU fits ({where})"
     closest = "closest" if proved else "closest found"
-    return f"{name}: the {closest} {ground.size} of {count} GPUs that fit ({where})"
+    return f"{name}: the {closest} {space.size} of {count} GPUs that fit ({where})"
 
 
-def _behind(ground: LinkSearchSpace, best: SetRank, inner: Mapping[int, int], minor: int) -> str:
-    distance, minors = _exchange(ground, inner, minor)
+def _behind(space: LinkSearchSpace, best: SetRank, inner: Mapping[int, int], minor: int) -> str:
+    distance, minors = _exchange(space, inner, minor)
     (leaver,) = set(best.minors) - set(minors)
     if distance > best.distance:
         return f"fits, but in the place of GPU {leaver} the total distance is {distance} instead of {best.distance}"
-    other = ground.standing(minors)
+    other = space.rank(minors)
     match first_difference(astuple(other), astuple(best)):
         case 1:
             why = "which is in a branch with fewer free GPUs"

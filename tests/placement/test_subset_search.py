@@ -32,13 +32,13 @@ def test_no_set_costs_less_than_the_one_found_and_greedy_makes_one_too(
 ) -> None:
     pairs, alone, size = problem
     least = min(cost(pairs, alone, members) for members in combinations(range(len(pairs)), size))
-    search = Search(pairs, alone, size, below=NO_LIMIT, effort=None)
+    search = Search(pairs, alone, size, below=NO_LIMIT, effort=NO_LIMIT)
     found = search.run()
     assert found is not None
     assert not search.exhausted
     assert cost(pairs, alone, found) == least
-    assert Search(pairs, alone, size, below=least, effort=None).run() is None
-    just_found = Search(pairs, alone, size, below=least + 1, effort=None).run()
+    assert Search(pairs, alone, size, below=least, effort=NO_LIMIT).run() is None
+    just_found = Search(pairs, alone, size, below=least + 1, effort=NO_LIMIT).run()
     assert just_found is not None
     assert cost(pairs, alone, just_found) == least
     for members in (found, greedy(pairs, size)):
@@ -67,12 +67,12 @@ def test_greedy_can_be_led_astray_and_the_search_is_not() -> None:
         pairs[a][b] = pairs[b][a] = value
     alone = [0] * 6
     assert cost(pairs, alone, greedy(pairs, 3)) == bait + near + far
-    assert Search(pairs, alone, 3, below=NO_LIMIT, effort=None).run() == (3, 4, 5)
+    assert Search(pairs, alone, 3, below=NO_LIMIT, effort=NO_LIMIT).run() == (3, 4, 5)
 
 
 def test_of_interchangeable_members_the_cheaper_are_taken() -> None:
     pairs = [[0 if a == b else 5 for b in range(16)] for a in range(16)]
     alone = [16 - member for member in range(16)]
-    search = Search(pairs, alone, 8, below=NO_LIMIT, effort=None)
+    search = Search(pairs, alone, 8, below=NO_LIMIT, effort=NO_LIMIT)
     assert search.run() == tuple(range(8, 16))
     assert search.spent < 16 * 30, "members that are alike must not be tried one for the other"
