@@ -26,6 +26,7 @@ from deviceplugin.kube.pods import PodListReader
 from deviceplugin.kubelet.allocate_answer import HostLayout
 from deviceplugin.kubelet.allocate_context import AllocateContext
 from deviceplugin.kubelet.allocator import Allocator
+from deviceplugin.kubelet.answers import AnswerReader
 from deviceplugin.kubelet.checkpoint import CheckpointReader
 from deviceplugin.kubelet.devices import DeviceFeed, catalog
 from deviceplugin.kubelet.identity import IdentifiedContainer, Identity, IdentitySource
@@ -232,25 +233,32 @@ class Station:
         mirror.refresh()
         return files
 
-    def _source(self, source: Source, hints: PodHints) -> IdentitySource:
+    def _source(self, source: Source, answers: AnswerReader, hints: PodHints) -> IdentitySource:
         if source is Source.PODS:
-            return PodsSource(self.fetch_pods)
+            return PodsSource(self.fetch_pods, answers)
         if source is Source.PODRESOURCES:
-            return PodResourcesSource(self.resources, known=lambda: self.known, fetch=self._fetch_one, names=NAMES)
-        return PendingSource(lambda: self.known, predicate_time=hints.predicate_time)
+            return PodResourcesSource(
+                self.resources, answers, known=lambda: self.known, fetch=self._fetch_one, names=NAMES
+            )
+        return PendingSource(lambda: self.known, answers, predicate_time=hints.predicate_time)
 
     def _context(self) -> AllocateContext:
         hints = PodHints(AnnotationNames(), lambda: self.feed.catalog.inventory)
+        checkpoint = CheckpointReader(self.kubelet.checkpoint_path)
+        answers = AnswerReader(self.ledger, checkpoint, lambda _grants: frozenset())
         return AllocateContext(
             feed=self.feed,
             ledger=self.ledger,
-            identity=Identity([self._source(source, hints) for source in self._sources], budget_s=self.budget_s),
+            identity=Identity(
+                [self._source(source, answers, hints) for source in self._sources], budget_s=self.budget_s
+            ),
             layout=HostLayout(
                 PurePosixPath(self.base / "vm"),
                 PurePosixPath(self.base / "mirror"),
                 device_root=PurePosixPath(self.base / "root"),
             ),
-            checkpoint=CheckpointReader(self.kubelet.checkpoint_path),
+            checkpoint=checkpoint,
+            answers=answers,
             pods=self,
             hints=hints,
             gpus=self,

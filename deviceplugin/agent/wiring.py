@@ -31,6 +31,7 @@ from deviceplugin.hardware.node import Hardware
 from deviceplugin.kubelet.allocate_answer import HostLayout
 from deviceplugin.kubelet.allocate_context import AllocateContext
 from deviceplugin.kubelet.allocator import Allocator
+from deviceplugin.kubelet.answers import AnswerReader
 from deviceplugin.kubelet.checkpoint import CHECKPOINT_NAME, CheckpointReader
 from deviceplugin.kubelet.devices import DeviceFeed, catalog
 from deviceplugin.kubelet.dra.link import DraLink
@@ -116,6 +117,7 @@ def build_agent(base: AgentBase) -> NodeAgent:
     pods = _kubelet_pods(settings, cluster, base.metrics)
     resources = PodResources(settings.kubelet.root / "pod-resources" / "kubelet.sock")
     checkpoint = CheckpointReader(settings.kubelet.device_plugin_path / CHECKPOINT_NAME, settings.names)
+    answers = AnswerReader(ledger, checkpoint, _running_in(settings.allocation.virtual_manager_path))
     report = AgentReport(base.metrics, cluster.events)
     mirror = driver_mirror(settings.driver, driver_version=lambda: view.inventory().driver.version)
     files = _files(settings, mirror, view)
@@ -149,12 +151,13 @@ def build_agent(base: AgentBase) -> NodeAgent:
         feed=feed,
         ledger=ledger,
         identity=Identity(
-            _sources(base, pods, resources, hints),
+            _sources(base, pods, resources, answers, hints),
             budget_s=base.settings.allocation.identity_budget,
             observe=base.metrics.identified,
         ),
         layout=_layout(settings),
         checkpoint=checkpoint,
+        answers=answers,
         pods=node_pods,
         hints=hints,
         gpus=view,
@@ -162,7 +165,6 @@ def build_agent(base: AgentBase) -> NodeAgent:
         files=files,
         report=report,
         share_mode=settings.allocation.share_mode,
-        running=_running_in(settings.allocation.virtual_manager_path),
     )
     runtime = _runtime(settings)
     view.link = _kubelet_link(base, context)
@@ -353,13 +355,15 @@ def _kubelet_pods(settings: AgentSettings, cluster: Cluster, metrics: AgentMetri
     )
 
 
-def _sources(base: AgentBase, pods: KubeletPods, resources: PodResources, hints: PodHints) -> list[IdentitySource]:
+def _sources(
+    base: AgentBase, pods: KubeletPods, resources: PodResources, answers: AnswerReader, hints: PodHints
+) -> list[IdentitySource]:
     cluster, names = base.cluster, base.settings.names
     made: dict[IdentitySourceName, IdentitySource] = {
-        IdentitySourceName.PODS: PodsSource(pods.fetch),
+        IdentitySourceName.PODS: PodsSource(pods.fetch, answers),
         IdentitySourceName.PODRESOURCES: PodResourcesSource(
-            resources, known=cluster.pods, fetch=cluster.fetch, names=names
+            resources, answers, known=cluster.pods, fetch=cluster.fetch, names=names
         ),
-        IdentitySourceName.APISERVER: PendingSource(cluster.pods, predicate_time=hints.predicate_time),
+        IdentitySourceName.APISERVER: PendingSource(cluster.pods, answers, predicate_time=hints.predicate_time),
     }
     return [made[chosen] for chosen in base.settings.allocation.identity]

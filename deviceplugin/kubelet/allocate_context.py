@@ -4,12 +4,13 @@ In: filled once by `agent.wiring`. Out: read by both flows. The protocols are th
 cluster shows, what annotations say, what the reconciler does, the files that containers see, and events and metrics.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from deviceplugin.errors import VcudaError
 from deviceplugin.kubelet.allocate_answer import Answer, HostLayout
+from deviceplugin.kubelet.answers import AnswerReader
 from deviceplugin.kubelet.checkpoint import CheckpointReader
 from deviceplugin.kubelet.devices import DeviceFeed
 from deviceplugin.kubelet.identity import IdentifiedContainer, Identity
@@ -121,23 +122,16 @@ class Report(Protocol):
     def repaired(self, before: ContainerRef, grant: Grant) -> None: ...
 
 
-def _unknown(_grants: Iterable[Grant]) -> frozenset[str]:
-    return frozenset()
-
-
 @dataclass(frozen=True, slots=True)
 class AllocateContext:
-    """One node. Without `share_mode` it gives whole GPUs only.
-
-    `running`: the ids of those grants whose directory a living process of their pod has mounted; it reads every
-    process.
-    """
+    """One node. Without `share_mode` it gives whole GPUs only."""
 
     feed: DeviceFeed
     ledger: Ledger
     identity: Identity
     layout: HostLayout
     checkpoint: CheckpointReader
+    answers: AnswerReader
     pods: Pods
     hints: Hints
     gpus: Gpus
@@ -145,4 +139,3 @@ class AllocateContext:
     files: Files
     report: Report
     share_mode: bool = False
-    running: Callable[[Iterable[Grant]], frozenset[str]] = _unknown

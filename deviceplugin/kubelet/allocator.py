@@ -12,9 +12,8 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 
 import structlog
 
@@ -24,7 +23,7 @@ from deviceplugin.kubelet.allocate_context import AllocateContext
 from deviceplugin.kubelet.devices import choose_ids, quotas
 from deviceplugin.kubelet.identity import IdentifiedContainer, Question, candidates
 from deviceplugin.kubelet.pod_placement import place_container
-from deviceplugin.ledger.grant import Checkpoint, Grant, GrantId, Source
+from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.ledger.ledger import Claimant, claimant_proved, moved, new_grant_id
 from deviceplugin.model.allocation import OwnerKey
 from deviceplugin.model.gpu import GpuUuid
@@ -70,7 +69,8 @@ class Allocator:
 
     def _likely(self, question: Question) -> IdentifiedContainer | None:
         """The only watched pod that fits: good enough for a hint, and kubelet need not be asked for its pods."""
-        fitting = candidates(self._context.pods.watched(), question.ignoring_records())
+        watched = self._context.pods.watched()
+        fitting = candidates(watched, question, self._context.answers.given(watched))
         return IdentifiedContainer(*fitting[0], Source.APISERVER, certain=False) if len(fitting) == 1 else None
 
     async def allocate(self, resource: Resource, ids: Sequence[str]) -> Answer:
@@ -108,26 +108,9 @@ class Allocator:
         return Question(
             resource,
             count,
-            self._ledger.answered,
-            self._is_recorded,
-            self._is_proved,
             half=self._half(previous, resource, count) if previous is not None else None,
             guess=previous.allocation if previous is not None and _is_guess(previous) else None,
-            runs=self._runs(),
         )
-
-    def _runs(self) -> Callable[[OwnerKey], bool]:
-        """Asks the kernel once for each question, and only where kubelet has lost its record of a container."""
-
-        @cache
-        def running() -> frozenset[str]:
-            return self._context.running(grant for grant in self._ledger.grants() if grant.proved)
-
-        def runs(key: OwnerKey) -> bool:
-            grant = self._ledger.of_owner(key)
-            return grant is not None and grant.proved and grant.id in running()
-
-        return runs
 
     def _half(self, previous: Grant, resource: Resource, count: int) -> IdentifiedContainer | None:
         """The container of the previous call, if it waits for this resource and has not ended meanwhile."""
@@ -142,25 +125,8 @@ class Allocator:
 
     def _is_written(self, grant: Grant) -> bool:
         """Whether kubelet's checkpoint has it: then its container waits for nothing more, as one of whole GPUs."""
-        checkpoint = self._recorded()
+        checkpoint = self._context.answers.checkpoint()
         return checkpoint is not None and checkpoint.owner_of_grant(grant.id) is not None
-
-    def _is_recorded(self, key: OwnerKey) -> bool:
-        """True if it cannot be read: then no container counts as forgotten."""
-        checkpoint = self._recorded()
-        return checkpoint is None or checkpoint.has(*key)
-
-    def _recorded(self) -> Checkpoint | None:
-        """Kubelet's checkpoint; None if it cannot be read, which the reconciler reports."""
-        try:
-            return self._context.checkpoint.read()
-        except VcudaError as error:
-            log.debug("checkpoint_unreadable", error=error.message)
-            return None
-
-    def _is_proved(self, key: OwnerKey) -> bool:
-        grant = self._ledger.of_owner(key)
-        return grant is not None and grant.proved
 
     def _open_guess(self, resource: Resource) -> Grant | None:
         """The grant of the previous call, if it waits for this resource and was a guess, or its pod was only named."""
@@ -216,7 +182,7 @@ class Allocator:
         grant = self._ledger.of_owner(key)
         if grant is None or not asking.is_partial:
             return grant
-        checkpoint = self._recorded()
+        checkpoint = self._context.answers.checkpoint()
         seen = checkpoint.owner_of_grant(grant.id) if checkpoint is not None else None
         if checkpoint is not None and seen is not None and len(checkpoint.grants_of(*seen)) == 1:
             self._give(grant, seen, checkpoint.counts_of(*seen))

@@ -13,7 +13,8 @@ source has failed, except one that is safe: the call after the first one of a co
 
 Which containers may a call of kubelet be for? The two rules of kubelet 1.36 that every identity source applies.
 
-In: pods as a source shows them, and a `Question`. Out: pairs of pod and container. Pure.
+In: pods as a source shows them, a `Question`, and the `AnswerRecords` of these pods. Out: pairs of pod and container.
+Pure.
 
 Kubelet (`HandlePodAdditions` -> `Allocate`) walks the init containers and then the app containers, and asks for each
 resource of one container before it goes on to the next. So a call is for the first container of a pod that wants the
@@ -24,23 +25,20 @@ first one of a container is for its other resource.
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
 
 from deviceplugin.errors import IdentityError, VcudaError
+from deviceplugin.kubelet.answers import AnswerRecords
 from deviceplugin.ledger.grant import Source
 from deviceplugin.log import Pace
-from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, OwnerKey, PodRef, PodUid
+from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, PodRef, PodUid
 from deviceplugin.model.pod import ContainerState, Pod, PodContainer
 from deviceplugin.model.units import CORES_PER_GPU, Resource
 
 Pairs = list[tuple[Pod, PodContainer]]
-Answered = Callable[[OwnerKey, Resource], bool]
-"""Whether the ledger holds an answered call of this container for this resource."""
-Recorded = Callable[[OwnerKey], bool]
-"""Whether kubelet's checkpoint has the container; kubelet writes it before it asks for the next container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,44 +67,32 @@ class IdentifiedContainer:
 class Question:
     """One call from kubelet.
 
-    `recorded`: kubelet's checkpoint has the container. `proved`: PreStartContainer has proved its grant. `half`: the
-    container of the previous call, if it waits for just this resource and count. `guess`: the allocation of the
-    previous call if its owner was a guess. `runs`: processes of the container live, whatever its status says yet;
-    kubelet that starts again does not ask for them.
+    `half`: the container of the previous call, if it waits for just this resource and count. `guess`: the allocation of
+    the previous call if its owner was a guess.
     """
 
     resource: Resource
     count: int
-    answered: Answered
-    recorded: Recorded
-    proved: Callable[[OwnerKey], bool]
-    half: "IdentifiedContainer | None" = None
+    half: IdentifiedContainer | None = None
     guess: Allocation | None = None
-    runs: Callable[[OwnerKey], bool] = lambda _key: False
 
-    def lost(self, container: PodContainer) -> bool:
-        """Whether kubelet asks for the container again, as far as its status and its processes show."""
-        return not _is_running(container) and self.forgot(container)
+    def has_answer(self, container: PodContainer, answers: AnswerRecords) -> bool:
+        return (container.ref.key, self.resource) in answers.given
 
-    def forgot(self, container: PodContainer) -> bool:
+    def is_lost(self, container: PodContainer, answers: AnswerRecords) -> bool:
         """Whether kubelet has no record of our answer for the container, and none of its processes lives."""
-        key = container.ref.key
-        return self.answered(key, self.resource) and not self.recorded(key) and not self.runs(key)
+        return container.ref.key in answers.lost and self.has_answer(container, answers)
 
-    def completes(self, container: PodContainer) -> bool:
+    def completes(self, container: PodContainer, answers: AnswerRecords) -> bool:
         """Whether the previous call may have been for this container: same count, and no answer for it yet."""
         if self.guess is None:
             return False
         other, request = self.resource.other, self.guess.request
         asked = request.cores if other is Resource.CORE else request.blocks
-        return container.wants(other) == asked and not self.answered(container.ref.key, other)
-
-    def ignoring_records(self) -> "Question":
-        """For pods that kubelet may not have seen yet: there a missing record proves nothing."""
-        return replace(self, recorded=lambda _key: True)
+        return container.wants(other) == asked and (container.ref.key, other) not in answers.given
 
 
-def next_container(pod: Pod, question: Question) -> PodContainer | None:
+def next_container(pod: Pod, question: Question, answers: AnswerRecords) -> PodContainer | None:
     """The container of this pod that kubelet would ask for next, or None if the call cannot be for this pod.
 
     If a container was answered and kubelet's checkpoint does not have it, kubelet was killed before it wrote and asks
@@ -115,14 +101,14 @@ def next_container(pod: Pod, question: Question) -> PodContainer | None:
     for container in pod.containers:
         if not container.wants(question.resource):
             continue
-        if not question.answered(container.ref.key, question.resource):
+        if not question.has_answer(container, answers):
             return container if container.wants(question.resource) == question.count else None
-        if question.lost(container):
+        if not _is_running(container) and question.is_lost(container, answers):
             return None
     return None
 
 
-def candidates(pods: Iterable[Pod], question: Question) -> Pairs:
+def candidates(pods: Iterable[Pod], question: Question, answers: AnswerRecords) -> Pairs:
     """Every pod that the call may be for.
 
     A container that runs or has run without an answer started before the agent registered (kubelet admits such pods
@@ -131,13 +117,13 @@ def candidates(pods: Iterable[Pod], question: Question) -> Pairs:
     found = [
         (pod, container)
         for pod in pods
-        if not pod.is_terminal and (container := next_container(pod, question)) is not None
+        if not pod.is_terminal and (container := next_container(pod, question, answers)) is not None
     ]
     waiting = [pair for pair in found if not _has_started(pair[1])]
     return waiting or found
 
 
-def readmitted(pods: Iterable[Pod], question: Question) -> Pairs:
+def readmitted(pods: Iterable[Pod], question: Question, answers: AnswerRecords) -> Pairs:
     """Containers with an answer that kubelet has no record of.
 
     Kubelet was killed before it wrote its checkpoint, or the checkpoint was lost. Of each pod it is the first such
@@ -147,9 +133,13 @@ def readmitted(pods: Iterable[Pod], question: Question) -> Pairs:
     """
     living = [pod for pod in pods if not pod.is_terminal]
     resource, count = question.resource, question.count
-    following = _firsts(living, lambda each: each.wants(resource) > 0 and question.lost(each))
+
+    def is_lost(container: PodContainer) -> bool:
+        return question.is_lost(container, answers)
+
+    following = _firsts(living, lambda each: each.wants(resource) > 0 and not _is_running(each) and is_lost(each))
     fitting = [pair for pair in following if pair[1].wants(resource) == count]
-    return fitting or _firsts(living, lambda each: each.wants(resource) == count and question.forgot(each))
+    return fitting or _firsts(living, lambda each: each.wants(resource) == count and is_lost(each))
 
 
 def _firsts(pods: Iterable[Pod], fits: Callable[[PodContainer], bool]) -> Pairs:

@@ -48,6 +48,7 @@ from deviceplugin.errors import ConfigError, GetMissingError, KubeError, Kubelet
 from deviceplugin.kube.credentials import Access, show_certificate, trusted
 from deviceplugin.kube.pods import PodListReader
 from deviceplugin.kube.transport import read_within
+from deviceplugin.kubelet.answers import AnswerReader
 from deviceplugin.kubelet.identity import Pairs, Question, candidates, readmitted, unread_pod
 from deviceplugin.latest import InTurn
 from deviceplugin.ledger.grant import Source
@@ -181,12 +182,15 @@ class PodsSource:
     source = Source.PODS
     exact = True
 
-    def __init__(self, fetch: Callable[[], Awaitable[Sequence[Pod]]]) -> None:
+    def __init__(self, fetch: Callable[[], Awaitable[Sequence[Pod]]], answers: AnswerReader) -> None:
         self._fetch = fetch
+        self._answers = answers
 
     async def candidates(self, question: Question) -> Pairs:
         pods = await self._fetch()
-        return candidates(pods, question) or readmitted(pods, question)
+        if found := candidates(pods, question, await self._answers.read(pods, question.resource)):
+            return found
+        return readmitted(pods, question, await self._answers.read(pods, question.resource, even_running=True))
 
     async def narrow(self, question: Question, pairs: Sequence[tuple[Pod, PodContainer]]) -> Pairs:
         wanted = {pod.ref.uid for pod, _ in await self.candidates(question)}
@@ -208,24 +212,27 @@ class PodResourcesSource:
     def __init__(
         self,
         client: PodResources,
+        answers: AnswerReader,
         *,
         known: Callable[[], Sequence[Pod]],
         fetch: Callable[[str, str], Awaitable[Pod | None]],
         names: ResourceNames,
     ) -> None:
         self._client = client
+        self._answers = answers
         self._known = known
         self._fetch = fetch
         self._names = names
 
     async def candidates(self, question: Question) -> Pairs:
         known = self._known()
-        fitting = candidates(known, question)
+        fitting = candidates(known, question, await self._answers.read(known, question.resource))
         if found := await self.narrow(question, sorted(fitting, key=_bind_order)):
             return found
         if found := await self._unwatched(question, known):
             return found
-        return await self.narrow(question, readmitted(known, question))
+        answers = await self._answers.read(known, question.resource, even_running=True)
+        return await self.narrow(question, readmitted(known, question, answers))
 
     async def narrow(self, question: Question, pairs: Sequence[tuple[Pod, PodContainer]]) -> Pairs:
         if not pairs:
@@ -258,7 +265,10 @@ class PodResourcesSource:
         except (KubeError, TimeoutError) as error:
             log.warning("unread_pods", pods=[f"{view.namespace}/{view.name}" for view in views], error=str(error))
             return [pair for view in views for pair in self._unread(view, question)]
-        return await self.narrow(question, candidates([pod for pod in fetched if pod is not None], question))
+        pods = [pod for pod in fetched if pod is not None]
+        return await self.narrow(
+            question, candidates(pods, question, await self._answers.read(pods, question.resource))
+        )
 
     def _unread(self, view: PodDevices, question: Question) -> Pairs:
         """Its containers that lack the resource, on the emptiest GPU: the other count may be anything.
@@ -282,27 +292,36 @@ class PendingSource:
     source = Source.APISERVER
     exact = False
 
-    def __init__(self, known: Callable[[], Sequence[Pod]], *, predicate_time: Callable[[Pod], int | None]) -> None:
+    def __init__(
+        self,
+        known: Callable[[], Sequence[Pod]],
+        answers: AnswerReader,
+        *,
+        predicate_time: Callable[[Pod], int | None],
+    ) -> None:
         self._known = known
+        self._answers = answers
         self._predicate_time = predicate_time
 
     async def candidates(self, question: Question) -> Pairs:
         known = self._known()
-        found = candidates(known, question.ignoring_records())
+        answers = self._answers.given(known)
+        found = candidates(known, question, answers)
         if question.guess is not None:
             # The previous guess does not fit, so the container that wants both counts was meant.
-            found = [pair for pair in found if question.completes(pair[1])] or found
+            found = [pair for pair in found if question.completes(pair[1], answers)] or found
         if not found:
-            found = self._readmitted(question, known)
+            found = await self._readmitted(question, known)
         return sorted(found, key=lambda pair: self._order(pair[0]))
 
-    def _readmitted(self, question: Question, known: Sequence[Pod]) -> Pairs:
-        """Kubelet can only have forgotten what is proved or was paired in the previous call, never another guess."""
+    async def _readmitted(self, question: Question, known: Sequence[Pod]) -> Pairs:
+        """Kubelet can only have lost what is proved or was paired in the previous call, never another guess."""
+        answers = await self._answers.read(known, question.resource, even_running=True)
         paired = question.guess.owner.key if question.guess is not None else None
         return [
             pair
-            for pair in readmitted(known, question)
-            if question.proved(pair[1].ref.key) or pair[1].ref.key == paired
+            for pair in readmitted(known, question, answers)
+            if pair[1].ref.key in answers.proved or pair[1].ref.key == paired
         ]
 
     async def narrow(self, question: Question, pairs: Sequence[tuple[Pod, PodContainer]]) -> Pairs:

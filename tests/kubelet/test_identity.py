@@ -1,18 +1,20 @@
 """From a count to a container: the order of sources, ambiguity, budgets."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deviceplugin.errors import IdentityError, KubeletError
+from deviceplugin.kubelet.answers import AnswerReader, AnswerRecords
 from deviceplugin.kubelet.identity import IdentifiedContainer, Identity, IdentitySource, Question, candidates
 from deviceplugin.kubelet.identity_sources import PendingSource, PodDevices, PodResources, PodResourcesSource
 from deviceplugin.ledger.grant import Source
+from deviceplugin.model.allocation import OwnerKey, PodUid
 from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.units import Resource, ResourceNames
 from tests.kubelet.makers import grant, pod
@@ -20,13 +22,10 @@ from tests.kubelet.makers import grant, pod
 Pairs = list[tuple[Pod, PodContainer]]
 
 
-def question(*answered: str, guess: PodContainer | None = None, forgotten: str = "", proved: str = "") -> Question:
+def question(guess: PodContainer | None = None) -> Question:
     return Question(
         Resource.CORE,
         20,
-        answered=lambda key, resource: f"{key[0].removeprefix('uid-')}/{resource.value}" in answered,
-        recorded=lambda key: key[0] != f"uid-{forgotten}",
-        proved=lambda key: key[0] == f"uid-{proved}",
         guess=grant(guess, (0, guess.cores, guess.blocks)).allocation if guess else None,
     )
 
@@ -58,7 +57,7 @@ class Scripted:
         await asyncio.sleep(self.takes_s)
         if self._error:
             raise KubeletError(self._error)
-        return candidates(self._pods, asked.ignoring_records())
+        return candidates(self._pods, asked, AnswerRecords())
 
     async def narrow(self, asked: Question, pairs: Sequence[tuple[Pod, PodContainer]]) -> Pairs:
         self.asked += 1
@@ -195,12 +194,41 @@ async def test_how_long_kubelet_waited_is_observed_with_the_source_that_decided(
     assert observed == [Source.PODS, None]
 
 
-def pending(*pods: Pod) -> PendingSource:
+@dataclass
+class Known(AnswerReader):
+    """Records that a test has written down."""
+
+    answers: AnswerRecords
+
+    def given(self, pods: Iterable[Pod]) -> AnswerRecords:
+        return replace(self.answers, lost=frozenset())
+
+    async def read(self, pods: Sequence[Pod], resource: Resource, *, even_running: bool = False) -> AnswerRecords:
+        return self.answers
+
+
+def answers(*given: str, lost: str = "", proved: str = "") -> Known:
+    """`given` is written as `pod/resource`, `lost` and `proved` as pods with spaces between them."""
+    keys = [name.split("/") for name in given]
+    return Known(
+        AnswerRecords(
+            frozenset((_key(name), Resource(resource)) for name, resource in keys),
+            proved=frozenset(map(_key, proved.split())),
+            lost=frozenset(map(_key, lost.split())),
+        )
+    )
+
+
+def _key(name: str) -> OwnerKey:
+    return (PodUid(f"uid-{name}"), "c")
+
+
+def pending(*pods: Pod, known: Known | None = None) -> PendingSource:
     def predicate_time(which: Pod) -> int | None:
         written = which.annotations.get("t")
         return int(written) if written else None
 
-    return PendingSource(lambda: pods, predicate_time=predicate_time)
+    return PendingSource(lambda: pods, known or answers(), predicate_time=predicate_time)
 
 
 async def test_pending_pods_are_taken_in_the_scheduler_s_order() -> None:
@@ -216,17 +244,18 @@ async def test_if_the_guess_does_not_fit_the_container_with_both_counts_was_mean
     guessed = pod("guessed", ("c", 30, 4), created=1.0)
     first = pod("first", ("c", 20, 8), created=2.0)
     meant = pod("meant", ("c", 20, 4), created=3.0)
-    asked = question("guessed/memory", guess=guessed.containers[0])
-    found = await pending(guessed, first, meant).candidates(asked)
+    source = pending(guessed, first, meant, known=answers("guessed/memory"))
+    found = await source.candidates(question(guess=guessed.containers[0]))
     assert [each.ref.name for each, _ in found] == ["meant"]
 
 
-async def test_what_was_only_guessed_is_never_forgotten_by_kubelet(subtests: pytest.Subtests) -> None:
+async def test_what_was_only_guessed_is_never_lost_by_kubelet(subtests: pytest.Subtests) -> None:
     cases: list[tuple[str, list[str]]] = [("", []), ("one", ["one"])]
     for proved, expected in cases:
         with subtests.test(proved=proved):
             one = pod("one", ("c", 20, 4))
-            found = await pending(one).candidates(question("one/core", forgotten="one", proved=proved))
+            source = pending(one, known=answers("one/core", lost="one", proved=proved))
+            found = await source.candidates(question())
             assert [each.ref.name for each, _ in found] == expected
 
 
@@ -250,6 +279,6 @@ async def test_what_kubelet_lost_is_looked_for_only_in_pods_that_it_shows() -> N
     async def fetch(namespace: str, name: str) -> Pod | None:
         return None
 
-    source = PodResourcesSource(Listing(A), known=lambda: (A, B), fetch=fetch, names=ResourceNames())
-    lost = replace(question("a/core", "b/core"), recorded=lambda key: False)
-    assert [each.ref.name for each, _ in await source.candidates(lost)] == ["a"]
+    lost = answers("a/core", "b/core", lost="a b")
+    source = PodResourcesSource(Listing(A), lost, known=lambda: (A, B), fetch=fetch, names=ResourceNames())
+    assert [each.ref.name for each, _ in await source.candidates(question())] == ["a"]

@@ -1,27 +1,30 @@
 """Which container a call may be for, in kubelet's order."""
 
-from dataclasses import replace
-
 import pytest
 
-from deviceplugin.kubelet.identity import Question, Recorded, candidates, next_container, readmitted
-from deviceplugin.model.allocation import PodUid
+from deviceplugin.kubelet.answers import AnswerRecords
+from deviceplugin.kubelet.identity import Question, candidates, next_container, readmitted
+from deviceplugin.model.allocation import OwnerKey, PodUid
 from deviceplugin.model.pod import ContainerState, Pod
 from deviceplugin.model.units import Resource
 from tests.kubelet.makers import pod
 
-Key = tuple[PodUid, str]
+
+def question(count: int, resource: Resource = Resource.CORE) -> Question:
+    return Question(resource, count)
 
 
-def question(
-    count: int, *answered: str, resource: Resource = Resource.CORE, recorded: Recorded = lambda key: True
-) -> Question:
-    """`answered` is written as `pod/container/resource`."""
+def answers(*given: str, lost: str = "") -> AnswerRecords:
+    """`given` is written as `pod/container/resource`, `lost` as `pod/container`, with spaces between several."""
+    pairs = ((name.rpartition("/")[0], Resource(name.rpartition("/")[2])) for name in given)
+    return AnswerRecords(
+        given=frozenset((key(name), resource) for name, resource in pairs), lost=frozenset(map(key, lost.split()))
+    )
 
-    def is_answered(key: Key, resource: Resource) -> bool:
-        return f"{key[0].removeprefix('uid-')}/{key[1]}/{resource.value}" in answered
 
-    return Question(resource, count, is_answered, recorded, proved=lambda key: False)
+def key(name: str) -> OwnerKey:
+    uid, _, container = name.partition("/")
+    return (PodUid(f"uid-{uid}"), container)
 
 
 TWO = pod("p", ("a", 20, 4), ("b", 30, 8))
@@ -29,7 +32,7 @@ INIT = pod("p", ("app", 60, 4), init=(("setup", 30, 2), ("proxy", 10, 1)), sidec
 
 
 @pytest.mark.parametrize(
-    ("which", "resource", "count", "answered", "expected"),
+    ("which", "resource", "count", "given", "expected"),
     [
         pytest.param(TWO, Resource.CORE, 20, (), "a", id="the-first-container"),
         pytest.param(TWO, Resource.CORE, 30, (), None, id="not-the-second-while-the-first-waits"),
@@ -44,21 +47,21 @@ INIT = pod("p", ("app", 60, 4), init=(("setup", 30, 2), ("proxy", 10, 1)), sidec
     ],
 )
 def test_kubelet_asks_for_the_first_container_without_an_answer(
-    which: Pod, resource: Resource, count: int, answered: tuple[str, ...], expected: str | None
+    which: Pod, resource: Resource, count: int, given: tuple[str, ...], expected: str | None
 ) -> None:
-    found = next_container(which, question(count, *answered, resource=resource))
+    found = next_container(which, question(count, resource), answers(*given))
     assert (found.ref.name if found else None) == expected
 
 
 def test_ended_pods_are_no_candidates() -> None:
     pods = [pod("done", ("c", 20, 4), phase="Succeeded"), pod("refused", ("c", 20, 4), phase="Failed"), TWO]
-    assert [found.ref.name for found, _ in candidates(pods, question(20))] == ["p"]
+    assert [found.ref.name for found, _ in candidates(pods, question(20), AnswerRecords())] == ["p"]
 
 
 def test_a_container_that_started_without_an_allocate_is_taken_only_if_no_other_waits() -> None:
     started = pod("started", ("c", 20, 4), state=ContainerState.RUNNING)
-    assert [found.ref.name for found, _ in candidates([started, TWO], question(20))] == ["p"]
-    assert [found.ref.name for found, _ in candidates([started], question(20))] == ["started"]
+    assert [found.ref.name for found, _ in candidates([started, TWO], question(20), AnswerRecords())] == ["p"]
+    assert [found.ref.name for found, _ in candidates([started], question(20), AnswerRecords())] == ["started"]
 
 
 def test_after_a_lost_checkpoint_only_stopped_unrecorded_containers_are_asked_for_again() -> None:
@@ -66,49 +69,40 @@ def test_after_a_lost_checkpoint_only_stopped_unrecorded_containers_are_asked_fo
     recorded = pod("recorded", ("c", 20, 4), state=ContainerState.WAITING)
     stopped = pod("stopped", ("c", 20, 4), state=ContainerState.TERMINATED)
     new = pod("new", ("c", 20, 4))
-    answered = (f"{name}/c/core" for name in ("running", "recorded", "stopped"))
-    lost = question(20, *answered, recorded=lambda key: key[0] == "uid-recorded")
-    found = readmitted([running, recorded, stopped, new], lost)
+    given = (f"{name}/c/core" for name in ("running", "recorded", "stopped"))
+    found = readmitted([running, recorded, stopped, new], question(20), answers(*given, lost="running/c stopped/c"))
     assert [each.ref.name for each, _ in found] == ["stopped"]
 
 
 def test_if_nothing_else_fits_a_container_without_a_process_was_lost_whatever_its_status_says() -> None:
     """The soak found pods refused: containers had ended while kubelet was away, and their status still said running."""
     running, alive = (pod(name, ("a", 20, 4), ("b", 30, 4), state=ContainerState.RUNNING) for name in ("p", "alive"))
-    answers = [f"{name}/{each}/core" for name in ("p", "alive") for each in "ab"]
+    given = [f"{name}/{each}/core" for name in ("p", "alive") for each in "ab"]
     for count, name in ((20, "a"), (30, "b")):
-        lost = question(count, *answers, recorded=lambda key: False)
-        lost = replace(lost, runs=lambda key: key[0] == "uid-alive")
-        assert [(each.ref.name, found.ref.name) for each, found in readmitted([running, alive], lost)] == [("p", name)]
-        assert readmitted([running, alive], replace(lost, recorded=lambda key: True)) == []
+        found = readmitted([running, alive], question(count), answers(*given, lost="p/a p/b"))
+        assert [(each.ref.name, container.ref.name) for each, container in found] == [("p", name)]
+        assert readmitted([running, alive], question(count), answers(*given)) == []
 
 
 def test_a_pod_without_an_answer_was_never_lost() -> None:
     """It is bound to the node, and kubelet has not come to it yet."""
-    assert readmitted([TWO], question(20, recorded=lambda key: False)) == []
+    assert readmitted([TWO], question(20), answers(lost="p/a p/b")) == []
 
 
 def test_a_container_that_kubelet_was_killed_over_is_asked_for_again_before_the_next_one() -> None:
     """Both containers want the same; the first was answered, and kubelet was killed before it wrote that down."""
     twins = pod("p", ("app", 20, 4), init=(("first", 20, 4),))
-    unrecorded = question(20, "p/first/core", recorded=lambda key: False)
-    assert next_container(twins, unrecorded) is None
-    (found,) = readmitted([twins], unrecorded)
+    unrecorded = answers("p/first/core", lost="p/first")
+    assert next_container(twins, question(20), unrecorded) is None
+    (found,) = readmitted([twins], question(20), unrecorded)
     assert found[1].ref.name == "first"
-    following = next_container(twins, question(20, "p/first/core", recorded=lambda key: key[1] == "first"))
+    following = next_container(twins, question(20), answers("p/first/core"))
     assert following is not None
     assert following.ref.name == "app"
 
 
-def test_a_container_whose_processes_live_is_not_asked_for_again_whatever_its_status_says_yet() -> None:
-    """The soak found a running container's grant in the hands of another pod: its status still said waiting."""
-    stale = pod("stale", ("c", 20, 4), state=ContainerState.WAITING)
-    stopped = pod("stopped", ("c", 20, 4), state=ContainerState.WAITING)
-    answered = ("stale/c/core", "stopped/c/core")
-    lost = replace(question(20, *answered, recorded=lambda key: False), runs=lambda key: key[0] == "uid-stale")
-    assert [each.ref.name for each, _ in readmitted([stale, stopped], lost)] == ["stopped"]
-    twins = pod("stale", ("a", 20, 4), ("b", 20, 4))
-    asked = replace(question(20, "stale/a/core", recorded=lambda key: False), runs=lambda key: key[1] == "a")
-    following = next_container(twins, asked)
+def test_an_answer_for_one_resource_is_not_lost_for_the_other() -> None:
+    asked = question(4, Resource.MEMORY)
+    following = next_container(TWO, asked, answers("p/a/core", lost="p/a"))
     assert following is not None
-    assert following.ref.name == "b"
+    assert following.ref.name == "a"
