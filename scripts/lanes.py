@@ -56,7 +56,7 @@ ALL = (
 )
 
 GROUPS = {
-    "native": ("tests/library", "tests/container"),
+    "native": ("tests/library", "tests/container", "tests/gpu_manager"),
     "sandbox": ("tests/sandbox",),
     "release": ("tests/scripts", "tests/benchmarks", "tests/e2e/test_image_twice.py"),
 }

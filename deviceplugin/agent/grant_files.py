@@ -27,11 +27,11 @@ from deviceplugin.container import limits_file
 from deviceplugin.container.cdi import CdiSpecs
 from deviceplugin.container.directories import GrantDirectories, is_no_room
 from deviceplugin.container.driver_mirror.mirror import DriverMirror
-from deviceplugin.container.gpu_manager.client_files import LIMITS_FILE, ClientFiles, ContainerLimits, encode_limits
-from deviceplugin.container.gpu_manager.registration import SOCKET_NAME, RegistrationServers
 from deviceplugin.container.limits_file import DeviceLimits, GrantLimits, soft_limit, successor
 from deviceplugin.container.shared_state import SharedState
 from deviceplugin.errors import ContainerError, ParseError
+from deviceplugin.gpu_manager.client_files import LIMITS_FILE, ClientFiles, ContainerLimits, encode_limits
+from deviceplugin.gpu_manager.registration import SOCKET_NAME, RegistrationServers
 from deviceplugin.kube.reflector import StoreChange
 from deviceplugin.kubelet.allocate_answer import Answer
 from deviceplugin.ledger.grant import Grant, GrantId, Source

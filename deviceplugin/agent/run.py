@@ -23,6 +23,8 @@ from deviceplugin.agent.handover import only_agent
 from deviceplugin.agent.wiring import AgentBase, NodeAgent, build_agent, build_base
 from deviceplugin.config.agent import AgentSettings
 from deviceplugin.errors import ConfigError, first_error
+from deviceplugin.gpu_manager import views
+from deviceplugin.gpu_manager.display_service import DisplayServer
 from deviceplugin.hardware.health import RecoveryRules, parse_policy
 from deviceplugin.hardware.node import Hardware, HardwareOptions
 from deviceplugin.hardware.pci import ModuleTools, read_text
@@ -34,7 +36,6 @@ from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.ledger.reconcile import rebuild
 from deviceplugin.model.claims import ClaimNames
 from deviceplugin.model.gpu import Inventory
-from deviceplugin.observe.display_service import DisplayServer
 from deviceplugin.observe.http import QueryServer
 from deviceplugin.observe.node_view import Rendering
 from deviceplugin.serve.connections import raise_descriptor_limit
@@ -158,7 +159,7 @@ def _hardware_options(settings: AgentSettings) -> HardwareOptions:
 async def _views(base: AgentBase) -> AsyncIterator[None]:
     settings = base.settings.query
     rendering = Rendering(base.view, period_s=base.settings.driver.sample_period)
-    query = QueryServer(rendering, base.metrics, version=__version__, names_for_all=settings.names_for_all)
+    query = QueryServer(rendering, base.metrics, views, version=__version__, names_for_all=settings.names_for_all)
     display = DisplayServer(rendering, version=__version__)
     await query.start(settings.address, settings.port)
     try:

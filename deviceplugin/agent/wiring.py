@@ -24,9 +24,9 @@ from deviceplugin.container.cdi import CdiSpecs
 from deviceplugin.container.containers import ContainerFinder, ContainerRuntime
 from deviceplugin.container.directories import GrantDirectories, make_room, provide
 from deviceplugin.container.driver_mirror.mirror import DriverMirror
-from deviceplugin.container.gpu_manager.registration import RegistrationServers
 from deviceplugin.container.processes import CgroupTree, Naming, ProcessTable
 from deviceplugin.container.shared_state import SharedState
+from deviceplugin.gpu_manager.registration import RegistrationServers
 from deviceplugin.hardware.node import Hardware
 from deviceplugin.kubelet.allocate_answer import HostLayout
 from deviceplugin.kubelet.allocate_context import AllocateContext

@@ -1,1 +1,1 @@
-"""What the operator sees: metrics, the display API, the topology picture."""
+"""What the operator sees: metrics, usage, the topology picture."""

@@ -14,9 +14,10 @@ gives it calls, because the DaemonSet's controller ends the predecessor only the
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, Protocol
 
 import grpc
 import msgspec
@@ -24,7 +25,6 @@ import structlog
 
 from deviceplugin.exposition import OPENMETRICS, wants_openmetrics
 from deviceplugin.latest import Latest
-from deviceplugin.observe.gpu_manager_views import metrics_text
 from deviceplugin.observe.graph import ASCII, BOXES, draw
 from deviceplugin.observe.graph_json import graph_of
 from deviceplugin.observe.metrics import AgentMetrics
@@ -49,6 +49,14 @@ _WAITS = "this agent waits until another agent of this node has ended"
 _OTHER = "/..."
 
 
+class GpuManagerViews(Protocol):
+    """What gpu-manager showed at `/metric` and, as a part of ours, at `/usage` (the module `gpu_manager.views`)."""
+
+    def metrics_text(self, picture: NodePicture) -> bytes: ...
+
+    def usage_document(self, picture: NodePicture) -> Mapping[str, Any]: ...
+
+
 class QueryServer:
     """Serves the views from `start` until `stop`; `port` is the one that is bound."""
 
@@ -56,13 +64,14 @@ class QueryServer:
         self,
         rendering: Rendering,
         metrics: AgentMetrics,
+        gpu_manager: GpuManagerViews,
         *,
         version: str,
         names_for_all: bool = True,
         connections: ConnectionLimits = CONNECTIONS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        pages = _Pages(rendering, metrics, version, names_for_all=names_for_all, clock=clock)
+        pages = _Pages(rendering, metrics, gpu_manager, version, names_for_all=names_for_all, clock=clock)
         self._server = Server(pages.routes(), bug=_BUG, limits=Limits(connections, answers=_MOST_ANSWERS), clock=clock)
         self._server.connections.on_closed = metrics.connection_closed
         self.port = 0
@@ -93,6 +102,7 @@ class _Pages:
         self,
         rendering: Rendering,
         metrics: AgentMetrics,
+        gpu_manager: GpuManagerViews,
         version: str,
         *,
         names_for_all: bool,
@@ -101,6 +111,7 @@ class _Pages:
         self._rendering = rendering
         self._view = rendering.view
         self._metrics = metrics
+        self._gpu_manager = gpu_manager
         self._version = version
         self._names_for_all = names_for_all
         self._healthy = Latest[tuple[str, ...]](_PROBE_PERIOD_S, clock)
@@ -130,7 +141,7 @@ class _Pages:
 
         def render(picture: NodePicture, state: AgentState) -> Response:
             body, content_type = self._metrics.render_with(picture, state)
-            return Response(200, body + metrics_text(picture), content_type)
+            return Response(200, body + self._gpu_manager.metrics_text(picture), content_type)
 
         return await self._show(request, "gpu-manager's metrics", render, changes=self._metrics.changes)
 
@@ -142,7 +153,8 @@ class _Pages:
         return await self._show(request, name, lambda picture, _: Response(200, draw(picture, characters).encode()))
 
     async def usage(self, request: Request) -> Response:
-        return await self._show(request, "usage", lambda picture, _: _json(usage_of(picture)))
+        by_pod = self._gpu_manager.usage_document
+        return await self._show(request, "usage", lambda picture, _: _json(usage_of(picture, by_pod)))
 
     async def _show(self, request: Request, name: str, render: _Render, *, changes: int = 0) -> Response:
         if not (self._names_for_all or is_loopback(request.peer)):

@@ -1,7 +1,7 @@
 """The data of the views: one consistent picture of the node at one moment.
 
 In: nothing; the agent fills these values from its own state whenever a view asks. Out: what `metrics`,
-`graph`, `usage`, `http` and `display_service` render. Not here: what is rendered.
+`graph`, `usage`, `http` and `gpu_manager` render. Not here: what is rendered.
 `NodeView` is all that the views know of the agent.
 
 `Rendering` makes what the views show: in one thread, one at a time, and once for all who ask at about the same time.

@@ -4,7 +4,7 @@ In: a picture. Out: `Usage`, whose fields are the document; names and meanings a
 not given yet are null. Nothing is computed here that the ledger does not say.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +15,6 @@ from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.allocation import GpuShare
 from deviceplugin.model.gpu import ContainerUse, Gpu, GpuUse, GpuUuid, Inventory
 from deviceplugin.model.units import BLOCK_BYTES
-from deviceplugin.observe.gpu_manager_views import usage_document
 from deviceplugin.observe.node_view import NodePicture
 
 VERSION = 1
@@ -100,13 +99,18 @@ class Usage(msgspec.Struct, frozen=True):
     usage: Mapping[str, Any] = {}
 
 
-def usage_of(picture: NodePicture) -> Usage:
+def _nothing(_picture: NodePicture) -> Mapping[str, Any]:
+    return {}
+
+
+def usage_of(picture: NodePicture, by_pod: Callable[[NodePicture], Mapping[str, Any]] = _nothing) -> Usage:
+    """`by_pod` makes gpu-manager's part of the document."""
     read = {grant.id: use for grant in picture.grants if (use := picture.uses.get(grant.id)) is not None}
     picture = replace(picture, uses=read)  # both parts of the document show the same reading
     gpus = tuple(gpu_usage(picture, picture.inventory, gpu) for gpu in picture.gpus) if picture.inventory else ()
     minors = {gpu.uuid: gpu.minor for gpu in picture.gpus}
     containers = tuple(_container(grant, minors, picture.uses.get(grant.id)) for grant in picture.grants)
-    return Usage(version=VERSION, node=picture.node, gpus=gpus, containers=containers, usage=usage_document(picture))
+    return Usage(version=VERSION, node=picture.node, gpus=gpus, containers=containers, usage=by_pod(picture))
 
 
 def gpu_usage(picture: NodePicture, inventory: Inventory, gpu: Gpu) -> GpuUsage:

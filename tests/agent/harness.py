@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from deviceplugin.container.gpu_manager.client_files import ContainerLimits
+from deviceplugin.gpu_manager.client_files import ContainerLimits
 from deviceplugin.model.units import Resource
 from deviceplugin.observe.usage import Usage
 from sandbox import consistency
@@ -17,7 +17,7 @@ from sandbox.agent import AgentFailureError
 from sandbox.apiserver import ApiError
 from sandbox.gpunode import Flags, GpuNode, gpu_node
 from sandbox.station import Json, pod_json
-from tests.container.gpu_manager.client_reader import read_limits
+from tests.gpu_manager.client_reader import read_limits
 
 NAMESPACE = "default"
 NODE = "node-1"

@@ -40,9 +40,9 @@ from deviceplugin.model.pod import Pod, PodLimits
 from deviceplugin.model.request import Request
 from deviceplugin.observe.metrics import AgentMetrics
 from sandbox.runtime import RuntimeBehaviour, RuntimeContainer, StandInRuntime
-from tests.container.gpu_manager.client_reader import read_pids
 from tests.container.makers import GIB, put_counters, put_slot
 from tests.container.node_tree import NodeTree
+from tests.gpu_manager.client_reader import read_pids
 from tests.kubelet.makers import grant, inventory, pod
 
 GPU = GpuUuid("GPU-0")

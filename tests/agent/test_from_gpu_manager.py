@@ -26,7 +26,7 @@ from tests.agent.harness import (
 )
 from tests.agent.test_growing_memory import CONTEXT_MIB, fill, process_in
 from tests.agent.test_registering import ID, register, seen
-from tests.container.gpu_manager.client_reader import read_limits, read_pids
+from tests.gpu_manager.client_reader import read_limits, read_pids
 
 
 @asynccontextmanager

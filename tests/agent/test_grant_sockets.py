@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from deviceplugin.agent.grant_files import GrantSockets
-from deviceplugin.container.gpu_manager.registration import RegistrationServers
+from deviceplugin.gpu_manager.registration import RegistrationServers
 from deviceplugin.kube.collection import EventKind
 from deviceplugin.kube.reflector import StoreChange
 from deviceplugin.ledger.ledger import Ledger

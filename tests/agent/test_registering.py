@@ -11,7 +11,7 @@ from sandbox.gpunode import GpuNode
 from sandbox.runtime import RuntimeContainer, StandInRuntime
 from sandbox.station import pod_json
 from tests.agent.harness import PATIENCE_S, delete, node_with_agent, run, share, start_unsynced, until_held_by
-from tests.container.gpu_manager.client_reader import read_limits, read_pids
+from tests.gpu_manager.client_reader import read_limits, read_pids
 from tests.waiting import RETRYING
 
 ID = "a1" * 32

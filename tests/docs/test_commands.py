@@ -40,7 +40,10 @@ TESTS = {
 }
 SHOWN = {
     "ARCHITECTURE.md": [
-        "cli > (agent | scheduler) > (kubelet | container | observe | cluster | simulate) > (hardware | ledger | kube)"
+        (
+            "cli > (agent | scheduler) > gpu_manager > (kubelet | container | observe | cluster | simulate) > "
+            "(hardware | ledger | kube)"
+        )
     ],
     "docs/design.md": ["cluster                                           node"],
     "README.md": ["container   asks for  limit     gets"],

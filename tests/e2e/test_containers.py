@@ -11,13 +11,13 @@ import pytest
 from sandbox.cluster import pods
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.waiting import wait_until
-from tests.container.gpu_manager.client_reader import read_pids
 from tests.e2e.conftest import StartAgent
 from tests.e2e.node.agent import Agent
 from tests.e2e.node.inside import first_and_child, processes_of, register
 from tests.e2e.node.scene import wait_all_running, wait_ledger_empty
 from tests.e2e.node.usage import ContainerUsage
 from tests.e2e.node.workload import GpuContainer, GpuPod
+from tests.gpu_manager.client_reader import read_pids
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

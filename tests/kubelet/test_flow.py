@@ -17,7 +17,7 @@ from deviceplugin.model.units import Resource
 from deviceplugin.placement.snapshot import occupied
 from sandbox.kubelet.options import PodResourcesForm
 from sandbox.station import ALL, NAMES, Station, pod_json, station
-from tests.container.gpu_manager.client_reader import read_limits
+from tests.gpu_manager.client_reader import read_limits
 from tests.kubelet.makers import fresh, inventory
 
 SOURCES = [(Source.PODS,), (Source.PODRESOURCES,), (Source.APISERVER,), ALL]

@@ -15,7 +15,7 @@ from deviceplugin.placement.fit import GpuAmount
 from deviceplugin.placement.snapshot import occupied
 from sandbox.limits_file import decode
 from sandbox.station import ALL, NAMES, Json, Station, pod_json, station
-from tests.container.gpu_manager.client_reader import read_limits
+from tests.gpu_manager.client_reader import read_limits
 from tests.kubelet.makers import fresh, inventory
 
 GPUS = "tencent.com/vcuda-gpus"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.container.gpu_manager.client_files import ContainerLimits, encode_limits
 from deviceplugin.container.limits_file import CHECKSUM_AT, HEADER, GrantLimits, checksum_of, encode
+from deviceplugin.gpu_manager.client_files import ContainerLimits, encode_limits
 from tests.library.interposed import GIB, GRANT, INSIDE, Container, device
 from tests.library.test_interposer_loading import program
 

@@ -14,6 +14,7 @@ from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from deviceplugin.errors import ConfigError
+from deviceplugin.gpu_manager import views
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import Breach, ContainerUse, GpuSample, GpuUse, Health, Overrun
 from deviceplugin.model.topology import Level
@@ -64,7 +65,7 @@ class Agent:
 async def agent() -> AsyncIterator[Agent]:
     view = StillView(PICTURE)
     clock, metrics = Clock(), AgentMetrics(version="1.2.3")
-    server = QueryServer(Rendering(view, period_s=10.0, clock=clock), metrics, version="1.2.3", clock=clock)
+    server = QueryServer(Rendering(view, period_s=10.0, clock=clock), metrics, views, version="1.2.3", clock=clock)
     await server.start("127.0.0.1", 0)
     async with aiohttp.ClientSession() as client:
         yield Agent(view, client, f"http://127.0.0.1:{server.port}", clock, metrics)
@@ -89,7 +90,7 @@ async def test_strangers_see_no_names_where_the_flag_says_so(path: str, held: st
         uses={ids[grant_id]: use for grant_id, use in PICTURE.uses.items()},
     )
     rendering = Rendering(StillView(picture), period_s=10.0)
-    server = QueryServer(rendering, AgentMetrics(version="1"), version="1", names_for_all=False)._server
+    server = QueryServer(rendering, AgentMetrics(version="1"), views, version="1", names_for_all=False)._server
     texts = []
     for peer in ("10.1.2.3", "127.0.0.1"):
         asked = Request("GET", path.encode(), (), peer, frozenset(), lambda: False)
@@ -291,7 +292,7 @@ async def test_a_port_that_is_taken_is_a_sentence() -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        server = QueryServer(Rendering(StillView(), period_s=1.0), AgentMetrics(version="1"), version="1")
+        server = QueryServer(Rendering(StillView(), period_s=1.0), AgentMetrics(version="1"), views, version="1")
         with pytest.raises(ConfigError) as caught:
             await server.start("127.0.0.1", port)
     assert caught.value.message == (
@@ -300,7 +301,7 @@ async def test_a_port_that_is_taken_is_a_sentence() -> None:
 
 
 async def test_an_address_of_another_machine_is_a_sentence() -> None:
-    server = QueryServer(Rendering(StillView(), period_s=1.0), AgentMetrics(version="1"), version="1")
+    server = QueryServer(Rendering(StillView(), period_s=1.0), AgentMetrics(version="1"), views, version="1")
     with pytest.raises(ConfigError, match=r"--query-addr: 192.0.2.1 is not an address of this machine"):
         await server.start("192.0.2.1", 0)
     with pytest.raises(ConfigError, match=r"--query-addr: no.such.host.invalid cannot be resolved"):
@@ -308,7 +309,7 @@ async def test_an_address_of_another_machine_is_a_sentence() -> None:
 
 
 async def test_localhost_is_served_on_every_family_that_is_on() -> None:
-    server = QueryServer(Rendering(StillView(), period_s=1.0), AgentMetrics(version="1"), version="1")
+    server = QueryServer(Rendering(StillView(), period_s=1.0), AgentMetrics(version="1"), views, version="1")
     await server.start("localhost", 0)
     async with aiohttp.ClientSession() as client, client.get(f"http://127.0.0.1:{server.port}/readyz") as answer:
         assert answer.status == 200

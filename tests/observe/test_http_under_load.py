@@ -13,10 +13,11 @@ import aiohttp
 import grpc
 import pytest
 
+from deviceplugin.gpu_manager import views
+from deviceplugin.gpu_manager.display_service import DisplayServer
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.model.gpu import ContainerUse
 from deviceplugin.model.topology import Level
-from deviceplugin.observe.display_service import DisplayServer
 from deviceplugin.observe.http import CONNECTIONS, QueryServer
 from deviceplugin.observe.metrics import AgentMetrics
 from deviceplugin.observe.node_view import AgentState, NodePicture, Rendering
@@ -65,7 +66,7 @@ async def serving(
 ) -> AsyncIterator[str]:
     clock = clock or Clock()
     rendering = Rendering(view, period_s=10.0, clock=clock)
-    server = QueryServer(rendering, AgentMetrics(version="1"), version="1", connections=limits, clock=clock)
+    server = QueryServer(rendering, AgentMetrics(version="1"), views, version="1", connections=limits, clock=clock)
     await server.start("127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{server.port}"

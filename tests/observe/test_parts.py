@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from deviceplugin.gpu_manager.views import metrics_text, usages
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.gpu import ContainerUse, GpuUse
 from deviceplugin.model.pod import PodLimits
 from deviceplugin.model.request import Request
-from deviceplugin.observe.gpu_manager_views import metrics_text, usages
 from deviceplugin.observe.graph import draw
 from deviceplugin.observe.usage import usage_of
 from tests.observe.pictures import grant, pcie, uuid

@@ -9,8 +9,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from deviceplugin.container.gpu_manager.registration import FEW, MOST_CONNECTIONS, MOST_OF_POD, RegistrationServers
 from deviceplugin.errors import ContainerError
+from deviceplugin.gpu_manager.registration import FEW, MOST_CONNECTIONS, MOST_OF_POD, RegistrationServers
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.wire import registration_pb2 as pb
 from deviceplugin.wire import registration_pb2_grpc as rpc

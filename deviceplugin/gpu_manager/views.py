@@ -13,7 +13,7 @@ from prometheus_client.core import CollectorRegistry, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from deviceplugin.exposition import Family, families_of, metric_of
+from deviceplugin.exposition import Family, metric_of
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.gpu import ContainerUse, Gpu, GpuUse, GpuUuid
 from deviceplugin.model.pod import Pod
@@ -43,7 +43,6 @@ MEMORY_ASKED = Family(
     "GPU memory in MiB that the container was granted.",
     (*_CONTAINER, "req_of_gpu_memory"),
 )
-GPU_MANAGER_FAMILIES = families_of(globals())
 _TOTAL = "total"
 _Rows = Iterable[tuple[tuple[str, ...], float]]
 

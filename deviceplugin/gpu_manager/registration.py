@@ -30,8 +30,8 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from deviceplugin.backoff import Backoff, no_jitter
-from deviceplugin.container.gpu_manager.one_call import CallResult, Calls, GarbageError, HungUpError, SilentError, Turn
 from deviceplugin.errors import VcudaError
+from deviceplugin.gpu_manager.one_call import CallResult, Calls, GarbageError, HungUpError, SilentError, Turn
 from deviceplugin.latest import NodeTurns
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.serve.connections import readable, within_descriptors

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.container.gpu_manager.client_files import ContainerLimits, encode_limits
-from tests.container.gpu_manager.client_reader import read_limits
+from deviceplugin.gpu_manager.client_files import ContainerLimits, encode_limits
+from tests.gpu_manager.client_reader import read_limits
 
 UID = "3b0c3f0e-6b8a-4a53-9e0c-2f1d6f7a9b10"
 

@@ -11,12 +11,12 @@ import grpc
 import pytest
 
 from deviceplugin.errors import ConfigError
+from deviceplugin.gpu_manager.display_service import DisplayServer
+from deviceplugin.gpu_manager.views import usages
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.allocation import ContainerRef, ContainerRole
 from deviceplugin.model.gpu import ContainerUse, GpuUse
 from deviceplugin.model.pod import Pod, PodContainer
-from deviceplugin.observe.display_service import DisplayServer
-from deviceplugin.observe.gpu_manager_views import usages
 from deviceplugin.observe.graph import draw
 from deviceplugin.observe.node_view import Rendering
 from deviceplugin.wire import display_pb2 as pb

@@ -2,7 +2,7 @@
 
 import struct
 
-from deviceplugin.container.gpu_manager.client_files import LIMITS_LAYOUT, ContainerLimits
+from deviceplugin.gpu_manager.client_files import LIMITS_LAYOUT, ContainerLimits
 
 
 def read_limits(data: bytes) -> ContainerLimits:

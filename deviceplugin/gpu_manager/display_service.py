@@ -1,7 +1,7 @@
 """gpu-manager's display.GPUDisplay on a unix socket: the same three views over gRPC.
 
 In: a `Rendering`. Out: a server on `--display-socket`, readable by root and its group. What
-`PrintUsages` answers is in `gpu_manager_views`.
+`PrintUsages` answers is in `views`.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import grpc
 import structlog
 
 from deviceplugin.errors import ConfigError
-from deviceplugin.observe.gpu_manager_views import usages
+from deviceplugin.gpu_manager.views import usages
 from deviceplugin.observe.graph import draw
 from deviceplugin.observe.node_view import AgentState, NodePicture, Rendering
 from deviceplugin.wire import display_pb2 as pb

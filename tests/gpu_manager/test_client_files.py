@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.container.directories import GrantDirectories
-from deviceplugin.container.gpu_manager.client_files import ClientFiles, encode_pids
 from deviceplugin.container.shared_state import SharedState
 from deviceplugin.errors import ContainerError
+from deviceplugin.gpu_manager.client_files import ClientFiles, encode_pids
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import GpuUuid
-from tests.container.gpu_manager.client_reader import read_pids
+from tests.gpu_manager.client_reader import read_pids
 
 GRANT = GrantId("g-0001")
 

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 from deviceplugin.container import limits_file
 from deviceplugin.container.directories import GrantDirectories
-from deviceplugin.container.gpu_manager.registration import SOCKET_NAME
 from deviceplugin.container.shared_state import GPUS, STATE
 from deviceplugin.errors import ContainerError
+from deviceplugin.gpu_manager.registration import SOCKET_NAME
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.units import CORES_PER_GPU
 

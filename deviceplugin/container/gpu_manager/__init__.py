@@ -1,1 +1,0 @@
-"""What gpu-manager served to containers, for images that were built for it."""
