@@ -4,8 +4,7 @@ In: a coroutine function that makes a result. Out of `Latest`: that result, for 
 or `basis` has changed; requests that come while it is made wait for it. So the period bounds the work, and the number
 of requests does not. `InTurn` is for results that must not be older than the request: who asks while one is made waits
 for the next, with all others who wait. So there is one at a time. Work for all ends with no single caller, so it has a
-context of its own. `KeysInTurn` is for work of which each has its own, such as each namespace, and
-`NodeTurns` for that of all containers of a node, which has a pace besides.
+context of its own. `KeysInTurn` is for work of which each has its own, such as each namespace.
 
 Long work on the event loop, in slices: between two of them others are served.
 
@@ -16,11 +15,10 @@ task and one to write, and a slice in each of them would make it wait three time
 
 import asyncio
 import time
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from contextvars import Context, ContextVar
-from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from deviceplugin.errors import CallerGoneError
@@ -96,15 +94,22 @@ class KeysInTurn:
 
     @asynccontextmanager
     async def turn(self, key: str) -> AsyncIterator[None]:
-        if self._is_taken:
-            await self._wait(key)
-        self._is_taken = True
+        await self.take(key)
         try:
             yield
         finally:
-            if key in self._waiting:
-                self._waiting.move_to_end(key)
-            self._pass_on()
+            self.give(key)
+
+    async def take(self, key: str) -> None:
+        """Returns at a turn of this key, which lasts until `give`."""
+        if self._is_taken:
+            await self._wait(key)
+        self._is_taken = True
+
+    def give(self, key: str) -> None:
+        if key in self._waiting:
+            self._waiting.move_to_end(key)
+        self._pass_on()
 
     async def _wait(self, key: str) -> None:
         mine = asyncio.get_running_loop().create_future()
@@ -134,51 +139,6 @@ class KeysInTurn:
         line.pop(waits, None)
         if not line:
             self._waiting.pop(key, None)
-
-
-_Turn = tuple[asyncio.Future[None], float]
-
-
-@dataclass(slots=True)
-class NodeTurns:
-    """Turns of the whole node, one at a time, and the next one only after the pause that this one has asked for.
-
-    They go round by pod, and within a pod by grant: however many containers and connections a pod has, a round gives it
-    one turn, and what all of them cost together has a bound.
-    """
-
-    _waiting: dict[str, dict[str, deque[_Turn]]] = field(default_factory=dict)
-    _next: asyncio.TimerHandle | None = None
-
-    async def take(self, pod: str, grant: str, *, pause_s: float) -> None:
-        """Returns at this grant's turn; the next one's is `pause_s` later."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(pod, {}).setdefault(grant, deque()).append((turn, pause_s))
-        if self._next is None:
-            self._give()
-        await turn
-
-    def _give(self) -> None:
-        self._next = None
-        while self._waiting:
-            turn, pause_s = self._first()
-            if not turn.done():  # it is where the one who waited was cancelled
-                turn.set_result(None)
-                self._next = asyncio.get_running_loop().call_later(pause_s, self._give)
-                return
-
-    def _first(self) -> _Turn:
-        """Its pod, and in that its grant, go to the end."""
-        pod = next(iter(self._waiting))
-        grants = self._waiting.pop(pod)
-        grant = next(iter(grants))
-        turns = grants.pop(grant)
-        found = turns.popleft()
-        if turns:
-            grants[grant] = turns
-        if grants:
-            self._waiting[pod] = grants
-        return found
 
 
 ITERATIONS = 4  # of which one with nothing to do takes some 20 us

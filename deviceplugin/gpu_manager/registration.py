@@ -32,7 +32,7 @@ from google.protobuf.message import DecodeError
 from deviceplugin.backoff import Backoff, no_jitter
 from deviceplugin.errors import VcudaError
 from deviceplugin.gpu_manager.one_call import CallResult, Calls, GarbageError, HungUpError, SilentError, Turn
-from deviceplugin.latest import NodeTurns
+from deviceplugin.latest import KeysInTurn
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.serve.connections import readable, within_descriptors
 from deviceplugin.wire import registration_pb2 as pb
@@ -52,6 +52,33 @@ _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,127}")
 
 Register = Callable[[GrantId, str], Awaitable[None]]
 Refused = Callable[[GrantId, str], None]
+
+
+class NodeTurns:
+    """Turns of the whole node, one at a time, and the next one only after the pause that this one has asked for.
+
+    They go round by pod, and within a pod by grant: however many containers and connections a pod has, a round gives it
+    one turn, and what all of them cost together has a bound.
+    """
+
+    def __init__(self) -> None:
+        self._pods = KeysInTurn()
+        self._grants: WeakValueDictionary[str, KeysInTurn] = WeakValueDictionary()  # by pod
+
+    async def take(self, pod: str, grant: str, *, pause_s: float) -> None:
+        """Returns at this grant's turn; the next one's is `pause_s` later."""
+        grants = self._grants.setdefault(pod, KeysInTurn())
+        await grants.take(grant)
+        try:
+            await self._pods.take(pod)
+        except asyncio.CancelledError:
+            grants.give(grant)
+            raise
+        asyncio.get_running_loop().call_later(pause_s, self._give, pod, grants, grant)
+
+    def _give(self, pod: str, grants: KeysInTurn, grant: str) -> None:
+        grants.give(grant)
+        self._pods.give(pod)
 
 
 class RegistrationServers:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from deviceplugin.latest import NodeTurns
+from deviceplugin.gpu_manager.registration import NodeTurns
 from deviceplugin.ledger.grant import GrantId
 
 
