@@ -16,23 +16,20 @@ begun then is ended."""
 ON_ONE_NODE = 50_000
 """To place the containers of one pod on one node. Ordinary pods take less than a hundredth of it."""
 
-_MOST_PUT_OFF = 8
-
 
 @dataclass(slots=True)
 class Budget:
     """`spent` is more than `most` by the steps that were refused first; what is refused after them costs nothing.
 
-    `is_last`: the answer counts although the budget was spent; else the same question is asked again with another one,
-    `turn` times until now. `others`: steps for objects of others, which who asks does not pay. `is_complete`: whether
-    there is an answer, where that is known; else there is one if the budget was not spent.
+    `is_last`: the answer counts although the budget was spent; else the same question is asked again with another one.
+    `others`: steps for objects of others, which who asks does not pay. `is_complete`: whether there is an answer, where
+    that is known; else there is one if the budget was not spent.
     """
 
     most: int = sys.maxsize
     is_last: bool = True
     spent: int = 0
     others: int = 0
-    turn: int = 0
     is_complete: bool | None = None
 
     @property
@@ -53,9 +50,8 @@ class Budget:
         return self.most == sys.maxsize or (not self.is_last and self.others < AT_ONCE // 5)
 
     def put_off(self) -> None:
-        """What the answer depends on was not finished in this turn; who asks does not wait for it for long."""
-        if self.turn < _MOST_PUT_OFF:
-            self.is_complete = False
+        """What the answer depends on was not finished with this budget."""
+        self.is_complete = False
 
     def may(self, steps: int) -> bool:
         """Takes the steps, or refuses them and all that follow."""

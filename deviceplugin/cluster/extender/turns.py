@@ -12,7 +12,6 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
-from itertools import count
 from typing import TypeVar
 
 from deviceplugin.latest import others_turn
@@ -24,6 +23,7 @@ _NAMESPACE = (3_000_000, 150_000)  # at once, and again each second: 8 % of a pr
 _ALL = (6_000_000, 600_000)
 _OWN = 60_000  # of its part, what no other namespace can use up
 LONGEST_S = 1.0
+_MOST_PUT_OFF = 8  # turns that one question waits for what others ask
 _MOST_PARTS = 4096
 _Answer = TypeVar("_Answer")
 _Item = TypeVar("_Item")
@@ -53,15 +53,16 @@ class Turns:
         self._all = _StepsLeft(*_ALL, _ALL[0], now)
 
     async def ask(self, namespace: str, question: Callable[[Budget], _Answer]) -> _Answer:
-        began = self._clock()
-        for turn in count():
-            budget = self.budget(namespace, turn=turn, is_late=self._clock() - began >= LONGEST_S)
+        began, put_off = self._clock(), 0
+        while True:
+            is_late = self._clock() - began >= LONGEST_S or put_off >= _MOST_PUT_OFF
+            budget = self.budget(namespace, is_late=is_late)
             found = question(budget)
             self.took(namespace, budget)
             if not budget.goes_on:
                 return found
+            put_off += not budget.is_spent
             await others_turn()
-        raise AssertionError("count() ends never")
 
     async def each(self, namespace: str, items: Iterable[_Item]) -> AsyncIterator[tuple[Budget, _Item]]:
         """One turn for each item, as many as there is time for; the caller makes the steps in between."""
@@ -74,13 +75,13 @@ class Turns:
             self.took(namespace, budget)
             await others_turn()
 
-    def budget(self, namespace: str, *, turn: int = 0, is_late: bool = False) -> Budget:
+    def budget(self, namespace: str, *, is_late: bool = False) -> Budget:
         """What the namespace may have now; the caller says with `took` what it had."""
         part, now = self._part(namespace), self._clock()
         part.refill(now)
         self._all.refill(now)
         has_part = part.left > LEAST and (self._all.left > LEAST or part.left > part.most - _OWN)
-        return Budget(AT_ONCE if has_part else LEAST, is_last=is_late or not has_part, turn=turn)
+        return Budget(AT_ONCE if has_part else LEAST, is_last=is_late or not has_part)
 
     def took(self, namespace: str, budget: Budget) -> None:
         for part in (self._part(namespace), self._all):

@@ -99,6 +99,19 @@ async def test_an_answer_is_given_in_time(clock: Clock, turns: Turns) -> None:
     assert clock.now < LONGEST_S + 0.7
 
 
+async def test_what_waits_for_the_pods_of_others_is_answered_after_some_turns(turns: Turns) -> None:
+    asked = 0
+
+    def question(budget: Budget) -> Budget:
+        nonlocal asked
+        asked += 1
+        budget.put_off()
+        return budget
+
+    assert (await turns.ask("a", question)).is_last
+    assert asked == 9
+
+
 async def test_items_are_asked_in_turns_as_long_as_there_is_time(clock: Clock, turns: Turns) -> None:
     seen = []
     async for budget, item in turns.each("a", range(100)):
