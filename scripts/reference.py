@@ -11,9 +11,8 @@ from typing import Any
 
 from deviceplugin.cluster.http.metrics import FAMILIES as SCHEDULER_FAMILIES
 from deviceplugin.config.agent import AGENT
-from deviceplugin.config.command import API_VERSION, Program
+from deviceplugin.config.command import API_VERSION, Program, Setting
 from deviceplugin.config.scheduler import SCHEDULER
-from deviceplugin.config.setting import Setting
 from deviceplugin.observe.metrics import FAMILIES
 from scripts import chart_values, driver_functions
 

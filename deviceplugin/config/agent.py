@@ -13,12 +13,10 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from deviceplugin.config import param_types as types
-from deviceplugin.config.command import LogSettings, Program
+from deviceplugin.config.command import LogSettings, Program, section, setting
 from deviceplugin.config.gpu_manager import ExtraConfig, VolumeConfig, read_extra_config, read_volume_config
-from deviceplugin.config.setting import section, setting
 from deviceplugin.model.units import DEFAULT_DOMAIN, ResourceNames
 
 
@@ -56,11 +54,11 @@ def _show_file(config: ExtraConfig | VolumeConfig) -> str:
     return types.as_text(config.path)
 
 
-def _host_name(params: Mapping[str, Any]) -> str:
+def _host_name() -> str:
     return socket.gethostname().strip().lower()
 
 
-def _pods_endpoint(params: Mapping[str, Any]) -> str:
+def _pods_endpoint() -> str:
     host = os.environ.get("NODE_IP") or "127.0.0.1"
     return f"https://[{host}]:10250/pods" if ":" in host else f"https://{host}:10250/pods"
 

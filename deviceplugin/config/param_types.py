@@ -19,8 +19,8 @@ import click
 T = TypeVar("T")
 Word = TypeVar("Word", bound=enum.Enum)
 
-_LARGEST = 1 << 20
 _YAML_NAMES = {bool: "true or false", int: "a number", float: "a number", str: "text"}
+_LARGEST = 1 << 20
 
 
 def as_text(value: object) -> str:
@@ -39,7 +39,11 @@ def as_text(value: object) -> str:
 
 
 class SettingType(click.ParamType[T]):
-    """One type of value. `what` says in words what is accepted, `yaml` which YAML types the file may use for it."""
+    """One type of value.
+
+    `read` makes it of a text, or raises ValueError with a phrase that completes "<where>: <phrase>". `what` says in
+    words what is accepted, `yaml` which YAML types the file may use for it.
+    """
 
     def __init__(
         self,
@@ -55,14 +59,14 @@ class SettingType(click.ParamType[T]):
         self.show = show
         self.yaml = yaml
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> T:
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> T:
         try:
-            return self.read(str(value))
+            return self.read(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
     def text_of(self, value: object) -> str:
-        """What a flag would hold, from what YAML made of a key; ValueError where the YAML type is another."""
+        """What a flag would hold, from what YAML made of a key; ValueError if the YAML type is another."""
         if type(value) not in self.yaml:
             raise ValueError(f"expected {self.what}, found {_describe(value)}")
         return as_text(value)
@@ -77,11 +81,11 @@ def _describe(value: object) -> str:
 
 
 def matching(form: str, phrase: str, *, length: int = 253) -> Callable[[str], str]:
-    """A reader of texts of one form; `phrase` follows the text in the error."""
+    """A reader of printable texts of one form; `phrase` follows the text in the error."""
     pattern = re.compile(form, re.ASCII)
 
     def read(text: str) -> str:
-        if len(text) > length or pattern.fullmatch(text) is None:
+        if len(text) > length or not text.isprintable() or pattern.fullmatch(text) is None:
             raise ValueError(f"{text[:60]!r} {phrase}")
         return text
 
@@ -101,15 +105,16 @@ def number(what: str, metavar: str, first: int, last: int, phrase: str) -> Setti
 
 def choice(words: type[Word]) -> SettingType[Word]:
     """One word of an enum."""
-    allowed = [as_text(word) for word in words]
-    what = " or ".join(filter(None, (", ".join(allowed[:-1]), allowed[-1])))
+    by_text = {as_text(word): word for word in words}
+    *others, last = by_text
+    what = f"{', '.join(others)} or {last}" if others else last
 
     def read(text: str) -> Word:
-        if text not in allowed:
+        if text not in by_text:
             raise ValueError(f"{text[:40]!r} is unknown; give {what}")
-        return words(text)
+        return by_text[text]
 
-    return SettingType(what, "|".join(allowed), read)
+    return SettingType(what, "|".join(by_text), read)
 
 
 def choices(words: type[Word]) -> SettingType[tuple[Word, ...]]:
@@ -125,23 +130,19 @@ def choices(words: type[Word]) -> SettingType[tuple[Word, ...]]:
     return SettingType(f"a list of {one.what}", one.metavar.replace("|", ","), read, yaml=(list, str))
 
 
-def type_of(default: object) -> SettingType[Any]:
-    """The type of a setting whose default tells it: a boolean, a word of an enum, a path or none."""
-    if isinstance(default, bool):
-        return BOOLEAN
-    if isinstance(default, enum.Enum):
-        return choice(type(default))
-    return OPTIONAL_PATH if default is None else PATH
+def pairs(text: str, read: Callable[[str], str], what: str) -> dict[str, str]:
+    """KEY=VALUE,KEY=VALUE, each as `read` takes it; ValueError for a key that is given twice."""
+    found: dict[str, str] = {}
+    for item in filter(None, text.split(",")):
+        key, _, value = read(item).partition("=")
+        if key in found:
+            raise ValueError(f"the {what} {key!r} is given twice")
+        found[key] = value
+    return found
 
 
-def _items(text: str) -> list[str]:
-    return [word for item in text.split(",") if (word := item.strip())]
-
-
-def _read_text(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError(f"{text[:40]!r} holds characters that cannot be printed")
-    return text
+def _items(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, map(str.strip, text.split(","))))
 
 
 # Go's strconv.ParseBool, because gpu-manager's flags are read so.
@@ -157,22 +158,15 @@ def _read_boolean(text: str) -> bool:
     return _BOOLEANS[text]
 
 
-TEXT = SettingType("text", "TEXT", _read_text)
-ANYTHING = SettingType("anything", "TEXT", str, yaml=(bool, int, float, str, list, dict))
-BOOLEAN = SettingType("true or false", "[=true|false]", _read_boolean, yaml=(bool,))
-PORT = number("a port number", "PORT", 0, 65535, "is not a port; give a whole number from 0 (any free port) to 65535")
-COUNT = number("a whole number above zero", "NUMBER", 1, 999_999, "is not a whole number from 1 to 999999")
-
-
 def read_path(text: str) -> Path:
     """A path that is safe in a sentence, a log line and a protocol buffer; raises ValueError."""
     if not text:
         raise ValueError(f"{text!r} is not a path")
-    return Path(_read_text(text))
+    return Path(_read_printable(text))
 
 
 def read_content(path: Path) -> bytes:
-    """The content of a file; a ValueError whose phrase follows the path where that is impossible or over 1 MiB."""
+    """The content of a file; a ValueError whose phrase follows the path if that is impossible or over 1 MiB."""
     try:
         with path.open("rb") as file:
             content = file.read(_LARGEST + 1)
@@ -183,23 +177,12 @@ def read_content(path: Path) -> bytes:
     return content
 
 
-def _read_absolute(text: str) -> str:
-    if text and not text.startswith("/"):
-        raise ValueError(f"{text[:40]!r} is not an absolute path")
-    return _read_text(text)
-
-
 def _read_socket(text: str) -> Path | None:
     path = text.removeprefix("unix://") if text.startswith("unix://") else text.removeprefix("unix:")
     if "://" in path or path.startswith("unix:"):
         raise ValueError(f"{text[:60]!r} is not a unix socket; give its path or unix:///PATH")
     return read_path(path) if path else None
 
-
-PATH = SettingType("a path", "PATH", read_path)
-OPTIONAL_PATH = SettingType("a path", "PATH", lambda text: read_path(text) if text else None)
-ABSOLUTE = SettingType("an absolute path", "PATH", _read_absolute)
-OPTIONAL_SOCKET = SettingType("the path of a unix socket", "PATH", _read_socket)
 
 _UNITS = {"ns": "1e-9", "us": "1e-6", "µs": "1e-6", "μs": "1e-6", "ms": "1e-3", "s": "1", "m": "60", "h": "3600"}
 _NUMBER = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
@@ -218,7 +201,7 @@ def _read_seconds(text: str) -> Decimal:
 
 
 def _duration(what: str, *rules: tuple[Callable[[Decimal], bool], str]) -> SettingType[float]:
-    """Seconds; a rule is what must hold, and the phrase that follows the text where it does not."""
+    """Seconds; a rule is what must hold, and the phrase that follows the text if it does not."""
 
     def read(text: str) -> float:
         seconds = _read_seconds(text)
@@ -250,24 +233,21 @@ def _plain(number: Decimal) -> str:
 _UP_TO_A_YEAR = (lambda seconds: seconds <= _YEAR_S, "is longer than a year")
 _ABOVE_ZERO = (lambda seconds: seconds > 0, "must be longer than 0s")
 _WHOLE = (lambda seconds: seconds % 1 == 0, "is not a whole number of seconds")
-DURATION = _duration("a duration", _UP_TO_A_YEAR)
-PERIOD = _duration("a duration above zero", _UP_TO_A_YEAR, _ABOVE_ZERO)
-SECONDS = _duration("a duration of whole seconds", _UP_TO_A_YEAR, _ABOVE_ZERO, _WHOLE)
 
 _LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
 _DNS_NAME = rf"{_LABEL}(?:\.{_LABEL})*"
 _WORD = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_NODE_LABEL = rf"(?:(?=[^/]{{1,253}}/){_DNS_NAME}/)?{_WORD}=(?:{_WORD})?"
+_read_printable = matching(".*", "holds characters that cannot be printed", length=1 << 20)
 _read_name = matching(_DNS_NAME, "is not the name of an object; give lower-case letters, digits and dashes")
-_read_node = matching(
-    rf"\s*(?i:{_DNS_NAME})\s*", "is not the name of a node; give the name that `kubectl get nodes` shows"
-)
-_read_namespace = matching(_DNS_NAME, "is not the name of a namespace")
-_read_label = matching(
-    rf"(?:(?=[^/]{{1,253}}/){_DNS_NAME}/)?{_WORD}=(?:{_WORD})?",
-    "is not a node label; give KEY=VALUE,KEY=VALUE",
-    length=400,
-)
+_read_node = matching(rf"(?i:{_DNS_NAME})", "is not the name of a node; give the name that `kubectl get nodes` shows")
+_read_label = matching(_NODE_LABEL, "is not a node label; give KEY=VALUE,KEY=VALUE", length=400)
 _read_host_name = matching(rf"(?i:{_DNS_NAME})", "is neither an address nor a host name")
+_read_gpu = matching(
+    r"GPU-[0-9A-Za-z-]{1,80}|[0-9]{1,3}", "is neither a UUID such as GPU-... nor a minor number such as 0"
+)
+_XID = "[1-9][0-9]{0,8}"
+_NO_XID = "is not an XID; give a list such as 79,119"
 
 
 def _read_host(text: str) -> str:
@@ -280,7 +260,7 @@ def _read_host(text: str) -> str:
 
 
 def _read_subjects(text: str) -> tuple[str, ...]:
-    found = tuple(_items(text))
+    found = _items(text)
     if not found or not text.isprintable() or any(len(name) > 253 for name in found):
         raise ValueError(f"{text[:60]!r} holds no names; give names such as system:kube-scheduler, separated by commas")
     return found
@@ -297,42 +277,38 @@ def _read_url(text: str) -> str:
     return text
 
 
-def _read_labels(text: str) -> Mapping[str, str]:
-    labels: dict[str, str] = {}
-    for item in filter(None, text.split(",")):
-        key, _, value = _read_label(item).partition("=")
-        if key in labels:
-            raise ValueError(f"the label {key!r} is given twice")
-        labels[key] = value
-    return labels
+def _xids(read: Callable[[str], str]) -> SettingType[str]:
+    def read_all(text: str) -> str:
+        return ",".join(map(read, _items(text.lower())))
+
+    return SettingType("a list of XIDs", "XID,...", read_all, yaml=(list, int, str))
 
 
-def _read_gpus(text: str) -> tuple[str, ...]:
-    found = _items(text)
-    for each in found:
-        if not re.fullmatch(r"GPU-[0-9A-Za-z-]{1,80}|[0-9]{1,3}", each):
-            raise ValueError(f"{each[:40]!r} is neither a UUID such as GPU-... nor a minor number such as 0")
-    return tuple(found)
-
-
-def _read_xids(text: str, *, accepted: str = "") -> str:
-    words = [word.lower() for word in _items(text)]
-    for word in words:
-        if word != accepted and not re.fullmatch(r"[1-9][0-9]{0,8}", word):
-            raise ValueError(f"{word[:40]!r} is not an XID; give a list such as 79,119")
-    return ",".join(words)
-
-
+TEXT = SettingType("text", "TEXT", _read_printable)
+ANYTHING = SettingType("anything", "TEXT", str, yaml=(bool, int, float, str, list, dict))
+BOOLEAN = SettingType("true or false", "[=true|false]", _read_boolean, yaml=(bool,))
+PORT = number("a port number", "PORT", 0, 65535, "is not a port; give a whole number from 0 (any free port) to 65535")
+COUNT = number("a whole number above zero", "NUMBER", 1, 999_999, "is not a whole number from 1 to 999999")
+PATH = SettingType("a path", "PATH", read_path)
+OPTIONAL_PATH = SettingType("a path", "PATH", lambda text: read_path(text) if text else None)
+ABSOLUTE = SettingType("an absolute path", "PATH", matching("(?:/.*)?", "is not an absolute path", length=4096))
+OPTIONAL_SOCKET = SettingType("the path of a unix socket", "PATH", _read_socket)
+DURATION = _duration("a duration", _UP_TO_A_YEAR)
+PERIOD = _duration("a duration above zero", _UP_TO_A_YEAR, _ABOVE_ZERO)
+SECONDS = _duration("a duration of whole seconds", _UP_TO_A_YEAR, _ABOVE_ZERO, _WHOLE)
 DOMAIN = SettingType("a DNS name", "DOMAIN", matching(_DNS_NAME, "is not a DNS name such as tencent.com"))
 NAME = SettingType("the name of an object", "NAME", _read_name)
 OPTIONAL_NAME = SettingType("the name of an object", "NAME", lambda text: _read_name(text) if text else "")
 # kubelet strips and lowers its --hostname-override too.
-NODE_NAME = SettingType("the name of a node", "NAME", lambda text: _read_node(text).strip().lower())
+NODE_NAME = SettingType("the name of a node", "NAME", lambda text: _read_node(text.strip()).lower())
 RESOURCE_NAME = SettingType(
     "the name of a resource", "NAME", matching(rf"{_DNS_NAME}/{_WORD}", "is not a resource such as nvidia.com/gpu")
 )
 NAMESPACES = SettingType(
-    "a list of namespaces", "NAME,...", lambda text: frozenset(map(_read_namespace, _items(text))), yaml=(list, str)
+    "a list of namespaces",
+    "NAME,...",
+    lambda text: frozenset(map(matching(_DNS_NAME, "is not the name of a namespace"), _items(text))),
+    yaml=(list, str),
 )
 HOST = SettingType("an address or a host name", "HOST", _read_host)
 HOSTS = SettingType(
@@ -343,9 +319,23 @@ HOSTS = SettingType(
 )
 SUBJECTS = SettingType("a list of names in certificates", "NAME,...", _read_subjects, yaml=(list, str))
 URL = SettingType("an https address", "URL", _read_url)
-LABELS = SettingType("labels", "KEY=VALUE,...", _read_labels, yaml=(dict, str))
-GPUS = SettingType("a list of GPUs by UUID or minor number", "GPU,...", _read_gpus, yaml=(list, int, str))
-XIDS = SettingType("a list of XIDs", "XID,...", _read_xids, yaml=(list, int, str))
-XIDS_OR_ALL = SettingType(
-    "a list of XIDs", "XID,...", lambda text: _read_xids(text, accepted="all"), yaml=(list, int, str)
+LABELS = SettingType[Mapping[str, str]](
+    "labels", "KEY=VALUE,...", lambda text: pairs(text, _read_label, "label"), yaml=(dict, str)
 )
+GPUS = SettingType(
+    "a list of GPUs by UUID or minor number",
+    "GPU,...",
+    lambda text: tuple(map(_read_gpu, _items(text))),
+    yaml=(list, int, str),
+)
+XIDS = _xids(matching(_XID, _NO_XID))
+XIDS_OR_ALL = _xids(matching(f"{_XID}|all", _NO_XID))
+
+
+def type_of(default: object) -> SettingType[Any]:
+    """The type of a setting whose default tells it: a boolean, a word of an enum, a path or none."""
+    if isinstance(default, bool):
+        return BOOLEAN
+    if isinstance(default, enum.Enum):
+        return choice(type(default))
+    return OPTIONAL_PATH if default is None else PATH

@@ -8,14 +8,11 @@ seconds. Defaults that depend on the machine (`derive`) are filled on the comman
 
 import enum
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from deviceplugin.config import param_types as types
-from deviceplugin.config.command import LogSettings, Program
-from deviceplugin.config.setting import section, setting
+from deviceplugin.config.command import LogSettings, Program, section, setting
 from deviceplugin.config.webhook import WebhookSettings
 from deviceplugin.errors import ConfigError
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
@@ -39,14 +36,14 @@ class Election(enum.Enum):
     NONE = "none"
 
 
-def _namespace(params: Mapping[str, Any]) -> str:
+def _namespace() -> str:
     try:
         return _NAMESPACE_FILE.read_text().strip() or "kube-system"
     except OSError:
         return "kube-system"
 
 
-def _host_name(params: Mapping[str, Any]) -> str:
+def _host_name() -> str:
     return socket.gethostname().strip()
 
 

@@ -9,7 +9,7 @@ import enum
 from dataclasses import dataclass, field
 
 from deviceplugin.config import param_types as types
-from deviceplugin.config.setting import section, setting
+from deviceplugin.config.command import section, setting
 from deviceplugin.errors import ParseError
 from deviceplugin.model.allocation import NODE_STATE
 from deviceplugin.model.units import CORES_PER_GPU, ResourceNames, ShareMemory, parse_share_memory

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from deviceplugin.config import param_types as types
 from deviceplugin.config.agent import AGENT
+from deviceplugin.config.command import Setting
 from deviceplugin.config.scheduler import SCHEDULER
-from deviceplugin.config.setting import Setting
 
 DURATIONS = {
     "5s": (5, "5s"),
@@ -101,7 +101,7 @@ def test_what_cannot_be_printed_is_refused_in_one_line_by_every_type() -> None:
 
 def test_every_default_reads_back_from_how_it_is_shown() -> None:
     for setting in _ALL:
-        if not setting.derive:
+        if not setting.derived:
             assert setting.value_type.read(setting.value_type.show(setting.default)) == setting.default, setting.flag
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from deviceplugin.config.setting import Setting
+from deviceplugin.config.command import Setting
 from deviceplugin.config.webhook import HamiScope, HamiSettings, WebhookSettings
 from deviceplugin.model.units import ShareMemory
 
