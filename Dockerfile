@@ -110,7 +110,6 @@ COPY --from=emulator /src/emulator/build/libnvidia-ml.so.1 /src/emulator/build/l
      /opt/vcuda/emulator/usr/lib64/
 COPY --from=emulator /src/emulator/build/vcuda-emulator /opt/vcuda/emulator/usr/bin/
 COPY --from=emulator /src/emulator/build/profiles /opt/vcuda/emulator/profiles
-ENV VCUDA_AGENT_NVML_LIBRARY=/opt/vcuda/emulator/usr/lib64/libnvidia-ml.so.1 \
-    VCUDA_AGENT_DRIVER_ROOT=/opt/vcuda/emulator
+ENV VCUDA_AGENT_DRIVER_ROOT=/opt/vcuda/emulator
 
 FROM agent-base AS agent

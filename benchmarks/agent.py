@@ -171,7 +171,8 @@ async def admit(api: ApiClient, own: Kubelet, bare: Kubelet, *, pods: int, measu
 
 
 async def pods_call(kubelet: Kubelet, kubeconfig: Path) -> float:
-    command = [sys.executable, "-m", "benchmarks.pods_call", kubelet.pods_url, str(kubeconfig), "60"]
+    ca = kubelet.options.root / "pki" / "kubelet.crt"
+    command = [sys.executable, "-m", "benchmarks.pods_call", kubelet.pods_url, str(ca), str(kubeconfig), "60"]
     process = await asyncio.create_subprocess_exec(*command, cwd=REPOSITORY, stdout=asyncio.subprocess.PIPE)
     printed, _ = await process.communicate()
     if process.returncode:

@@ -1,7 +1,7 @@
 """The time of one `GET /pods` as identity makes it, in a separate process, because kubelet and agent are separate too.
 
-In: the endpoint, a kubeconfig, the number of calls. Out: the median in milliseconds, including decoding, over one
-connection.
+In: the endpoint, its CA, a kubeconfig, the number of calls. Out: the median in milliseconds, including decoding, over
+one connection.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from deviceplugin.model.units import ResourceNames
 WARM_UP = 5
 
 
-async def median_ms(url: str, kubeconfig: Path, times: int) -> float:
+async def median_ms(url: str, ca: Path, kubeconfig: Path, times: int) -> float:
     access = Credentials(kubeconfig).access
-    client = KubeletPods(url, access=access, node="node-1", names=ResourceNames(), insecure=True)
+    client = KubeletPods(url, access=access, node="node-1", names=ResourceNames(), own_ca_files=(ca,))
     try:
         took = []
         for _ in range(WARM_UP + times):
@@ -32,4 +32,4 @@ async def median_ms(url: str, kubeconfig: Path, times: int) -> float:
 
 
 if __name__ == "__main__":
-    print(asyncio.run(median_ms(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))))
+    print(asyncio.run(median_ms(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))))

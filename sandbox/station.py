@@ -33,7 +33,7 @@ from deviceplugin.kubelet.identity import IdentifiedContainer, Identity, Identit
 from deviceplugin.kubelet.identity_sources import PendingSource, PodResources, PodResourcesSource, PodsSource
 from deviceplugin.kubelet.plugin import ResourcePlugin
 from deviceplugin.kubelet.pre_start import PreStart
-from deviceplugin.kubelet.registration import KubeletLink, KubeletPaths, Mode
+from deviceplugin.kubelet.registration import KubeletLink, KubeletPaths
 from deviceplugin.ledger.grant import Grant, Source
 from deviceplugin.ledger.journal import Journal
 from deviceplugin.ledger.ledger import Ledger
@@ -133,9 +133,9 @@ class Station:
             for resource in Resource
         ]
 
-    def link(self, mode: Mode = "auto", **options: Callable[[], None]) -> KubeletLink:
+    def link(self, **options: Callable[[], None]) -> KubeletLink:
         paths = KubeletPaths(self.kubelet.options.plugin_dir, self.kubelet.options.registry_dir)
-        return KubeletLink(self.plugins, paths, NAMES, mode=mode, **options)
+        return KubeletLink(self.plugins, paths, NAMES, **options)
 
     def know(self, *pods: Json) -> None:
         """The watch of the API server shows these pods."""
@@ -276,13 +276,12 @@ async def station(
     *,
     sources: Sequence[Source] = ALL,
     budget_s: float = 0.5,
-    mode: Mode = "auto",
     **options: Any,
 ) -> AsyncIterator[Station]:
     """A running plugin at a running kubelet, registered."""
     async with Kubelet(KubeletOptions(root=base / "k", **({"first_sync_s": 0.05, "speed": 20.0} | options))) as kubelet:
         made = Station(kubelet, inventory, base, sources=sources, budget_s=budget_s)
-        task = asyncio.create_task(made.link(mode).run())
+        task = asyncio.create_task(made.link().run())
         try:
             await kubelet.wait_registered(NAMES.core, NAMES.memory)
             yield made

@@ -142,7 +142,6 @@ def _hardware_options(settings: AgentSettings) -> HardwareOptions:
     driver = settings.driver
     tools = os.pathsep.join(str(driver.root / each) for each in ("usr/bin", "usr/sbin", "bin", "sbin"))
     return HardwareOptions(
-        library=Path(driver.nvml_library) if driver.nvml_library else None,
         driver_root=driver.root,
         cache_path=settings.allocation.checkpoint_path / "inventory.json",
         device_root=driver.device_root / "dev",
@@ -151,7 +150,6 @@ def _hardware_options(settings: AgentSettings) -> HardwareOptions:
         modules=ModuleTools(path=tools),
         xids=parse_policy(ignored=driver.ignored_xids, critical=driver.critical_xids),
         recovery=RecoveryRules(quiet_s=driver.health_recovery),
-        open_budget_s=driver.wait_timeout,
     )
 
 

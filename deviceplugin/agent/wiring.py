@@ -19,12 +19,12 @@ from deviceplugin.agent.live_limits import LiveLimits
 from deviceplugin.agent.mirroring import Mirroring, driver_mirror
 from deviceplugin.agent.reconciler import Reconciler
 from deviceplugin.agent.reporter import AgentReport, delays_said
-from deviceplugin.config.agent import AgentSettings, CgroupDriver, IdentitySourceName
+from deviceplugin.config.agent import AgentSettings, IdentitySourceName
 from deviceplugin.container.cdi import CdiSpecs
 from deviceplugin.container.containers import ContainerFinder, ContainerRuntime
 from deviceplugin.container.directories import GrantDirectories, make_room, provide
 from deviceplugin.container.driver_mirror.mirror import DriverMirror
-from deviceplugin.container.processes import CgroupTree, Naming, ProcessTable
+from deviceplugin.container.processes import CgroupTree, ProcessTable
 from deviceplugin.container.shared_state import SharedState
 from deviceplugin.gpu_manager.registration import RegistrationServers
 from deviceplugin.hardware.node import Hardware
@@ -55,6 +55,8 @@ from deviceplugin.model.claims import ClaimNames
 from deviceplugin.model.pod import ContainerState
 from deviceplugin.model.units import Resource
 from deviceplugin.observe.metrics import AgentMetrics
+
+_MIRROR_CHECKS = 3  # of the driver's files, between two comparisons of pods and ledger
 
 
 @dataclass(slots=True)
@@ -185,7 +187,9 @@ def build_agent(base: AgentBase) -> NodeAgent:
         offers=offers,
         reconciler=reconciler,
         limits=limits,
-        mirroring=Mirroring(mirror, base.metrics, living=living, period_s=settings.driver.check_period),
+        mirroring=Mirroring(
+            mirror, base.metrics, living=living, period_s=settings.allocation.check_period / _MIRROR_CHECKS
+        ),
         kubelet_pods=pods,
         pod_resources=resources,
         watch=view.watch,
@@ -204,7 +208,6 @@ def _kubelet_link(base: AgentBase, context: AllocateContext) -> KubeletLink:
         ],
         KubeletPaths(kubelet.device_plugin_path, kubelet.root / "plugins_registry"),
         base.settings.names,
-        mode=kubelet.registration.value,
         on_registered=base.metrics.registered,
     )
 
@@ -276,19 +279,15 @@ def _running_in(base: Path) -> Callable[[Iterable[Grant]], frozenset[str]]:
 
 
 def _runtime(settings: AgentSettings) -> ContainerRuntime | None:
-    runtime = settings.runtime
-    if runtime.endpoint is None:
-        return None
-    return ContainerRuntime(runtime.endpoint, timeout_s=runtime.request_timeout)
+    endpoint = settings.runtime.endpoint
+    return None if endpoint is None else ContainerRuntime(endpoint)
 
 
 def _container_watch(
     base: AgentBase, files: AgentFiles, report: AgentReport, runtime: ContainerRuntime | None
 ) -> ContainerWatch:
     settings, table, hardware, cluster = base.settings, ProcessTable(), base.hardware, base.cluster
-    driver = settings.runtime.cgroup_driver
-    naming = None if driver is CgroupDriver.AUTO else Naming(driver.value)
-    tree = CgroupTree(naming=naming, kubelet_root=table.own_root())
+    tree = CgroupTree(kubelet_root=table.own_root())
 
     def id_in_status(owner: OwnerKey) -> str:
         """The runtime's id of a running container, as the API server shows it."""
@@ -349,7 +348,6 @@ def _kubelet_pods(settings: AgentSettings, cluster: Cluster, metrics: AgentMetri
         node=settings.node.name,
         names=settings.names,
         own_ca_files=own,
-        insecure=kubelet.insecure_tls,
         observe=cluster.mirror_pods.kubelet_lists,
         on_too_large=metrics.list_too_large,
     )

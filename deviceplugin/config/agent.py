@@ -20,34 +20,12 @@ from deviceplugin.config.gpu_manager import ExtraConfig, VolumeConfig, read_extr
 from deviceplugin.model.units import DEFAULT_DOMAIN, ResourceNames
 
 
-class DriverKind(enum.Enum):
-    """The maker of the GPUs; gpu-manager has the same one."""
-
-    NVIDIA = "nvidia"
-
-
 class IdentitySourceName(enum.Enum):
     """The sources that can tell which container an Allocate is for."""
 
     PODS = "pods"
     PODRESOURCES = "podresources"
     APISERVER = "apiserver"
-
-
-class Registration(enum.Enum):
-    """How the plugin registers with kubelet."""
-
-    AUTO = "auto"
-    REGISTRY = "registry"
-    SOCKET = "socket"
-
-
-class CgroupDriver(enum.Enum):
-    """How kubelet names the cgroups of containers."""
-
-    AUTO = "auto"
-    CGROUPFS = "cgroupfs"
-    SYSTEMD = "systemd"
 
 
 def _show_file(config: ExtraConfig | VolumeConfig) -> str:
@@ -91,23 +69,13 @@ class NodeSettings:
 class DriverSettings:
     """The GPUs, and how the agent watches them."""
 
-    kind: DriverKind = setting("driver", DriverKind.NVIDIA, "Maker of the GPUs.")
     root: Path = setting(
         "driver-root",
         Path("/"),
         "Directory at which this process sees the node's root; the driver is in DIRECTORY/usr/lib64 and the like.",
     )
-    nvml_library: str = setting(
-        "nvml-library", "", "Path of the NVML library; empty: the one of the driver.", types.ABSOLUTE
-    )
     wait_for_driver: bool = setting(
         "wait-for-driver", False, "If the node has no driver, wait for one; otherwise report that and exit."
-    )
-    wait_timeout: float = setting(
-        "wait-timeout",
-        60.0,
-        "Longest wait for the driver at start; without persistence mode the driver wakes every GPU first.",
-        types.DURATION,
     )
     sample_period: float = setting(
         "sample-period", 1.0, "Interval between readings of utilisation and memory of every GPU.", types.PERIOD
@@ -145,12 +113,6 @@ class DriverSettings:
         Path("/etc/gpu-manager/vdriver"),
         "Directory on the node for the driver mirror, which containers mount.",
     )
-    check_period: float = setting(
-        "driver-check-period",
-        10.0,
-        "Interval between checks of the driver files and of --library-path for the driver mirror.",
-        types.PERIOD,
-    )
     library_path: Path = setting(
         "library-path",
         Path("/usr/local/lib/vcuda"),
@@ -175,7 +137,8 @@ class AllocationSettings:
     check_period: float = setting(
         "allocation-check-period",
         30.0,
-        "Interval between comparisons of pods and ledger; the agent corrects differences.",
+        "Interval between comparisons of pods and ledger; the agent corrects differences. It checks the files of the "
+        "driver and of --library-path three times as often.",
         types.PERIOD,
     )
     checkpoint_path: Path = setting(
@@ -241,11 +204,6 @@ class KubeletSettings:
         Path("/var/lib/kubelet"),
         "Kubelet's --root-dir, which contains plugins_registry and pod-resources.",
     )
-    registration: Registration = setting(
-        "registration",
-        Registration.AUTO,
-        "Register through plugins_registry or kubelet.sock; auto: plugins_registry if kubelet has it.",
-    )
     dra: bool = setting(
         "dra",
         False,
@@ -273,11 +231,6 @@ class KubeletSettings:
         None,
         "CA of kubelet's certificate, in addition to the cluster's CA; empty: KUBELET-ROOT/pki/kubelet.crt.",
     )
-    insecure_tls: bool = setting(
-        "kubelet-insecure-tls",
-        False,
-        "Do not verify kubelet's certificate; then any process on that port receives this agent's token.",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,14 +242,6 @@ class RuntimeSettings:
         Path("/run/containerd/containerd.sock"),
         "CRI socket of the container runtime (gpu-manager's default was dockershim's socket); empty: not asked.",
         types.OPTIONAL_SOCKET,
-    )
-    cgroup_driver: CgroupDriver = setting(
-        "cgroup-driver",
-        CgroupDriver.AUTO,
-        "How kubelet names the cgroups of containers; auto: recognise both ways (gpu-manager's default was cgroupfs).",
-    )
-    request_timeout: float = setting(
-        "runtime-request-timeout", 5.0, "Longest wait for an answer of the container runtime.", types.PERIOD
     )
 
 
@@ -351,6 +296,10 @@ AGENT = Program(
     retired={
         "standalone": "the agent always talks to a kubelet",
         "incluster-mode": "without --kubeconfig the agent uses the service account of its pod",
+        "driver": "the GPUs are NVIDIA's",
+        "wait-timeout": "the agent waits up to a minute for the driver to open its GPUs",
+        "cgroup-driver": "the agent recognises both ways in which kubelet names control groups",
+        "runtime-request-timeout": "the agent waits up to 5 s for an answer of the container runtime",
         "docker-endpoint": "the agent talks to the container runtime through CRI, see --container-runtime-endpoint",
         **dict.fromkeys(_KLOG, _OWN_LOG),
     },

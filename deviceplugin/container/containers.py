@@ -37,6 +37,7 @@ _WITH_CDI = {"containerd": (1, 7, 2), "cri-o": (1, 28, 0)}
 _VERSION = re.compile(r"v?(\d{1,6})\.(\d{1,6})\.(\d{1,6})")
 _MAX_MESSAGE = 16 << 20  # as kubelet: the verbose status carries the whole specification
 _UNKNOWN = {grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNIMPLEMENTED}
+_TIMEOUT_S = 5.0
 _Answer = TypeVar("_Answer")
 
 
@@ -54,7 +55,7 @@ class _RuntimeConfig(msgspec.Struct, frozen=True, rename="camel"):
 class ContainerRuntime:
     """One lazy channel; every call ends within `timeout_s`."""
 
-    def __init__(self, socket: Path, *, timeout_s: float) -> None:
+    def __init__(self, socket: Path, *, timeout_s: float = _TIMEOUT_S) -> None:
         self._socket = socket
         self._timeout_s = timeout_s
         self._channel: grpc.aio.Channel | None = None

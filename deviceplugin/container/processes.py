@@ -27,7 +27,6 @@ that shows a directory which he does not have, whatever names he gives.
 """
 
 import contextlib
-import enum
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -35,13 +34,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deviceplugin.model.allocation import PodUid
-
-
-class Naming(enum.Enum):
-    """Kubelet's --cgroup-driver."""
-
-    CGROUPFS = "cgroupfs"
-    SYSTEMD = "systemd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +103,13 @@ def group_with(paths: tuple[str, ...], container_id: str) -> str:
     return ""
 
 
-def paths_of(pod: PodUid, container_id: str, naming: Naming | None = None) -> tuple[str, ...]:
-    """Where kubelet may have put a container's group, from the root of a hierarchy; None: by either way of naming."""
-    found: list[str] = []
-    if naming is not Naming.CGROUPFS:
-        found += [_systemd_path(pod, qos, f"{runtime}-{container_id}") for qos in _QOS for runtime in _RUNTIMES]
-    if naming is not Naming.SYSTEMD:
-        pods = ["/".join(filter(None, ("/kubepods", qos, f"pod{pod}"))) for qos in _QOS]
-        found += [f"{each}/{prefix}{container_id}" for each in pods for prefix in ("", "crio-")]
-    return tuple(found)
+def paths_of(pod: PodUid, container_id: str) -> tuple[str, ...]:
+    """Where kubelet may have put a container's group, by either --cgroup-driver, from the root of a hierarchy."""
+    pods = ["/".join(filter(None, ("/kubepods", qos, f"pod{pod}"))) for qos in _QOS]
+    return (
+        *(_systemd_path(pod, qos, f"{runtime}-{container_id}") for qos in _QOS for runtime in _RUNTIMES),
+        *(f"{each}/{prefix}{container_id}" for each in pods for prefix in ("", "crio-")),
+    )
 
 
 def root_of(path: str) -> str:
@@ -326,13 +316,10 @@ class ProcessTable:
 
 
 class CgroupTree:
-    """The groups' directories: one hierarchy with v2, several with v1. `naming` None: kubelet's way is not known."""
+    """The groups' directories: one hierarchy with v2, several with v1."""
 
-    def __init__(
-        self, root: Path = Path("/sys/fs/cgroup"), *, naming: Naming | None = None, kubelet_root: str = ""
-    ) -> None:
+    def __init__(self, root: Path = Path("/sys/fs/cgroup"), *, kubelet_root: str = "") -> None:
         self._root = root
-        self._naming = naming
         self._kubelet_root = kubelet_root
 
     def directory(self, path: str) -> Path | None:
@@ -341,7 +328,7 @@ class CgroupTree:
 
     def find(self, pod: PodUid, container_id: str) -> Path | None:
         """Of a container whose names alone are known."""
-        paths = paths_of(pod, container_id, self._naming)
+        paths = paths_of(pod, container_id)
         return self._existing([f"{root}{path}" for root in dict.fromkeys((self._kubelet_root, "")) for path in paths])
 
     def members(self, directory: Path) -> Members | None:

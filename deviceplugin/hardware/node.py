@@ -36,6 +36,9 @@ from deviceplugin.hardware.pci import ModuleTools, load_modules, missing_node
 from deviceplugin.hardware.state import HardwareState, InventoryCache, InventoryChange, Remembered
 from deviceplugin.model.gpu import NEWEST_CUDA, Driver, Gpu, GpuSample, GpuUuid, Inventory
 
+OPEN_BUDGET_S = 60.0
+"""Without persistence mode the first nvmlInit wakes every GPU, which takes seconds."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareOptions:
@@ -54,8 +57,7 @@ class HardwareOptions:
     xids: XidPolicy = field(default_factory=XidPolicy)
     recovery: RecoveryRules = field(default_factory=RecoveryRules)
     call_budget_s: float = 5.0
-    open_budget_s: float = 30.0
-    """Without persistence mode the first nvmlInit wakes every GPU, which takes seconds."""
+    open_budget_s: float = OPEN_BUDGET_S
     hang_s: float = 30.0
     """A driver that does not answer for so long makes every GPU unhealthy: a new pod would hang like the agent."""
     retry_first_s: float = 1.0

@@ -67,14 +67,11 @@ class NvmlLibrary:
         try:
             mapped = ctypes.CDLL(str(chosen))
         except OSError as error:
-            raise DriverMissingError(
-                f"{chosen} cannot be loaded as NVML: {error}; name the driver's {SONAME} or its root directory"
-            ) from None
+            raise DriverMissingError(f"{chosen} cannot be loaded as NVML: {error}; correct --driver-root") from None
         if not _answers_to_name(mapped):
             _unmap(mapped)
             raise DriverMissingError(
-                f"{chosen} is a library, but not the one that this process knows as {SONAME}; "
-                "name the driver's own file"
+                f"{chosen} is a library, but not the one that this process knows as {SONAME}; correct --driver-root"
             )
         self._mapped = mapped
 
@@ -159,7 +156,7 @@ _ADVICE = {
     Status.UNINITIALIZED: "the agent opens NVML again by itself",
     Status.NO_PERMISSION: "give the agent access to the device nodes",
     Status.DRIVER_NOT_LOADED: "load the nvidia kernel module (modprobe nvidia)",
-    Status.LIBRARY_NOT_FOUND: f"install the driver, or name its root (--driver-root) or its {SONAME} (--nvml-library)",
+    Status.LIBRARY_NOT_FOUND: "install the driver, or name its root (--driver-root)",
     Status.FUNCTION_NOT_FOUND: "use a newer driver",
     Status.GPU_IS_LOST: "reset the GPU or reboot the node",
     Status.RESET_REQUIRED: "reset the GPU (nvidia-smi --gpu-reset)",

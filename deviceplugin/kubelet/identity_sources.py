@@ -374,7 +374,6 @@ class KubeletPods:
         node: str,
         names: ResourceNames,
         own_ca_files: tuple[Path, ...] = (),
-        insecure: bool = False,
         observe: Callable[[Sequence[Pod]], None] = lambda _: None,
         on_too_large: Callable[[], None] = lambda: None,
     ) -> None:
@@ -383,7 +382,6 @@ class KubeletPods:
         self._node = node
         self._reader = PodListReader(names)
         self._own_ca_files = own_ca_files
-        self._insecure = insecure
         self._observe = observe
         self._on_too_large = on_too_large
         self._lists = InTurn(self._fetch)
@@ -465,9 +463,6 @@ class KubeletPods:
     def _make_context(self, access: Access) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-        if self._insecure:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
         for ca_file in self._own_ca_files:
             if ca_file.is_file():
                 context.load_verify_locations(ca_file)

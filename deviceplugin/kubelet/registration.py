@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Literal
 
 import grpc
 import structlog
@@ -30,7 +29,6 @@ from deviceplugin.wire import deviceplugin_pb2 as pb
 from deviceplugin.wire import deviceplugin_pb2_grpc as rpc
 
 log = structlog.get_logger("vcuda.kubelet")
-Mode = Literal["auto", "registry", "socket"]
 SOCKETS = {Resource.CORE: "vcore.sock", Resource.MEMORY: "vmemory.sock"}
 _REGISTRY_UNWATCHED_S = 10.0
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.02, 1.0
@@ -132,13 +130,11 @@ class KubeletLink:
         paths: KubeletPaths,
         names: ResourceNames,
         *,
-        mode: Mode = "auto",
         on_registered: Callable[[], None] = lambda: None,
     ) -> None:
         self._plugins = tuple(plugins)
         self._paths = paths
         self._names = names
-        self._mode = mode
         self._on_registered = on_registered
         self._endpoints: list[PluginEndpoint] = []
 
@@ -154,18 +150,15 @@ class KubeletLink:
 
     async def run(self) -> None:
         try:
-            if self._uses_registry():
+            if self._paths.registry.is_dir():
                 await self._run_registry()
             await self._run_socket()
         finally:
             for endpoint in self._endpoints:
                 await endpoint.stop()
 
-    def _uses_registry(self) -> bool:
-        return self._mode == "registry" or (self._mode == "auto" and self._paths.registry.is_dir())
-
     async def _run_registry(self) -> None:
-        """Returns only in auto mode, when kubelet does not watch its registry directory."""
+        """Returns only if kubelet does not watch its registry directory."""
         timer = RegistrationTimer()
         self._endpoints = [
             PluginEndpoint(
@@ -179,7 +172,7 @@ class KubeletLink:
         names = {path.name for endpoint in self._endpoints for path in endpoint.paths}
         watch = SocketWatch(self._paths.registry, names)
         try:
-            while not (self._mode == "auto" and self._is_unwatched(timer)):
+            while not self._is_unwatched(timer):
                 if self._needs_binding(timer):
                     await _bind(self._lost())
                     timer.succeeded()

@@ -27,10 +27,10 @@ def sockets(node: GpuNode) -> set[str]:
     return {path.name for path in found | set(node.home.glob("*.sock"))} - {"kubelet.sock"}
 
 
-@pytest.mark.parametrize("registration", ["registry", "socket"])
-async def test_it_ends_in_order_in_the_middle_of_an_allocate(short_tmp: Path, registration: str) -> None:
-    flags = {"registration": registration, "identity": "pods", "identity-budget": "1.8s"}
-    async with node_with_agent(short_tmp, flags=flags) as node:
+@pytest.mark.parametrize("plugin_watcher", [True, False])
+async def test_it_ends_in_order_in_the_middle_of_an_allocate(short_tmp: Path, plugin_watcher: bool) -> None:
+    flags = {"identity": "pods", "identity-budget": "1.8s"}
+    async with node_with_agent(short_tmp, flags=flags, plugin_watcher=plugin_watcher) as node:
         uids = await run(node, share("one"), share("two", 40, 16))
         before = grants(await check_consistency(node))
         assert len(sockets(node)) == 3

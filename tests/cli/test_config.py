@@ -51,11 +51,11 @@ def test_each_value_is_printed_with_its_origin(tmp_path: Path) -> None:
 
 
 def test_what_is_printed_is_a_file_that_gives_the_same_settings(tmp_path: Path) -> None:
-    args = ["--node-labels", "a/b=c,d=", "--identity", "apiserver,pods", "--share-mode", "--wait-timeout", "1m30s"]
+    args = ["--node-labels", "a/b=c,d=", "--identity", "apiserver,pods", "--share-mode", "--sample-period", "1m30s"]
     result = vcuda("config", "print", *args)
     file = tmp_path / "printed.yaml"
     file.write_text(result.stdout)
-    flags = {"node-labels": "a/b=c,d=", "identity": "apiserver,pods", "share-mode": "true", "wait-timeout": "90"}
+    flags = {"node-labels": "a/b=c,d=", "identity": "apiserver,pods", "share-mode": "true", "sample-period": "90"}
     env = {"NODE_NAME": "gpu-7"}
     assert resolve(AGENT, flags={}, env=env, file=file).settings == resolve(AGENT, flags=flags, env=env).settings
     assert set(yaml.safe_load(result.stdout)["spec"]) == {setting.key for setting in AGENT.settings}
@@ -68,6 +68,17 @@ def test_a_wrong_value_ends_with_one_line_and_status_1() -> None:
         result.stderr
         == "vcuda: --query-port: 'no' is not a port; give a whole number from 0 (any free port) to 65535\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("program", "flag"),
+    [
+        *(("agent", each) for each in ("driver-check-period", "registration", "kubelet-insecure-tls", "nvml-library")),
+    ],
+)
+def test_a_flag_that_is_gone_is_an_unknown_one(program: str, flag: str) -> None:
+    result = vcuda(program, f"--{flag}", "1")
+    assert (result.exit_code, f"Error: No such option '--{flag}'" in result.stderr) == (2, True), result.stderr
 
 
 def test_an_unknown_flag_ends_with_status_2_and_names_a_near_one() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.config.agent import AGENT, AgentSettings, IdentitySourceName, Registration
+from deviceplugin.config.agent import AGENT, AgentSettings, IdentitySourceName
 from deviceplugin.config.command import Effective
 from deviceplugin.errors import ConfigError
 from deviceplugin.model.units import ResourceNames
@@ -69,7 +69,6 @@ def test_what_was_set_is_logged_with_its_origin(file: Path) -> None:
 
 def test_gpu_managers_flags_have_their_defaults() -> None:
     settings = resolve(AGENT, flags={}, env={"NODE_NAME": "n"}).settings
-    assert settings.driver.kind.value == "nvidia"
     assert settings.driver.extra_config.devices == ()
     assert settings.driver.volume_config.volumes == ()
     assert (settings.query.port, settings.query.address) == (5678, "localhost")
@@ -83,20 +82,20 @@ def test_gpu_managers_flags_have_their_defaults() -> None:
     assert settings.kubelet.device_plugin_path == Path("/var/lib/kubelet/device-plugins")
     assert settings.allocation.share_mode is False
     assert settings.allocation.check_period == 30
-    assert settings.runtime.request_timeout == 5
-    assert settings.driver.wait_timeout == 60
 
 
 GPU_MANAGER = (
-    *("driver", "extra-config", "volume-config", "query-port", "query-addr", "kubeconfig", "sample-period"),
+    *("extra-config", "volume-config", "query-port", "query-addr", "kubeconfig", "sample-period"),
     *("node-labels", "hostname-override", "virtual-manager-path", "device-plugin-path", "checkpoint-path"),
-    *("share-mode", "allocation-check-period", "container-runtime-endpoint", "cgroup-driver"),
-    *("runtime-request-timeout", "wait-timeout"),
+    *("share-mode", "allocation-check-period", "container-runtime-endpoint"),
 )
+WITHOUT_EFFECT = ("driver", "cgroup-driver", "runtime-request-timeout", "wait-timeout", "standalone", "incluster-mode")
 
 
 def test_every_flag_of_gpu_manager_is_there() -> None:
     assert set(GPU_MANAGER) <= {setting.flag for setting in AGENT.settings}
+    given = resolve(AGENT, flags=dict.fromkeys(WITHOUT_EFFECT, "x"), env={}).retired
+    assert {each.partition(" has no effect: ")[0] for each in given} == {f"--{flag}" for flag in WITHOUT_EFFECT}
 
 
 def test_kubelets_directories_are_two_settings_and_its_address_is_the_nodes() -> None:
@@ -131,7 +130,6 @@ def test_identity_keeps_the_order_given() -> None:
     allocation = resolve(AGENT, flags={"identity": "apiserver, pods"}, env={}).settings.allocation
     assert allocation.identity == (IdentitySourceName.APISERVER, IdentitySourceName.PODS)
     assert resolve(AGENT, flags={}, env={}).settings.allocation.identity == tuple(IdentitySourceName)
-    assert resolve(AGENT, flags={}, env={}).settings.kubelet.registration is Registration.AUTO
 
 
 WRONG: tuple[tuple[dict[str, str], dict[str, str], str], ...] = (
@@ -141,13 +139,16 @@ WRONG: tuple[tuple[dict[str, str], dict[str, str], str], ...] = (
         "--query-port: 'x' is not a port; give a whole number from 0 (any free port) to 65535",
     ),
     ({}, {"VCUDA_AGENT_SHARE_MODE": "on"}, "VCUDA_AGENT_SHARE_MODE: 'on' is neither true nor false"),
-    ({"driver": "amd"}, {}, "--driver: 'amd' is unknown; give nvidia"),
-    ({"registration": "x"}, {}, "--registration: 'x' is unknown; give auto, registry or socket"),
+    ({"log-level": "x"}, {}, "--log-level: 'x' is unknown; give debug, info, warning or error"),
     ({}, {"NODE_NAME": "Not A Node"}, "NODE_NAME: 'Not A Node' is not the name of a node; give the name that "),
     ({"node-labels": "a b=c"}, {}, "--node-labels: 'a b=c' is not a node label; give KEY=VALUE,KEY=VALUE"),
     ({"node-labels": "a=1,a=2"}, {}, "--node-labels: the label 'a' is given twice"),
     ({"sample-period": "0"}, {}, "--sample-period: '0' must be longer than 0s"),
-    ({"wait-timeout": "1 minute"}, {}, "--wait-timeout: '1 minute' is not a duration; give seconds (30) or units"),
+    (
+        {"health-recovery": "1 minute"},
+        {},
+        "--health-recovery: '1 minute' is not a duration; give seconds (30)",
+    ),
     ({"identity": "pods,pods"}, {}, "--identity: 'pods,pods' names a word twice"),
     ({"container-runtime-endpoint": "tcp://x"}, {}, "--container-runtime-endpoint: 'tcp://x' is not a unix socket"),
     ({"kubelet-pods-endpoint": "10.0.0.7"}, {}, "--kubelet-pods-endpoint: '10.0.0.7' is not an address such as"),

@@ -25,7 +25,7 @@ WRONG = (
     (HEAD + "spec: {queryPort: 70000}", "$.spec.queryPort: '70000' is not a port"),
     (HEAD + "spec: {queryPort: }", "$.spec.queryPort: expected a port number, found nothing"),
     (HEAD + "spec: {shareMode: 'true'}", "$.spec.shareMode: expected true or false, found text ('true')"),
-    (HEAD + "spec: {driver: [nvidia]}", "$.spec.driver: expected nvidia, found a list"),
+    (HEAD + "spec: {logLevel: [info]}", "$.spec.logLevel: expected debug, info, warning or error, found a list"),
     (HEAD + "spec: {kubeconfig: 2001-01-01}", "$.spec.kubeconfig: expected a path, found a date ('2001-01-01')"),
     (HEAD + "spec: {numa: true, numa: false}", "not YAML: 'numa' is given twice, again in line 3"),
     ("kind: AgentConfig", "$.apiVersion is missing; this version of vcuda reads vcuda/v1"),
@@ -74,13 +74,12 @@ def test_a_file_without_spec_changes_nothing(tmp_path: Path) -> None:
 def test_lists_labels_and_numbers_may_be_written_the_way_of_yaml(tmp_path: Path) -> None:
     path = tmp_path / "agent.yaml"
     path.write_text(
-        HEAD
-        + "spec:\n  identity: [pods, apiserver]\n  nodeLabels: {a/b: c, d: ''}\n  samplePeriod: 3\n  waitTimeout: 1.5\n"
+        HEAD + "spec: {identity: [pods, apiserver], nodeLabels: {a/b: c, d: ''}, samplePeriod: 3, healthRecovery: 1.5}"
     )
     found = resolve(AGENT, flags={}, env={}, file=path).settings
     assert [source.value for source in found.allocation.identity] == ["pods", "apiserver"]
     assert found.node.labels == {"a/b": "c", "d": ""}
-    assert (found.driver.sample_period, found.driver.wait_timeout) == (3, 1.5)
+    assert (found.driver.sample_period, found.driver.health_recovery) == (3, 1.5)
 
 
 @examples(150, suppress=[HealthCheck.function_scoped_fixture])

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from deviceplugin.container.processes import (
     ContainerGroup,
-    Naming,
     container_in,
     container_of,
     parse_memberships,
@@ -153,9 +152,9 @@ uids = st.uuids().map(str) | st.from_regex(r"[0-9a-f]{32}", fullmatch=True)
 ids = st.from_regex(r"[0-9a-f]{64}", fullmatch=True)
 
 
-@given(uids, ids, st.sampled_from([None, *Naming]))
-def test_every_place_where_kubelet_may_put_a_container_is_understood(uid: str, id_: str, naming: Naming | None) -> None:
-    paths = paths_of(PodUid(uid), id_, naming)
+@given(uids, ids)
+def test_every_place_where_kubelet_may_put_a_container_is_understood(uid: str, id_: str) -> None:
+    paths = paths_of(PodUid(uid), id_)
     assert len(set(paths)) == len(paths) > 0
     for path in paths:
         found = container_in(path)

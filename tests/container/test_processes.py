@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.container.processes import CgroupTree, Members, Naming, ProcessTable, inner_pid, paths_of, start_time
+from deviceplugin.container.processes import CgroupTree, Members, ProcessTable, inner_pid, paths_of, start_time
 from deviceplugin.model.allocation import PodUid
 from tests.container.node_tree import NodeTree
 
@@ -108,12 +108,6 @@ def test_a_group_of_any_name_is_a_containers_where_it_has_its_id(node: NodeTree)
         assert CgroupTree(node.cgroup).directory(group) is not None
         assert table.group_of(pid, UID, OTHER) == ""
         node.remove(path)
-
-
-def test_a_given_naming_is_used(unified: NodeTree) -> None:
-    unified.start(1, f"/kubepods/pod{UID}/{ID}")
-    assert CgroupTree(unified.cgroup, naming=Naming.CGROUPFS).find(UID, ID) is not None
-    assert CgroupTree(unified.cgroup, naming=Naming.SYSTEMD).find(UID, ID) is None
 
 
 def test_below_kubelets_root(node: NodeTree) -> None:

@@ -80,7 +80,6 @@ def test_the_image_that_is_released_has_all_but_the_emulated_driver(root: Root, 
     told = {name: value for name, value in root.config.items() if name != "Env"}
     assert told == {name: value for name, value in shipped.config.items() if name != "Env"}
     assert set(root.config["Env"]) - set(shipped.config["Env"]) == {
-        f"VCUDA_AGENT_NVML_LIBRARY=/{EMULATOR}/lib64/libnvidia-ml.so.1",
         f"VCUDA_AGENT_DRIVER_ROOT=/{emulator}",
     }
 

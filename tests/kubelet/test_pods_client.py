@@ -38,7 +38,7 @@ async def asked(root: Path, counted: Counted | None = None) -> AsyncIterator[tup
             access=access,
             node="node-1",
             names=ResourceNames(),
-            insecure=True,
+            own_ca_files=(root / "k" / "pki" / "kubelet.crt",),
             on_too_large=(counted or Counted()).one,
         )
         try:

@@ -15,7 +15,7 @@ import pytest
 from deviceplugin.errors import ConfigError, KubeletError
 from deviceplugin.kubelet import grpc_endpoint
 from deviceplugin.kubelet.grpc_endpoint import Endpoint, RegistryService, check_socket_path
-from deviceplugin.kubelet.registration import SOCKETS, Mode, PluginEndpoint, RegistrationTimer
+from deviceplugin.kubelet.registration import SOCKETS, PluginEndpoint, RegistrationTimer
 from deviceplugin.wire import deviceplugin_pb2 as pb
 from sandbox.barenode import BarePlugin
 from sandbox.kubelet import Kubelet, KubeletOptions
@@ -25,24 +25,26 @@ from tests.cancelled_starts import cancel_at_each_turn
 from tests.kubelet.makers import fresh, inventory
 from tests.waiting import PATIENCE_S, until
 
-MODES: list[Mode] = ["socket", "registry"]
+WATCHERS = (False, True)  # without a plugin watcher kubelet has no registry, and is reached through its socket
 
 
 @asynccontextmanager
-async def unregistered(base: Path, mode: Mode, **options: object) -> AsyncIterator[tuple[Kubelet, Station]]:
+async def unregistered(base: Path, *, plugin_watcher: bool = True) -> AsyncIterator[tuple[Kubelet, Station]]:
     """A plugin that runs before kubelet does."""
-    kubelet = Kubelet(KubeletOptions(root=base / "k", first_sync_s=0.05, **options))  # type: ignore[arg-type]
+    kubelet = Kubelet(KubeletOptions(root=base / "k", first_sync_s=0.05, plugin_watcher=plugin_watcher))
+    if plugin_watcher:
+        kubelet.options.registry_dir.mkdir(parents=True)
     made = Station(kubelet, inventory(1), base, sources=ALL)
     try:
-        async with running(made, mode):
+        async with running(made):
             yield kubelet, made
     finally:
         await kubelet.stop()
 
 
 @asynccontextmanager
-async def running(made: Station, mode: Mode) -> AsyncIterator[None]:
-    task = asyncio.create_task(made.link(mode).run())
+async def running(made: Station) -> AsyncIterator[None]:
+    task = asyncio.create_task(made.link().run())
     try:
         yield
     finally:
@@ -52,9 +54,9 @@ async def running(made: Station, mode: Mode) -> AsyncIterator[None]:
 
 
 async def test_kubelet_may_come_after_the_agent(short_tmp: Path, subtests: pytest.Subtests) -> None:
-    for mode in MODES:
-        with subtests.test(mode=mode):
-            async with unregistered(fresh(short_tmp), mode) as (kubelet, _):
+    for watcher in WATCHERS:
+        with subtests.test(plugin_watcher=watcher):
+            async with unregistered(fresh(short_tmp), plugin_watcher=watcher) as (kubelet, _):
                 await asyncio.sleep(0.05)
                 await kubelet.start()
                 await kubelet.wait_registered(NAMES.core, NAMES.memory)
@@ -63,9 +65,9 @@ async def test_kubelet_may_come_after_the_agent(short_tmp: Path, subtests: pytes
 
 
 async def test_a_kubelet_that_restarts_finds_both_resources_again(short_tmp: Path, subtests: pytest.Subtests) -> None:
-    for mode in MODES:
-        with subtests.test(mode=mode):
-            async with station(fresh(short_tmp), inventory(1), mode=mode) as node:
+    for watcher in WATCHERS:
+        with subtests.test(plugin_watcher=watcher):
+            async with station(fresh(short_tmp), inventory(1), plugin_watcher=watcher) as node:
                 for _ in range(3):
                     await node.kubelet.restart()
                     await node.kubelet.wait_registered(NAMES.core, NAMES.memory)
@@ -74,9 +76,9 @@ async def test_a_kubelet_that_restarts_finds_both_resources_again(short_tmp: Pat
 
 async def test_a_crash_looping_pod_outlives_a_kubelet_restart(short_tmp: Path, subtests: pytest.Subtests) -> None:
     """The plugin is back before kubelet admits its pods again; how fast it is back is measured below."""
-    for mode in MODES:
-        with subtests.test(mode=mode):
-            async with station(fresh(short_tmp), inventory(1), mode=mode, retry_s=0.2) as node:
+    for watcher in WATCHERS:
+        with subtests.test(plugin_watcher=watcher):
+            async with station(fresh(short_tmp), inventory(1), plugin_watcher=watcher, retry_s=0.2) as node:
                 verdict = await node.kubelet.admit(pod_json("p", ("c", 20, 4)))
                 await node.kubelet.wait_running(verdict.uid)
                 node.kubelet.exit_container(verdict.uid, "c")
@@ -85,10 +87,10 @@ async def test_a_crash_looping_pod_outlives_a_kubelet_restart(short_tmp: Path, s
 
 
 async def test_a_socket_that_disappears_is_bound_again(short_tmp: Path, subtests: pytest.Subtests) -> None:
-    for mode, which in itertools.product(MODES, SOCKETS.values()):
-        with subtests.test(mode=mode, which=which):
-            async with station(fresh(short_tmp), inventory(1), mode=mode) as node:
-                directory = node.kubelet.options.plugin_dir if mode == "socket" else node.kubelet.options.registry_dir
+    for watcher, which in itertools.product(WATCHERS, SOCKETS.values()):
+        with subtests.test(plugin_watcher=watcher, which=which):
+            async with station(fresh(short_tmp), inventory(1), plugin_watcher=watcher) as node:
+                directory = node.kubelet.options.registry_dir if watcher else node.kubelet.options.plugin_dir
                 (bound,) = directory.glob(f"*{which}")
                 before = bound.stat().st_ctime_ns
                 bound.unlink()
@@ -106,9 +108,9 @@ async def test_a_resource_that_kubelet_holds_stays_while_the_other_is_registered
     short_tmp: Path, subtests: pytest.Subtests
 ) -> None:
     """A kubelet that is slow, or that lost one connection, would refuse pods for nothing when the other one ends."""
-    for mode in MODES:
-        with subtests.test(mode=mode):
-            async with station(fresh(short_tmp), inventory(1), mode=mode) as node:
+    for watcher in WATCHERS:
+        with subtests.test(plugin_watcher=watcher):
+            async with station(fresh(short_tmp), inventory(1), plugin_watcher=watcher) as node:
                 endpoints = node.kubelet.endpoints
                 held, lost = (endpoints.table[name].connection for name in (NAMES.core, NAMES.memory))
                 assert held is not None
@@ -121,7 +123,7 @@ async def test_a_resource_that_kubelet_holds_stays_while_the_other_is_registered
 
 async def test_the_end_of_another_plugins_socket_for_the_resource_is_survived(short_tmp: Path) -> None:
     """Kubelet removes a plugin from its registry by the resource, and so whichever came last."""
-    async with unregistered(short_tmp, "registry") as (kubelet, _):
+    async with unregistered(short_tmp) as (kubelet, _):
         other = BarePlugin(NAMES.core, short_tmp / "other.sock", {"a": -1})
         listed = kubelet.options.registry_dir / "a.sock"
         async with other:
@@ -154,7 +156,7 @@ async def test_what_a_killed_agent_left_costs_the_next_one_no_registration(short
     kubelet = Kubelet(KubeletOptions(root=short_tmp / "k"))
     for name in SOCKETS.values():
         leave_dead_socket(kubelet.options.registry_dir / f"{NAMES.domain}-{name}")
-    async with kubelet, running(Station(kubelet, inventory(1), short_tmp, sources=ALL), "registry"):
+    async with kubelet, running(Station(kubelet, inventory(1), short_tmp, sources=ALL)):
         await kubelet.wait_registered(NAMES.core, NAMES.memory)
         taken = {name: kubelet.endpoints.table[name].connection for name in (NAMES.core, NAMES.memory)}
         await asyncio.sleep(2.5 * SCAN_S)  # nothing is to happen, so there is nothing to wait for
@@ -173,7 +175,7 @@ async def test_a_kubelet_that_waits_before_it_tries_a_socket_again_gets_another_
         raise RuntimeError("the agent is frozen")
 
     made.plugins[0].GetDevicePluginOptions = fails  # type: ignore[method-assign, assignment]
-    async with kubelet, running(made, "registry"):
+    async with kubelet, running(made):
         await failed.wait()
         made.plugins[0].GetDevicePluginOptions = answer  # type: ignore[method-assign]
         await kubelet.wait_registered(NAMES.core, NAMES.memory)
@@ -192,7 +194,7 @@ async def test_a_kubelet_that_is_slow_after_it_has_asked_gets_no_other_socket(sh
         return await answer(request, context)
 
     made.plugins[0].GetDevicePluginOptions = slowly  # type: ignore[method-assign]
-    async with kubelet, running(made, "registry"):
+    async with kubelet, running(made):
         await kubelet.wait_registered(NAMES.core, NAMES.memory)
         await asyncio.sleep(2.5 * SCAN_S)  # nothing is to happen, so there is nothing to wait for
         assert len(kubelet.calls.of("GetDevicePluginOptions")) == 2
@@ -209,7 +211,7 @@ async def test_a_kubelet_without_a_plugin_watcher_is_reached_through_its_socket(
 
 
 async def test_a_stopped_agent_leaves_no_socket(short_tmp: Path) -> None:
-    async with station(short_tmp, inventory(1), mode="socket") as node:
+    async with station(short_tmp, inventory(1), plugin_watcher=False) as node:
         directory = node.kubelet.options.plugin_dir
         assert list(directory.glob("v*.sock"))
     assert not list(directory.glob("v*.sock"))
@@ -220,9 +222,9 @@ async def test_the_restart_of_kubelet_is_met_at_once_and_not_at_the_next_look(
 ) -> None:
     """The next look is in an hour here. The real kubelet admits its pods 0.87 s after its registration server."""
     monkeypatch.setattr(grpc_endpoint, "POLL_BEHIND_INOTIFY_S", 3600.0)
-    for mode in MODES:
-        with subtests.test(mode=mode):
-            async with station(fresh(short_tmp), inventory(1), mode=mode) as node:
+    for watcher in WATCHERS:
+        with subtests.test(plugin_watcher=watcher):
+            async with station(fresh(short_tmp), inventory(1), plugin_watcher=watcher) as node:
                 for _ in range(3):
                     await node.kubelet.restart()
                     await node.kubelet.wait_registered(NAMES.core, NAMES.memory)

@@ -6,10 +6,10 @@ Nothing is written but one file in each directory of the agent, which is removed
 
 import asyncio
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 from deviceplugin.config.agent import AgentSettings
 from deviceplugin.hardware.discovery import Discovery, discover
+from deviceplugin.hardware.node import OPEN_BUDGET_S
 from deviceplugin.hardware.nvml import Nvml, NvmlLibrary
 from deviceplugin.hardware.nvml_executor import NvmlExecutor
 from deviceplugin.hardware.pci import loaded_version
@@ -33,9 +33,7 @@ class NodeSubject:
         self.credentials = Credentials(settings.node.kubeconfig)
         self.transport = Transport(self.credentials, timeouts=Timeouts(request=_LONGEST_REQUEST_S))
         self._discovery: asyncio.Future[Discovery] | None = None
-        driver = settings.driver
-        path = Path(driver.nvml_library) if driver.nvml_library else None
-        self._executor = NvmlExecutor(Nvml(NvmlLibrary(path=path, root=driver.root)))
+        self._executor = NvmlExecutor(Nvml(NvmlLibrary(root=settings.driver.root)))
 
     @property
     def loaded(self) -> str:
@@ -45,9 +43,8 @@ class NodeSubject:
     async def discovery(self) -> Discovery:
         """HardwareError where the driver does not answer, also after a hang."""
         if self._discovery is None:
-            budget = self.settings.driver.wait_timeout
             self._discovery = asyncio.ensure_future(
-                self._executor.run(_discovered, what="reading the GPUs", budget=budget)
+                self._executor.run(_discovered, what="reading the GPUs", budget=OPEN_BUDGET_S)
             )
         return await self._discovery
 

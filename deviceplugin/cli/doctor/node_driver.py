@@ -39,7 +39,7 @@ async def nvml(subject: NodeSubject) -> CheckResult:
         found = await subject.discovery()
     except HardwareError as error:
         made = warning if settings.wait_for_driver else failed
-        return made(error.message, "correct --driver-root or --nvml-library, or the driver; see dmesg for NVRM")
+        return made(error.message, "correct --driver-root, or the driver; see dmesg for NVRM")
     if found.failed or found.notes:
         return failed(
             f"{len(found.devices)} of {count(found.counted, 'GPU')} answer: "

@@ -100,12 +100,10 @@ async def kubelet_directory(subject: NodeSubject) -> CheckResult:
 
 
 async def kubelet_root(subject: NodeSubject) -> CheckResult:
-    root = subject.settings.kubelet.root
-    registry, mode = root / "plugins_registry", subject.settings.kubelet.registration.value
+    registry = subject.settings.kubelet.root / "plugins_registry"
     if registry.is_dir():
         return ok(f"{registry} is there: the agent registers there")
-    made = failed if mode == "registry" else warning
-    return made(
+    return warning(
         f"there is no {registry}",
         "correct --kubelet-root (value agent.kubelet.root); through kubelet.sock the agent registers too",
     )

@@ -62,7 +62,6 @@ async def kubelet_pods(subject: NodeSubject) -> CheckResult:
         node=node.name,
         names=subject.settings.names,
         own_ca_files=own,
-        insecure=kubelet.insecure_tls,
     )
     subject.closing.push_async_callback(client.close)
     advice = "PodResources is asked in its place, which does not know init containers"
@@ -77,10 +76,10 @@ async def kubelet_pods(subject: NodeSubject) -> CheckResult:
 
 
 async def container_runtime(subject: NodeSubject) -> CheckResult:
-    settings = subject.settings.runtime
-    if settings.endpoint is None:
+    endpoint = subject.settings.runtime.endpoint
+    if endpoint is None:
         return skipped("no container runtime is to be asked (--container-runtime-endpoint is empty)")
-    client = ContainerRuntime(settings.endpoint, timeout_s=settings.request_timeout)
+    client = ContainerRuntime(endpoint)
     subject.closing.push_async_callback(client.close)
     try:
         await client.running(PodUid(_NOBODY))
@@ -88,7 +87,7 @@ async def container_runtime(subject: NodeSubject) -> CheckResult:
         return warning(
             error.message, "value agent.containerRuntime.socket; pod statuses, a little later, take its place"
         )
-    return ok(f"the container runtime answers on {settings.endpoint}")
+    return ok(f"the container runtime answers on {endpoint}")
 
 
 async def credentials(subject: NodeSubject) -> CheckResult:
@@ -158,13 +157,13 @@ _OURS = "app.kubernetes.io/name in (vcuda-agent,vcuda-scheduler)"
 
 
 async def images(subject: NodeSubject) -> CheckResult:
-    settings = subject.settings.runtime
-    if settings.endpoint is None:
+    endpoint = subject.settings.runtime.endpoint
+    if endpoint is None:
         return skipped("no container runtime is to be asked (--container-runtime-endpoint is empty)")
     pods = await _own_pods(subject)
     if not pods:
         return skipped("this node has no pod of vcuda yet, so no image is known")
-    runtime = ContainerRuntime(settings.endpoint, timeout_s=settings.request_timeout)
+    runtime = ContainerRuntime(endpoint)
     subject.closing.push_async_callback(runtime.close)
     wanted = sorted({image for pod in pods for image in pod.images.values()})
     try:
