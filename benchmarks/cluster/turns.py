@@ -17,7 +17,7 @@ from benchmarks.command import BenchmarkError
 from sandbox.apiserver.kubeconfig import write_kubeconfig
 from sandbox.http_connection import HttpError
 
-LIMITS = ("--kube-api-qps=5000", "--kube-api-burst=5000")
+LIMITS = ("--kube-api-qps=5000",)
 Side = Sequence[Turn]
 
 

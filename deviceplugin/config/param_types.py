@@ -33,9 +33,7 @@ def as_text(value: object) -> str:
         return str(value.value)
     if isinstance(value, Mapping):
         return ",".join(f"{key}={entry}" for key, entry in value.items())
-    if isinstance(value, list | tuple | frozenset):
-        return ",".join(map(as_text, sorted(value) if isinstance(value, frozenset) else value))
-    return str(value)
+    return ",".join(map(as_text, value)) if isinstance(value, list | tuple) else str(value)
 
 
 class SettingType(click.ParamType[T]):
@@ -239,6 +237,7 @@ _DNS_NAME = rf"{_LABEL}(?:\.{_LABEL})*"
 _WORD = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _NODE_LABEL = rf"(?:(?=[^/]{{1,253}}/){_DNS_NAME}/)?{_WORD}=(?:{_WORD})?"
 _read_printable = matching(".*", "holds characters that cannot be printed", length=1 << 20)
+read_resource = matching(rf"{_DNS_NAME}/{_WORD}", "is not a resource such as nvidia.com/gpu")
 _read_name = matching(_DNS_NAME, "is not the name of an object; give lower-case letters, digits and dashes")
 _read_node = matching(rf"(?i:{_DNS_NAME})", "is not the name of a node; give the name that `kubectl get nodes` shows")
 _read_label = matching(_NODE_LABEL, "is not a node label; give KEY=VALUE,KEY=VALUE", length=400)
@@ -301,22 +300,7 @@ NAME = SettingType("the name of an object", "NAME", _read_name)
 OPTIONAL_NAME = SettingType("the name of an object", "NAME", lambda text: _read_name(text) if text else "")
 # kubelet strips and lowers its --hostname-override too.
 NODE_NAME = SettingType("the name of a node", "NAME", lambda text: _read_node(text.strip()).lower())
-RESOURCE_NAME = SettingType(
-    "the name of a resource", "NAME", matching(rf"{_DNS_NAME}/{_WORD}", "is not a resource such as nvidia.com/gpu")
-)
-NAMESPACES = SettingType(
-    "a list of namespaces",
-    "NAME,...",
-    lambda text: frozenset(map(matching(_DNS_NAME, "is not the name of a namespace"), _items(text))),
-    yaml=(list, str),
-)
 HOST = SettingType("an address or a host name", "HOST", _read_host)
-HOSTS = SettingType(
-    "a list of addresses and host names",
-    "HOST,...",
-    lambda text: tuple(map(_read_host, _items(text))),
-    yaml=(list, str),
-)
 SUBJECTS = SettingType("a list of names in certificates", "NAME,...", _read_subjects, yaml=(list, str))
 URL = SettingType("an https address", "URL", _read_url)
 LABELS = SettingType[Mapping[str, str]](

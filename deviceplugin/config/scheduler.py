@@ -82,10 +82,10 @@ class ClusterSettings:
         "ResourceSlices and ResourceClaims.",
     )
     requests_per_second: int = setting(
-        "kube-api-qps", 500, "Most requests to the API server per second, without watches.", types.COUNT
-    )
-    burst: int = setting(
-        "kube-api-burst", 500, "Most requests to the API server at once after an idle time.", types.COUNT
+        "kube-api-qps",
+        500,
+        "Most requests to the API server per second, without watches, and at once after an idle time.",
+        types.COUNT,
     )
 
 
@@ -103,9 +103,6 @@ class ServingSettings:
         5.0,
         "How long to serve after a stop signal while /readyz fails, so that clients go elsewhere first.",
         types.DURATION,
-    )
-    end_within: float = setting(
-        "end-within", 10.0, "Longest time for running requests to end after --drain.", types.DURATION
     )
 
 
@@ -137,12 +134,6 @@ class CertificateSettings:
     """The serving certificate: signed by a CA that the scheduler or Helm makes, or read from files."""
 
     service: str = setting("service-name", "vcuda-scheduler", "Service that the certificate is made for.", types.NAME)
-    names: tuple[str, ...] = setting(
-        "certificate-names",
-        (),
-        "Further names and addresses in the certificate, besides the service's and this machine's loopback.",
-        types.HOSTS,
-    )
     secret: str = setting(
         "certificate-secret",
         "vcuda-scheduler-tls",
@@ -199,10 +190,10 @@ class LeaderSettings:
     duration: float = setting(
         "lease-duration",
         15.0,
-        "How long the leader may fail to renew the Lease before another replica takes over.",
+        "How long the leader may fail to renew the Lease before another replica takes over. It renews the Lease, and "
+        "the others read it, every two fifteenths of this: 2 s.",
         types.SECONDS,
     )
-    retry: float = setting("lease-retry", 2.0, "Interval between renewals or readings of the Lease.", types.PERIOD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +215,7 @@ class SchedulerSettings:
 
 
 def _check_together(settings: SchedulerSettings) -> None:
-    certificates, leader, serving = settings.certificates, settings.leader, settings.serving
+    certificates, serving = settings.certificates, settings.serving
     if serving.loopback_port and settings.callers.ca_file is not None:
         raise ConfigError(
             "--loopback-port has no TLS, so no caller can present there the certificate that --client-ca-file "
@@ -234,11 +225,6 @@ def _check_together(settings: SchedulerSettings) -> None:
         raise ConfigError(f"--loopback-port and --listen-port are both {serving.port}; give two ports")
     if (certificates.cert_file is None) != (certificates.key_file is None):
         raise ConfigError("--tls-cert-file and --tls-key-file go together; give both or none")
-    if leader.retry * 3 > leader.duration:
-        raise ConfigError(
-            f"--lease-retry: {types.show_duration(leader.retry)} leaves no room for a renewal that fails within "
-            f"--lease-duration ({types.show_duration(leader.duration)}); give at most a third of it"
-        )
     if not settings.cluster.identity:
         raise ConfigError("--identity is empty; give each replica a name of its own, such as its pod's")
 

@@ -6,7 +6,7 @@ In: nothing. Out: `WebhookSettings`, frozen, whose leaves are parsed values. Wha
 # ruff: noqa: RUF009 - `setting` is dataclasses.field with a description
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from deviceplugin.config import param_types as types
 from deviceplugin.config.command import section, setting
@@ -25,6 +25,45 @@ class HamiScope(enum.Enum):
     OFF = "off"
     MARKED = "marked"
     ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class HamiResources:
+    """The names of HAMi's resources; all but `count`, the number of GPUs, and `priority` are of each GPU."""
+
+    count: str = "nvidia.com/gpu"
+    memory: str = "nvidia.com/gpumem"
+    memory_percentage: str = "nvidia.com/gpumem-percentage"
+    cores: str = "nvidia.com/gpucores"
+    priority: str = "nvidia.com/priority"
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Resources that only HAMi has."""
+        return (self.memory, self.memory_percentage, self.cores, self.priority)
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        return (self.count, *self.marks)
+
+
+_RESOURCES = {each.name.replace("_", "-"): each.name for each in fields(HamiResources)}
+
+
+def _read_resources(text: str) -> HamiResources:
+    return HamiResources(**{_RESOURCES[word]: name for word, name in types.pairs(text, _read_pair, "word").items()})
+
+
+def _read_pair(text: str) -> str:
+    word, _, name = text.partition("=")
+    if word not in _RESOURCES:
+        raise ValueError(f"{word[:40]!r} is unknown; give {', '.join(_RESOURCES)}")
+    types.read_resource(name)
+    return text
+
+
+def _show_resources(resources: HamiResources) -> str:
+    return types.as_text({word: getattr(resources, name) for word, name in _RESOURCES.items()})
 
 
 def _read_share_memory(text: str) -> ShareMemory:
@@ -50,7 +89,7 @@ _MEMORY = types.SettingType(
 
 @dataclass(frozen=True, slots=True)
 class HamiSettings:
-    """HAMi's resources, by the names that HAMi's chart gave them here.
+    """What happens to pods with HAMi's resources.
 
     `unlimited_cores`: a share that names no cores may use all idle time of its GPU, as with HAMi (a soft limit of
     100 %); otherwise `default_cores` of the webhook are its limit.
@@ -63,47 +102,23 @@ class HamiSettings:
         "scheduler of HAMi), all (also pods with only nvidia.com/gpu, which NVIDIA's plugin offers too), or off.",
         _SCOPE,
     )
-    count: str = setting(
-        "hami-count-resource", "nvidia.com/gpu", "HAMi's resource for a number of GPUs.", types.RESOURCE_NAME
-    )
-    memory: str = setting(
-        "hami-memory-resource", "nvidia.com/gpumem", "HAMi's resource for MiB of each GPU.", types.RESOURCE_NAME
-    )
-    memory_percentage: str = setting(
-        "hami-memory-percentage-resource",
-        "nvidia.com/gpumem-percentage",
-        "HAMi's resource for a percentage of the memory of each GPU.",
-        types.RESOURCE_NAME,
-    )
-    cores: str = setting(
-        "hami-cores-resource", "nvidia.com/gpucores", "HAMi's resource for cores of each GPU.", types.RESOURCE_NAME
-    )
-    priority: str = setting(
-        "hami-priority-resource",
-        "nvidia.com/priority",
-        "HAMi's resource for a priority; the webhook removes it.",
-        types.RESOURCE_NAME,
+    resources: HamiResources = setting(
+        "hami-resources",
+        HamiResources(),
+        "Names of HAMi's resources in this cluster, by the words count, memory, memory-percentage, cores and priority; "
+        "one that is left out keeps the name that HAMi gives it.",
+        types.SettingType("names of resources", "WORD=NAME,...", _read_resources, _show_resources, yaml=(dict, str)),
     )
     unlimited_cores: bool = setting(
         "hami-unlimited-cores", True, "A HAMi pod whose shares name no cores may use all idle time of their GPUs."
     )
-
-    @property
-    def marks(self) -> tuple[str, ...]:
-        """Resources that only HAMi has."""
-        return (self.memory, self.memory_percentage, self.cores, self.priority)
-
-    @property
-    def resources(self) -> tuple[str, ...]:
-        return (self.count, *self.marks)
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookSettings:
     """What the webhook does to pods.
 
-    `default_cores`: of each GPU, for a container that asks for memory alone; 0 denies the pod. `namespaces`: only
-    these, all where it is empty; `ignored_namespaces` are left alone in either case. `names` follows from
+    `default_cores`: of each GPU, for a container that asks for memory alone; 0 denies the pod. `names` follows from
     --resource-domain and `one_node` from --node-choice; both are set by the scheduler.
     """
 
@@ -136,9 +151,6 @@ class WebhookSettings:
     hide_gpus: bool = setting(
         "hide-gpus", True, "Set NVIDIA_VISIBLE_DEVICES=none in the containers of a GPU pod that request no GPU."
     )
-    library_path: bool = setting(
-        "prefix-library-path", True, "Put vcuda's libraries first in the LD_LIBRARY_PATH that a GPU container sets."
-    )
     claims: bool = setting(
         "translate-to-claims",
         False,
@@ -154,18 +166,6 @@ class WebhookSettings:
         "Directory of vcuda on the nodes; the webhook warns about a GPU container that mounts it. Empty: never.",
         types.ABSOLUTE,
     )
-    namespaces: frozenset[str] = setting(
-        "webhook-namespaces",
-        frozenset[str](),
-        "Namespaces whose pods the webhook handles; empty: all.",
-        types.NAMESPACES,
-    )
-    ignored_namespaces: frozenset[str] = setting(
-        "webhook-ignored-namespaces",
-        frozenset[str](),
-        "Namespaces whose pods the webhook leaves unchanged.",
-        types.NAMESPACES,
-    )
     hami: HamiSettings = section(HamiSettings, "HAMi")
     names: ResourceNames = field(default_factory=ResourceNames)
     one_node: bool = False
@@ -174,6 +174,3 @@ class WebhookSettings:
     def opt_out_labels(self) -> tuple[str, ...]:
         """Their value is `ignore`; HAMi's is obeyed too."""
         return (f"{self.names.domain}/vcuda-webhook", "hami.io/webhook")
-
-    def concerns(self, namespace: str) -> bool:
-        return namespace not in self.ignored_namespaces and (not self.namespaces or namespace in self.namespaces)

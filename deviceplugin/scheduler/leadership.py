@@ -17,7 +17,7 @@ from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.leader_election import LeaderElector, LeaseTiming, LeaseView
 
 log = structlog.get_logger("vcuda.leadership")
-_RENEW_WITHIN = 2 / 3  # of the lease's duration
+_RENEW_WITHIN, _RETRY = 2 / 3, 2 / 15  # of the lease's duration
 
 
 class Leadership:
@@ -126,13 +126,14 @@ class KubeSchedulerLeadership(Leadership):
 
 def leadership_of(settings: SchedulerSettings, client: ClusterClient) -> Leadership:
     cluster, leader = settings.cluster, settings.leader
+    retry = leader.duration * _RETRY
     if leader.election is Election.NONE:
         return Leadership(cluster.identity)
     if leader.election is Election.KUBE_SCHEDULER:
         return KubeSchedulerLeadership(
-            client, namespace=cluster.namespace, name=leader.lease, identity=cluster.identity, retry=leader.retry
+            client, namespace=cluster.namespace, name=leader.lease, identity=cluster.identity, retry=retry
         )
-    timing = LeaseTiming(lease=int(leader.duration), renew=leader.duration * _RENEW_WITHIN, retry=leader.retry)
+    timing = LeaseTiming(lease=int(leader.duration), renew=leader.duration * _RENEW_WITHIN, retry=retry)
     elector = LeaderElector(
         client, namespace=cluster.namespace, name=leader.lease, identity=cluster.identity, timing=timing
     )

@@ -88,6 +88,9 @@ _CONNECTIONS = 128
 _AGENTS = "vcuda-agent"
 """The Service of the agents, in the scheduler's namespace."""
 
+_END_WITHIN_S = 10.0
+"""For running requests to end after the drain, and once more for Bindings whose callers have gone."""
+
 _RESIGN_WITHIN_S = 2.0
 _COMPONENT = "vcuda-scheduler"
 _TEMPLATES_PART = 4
@@ -108,7 +111,7 @@ async def _serve(settings: SchedulerSettings) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    writes = TokenBucket(rate=settings.cluster.requests_per_second, burst=settings.cluster.burst)
+    writes = TokenBucket(rate=settings.cluster.requests_per_second, burst=settings.cluster.requests_per_second)
     credentials = Credentials(settings.cluster.kubeconfig)
     await credentials.access()  # ConfigError before anything else is started
     transport = Transport(credentials, connections=_CONNECTIONS)
@@ -154,9 +157,7 @@ async def _work(
     )
     server = SchedulerServer(service, context=certificates.tls.context, version=__version__)
     serving = settings.serving
-    await server.start(
-        serving.address, serving.port, loopback_port=serving.loopback_port, end_within=serving.end_within
-    )
+    await server.start(serving.address, serving.port, loopback_port=serving.loopback_port, end_within=_END_WITHIN_S)
     log.info("server_listening", address=serving.address, port=server.port)
     try:
         async with asyncio.TaskGroup() as group:
@@ -178,7 +179,7 @@ async def _work(
             # All parts keep running meanwhile, so requests get the same answers as before.
             await server.stop(drain=serving.drain)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(serving.end_within):
+                async with asyncio.timeout(_END_WITHIN_S):
                     await extender.drain()
             with contextlib.suppress(VcudaError, TimeoutError):
                 async with asyncio.timeout(_RESIGN_WITHIN_S):

@@ -80,4 +80,4 @@ def names_of(settings: SchedulerSettings) -> tuple[str, ...]:
     """The names by which clients call the scheduler: the service's, and loopback for kube-scheduler in the same pod."""
     service, namespace = settings.certificates.service, settings.cluster.namespace
     own = (f"{service}.{namespace}.svc", f"{service}.{namespace}.svc.cluster.local", f"{service}.{namespace}", service)
-    return tuple(dict.fromkeys((*own, "localhost", "127.0.0.1", "::1", *settings.certificates.names)))
+    return (*own, "localhost", "127.0.0.1", "::1")

@@ -74,6 +74,10 @@ def test_a_wrong_value_ends_with_one_line_and_status_1() -> None:
     ("program", "flag"),
     [
         *(("agent", each) for each in ("driver-check-period", "registration", "kubelet-insecure-tls", "nvml-library")),
+        *(("scheduler", each) for each in ("end-within", "lease-retry", "kube-api-burst", "certificate-names")),
+        *(("scheduler", each) for each in ("webhook-namespaces", "webhook-ignored-namespaces", "prefix-library-path")),
+        *(("scheduler", f"hami-{each}-resource") for each in ("count", "memory", "memory-percentage", "cores")),
+        ("scheduler", "hami-priority-resource"),
     ],
 )
 def test_a_flag_that_is_gone_is_an_unknown_one(program: str, flag: str) -> None:

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from deviceplugin.cli import main
 from deviceplugin.config.scheduler import SCHEDULER, Election, NodeChooser
+from deviceplugin.config.webhook import HamiResources
 from deviceplugin.errors import ConfigError
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from tests.config.resolving import resolve
@@ -45,37 +46,44 @@ def test_a_replica_is_called_as_its_pod() -> None:
 
 
 def test_words_become_values() -> None:
-    flags = {"leader-election": "kube-scheduler", "node-choice": "scheduler", "certificate-names": "a.example, ::1"}
+    flags = {"leader-election": "kube-scheduler", "node-choice": "scheduler"}
     settings = resolve(SCHEDULER, flags=flags, env={}).settings
     assert settings.leader.election is Election.KUBE_SCHEDULER
     assert settings.placement.node_choice is NodeChooser.SCHEDULER
-    assert settings.certificates.names == ("a.example", "::1")
 
 
-def test_hamis_resources_are_named_by_flags() -> None:
-    words = ("count", "memory", "memory-percentage", "cores", "priority")
-    flags = {f"hami-{word}-resource": f"example.com/{word}" for word in words}
-    webhook = resolve(SCHEDULER, flags=flags, env={}).settings.webhook
-    assert webhook.hami.resources == tuple(f"example.com/{word}" for word in words)
+def test_hamis_resources_are_named_by_a_mapping_and_the_others_keep_their_names(tmp_path: Path) -> None:
+    names = {"count": "example.com/vgpu", "memory-percentage": "example.com/part"}
+    file = tmp_path / "scheduler.yaml"
+    file.write_text(HEAD + yaml.safe_dump({"spec": {"hamiResources": names}}))
+    flag = ",".join(f"{word}={name}" for word, name in names.items())
+    for found in (
+        resolve(SCHEDULER, flags={"hami-resources": flag}, env={}),
+        resolve(SCHEDULER, flags={}, env={}, file=file),
+    ):
+        assert found.settings.webhook.hami.resources == HamiResources(
+            count="example.com/vgpu", memory_percentage="example.com/part", cores="nvidia.com/gpucores"
+        )
 
 
 WRONG = (
     ({"tls-cert-file": "/c"}, "--tls-cert-file and --tls-key-file go together"),
-    ({"lease-retry": "6s"}, "--lease-retry: 6s leaves no room"),
+    ({"hami-resources": "gpus=a/b"}, "--hami-resources: 'gpus' is unknown; give count, memory, memory-percentage, "),
+    ({"hami-resources": "count=gpu"}, "--hami-resources: 'gpu' is not a resource such as nvidia.com/gpu"),
+    ({"hami-resources": "count=Nvidia.com/gpu"}, "--hami-resources: 'Nvidia.com/gpu' is not a resource"),
+    ({"hami-resources": "count=a/b,count=a/c"}, "--hami-resources: the word 'count' is given twice"),
     (
         {"loopback-port": "8444", "client-ca-file": "/ca"},
         "--loopback-port has no TLS, so no caller can present there",
     ),
     ({"loopback-port": "8443"}, "--loopback-port and --listen-port are both 8443; give two ports"),
     ({"kube-api-qps": "0"}, "--kube-api-qps: '0' is not a whole number from 1 to 999999"),
-    ({"certificate-names": "a b"}, "--certificate-names: 'a b' is neither an address nor a host name"),
     ({"namespace": "A"}, "--namespace: 'A' is not the name of an object"),
     ({"node-policy": "best"}, "--node-policy: 'best' is unknown; give binpack, "),
     ({"identity": ""}, "--identity is empty"),
     ({"default-cores": "101"}, "--default-cores: '101' is not a number of cores"),
     ({"share-memory": "half"}, "--share-memory: 'half' is"),
     ({"lease-duration": "1.5s"}, "--lease-duration: '1.5s' is not a whole number of seconds"),
-    ({"webhook-namespaces": "a,B"}, "--webhook-namespaces: 'B' is not the name of"),
 )
 
 
@@ -90,7 +98,7 @@ def test_a_wrong_value_is_one_sentence_that_names_where_it_stands(subtests: pyte
 def test_what_is_printed_is_a_file_that_gives_the_same_settings(tmp_path: Path) -> None:
     flags = {
         "node-policy": "spread",
-        "certificate-names": "a,10.0.0.1",
+        "client-names": "a,b",
         "drain": "1.5",
         "namespace": "n",
         "identity": "i",

@@ -41,8 +41,9 @@ def check_flags(rendered: Rendered, values: Object) -> None:
     assert parsed.placement.node_policy.value == chosen.get("nodePolicy", "fragmentation")
     assert parsed.placement.node_choice.value == chosen.get("nodeChoice", "extender")
     assert parsed.cluster.resource_domain == values.get("resourceDomain", "tencent.com")
-    assert parsed.webhook.hami.scope.value == values.get("hami", {}).get("translate", "marked")
-    assert parsed.webhook.hami.count == values.get("hami", {}).get("resources", {}).get("count", "nvidia.com/gpu")
+    hami = values.get("hami", {})
+    assert parsed.webhook.hami.scope.value == hami.get("translate", "marked")
+    assert parsed.webhook.hami.resources.count == hami.get("resources", {}).get("count", "nvidia.com/gpu")
     assert parsed.leader.election.value == chosen.get("leaderElection", "kube-scheduler")
     ours = values.get("webhook", {}).get("certificates", {}).get("from", "self") == "self"
     assert (parsed.certificates.cert_file is None) is ours

@@ -77,7 +77,7 @@ class Scheduler:
         self._flags = (
             *("--kubeconfig", str(kubeconfig), "--identity", identity, "--namespace", "gpu"),
             *("--listen-addr", "127.0.0.1", "--listen-port", str(self.port), "--log-format", "json"),
-            *("--lease-duration", "3", "--lease-retry", "0.3", "--drain", "0.3"),
+            *("--lease-duration", "3", "--drain", "0.3"),
             *flags,
         )
         self._process: asyncio.subprocess.Process | None = None

@@ -224,7 +224,7 @@ async def test_of_two_replicas_one_answers_kube_scheduler_both_serve_the_webhook
 
 async def test_beside_kube_scheduler_the_replica_of_its_leader_answers_at_once(tmp_path: Path) -> None:
     async with cluster(tmp_path) as scene:
-        flags = ("--leader-election", "kube-scheduler", "--lease-retry", "1")
+        flags = ("--leader-election", "kube-scheduler")
         replica = await scene.replica("replica-b", *flags)
         await scene.until_ready(replica)
         made = scene.create_pod("p")

@@ -78,7 +78,7 @@ def settings(election: Election, identity: str, *, seconds: int = 1) -> Schedule
     return replace(
         found,
         cluster=replace(found.cluster, namespace="gpu", identity=identity),
-        leader=replace(found.leader, election=election, lease="the-lease", duration=seconds, retry=0.1),
+        leader=replace(found.leader, election=election, lease="the-lease", duration=seconds),
     )
 
 

@@ -34,7 +34,7 @@ from deviceplugin.cluster.webhook.resources import (
     put,
     rounded_without_knowing,
 )
-from deviceplugin.config.webhook import HamiScope, HamiSettings, WebhookSettings
+from deviceplugin.config.webhook import HamiResources, HamiScope, HamiSettings, WebhookSettings
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
 from deviceplugin.model.pod import MOST_MIB, format_per_container
@@ -74,15 +74,15 @@ class _HamiRequest:
 
 def translate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[str, ...]:
     """Returns warnings; raises a RequestError for a wrong request, and for a container with both kinds of resources."""
-    hami = settings.hami
-    if hami.scope is HamiScope.OFF:
+    if settings.hami.scope is HamiScope.OFF:
         return ()
+    hami = settings.hami.resources
     found = list(containers(pod))
     _refuse_both(found, hami, settings)
-    if not is_for_hami(pod, hami):
+    if not is_for_hami(pod, settings.hami):
         return ()
     names = annotation_names(settings.names.domain)
-    translated = {each.name: _asked(each, hami) for each in found if names_any(each, hami.resources)}
+    translated = {each.name: _asked(each, hami) for each in found if names_any(each, hami.all)}
     asked = {name: each for name, each in translated.items() if each.gpus}
     warnings = list(_ignored_annotations(pod, use_gpus=names.use_gpus)) if asked else []
     for container in found:
@@ -91,7 +91,7 @@ def translate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[s
             if names_any(container, (hami.priority,)):
                 warnings.append(f"{container.what}: {hami.priority} is ignored; vcuda has no priorities within a GPU")
             warnings += rounded_without_knowing(container, translated[container.name].mib, known)
-            drop(container, hami.resources)
+            drop(container, hami.all)
             _write(container, translated[container.name], settings, known)
     _annotate_parts(pod, {name: 1 if each.is_whole else each.gpus for name, each in asked.items()}, names)
     limit_memory(pod, {name: each.mib for name, each in asked.items() if not each.is_whole}, names, known)
@@ -118,14 +118,14 @@ def _lift_limit(
     )
 
 
-def _refuse_both(found: list[JsonContainer], hami: HamiSettings, settings: WebhookSettings) -> None:
+def _refuse_both(found: list[JsonContainer], hami: HamiResources, settings: WebhookSettings) -> None:
     ours = (settings.names.core, settings.names.memory)
     for each in found:
-        if names_any(each, ours) and names_any(each, hami.resources):
+        if names_any(each, ours) and names_any(each, hami.all):
             raise RequestError(f"{each.what} asks for GPUs as {ours[0]} and as {hami.count}; use only one of the two")
 
 
-def _asked(container: JsonContainer, hami: HamiSettings) -> _HamiRequest:
+def _asked(container: JsonContainer, hami: HamiResources) -> _HamiRequest:
     cores = min(CORES_PER_GPU, _counted(container, hami.cores, "cores of one GPU, at most 100"))
     mib = _counted(container, hami.memory, "the MiB of one GPU, 4096 for 4 GiB", at_most=MOST_MIB)
     percent = _counted(container, hami.memory_percentage, f"1 to {_ALL}, in per cent of one GPU", at_most=_ALL)
@@ -144,7 +144,7 @@ def _counted(container: JsonContainer, name: str, wanted: str, *, at_most: int |
     return number
 
 
-def _above_all(container: JsonContainer, hami: HamiSettings) -> list[str]:
+def _above_all(container: JsonContainer, hami: HamiResources) -> list[str]:
     """HAMi reads more than 100 cores as 100."""
     cores = count(container, hami.cores) or 0
     if cores <= CORES_PER_GPU:
@@ -169,7 +169,7 @@ def _part_of_memory(container: JsonContainer, asked: _HamiRequest, settings: Web
     if not known.smallest_blocks:
         raise RequestError(
             f"{container.what} asks for {asked.percent} % of a GPU's memory and no GPU is known yet; write "
-            f"{settings.hami.memory}, or try again when a node has its GPUs"
+            f"{settings.hami.resources.memory}, or try again when a node has its GPUs"
         )
     return max(1, known.smallest_blocks * asked.percent // 100)
 
@@ -187,9 +187,10 @@ def _annotate_parts(pod: Json, parts: dict[str, int], names: AnnotationNames) ->
 
 def is_for_hami(pod: Json, hami: HamiSettings) -> bool:
     found = list(containers(pod))
-    if any(names_any(each, hami.marks) for each in found):
+    if any(names_any(each, hami.resources.marks) for each in found):
         return True
-    return any(names_any(each, (hami.count,)) for each in found) and (hami.scope is HamiScope.ALL or _is_marked(pod))
+    asks = any(names_any(each, (hami.resources.count,)) for each in found)
+    return asks and (hami.scope is HamiScope.ALL or _is_marked(pod))
 
 
 def _is_marked(pod: Json) -> bool:

@@ -113,8 +113,7 @@ def _set_environment(found: list[JsonContainer], asking: list[JsonContainer], se
     for container in found:
         if id(container) in ours:
             leave_choice_to_the_agent(container)
-            if settings.library_path:
-                put_our_libraries_first(container)
+            put_our_libraries_first(container)
         elif settings.hide_gpus:
             hide_gpus(container)
 

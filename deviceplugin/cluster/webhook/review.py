@@ -125,7 +125,7 @@ class AdmissionWebhook:
     def _concerns(self, request: ReviewRequest) -> bool:
         resource = request.resource
         is_new_pod = (resource.group, resource.resource, request.sub_resource or "") == ("", "pods", "")
-        return is_new_pod and request.operation == "CREATE" and self.settings.concerns(request.namespace or "")
+        return is_new_pod and request.operation == "CREATE"
 
 
 def namespace_of(body: bytes) -> str:

@@ -92,7 +92,7 @@ def exposures(
         for path in _mounts_over_ours(container):
             yield f"{what} mounts a volume at {ascii(path)[1:-1][:80]}, where vcuda puts the driver"
         return
-    if settings.library_path and library_path_is_hidden(container):
+    if library_path_is_hidden(container):
         yield f"{what}: {LIBRARY_PATH} has a valueFrom; it must begin with vcuda's directory"
     if any(word in preloaded(container) for word in _DRIVERS):
         yield f"{what}: LD_PRELOAD names a driver library, which is then loaded before vcuda's"

@@ -11,7 +11,7 @@ from deviceplugin.cluster.webhook.known_gpus import Card, KnownGpus
 from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.cluster.webhook.review import AdmissionWebhook
-from deviceplugin.config.webhook import HamiScope, HamiSettings, WebhookSettings
+from deviceplugin.config.webhook import HamiResources, HamiScope, HamiSettings, WebhookSettings
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
 from deviceplugin.model.topology import Topology
 from deviceplugin.model.units import ResourceNames
@@ -29,7 +29,8 @@ CHOSEN = {
     "marked": replace(MARKED, hide_gpus=True),
     "all": replace(HAMI, hide_gpus=True),
     "other names": WebhookSettings(
-        names=ResourceNames(DOMAIN), hami=HamiSettings(count="nvidia.com/gpumem", memory="example.com/memory")
+        names=ResourceNames(DOMAIN),
+        hami=HamiSettings(resources=HamiResources(count="nvidia.com/gpumem", memory="example.com/memory")),
     ),
 }
 A100S = KnownGpus(160, most=8, cards=(Card("NVIDIA A100-SXM4-40GB", 40960), Card("NVIDIA A100-SXM4-80GB", 81920)))

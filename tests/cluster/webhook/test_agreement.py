@@ -50,7 +50,7 @@ def _is_named(pod: Json, chosen: WebhookSettings) -> bool:
         return True
     names = {chosen.names.core, chosen.names.memory, chosen.names.memory_mib}
     if chosen.hami.scope is not HamiScope.OFF and is_for_hami(pod, chosen.hami):
-        names |= set(chosen.hami.resources)
+        names |= set(chosen.hami.resources.all)
     resources = [each.json.get("resources", {}) for each in containers(pod)]
     return any(names & set(each.get(kind, {})) for each in resources for kind in ("limits", "requests"))
 

@@ -9,7 +9,7 @@ from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.cluster.webhook.validate import validate
-from deviceplugin.config.webhook import HamiScope, HamiSettings
+from deviceplugin.config.webhook import HamiResources, HamiScope, HamiSettings
 from deviceplugin.errors import RequestError
 from tests.cluster.webhook.makers import (
     A100S,
@@ -159,7 +159,10 @@ def test_nothing_is_translated_where_the_setting_is_off() -> None:
 
 def test_the_resources_may_have_other_names() -> None:
     chosen = replace(
-        SETTINGS, hami=HamiSettings(count="example.com/vgpu", memory="example.com/vmem", scope=HamiScope.ALL)
+        SETTINGS,
+        hami=HamiSettings(
+            resources=HamiResources(count="example.com/vgpu", memory="example.com/vmem"), scope=HamiScope.ALL
+        ),
     )
     given = gpu_pod({"example.com/vgpu": "1", "example.com/vmem": "512", GPU: "1"})
     assert asked(mutated(given, chosen)) == {GPU: "1", CORE: "10", MEMORY: "2"}

@@ -3,7 +3,6 @@
 import copy
 import json
 import timeit
-from dataclasses import replace
 
 import jsonpatch
 import pytest
@@ -95,13 +94,6 @@ def test_what_is_no_new_gpu_pod_passes() -> None:
     for request in requests:
         given = request.pop("object", bad["given"])
         assert response(review(given, **request)) == {"uid": "review-1", "allowed": True}, request
-
-
-def test_only_the_configured_namespaces_are_reviewed() -> None:
-    only = replace(SETTINGS, namespaces=frozenset({"team-a", "team-b"}), ignored_namespaces=frozenset({"team-b"}))
-    bad = gpu_pod({CORE: "150"})
-    allowed = {name: response(review(bad, namespace=name), only)["allowed"] for name in ("team-a", "team-b", "other")}
-    assert allowed == {"team-a": False, "team-b": True, "other": True}
 
 
 def test_a_pod_of_a_controller_has_neither_name_nor_namespace() -> None:

@@ -56,11 +56,9 @@
     - --translate-hami={{ include "vcuda.hamiScope" . }}
 {{- if ne (include "vcuda.hamiScope" .) "off" }}
     - --hami-unlimited-cores={{ .Values.hami.unlimitedCores }}
-    - --hami-count-resource={{ .Values.hami.resources.count }}
-    - --hami-memory-resource={{ .Values.hami.resources.memory }}
-    - --hami-memory-percentage-resource={{ .Values.hami.resources.memoryPercentage }}
-    - --hami-cores-resource={{ .Values.hami.resources.cores }}
-    - --hami-priority-resource={{ .Values.hami.resources.priority }}
+{{- with .Values.hami.resources }}
+    - --hami-resources=count={{ .count }},memory={{ .memory }},memory-percentage={{ .memoryPercentage }},cores={{ .cores }},priority={{ .priority }}
+{{- end }}
 {{- end }}
 {{- if ne .Values.resourceDomain "tencent.com" }}
     - --resource-domain={{ .Values.resourceDomain }}
@@ -168,11 +166,7 @@ dra: agent.dra.enabled
 state-directory: agent.stateDirectory
 translate-hami: hami.translate
 hami-unlimited-cores: hami.unlimitedCores
-hami-count-resource: hami.resources.count
-hami-memory-resource: hami.resources.memory
-hami-memory-percentage-resource: hami.resources.memoryPercentage
-hami-cores-resource: hami.resources.cores
-hami-priority-resource: hami.resources.priority
+hami-resources: hami.resources
 resource-domain: resourceDomain
 webhook-configuration: webhook.certificates.patch
 service-name: webhook.certificates.from
