@@ -21,8 +21,8 @@ from typing import Any
 import deviceplugin
 from benchmarks.command import ends_in_one_sentence, options, show
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.wire import ExtenderArgs
+from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.kubelet.plugin import Context, ResourcePlugin
 from deviceplugin.ledger.grant import Source
 from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
@@ -112,7 +112,7 @@ def trace_filter() -> Trace:
 
     By the simplest policy; the default one enters two files more.
     """
-    found, extender = Trace(), Extender(_NoApi(), Settings(node_policy=NodePolicy.BINPACK))
+    found, extender = Trace(), Extender(_NoApi(), PlacementSettings(node_policy=NodePolicy.BINPACK))
     for name in ("node-1", "node-2", "node-3"):
         extender.put_node(_node(name))
     extender.warm_up()

@@ -8,7 +8,7 @@ seconds. Defaults that depend on the machine (`derive`) are filled on the comman
 
 import enum
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from deviceplugin.config import param_types as types
@@ -108,7 +108,11 @@ class ServingSettings:
 
 @dataclass(frozen=True, slots=True)
 class PlacementSettings:
-    """How nodes and GPUs are chosen; annotations of a pod take precedence."""
+    """How nodes and GPUs are chosen; annotations of a pod take precedence.
+
+    `gang_reservation_time`: for a gang that waits at Permit: its longest wait and a margin. `names` follows from
+    --resource-domain and `scheduler` from --scheduler-name; both are set by the scheduler.
+    """
 
     node_policy: NodePolicy = setting("node-policy", NodePolicy.FRAGMENTATION, "Which of the nodes that fit to choose.")
     gpu_policy: GpuPolicy = setting("gpu-policy", GpuPolicy.BINPACK, "Which of the node's GPUs that fit to choose.")
@@ -127,6 +131,13 @@ class PlacementSettings:
     gang_reservation_time: float = setting(
         "gang-reservation-time", 600.0, "The same for a pod of a gang that waits for other members.", types.PERIOD
     )
+    names: ResourceNames = field(default_factory=ResourceNames)
+    scheduler: str = ""
+
+    @property
+    def one_node(self) -> bool:
+        """Filter answers the node it chose; else all that fit, and kube-scheduler chooses by score."""
+        return self.node_choice is NodeChooser.EXTENDER
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,13 +26,12 @@ import structlog
 
 from deviceplugin import __version__
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.turns import Turns
 from deviceplugin.cluster.http.server import SchedulerServer
 from deviceplugin.cluster.view.claim_books import ClaimBooks
 from deviceplugin.cluster.view.live import LiveUse
 from deviceplugin.cluster.webhook.review import AdmissionWebhook
-from deviceplugin.config.scheduler import Election, NodeChooser, SchedulerSettings
+from deviceplugin.config.scheduler import Election, SchedulerSettings
 from deviceplugin.errors import VcudaError, first_error
 from deviceplugin.kube.cluster_client import AccessReviews, ClusterClient, addresses_by_node
 from deviceplugin.kube.credentials import Credentials
@@ -131,7 +130,7 @@ async def _work(
     leadership = leadership_of(settings, client)
     events = EventRecorder(client, node=leadership.identity, component=_COMPONENT, rate=_EVENTS)
     placed, unbound = partial(_tell, events, EventReason.PLACED), partial(_tell, events, EventReason.NOT_BOUND)
-    placement = _extender_settings(settings)
+    placement = replace(settings.placement, names=settings.names, scheduler=settings.webhook.scheduler_name)
     extender = Extender(client, placement, placed=placed, unbound=unbound)
     volcano, turns = None, Turns()
     if settings.callers.volcano:
@@ -208,19 +207,6 @@ def _claim_templates(
 
 def _tell(events: EventRecorder, reason: EventReason, pod: PodRef, why: str) -> None:
     events.about_pod(pod, reason, why)
-
-
-def _extender_settings(settings: SchedulerSettings) -> Settings:
-    placement = settings.placement
-    return Settings(
-        node_policy=placement.node_policy,
-        gpu_policy=placement.gpu_policy,
-        one_node=placement.node_choice is NodeChooser.EXTENDER,
-        reservation_time=placement.reservation_time,
-        gang_reservation_time=placement.gang_reservation_time,
-        names=settings.names,
-        scheduler=settings.webhook.scheduler_name,
-    )
 
 
 async def _expire(extender: Extender) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.turns import Turns
 from deviceplugin.cluster.http.verbs import Verb, VerbResponse
 from deviceplugin.cluster.volcano.tasks import Announcements, VolcanoTasks
@@ -23,6 +22,7 @@ from deviceplugin.cluster.volcano.wire import (
     write_scores,
     write_victims,
 )
+from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.kube.cluster_client import ClusterClient
 
 _LARGEST = 64 << 20
@@ -89,7 +89,7 @@ class VolcanoService:
 def volcano_service(
     extender: Extender,
     client: ClusterClient,
-    settings: Settings,
+    settings: PlacementSettings,
     *,
     clock: Callable[[], float],
     confirm: Confirm,

@@ -15,13 +15,13 @@ from hypothesis import event, given, note, target
 from hypothesis import strategies as st
 
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS
 from deviceplugin.cluster.extender.turns import Turns
 from deviceplugin.cluster.extender.wire import read_args, read_preempt
 from deviceplugin.cluster.volcano.tasks import VolcanoTasks
 from deviceplugin.cluster.volcano.wire import read_predicate
 from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.cluster.webhook.review import AdmissionWebhook
+from deviceplugin.config.scheduler import NodeChooser, PlacementSettings
 from deviceplugin.config.webhook import HamiScope, HamiSettings, WebhookSettings
 from deviceplugin.model.allocation import ContainerRole, PodUid
 from deviceplugin.model.pod import ClusterPod
@@ -152,8 +152,9 @@ def test_a_review_costs_what_its_bytes_cost(how: str, made: Json) -> None:
 
 def cluster(*, one_node: bool, nodes: int = 40) -> tuple[Extender, list[PodUid]]:
     """GPUs that are used in different ways: no two nodes are alike."""
+    choice = NodeChooser.EXTENDER if one_node else NodeChooser.SCHEDULER
     dice, evictable = random.Random(7), list[PodUid]()
-    extender = Extender(MemoryApi(), replace(DEFAULT_SETTINGS, one_node=one_node), clock=lambda: 0.0)
+    extender = Extender(MemoryApi(), PlacementSettings(node_choice=choice), clock=lambda: 0.0)
     for at in range(nodes):
         name = f"n{at}"
         extender.put_node(node(name, 8))
@@ -211,7 +212,7 @@ async def _explain(extender: Extender, turns: Turns, made: Json, names: list[str
 
 async def _volcano(extender: Extender, turns: Turns, made: Json, names: list[str]) -> None:
     tasks = VolcanoTasks(
-        extender.cache, extender.snapshot, scorer=extender.scorer, settings=DEFAULT_SETTINGS, clock=lambda: 0.0
+        extender.cache, extender.snapshot, scorer=extender.scorer, settings=PlacementSettings(), clock=lambda: 0.0
     )
     for name in names[:5]:
         body = json.dumps({"task": {"UID": "u", "Pod": made}, "node": {"Name": name}}).encode()

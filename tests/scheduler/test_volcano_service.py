@@ -4,10 +4,10 @@ import json
 from functools import partial
 
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS
 from deviceplugin.cluster.extender.turns import LEAST, Turns
 from deviceplugin.cluster.http.verbs import Verb
 from deviceplugin.cluster.volcano.tasks import Announcements, VolcanoTasks
+from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.pod import Gang
 from deviceplugin.model.units import ResourceNames
@@ -24,7 +24,7 @@ async def leads() -> None:
 
 def service(extender: Extender, turns: Turns) -> VolcanoService:
     tasks = VolcanoTasks(
-        extender.cache, extender.snapshot, scorer=extender.scorer, settings=DEFAULT_SETTINGS, clock=lambda: 0.0
+        extender.cache, extender.snapshot, scorer=extender.scorer, settings=PlacementSettings(), clock=lambda: 0.0
     )
     return VolcanoService(tasks, Announcements(extender.cache, Written(), names=ResourceNames()), leads, turns)
 

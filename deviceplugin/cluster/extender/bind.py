@@ -26,8 +26,8 @@ import structlog
 
 from deviceplugin.cluster.extender.cache.pod_hold import NEVER, HoldState, PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
-from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.wire import BindingArgs
+from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.errors import CapacityError, KubeError, KubeNotFoundError, VcudaError
 from deviceplugin.model import annotations as text
 from deviceplugin.model.allocation import ContainerRole, PodRef, PodUid
@@ -204,7 +204,7 @@ class Bind:
         cache: SchedulerCache,
         api: BindApi,
         *,
-        settings: Settings,
+        settings: PlacementSettings,
         clock: Callable[[], float],
         why: Callable[[PodHold, Inventory | None], str],
         bound: Callable[[PodRef, Mapping[str, str]], None] = lambda _pod, _annotations: None,

@@ -18,9 +18,9 @@ from deviceplugin.cluster.extender.filter import Filter, Prioritize
 from deviceplugin.cluster.extender.gangs import GangTracker
 from deviceplugin.cluster.extender.preempt import Preempt
 from deviceplugin.cluster.extender.recent_events import RecentEvents
-from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS, Settings
 from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
 from deviceplugin.cluster.extender.watchers import NodeApi, OvercommitMonitor, WakeUp, WorkloadHistory
+from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.gpu import Inventory
@@ -44,7 +44,7 @@ class Extender:
     def __init__(
         self,
         api: ClusterApi,
-        settings: Settings = DEFAULT_SETTINGS,
+        settings: PlacementSettings = PlacementSettings(),
         *,
         placed: Callable[[PodRef, str], None] = lambda _pod, _why: None,
         unbound: Callable[[PodRef, str], None] = lambda _pod, _why: None,

@@ -30,9 +30,9 @@ from deviceplugin.cluster.extender.rejection import (
     never_asked_text,
     rejection_of,
 )
-from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.snapshot import ClusterSnapshot, NodeCandidates
 from deviceplugin.cluster.extender.wire import ExtenderArgs, FilterResult
+from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.errors import CapacityError, ParseError, RequestError
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, placeable_request, pod_request
@@ -57,7 +57,7 @@ class Filter:
         *,
         scorer: NodeScorer,
         gangs: GangTracker,
-        settings: Settings,
+        settings: PlacementSettings,
         clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
@@ -236,7 +236,7 @@ def _bound_node_only(args: ExtenderArgs, bound: str | None) -> FilterResult:
 
 
 def _place_again(
-    asked: PodRequest, state: NodeState, settings: Settings, held: PodHold, budget: Budget
+    asked: PodRequest, state: NodeState, settings: PlacementSettings, held: PodHold, budget: Budget
 ) -> PodChoice | None:
     uuids, here = {uuid for each in held.allocations for uuid in each.uuids}, Budget(ON_ONE_NODE)
     try:

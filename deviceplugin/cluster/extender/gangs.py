@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.explain.verdicts import Verdicts
-from deviceplugin.cluster.extender.settings import Settings
+from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import ClusterPod, Gang
 
@@ -65,7 +65,7 @@ class GangTracker:
     """One attempt for each gang, dropped when it expires or when none of its members is left."""
 
     def __init__(
-        self, cache: SchedulerCache, verdicts: Verdicts, *, settings: Settings, clock: Callable[[], float]
+        self, cache: SchedulerCache, verdicts: Verdicts, *, settings: PlacementSettings, clock: Callable[[], float]
     ) -> None:
         self._cache = cache
         self._verdicts = verdicts

@@ -17,7 +17,7 @@ from itertools import chain
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.rejection import NOMINATED, NOT_PLACED_YET, Rejection, rejection_of
-from deviceplugin.cluster.extender.settings import Settings
+from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.errors import VcudaError
 from deviceplugin.model.allocation import Allocation, PodUid
 from deviceplugin.model.pod import ClusterPod
@@ -95,7 +95,7 @@ class NodeCandidates:
 class ClusterSnapshot:
     """Reads only."""
 
-    def __init__(self, cache: SchedulerCache, settings: Settings, scorer: NodeScorer) -> None:
+    def __init__(self, cache: SchedulerCache, settings: PlacementSettings, scorer: NodeScorer) -> None:
         self._cache = cache
         self._settings = settings
         self._scorer = scorer

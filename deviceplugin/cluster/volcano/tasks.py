@@ -39,10 +39,10 @@ from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.filter import scaled
 from deviceplugin.cluster.extender.preempt import fewest_victims
 from deviceplugin.cluster.extender.rejection import BOUND_ELSEWHERE, NOT_PLACED_YET, Rejection, rejection_of
-from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
 from deviceplugin.cluster.extender.turns import Turns
 from deviceplugin.cluster.volcano.wire import Code, VolcanoTask
+from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.errors import (
     CapacityError,
     KubeConflictError,
@@ -105,7 +105,7 @@ class VolcanoTasks:
         snapshot: ClusterSnapshot,
         *,
         scorer: NodeScorer,
-        settings: Settings,
+        settings: PlacementSettings,
         clock: Callable[[], float],
     ) -> None:
         self._cache = cache

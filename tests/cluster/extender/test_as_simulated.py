@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.wire import ExtenderArgs
+from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.annotations import PodAllocation, format_allocation
 from deviceplugin.model.node import ClusterNode, format_inventory
@@ -52,7 +52,7 @@ class Deployed:
     """An extender with the watch beside it, and kube-scheduler, which leaves out nodes with too little CPU."""
 
     def __init__(self, scene: Scene, policy: NodePolicy, typical: Workload | None) -> None:
-        settings = Settings(node_policy=policy)
+        settings = PlacementSettings(node_policy=policy)
         self.extender = (
             Extender(MemoryApi(), settings) if typical is None else Extender(MemoryApi(), settings, typical=typical)
         )

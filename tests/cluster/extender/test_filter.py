@@ -5,7 +5,7 @@ from itertools import product
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.rejection import PREFERRED
-from deviceplugin.cluster.extender.settings import Settings
+from deviceplugin.config.scheduler import NodeChooser, PlacementSettings
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.pod import Gang
 from deviceplugin.model.preferences import NodePolicy
@@ -41,13 +41,13 @@ async def test_that_containers_do_not_fit_together_is_said_only_where_all_was_tr
             "no room found for the pod's containers together, though not every combination was tried"
         ),
     }
-    for one_node, (cores, said) in product((True, False), sentences.items()):
-        extender = Extender(api, Settings(one_node=one_node), clock=clock)
+    for choice, (cores, said) in product(NodeChooser, sentences.items()):
+        extender = Extender(api, PlacementSettings(node_choice=choice), clock=clock)
         extender.put_node(node("a", 2 if len(cores) == 3 else 4))
         first, *others = cores
         more = [(f"c{at}", ContainerRole.APP, each, 1) for at, each in enumerate(others)]
         answer = extender.filter(ask(pod(cores=first, blocks=1, more=more), "a"))
-        assert (answer.names, answer.failed) == ((), {"a": said}), one_node
+        assert (answer.names, answer.failed) == ((), {"a": said}), choice
 
 
 async def test_the_same_pod_again_has_one_reservation(extender: Extender) -> None:
@@ -240,7 +240,7 @@ async def test_all_containers_of_a_pod_get_their_gpus(extender: Extender) -> Non
 
 
 async def test_kube_scheduler_may_choose_among_all_that_fit(api: MemoryApi, clock: Clock) -> None:
-    extender = Extender(api, Settings(one_node=False), clock=clock)
+    extender = Extender(api, PlacementSettings(node_choice=NodeChooser.SCHEDULER), clock=clock)
     for name in ("a", "b", "c"):
         extender.put_node(node(name, 1))
     first = pod(cores=100, blocks=0)
@@ -254,7 +254,7 @@ async def test_kube_scheduler_may_choose_among_all_that_fit(api: MemoryApi, cloc
 
 async def test_nodes_are_scored_from_ten_to_nothing_in_the_order_of_the_policy(api: MemoryApi, clock: Clock) -> None:
     for policy, best in ((NodePolicy.BINPACK, "full"), (NodePolicy.SPREAD, "empty")):
-        extender = Extender(api, Settings(one_node=False, node_policy=policy), clock=clock)
+        extender = Extender(api, PlacementSettings(node_choice=NodeChooser.SCHEDULER, node_policy=policy), clock=clock)
         for name in ("full", "half", "empty"):
             extender.put_node(node(name, 1))
         for name, cores in (("full", 60), ("half", 30)):

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState
-from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS
+from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import ClusterPod, Gang
@@ -32,7 +32,7 @@ FATES = st.sampled_from([Fate.WORKS, *Fate])
 READS = st.sampled_from([Fate.WORKS, Fate.WORKS, Fate.LATE])
 WHICH = st.integers(0, 30)
 NODE = st.sampled_from(NODES)
-GANG_S, SINGLE_S = DEFAULT_SETTINGS.gang_reservation_time, DEFAULT_SETTINGS.reservation_time
+GANG_S, SINGLE_S = PlacementSettings().gang_reservation_time, PlacementSettings().reservation_time
 ANNOTATIONS = {
     "none": {},
     "broken": {NAMES.allocation: "{"},

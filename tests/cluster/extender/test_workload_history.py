@@ -1,8 +1,8 @@
 """The fragmentation policy plans for the pods of this cluster, and no request waits while it learns of them."""
 
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.watchers import EVERY_S, WorkloadHistory
+from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.model.preferences import NodePolicy
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.placement.fragmentation import ObservedWorkload, Workload
@@ -63,7 +63,7 @@ def test_it_is_renewed_every_so_often_and_only_where_it_has_changed(clock: Clock
 
 
 async def test_repeated_events_count_a_pod_once_in_the_history(clock: Clock) -> None:
-    extender = Extender(MemoryApi(), Settings(node_policy=NodePolicy.FRAGMENTATION), clock=clock)
+    extender = Extender(MemoryApi(), PlacementSettings(node_policy=NodePolicy.FRAGMENTATION), clock=clock)
     for name in ("a", "b"):
         extender.put_node(node(name))
     waiting = pod(cores=30)

@@ -10,8 +10,8 @@ import pytest
 import structlog
 
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS
 from deviceplugin.cluster.volcano.tasks import Announcements, VolcanoTasks
+from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.errors import KubeError, KubeNotFoundError
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.annotations import parse_allocation
@@ -92,7 +92,7 @@ async def scene() -> AsyncIterator[Scene]:
         extender.cache,
         extender.snapshot,
         scorer=extender.scorer,
-        settings=DEFAULT_SETTINGS,
+        settings=PlacementSettings(),
         clock=clock,
     )
     async with in_background(announcements.run()):

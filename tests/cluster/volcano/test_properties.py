@@ -14,8 +14,8 @@ from hypothesis.stateful import invariant, rule
 from deviceplugin.cluster.extender.bind import binding_annotations
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS
 from deviceplugin.cluster.volcano.tasks import VolcanoTasks
+from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.units import ResourceNames
 from tests.cluster.extender.test_properties import NODE, NODES, SINGLE_S, WHICH, Scheduling
@@ -35,7 +35,7 @@ class BothSchedulers(Scheduling):
             extender.cache,
             extender.snapshot,
             scorer=extender.scorer,
-            settings=DEFAULT_SETTINGS,
+            settings=PlacementSettings(),
             clock=lambda: self.cluster.now,
         )
 

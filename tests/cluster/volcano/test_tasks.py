@@ -7,9 +7,9 @@ import pytest
 
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS
 from deviceplugin.cluster.volcano.tasks import FITS, VolcanoTasks
 from deviceplugin.cluster.volcano.wire import Code
+from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.model.pod import ClusterPod, Gang
 from tests.cluster.extender.api import Fate, MemoryApi
 from tests.cluster.extender.conftest import Clock
@@ -43,7 +43,7 @@ class Scene:
             self.extender.cache,
             self.extender.snapshot,
             scorer=self.extender.scorer,
-            settings=DEFAULT_SETTINGS,
+            settings=PlacementSettings(),
             clock=self.clock,
         )
         self.extender.cache.promised = self.promised.append
@@ -196,7 +196,7 @@ def test_what_the_agent_gave_counts_from_then_on() -> None:
 def test_a_promise_ends_by_time_when_vc_scheduler_has_died(scene: Scene) -> None:
     made = scene.waits(100)
     scene.place(made)
-    scene.clock.now += DEFAULT_SETTINGS.reservation_time - 1
+    scene.clock.now += PlacementSettings().reservation_time - 1
     assert scene.place(scene.waits(100)) == ""
     assert scene.place(scene.waits(100))
     scene.clock.now += 1

@@ -35,8 +35,8 @@ from deviceplugin.cluster.extender.rejection import (
     UNREADABLE_INVENTORY,
     Rejection,
 )
-from deviceplugin.cluster.extender.settings import Settings
 from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
+from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.gpu import Gpu, GpuUuid
@@ -286,7 +286,7 @@ class Explain:
     """Reads only. `named` says how the answer shows a pod on a GPU: by its name, or by its UID."""
 
     def __init__(
-        self, cache: SchedulerCache, snapshot: ClusterSnapshot, verdicts: Verdicts, *, settings: Settings
+        self, cache: SchedulerCache, snapshot: ClusterSnapshot, verdicts: Verdicts, *, settings: PlacementSettings
     ) -> None:
         self._cache = cache
         self._snapshot = snapshot

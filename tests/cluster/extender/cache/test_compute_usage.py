@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.extender.settings import Settings
+from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import ClusterPod, PlainPod
 from deviceplugin.model.preferences import NodePolicy
@@ -168,14 +168,15 @@ KINDS = Workload(((TaskKind(Request(50, 8), Spare(4000, 0)), 1), (TaskKind(Reque
 def test_no_node_is_refused_for_cpu_whatever_is_known(clock: Clock) -> None:
     """kube-scheduler has already checked it, and knows better."""
     for policy in NodePolicy:
-        extender = Extender(MemoryApi(), Settings(node_policy=policy), clock=clock)
+        extender = Extender(MemoryApi(), PlacementSettings(node_policy=policy), clock=clock)
         extender.put_node(node("a", allocatable=needs(100, 1)))
         assert extender.filter(ask(pod(needs=needs(2000, 8)), "a")).names == ("a",), policy
 
 
 def test_the_fragmentation_policy_keeps_cpu_beside_gpus(clock: Clock) -> None:
     """Two nodes with equal GPUs: a pod without CPU goes where no CPU is left for others."""
-    extender = Extender(MemoryApi(), Settings(node_policy=NodePolicy.FRAGMENTATION), typical=KINDS, clock=clock)
+    policy = PlacementSettings(node_policy=NodePolicy.FRAGMENTATION)
+    extender = Extender(MemoryApi(), policy, typical=KINDS, clock=clock)
     for name in ("a", "b"):
         extender.put_node(node(name, allocatable=needs(16_000, 1024)))
     extender.put_plain(plain("p", "b", needs(14_000)))

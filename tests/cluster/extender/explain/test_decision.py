@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.extender.settings import Settings
+from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.errors import ParseError
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.annotations import LONGEST, ContainerRecord, DecisionRecord, format_decision, parse_decision
@@ -69,7 +69,7 @@ async def test_the_pods_own_policy_is_named() -> None:
         NodePolicy.BINPACK: "node b is the fullest of 2 nodes that fit (policy binpack)",
     }
     for policy, sentence in said.items():
-        extender = Extender(api := MemoryApi(), Settings(node_policy=policy))
+        extender = Extender(api := MemoryApi(), PlacementSettings(node_policy=policy))
         extender.put_node(node("a", 2))
         extender.put_node(node("b", 2))
         extender.put_pod(running("b", 0, 30, 8))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from deviceplugin.cluster.extender.cache.pod_hold import total_request
 from deviceplugin.cluster.extender.explain.explain import Explanation
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.extender.settings import Settings
+from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.pod import ClusterPod, ScheduledCondition
 from deviceplugin.placement.fit import GpuAmount
@@ -138,7 +138,7 @@ def placed_by(scheduler: str, made: ClusterPod) -> ClusterPod:
 
 
 async def test_the_scheduler_that_should_ask_is_named(api: MemoryApi, clock: Clock) -> None:
-    extender = Extender(api, Settings(scheduler="vcuda-scheduler"), clock=clock)
+    extender = Extender(api, PlacementSettings(scheduler="vcuda-scheduler"), clock=clock)
     extender.put_node(node("a", 1))
     for one, beginning in (
         (

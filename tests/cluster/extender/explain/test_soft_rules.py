@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.extender.settings import DEFAULT_SETTINGS
+from deviceplugin.config.scheduler import NodeChooser, PlacementSettings
 from deviceplugin.kube.cluster_objects import cluster_nodes, cluster_pods
 from deviceplugin.model.node import ClusterNode
 from deviceplugin.model.pod import ClusterPod
@@ -100,7 +100,7 @@ async def test_it_is_said_of_a_pod_that_was_placed_that_waits_and_that_is_bound(
 
 
 async def test_where_kube_scheduler_chooses_nothing_is_said(api: MemoryApi) -> None:
-    extender = Extender(api, replace(DEFAULT_SETTINGS, one_node=False))
+    extender = Extender(api, PlacementSettings(node_choice=NodeChooser.SCHEDULER))
     extender.put_node(node("a", 1))
     waits = preferring("waits")
     extender.put_pod(waits)
