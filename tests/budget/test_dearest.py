@@ -21,8 +21,7 @@ from deviceplugin.cluster.volcano.tasks import VolcanoTasks
 from deviceplugin.cluster.volcano.wire import read_predicate
 from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.cluster.webhook.review import AdmissionWebhook
-from deviceplugin.config.scheduler import NodeChooser, PlacementSettings
-from deviceplugin.config.webhook import HamiScope, HamiSettings, WebhookSettings
+from deviceplugin.config.scheduler import HamiScope, HamiSettings, NodeChooser, PlacementSettings, WebhookSettings
 from deviceplugin.model.allocation import ContainerRole, PodUid
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.units import ResourceNames

@@ -8,8 +8,7 @@ import yaml
 from click.testing import CliRunner
 
 from deviceplugin.cli import main
-from deviceplugin.config.scheduler import SCHEDULER, Election, NodeChooser
-from deviceplugin.config.webhook import HamiResources
+from deviceplugin.config.scheduler import SCHEDULER, Election, HamiResources, NodeChooser
 from deviceplugin.errors import ConfigError
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from tests.config.resolving import resolve

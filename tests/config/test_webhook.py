@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from deviceplugin.config.command import Setting
-from deviceplugin.config.webhook import HamiScope, HamiSettings, WebhookSettings
+from deviceplugin.config.scheduler import HamiScope, HamiSettings, WebhookSettings
 from deviceplugin.model.units import ShareMemory
 
 LEAVES: dict[str, Setting] = {

@@ -25,7 +25,7 @@ from deviceplugin.cluster.webhook.pod_json import (
     spec,
 )
 from deviceplugin.cluster.webhook.resources import count, drop, is_gpu
-from deviceplugin.config.webhook import WebhookSettings
+from deviceplugin.config.scheduler import WebhookSettings
 from deviceplugin.errors import RequestError
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.annotation_names import annotation_names

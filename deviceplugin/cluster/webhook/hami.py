@@ -34,7 +34,7 @@ from deviceplugin.cluster.webhook.resources import (
     put,
     rounded_without_knowing,
 )
-from deviceplugin.config.webhook import HamiResources, HamiScope, HamiSettings, WebhookSettings
+from deviceplugin.config.scheduler import HamiResources, HamiScope, HamiSettings, WebhookSettings
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
 from deviceplugin.model.pod import MOST_MIB, format_per_container

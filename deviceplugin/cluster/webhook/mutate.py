@@ -35,7 +35,7 @@ from deviceplugin.cluster.webhook.resources import (
     put,
     put_our_libraries_first,
 )
-from deviceplugin.config.webhook import HamiScope, WebhookSettings
+from deviceplugin.config.scheduler import HamiScope, WebhookSettings
 from deviceplugin.errors import ParseError
 from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
 from deviceplugin.model.pod import PerContainer

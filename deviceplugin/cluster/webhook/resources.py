@@ -33,7 +33,7 @@ from deviceplugin.cluster.webhook.pod_json import (
     made_child,
     objects,
 )
-from deviceplugin.config.webhook import WebhookSettings
+from deviceplugin.config.scheduler import WebhookSettings
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.kube.structs import parse_quantity
 from deviceplugin.model.allocation import libraries_of, require_short_library_path

@@ -19,7 +19,7 @@ from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.pod_json import MIRROR, Json, Operation, annotations, difference, read_pod
 from deviceplugin.cluster.webhook.validate import validate
-from deviceplugin.config.webhook import WebhookSettings
+from deviceplugin.config.scheduler import WebhookSettings
 from deviceplugin.errors import ParseError, VcudaError
 from deviceplugin.kube.structs import decode_strict
 

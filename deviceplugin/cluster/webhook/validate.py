@@ -25,7 +25,7 @@ from deviceplugin.cluster.webhook.resources import (
     preloaded,
     require_short_path,
 )
-from deviceplugin.config.webhook import WebhookSettings
+from deviceplugin.config.scheduler import WebhookSettings
 from deviceplugin.errors import RequestError
 from deviceplugin.model.allocation import DRIVER_MOUNT, GRANT_MOUNT
 from deviceplugin.model.annotation_names import AnnotationNames, annotation_names

@@ -11,7 +11,7 @@ from deviceplugin.cluster.webhook.known_gpus import Card, KnownGpus
 from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.cluster.webhook.review import AdmissionWebhook
-from deviceplugin.config.webhook import HamiResources, HamiScope, HamiSettings, WebhookSettings
+from deviceplugin.config.scheduler import HamiResources, HamiScope, HamiSettings, WebhookSettings
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
 from deviceplugin.model.topology import Topology
 from deviceplugin.model.units import ResourceNames

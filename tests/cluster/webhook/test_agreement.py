@@ -8,7 +8,7 @@ from deviceplugin.cluster.webhook.hami import HAMI_SCHEDULER, is_for_hami
 from deviceplugin.cluster.webhook.mutate import is_left_alone, mutate
 from deviceplugin.cluster.webhook.pod_json import MIRROR, Json, annotations, containers
 from deviceplugin.cluster.webhook.validate import validate
-from deviceplugin.config.webhook import HamiScope, WebhookSettings
+from deviceplugin.config.scheduler import HamiScope, WebhookSettings
 from deviceplugin.errors import VcudaError
 from deviceplugin.model.annotation_names import AnnotationNames
 from tests.cluster.webhook.expressions import Compiled, annotation_maps, real_pods

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.cluster.webhook.pod_json import Json
-from deviceplugin.config.webhook import WebhookSettings
+from deviceplugin.config.scheduler import WebhookSettings
 from deviceplugin.errors import ParseError
 from deviceplugin.model.pod_request import MOST_GPU_CONTAINERS
 from tests.cluster.webhook.expressions import real_pods

@@ -9,7 +9,7 @@ from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.cluster.webhook.validate import validate
-from deviceplugin.config.webhook import HamiResources, HamiScope, HamiSettings
+from deviceplugin.config.scheduler import HamiResources, HamiScope, HamiSettings
 from deviceplugin.errors import RequestError
 from tests.cluster.webhook.makers import (
     A100S,

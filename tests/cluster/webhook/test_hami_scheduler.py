@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from deviceplugin.config.webhook import WebhookSettings
+from deviceplugin.config.scheduler import WebhookSettings
 from tests.cluster.webhook.makers import (
     A100S,
     GPU,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from deviceplugin.cluster.webhook.known_gpus import Card, KnownGpus
 from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.pod_json import Json
-from deviceplugin.config.webhook import WebhookSettings
+from deviceplugin.config.scheduler import WebhookSettings
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.units import ShareMemory
 from tests.cluster.webhook.makers import (

@@ -12,7 +12,7 @@ from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.pod_json import Json, difference, read_pod
 from deviceplugin.cluster.webhook.review import AdmissionWebhook
 from deviceplugin.cluster.webhook.validate import validate
-from deviceplugin.config.webhook import WebhookSettings
+from deviceplugin.config.scheduler import WebhookSettings
 from deviceplugin.errors import VcudaError
 from tests.cluster.webhook.expressions import real_pods
 from tests.cluster.webhook.makers import (

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from deviceplugin.cluster.webhook.known_gpus import Card, KnownGpus
-from deviceplugin.config.webhook import HamiSettings, WebhookSettings
+from deviceplugin.config.scheduler import HamiSettings, WebhookSettings
 from sandbox.cluster import pods
 from sandbox.cluster.admission import WebhookServer
 from sandbox.cluster.client import ApiError, Client
