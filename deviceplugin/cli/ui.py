@@ -21,7 +21,7 @@ from deviceplugin.cli.command import OperatorCommand
 from deviceplugin.cli.connection import Connection, connected
 from deviceplugin.cli.scheduler_client import SchedulerClient, opened
 from deviceplugin.errors import VcudaError
-from deviceplugin.serve.messages import JSON, Request, Response, Route
+from deviceplugin.serve.messages import JSON, HttpRequest, HttpResponse, Route
 from deviceplugin.serve.server import Server, bind_tcp
 from deviceplugin.ui import files
 
@@ -93,7 +93,7 @@ class PageServer:
     def address(self) -> str:
         return f"http://{_HOST}:{self.port}{_OPEN}{self._once}"
 
-    async def answer(self, request: Request) -> Response:
+    async def answer(self, request: HttpRequest) -> HttpResponse:
         """Host is checked first: a name of a stranger that leads to 127.0.0.1 would be another origin's way in."""
         if request.header("Host") not in (f"{_HOST}:{self.port}", f"localhost:{self.port}"):
             return _refusal(403, "this address is not served under that name")
@@ -107,23 +107,23 @@ class PageServer:
             return _refusal(401, "open the page by the address that vcuda ui prints")
         return await self._asked(request)
 
-    def _open(self, given: str) -> Response:
+    def _open(self, given: str) -> HttpResponse:
         is_late = self.open_within_s is not None and time.monotonic() - self._began > self.open_within_s
         if not self._once or is_late or not secrets.compare_digest(given.encode(), self._once.encode()):
             return _refusal(403, "this address was used, or is too old; start vcuda ui again")
         self._once = ""
         headers = {**files.HEADERS, "Location": f"{files.PATH}/#key={self._key}", "Cache-Control": "no-store"}
-        return Response(303, headers=headers)
+        return HttpResponse(303, headers=headers)
 
-    async def _asked(self, request: Request) -> Response:
+    async def _asked(self, request: HttpRequest) -> HttpResponse:
         try:
             async with self._turn:
                 answer = await self.client.get(request.raw_path, dict(request.query))
         except VcudaError as error:
             return _refusal(502, error.message)
         headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-        return Response(answer.status, answer.body, JSON, headers)
+        return HttpResponse(answer.status, answer.body, JSON, headers)
 
 
-def _refusal(status: int, sentence: str) -> Response:
-    return Response(status, msgspec.json.encode({"error": sentence}), JSON, files.HEADERS)
+def _refusal(status: int, sentence: str) -> HttpResponse:
+    return HttpResponse(status, msgspec.json.encode({"error": sentence}), JSON, files.HEADERS)

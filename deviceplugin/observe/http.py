@@ -31,7 +31,7 @@ from deviceplugin.observe.metrics import AgentMetrics
 from deviceplugin.observe.node_view import AgentState, NodePicture, Rendering
 from deviceplugin.observe.usage import usage_of
 from deviceplugin.serve.connections import ConnectionLimits, is_loopback
-from deviceplugin.serve.messages import JSON, Request, Response, Route, sentence
+from deviceplugin.serve.messages import JSON, HttpRequest, HttpResponse, Route, sentence
 from deviceplugin.serve.server import Limits, Server, bind_tcp
 from deviceplugin.wire import deviceplugin_pb2 as pb
 from deviceplugin.wire import deviceplugin_pb2_grpc as rpc
@@ -92,7 +92,7 @@ def listen(server: Server, address: str, port: int) -> int:
     return int(sockets[0].getsockname()[1])
 
 
-_Render = Callable[[NodePicture, AgentState], Response]
+_Render = Callable[[NodePicture, AgentState], HttpResponse]
 
 
 class _Pages:
@@ -127,48 +127,48 @@ class _Pages:
             "/readyz": Route(self.readyz),
         }
 
-    async def metrics(self, request: Request) -> Response:
+    async def metrics(self, request: HttpRequest) -> HttpResponse:
         accept = OPENMETRICS if wants_openmetrics(request.header("Accept")) else ""
 
-        def render(picture: NodePicture, state: AgentState) -> Response:
+        def render(picture: NodePicture, state: AgentState) -> HttpResponse:
             body, content_type = self._metrics.render_with(picture, state, accept)
-            return Response(200, body, content_type)
+            return HttpResponse(200, body, content_type)
 
         return await self._show(request, f"metrics {accept}", render, changes=self._metrics.changes)
 
-    async def gpu_manager_metrics(self, request: Request) -> Response:
+    async def gpu_manager_metrics(self, request: HttpRequest) -> HttpResponse:
         """At gpu-manager's path: its metrics beside ours."""
 
-        def render(picture: NodePicture, state: AgentState) -> Response:
+        def render(picture: NodePicture, state: AgentState) -> HttpResponse:
             body, content_type = self._metrics.render_with(picture, state)
-            return Response(200, body + self._gpu_manager.metrics_text(picture), content_type)
+            return HttpResponse(200, body + self._gpu_manager.metrics_text(picture), content_type)
 
         return await self._show(request, "gpu-manager's metrics", render, changes=self._metrics.changes)
 
-    async def graph(self, request: Request) -> Response:
+    async def graph(self, request: HttpRequest) -> HttpResponse:
         if "application/json" in request.header("Accept"):
             return await self._show(request, "graph in JSON", lambda picture, _: _json(graph_of(picture)))
         characters = ASCII if "ascii" in request.query else BOXES
         name = "graph in ASCII" if characters is ASCII else "graph"
-        return await self._show(request, name, lambda picture, _: Response(200, draw(picture, characters).encode()))
+        return await self._show(request, name, lambda picture, _: HttpResponse(200, draw(picture, characters).encode()))
 
-    async def usage(self, request: Request) -> Response:
+    async def usage(self, request: HttpRequest) -> HttpResponse:
         by_pod = self._gpu_manager.usage_document
         return await self._show(request, "usage", lambda picture, _: _json(usage_of(picture, by_pod)))
 
-    async def _show(self, request: Request, name: str, render: _Render, *, changes: int = 0) -> Response:
+    async def _show(self, request: HttpRequest, name: str, render: _Render, *, changes: int = 0) -> HttpResponse:
         if not (self._names_for_all or is_loopback(request.peer)):
             name, render = f"{name} without names", _without_names(render)
         return await self._rendering.get(name, render, changes=changes) or sentence(500, _BUG)
 
-    async def version(self, request: Request) -> Response:
+    async def version(self, request: HttpRequest) -> HttpResponse:
         return _json({"version": self._version})
 
-    async def healthz(self, request: Request) -> Response:
+    async def healthz(self, request: HttpRequest) -> HttpResponse:
         sockets = self._view.state().sockets
         return _verdict(await self._healthy.get(lambda: silent_sockets(sockets), sockets))
 
-    async def readyz(self, request: Request) -> Response:
+    async def readyz(self, request: HttpRequest) -> HttpResponse:
         return _verdict(self._view.state().not_ready)
 
 
@@ -195,11 +195,11 @@ def _without_names(render: _Render) -> _Render:
     return lambda picture, state: render(picture.without_names(), state)
 
 
-def _json(document: object) -> Response:
-    return Response(200, _JSON.encode(document) + b"\n", JSON)
+def _json(document: object) -> HttpResponse:
+    return HttpResponse(200, _JSON.encode(document) + b"\n", JSON)
 
 
-def _verdict(phrases: tuple[str, ...]) -> Response:
+def _verdict(phrases: tuple[str, ...]) -> HttpResponse:
     return sentence(503, "; ".join(phrases)) if phrases else sentence(200, "ok")
 
 
@@ -207,15 +207,15 @@ def _verdict(phrases: tuple[str, ...]) -> Response:
 async def standing_by(address: str, port: int, *, is_ready: Callable[[], bool]) -> AsyncIterator[None]:
     """Raises ConfigError if it cannot listen."""
 
-    async def healthz(_: Request) -> Response:
+    async def healthz(_: HttpRequest) -> HttpResponse:
         return sentence(200, "ok")
 
-    async def readyz(_: Request) -> Response:
+    async def readyz(_: HttpRequest) -> HttpResponse:
         if is_ready():
             return sentence(200, f"ok: {_WAITS}")
         return sentence(503, "kubelet has not registered the driver for claims")
 
-    async def other(_: Request) -> Response:
+    async def other(_: HttpRequest) -> HttpResponse:
         return sentence(503, _WAITS)
 
     routes = {"/healthz": Route(healthz), "/readyz": Route(readyz), _OTHER: Route(other)}

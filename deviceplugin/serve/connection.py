@@ -4,7 +4,7 @@ In: bytes. Out: bytes. A request that comes while another is answered waits, and
 than a few that wait end the connection, because no client of ours sends a request before the last one is answered.
 After a refusal the connection ends too, because the rest of that request may still be on its way.
 
-Bounds, whoever sends: the bytes and the number of headers; the bytes of a body, which needs a length; seconds until a
+Bounds for every sender: the bytes and the number of headers; the bytes of a body, which needs a length; seconds until a
 request is whole; bytes of answers that are not read, and seconds until they are. Only bytes that have arrived count,
 because a declared length costs its sender nothing.
 """
@@ -25,8 +25,8 @@ from deviceplugin.latest import CALLER_HAS_GONE
 from deviceplugin.serve.messages import (
     Header,
     HttpError,
-    Request,
-    Response,
+    HttpRequest,
+    HttpResponse,
     Route,
     certificate_names,
     cut,
@@ -54,15 +54,15 @@ class Door(Protocol):
     read_s: float
     clock: Callable[[], float]
 
-    def route(self, request: Request) -> Route:
+    def route(self, request: HttpRequest) -> Route:
         """HttpError if there is none, or none for this method."""
 
-    def body_room(self, request: Request, route: Route) -> Room: ...
-    def answer_room(self, request: Request, route: Route | None) -> Room: ...
-    async def answer(self, request: Request, route: Route) -> Response:
+    def body_room(self, request: HttpRequest, route: Route) -> Room: ...
+    def answer_room(self, request: HttpRequest, route: Route | None) -> Room: ...
+    async def answer(self, request: HttpRequest, route: Route) -> HttpResponse:
         """Raises nothing but a cancellation."""
 
-    def lost(self, connection: "Connection") -> None: ...
+    def lost(self, connection: "HttpConnection") -> None: ...
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class _Arriving:
     target: bytes = b""
     headers: list[Header] = field(default_factory=list)
     head: int = 0
-    request: Request | None = None
+    request: HttpRequest | None = None
     route: Route | None = None
     room: Room | None = None
     expects_continue: bool = False
@@ -84,18 +84,18 @@ class _Arriving:
 class _Due:
     """A whole request, or one that is answered without its body. `keeps`: the client wants to use the connection."""
 
-    request: Request | None = None
+    request: HttpRequest | None = None
     route: Route | None = None
     room: Room | None = None
     keeps: bool = False
-    response: Response | None = None
+    response: HttpResponse | None = None
 
     def leave(self) -> None:
         if self.room is not None:
             self.room.leave()
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """`since`: monotonic time of the last request's begin or end; `known`: the peer has shown who it is.
 
     `served`: a request was answered with success.
@@ -202,7 +202,7 @@ class Connection(asyncio.Protocol):
         if arriving is None or parser is None:
             return
         method = parser.get_method().decode()
-        request = Request(method, arriving.target, arriving.headers, self.peer, self._names, self._has_gone)
+        request = HttpRequest(method, arriving.target, arriving.headers, self.peer, self._names, self._has_gone)
         arriving.request = request
         try:
             if sum(len(name) + len(value) for name, value in arriving.headers) > _MOST_HEAD:
@@ -255,7 +255,7 @@ class Connection(asyncio.Protocol):
 
     # What becomes of a request.
 
-    def _expect_body(self, arriving: _Arriving, request: Request, route: Route) -> None:
+    def _expect_body(self, arriving: _Arriving, request: HttpRequest, route: Route) -> None:
         if request.header("transfer-encoding"):
             # A chunk may be one byte: its wrapping would cost a hundred times what it carries, and is not counted.
             raise HttpError(411, "no_length", "the body needs a Content-Length; chunks are not read")
@@ -310,7 +310,7 @@ class Connection(asyncio.Protocol):
         assert response is not None
         await self._send(response, due)
 
-    async def _send(self, response: Response, due: _Due) -> None:
+    async def _send(self, response: HttpResponse, due: _Due) -> None:
         self._is_writing, self.since = True, self._door.clock()
         keeps = due.keeps and not response.closes and not self._door.stopping
         body = b"" if due.request is not None and due.request.method == "HEAD" else response.body
@@ -324,7 +324,7 @@ class Connection(asyncio.Protocol):
             self._drop_due()
             self._end(self._transport)
 
-    async def _send_large(self, head: bytes, body: bytes, request: Request, route: Route | None) -> bool:
+    async def _send_large(self, head: bytes, body: bytes, request: HttpRequest, route: Route | None) -> bool:
         """Piece by piece, because asyncio takes a buffer of any size and calls it written. False if it has no room."""
         with self._door.answer_room(request, route) as room:
             try:
@@ -378,7 +378,7 @@ def _headers_too_large() -> HttpError:
     return HttpError(431, "malformed", "the headers are too large")
 
 
-def _head(response: Response, keeps: bool) -> bytes:
+def _head(response: HttpResponse, keeps: bool) -> bytes:
     more = b"".join(b"%s: %s\r\n" % (key.encode(), value.encode()) for key, value in response.headers.items())
     reason = HTTPStatus(response.status).phrase.encode()
     kind, size = response.content_type.encode(), len(response.body)

@@ -32,7 +32,7 @@ from functools import partial
 import structlog
 
 from deviceplugin.log import Pace
-from deviceplugin.serve.connection import Connection, Door
+from deviceplugin.serve.connection import Door, HttpConnection
 
 log = structlog.get_logger("vcuda.connections")
 _HANDSHAKE_S = 5.0
@@ -123,7 +123,7 @@ class Connections:
         self._sweeping: asyncio.Task[None] | None = None
         self._none_open = asyncio.Event()
         self._none_open.set()
-        self.open: dict[Connection, _Open] = {}
+        self.open: dict[HttpConnection, _Open] = {}
         self.on_closed: Callable[[ClosedBecause], None] = lambda _: None
 
     def listen(self, listening: socket.socket, context: ssl.SSLContext | None) -> None:
@@ -154,7 +154,7 @@ class Connections:
         if self._sweeping is not None:
             self._sweeping.cancel()
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: HttpConnection) -> None:
         self.open.pop(connection, None)
         if not self.open:
             self._none_open.set()
@@ -179,13 +179,13 @@ class Connections:
 
     def _begin(self, accepted: socket.socket, peer: str, context: ssl.SSLContext | None) -> None:
         accepted.setblocking(False)
-        connection = Connection(self._door, peer, known=self._are_known)
+        connection = HttpConnection(self._door, peer, known=self._are_known)
         handshake = asyncio.create_task(_connect(accepted, connection, context), name="handshake")
         handshake.add_done_callback(partial(self._close_failed, accepted, connection))
         self.open[connection] = _Open(handshake, accepted)
         self._none_open.clear()
 
-    def _close_failed(self, accepted: socket.socket, connection: Connection, handshake: asyncio.Task[None]) -> None:
+    def _close_failed(self, accepted: socket.socket, connection: HttpConnection, handshake: asyncio.Task[None]) -> None:
         """Also of a task that was cancelled before it began: nothing else has the socket then."""
         if handshake.cancelled() or handshake.exception() is not None:
             accepted.close()
@@ -210,10 +210,10 @@ class Connections:
         self._drop(last, ClosedBecause.DISPLACED)
         return True
 
-    def _is_in_use(self, connection: Connection) -> bool:
+    def _is_in_use(self, connection: HttpConnection) -> bool:
         return connection.is_working or (connection.served and self._clock() - connection.since < _JUST_ANSWERED_S)
 
-    def _drop(self, connection: Connection, reason: ClosedBecause) -> None:
+    def _drop(self, connection: HttpConnection, reason: ClosedBecause) -> None:
         """At once: asyncio would keep the descriptor of a peer that reads nothing until it has written everything."""
         one = self.open.pop(connection)
         connection.abort()
@@ -235,7 +235,7 @@ class Connections:
             for connection in tuple(self.open):
                 self._check(connection, now - connection.since)
 
-    def _check(self, connection: Connection, seconds: float) -> None:
+    def _check(self, connection: HttpConnection, seconds: float) -> None:
         limits = self._limits
         if connection.is_receiving:
             if seconds >= limits.arrive:
@@ -253,7 +253,7 @@ class Connections:
             log.warning(event, **fields)
 
 
-def _worth(connection: Connection) -> tuple[bool, bool, float]:
+def _worth(connection: HttpConnection) -> tuple[bool, bool, float]:
     """The least is dropped first."""
     return connection.is_working, connection.served, connection.since
 
@@ -269,7 +269,7 @@ async def readable(one: socket.socket) -> None:
         loop.remove_reader(descriptor)
 
 
-async def _connect(accepted: socket.socket, connection: Connection, context: ssl.SSLContext | None) -> None:
+async def _connect(accepted: socket.socket, connection: HttpConnection, context: ssl.SSLContext | None) -> None:
     """Raises OSError: no TLS, or gone, or late."""
     try:
         await asyncio.get_running_loop().connect_accepted_socket(

@@ -1,7 +1,7 @@
 """What a server of vcuda hears and says: requests, routes, answers.
 
-In: the head and the whole body of a request. Out: a `Response`, or an `HttpError` with a status and one sentence. Not
-here: sockets (`connection`), and which paths there are.
+In: the head and the whole body of a request. Out: an `HttpResponse`, or an `HttpError` with a status and one sentence.
+Not here: sockets (`connection`), and which paths there are.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ class HttpError(Exception):
 
 
 @dataclass
-class Request:
+class HttpRequest:
     """`target` and `headers` as they came. `peer`: the other end's address. `names`: of its verified certificate.
 
     `has_gone` is true once nobody waits for the answer.
@@ -72,7 +72,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class HttpResponse:
     """`closes`: the connection cannot be used again."""
 
     status: int = 200
@@ -82,14 +82,14 @@ class Response:
     closes: bool = False
 
 
-Answer = Callable[[Request], Awaitable[Response]]
+Answer = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
 
 def _nothing(_: HttpError) -> None:
     """Nobody counts it."""
 
 
-def _everybody(_: Request) -> None:
+def _everybody(_: HttpRequest) -> None:
     """Nobody is refused."""
 
 
@@ -107,17 +107,17 @@ class Route:
     methods: tuple[str, ...] = READING
     largest: int = 0
     instead: str = "send less"
-    check: Callable[[Request], None] = _everybody
+    check: Callable[[HttpRequest], None] = _everybody
     refused: Callable[[HttpError], None] = _nothing
     is_trusted: bool = False
     counts: bool = True
 
 
-def sentence(status: int, text: str, **how: Any) -> Response:  # noqa: ANN401 - fields of Response
-    return Response(status, f"{text}\n".encode(), **how)
+def sentence(status: int, text: str, **how: Any) -> HttpResponse:  # noqa: ANN401 - fields of HttpResponse
+    return HttpResponse(status, f"{text}\n".encode(), **how)
 
 
-def refusal(error: HttpError) -> Response:
+def refusal(error: HttpError) -> HttpResponse:
     """The rest of the request may not have been read."""
     return sentence(error.status, error.sentence, headers=error.headers, closes=True)
 

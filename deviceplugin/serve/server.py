@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 import structlog
 
 from deviceplugin.errors import CallerGoneError, ConfigError
-from deviceplugin.serve.connection import Connection
+from deviceplugin.serve.connection import HttpConnection
 from deviceplugin.serve.connections import ConnectionLimits, Connections
-from deviceplugin.serve.messages import HttpError, Request, Response, Route, no_such_path, refusal, sentence
+from deviceplugin.serve.messages import HttpError, HttpRequest, HttpResponse, Route, no_such_path, refusal, sentence
 from deviceplugin.serve.rooms import Key, Room
 
 log = structlog.get_logger("vcuda.http")
@@ -84,7 +84,7 @@ class Server:
 
     # What a connection asks.
 
-    def route(self, request: Request) -> Route:
+    def route(self, request: HttpRequest) -> Route:
         route = self._routes.get(self._find(request.path))
         if route is None:
             raise no_such_path(self._routes)
@@ -95,21 +95,21 @@ class Server:
             )
         return route
 
-    def body_room(self, request: Request, route: Route) -> Room:
+    def body_room(self, request: HttpRequest, route: Route) -> Room:
         most = _PEERS * route.largest if self._limits.room is None else self._limits.room
         return self._room("body", request, route, most)
 
-    def answer_room(self, request: Request, route: Route | None) -> Room:
+    def answer_room(self, request: HttpRequest, route: Route | None) -> Room:
         return self._room("answer", request, route, self._limits.answers)
 
-    def _room(self, what: str, request: Request, route: Route | None, most: int) -> Room:
+    def _room(self, what: str, request: HttpRequest, route: Route | None, most: int) -> Room:
         path = self._find(request.path) if what == "body" else ""
         limits: dict[Key, int] = {(what, path): most}
         if not (self._are_known or (route is not None and route.is_trusted)):
             limits[(what, path, request.peer)] = most // _PEERS
         return Room(self.held, limits, free=self._limits.free)
 
-    async def answer(self, request: Request, route: Route) -> Response:
+    async def answer(self, request: HttpRequest, route: Route) -> HttpResponse:
         """Raises nothing but a cancellation."""
         try:
             return await route.answer(request)
@@ -121,7 +121,7 @@ class Server:
             log.exception("request_failed", path=request.raw_path[:200])
             return sentence(500, self._bug)
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: HttpConnection) -> None:
         self.connections.lost(connection)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from deviceplugin.serve.messages import Response, sentence
+from deviceplugin.serve.messages import HttpResponse, sentence
 
 PATH = "/ui"
 _PAGE = "index.html"
@@ -43,17 +43,17 @@ def is_page(path: str) -> bool:
     return path == PATH or path.startswith(f"{PATH}/")
 
 
-def answer(path: str, known: str = "") -> Response:
+def answer(path: str, known: str = "") -> HttpResponse:
     """`known` is the header If-None-Match."""
     if path == PATH:  # relative, so that it stays behind the prefix of a proxy
-        return Response(308, headers={**HEADERS, "Location": "ui/"})
+        return HttpResponse(308, headers={**HEADERS, "Location": "ui/"})
     found = _files().get(path.removeprefix(f"{PATH}/") or _PAGE)
     if found is None:
         return sentence(404, "no such file; see /ui/", headers=HEADERS)
     headers = {**HEADERS, "ETag": found.tag}
     if found.tag in (each.strip().removeprefix("W/") for each in known.split(",")):
-        return Response(304, headers=headers)
-    return Response(200, found.body, f"{found.kind}; charset=utf-8", headers)
+        return HttpResponse(304, headers=headers)
+    return HttpResponse(200, found.body, f"{found.kind}; charset=utf-8", headers)
 
 
 @cache

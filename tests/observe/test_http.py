@@ -22,7 +22,7 @@ from deviceplugin.observe.graph import draw
 from deviceplugin.observe.http import QueryServer
 from deviceplugin.observe.metrics import AgentMetrics
 from deviceplugin.observe.node_view import AgentState, NodePicture, Rendering
-from deviceplugin.serve.messages import Request
+from deviceplugin.serve.messages import HttpRequest
 from deviceplugin.wire import deviceplugin_pb2 as pb
 from deviceplugin.wire import deviceplugin_pb2_grpc as rpc
 from tests.observe.pictures import by_groups, gpu, grant, node, uuid
@@ -93,7 +93,7 @@ async def test_strangers_see_no_names_where_the_flag_says_so(path: str, held: st
     server = QueryServer(rendering, AgentMetrics(version="1"), views, version="1", names_for_all=False)._server
     texts = []
     for peer in ("10.1.2.3", "127.0.0.1"):
-        asked = Request("GET", path.encode(), (), peer, frozenset(), lambda: False)
+        asked = HttpRequest("GET", path.encode(), (), peer, frozenset(), lambda: False)
         texts.append((await server.answer(asked, server.route(asked))).body.decode())
     hidden, shown = texts
     uid = PICTURE.grants[0].allocation.owner.pod.uid

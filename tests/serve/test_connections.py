@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, supp
 import structlog
 
 from deviceplugin.serve.connections import ConnectionLimits, raise_descriptor_limit
-from deviceplugin.serve.messages import Request, Response, Route, sentence
+from deviceplugin.serve.messages import HttpRequest, HttpResponse, Route, sentence
 from deviceplugin.serve.server import Limits, Server, bind_tcp
 from tests.observe.views import Clock
 from tests.waiting import PATIENCE_S
@@ -35,7 +35,7 @@ async def serving(
 ) -> AsyncIterator[int]:
     """The port of a server that says ok."""
 
-    async def answer(request: Request) -> Response:
+    async def answer(request: HttpRequest) -> HttpResponse:
         asked()
         return sentence(200, "ok")
 

@@ -24,7 +24,7 @@ from deviceplugin.errors import CallerGoneError, ParseError, VcudaError
 from deviceplugin.exposition import OPENMETRICS, wants_openmetrics
 from deviceplugin.latest import KeysInTurn, Latest, require_caller
 from deviceplugin.serve.connections import is_loopback
-from deviceplugin.serve.messages import GONE, JSON, HttpError, Request, Response, Route, refusal, sentence
+from deviceplugin.serve.messages import GONE, JSON, HttpError, HttpRequest, HttpResponse, Route, refusal, sentence
 from deviceplugin.serve.rooms import Key, Room
 from deviceplugin.ui import files
 
@@ -98,21 +98,21 @@ class Routes:
     def _refused(self, verb: Verb, error: HttpError) -> None:
         self._metrics.observe(verb.name, error.outcome, 0.0, {})
 
-    async def _counted(self, verb: Verb, request: Request) -> Response:
+    async def _counted(self, verb: Verb, request: HttpRequest) -> HttpResponse:
         """Raises nothing but a cancellation."""
         began, outcome = time.perf_counter(), "failed"
         rejections: Mapping[str, int] = {}
         try:
             found = await self._answer(verb, request)
             outcome, rejections = found.outcome, found.rejections
-            return Response(200, found.body, JSON)
+            return HttpResponse(200, found.body, JSON)
         except Exception as error:
             response, outcome = _failure(error, verb)
             return response
         finally:
             self._metrics.observe(verb.name, outcome, time.perf_counter() - began, rejections)
 
-    async def _answer(self, verb: Verb, request: Request) -> VerbResponse:
+    async def _answer(self, verb: Verb, request: HttpRequest) -> VerbResponse:
         if verb.is_restricted:
             return await self._asked(verb, request.body)
         namespace = verb.namespace_of(request.body)
@@ -125,7 +125,7 @@ class Routes:
             raise unavailable(f"not ready yet: {'; '.join(missing)}")
         return await verb.answer(body)
 
-    def _waits(self, verb: Verb, request: Request, namespace: str) -> Room:
+    def _waits(self, verb: Verb, request: HttpRequest, namespace: str) -> Room:
         """Until it was answered. Raises an HttpError with status 503."""
         limits: dict[Key, int] = {
             (verb.name,): _WAITING * verb.largest,
@@ -137,7 +137,7 @@ class Routes:
         return room
 
     @asynccontextmanager
-    async def _in_turn(self, request: Request, namespace: str) -> AsyncIterator[None]:
+    async def _in_turn(self, request: HttpRequest, namespace: str) -> AsyncIterator[None]:
         """What was given up meanwhile costs nothing more."""
         lane = self._lanes.setdefault((request.path, len(request.body) > SMALL_BODY), _Lane())
         async with lane.turn(request.peer, namespace):
@@ -148,19 +148,19 @@ class Routes:
             finally:
                 await asyncio.sleep(min(time.perf_counter() - began, _LONGEST_PAUSE_S))
 
-    async def _explain(self, request: Request) -> Response:
+    async def _explain(self, request: HttpRequest) -> HttpResponse:
         namespace, slash, name = request.query.get("pod", "").partition("/")
         if not slash or not namespace or not name or "/" in name:
             return sentence(400, "no pod given; use /explain?pod=NAMESPACE/NAME")
         async with self._in_turn(request, namespace):
             status, body = await self._service.explain(namespace, name, _tokens(request))
-        return Response(status, body, JSON)
+        return HttpResponse(status, body, JSON)
 
-    async def _view(self, request: Request) -> Response:
+    async def _view(self, request: HttpRequest) -> HttpResponse:
         status, body = await self._service.view(request.path, request.query, _tokens(request))
-        return Response(status, body, JSON)
+        return HttpResponse(status, body, JSON)
 
-    async def _show_metrics(self, request: Request) -> Response:
+    async def _show_metrics(self, request: HttpRequest) -> HttpResponse:
         """Rendered once in a period: in a large cluster it takes this loop longer than a review of a pod."""
         accept = OPENMETRICS if wants_openmetrics(request.header("Accept")) else ""
 
@@ -168,12 +168,12 @@ class Routes:
             return self._metrics.render(accept)
 
         body, content_type = await self._shown[accept].get(render)
-        return Response(200, body, content_type)
+        return HttpResponse(200, body, content_type)
 
-    async def _healthz(self, request: Request) -> Response:
+    async def _healthz(self, request: HttpRequest) -> HttpResponse:
         return sentence(200, "ok")
 
-    async def _readyz(self, request: Request) -> Response:
+    async def _readyz(self, request: HttpRequest) -> HttpResponse:
         missing = ("stopping",) if self.stopping else self._service.not_ready()
         if not missing and "leader" in request.query:
             missing = self._service.not_leading()
@@ -187,16 +187,16 @@ def place_of(path: str) -> str:
     return files.PATH if files.is_page(path) else path
 
 
-async def _page(request: Request) -> Response:
+async def _page(request: HttpRequest) -> HttpResponse:
     """Files that everybody may read: they say nothing of the cluster."""
     return files.answer(request.path, request.header("If-None-Match"))
 
 
-def _tokens(request: Request) -> dict[str, str]:
+def _tokens(request: HttpRequest) -> dict[str, str]:
     return {name: request.header(name) for name in _TOKENS}
 
 
-def _check_caller(verb: Verb, request: Request) -> None:
+def _check_caller(verb: Verb, request: HttpRequest) -> None:
     if verb.loopback_only and not is_loopback(request.peer):
         raise HttpError(403, "non_loopback", f"/{verb.name} accepts requests from loopback only")
     if verb.clients and request.names.isdisjoint(verb.clients):
@@ -204,7 +204,7 @@ def _check_caller(verb: Verb, request: Request) -> None:
         raise HttpError(403, "unauthorized", f"/{verb.name} requires a client certificate issued to {wanted}")
 
 
-def _failure(error: Exception, verb: Verb) -> tuple[Response, str]:
+def _failure(error: Exception, verb: Verb) -> tuple[HttpResponse, str]:
     """The answer, and its outcome for the metrics."""
     if isinstance(error, HttpError):
         return refusal(error), error.outcome

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from deviceplugin.serve.connection import Connection
+from deviceplugin.serve.connection import HttpConnection
 from deviceplugin.serve.connections import ConnectionLimits, Connections
 from deviceplugin.serve.server import Limits
 from tests.cluster.http.scene import Scene, serving
@@ -118,4 +118,4 @@ async def test_nothing_of_a_connection_stays(way: Way) -> None:
 def handlers(connections: Connections) -> int:
     """Those that this test has made."""
     connections._forget_closed()  # as it does itself every five seconds
-    return sum(isinstance(each, Connection) for each in gc.get_objects())
+    return sum(isinstance(each, HttpConnection) for each in gc.get_objects())
