@@ -57,7 +57,7 @@ class DriverRoot:
         self.path = path
 
     def resolve(self, inside: str) -> Path | None:
-        """The file or directory itself, free of links below the root; None where there is none."""
+        """The file or directory itself, free of links below the root; None if there is none."""
         pending, done, links = deque(inside.split("/")), list[str](), 0
         while pending:
             part = pending.popleft()
@@ -83,7 +83,7 @@ class DriverRoot:
         return self.path.joinpath(*done)
 
     def listing(self, directory: str) -> Iterator[str]:
-        """Names in a directory, sorted; none where it cannot be read."""
+        """Names in a directory, sorted; none if it cannot be read."""
         found = self.resolve(directory)
         try:
             names = sorted(each.name for each in found.iterdir()) if found is not None else []

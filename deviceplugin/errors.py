@@ -158,7 +158,7 @@ class GetMissingError(KubeletError):
 
 
 class KubeError(VcudaError):
-    """The API server refuses or does not answer; `code` is the HTTP status, 0 where there was none."""
+    """The API server refuses or does not answer; `code` is the HTTP status, 0 if there was none."""
 
     status = "UNAVAILABLE"
 

@@ -160,6 +160,6 @@ async def others_turn() -> None:
 
 
 def require_caller() -> None:
-    """Raises CallerGoneError where nobody waits for the answer any more."""
+    """Raises CallerGoneError if nobody waits for the answer any more."""
     if CALLER_HAS_GONE.get()():
         raise CallerGoneError("the client left before it had its answer")

@@ -3,7 +3,7 @@
 In: level and format. Out: structlog and the standard logging module, set up once by `cli`. Keys: `ts`, `level`, `msg`,
 `logger`, and what the caller bound (`pod`, `namespace`, `uid`, `container`, `gpu`). Modules get their logger with
 `structlog.get_logger("vcuda.<folder>")`. A VcudaError is written as its sentence; a traceback appears only for what is
-a bug, as the one field `traceback`. `Pace` is for lines that somebody outside can cause as often as he likes.
+a bug, as the one field `traceback`. `Pace` is for lines that somebody outside can cause at any rate.
 """
 
 import enum

@@ -7,7 +7,7 @@ Kubelet forgets a claim when its record is lost, and nobody tells the driver. A 
 not have it and the API server says that it is gone, or given to no pod of this node, in two rounds in a row, and no
 process has its files mounted. The other way round, a claim that kubelet recorded and the journal lost is held by its
 containers under the name that kubelet wrote down: it is adopted with that name on those of its GPUs that are here, and
-waits for the others. It is given up only where the API server says that it is gone. Nothing is ended because something
+waits for the others. It is given up only if the API server says that it is gone. Nothing is ended because something
 could not be read, and nothing is granted before all of it was read (`is_complete`). What one claim lacks is nothing to
 the others. Device-plugin grants are for `agent.reconciler`, which in turn does not see these.
 

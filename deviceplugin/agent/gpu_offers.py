@@ -7,7 +7,7 @@ has it as unhealthy, so that kubelet knows the devices that its containers still
 
 `GrantHolders` are the containers that hold a grant: its owner, or for a claim those that use it.
 
-In: the node's pods, looked at once and only where a grant of a claim is asked for. Out: containers, and a grant as
+In: the node's pods, looked at once and only if a grant of a claim is asked for. Out: containers, and a grant as
 views show it: a claim with one container is shown as that container, one that several share, or none yet, by its own
 name and the name of its request. Values of one moment: make it again to look again.
 """

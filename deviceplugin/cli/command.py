@@ -126,7 +126,7 @@ def clearer(error: click.ClickException) -> click.ClickException:
 
 
 def closest(word: str, known: Sequence[str]) -> str:
-    """The known words that are most like it, for the end of a sentence; empty where none is."""
+    """The known words that are most like it, for the end of a sentence; empty if none is."""
     found = get_close_matches(word, known, n=2)
     return f"; did you mean {' or '.join(found)}?" if found else ""
 

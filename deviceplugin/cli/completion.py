@@ -4,7 +4,7 @@ In: the shell's name. Out: the script on standard output. The shell then calls `
 
 Names of pods and nodes for the shell's completion.
 
-In: what was typed so far. Out: the names that begin with it; none where the cluster does not answer at once, because a
+In: what was typed so far. Out: the names that begin with it; none if the cluster does not answer at once, because a
 shell that waits is worse than one that does not complete. Nothing is printed.
 """
 

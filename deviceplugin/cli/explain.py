@@ -89,7 +89,7 @@ async def _why_unknown(client: SchedulerClient, namespace: str, name: str) -> st
 
 
 def why_unknown(pod: str, status: int, document: dict[str, Any]) -> str:
-    """Why the scheduler does not know a pod, from the API server's answer about it; empty where that does not tell."""
+    """Why the scheduler does not know a pod, from the API server's answer about it; empty if that does not tell."""
     if status == 404:
         return f"pod {pod} does not exist; a suspended Job, or one without quota, has no pods"
     if status != 200:
@@ -143,6 +143,6 @@ def _node_lines(node: dict[str, Any]) -> list[str]:
     if node["change"]:
         lines.append(f"  to change: {node['change']}")
     for gpu in node["gpus"][:_MOST_GPUS]:
-        lines.append(f"  GPU {gpu['minor']} ({gpu['model']}): {gpu['against'] or 'would do'}")
+        lines.append(f"  GPU {gpu['minor']} ({gpu['model']}): {gpu['against'] or 'fits'}")
         lines += [f"    {holder}" for holder in gpu["holders"]]
     return lines

@@ -105,7 +105,7 @@ def show_rows(kind: Kind[Row], rows: Sequence[Row], *, at: float, shape: Shape) 
 
 
 def say(text: str) -> None:
-    """On standard output; ConfigError where it cannot be written. A closed pipe is for click."""
+    """On standard output; ConfigError if it cannot be written. A closed pipe is for click."""
     try:
         click.echo(text)
     except OSError as error:

@@ -264,7 +264,7 @@ class _Proxied:
         return await self._api(f"/api/v1/namespaces/{namespace}/{target}/proxy{path}", headers=headers)
 
     async def _api(self, path: str, **how: Any) -> Answer:  # noqa: ANN401 - those of _call
-        """With credentials that are read again, once, where the API server refuses them."""
+        """With credentials that are read again, once, if the API server refuses them."""
         access = await self._credentials.access()
         answer = await _call(self._session, access, path, **how)
         if answer.status == _UNAUTHORIZED and "error" not in answer.document:

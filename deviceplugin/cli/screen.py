@@ -77,7 +77,7 @@ async def watch(
 ) -> None:
     """`first` makes a page that is there sooner; the page follows at once.
 
-    `handle` hears of every key that is not one of `SCROLLING`, and is true where the page must be made again.
+    `handle` hears of every key that is not one of `SCROLLING`, and is true if the page must be made again.
     """
     state = _State(await (first or fetch)(_frame()))
     with _heard(state.events), _own_screen():

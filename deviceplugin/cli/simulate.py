@@ -95,7 +95,7 @@ def _row(tried: Tried) -> tuple[str, ...]:
 def _side_by_side(
     heading: str, columns: Mapping[str, Mapping[str, str]], absent: str, width: int | None
 ) -> Iterator[list[str]]:
-    """One table, or as many as it takes; none where there is no row."""
+    """One table, or as many as it takes; none if there is no row."""
     rows = list(dict.fromkeys(row for column in columns.values() for row in column))
     for names in _fitting(columns, width) if rows else ():
         shown = [(row, *(columns[name].get(row, absent) for name in names)) for row in rows]

@@ -2,7 +2,7 @@
 
 In: columns and rows of text. Out: lines. On a terminal that is too narrow, whole columns are left out, those that are
 needed least first, and then text is cut, the last column first; numbers, which stand at the right of their column, are
-cut only where nothing else is left. Pipes and files get every column. Text from outside cannot move the cursor: control
+cut only if nothing else is left. Pipes and files get every column. Text from outside cannot move the cursor: control
 characters become `?`.
 
 Ages, amounts of memory and shares of a whole, as tables show them.
@@ -23,7 +23,7 @@ _LEAST_CUT = 12
 class Column:
     """`rank` 0 stays always; of the others the highest goes first. `wide`: only with -o wide.
 
-    `if_any`: only where a row has something in it.
+    `if_any`: only if a row has something in it.
     """
 
     heading: str
@@ -183,6 +183,6 @@ def seconds(value: float | None) -> str:
 
 
 def total(values: Iterable[float | None]) -> float | None:
-    """The sum of what is known; None where nothing is."""
+    """The sum of what is known; None if nothing is."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None

@@ -89,7 +89,7 @@ class TopTable:
 
 
 def _asked(kind: Kind[Any], query: TopQuery) -> dict[str, str]:
-    """The view's own order matters only where not all rows are read; by node each agent is asked once for all."""
+    """The view's own order matters only if not all rows are read; by node each agent is asked once for all."""
     if not query.most:
         return {"live": "1"} | ({"sort": "node"} if "node" in kind.sorts else {})
     sort = kind.sorts[query.sort_by]

@@ -124,7 +124,7 @@ class ViewClient:
         return answer
 
     async def _named(self, rows: tuple[Row, ...], namespace: str = "") -> tuple[Row, ...]:
-        """The rows with the names that the caller may read by his own rights."""
+        """The rows with the names that the caller may read by rights of their own."""
         hidden = {uid for row in rows for uid, name in pods_of(row) if name is None}
         if not hidden:
             return rows

@@ -160,7 +160,7 @@ def filled(tree: type[T], values: Mapping[str, Any]) -> T:
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice, where YAML itself would silently take the last."""
+    """SafeLoader that refuses a key given twice, if YAML itself would silently take the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()

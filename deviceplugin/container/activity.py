@@ -126,7 +126,7 @@ class Told(NamedTuple):
 
 
 def read_told(path: Path) -> Told | None:
-    """None where nothing is told; an agent of an older version told the limits only."""
+    """None if nothing is told; an agent of an older version told the limits only."""
     try:
         words = path.read_bytes()
     except OSError:
@@ -149,7 +149,7 @@ def write_row_limits(path: Path, *, cores: int, soft_cores: int) -> None:
     """For neighbours whose library is older than `write_told`, before the container's first process has written it.
 
     A row that its container keeps from being written, by a lease, stays as it is: neighbours read what they are told.
-    Raises ContainerError where no room is left.
+    Raises ContainerError if no room is left.
     """
     try:
         with opened(path, writable=True) as fd:

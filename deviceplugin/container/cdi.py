@@ -94,7 +94,7 @@ def _put(path: Path, text: str) -> None:
 
 
 def _with_nodes(text: str, nodes: Mapping[str, str]) -> str:
-    """The spec with the device nodes of its GPUs as they are now; LookupError where one is gone."""
+    """The spec with the device nodes of its GPUs as they are now; LookupError if one is gone."""
     spec: dict[str, Any] = json.loads(text)
     edits = spec["devices"][0]["containerEdits"]
     named = next(each[len(_GPUS) :] for each in (*edits["env"], _GPUS) if each.startswith(_GPUS))

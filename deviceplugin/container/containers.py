@@ -204,7 +204,7 @@ class Place:
 
 
 class ContainerFinder:
-    """`id_in_status` gives the container's id from the pod's status, empty where it has none."""
+    """`id_in_status` gives the container's id from the pod's status, empty if it has none."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class ContainerFinder:
         self._asks_again_at = 0.0
 
     async def find(self, owners: Iterable[OwnerKey]) -> Place | None:
-        """None where neither the runtime nor the pods' status knows any of the containers."""
+        """None if neither the runtime nor the pods' status knows any of the containers."""
         found: list[FoundContainer] = []
         is_whole = True
         for pod, name in owners:
@@ -234,7 +234,7 @@ class ContainerFinder:
         return Place(tuple(found), is_whole) if found or is_whole else None
 
     def members(self, place: Place) -> Members | None:
-        """The processes as they are now; None where the containers are gone, not complete where one of them is."""
+        """The processes as they are now; None if the containers are gone, not complete where one of them is."""
         each = [self._members(one) for one in place.containers]
         living = [one for one in each if one is not None]
         if not living:
@@ -250,7 +250,7 @@ class ContainerFinder:
         return found if found.pids else None
 
     async def _ask_runtime(self, pod: PodUid, name: str) -> tuple[str, int | None] | None:
-        """The running container's id, empty where none runs, and its PID; None where the runtime does not answer."""
+        """The running container's id, empty if none runs, and its PID; None if the runtime does not answer."""
         if self._runtime is None or time.monotonic() < self._asks_again_at:
             return None
         try:

@@ -85,7 +85,7 @@ class GrantDirectories:
         return True
 
     def read(self, grant: GrantId, name: str) -> bytes | None:
-        """None where there is no such file."""
+        """None if there is no such file."""
         try:
             return (self.path(grant) / name).read_bytes()
         except OSError:

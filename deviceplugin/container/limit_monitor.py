@@ -57,7 +57,7 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """A container on one GPU. `accounted`: bytes by our library. `seen`: bytes and percent by the driver, None where it
+    """A container on one GPU. `accounted`: bytes by our library. `seen`: bytes and percent by the driver, None if it
     gives none; `ended_percent`: of that, by processes that have ended. `shown_percent`: what neighbours can see of it
     in its activity file; None: not known. `unmanaged`: host PIDs on the GPU without a slot. `corrupted`: what is wrong
     with its shared state. `may_borrow`: some of `limit_cores` is its neighbours' while they want it.
@@ -141,7 +141,7 @@ DEFAULT_TOLERANCE = Tolerance()
 
 @dataclass(slots=True)
 class LimitMonitor:
-    """Watches one container. `seconds`: for how long each breach was seen, also where that was too short to report.
+    """Watches one container. `seconds`: for how long each breach was seen, also if that was too short to report.
 
     `totals`: shared by the monitors of the node.
     """

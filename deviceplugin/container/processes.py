@@ -23,7 +23,7 @@ What a process sees mounted, from /proc/PID/mountinfo (proc_pid_mountinfo(5)).
 
 In: the bytes of the file. Out: `MountPoint`s; a line that is none is left out. A mount is identified by its file
 system's number and the directory of that file system which it shows: nobody without rights on the node can make a mount
-that shows a directory which he does not have, whatever names he gives.
+that shows a directory of somebody else, whatever its name.
 """
 
 import contextlib
@@ -290,7 +290,7 @@ class ProcessTable:
         return MountedFolder.of(base.resolve(), list(read_mounts(text))) if text is not None else None
 
     def _mount_namespace(self, pid: int) -> int | None:
-        """Its processes see the same; None where it cannot be read."""
+        """Its processes see the same; None if it cannot be read."""
         try:
             return (self._proc / str(pid) / "ns" / "mnt").stat().st_ino
         except OSError:
@@ -332,7 +332,7 @@ class CgroupTree:
         return self._existing([f"{root}{path}" for root in dict.fromkeys((self._kubelet_root, "")) for path in paths])
 
     def members(self, directory: Path) -> Members | None:
-        """Sorted; None where the group has gone, and with it every process in it."""
+        """Sorted; None if the group has gone, and with it every process in it."""
         if not _is_directory(directory):
             return None
         found: set[int] = set()
@@ -361,7 +361,7 @@ class CgroupTree:
 
 
 def inner_pid(status: bytes) -> int:
-    """The PID in the innermost namespace, from /proc/PID/status; ValueError where it does not say."""
+    """The PID in the innermost namespace, from /proc/PID/status; ValueError if it does not say."""
     for line in status.split(b"\n"):
         if line.startswith(b"NSpid:"):
             return int(line.split()[-1])

@@ -133,7 +133,7 @@ def clear(path: Path, slot: ProcessSlot) -> None:
 
 
 def _lock(fd: int, at: int) -> bool:
-    """Until `fd` is closed; False where another process has it. A file system without locks counts as locked."""
+    """Until `fd` is closed; False if another process has it. A file system without locks counts as locked."""
     try:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0))
     except (BlockingIOError, PermissionError):

@@ -245,7 +245,7 @@ class Tracker:
         return tuple(slot for slot in found.slots if slot.index not in indices and not slot.is_clearing)
 
     def _learn(self, members: Members, found: Region) -> bool:
-        """Identifies the members. False where the kernel shows one and does not identify it: this agent lacks a right.
+        """Identifies the members. False if the kernel shows one and does not identify it: this agent lacks a right.
 
         A PID may belong to another process by now, so it is read again where a slot depends on it.
         """
@@ -326,7 +326,7 @@ def uses(
     living: Collection[ProcessSlot] | None,
     beside: Mapping[GpuUuid, Sequence[GpuProcess]] = {},
 ) -> tuple[GpuUse, ...]:
-    """One for each GPU of the grant that is there, in the grant's order. `living` is None where that is not known.
+    """One for each GPU of the grant that is there, in the grant's order. `living` is None if that is not known.
 
     `beside`: the processes that run without vcuda's library. They use what the driver shows.
     """

@@ -38,7 +38,7 @@ class DisplayServer:
         self._server: grpc.aio.Server | None = None
 
     async def start(self, path: Path) -> None:
-        """Raises ConfigError where it cannot listen."""
+        """Raises ConfigError if it cannot listen."""
         _free_path(path)
         server = grpc.aio.server()
         rpc.add_GPUDisplayServicer_to_server(self._service, server)

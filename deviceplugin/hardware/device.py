@@ -1,6 +1,6 @@
 """The questions that are asked of one GPU, each typed, each one NVML call.
 
-In: an `Nvml` and a GPU's index or UUID. Out: plain values; None where the driver does not say. Not here: which
+In: an `Nvml` and a GPU's index or UUID. Out: plain values; None if the driver does not say. Not here: which
 questions make a GPU known (`discovery`) or show that it is well (`nvml_session`). Invariants: a handle is used only in
 the generation of NVML in which it was made; a statistic that cannot be read is no error of the GPU.
 """
@@ -36,7 +36,7 @@ _FIELD_RECOVERY_ACTION = 230
 
 @dataclass(frozen=True, slots=True)
 class NvLinkPeer:
-    """The far end of one NVLink; `is_switch` is None where the driver does not say."""
+    """The far end of one NVLink; `is_switch` is None if the driver does not say."""
 
     bus_id: str
     is_switch: bool | None
@@ -63,7 +63,7 @@ def count(nvml: Nvml) -> int:
 
 
 def is_locked(nvml: Nvml) -> bool | None:
-    """Whether confidential computing is on and the GPUs accept no work yet; None where the driver does not say."""
+    """Whether confidential computing is on and the GPUs accept no work yet; None if the driver does not say."""
     state = _of_system(nvml, "nvmlSystemGetConfComputeState")
     if state is None:
         return None
@@ -72,7 +72,7 @@ def is_locked(nvml: Nvml) -> bool | None:
 
 
 def _of_system(nvml: Nvml, function: str) -> Answer:
-    """None where the driver does not say or fails to: no such question may cost the node its GPUs."""
+    """None if the driver does not say or fails to: no such question may cost the node its GPUs."""
     try:
         return nvml.optional(function)
     except NvmlCallError as error:
@@ -145,7 +145,7 @@ class Device:
         return int(current) == 1
 
     def memory_affinity(self) -> int | None:
-        """The NUMA node whose memory is near; None where there are several or none."""
+        """The NUMA node whose memory is near; None if there are several or none."""
         words = self._statistic("nvmlDeviceGetMemoryAffinity", _NODE_WORDS, _NODE_SCOPE) or ()
         nodes = [64 * at + bit for at, word in enumerate(words) for bit in range(64) if word >> bit & 1]
         return nodes[0] if len(nodes) == 1 else None
@@ -155,7 +155,7 @@ class Device:
         return None if node is None or int(node) < 0 else int(node)
 
     def ancestor(self, other: "Device") -> Level | None:
-        """The PCIe level that joins both; None where the driver does not say."""
+        """The PCIe level that joins both; None if the driver does not say."""
         level = self._may("nvmlDeviceGetTopologyCommonAncestor", other.handle)
         return None if level is None else _LEVELS.get(int(level))
 
@@ -191,7 +191,7 @@ class Device:
         return 0 if rates is None else min(100, int(rates.gpu))
 
     def processes(self) -> dict[int, int]:
-        """Bytes by PID, 0 where NVML does not say: compute (MPS clients too) and graphics processes.
+        """Bytes by PID, 0 if NVML does not say: compute (MPS clients too) and graphics processes.
 
         NVML lists a process once for each of its contexts.
         """

@@ -4,7 +4,7 @@ In: probes that pass or fail, critical events, a driver that was loaded again. O
 asking (`nvml_session`) and publishing (`state`).
 
 Four things make a GPU unhealthy, each with its own way back:
- - it does not answer (lost, vanished, needs a reset): at once where NVML leaves no doubt, after `failures` failures in
+ - it does not answer (lost, vanished, needs a reset): at once if NVML leaves no doubt, after `failures` failures in
    a row where the failure may pass. Back after `passes` good probes in a row.
  - what the driver says about it (`Condition`), for as long as it says so.
  - a device node is missing, without which no container can use it: for as long as it is.
@@ -24,7 +24,7 @@ https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. docs/gpu-h
 
 What the driver says about a GPU beside its answers: what it asks for, its memory, its NVLink fabric.
 
-In: numbers of NVML, None where the driver does not say. Out: why the GPU shall get no new pods, if it shall not. Pure.
+In: numbers of NVML, None if the driver does not say. Out: why the GPU shall get no new pods, if it shall not. Pure.
 Not here: asking (`device`). Invariant: what is not known condemns no GPU.
 """
 

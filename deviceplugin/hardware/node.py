@@ -242,7 +242,7 @@ class Hardware:
         self._subscribers.append(subscriber)
 
     async def start(self) -> None:
-        """Comes back with an inventory: at once where the cache has one, else when the driver has answered."""
+        """Comes back with an inventory: at once if the cache has one, else when the driver has answered."""
         remembered = await asyncio.to_thread(self._cache.read)
         if remembered is not None:
             self._state.adopt(remembered)

@@ -254,7 +254,7 @@ class Nvml:
             raise _garbled(function, about) from None
 
     def optional(self, function: str, *arguments: object, about: Subject | None = None, form: str = "") -> Answer:
-        """The answer, or None where this driver or this GPU does not say; a GPU in trouble still raises.
+        """The answer, or None if this driver or this GPU does not say; a GPU in trouble still raises.
 
         `form` distinguishes calls for which pynvml has one function with an argument.
         """

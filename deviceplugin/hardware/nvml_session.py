@@ -56,7 +56,7 @@ _MOST_AT_ONCE = 256  # a GPU in a fault storm must not keep the thread from its 
 
 @dataclass(frozen=True, slots=True)
 class GpuEvent:
-    """`uuid` is None where the driver names no GPU; `xid` is None for the other kinds."""
+    """`uuid` is None if the driver names no GPU; `xid` is None for the other kinds."""
 
     uuid: GpuUuid | None
     xid: int | None = None
@@ -266,7 +266,7 @@ class GpuSurvey:
 
 @dataclass(frozen=True, slots=True)
 class GpuReport:
-    """One reading of all GPUs; `deaf` says why events could not be read, empty where they could."""
+    """One reading of all GPUs; `deaf` says why events could not be read, empty if they could."""
 
     events: tuple[GpuEvent, ...] = ()
     deaf: str = ""

@@ -5,7 +5,7 @@ driver knows the GPUs. Invariant: nothing here raises; what cannot be read is no
 
 The kernel modules and their device nodes: loaded and made when one is missing and there is a GPU that needs them.
 
-In: roots of /dev, /proc and sysfs, the tools. Out: one sentence about what was done, None where nothing was; which
+In: roots of /dev, /proc and sysfs, the tools. Out: one sentence about what was done, None if nothing was; which
 nodes are missing. Not here: whether the driver then answers (`nvml`). Never a shell, always a time limit. Invariant:
 without an NVIDIA GPU on the PCI bus, or with the nodes of both modules in place, nothing is run.
 
@@ -86,7 +86,7 @@ def loaded_version(file: Path) -> str:
 
 
 def minor_now(proc_root: Path, bus_id: str) -> int | None:
-    """N of /dev/nvidiaN, from the driver's /proc/driver/nvidia/gpus/BUS/information; None where it does not say."""
+    """N of /dev/nvidiaN, from the driver's /proc/driver/nvidia/gpus/BUS/information; None if it does not say."""
     found = _MINOR.search(read_text(proc_root / "driver/nvidia/gpus" / kernel_name(bus_id) / "information"))
     return int(found[1]) if found else None
 

@@ -71,7 +71,7 @@ class InventoryCache:
         self._proc = proc_root
 
     def read(self) -> Remembered | None:
-        """None where no file can be trusted; the log says why."""
+        """None if no file can be trusted; the log says why."""
         if self._path is None or not self._path.exists():
             return None
         try:
@@ -100,7 +100,7 @@ class InventoryCache:
             _log.warning("inventory_cache_write_failed", path=str(self._path), error=str(error))
 
     def _doubt(self, file: _CacheFile, driver: str) -> str:
-        """Why the file cannot be trusted; empty where it can."""
+        """Why the file cannot be trusted; empty if it can."""
         if file.format != FORMAT:
             return f"format {file.format} is not {FORMAT}"
         if file.boot_id != self._boot_id():
@@ -233,7 +233,7 @@ class HardwareState:
         self.samples = {}
 
     def publish(self) -> InventoryChange | None:
-        """None where nothing changed."""
+        """None if nothing changed."""
         if self._next is None:
             return None
         old = self.inventory

@@ -9,9 +9,9 @@ Secrets as values.
 In: JSON of the API server. Out: `Secret`; bodies that create or change one. A repr never contains values, because it
 may end in a log.
 
-Who a bearer token belongs to, and what he may read: questions to the API server.
+Who a bearer token belongs to, and what that user may read: questions to the API server.
 
-In: a token; an audience. Out: `Caller`, or None where the API server does not know the token; yes or no. Source:
+In: a token; an audience. Out: `Caller`, or None if the API server does not know the token; yes or no. Source:
 authentication.k8s.io/v1 TokenReview and authorization.k8s.io/v1 SubjectAccessReview. A token with an audience is only
 accepted for it, so a token made for vcuda is of no use elsewhere.
 
@@ -267,7 +267,7 @@ class _AccessReview(Json):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A user as the API server knows him."""
+    """A user as the API server knows it."""
 
     name: str
     uid: str = ""
@@ -276,7 +276,7 @@ class Caller:
 
 
 class AccessReviews:
-    """Raises KubeError where the API server gives no answer."""
+    """Raises KubeError if the API server gives no answer."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -360,7 +360,7 @@ class Address:
 
 
 async def addresses_by_node(transport: Transport, namespace: str, service: str) -> dict[str, Address]:
-    """Raises KubeError where the API server gives no answer."""
+    """Raises KubeError if the API server gives no answer."""
     path = group_path(_GROUP, "namespaces", namespace, "endpointslices")
     query = {"labelSelector": f"kubernetes.io/service-name={service}", "limit": _PAGE}
     found: dict[str, Address] = {}

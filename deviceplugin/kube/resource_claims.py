@@ -1,6 +1,6 @@
 """ResourceClaims of resource.k8s.io: what was allocated, for which pods, and what a driver says of it in the status.
 
-In: a reference; without a UID it is whichever claim has the name. Out: `Claim`; KubeNotFoundError also where the name
+In: a reference; without a UID it is whichever claim has the name. Out: `Claim`; KubeNotFoundError also if the name
 belongs to another claim now; ParseError. For the scheduler's views `cluster_claims`, all of them with what they ask. Of
 these a bounded part is kept, whatever users write: few alternatives of their requests, the devices of the driver with
 what they consume, and of other drivers one device of each pool. What many claims have in common is stored once.

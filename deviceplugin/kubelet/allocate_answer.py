@@ -124,7 +124,7 @@ def why_outdated(
 ) -> str:
     """Why a container that starts with this answer would not have what it was promised; empty if it would.
 
-    `gpus` are those of its grant as they are now. Raises HardwareError where a device node may come back.
+    `gpus` are those of its grant as they are now. Raises HardwareError if a device node may come back.
     """
     names = {PurePosixPath(each).name: each for each in recorded.devices}
     had = {name for name in names if _GPU_NODE.fullmatch(name)}

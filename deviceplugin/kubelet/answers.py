@@ -65,7 +65,7 @@ class AnswerReader:
         )
 
     async def read(self, pods: Sequence[Pod], resource: Resource, *, even_running: bool = False) -> AnswerRecords:
-        """`lost` are answers for this resource; of containers that run by their status only where `even_running`.
+        """`lost` are answers for this resource; of containers that run by their status only if `even_running`.
 
         A status may be older than the end of its container.
         """

@@ -157,7 +157,7 @@ def _devices(raw: msgspec.Raw) -> frozenset[DeviceId]:
 
 
 def _message(raw: msgspec.Raw) -> Any:  # noqa: ANN401 - a generated message has no type that mypy may read
-    """The decoded ContainerAllocateResponse; None where the entry keeps none."""
+    """The decoded ContainerAllocateResponse; None if the entry keeps none."""
     try:
         text = _TEXT.decode(raw)
         return pb.ContainerAllocateResponse.FromString(base64.b64decode(text, validate=True)) if text else None
@@ -166,7 +166,7 @@ def _message(raw: msgspec.Raw) -> Any:  # noqa: ANN401 - a generated message has
 
 
 def _grant(message: Any, pod_uid: str) -> GrantId | None:  # noqa: ANN401 - as above
-    """None where gpu-manager answered: it mounts a directory named after the pod."""
+    """None if gpu-manager answered: it mounts a directory named after the pod."""
     if all(mount.container_path.rstrip("/") != GRANT_MOUNT for mount in message.mounts):
         return None
     path = _mounted_at(message, GRANT_MOUNT)

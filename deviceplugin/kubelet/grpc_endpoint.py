@@ -143,7 +143,7 @@ class Endpoint:
 
 
 def identity_of(path: Path) -> SocketIdentity | None:
-    """None where nothing is; the time of change is in it because file systems reuse inode numbers at once."""
+    """None if nothing is; the time of change is in it because file systems reuse inode numbers at once."""
     try:
         found = path.stat()
     except OSError:
@@ -152,7 +152,7 @@ def identity_of(path: Path) -> SocketIdentity | None:
 
 
 def _remove_socket(path: Path) -> None:
-    """Nothing where nothing is. Raises KubeletError for another kind of file, and OSError."""
+    """Nothing if nothing is. Raises KubeletError for another kind of file, and OSError."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise KubeletError(f"{path} exists and is not a socket; move it away")

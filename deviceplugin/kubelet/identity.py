@@ -8,7 +8,7 @@ Kubelet waits without a deadline and admits no other pod meanwhile, so an answer
 late on a busy node must not be replaced by a guess, which may give a container the GPU of another one. So an exact
 source is asked alone for its budget (`--identity-budget`), then the next one is asked beside it, and the first answer
 counts. A source that was late has no time alone at the next call. All are waited for up to 8 s. If none answers in that
-time they count as dead: for 30 s they are waited for no longer than the budget. A guess is made only where every exact
+time they count as dead: for 30 s they are waited for no longer than the budget. A guess is made only if every exact
 source has failed, except one that is safe: the call after the first one of a container is for its other resource.
 
 Which containers may a call of kubelet be for? The two rules of kubelet 1.36 that every identity source applies.

@@ -69,7 +69,7 @@ class RecordedAnswer:
 
     `grant` is the last component of the path mounted at /etc/vcuda; None in an answer of gpu-manager. `cores` and
     `memory_bytes` come from the annotations, None if there are none. `directory` and `driver` are the paths on the node
-    that are mounted at /etc/vcuda and /usr/local/nvidia, empty where nothing is, and `mounts` all that are mounted.
+    that are mounted at /etc/vcuda and /usr/local/nvidia, empty if nothing is, and `mounts` all that are mounted.
     `devices` are device nodes: they were those of `gpus` when kubelet asked, and need not be now; the node did not have
     those that are `missing`.
     """

@@ -37,7 +37,7 @@ from deviceplugin.placement.snapshot import occupied
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is held of one GPU and what it has: nothing where the GPU is not in the inventory."""
+    """What is held of one GPU and what it has: nothing if the GPU is not in the inventory."""
 
     uuid: GpuUuid
     held: GpuAmount
@@ -66,7 +66,7 @@ def loads(allocations: Iterable[Allocation], inventory: Inventory) -> dict[GpuUu
 def check(
     before: Iterable[Allocation], after: Iterable[Allocation], inventory: Inventory, *, gpus: Set[GpuUuid]
 ) -> None:
-    """Raises CapacityError where `after` over-commits one of these GPUs more than `before` does."""
+    """Raises CapacityError if `after` over-commits one of these GPUs more than `before` does."""
     held = loads(_touching(before, gpus), inventory)
     for uuid, load in loads(_touching(after, gpus), inventory).items():
         now = held.get(uuid, Load(uuid, NOTHING, load.has))
@@ -222,7 +222,7 @@ class Ledger:
         self._put("grant_claim", grants, inventory)
 
     def require_room(self, grants: tuple[Grant, ...], inventory: Inventory) -> None:
-        """Raises CapacityError where they do not fit beside the others; changes nothing."""
+        """Raises CapacityError if they do not fit beside the others; changes nothing."""
         state: Mapping[GrantId, Grant] = self._journal.grants
         after = {**state, **{grant.id: grant for grant in grants}}
         before = tuple(state[grant.id] for grant in grants if grant.id in state)

@@ -18,7 +18,7 @@ free. The rules, from certain to careful:
 the grant cannot lack its pod.
 
 For a journal that was lost, the checkpoint proves grants exactly: the number of IDs is what the container asked for,
-NVIDIA_VISIBLE_DEVICES in the recorded answer names its GPUs. IDs only hint at a GPU and are used where the answer names
+NVIDIA_VISIBLE_DEVICES in the recorded answer names its GPUs. IDs only hint at a GPU and are used if the answer names
 none. Names and roles are not in the checkpoint. A container whose pod is not known has the role UNKNOWN and counts
 beside everything in its pod, which can only count too much; `Ledger.describe` corrects it later. A container that
 gpu-manager allocated gets a grant too: it really holds its GPUs. The directory that it mounts has the pod's UID as its
@@ -80,7 +80,7 @@ def rebuild_one(
     created: float = 0.0,
     pod: Pod | None = None,
 ) -> Grant | None:
-    """The grant of one container; None where its recorded answer does not say what it holds."""
+    """The grant of one container; None if its recorded answer does not say what it holds."""
     answer = checkpoint.answer_of(uid, container)
     if answer is None:
         return None

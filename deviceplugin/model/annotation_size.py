@@ -1,6 +1,6 @@
 """Whether a pod has room for the annotations that say its GPUs, and not more to read than vcuda keeps of a pod.
 
-In: the size of a pod's annotations, its requests. Out: a RequestError where the pod would become larger than the API
+In: the size of a pod's annotations, its requests. Out: a RequestError if the pod would become larger than the API
 server takes, or where its user wrote more for vcuda than the scheduler and the agents keep in memory. A Binding is not
 validated, so it can make a pod that is too large, and then nobody can change the pod any more: kubelet's status is
 refused and it stays Pending for ever while it runs. Invariant: what `require_room` lets pass, the Binding's annotations

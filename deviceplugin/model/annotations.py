@@ -52,7 +52,7 @@ class PodAllocation:
     containers: Mapping[str, tuple[GpuShare, ...]]
 
     def shares_of(self, container: PodContainer) -> tuple[GpuShare, ...]:
-        """What was decided for the container; empty where that is not what its limits ask.
+        """What was decided for the container; empty if that is not what its limits ask.
 
         The limits cannot change after the pod is bound. Its owner can change the other annotations at any time, so
         none of them says here over how many GPUs the container is spread.

@@ -125,7 +125,7 @@ class Claim:
     """`devices` is None while nothing is allocated. `consumers`: UIDs of the pods for which it is reserved.
 
     `configured`: drivers for which the claim or its class has parameters. `requests` is read for the scheduler's views
-    only, where of very many alternatives a part is kept: `left_out` is the number of the others.
+    only, if of very many alternatives a part is kept: `left_out` is the number of the others.
     """
 
     ref: ClaimRef

@@ -71,7 +71,7 @@ class ShareLive(msgspec.Struct, frozen=True):
 
 
 class ShareRow(msgspec.Struct, frozen=True):
-    """A container's part of one GPU. `minor` is null where the node has no such GPU any more."""
+    """A container's part of one GPU. `minor` is null if the node has no such GPU any more."""
 
     uuid: str
     minor: int | None
@@ -83,7 +83,7 @@ class ShareRow(msgspec.Struct, frozen=True):
 class ContainerRow(msgspec.Struct, frozen=True):
     """A container with GPUs. `shares` is empty while no GPU is chosen, or while the agent has not reported it.
 
-    `over_limit`: sentences about limits that it exceeds now; null where the agent was not asked. `claim`: the name of
+    `over_limit`: sentences about limits that it exceeds now; null if the agent was not asked. `claim`: the name of
     the ResourceClaim, of which all containers that name it have the shares together; null where it is hidden or none.
     """
 
@@ -134,7 +134,7 @@ class HolderRow(msgspec.Struct, frozen=True):
 
 
 class GpuRow(msgspec.Struct, frozen=True):
-    """One GPU. `reason` says why it takes no new pods (unhealthy, cordoned, MIG); empty where it takes them.
+    """One GPU. `reason` says why it takes no new pods (unhealthy, cordoned, MIG); empty if it takes them.
 
     `source`: how it is offered. Of one that only claims get, `index` is the minor, and `memory_bytes` whole blocks.
     """
@@ -157,7 +157,7 @@ class GpuRow(msgspec.Struct, frozen=True):
 
 
 class NodeRow(msgspec.Struct, frozen=True):
-    """One node with an agent, or with pods that hold GPUs. `problem`: why it takes no pods; empty where it takes them.
+    """One node with an agent, or with pods that hold GPUs. `problem`: why it takes no pods; empty if it takes them.
 
     `free_gpus`: usable GPUs of which nothing is allocated. `gpus` is empty unless the caller asked for GPUs.
     `live_error`: why there is no live use, where it was asked for; empty otherwise.
@@ -263,7 +263,7 @@ class PodsView(Head, frozen=True, kw_only=True):
 
 
 class ErrorView(msgspec.Struct, frozen=True):
-    """The body of every answer that is not 200; `leader` is the replica that may know more, empty where none."""
+    """The body of every answer that is not 200; `leader` is the replica that may know more, empty if none."""
 
     error: str
     leader: str = ""

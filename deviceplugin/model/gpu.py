@@ -168,7 +168,7 @@ class GpuUse:
 class ContainerUse:
     """One container; `processes` counts those that use a GPU, None while they cannot be found or counted.
 
-    `over_seconds`: for how long each breach was seen, also where that was too short to be one of `overruns`.
+    `over_seconds`: for how long each breach was seen, also if that was too short to be one of `overruns`.
     `unknown_functions`: how often its programs were given a function that vcuda's library is too old to limit.
     """
 

@@ -67,7 +67,7 @@ def pod_request(pod: Pod, names: ResourceNames = ResourceNames()) -> PodRequest:
 
 
 def require_few(gpu_containers: int) -> None:
-    """Raises RequestError where the pod has more GPU containers than are placed together."""
+    """Raises RequestError if the pod has more GPU containers than are placed together."""
     if gpu_containers > MOST_GPU_CONTAINERS:
         raise RequestError(
             f"{gpu_containers} containers of the pod request GPUs, and at most {MOST_GPU_CONTAINERS} are placed "

@@ -190,7 +190,7 @@ def soft_warning(rules: Sequence[str]) -> str:
 
 
 def soft_line(rules: Sequence[str], discouraged: str = "") -> str:
-    """For an explanation; empty where there is none. `discouraged`: the pod's node, if it has such a taint."""
+    """For an explanation; empty if there is none. `discouraged`: the pod's node, if it has such a taint."""
     taint = [f"the taint of node {discouraged} with PreferNoSchedule"] if discouraged else []
     found = [*rules, *taint]
     return f"{_listed(found)} not count: {_CHOOSES} (--node-choice=extender)" if found else ""

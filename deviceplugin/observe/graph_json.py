@@ -1,7 +1,7 @@
 """`/graph` as JSON: the same tree as the text, for programs.
 
 In: a picture. Out: `Graph`, whose fields are the document. A node is an ancestor (with `children`) or a GPU (with
-`gpu`); `level` is that of `nvidia-smi topo -m`, null where nothing joins the children. `distance` is what the link
+`gpu`); `level` is that of `nvidia-smi topo -m`, null if nothing joins the children. `distance` is what the link
 evaluator adds up.
 """
 

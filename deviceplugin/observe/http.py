@@ -1,6 +1,6 @@
 """The views over HTTP: metrics, the tree, usage, version and the two probes.
 
-In: a `Rendering` and the metrics. Out: a server on `--query-addr`:`--query-port`. `/healthz` fails only where
+In: a `Rendering` and the metrics. Out: a server on `--query-addr`:`--query-port`. `/healthz` fails only if
 a restart would help: the event loop is blocked (then nothing answers) or the agent's gRPC servers do not answer. A
 broken GPU or an absent kubelet is no reason for a restart. `/readyz` fails while pods cannot be served. All requests
 are read-only, and no answer holds a traceback. The loop also answers kubelet, so clients here, however many, may not

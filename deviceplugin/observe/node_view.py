@@ -7,7 +7,7 @@ In: nothing; the agent fills these values from its own state whenever a view ask
 `Rendering` makes what the views show: in one thread, one at a time, and once for all who ask at about the same time.
 
 In: a `NodeView`, and functions that make something of its picture. Out: what they made, at most once in `period_s` and
-when grants, GPUs or counters have changed; None where the function failed, which is in the log. The loop that answers
+when grants, GPUs or counters have changed; None if the function failed, which is in the log. The loop that answers
 kubelet only takes the picture, so clients of the views, however many, cannot hold it.
 """
 

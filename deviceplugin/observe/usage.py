@@ -45,7 +45,7 @@ class GpuUsage(msgspec.Struct, frozen=True):
 
 
 class ShareUsage(msgspec.Struct, frozen=True):
-    """What a container holds of one GPU and what it uses of it; `minor` is null where the GPU is gone.
+    """What a container holds of one GPU and what it uses of it; `minor` is null if the GPU is gone.
 
     Cores of 100. What is not measured for this container, or not yet, is null.
     """

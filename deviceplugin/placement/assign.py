@@ -1,4 +1,4 @@
-"""Places all containers of a pod at once, where one after the other does not work out.
+"""Places all containers of a pod at once, if one after the other does not work out.
 
 In: a pod and a node. Out: the GPUs of each container, or whether it is certain that there is no such assignment: the
 allowance of work is enough for all but pods of a dozen GPU containers and more that leave nothing over. The container
@@ -177,7 +177,7 @@ class _Search:
         return False
 
     def _tightest(self, left: Sequence[_Wanted]) -> tuple[_Wanted, list[_PhasedGpu]] | None:
-        """The wanted with the least to choose from, the largest first among equals; None where one has too little."""
+        """The wanted with the least to choose from, the largest first among equals; None if one has too little."""
         if not self._allowance.may(len(left) * len(self._gpus)):
             return None
         best: tuple[_Wanted, list[_PhasedGpu]] | None = None

@@ -3,7 +3,7 @@
 In: a `NodeState`, a pod and a GPU policy. Out: its capacities, without names, links and processes; a GPU that takes no
 work at all is not among them. Nodes with equal capacities are as good as each other for every pod. And the capacities
 after the pod, as `place_pod` would take them: exact for pods of one container, and for shares of one GPU beside init
-containers and sidecars, on GPUs of one model; but only where the policy orders shares by free cores and memory, since
+containers and sidecars, on GPUs of one model; but only if the policy orders shares by free cores and memory, since
 capacities know no links and no minor numbers. For others an estimate, which orders nodes and decides nothing.
 """
 
@@ -69,7 +69,7 @@ _MOST_PHASES = 64
 
 
 class CapacityAfter:
-    """What a pod leaves of a node's GPUs, for many nodes; None where one container after the other does not fit.
+    """What a pod leaves of a node's GPUs, for many nodes; None if one container after the other does not fit.
 
     Also None for a pod whose containers run in very many phases: the estimate would cost more than the placement.
     """

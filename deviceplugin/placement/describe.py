@@ -78,9 +78,9 @@ def rejection_text(rejection: GpuRejection, view: GpuView) -> str:
 
 
 def no_room(request: Request, survey: Survey, *, one_numa: bool = False, hopeless: bool = False) -> str:
-    """The sentence of a CapacityError: what was asked, what is free where, what to do.
+    """The sentence of a CapacityError: what was asked, what is free if, what to do.
 
-    `hopeless`: the pod of this container would not fit on the empty node either. To wait is advised only where the end
+    `hopeless`: the pod of this container would not fit on the empty node either. To wait is advised only if the end
     of a pod can help.
     """
     apart = one_numa and request.gpus > _most_on_one_numa(survey)

@@ -188,7 +188,7 @@ class Demand(NamedTuple):
         return None if model.serves(self.sharing) else GpuRejection.EXCLUSIVE
 
     def rejection(self, gpu: GpuCapacity) -> GpuRejection | None:
-        """Why this GPU cannot serve it now; None where it can."""
+        """Why this GPU cannot serve it now; None if it can."""
         if (lasting := self.lasting_rejection(gpu.model)) is not None:
             return lasting
         cores, blocks = self.takes(gpu.model.blocks)

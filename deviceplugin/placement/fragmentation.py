@@ -7,7 +7,7 @@ often it comes:
     fragmentation = sum over kinds of   weight * (2 * free cores - alone - together)
 
 `alone`: the free cores of the GPUs that one such task could go to (Weng et al., "Beware of Fragmentation", USENIX ATC
-2023). `together`: the cores that as many such tasks as fit side by side would take, so a GPU is not called usable where
+2023). `together`: the cores that as many such tasks as fit side by side would take, so a GPU is not called usable if
 CPU, memory or a second GPU is missing.
 
 A `Workload` says what a cluster's tasks look like: the kinds of task that come, and how often each does. It is made of

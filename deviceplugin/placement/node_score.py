@@ -76,7 +76,7 @@ def _parts(left: Totals) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class NodeChoice:
-    """`node` and `placed` are None where no node carries the pod.
+    """`node` and `placed` are None if no node carries the pod.
 
     `ranked` has the score of every node that may carry it, by name; `refused` the verdict on every other.
     `unfinished`: the budget was spent, so some nodes were not looked at.

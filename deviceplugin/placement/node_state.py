@@ -50,7 +50,7 @@ class OpenGpus:
 
 @dataclass(frozen=True, eq=False)
 class NodeState:
-    """`spare` is None where nothing is known of CPU and memory.
+    """`spare` is None if nothing is known of CPU and memory.
 
     `cordoned` GPUs take no new work: their operator said so. Without `share_mode` the node gives whole GPUs only.
     """

@@ -228,7 +228,7 @@ class NodeScorer:
         return _ScoringContext(pod, Prefilter(pod), needs, nodes, gpus, by_totals, share, budget or Budget(), together)
 
     def _placed(self, context: _ScoringContext, state: NodeState) -> PodChoice | NodeRejection:
-        """Begins only where the budget leaves steps; what was begun is ended."""
+        """Begins only if the budget leaves steps; what was begun is ended."""
         known = self._known(context, state)
         if (failed := known.get(context.together)) is not None:
             return failed

@@ -126,7 +126,7 @@ def _on_one_numa(candidates: Candidates, policy: GpuPolicy) -> Selection | None:
 
 
 def _distance(candidates: Candidates, selection: Selection, policy: GpuPolicy) -> int:
-    """0 where distance is no aim."""
+    """0 if distance is no aim."""
     if policy.takes_emptiest or (candidates.request.is_share and not policy.takes_closest):
         return 0
     minors = [view.gpu.minor for view in selection.chosen]

@@ -7,8 +7,8 @@ the IDs of an init container on to the next ones. Containers are placed one afte
 without room, all are placed at once (`assign`). What some of them have already is `fixed`: a node's agent asks again
 for each container and moves none. The same arguments give the same choice, in every process.
 
-Invariant: a pod is refused where there is no room for it, and only there, but for pods of so many containers that not
-every combination can be tried; then it is a SearchLimitError, whose sentence says so.
+Invariant: a pod is refused only if there is no room for it. Of pods with very many containers not every combination can
+be tried; then it is a SearchLimitError, whose sentence says so.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -89,7 +89,7 @@ class _Stuck:
 
 
 def _check_share_mode(pod: PodRequest, state: NodeState) -> None:
-    """Raises RequestError where the node gives whole GPUs only and the pod asks for less."""
+    """Raises RequestError if the node gives whole GPUs only and the pod asks for less."""
     share = next((each for each in pod.containers if each.request.is_share), None)
     if share is not None and not state.share_mode:
         raise RequestError(
@@ -197,7 +197,7 @@ def _allocation(pod: PodRequest, container: ContainerRequest, chosen: tuple[GpuV
 
 
 def _refusal(pod: PodRequest, state: NodeState, stuck: _Stuck, why: Unassigned) -> str:
-    """Of a pod of several containers; to wait is advised only where the empty node might do."""
+    """Of a pod of several containers; to wait is advised only if the empty node might do."""
     reason = prefilter(pod, state)
     hopeless = reason is not None and not reason.resolvable
     one_numa = pod.preferences.gpus.one_numa

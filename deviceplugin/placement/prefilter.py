@@ -1,7 +1,7 @@
 """Whether a pod can fit on a node at all, in a few microseconds.
 
 In: what the pod asks, and a node. Out: None, or the reason why not: a constant text, because kube-scheduler groups
-equal ones in the event that the user reads. Exact for pods of one container; for several it rejects only where the pod
+equal ones in the event that the user reads. Exact for pods of one container; for several it rejects only if the pod
 cannot fit, and `pod.place_pod` decides. For one pod and many nodes, make one `Prefilter` and call it for each. Not
 here: CPU and memory of the node (`NodeState.spare`).
 """

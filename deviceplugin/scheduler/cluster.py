@@ -31,7 +31,7 @@ _KNOWN_EVERY_S = 1.0
 
 
 class ClusterWatch:
-    """`run` runs until it is cancelled. `claims` is None where no node offers GPUs to claims."""
+    """`run` runs until it is cancelled. `claims` is None if no node offers GPUs to claims."""
 
     def __init__(
         self, client: ClusterClient, extender: Extender, *, names: ResourceNames, claims: ClaimBooks | None = None

@@ -33,7 +33,7 @@ class Leadership:
 
     @property
     def leader(self) -> str:
-        """The name of the leading replica as far as known, empty where there is none."""
+        """The name of the leading replica as far as known, empty if there is none."""
         return self._identity
 
     @property
@@ -48,7 +48,7 @@ class Leadership:
         """Until it is cancelled, or never where there is nothing to do."""
 
     async def resign(self) -> None:
-        """Lets another replica lead at once, where this one holds the Lease."""
+        """Lets another replica lead at once, if this one holds the Lease."""
 
 
 class OwnLeadership(Leadership):

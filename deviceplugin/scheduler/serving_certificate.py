@@ -24,7 +24,7 @@ _TEMPORARY = dt.timedelta(days=1)
 
 
 class Certificates:
-    """`tls.context` is the listener's. ConfigError where files are given that cannot be used."""
+    """`tls.context` is the listener's. ConfigError if files are given that cannot be used."""
 
     def __init__(self, settings: SchedulerSettings, client: ClusterClient) -> None:
         chosen = settings.certificates

@@ -32,7 +32,7 @@ Confirm = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class VolcanoService:
-    """`confirm` raises HttpError where this replica does not lead. `announcements` must run."""
+    """`confirm` raises HttpError if this replica does not lead. `announcements` must run."""
 
     tasks: VolcanoTasks
     announcements: Announcements

@@ -125,7 +125,7 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def is_working(self) -> bool:
-        """Somebody waits for what is worked on; not for what he does not read."""
+        """The peer waits for what is worked on, and not for an answer that it does not read."""
         return self._arriving is not None or (self._answering is not None and not self._is_writing)
 
     @property

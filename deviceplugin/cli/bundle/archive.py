@@ -289,7 +289,7 @@ class Archive:
 
 @contextmanager
 def created(path: Path) -> Iterator[Archive]:
-    """ConfigError where the file is there already or cannot be written; nothing is left of one that is not complete."""
+    """ConfigError if the file is there already or cannot be written; nothing is left of one that is not complete."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:

@@ -1,6 +1,6 @@
 """The command line of `vcuda bundle`.
 
-In: flags. Out: a file, its name on standard output, and on standard error what could not be read. Status 0 also where
+In: flags. Out: a file, its name on standard output, and on standard error what could not be read. Status 0 also if
 parts are missing: the index says which, and why.
 
 A bundle is gathered part by part; a part that cannot be read is named in the index and stops nothing.

@@ -101,7 +101,7 @@ class ClusterFacts:
         return found
 
     async def replicas(self) -> list[ReplicaMetrics]:
-        """The ready pods of the scheduler with their metrics; raises where none could be read."""
+        """The ready pods of the scheduler with their metrics; raises if none could be read."""
         found: list[ReplicaMetrics] = await self._once("replicas", self._replicas)
         return found
 
@@ -114,7 +114,7 @@ class ClusterFacts:
         return found
 
     async def slices(self) -> list[SliceFacts]:
-        """Of all drivers; none where the cluster does not serve them."""
+        """Of all drivers; none if the cluster does not serve them."""
         found: list[SliceFacts] = await self._once("slices", self._slices)
         return found
 

@@ -38,7 +38,7 @@ class _Doctor(OperatorCommand, click.Group):
 def doctor(context: click.Context, output: str, connection: Connection) -> None:
     """Check an installation: scheduler, webhook, agents, nodes, versions and your rights.
 
-    Each check prints ok, warning, failed, or skipped where you lack a right, and what to do. Nothing is changed.
+    Each check prints ok, warning, failed, or skipped if you lack a right, and what to do. Nothing is changed.
     """
     if context.invoked_subcommand is None:
         log.open_log(level="error", format_="console")

@@ -34,7 +34,7 @@ class CheckOutcome(enum.Enum):
 
 
 class CheckResult(msgspec.Struct, frozen=True):
-    """`advice`: what to do, a sentence or a command; empty where nothing is to be done."""
+    """`advice`: what to do, a sentence or a command; empty if nothing is to be done."""
 
     outcome: CheckOutcome
     message: str

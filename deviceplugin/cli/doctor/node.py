@@ -37,11 +37,11 @@ class NodeSubject:
 
     @property
     def loaded(self) -> str:
-        """The version of the kernel's driver, empty where none is loaded."""
+        """The version of the kernel's driver, empty if none is loaded."""
         return loaded_version(self.settings.driver.version_file)
 
     async def discovery(self) -> Discovery:
-        """HardwareError where the driver does not answer, also after a hang."""
+        """HardwareError if the driver does not answer, also after a hang."""
         if self._discovery is None:
             self._discovery = asyncio.ensure_future(
                 self._executor.run(_discovered, what="reading the GPUs", budget=OPEN_BUDGET_S)

@@ -62,7 +62,7 @@ def _existing(path: Path) -> Path:
 
 
 def _refused(directory: Path) -> str:
-    """Why no file can be written there; empty where one can."""
+    """Why no file can be written there; empty if one can."""
     trial = directory / f".vcuda-doctor-{secrets.token_hex(4)}"
     try:
         trial.write_bytes(b"vcuda doctor")

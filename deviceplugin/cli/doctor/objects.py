@@ -85,7 +85,7 @@ class WebhookConfiguration(Object):
     webhooks: list[_Hook] | None = None
 
     def excluding(self, namespace: str, labels: Mapping[str, str]) -> str:
-        """The label by which the webhook leaves out a namespace; empty where it serves it."""
+        """The label by which the webhook leaves out a namespace; empty if it serves it."""
         known = {**labels, "kubernetes.io/metadata.name": namespace}
         selector = self.webhooks[0].namespace_selector if self.webhooks else None
         every = (selector.match_expressions if selector else None) or ()
@@ -150,7 +150,7 @@ class OwnPod(Object):
         return any(each.type == "Ready" and each.status == "True" for each in self.status.conditions or ())
 
     def port(self, name: str) -> int:
-        """0 where no container has a port of this name."""
+        """0 if no container has a port of this name."""
         ports = [each for one in self.spec.containers or () for each in one.ports or ()]
         return next((each.container_port for each in ports if each.name == name), 0)
 

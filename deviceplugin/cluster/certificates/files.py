@@ -17,7 +17,7 @@ log = structlog.get_logger("vcuda.certificates")
 
 
 class CertificateFiles:
-    """`load` at start, then `check` at intervals. `use` raises where it cannot use the content."""
+    """`load` at start, then `check` at intervals. `use` raises if it cannot use the content."""
 
     def __init__(self, *paths: Path, named: str, use: Callable[[tuple[bytes, ...]], None]) -> None:
         self._paths = paths
@@ -26,11 +26,11 @@ class CertificateFiles:
         self._used: tuple[bytes, ...] | None = None
 
     def load(self) -> None:
-        """ConfigError where they cannot be used."""
+        """ConfigError if they cannot be used."""
         self._take(self._read())
 
     async def check(self) -> None:
-        """ConfigError where they cannot be used; what was used before stays."""
+        """ConfigError if they cannot be used; what was used before stays."""
         self._take(await asyncio.to_thread(self._read))  # a dead mount must not stop the loop
 
     def _take(self, content: tuple[bytes, ...]) -> None:

@@ -1,6 +1,6 @@
 """Certificates with their keys: read, checked, made.
 
-In: PEM, or names and lifetimes. Out: `KeyPair`, PEM inside; ParseError where bytes are something else. Keys: EC P-256.
+In: PEM, or names and lifetimes. Out: `KeyPair`, PEM inside; ParseError if bytes are something else. Keys: EC P-256.
 """
 
 import datetime as dt
@@ -51,7 +51,7 @@ def read_chain(pem: bytes) -> list[x509.Certificate]:
 
 
 def read_pair(chain: bytes, key: bytes) -> KeyPair:
-    """ParseError where one of them is malformed or they do not belong together."""
+    """ParseError if one of them is malformed or they do not belong together."""
     certificate = read_chain(chain)[0]
     try:
         loaded = serialization.load_pem_private_key(key, password=None)
@@ -63,7 +63,7 @@ def read_pair(chain: bytes, key: bytes) -> KeyPair:
 
 
 def read_ca(chain: bytes, key: bytes) -> KeyPair:
-    """ParseError where it cannot sign, in addition to the errors of `read_pair`."""
+    """ParseError if it cannot sign, in addition to the errors of `read_pair`."""
     pair = read_pair(chain, key)
     _signing_key(pair)
     try:

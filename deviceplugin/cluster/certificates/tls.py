@@ -38,12 +38,12 @@ class ServerTls:
         return self._listeners
 
     def show(self, pair: KeyPair) -> None:
-        """From the next handshake on; ConfigError where OpenSSL cannot use it."""
+        """From the next handshake on; ConfigError if OpenSSL cannot use it."""
         self._listeners.current = _context(pair, self._clients)
         self.shown = pair
 
     def trust(self, clients: bytes) -> None:
-        """The CA of client certificates, from the next handshake on; ConfigError where it holds no certificate."""
+        """The CA of client certificates, from the next handshake on; ConfigError if it holds no certificate."""
         self._listeners.current = _context(self.shown, clients)
         self._clients = clients
 

@@ -284,7 +284,7 @@ class Bind:
         return "" if bound == order.node else f"pod {order.pod} is already bound to node {bound}"
 
     def _assume(self, order: BindingArgs, asked: PodRequest) -> dict[str, str]:
-        """Takes the GPUs before the Binding is written; raises a CapacityError where the pod fits no longer."""
+        """Takes the GPUs before the Binding is written; raises a CapacityError if the pod fits no longer."""
         uid, node = order.pod.uid, order.node
         self._cache.expire()
         if (problem := self._cache.problem(node)) is not None:

@@ -2,7 +2,7 @@
 
 In: every filter request for a member, whether it found a node, and which pods kube-scheduler will ask about no more.
 Out: the gang's reservations released.
-kube-scheduler writes PodScheduled=False only where the condition changes, so a gang's second failure is invisible; and
+kube-scheduler writes PodScheduled=False only if the condition changes, so a gang's second failure is invisible; and
 a gang that is too large may have reserved every GPU. Invariants:
 
 - a group that kube-scheduler places in one cycle is bound right after it. Its reservations expire a moment after the

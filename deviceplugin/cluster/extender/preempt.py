@@ -62,7 +62,7 @@ class Preempt:
     def _extra_victims(
         self, pod: ClusterPod, asked: PodRequest, node: str, proposed: Sequence[PodUid], budget: Budget
     ) -> tuple[PodUid, ...] | None:
-        """Further victims; None where evicting every pod of lower priority is not enough."""
+        """Further victims; None if evicting every pod of lower priority is not enough."""
         info = self._cache.nodes.get(node)
         if info is None:
             return None
@@ -106,7 +106,7 @@ def fewest_victims(
     enough: Callable[[Collection[_Candidate]], bool],
     budget: Budget,
 ) -> tuple[_Candidate, ...] | None:
-    """The smallest set that was found to be enough; None where all together are not. `on`: the GPUs of one.
+    """The smallest set that was found to be enough; None if all together are not. `on`: the GPUs of one.
 
     The first candidates are preferred; of more than `_MOST_CANDIDATES`, those on the GPUs that have the fewest. Without
     steps left the best set so far is the answer.

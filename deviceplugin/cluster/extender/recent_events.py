@@ -38,7 +38,7 @@ class ClusterEvent:
 
 @dataclass(frozen=True, slots=True)
 class _NodeFace:
-    """Why the node, and why each of its GPUs, takes no new pods; empty where it does."""
+    """Why the node, and why each of its GPUs, takes no new pods; empty if it does."""
 
     problem: str
     closed: Mapping[GpuUuid, str] = field(default_factory=dict)

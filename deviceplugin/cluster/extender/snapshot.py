@@ -67,7 +67,7 @@ class _Reserved:
             known.pod = pod
 
     def left_by(self, count: int) -> NodeState | Rejection | None:
-        """What the first of them leave; None where not all are placed. Where one has no room, none after it is."""
+        """What the first of them leave; None if not all are placed. Where one has no room, none after it is."""
         if count == 0:
             return self.first
         if self.placed and isinstance(self.placed[-1].left, Rejection) and len(self.placed) <= count:
@@ -219,7 +219,7 @@ class ClusterSnapshot:
 
 
 def _asked(pod: ClusterPod, names: ResourceNames) -> PodRequest | None:
-    """None where it cannot be read."""
+    """None if it cannot be read."""
     try:
         return pod_request(pod.pod, names)
     except VcudaError:

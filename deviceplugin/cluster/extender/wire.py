@@ -119,7 +119,7 @@ def _by_name_only(missing: str) -> ParseError:
 
 
 def write_filter_result(answer: FilterResult) -> bytes:
-    """Reasons are sent only where no node fits: kube-scheduler does not read them otherwise, and they are long."""
+    """Reasons are sent only if no node fits: kube-scheduler does not read them otherwise, and they are long."""
     failed, unresolvable = ({}, {}) if answer.names else (dict(answer.failed), dict(answer.unresolvable))
     if remarked := failed or unresolvable:
         remarked[next(iter(remarked))] += answer.remark

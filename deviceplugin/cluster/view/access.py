@@ -1,4 +1,4 @@
-"""Whose names a caller may read: he shows a bearer token, and the API server says who he is and what he may list.
+"""Whose names a caller may read: it shows a bearer token, and the API server says who it is and what it may list.
 
 In: a token from a request's headers, and the namespace that was asked for. Out: `Shown`; an `HttpError`, 401 for a
 token that the API server does not know, 503 where it cannot be asked: never names because nobody answered. Answers are

@@ -117,7 +117,7 @@ class _ClaimingPod:
 class _Held:
     """A claim with devices of ours, and the pods for which it is reserved, as far as they are known.
 
-    `parts`, by node, are those of the last look; empty where something has changed since.
+    `parts`, by node, are those of the last look; empty if something has changed since.
     """
 
     claim: Claim
@@ -163,7 +163,7 @@ class _Held:
 
 
 class ClaimBooks:
-    """Empty where no claims are watched, and then every question costs one look."""
+    """Empty if no claims are watched, and then every question costs one look."""
 
     def __init__(self, names: ClaimNames) -> None:
         self.names = names
@@ -239,7 +239,7 @@ class ClaimBooks:
             self._recount(before, None)
 
     def _recount(self, before: _ClaimingPod | None, now: _ClaimingPod | None) -> None:
-        """What its claims have is calculated again only where the pod uses them in another way."""
+        """What its claims have is calculated again only if the pod uses them in another way."""
         is_same = before and now and before.users == now.users and before.pod.pod.node == now.pod.pod.node
         keys = dict.fromkeys(key for each in (before, now) if each for key in each.claims)
         for held in filter(None, map(self._held.get, keys)):
@@ -251,7 +251,7 @@ class ClaimBooks:
                 self._known.pop(node, None)
 
     def node(self, name: str) -> NodeClaims | None:
-        """None where nothing is offered and nothing is held."""
+        """None if nothing is offered and nothing is held."""
         known = self._known.get(name)
         if known is None and (name in self._offers or name in self._on):
             known = self._known[name] = self._calculate(name)
@@ -285,7 +285,7 @@ class ClaimBooks:
         return _STEPS_OF_POD + len(pod.claims) + 4 * sum(len(each.claims) for each in pod.pod.containers)
 
     def place(self, pod: ClusterPod) -> str:
-        """The node on which the pod is, or on which devices are reserved for it; empty where it waits."""
+        """The node on which the pod is, or on which devices are reserved for it; empty if it waits."""
         if pod.pod.node:
             return pod.pod.node
         held = (self._held.get(claim.key) for claim in self.claims_of(pod))

@@ -129,7 +129,7 @@ class ClaimExplain:
         self._inventory = inventory
 
     async def explain(self, namespace: str, name: str, shown: Named = str) -> Explanation | None:
-        """None where no pod of that name has claims."""
+        """None if no pod of that name has claims."""
         pod = self._books.find(namespace, name)
         if pod is None:
             return None

@@ -211,7 +211,7 @@ class FreeGpu:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """`short`: the first request without room, after those before it were placed; None where all have room."""
+    """`short`: the first request without room, after those before it were placed; None if all have room."""
 
     gpus: tuple[FreeGpu, ...]
     short: int | None

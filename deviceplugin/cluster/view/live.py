@@ -234,7 +234,7 @@ def _held(gpu: GpuRow, use: NodeUse) -> tuple[HolderRow, ...]:
 
 
 def node_live(use: NodeUse) -> GpuLive | None:
-    """The mean utilization, the memory and processes of all GPUs; None where nothing is known of any."""
+    """The mean utilization, the memory and processes of all GPUs; None if nothing is known of any."""
     if not use.gpus:
         return None
     gpus = use.gpus.values()
@@ -247,7 +247,7 @@ def node_live(use: NodeUse) -> GpuLive | None:
 
 
 def known_sum(values: Iterable[_Number | None]) -> _Number | None:
-    """None where none is known."""
+    """None if none is known."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 

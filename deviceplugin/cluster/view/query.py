@@ -343,7 +343,7 @@ NOTHING_KNOWN = NodeUse()
 
 
 def node_key(row: NodeRow, gpus: Callable[[], tuple[GpuState, ...]], use: NodeUse, query: NodesQuery) -> Key:
-    """`gpus` is called only where GPUs are compared."""
+    """`gpus` is called only if GPUs are compared."""
     if query.sort is NodeSort.NAME:
         return (row.node,)
     if query.by_part:
@@ -384,7 +384,7 @@ def pod_place(pod: ClusterPod | None, held: PodHold | None, use: NodeUse, query:
 def claim_pod_place(
     pod: ClusterPod, node: str, containers: Callable[[], tuple[ContainerRow, ...]], use: NodeUse, query: PodsQuery
 ) -> Key:
-    """The same for a pod that asks by claims; `containers` is called only where amounts are compared."""
+    """The same for a pod that asks by claims; `containers` is called only if amounts are compared."""
     if query.sort is PodSort.NODE:
         return (node,)
     if query.sort is PodSort.AGE:

@@ -81,7 +81,7 @@ class GpuState:
 
 
 def gpu_states(info: NodeInfo) -> tuple[GpuState, ...]:
-    """Every GPU of the node; none where its inventory is not known."""
+    """Every GPU of the node; none if its inventory is not known."""
     inventory = info.inventory
     if inventory is None:
         return ()
@@ -134,7 +134,7 @@ def node_row(info: NodeInfo, gpus: tuple[GpuState, ...], *, rows: tuple[GpuRow, 
 
 
 def _problem(info: NodeInfo, gpus: tuple[GpuState, ...]) -> str:
-    """That nothing is offered through the device plugin is none where claims get every GPU."""
+    """That nothing is offered through the device plugin is none if claims get every GPU."""
     if info.problem in (NO_INVENTORY, AGENT_DOWN) and gpus and all(each.source is ShareSource.CLAIM for each in gpus):
         return ""
     return info.sentence or ("" if info.problem is None else info.problem.text)
@@ -195,7 +195,7 @@ def stage_of(hold: PodHold) -> PodStage:
 
 
 def held_pod_row(hold: PodHold, info: NodeInfo | None, pod: ClusterPod | None, shown: Shown) -> PodRow:
-    """`pod`: its last version, None where only the hold is known. `info`: its node, None where that is gone."""
+    """`pod`: its last version, None if only the hold is known. `info`: its node, None if that is gone."""
     inventory = None if info is None else info.inventory
     minors = {} if inventory is None else {gpu.uuid: gpu.minor for gpu in inventory.gpus}
     located = [_container_row(one, minors) for one in hold.allocations]
@@ -283,7 +283,7 @@ def reason_of(pod: ClusterPod, verdict: LastVerdict | None) -> Reason:
 def claim_reason_of(pod: ClusterPod, missing: str) -> Reason:
     """Of a pod that asks by claims alone: kube-scheduler's own words.
 
-    `missing`: what is said of a claim that is not there, empty where all are.
+    `missing`: what is said of a claim that is not there, empty if all are.
     """
     if pod.pod.deleting or pod.gates:
         return reason_of(pod, None)

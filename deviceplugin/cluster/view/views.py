@@ -74,7 +74,7 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _ByClaims:
-    """A pod that asks by claims alone; `node` is empty where it waits."""
+    """A pod that asks by claims alone; `node` is empty if it waits."""
 
     pod: ClusterPod
     node: str = ""
@@ -182,7 +182,7 @@ class ClusterViews:
         )
 
     def node(self, name: str, shown: Shown) -> OneNodeView | None:
-        """None where no node of that name has an inventory or holds anything."""
+        """None if no node of that name has an inventory or holds anything."""
         info = self._cache.nodes.get(name)
         if info is None or not self._is_shown(info):
             return None

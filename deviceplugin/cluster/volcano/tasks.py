@@ -70,7 +70,7 @@ _STEPS_BESIDE = 60  # to take a member of one container from the state of a node
 
 @dataclass(frozen=True, slots=True)
 class TaskVerdict:
-    """`reason` is empty where the task fits."""
+    """`reason` is empty if the task fits."""
 
     reason: str = ""
     code: Code = Code.FITS
@@ -117,7 +117,7 @@ class VolcanoTasks:
         self._last: OrderedDict[PodUid, frozenset[GpuUuid]] = OrderedDict()
 
     def predicate(self, task: VolcanoTask, node: str, budget: Budget | None = None) -> TaskVerdict:
-        """Also true where it fits once pods that are being deleted have gone: Volcano decides whether to wait."""
+        """Also true if it fits once pods that are being deleted have gone: Volcano decides whether to wait."""
         budget = budget or Budget()
         self._cache.expire()
         bound = self._cache.bound_to(task.uid)
@@ -180,7 +180,7 @@ class VolcanoTasks:
     async def victims(
         self, evictor: VolcanoTask, evictees: Sequence[VolcanoTask], turns: Turns | None = None
     ) -> tuple[VolcanoTask, ...]:
-        """As few as make room for the evictor on one node; none where all of a node would not help."""
+        """As few as make room for the evictor on one node; none if all of a node would not help."""
         try:
             asking = self._read(evictor)
         except (RequestError, ParseError):
@@ -211,7 +211,7 @@ class VolcanoTasks:
         return frozenset(uuid for each in held.allocations for uuid in each.uuids) if held else frozenset()
 
     def namespace(self, task: VolcanoTask) -> str:
-        """Of its pod; empty where the task cannot be read, which its verdict says."""
+        """Of its pod; empty if the task cannot be read, which its verdict says."""
         try:
             asking = self._read(task)
         except (RequestError, ParseError):
@@ -334,7 +334,7 @@ class VolcanoTasks:
         return sorted(found, key=lambda each: each.size, reverse=True)
 
     def _member(self, pod: ClusterPod, reading: Budget) -> _Asking | None:
-        """None where it cannot be read, or not now."""
+        """None if it cannot be read, or not now."""
         known = self._asking.get(pod.uid)
         if (known is None or known.pod is not pod) and not reading.may(_steps_to_read(pod)):
             return None

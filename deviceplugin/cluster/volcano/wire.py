@@ -75,7 +75,7 @@ class _Predicate(msgspec.Struct):
 
 class _Prioritize(msgspec.Struct):
     task: msgspec.Raw
-    nodes: list[_Node] | None  # null where Volcano looks for nodes to evict from and found none
+    nodes: list[_Node] | None  # null if Volcano looks for nodes to evict from and found none
 
 
 class _Event(msgspec.Struct):
@@ -119,7 +119,7 @@ def _task(raw: msgspec.Raw) -> VolcanoTask:
 
 
 def write_predicate(reason: str, code: Code) -> bytes:
-    """`reason` is empty where the task fits."""
+    """`reason` is empty if the task fits."""
     return msgspec.json.encode({"status": reason, "code": int(code)})
 
 

@@ -2,7 +2,7 @@
 
 In: a pod that `mutate` has completed and `validate` has accepted. Out: the same pod, whose containers name claims made
 from templates in the place of resources; and warnings about annotations that claims have no word for; or a
-RequestError where Kubernetes would refuse the template. Nothing is created here: the pod may still be refused, and
+RequestError if Kubernetes would refuse the template. Nothing is created here: the pod may still be refused, and
 Kubernetes waits for the template, which the scheduler makes (`scheduler.claim_templates`). Not here: pods that name
 claims themselves.
 

@@ -102,7 +102,7 @@ def translate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[s
 def _lift_limit(
     pod: Json, asked: dict[str, _HamiRequest], settings: WebhookSettings, *, others: bool
 ) -> tuple[str, ...]:
-    """The soft limit is an annotation of the pod, so it is lifted only where no other container has a core limit."""
+    """The soft limit is an annotation of the pod, so it is lifted only if no other container has a core limit."""
     name = annotation_names(settings.names.domain).core_limit
     limited = others or any(each.cores and not each.is_whole for each in asked.values())
     free = [container for container, each in asked.items() if not each.cores and not each.is_whole]
@@ -200,7 +200,7 @@ def _is_marked(pod: Json) -> bool:
 
 
 def _ignored_annotations(pod: Json, *, use_gpus: str) -> tuple[str, ...]:
-    """Warnings about annotations that vcuda ignores; a RequestError where the pod would get something else."""
+    """Warnings about annotations that vcuda ignores; a RequestError if the pod would get something else."""
     written = annotations(pod)
     mode = written.get(_MODE)
     if mode is not None and _OUR_MODE not in mode:

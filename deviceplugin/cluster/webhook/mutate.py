@@ -132,7 +132,7 @@ def _complete_request(container: JsonContainer, parts: int, settings: WebhookSet
 
 
 def _blocks_for(cores: int, settings: WebhookSettings, known: KnownGpus) -> int:
-    """Of one GPU; 0 where the operator gives no default or no GPU is known."""
+    """Of one GPU; 0 if the operator gives no default or no GPU is known."""
     if not settings.share_memory.proportional:
         return settings.share_memory.blocks
     return max(1, known.smallest_blocks * cores // CORES_PER_GPU) if known.smallest_blocks else 0

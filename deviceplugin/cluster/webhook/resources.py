@@ -45,7 +45,7 @@ _LISTS = ("limits", "requests")
 
 
 def count(container: JsonContainer, name: str) -> int | None:
-    """None where the container does not name it."""
+    """None if the container does not name it."""
     resources = child(container.json, "resources")
     for each in _LISTS:
         counts = child(resources, each)

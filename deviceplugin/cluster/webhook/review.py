@@ -2,7 +2,7 @@
 
 In: the body of a POST from the API server, and the known GPUs. Out: a `Reply`. A body without a usable review (another
 kind or version, no uid) is a ParseError, which the server answers with HTTP 400. Every other error is an answer with
-`allowed: false` and one sentence, also where the review cannot be read beyond its uid: the failurePolicy may be Ignore,
+`allowed: false` and one sentence, also if the review cannot be read beyond its uid: the failurePolicy may be Ignore,
 and nobody passes the webhook by nesting something too deep. Requests that do not create a pod pass.
 Invariant: nothing is stored or written, so a dry run needs no special case.
 """
@@ -129,7 +129,7 @@ class AdmissionWebhook:
 
 
 def namespace_of(body: bytes) -> str:
-    """Empty where it cannot be read. Two milliseconds for 1 MiB as the API server sends it, whatever a pod says."""
+    """Empty if it cannot be read. Two milliseconds for 1 MiB as the API server sends it, whatever a pod says."""
     try:
         review = _PLACED.decode(body)
     except (msgspec.DecodeError, ValueError, RecursionError):

@@ -68,7 +68,7 @@ class Elf:
 
 
 def is_elf(path: Path) -> bool:
-    """Whether it claims to be one; False where it cannot be read."""
+    """Whether it claims to be one; False if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(len(_MAGIC)) == _MAGIC
@@ -152,7 +152,7 @@ class CacheEntry:
 
 
 def parse_cache(data: bytes, *, source: Path) -> tuple[CacheEntry, ...]:
-    """All entries; `source` is named where they cannot be had."""
+    """All entries; `source` is named if they cannot be had."""
     try:
         return tuple(_entries(data))
     except _DamageError as damage:

@@ -58,7 +58,7 @@ class MirrorOptions:
 
 @dataclass(frozen=True, slots=True)
 class MirrorState:
-    """What containers get now. `refusal` says why shares cannot start; empty where they can."""
+    """What containers get now. `refusal` says why shares cannot start; empty if they can."""
 
     driver: str = ""
     missing: tuple[str, ...] = ()
@@ -103,7 +103,7 @@ class DriverMirror:
         self.state = MirrorState(manifest.driver, manifest.missing, manifest.refusal)
 
     def refresh(self) -> MirrorUpdate | None:
-        """Rebuilds what has changed or is missing; None where nothing did since the last call.
+        """Rebuilds what has changed or is missing; None if nothing did since the last call.
 
         Raises ContainerError; the trees are unchanged then.
         """

@@ -80,7 +80,7 @@ EMPTY = MirrorPlan(refusal="shares of a GPU do not start yet, because the driver
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What goes in: the driver's files and vcuda's. `root` is named where something is missing."""
+    """What goes in: the driver's files and vcuda's. `root` is named if something is missing."""
 
     libraries: Sequence[DriverLibrary]
     programs: Mapping[str, DriverFile]

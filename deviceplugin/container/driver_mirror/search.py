@@ -41,7 +41,7 @@ class DriverFile:
 
 
 def identity_of(path: Path) -> str:
-    """Empty where there is no file. Neither device (it may change at a boot) nor ctime (a hard link changes it)."""
+    """Empty if there is no file. Neither device (it may change at a boot) nor ctime (a hard link changes it)."""
     try:
         found = path.stat()
     except OSError:
@@ -201,13 +201,13 @@ def choose(libraries: Sequence[DriverLibrary], *, loaded: str) -> tuple[DriverLi
 
 
 def driver_version(libraries: Iterable[DriverLibrary], *, loaded: str) -> str:
-    """The loaded one where there are files of it, else that of the first libcuda; empty where no file has one."""
+    """The loaded one where there are files of it, else that of the first libcuda; empty if no file has one."""
     found = [driver_suffix(each) for each in libraries if each.name.startswith(CUDA)]
     return loaded if loaded in found else next(filter(None, found), loaded)
 
 
 def driver_suffix(library: DriverLibrary) -> str:
-    """The driver's version in the file's name; empty where it has none or a version that is not the driver's."""
+    """The driver's version in the file's name; empty if it has none or a version that is not the driver's."""
     return library.version if _DRIVER_VERSION.fullmatch(library.version) else ""
 
 

@@ -77,7 +77,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def read_manifest(tree: Path) -> Manifest | None:
-    """None where the tree is not a finished one."""
+    """None if the tree is not a finished one."""
     try:
         return msgspec.json.decode((tree / MANIFEST).read_bytes(), type=Manifest)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
@@ -155,7 +155,7 @@ def _is_same(earlier: Path, source: Path) -> bool:
 
 
 def _hard_link(source: Path, target: Path, *, also: Collection[int] = ()) -> bool:
-    """False where the system does not allow it."""
+    """False if the system does not allow it."""
     try:
         target.hardlink_to(source)
     except OSError as error:
@@ -248,7 +248,7 @@ class Trees:
     def are_whole(self, *, every_file: bool = False) -> bool:
         """Whether both names lead to the current tree, and nothing of it is missing.
 
-        Unless `every_file`, files are looked at only where a directory has changed: who removes a file changes its
+        Unless `every_file`, files are looked at only if a directory has changed: who removes a file changes its
         directory. Each start of a container asks, and waits for it.
         """
         current = self._links.target(_CURRENT)
@@ -430,7 +430,7 @@ def _set_aside(directory: Path, name: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Swaps two names in one step; False where system or file system cannot."""
+    """Swaps two names in one step; False if system or file system cannot."""
     rename = getattr(ctypes.CDLL(None), "renameat2", None)
     if rename is None:
         return False

@@ -68,7 +68,7 @@ INCOMPLETE = "the agent has not yet read from the API server which claims were p
 class ClaimFiles(Protocol):
     """What containers see of a grant. `ready` returns the CDI name, when all files are on the disk; ContainerError.
 
-    `container` stands for those that use it, or is None where they differ.
+    `container` stands for those that use it, or is None if they differ.
     """
 
     async def ready(self, grant: Grant, container: PodContainer | None) -> str: ...
@@ -158,7 +158,7 @@ class Claims:
             await self._require_needed(claim)
 
     async def _prepare_read(self, claim: Claim, call: _Call, read_at: float) -> tuple[PreparedDevice, ...] | None:
-        """None where something was waited for."""
+        """None if something was waited for."""
         call.claims.add(claim, self.driver)
         wanted = self._grants_of(claim)
         pods = await self._pods(claim, call.deadline)
@@ -206,7 +206,7 @@ class Claims:
     def adopt(self, prepared: PreparedClaim, claim: Claim) -> tuple[Grant, ...]:
         """What kubelet recorded, by what the API server says the claim was given: the part on GPUs that are here.
 
-        Returns what the ledger did not have. Raises ClaimError where nothing says what was given.
+        Returns what the ledger did not have. Raises ClaimError if nothing says what was given.
         """
         uuids = self._uuids()
         given = part_here(claim, driver=self.driver, pool=self.pool, uuids=uuids)
@@ -245,7 +245,7 @@ class Claims:
                 await self._ready(grant, container_of(claim.ref, grant.allocation.owner.name, users))
 
     async def _ready(self, grant: Grant, container: PodContainer | None) -> str:
-        """To its end also where kubelet gave the call up: what a thread still writes would outlive the grant."""
+        """To its end also if kubelet gave the call up: what a thread still writes would outlive the grant."""
         writing = asyncio.ensure_future(self.files.ready(grant, container))
         try:
             return await asyncio.shield(writing)
@@ -343,7 +343,7 @@ class Claims:
         return tuple(held[each.request_name] for each in wanted)
 
     def _grant(self, call: _Call, wanted: Sequence[ClaimGrant]) -> tuple[Grant, ...]:
-        """Empty where there is no room yet: the former holder of the GPU may still be ending."""
+        """Empty if there is no room yet: the former holder of the GPU may still be ending."""
         grants = tuple(self._new(call.ref, each) for each in wanted)
         try:
             self._require_room(grants)
@@ -378,7 +378,7 @@ class Claims:
                     await self._changed.wait()
 
     async def _require_needed(self, claim: Claim) -> None:
-        """Raises ClaimError where nobody waits for the claim any more."""
+        """Raises ClaimError if nobody waits for the claim any more."""
         pods = await self.get_pods(frozenset(map(PodUid, claim.consumers)))
         is_needed = any(not (pod.deleting or pod.is_terminal) for pod in pods.values())
         if claim.deleting or claim.devices is None or not is_needed:

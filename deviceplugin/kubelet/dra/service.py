@@ -7,7 +7,7 @@ Calls may come before the agent is ready: they wait for it, or another agent tha
 
 `Forwarding` gives kubelet's calls to the agent that still serves the node, while this one waits for its end.
 
-In: calls, the sockets of other agents of the node. Out: the other's answer, or None where none answers any more.
+In: calls, the sockets of other agents of the node. Out: the other's answer, or None if none answers any more.
 Invariant: a call is forwarded once: two agents that both wait do not send it to and fro.
 """
 

@@ -37,7 +37,7 @@ class HoldState(enum.Enum):
 class PodHold:
     """`expires` is a time of the monotonic clock; a bound pod's hold never expires.
 
-    `request` is what placement was asked, where this process placed the pod; `needs` is CPU and memory, None where not
+    `request` is what placement was asked, where this process placed the pod; `needs` is CPU and memory, None if not
     known. `version` is the pod's resourceVersion at the reservation, `condition` its PodScheduled condition then. So
     many refusals of earlier attempts may still arrive as `late`, until `late_until`.
     `total`: what kube-scheduler counts for a bound pod.

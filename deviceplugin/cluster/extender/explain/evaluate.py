@@ -69,7 +69,7 @@ class Evaluation:
 class Shortfall:
     """What a node lacks for a pod; of several containers, for the first that finds no room alone.
 
-    `lacks`: the GPUs on which least must become free, with cores and blocks; None where the end of no pod helps.
+    `lacks`: the GPUs on which least must become free, with cores and blocks; None if the end of no pod helps.
     `together`: the outcome of placing all containers, where each alone has room.
     """
 
@@ -193,10 +193,10 @@ class Evaluator:
             found.open.append(name)
 
     def _resource_shortfall(self, node_info: NodeInfo, node: ClusterNode) -> str:
-        """What is short by kube-scheduler's sums, empty where nothing is.
+        """What is short by kube-scheduler's sums, empty if nothing is.
 
         kube-scheduler adds up each resource over all GPUs of a node and compares with what kubelet offers: the sum may
-        leave room where no single GPU has any, and none where one has (an unhealthy GPU).
+        leave room where no single GPU has any, and none if one has (an unhealthy GPU).
         """
         used = GpuAmount()
         for uid, held in node_info.holds.items():

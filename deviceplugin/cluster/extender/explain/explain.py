@@ -165,7 +165,7 @@ def never_asked_sentence(others: int, roomy: Sequence[str]) -> str:
 def history_sentence(pod: ClusterPod, verdict: LastVerdict | None, *, webhook_scheduler: str) -> str:
     """What kube-scheduler has done with a pod since filter's last verdict, if there is one.
 
-    `webhook_scheduler`: the schedulerName that the webhook gives GPU pods, empty where it gives none.
+    `webhook_scheduler`: the schedulerName that the webhook gives GPU pods, empty if it gives none.
     """
     if pod.pod.deleting:
         return "the pod is being deleted"
@@ -240,7 +240,7 @@ Named = Callable[[PodRef], str]
 
 @dataclass(frozen=True, slots=True)
 class GpuVerdict:
-    """`against` is empty where this GPU can serve the pod; `holders` are pods with what they hold of it."""
+    """`against` is empty if this GPU can serve the pod; `holders` are pods with what they hold of it."""
 
     uuid: GpuUuid
     minor: int
@@ -261,7 +261,7 @@ class NodeVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """`at` is when filter was last asked, in Unix seconds, 0.0 where it never was.
+    """`at` is when filter was last asked, in Unix seconds, 0.0 if it never was.
 
     `now`: the nodes were judged for this answer, by what is known now; else they are as filter last judged them.
     `condition` is what the scheduler wrote into the pod's condition PodScheduled. `reasons` counts the nodes by reason,
@@ -294,7 +294,7 @@ class Explain:
         self._settings = settings
 
     async def explain(self, namespace: str, name: str, named: Named = str) -> Explanation | None:
-        """None where no pod of that name waits or is bound."""
+        """None if no pod of that name waits or is bound."""
         waiting = self._cache.waiting_pod(namespace, name)
         verdict = self._verdicts.find(namespace, name) if waiting is None else self._verdicts.of(waiting.uid)
         if verdict is not None and not self._is_superseded(verdict, waiting):
@@ -304,7 +304,7 @@ class Explain:
         return self.bound(namespace, name)
 
     def bound(self, namespace: str, name: str) -> Explanation | None:
-        """None where no pod of that name is bound. Looks through all pods: people ask rarely."""
+        """None if no pod of that name is bound. Looks through all pods: people ask rarely."""
         for node_info in self._cache.nodes.values():
             for held in node_info.holds.values():
                 if held.is_bound and (held.pod.namespace, held.pod.name) == (namespace, name):

@@ -54,7 +54,7 @@ _BEST = {
 class Decision:
     """`fits` counts the nodes with room, `next` are the best of the others, best first.
 
-    `equal`: the first of these has the same score, and the node was taken by its name. `placed` is None where the pod
+    `equal`: the first of these has the same score, and the node was taken by its name. `placed` is None if the pod
     was placed without a choice among nodes.
     """
 
@@ -71,7 +71,7 @@ class Decision:
 def decision_of(
     choice: NodeChoice, rejected: Mapping[str, Rejection], *, policy: NodePolicy, at: float
 ) -> Decision | None:
-    """None where no node carries the pod. `rejected`: why each other node was not taken."""
+    """None if no node carries the pod. `rejected`: why each other node was not taken."""
     if choice.node is None or choice.placed is None:
         return None
     ranked = choice.ranked
@@ -94,7 +94,7 @@ def decision_of(
 def record_text(
     decision: Decision | None, pod: PodRef, node: str, allocations: tuple[Allocation, ...], inventory: Inventory | None
 ) -> str:
-    """The annotation's value; empty where nothing is known about the choice of this node."""
+    """The annotation's value; empty if nothing is known about the choice of this node."""
     if decision is None or decision.node != node:
         return ""
     chosen = {each.owner.name: each.shares for each in decision.placed.allocations}
@@ -155,7 +155,7 @@ def _node_others(decision: Decision) -> Iterator[str]:
 
 
 def summary(written: str) -> str:
-    """One sentence from such a value, for an event on the pod; empty where it has none."""
+    """One sentence from such a value, for an event on the pod; empty if it has none."""
     try:
         record = parse_decision(written)
     except ParseError:
@@ -167,7 +167,7 @@ def summary(written: str) -> str:
 def why_lines(
     written: str, pod: PodRef, node: str, allocations: tuple[Allocation, ...], inventory: Inventory | None
 ) -> tuple[str, ...]:
-    """Lines for people, from the annotation of a bound pod; empty where it has none that is about this pod and node."""
+    """Lines for people, from the annotation of a bound pod; empty if it has none that is about this pod and node."""
     if not written:
         return ()
     try:
@@ -333,7 +333,7 @@ class State(enum.Enum):
 
 
 def pending(cache: SchedulerCache, verdicts: Verdicts) -> Mapping[str, int]:
-    """Every `State` has a count, also 0; reasons of nodes only where a pod waits for them."""
+    """Every `State` has a count, also 0; reasons of nodes only if a pod waits for them."""
     counts = Counter({each.value: 0 for each in State})
     for pod in cache.waiting.values():
         counts[_reason(pod, verdicts.of(pod.uid), is_held=any(cache.holds(pod.uid)))] += 1
