@@ -1,13 +1,13 @@
 """What a process may use while its doors are flooded, and the flood.
 
-In: a pid, a port and a way of `flood`. Out: the peak of its memory and its descriptors as the kernel counts them, and
-the limits of the chart. Invariant: after `flooding` no process is left.
+In: a pid, a port and a way of `flood`. Out: the ports, the peak of the memory and the descriptors as the kernel counts
+them, and the limits of the chart. Invariant: after `flooding` no process is left.
 """
 
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from tests.waiting import PATIENCE_S
 ROOT = Path(__file__).resolve().parents[2]
 CONNECTIONS = 1100  # more than there are descriptors
 DESCRIPTORS = 1024
+_LISTEN = "0A"
 
 
 def memory_limit(program: str) -> int:
@@ -35,6 +36,22 @@ def peak_memory(pid: int) -> int:
 
 def descriptors(pid: int) -> int:
     return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def listening(pid: int) -> set[int]:
+    """The TCP ports on which the process listens, as the kernel says: proc_pid_net(5)."""
+    own = set()
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):  # closed since
+            own.add(str(each.readlink()))
+    rows = [
+        row.split() for table in ("tcp", "tcp6") for row in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()
+    ]
+    return {
+        int(address.rpartition(":")[2], 16)
+        for _, address, _, state, *_, inode in (row[:10] for row in rows)
+        if state == _LISTEN and f"socket:[{inode}]" in own
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ The socket in each container (`vcuda.sock`) is another door.
 
 import json
 import resource
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,17 @@ import pytest
 from sandbox.agent import AgentFailureError
 from sandbox.gpunode import GpuNode
 from tests.agent.harness import PATIENCE_S, check_consistency, delete, node_with_agent, run, share
-from tests.budget.doors import CONNECTIONS, DESCRIPTORS, Flood, descriptors, flooding, memory_limit, peak_memory
+from tests.agent.test_claims import answers, claim_node, name_of, next_agent
+from tests.budget.doors import (
+    CONNECTIONS,
+    DESCRIPTORS,
+    Flood,
+    descriptors,
+    flooding,
+    listening,
+    memory_limit,
+    peak_memory,
+)
 from tests.budget.flood import WAYS
 
 PAGES = ("/metrics", "/metric", "/graph", "/usage", "/version", "/healthz", "/readyz")
@@ -62,6 +73,20 @@ async def until_shown(node: GpuNode, page: str, way: str) -> None:
 async def test_pods_start_and_every_page_is_shown_under_each_flood(short_tmp: Path) -> None:
     async with node_with_agent(short_tmp) as node:
         await start_pods_under_each_flood(node, at_once=False)
+
+
+async def test_an_agent_that_waits_for_its_predecessor_has_the_same_bounds(short_tmp: Path) -> None:
+    """Each agent has one port in each state. Kubelet's calls for claims come to the one that waits."""
+    async with claim_node(short_tmp) as found, next_agent(found) as after:
+        await after.until(partial(answers, after, "/readyz", 200), what="it waits", deadline_s=PATIENCE_S)
+        assert listening(found.node.agent.pid) == {found.node.agent.command.port}
+        assert listening(after.pid) == {after.command.port}
+        for number, way in enumerate(WAYS):
+            async with flooding(Flood(after.command.port, way, FEW if way in BUSY else CONNECTIONS, PAGES, BODY)):
+                name_of(await found.prepare(way, found.allocate(way, f"gpu-{number % 8}", 2)))
+                await after.until(partial(answers, after, "/readyz", 200), what=way, deadline_s=PATIENCE_S)
+                assert descriptors(after.pid) < DESCRIPTORS / 4, way
+                assert peak_memory(after.pid) < memory_limit("agent"), way
 
 
 @pytest.mark.realtime

@@ -21,7 +21,16 @@ import pytest
 from deviceplugin.scheduler.service import _LARGEST_REVIEW
 from sandbox.apiserver.objects import container, pod
 from sandbox.program import free_port
-from tests.budget.doors import CONNECTIONS, DESCRIPTORS, Flood, descriptors, flooding, memory_limit, peak_memory
+from tests.budget.doors import (
+    CONNECTIONS,
+    DESCRIPTORS,
+    Flood,
+    descriptors,
+    flooding,
+    listening,
+    memory_limit,
+    peak_memory,
+)
 from tests.budget.flood import BEFORE_TLS, WAYS, review_of
 from tests.scheduler.scene import SERVICE_NAME, Scene, Scheduler, cluster
 from tests.scheduler.test_at_work import review
@@ -94,6 +103,7 @@ async def reviews_under_each_flood(folder: Path, count: int, *, tls: bool, tries
         replica = await scene.replica("replica-a", "--loopback-port", str(loopback), "--leader-election", "none")
         resource.prlimit(replica.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))  # before it reads its limit
         await scene.until_ready(replica)
+        assert listening(replica.pid) == {replica.port, loopback}
         port = replica.port if tls else loopback
         most = dict.fromkeys(BODIES, await beside_bodies(scene, replica, 1 if tls else len(VERBS)))
         for way in WAYS:
