@@ -3,8 +3,8 @@
 Two stand-in kubelets run side by side: one with `vcuda agent` on the emulated driver (8 GPUs, 3,360 IDs), one with a
 bare plugin that sends the same messages. Pods are admitted alternately, so that other load on the machine affects
 both. Output: `allocate_ratio` and `prestart_ratio` (the agent's median call over that of the bare plugin, without the
-`GET /pods` call that Allocate needs), `pods_call_ms`, `preferred_p99_ms`, `idle_cpu_percent` of one core with the agent's
-children, `rss_mib`, and `ready_s` from start to /readyz.
+`GET /pods` call that Allocate needs), `pods_call_ms`, `preferred_p99_ms`, `idle_cpu_percent` of one core, children
+included, `rss_mib`, and `ready_s` from start to /readyz.
 
     python -m benchmarks.agent [--output json] [--short]
 """

@@ -122,12 +122,14 @@ class SchedulerService:
         unreadable = self.cluster.unreadable() + ([] if self.templates is None else self.templates.unreadable())
         yield metric_of(metrics.UNREADABLE, unreadable)
 
-    async def view(self, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> tuple[int, bytes]:
+    async def view(
+        self, path: str, query: Mapping[str, str], headers: Mapping[str, str], peer: str
+    ) -> tuple[int, bytes]:
         if missing := self.not_ready():
             return _error(503, f"not ready yet: {'; '.join(missing)}")
-        return await self.views.answer(path, query, headers)
+        return await self.views.answer(path, query, headers, peer)
 
-    async def explain(self, namespace: str, name: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
+    async def explain(self, namespace: str, name: str, headers: Mapping[str, str], peer: str) -> tuple[int, bytes]:
         """One at a time, so that kube-scheduler never waits longer than one step, and the namespaces in turn.
 
         Only the leader has verdicts.
@@ -136,7 +138,7 @@ class SchedulerService:
             return _error(503, f"not ready yet: {'; '.join(missing)}")
         leads, leader = self.leadership.leads, self.leadership.leader
         try:
-            shown = await self.views.shown(headers, namespace)
+            shown = await self.views.shown(headers, namespace, peer)
         except HttpError as error:
             return _error(error.status, error.sentence, leader)
         async with self.explaining.turn(namespace):

@@ -72,18 +72,20 @@ class ViewService:
         self._leadership = leadership
         self._turn = asyncio.Lock()
 
-    async def shown(self, headers: Mapping[str, str], namespace: str) -> Shown:
+    async def shown(self, headers: Mapping[str, str], namespace: str, peer: str) -> Shown:
         """Whose names the caller may read; raises HttpError."""
-        return await self._viewers.shown(token_in(headers), namespace)
+        return await self._viewers.shown(token_in(headers), namespace, peer)
 
     async def explain_claims(self, namespace: str, name: str, shown: Shown) -> Explanation | None:
         """Of a pod that asks by ResourceClaims; any replica knows as much."""
         return await self._claims.explain(namespace, name, shown.text)
 
-    async def answer(self, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> tuple[int, bytes]:
+    async def answer(
+        self, path: str, query: Mapping[str, str], headers: Mapping[str, str], peer: str
+    ) -> tuple[int, bytes]:
         asked = dict(query)
         try:
-            shown = await self.shown(headers, asked.get("namespace", ""))
+            shown = await self.shown(headers, asked.get("namespace", ""), peer)
             found = await self._document(path, asked, shown)
         except ParseError as error:
             return self._error(400, error.message)

@@ -51,7 +51,7 @@ async def no_agents() -> dict[str, Address]:
 async def asked(
     service: ViewService, path: str, query: Mapping[str, str] | None = None, *, token: str = ""
 ) -> tuple[int, dict[str, Any]]:
-    status, body = await service.answer(path, query or {}, {PROXIED: token} if token else {})
+    status, body = await service.answer(path, query or {}, {PROXIED: token} if token else {}, "10.0.0.7")
     return status, msgspec.json.decode(body)
 
 
@@ -73,7 +73,7 @@ async def test_a_document_is_of_its_types_however_many_nodes_there_are() -> None
     service = ViewService(extender, Leadership("replica-1"), OneCaller(), LiveUse(no_agents), version="1.2.3")
     for name in ("a", "b", "c"):
         for path, kind in kinds.items():
-            _, body = await service.answer(f"/view/{path}", {}, {})
+            _, body = await service.answer(f"/view/{path}", {}, {}, "10.0.0.7")
             assert isinstance(msgspec.json.decode(body, type=kind), kind)
         extender.put_node(node(name, 2))
 
@@ -98,8 +98,8 @@ async def test_names_are_for_callers_with_the_right_and_a_wrong_token_is_refused
 
 async def test_an_explanation_names_pods_by_the_callers_rights(service: ViewService) -> None:
     held = pod("secret")
-    assert (await service.shown({}, "d")).text(held.pod.ref) == held.uid
-    assert (await service.shown({PROXIED: "good"}, "d")).text(held.pod.ref) == "d/secret"
+    assert (await service.shown({}, "d", "10.0.0.7")).text(held.pod.ref) == held.uid
+    assert (await service.shown({PROXIED: "good"}, "d", "10.0.0.7")).text(held.pod.ref) == "d/secret"
 
 
 async def test_a_mistake_is_told(service: ViewService) -> None:

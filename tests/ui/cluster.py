@@ -127,17 +127,19 @@ class MadeCluster:
     def gauges(self) -> Iterator[Metric]:
         yield from ()
 
-    async def view(self, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> tuple[int, bytes]:
+    async def view(
+        self, path: str, query: Mapping[str, str], headers: Mapping[str, str], peer: str
+    ) -> tuple[int, bytes]:
         self.asked.append((path, dict(query)))
         self.token_asked.append(headers.get("X-Vcuda-Token", ""))
         if self.broken:
             return self.broken, b'{"error": "not ready yet: nodes", "leader": ""}'
         assert self.views is not None
-        return await self.views.answer(path, query, headers)
+        return await self.views.answer(path, query, headers, peer)
 
-    async def explain(self, namespace: str, name: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
+    async def explain(self, namespace: str, name: str, headers: Mapping[str, str], peer: str) -> tuple[int, bytes]:
         assert self.views is not None
-        shown = await self.views.shown(headers, namespace)
+        shown = await self.views.shown(headers, namespace, peer)
         by_plugin = await self.extender.explain(namespace, name, shown.text)
         found = joined(by_plugin, await self.views.explain_claims(namespace, name, shown))
         if found is None:

@@ -153,11 +153,11 @@ class Routes:
         if not slash or not namespace or not name or "/" in name:
             return sentence(400, "no pod given; use /explain?pod=NAMESPACE/NAME")
         async with self._in_turn(request, namespace):
-            status, body = await self._service.explain(namespace, name, _tokens(request))
+            status, body = await self._service.explain(namespace, name, _tokens(request), request.peer)
         return HttpResponse(status, body, JSON)
 
     async def _view(self, request: HttpRequest) -> HttpResponse:
-        status, body = await self._service.view(request.path, request.query, _tokens(request))
+        status, body = await self._service.view(request.path, request.query, _tokens(request), request.peer)
         return HttpResponse(status, body, JSON)
 
     async def _show_metrics(self, request: HttpRequest) -> HttpResponse:

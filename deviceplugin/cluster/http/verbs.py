@@ -77,8 +77,10 @@ class Service(Protocol):
     def gauges(self) -> Iterable[Metric]:
         """What `metrics` lists as gauges, with the values of now."""
 
-    async def view(self, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> tuple[int, bytes]:
+    async def view(
+        self, path: str, query: Mapping[str, str], headers: Mapping[str, str], peer: str
+    ) -> tuple[int, bytes]:
         """HTTP status and a document of the cluster-wide view, or an error, as JSON; `path` begins with `/view/`."""
 
-    async def explain(self, namespace: str, name: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
+    async def explain(self, namespace: str, name: str, headers: Mapping[str, str], peer: str) -> tuple[int, bytes]:
         """HTTP status, and an explanation or an error as JSON; `headers` may show whose names the caller may read."""

@@ -1,18 +1,22 @@
 """Whose names a caller may read: it shows a bearer token, and the API server says who it is and what it may list.
 
-In: a token from a request's headers, and the namespace that was asked for. Out: `Shown`; an `HttpError`, 401 for a
-token that the API server does not know, 503 where it cannot be asked: never names because nobody answered. Answers are
-kept for a minute, by the token's hash; the same question is asked once at a time. A few questions are under way at
-once, whatever strangers send.
+In: a token from a request's headers, the namespace that was asked for, the peer's address. Out: `Shown`; an
+`HttpError`, 401 for a token that the API server does not know, 429 after many of these from one peer, 503 if it cannot
+be asked: never names because nobody answered. Answers are kept for a minute, by the token's hash, those about unknown
+tokens apart, so that wrong ones push out no right one. The same question is asked once at a time. A few questions are
+under way at once, and of one peer a part of these.
 """
 
 import asyncio
+import base64
 import hashlib
 import re
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
 
 from deviceplugin.cluster.http.verbs import unavailable
 from deviceplugin.cluster.view.rows import Shown
@@ -21,6 +25,8 @@ from deviceplugin.kube.cluster_client import Caller
 from deviceplugin.model.cluster_view import NamesShown
 from deviceplugin.serve.messages import HttpError
 
+K = TypeVar("K")
+V = TypeVar("V")
 AUDIENCE = "vcuda"
 RIGHT = "/vcuda/view"
 """A path in a ClusterRole's nonResourceURLs: the right to read all names here, and nothing anywhere else."""
@@ -30,8 +36,11 @@ _MOST = 1000
 _LONGEST_TOKEN = 16 << 10
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+", re.ASCII)
 _AT_ONCE = 4
-_MOST_ASKING = 64
+_MOST_ASKING, _MOST_OF_PEER = 256, 16
+_MOST_WRONG = 20
+"""Tokens of one peer that the API server does not know, in a minute."""
 _WAIT_S = 5.0
+_Question = tuple[bytes, str]
 
 
 class Reviews(Protocol):
@@ -57,50 +66,63 @@ class Viewers:
     def __init__(self, reviews: Reviews, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._reviews = reviews
         self._clock = clock
-        self._known: OrderedDict[tuple[bytes, str], tuple[float, NamesShown | None]] = OrderedDict()
-        self._asking: dict[tuple[bytes, str], asyncio.Task[NamesShown | None]] = {}
+        self._known = _Kept[_Question, NamesShown](clock)
+        self._unknown = _Kept[_Question, None](clock)
+        self._wrong = _Kept[str, int](clock)
+        self._asking: dict[_Question, asyncio.Task[NamesShown | None]] = {}
+        self._asking_of = Counter[str]()
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
-    async def shown(self, token: str, namespace: str) -> Shown:
+    async def shown(self, token: str, namespace: str, peer: str) -> Shown:
         if not token:
             return Shown(NamesShown.NONE)
         question = (hashlib.sha256(token.encode()).digest(), namespace)
-        kept = self._known.get(question)
-        if kept is None or kept[0] <= self._clock():
-            names = await self._ask(question, token)
-        else:
-            names = kept[1]
+        if question in self._unknown:
+            raise _refused()
+        names = self._known.get(question)
+        if names is None:
+            names = await self._ask(question, token, peer)
         if names is None:
             raise _refused()
         return Shown(names, namespace)
 
-    async def _ask(self, question: tuple[bytes, str], token: str) -> NamesShown | None:
-        """One task for all who ask the same; it goes on where one of them leaves."""
+    async def _ask(self, question: _Question, token: str, peer: str) -> NamesShown | None:
+        """One task for all who ask the same; it goes on if one of them leaves."""
         task = self._asking.get(question)
         if task is None:
-            if len(self._asking) >= _MOST_ASKING:
-                raise unavailable("too many tokens are being looked up; try again")
+            self._require_part(peer)
             task = self._asking[question] = asyncio.create_task(self._review(token, question[1]))
-            task.add_done_callback(lambda done: self._keep(question, done))
+            self._asking_of[peer] += 1
+            task.add_done_callback(lambda done: self._keep(question, peer, done))
         try:
             async with asyncio.timeout(_WAIT_S):
                 return await asyncio.shield(task)
         except (VcudaError, TimeoutError):
             raise unavailable("the API server cannot say now whose token this is; try again") from None
 
-    def _keep(self, question: tuple[bytes, str], done: asyncio.Task[NamesShown | None]) -> None:
+    def _require_part(self, peer: str) -> None:
+        if (self._wrong.get(peer) or 0) >= _MOST_WRONG:
+            sentence = "too many tokens from this address that the API server does not know; try again in a minute"
+            raise HttpError(429, "unauthorized", sentence)
+        if len(self._asking) >= _MOST_ASKING or self._asking_of[peer] >= _MOST_OF_PEER:
+            raise unavailable("too many tokens are being looked up; try again")
+
+    def _keep(self, question: _Question, peer: str, done: asyncio.Task[NamesShown | None]) -> None:
         del self._asking[question]
+        self._asking_of[peer] -= 1
+        if not self._asking_of[peer]:
+            del self._asking_of[peer]
         if done.cancelled() or done.exception() is not None:
             return
-        self._known[question] = (self._clock() + _KEPT_S, done.result())
-        self._known.move_to_end(question)
-        while len(self._known) > _MOST:
-            self._known.popitem(last=False)
+        if (names := done.result()) is not None:
+            self._known.put(question, names)
+            return
+        self._unknown.put(question, None)
+        self._wrong.put(peer, (self._wrong.get(peer) or 0) + 1)
 
     async def _review(self, token: str, namespace: str) -> NamesShown | None:
         async with self._slots:
-            caller = await self._reviews.caller_of(token, audience=AUDIENCE)
-            caller = caller or await self._reviews.caller_of(token, audience="")
+            caller = await self._reviews.caller_of(token, audience=_audience_of(token))
             if caller is None:
                 return None
             if await self._reviews.may_get(caller, RIGHT) or await self._reviews.may_list_pods(caller, ""):
@@ -108,6 +130,43 @@ class Viewers:
             if namespace and await self._reviews.may_list_pods(caller, namespace):
                 return NamesShown.NAMESPACE
             return NamesShown.NONE
+
+
+class _Kept(Generic[K, V]):
+    """The last values by key, each for a minute from when it was put."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._values: OrderedDict[K, tuple[float, V]] = OrderedDict()
+
+    def __contains__(self, key: K) -> bool:
+        until, _ = self._values.get(key, (0.0, None))
+        return until > self._clock()
+
+    def get(self, key: K) -> V | None:
+        return self._values[key][1] if key in self else None
+
+    def put(self, key: K, value: V) -> None:
+        self._values[key] = (self._clock() + _KEPT_S, value)
+        self._values.move_to_end(key)
+        while len(self._values) > _MOST:
+            self._values.popitem(last=False)
+
+
+class _Claims(msgspec.Struct):
+    """The audiences that a JSON web token names (RFC 7519, 4.1.3)."""
+
+    aud: str | list[str] = ""
+
+
+def _audience_of(token: str) -> str:
+    """For which audience the API server is asked about it: by what the token says of itself, which proves nothing."""
+    payload = token.split(".")[1:2]
+    try:
+        claims = msgspec.json.decode(base64.urlsafe_b64decode(f"{''.join(payload)}=="), type=_Claims)
+    except (ValueError, msgspec.MsgspecError, RecursionError):  # no JSON web token
+        return ""
+    return AUDIENCE if AUDIENCE in (claims.aud if isinstance(claims.aud, list) else [claims.aud]) else ""
 
 
 def _refused() -> HttpError:

@@ -66,7 +66,9 @@ class StandIn:
     def gauges(self) -> list[Metric]:
         return [metric_of(metrics.LEADER, [((), 1)]), metric_of(metrics.EXPIRATION, [(("server",), 1.8e9)])]
 
-    async def view(self, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> tuple[int, bytes]:
+    async def view(
+        self, path: str, query: Mapping[str, str], headers: Mapping[str, str], peer: str
+    ) -> tuple[int, bytes]:
         if path == "/view/slow":
             await self._work()
         if path == "/view/bug":
@@ -74,7 +76,7 @@ class StandIn:
         found = {"path": path, "query": dict(query), "token": headers.get("X-Vcuda-Token", "")}
         return (404 if path == "/view/gone" else 200), msgspec.json.encode(found)
 
-    async def explain(self, namespace: str, name: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
+    async def explain(self, namespace: str, name: str, headers: Mapping[str, str], peer: str) -> tuple[int, bytes]:
         self.explained.append(namespace)
         await self.reviewing.wait()
         if name == "elsewhere":
