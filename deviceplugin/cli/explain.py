@@ -44,7 +44,7 @@ def explain(pod: str, output: str, connection: Connection) -> None:
     log.open_log(level="error", format_="console")  # warnings about credentials are not part of the answer
     found = asyncio.run(_explained(connection, pod))
     if output == "table":
-        say(_as_text(found))
+        say(*_as_lines(found))
     else:
         show_document(found, output)
 
@@ -114,7 +114,7 @@ def _other_version() -> VcudaError:
     return VcudaError("the scheduler's answer is of another version of vcuda; use its own `vcuda explain`")
 
 
-def _as_text(found: dict[str, Any]) -> str:
+def _as_lines(found: dict[str, Any]) -> list[str]:
     try:
         lines = [f"{found['pod']}: {found['sentence']}", *(f"  {asked}" for asked in found["asked"])]
         lines += (f"  {line}" for line in found.get("why", ()))
@@ -131,7 +131,7 @@ def _as_text(found: dict[str, Any]) -> str:
             lines += ["", f"{found['left_out']} further nodes are not shown"]
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError, OSError):
         raise _other_version() from None
-    return "\n".join(lines)
+    return lines
 
 
 def _clock(at: float) -> str:

@@ -19,7 +19,7 @@ import click
 import msgspec
 import yaml
 
-from deviceplugin.cli.table import Column, table, terminal_width
+from deviceplugin.cli.table import Column, clean, table, terminal_width
 from deviceplugin.errors import ConfigError
 
 Row = TypeVar("Row")
@@ -95,17 +95,22 @@ def show_rows(kind: Kind[Row], rows: Sequence[Row], *, at: float, shape: Shape) 
     elif shape.output == "name":
         names = list(filter(None, map(kind.name, rows)))
         if names:
-            say("\n".join(names))
+            say(*names)
     elif not rows:
         click.echo(f"No {kind.what} found.", err=True)
     else:
         wide = shape.output == "wide"
         lines = kind.lines(rows, at=at, headers=not shape.no_headers, wide=wide, width=terminal_width())
-        say("\n".join(lines))
+        say(*lines)
 
 
-def say(text: str) -> None:
-    """On standard output; ConfigError if it cannot be written. A closed pipe is for click."""
+def say(*lines: str) -> None:
+    """On standard output, for people: text of others in a line cannot move the cursor, nor begin another line."""
+    _write("\n".join(map(clean, lines)))
+
+
+def _write(text: str) -> None:
+    """ConfigError if it cannot be written. A closed pipe is for click."""
     try:
         click.echo(text)
     except OSError as error:
@@ -123,9 +128,12 @@ def _drop_what_is_buffered() -> None:
 
 def show_document(document: object, output: str) -> None:
     if output == "json":
-        say(json.dumps(document, indent=2))
+        _write(json.dumps(document, indent=2))
     else:
-        say(yaml.safe_dump(document, allow_unicode=True, sort_keys=False).rstrip())
+        text = yaml.safe_dump(document, allow_unicode=True, sort_keys=False)
+        if not all(map(str.isprintable, text.splitlines())):  # such as marks that turn the direction of writing
+            text = yaml.safe_dump(document, sort_keys=False)
+        _write(text.rstrip())
 
 
 class Noted(Protocol):
@@ -138,4 +146,4 @@ class Noted(Protocol):
 def show_notes(view: Noted) -> None:
     """One line each on standard error."""
     for note in view.notes:
-        click.echo(f"vcuda: {note}", err=True)
+        click.echo(f"vcuda: {clean(note)}", err=True)

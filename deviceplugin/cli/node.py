@@ -161,4 +161,4 @@ def _print(row: NodeRow, output: str) -> None:
     elif output in ("json", "yaml"):
         show_document(msgspec.to_builtins(row), output)
     else:
-        say("\n".join(picture(row, glyphs(), width=None if output == "wide" else terminal_width())))
+        say(*picture(row, glyphs(), width=None if output == "wide" else terminal_width()))

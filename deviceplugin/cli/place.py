@@ -281,16 +281,16 @@ def place(
         cordoned=named(inventory, cordon, "--cordon"),
     )
     if output == "table":
-        say(_as_text(choice, explain))
+        say(*_as_lines(choice, explain))
     else:
         show_document(_document(choice, explain), output)
 
 
-def _as_text(choice: Choice, explain: bool) -> str:
+def _as_lines(choice: Choice, explain: bool) -> list[str]:
     lines = [" ".join(str(gpu.minor) for gpu in choice.gpus), choice.reason]
     if explain:
         lines += [f"GPU {passed.gpu.minor}: {passed.reason}" for passed in choice.passed_over]
-    return "\n".join(lines)
+    return lines
 
 
 def _document(choice: Choice, explain: bool) -> dict[str, object]:

@@ -224,7 +224,7 @@ def simulate(
     if output != "table":
         show_document(document(scene, tried), output)
         return
-    say("\n".join(lines(scene, tried, terminal_width())))
+    say(*lines(scene, tried, terminal_width()))
 
 
 def _say_left_out(sentences: Sequence[str]) -> None:

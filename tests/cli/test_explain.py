@@ -256,3 +256,21 @@ async def test_an_explanation_as_json_and_yaml_and_by_the_older_word(tmp_path: P
     assert json.loads((await vcuda(cluster, tmp_path, "explain", "d/p", "-o", "json")).stdout) == document
     assert yaml.safe_load((await vcuda(cluster, tmp_path, "explain", "d/p", "-o", "yaml")).stdout) == document
     assert (await vcuda(cluster, tmp_path, "explain", "d/p", "--output", "text")).stdout == "d/p: it waits\n"
+
+
+async def test_text_of_others_in_an_explanation_moves_no_cursor_and_begins_no_line(tmp_path: Path) -> None:
+    """A node's inventory and a pod's condition are written by others; the terminal obeys what it prints."""
+    evil = "ok\x1b]0;owned\x07\x9b2J\nnode z: all GPUs are free\u202e"
+    gpu = {"minor": 0, "model": evil, "against": evil, "holders": [evil]}
+    node = {"node": evil, "reason": evil, "change": evil, "gpus": [gpu]}
+    document = {"pod": "d/p", "sentence": evil, "asked": [evil], "at": 0, "reasons": {evil: 1}, "nodes": [node]}
+    document |= {"left_out": 0, "why": [evil], "condition": evil}
+    said = (await vcuda(Cluster(explanations={"d/p": document}), tmp_path, "explain", "d/p")).stdout
+    lines = said.splitlines()
+    assert len(lines) == 11
+    assert all(line.isprintable() for line in lines)
+    assert not any(line.startswith("node z") for line in lines)
+    for output in ("json", "yaml"):
+        raw = (await vcuda(Cluster(explanations={"d/p": document}), tmp_path, "explain", "d/p", "-o", output)).stdout
+        assert yaml.safe_load(raw) == document
+        assert all(line.isprintable() for line in raw.splitlines())

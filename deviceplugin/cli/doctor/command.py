@@ -67,7 +67,7 @@ async def shown(findings: AsyncIterator[CheckResult], output: str) -> list[Check
     async for finding in findings:
         found.append(finding)
         if output == "text":
-            say("\n".join(lines(finding, width)))
+            say(*lines(finding, width))
     return found
 
 
