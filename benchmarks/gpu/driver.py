@@ -78,19 +78,27 @@ def real() -> Driver:
 
 
 def emulated(build: Build, scratch: Path, why: str) -> Driver:
-    try:
-        from sandbox.emulator_profile import write_profile  # its packages are needed on a machine without a GPU only
-    except ModuleNotFoundError as missing:
-        raise NoDriver(f"the emulated driver needs {missing.name}; scripts/setup installs it") from missing
     directory = scratch / "emulated"
     directory.mkdir()
     for name in DRIVER:
         (directory / name).write_bytes((build.driver / name).read_bytes())
     environment = {
-        "VCUDA_EMULATOR_PROFILE": str(write_profile(PROFILE, directory / "profile.json")),
+        "VCUDA_EMULATOR_PROFILE": str(_compiled(directory)),
         "VCUDA_EMULATOR_STATE": str(directory / "state"),
     }
     return _ask(environment, emulated=True, why=why, library_path=str(directory))
+
+
+def _compiled(directory: Path) -> Path:
+    """By a process of its own: the compiler needs packages of scripts/setup, and this program needs none."""
+    written, compiled = directory / "profile.json", directory / "profile"
+    written.write_text(json.dumps(PROFILE))
+    command = [sys.executable, "-m", "sandbox.emulator_profile", str(written), str(compiled)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode != 0:
+        why = done.stderr.strip().rpartition("\n")[2]
+        raise NoDriver(f"the emulated driver needs the packages that scripts/setup installs: {why}")
+    return compiled
 
 
 def _ask(environment: dict[str, str], *, emulated: bool, why: str, library_path: str = "") -> Driver:

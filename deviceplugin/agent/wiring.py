@@ -22,10 +22,11 @@ from deviceplugin.agent.reporter import AgentReport, delays_said
 from deviceplugin.config.agent import AgentSettings, IdentitySourceName
 from deviceplugin.container.cdi import CdiSpecs
 from deviceplugin.container.containers import ContainerFinder, ContainerRuntime
-from deviceplugin.container.directories import GrantDirectories, make_room, provide
+from deviceplugin.container.directories import GrantDirectories
 from deviceplugin.container.driver_mirror.mirror import DriverMirror
 from deviceplugin.container.processes import CgroupTree, ProcessTable
 from deviceplugin.container.shared_state import SharedState
+from deviceplugin.container.tmpfs import make_room, provide
 from deviceplugin.gpu_manager.registration import RegistrationServers
 from deviceplugin.hardware.node import Hardware
 from deviceplugin.kubelet.allocate_answer import HostLayout

@@ -138,6 +138,7 @@ class Connections:
         """No new ones; idle ones end at once, the others after their answers, or when the time is over."""
         for task in self._accepting:
             task.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)  # the port is free for the next server
         for connection, each in tuple(self.open.items()):
             if each.handshake.done():
                 connection.close_if_idle()

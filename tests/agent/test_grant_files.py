@@ -14,10 +14,11 @@ import pytest
 
 from deviceplugin.agent.grant_files import AgentFiles
 from deviceplugin.container import activity
-from deviceplugin.container.directories import GrantDirectories, make_room
+from deviceplugin.container.directories import GrantDirectories
 from deviceplugin.container.driver_mirror.elf import Machine
 from deviceplugin.container.driver_mirror.mirror import DriverMirror, MirrorOptions, MirrorState
 from deviceplugin.container.shared_state import SharedState
+from deviceplugin.container.tmpfs import make_room
 from deviceplugin.errors import ContainerError
 from deviceplugin.kubelet.allocate_answer import Answer
 from deviceplugin.ledger.grant import Grant

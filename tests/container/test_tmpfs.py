@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.container import activity, directories, region, shared_file
-from deviceplugin.container.directories import provide
+from deviceplugin.container import activity, region, shared_file, tmpfs
+from deviceplugin.container.tmpfs import provide
 from deviceplugin.ledger.grant import GrantId
 
 needs_root = pytest.mark.root
@@ -75,7 +75,7 @@ def test_an_agent_without_the_right_stays_on_the_disk(base: Path, tmp_path: Path
 def test_containers_may_write_where_the_kernel_asks_for_a_label(tmp_path: Path) -> None:
     """Only what is asked of the kernel: no machine of the tests has SELinux."""
     labelled = {"nodev\ttmpfs\n\text4\n": False, "nodev\tselinuxfs\nnodev\ttmpfs\n": True, "": False}
-    found = {each: directories.options(proc(tmp_path / str(len(each)), filesystems=each)) for each in labelled}
+    found = {each: tmpfs.options(proc(tmp_path / str(len(each)), filesystems=each)) for each in labelled}
     label = "context=system_u:object_r:container_file_t:s0"
     assert {each: label in options for each, options in found.items()} == labelled
 
@@ -85,19 +85,19 @@ def test_the_room_suffices_for_every_share_of_sixteen_gpus() -> None:
     reserved = sum(-(-form.reserved // page) for form in (region.form(GrantId("g")), activity.form(GrantId("g"))))
     others = 4  # limits, vcuda.config, pids.config, what neighbours read
     of_each_process = 3  # a slot of the region and one of the row, each over the end of a page
-    assert shares * (reserved + others) * page < directories.LEAST_SIZE // 2
-    assert directories.LEAST_SIZE // 2 // (of_each_process * page) > 40_000
+    assert shares * (reserved + others) * page < tmpfs.LEAST_SIZE // 2
+    assert tmpfs.LEAST_SIZE // 2 // (of_each_process * page) > 40_000
 
 
 def test_shares_that_fill_their_files_leave_room_for_the_others() -> None:
     """Of a smaller tmpfs, 200 of them took all, and no further container of the node started."""
     form = (region.form(GrantId("g")), activity.form(GrantId("g")))
     page, uncut = 4096, sum(each.size + shared_file.SLACK for each in form)
-    assert 16 * 100 * (uncut + 20 * page) < directories.MOST_SIZE
+    assert 16 * 100 * (uncut + 20 * page) < tmpfs.MOST_SIZE
 
 
 def test_its_size_depends_on_the_nodes_memory(tmp_path: Path) -> None:
-    assert directories.size(tmp_path) == directories.LEAST_SIZE, "nothing tells it"
+    assert tmpfs.size(tmp_path) == tmpfs.LEAST_SIZE, "nothing tells it"
     sizes = {
         "MemTotal:       16079576 kB\nMemFree: 1 kB\n": 1 << 30,
         "MemTotal:       65536000 kB\n": 65536000 * 64,  # a sixteenth
@@ -108,15 +108,15 @@ def test_its_size_depends_on_the_nodes_memory(tmp_path: Path) -> None:
     found = {}
     for memory in sizes:
         (tmp_path / "meminfo").write_text(memory)
-        found[memory] = directories.size(tmp_path)
-        assert f"size={found[memory]}," in directories.options(tmp_path)
+        found[memory] = tmpfs.size(tmp_path)
+        assert f"size={found[memory]}," in tmpfs.options(tmp_path)
     assert found == sizes
 
 
 IN_A_NAMESPACE = """
 import sys
 from pathlib import Path
-from deviceplugin.container.directories import make_room, provide
+from deviceplugin.container.tmpfs import make_room, provide
 base, *rights = sys.argv[1:]
 print(provide(Path(base), held=False))
 print(provide(Path(base), held=False))
@@ -155,7 +155,7 @@ def test_it_is_bounded_and_nothing_runs_from_it(base: Path) -> None:
         "nosuid",
         "nodev",
         "noexec",
-        f"size={directories.size(Path('/proc')) >> 10}k",
+        f"size={tmpfs.size(Path('/proc')) >> 10}k",
         "nr_inodes=0",
         "mode=700",
     } <= {*options}
@@ -195,7 +195,7 @@ def test_a_bound_of_inodes_that_stays_is_said_and_the_tmpfs_is_used(base: Path) 
 
 @needs_root
 def test_it_grows_by_what_containers_hold(base: Path) -> None:
-    size = directories.size(Path("/proc"))
+    size = tmpfs.size(Path("/proc"))
     for options, grown in ((f"size={1 << 30}", 900 << 20), (f"size={4 << 30}", 0)):
         *_, said, mount = in_a_namespace(base, *mounted_before(base, options), full=True)
         assert said == f"[{bool(grown)}, False]", options
@@ -208,8 +208,8 @@ def test_it_does_not_grow_where_the_agent_may_not_mount_or_another_file_system_i
     before = mounted_before(base, f"size={1 << 30}", *WITHOUT_MOUNTING)
     *_, said, mount = in_a_namespace(base, *before, full=True)
     assert (said, mounted_with(mount)["size"]) == ("[False, False]", "1048576k")
-    assert not directories.make_room(base), "on the disk"
-    assert not directories.make_room(tmp_path / "nothing")
+    assert not tmpfs.make_room(base), "on the disk"
+    assert not tmpfs.make_room(tmp_path / "nothing")
 
 
 WITHOUT_MOUNTING = ("setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin")

@@ -141,3 +141,12 @@ async def test_a_peer_that_pipelines_leaves_each_turn_between_two_requests_to_ot
                 await reader.readuntil(b"ok")
         writer.close()
     assert len(set(turns)) == 50
+
+
+async def test_the_port_of_a_server_that_was_stopped_is_free_at_once() -> None:
+    """An agent that waited for its predecessor opens its views on the port of its probes."""
+    first = Server({})
+    port = await listening(first)
+    await first.stop(within=0)
+    (one,) = bind_tcp("127.0.0.1", port, address_flag="--address", port_flag="--port")
+    one.close()
