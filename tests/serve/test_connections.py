@@ -6,7 +6,7 @@ import resource
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import structlog
 
@@ -34,14 +34,19 @@ async def serving(
     limits: ConnectionLimits, asked: Callable[[], None] = lambda: None, *, clock: Callable[[], float] = time.monotonic
 ) -> AsyncIterator[int]:
     """The port of a server that says ok."""
+    server = made(limits, asked, clock)
+    yield await listening(server)
+    await server.stop(within=0)
 
+
+def made(
+    limits: ConnectionLimits, asked: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic
+) -> Server:
     async def answer(request: HttpRequest) -> HttpResponse:
         asked()
         return sentence(200, "ok")
 
-    server = Server({"/": Route(answer)}, limits=Limits(limits), clock=clock)
-    yield await listening(server)
-    await server.stop(within=0)
+    return Server({"/": Route(answer)}, limits=Limits(limits), clock=clock)
 
 
 async def listening(server: Server) -> int:
@@ -80,9 +85,10 @@ async def test_accept_without_descriptors_is_tried_again_and_told_once() -> None
 
 async def test_three_quarters_of_the_descriptors_are_for_others() -> None:
     loop = asyncio.get_running_loop()
-    async with AsyncExitStack() as stack:
-        with soft_limit(80):  # so 20 connections, and 5 of one address
-            port = await stack.enter_async_context(serving(ConnectionLimits(most=64, parts=4)))
+    with soft_limit(80):  # so 20 connections, and 5 of one address
+        server = made(ConnectionLimits(most=64, parts=4))
+    port = await listening(server)
+    try:
         clients = [connected(port) for _ in range(9)]
         async with asyncio.timeout(PATIENCE_S):
             for client in clients[:4]:
@@ -93,6 +99,8 @@ async def test_three_quarters_of_the_descriptors_are_for_others() -> None:
                 assert (await loop.sock_recv(client, 100)).startswith(b"HTTP/1.1 200 OK")
         for client in clients:
             client.close()
+    finally:
+        await server.stop(within=0)
 
 
 async def test_who_asked_least_recently_gives_way_and_who_waits_for_an_answer_does_not() -> None:
