@@ -20,7 +20,7 @@ from sandbox.cluster.waiting import wait_until
 from sandbox.emulated_gpus import REPOSITORY
 from tests.downloads import PUBLIC, downloads
 from tests.e2e.installed.images import import_vcuda, vcuda_archive
-from tests.e2e.installed.published import published
+from tests.e2e.installed.published import published, released_files
 from tests.e2e.moving.page import Page
 from tests.e2e.moving.scene import DEPLOYMENTS, SYSTEM, Scene, deployment, exists, moving, uuids
 from tests.e2e.node.workload import CORE, MEMORY
@@ -46,7 +46,7 @@ def scene(
     helm.symlink_to(helm_program(request))
     with (
         published(cluster, programs, request, folder, samples=["busybox:1.36"]) as served,
-        downloads(folder / "dist") as files,
+        downloads(released_files(request)) as files,
         moving(cluster, served, "maintenance.md", kubectl=programs / "kubectl", helm=helm, label=LABEL) as scene,
     ):
         scene.page.words.update({PUBLIC: files})

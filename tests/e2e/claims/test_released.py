@@ -142,10 +142,16 @@ def test_a_claim_that_fits_nowhere_is_explained(release: Release) -> None:
     for name in names:
         pods.create(release.admin, pod_with(name, resourceClaimTemplateName="whole"))
     wait_until(lambda: "allocate all claims" in _condition(release, names), "kube-scheduler has tried")
-    (waiting,) = (name for name in names if not pods.states(release.admin)[name].node)
+    wait_until(lambda: len(_without_node(release, names)) == 1, "seven of them have a node")
+    (waiting,) = _without_node(release, names)
     assert "room on 0 of" in json.dumps(said(release, "explain", waiting))
     pods.delete(release.admin, names)
     pods.wait_gone(release.admin, names)
+
+
+def _without_node(release: Release, names: list[str]) -> list[str]:
+    states = pods.states(release.admin)
+    return [name for name in names if not states[name].node]
 
 
 def _condition(release: Release, names: list[str]) -> str:
