@@ -193,7 +193,7 @@ class HttpConnection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._arriving is not None:
-            self._arriving.headers.append((name, value))
+            self._arriving.headers.append((name.lower(), value))
             if len(self._arriving.headers) > _MOST_HEADERS:
                 self._refuse(_headers_too_large())
 

@@ -32,9 +32,9 @@ class HttpError(Exception):
 
 @dataclass
 class HttpRequest:
-    """`target` and `headers` as they came. `peer`: the other end's address. `names`: of its verified certificate.
+    """`target` as it came; the names of `headers` in lower case. `peer`: the other end's address.
 
-    `has_gone` is true once nobody waits for the answer.
+    `names`: of its verified certificate. `has_gone` is true once nobody waits for the answer.
     """
 
     method: str
@@ -68,7 +68,7 @@ class HttpRequest:
     def header(self, name: str) -> str:
         """The first of that name, empty without one."""
         wanted = name.lower().encode()
-        return next((value.decode("latin-1") for key, value in self.headers if key.lower() == wanted), "")
+        return next((value.decode("latin-1") for key, value in self.headers if key == wanted), "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class Limits:
 
 
 class Server:
-    """`find` gives the route of a path, None if there is none; `paths` are named to who asks for another.
+    """`find` says under which path the routes have a path; their paths are named to who asks for another.
 
     While `stopping`, each connection ends with its next answer. `held` are the bytes of bodies and answers in memory.
     With `are_known` all callers are trusted: nobody but a known program reaches the socket.

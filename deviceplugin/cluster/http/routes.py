@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -42,20 +43,13 @@ class _Lane:
 
     def __init__(self) -> None:
         self._peers = KeysInTurn()
-        self._namespaces: dict[str, KeysInTurn] = {}
-        self._waiting: dict[str, int] = {}
+        self._namespaces: WeakValueDictionary[str, KeysInTurn] = WeakValueDictionary()  # of peers that wait or work
 
     @asynccontextmanager
     async def turn(self, peer: str, namespace: str) -> AsyncIterator[None]:
         namespaces = self._namespaces.setdefault(peer, KeysInTurn())
-        self._waiting[peer] = self._waiting.get(peer, 0) + 1
-        try:
-            async with namespaces.turn(namespace), self._peers.turn(peer):
-                yield
-        finally:
-            self._waiting[peer] -= 1
-            if not self._waiting[peer]:
-                del self._waiting[peer], self._namespaces[peer]
+        async with namespaces.turn(namespace), self._peers.turn(peer):
+            yield
 
 
 class Routes:
