@@ -41,7 +41,7 @@ def _layout(header: Path, directory: Path) -> list[str]:
 
 def test_sizes_offsets_and_numbers_are_those_of_the_real_header(tmp_path: Path) -> None:
     names = _names()
-    assert len(names) > 150
+    assert len(names) > 100
     (tmp_path / "nvml_names.inc").write_text("".join(f"N({name})\n" for name in names))
     assert _layout(_OURS, tmp_path) == _layout(_real_header(), tmp_path)
 

@@ -30,7 +30,7 @@
 #include "cuda.h"
 #include "programs/program.h"
 
-enum { BYTES = 4096, SIDE = 64, AHEAD = 8, SMALL_AHEAD = 64, LEAST_GRID = 264, KERNEL_NS = 400000 };
+enum { BYTES = 4096, SIDE = 64, AHEAD = 8, SMALL_AHEAD = 64, LEAST_GRID = 264, KERNEL_NS = 400000, MEASURED = 8 };
 enum between { NOTHING, COPY, EVENT, HOST, EVERYTHING, RECTANGLE, VALUE };
 enum move { FILL, DEVICE, BOX, MOVES };
 
@@ -156,7 +156,7 @@ static void move(enum move which)
         move_box(count++ % 2 == 0);
 }
 
-static uint64_t cost_of_move(enum move which)
+static uint64_t cost_of_one_move(enum move which)
 {
     CUevent begin, end;
     float milliseconds;
@@ -168,7 +168,20 @@ static uint64_t cost_of_move(enum move which)
     CHECK(cuEventRecord(end, stream));
     CHECK(cuStreamSynchronize(stream));
     CHECK(cuEventElapsedTime(&milliseconds, begin, end));
+    CHECK(cuEventDestroy_v2(begin));
+    CHECK(cuEventDestroy_v2(end));
     return (uint64_t)(milliseconds * 1e6f);
+}
+
+/* The least of some: a process that gets no processor while the kernel runs puts its move 20 ms later, when the limit allows more. */
+static uint64_t cost_of_move(enum move which)
+{
+    uint64_t least = cost_of_one_move(which);
+    for (unsigned i = 1; i < MEASURED; i++) {
+        uint64_t cost = cost_of_one_move(which);
+        least = cost < least ? cost : least;
+    }
+    return least;
 }
 
 static uint64_t step_of_moves(enum move which, uint64_t cost)
