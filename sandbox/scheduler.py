@@ -17,6 +17,7 @@ from typing import Any
 
 import aiohttp
 
+from sandbox.apiserver.reviews import VIEWER, token_of
 from sandbox.emulated_gpus import REPOSITORY
 from sandbox.program import Command, Program, ProgramFailureError, clean_environment, free_port
 
@@ -125,16 +126,19 @@ def scheduler_command(folder: Path, kubeconfig: Path, *flags: str) -> SchedulerC
 
 
 async def explain(process: SchedulerProcess, pod: str, ca_file: Path) -> str:
-    """What `vcuda explain POD` prints, as a person at a terminal gets it."""
+    """What `vcuda explain POD` prints, as a person at a terminal gets it who may read about all pods."""
     return (await vcuda("explain", pod, "--url", process.url, "--ca-file", str(ca_file)))[1]
 
 
 async def vcuda(*arguments: str) -> tuple[int, str]:
-    """A command of vcuda that ends by itself, at the top of the repository: its exit status and all its output."""
+    """A command of vcuda that ends by itself, at the top of the repository: its exit status and all its output.
+
+    Its token is good at the stand-in API server.
+    """
     started = await asyncio.create_subprocess_exec(
         *(str(PROGRAM), *arguments),
         cwd=REPOSITORY,
-        env=clean_environment({}),
+        env=clean_environment({"VCUDA_TOKEN": token_of(VIEWER, "vcuda")}),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )

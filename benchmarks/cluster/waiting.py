@@ -19,6 +19,7 @@ from benchmarks.cluster.measured import Measured, measured_scheduler
 from benchmarks.cluster.stub import stub_server
 from benchmarks.command import BenchmarkError
 from sandbox.apiserver.kubeconfig import write_kubeconfig
+from sandbox.apiserver.reviews import VIEWER, token_of
 from sandbox.http_connection import Connection
 
 NODES = 100
@@ -82,8 +83,9 @@ async def _taken_in(measured: Measured, url: str, last: str) -> None:
 
 def _is_known(measured: Measured, pod: str) -> bool:
     url = f"https://127.0.0.1:{measured.port}/explain?pod={fleet.NAMESPACE}/{pod}"
+    asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {token_of(VIEWER, 'vcuda')}"})
     try:
-        urllib.request.urlopen(url, context=measured.trust(), timeout=60).read()
+        urllib.request.urlopen(asked, context=measured.trust(), timeout=60).read()
     except urllib.error.HTTPError as error:
         if error.code != 404:
             raise

@@ -1,14 +1,9 @@
 """The form of the commands that ask a cluster: examples in their help, and `-o` with the same words everywhere.
 
 In: what click parsed. Out: a click command whose help has examples, the options of the output, names of pods as kubectl
-takes them. `kubectl vcuda` stands in examples where it was typed.
-
-`Refused` is how a command ends that did not do what was asked: the sentence on standard error, the status, and JSON for
-programs.
-
-In: the arguments, and the error. Out: a click exception with its status. Where the arguments ask for JSON or YAML,
-standard output has one document `{"error": SENTENCE}` in the place of the answer, so that a program that reads it
-finds JSON in every case; the sentence is on standard error as always.
+takes them; `Refused`, how a command ends that did not do what was asked: the sentence on standard error, and a status.
+If the arguments ask for JSON or YAML, standard output has the document `{"error": SENTENCE}` in the place of the
+answer, so that a program that reads it finds JSON in every case. `kubectl vcuda` stands in examples if it was typed.
 """
 
 import json
@@ -47,22 +42,15 @@ class OperatorCommand(click.Command):
 
 
 class OutputForm(click.Choice[str]):
-    """One of the words; `-o=json` is understood as kubectl does, and `older` are words of earlier versions."""
-
-    def __init__(self, words: Sequence[str], older: Sequence[tuple[str, str]] = ()) -> None:
-        super().__init__(words)
-        self._older = dict(older)
+    """One of the words; `-o=json` is understood as kubectl does."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ANN401 - click's
-        word = str(value).removeprefix("=")
-        return super().convert(self._older.get(word, word), param, ctx)
+        return super().convert(str(value).removeprefix("="), param, ctx)
 
 
-def output_option(
-    *words: str, default: str = "table", older: Sequence[tuple[str, str]] = ()
-) -> Callable[[Function], Function]:
+def output_option(*words: str, default: str = "table") -> Callable[[Function], Function]:
     return click.option(
-        "-o", "--output", type=OutputForm(words, older), default=default, show_default=True, help="Output format."
+        "-o", "--output", type=OutputForm(words), default=default, show_default=True, help="Output format."
     )
 
 

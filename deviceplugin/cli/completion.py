@@ -1,14 +1,12 @@
 """`vcuda completion`: the completion script of a shell, and the program that kubectl calls to complete its plugin.
 
-In: the shell's name. Out: the script on standard output. The shell then calls `vcuda` itself for each completion.
-
-Names of pods and nodes for the shell's completion.
-
-In: what was typed so far. Out: the names that begin with it; none if the cluster does not answer at once, because a
-shell that waits is worse than one that does not complete. Nothing is printed.
+In: the shell's name; or what was typed so far, as the script gives it to `vcuda`. Out: the script on standard output;
+or the names of pods and nodes that begin with it, none if the cluster does not answer at once, because a shell that
+waits is worse than one that does not complete.
 """
 
 import asyncio
+import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import fields, replace
@@ -73,7 +71,7 @@ def complete_pod(context: click.Context, _parameter: click.Parameter, incomplete
     async def names(client: SchedulerClient) -> list[str]:
         query = {"namespace": namespace or client.namespace}
         rows = (await ViewClient(client).pods(query, most=_MOST)).rows
-        return [f"{namespace}{slash}{row.pod}" for row in rows if row.pod]
+        return [f"{namespace}{slash}{row.pod}" for row in rows]
 
     return _complete(context, names, incomplete)
 
@@ -96,4 +94,4 @@ def _connection(context: click.Context) -> Connection:
     log.open_log(level="error", format_="console")
     known = {each.name for each in fields(Connection)}
     given = {name: value for name, value in context.params.items() if name in known and value is not None}
-    return replace(Connection(), **given)
+    return replace(Connection(token=os.environ.get("VCUDA_TOKEN", "")), **given)

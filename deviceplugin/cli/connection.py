@@ -40,10 +40,8 @@ class Connection:
 
     def check(self) -> None:
         """ConfigError for options that do not go together."""
-        if not self.url and (self.ca_file or self.insecure or self.token_file):
-            raise ConfigError(
-                "--ca-file, --insecure and --token-file go with --url; for the API server the kubeconfig names the CA"
-            )
+        if not self.url and (self.ca_file or self.insecure):
+            raise ConfigError("--ca-file and --insecure go with --url; for the API server the kubeconfig names the CA")
         if self.url and (self.kubeconfig or self.context):
             raise ConfigError("--url asks the scheduler without the API server; leave out --kubeconfig and --context")
 
@@ -68,7 +66,7 @@ class Connection:
         )
 
     def bearer_token(self) -> str:
-        """What is shown to the scheduler with --url; empty for nothing."""
+        """What is shown to the scheduler; empty for nothing."""
         if self.token_file is None:
             text = self.token
         else:
@@ -126,7 +124,9 @@ def _options() -> Iterator[Callable[[Function], Function]]:
         "--url", help="URL of the scheduler, such as https://10.0.0.7:8443, in the place of the API server."
     )
     yield click.option(
-        "--token-file", type=file, help="With --url: file with a token for names of pods; also VCUDA_TOKEN."
+        "--token-file",
+        type=file,
+        help="File with a token that shows the scheduler which pods you may read about; also VCUDA_TOKEN.",
     )
     yield click.option("--ca-file", type=file, help="With --url: PEM file with the CA of its certificate.")
     yield click.option("--insecure", is_flag=True, help="With --url: do not verify its certificate.")

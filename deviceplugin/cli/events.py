@@ -12,7 +12,7 @@ from deviceplugin.cli import table as q
 from deviceplugin.cli.command import OperatorCommand, headers_option, node_name, output_option
 from deviceplugin.cli.completion import complete_node
 from deviceplugin.cli.connection import Connection, all_namespaces_option, connected
-from deviceplugin.cli.listing import Kind, Shape, Sort, show_notes, show_rows
+from deviceplugin.cli.listing import Kind, Shape, Sort, show_rows
 from deviceplugin.cli.scheduler_client import opened
 from deviceplugin.cli.table import Column
 from deviceplugin.cli.view_client import Found, ViewClient
@@ -26,7 +26,7 @@ _EXAMPLES = (
 
 
 def _object(row: ClusterEventRow) -> str:
-    return f"pod/{row.pod or row.uid}" if row.uid else f"node/{row.node}"
+    return f"pod/{row.pod}" if row.uid else f"node/{row.node}"
 
 
 def _cells(row: ClusterEventRow, at: float) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ EVENTS: Kind[ClusterEventRow] = Kind(
     ),
     cells=_cells,
     sorts={"age": Sort(lambda row: (row.at,), largest_first=False)},
-    name=lambda row: _object(row) if row.pod or not row.uid else "",
+    name=_object,
 )
 
 
@@ -87,7 +87,4 @@ def events(
 
 async def _read(connection: Connection, query: dict[str, str], *, all_namespaces: bool) -> Found[ClusterEventRow]:
     async with opened(connection) as client:
-        view = ViewClient(client)
-        found = await view.events(query if all_namespaces else {**query, "namespace": client.namespace})
-        show_notes(view)
-        return found
+        return await ViewClient(client).events(query if all_namespaces else {**query, "namespace": client.namespace})

@@ -6,23 +6,24 @@ text or JSON; one sentence and status 1 where the scheduler does not know the po
 
 import asyncio
 import datetime as dt
-import re
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
 import click
+import msgspec
 
 from deviceplugin import log
 from deviceplugin.cli.command import OperatorCommand, output_option, pod_name
 from deviceplugin.cli.completion import complete_pod
 from deviceplugin.cli.connection import Connection, connected
 from deviceplugin.cli.listing import say, show_document
-from deviceplugin.cli.pod_names import PodNames, own_names
-from deviceplugin.cli.scheduler_client import SchedulerClient, opened, scheduler_refusal
-from deviceplugin.errors import KubeError, VcudaError
+from deviceplugin.cli.scheduler_client import SchedulerClient, opened
+from deviceplugin.cli.view_client import decoded
+from deviceplugin.errors import KubeError
+from deviceplugin.model.cluster_view import Explanation, NodeVerdict
 
 _MOST_GPUS = 16
-_BY_UID = re.compile(r"([0-9a-f-]{36}): ")
 _EXAMPLES = (
     ("Why a pod of the context's namespace waits, or why it is where it is.", "explain llm"),
     ("A pod of another namespace.", "explain research/llm"),
@@ -32,7 +33,7 @@ _EXAMPLES = (
 
 @click.command("explain", cls=OperatorCommand, examples=_EXAMPLES)
 @click.argument("pod", shell_complete=complete_pod)
-@output_option("table", "json", "yaml", older=[("text", "table")])
+@output_option("table", "json", "yaml")
 @connected
 def explain(pod: str, output: str, connection: Connection) -> None:
     """Explain why a pod is on its node, or why it is pending.
@@ -46,40 +47,17 @@ def explain(pod: str, output: str, connection: Connection) -> None:
     if output == "table":
         say(*_as_lines(found))
     else:
-        show_document(found, output)
+        show_document(msgspec.to_builtins(found), output)
 
 
-async def _explained(connection: Connection, pod: str) -> dict[str, Any]:
+async def _explained(connection: Connection, pod: str) -> Explanation:
     async with opened(connection) as client:
         namespace, name = pod_name(pod, client.namespace)
         where = f"{quote(namespace, safe='')}/{quote(name, safe='')}"
         answer = await client.get(f"/explain?pod={where}", {})
-        found = answer.document
-        if answer.status == 404 and found:
-            sentence = await _why_unknown(client, namespace, name)
-            raise KubeError(sentence or str(found.get("error")), code=404)
-        if answer.status != 200:
-            raise scheduler_refusal(answer.status, answer.body)
-        if not found:
-            raise _other_version()
-        return await _with_own_names(client, found, namespace)
-
-
-async def _with_own_names(client: SchedulerClient, found: dict[str, Any], namespace: str) -> dict[str, Any]:
-    """Pods that the scheduler names by UID get the names that the caller may read at the API server."""
-    try:
-        gpus = [gpu for node in found.get("nodes", ()) for gpu in node["gpus"]]
-        hidden = {uid[1] for gpu in gpus for holder in gpu["holders"] if (uid := _BY_UID.match(holder))}
-        names = await own_names(client, hidden, namespace) if hidden else {}
-        for gpu in gpus:
-            gpu["holders"] = [_BY_UID.sub(lambda uid: _name(uid, names), holder) for holder in gpu["holders"]]
-    except (KeyError, TypeError):
-        raise _other_version() from None
-    return found
-
-
-def _name(uid: re.Match[str], names: PodNames) -> str:
-    return f"{'/'.join(names[uid[1]])}: " if uid[1] in names else uid[0]
+        if answer.status == 404 and (sentence := await _why_unknown(client, namespace, name)):
+            raise KubeError(sentence, code=404)
+        return decoded(answer, Explanation)
 
 
 async def _why_unknown(client: SchedulerClient, namespace: str, name: str) -> str:
@@ -110,27 +88,19 @@ def why_unknown(pod: str, status: int, document: dict[str, Any]) -> str:
     return ""
 
 
-def _other_version() -> VcudaError:
-    return VcudaError("the scheduler's answer is of another version of vcuda; use its own `vcuda explain`")
-
-
-def _as_lines(found: dict[str, Any]) -> list[str]:
-    try:
-        lines = [f"{found['pod']}: {found['sentence']}", *(f"  {asked}" for asked in found["asked"])]
-        lines += (f"  {line}" for line in found.get("why", ()))
-        if found["at"]:
-            lines.append(f"  kube-scheduler last asked at {_clock(found['at'])}")
-        if found.get("condition"):
-            lines.append(f"  the pod's condition PodScheduled says: {found['condition']}")
-        if found["reasons"]:
-            lines.append("")
-            lines += (f"{count:>6} node{'s' * (count != 1)}: {reason}" for reason, count in found["reasons"].items())
-        for node in found["nodes"]:
-            lines += ["", *_node_lines(node)]
-        if found["left_out"] and found["nodes"]:
-            lines += ["", f"{found['left_out']} further nodes are not shown"]
-    except (KeyError, TypeError, AttributeError, ValueError, OverflowError, OSError):
-        raise _other_version() from None
+def _as_lines(found: Explanation) -> list[str]:
+    lines = [f"{found.pod}: {found.sentence}", *(f"  {line}" for line in (*found.asked, *found.why))]
+    if found.at:
+        lines.append(f"  kube-scheduler last asked at {_clock(found.at)}")
+    if found.condition:
+        lines.append(f"  the pod's condition PodScheduled says: {found.condition}")
+    if found.reasons:
+        lines.append("")
+        lines += (f"{count:>6} node{'s' * (count != 1)}: {reason}" for reason, count in found.reasons.items())
+    for node in found.nodes:
+        lines += ["", *_node_lines(node)]
+    if found.left_out and found.nodes:
+        lines += ["", f"{found.left_out} further nodes are not shown"]
     return lines
 
 
@@ -138,11 +108,10 @@ def _clock(at: float) -> str:
     return dt.datetime.fromtimestamp(at, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _node_lines(node: dict[str, Any]) -> list[str]:
-    lines = [f"node {node['node']}: {node['reason']}"]
-    if node["change"]:
-        lines.append(f"  to change: {node['change']}")
-    for gpu in node["gpus"][:_MOST_GPUS]:
-        lines.append(f"  GPU {gpu['minor']} ({gpu['model']}): {gpu['against'] or 'fits'}")
-        lines += [f"    {holder}" for holder in gpu["holders"]]
-    return lines
+def _node_lines(node: NodeVerdict) -> Iterator[str]:
+    yield f"node {node.node}: {node.reason}"
+    if node.change:
+        yield f"  to change: {node.change}"
+    for gpu in node.gpus[:_MOST_GPUS]:
+        yield f"  GPU {gpu.minor} ({gpu.model}): {gpu.against or 'fits'}"
+        yield from (f"    {holder}" for holder in gpu.holders)

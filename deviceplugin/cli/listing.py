@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import click
 import msgspec
@@ -43,7 +43,7 @@ class Sort(Generic[Row]):
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[Row]):
-    """How one kind of row is shown. `cells` also gets the time of the answer; `name` is empty where it is hidden."""
+    """How one kind of row is shown. `cells` also gets the time of the answer;"""
 
     what: str
     columns: tuple[Column, ...]
@@ -134,16 +134,3 @@ def show_document(document: object, output: str) -> None:
         if not all(map(str.isprintable, text.splitlines())):  # such as marks that turn the direction of writing
             text = yaml.safe_dump(document, sort_keys=False)
         _write(text.rstrip())
-
-
-class Noted(Protocol):
-    """What has notes: the client of the view. Naming it here would make every command load the client."""
-
-    @property
-    def notes(self) -> Iterable[str]: ...
-
-
-def show_notes(view: Noted) -> None:
-    """One line each on standard error."""
-    for note in view.notes:
-        click.echo(f"vcuda: {clean(note)}", err=True)

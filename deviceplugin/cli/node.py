@@ -1,11 +1,8 @@
 """`vcuda node NAME`: the picture of one node, once or until it is stopped.
 
-In: the scheduler's view of the node. Out: text, or the row as JSON or YAML.
-
-The picture of one node: its GPUs by NUMA node, bars of what is held, who holds it, and what is used.
-
-In: a node of the view with its GPUs. Out: lines, in box characters or in ASCII, cut at a width. Bars are drawn as in
-the agent's `/graph`.
+In: the scheduler's view of the node. Out: the row as JSON or YAML, or a picture: its GPUs by NUMA node, bars of what is
+held, who holds it, and what is used, in box characters or in ASCII, cut at a width. Bars are drawn as in the agent's
+`/graph`.
 """
 
 import asyncio
@@ -20,7 +17,7 @@ from deviceplugin.cli import table as q
 from deviceplugin.cli.command import OperatorCommand, node_name, output_option
 from deviceplugin.cli.completion import complete_node
 from deviceplugin.cli.connection import Connection, connected
-from deviceplugin.cli.listing import say, show_document, show_notes
+from deviceplugin.cli.listing import say, show_document
 from deviceplugin.cli.nodes import models_text
 from deviceplugin.cli.scheduler_client import opened
 from deviceplugin.cli.screen import Frame, Page, is_interactive, watch
@@ -94,8 +91,8 @@ def _memory(gpu: GpuRow) -> str:
 def _holders(holders: Sequence[HolderRow], signs: Glyphs, before: str) -> Iterator[str]:
     for at, holder in enumerate(holders):
         branch, _ = signs.branch(last=at == len(holders) - 1)
-        name = f"{holder.namespace}/{holder.pod}" if holder.pod else holder.uid
-        held = f"{holder.cores:>3} cores  {q.blocks(holder.blocks):>6}  {name} ({holder.container})"
+        name = f"{holder.namespace}/{holder.pod} ({holder.container})"
+        held = f"{holder.cores:>3} cores  {q.blocks(holder.blocks):>6}  {name}"
         yield before + branch + f" {signs.dot} ".join([held, *_remarks(holder)])
 
 
@@ -115,7 +112,7 @@ def _remarks(holder: HolderRow) -> Iterator[str]:
 
 def _claim_text(holder: HolderRow) -> str:
     """`claim NAME`, and how many containers share it."""
-    named = f"claim {holder.claim}" if holder.claim else "by a claim"
+    named = f"claim {holder.claim}"
     return named if holder.users == 1 else f"{named}, {holder.users or 'no'} containers"
 
 
@@ -146,7 +143,6 @@ async def _show(connection: Connection, name: str, output: str, *, watching: boo
         if watching and output in ("table", "wide"):
             await watch(lambda frame: _frame(view, name, frame))
         else:
-            show_notes(view)
             _print(row, output)
 
 

@@ -1,11 +1,8 @@
 """`vcuda nodes`: the nodes with GPUs, and what of them is held and free.
 
-In: the scheduler's view. Out: a table, or the rows as JSON or YAML.
-
-Nodes and GPUs as rows of tables.
-
-In: rows of the view. Out: `NODES` for `vcuda nodes`, `NODE_USE` and `GPU_USE` for `vcuda top`. Of each amount the table
-shows what is held and the whole; what is used stands beside it, from the node's agent.
+In: the scheduler's view. Out: a table, or the rows as JSON or YAML; the columns of nodes and GPUs, `NODES` for
+`vcuda nodes`, `NODE_USE` and `GPU_USE` for `vcuda top`. Of each amount the table shows what is held and the whole; what
+is used stands beside it, from the node's agent.
 """
 
 import asyncio
@@ -17,7 +14,7 @@ from deviceplugin import log
 from deviceplugin.cli import table as q
 from deviceplugin.cli.command import OperatorCommand, headers_option, output_option
 from deviceplugin.cli.connection import Connection, connected
-from deviceplugin.cli.listing import Kind, Shape, Sort, show_notes, show_rows
+from deviceplugin.cli.listing import Kind, Shape, Sort, show_rows
 from deviceplugin.cli.scheduler_client import opened
 from deviceplugin.cli.table import Column
 from deviceplugin.cli.view_client import Found, ViewClient
@@ -88,7 +85,7 @@ def _gpu_use(entry: GpuEntry, _at: float) -> tuple[str, ...]:
         q.percent(None if live is None else live.utilization_percent),
         q.of(q.blocks(gpu.blocks_allocated), q.blocks(gpu.blocks)),
         q.memory(None if live is None else live.memory_used_bytes),
-        str(len({holder.uid for holder in gpu.holders})),
+        str(gpu.pods),
         q.UNKNOWN if live is None or live.processes is None else str(live.processes),
         gpu.uuid,
         gpu.source.value,
@@ -212,7 +209,7 @@ def nodes(
         raise click.UsageError("--free and --problems ask for different nodes; give one of them")
     query = {"model": model} if model else {}
     query |= {"state": "free"} if free else {"state": "problem"} if problems else {}
-    query |= {"gpus": "1"} if gpus and output in ("json", "yaml") else {}
+    query |= {"holders": "1"} if gpus and output in ("json", "yaml") else {}
     found = asyncio.run(_read(connection, query))
     rows = NODES.ordered(found.rows, sort_by, reverse=reverse)
     show_rows(NODES, rows, at=found.at, shape=Shape(output, no_headers))
@@ -220,7 +217,4 @@ def nodes(
 
 async def _read(connection: Connection, query: dict[str, str]) -> Found[NodeRow]:
     async with opened(connection) as client:
-        view = ViewClient(client)
-        found = await view.nodes(query)
-        show_notes(view)
-        return found
+        return await ViewClient(client).nodes(query)

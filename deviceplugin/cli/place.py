@@ -239,7 +239,7 @@ def _blocks(quantity: str) -> int | None:
 @click.option(
     "--share-mode/--no-share-mode", default=True, show_default=True, help="Whether the node grants shares of GPUs."
 )
-@output_option("table", "json", "yaml", older=[("text", "table")])
+@output_option("table", "json", "yaml")
 @click.option("--explain", is_flag=True, help="Also print why each other GPU was not chosen.")
 def place(
     file: str,

@@ -1,11 +1,7 @@
 """`vcuda pods`: the pods with GPUs, where they are, or why they wait.
 
-In: the scheduler's view. Out: a table, or the rows as JSON or YAML.
-
-Pods and their containers as rows of tables.
-
-In: rows of the view. Out: `PODS` for `vcuda pods`, `POD_USE` and `CONTAINER_USE` for `vcuda top`. A pod whose name the
-caller may not read has its UID there.
+In: the scheduler's view. Out: a table, or the rows as JSON or YAML; the columns of pods and containers, `PODS` for
+`vcuda pods`, `POD_USE` and `CONTAINER_USE` for `vcuda top`.
 """
 
 import asyncio
@@ -19,7 +15,7 @@ from deviceplugin.cli import table as q
 from deviceplugin.cli.command import OperatorCommand, headers_option, node_name, output_option
 from deviceplugin.cli.completion import complete_node
 from deviceplugin.cli.connection import Connection, all_namespaces_option, connected
-from deviceplugin.cli.listing import Kind, Shape, Sort, show_notes, show_rows
+from deviceplugin.cli.listing import Kind, Shape, Sort, show_rows
 from deviceplugin.cli.scheduler_client import opened
 from deviceplugin.cli.table import Column
 from deviceplugin.cli.view_client import Found, ViewClient
@@ -43,14 +39,6 @@ def entries(rows: Iterable[PodRow]) -> tuple[ContainerEntry, ...]:
     )
 
 
-def _namespace(row: PodRow) -> str:
-    return row.namespace or q.UNKNOWN
-
-
-def shown_name(row: PodRow) -> str:
-    return row.pod or row.uid
-
-
 def _cores(row: PodRow) -> int:
     return sum(each.cores for each in row.containers)
 
@@ -66,7 +54,7 @@ def _gpus(containers: Iterable[ContainerRow]) -> str:
 
 
 def _claims(row: PodRow) -> str:
-    """Names of the ResourceClaims; `yes` where they are hidden, or kube-scheduler has still to make the claim."""
+    """Names of the ResourceClaims; `yes` if kube-scheduler has still to make the claim."""
     by_claim = [each for each in row.containers if each.source is ShareSource.CLAIM]
     return ",".join(dict.fromkeys(each.claim or "yes" for each in by_claim))
 
@@ -77,8 +65,8 @@ def _age(row: PodRow, at: float) -> str:
 
 def _pod(row: PodRow, at: float) -> tuple[str, ...]:
     return (
-        _namespace(row),
-        shown_name(row),
+        row.namespace,
+        row.pod,
         _STATUS[row.stage],
         row.node or "",
         _gpus(row.containers),
@@ -114,12 +102,12 @@ def _use(row: PodRow, containers: tuple[ContainerRow, ...]) -> tuple[str, ...]:
 
 
 def _pod_use(row: PodRow, _at: float) -> tuple[str, ...]:
-    return (_namespace(row), shown_name(row), *_use(row, row.containers))
+    return (row.namespace, row.pod, *_use(row, row.containers))
 
 
 def _container_use(entry: ContainerEntry, _at: float) -> tuple[str, ...]:
     row = entry.pod
-    return (_namespace(row), shown_name(row), entry.container.name, *_use(row, (entry.container,)))
+    return (row.namespace, row.pod, entry.container.name, *_use(row, (entry.container,)))
 
 
 def _known(total: float | None) -> tuple[float] | None:
@@ -139,7 +127,7 @@ def _throttled(row: PodRow) -> tuple[float] | None:
 
 
 def _by_name(row: PodRow) -> tuple[str, str, str]:
-    return row.namespace or "", row.pod or "", row.uid
+    return row.namespace, row.pod, row.uid
 
 
 _SORTS: dict[str, Sort[PodRow]] = {
@@ -175,7 +163,7 @@ def _of_container(sort: Sort[PodRow], *, by: str) -> Sort[ContainerEntry]:
 
 
 def _pod_name(row: PodRow) -> str:
-    return f"pod/{row.pod}" if row.pod else ""
+    return f"pod/{row.pod}"
 
 
 PODS = Kind(
@@ -263,7 +251,4 @@ def pods(
 
 async def _read(connection: Connection, query: dict[str, str], *, all_namespaces: bool) -> Found[PodRow]:
     async with opened(connection) as client:
-        view = ViewClient(client)
-        found = await view.pods(query if all_namespaces else {**query, "namespace": client.namespace})
-        show_notes(view)
-        return found
+        return await ViewClient(client).pods(query if all_namespaces else {**query, "namespace": client.namespace})

@@ -1,14 +1,9 @@
 """Asks a running scheduler, for the commands of operators.
 
-In: a `Connection`, and a path of the scheduler. Out: status and body, or a VcudaError of one sentence with the way out.
-Through the API server any replica may answer; where only the leader can, it is asked next. A short-lived token of the
-service account `vcuda-view` shows that the caller may read the names of pods; it is in memory only. Who may not create
-one is answered without names.
-
-If the scheduler cannot be asked, one sentence says why and ends with the way out.
-
-In: an exception of the connection, or an answer that is not the scheduler's. Out: a VcudaError. Not here: what the
-scheduler itself refuses; it has its own sentences.
+In: a `Connection`, and a path of the scheduler. Out: status and body; if the scheduler cannot be asked, a VcudaError of
+one sentence that says why and ends with the way out. Through the API server any replica may answer; if only the leader
+can, it is asked next. The token that the options name, or else a short-lived one of the service account `vcuda-view`,
+shows that the caller may read about pods; it is in memory only.
 """
 
 import asyncio
@@ -104,6 +99,11 @@ def _message(body: bytes) -> str:
 
 _NOT_THE_LEADER = 421
 _UNAUTHORIZED = 401
+_FORBIDDEN = 403
+_WAYS_TO_A_RIGHT = (
+    "you may not create one of service account vcuda-view; an administrator gives you that right with the chart's "
+    "value operators.subjects"
+)
 _MOST_BODY = 64 << 20
 _VIEW_ACCOUNT = "vcuda-view"
 _AUDIENCE = "vcuda"
@@ -244,6 +244,8 @@ class _Proxied:
         if answer.status == _NOT_THE_LEADER and (leader := str(answer.document.get("leader") or "")):
             pod = f"pods/https:{quote(leader, safe='')}:{self._connection.port}"
             answer = await self._proxied(pod, asked, headers)
+        if answer.status == _FORBIDDEN and not headers and "error" in answer.document:
+            raise KubeError(f"{answer.document['error']}; {_WAYS_TO_A_RIGHT}", code=_FORBIDDEN)
         if answer.status != 200 and "error" not in answer.document:  # from the API server, or no scheduler of ours
             raise api_refusal(answer.status, answer.body, self._connection, source_of(self._connection.kubeconfigs()))
         return answer
@@ -273,6 +275,8 @@ class _Proxied:
 
     async def _token_header(self) -> dict[str, str]:
         """A token lasts for minutes, and `top` for hours. Without the right to create one there is none."""
+        if given := self._connection.bearer_token():
+            return {_TOKEN_HEADER: given}
         now = asyncio.get_running_loop().time()
         if self._token is None or (self._token and now >= self._token_until):
             self._token = await self._new_token()

@@ -22,7 +22,7 @@ from deviceplugin import log
 from deviceplugin.cli import nodes, pods
 from deviceplugin.cli.command import OperatorCommand, headers_option, output_option
 from deviceplugin.cli.connection import Connection, all_namespaces_option, connected
-from deviceplugin.cli.listing import Kind, Shape, show_notes, show_rows
+from deviceplugin.cli.listing import Kind, Shape, show_rows
 from deviceplugin.cli.scheduler_client import opened
 from deviceplugin.cli.screen import INTERVAL_S, Frame, Page, is_interactive, watch
 from deviceplugin.cli.view_client import Found, ViewClient
@@ -273,9 +273,8 @@ class _Screen:
         order = f"by {self.sort_by}{', reversed' if self.reverse else ''}"
         title = f"{self.what}{where}: {found.count_text}   {order}   {found.clock}"
         asking = [] if live else ["asking the agents ..."]
-        return Page(lines[1:], "   ".join([title, *asking, *view.notes]), lines[:1])
+        return Page(lines[1:], "   ".join([title, *asking]), lines[:1])
 
     async def print_once(self, view: ViewClient, shape: Shape) -> None:
         found = await self._table.read(view, self._query(most=False))
-        show_notes(view)
         found.show(shape)

@@ -1,13 +1,14 @@
-"""The documents of the scheduler's cluster-wide view: what `/view/...` answers, and what `vcuda top` and the page read.
+"""The documents of the scheduler's cluster-wide view: what `/view/...` and `/explain` answer, and what the command and
+the page read.
 
 In: the scheduler fills them from its cache, and from the agents where a caller asks for use. Out: JSON whose names
-are an interface; clients decode it into the same types and ignore fields that they do not know. Invariant: a name of a
-pod or of a namespace is only in an answer to a caller who may list that pod; for others it is null, and the UID stays.
+are an interface; clients decode it into the same types and ignore fields that they do not know.
 
-Cores: 100 are one GPU. Blocks: 256 MiB. Times: Unix seconds. Null: not known, not measured, or hidden from the caller.
+Cores: 100 are one GPU. Blocks: 256 MiB. Times: Unix seconds. Null: not known, or not measured.
 """
 
 import enum
+from collections.abc import Mapping
 
 import msgspec
 
@@ -31,14 +32,6 @@ class ShareSource(enum.Enum):
 
     PLUGIN = "device-plugin"
     CLAIM = "claim"
-
-
-class NamesShown(enum.Enum):
-    """Whose names the answer has: those of all pods, of the pods of the namespace that was asked for, or of none."""
-
-    ALL = "all"
-    NAMESPACE = "namespace"
-    NONE = "none"
 
 
 class ClusterEventKind(enum.Enum):
@@ -84,7 +77,8 @@ class ContainerRow(msgspec.Struct, frozen=True):
     """A container with GPUs. `shares` is empty while no GPU is chosen, or while the agent has not reported it.
 
     `over_limit`: sentences about limits that it exceeds now; null if the agent was not asked. `claim`: the name of
-    the ResourceClaim, of which all containers that name it have the shares together; null where it is hidden or none.
+    the ResourceClaim, of which all containers that name it have the shares together; null if kube-scheduler has still
+    to make it.
     """
 
     name: str
@@ -100,8 +94,8 @@ class PodRow(msgspec.Struct, frozen=True):
     """A pod that requests GPUs and has not ended. `reason`: why it waits, or what is wrong with what it holds."""
 
     uid: str
-    namespace: str | None
-    pod: str | None
+    namespace: str
+    pod: str
     stage: PodStage
     node: str | None
     created: float
@@ -120,8 +114,8 @@ class HolderRow(msgspec.Struct, frozen=True):
     """
 
     uid: str
-    namespace: str | None
-    pod: str | None
+    namespace: str
+    pod: str
     container: str
     stage: PodStage
     cores: int
@@ -135,6 +129,8 @@ class HolderRow(msgspec.Struct, frozen=True):
 
 class GpuRow(msgspec.Struct, frozen=True):
     """One GPU. `reason` says why it takes no new pods (unhealthy, cordoned, MIG); empty if it takes them.
+
+    `pods` counts the pods and shared claims that hold a part; `holders` names them, if the caller asked for that.
 
     `source`: how it is offered. Of one that only claims get, `index` is the minor, and `memory_bytes` whole blocks.
     """
@@ -152,6 +148,7 @@ class GpuRow(msgspec.Struct, frozen=True):
     usable: bool
     reason: str = ""
     live: GpuLive | None = None
+    pods: int = 0
     holders: tuple[HolderRow, ...] = ()
     source: ShareSource = ShareSource.PLUGIN
 
@@ -188,7 +185,6 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     replica: str
     leader: str
-    names: NamesShown
 
 
 class ClusterView(Head, frozen=True, kw_only=True):
@@ -226,7 +222,7 @@ class OneNodeView(Head, frozen=True, kw_only=True):
 
 
 class ClusterEventRow(msgspec.Struct, frozen=True):
-    """Something that happened to a pod or a node; `uid` and `node` are empty where it is about none.
+    """Something that happened to a pod or a node; `uid`, `namespace`, `pod` and `node` are empty if it is about none.
 
     `first` and `at` are its first and its last time, `count` how often: a pod that waits has one event, whose sentence
     is the last one.
@@ -237,8 +233,8 @@ class ClusterEventRow(msgspec.Struct, frozen=True):
     at: float
     count: int
     uid: str
-    namespace: str | None
-    pod: str | None
+    namespace: str
+    pod: str
     node: str
     sentence: str
 
@@ -260,6 +256,50 @@ class PodsView(Head, frozen=True, kw_only=True):
     items: tuple[PodRow, ...]
     total: int
     more: str = ""
+
+
+class GpuVerdict(msgspec.Struct, frozen=True):
+    """`against` is empty if this GPU can serve the pod; `holders` are pods with what they hold of it.
+
+    `holders` is empty for callers who may read the pods of some namespaces only.
+    """
+
+    uuid: str
+    minor: int
+    model: str
+    against: str
+    holders: tuple[str, ...]
+
+
+class NodeVerdict(msgspec.Struct, frozen=True):
+    """`change`: what must change for the pod to fit here."""
+
+    node: str
+    reason: str
+    change: str
+    gpus: tuple[GpuVerdict, ...]
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """`at` is when filter was last asked, in Unix seconds, 0.0 if it never was.
+
+    `now`: the nodes were judged for this answer, by what is known now; else they are as filter last judged them.
+    `condition` is what the scheduler wrote into the pod's condition PodScheduled. `reasons` counts the nodes by reason,
+    `left_out` those without detail. `why`: why a bound pod is there, and what was passed over; a line that
+    begins with spaces belongs to the line before.
+    """
+
+    pod: str
+    sentence: str
+    at: float = 0.0
+    node: str | None = None
+    asked: tuple[str, ...] = ()
+    reasons: Mapping[str, int] = msgspec.field(default_factory=dict)
+    nodes: tuple[NodeVerdict, ...] = ()
+    left_out: int = 0
+    now: bool = False
+    condition: str = ""
+    why: tuple[str, ...] = ()
 
 
 class ErrorView(msgspec.Struct, frozen=True):

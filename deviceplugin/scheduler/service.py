@@ -138,15 +138,16 @@ class SchedulerService:
             return _error(503, f"not ready yet: {'; '.join(missing)}")
         leads, leader = self.leadership.leads, self.leadership.leader
         try:
-            shown = await self.views.shown(headers, namespace, peer)
+            reads_all = await self.views.reads_all(headers, namespace, peer)
         except HttpError as error:
             return _error(error.status, error.sentence, leader)
         async with self.explaining.turn(namespace):
             if leads:
-                by_plugin = await self.extender.explain(namespace, name, shown.text)
+                by_plugin = await self.extender.explain(namespace, name, with_holders=reads_all)
             else:
                 by_plugin = self.extender.explain_bound(namespace, name)
-            found = joined(by_plugin, await self.views.explain_claims(namespace, name, shown))
+            by_claims = await self.views.explain_claims(namespace, name, with_holders=reads_all)
+        found = joined(by_plugin, by_claims)
         if found is not None:
             return 200, msgspec.json.encode(found)
         if not leads:

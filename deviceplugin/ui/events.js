@@ -1,5 +1,5 @@
 /* What happened lately: pods that were placed, wait or ended, and nodes and GPUs that take pods or take none any more.
-   In: EventsView. Out: elements. Invariant: the newest stands first; an event of a pod without a name shows its UID. */
+   In: EventsView. Out: elements. Invariant: the newest stands first. */
 
 import { h } from './dom.js';
 import { age, clock, count, plural } from './format.js';

@@ -53,6 +53,7 @@ async function load(signal) {
       shown.pages = [''];
       return load(signal);
     }
+    if (error instanceof Refusal && error.status === 403) morph(by('totals'), totals(await api.get('view/cluster', {}, signal)));
     throw error;
   }
 }
@@ -68,18 +69,11 @@ function show([found, cluster], route, asked, signal) {
   by('foot').textContent = `vcuda ${cluster.scheduler_version} · answered by ${cluster.replica} · leader ${cluster.leader || 'not known'}`;
   say('trouble', '');
   document.body.classList.remove('old');
-  notice(found.names ?? cluster.names);
+  document.querySelector('[data-action=token]').hidden = api.hasKey;
   if (route.query.gpu && !shown.scrolled) {
     shown.scrolled = true;
     document.querySelector('.gpu-card.chosen')?.scrollIntoView({ block: 'center' });
   }
-}
-
-function notice(names) {
-  const hidden = names === 'none' || names === 'namespace';
-  const way = api.hasKey ? 'you may not create a token of the account vcuda-view' : 'show a token to read them';
-  say('notice', hidden ? `The names of pods are hidden, and their UIDs are shown: ${way}.` : '');
-  document.querySelector('[data-action=token]').hidden = api.hasKey;
 }
 
 function failed(error, seconds) {
@@ -88,12 +82,20 @@ function failed(error, seconds) {
     say('trouble', `The token was refused: ${error.message}.`);
     return;
   }
+  if (error instanceof Refusal && error.status === 403) {
+    by('view').replaceChildren();
+    by('view').setAttribute('aria-busy', 'false');
+    say('trouble', `${sentence(error.message)}.${api.hasKey ? '' : ' The button Token… takes one.'}`);
+    return;
+  }
   const why = error instanceof Refusal ? error.message : api.hasKey ? '`vcuda ui` does not answer; is it still running?' : 'the scheduler does not answer';
-  say('trouble', `${why[0].toUpperCase()}${why.slice(1).replace(/\.$/, '')}. Trying again in ${Math.max(1, seconds)} s.`);
+  say('trouble', `${sentence(why)}. Trying again in ${Math.max(1, seconds)} s.`);
   document.body.classList.toggle('old', shown.found !== null);
   if (shown.found === null) by('clock').textContent = 'Not connected';
   by('view').setAttribute('aria-busy', 'false');
 }
+
+const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1).replace(/\.$/, '')}`;
 
 function say(id, text) {
   const place = by(id);

@@ -59,7 +59,7 @@ function holders(gpu) {
 function holder(row) {
   const used = row.live;
   return h('tr', { 'data-key': `${row.uid} ${row.container}` },
-    h('td', {}, (row.users ?? 1) === 1 ? podName(row) : `${row.namespace ? `${row.namespace}/` : ''}${row.pod ?? row.uid}`,
+    h('td', {}, (row.users ?? 1) === 1 ? podName(row) : `${row.namespace}/${row.pod}`,
       h('span', { class: 'dim' }, ` ${row.container}`), row.stage !== 'bound' && [' ', stage(row.stage)], claimNote(row),
       (row.over_limit ?? []).map((text) => h('span', { class: 'problem' }, text)),
       used?.throttled_seconds > 0 && h('span', { class: 'small' }, `throttled for ${plural(Math.round(used.throttled_seconds), 'second')}`)),

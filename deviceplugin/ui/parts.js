@@ -18,9 +18,7 @@ export function amount(row) {
   return `${cores(row.cores_allocated)} of ${cores(row.cores)} cores`;
 }
 
-/** The name, or the UID where the caller may not read it; a link where there is a name. */
 export function podName(row) {
-  if (row.pod === null || row.namespace === null) return h('span', { class: 'uid', title: 'its name is hidden' }, row.uid);
   return h('a', { href: podAddress(row), class: 'pod' }, h('span', { class: 'dim' }, `${row.namespace}/`), row.pod);
 }
 

@@ -1,5 +1,5 @@
 /* The list of pods, the pods that wait with their reasons, and why one pod is where it is.
-   In: PodsView, ClusterView, an explanation. Out: elements. Invariant: a pod without a name shows its UID. */
+   In: PodsView, ClusterView, an explanation. Out: elements. Invariant: a pod that waits has its reason. */
 
 import { h } from './dom.js';
 import { BLOCK, age, cores, count, memory, share } from './format.js';

@@ -13,6 +13,7 @@ from aiohttp import web
 from sandbox.apiserver.faults import WATCH_HARMS, Fault, Faults, Harm, is_watch
 from sandbox.apiserver.kinds import KINDS, ResourceKind
 from sandbox.apiserver.listing import Pages, Snapshot, selector
+from sandbox.apiserver.reviews import ACCESS, TOKENS, reviewed
 from sandbox.apiserver.status import ApiError, JsonObject, status
 from sandbox.apiserver.store import Store
 from sandbox.apiserver.verbatim import answer
@@ -44,6 +45,8 @@ class Api:
                 web.get("/version", _version),
                 web.get("/{probe:healthz|livez|readyz}", _healthy),
                 web.post("/api/v1/namespaces/{namespace}/pods/{name}/binding", self._bind),
+                web.post(TOKENS, _review),
+                web.post(ACCESS, _review),
             ]
         )
         for resource, kind in KINDS.items():
@@ -232,6 +235,10 @@ def _hung_up(request: web.Request) -> web.StreamResponse:
     if request.transport is not None:
         request.transport.abort()
     return web.Response()
+
+
+async def _review(request: web.Request) -> web.StreamResponse:
+    return answer(reviewed(request.path, await _body(request)), status=201)
 
 
 async def _version(_: web.Request) -> web.StreamResponse:

@@ -164,7 +164,7 @@ async def test_options_that_do_not_go_together_are_one_sentence(subtests: pytest
     cases: list[tuple[list[str], str]] = [
         (["--url", "http://x"], "--url: 'http://x' is not an address such as https://10.0.0.7:8443"),
         (["--url", "https://x", "--context", "c"], "--url asks the scheduler without the API server"),
-        (["--token-file", "/t"], "--ca-file, --insecure and --token-file go with --url"),
+        (["--insecure"], "--ca-file and --insecure go with --url"),
         (["--url", "https://x", "--token-file", "/none"], "--token-file: /none cannot be read: No such file"),
         (["--kubeconfig", "/none"], "kubeconfig /none cannot be read: No such file or directory"),
     ]

@@ -1,6 +1,5 @@
-"""`vcuda events`: the newest last, by namespace, node and kind, and whose names are shown."""
+"""`vcuda events`: the newest last, by namespace, node and kind."""
 
-import json
 from pathlib import Path
 
 from deviceplugin.model.cluster_view import ClusterEventKind, ClusterEventRow
@@ -8,15 +7,15 @@ from tests.cli.command_runner import vcuda
 from tests.cli.view_server import AT, SERVICE, Cluster, event, pod
 
 
-def cluster(**rights: object) -> Cluster:
-    ill = ClusterEventRow(ClusterEventKind.GPU, AT - 5, AT - 5, 1, "", None, None, "node-b", "GPU 1 takes no new pods")
+def cluster() -> Cluster:
+    ill = ClusterEventRow(ClusterEventKind.GPU, AT - 5, AT - 5, 1, "", "", "", "node-b", "GPU 1 takes no new pods")
     recent = [
         ill,
         event("big", ClusterEventKind.WAITS, count=3),
         event("web", ClusterEventKind.ENDED, namespace="shop"),
     ]
     pods = [pod("big", node=None), pod("web", "shop")]
-    return Cluster(pods=pods, events=recent, **rights)  # type: ignore[arg-type]
+    return Cluster(pods=pods, events=recent)
 
 
 async def test_the_events_of_the_context_s_namespace(tmp_path: Path) -> None:
@@ -44,16 +43,6 @@ async def test_what_is_asked_for_is_asked_of_the_scheduler(tmp_path: Path) -> No
     scene = cluster()
     await vcuda(scene, tmp_path, "events", "-A", "--node", "node/node-b", "--kind", "gpu")
     assert scene.asked[-1][1] == {"kind": "gpu", "node": "node-b", "limit": "5000"}
-
-
-async def test_names_are_those_of_the_pods_that_the_asker_may_list(tmp_path: Path) -> None:
-    scene = cluster(may_create_token=False, lists=("research",))
-    result = await vcuda(scene, tmp_path, "events", "-A", "-o", "json")
-    named = [(each["namespace"], each["pod"], each["uid"]) for each in json.loads(result.stdout)["items"]]
-    assert named == [("research", "big", "uid-big"), (None, None, "uid-web"), (None, None, "")]
-    assert result.stderr.startswith("vcuda: 1 pods are shown by UID")
-    names = await vcuda(scene, tmp_path, "events", "-A", "-o", "name")
-    assert names.stdout.split() == ["pod/big", "node/node-b"]
 
 
 async def test_nothing_happened_is_said_on_standard_error(tmp_path: Path) -> None:

@@ -8,20 +8,20 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from uuid import UUID
 
 import aiohttp
+import msgspec
 import pytest
 import yaml
 from aiohttp import web
 from click.testing import CliRunner
-from msgspec.structs import replace
 
 from deviceplugin.cli import main
 from deviceplugin.cli.explain import why_unknown
+from deviceplugin.model.cluster_view import Explanation
 from sandbox.apiserver.kubeconfig import write_kubeconfig
 from tests.cli.command_runner import run, vcuda
-from tests.cli.view_server import Cluster, pod
+from tests.cli.view_server import Cluster
 from tests.cluster.http.scene import serving
 
 Json = dict[str, Any]
@@ -167,7 +167,7 @@ def test_a_wrong_flag_is_one_sentence(subtests: pytest.Subtests) -> None:
     cases: list[tuple[list[str], str]] = [
         (["--url", "http://x"], "--url: 'http://x' is not an address such as https://10.0.0.7:8443"),
         (["--url", "https://x", "--ca-file", "/none"], "--ca-file: /none cannot be used: "),
-        (["--insecure"], "--ca-file, --insecure and --token-file go with --url"),
+        (["--insecure"], "--ca-file and --insecure go with --url"),
     ]
     for args, message in cases:
         with subtests.test(args=args):
@@ -185,7 +185,7 @@ async def test_an_untrusted_certificate_is_one_sentence_with_the_way_out(tmp_pat
         ca.write_bytes(scene.ca.chain)
         for trust in (["--insecure"], ["--ca-file", str(ca)]):
             found = await run("explain", "d/p", "--url", scene.url, "-o", "json", *trust)
-            assert json.loads(found.stdout) == {"pod": "d/p"}, found.output
+            assert json.loads(found.stdout)["pod"] == "d/p", found.output
 
 
 async def test_pods_are_named_as_kubectl_names_them(tmp_path: Path, subtests: pytest.Subtests) -> None:
@@ -214,31 +214,6 @@ async def test_what_is_no_name_of_a_pod_is_one_sentence(tmp_path: Path, subtests
             assert result.stderr.endswith("is not the name of a pod; write NAME, pod/NAME or NAMESPACE/NAME\n")
 
 
-async def test_pods_that_the_scheduler_does_not_name_get_the_names_that_the_caller_may_read(tmp_path: Path) -> None:
-    mine, other = replace(pod("mine"), uid=str(UUID(int=1))), str(UUID(int=2))
-    gpu = {"uuid": "GPU-1", "minor": 0, "model": "T4", "against": "only 30 cores free"}
-    gpu |= {
-        "holders": [f"{mine.uid}: 40 cores, 8 blocks (bound)", f"{other}: 30 cores, 8 blocks (bound)", "d/q: 1 cores"]
-    }
-    nodes = [{"node": "a", "reason": "no room", "change": "", "gpus": [gpu]}]
-    document = {
-        "pod": "d/p",
-        "sentence": "it waits",
-        "asked": [],
-        "at": 0,
-        "reasons": {},
-        "nodes": nodes,
-        "left_out": 0,
-    }
-    cluster = Cluster(explanations={"d/p": document}, pods=[mine])
-    said = (await vcuda(cluster, tmp_path, "explain", "d/p")).stdout.splitlines()
-    assert said[-3:] == [
-        f"    {mine.namespace}/mine: 40 cores, 8 blocks (bound)",
-        f"    {other}: 30 cores, 8 blocks (bound)",
-        "    d/q: 1 cores",
-    ]
-
-
 async def test_why_a_bound_pod_is_there_stands_below_what_it_holds(tmp_path: Path) -> None:
     document = {"pod": "d/p", "sentence": "the pod is bound to node a", "asked": ["container main: 50 cores"], "at": 0}
     document |= {"reasons": {}, "nodes": [], "left_out": 0, "why": ["node a is the only one that fits", "  next: b"]}
@@ -250,21 +225,21 @@ async def test_why_a_bound_pod_is_there_stands_below_what_it_holds(tmp_path: Pat
     ]
 
 
-async def test_an_explanation_as_json_and_yaml_and_by_the_older_word(tmp_path: Path) -> None:
-    document = {"pod": "d/p", "sentence": "it waits", "asked": [], "at": 0, "reasons": {}, "nodes": [], "left_out": 0}
+async def test_an_explanation_as_json_and_yaml(tmp_path: Path) -> None:
+    found = Explanation("d/p", "it waits", node="a", reasons={"no room": 2}, now=True)
+    document = json.loads(msgspec.json.encode(found))
     cluster = Cluster(explanations={"d/p": document})
     assert json.loads((await vcuda(cluster, tmp_path, "explain", "d/p", "-o", "json")).stdout) == document
     assert yaml.safe_load((await vcuda(cluster, tmp_path, "explain", "d/p", "-o", "yaml")).stdout) == document
-    assert (await vcuda(cluster, tmp_path, "explain", "d/p", "--output", "text")).stdout == "d/p: it waits\n"
 
 
 async def test_text_of_others_in_an_explanation_moves_no_cursor_and_begins_no_line(tmp_path: Path) -> None:
     """A node's inventory and a pod's condition are written by others; the terminal obeys what it prints."""
     evil = "ok\x1b]0;owned\x07\x9b2J\nnode z: all GPUs are free\u202e"
-    gpu = {"minor": 0, "model": evil, "against": evil, "holders": [evil]}
+    gpu = {"uuid": evil, "minor": 0, "model": evil, "against": evil, "holders": [evil]}
     node = {"node": evil, "reason": evil, "change": evil, "gpus": [gpu]}
     document = {"pod": "d/p", "sentence": evil, "asked": [evil], "at": 0, "reasons": {evil: 1}, "nodes": [node]}
-    document |= {"left_out": 0, "why": [evil], "condition": evil}
+    document |= {"left_out": 0, "why": [evil], "condition": evil, "node": None, "now": False}
     said = (await vcuda(Cluster(explanations={"d/p": document}), tmp_path, "explain", "d/p")).stdout
     lines = said.splitlines()
     assert len(lines) == 11

@@ -53,7 +53,7 @@ async def test_what_is_asked_for_is_asked_of_the_scheduler(tmp_path: Path) -> No
     await vcuda(scene, tmp_path, "nodes", "--model", "a100", "--problems", "--gpus", "-o", "json")
     assert scene.asked[-1] == (
         f"{SERVICE}/view/nodes",
-        {"model": "a100", "state": "problem", "gpus": "1", "limit": "250"},
+        {"model": "a100", "state": "problem", "holders": "1", "limit": "250"},
     )
 
 
@@ -112,7 +112,7 @@ async def test_the_picture_says_what_is_held_by_claims(tmp_path: Path) -> None:
     (plain,) = first.holders
     mine = replace(plain, source=ShareSource.CLAIM, claim="mine")
     holders = (
-        *(plain, mine, replace(mine, claim=None)),
+        *(plain, mine),
         replace(mine, uid="uid-claim", pod="ours", container="gpu", claim="ours", users=3),
         replace(mine, uid="uid-claim", pod="free", container="gpu", claim="free", users=0),
     )
@@ -120,31 +120,16 @@ async def test_the_picture_says_what_is_held_by_claims(tmp_path: Path) -> None:
     scene.nodes[1] = replace(scene.nodes[1], gpus=gpus)
     lines = (await vcuda(scene, tmp_path, "node", "node-a")).stdout.splitlines()
     assert lines[5].endswith("35% busy, 9Gi used · for claims")
-    assert [line.partition("  research/")[2].partition(" · uses")[0] for line in lines[6:11]] == [
+    assert [line.partition("  research/")[2].partition(" · uses")[0] for line in lines[6:10]] == [
         "llm (main)",
         "llm (main) · claim mine",
-        "llm (main) · by a claim",
         "ours (gpu) · claim ours, 3 containers",
         "free (gpu) · claim free, no containers",
     ]
-    assert "for claims" not in "\n".join(lines[11:])
+    assert "for claims" not in "\n".join(lines[10:])
     wide = (await vcuda(scene, tmp_path, "top", "gpus", "-o", "wide")).stdout.splitlines()
     assert "SOURCE" in wide[0]
     assert [line.split()[-2] for line in wide[1:3]] == ["claim", "device-plugin"]
-
-
-async def test_a_claim_that_several_share_is_no_pod_whose_name_is_hidden(tmp_path: Path) -> None:
-    scene = cluster()
-    first, second = scene.nodes[1].gpus
-    (plain,) = first.holders
-    shared = replace(plain, uid="uid-claim", source=ShareSource.CLAIM, users=2)
-    scene.nodes[1] = replace(scene.nodes[1], gpus=(replace(first, holders=(plain, shared)), second))
-    scene.may_create_token = False
-    result = await vcuda(scene, tmp_path, "node", "node-a")
-    assert result.stderr == (
-        "vcuda: names are those of the pods that you may list; the scheduler shows names to its operators\n"
-    )
-    assert "uid-claim (main) · by a claim, 2 containers" in result.stdout
 
 
 async def test_the_picture_fits_a_narrow_terminal_and_says_what_is_wrong(tmp_path: Path) -> None:

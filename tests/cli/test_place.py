@@ -171,7 +171,7 @@ def test_what_cannot_be_placed_is_one_sentence_on_standard_error(matrix: str, su
     ]
     for args, words in cases:
         with subtests.test(args=args):
-            for output in ("text", "json"):
+            for output in ("table", "json"):
                 result = vcuda_place("--topology", matrix, *args.split(), "--output", output, "--explain")
                 assert result.exit_code == 1
                 assert result.stderr.startswith("vcuda: ")

@@ -55,13 +55,6 @@ async def test_gpus_pods_and_containers(tmp_path: Path) -> None:
     assert [each["container"]["name"] for each in json.loads(containers)["items"]] == ["main", "main"]
 
 
-async def test_a_scheduler_that_asks_no_agents_still_shows_what_is_granted(tmp_path: Path) -> None:
-    result = await vcuda(cluster(live=False), tmp_path, "top", "pods", "-A")
-    assert result.exit_code == 0
-    assert result.stderr == ("vcuda: this scheduler does not ask the agents what is used; what is granted is shown\n")
-    assert len(result.stdout.splitlines()) == 3
-
-
 async def test_an_order_of_another_table_is_one_sentence(tmp_path: Path) -> None:
     result = await vcuda(cluster(), tmp_path, "top", "nodes", "--sort-by", "throttled")
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)

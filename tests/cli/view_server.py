@@ -1,7 +1,7 @@
 """An API server's proxy before a scheduler that answers `/view/...` with rows of a test, and who may do what there.
 
 In: a `Cluster` of rows. Out: a real HTTP server that a kubeconfig names. It pages as the contract of the view says, and
-hides names from callers without the token that only `may_create_token` gives.
+refuses what is about pods to callers without the token that only `may_create_token` gives.
 """
 
 import asyncio
@@ -26,7 +26,6 @@ from deviceplugin.model.cluster_view import (
     GpuLive,
     GpuRow,
     HolderRow,
-    NamesShown,
     NodeRow,
     NodesView,
     OneNodeView,
@@ -39,6 +38,7 @@ from deviceplugin.model.cluster_view import (
 
 AT = 1_700_000_000.0
 TOKEN = "eyJ.view.token"
+REFUSED = "the pods are shown to those who may list them; show a token"
 GIB = 1 << 30
 SERVICE = "/api/v1/namespaces/kube-system/services/https:vcuda-scheduler:https/proxy"
 ACCOUNT = "/api/v1/namespaces/kube-system/serviceaccounts/vcuda-view/token"
@@ -83,6 +83,7 @@ def gpu(on: str, minor: int) -> GpuRow:
         healthy=True,
         usable=True,
         live=GpuLive(35, 9 * GIB, 2) if minor == 0 else None,
+        pods=0 if minor else 1,
         holders=() if minor else (holder,),
     )
 
@@ -115,7 +116,7 @@ def answering() -> asyncio.Event:
 
 @dataclass
 class Cluster:
-    """`live`: whether the scheduler knows that parameter. `lists`: namespaces that the caller may list, or `*`.
+    """`may_create_token`: of account vcuda-view.
 
     `agents_answer`: set; cleared, a request for live use waits. `answers`: by path, status and text in the place of
     what there is. `gone_after`: pages of one list until it has changed so much that a token is refused, once.
@@ -125,8 +126,6 @@ class Cluster:
     pods: list[PodRow] = field(default_factory=list)
     events: list[ClusterEventRow] = field(default_factory=list)
     may_create_token: bool = True
-    lists: tuple[str, ...] = ("*",)
-    live: bool = True
     answers: dict[str, tuple[int, str]] = field(default_factory=dict)
     gone_after: int = 0
     explanations: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -147,67 +146,41 @@ class Cluster:
             return self._scheduler(request.path.removeprefix(SERVICE), query, request.headers.get("X-Vcuda-Token", ""))
         return self._api(request.path, query)
 
+    def _api(self, path: str, query: dict[str, str]) -> web.Response:
+        return status(403, f'User "ann" cannot get path "{path}"')
+
     def _token(self, document: dict[str, Any]) -> web.Response:
         if not self.may_create_token:
             return status(403, 'serviceaccounts "vcuda-view" is forbidden: User "ann" cannot create resource "token"')
         assert document["spec"] == {"audiences": ["vcuda"], "expirationSeconds": 600}
         return web.json_response({"status": {"token": TOKEN}}, status=201)
 
-    def _api(self, path: str, query: dict[str, str]) -> web.Response:
-        parts = path.split("/")
-        namespace = parts[4] if len(parts) > 5 else "*"
-        if (
-            parts[-1] != "pods"
-            or not {"*", namespace} & set(self.lists)
-            or (namespace == "*" and "*" not in self.lists)
-        ):
-            return status(403, 'pods is forbidden: User "ann" cannot list resource "pods" in API group ""')
-        items = [
-            {"metadata": {"uid": each.uid, "name": each.pod, "namespace": each.namespace}}
-            for each in self.pods
-            if namespace in ("*", each.namespace)
-        ]
-        begin = int(query.get("continue", "0"))
-        end = begin + 1  # one a page, whatever is asked for, as a server may
-        more = {"continue": str(end)} if end < len(items) else {}
-        return web.json_response({"items": items[begin:end], "metadata": more})
-
     def _scheduler(self, path: str, query: dict[str, str], token: str) -> web.Response:
-        head: dict[str, Any] = {
-            "at": AT,
-            "replica": "a",
-            "leader": "a",
-            "names": NamesShown.ALL if token == TOKEN else NamesShown.NONE,
-        }
+        head: dict[str, Any] = {"at": AT, "replica": "a", "leader": "a"}
+        if token != TOKEN and (path not in ("/view/cluster", "/view/nodes") or "holders" in query):
+            return web.json_response({"error": REFUSED, "leader": "a"}, status=403)
         if path == "/explain":
             found = self.explanations.get(query["pod"])
             return web.json_response(found or {"error": f"pod {query['pod']} not found"}, status=200 if found else 404)
-        if "live" in query and not self.live:
-            return web.json_response({"error": "'live' is not a parameter; the parameters are limit, more"}, status=400)
         if path == "/view/cluster":
             return _encoded(_cluster(head))
-        is_hidden = token != TOKEN
         if path == "/view/nodes":
-            nodes = [_hidden_node(each) if is_hidden else each for each in self.nodes]
-            shown = nodes if query.get("gpus") else [replace(each, gpus=()) for each in nodes]
-            return self._page(NodesView, head, shown, query)
+            return self._page(NodesView, head, [_as_asked(each, query) for each in self.nodes], query)
         if path == "/view/pods":
             wanted = [each for each in self.pods if query.get("namespace", each.namespace) == each.namespace]
             wanted = [each for each in wanted if query.get("stage", each.stage.value) == each.stage.value]
-            pods = [replace(each, pod=None, namespace=None) if is_hidden else each for each in wanted]
-            return self._page(PodsView, head, pods, query)
+            return self._page(PodsView, head, wanted, query)
         if path == "/view/events":
             recent = [each for each in self.events if query.get("namespace", each.namespace) == each.namespace]
-            recent = [replace(each, pod=None, namespace=None) if is_hidden else each for each in recent]
             return self._page(ClusterEventsView, head | {"since": AT, "dropped": 0}, recent, query)
         named = [each for each in self.nodes if path == f"/view/nodes/{each.node}"]
         if not named:
             return web.json_response({"error": f"no node {path.rpartition('/')[2]} with GPUs"}, status=404)
-        return _encoded(OneNodeView(item=_hidden_node(named[0]) if is_hidden else named[0], **head))
+        return _encoded(OneNodeView(item=named[0], **head))
 
     def _page(self, kind: Any, head: dict[str, Any], rows: list[Any], query: dict[str, str]) -> web.Response:
         begin, limit = int(query.get("more", "0")), int(query.get("limit", "100"))
-        most = MOST_IN_DETAIL if "gpus" in query else MOST_ROWS
+        most = MOST_IN_DETAIL if {"gpus", "holders"} & query.keys() else MOST_ROWS
         if limit > most:
             return web.json_response({"error": f"limit is '{limit}'; write a number from 1 to {most}"}, status=400)
         if begin and self.gone_after and begin >= self.gone_after * limit:
@@ -221,14 +194,10 @@ def _encoded(document: Any) -> web.Response:
     return web.Response(body=msgspec.json.encode(document), content_type="application/json")
 
 
-def _hidden_node(row: NodeRow) -> NodeRow:
-    return replace(
-        row,
-        gpus=tuple(
-            replace(each, holders=tuple(replace(one, pod=None, namespace=None) for one in each.holders))
-            for each in row.gpus
-        ),
-    )
+def _as_asked(row: NodeRow, query: dict[str, str]) -> NodeRow:
+    if "holders" in query:
+        return row
+    return replace(row, gpus=tuple(replace(each, holders=()) for each in row.gpus) if "gpus" in query else ())
 
 
 def _cluster(head: dict[str, Any]) -> ClusterView:

@@ -3,6 +3,7 @@
 Kueue's controllers with their chart, beside vcuda's webhook and scheduler, over one real node with four GPUs.
 """
 
+import os
 import re
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 
 from sandbox.cluster import pods
 from sandbox.cluster.agent import PROGRAM
-from sandbox.cluster.client import ApiError, JsonObject
+from sandbox.cluster.client import ApiError, Client, JsonObject
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.kubelet import NODE
 from sandbox.cluster.waiting import wait_until
@@ -42,6 +43,7 @@ class Scene:
 
     world: World
     queues: Queues
+    token: str
 
     def job(self, name: str, limits: JsonObject | None = None, *, pods: int | None = None) -> str:
         """The page's job under this name."""
@@ -74,10 +76,27 @@ class Scene:
     def explain(self, name: str) -> str:
         command = [str(PROGRAM), "explain", f"default/{name}", f"--url={self.world.ours.url}"]
         command.append(f"--ca-file={self.world.ours.bundle}")
-        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False).stdout
+        env = {**os.environ, "VCUDA_TOKEN": self.token}
+        done = subprocess.run(
+            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
+        return done.stdout
 
     def evidence(self) -> str:
         return f"{[str(each) for each in pods.states(self.world.admin).values()]}\n{self.queues.process.log_tail()}"
+
+
+def _viewer(admin: Client) -> str:
+    """A token of an account that may list all pods."""
+    binding = {
+        "metadata": {"name": "viewer"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
+        "subjects": [{"kind": "ServiceAccount", "name": "viewer", "namespace": "default"}],
+    }
+    admin.post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)
+    accounts = "/api/v1/namespaces/default/serviceaccounts"
+    admin.post(accounts, {"metadata": {"name": "viewer"}})
+    return str(admin.post(f"{accounts}/viewer/token", {"spec": {"audiences": ["vcuda"]}})["status"]["token"])
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +108,7 @@ def serving(cluster: Cluster, programs: Path, kueue: Path, request: pytest.Fixtu
             everybody(cluster, programs, real=(NODE,), hollow=()) as world,
             queues(cluster, kueue, helm, folder) as found,
         ):
-            yield Scene(world, found)
+            yield Scene(world, found, _viewer(world.admin))
     finally:
         shutil.rmtree(folder)
 

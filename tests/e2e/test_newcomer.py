@@ -455,16 +455,15 @@ VIEW = f"/api/v1/namespaces/{NAMESPACE}/services/https:vcuda-scheduler:https/pro
 VIEW_TOKEN = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/vcuda-view/token"
 
 
-def test_the_view_names_pods_only_to_those_who_may_read_their_names(running: Release, operator: Path) -> None:
+def test_the_view_shows_pods_only_to_those_who_may_read_about_them(running: Release, operator: Path) -> None:
     admin, ca = running.admin, running.cluster.ca.certificate
     (identity,) = yaml.safe_load(operator.read_text())["users"]
     ops = Client.by_token(admin.server, ca, identity["user"]["token"])
     shown = ops.post(VIEW_TOKEN, {"spec": {"audiences": ["vcuda"], "expirationSeconds": 600}})["status"]["token"]
-    named = _showing(ops, shown).get(f"{VIEW}/pods?stage=bound")
-    assert (named["names"], {row["pod"] for row in named["items"]}) == ("all", set(SAMPLES))
-    hidden = ops.get(f"{VIEW}/pods?stage=bound")
-    assert (hidden["names"], {row["pod"] for row in hidden["items"]}) == ("none", {None})
-    assert {row["uid"] for row in hidden["items"]} == {row["uid"] for row in named["items"]}
+    found = _showing(ops, shown).get(f"{VIEW}/pods?stage=bound")
+    assert {row["pod"] for row in found["items"]} == set(SAMPLES)
+    with pytest.raises(ApiError, match=r"403: .*those who may list them"):
+        ops.get(f"{VIEW}/pods?stage=bound")
     with pytest.raises(ApiError, match="401: "):
         _showing(ops, f"{shown}x").get(f"{VIEW}/pods")
     whole = ops.post(VIEW_TOKEN, {"spec": {"expirationSeconds": 600}})["status"]["token"]
@@ -489,7 +488,7 @@ async def _look(kubeconfig: Path, node: str) -> None:
         assert (visit.strangers(f"http://{urlsplit(address).netloc}"), visit.problems) == ([], [])
 
 
-def test_a_tenant_reads_the_names_of_his_own_namespace(running: Release) -> None:
+def test_a_tenant_reads_about_the_pods_of_his_own_namespace(running: Release) -> None:
     admin = running.admin
     roles = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
     admin.post("/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "tenant"}})
@@ -505,15 +504,21 @@ def test_a_tenant_reads_the_names_of_his_own_namespace(running: Release) -> None
             "subjects": [{"kind": "ServiceAccount", "name": "tenant", "namespace": "default"}],
         },
     )
-    token = admin.post("/api/v1/namespaces/default/serviceaccounts/tenant/token", {"spec": {}})["status"]["token"]
+    asked = {"spec": {"audiences": ["vcuda"]}}
+    token = admin.post("/api/v1/namespaces/default/serviceaccounts/tenant/token", asked)["status"]["token"]
     found = _showing(admin, token).get(f"{VIEW}/pods?namespace=default&stage=bound")
-    assert (found["names"], {row["pod"] for row in found["items"]}) == ("namespace", set(SAMPLES))
-    assert _showing(admin, token).get(f"{VIEW}/nodes?gpus=1")["names"] == "none"
+    assert {row["pod"] for row in found["items"]} == set(SAMPLES)
+    for path in ("pods", "pods?namespace=kube-system", "nodes?holders=1"):
+        with pytest.raises(ApiError, match="403: "):
+            _showing(admin, token).get(f"{VIEW}/{path}")
 
 
 def test_the_view_shows_what_is_used_now_as_the_agents_say_it(running: Release) -> None:
+    token = running.admin.post(VIEW_TOKEN, {"spec": {"audiences": ["vcuda"]}})["status"]["token"]
+    viewer = _showing(running.admin, token)
+
     def live() -> Object:
-        (row,) = running.admin.get(f"{VIEW}/nodes?gpus=1&live=1")["items"]
+        (row,) = viewer.get(f"{VIEW}/nodes?holders=1&live=1")["items"]
         return dict(row)
 
     wait_until(lambda: not live()["live_error"], "the agent is asked", evidence=lambda: str(live()))

@@ -24,6 +24,7 @@ from deviceplugin.model.topology import Topology
 from deviceplugin.model.units import CORES_PER_GPU, MIB
 from sandbox.apiserver import ApiServer
 from sandbox.apiserver.objects import container, node, pod
+from sandbox.apiserver.reviews import VIEWER, token_of
 from sandbox.program import free_port
 from tests.waiting import until
 
@@ -31,6 +32,8 @@ Json = dict[str, Any]
 CONFIGURATION = "vcuda-scheduler"
 SERVICE_NAME = "vcuda-scheduler.gpu.svc"
 EVERY_S = 0.05
+TOKEN = token_of(VIEWER, "vcuda")
+VIEWING = {"Authorization": f"Bearer {TOKEN}"}
 
 
 def gpu_node(name: str, *, gpus: int = 2, mib: int = 16384) -> Json:
@@ -150,7 +153,9 @@ class Scene:
         connector = aiohttp.TCPConnector(ssl=context, force_close=True)
         async with (
             aiohttp.ClientSession(connector=connector) as session,
-            session.request(method, replica.url + path, json=document, server_hostname=SERVICE_NAME) as answer,
+            session.request(
+                method, replica.url + path, json=document, headers=VIEWING, server_hostname=SERVICE_NAME
+            ) as answer,
         ):
             text = await answer.text()
             is_json = answer.content_type == "application/json"

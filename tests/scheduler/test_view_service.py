@@ -18,17 +18,17 @@ from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.makers import node, pod
 
 
-class OneCaller:
-    """Knows the token `good`, whose owner may read every name."""
+class TwoCallers:
+    """The owner of the token `good` may read about all pods, that of `of-d` may list the pods of namespace d."""
 
     async def caller_of(self, token: str, *, audience: str) -> Caller | None:
-        return Caller("ann") if token == "good" else None
+        return Caller(token) if token in ("good", "of-d") else None
 
     async def may_list_pods(self, caller: Caller, namespace: str) -> bool:
-        return False
+        return (caller.name, namespace) == ("of-d", "d")
 
     async def may_get(self, caller: Caller, path: str) -> bool:
-        return path == "/vcuda/view"
+        return (caller.name, path) == ("good", "/vcuda/view")
 
 
 VIEWS = "/view/cluster, /view/nodes, /view/nodes/NAME, /view/pods, /view/events"
@@ -41,7 +41,7 @@ def service() -> ViewService:
     for name in ("a", "b", "c"):
         extender.put_node(node(name, 2))
     extender.put_pod(pod("waits"))
-    return ViewService(extender, Leadership("replica-1"), OneCaller(), LiveUse(no_agents), version="1.2.3")
+    return ViewService(extender, Leadership("replica-1"), TwoCallers(), LiveUse(no_agents), version="1.2.3")
 
 
 async def no_agents() -> dict[str, Address]:
@@ -62,7 +62,7 @@ async def test_each_path_has_its_document(service: ViewService) -> None:
     assert (status, [row["node"] for row in nodes["items"]], nodes["total"]) == (200, ["a", "b"], 3)
     status, rest = await asked(service, "/view/nodes", {"limit": "2", "more": nodes["more"]})
     assert ([row["node"] for row in rest["items"]], rest["more"]) == (["c"], "")
-    status, one = await asked(service, "/view/nodes/b")
+    status, one = await asked(service, "/view/nodes/b", token="good")
     assert (status, one["item"]["node"], len(one["item"]["gpus"])) == (200, "b", 2)
 
 
@@ -70,36 +70,55 @@ async def test_a_document_is_of_its_types_however_many_nodes_there_are() -> None
     """The commands decode strictly: a `false` in the place of a 0 ended `vcuda version` in a cluster of one node."""
     kinds = {"cluster": ClusterView, "nodes": NodesView, "pods": PodsView, "events": ClusterEventsView}
     extender = Extender(MemoryApi())
-    service = ViewService(extender, Leadership("replica-1"), OneCaller(), LiveUse(no_agents), version="1.2.3")
+    service = ViewService(extender, Leadership("replica-1"), TwoCallers(), LiveUse(no_agents), version="1.2.3")
     for name in ("a", "b", "c"):
         for path, kind in kinds.items():
-            _, body = await service.answer(f"/view/{path}", {}, {}, "10.0.0.7")
+            _, body = await service.answer(f"/view/{path}", {}, {PROXIED: "good"}, "10.0.0.7")
             assert isinstance(msgspec.json.decode(body, type=kind), kind)
         extender.put_node(node(name, 2))
 
 
 async def test_live_use_is_asked_for_by_a_parameter(service: ViewService) -> None:
     for path in ("/view/nodes", "/view/nodes/b"):
-        _, quiet = await asked(service, path)
-        _, found = await asked(service, path, {"live": "1"})
+        _, quiet = await asked(service, path, token="good")
+        _, found = await asked(service, path, {"live": "1"}, token="good")
         row, without = (each["items"][0] if "items" in each else each["item"] for each in (found, quiet))
         assert (row["live_error"], without["live_error"]) == ("the node has no ready agent", "")
-    assert (await asked(service, "/view/pods", {"live": "1"}))[0] == 200
+    assert (await asked(service, "/view/pods", {"live": "1"}, token="good"))[0] == 200
 
 
-async def test_names_are_for_callers_with_the_right_and_a_wrong_token_is_refused(service: ViewService) -> None:
-    _, hidden = await asked(service, "/view/pods")
-    assert (hidden["names"], [row["pod"] for row in hidden["items"]]) == ("none", [None])
-    _, shown = await asked(service, "/view/pods", token="good")
-    assert (shown["names"], [row["pod"] for row in shown["items"]]) == ("all", ["waits"])
-    status, refused = await asked(service, "/view/pods", token="forged")
-    assert (status, sorted(refused)) == (401, ["error", "leader"])
+async def test_sums_are_for_everybody_and_pods_for_who_may_list_them(
+    service: ViewService, subtests: pytest.Subtests
+) -> None:
+    sums = [("/view/cluster", {}), ("/view/nodes", {}), ("/view/nodes", {"gpus": "1", "live": "1"})]
+    assert [(await asked(service, path, query))[0] for path, query in sums] == [200] * 3
+    details: list[tuple[str, dict[str, str]]] = [
+        ("/view/pods", {}),
+        ("/view/pods", {"namespace": "d"}),
+        ("/view/pods", {"namespace": "no-such-namespace"}),
+        ("/view/pods", {"namespace": ""}),
+        ("/view/events", {}),
+        ("/view/events", {"namespace": "d", "kind": "waits"}),
+        ("/view/nodes", {"holders": "1"}),
+        ("/view/nodes/a", {}),
+    ]
+    for path, query in details:
+        with subtests.test(path=path, query=query):
+            status, refused = await asked(service, path, query)
+            assert (status, sorted(refused)) == (403, ["error", "leader"])
+            where = f"namespace {query['namespace']}" if query.get("namespace") else "all namespaces"
+            assert refused["error"].startswith(f"the pods of {where} are shown to those who may list them")
+            assert (await asked(service, path, query, token="good"))[0] == 200
+            assert (await asked(service, path, query, token="forged"))[0] == 401
 
 
-async def test_an_explanation_names_pods_by_the_callers_rights(service: ViewService) -> None:
-    held = pod("secret")
-    assert (await service.shown({}, "d", "10.0.0.7")).text(held.pod.ref) == held.uid
-    assert (await service.shown({PROXIED: "good"}, "d", "10.0.0.7")).text(held.pod.ref) == "d/secret"
+async def test_the_right_to_one_namespace_shows_its_pods_and_no_holders(service: ViewService) -> None:
+    status, found = await asked(service, "/view/pods", {"namespace": "d"}, token="of-d")
+    assert (status, [row["pod"] for row in found["items"]]) == (200, ["waits"])
+    for path, query in [("/view/pods", {"namespace": "e"}), ("/view/pods", {}), ("/view/nodes/a", {})]:
+        assert (await asked(service, path, query, token="of-d"))[0] == 403
+    rights = [await service.reads_all({PROXIED: token}, "d", "10.0.0.7") for token in ("good", "of-d")]
+    assert rights == [True, False]
 
 
 async def test_a_mistake_is_told(service: ViewService) -> None:
@@ -112,7 +131,7 @@ async def test_a_mistake_is_told(service: ViewService) -> None:
         ("/view/events", {"stage": "bound"}, 400, f"'stage' is not a parameter; {OF_EVENTS}"),
         ("/view/nodes", {"more": "e30"}, 400, "more is no token of a page; take it from the page before"),
     ]
-    found = [(path, query, *await asked(service, path, query)) for path, query, *_ in cases]
+    found = [(path, query, *await asked(service, path, query, token="good")) for path, query, *_ in cases]
     assert found == [
         (path, query, status, {"error": sentence, "leader": "replica-1"}) for path, query, status, sentence in cases
     ]

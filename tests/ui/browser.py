@@ -60,13 +60,19 @@ class Visit:
 
 @asynccontextmanager
 async def visiting(
-    browser: Browser, *, size: tuple[int, int] = _WIDE, scheme: Scheme = "light", still: bool = True
+    browser: Browser,
+    *,
+    size: tuple[int, int] = _WIDE,
+    scheme: Scheme = "light",
+    still: bool = True,
+    token: str = "good",
 ) -> AsyncIterator[Visit]:
     context = await browser.new_context(
         ignore_https_errors=True,
         viewport=ViewportSize(width=size[0], height=size[1]),
         color_scheme=scheme,
         reduced_motion="reduce" if still else "no-preference",
+        extra_http_headers={"X-Vcuda-Token": token} if token else {},
     )
     page = await context.new_page()
     visit = Visit(page)

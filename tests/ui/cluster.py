@@ -1,7 +1,7 @@
 """A made-up cluster behind a scheduler's real server: its view over HTTPS, and agents that say what is used.
 
 In: nodes and pods. Out: the URL of a server that answers `/view`, `/explain` and `/ui` as the scheduler does. The token
-`good` shows all names.
+`good` shows everything.
 """
 
 import datetime as dt
@@ -29,6 +29,7 @@ from deviceplugin.model.pod import ClusterPod, ScheduledCondition
 from deviceplugin.model.units import DEFAULT_DOMAIN
 from deviceplugin.scheduler.leadership import Leadership
 from deviceplugin.scheduler.view_service import ViewService
+from deviceplugin.serve.messages import HttpError
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.makers import allocated, ask, bound, node, on_gpu, pod
 
@@ -39,7 +40,7 @@ Use = dict[str, object]
 
 
 class OneReader:
-    """Knows the token `good`, whose owner may read every name."""
+    """Knows the token `good`, whose owner may read about every pod."""
 
     async def caller_of(self, token: str, *, audience: str) -> Caller | None:
         return Caller("ann") if token == "good" else None
@@ -139,9 +140,12 @@ class MadeCluster:
 
     async def explain(self, namespace: str, name: str, headers: Mapping[str, str], peer: str) -> tuple[int, bytes]:
         assert self.views is not None
-        shown = await self.views.shown(headers, namespace, peer)
-        by_plugin = await self.extender.explain(namespace, name, shown.text)
-        found = joined(by_plugin, await self.views.explain_claims(namespace, name, shown))
+        try:
+            reads_all = await self.views.reads_all(headers, namespace, peer)
+        except HttpError as error:
+            return error.status, msgspec.json.encode({"error": error.sentence, "leader": ""})
+        by_plugin = await self.extender.explain(namespace, name, with_holders=reads_all)
+        found = joined(by_plugin, await self.views.explain_claims(namespace, name, with_holders=reads_all))
         if found is None:
             return 404, b'{"error": "pod not found", "leader": ""}'
         return 200, msgspec.json.encode(found)

@@ -18,11 +18,10 @@ PROGRAM = Path(sys.executable).with_name("vcuda")
 
 
 @asynccontextmanager
-async def started(*words: str) -> AsyncIterator[str]:
-    """A scheduler that is asked directly knows the token `good`."""
+async def started(*words: str, token: str = "") -> AsyncIterator[str]:
     process = await asyncio.create_subprocess_exec(
         *(str(PROGRAM), "ui", "--no-browser", *words),
-        env={**os.environ, "VCUDA_TOKEN": "good"},
+        env={**os.environ, "VCUDA_TOKEN": token},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

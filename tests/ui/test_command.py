@@ -30,7 +30,7 @@ def apart(chromium: None) -> Iterator[None]:
 
 @pytest.mark.usefixtures("apart")
 async def test_the_page_shows_the_cluster_with_the_names_that_the_caller_may_read() -> None:
-    async with serving(usual()) as scheduler, started(*of(scheduler)) as address, launched() as browser:
+    async with serving(usual()) as scheduler, started(*of(scheduler), token="good") as address, launched() as browser:
         async with visiting(browser) as visit:
             await visit.open(address)
             await expect(visit.page.locator(".nodes > li")).to_have_count(8)
@@ -47,7 +47,11 @@ async def test_the_page_shows_the_cluster_with_the_names_that_the_caller_may_rea
 
 
 async def test_nobody_else_on_this_machine_and_no_other_page_can_ask_it() -> None:
-    async with serving(usual()) as scheduler, started(*of(scheduler)) as address, aiohttp.ClientSession() as session:
+    async with (
+        serving(usual()) as scheduler,
+        started(*of(scheduler), token="good") as address,
+        aiohttp.ClientSession() as session,
+    ):
         url = f"http://{urlsplit(address).netloc}"
 
         async def ask(path: str, method: str = "GET", **headers: str) -> tuple[int, str]:

@@ -43,12 +43,18 @@ async def test_nodes_gpus_and_containers_are_shown_with_what_they_use(browser: B
         assert (visit.strangers(url), visit.problems) == ([], [])
 
 
-async def test_names_are_hidden_without_a_token_which_stays_in_memory(browser: Browser) -> None:
+async def test_pods_are_for_who_shows_a_token_which_stays_in_memory(browser: Browser) -> None:
     made = usual()
-    async with serving(made) as url, visiting(browser) as visit:
-        await visit.open(f"{url}/ui/#/pods")
-        await expect(visit.page.locator("#notice")).to_contain_text("names of pods are hidden")
-        assert "llama" not in await visit.text()
+    async with serving(made) as url, visiting(browser, token="") as visit:
+        await visit.open(f"{url}/ui/#/nodes")
+        await expect(visit.page.locator(".nodes .gpu").first).to_be_visible()
+        for where in ("nodes/gpu-a100-1", "events", "pods"):
+            await visit.page.evaluate(f"location.hash = '#/{where}'")
+            await expect(visit.page.locator("#trouble")).to_contain_text(
+                "The pods of all namespaces are shown to those"
+            )
+            await expect(visit.page.locator("#totals")).to_contain_text("1 problem")
+            assert "llama" not in await visit.text()
         await visit.page.click("text=Token…")
         await visit.page.fill("#token", "wrong")
         await visit.page.keyboard.press("Enter")
@@ -57,7 +63,7 @@ async def test_names_are_hidden_without_a_token_which_stays_in_memory(browser: B
         await visit.page.fill("#token", "good")
         await visit.page.keyboard.press("Enter")
         await expect(visit.page.locator("tbody")).to_contain_text("training/llama-ft-0")
-        await expect(visit.page.locator("#notice")).to_be_hidden()
+        await expect(visit.page.locator("#trouble")).to_be_hidden()
         kept = await visit.page.evaluate("[document.cookie, localStorage.length, sessionStorage.length]")
         assert kept == ["", 0, 0]
         assert "good" in made.token_asked
@@ -85,9 +91,6 @@ async def test_claims_are_shown_beside_the_device_plugin(browser: Browser) -> No
     made.claims.put_claim(allocated("mine", "gpu-t4-1", (9, 20, 8), for_pods=[alone]))
     async with serving(made) as url, visiting(browser) as visit:
         await visit.open(f"{url}/ui/#/nodes/gpu-t4-1")
-        await visit.page.click("[data-action=token]")
-        await visit.page.fill("#token", "good")
-        await visit.page.keyboard.press("Enter")
         card = visit.page.locator(".gpu-card").last
         await expect(card.locator("h2")).to_contain_text("GPU 9")
         await expect(card.locator("h2")).to_contain_text("for claims")
@@ -127,10 +130,6 @@ async def test_hostile_texts_are_shown_as_texts(browser: Browser) -> None:
     async with serving(made) as url, visiting(browser) as visit:
         for where in ("nodes", "nodes/node-a", "pods", "waiting", "events"):
             await visit.open(f"{url}/ui/#/{where}")
-            if where == "nodes":
-                await visit.page.click("text=Token…")
-                await visit.page.fill("#token", "good")
-                await visit.page.keyboard.press("Enter")
             await expect(visit.page.locator("main")).to_contain_text("<img src=x onerror=")
         await visit.open(f"{url}/ui/#/nodes/%E0%A4%A?{HOSTILE}")
         assert await visit.page.locator("main img, main script").count() == 0

@@ -1,14 +1,16 @@
-"""Whose names a caller may read: it shows a bearer token, and the API server says who it is and what it may list.
+"""Whose pods a caller may read: it shows a bearer token, and the API server says who it is and what it may list.
 
-In: a token from a request's headers, the namespace that was asked for, the peer's address. Out: `Shown`; an
-`HttpError`, 401 for a token that the API server does not know, 429 after many of these from one peer, 503 if it cannot
-be asked: never names because nobody answered. Answers are kept for a minute, by the token's hash, those about unknown
-tokens apart, so that wrong ones push out no right one. The same question is asked once at a time. A few questions are
-under way at once, and of one peer a part of these.
+In: a token from a request's headers, the namespace that is asked for, the peer's address. Out: whether it may read the
+pods of all namespaces; an `HttpError`, 403 if it may read not even those of the namespace, 401 for a token that the API
+server does not know, 429 after many of these from one peer, 503 if it cannot be asked: nothing is shown because nobody
+answered. Answers are kept for a minute, by the token's hash, those about unknown tokens apart, so that wrong ones push
+out no right one. The same question is asked once at a time. A few questions are under way at once, and of one peer a
+part of these.
 """
 
 import asyncio
 import base64
+import enum
 import hashlib
 import re
 import time
@@ -19,17 +21,15 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from deviceplugin.cluster.http.verbs import unavailable
-from deviceplugin.cluster.view.rows import Shown
 from deviceplugin.errors import VcudaError
 from deviceplugin.kube.cluster_client import Caller
-from deviceplugin.model.cluster_view import NamesShown
 from deviceplugin.serve.messages import HttpError
 
 K = TypeVar("K")
 V = TypeVar("V")
 AUDIENCE = "vcuda"
 RIGHT = "/vcuda/view"
-"""A path in a ClusterRole's nonResourceURLs: the right to read all names here, and nothing anywhere else."""
+"""A path in a ClusterRole's nonResourceURLs: the right to read about all pods here, and nothing anywhere else."""
 PROXIED = "X-Vcuda-Token"
 _KEPT_S = 60.0
 _MOST = 1000
@@ -41,6 +41,14 @@ _MOST_WRONG = 20
 """Tokens of one peer that the API server does not know, in a minute."""
 _WAIT_S = 5.0
 _Question = tuple[bytes, str]
+
+
+class _Pods(enum.Enum):
+    """Which pods a caller may read: those of all namespaces, those of the namespace that it asked for, or none."""
+
+    ALL = "all"
+    NAMESPACE = "namespace"
+    NONE = "none"
 
 
 class Reviews(Protocol):
@@ -66,27 +74,28 @@ class Viewers:
     def __init__(self, reviews: Reviews, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._reviews = reviews
         self._clock = clock
-        self._known = _Kept[_Question, NamesShown](clock)
+        self._known = _Kept[_Question, _Pods](clock)
         self._unknown = _Kept[_Question, None](clock)
         self._wrong = _Kept[str, int](clock)
-        self._asking: dict[_Question, asyncio.Task[NamesShown | None]] = {}
+        self._asking: dict[_Question, asyncio.Task[_Pods | None]] = {}
         self._asking_of = Counter[str]()
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
-    async def shown(self, token: str, namespace: str, peer: str) -> Shown:
+    async def reads_all(self, token: str, namespace: str, peer: str) -> bool:
+        """False: of this namespace only. An empty `namespace` asks for all. Raises an HttpError."""
         if not token:
-            return Shown(NamesShown.NONE)
+            raise _forbidden(namespace, "show a token (--token-file of vcuda, or a header Authorization: Bearer)")
         question = (hashlib.sha256(token.encode()).digest(), namespace)
         if question in self._unknown:
             raise _refused()
-        names = self._known.get(question)
-        if names is None:
-            names = await self._ask(question, token, peer)
-        if names is None:
+        pods = self._known.get(question) or await self._ask(question, token, peer)
+        if pods is None:
             raise _refused()
-        return Shown(names, namespace)
+        if pods is _Pods.NONE:
+            raise _forbidden(namespace, "the owner of this token may not")
+        return pods is _Pods.ALL
 
-    async def _ask(self, question: _Question, token: str, peer: str) -> NamesShown | None:
+    async def _ask(self, question: _Question, token: str, peer: str) -> _Pods | None:
         """One task for all who ask the same; it goes on if one of them leaves."""
         task = self._asking.get(question)
         if task is None:
@@ -107,29 +116,29 @@ class Viewers:
         if len(self._asking) >= _MOST_ASKING or self._asking_of[peer] >= _MOST_OF_PEER:
             raise unavailable("too many tokens are being looked up; try again")
 
-    def _keep(self, question: _Question, peer: str, done: asyncio.Task[NamesShown | None]) -> None:
+    def _keep(self, question: _Question, peer: str, done: asyncio.Task[_Pods | None]) -> None:
         del self._asking[question]
         self._asking_of[peer] -= 1
         if not self._asking_of[peer]:
             del self._asking_of[peer]
         if done.cancelled() or done.exception() is not None:
             return
-        if (names := done.result()) is not None:
-            self._known.put(question, names)
+        if (pods := done.result()) is not None:
+            self._known.put(question, pods)
             return
         self._unknown.put(question, None)
         self._wrong.put(peer, (self._wrong.get(peer) or 0) + 1)
 
-    async def _review(self, token: str, namespace: str) -> NamesShown | None:
+    async def _review(self, token: str, namespace: str) -> _Pods | None:
         async with self._slots:
             caller = await self._reviews.caller_of(token, audience=_audience_of(token))
             if caller is None:
                 return None
             if await self._reviews.may_get(caller, RIGHT) or await self._reviews.may_list_pods(caller, ""):
-                return NamesShown.ALL
+                return _Pods.ALL
             if namespace and await self._reviews.may_list_pods(caller, namespace):
-                return NamesShown.NAMESPACE
-            return NamesShown.NONE
+                return _Pods.NAMESPACE
+            return _Pods.NONE
 
 
 class _Kept(Generic[K, V]):
@@ -167,6 +176,12 @@ def _audience_of(token: str) -> str:
     except (ValueError, msgspec.MsgspecError, RecursionError):  # no JSON web token
         return ""
     return AUDIENCE if AUDIENCE in (claims.aud if isinstance(claims.aud, list) else [claims.aud]) else ""
+
+
+def _forbidden(namespace: str, why: str) -> HttpError:
+    where = f"namespace {namespace[:80]}" if namespace else "all namespaces"
+    sentence = f"the pods of {where} are shown to those who may list them, or get {RIGHT}; {why}"
+    return HttpError(403, "unauthorized", sentence)
 
 
 def _refused() -> HttpError:

@@ -9,14 +9,12 @@ are spent, so is it with the nodes that are left. The answer says how many reque
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 
+from msgspec.structs import replace
+
 from deviceplugin.cluster.extender.explain.explain import (
-    Explanation,
-    GpuVerdict,
-    Named,
-    NodeVerdict,
     gates_sentence,
     must_become_free,
     of_nodes,
@@ -25,6 +23,7 @@ from deviceplugin.cluster.view.claim_books import ClaimBooks
 from deviceplugin.cluster.view.claim_gpus import FAR, Fit, FreeGpu, free_gpus, gpu_of, named, take
 from deviceplugin.latest import others_turn
 from deviceplugin.model.claims import Claim, DeviceRequest
+from deviceplugin.model.cluster_view import Explanation, GpuVerdict, NodeVerdict
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.units import CORES_PER_GPU, memory_text
@@ -128,13 +127,13 @@ class ClaimExplain:
         self._books = books
         self._inventory = inventory
 
-    async def explain(self, namespace: str, name: str, shown: Named = str) -> Explanation | None:
+    async def explain(self, namespace: str, name: str, *, with_holders: bool = True) -> Explanation | None:
         """None if no pod of that name has claims."""
         pod = self._books.find(namespace, name)
         if pod is None:
             return None
         node = self._books.place(pod)
-        return self._placed(pod, node) if node else await self._waiting(pod, shown)
+        return self._placed(pod, node) if node else await self._waiting(pod, with_holders)
 
     def _placed(self, pod: ClusterPod, node: str) -> Explanation | None:
         every = tuple(self._held_lines(pod, node))
@@ -163,14 +162,14 @@ class ClaimExplain:
                 who = f", for container {names}" if users else ""
                 yield f"claim {claim.ref.name}, request {part.request}: {held}{who}"
 
-    async def _waiting(self, pod: ClusterPod, shown: Named) -> Explanation | None:
+    async def _waiting(self, pod: ClusterPod, with_holders: bool) -> Explanation | None:
         steps, missing = _Steps(), self._books.missing(pod)
         asked = await self._asked(pod, steps)
         needs = tuple(asked.needs)
         if not needs and not missing and not self._books.is_ours(pod):
             return self._foreign(pod, tuple(asked.others))
         found = await self._evaluated(needs, self._fixed(pod), steps)
-        nodes = await self._verdicts(needs, found, shown)
+        nodes = await self._verdicts(needs, found, with_holders)
         outcome = missing[0] if missing else _outcome(found, is_refused=pod.is_refused)
         return Explanation(
             pod=str(pod.pod.ref),
@@ -266,19 +265,19 @@ class ClaimExplain:
         found.reasons[node] = _reason(needs, known)
         found.tainted += sum(bool(each.closed) for each in gpus)
 
-    async def _verdicts(self, needs: tuple[_Need, ...], found: _Found, shown: Named) -> tuple[NodeVerdict, ...]:
+    async def _verdicts(self, needs: tuple[_Need, ...], found: _Found, with_holders: bool) -> tuple[NodeVerdict, ...]:
         order = sorted(found.fits, key=lambda node: (found.reasons[node] == ELSEWHERE, found.distances[node], node))
         verdicts = []
         for node in order[:_MOST_NODES]:
-            verdicts.append(_verdict(node, needs, found, shown))
+            verdicts.append(_verdict(node, needs, found, with_holders))
             await others_turn()
         return tuple(verdicts)
 
 
-def _verdict(node: str, needs: tuple[_Need, ...], found: _Found, shown: Named) -> NodeVerdict:
+def _verdict(node: str, needs: tuple[_Need, ...], found: _Found, with_holders: bool) -> NodeVerdict:
     known, reason = found.fits[node], found.reasons[node]
     short = None if known.short is None else needs[known.short].alternatives[0]
-    gpus = tuple(_gpu_verdict(each, short, shown) for each in known.gpus)
+    gpus = tuple(_gpu_verdict(each, short, with_holders) for each in known.gpus)
     change = "" if reason == ELSEWHERE else _change(short, known, reason)
     return NodeVerdict(node, reason, change, gpus)
 
@@ -298,11 +297,12 @@ def joined(by_plugin: Explanation | None, by_claims: Explanation | None) -> Expl
     return replace(by_plugin, asked=(*by_plugin.asked, *by_claims.asked), why=(*by_plugin.why, *by_claims.why))
 
 
-def _gpu_verdict(gpu: FreeGpu, short: DeviceRequest | None, shown: Named) -> GpuVerdict:
+def _gpu_verdict(gpu: FreeGpu, short: DeviceRequest | None, with_holders: bool) -> GpuVerdict:
     against = gpu.closed
     if not against and short is not None and not gpu.has_room(short):
         against = f"{gpu.free.cores} cores and {memory_text(gpu.free.blocks)} are free"
-    holders = tuple(f"{shown(named(part)[0])}: {part.cores} cores, {part.blocks} blocks (claim)" for part in gpu.parts)
+    parts = gpu.parts if with_holders else ()
+    holders = tuple(f"{named(part)[0]}: {part.cores} cores, {part.blocks} blocks (claim)" for part in parts)
     return GpuVerdict(gpu.gpu.uuid, gpu.gpu.minor, gpu.gpu.model, against, holders)
 
 

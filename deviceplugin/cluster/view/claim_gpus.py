@@ -8,14 +8,12 @@ first GPUs with room; selectors, constraints and tolerations are kube-scheduler'
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from msgspec.structs import replace as replace_row
-
 from deviceplugin.cluster.view.claim_books import AskedPart, ClaimPart, NodeClaims
-from deviceplugin.cluster.view.rows import GpuState, Shown, gang_name
+from deviceplugin.cluster.view.rows import GpuState, gang_name
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.claims import ClaimNames, DeviceRequest, OfferedGpu, minor_of_device
 from deviceplugin.model.cluster_view import ContainerRow, HolderRow, PodRow, PodStage, ShareRow, ShareSource
@@ -78,28 +76,26 @@ def gpu_of(device: str, claims: NodeClaims, inventory: Inventory | None) -> tupl
     return next(((gpu.uuid, gpu.minor) for gpu in known if gpu.minor == minor), (GpuUuid(device), None))
 
 
-def holders(claims: NodeClaims, inventory: Inventory | None, shown: Shown) -> Mapping[GpuUuid, tuple[HolderRow, ...]]:
+def holders(claims: NodeClaims, inventory: Inventory | None) -> Mapping[GpuUuid, tuple[HolderRow, ...]]:
     """By GPU."""
     found: dict[GpuUuid, list[HolderRow]] = defaultdict(list)
     for part in claims.parts:
-        found[gpu_of(part.device, claims, inventory)[0]].append(_holder(part, shown))
+        found[gpu_of(part.device, claims, inventory)[0]].append(_holder(part))
     return {uuid: tuple(each) for uuid, each in found.items()}
 
 
-def _holder(part: ClaimPart, shown: Shown) -> HolderRow:
+def _holder(part: ClaimPart) -> HolderRow:
     who, container = named(part)
-    namespace, name = shown.of(who)
-    claim = PodRef(PodUid(part.claim.uid), part.claim.namespace, part.claim.name)
     return HolderRow(
         uid=who.uid,
-        namespace=namespace,
-        pod=name,
+        namespace=who.namespace,
+        pod=who.name,
         container=container,
         stage=PodStage.BOUND if part.is_bound else PodStage.RESERVED,
         cores=part.cores,
         blocks=part.blocks,
         source=ShareSource.CLAIM,
-        claim=shown.of(claim)[1],
+        claim=part.claim.name,
         users=part.users,
     )
 
@@ -159,29 +155,22 @@ def _asked_row(asked: AskedPart) -> ContainerRow:
 
 
 def pod_row(
-    pod: ClusterPod, stage: PodStage, node: str | None, containers: tuple[ContainerRow, ...], reason: str, shown: Shown
+    pod: ClusterPod, stage: PodStage, node: str | None, containers: tuple[ContainerRow, ...], reason: str
 ) -> PodRow:
     """Of a pod that asks by claims alone."""
-    namespace, name = shown.of(pod.pod.ref)
     return PodRow(
         uid=pod.uid,
-        namespace=namespace,
-        pod=name,
+        namespace=pod.pod.ref.namespace,
+        pod=pod.pod.ref.name,
         stage=stage,
         node=node,
         created=pod.pod.created,
-        containers=tuple(visible(containers, shown, pod.pod.ref)),
+        containers=containers,
         reason=reason,
         priority=pod.priority,
-        gang=gang_name(pod, namespace),
+        gang=gang_name(pod),
         scheduler=pod.scheduler,
     )
-
-
-def visible(containers: Iterable[ContainerRow], shown: Shown, pod: PodRef) -> Iterator[ContainerRow]:
-    """The name of a claim says as much as that of its pod."""
-    is_hidden = shown.of(pod)[1] is None
-    return (replace_row(each, claim=None) if is_hidden else each for each in containers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,7 @@ class NodesQuery:
     model: str = ""
     state: NodeFilter | None = None
     with_gpus: bool = False
+    with_holders: bool = False
     live: bool = False
 
 
@@ -153,8 +154,9 @@ class EventsQuery:
 
 
 def nodes_query(asked: Mapping[str, str]) -> NodesQuery:
-    _check(asked, "limit", "more", "sort", "by", "order", "name", "model", "state", "gpus", "live")
-    with_gpus, live = _flag(asked, "gpus"), _flag(asked, "live")
+    _check(asked, "limit", "more", "sort", "by", "order", "name", "model", "state", "gpus", "holders", "live")
+    with_holders, live = _flag(asked, "holders"), _flag(asked, "live")
+    with_gpus = _flag(asked, "gpus") or with_holders
     sort = _choice(NodeSort, asked, "sort") or NodeSort.NAME
     _needs_live(sort, BY_NODE_USE, live=live)
     return NodesQuery(
@@ -165,6 +167,7 @@ def nodes_query(asked: Mapping[str, str]) -> NodesQuery:
         model=asked.get("model", "").lower(),
         state=_choice(NodeFilter, asked, "state"),
         with_gpus=with_gpus,
+        with_holders=with_holders,
         live=live,
     )
 

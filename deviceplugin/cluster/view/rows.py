@@ -1,9 +1,8 @@
 """The rows of the view: a node, its GPUs and who holds them, and the pods.
 
 In: nodes of the scheduler's cache and pods, as they are now. Out: the types of `model.cluster_view`. What is allocated
-is what placement counts, so a container whose GPU is not known yet counts on every GPU where it may be. A pod that the
-caller may not read has its UID instead of its name: `Shown` decides. Why a pod waits is a sentence, and one of few
-constant texts, so that pods can be counted by it; `/explain` has the whole answer.
+is what placement counts, so a container whose GPU is not known yet counts on every GPU where it may be. Why a pod waits
+is a sentence, and one of few constant texts, so that pods can be counted by it; `/explain` has the whole answer.
 """
 
 from collections import Counter, defaultdict
@@ -16,13 +15,12 @@ from deviceplugin.cluster.extender.explain.explain import gates_sentence
 from deviceplugin.cluster.extender.explain.verdicts import LastVerdict
 from deviceplugin.cluster.extender.recent_events import ClusterEvent
 from deviceplugin.cluster.extender.rejection import AGENT_DOWN, NO_INVENTORY
-from deviceplugin.model.allocation import Allocation, PodRef
+from deviceplugin.model.allocation import Allocation
 from deviceplugin.model.cluster_view import (
     ClusterEventRow,
     ContainerRow,
     GpuRow,
     HolderRow,
-    NamesShown,
     NodeRow,
     PodRow,
     PodStage,
@@ -45,24 +43,6 @@ NO_CLAIM = "a ResourceClaim of it does not exist"
 NO_DEVICES = "its ResourceClaims can be allocated on no node"
 _CANNOT_ALLOCATE = "cannot allocate all claims"  # in kube-scheduler's message
 _MOST_REASONS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """Whose names an answer has."""
-
-    names: NamesShown
-    namespace: str = ""
-
-    def of(self, pod: PodRef) -> tuple[str | None, str | None]:
-        """Namespace and name, or None for both."""
-        if self.names is NamesShown.ALL or (self.names is NamesShown.NAMESPACE and pod.namespace == self.namespace):
-            return pod.namespace, pod.name
-        return None, None
-
-    def text(self, pod: PodRef) -> str:
-        """The pod's name with its namespace, or its UID."""
-        return str(pod) if self.of(pod)[1] is not None else pod.uid
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +121,22 @@ def _problem(info: NodeInfo, gpus: tuple[GpuState, ...]) -> str:
 
 
 def gpu_rows(
-    info: NodeInfo, gpus: Iterable[GpuState], shown: Shown, by_claims: Mapping[GpuUuid, tuple[HolderRow, ...]] = {}
+    info: NodeInfo,
+    gpus: Iterable[GpuState],
+    by_claims: Mapping[GpuUuid, tuple[HolderRow, ...]] = {},
+    *,
+    with_holders: bool = True,
 ) -> tuple[GpuRow, ...]:
-    by_plugin = _holders(info, shown)
-    return tuple(
-        _gpu_row(info, each, (*by_plugin.get(each.gpu.uuid, ()), *by_claims.get(each.gpu.uuid, ()))) for each in gpus
-    )
+    by_plugin = _holders(info)
+
+    def row(each: GpuState) -> GpuRow:
+        held = (*by_plugin.get(each.gpu.uuid, ()), *by_claims.get(each.gpu.uuid, ()))
+        return _gpu_row(info, each, held if with_holders else (), pods=len({one.uid for one in held}))
+
+    return tuple(map(row, gpus))
 
 
-def _gpu_row(info: NodeInfo, state: GpuState, holders: tuple[HolderRow, ...]) -> GpuRow:
+def _gpu_row(info: NodeInfo, state: GpuState, holders: tuple[HolderRow, ...], *, pods: int) -> GpuRow:
     gpu = state.gpu
     return GpuRow(
         uuid=gpu.uuid,
@@ -164,23 +151,23 @@ def _gpu_row(info: NodeInfo, state: GpuState, holders: tuple[HolderRow, ...]) ->
         healthy=state.healthy,
         usable=state.takes_pods(info),
         reason=state.closed,
+        pods=pods,
         holders=holders,
         source=state.source,
     )
 
 
-def _holders(info: NodeInfo, shown: Shown) -> Mapping[GpuUuid, list[HolderRow]]:
+def _holders(info: NodeInfo) -> Mapping[GpuUuid, list[HolderRow]]:
     """By GPU, so that each share is looked at once."""
     found: dict[GpuUuid, list[HolderRow]] = defaultdict(list)
     for hold in info.holds.values():
-        namespace, pod = shown.of(hold.pod)
         for one in hold.allocations:
             for share in one.shares:
                 found[share.uuid].append(
                     HolderRow(
                         uid=hold.pod.uid,
-                        namespace=namespace,
-                        pod=pod,
+                        namespace=hold.pod.namespace,
+                        pod=hold.pod.name,
                         container=one.owner.name,
                         stage=stage_of(hold),
                         cores=share.cores,
@@ -194,24 +181,23 @@ def stage_of(hold: PodHold) -> PodStage:
     return PodStage.BOUND if hold.is_bound else PodStage.RESERVED
 
 
-def held_pod_row(hold: PodHold, info: NodeInfo | None, pod: ClusterPod | None, shown: Shown) -> PodRow:
+def held_pod_row(hold: PodHold, info: NodeInfo | None, pod: ClusterPod | None) -> PodRow:
     """`pod`: its last version, None if only the hold is known. `info`: its node, None if that is gone."""
     inventory = None if info is None else info.inventory
     minors = {} if inventory is None else {gpu.uuid: gpu.minor for gpu in inventory.gpus}
     located = [_container_row(one, minors) for one in hold.allocations]
     unlocated = [ContainerRow(each.name, each.request.cores, each.request.blocks) for each in hold.unlocated]
-    namespace, name = shown.of(hold.pod)
     return PodRow(
         uid=hold.pod.uid,
-        namespace=namespace,
-        pod=name,
+        namespace=hold.pod.namespace,
+        pod=hold.pod.name,
         stage=stage_of(hold),
         node=hold.node,
         created=0.0 if pod is None else pod.pod.created,
         containers=(*located, *unlocated),
         reason=hold.problem,
         priority=hold.priority,
-        gang=gang_name(pod, namespace),
+        gang=gang_name(pod),
         scheduler="" if pod is None else pod.scheduler,
     )
 
@@ -221,42 +207,39 @@ def _container_row(one: Allocation, minors: Mapping[GpuUuid, int]) -> ContainerR
     return ContainerRow(one.owner.name, one.request.cores, one.request.blocks, shares)
 
 
-def event_row(event: ClusterEvent, shown: Shown) -> ClusterEventRow:
-    namespace, name = (None, None) if event.pod is None else shown.of(event.pod)
+def event_row(event: ClusterEvent) -> ClusterEventRow:
     return ClusterEventRow(
         kind=event.kind,
         first=event.first,
         at=event.at,
         count=event.count,
         uid="" if event.pod is None else event.pod.uid,
-        namespace=namespace,
-        pod=name,
+        namespace="" if event.pod is None else event.pod.namespace,
+        pod="" if event.pod is None else event.pod.name,
         node=event.node,
         sentence=event.sentence,
     )
 
 
-def waiting_pod_row(pod: ClusterPod, reason: str, shown: Shown) -> PodRow:
-    namespace, name = shown.of(pod.pod.ref)
+def waiting_pod_row(pod: ClusterPod, reason: str) -> PodRow:
     containers = (ContainerRow(each.ref.name, each.cores, each.blocks) for each in pod.pod.containers if each.is_gpu)
     return PodRow(
         uid=pod.uid,
-        namespace=namespace,
-        pod=name,
+        namespace=pod.pod.ref.namespace,
+        pod=pod.pod.ref.name,
         stage=PodStage.WAITING,
         node=None,
         created=pod.pod.created,
         containers=tuple(containers),
         reason=reason,
         priority=pod.priority,
-        gang=gang_name(pod, namespace),
+        gang=gang_name(pod),
         scheduler=pod.scheduler,
     )
 
 
-def gang_name(pod: ClusterPod | None, namespace: str | None) -> str | None:
-    """A gang's name says as much as a pod's."""
-    return str(pod.gang) if pod is not None and pod.gang is not None and namespace is not None else None
+def gang_name(pod: ClusterPod | None) -> str | None:
+    return str(pod.gang) if pod is not None and pod.gang is not None else None
 
 
 @dataclass(frozen=True, slots=True)

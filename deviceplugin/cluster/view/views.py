@@ -1,6 +1,6 @@
 """The documents of the view, from the scheduler's cache.
 
-In: a query, and whose names the caller may read. Out: a document of `model.cluster_view`, of the device plugin's GPUs
+In: a query that the caller may ask. Out: a document of `model.cluster_view`, of the device plugin's GPUs
 and of those that claims get. Reads only. Long walks give way to other requests; a node that changes meanwhile is
 described as it is when its turn comes.
 """
@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TypedDict
 
 from msgspec.structs import replace
 
@@ -20,7 +21,7 @@ from deviceplugin.cluster.extender.explain.verdicts import Verdicts
 from deviceplugin.cluster.extender.recent_events import ClusterEvent, RecentEvents
 from deviceplugin.cluster.view import rows
 from deviceplugin.cluster.view.claim_books import ClaimBooks
-from deviceplugin.cluster.view.claim_gpus import asked_rows, containers_of, holders, pod_row, visible, with_claims
+from deviceplugin.cluster.view.claim_gpus import asked_rows, containers_of, holders, pod_row, with_claims
 from deviceplugin.cluster.view.live import NodeUse
 from deviceplugin.cluster.view.query import (
     NOTHING_KNOWN,
@@ -38,7 +39,7 @@ from deviceplugin.cluster.view.query import (
     paced,
     pod_place,
 )
-from deviceplugin.cluster.view.rows import GpuState, Reason, Shown, claim_reason_of, reason_of
+from deviceplugin.cluster.view.rows import GpuState, Reason, claim_reason_of, reason_of
 from deviceplugin.model.allocation import PodRef
 from deviceplugin.model.cluster_view import (
     ClusterEventsView,
@@ -55,6 +56,7 @@ from deviceplugin.model.pod import ClusterPod
 from deviceplugin.placement.node_state import NodeState
 
 _SLICE = 250
+_IN_FULL = NodesQuery(with_gpus=True, with_holders=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,14 @@ class Replica:
     name: str
     leader: str
     version: str
+
+
+class _Head(TypedDict):
+    """What each document begins with (`model.cluster_view.Head`)."""
+
+    at: float
+    replica: str
+    leader: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +115,7 @@ class ClusterViews:
         self._wall = wall
         self._described: dict[str, tuple[NodeState | None, object, NodeRow]] = {}
 
-    async def cluster(self, shown: Shown) -> ClusterView:
+    async def cluster(self) -> ClusterView:
         totals: Counter[str] = Counter()
         models: Counter[str] = Counter()
         async for info in paced(self._nodes(), self._node_steps):
@@ -125,13 +135,9 @@ class ClusterViews:
                 holds=row.pods,
             )
         reasons = Counter([self._reason(each).kind async for each in self._waiting()])
-        replica = self._replica()
         return ClusterView(
-            at=self._wall(),
-            replica=replica.name,
-            leader=replica.leader,
-            names=shown.names,
-            scheduler_version=replica.version,
+            **self._head(),
+            scheduler_version=self._replica().version,
             nodes=totals["nodes"],
             nodes_with_problem=totals["problems"],
             gpus=totals["gpus"],
@@ -158,7 +164,7 @@ class ClusterViews:
         placed = (each async for each in self._pods(query) if each.node)
         return frozenset([each.node async for each in placed if query.namespace in ("", _ref(each).namespace)])
 
-    async def nodes(self, query: NodesQuery, shown: Shown, uses: Uses = MappingProxyType({})) -> NodesView:
+    async def nodes(self, query: NodesQuery, uses: Uses = MappingProxyType({})) -> NodesView:
         """`uses`: what is used on each node, where the order goes by it."""
 
         def key(info: NodeInfo) -> Key | None:
@@ -169,64 +175,52 @@ class ClusterViews:
 
         page = await cut(paced(self._nodes(), self._node_steps), key, query.page)
         steps = self._detail_steps if query.with_gpus else self._node_steps
-        items = await described(page.items, lambda info: self._node(info, shown, with_gpus=query.with_gpus), steps)
-        replica = self._replica()
+        items = await described(page.items, lambda info: self._node(info, query), steps)
         return NodesView(
-            at=self._wall(),
-            replica=replica.name,
-            leader=replica.leader,
-            names=shown.names,
+            **self._head(),
             items=items,
             total=page.total,
             more=page.more,
         )
 
-    def node(self, name: str, shown: Shown) -> OneNodeView | None:
+    def node(self, name: str) -> OneNodeView | None:
         """None if no node of that name has an inventory or holds anything."""
         info = self._cache.nodes.get(name)
         if info is None or not self._is_shown(info):
             return None
-        replica = self._replica()
         return OneNodeView(
-            at=self._wall(),
-            replica=replica.name,
-            leader=replica.leader,
-            names=shown.names,
-            item=self._node(info, shown, with_gpus=True),
+            **self._head(),
+            item=self._node(info, _IN_FULL),
         )
 
-    async def pods(self, query: PodsQuery, shown: Shown, uses: Uses = MappingProxyType({})) -> PodsView:
-        """By name means by UID to callers who may not read names: an order would tell them. `uses` as of `nodes`."""
-        page = await cut(self._pods(query), lambda each: self._pod_key(each, query, shown, uses), query.page)
-        items = await described(page.items, lambda each: self._pod(each, shown), self._pod_steps)
-        replica = self._replica()
+    async def pods(self, query: PodsQuery, uses: Uses = MappingProxyType({})) -> PodsView:
+        """`uses` as of `nodes`."""
+        page = await cut(self._pods(query), lambda each: self._pod_key(each, query, uses), query.page)
+        items = await described(page.items, self._pod, self._pod_steps)
         return PodsView(
-            at=self._wall(),
-            replica=replica.name,
-            leader=replica.leader,
-            names=shown.names,
+            **self._head(),
             items=items,
             total=page.total,
             more=page.more,
         )
 
-    async def events(self, query: EventsQuery, shown: Shown) -> ClusterEventsView:
+    async def events(self, query: EventsQuery) -> ClusterEventsView:
         def key(event: ClusterEvent) -> Key | None:
             return (event.at, event.number) if _is_asked_for_event(event, query) else None
 
         page = await cut(self._events, key, query.page)
-        replica = self._replica()
         return ClusterEventsView(
-            at=self._wall(),
-            replica=replica.name,
-            leader=replica.leader,
-            names=shown.names,
-            items=tuple(rows.event_row(event, shown) for event in page.items),
+            **self._head(),
+            items=tuple(map(rows.event_row, page.items)),
             total=page.total,
             since=self._events.since,
             dropped=self._events.dropped,
             more=page.more,
         )
+
+    def _head(self) -> _Head:
+        replica = self._replica()
+        return _Head(at=self._wall(), replica=replica.name, leader=replica.leader)
 
     def _nodes(self) -> Iterator[NodeInfo]:
         return (info for info in tuple(self._cache.nodes.values()) if self._is_shown(info))
@@ -266,12 +260,12 @@ class ClusterViews:
         states, claims = rows.gpu_states(info), self._claims.node(info.name)
         return states if claims is None else with_claims(states, claims, info.inventory, self._claims.names)
 
-    def _node(self, info: NodeInfo, shown: Shown, *, with_gpus: bool) -> NodeRow:
-        if not with_gpus:
+    def _node(self, info: NodeInfo, query: NodesQuery) -> NodeRow:
+        if not query.with_gpus:
             return self._row(info)
         states, claims = self._states(info), self._claims.node(info.name)
-        held = {} if claims is None else holders(claims, info.inventory, shown)
-        gpus = rows.gpu_rows(info, states, shown, held)
+        held = {} if claims is None else holders(claims, info.inventory)
+        gpus = rows.gpu_rows(info, states, held, with_holders=query.with_holders)
         return self._completed(rows.node_row(info, states, rows=gpus), info)
 
     def _node_steps(self, info: NodeInfo) -> int:
@@ -322,14 +316,13 @@ class ClusterViews:
             async for waiting in self._waiting():
                 yield waiting
 
-    def _pod_key(self, each: _AnyPod, query: PodsQuery, shown: Shown, uses: Uses) -> Key | None:
+    def _pod_key(self, each: _AnyPod, query: PodsQuery, uses: Uses) -> Key | None:
         ref = each.pod if isinstance(each, PodHold) else each.pod.pod.ref
         if query.namespace and ref.namespace != query.namespace:
             return None
         if query.stage is not None and _stage(each) is not query.stage:
             return None
-        namespace, name = shown.of(ref)
-        last: Key = (namespace or "", name or "", ref.uid, each.node)
+        last: Key = (ref.namespace, ref.name, ref.uid, each.node)
         return last if query.sort is PodSort.NAME else (*self._place(each, uses, query), *last)
 
     def _place(self, each: _AnyPod, uses: Uses, query: PodsQuery) -> Key:
@@ -341,29 +334,23 @@ class ClusterViews:
         known = self._cache.pod(each.pod.uid) if query.sort is PodSort.AGE else None
         return pod_place(known, each, use, query)
 
-    def _pod(self, each: _AnyPod, shown: Shown) -> PodRow:
+    def _pod(self, each: _AnyPod) -> PodRow:
         if isinstance(each, _ByClaims):
-            reason = "" if each.node else self._claim_sentence(each, shown)
+            reason = "" if each.node else self._reason(each).sentence
             containers = self._containers(each.pod, each.node)
-            return pod_row(each.pod, _stage(each), each.node or None, containers, reason, shown)
+            return pod_row(each.pod, _stage(each), each.node or None, containers, reason)
         if isinstance(each, _Waiting):
-            row = rows.waiting_pod_row(each.pod, self._reason(each).sentence, shown)
+            row = rows.waiting_pod_row(each.pod, self._reason(each).sentence)
         else:
-            row = rows.held_pod_row(each, self._cache.nodes.get(each.node), self._cache.pod(each.pod.uid), shown)
-        return self._with_both(row, _ref(each), shown)
+            row = rows.held_pod_row(each, self._cache.nodes.get(each.node), self._cache.pod(each.pod.uid))
+        return self._with_both(row, _ref(each))
 
-    def _claim_sentence(self, each: _ByClaims, shown: Shown) -> str:
-        """The sentence may name a claim, which says as much as the name of its pod."""
-        why = self._reason(each)
-        return why.kind if shown.of(_ref(each))[1] is None else why.sentence
-
-    def _with_both(self, row: PodRow, ref: PodRef, shown: Shown) -> PodRow:
+    def _with_both(self, row: PodRow, ref: PodRef) -> PodRow:
         """A pod can ask in both ways, with different containers."""
         pod = self._claims.pod(ref.uid)
         if pod is None:
             return row
-        more = visible(self._containers(pod, row.node or ""), shown, ref)
-        return replace(row, containers=(*row.containers, *more))
+        return replace(row, containers=(*row.containers, *self._containers(pod, row.node or "")))
 
     def _containers(self, pod: ClusterPod, node: str) -> tuple[ContainerRow, ...]:
         info, claims = self._cache.nodes.get(node), self._claims.node(node)

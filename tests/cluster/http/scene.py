@@ -83,7 +83,7 @@ class StandIn:
             return 421, msgspec.json.encode({"error": "replica b leads", "leader": "b"})
         if name.startswith("unknown"):
             return 404, msgspec.json.encode({"error": f"pod {namespace}/{name} not found", "leader": ""})
-        return 200, msgspec.json.encode({"pod": f"{namespace}/{name}"})
+        return 200, msgspec.json.encode({"pod": f"{namespace}/{name}", "sentence": "it waits"})
 
     async def webhook(self, body: bytes) -> VerbResponse:
         self.reviewed.append(body)

@@ -85,7 +85,7 @@ async def test_a_path_may_be_asked_for_without_its_text_and_in_other_spellings()
 
 async def test_a_pod_is_explained_or_it_is_said_who_can() -> None:
     async with serving() as scene:
-        assert await scene.get("/explain?pod=d/p") == (200, '{"pod":"d/p"}')
+        assert await scene.get("/explain?pod=d/p") == (200, '{"pod":"d/p","sentence":"it waits"}')
         assert await scene.get("/explain?pod=d/elsewhere") == (421, '{"error":"replica b leads","leader":"b"}')
         unknown = '{"error":"pod d/unknown not found","leader":""}'
         assert await scene.get("/explain?pod=d/unknown") == (404, unknown)

@@ -4,16 +4,11 @@ from dataclasses import dataclass
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.view.claim_books import ClaimBooks
-from deviceplugin.cluster.view.rows import Shown
 from deviceplugin.cluster.view.views import ClusterViews, Replica
 from deviceplugin.model.claims import ClaimNames
-from deviceplugin.model.cluster_view import NamesShown
 from deviceplugin.model.pod import ClusterPod
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.makers import allocated, bound, on_gpu, pod
-
-ALL = Shown(NamesShown.ALL)
-NONE = Shown(NamesShown.NONE)
 
 
 @dataclass

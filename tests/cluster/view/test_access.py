@@ -1,4 +1,4 @@
-"""Whose names a caller may read: by his token, asked once, never by accident."""
+"""Whose pods a caller may read about: by his token, asked once, never by accident."""
 
 import asyncio
 import base64
@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from deviceplugin.cluster.view.access import PROXIED, RIGHT, Viewers, token_in
-from deviceplugin.cluster.view.rows import Shown
 from deviceplugin.errors import KubeError
 from deviceplugin.kube.cluster_client import Caller
-from deviceplugin.model.cluster_view import NamesShown
 from deviceplugin.serve.messages import HttpError
 from tests.cluster.extender.conftest import Clock
 
@@ -62,24 +60,24 @@ def server(**more: object) -> Server:
     return made
 
 
-async def test_names_are_those_that_the_caller_may_list() -> None:
-    cases = [
-        (VIEW, "", NamesShown.ALL),
-        ("ann", "", NamesShown.ALL),
-        ("bob", "", NamesShown.NONE),
-        ("bob", "team", NamesShown.NAMESPACE),
-        ("bob", "other", NamesShown.NONE),
-        ("eve", "team", NamesShown.NONE),
-    ]
+async def test_who_may_list_the_pods_reads_about_them(subtests: pytest.Subtests) -> None:
     viewers = Viewers(server())
-    found = [(token, namespace, await viewers.shown(token, namespace, PEER)) for token, namespace, _ in cases]
-    assert found == [(token, namespace, Shown(names, namespace)) for token, namespace, names in cases]
+    allowed = [(VIEW, "", True), (VIEW, "team", True), ("ann", "", True), ("ann", "team", True), ("bob", "team", False)]
+    found = [(token, namespace, await viewers.reads_all(token, namespace, PEER)) for token, namespace, _ in allowed]
+    assert found == allowed
+    for token, namespace, where in [("bob", "", "all namespaces"), ("bob", "x", "namespace x"), ("eve", "team", "")]:
+        with subtests.test(token=token, namespace=namespace), pytest.raises(HttpError) as refused:
+            await viewers.reads_all(token, namespace, PEER)
+        assert refused.value.status == 403
+        assert where in refused.value.sentence
+        assert refused.value.sentence.endswith("or get /vcuda/view; the owner of this token may not")
 
 
-async def test_without_a_token_nobody_is_asked_and_no_names_are_shown() -> None:
+async def test_without_a_token_nobody_is_asked_and_nothing_is_shown() -> None:
     made = server()
-    assert await Viewers(made).shown("", "team", PEER) == Shown(NamesShown.NONE)
-    assert made.asked == []
+    with pytest.raises(HttpError, match="show a token \\(") as refused:
+        await Viewers(made).reads_all("", "team", PEER)
+    assert (refused.value.status, made.asked) == (403, [])
 
 
 async def test_a_token_that_the_api_server_does_not_know_is_refused_and_asked_once_a_minute() -> None:
@@ -87,44 +85,45 @@ async def test_a_token_that_the_api_server_does_not_know_is_refused_and_asked_on
     viewers = Viewers(made, clock=clock)
     for _ in range(3):
         with pytest.raises(HttpError, match="does not know this token") as refused:
-            await viewers.shown("forged", "", PEER)
+            await viewers.reads_all("forged", "", PEER)
         assert refused.value.status == 401
     assert made.asked == ["forged"]
     clock.now += 61.0
     with pytest.raises(HttpError):
-        await viewers.shown("forged", "", PEER)
+        await viewers.reads_all("forged", "", PEER)
     assert len(made.asked) == 2
 
 
 async def test_a_right_that_is_taken_away_ends_within_a_minute() -> None:
     made, clock = server(), Clock()
     viewers = Viewers(made, clock=clock)
-    assert (await viewers.shown("ann", "", PEER)).names is NamesShown.ALL
+    assert await viewers.reads_all("ann", "", PEER)
     made.rights = {"ann": ()}
     clock.now += 61.0
-    assert (await viewers.shown("ann", "", PEER)).names is NamesShown.NONE
+    with pytest.raises(HttpError, match="may not"):
+        await viewers.reads_all("ann", "", PEER)
 
 
 async def test_many_who_ask_the_same_at_once_cost_one_question() -> None:
     made = server(open=asyncio.Event())
     viewers = Viewers(made)
-    asking = [asyncio.create_task(viewers.shown(VIEW, "", PEER)) for _ in range(20)]
+    asking = [asyncio.create_task(viewers.reads_all(VIEW, "", PEER)) for _ in range(20)]
     await asyncio.sleep(0)
     asking[0].cancel()
     made.open.set()
     found = await asyncio.gather(*asking[1:])
-    assert {each.names for each in found} == {NamesShown.ALL}
+    assert set(found) == {True}
     assert made.asked == [VIEW]
 
 
-async def test_where_the_api_server_gives_no_answer_no_names_are_shown() -> None:
+async def test_where_the_api_server_gives_no_answer_nothing_is_shown() -> None:
     made = server(error=KubeError("away"))
     viewers = Viewers(made)
     with pytest.raises(HttpError, match="cannot say now") as refused:
-        await viewers.shown("ann", "", PEER)
+        await viewers.reads_all("ann", "", PEER)
     assert refused.value.status == 503
     made.error = None
-    assert (await viewers.shown("ann", "", PEER)).names is NamesShown.ALL, "what was not answered is not kept"
+    assert await viewers.reads_all("ann", "", PEER), "what was not answered is not kept"
 
 
 @pytest.mark.parametrize(
@@ -142,48 +141,48 @@ async def test_a_token_is_asked_about_once_and_for_the_audience_that_it_names(
 ) -> None:
     token = jwt(**claims)
     made = server(tokens={(token, audience): "ann"})
-    assert (await Viewers(made).shown(token, "", PEER)).names is NamesShown.ALL
+    assert await Viewers(made).reads_all(token, "", PEER)
     assert made.asked == [token]
 
 
 async def test_what_is_no_json_web_token_is_for_the_api_server_to_know() -> None:
     for token in ("opaque", "a.b.c", "...", jwt()[:-9] + "=", f"x.{'W' * 12_000}.y"):
         made = server(tokens={(token, ""): "ann"})
-        assert (await Viewers(made).shown(token, "", PEER)).names is NamesShown.ALL
+        assert await Viewers(made).reads_all(token, "", PEER)
 
 
 async def test_wrong_tokens_end_with_their_peer_and_push_out_nobody() -> None:
     """96 connections with random tokens made the answer of every operator 503, of known ones too."""
     made, clock = server(), Clock()
     viewers = Viewers(made, clock=clock)
-    assert (await viewers.shown("ann", "", PEER)).names is NamesShown.ALL
+    assert await viewers.reads_all("ann", "", PEER)
     statuses = set()
     for number in range(1500):
         with pytest.raises(HttpError) as refused:
-            await viewers.shown(f"t{number}", "", "10.6.6.6")
+            await viewers.reads_all(f"t{number}", "", "10.6.6.6")
         statuses.add(refused.value.status)
     assert (statuses, len(made.asked)) == ({401, 429}, 1 + 20)
-    assert (await viewers.shown("ann", "", PEER)).names is NamesShown.ALL
-    assert (await viewers.shown("ann", "", "10.6.6.6")).names is NamesShown.ALL, "of the same peer too"
+    assert await viewers.reads_all("ann", "", PEER)
+    assert await viewers.reads_all("ann", "", "10.6.6.6"), "of the same peer too"
     assert len(made.asked) == 21, "it was kept"
-    assert (await viewers.shown("bob", "team", PEER)).names is NamesShown.NAMESPACE
+    assert not await viewers.reads_all("bob", "team", PEER)
     clock.now += 61.0
     with pytest.raises(HttpError, match="does not know this token"):
-        await viewers.shown("late", "", "10.6.6.6")
+        await viewers.reads_all("late", "", "10.6.6.6")
 
 
 async def test_a_peer_has_a_part_of_the_questions_and_others_are_served() -> None:
     made = server(open=asyncio.Event())
     viewers = Viewers(made)
-    flood = [asyncio.create_task(viewers.shown(f"t{number}", "", "10.6.6.6")) for number in range(200)]
+    flood = [asyncio.create_task(viewers.reads_all(f"t{number}", "", "10.6.6.6")) for number in range(200)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     refused = [task for task in flood if task.done()]
     assert len(refused) == 200 - 16
     assert len(made.asked) == 4, "questions at once"
-    other = asyncio.create_task(viewers.shown("ann", "", PEER))
+    other = asyncio.create_task(viewers.reads_all("ann", "", PEER))
     made.open.set()
-    assert (await other).names is NamesShown.ALL
+    assert await other
     await asyncio.gather(*flood, return_exceptions=True)
 
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from deviceplugin.cluster.extender.explain.explain import Explanation
 from deviceplugin.cluster.view.claim_books import ClaimBooks
 from deviceplugin.cluster.view.claim_explanation import (
     ELSEWHERE,
@@ -17,6 +16,7 @@ from deviceplugin.cluster.view.claim_explanation import (
     joined,
 )
 from deviceplugin.model.claims import ClaimRequest, DeviceRequest, PodClaim, Taint
+from deviceplugin.model.cluster_view import Explanation
 from deviceplugin.model.pod import ClusterPod, ScheduledCondition
 from tests.budget.dearest import Cost, cost_of
 from tests.cluster.view.claims import BLOCKS, FIFTH, NAMES, WHOLE, allocated, claim, claiming, offer

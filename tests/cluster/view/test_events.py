@@ -1,16 +1,15 @@
-"""`/view/events`: the newest first, by page, by what was asked for, and with the names that the caller may read."""
+"""`/view/events`: the newest first, by page, and by what was asked for."""
 
 from dataclasses import replace
 
 import pytest
 
 from deviceplugin.cluster.view.query import EventsQuery, PageQuery, events_query
-from deviceplugin.cluster.view.rows import Shown
 from deviceplugin.errors import ParseError
-from deviceplugin.model.cluster_view import ClusterEventKind, NamesShown
+from deviceplugin.model.cluster_view import ClusterEventKind
 from deviceplugin.model.pod import ClusterPod
 from tests.cluster.extender.makers import bound, ended, node, pod
-from tests.cluster.view.scene import ALL, NONE, Scene, scene
+from tests.cluster.view.scene import Scene, scene
 
 
 def within(namespace: str, one: ClusterPod) -> ClusterPod:
@@ -31,16 +30,16 @@ def busy() -> Scene:
     return made
 
 
-async def asked(made: Scene, query: EventsQuery, shown: Shown = ALL) -> list[tuple[str, str | None, str]]:
-    found = await made.views.events(query, shown)
+async def asked(made: Scene, query: EventsQuery) -> list[tuple[str, str, str]]:
+    found = await made.views.events(query)
     assert found.total == len(found.items)
     return [(row.kind.value, row.pod, row.node) for row in found.items]
 
 
 async def test_the_newest_are_first(busy: Scene) -> None:
     assert await asked(busy, events_query({})) == [
-        ("node", None, "b"),
-        ("gpu", None, "a"),
+        ("node", "", "b"),
+        ("gpu", "", "a"),
         ("ended", "one", "a"),
         ("placed", "two", "a"),
         ("placed", "one", "a"),
@@ -48,34 +47,23 @@ async def test_the_newest_are_first(busy: Scene) -> None:
 
 
 async def test_only_those_that_are_asked_for(busy: Scene) -> None:
-    assert await asked(busy, events_query({"kind": "gpu"})) == [("gpu", None, "a")]
-    assert await asked(busy, EventsQuery(node="b")) == [("node", None, "b")]
+    assert await asked(busy, events_query({"kind": "gpu"})) == [("gpu", "", "a")]
+    assert await asked(busy, EventsQuery(node="b")) == [("node", "", "b")]
     assert await asked(busy, events_query({"namespace": "blue"})) == [("placed", "two", "a")]
     red = await asked(busy, EventsQuery(namespace="red", kind=ClusterEventKind.ENDED))
     assert red == [("ended", "one", "a")]
 
 
-async def test_names_are_those_that_the_caller_may_read(busy: Scene) -> None:
-    placed = events_query({"kind": "placed"})
-    hidden = await busy.views.events(placed, NONE)
-    assert [(row.uid, row.namespace, row.pod) for row in hidden.items] == [
-        ("uid-two", None, None),
-        ("uid-one", None, None),
-    ]
-    blue = await busy.views.events(placed, Shown(NamesShown.NAMESPACE, "blue"))
-    assert [(row.namespace, row.pod) for row in blue.items] == [("blue", "two"), (None, None)]
-
-
 async def test_pages_neither_repeat_nor_skip_while_events_come(busy: Scene) -> None:
-    first = await busy.views.events(replace(events_query({}), page=PageQuery(2, descending=True)), ALL)
+    first = await busy.views.events(replace(events_query({}), page=PageQuery(2, descending=True)))
     busy.extender.put_node(node("c", 1))
-    rest = await busy.views.events(replace(events_query({}), page=PageQuery(10, first.more, descending=True)), ALL)
+    rest = await busy.views.events(replace(events_query({}), page=PageQuery(10, first.more, descending=True)))
     assert [row.node for row in first.items] == ["b", "a"]
     assert [(row.kind.value, row.pod) for row in rest.items] == [("ended", "one"), ("placed", "two"), ("placed", "one")]
 
 
 async def test_the_answer_says_since_when_events_are_noted(busy: Scene) -> None:
-    found = await busy.views.events(events_query({}), ALL)
+    found = await busy.views.events(events_query({}))
     assert (found.since, found.dropped, found.replica) == (busy.extender.recent_events.since, 0, "here")
     assert found.since > 0
 

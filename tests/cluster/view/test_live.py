@@ -17,7 +17,7 @@ from deviceplugin.model.cluster_view import GpuLive, ShareLive
 from deviceplugin.observe.usage import usage_of
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import node
-from tests.cluster.view.scene import ALL, scene
+from tests.cluster.view.scene import scene
 from tests.observe.pictures import grant, pcie
 
 PICTURE = pcie(4, grant("ml/train/main", 0, 1), grant("ml/nb/c", 2, cores=30, blocks=10))
@@ -244,12 +244,12 @@ async def test_rows_take_the_use_of_their_own_pods() -> None:
         shares={(mine.uid, "main", "GPU-a-0"): ShareLive(cores_used=29.0)},
         over_limit={(mine.uid, "main"): ("too much",)},
     )
-    found = made.views.node("a", ALL)
+    found = made.views.node("a")
     assert found is not None
     row = node_with_use(found.item, use)
     assert row.live == GpuLive(30, 15, 3)
     assert [holder.live for gpu in row.gpus for holder in gpu.holders] == [ShareLive(cores_used=29.0), None]
-    pods = {each.uid: pod_with_use(each, use) for each in (await made.views.pods(PodsQuery(), ALL)).items}
+    pods = {each.uid: pod_with_use(each, use) for each in (await made.views.pods(PodsQuery())).items}
     (container,) = pods[mine.uid].containers
     assert (container.over_limit, container.shares[0].live) == (("too much",), ShareLive(cores_used=29.0))
     assert pods[other.uid].containers[0].shares[0].live is None

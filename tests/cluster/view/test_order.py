@@ -10,7 +10,7 @@ from deviceplugin.cluster.view.query import NodeSort, NodesQuery, PageQuery, Pod
 from deviceplugin.model.cluster_view import GpuLive, ShareLive
 from deviceplugin.model.pod import ClusterPod
 from tests.cluster.extender.makers import bound, node, pod
-from tests.cluster.view.scene import ALL, Scene, scene
+from tests.cluster.view.scene import Scene, scene
 
 NODES = 520
 Uses = Mapping[str, NodeUse]
@@ -48,7 +48,7 @@ async def nodes(made: Scene, uses: Uses, *, descending: bool = True, by_part: bo
     more, found = "", list[str]()
     while True:
         page = PageQuery(250, more, descending)
-        answer = await made.views.nodes(NodesQuery(page, NodeSort.USED, by_part=by_part), ALL, uses)
+        answer = await made.views.nodes(NodesQuery(page, NodeSort.USED, by_part=by_part), uses)
         found += [row.node for row in answer.items]
         if not (more := answer.more):
             return found
@@ -76,11 +76,11 @@ async def test_by_gpu_what_is_allocated_of_one_gpu_counts() -> None:
         made.runs("b", at, 30, 16)
     page = PageQuery(descending=True)
     for sort in (NodeSort.CORES, NodeSort.MEMORY):
-        rows = (await made.views.nodes(NodesQuery(page, sort), ALL)).items
+        rows = (await made.views.nodes(NodesQuery(page, sort))).items
         assert [row.node for row in rows] == ["b", "a"]
-    rows = (await made.views.nodes(NodesQuery(page, NodeSort.CORES, by_part=True), ALL)).items
+    rows = (await made.views.nodes(NodesQuery(page, NodeSort.CORES, by_part=True))).items
     assert [row.node for row in rows] == ["a", "b"]
-    rows = (await made.views.nodes(NodesQuery(page, NodeSort.MEMORY, by_part=True), ALL)).items
+    rows = (await made.views.nodes(NodesQuery(page, NodeSort.MEMORY, by_part=True))).items
     assert [row.node for row in rows] == ["b", "a"]
 
 
@@ -105,10 +105,10 @@ async def test_of_many_pods_the_one_with_the_most_comes_first() -> None:
     made.extender.put_pod(bound(pod("unlocated"), name(4)))
     for sort, by_part in product(fields, (False, True)):
         page = PageQuery(1000, descending=True)
-        found = await made.views.pods(PodsQuery(page, sort, by_part=by_part), ALL, uses[sort])
+        found = await made.views.pods(PodsQuery(page, sort, by_part=by_part), uses[sort])
         assert found.items[0].pod == f"p{NODES - 1}", (sort, by_part)
         assert {row.pod for row in found.items[-2:]} == {"p003", "unlocated"}, (sort, by_part)
-        found = await made.views.pods(PodsQuery(PageQuery(1000), sort, by_part=by_part), ALL, uses[sort])
+        found = await made.views.pods(PodsQuery(PageQuery(1000), sort, by_part=by_part), uses[sort])
         assert found.items[-3].pod == f"p{NODES - 1}", (sort, by_part)
         assert {row.pod for row in found.items[-2:]} == {"p003", "unlocated"}, (sort, by_part)
 

@@ -17,7 +17,7 @@ from deviceplugin.errors import ParseError
 from deviceplugin.model.cluster_view import PodStage
 from tests.refusals import refusal
 
-NODE_PARAMETERS = "limit, more, sort, by, order, name, model, state, gpus, live"
+NODE_PARAMETERS = "limit, more, sort, by, order, name, model, state, gpus, holders, live"
 
 
 def test_nothing_asks_for_the_first_hundred_by_name() -> None:

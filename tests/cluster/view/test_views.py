@@ -1,4 +1,4 @@
-"""What the view says of a cluster, and whose names it says."""
+"""What the view says of a cluster."""
 
 import asyncio
 from dataclasses import replace
@@ -9,12 +9,12 @@ import pytest
 from deviceplugin.cluster.extender.explain.verdicts import Verdicts
 from deviceplugin.cluster.extender.rejection import AGENT_DOWN, NO_INVENTORY
 from deviceplugin.cluster.view.query import NodeFilter, NodeSort, NodesQuery, PageQuery, PodSort, PodsQuery
-from deviceplugin.cluster.view.rows import Shown, reason_of
-from deviceplugin.model.cluster_view import NamesShown, PodStage, PodsView
+from deviceplugin.cluster.view.rows import reason_of
+from deviceplugin.model.cluster_view import PodStage
 from deviceplugin.model.pod import ScheduledCondition
 from tests.budget.dearest import cost_of
 from tests.cluster.extender.makers import ask, bound, node, pod, refused
-from tests.cluster.view.scene import ALL, NONE, Scene, scene
+from tests.cluster.view.scene import Scene, scene
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def busy() -> Scene:
 
 
 async def test_a_node_says_what_is_allocated_and_what_takes_no_pods(busy: Scene) -> None:
-    found = await busy.views.nodes(NodesQuery(), ALL)
+    found = await busy.views.nodes(NodesQuery())
     assert (found.total, found.more, found.replica, found.leader, found.at) == (4, "", "here", "there", 5.0)
     by_name = {row.node: row for row in found.items}
     a, b, c, d = (by_name[name] for name in "abcd")
@@ -48,12 +48,12 @@ async def test_nodes_are_found_by_a_part_of_their_name() -> None:
     made = scene()
     for name in ("gpu-a-1", "gpu-b-1", "GPU-B-2"):
         made.extender.put_node(node(name, 1))
-    found = await made.views.nodes(NodesQuery(name="-b-"), ALL)
+    found = await made.views.nodes(NodesQuery(name="-b-"))
     assert ([row.node for row in found.items], found.total) == (["GPU-B-2", "gpu-b-1"], 2)
 
 
 async def test_the_gpus_of_a_node_have_their_holders(busy: Scene) -> None:
-    found = busy.views.node("a", ALL)
+    found = busy.views.node("a")
     assert found is not None
     first, second = found.item.gpus
     assert (first.cores_allocated, first.blocks_allocated, first.usable, first.reason) == (50, 16, True, "")
@@ -62,19 +62,19 @@ async def test_the_gpus_of_a_node_have_their_holders(busy: Scene) -> None:
         ("d", "two", "main", 20),
     ]
     assert second.holders == ()
-    ill = busy.views.node("b", ALL)
+    ill = busy.views.node("b")
     assert ill is not None
     seen = [(gpu.usable, gpu.healthy, gpu.reason) for gpu in ill.item.gpus]
     assert seen == [(True, True, ""), (False, False, "Xid 79")]
-    cordoned = busy.views.node("d", ALL)
+    cordoned = busy.views.node("d")
     assert cordoned is not None
     assert [gpu.reason for gpu in cordoned.item.gpus] == ["cordoned"]
-    assert busy.views.node("nobody", ALL) is None
+    assert busy.views.node("nobody") is None
 
 
 async def test_a_row_follows_every_change_of_its_node(busy: Scene) -> None:
     async def allocated() -> int:
-        found = await busy.views.nodes(NodesQuery(), ALL)
+        found = await busy.views.nodes(NodesQuery())
         return next(row.cores_allocated for row in found.items if row.node == "a")
 
     assert await allocated() == 50
@@ -83,10 +83,10 @@ async def test_a_row_follows_every_change_of_its_node(busy: Scene) -> None:
     busy.extender.drop_pod(third.uid)
     assert await allocated() == 50
     busy.extender.put_node(node("a", 2, ill=[0]))
-    found = await busy.views.nodes(NodesQuery(), ALL)
+    found = await busy.views.nodes(NodesQuery())
     assert next(row.unusable_gpus for row in found.items if row.node == "a") == 1
     busy.extender.drop_node("a")
-    found = await busy.views.nodes(NodesQuery(), ALL)
+    found = await busy.views.nodes(NodesQuery())
     gone = next(row for row in found.items if row.node == "a")
     assert (gone.problem, gone.gpu_count, gone.pods) == ("node is not in the GPU scheduler's cache yet", 0, 2)
 
@@ -99,7 +99,7 @@ async def test_nodes_are_found_and_sorted(busy: Scene) -> None:
         (NodesQuery(model="h100"), ["d"]),
         (NodesQuery(page=PageQuery(limit=2)), ["a", "b"]),
     ]
-    found = [(query, [row.node for row in (await busy.views.nodes(query, ALL)).items]) for query, _ in cases]
+    found = [(query, [row.node for row in (await busy.views.nodes(query)).items]) for query, _ in cases]
     assert found == cases
 
 
@@ -108,7 +108,7 @@ async def test_the_cluster_is_the_sum(busy: Scene) -> None:
     waits = pod("waits", cores=700)
     busy.extender.put_pod(waits)
     busy.extender.filter(ask(waits, "a", "b"))
-    found = await busy.views.cluster(ALL)
+    found = await busy.views.cluster()
     assert (found.nodes, found.nodes_with_problem, found.gpus, found.free_gpus, found.unusable_gpus) == (4, 1, 6, 2, 3)
     assert (found.cores, found.cores_allocated, found.pods_bound, found.pods_reserved) == (600, 50, 2, 0)
     assert (found.pods_waiting, found.waiting_by_reason) == (1, {"too few GPUs that can serve the pod": 1})
@@ -123,7 +123,7 @@ async def test_pods_wait_with_a_reason_are_reserved_and_bound(busy: Scene) -> No
         busy.extender.filter(ask(each, "a", "b"))
     condition = ScheduledCondition(is_true=False, reason="Unschedulable", message="0/3 nodes are available: taints.")
     busy.extender.put_pod(replace(refused(other, "2"), condition=condition))
-    found = {row.pod: row for row in (await busy.views.pods(PodsQuery(), ALL)).items}
+    found = {row.pod: row for row in (await busy.views.pods(PodsQuery())).items}
     assert {name: row.stage for name, row in found.items()} == {
         "one": PodStage.BOUND,
         "two": PodStage.BOUND,
@@ -136,56 +136,42 @@ async def test_pods_wait_with_a_reason_are_reserved_and_bound(busy: Scene) -> No
     (container,) = found["one"].containers
     assert [(share.minor, share.cores, share.blocks) for share in container.shares] == [(0, 30, 8)]
     assert found["chosen"].node in ("a", "b")
-    waiting = await busy.views.pods(PodsQuery(stage=PodStage.WAITING), ALL)
+    waiting = await busy.views.pods(PodsQuery(stage=PodStage.WAITING))
     assert [row.pod for row in waiting.items] == ["large", "other"]
-    assert [row.pod for row in (await busy.views.pods(PodsQuery(node="a", stage=PodStage.BOUND), ALL)).items] == [
+    assert [row.pod for row in (await busy.views.pods(PodsQuery(node="a", stage=PodStage.BOUND))).items] == [
         "one",
         "two",
     ]
-    by_cores = await busy.views.pods(PodsQuery(sort=PodSort.CORES, page=PageQuery(2, descending=True)), ALL)
+    by_cores = await busy.views.pods(PodsQuery(sort=PodSort.CORES, page=PageQuery(2, descending=True)))
     assert by_cores.items[0].pod == "large"
 
 
 async def test_a_container_whose_gpu_is_not_known_has_no_shares(busy: Scene) -> None:
     busy.extender.put_pod(bound(pod("adopted"), "a"))
-    found = await busy.views.pods(PodsQuery(node="a"), ALL)
+    found = await busy.views.pods(PodsQuery(node="a"))
     row = next(each for each in found.items if each.pod == "adopted")
     assert [(each.name, each.cores, each.shares) for each in row.containers] == [("main", 50, ())]
 
 
-async def test_without_the_right_no_name_of_a_pod_or_namespace_is_in_any_document(busy: Scene) -> None:
+async def test_sums_have_no_name_of_a_pod(busy: Scene) -> None:
     secret = "ann-s-secret-project"
     busy.runs("b", 0, 10, 8, name=secret)
     waits = pod(secret + "-waits", cores=700)
-    busy.extender.put_pod(waits)
-    documents = [
-        await busy.views.cluster(NONE),
-        await busy.views.nodes(NodesQuery(with_gpus=True), NONE),
-        busy.views.node("b", NONE),
-        await busy.views.pods(PodsQuery(), NONE),
-    ]
-    text = msgspec.json.encode(documents).decode()
-    assert secret not in text
-    assert waits.uid in text
-    pods = documents[3]
-    assert isinstance(pods, PodsView)
-    assert {(row.namespace, row.pod) for row in pods.items} == {(None, None)}
-    assert [row.uid for row in pods.items] == sorted(row.uid for row in pods.items), "the order says no name"
-
-
-async def test_the_right_to_one_namespace_shows_its_names_and_no_others(busy: Scene) -> None:
-    mine = pod("mine")
-    ref = replace(mine.pod.ref, namespace="team")
-    busy.extender.put_pod(replace(mine, pod=replace(mine.pod, ref=ref)))
-    found = await busy.views.pods(PodsQuery(), Shown(NamesShown.NAMESPACE, "team"))
-    assert {(row.namespace, row.pod) for row in found.items} == {("team", "mine"), (None, None)}
+    message = f'0/1 nodes are available: persistentvolumeclaim "data-{secret}-0" not found.'
+    condition = ScheduledCondition(is_true=False, reason="Unschedulable", message=message)
+    busy.extender.put_pod(replace(refused(waits, "2"), condition=condition))
+    nodes = await busy.views.nodes(NodesQuery(with_gpus=True))
+    documents = [await busy.views.cluster(), await busy.views.nodes(NodesQuery()), nodes]
+    assert secret not in msgspec.json.encode(documents).decode()
+    gpus = [gpu for row in nodes.items for gpu in row.gpus if row.node in ("a", "b")]
+    assert [(gpu.pods, gpu.holders) for gpu in gpus] == [(2, ()), (0, ()), (1, ()), (0, ())]
 
 
 async def test_a_node_that_goes_with_its_pods_while_they_are_listed_is_no_failure() -> None:
     made = scene()
     made.extender.put_node(node("a", 8))
     pods = [made.runs("a", number % 8, 1, 0, name=f"p{number:04}") for number in range(700)]
-    listing = asyncio.create_task(made.views.pods(PodsQuery(page=PageQuery(5000)), ALL))
+    listing = asyncio.create_task(made.views.pods(PodsQuery(page=PageQuery(5000))))
     await asyncio.sleep(0)  # the walk over the pods has begun, and gives way
     assert not listing.done()
     made.extender.drop_node("a")
@@ -217,7 +203,7 @@ def test_a_node_with_very_many_shares_is_described_share_by_share() -> None:
             made.runs("a", gpu, 1, 1, name=f"p{gpu}-{at}")
 
     async def described() -> None:
-        found = made.views.node("a", ALL)
+        found = made.views.node("a")
         assert found is not None
         assert [len(each.holders) for each in found.item.gpus] == [20] * 16
 

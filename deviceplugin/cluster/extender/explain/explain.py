@@ -1,19 +1,14 @@
 """Why a pod waits: for each node and GPU what speaks against it and what must change; or where the pod is.
 
-In: the cache as it is now, and filter's last verdict. Out: an `Explanation`, which `/explain` writes as JSON: its field
-names are an interface. Where filter was asked, its verdict gives the reasons of nodes. Where it was not, or
-kube-scheduler has decided since without asking, every node is evaluated now, and the answer says so. Nodes that lack
-least come first; of a large cluster only those are shown in full.
-
-The sentences of an explanation.
-
-In: what filter answered last, what kube-scheduler wrote into the pod's condition, what the evaluation found. Out: text
-for people. `docs/troubleshooting.md` explains these sentences by their words.
+In: the cache as it is now, filter's last verdict, what kube-scheduler wrote into the pod's condition. Out: an
+`Explanation`, which `/explain` writes as JSON. If filter was asked, its verdict gives the reasons of nodes. If it was
+not, or kube-scheduler has decided since without asking, every node is evaluated now, and the answer says so. Nodes that
+lack least come first; of a large cluster only those are shown in full. `docs/troubleshooting.md` explains the sentences
+by their words.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
@@ -38,7 +33,8 @@ from deviceplugin.cluster.extender.rejection import (
 from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
 from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.errors import ParseError, RequestError
-from deviceplugin.model.allocation import PodRef, PodUid
+from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.cluster_view import Explanation, GpuVerdict, NodeVerdict
 from deviceplugin.model.gpu import Gpu, GpuUuid
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, placeable_request
@@ -96,7 +92,7 @@ def hold_lines(held: PodHold) -> tuple[str, ...]:
     return (*located, *unlocated)
 
 
-def holder_lines(node_info: NodeInfo, gpu: GpuUuid, *, but: PodUid, named: Callable[[PodRef], str]) -> tuple[str, ...]:
+def holder_lines(node_info: NodeInfo, gpu: GpuUuid, *, but: PodUid) -> tuple[str, ...]:
     """Who holds the GPU. A pod whose GPUs are not known yet is named for each GPU of the node."""
     lines: list[str] = []
     for held in node_info.holds.values():
@@ -105,9 +101,9 @@ def holder_lines(node_info: NodeInfo, gpu: GpuUuid, *, but: PodUid, named: Calla
             continue
         if parts:
             cores, blocks = sum(part.cores for part in parts), sum(part.blocks for part in parts)
-            lines.append(f"{named(held.pod)}: {cores} cores, {blocks} blocks ({held.state.value})")
+            lines.append(f"{held.pod}: {cores} cores, {blocks} blocks ({held.state.value})")
         elif held.unlocated:
-            lines.append(f"{named(held.pod)}: on this node, its GPU is not known yet")
+            lines.append(f"{held.pod}: on this node, its GPU is not known yet")
     return tuple(lines)
 
 
@@ -235,55 +231,10 @@ def of_nodes(count: int, nodes: int) -> str:
 
 
 _MOST_NODES = 20
-Named = Callable[[PodRef], str]
-
-
-@dataclass(frozen=True, slots=True)
-class GpuVerdict:
-    """`against` is empty if this GPU can serve the pod; `holders` are pods with what they hold of it."""
-
-    uuid: GpuUuid
-    minor: int
-    model: str
-    against: str
-    holders: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class NodeVerdict:
-    """`change`: what must change for the pod to fit here."""
-
-    node: str
-    reason: str
-    change: str
-    gpus: tuple[GpuVerdict, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """`at` is when filter was last asked, in Unix seconds, 0.0 if it never was.
-
-    `now`: the nodes were judged for this answer, by what is known now; else they are as filter last judged them.
-    `condition` is what the scheduler wrote into the pod's condition PodScheduled. `reasons` counts the nodes by reason,
-    `left_out` those without detail. `why`: why a bound pod is there, and what was passed over; a line that
-    begins with spaces belongs to the line before.
-    """
-
-    pod: str
-    sentence: str
-    at: float = 0.0
-    node: str | None = None
-    asked: tuple[str, ...] = ()
-    reasons: Mapping[str, int] = field(default_factory=dict)
-    nodes: tuple[NodeVerdict, ...] = ()
-    left_out: int = 0
-    now: bool = False
-    condition: str = ""
-    why: tuple[str, ...] = ()
 
 
 class Explain:
-    """Reads only. `named` says how the answer shows a pod on a GPU: by its name, or by its UID."""
+    """Reads only. `with_holders`: the answer names the pods on each GPU, which may be of other namespaces."""
 
     def __init__(
         self, cache: SchedulerCache, snapshot: ClusterSnapshot, verdicts: Verdicts, *, settings: PlacementSettings
@@ -293,14 +244,14 @@ class Explain:
         self._verdicts = verdicts
         self._settings = settings
 
-    async def explain(self, namespace: str, name: str, named: Named = str) -> Explanation | None:
+    async def explain(self, namespace: str, name: str, *, with_holders: bool = True) -> Explanation | None:
         """None if no pod of that name waits or is bound."""
         waiting = self._cache.waiting_pod(namespace, name)
         verdict = self._verdicts.find(namespace, name) if waiting is None else self._verdicts.of(waiting.uid)
         if verdict is not None and not self._is_superseded(verdict, waiting):
-            return await self._as_judged(verdict, waiting, named)
+            return await self._as_judged(verdict, waiting, with_holders)
         if waiting is not None:
-            return await self._as_evaluated(waiting, verdict, named)
+            return await self._as_evaluated(waiting, verdict, with_holders)
         return self.bound(namespace, name)
 
     def bound(self, namespace: str, name: str) -> Explanation | None:
@@ -328,7 +279,7 @@ class Explain:
     def _is_superseded(self, verdict: LastVerdict, waiting: ClusterPod | None) -> bool:
         return waiting is not None and not any(self._cache.holds(waiting.uid)) and verdict.is_superseded_by(waiting)
 
-    async def _as_judged(self, verdict: LastVerdict, waiting: ClusterPod | None, named: Named) -> Explanation:
+    async def _as_judged(self, verdict: LastVerdict, waiting: ClusterPod | None, with_holders: bool) -> Explanation:
         pod = verdict.pod
         held = tuple(self._cache.holds(pod.uid))
         lines = tuple(line for each in held for line in hold_lines(each))
@@ -342,7 +293,7 @@ class Explain:
         else:
             lines = (*request_lines(asked), *lines)
             evaluator = self._evaluator(pod, asked)
-            nodes = await self._nodes(evaluator, pod.uid, verdict.refused, named)
+            nodes = await self._nodes(evaluator, pod.uid, verdict.refused, with_holders)
             uncompared = uncompared_sentence(evaluator.uncompared)
             if not verdict.fits and not held:
                 others = self._snapshot.usable_but(verdict.refused)
@@ -359,7 +310,7 @@ class Explain:
             condition="" if held or waiting is None else _condition(waiting),
         )
 
-    async def _as_evaluated(self, pod: ClusterPod, verdict: LastVerdict | None, named: Named) -> Explanation:
+    async def _as_evaluated(self, pod: ClusterPod, verdict: LastVerdict | None, with_holders: bool) -> Explanation:
         name, at = str(pod.pod.ref), 0.0 if verdict is None else verdict.at
         history = history_sentence(pod, verdict, webhook_scheduler=self._settings.scheduler)
         try:
@@ -370,7 +321,7 @@ class Explain:
         evaluator = self._evaluator(pod, asked)
         found = await evaluator.evaluate()
         refused = pod.is_refused and not pod.pod.deleting
-        nodes = await self._nodes(evaluator, pod.uid, found.rejections, named, changes=found.changes)
+        nodes = await self._nodes(evaluator, pod.uid, found.rejections, with_holders, changes=found.changes)
         return Explanation(
             pod=name,
             sentence=f"{history}; evaluated now, {evaluation_sentence(found, refused=refused)}"
@@ -392,7 +343,7 @@ class Explain:
         evaluator: Evaluator,
         pod: PodUid,
         rejections: Mapping[str, Rejection],
-        named: Named,
+        with_holders: bool,
         *,
         changes: Mapping[str, str] | None = None,
     ) -> tuple[NodeVerdict, ...]:
@@ -400,15 +351,17 @@ class Explain:
         nearest = await evaluator.nearest(rejections, most=_MOST_NODES)
         known = changes or {}
         return tuple(
-            self._node(pod, name, rejections[name], lacks, known.get(name, ""), named) for name, lacks in nearest
+            self._node(pod, name, rejections[name], lacks, known.get(name, ""), with_holders) for name, lacks in nearest
         )
 
-    def _node(self, pod: PodUid, name: str, why: Rejection, lacks: Shortfall, change: str, named: Named) -> NodeVerdict:
+    def _node(
+        self, pod: PodUid, name: str, why: Rejection, lacks: Shortfall, change: str, with_holders: bool
+    ) -> NodeVerdict:
         node_info = self._cache.nodes.get(name)
         gpus = tuple(
             GpuVerdict(
                 *(gpu.uuid, gpu.minor, gpu.model, against),
-                holders=() if node_info is None else holder_lines(node_info, gpu.uuid, but=pod, named=named),
+                holders=holder_lines(node_info, gpu.uuid, but=pod) if node_info is not None and with_holders else (),
             )
             for gpu, against in lacks.gpus
         )

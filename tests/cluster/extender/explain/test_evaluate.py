@@ -4,10 +4,10 @@ import asyncio
 from dataclasses import replace
 
 from deviceplugin.cluster.extender.cache.pod_hold import total_request
-from deviceplugin.cluster.extender.explain.explain import Explanation
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.model.allocation import ContainerRole
+from deviceplugin.model.cluster_view import Explanation
 from deviceplugin.model.pod import ClusterPod, ScheduledCondition
 from deviceplugin.placement.fit import GpuAmount
 from tests.cluster.extender.api import MemoryApi

@@ -1,9 +1,9 @@
 """Why a pod waits, and what would have to change."""
 
-from deviceplugin.cluster.extender.explain.explain import Explanation
 from deviceplugin.cluster.extender.explain.verdicts import Verdicts
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.model.allocation import ContainerRole
+from deviceplugin.model.cluster_view import Explanation
 from deviceplugin.model.pod import ClusterPod
 from tests.cluster.extender.api import Fate, MemoryApi
 from tests.cluster.extender.conftest import Clock
