@@ -33,6 +33,7 @@ from benchmarks.cluster.stub import PODS_A_NODE, stub_server
 from benchmarks.command import BenchmarkError, ends_in_one_sentence, options, show
 from deviceplugin.cluster.view.live import ORDER_S, ROW_S
 from sandbox.apiserver.kubeconfig import write_kubeconfig
+from sandbox.apiserver.reviews import VIEWER, token_of
 
 SHORT = (20, 1)
 LEAST = ("version", "--client")
@@ -137,9 +138,8 @@ def _screen_seconds(words: tuple[str, ...]) -> tuple[float, float]:
     mine, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 120, 0, 0))
     began, shown, drawn = time.perf_counter(), b"", 0.0
-    process = subprocess.Popen(
-        [PROGRAM, *words], stdin=its, stdout=its, stderr=its, env={**os.environ, "TERM": "xterm"}
-    )
+    env = {**_environment(), "TERM": "xterm"}
+    process = subprocess.Popen([PROGRAM, *words], stdin=its, stdout=its, stderr=its, env=env)
     os.close(its)
     try:
         with suppress(OSError):  # the program has ended
@@ -162,7 +162,12 @@ def _has_use(shown: bytes) -> bool:
 
 
 def _run(words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([PROGRAM, *words], capture_output=True, text=True, check=False)
+    return subprocess.run([PROGRAM, *words], env=_environment(), capture_output=True, text=True, check=False)
+
+
+def _environment() -> dict[str, str]:
+    """Of a caller who may read about all pods."""
+    return {**os.environ, "VCUDA_TOKEN": token_of(VIEWER, "vcuda")}
 
 
 if __name__ == "__main__":

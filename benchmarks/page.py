@@ -25,6 +25,7 @@ from benchmarks.cluster.measured import measured_scheduler
 from benchmarks.cluster.stub import stub_server
 from benchmarks.command import BenchmarkError, ends_in_one_sentence, options, show
 from sandbox.apiserver.kubeconfig import write_kubeconfig
+from sandbox.apiserver.reviews import VIEWER, token_of
 
 PODS_A_NODE = 8
 SHORT = (60, 5, 1)
@@ -89,7 +90,11 @@ async def _load(browser: Browser, url: str) -> tuple[float, float]:
 
 
 async def _opened(browser: Browser, url: str) -> Page:
-    context = await browser.new_context(ignore_https_errors=True, viewport={"width": 1440, "height": 900})
+    context = await browser.new_context(
+        ignore_https_errors=True,
+        viewport={"width": 1440, "height": 900},
+        extra_http_headers={"X-Vcuda-Token": token_of(VIEWER, "vcuda")},
+    )
     page = await context.new_page()
     await page.goto(url, wait_until="commit")
     return page

@@ -151,10 +151,10 @@ async def test_a_right_that_is_missing_is_said_in_the_api_servers_words(tmp_path
 
 
 async def test_an_answer_of_another_version_is_one_sentence(tmp_path: Path) -> None:
-    async with serving() as scene, proxying(scene.server.port) as (url, _):
-        code, text = await explain(tmp_path, url, "d/p")
-        assert (code, text.count("\n")) == (1, 1)
-        assert text.startswith("vcuda: the scheduler's answer is of another version of vcuda")
+    for found in ({"pod": "d/p"}, {"pod": "d/p", "sentence": 7}, {"pod": "d/p", "sentence": "", "nodes": [{}]}):
+        result = await vcuda(Cluster(explanations={"d/p": found}), tmp_path, "explain", "d/p")
+        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+        assert result.stderr.startswith("vcuda: the scheduler's answer is of another version of vcuda")
 
 
 async def test_an_api_server_that_is_away_is_one_sentence(tmp_path: Path) -> None:
