@@ -1,16 +1,12 @@
-"""One result for all who ask at about the same time, or one of them after the other.
+"""One result for all who ask at about the same time, one of them after the other, or long work in slices.
 
 In: a coroutine function that makes a result. Out of `Latest`: that result, for every request until it is `period_s` old
 or `basis` has changed; requests that come while it is made wait for it. So the period bounds the work, and the number
 of requests does not. `InTurn` is for results that must not be older than the request: who asks while one is made waits
 for the next, with all others who wait. So there is one at a time. Work for all ends with no single caller, so it has a
-context of its own. `KeysInTurn` is for work of which each has its own, such as each namespace.
-
-Long work on the event loop, in slices: between two of them others are served.
-
-In: whether the caller of this context has gone. Out: when everything that others had to do is done, or a
-CallerGoneError. One iteration of the loop is not enough: to answer a request takes one to read it, one to begin its
-task and one to write, and a slice in each of them would make it wait three times as long as a slice.
+context of its own. `KeysInTurn` and `PairsInTurn` are for work of which each has its own, such as each namespace.
+`others_turn` stands between two slices of long work on the event loop: it returns when everything that others had to do
+is done, or raises a CallerGoneError.
 """
 
 import asyncio
@@ -20,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from contextvars import Context, ContextVar
 from typing import Any, Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from deviceplugin.errors import CallerGoneError
 
@@ -141,7 +138,33 @@ class KeysInTurn:
             self._waiting.pop(key, None)
 
 
-ITERATIONS = 4  # of which one with nothing to do takes some 20 us
+class PairsInTurn:
+    """One at a time: first keys in turn, and the second keys of each in turn, whatever comes of one first key."""
+
+    def __init__(self) -> None:
+        self._firsts = KeysInTurn()
+        self._seconds: WeakValueDictionary[str, KeysInTurn] = WeakValueDictionary()  # of those that wait or work
+
+    async def take(self, first: str, second: str) -> Callable[[], None]:
+        """Returns at a turn of this pair, which lasts until the function is called that is returned."""
+        seconds = self._seconds.setdefault(first, KeysInTurn())
+        await seconds.take(second)
+        try:
+            await self._firsts.take(first)
+        except BaseException:
+            seconds.give(second)
+            raise
+
+        def give() -> None:
+            self._firsts.give(first)
+            seconds.give(second)
+
+        return give
+
+
+# One would not be enough: to answer a request takes one to read it, one to begin its task and one to write, and a slice
+# in each of them would make it wait three times as long as a slice. One with nothing to do takes some 20 us.
+ITERATIONS = 4
 
 
 def _nobody_leaves() -> bool:

@@ -6,7 +6,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.latest import KeysInTurn
+from deviceplugin.latest import KeysInTurn, PairsInTurn
 from tests.waiting import until
 
 
@@ -139,3 +139,36 @@ async def _played(steps: list[tuple[str, str | int]]) -> None:
         await asked.end()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert asked.is_forgotten
+
+
+async def test_pairs_have_their_turn_by_the_first_key_and_then_by_the_second() -> None:
+    turns, had = PairsInTurn(), list[str]()
+
+    async def work(first: str, second: str, times: int) -> None:
+        for _ in range(times):
+            give = await turns.take(first, second)
+            had.append(second)
+            asyncio.get_running_loop().call_later(0.001, give)
+
+    give = await turns.take("another", "a")
+    crowd = [work("crowd", f"c{number}", 3) for number in range(3)]
+    working = asyncio.gather(*crowd, work("one", "o", 3), work("two", "t", 3))
+    await settled()
+    give()
+    await working
+    assert had[:9] == ["c0", "o", "t", "c1", "o", "t", "c2", "o", "t"]
+    assert sorted(had) == sorted(["c0", "c1", "c2", "o", "t"] * 3)
+
+
+async def test_a_pair_that_gives_up_takes_no_turn() -> None:
+    turns = PairsInTurn()
+    give = await turns.take("one", "a")
+    waiting = [asyncio.create_task(turns.take("one", key)) for key in "aaabb"]
+    await settled()
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    give()
+    (await turns.take("one", "a"))()
+    (await turns.take("two", "a"))()
+    assert not turns._firsts._is_taken

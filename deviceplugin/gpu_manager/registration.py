@@ -5,7 +5,7 @@ socket alone identifies, and with the name of the directory in which the client 
 Callers are tenants: what they send is short and checked (`one_call`). On an error the client ends the application, so
 only malformed requests are refused.
 
-Invariants: what comes through the sockets of all containers is worked on in turns of the node (`NodeTurns`), those in
+Invariants: what comes through the sockets of all containers is worked on in turns of the node (`PairsInTurn`), those in
 which files are written apart from the others, so it has a bound however many containers take part. A grant has at most
 `MOST_CONNECTIONS` connections, a pod and the node have a bound too; the next one is taken `_APART_S` later. After what
 the client never sends the grant waits longer, up to `_MOST_WAIT_S`, until it sent nothing like it for `_FORGIVEN_S`.
@@ -32,7 +32,7 @@ from google.protobuf.message import DecodeError
 from deviceplugin.backoff import Backoff, no_jitter
 from deviceplugin.errors import VcudaError
 from deviceplugin.gpu_manager.one_call import CallResult, Calls, GarbageError, HungUpError, SilentError, Turn
-from deviceplugin.latest import KeysInTurn
+from deviceplugin.latest import PairsInTurn
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.serve.connections import readable, within_descriptors
 from deviceplugin.wire import registration_pb2 as pb
@@ -54,33 +54,6 @@ Register = Callable[[GrantId, str], Awaitable[None]]
 Refused = Callable[[GrantId, str], None]
 
 
-class NodeTurns:
-    """Turns of the whole node, one at a time, and the next one only after the pause that this one has asked for.
-
-    They go round by pod, and within a pod by grant: however many containers and connections a pod has, a round gives it
-    one turn, and what all of them cost together has a bound.
-    """
-
-    def __init__(self) -> None:
-        self._pods = KeysInTurn()
-        self._grants: WeakValueDictionary[str, KeysInTurn] = WeakValueDictionary()  # by pod
-
-    async def take(self, pod: str, grant: str, *, pause_s: float) -> None:
-        """Returns at this grant's turn; the next one's is `pause_s` later."""
-        grants = self._grants.setdefault(pod, KeysInTurn())
-        await grants.take(grant)
-        try:
-            await self._pods.take(pod)
-        except asyncio.CancelledError:
-            grants.give(grant)
-            raise
-        asyncio.get_running_loop().call_later(pause_s, self._give, pod, grants, grant)
-
-    def _give(self, pod: str, grants: KeysInTurn, grant: str) -> None:
-        grants.give(grant)
-        self._pods.give(pod)
-
-
 class RegistrationServers:
     """One small server for each grant. All calls on one loop. `refused`: a connection of a grant, and why.
 
@@ -94,7 +67,7 @@ class RegistrationServers:
         self._register = register
         self._refused = refused
         self._pod_of = pod_of
-        self._reads, self._writes = NodeTurns(), NodeTurns()
+        self._reads, self._writes = PairsInTurn(), PairsInTurn()  # pods, and the grants of each
         self._places = asyncio.Semaphore(within_descriptors(MOST_OF_NODE))
         self._places_of_pods: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._servers: dict[GrantId, _Server] = {}
@@ -130,14 +103,20 @@ class RegistrationServers:
             opened,
             self._register,
             self._refused,
-            read_turn=partial(self._reads.take, pod, grant, pause_s=_READS_APART_S),
-            write_turn=partial(self._writes.take, pod, grant, pause_s=_APART_S),
+            read_turn=partial(_turn, self._reads, pod, grant, pause_s=_READS_APART_S),
+            write_turn=partial(_turn, self._writes, pod, grant, pause_s=_APART_S),
             places=(asyncio.Semaphore(MOST_CONNECTIONS), of_pod, self._places),
         )
 
     async def close(self) -> None:
         while self._servers:
             await self._servers.popitem()[1].close()
+
+
+async def _turn(turns: PairsInTurn, pod: str, grant: str, *, pause_s: float) -> None:
+    """Returns at this grant's turn; the next one's is `pause_s` later."""
+    give = await turns.take(pod, grant)
+    asyncio.get_running_loop().call_later(pause_s, give)
 
 
 def _listening(path: Path) -> socket.socket:

@@ -5,8 +5,8 @@ right status; what becomes of each request of a verb is counted in the metrics.
 
 What unknown callers send is worked on one at a time for all of them, peers in turn, and namespaces in turn within a
 peer: the API server is one peer and sends the pods of all tenants. Large bodies wait for each other and small ones for
-small ones, so a review of an ordinary pod waits for no dear one. After each the loop has as long for known callers as
-the work took. A body that waits takes room, in which a namespace has a part.
+small ones, so a review of an ordinary pod waits for no dear one. While known callers wait for answers, the loop has
+after each as long for these as the work took. A body that waits takes room, in which a namespace has a part.
 """
 
 import asyncio
@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from weakref import WeakValueDictionary
 
 import structlog
 
@@ -23,7 +22,7 @@ from deviceplugin.cluster.http.metrics import SchedulerMetrics
 from deviceplugin.cluster.http.verbs import SMALL_BODY, Service, Verb, VerbResponse, unavailable
 from deviceplugin.errors import CallerGoneError, ParseError, VcudaError
 from deviceplugin.exposition import OPENMETRICS, wants_openmetrics
-from deviceplugin.latest import KeysInTurn, Latest, require_caller
+from deviceplugin.latest import Latest, PairsInTurn, require_caller
 from deviceplugin.serve.connections import is_loopback
 from deviceplugin.serve.messages import GONE, JSON, HttpError, HttpRequest, HttpResponse, Route, refusal, sentence
 from deviceplugin.serve.rooms import Key, Room
@@ -35,21 +34,7 @@ _VIEW = "/view/"
 _TOKENS = ("Authorization", "X-Vcuda-Token")
 _WAITING = 32  # bodies of the largest size; one peer may have half of them, and one namespace of it a sixteenth
 _FREE = 64 << 10
-_LONGEST_PAUSE_S = 0.1
-
-
-class _Lane:
-    """One request at a time: peers in turn, and each peer's namespaces in turn."""
-
-    def __init__(self) -> None:
-        self._peers = KeysInTurn()
-        self._namespaces: WeakValueDictionary[str, KeysInTurn] = WeakValueDictionary()  # of peers that wait or work
-
-    @asynccontextmanager
-    async def turn(self, peer: str, namespace: str) -> AsyncIterator[None]:
-        namespaces = self._namespaces.setdefault(peer, KeysInTurn())
-        async with namespaces.turn(namespace), self._peers.turn(peer):
-            yield
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.1
 
 
 class Routes:
@@ -62,7 +47,8 @@ class Routes:
         self._service = service
         self._metrics = metrics
         self._shown = {accept: Latest[tuple[bytes, str]](metrics_period) for accept in ("", OPENMETRICS)}
-        self._lanes: dict[tuple[str, bool], _Lane] = {}
+        self._lanes: dict[tuple[str, bool], PairsInTurn] = {}  # peers, and the namespaces of each
+        self._known = 0  # restricted requests that are not answered yet
         self.held: Counter[Key] = Counter()
         self.stopping = False
         for verb in service.verbs:
@@ -108,7 +94,11 @@ class Routes:
 
     async def _answer(self, verb: Verb, request: HttpRequest) -> VerbResponse:
         if verb.is_restricted:
-            return await self._asked(verb, request.body)
+            self._known += 1
+            try:
+                return await self._asked(verb, request.body)
+            finally:
+                self._known -= 1
         namespace = verb.namespace_of(request.body)
         with self._waits(verb, request, namespace):
             async with self._in_turn(request, namespace):
@@ -132,15 +122,19 @@ class Routes:
 
     @asynccontextmanager
     async def _in_turn(self, request: HttpRequest, namespace: str) -> AsyncIterator[None]:
-        """What was given up meanwhile costs nothing more."""
-        lane = self._lanes.setdefault((request.path, len(request.body) > SMALL_BODY), _Lane())
-        async with lane.turn(request.peer, namespace):
+        """What was given up meanwhile costs nothing more. The answer does not wait for the pause after it."""
+        lane = self._lanes.setdefault((request.path, len(request.body) > SMALL_BODY), PairsInTurn())
+        give = await lane.take(request.peer, namespace)
+        began = time.perf_counter()
+        try:
             require_caller()
-            began = time.perf_counter()
-            try:
-                yield
-            finally:
-                await asyncio.sleep(min(time.perf_counter() - began, _LONGEST_PAUSE_S))
+            yield
+        finally:
+            asyncio.get_running_loop().call_later(self._pause(time.perf_counter() - began), give)
+
+    def _pause(self, worked: float) -> float:
+        """Also with no known caller long enough for the loop to read what one has sent meanwhile."""
+        return min(worked, _LONGEST_PAUSE_S) if self._known else _SHORTEST_PAUSE_S
 
     async def _explain(self, request: HttpRequest) -> HttpResponse:
         namespace, slash, name = request.query.get("pod", "").partition("/")

@@ -31,9 +31,10 @@ NAMES = ("vcuda-scheduler.gpu.svc", "127.0.0.1")
 
 @dataclass
 class StandIn:
-    """Echoes what it has `reviewed`, of which the first sign is the namespace; `slow` work ends with its client.
+    """Echoes what it has `reviewed` of the bodies that `arrived`; the first sign of one is its namespace.
 
-    `held` keeps bind waiting until it is set, and `reviewing` the webhook and explanations while it is clear.
+    `held` keeps bind waiting until it is set, and `reviewing` the webhook and explanations while it is clear. `slow`
+    work ends with its client.
     """
 
     missing: tuple[str, ...] = ()
@@ -42,6 +43,7 @@ class StandIn:
     under_way: asyncio.Event = field(default_factory=asyncio.Event)
     bound: int = 0
     stopped: int = 0
+    arrived: int = 0
     reviewed: list[bytes] = field(default_factory=list)
     explained: list[str] = field(default_factory=list)
     reviewing: asyncio.Event = field(default_factory=asyncio.Event)
@@ -52,10 +54,15 @@ class StandIn:
     @property
     def verbs(self) -> tuple[Verb, ...]:
         return (
-            Verb("webhook", self.webhook, namespace_of=lambda body: body[:1].decode()),
+            Verb("webhook", self.webhook, namespace_of=self._namespace_of),
             Verb("filter", self.filter, loopback_only=True),
             Verb("bind", self.bind, loopback_only=True),
         )
+
+    def _namespace_of(self, body: bytes) -> str:
+        """A whole body has come, and waits for its turn."""
+        self.arrived += 1
+        return body[:1].decode()
 
     def not_ready(self) -> tuple[str, ...]:
         return self.missing

@@ -174,10 +174,9 @@ async def waiting(scene: Scene, bodies: Sequence[bytes]) -> AsyncIterator[list[a
     """By one peer, in this order; each waits for its turn, and the first is answered for as long as the block lasts."""
     scene.service.reviewing.clear()
     writers = [(await scene.raw())[1] for _ in bodies]
-    for body, writer in zip(bodies, writers, strict=True):
+    for number, (body, writer) in enumerate(zip(bodies, writers, strict=True)):
         writer.write(sent(body))
-        await writer.drain()
-        await asyncio.sleep(0.02)
+        await until(lambda number=number: scene.service.arrived == number + 1)  # type: ignore[misc]
     await until(lambda: scene.service.reviewed)
     yield writers
     for writer in writers:
@@ -193,13 +192,19 @@ async def test_the_api_server_is_one_peer_and_its_namespaces_have_their_turn(siz
         assert b"".join(each[:1] for each in scene.service.reviewed) == b"abc" + 11 * b"a"
 
 
+def in_line(scene: Scene) -> int:
+    """Of one peer, behind the one that is answered."""
+    lanes = scene.server._routes._lanes.values()
+    return sum(len(line) for lane in lanes for keys in lane._seconds.values() for line in keys._waiting.values())
+
+
 async def test_explanations_have_the_turn_of_the_pods_namespace() -> None:
     async with serving() as scene:
         scene.service.reviewing.clear()
         tasks = []
-        for namespace in "aaaabaa":
+        for number, namespace in enumerate("aaaabaa"):
             tasks.append(asyncio.create_task(scene.get(f"/explain?pod={namespace}/p")))
-            await asyncio.sleep(0.05)
+            await until(lambda number=number: len(scene.service.explained) + in_line(scene) == number + 1)  # type: ignore[misc]
         scene.service.reviewing.set()
         await asyncio.gather(*tasks)
         assert "".join(scene.service.explained) == "abaaaaa"
