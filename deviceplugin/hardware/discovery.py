@@ -1,16 +1,12 @@
-"""Which GPUs this node has: one pass over NVML.
+"""Which GPUs this node has, and how each pair of them is joined: one pass over NVML.
 
-In: an open `Nvml`, the inventory known from before (the cache, or the last pass), sysfs. Out: a `Discovery`: the GPUs,
-their links, the devices to ask further, and why some are unhealthy. Not here: their health from now on (`health`).
-Invariant: one GPU that fails never affects the others. Where its identity is known it stays, unhealthy; else it is left
-out, with a note.
+In: an open `Nvml`, what was known before (the cache, or the last pass), sysfs. Out: a `Discovery`: the GPUs, their
+`Topology` of PCIe levels and NVLinks, the devices to ask further, and why some are unhealthy. Not here: their health
+from now on (`health`), and the text forms of a topology (`simulate.topology_matrix`).
 
-How each pair of GPUs is joined, as NVML says: the PCIe level of every pair and the NVLinks between them.
-
-In: the devices of one session and what was known before. Out: a `Topology`. Not here: its text forms
-(`simulate.topology_matrix`). Links come up after the agent has started, when the fabric manager has set up the
-switches, and go down again, so they are asked for at each survey. Invariant: what a GPU does not say now stays as it is
-known.
+Invariants: one GPU that fails never affects the others. Where its identity is known it stays, unhealthy; else it is
+left out, with a note. What a GPU does not say now of its links stays as it is known. Links come up after the agent has
+started, when the fabric manager has set up the switches, and go down again, so they are asked for at each survey.
 """
 
 from collections import Counter

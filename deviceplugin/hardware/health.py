@@ -1,31 +1,24 @@
 """When a GPU counts as unhealthy, and when it is trusted again. Pure: the clock is an argument.
 
-In: probes that pass or fail, critical events, a driver that was loaded again. Out: the `Health` of each GPU. Not here:
-asking (`nvml_session`) and publishing (`state`).
+In: probes that pass or fail, events (XIDs) and the operator's lists of them, what the driver says about a GPU beside
+its answers, a driver that was loaded again. Out: the `Health` of each GPU; of an XID also a phrase for people and a
+label for the metric. Not here: asking (`device`, `nvml_session`) and publishing (`state`).
 
 Four things make a GPU unhealthy, each with its own way back:
  - it does not answer (lost, vanished, needs a reset): at once if NVML leaves no doubt, after `failures` failures in
    a row where the failure may pass. Back after `passes` good probes in a row.
- - what the driver says about it (`Condition`), for as long as it says so.
+ - what the driver says about it (`Condition`): what it asks for, its memory, its NVLink fabric. For as long as it says
+   so; what is not known condemns no GPU.
  - a device node is missing, without which no container can use it: for as long as it is.
  - a critical event (XID). Back after a quiet period without another one, and good probes, and no
    recovery action that the driver still asks for. Events until then are one incident, however many they are: one fault
    often raises several XIDs. Each further incident within a day of the GPU's return doubles the quiet period, so that a
    faulty GPU is tried less and less often. Loading the driver again resets the GPU and ends the quiet period.
 
-Which XIDs make a GPU unhealthy.
-
-In: the operator's lists. Out: a verdict for an XID, a phrase for people and a label for the metric. Not here: where
-XIDs come from (`nvml_session`). An XID that only says that an application failed leaves the GPU as good as before: else
+An XID that only says that an application failed is not critical, because it leaves the GPU as good as before: else
 every tenant could take a shared GPU from the others by crashing. Any other, unknown ones included, makes it unhealthy.
-
 The sets are the column "Immediate Action" of NVIDIA's Xid Catalog (Ampere and newer),
 https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. docs/gpu-health.md shows them.
-
-What the driver says about a GPU beside its answers: what it asks for, its memory, its NVLink fabric.
-
-In: numbers of NVML, None if the driver does not say. Out: why the GPU shall get no new pods, if it shall not. Pure.
-Not here: asking (`device`). Invariant: what is not known condemns no GPU.
 """
 
 import math

@@ -1,17 +1,15 @@
 """The GPUs of this node, as the agent uses them: one `Hardware` from start to stop.
 
-In: options. Out: `inventory` and `samples`, readable at any moment without waiting, and a call for each change. Not
-here: each of the things it puts together. Invariants: a GPU that was once in the inventory stays, unhealthy if need be,
-unless another took its place; nothing that the driver does, hanging included, blocks the event loop or ends the watch;
-while NVML is closed on request, nothing of the driver is touched.
+In: `HardwareOptions`, everything that an operator or a test may set, with its default. Out: `inventory` and `samples`,
+readable at any moment without waiting, and a call for each change. Not here: each of the things it puts together.
+Invariants: a GPU that was once in the inventory stays, unhealthy if need be, unless another took its place; nothing
+that the driver does, hanging included, blocks the event loop or ends the watch; while NVML is closed on request,
+nothing of the driver is touched.
 
-When the GPUs are read next, and for what. Pure: the clock is an argument.
-
-In: what each reading gave, and which GPUs are lost. Out: what is due, and how long nothing is. Events are due every
-second at most, samples every sample period, the survey of what changes seldom every rescan period. NVML is opened again
-after a failure, and with growing intervals while a GPU is lost: it may come back under a new handle only.
-
-Everything about the hardware that an operator or a test may set, with its default.
+`Schedule` says when the GPUs are read next, and for what, by what each reading gave and which GPUs are lost. It is
+pure: the clock is an argument. Events are due every second at most, samples every sample period, the survey of what
+changes seldom every rescan period. NVML is opened again after a failure, and with growing intervals while a GPU is
+lost: it may come back under a new handle only.
 """
 
 import asyncio

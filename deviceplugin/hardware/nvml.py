@@ -1,16 +1,15 @@
-"""NVML itself: the only importer of pynvml.
+"""NVML itself: which library it is, and every call into it. The only importer of pynvml.
 
-In: names of NVML functions and their arguments. Out: their answers, or an `NvmlCallError` whose sentence names the
-function, the GPU, what NVML said and what to do. A function that the driver lacks, and a question that this GPU does
-not answer, are "unknown" (None), not errors. Not here: what the answers mean (`device`, `nvml_session`), and threads
-(`nvml_executor`): every method runs on the NVML thread. Invariant: NVML is initialised once and kept until it shall be
-closed, because an init/shutdown pair costs more than everything else that is ever asked.
+In: names of NVML functions and their arguments; the operator's choice of the library: the system's libnvidia-ml.so.1,
+one below a driver root, or one file. Out: answers, or an `NvmlCallError` whose sentence names the function, the GPU,
+what NVML said and what to do. A function that the driver lacks, and a question that this GPU does not answer, are
+"unknown" (None), not errors. Not here: what the answers mean (`device`, `nvml_session`), and threads (`nvml_executor`):
+every method runs on the NVML thread.
 
-Which libnvidia-ml.so.1 is used: the system's, one below a driver root, or one file.
-
-In: options. Out: the library mapped into this process under its SONAME, so that pynvml, which opens
-`libnvidia-ml.so.1` by name, gets exactly this one. Not here: any call into it (`nvml`). Invariant: a library that the
-operator named is used or refused, never silently replaced by the system's.
+`NvmlLibrary` maps the library into this process under its SONAME, so that pynvml, which opens `libnvidia-ml.so.1` by
+name, gets exactly this one. Invariants: a library that the operator named is used or refused, never silently replaced
+by the system's; NVML is initialised once and kept until it shall be closed, because an init/shutdown pair costs more
+than everything else that is ever asked.
 """
 
 import _ctypes

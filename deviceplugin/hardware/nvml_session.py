@@ -1,24 +1,19 @@
 """NVML between one opening and the next, as the NVML thread sees it: devices, events, samples.
 
-In: an open `Nvml` and what was known before. Out: one `Discovery`, then a `GpuReport` as often as wanted. Not here:
-threads, time, and what follows from a report (`node`). Invariant: every handle in here is of this session, and the
-session is used on the NVML thread only.
+In: an open `Nvml` and what was known before. Out: one `Discovery`, then a `GpuReport` as often as wanted: a `GpuSample`
+for each GPU that answers, a `Fault` for each that does not, and a `GpuEvent` for each XID or what some drivers send
+beside or instead of one. Not here: threads and time (`node`), what faults and events mean (`health`), and what follows
+from a report (`node`). Invariants: every handle in here is of this session, and the session is used on the NVML thread
+only; a GPU that is lost gives no sample and no exception, as only a driver that is gone altogether raises; an event
+whose GPU is not known makes no GPU unhealthy.
 
-One reading of each GPU: how busy it is, what uses its memory, who runs on it; at the same time its probe.
+A sample says how busy a GPU is, what uses its memory and who runs on it, and is its probe at the same time. The probe
+is the memory alone: other values that cannot be read are 0. The driver keeps per-process readings for itself and hands
+out those newer than a time stamp. It has none for a process that was idle, and none at all between two of its own
+sampling points, so a reading stays good for a while.
 
-In: the devices. Out: a `GpuSample` for each GPU that answers and a `Fault` for each that does not. Not here: when it is
-done (`node`) and what a fault means (`health`). Runs on the NVML thread. Invariants: a GPU that is lost gives no sample
-and no exception; only a driver that is gone altogether raises. The probe is the memory alone: other values that cannot
-be read are 0.
-
-The driver keeps per-process readings for itself and hands out those newer than a time stamp. It has none for a process
-that was idle, and none at all between two of its own sampling points, so a reading stays good for a while.
-
-NVML's events: XIDs, and what some drivers send beside or instead of them.
-
-In: the devices that answer. Out: `GpuEvent` values, each with its GPU where NVML says which. Not here: what they mean
-(`health`). The wait is a millisecond: the NVML thread serves everyone, and the driver queues events between two
-readings. Invariant: an event whose GPU is not known makes no GPU unhealthy.
+Events are waited for no longer than a millisecond: the NVML thread serves everyone, and the driver queues events
+between two readings.
 """
 
 import enum

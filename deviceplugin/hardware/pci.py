@@ -1,13 +1,10 @@
-"""PCI devices and the driver's kernel modules, as the kernel shows them.
+"""The GPUs on the PCI bus and the driver's kernel modules, as the kernel shows them; modules are loaded where missing.
 
-In: the root of sysfs, files of /proc. Out: bus ids of GPUs, NUMA nodes, the driver's version. Not here: whether the
-driver knows the GPUs. Invariant: nothing here raises; what cannot be read is not known.
-
-The kernel modules and their device nodes: loaded and made when one is missing and there is a GPU that needs them.
-
-In: roots of /dev, /proc and sysfs, the tools. Out: one sentence about what was done, None if nothing was; which
-nodes are missing. Not here: whether the driver then answers (`nvml`). Never a shell, always a time limit. Invariant:
-without an NVIDIA GPU on the PCI bus, or with the nodes of both modules in place, nothing is run.
+In: roots of sysfs, /proc and /dev, the tools that load modules. Out: bus ids of GPUs, NUMA nodes, the driver's version;
+which device nodes are missing, and one sentence about what was done, None if nothing was. Not here: whether the driver
+knows the GPUs and answers (`nvml`). Invariants: to read never raises, and what cannot be read is not known; without an
+NVIDIA GPU on the PCI bus, or with the nodes of both modules in place, nothing is run. Never a shell, always a time
+limit.
 
 After a boot NVML makes the nodes of the nvidia module, and nobody that of nvidia-uvm before a program on the node uses
 CUDA, which no container can do for itself. nvidia-modprobe makes it; modprobe only loads the module.

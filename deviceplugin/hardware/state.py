@@ -1,17 +1,16 @@
-"""What is known about the GPUs, and how each reading changes it. No I/O, no clock.
+"""What is known about the GPUs, and how each reading changes it; and the inventory on disk, for the next agent.
 
 In: what was remembered, discoveries, reports, and the failure of the driver as a whole. Out: the inventory, the
-samples, the number of XIDs, and one `InventoryChange` for each step that changed something. Not here: asking
-(`nvml_session`) and when (`node`). Invariants: the inventory is replaced, never changed; an event without a GPU makes
-no GPU unhealthy.
+samples, the number of XIDs, and one `InventoryChange` for each step that changed something. `HardwareState` has no I/O
+and no clock. Not here: asking (`nvml_session`) and when (`node`). Invariants: the inventory is replaced, never changed;
+an event without a GPU makes no GPU unhealthy.
 
-The inventory on disk, so that an agent that comes back can register before NVML answers.
-
-In: an `Inventory` and how long critical events still count. Out: the same after a restart of the agent, within the same
-boot of the machine, under the same driver, and while each GPU has the minor number that it had: a driver that is loaded
-again may give others. Times are of the monotonic clock, which lives as long as the boot does. Not here: whether the
-rest is still true; NVML's first answer decides. Invariant: reading never raises: a file that is
-missing, torn, of another version, boot or driver is no cache. Writing replaces the file in one step.
+By `InventoryCache` an agent that comes back can register before NVML answers. It gives the same inventory, and how long
+critical events still count, after a restart of the agent within the same boot of the machine, under the same driver,
+and while each GPU has the minor number that it had: a driver that is loaded again may give others. Times are of the
+monotonic clock, which lives as long as the boot does. Whether the rest is still true is not asked: NVML's first answer
+decides. Invariant: reading never raises: a file that is missing, torn, of another version, boot or driver is no cache.
+Writing replaces the file in one step.
 """
 
 from collections import Counter
