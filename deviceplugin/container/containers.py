@@ -1,14 +1,14 @@
 """Where the containers of a grant are: their ids at the runtime, and the control groups with their processes.
 
-In: pods' UIDs and containers' names. Out: a `Place`, from the runtime where it can be asked, else from what the pod's
-status says and /proc. Invariant: never another container's group: a group counts only if it carries this pod's UID and
-this container's id in its name. Also whose the processes are that the driver names, which may have ended since.
+In: pods' UIDs and containers' names; the runtime's CRI socket (containerd, cri-o, cri-dockerd). Out: a `Place`, from
+the runtime where it can be asked, else from what the pod's status says and /proc. Invariant: never another container's
+group: a group counts only if it carries this pod's UID and this container's id in its name. Also whose the processes
+are that the driver names, which may have ended since.
 
-The container runtime, asked over its CRI socket: its version, a pod's containers, their processes, its images.
-
-In: the socket (containerd, cri-o, cri-dockerd). Out: ids and PIDs, or RuntimeApiError with one sentence. The PID comes
-from the verbose status, which the API does not define: it is None for a runtime that does not give it. Whether CDI is
-on is asked too, for containerd's verbose status has its configuration; a version says only what a runtime could do.
+`ContainerRuntime` asks for the runtime's version, a pod's containers, their processes and its images; what it cannot
+learn is a RuntimeApiError with one sentence. A PID comes from the verbose status, which the API does not define: it is
+None for a runtime that does not give it. Whether CDI is on is asked too, for containerd's verbose status has its
+configuration; a version says only what a runtime could do.
 """
 
 import re

@@ -1,12 +1,11 @@
-"""Processes of containers, from the kernel: /proc and the control groups' file systems.
+"""Processes of containers, as the kernel shows them: in /proc, in control groups, and by what they have mounted.
 
-In: PIDs as this process sees them (the agent runs in the host's pid namespace); a container's pod and id. Out: frozen
-facts, or None for what cannot be read: a process may end between any two lines. Nothing is cached and nothing raises.
-Not here: which container belongs to which grant (`containers`).
+In: PIDs as this process sees them (the agent runs in the host's pid namespace); a pod's UID and a container's id. Out:
+frozen facts, or None for what cannot be read: a process may end between any two lines, and a line that is not
+understood is left out. Nothing is cached and nothing raises. Not here: which container belongs to which grant
+(`containers`).
 
-Control groups by their names: which container a process is in, and where a container's group lies. Pure.
-
-In: the bytes of /proc/PID/cgroup; a pod's UID and a container's id. Out: frozen values. Kubelet's names:
+Control groups are known by kubelet's names for them:
 
     cgroupfs   kubepods/[burstable|besteffort]/pod<UID>/<id>                              cri-o: crio-<id>
     systemd    kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<UID with _>.slice/<runtime>-<id>.scope
@@ -14,16 +13,14 @@ In: the bytes of /proc/PID/cgroup; a pod's UID and a container's id. Out: frozen
                                                                       ... where the runtime does not use systemd:
              [<the runtime's service>/]kubepods-burstable-pod<UID with _>.slice:<runtime>:<id>
 
-below any root (kind, --cgroup-root), in one hierarchy (v2) or many (v1). A container may make groups below its own
-and name them freely, so the outermost pod in a path counts. Other ways of naming exist (`cgroupsPerQOS: false`), so a
-name that is not understood proves nothing: whether a container runs is proved by what it has mounted (`processes`),
-and where it is, by its id (`group_with`). No input makes these functions raise.
+below any root (kind, --cgroup-root), in one hierarchy (v2) or many (v1). A container may make groups below its own and
+name them freely, so the outermost pod in a path counts. Other ways of naming exist (`cgroupsPerQOS: false`), so a name
+that is not understood proves nothing: whether a container runs is proved by what it has mounted, and where it is, by
+its id (`group_with`).
 
-What a process sees mounted, from /proc/PID/mountinfo (proc_pid_mountinfo(5)).
-
-In: the bytes of the file. Out: `MountPoint`s; a line that is none is left out. A mount is identified by its file
-system's number and the directory of that file system which it shows: nobody without rights on the node can make a mount
-that shows a directory of somebody else, whatever its name.
+A mount (/proc/PID/mountinfo, proc_pid_mountinfo(5)) is identified by its file system's number and the directory of that
+file system which it shows: nobody without rights on the node can make a mount that shows a directory of somebody else,
+whatever its name.
 """
 
 import contextlib

@@ -1,19 +1,18 @@
 """A file of fixed size that a container maps and writes, and that the agent only ever reads: region and activity rows.
 
-In: a path, the first bytes, a size. Out: the file, complete before it has its name. It is made with its final size and
-never cut, so that no mapping of it can fault; the part that is used first is reserved on the disk, because touching a
-hole of a mapped file on a full disk is a SIGBUS for the application. A container may write anything into it:
-nothing here trusts its contents. What a container has added to a file may take seconds to free: a thread does that.
+In: a path, the first bytes, a size. Out: the file, complete before it has its name; later the file as it may be, and a
+phrase that says what a container has done to it. Nothing here trusts or looks at its contents: a container may write
+anything into it. It is made with its final size and never cut below it, so that no mapping of it can fault; the part
+that is used first is reserved on the disk, because touching a hole of a mapped file on a full disk is a SIGBUS for the
+application.
 
-What a container may not do to a file of its shared state, found and undone: growth, modes, extended attributes.
-
-In: the file and its form. Out: the file as it may be, and a phrase that says what was wrong. A container may allocate
-blocks behind the end without changing the size, so both are compared. Invariants: the contents are not looked at; the
-inode stays, because processes have it mapped; nothing here waits for a container. Growth under a write lease is cut in
-a thread: truncate keeps new leases away while it waits until the kernel breaks the old one (45 s). Each container has
-one such thread at most, and the node `MOST_CUTTING`; other files wait for their turn, and meanwhile each look has the
-kernel break their leases. What the container did not do is not reported: a missing file, or one that the agent may not
-open.
+What a container may not do is found and undone: growth, modes, extended attributes. It may allocate blocks behind the
+end without changing the size, so both are compared. Invariants: the inode stays, because processes have it mapped;
+nothing here waits for a container. What a container has added may take seconds to free: a thread does that. Growth
+under a write lease is cut in a thread too: truncate keeps new leases away while it waits until the kernel breaks the
+old one (45 s). Each container has one such thread at most, and the node `MOST_CUTTING`; other files wait for their
+turn, and meanwhile each look has the kernel break their leases. What the container did not do is not reported: a
+missing file, or one that the agent may not open.
 """
 
 import contextlib

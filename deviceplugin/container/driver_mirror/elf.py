@@ -1,13 +1,12 @@
-"""What an ELF file says of itself: word size, machine, SONAME, what it needs, the ABI it was made for.
+"""What ELF files say of themselves, and what the dynamic loader's cache says of where they are.
 
-In: a path. Out: `Elf`, or a ParseError of one sentence, whatever the file holds, because vcuda does
-not install drivers. Only headers, the dynamic segment and notes are read, so a library of 100 MB costs a millisecond.
+In: a path, or the bytes of `/etc/ld.so.cache`. Out: `Elf` (word size, machine, SONAME, what it needs, the ABI it was
+made for), or the `CacheEntry`s in the loader's own order: which library names lead to which files. A ParseError of one
+sentence, whatever the file holds, because vcuda does not install drivers. Of an ELF file only headers, the dynamic
+segment and notes are read, so a library of 100 MB costs a millisecond.
 
-The dynamic loader's cache, `/etc/ld.so.cache`: which library names lead to which files.
-
-In: the bytes. Out: the entries in the loader's own order, or a ParseError of one sentence, whatever the bytes are.
-Formats: glibc's new one (`glibc-ld.so.cache1.1`), alone or behind the old one (`ld.so-1.7.0`, until glibc 2.31), which
-is skipped; little endian, as on every machine with a GPU. ldconfig is never run: the mirror must not
+Formats of the cache: glibc's new one (`glibc-ld.so.cache1.1`), alone or behind the old one (`ld.so-1.7.0`, until glibc
+2.31), which is skipped; little endian, as on every machine with a GPU. ldconfig is never run: the mirror must not
 change the node. What a name means for the mirror is not here (`search`).
 """
 

@@ -1,24 +1,24 @@
-"""The finished trees of one mirror, which of them is current, and when an old one may go.
+"""The trees of one mirror: written complete and durable, made current in one step, removed when nobody may mount them.
 
     <base>/nvidia   -> .current/nvidia      the name in kubelet's answers; it never changes
     <base>/origin   -> .current/origin
     <base>/.current -> .trees/<key>         one rename changes both flavours
     <base>/.trees/<key>/{nvidia,origin}     never changed once it is there
 
-In: plans, and ids of living grants. Out: the same on disk, durable. A runtime follows these links when it makes a
-container and the mount then holds the tree itself, so a container keeps the tree of its start, and after a restart has
-the current one. Invariants: both names lead to a complete tree at every moment after the first `open`, whichever
-process is killed at whichever step; a tree goes only when every grant that lived when the tree was replaced has ended,
-and never while it is the current or the previous one. Where a directory of an earlier agent or of gpu-manager stands in
-the place of a link, containers may still mount it, so it is set aside unless it is empty. Not here: what belongs in a
-tree (`plan`), and who calls when (`mirror`).
+In: plans, ids of living grants. Out: the same on disk, durable, with a manifest for each tree. Not here: what belongs
+in a tree (`plan`), and who calls when (`mirror`).
 
-Writes a planned tree to disk, complete and durable, in a directory that no container uses yet.
+A tree is written in a directory that no container uses yet; an error leaves a half-made one to be removed. A file of
+the node is copied, once for both flavours, by reflink where the file system can; what earlier trees have is
+hard-linked. Invariants: nothing that existed before is written to; no inode of the node is in a tree, because a
+container that can remount its mount writable would write into the node's driver.
 
-In: a plan and the files of earlier trees by content. Out: the tree and its manifest, or an error and a half-made
-directory for `trees` to remove. A file of the node is copied, once for both flavours, by reflink where the file system
-can; what earlier trees have is hard-linked. Invariants: nothing that existed before is written to; no inode of the node
-is in a tree, because a container that can remount its mount writable would write into the node's driver.
+A runtime follows the links when it makes a container and the mount then holds the tree itself, so a container keeps the
+tree of its start, and after a restart has the current one. Invariants: both names lead to a complete tree at every
+moment after the first `open`, whichever process is killed at whichever step; a tree goes only when every grant that
+lived when the tree was replaced has ended, and never while it is the current or the previous one. Where a directory of
+an earlier agent or of gpu-manager stands in the place of a link, containers may still mount it, so it is set aside
+unless it is empty.
 """
 
 import contextlib
