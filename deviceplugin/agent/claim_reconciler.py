@@ -1,7 +1,8 @@
-"""Compares the ledger's grants of claims with kubelet's record, in both directions, and with what pods name.
+"""Compares the grants of claims with kubelet's record and with what pods name, and writes the status of each claim.
 
-In: the ledger, kubelet's record, the API server, the node's pods. Out: ended grants, rebuilt ones, and a report of each
-container that holds two.
+In: the ledger, kubelet's record, the API server, the node's pods, the GPUs' health. Out: ended grants, rebuilt ones, a
+report of each container that holds two, and `status.devices` of the claims. Device-plugin grants are for
+`agent.reconciler`, which in turn does not see these.
 
 Kubelet forgets a claim when its record is lost, and nobody tells the driver. A claim has ended if kubelet's record does
 not have it and the API server says that it is gone, or given to no pod of this node, in two rounds in a row, and no
@@ -9,15 +10,13 @@ process has its files mounted. The other way round, a claim that kubelet recorde
 containers under the name that kubelet wrote down: it is adopted with that name on those of its GPUs that are here, and
 waits for the others. It is given up only if the API server says that it is gone. Nothing is ended because something
 could not be read, and nothing is granted before all of it was read (`is_complete`). What one claim lacks is nothing to
-the others. Device-plugin grants are for `agent.reconciler`, which in turn does not see these.
+the others.
 
-The status of each claim says what was prepared for it, and when one of its GPUs fails (`ClaimStatus`).
-
-In: the ledger's grants of claims, the GPUs' health. Out: `status.devices` of the claims, for `kubectl describe`. It is
-written behind the answers to kubelet, a few claims a second: nothing waits for it, and what cannot be written is tried
-again while the claim is held. The words are those of the moment of a change, so a claim is written once for each. A
-claim is first written when it is a few seconds old: its containers start then, often with those of many others, and
-kubelet and the API server have enough to do.
+`ClaimStatus` writes what was prepared for a claim, and when one of its GPUs fails, for `kubectl describe`: behind the
+answers to kubelet, a few claims a second. Nothing waits for it, and what cannot be written is tried again while the
+claim is held. The words are those of the moment of a change, so a claim is written once for each. A claim is first
+written when it is a few seconds old: its containers start then, often with those of many others, and kubelet and the
+API server have enough to do.
 """
 
 import asyncio

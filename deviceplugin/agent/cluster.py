@@ -1,24 +1,19 @@
 """The agent's connection to the API server: it follows the cluster and answers the rest of the agent from memory.
 
-In: a kubeconfig or the pod's service account. Out: the pods of this node, one pod by name, the cordon, events, the
-node's labels and inventory. Registration with kubelet waits for nothing here: to import the client and read credentials
-takes half a second, and the API server may be away for hours. Only credentials that can never work end the agent, with
-an error that says why.
+In: a kubeconfig or the pod's service account; kubelet's lists of pods, the owners in the ledger. Out: the pods of this
+node, one pod by name, what their annotations ask of the node, the cordon, events, the node's labels and inventory.
+Registration with kubelet waits for nothing here: to import the client and read credentials takes half a second, and the
+API server may be away for hours. Only credentials that can never work end the agent, with an error that says why.
 
-`PodHints` are what the annotations of a pod ask of its node: the GPUs that a scheduler chose, and limits.
+`PodHints` are the GPUs that a scheduler chose for a container, and its limits. A hint is followed if it fits. An
+annotation that cannot be read or trusted (`model.annotations`) counts as missing and is logged, at most once a minute
+for each pod: its author may change it without pause.
 
-In: a pod and the inventory. Out: UUIDs to prefer, `PodLimits`. A hint is followed if it fits. An annotation that
-cannot be read or trusted (`model.annotations`) counts as missing and is logged, at most once a minute for each pod:
-its author may change it without pause.
-
-`MirrorPods` knows which pod of the API server is the mirror of which static pod.
-
-Kubelet runs static pods under UIDs of its own. It shows each at the API server as a mirror pod, which has another UID
-there and kubelet's in an annotation. Everybody who may create pods can write that annotation, with the UID of any pod.
-
-In: pods of this node as the watch shows them, kubelet's lists, the owners in the ledger. Out: the same pods by the UID
-that kubelet uses. Invariant: a pod counts as a mirror only if a node owns it, and if kubelet has listed a static pod
-with this name and UID, or the ledger knows one. Other pods with the annotation are left out: kubelet runs none of them.
+`MirrorPods` shows static pods by the UID that kubelet uses. Kubelet runs them under UIDs of its own and shows each at
+the API server as a mirror pod, which has another UID there and kubelet's in an annotation. Everybody who may create
+pods can write that annotation, with the UID of any pod. Invariant: a pod counts as a mirror only if a node owns it, and
+if kubelet has listed a static pod with this name and UID, or the ledger knows one. Other pods with the annotation are
+left out: kubelet runs none of them.
 """
 
 import asyncio

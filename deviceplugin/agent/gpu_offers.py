@@ -1,15 +1,15 @@
-"""Which GPUs are offered by which way to ask: the device plugin, or ResourceClaims.
+"""Which GPUs are offered by which way to ask, the device plugin or ResourceClaims; and which containers hold a grant.
 
-In: what the operator chose, the grants. Out: the inventory for the device plugin and the extender, and the amounts for
-the ResourceSlice. A GPU is offered in one way, because two schedulers would decide about it without each other. A GPU
-that was offered in the other way before keeps its grants: what they leave is offered to claims, and the device plugin
-has it as unhealthy, so that kubelet knows the devices that its containers still hold. Pure but for the ledger's state.
+In: what the operator chose, the grants, the node's pods. Out of `GpuOffers`: the inventory for the device plugin and
+the extender, and the amounts for the ResourceSlice. A GPU is offered in one way, because two schedulers would decide
+about it without each other. A GPU that was offered in the other way before keeps its grants: what they leave is offered
+to claims, and the device plugin has it as unhealthy, so that kubelet knows the devices that its containers still hold.
+Pure but for the ledger's state.
 
-`GrantHolders` are the containers that hold a grant: its owner, or for a claim those that use it.
-
-In: the node's pods, looked at once and only if a grant of a claim is asked for. Out: containers, and a grant as
-views show it: a claim with one container is shown as that container, one that several share, or none yet, by its own
-name and the name of its request. Values of one moment: make it again to look again.
+Out of `GrantHolders`: the containers of a grant, which are its owner or those that use a claim, and the grant as views
+show it. A claim with one container is shown as that container, one that several share, or none yet, by its own name and
+the name of its request. Pods are looked at once, and only if a grant of a claim is asked for; make it again to look
+again.
 """
 
 from collections.abc import Callable, Iterable, Mapping

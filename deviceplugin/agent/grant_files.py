@@ -1,17 +1,16 @@
-"""The files of each grant: connects the decisions of `kubelet` with what `container` writes.
+"""The files of each grant: connects the decisions of `kubelet` with what `container` and `gpu_manager` write.
 
-In: grants and answers. Out: the grant's directory before Allocate answers, its limits at PreStartContainer, and nothing
-after the grant's end. All sources of mounts exist after `fill` and `ready`, or these raise: containerd and CRI-O start
-a container whose mount has no source, with an empty directory. So no container starts while files of the driver mirror
-are missing, and no share while it lacks the interposer.
+In: grants and answers, the pods' annotations, `--vcuda-socket`. Out: the grant's directory before Allocate answers, its
+limits at PreStartContainer, its `vcuda.sock` where it has one, and nothing after the grant's end. All sources of mounts
+exist after `fill` and `ready`, or these raise: containerd and CRI-O start a container whose mount has no source, with
+an empty directory. So no container starts while files of the driver mirror are missing, and no share while it lacks the
+interposer.
 
-`GrantSockets` are the grants with a `vcuda.sock`: those of pods that ask for it, because their image has gpu-manager's
-client, and those that gpu-manager gave and the agent took over, because their containers mount gpu-manager's library.
-
-In: the ledger, the pods' annotations, `--vcuda-socket`. Out: the grants whose sockets are served, from the proof at
-PreStartContainer to the grant's end. After a restart of the agent all are back at once: a pod that nobody shows yet has
-asked if its socket is there. A grant without a directory has no container and gets no socket: kubelet's checkpoint
-names containers that ended long ago.
+`GrantSockets` serves the sockets of grants whose pods ask for one, because their image has gpu-manager's client, and of
+those that gpu-manager gave and the agent took over, because their containers mount gpu-manager's library: from the
+proof at PreStartContainer to the grant's end. After a restart of the agent all are back at once: a pod that nobody
+shows yet has asked if its socket is there. A grant without a directory has no container and gets no socket: kubelet's
+checkpoint names containers that ended long ago.
 """
 
 import asyncio

@@ -1,18 +1,17 @@
 """The loop that compares ledger, kubelet and API server, and corrects what differs.
 
 In: the ledger, kubelet's checkpoint and pods, the API server's pods. Out: changes of the ledger as `ledger.reconcile`
-decides them, removed directories, corrected annotations, deleted refused pods. It runs once in each period and soon
-after a pod ended: no message says that a container ended, and free slots must not wait for the next Allocate. It also
-runs soon after a pod got GPUs that its annotations do not name: no scheduler chose them (nodeName was set, a DaemonSet,
-Volcano), and the extender must not give them to another pod. Grants are read before the views: a view that is younger
-than the grant cannot lack its pod.
+decides them, removed directories, corrected annotations, deleted refused pods.
 
-What the ledger knows is written back to the pods, by the contract in `model.annotations`.
+It runs once in each period and soon after a pod ended: no message says that a container ended, and free slots must not
+wait for the next Allocate. It also runs soon after a pod got GPUs that its annotations do not name: no scheduler chose
+them (nodeName was set, a DaemonSet, Volcano), and the extender must not give them to another pod. Grants are read
+before the views: a view that is younger than the grant cannot lack its pod.
 
-In: the ledger and the pods as the API server shows them. Out: patches for pods whose annotations differ. The ledger is
-right and the annotation is corrected, because schedulers read the annotations to know what this node holds. Only proved
-grants are written, and then the whole contract: a `predicate-node` copied from another pod would make schedulers
-distrust the rest.
+What the ledger knows is written back to the pods, by the contract in `model.annotations`, where a pod's annotations
+differ: the ledger is right, and schedulers read the annotations to know what this node holds. Only proved grants are
+written, and then the whole contract: a `predicate-node` copied from another pod would make schedulers distrust the
+rest.
 """
 
 import asyncio
