@@ -1,19 +1,18 @@
-"""bind: checks again, assumes the pod in memory, and writes one Binding.
+"""bind: checks again, assumes the pod in memory, writes one Binding, and follows it until its result is confirmed.
 
-In: a pod's reference and a node. Out: an empty string, or the sentence that kube-scheduler puts into the pod's
-condition; the cache then says the same. The Binding carries the allocation, in gpu-manager's annotations and vcuda's,
-so node and GPUs become visible together or not at all; the node's agent applies exactly these. After a failure the pod
-is read, because it may be bound all the same. Where that leaves the result open, `UnconfirmedBindings` keeps the pod's
-GPUs. Two equal requests at the same time are one. A pod with an unconfirmed Binding is bound with the same GPUs again
-or not at all, because either of the two Bindings may be the one that takes effect.
+In: a pod's reference and a node; afterwards events of the watch. Out: an empty string, or the sentence that
+kube-scheduler puts into the pod's condition; the cache then says the same, and every hold in it has a reason. The
+Binding carries the allocation, in gpu-manager's annotations and vcuda's, so node and GPUs become visible together or
+not at all; the node's agent applies exactly these. Two equal requests at the same time are one. A pod with an
+unconfirmed Binding is bound with the same GPUs again or not at all, because either of the two Bindings may be the one
+that takes effect.
 
-`UnconfirmedBindings` follows Bindings until the watch or the API server confirms their result.
-
-In: Bindings with and without an answer, and events of the watch. Out: a cache in which every hold has a reason. A
-Binding without a clear answer may take effect as long as the API server works on one request. Its GPUs are released
-only when that time is over *and* the pod was read afterwards. A pod whose Binding was answered, or that a read found
-bound, is read again until the watch knows it: the watch never reports the deletion of a pod that it never listed. Reads
-are repeated until one is answered. Invariant: no clock alone releases anything, and nothing is held forever.
+After a failure the pod is read, because it may be bound all the same. Where that leaves the result open,
+`UnconfirmedBindings` keeps the pod's GPUs until the watch or the API server confirms the result. A Binding without a
+clear answer may take effect as long as the API server works on one request. Its GPUs are released only when that time
+is over *and* the pod was read afterwards. A pod whose Binding was answered, or that a read found bound, is read again
+until the watch knows it: the watch never reports the deletion of a pod that it never listed. Reads are repeated until
+one is answered. Invariant: no clock alone releases anything, and nothing is held forever.
 """
 
 import asyncio

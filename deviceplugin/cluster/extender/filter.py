@@ -1,17 +1,15 @@
-"""filter: which of these nodes can serve the pod, and on which GPUs.
+"""filter and prioritize: which of these nodes can serve the pod, on which GPUs, and how good each of them is.
 
-In: a pod, node names, and a budget of steps. Out: one node, chosen by policy and reserved in memory for the pod's UID;
-or all nodes that fit, with nothing reserved, where kube-scheduler chooses. Nothing is written, and nothing awaits. A
-pod that is filtered again gets the same node and GPUs, where they are still offered and still fit.
+In: a pod, node names, and a budget of steps. Nothing is written, and nothing awaits.
 
-Invariant: where the budget goes on, nothing stays but what placement has cached, and the end of a reservation that fits
-no more; the answer is none.
+Out of filter: one node, chosen by policy and reserved in memory for the pod's UID; or all nodes that fit, with nothing
+reserved, where kube-scheduler chooses. A pod that is filtered again gets the same node and GPUs, where they are still
+offered and still fit. Invariant: where the budget goes on, nothing stays but what placement has cached, and the end of
+a reservation that fits no more; the answer is none.
 
-prioritize: a score for each node that kube-scheduler may still choose.
-
-In: a pod and node names. Out: a score from 0 to 10 for each, in the order of the node policy: 10 for the best, 0 for
-the worst, equal scores for equally good nodes. kube-scheduler multiplies it by the extender's weight and adds it to the
-scores of its own plugins.
+Out of prioritize, for nodes that kube-scheduler may still choose: a score from 0 to 10 for each, in the order of the
+node policy: 10 for the best, 0 for the worst, equal scores for equally good nodes. kube-scheduler multiplies it by the
+extender's weight and adds it to the scores of its own plugins.
 """
 
 from collections.abc import Callable, Iterable, Mapping
