@@ -1,7 +1,8 @@
 """The three identity sources of `--identity`: what kubelet or the API server shows of the pods of this node.
 
 In: kubelet's `GET /pods`, its PodResources socket, the API server's watch. Out: the containers that a call may be for,
-by the rules of `identity`. Nothing here has a time limit: `Identity` gives each source its time.
+by the rules of `identity`; a KubeletError in one sentence where kubelet does not answer. No source has a time limit
+here: `Identity` gives each its time.
 
 `PodsSource` asks kubelet's `GET /pods`. It is exact: kubelet adds a pod to this list before it admits it, and the next
 pod only afterwards (verified on kubelet 1.36). `PodResourcesSource` compares the API server's watch with kubelet's
@@ -9,26 +10,22 @@ PodResources; it is exact for app and restartable init containers, but for pods 
 shows them too. `PendingSource` takes the pending pods of the API server in the order of the scheduler's predictions. It
 is a guess, as in gpu-manager: kubelet may admit pods in another order.
 
-Fetches kubelet's own list of pods over HTTPS: `GET https://<node>:10250/pods`.
+`KubeletPods` is the client of `GET https://<node>:10250/pods`, with the credentials of the API server. Kubelet asks the
+API server whether the agent may (`nodes/pods`, before 1.33 `nodes/proxy`) and keeps the answer, so a call takes about 3
+ms. Kubelet's certificate is checked, for the node's name, against `--kubelet-ca-file`, its own self-signed certificate
+in `<root>/pki/kubelet.crt`, or the cluster's CA: another server on that port would get the agent's token. The
+connection is kept open; a kubelet that restarted costs one more try. Everybody who may create pods on the node writes
+into this list, with or without a GPU. So it is read within a bound, by one request at a time for all who wait, and a
+large one is parsed in a thread. Beyond the bound it counts as no answer, and for some seconds kubelet is not asked
+again: each source of identity behind this one is cheaper then.
 
-In: the endpoint and credentials (those of the API server are valid here too). Out: pods, or a KubeletError in one
-sentence. Kubelet asks the API server whether the agent may (`nodes/pods`, before 1.33 `nodes/proxy`) and keeps the
-answer, so a call takes about 3 ms. Kubelet's certificate is checked, for the node's name, against `--kubelet-ca-file`,
-its own self-signed certificate in `<root>/pki/kubelet.crt`, or the cluster's CA: another server on that port would get
-the agent's token. The connection is kept open; a kubelet that restarted costs one more try.
-
-Everybody who may create pods on the node writes into this list, with or without a GPU. So it is read within a bound,
-by one request at a time for all who wait, and a large one is parsed in a thread. Beyond the bound it counts as no
-answer, and for some seconds kubelet is not asked again: each source of identity behind this one is cheaper then.
-
-Client of kubelet's PodResources socket: which device IDs kubelet has given to which container, by name.
-
-In: `<root>/pod-resources/kubelet.sock`. Out: frozen views. The API has no UIDs and no plain init containers. All
-clients of the node share 100 calls a second with a burst of 10; above that it answers RESOURCE_EXHAUSTED, and the call
-is tried once more after 20 ms. `Get` (on by default since kubelet 1.34) is preferred: `List` makes kubelet free devices
-of ended pods, which may drop the reservation of the Allocate call in progress (kubernetes#119560). Refused and ended
-pods are hidden by `List` since 1.34 and by `Get` since 1.36; before, both show them until kubelet forgets the pod.
-Kubelet's errors have no code of their own, and tenants name what its sentences name: only whole sentences are compared.
+`PodResources` is the client of `<root>/pod-resources/kubelet.sock`: which device IDs kubelet has given to which
+container, by name. The API has no UIDs and no plain init containers. All clients of the node share 100 calls a second
+with a burst of 10; above that it answers RESOURCE_EXHAUSTED, and the call is tried once more after 20 ms. `Get` (on by
+default since kubelet 1.34) is preferred: `List` makes kubelet free devices of ended pods, which may drop the
+reservation of the Allocate call in progress (kubernetes#119560). Refused and ended pods are hidden by `List` since 1.34
+and by `Get` since 1.36; before, both show them until kubelet forgets the pod. Kubelet's errors have no code of their
+own, and tenants name what its sentences name: only whole sentences are compared.
 """
 
 import asyncio
