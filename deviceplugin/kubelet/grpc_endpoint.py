@@ -1,18 +1,18 @@
-"""One unix socket with one gRPC server on it.
+"""The unix sockets between the agent and kubelet: a gRPC server on one of them, and news of those in a directory.
 
-In: services and a path. Out: a server that can be started again on the same path. grpc's `stop` unlinks the path even
-when a newer server has bound it (grpc#17122), so `stop` is awaited to its end before anything is bound again. A server
-whose start is cancelled runs all the same, and gRPC's destructor waits for ever for one that was not stopped, so it
-belongs to `stop` before it starts. Kubelet dials the path back, so the socket must serve before it is registered.
-`RegistryService` (pluginregistration v1) serves beside the plugin if kubelet's plugin watcher finds the socket, or on a
-socket of its own: kubelet >= 1.12 watches `<root>/plugins_registry` and dials every socket there, also after its own
-restart, which saves the second in which crash-looping pods are lost.
+In: services and a path; a directory and the socket names in it. Out: a server that can be started again on the same
+path, and `SocketWatch.wait`, which wakes the registration loop when a socket is created, deleted or replaced.
 
-Wakes the registration loop when a socket is created, deleted or replaced.
+grpc's `stop` unlinks the path even when a newer server has bound it (grpc#17122), so `stop` is awaited to its end
+before anything is bound again. A server whose start is cancelled runs all the same, and gRPC's destructor waits for
+ever for one that was not stopped, so it belongs to `stop` before it starts. Kubelet dials the path back, so the socket
+must serve before it is registered. `RegistryService` (pluginregistration v1) serves beside the plugin if kubelet's
+plugin watcher finds the socket, or on a socket of its own: kubelet >= 1.12 watches `<root>/plugins_registry` and dials
+every socket there, also after its own restart, which saves the second in which crash-looping pods are lost.
 
-In: a directory and the socket names in it. Out: `wait`, which returns after an event or a short poll. inotify
-(watchdog) makes it immediate. The poll is the fallback, because inotify instances can be exhausted
-(fs.inotify.max_user_instances) and because a directory that is created later has no watch yet.
+`wait` returns after an event of inotify (watchdog), which is immediate, or after a short poll. The poll is the
+fallback, because inotify instances can be exhausted (fs.inotify.max_user_instances) and because a directory that is
+created later has no watch yet.
 """
 
 import asyncio

@@ -1,8 +1,14 @@
 """Which container does kubelet ask for? Asks the sources of `--identity` and waits for them as long as it is useful.
 
-In: a `Question` and the sources in their order. Out: an `IdentifiedContainer`, certain or marked as a guess, or an
-IdentityError that lists what each source answered. While Allocate runs, exactly one pod in kubelet's own view wants the
-resource and lacks it; if a source shows several, the next exact source narrows them down.
+In: a `Question` and the sources in their order; each source shows pods, with the `AnswerRecords` of these. Out: an
+`IdentifiedContainer`, certain or marked as a guess, or an IdentityError that lists what each source answered.
+
+Kubelet 1.36 (`HandlePodAdditions` -> `Allocate`) walks the init containers and then the app containers, and asks for
+each resource of one container before it goes on to the next. Two rules follow, which every source applies with
+`candidates` and `readmitted`. A call is for the first container of a pod that wants the resource and has no answer; if
+that container wants another count, the call is for another pod. And the call after the first one of a container is for
+its other resource. While Allocate runs, exactly one pod in kubelet's own view wants the resource and lacks it; if a
+source shows several, the next exact source narrows them down.
 
 Kubelet waits without a deadline and admits no other pod meanwhile, so an answer should come soon. But a source that is
 late on a busy node must not be replaced by a guess, which may give a container the GPU of another one. So an exact
@@ -10,16 +16,6 @@ source is asked alone for its budget (`--identity-budget`), then the next one is
 counts. A source that was late has no time alone at the next call. All are waited for up to 8 s. If none answers in that
 time they count as dead: for 30 s they are waited for no longer than the budget. A guess is made only if every exact
 source has failed, except one that is safe: the call after the first one of a container is for its other resource.
-
-Which containers may a call of kubelet be for? The two rules of kubelet 1.36 that every identity source applies.
-
-In: pods as a source shows them, a `Question`, and the `AnswerRecords` of these pods. Out: pairs of pod and container.
-Pure.
-
-Kubelet (`HandlePodAdditions` -> `Allocate`) walks the init containers and then the app containers, and asks for each
-resource of one container before it goes on to the next. So a call is for the first container of a pod that wants the
-resource and has no answer; if that container wants another count, the call is for another pod. And the call after the
-first one of a container is for its other resource.
 """
 
 import asyncio

@@ -1,20 +1,17 @@
-"""What a claim was given, as requests to the ledger: one grant for each request of the claim.
+"""What a claim gives and to whom: a grant for each of its requests, held by the containers that name the request.
 
-In: a claim as the API server has it, the devices that this node published. Out: `ClaimGrant`s, or an error that says
-why the claim cannot be prepared here. Pure. Amounts are those that were consumed, not those that were requested: the
-scheduler rounds up, and fills in what a request leaves out.
+In: a claim as the API server has it, the devices that this node published, the node's pods. Out: `ClaimGrant`s, which
+are requests to the ledger, and the containers of each; or an error that says why the claim cannot be prepared here.
+Pure. Amounts are those that were consumed, not those that were requested: the scheduler rounds up, and fills in what a
+request leaves out.
 
-The containers that a claim is prepared for: each may hold one grant, and their environment is part of the answer.
+The claim itself knows its pods only, so the containers are found by what their pods say. A claim is named by its pods,
+not identified: the next claim of a name belongs to the next pods, so pods that have ended do not count.
 
-In: the pods for which the claim is reserved, other claims that their containers name. Out: a ClaimError for a
-container that would hold two grants: of two CDI devices with the same mounts and variables the last wins without a
-word, so the container would have the GPUs of both and the limits of one. Pure. A pod that joins two claims which are
-prepared already starts all the same, for kubelet does not call then: `joined` finds it afterwards.
-
-Which containers use a claim: by what their pods say, because the claim itself knows its pods only.
-
-In: the node's pods. Out: for a claim and each of its requests, the containers that name it. Pure. A claim is named by
-its pods, not identified: the next claim of a name belongs to the next pods, so pods that have ended do not count.
+A container may hold one grant, and its environment is part of the answer. One that would hold two is a ClaimError: of
+two CDI devices with the same mounts and variables the last wins without a word, so the container would have the GPUs of
+both and the limits of one. A pod that joins two claims which are prepared already starts all the same, for kubelet does
+not call then: `joined` finds it afterwards.
 """
 
 import asyncio

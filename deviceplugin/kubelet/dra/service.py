@@ -1,14 +1,13 @@
 """The gRPC interface to kubelet for claims: prepare and unprepare them, and say which GPUs are healthy.
 
-In: kubelet's calls. Out: typed calls to `Claims`, and protobuf answers. Every claim of a call gets its own answer: a
-VcudaError is its sentence, which kubelet shows on the pod, and any other exception is logged with its traceback and
-answered with a general sentence. Kubelet forgets the health of a device after 30 s without news, so it is sent again.
-Calls may come before the agent is ready: they wait for it, or another agent that still serves the node answers them.
+In: kubelet's calls, the sockets of other agents of the node. Out: typed calls to `Claims`, and protobuf answers. Every
+claim of a call gets its own answer: a VcudaError is its sentence, which kubelet shows on the pod, and any other
+exception is logged with its traceback and answered with a general sentence. Kubelet forgets the health of a device
+after 30 s without news, so it is sent again.
 
-`Forwarding` gives kubelet's calls to the agent that still serves the node, while this one waits for its end.
-
-In: calls, the sockets of other agents of the node. Out: the other's answer, or None if none answers any more.
-Invariant: a call is forwarded once: two agents that both wait do not send it to and fro.
+Calls may come before the agent is ready. While another agent still serves the node and this one waits for its end,
+`Forwarding` gives them to the other; where none answers any more, they wait for this one. Invariant: a call is
+forwarded once: two agents that both wait do not send it to and fro.
 """
 
 import asyncio

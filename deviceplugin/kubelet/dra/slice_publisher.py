@@ -1,24 +1,21 @@
-"""Keeps this node's ResourceSlice equal to what the driver offers.
+"""This node's ResourceSlice: its GPUs as devices that kube-scheduler chooses from, equal to what the driver offers.
 
-In: the devices as they are now, the slices as the API server has them, and when kubelet knows the driver. Out: one
-slice. Kubelet deletes all slices of its node when it starts, so a slice that vanishes is made again. It is published
-only after kubelet has registered the driver: a pod that is bound earlier waits for a minute. Each write makes
-kube-scheduler try every waiting pod of the cluster, so nothing is written that says the same, and one second lies
-between two writes.
+In: the inventory, what is held, which GPUs are cordoned; the slices as the API server has them, and when kubelet knows
+the driver. Out: one slice, with one `PublishedDevice` for each GPU in the order of their minors.
 
-The GPUs of the node as devices that kube-scheduler chooses from.
+The order never follows use: kube-scheduler takes the first device that fits, so a fixed order packs as well as the best
+fit, and an order that is late packs worse. Every device has every attribute, always of one type: an expression that
+reads a missing one stops the whole claim.
 
-In: the inventory, what is held, which GPUs are cordoned. Out: one `PublishedDevice` for each GPU, in the order of their
-minors. Pure. The order never follows use: kube-scheduler takes the first device that fits, so a fixed order packs as
-well as the best fit, and an order that is late packs worse. Every device has every attribute, always of one type: an
-expression that reads a missing one stops the whole claim.
+A device has its first name, `gpu-N`, for as long as the node has the GPU. A claim is allocated by a device's name and
+may outlive a boot, while the minor number, of which the name is made, may change with it: a name that followed the
+minor would turn a claim's GPU into another one. So a new GPU takes the name of its minor, or the lowest that is free,
+and keeps it in a file. Where the file is lost, names are made again; `prepare` refuses claims whose GPU they do not
+fit.
 
-Which device name a GPU has for kube-scheduler: its first one, for as long as the node has the GPU.
-
-In: GPUs. Out: `gpu-N`. A claim is allocated by a device's name and may outlive a boot, while the minor number, of which
-the name is made, may change with it: a name that followed the minor would turn a claim's GPU into another one. So a new
-GPU takes the name of its minor, or the lowest that is free, and keeps it in a file. Where the file is lost, names are
-made again; `prepare` refuses claims whose GPU they do not fit.
+Kubelet deletes all slices of its node when it starts, so a slice that vanishes is made again. It is published only
+after kubelet has registered the driver: a pod that is bound earlier waits for a minute. Each write makes kube-scheduler
+try every waiting pod of the cluster, so nothing is written that says the same, and one second lies between two writes.
 """
 
 import asyncio
