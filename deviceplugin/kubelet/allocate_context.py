@@ -37,7 +37,7 @@ class Pods(Protocol):
 
 
 class Hints(Protocol):
-    """What a pod's annotations ask of the node (`agent.pod_hints.PodHints`).
+    """What a pod's annotations ask of the node (`agent.cluster.PodHints`).
 
     The GPUs that a scheduler chose for a container, and its limits.
     """

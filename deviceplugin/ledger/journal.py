@@ -8,7 +8,8 @@ with one sentence in `warnings`. A reboot changes nothing: grants name GPUs by U
 reboot may change, are in no entry. When `compact_if_due` has been called, the file has at most `_FACTOR` times
 what its last rewrite wrote, or `_LEAST_BYTES`; less than two bytes are rewritten for each that is appended.
 
-Not here: what a change means and whether it is allowed (`ledger`), other agents (`lock`). Not safe for threads.
+Not here: what a change means and whether it is allowed (`ledger`), other agents (`durable_files`). Not safe for
+threads.
 """
 
 import os

@@ -3,8 +3,7 @@
 In: the domain (`--resource-domain`). Out: full names. `machine_written` are the names on pods that only vcuda's
 programs may write, and those with `gpu_index_prefix`: the webhook removes them from new pods, and the admission policy
 protects them from change. `user_written` are those of a pod that vcuda reads beside them; of these, `preferences` say
-where its GPUs shall be. Not here: what the texts say (`annotations`, `preferences`, `pod_request`,
-`inventory_annotation`).
+where its GPUs shall be. Not here: what the texts say (`annotations`, `preferences`, `pod_request`, `node`).
 """
 
 from functools import cache

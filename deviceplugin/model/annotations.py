@@ -3,7 +3,7 @@
 In: text that any user may have written. Out: frozen values, or `ParseError`, never another exception. Names and forms
 come from gpu-manager if it had them. `vcuda-allocation` is new: JSON with a version, by container name and GPU UUID,
 and with the UID of the pod, because a pod that is recreated from its YAML has the old annotations. Not here: the
-inventory of a node (`inventory_annotation`).
+inventory of a node (`node`).
 
 The contract of extender and agent about a bound pod. Both call `trusted_allocation`, and one table of cases tests both:
 

@@ -85,7 +85,7 @@ class PodContainer:
     """One container: `cores` and `blocks` are its limits, `index` is its position in its own list.
 
     `runtime_id` is the ID of the container runtime, without its name; empty before kubelet reports it.
-    `has_volume_over_compat`: see `model.mount.covers_compat`. `claims`: of those whose ResourceClaim exists.
+    `has_volume_over_compat`: see `model.allocation.covers_compat`. `claims`: of those whose ResourceClaim exists.
     """
 
     ref: ContainerRef
@@ -113,10 +113,10 @@ class Pod:
 
     `ref.uid` is the UID that kubelet uses. The mirror of a static pod has another one at the API server: `api_uid`,
     empty if only kubelet knows the pod. `mirror_of` is what a pod of the API server says of itself: it is the mirror of
-    the static pod with this UID. Everybody can write that (see `agent.mirror_pods`). `annotations` has those that vcuda
-    reads; where a user wrote more than it keeps of a pod, those of the user are left out, and `unread_bytes` is their
-    size. `annotation_bytes` is the size of all that it has, names and values. `scheduler` is its schedulerName.
-    `has_unread_claims`: its containers name more claims than are read (`model.claims`).
+    the static pod with this UID. Everybody can write that (see `agent.cluster.MirrorPods`). `annotations` has those
+    that vcuda reads; where a user wrote more than it keeps of a pod, those of the user are left out, and `unread_bytes`
+    is their size. `annotation_bytes` is the size of all that it has, names and values. `scheduler` is its
+    schedulerName. `has_unread_claims`: its containers name more claims than are read (`model.claims`).
     """
 
     ref: PodRef
@@ -176,7 +176,7 @@ class ClusterPod:
     While it has `gates`, the names of its scheduling gates, no scheduler looks at it.
     On `nominated_node` kube-scheduler keeps capacity for the pod until its victims have ended. `claims` and
     `whole_gpus`, by container the number of `vcuda-gpu`, are only read for the views of claims. `soft_rules`: what it
-    prefers of nodes (`model.soft_rules`).
+    prefers of nodes (`model.preferences`).
     """
 
     pod: Pod

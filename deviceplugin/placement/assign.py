@@ -6,7 +6,7 @@ with the least choice is tried first, among equals the largest, GPUs in the orde
 all respects alike are tried once.
 
 What runs at the same time is a phase: one for each init container, and one for the app containers; a sidecar runs in
-all phases from its own on. No GPU has more in any phase than it has free: the same as `occupancy`, said so that a
+all phases from its own on. No GPU has more in any phase than it has free: the same as in `snapshot`, said so that a
 search can count with it.
 """
 

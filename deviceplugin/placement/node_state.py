@@ -1,6 +1,6 @@
 """One node as the choice among nodes sees it: its GPUs with what is free, and what else tasks need of it.
 
-In: an inventory and what every pod holds (`occupancy`), or rows of a trace. Out: a value that never changes; what a pod
+In: an inventory and what every pod holds (`snapshot`), or rows of a trace. Out: a value that never changes; what a pod
 takes makes a new one. A node that has not changed is the same object, so what is calculated of it is kept with it
 (`open_gpus`). Not here: which pods there are, and when the node's agent last reported.
 """
@@ -85,7 +85,7 @@ class NodeState:
     def with_pod(self, allocations: Iterable[Allocation], *, needs: Spare) -> "NodeState":
         """The node with one pod more, which takes `needs` beside its GPUs; nothing may be taken that is not free.
 
-        Pods add up, so the others need not be known; what the containers of one pod hold together, `occupancy` says.
+        Pods add up, so the others need not be known; what the containers of one pod hold together, `snapshot` says.
         """
         held = occupied(allocations)
         views = tuple(_taken(view, held.get(view.gpu.uuid)) for view in self.snapshot.gpus)

@@ -2,7 +2,7 @@
 
 In: a request, a snapshot of the node, the policy, and restrictions: `prefer` names GPUs that are tried first on their
 own (the scheduler's choice, the pod's other containers); the filter and the cordon are hard. Out: a choice that
-accounts for every GPU of the snapshot, or a CapacityError. Not here: who holds what (`occupancy` makes the snapshot),
+accounts for every GPU of the snapshot, or a CapacityError. Not here: who holds what (`snapshot`),
 and whole pods (`pod`). The same arguments give the same choice, in every process.
 """
 

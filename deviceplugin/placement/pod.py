@@ -2,7 +2,7 @@
 
 In: what the pod asks, and the node with everything that other pods hold taken away. Out: an allocation for each
 container, in kubelet's order, or a CapacityError or RequestError whose sentence names the container. Init containers
-and sidecars count as `occupancy` says. Each container prefers the GPUs that the pod has already, because kubelet hands
+and sidecars count as `snapshot` says. Each container prefers the GPUs that the pod has already, because kubelet hands
 the IDs of an init container on to the next ones. Containers are placed one after the other; where that leaves one
 without room, all are placed at once (`assign`). What some of them have already is `fixed`: a node's agent asks again
 for each container and moves none. The same arguments give the same choice, in every process.
