@@ -144,7 +144,7 @@ class Allocator:
             try:
                 return self._answer(each, resource, near, began)
             except CapacityError as error:
-                refusal = refusal or error
+                refusal = refusal or error  # of the likeliest container, which the message should name
         assert refusal is not None
         raise refusal
 
@@ -242,6 +242,7 @@ class Allocator:
             limits=context.hints.limits(asking.pod, name),
         )
         answer = self._content(grant, asking)
+        # Files first: a directory without a grant is swept, a grant without its directory would hold a GPU for nothing.
         context.files.prepare(grant, answer)
         context.ledger.grant(grant, context.feed.catalog.inventory)
         self._remember(grant, asking)

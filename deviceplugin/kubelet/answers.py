@@ -81,6 +81,7 @@ class AnswerReader:
         )
         started = [grant for grant in unrecorded if grant.proved]
         living = await asyncio.to_thread(self._running, started) if started else frozenset()
+        # The ledger once more, after the wait: PreStartContainer may have moved a grant meanwhile.
         return replace(self.given(pods), lost=frozenset(_key(grant) for grant in unrecorded if grant.id not in living))
 
     def _unrecorded(self, resource: Resource, containers: Iterable[PodContainer]) -> list[Grant]:

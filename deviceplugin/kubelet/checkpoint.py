@@ -79,6 +79,7 @@ class CheckpointReader:
         except OSError as error:
             message = f"kubelet's checkpoint {self.path} cannot be read: {cause(error)}; {_remedy(error)}"
             raise KubeletError(message) from error
+        # By content: two writes may fall into one tick of the file system's clock.
         if self._last is None or self._last[0] != data:
             self._last = (data, self.parse(data, where=str(self.path)))
         return self._last[1]
@@ -96,7 +97,7 @@ class CheckpointReader:
             seen[text] = entry
             if entry is not None:
                 entries[entry.pod, entry.container, entry.resource] = entry
-        self._known = seen
+        self._known = seen  # of this version alone, so that entries of ended pods do not add up
         return Checkpoint(tuple(entries.values()))
 
     def _entry(self, raw: bytes) -> CheckpointEntry | None:

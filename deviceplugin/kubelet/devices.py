@@ -99,7 +99,7 @@ class DeviceFeed:
         self._catalog = fresh
         self._version += 1
         self._changed.set()
-        self._changed = asyncio.Event()
+        self._changed = asyncio.Event()  # a set event would wake a stream again that waits for the next change
 
     async def messages(self, resource: Resource) -> AsyncIterator[pb.ListAndWatchResponse]:
         """The current list at once, then the list after each change; changes in between are skipped, not queued."""

@@ -261,7 +261,7 @@ class Identity:
                 if not done and queue:
                     calls.ask(queue.pop(0))
         finally:
-            self._late |= calls.sources
+            self._late |= calls.sources  # asked and not heard: how long they would have taken, nobody knows
             calls.cancel()
         return None
 
@@ -293,6 +293,7 @@ class Identity:
                 pairs = await self._narrow(other, question, pairs) or pairs
         if len(pairs) > 1:
             log.warning("identity_ambiguous", source=source.source.value, pods=[str(pod.ref) for pod, _ in pairs])
+            # Kubelet lists a pod right before it admits it, so the call is most likely for the youngest of the list.
             return _guess(source.source, pairs, max(pairs, key=lambda pair: pair[0].seen_by_kubelet))
         return IdentifiedContainer(*pairs[0], source.source)
 

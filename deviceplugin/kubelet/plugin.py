@@ -122,7 +122,7 @@ class ResourcePlugin(rpc.DevicePluginServicer):
         try:
             async with asyncio.timeout(budget_s):
                 return await answer()
-        except VcudaError as error:
+        except VcudaError as error:  # not counted here: who decided has reported it
             status, text = grpc.StatusCode[error.status], error.message
         except TimeoutError:
             count("timeout")

@@ -204,6 +204,7 @@ class KubeletLink:
             while True:
                 kubelet = identity_of(self._paths.kubelet_socket)
                 if kubelet is not None and self._needs_registering(kubelet, registered_with, timer):
+                    # A new kubelet knows none of them; the same one may have lost one stream.
                     lost = self._lost() if kubelet == registered_with else self._endpoints
                     registered_with = kubelet if await self._try_to_register(lost, timer) else None
                 if self.is_registered:
