@@ -81,7 +81,7 @@ class Journal:
     def append(self, change: LedgerChange, *, durable: bool = True) -> None:
         """Durable when this returns, or, without `durable`, with the next entry that is; raises LedgerError and changes
         nothing if the disk refuses."""
-        if self._broken:
+        if self._broken:  # it may end with half a line, behind which this one would be lost
             self.rewrite()
         try:
             self._write(JournalEntry(self._number + 1, self._clock(), change), durable=durable)
@@ -193,6 +193,7 @@ class Journal:
 
 def _append(fd: int, data: bytes) -> None:
     """Writes all of it; a failure may leave a part, which `cut` removes."""
+    # os.write may write less than it was given, as on a disk that becomes full.
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(fd, rest) :]

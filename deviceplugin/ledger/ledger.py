@@ -304,7 +304,7 @@ class Ledger:
         ending = tuple(grant for grant_id in dict.fromkeys(ids) if (grant := self.get(grant_id)) is not None)
         if ending:
             self._commit(LedgerChange("release", removed=tuple(grant.id for grant in ending), why=why))
-            self._journal.compact_if_due()
+            self._journal.compact_if_due()  # not at a grant, because kubelet waits for that
         return ending
 
     def release_ended(self, grants: Iterable[Grant], *, why: str) -> tuple[Grant, ...]:
@@ -362,6 +362,7 @@ class Ledger:
         self._commit(LedgerChange(kind, put=grants))
 
     def _check_owners(self, grants: tuple[Grant, ...]) -> None:
+        # What they held goes first: two grants may exchange their owners in one entry.
         owners = dict(self._owners)
         for grant in grants:
             if (former := self.get(grant.id)) is not None and owners.get(former.allocation.owner.key) == grant.id:

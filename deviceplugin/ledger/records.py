@@ -148,7 +148,7 @@ def _to_struct(grant: Grant) -> _Grant:
         cores=allocation.request.cores,
         blocks=allocation.request.blocks,
         gpus=allocation.shares,
-        answered=sorted(grant.answered, key=lambda resource: resource.value),
+        answered=sorted(grant.answered, key=lambda resource: resource.value),  # equal grants give equal lines
         source=grant.source,
         proved=grant.proved,
         created=grant.created,
@@ -215,7 +215,7 @@ def scan(file: BinaryIO) -> Scan:
         if entry is not None:
             _take(found, entry, offset)
             unread = 0
-        elif place > 0:
+        elif place > 0:  # the first line is the header
             _mark(found, offset)
             unread += 1
         offset += line.size

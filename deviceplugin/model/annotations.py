@@ -157,6 +157,7 @@ def _checked(container: str, shares: tuple[GpuShare, ...]) -> tuple[GpuShare, ..
 
 def _number(text: str, *, what: str, at_most: int) -> int:
     digits = text.strip()
+    # The length before int(), which refuses some thousand digits with an error of its own.
     if not digits.isascii() or not digits.isdecimal() or len(digits) > 19 or int(digits) > at_most:
         raise ParseError(f"annotation {what} holds {_shown(text)}, which is not a whole number from 0 to {at_most}")
     return int(digits)

@@ -143,7 +143,7 @@ def _policy(kind: type[_Word], annotations: Mapping[str, str], own: str, hami: s
         if (found := known.get(written.strip().lower())) is None:
             raise ParseError(f"annotation {own} holds {written[:40]!r}; write {' or '.join(known)}")
         return found
-    aliases = {**known, "topology-aware": known.get("link")}
+    aliases = {**known, "topology-aware": known.get("link")}  # HAMi's word for it
     words = (word.strip().lower() for word in annotations.get(hami, "").split(","))
     return next((found for word in words if (found := aliases.get(word)) is not None), None)
 
