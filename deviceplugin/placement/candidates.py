@@ -90,6 +90,7 @@ def is_open(view: GpuView, restrictions: Restrictions) -> bool:
 
 def _filter_rejection(view: GpuView, restrictions: Restrictions) -> GpuRejection | None:
     uuid = view.gpu.uuid
+    # By identity, as nearly all pods take any GPU: then no filter is asked, for each GPU of each node.
     if restrictions.wanted is not ANY_GPU and not restrictions.wanted.admits_uuid(uuid):
         return GpuRejection.UNWANTED
     if restrictions.wanted is not ANY_GPU and not restrictions.admits_model(view.gpu.model):

@@ -48,7 +48,7 @@ class OpenGpus:
     summary: Summary
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)  # one state is one object: caches compare and hash it by identity
 class NodeState:
     """`spare` is None if nothing is known of CPU and memory.
 
@@ -78,6 +78,7 @@ class NodeState:
         """The same GPUs, with what was calculated of them; the same object where nothing is different."""
         if self.spare == spare:
             return self
+        # Not `replace`, which would drop what is cached with the object: none of it depends on CPU and memory.
         changed = object.__new__(NodeState)
         changed.__dict__.update(self.__dict__, spare=spare)
         return changed

@@ -258,6 +258,7 @@ class NodeScorer:
 
     def _known(self, context: _ScoringContext, state: NodeState) -> _Together:
         known = self._nodes.get(state.name)
+        # Of another state than the last one seen, as without some pods, the class is not known: it keeps its own.
         if known is not None and self._states[state.name] is state and not context.is_named(state):
             return known.eq_class.together
         return self._together_there.setdefault(state, {})

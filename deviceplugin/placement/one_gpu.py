@@ -112,6 +112,7 @@ def _closest(pairs: Sequence[Sequence[int]], size: int) -> tuple[int, ...]:
     seed = greedy(pairs, size)
     if size == len(pairs):
         return seed
+    # One number for both keys: the distance, and below it the places in the order that is preferred.
     width = (len(pairs) ** 2).bit_length()  # above any sum of places
     weighed = [[distance << width for distance in row] for row in pairs]
     below = (_distance(pairs, seed) << width) + sum(seed)

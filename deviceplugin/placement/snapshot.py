@@ -131,6 +131,7 @@ def _all_offers(gpus: list[GpuCapacity]) -> Mapping[Sharing, _Offers]:
 
 def summarize(views: Iterable[GpuView]) -> Summary:
     """Of GPUs that are open to work."""
+    # Lists, not generators, which cost more: this runs for each node that has changed.
     gpus = [view.capacity for view in views]
     free = GpuAmount(sum([gpu.cores for gpu in gpus]), sum([gpu.blocks for gpu in gpus]))
     return Summary(tuple([gpu.model for gpu in gpus]), _all_offers(gpus), free)
