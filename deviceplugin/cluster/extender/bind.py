@@ -237,7 +237,7 @@ class Bind:
         """Waits until no Binding is in flight; only then may another replica lead."""
         while self._in_flight:
             await asyncio.wait([running.task for running in self._in_flight.values()])
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # `_forget` runs one iteration after the task's end
 
     def _forget(self, uid: PodUid, done: _InFlight) -> None:
         if self._in_flight.get(uid) is done:
@@ -258,7 +258,7 @@ class Bind:
             return error.message
         try:
             return await self._write(order, annotations)
-        except BaseException:
+        except BaseException:  # cancelled too: the API server may have the Binding already
             self.unconfirmed.mark_uncertain(order.pod, order.node)
             raise
 

@@ -100,7 +100,7 @@ class Extender:
         self.scorer.forget(name)
 
     def put_pod(self, pod: ClusterPod) -> None:
-        if self.cache.is_new(pod.uid):
+        if self.cache.is_new(pod.uid):  # asked before the cache has this version, as are the two below
             self._history.record(pod, self._names)
         before, is_over = self.cache.pod(pod.uid), self.cache.is_over(pod.uid)
         self.cache.put_pod(pod)

@@ -86,6 +86,7 @@ _BY_NODE = (
 _BY_POD = (GANG_YIELDED, BOUND_ELSEWHERE)
 KNOWN = {each.text: each for each in (*_MEANINGS.values(), *_BY_NODE, *_BY_POD)}
 """All that filter gives, by their texts, but for wrong requests."""
+# The longest first: one text may begin like another.
 _COUNTED = re.compile(
     r"(\d{1,6}) ("
     + "|".join(map(re.escape, sorted(KNOWN, key=len, reverse=True)))

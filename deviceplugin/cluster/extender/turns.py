@@ -67,7 +67,7 @@ class Turns:
     async def each(self, namespace: str, items: Iterable[_Item]) -> AsyncIterator[tuple[Budget, _Item]]:
         """One turn for each item, as many as there is time for; the caller makes the steps in between."""
         began = self._clock()
-        for item in tuple(items):
+        for item in tuple(items):  # they may change while others have their turn
             if self._clock() - began >= LONGEST_S:
                 return
             budget = self.budget(namespace)
