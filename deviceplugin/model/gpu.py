@@ -36,7 +36,10 @@ class ComputeMode(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU as NVML describes it; memory in bytes, `numa` is None if the platform does not tell."""
+    """One GPU as NVML describes it; memory in bytes, `numa` is None if the platform does not tell.
+
+    `blocks` are those that its memory has whole.
+    """
 
     uuid: GpuUuid
     index: int
@@ -47,10 +50,10 @@ class Gpu:
     numa: int | None = None
     compute_mode: ComputeMode = ComputeMode.DEFAULT
     mig_enabled: bool = False
+    blocks: int = field(init=False, repr=False, compare=False)
 
-    @property
-    def blocks(self) -> int:
-        return blocks_in(self.memory_bytes)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "blocks", blocks_in(self.memory_bytes))
 
     @property
     def device_path(self) -> str:
