@@ -114,7 +114,7 @@ def _bar(drawn: Pieces, view: GpuView) -> str:
 
 
 def _whole(nodes: Sequence[NodeState]) -> str:
-    counts = [sum(view.is_whole for view in each.snapshot.gpus) for each in nodes]
+    counts = [sum(view.capacity.is_whole for view in each.snapshot.gpus) for each in nodes]
     return f"{sum(counts)}, {max(counts)} on one node"
 
 

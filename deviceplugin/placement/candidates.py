@@ -8,12 +8,13 @@ candidates, and whether a set of them is on one NUMA node (`place`).
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from deviceplugin.model.gpu import ComputeMode, GpuUuid
 from deviceplugin.model.preferences import ANY_GPU, GpuFilter
 from deviceplugin.model.request import Request
 from deviceplugin.model.topology import Topology
-from deviceplugin.placement.fit import Demand, GpuRejection, demand_of
+from deviceplugin.placement.fit import GpuRejection, demand_of
 from deviceplugin.placement.snapshot import GpuView, Snapshot
 
 
@@ -61,26 +62,25 @@ class Survey:
     rejected: tuple[tuple[GpuView, GpuRejection], ...]
 
 
+_ORDER = attrgetter("gpu.minor", "gpu.uuid")
+
+
 def survey(request: Request, snapshot: Snapshot, restrictions: Restrictions = NO_RESTRICTIONS) -> Survey:
-    views = sorted(snapshot.gpus, key=_order)
+    """Of a GPU's rejections those that hold whatever is asked come first, then the rule of fit."""
     demand = demand_of(request)
-    judged = [(view, _rejection(view, restrictions, demand)) for view in views]
-    candidates = Candidates(
-        request=request,
-        views=tuple(view for view, rejection in judged if rejection is None),
-        free=frozenset(view.gpu.minor for view in views if view.is_whole and state_rejection(view) is None),
-        topology=snapshot.topology,
-    )
-    return Survey(candidates, tuple((view, rejection) for view, rejection in judged if rejection is not None))
-
-
-def _order(view: GpuView) -> tuple[int, GpuUuid]:
-    return (view.gpu.minor, view.gpu.uuid)
-
-
-def _rejection(view: GpuView, restrictions: Restrictions, demand: Demand) -> GpuRejection | None:
-    """Reasons that hold whatever is asked come first, then the rule of fit."""
-    return _filter_rejection(view, restrictions) or state_rejection(view) or demand.rejection(view.capacity)
+    fitting: list[GpuView] = []
+    free: list[int] = []
+    rejected: list[tuple[GpuView, GpuRejection]] = []
+    for view in sorted(snapshot.gpus, key=_ORDER):
+        closed = state_rejection(view)
+        if closed is None and view.capacity.is_whole:
+            free.append(view.gpu.minor)
+        rejection = _filter_rejection(view, restrictions) or closed or demand.rejection(view.capacity)
+        if rejection is None:
+            fitting.append(view)
+        else:
+            rejected.append((view, rejection))
+    return Survey(Candidates(request, tuple(fitting), frozenset(free), snapshot.topology), tuple(rejected))
 
 
 def is_open(view: GpuView, restrictions: Restrictions) -> bool:
@@ -118,5 +118,7 @@ class Selection:
 
 def first_difference(one: Sequence[object], other: Sequence[object]) -> int:
     """Where two keys of one order part; equal keys part behind their last place."""
-    parted = (at for at, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
-    return next(parted, len(one))
+    for at, (a, b) in enumerate(zip(one, other, strict=True)):
+        if a != b:
+            return at
+    return len(one)

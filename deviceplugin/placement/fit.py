@@ -137,9 +137,12 @@ def _model(name: str, blocks: int, whole_only: bool) -> GpuModel:
     return GpuModel(name, blocks, whole_only)
 
 
+_EXCLUSIVE = ComputeMode.EXCLUSIVE_PROCESS  # of an enum, to look it up costs more than the comparison
+
+
 def model_of(gpu: Gpu) -> GpuModel:
     """The driver lets one process on a GPU in exclusive-process mode."""
-    return _model(gpu.model, gpu.blocks, gpu.compute_mode is ComputeMode.EXCLUSIVE_PROCESS)
+    return _model(gpu.model, gpu.blocks, gpu.compute_mode is _EXCLUSIVE)
 
 
 class GpuCapacity(NamedTuple):

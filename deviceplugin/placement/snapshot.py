@@ -35,27 +35,20 @@ _Offers = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class GpuView:
-    """One GPU as a request sees it: free cores (of 100), free blocks, processes that NVML sees on it."""
+    """One GPU as a request sees it: free cores (of 100), free blocks, processes that NVML sees on it.
+
+    `capacity` is what the rule of fit sees of it.
+    """
 
     gpu: Gpu
     free_cores: int
     free_blocks: int
     processes: int = 0
     health: Health = Health()
-    _capacity: GpuCapacity | None = field(default=None, init=False, repr=False, compare=False)
+    capacity: GpuCapacity = field(init=False, repr=False, compare=False)
 
-    @property
-    def capacity(self) -> GpuCapacity:
-        """What the rule of fit sees of it; calculated when it is first asked for."""
-        if self._capacity is None:
-            object.__setattr__(self, "_capacity", GpuCapacity(model_of(self.gpu), self.free_cores, self.free_blocks))
-            assert self._capacity is not None
-        return self._capacity
-
-    @property
-    def is_whole(self) -> bool:
-        """Nobody holds any part of it."""
-        return self.capacity.is_whole
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "capacity", GpuCapacity(model_of(self.gpu), self.free_cores, self.free_blocks))
 
     @property
     def free(self) -> GpuAmount:
@@ -64,10 +57,7 @@ class GpuView:
     def less(self, held: GpuAmount) -> "GpuView":
         """With so much taken; where more is taken than is free, nothing is left."""
         cores, blocks = max(0, self.free_cores - held.cores), max(0, self.free_blocks - held.blocks)
-        left = GpuView(self.gpu, cores, blocks, self.processes, self.health)
-        # The model is the same: to find it again costs more than the rest, and each pod makes a new view.
-        object.__setattr__(left, "_capacity", GpuCapacity(self.capacity.model, cores, blocks))
-        return left
+        return GpuView(self.gpu, cores, blocks, self.processes, self.health)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +68,8 @@ class Snapshot:
     topology: Topology
 
     def less(self, held: Mapping[GpuUuid, GpuAmount]) -> "Snapshot":
+        if not held:
+            return self
         views = tuple(view.less(held[view.gpu.uuid]) if view.gpu.uuid in held else view for view in self.gpus)
         return Snapshot(views, self.topology)
 

@@ -44,7 +44,7 @@ def total(topology: Topology, minors: tuple[int, ...]) -> int:
 
 def usable(view: GpuView) -> bool:
     closed = view.gpu.mig_enabled or view.gpu.compute_mode is ComputeMode.PROHIBITED
-    return view.is_whole and view.health.healthy and not closed
+    return view.capacity.is_whole and view.health.healthy and not closed
 
 
 def ancestors(node: TopologyNode, minors: set[int]) -> Iterator[TopologyNode]:

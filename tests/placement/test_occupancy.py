@@ -73,7 +73,7 @@ def test_a_gpu_is_whole_for_a_container_where_nothing_runs_beside_it() -> None:
         ("c", APP): [False, False],
     }
     views = {(pod, role): free_for(node_of(2, BLOCKS), allocations, PodUid(pod), role).gpus for pod, role in expected}
-    assert {asked: [view.is_whole for view in found] for asked, found in views.items()} == expected
+    assert {asked: [view.capacity.is_whole for view in found] for asked, found in views.items()} == expected
 
 
 def test_a_snapshot_has_every_gpu_of_the_inventory_with_its_health_and_processes() -> None:

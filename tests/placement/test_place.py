@@ -69,7 +69,7 @@ def test_a_choice_fits_is_allowed_and_accounts_for_every_gpu(
             assert card.compute_mode is ComputeMode.DEFAULT
             assert (share.cores, share.blocks) == (request_.cores, request_.blocks)
         else:
-            assert view.is_whole
+            assert view.capacity.is_whole
             assert (share.cores, share.blocks) == (100, card.blocks)
 
 
@@ -84,7 +84,7 @@ def fitting(request: Request, on: Snapshot, wanted: GpuFilter) -> list[GpuUuid]:
         and view.health.healthy
         and not view.gpu.mig_enabled
         and view.gpu.compute_mode not in closed
-        and (view.is_whole if whole else view.free_cores >= request.cores)
+        and (view.capacity.is_whole if whole else view.free_cores >= request.cores)
         and view.free_blocks >= request.blocks_per_gpu
     ]
 
