@@ -55,6 +55,6 @@ class Budget:
 
     def may(self, steps: int) -> bool:
         """Takes the steps, or refuses them and all that follow."""
-        if not self.is_spent:
+        if self.spent <= self.most:
             self.spent += steps
-        return not self.is_spent
+        return self.spent <= self.most

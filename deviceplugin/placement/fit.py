@@ -194,12 +194,11 @@ class Demand(NamedTuple):
         """Why this GPU cannot serve it now; None if it can."""
         if (lasting := self.lasting_rejection(gpu.model)) is not None:
             return lasting
-        cores, blocks = self.takes(gpu.model.blocks)
-        if gpu.cores >= cores and gpu.blocks >= blocks:
-            return None
         if self.sharing is Sharing.WHOLE:
-            return GpuRejection.IN_USE
-        return GpuRejection.CORES if gpu.cores < cores else GpuRejection.MEMORY
+            return None if gpu.is_whole else GpuRejection.IN_USE
+        if gpu.cores < self.amount.cores:
+            return GpuRejection.CORES
+        return GpuRejection.MEMORY if gpu.blocks < self.amount.blocks else None
 
     def needs(self, model: GpuModel) -> GpuAmount:
         """What must be free on a GPU of this model to serve it: the rule as a threshold."""

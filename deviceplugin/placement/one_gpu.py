@@ -19,6 +19,7 @@ ascending.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.preferences import GpuPolicy
@@ -47,8 +48,7 @@ def share(candidates: Candidates, policy: GpuPolicy) -> Selection:
     )
 
 
-def _fullest(view: GpuView) -> tuple[int, int, int, int]:
-    return (view.free_cores, view.free_blocks, view.processes, view.gpu.minor)
+_fullest: _Key = attrgetter("free_cores", "free_blocks", "processes", "gpu.minor")
 
 
 def _emptiest(view: GpuView) -> tuple[int, int, int, int]:
@@ -66,8 +66,7 @@ def _share_reason(chosen: tuple[GpuView, ...], ordered: Sequence[GpuView], sprea
     free = f"{view.free_cores} cores and {format_blocks(view.free_blocks)} free"
     if count == 1:
         return f"GPU {view.gpu.minor} is the only one that fits, with {free}"
-    equal = sum(_fullest(each)[:-1] == _fullest(view)[:-1] for each in ordered)
-    if equal == count:
+    if _fullest(ordered[-1])[:-1] == _fullest(view)[:-1]:  # the last in order is like the first, so all are
         return f"GPU {view.gpu.minor} is the first of {count} GPUs that fit and are alike, with {free}"
     return f"GPU {view.gpu.minor} is the {superlative} of {count} GPUs that fit, with {free}"
 

@@ -8,6 +8,7 @@ and whole pods (`pod`). The same arguments give the same choice, in every proces
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from deviceplugin.errors import CapacityError
 from deviceplugin.model.allocation import GpuShare
@@ -72,7 +73,10 @@ def choice_of(request: Request, found: Survey, selection: Selection) -> Choice:
 
 
 def select(found: Survey, policy: GpuPolicy, *, one_numa: bool, tiers: Tiers = ()) -> tuple[Selection | None, bool]:
-    """From the first tier whose GPUs suffice on their own, else from all; whether a tier sufficed."""
+    """From the first tier whose GPUs suffice on their own, else from all; whether a tier sufficed.
+
+    An empty tier is none.
+    """
     every = found.candidates
     for tier in tiers:
         among = every.among(tier) if tier else None
@@ -135,14 +139,8 @@ def _distance(candidates: Candidates, selection: Selection, policy: GpuPolicy) -
 
 def _passed_over(found: Survey, selection: Selection) -> tuple[PassedOver, ...]:
     """Every GPU that was not chosen, in minor order."""
-    chosen = {view.gpu.uuid for view in selection.chosen}
-    against = selection.against()
-    reasons = {
-        view.gpu.uuid: against.get(view.gpu.uuid, "fits, but others are preferred")
-        for view in found.candidates.views
-        if view.gpu.uuid not in chosen
-    }
-    reasons |= {view.gpu.uuid: rejection_text(rejection, view) for view, rejection in found.rejected}
-    views = [*found.candidates.views, *(view for view, _ in found.rejected)]
-    left = (view.gpu for view in views if view.gpu.uuid in reasons)
-    return tuple(PassedOver(gpu, reasons[gpu.uuid]) for gpu in sorted(left, key=lambda gpu: (gpu.minor, gpu.uuid)))
+    chosen, against = {view.gpu.uuid for view in selection.chosen}, selection.against()
+    left = [view.gpu for view in found.candidates.views if view.gpu.uuid not in chosen]
+    passed = [PassedOver(gpu, against.get(gpu.uuid, "fits, but others are preferred")) for gpu in left]
+    passed += [PassedOver(view.gpu, rejection_text(rejection, view)) for view, rejection in found.rejected]
+    return tuple(sorted(passed, key=attrgetter("gpu.minor", "gpu.uuid")))

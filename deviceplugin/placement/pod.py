@@ -11,7 +11,7 @@ Invariant: a pod is refused only if there is no room for it. Of pods with very m
 be tried; then it is a SearchLimitError, whose sentence says so.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -90,8 +90,10 @@ class _Stuck:
 
 def _check_share_mode(pod: PodRequest, state: NodeState) -> None:
     """Raises RequestError if the node gives whole GPUs only and the pod asks for less."""
+    if state.share_mode:
+        return
     share = next((each for each in pod.containers if each.request.is_share), None)
-    if share is not None and not state.share_mode:
+    if share is not None:
         raise RequestError(
             f"container {share.name}: {request_text(share.request)} asked, but node {state.name} gives whole GPUs "
             "only; ask for whole GPUs or on another node"
@@ -106,7 +108,7 @@ def _one_by_one(
     fixed: Collection[Allocation],
     budget: Budget,
 ) -> PodChoice | _Stuck:
-    wanted = pod.preferences.gpus
+    wanted, preferred = pod.preferences.gpus, frozenset(prefer)
     restrictions = Restrictions(wanted, state.cordoned)
     own, use = list(fixed), OwnUse(fixed)
     held = {each.owner.name for each in fixed}
@@ -119,7 +121,8 @@ def _one_by_one(
         found = survey(container.request, view, restrictions)
         if not budget.may(_steps(container.request, len(view.gpus))):
             return _Stuck(container, found)
-        tiers = _tiers(frozenset(prefer), held_before(own, policy))
+        before = held_before(own, policy)
+        tiers = (preferred & before, preferred, before)
         selection, _ = select(found, policy, one_numa=wanted.one_numa, tiers=tiers)
         if selection is None:
             return _Stuck(container, found)
@@ -142,9 +145,8 @@ def _choice(
     explain: Mapping[str, Callable[[], Choice]],
 ) -> PodChoice:
     by_name = {each.owner.name: each for each in own}
-    names = [each.name for each in pod.containers]
-    allocations = tuple(by_name[name] for name in names)
-    return PodChoice(allocations, tuple(reasons.get(name, _FIXED) for name in names), explain)
+    allocations = tuple(by_name[each.name] for each in pod.containers)
+    return PodChoice(allocations, tuple(reasons.get(each.name, _FIXED) for each in pod.containers), explain)
 
 
 def held_before(own: Collection[Allocation], policy: GpuPolicy) -> frozenset[GpuUuid]:
@@ -153,13 +155,6 @@ def held_before(own: Collection[Allocation], policy: GpuPolicy) -> frozenset[Gpu
     if not policy.takes_emptiest:
         return held
     return held.difference(*(each.uuids for each in own if each.role is not ContainerRole.INIT))
-
-
-def _tiers(prefer: frozenset[GpuUuid], held: frozenset[GpuUuid]) -> Iterator[frozenset[GpuUuid]]:
-    if prefer and held:
-        yield prefer & held
-    yield prefer
-    yield held
 
 
 def _together(
