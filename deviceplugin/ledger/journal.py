@@ -75,7 +75,7 @@ class Journal:
 
     @property
     def grants(self) -> Mapping[GrantId, Grant]:
-        """The state that a replay would give now."""
+        """The state that a replay would give now; it follows each `append`."""
         return MappingProxyType(self._grants)
 
     def append(self, change: LedgerChange, *, durable: bool = True) -> None:

@@ -59,8 +59,9 @@ class Load:
 
 
 def loads(allocations: Iterable[Allocation], inventory: Inventory) -> dict[GpuUuid, Load]:
-    has = {gpu.uuid: model_of(gpu).whole for gpu in inventory.gpus}
-    return {uuid: Load(uuid, held, has.get(uuid, NOTHING)) for uuid, held in occupied(allocations).items()}
+    held = occupied(allocations)
+    has = {gpu.uuid: model_of(gpu).whole for gpu in inventory.gpus if gpu.uuid in held}
+    return {uuid: Load(uuid, part, has.get(uuid, NOTHING)) for uuid, part in held.items()}
 
 
 def check(
@@ -74,8 +75,8 @@ def check(
             raise CapacityError(_sentence(now, load, inventory))
 
 
-def _touching(allocations: Iterable[Allocation], gpus: Set[GpuUuid]) -> Iterable[Allocation]:
-    return (allocation for allocation in allocations if any(share.uuid in gpus for share in allocation.shares))
+def _touching(allocations: Iterable[Allocation], gpus: Set[GpuUuid]) -> list[Allocation]:
+    return [allocation for allocation in allocations if any(share.uuid in gpus for share in allocation.shares)]
 
 
 def _sentence(now: Load, then: Load, inventory: Inventory) -> str:
@@ -170,6 +171,7 @@ class Ledger:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
+        self._grants = journal.grants
         self._owners: dict[OwnerKey, GrantId] = {}
         self._subscribers: list[Callable[[], None]] = []
         self._reindex()
@@ -180,21 +182,21 @@ class Ledger:
         return self._journal.warnings
 
     def grants(self) -> tuple[Grant, ...]:
-        return tuple(self._journal.grants.values())
+        return tuple(self._grants.values())
 
     def allocations(self) -> tuple[Allocation, ...]:
-        return tuple(grant.allocation for grant in self._journal.grants.values())
+        return tuple(grant.allocation for grant in self._grants.values())
 
     def get(self, grant_id: GrantId) -> Grant | None:
-        return self._journal.grants.get(grant_id)
+        return self._grants.get(grant_id)
 
     def of_owner(self, key: OwnerKey) -> Grant | None:
         """The grant of one container; if a damaged journal left two, the later one."""
         grant_id = self._owners.get(key)
-        return None if grant_id is None else self._journal.grants[grant_id]
+        return None if grant_id is None else self._grants[grant_id]
 
     def of_pod(self, uid: PodUid) -> tuple[Grant, ...]:
-        return tuple(grant for grant in self._journal.grants.values() if grant.allocation.owner.pod.uid == uid)
+        return tuple(grant for grant in self._grants.values() if grant.allocation.owner.pod.uid == uid)
 
     def answered(self, key: OwnerKey, resource: Resource) -> bool:
         """Whether this container's Allocate for this resource has been answered."""
@@ -210,7 +212,7 @@ class Ledger:
 
         Raises CapacityError if it does not fit, LedgerError if its owner holds another grant or the disk refuses.
         """
-        if grant.id in self._journal.grants:
+        if grant.id in self._grants:
             raise LedgerError(f"grant {grant.id} exists already; this is a bug of the agent, please report it")
         self._put("grant", (grant,), inventory)
 
@@ -223,11 +225,10 @@ class Ledger:
 
     def require_room(self, grants: tuple[Grant, ...], inventory: Inventory) -> None:
         """Raises CapacityError if they do not fit beside the others; changes nothing."""
-        state: Mapping[GrantId, Grant] = self._journal.grants
-        after = {**state, **{grant.id: grant for grant in grants}}
-        before = tuple(state[grant.id] for grant in grants if grant.id in state)
+        after = {**self._grants, **{grant.id: grant for grant in grants}}
+        before = [self._grants[grant.id] for grant in grants if grant.id in self._grants]
         touched = {share.uuid for grant in (*before, *grants) for share in grant.allocation.shares}
-        check(self.allocations(), (grant.allocation for grant in after.values()), inventory, gpus=touched)
+        check(self.allocations(), [grant.allocation for grant in after.values()], inventory, gpus=touched)
 
     def answer(self, grant_id: GrantId, resource: Resource) -> Grant:
         """The second resource's Allocate was answered."""
@@ -320,7 +321,7 @@ class Ledger:
         fresh: dict[OwnerKey, Grant] = {}
         for grant in grants:
             key = grant.allocation.owner.key
-            if key not in self._owners and grant.id not in self._journal.grants:
+            if key not in self._owners and grant.id not in self._grants:
                 fresh.setdefault(key, grant)
         if fresh:
             self._commit(LedgerChange("adopt", put=tuple(fresh.values())))
@@ -385,4 +386,4 @@ class Ledger:
                 log.error("ledger_subscriber_failed", transition=change.kind, error=repr(error))  # noqa: TRY400 - `error` says it
 
     def _reindex(self) -> None:
-        self._owners = {grant.allocation.owner.key: grant.id for grant in self._journal.grants.values()}
+        self._owners = {grant.allocation.owner.key: grant.id for grant in self._grants.values()}
