@@ -10,6 +10,7 @@ The GPUs that a scheduler chose are used if they are still free, cordoned or not
 a cordon is for new decisions. If one of the chosen GPUs is taken, the container gets other GPUs of this node.
 """
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,12 +24,11 @@ from deviceplugin.model.pod_request import ContainerRequest, PodRequest, contain
 from deviceplugin.model.preferences import GpuFilter, GpuPolicy
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import CORES_PER_GPU
-from deviceplugin.placement.candidates import Restrictions
 from deviceplugin.placement.describe import gpus_text
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.place import Choice, place
 from deviceplugin.placement.pod import PodChoice, place_pod
-from deviceplugin.placement.snapshot import Snapshot, free_for_next_container, snapshot_for
+from deviceplugin.placement.snapshot import free_for_next_container, snapshot_for
 
 ScheduledGpus = Mapping[str, frozenset[GpuUuid]]
 
@@ -66,22 +66,17 @@ def place_container(
     asked = pod_request(pod, context.layout.names)
     if not context.share_mode:  # raises for a share; its sentence names the flag --share-mode
         container_request(pod, container, share_mode=False, names=context.layout.names)
-    request = next(each.request for each in asked.containers if each.name == container.ref.name)
     gpu_containers = [each for each in pod.containers if each.is_gpu]
     scheduled = {each.ref.name: gpus for each in gpu_containers if (gpus := context.hints.scheduled_gpus(pod, each))}
     granted = [grant.allocation for grant in context.ledger.of_pod(uid)]
     if not scheduled and pod.unread_bytes:
         require_short(pod.unread_bytes)  # what it prefers is not known
     state = _without_pod(context, uid)
-    view = free_for_next_container(state.snapshot, granted, role=container.role, index=container.index)
     chosen = scheduled.get(container.ref.name, frozenset())
-    roomy = frozenset[GpuUuid]()
-    for wanted in (GpuFilter(uuids=chosen), asked.preferences.gpus) if chosen else (asked.preferences.gpus,):
-        roomy = roomy or _roomy(asking, request, view, Restrictions(wanted, state.cordoned - chosen))
+    roomy = _roomy(asking, asked, state, granted, chosen)
     if roomy and not roomy <= chosen:  # the call may be for another container, which does not fit there
         scheduled = {}
-    prefer = roomy or near
-    return plan(asked, state, granted=granted, scheduled=scheduled, prefer=prefer)
+    return plan(asked, state, granted=granted, scheduled=scheduled, prefer=roomy or near)
 
 
 def _without_pod(context: AllocateContext, uid: PodUid) -> NodeState:
@@ -91,18 +86,33 @@ def _without_pod(context: AllocateContext, uid: PodUid) -> NodeState:
     return NodeState("", snapshot, share_mode=context.share_mode, cordoned=gpus.cordoned())
 
 
-def _roomy(asking: IdentifiedContainer, request: Request, view: Snapshot, only: Restrictions) -> frozenset[GpuUuid]:
-    """For a guess, a GPU that fits every container that may be meant: the GPU cannot be changed afterwards."""
+def _roomy(
+    asking: IdentifiedContainer,
+    asked: PodRequest,
+    state: NodeState,
+    granted: Sequence[Allocation],
+    chosen: frozenset[GpuUuid],
+) -> frozenset[GpuUuid]:
+    """For a guess, a GPU that fits every container that may be meant, if possible one of the chosen GPUs.
+
+    The GPU cannot be changed afterwards.
+    """
     shares = [each for _, each in asking.others if 0 < each.cores < CORES_PER_GPU and each.blocks]
-    if asking.is_partial or not shares or not request.is_share or request.parts > 1:
+    if not shares or asking.is_partial:
         return frozenset()
-    cores = max(request.cores, *(each.cores for each in shares))
-    blocks = max(request.blocks, *(each.blocks for each in shares))
-    try:
-        found = place(Request(cores, blocks), view, wanted=only.wanted, cordoned=only.cordoned)
-    except CapacityError:
+    own = asked.container(asking.container.ref.name)
+    if not own.request.is_share or own.request.parts > 1:
         return frozenset()
-    return frozenset(share.uuid for share in found.shares)
+    largest = Request(
+        max(own.request.cores, *(each.cores for each in shares)),
+        max(own.request.blocks, *(each.blocks for each in shares)),
+    )
+    view = free_for_next_container(state.snapshot, granted, role=own.role, index=own.index)
+    for wanted in (GpuFilter(uuids=chosen), asked.preferences.gpus) if chosen else (asked.preferences.gpus,):
+        with contextlib.suppress(CapacityError):
+            found = place(largest, view, wanted=wanted, cordoned=state.cordoned - chosen)
+            return frozenset(share.uuid for share in found.shares)
+    return frozenset()
 
 
 def plan(
@@ -165,7 +175,7 @@ def _only_on(
 
 
 def _allocation(asked: PodRequest, name: str, choice: Choice) -> Allocation:
-    container = next(each for each in asked.containers if each.name == name)
+    container = asked.container(name)
     return Allocation(ContainerRef(asked.pod, name), container.role, container.request, choice.shares, container.index)
 
 

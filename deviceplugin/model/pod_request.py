@@ -44,6 +44,9 @@ class PodRequest:
     containers: tuple[ContainerRequest, ...]
     preferences: Preferences = NO_PREFERENCES
 
+    def container(self, name: str) -> ContainerRequest:
+        return next(each for each in self.containers if each.name == name)
+
     @property
     def shape(self) -> tuple[object, ...]:
         """All that placement uses, without names."""
@@ -108,14 +111,15 @@ def placeable_request(pod: Pod, names: ResourceNames = ResourceNames()) -> PodRe
     """The same for a pod that is to be placed: its GPUs will be written to it, and it must have room for that."""
     require_short(pod.unread_bytes)
     found = pod_request(pod, names)
-    asked = ((each.name, each.request) for each in found.containers)
+    asked = [(each.name, each.request) for each in found.containers]
     require_room(pod.annotation_bytes, asked, annotation_names(names.domain))
     return found
 
 
 def _named(container: PodContainer, parts: PerContainer, names: ResourceNames, *, alone: bool) -> Request:
     try:
-        return _request(container, parts, names)
+        count = parts.of(container.ref.name)
+        return parse_request(container.cores, container.blocks, parts=count, names=names)
     except RequestError as error:
         if alone:
             raise
@@ -126,12 +130,7 @@ def container_request(
     pod: Pod, container: PodContainer, *, share_mode: bool = True, names: ResourceNames = ResourceNames()
 ) -> Request:
     """The request of one container."""
-    parts, _ = _written(pod, (container,), annotation_names(names.domain))
-    return _request(container, parts, names, share_mode)
-
-
-def _request(container: PodContainer, parts: PerContainer, names: ResourceNames, share_mode: bool = True) -> Request:
-    count = parts.of(container.ref.name)
+    count = parts_of(pod, container.ref.name, names)
     return parse_request(container.cores, container.blocks, parts=count, share_mode=share_mode, names=names)
 
 
