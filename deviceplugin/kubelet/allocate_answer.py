@@ -8,7 +8,7 @@ it finds the GPUs, so they may change with a boot or when the driver is loaded a
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -78,7 +78,8 @@ def answer_for(
     The only text of the pod in it is its library path, of bounded length (RequestError).
     """
     devices = _devices(gpus, layout, exists)
-    missing = tuple(path for path in dict.fromkeys(layout.extra_devices) if not exists(layout.host_device(path)))
+    there = {path for _, path in devices}
+    missing = tuple(path for path in dict.fromkeys(layout.extra_devices) if path not in there)
     whole = not grant.is_share
     mirror = layout.mirror_for(whole=whole)
     return Answer(
@@ -109,14 +110,15 @@ def library_path(container: PodContainer) -> str:
 
 def _devices(gpus: Sequence[Gpu], layout: HostLayout, exists: Callable[[str], bool]) -> tuple[tuple[str, str], ...]:
     needed = [*(gpu.device_path for gpu in gpus), CONTROL_DEVICE, UVM_DEVICE]
+    hosts = {path: layout.host_device(path) for path in (*needed, *layout.extra_devices)}
+    there = [path for path, host in hosts.items() if exists(host)]
     for path in needed:
-        if not exists(layout.host_device(path)):
+        if path not in there:
             raise HardwareError(
                 f"device node {path} is missing on the node, so no container can use the GPU; "
                 "run `nvidia-modprobe -u -c 0` there, or check that the driver is loaded"
             )
-    extra = [path for path in layout.extra_devices if exists(layout.host_device(path))]
-    return tuple((layout.host_device(path), path) for path in dict.fromkeys([*needed, *extra]))
+    return tuple((hosts[path], path) for path in there)
 
 
 def why_outdated(
@@ -146,17 +148,18 @@ def why_outdated(
     return ""
 
 
-def _shared_state(grant: Grant, gpus: Sequence[Gpu], layout: HostLayout) -> Iterator[Mount]:
+def _shared_state(grant: Grant, gpus: Sequence[Gpu], layout: HostLayout) -> list[Mount]:
     """The container's own files, each writable, and its GPUs' read-only tables, as `container.shared_state` makes them.
 
     The grant's directory is mounted first and read-only, so each of these needs a path in that directory.
     """
     own = layout.grants / grant.id / "state"
-    yield Mount(str(own / "region"), f"{GRANT_MOUNT}/state/region", read_only=False)
+    mounts = [Mount(str(own / "region"), f"{GRANT_MOUNT}/state/region", read_only=False)]
     for gpu in gpus:
         row = f"{gpu.uuid}.activity"
-        yield Mount(str(own / row), f"{GRANT_MOUNT}/state/{row}", read_only=False)
-        yield Mount(str(layout.grants / "gpus" / gpu.uuid), f"{GRANT_MOUNT}/gpus/{gpu.uuid}")
+        mounts.append(Mount(str(own / row), f"{GRANT_MOUNT}/state/{row}", read_only=False))
+        mounts.append(Mount(str(layout.grants / "gpus" / gpu.uuid), f"{GRANT_MOUNT}/gpus/{gpu.uuid}"))
+    return mounts
 
 
 def _annotations(

@@ -263,8 +263,8 @@ class Allocator:
         return answer
 
     def _content(self, grant: Grant, asking: IdentifiedContainer) -> Answer:
-        inventory = self._context.feed.catalog.inventory
-        gpus = [self._context.gpus.located(gpu) for gpu in inventory.gpus if gpu.uuid in grant.allocation.uuids]
+        inventory, held = self._context.feed.catalog.inventory, grant.allocation.uuids
+        gpus = [self._context.gpus.located(gpu) for gpu in inventory.gpus if gpu.uuid in held]
         answer = answer_for(grant, gpus, asking.container, self._context.layout, exists=os.path.exists)
         if answer.missing:
             log.warning("extra_devices_missing", grant=grant.id, devices=answer.missing, action="make them on the node")

@@ -44,12 +44,12 @@ class Catalog:
         """RequestError for no ID or a duplicate, UnknownDeviceError for an ID that is not issued."""
         if not ids:
             raise RequestError(f"kubelet asked for {resource.value} with no device ID; ask for at least one")
-        if len(set(ids)) != len(ids):
+        asked = set(ids)
+        if len(asked) != len(ids):
             raise RequestError(f"kubelet asked for {resource.value} with the same device ID twice; restart kubelet")
-        unknown = next((text for text in ids if text not in self.issued[resource]), None)
-        if unknown is not None:
+        if unknown := asked - self.issued[resource]:
             raise UnknownDeviceError(
-                f"device ID {unknown[:40]!r} is not one of this node's {resource.value} IDs; "
+                f"device ID {min(unknown)[:40]!r} is not one of this node's {resource.value} IDs; "
                 "the GPU was removed, or another plugin serves the resource"
             )
 
@@ -84,19 +84,18 @@ def _devices(gpu: Gpu, ids: Sequence[DeviceId], *, healthy: bool, numa: bool) ->
 
 
 class DeviceFeed:
-    """The current catalog, and the streams that wait for the next one. Belongs to one event loop."""
+    """The current `catalog`, which only `publish` changes, and the streams that wait for the next one.
+
+    Belongs to one event loop.
+    """
 
     def __init__(self, first: Catalog) -> None:
-        self._catalog = first
+        self.catalog = first
         self._version = 0
         self._changed = asyncio.Event()
 
-    @property
-    def catalog(self) -> Catalog:
-        return self._catalog
-
     def publish(self, fresh: Catalog) -> None:
-        self._catalog = fresh
+        self.catalog = fresh
         self._version += 1
         self._changed.set()
         self._changed = asyncio.Event()  # a set event would wake a stream again that waits for the next change
@@ -108,7 +107,7 @@ class DeviceFeed:
             changed = self._changed
             if sent != self._version:
                 sent = self._version
-                yield self._catalog.messages[resource]
+                yield self.catalog.messages[resource]
             else:
                 await changed.wait()
 
