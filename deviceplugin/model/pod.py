@@ -173,6 +173,7 @@ class ScheduledCondition:
 class ClusterPod:
     """A pod with GPUs as the scheduler needs it. `needs` is None if it is unknown.
 
+    `uid` is that of the API server and kube-scheduler; for a static pod kubelet uses another one.
     While it has `gates`, the names of its scheduling gates, no scheduler looks at it.
     On `nominated_node` kube-scheduler keeps capacity for the pod until its victims have ended. `claims` and
     `whole_gpus`, by container the number of `vcuda-gpu`, are only read for the views of claims. `soft_rules`: what it
@@ -189,6 +190,10 @@ class ClusterPod:
     claims: tuple[PodClaim, ...] = ()
     whole_gpus: tuple[tuple[str, int], ...] = ()
     soft_rules: tuple[str, ...] = ()
+    uid: PodUid = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "uid", PodUid(self.pod.api_uid))
 
     @property
     def scheduler(self) -> str:
@@ -198,11 +203,6 @@ class ClusterPod:
     def has_claims(self) -> bool:
         """Whether it asks for devices by ResourceClaims, whose class may be another driver's."""
         return bool(self.claims or self.whole_gpus)
-
-    @property
-    def uid(self) -> PodUid:
-        """The UID of the API server and kube-scheduler; for a static pod kubelet uses another one."""
-        return PodUid(self.pod.api_uid)
 
     @property
     def is_refused(self) -> bool:
