@@ -91,7 +91,7 @@ class Allocation:
 
     @property
     def uuids(self) -> frozenset[GpuUuid]:
-        return frozenset(share.uuid for share in self.shares)
+        return frozenset([share.uuid for share in self.shares])
 
 
 DRIVER_MOUNT = "/usr/local/nvidia"

@@ -35,9 +35,9 @@ def size_with(total: int, known: Mapping[str, str], added: Mapping[str, str]) ->
 
 def room_for(asked: Iterable[tuple[str, Request]], names: AnnotationNames) -> int:
     """What requests need at most, by container. The decision, which is for people, is not counted."""
-    needed = _FIXED + sum(_bytes(name) for name in names.machine_written)
+    needed = _FIXED + _bytes("".join(names.machine_written))
     for name, request in asked:
-        needed += _CONTAINER + _bytes(name) + _bytes(names.gpu_index_prefix) + request.gpus * (_SHARE + _INDEX)
+        needed += _CONTAINER + _bytes(name + names.gpu_index_prefix) + request.gpus * (_SHARE + _INDEX)
     return needed
 
 

@@ -75,7 +75,7 @@ def parse_predicate_time(text: str) -> int:
 
 
 def format_gpu_indices(minors: Iterable[int]) -> str:
-    return ",".join(str(minor) for minor in minors)
+    return ",".join(map(str, minors))
 
 
 def parse_gpu_indices(text: str) -> tuple[int, ...]:

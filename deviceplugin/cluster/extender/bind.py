@@ -327,9 +327,11 @@ class Bind:
         if known is None:
             return
         has = (known.pod.annotation_bytes, known.pod.annotations)
-        if size_with(*has, annotations) > LARGEST:
+        size = size_with(*has, annotations)
+        if size > LARGEST:
             annotations.pop(annotation_names(self._settings.names.domain).decision, None)
-        if (size := size_with(*has, annotations)) > LARGEST:
+            size = size_with(*has, annotations)
+        if size > LARGEST:
             raise CapacityError(
                 f"pod {pod} cannot be bound: with its GPUs its annotations have {size} bytes and Kubernetes takes "
                 f"{LARGEST}; make its annotations smaller"
