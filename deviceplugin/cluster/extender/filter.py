@@ -65,6 +65,7 @@ class Filter:
         self._scorer = scorer
         self._gangs = gangs
         self._settings = settings
+        self._one_node = settings.one_node
         self._clock = clock
         self._wall = wall
 
@@ -80,7 +81,7 @@ class Filter:
             asked = placeable_request(pod.pod, self._settings.names)
         except (RequestError, ParseError) as error:
             return self._reject_all(args, Rejection(error.message, resolvable=False))
-        if self._settings.one_node:
+        if self._one_node:
             return self._choose_one(pod, asked, args.names, budget)
         return self._all_that_fit(pod, asked, args.names, budget)
 
