@@ -1,40 +1,23 @@
 """The requests to the API server that the agent needs.
 
-In: references, annotations, events. Out: pods and nodes as values; `KubeError` and its subclasses (404, 409, 410);
-`ParseError` if an answer cannot be read. A UID in a reference is a precondition: a later pod of the same name is never
-touched. Not here: retries and caches.
+In: references, annotations, events. Out: pods, nodes, claims and slices as values; errors as in `objects`.
 """
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType, TracebackType
-from typing import Self
 
-import msgspec
-
-from deviceplugin.errors import KubeConflictError, KubeError, KubeNotFoundError
-from deviceplugin.kube.collection import (
-    Collection,
-    Key,
-    Listing,
-    Value,
-    WatchEvent,
-    list_all,
-    read_any_line,
-)
-from deviceplugin.kube.pods import decode_pod
-from deviceplugin.kube.resource_claims import get_claim, show_devices
-from deviceplugin.kube.resource_slices import NodeSlice, create_slice, delete_slice, replace_slice
-from deviceplugin.kube.structs import Object, decode
-from deviceplugin.kube.transport import MERGE, Transport, core_path
+from deviceplugin.kube.collection import ObjectKind
+from deviceplugin.kube.objects import ObjectClient, ObjectRef
+from deviceplugin.kube.pods import pod_kind
+from deviceplugin.kube.resource_claims import CLAIMS, STATED_CLAIMS, with_devices
+from deviceplugin.kube.resource_slices import SLICES, NodeSlice, owned_slice
+from deviceplugin.kube.structs import Json, Object
+from deviceplugin.kube.transport import Transport
 from deviceplugin.model.allocation import PodRef
 from deviceplugin.model.claims import Claim, ClaimRef, DeviceStatus
 from deviceplugin.model.node import ClusterNode
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import ResourceNames
-
-_INVALID = 422
 
 Texts = Mapping[str, str | None]
 """Labels or annotations to set; None removes one."""
@@ -48,131 +31,66 @@ class NodeMetadata:
     annotations: Mapping[str, str]
 
 
-class KubeClient:
-    """The only way to the API server. Use it with `async with`, or call `close` at the end."""
+def _node(found: Object) -> NodeMetadata:
+    return NodeMetadata(found.metadata.labels or {}, found.metadata.annotations or {})
+
+
+_NODES = ObjectKind("v1", "nodes", "Node", "node", Object, _node)
+_EVENTS = ObjectKind("v1", "events", "Event", "event", Json, lambda _: None)
+
+
+class KubeClient(ObjectClient):
+    """The only way of the agent to the API server."""
 
     def __init__(self, transport: Transport, *, names: ResourceNames = ResourceNames()) -> None:
-        self._transport = transport
-        self._names = names
-
-    async def close(self) -> None:
-        await self._transport.close()
-
-    async def list(
-        self, collection: Collection[Key, Value], *, kept: Mapping[Key, Value] = MappingProxyType({})
-    ) -> Listing[Key, Value]:
-        """All objects of a collection, read in pages; `kept` are the values that the caller has already."""
-        return await list_all(self._transport, collection, kept)
-
-    async def watch(
-        self,
-        collection: Collection[Key, Value],
-        *,
-        version: str,
-        seconds: int,
-        opened: Callable[[], None] = lambda: None,
-    ) -> AsyncGenerator[WatchEvent[Value]]:
-        """Changes after a version, for at most `seconds`; use it with `contextlib.aclosing`.
-
-        `opened` is called when the server accepts the watch. The server may send nothing until something changes.
-        """
-        query = {
-            **collection.query,
-            "watch": "true",
-            "resourceVersion": version,
-            "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(seconds),
-        }
-        what = f"watch {collection.what}"
-        async with aclosing(self._transport.lines(collection.path, what=what, query=query, opened=opened)) as lines:
-            async for line in lines:
-                yield await read_any_line(line, collection)
+        super().__init__(transport)
+        self._pods = pod_kind(names)
 
     async def get_pod(self, pod: PodRef) -> Pod:
-        """Raises KubeNotFoundError also if the name belongs to another pod now."""
-        found = decode_pod(
-            await self._transport.request("GET", pod_path(pod), what=f"get pod {pod}"), names=self._names
-        )
-        if pod.uid and pod.uid not in (found.ref.uid, found.api_uid):
-            raise _taken_over(KubeNotFoundError, pod, 404)
-        return found
+        return await self.get(self._pods, pod)
 
     async def patch_pod_annotations(self, pod: PodRef, annotations: Texts) -> Pod:
-        """Raises KubeConflictError if the pod has another UID."""
-        meta: dict[str, object] = {"annotations": dict(annotations)}
-        if pod.uid:
-            meta["uid"] = pod.uid
-        try:
-            body = await self._patch(pod_path(pod), {"metadata": meta}, what=f"annotate pod {pod}")
-        except KubeError as error:
-            # The API server answers 422 (seen on 1.36) to a patch with another UID, not 409.
-            if error.code == _INVALID and "metadata.uid: " in error.message:  # with the colon it is no name
-                raise _taken_over(KubeConflictError, pod, 409) from None
-            raise
-        return decode_pod(body, names=self._names)
+        change = {"metadata": {"annotations": dict(annotations)}}
+        return await self.patch(self._pods, pod, change, what=f"annotate pod {pod}")
 
     async def delete_pod(self, pod: PodRef, *, grace_seconds: int | None = None) -> None:
-        """Raises KubeConflictError if the name belongs to another pod now."""
-        options: dict[str, object] = {"apiVersion": "v1", "kind": "DeleteOptions"}
-        if pod.uid:
-            options["preconditions"] = {"uid": pod.uid}
-        if grace_seconds is not None:
-            options["gracePeriodSeconds"] = grace_seconds
-        body = msgspec.json.encode(options)
-        await self._transport.request("DELETE", pod_path(pod), what=f"delete pod {pod}", body=body)
+        await self.delete(self._pods, pod, grace_seconds=grace_seconds)
 
     async def get_node(self, name: str) -> NodeMetadata:
-        return _node(await self._transport.request("GET", core_path("nodes", name), what=f"get node {name}"))
+        return await self.get(_NODES, ObjectRef("", name))
 
     async def patch_node(self, name: str, *, labels: Texts, annotations: Texts) -> NodeMetadata:
         change = {"metadata": {"labels": dict(labels), "annotations": dict(annotations)}}
-        return _node(await self._patch(core_path("nodes", name), change, what=f"label node {name}"))
+        return await self.patch(_NODES, ObjectRef("", name), change, what=f"label node {name}")
 
     async def get_claim(self, claim: ClaimRef) -> Claim:
-        """Raises KubeNotFoundError also if the name belongs to another claim now."""
-        return await get_claim(self._transport, claim)
+        return await self.get(CLAIMS, claim)
 
     async def show_devices(self, claim: ClaimRef, driver: str, shown: Sequence[DeviceStatus]) -> None:
-        await show_devices(self._transport, claim, driver, shown)
+        """Replaces what the driver says in `status.devices`; what others say stays.
+
+        Raises KubeConflictError if the claim changed meanwhile, KubeNotFoundError if it is gone.
+        """
+        found = await self.get(STATED_CLAIMS, claim)
+        change = with_devices(found, driver, shown)
+        if change is not None:
+            what = f"show the devices of claim {claim}"
+            await self.patch(STATED_CLAIMS, claim, change, what=what, part=("status",))
 
     async def create_slice(self, node: ClusterNode, spec: Mapping[str, object]) -> NodeSlice:
-        return await create_slice(self._transport, node, spec)
+        """Owned by the node, so that it goes with it."""
+        return await self.create(SLICES, "", owned_slice(node, spec), what="create a ResourceSlice")
 
     async def replace_slice(self, old: NodeSlice, spec: Mapping[str, object]) -> NodeSlice:
-        """Raises KubeConflictError if it has changed since it was read."""
-        return await replace_slice(self._transport, old, spec)
+        """Raises KubeConflictError if it has changed since it was read, KubeNotFoundError if it is gone."""
+        change = {"metadata": {"name": old.name, "resourceVersion": old.version}, "spec": spec}
+        return await self.patch(SLICES, ObjectRef("", old.name, old.uid), change, what="change a ResourceSlice")
 
     async def delete_slice(self, old: NodeSlice) -> None:
-        await delete_slice(self._transport, old)
+        await self.delete(SLICES, ObjectRef("", old.name, old.uid))
 
     async def create_event(self, namespace: str, event: Mapping[str, object]) -> None:
-        path = core_path("namespaces", namespace, "events")
-        await self._transport.request("POST", path, what="create an event", body=msgspec.json.encode(event))
+        await self.create(_EVENTS, namespace, event, what="create an event")
 
     async def patch_event(self, namespace: str, name: str, change: Mapping[str, object]) -> None:
-        await self._patch(core_path("namespaces", namespace, "events", name), change, what="count an event")
-
-    async def _patch(self, path: str, change: Mapping[str, object], *, what: str) -> bytes:
-        body = msgspec.json.encode(change)
-        return await self._transport.request("PATCH", path, what=what, body=body, content_type=MERGE)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-
-def _taken_over(kind: type[KubeError], pod: PodRef, code: int) -> KubeError:
-    return kind(f"pod {pod} with UID {pod.uid} is gone; another pod has its name", code=code)
-
-
-def pod_path(pod: PodRef) -> str:
-    return core_path("namespaces", pod.namespace, "pods", pod.name)
-
-
-def _node(body: bytes) -> NodeMetadata:
-    meta = decode(Object, body, what="the node").metadata
-    return NodeMetadata(meta.labels or {}, meta.annotations or {})
+        await self.patch(_EVENTS, ObjectRef(namespace, name), change, what="count an event")

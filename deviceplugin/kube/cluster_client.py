@@ -24,16 +24,19 @@ EndpointSlices (discovery.k8s.io/v1). Addresses are those that the API server gi
 import base64
 import binascii
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
 
-from deviceplugin.errors import ParseError
-from deviceplugin.kube.client import KubeClient, pod_path
-from deviceplugin.kube.leader_election import Lease, lease_path, read_lease
-from deviceplugin.kube.resource_claims import KeptTemplate, TemplateKey, create_template, delete_template
-from deviceplugin.kube.structs import Json, Object, Page, decode
-from deviceplugin.kube.transport import JSON, MERGE, TokenBucket, Transport, core_path, group_path
+from deviceplugin.errors import KubeConflictError, KubeNotFoundError, ParseError
+from deviceplugin.kube.client import KubeClient
+from deviceplugin.kube.collection import ObjectKind
+from deviceplugin.kube.leader_election import LEASES, Lease
+from deviceplugin.kube.objects import AccessReview, ObjectClient, ObjectRef
+from deviceplugin.kube.resource_claims import TEMPLATES, KeptTemplate, TemplateKey, new_template
+from deviceplugin.kube.structs import Json, Object
+from deviceplugin.kube.transport import TokenBucket, Transport
 from deviceplugin.model.allocation import PodRef
 from deviceplugin.model.units import ResourceNames
 
@@ -59,8 +62,6 @@ class Secret:
     def created_as(self) -> dict[str, object]:
         names = {"name": self.name, "namespace": self.namespace}
         return {
-            "apiVersion": "v1",
-            "kind": "Secret",
             "metadata": {**names, "labels": dict(self.labels), "annotations": dict(self.annotations)},
             "type": "Opaque",
             "data": {key: _base64(value) for key, value in self.data.items()},
@@ -72,14 +73,16 @@ class Secret:
         return {"metadata": {"resourceVersion": self.version}, "data": values}
 
 
-def read_secret(body: bytes) -> Secret:
-    found = decode(SecretObject, body, what="the secret")
+def _secret(found: SecretObject) -> Secret:
     meta = found.metadata
     try:
         data = {key: base64.b64decode(text, validate=True) for key, text in (found.data or {}).items()}
     except binascii.Error:
         raise ParseError(f"secret {meta.namespace}/{meta.name} contains data that is not base64") from None
     return Secret(meta.namespace, meta.name, data, meta.labels or {}, meta.resource_version)
+
+
+_SECRETS = ObjectKind("v1", "secrets", "Secret", "secret", SecretObject, _secret)
 
 
 def _base64(value: bytes) -> str:
@@ -108,15 +111,21 @@ class _WebhookConfiguration(Object):
     webhooks: list[_Webhook] | None = None
 
 
+_WEBHOOKS = ObjectKind(
+    "admissionregistration.k8s.io/v1",
+    "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
+    "webhook configuration",
+    _WebhookConfiguration,
+    lambda found: found,
+)
+
+
 def _decoded(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
         return b""
-
-
-def _webhook_path(name: str) -> str:
-    return group_path("admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations", name)
 
 
 class ClusterClient(KubeClient):
@@ -139,7 +148,10 @@ class ClusterClient(KubeClient):
             meta["uid"] = pod.uid
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
-        await self._write("POST", pod_path(pod) + "/binding", binding, what=f"bind pod {pod} to {node}")
+        path = self._pods.path(pod.namespace, pod.name, "binding")
+        await self._wait_for_token()
+        body = msgspec.json.encode(binding)
+        await self._transport.request("POST", path, what=f"bind pod {pod} to {node}", body=body)
 
     async def annotate_pod(self, pod: PodRef, annotations: Mapping[str, str]) -> None:
         """Raises KubeNotFoundError or KubeConflictError if the pod is gone."""
@@ -152,39 +164,36 @@ class ClusterClient(KubeClient):
         await self.patch_node(name, labels={}, annotations=annotations)
 
     async def get_secret(self, namespace: str, name: str) -> Secret:
-        return read_secret(await self._read(core_path("namespaces", namespace, "secrets", name), f"get secret {name}"))
+        return await self.get(_SECRETS, ObjectRef(namespace, name))
 
     async def create_secret(self, secret: Secret) -> Secret:
         """Raises KubeConflictError if the name exists."""
-        path = core_path("namespaces", secret.namespace, "secrets")
-        return read_secret(await self._write("POST", path, secret.created_as(), what=f"create secret {secret.name}"))
+        ref = ObjectRef(secret.namespace, secret.name)
+        await self._wait_for_token()
+        return await self.create(_SECRETS, secret.namespace, secret.created_as(), what=f"create secret {ref}")
 
     async def update_secret(self, secret: Secret, data: Mapping[str, bytes]) -> Secret:
         """Sets these keys; other keys stay. The secret must be as it was read."""
-        path = core_path("namespaces", secret.namespace, "secrets", secret.name)
-        what = f"update secret {secret.name}"
-        return read_secret(await self._write("PATCH", path, secret.changed_to(data), what=what, content_type=MERGE))
+        ref = ObjectRef(secret.namespace, secret.name)
+        await self._wait_for_token()
+        return await self.patch(_SECRETS, ref, secret.changed_to(data), what=f"update secret {ref}")
 
     async def get_lease(self, namespace: str, name: str) -> Lease:
-        return read_lease(await self._read(lease_path(namespace, name), f"get lease {name}"))
+        return await self.get(LEASES, ObjectRef(namespace, name))
 
     async def create_lease(self, lease: Lease) -> Lease:
         """Raises KubeConflictError if the name exists."""
-        body = msgspec.json.encode(lease.created_as())
-        path = lease_path(lease.namespace)
-        what = f"create lease {lease.name}"
-        return read_lease(await self._transport.request("POST", path, what=what, body=body))
+        ref = ObjectRef(lease.namespace, lease.name)
+        return await self.create(LEASES, lease.namespace, lease.created_as(), what=f"create lease {ref}")
 
     async def update_lease(self, lease: Lease) -> Lease:
         """Writes the term, if the lease still has the version that was read."""
-        body = msgspec.json.encode(lease.changed_to())
-        path, what = lease_path(lease.namespace, lease.name), f"update lease {lease.name}"
-        answer = await self._transport.request("PATCH", path, what=what, body=body, content_type=MERGE)
-        return read_lease(answer)
+        ref = ObjectRef(lease.namespace, lease.name)
+        return await self.patch(LEASES, ref, lease.changed_to(), what=f"update lease {ref}")
 
     async def get_ca_bundles(self, configuration: str) -> tuple[bytes, ...]:
         """The CA bundle (PEM) of every webhook of a MutatingWebhookConfiguration; empty if it is none or not base64."""
-        found = await self._webhook_configuration(configuration)
+        found = await self.get(_WEBHOOKS, ObjectRef("", configuration))
         return tuple(_decoded(each.client_config.ca_bundle or "") for each in found.webhooks or ())
 
     async def set_ca_bundle(self, configuration: str, bundle: bytes) -> None:
@@ -192,42 +201,32 @@ class ClusterClient(KubeClient):
 
         The patch names webhooks instead of counting them: another tool may add one or change their order.
         """
-        found = await self._webhook_configuration(configuration)
+        ref = ObjectRef("", configuration)
+        found = await self.get(_WEBHOOKS, ref)
         client_config = {"caBundle": base64.b64encode(bundle).decode()}
         change = {
             "metadata": {"resourceVersion": found.metadata.resource_version},
             "webhooks": [{"name": each.name, "clientConfig": client_config} for each in found.webhooks or ()],
         }
         what = f"set the CA of webhook configuration {configuration}"
-        await self._write("PATCH", _webhook_path(configuration), change, what=what, content_type=STRATEGIC)
+        await self._wait_for_token()
+        await self.patch(_WEBHOOKS, ref, change, what=what, content_type=STRATEGIC)
 
     async def create_claim_template(self, key: TemplateKey, label: str, spec: Mapping[str, object]) -> None:
+        """Nothing happens if one of this name exists: another replica, or a user, was faster."""
         await self._wait_for_token()
-        await create_template(self._transport, key, label, spec)
+        what = f"create claim template {ObjectRef(*key)}"
+        with suppress(KubeConflictError):
+            await self.create(TEMPLATES, key[0], new_template(key, label, spec), what=what)
 
     async def delete_claim_template(self, template: KeptTemplate) -> None:
         await self._wait_for_token()
-        await delete_template(self._transport, template)
-
-    async def _webhook_configuration(self, name: str) -> _WebhookConfiguration:
-        body = await self._read(_webhook_path(name), f"get webhook configuration {name}")
-        return decode(_WebhookConfiguration, body, what="the webhook configuration")
-
-    async def _read(self, path: str, what: str) -> bytes:
-        return await self._transport.request("GET", path, what=what)
-
-    async def _write(self, method: str, path: str, body: object, *, what: str, content_type: str = JSON) -> bytes:
-        await self._wait_for_token()
-        encoded = msgspec.json.encode(body)
-        return await self._transport.request(method, path, what=what, body=encoded, content_type=content_type)
+        with suppress(KubeConflictError, KubeNotFoundError):
+            await self.delete(TEMPLATES, template)
 
     async def _wait_for_token(self) -> None:
         if self._writes is not None:
             await self._writes.take()
-
-
-_TOKENS = group_path("authentication.k8s.io/v1", "tokenreviews")
-_ACCESS = group_path("authorization.k8s.io/v1", "subjectaccessreviews")
 
 
 class _User(Json):
@@ -253,16 +252,22 @@ class _TokenReview(Json):
     status: _TokenStatus = msgspec.field(default_factory=_TokenStatus)
 
 
-class _AccessStatus(Json):
-    """status of a SubjectAccessReview."""
-
-    allowed: bool = False
-
-
-class _AccessReview(Json):
-    """A SubjectAccessReview's answer."""
-
-    status: _AccessStatus = msgspec.field(default_factory=_AccessStatus)
+_TOKENS = ObjectKind(
+    "authentication.k8s.io/v1",
+    "tokenreviews",
+    "TokenReview",
+    "review of a token",
+    _TokenReview,
+    lambda found: found.status,
+)
+_ACCESS = ObjectKind(
+    "authorization.k8s.io/v1",
+    "subjectaccessreviews",
+    "SubjectAccessReview",
+    "review of an access",
+    AccessReview,
+    lambda found: found.status.allowed,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,17 +283,15 @@ class Caller:
 class AccessReviews:
     """Raises KubeError if the API server gives no answer."""
 
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+    def __init__(self, client: ObjectClient) -> None:
+        self._client = client
 
     async def caller_of(self, token: str, *, audience: str) -> Caller | None:
         """The token's user; without `audience` it must be valid for the API server itself."""
         spec: dict[str, object] = {"token": token}
         if audience:
             spec["audiences"] = [audience]
-        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
-        answer = await self._transport.request("POST", _TOKENS, what="review a token", body=msgspec.json.encode(review))
-        status = decode(_TokenReview, answer, what="the review of a token").status
+        status = await self._client.create(_TOKENS, "", {"spec": spec}, what="review a token")
         if not status.authenticated or (audience and audience not in (status.audiences or ())):
             return None
         user = status.user
@@ -305,18 +308,7 @@ class AccessReviews:
 
     async def _is_allowed(self, caller: Caller, **attributes: dict[str, str]) -> bool:
         user = {"user": caller.name, "uid": caller.uid, "groups": caller.groups, "extra": caller.extra}
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SubjectAccessReview",
-            "spec": {**user, **attributes},
-        }
-        body = msgspec.json.encode(review)
-        answer = await self._transport.request("POST", _ACCESS, what="review an access", body=body)
-        return decode(_AccessReview, answer, what="the review of an access").status.allowed
-
-
-_GROUP = "discovery.k8s.io/v1"
-_PAGE = "500"
+        return await self._client.create(_ACCESS, "", {"spec": {**user, **attributes}}, what="review an access")
 
 
 class _Conditions(Json):
@@ -359,20 +351,13 @@ class Address:
         return f"http://{host}:{self.port}{path}"
 
 
-async def addresses_by_node(transport: Transport, namespace: str, service: str) -> dict[str, Address]:
+async def addresses_by_node(client: ObjectClient, namespace: str, service: str) -> dict[str, Address]:
     """Raises KubeError if the API server gives no answer."""
-    path = group_path(_GROUP, "namespaces", namespace, "endpointslices")
-    query = {"labelSelector": f"kubernetes.io/service-name={service}", "limit": _PAGE}
+    query = {"labelSelector": f"kubernetes.io/service-name={service}"}
     found: dict[str, Address] = {}
-    while True:
-        body = await transport.request("GET", path, what=f"list the endpoints of {service}", query=query)
-        page = decode(Page, body, what="a list of endpoints")
-        for item in page.items or ():
-            found.update(_addresses(decode(_Slice, item, what="an EndpointSlice")))
-        token = page.metadata.continue_ if page.metadata is not None else None
-        if not token:
-            return found
-        query = {**query, "continue": token}
+    async for addresses in client.each(_SLICES, namespace, what=f"the endpoints of {service}", query=query):
+        found.update(addresses)
+    return found
 
 
 def _addresses(item: _Slice) -> dict[str, Address]:
@@ -381,3 +366,6 @@ def _addresses(item: _Slice) -> dict[str, Address]:
     return {
         each.node_name: Address(each.addresses[0], port) for each in ready if port and each.node_name and each.addresses
     }
+
+
+_SLICES = ObjectKind("discovery.k8s.io/v1", "endpointslices", "EndpointSlice", "EndpointSlice", _Slice, _addresses)

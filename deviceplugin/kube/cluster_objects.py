@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from deviceplugin.errors import ParseError
-from deviceplugin.kube.collection import Collection, Seen, reader
+from deviceplugin.kube.collection import Collection, ObjectKind, Seen
 from deviceplugin.kube.pods import api_pod, node_offers, pod_needs
 from deviceplugin.kube.structs import (
     Affinity,
@@ -167,14 +167,13 @@ _HAMI_CORDON = "hami.io/device-cordon"
 
 def cluster_nodes(names: ResourceNames = ResourceNames(), *, only: str = "") -> Collection[str, ClusterNode]:
     """All nodes, because a node may get GPUs at any time; or one, selected by the API server, as kubelet does."""
-    what = f"node {only}" if only else "nodes of the cluster"
-    return Collection(
-        what=what,
-        path="/api/v1/nodes",
-        query={"fieldSelector": f"metadata.name={only}"} if only else {},
-        read=reader(ClusterNodeObject, lambda item: cluster_node(item, names), what=what),
+    kind = ObjectKind(
+        "v1", "nodes", "Node", "node", ClusterNodeObject, lambda item: cluster_node(item, names), lambda node: node.uid
+    )
+    return kind.collection(
+        f"node {only}" if only else "nodes of the cluster",
         key=lambda node: node.name,
-        identity=lambda node: node.uid,
+        query={"fieldSelector": f"metadata.name={only}"} if only else {},
     )
 
 

@@ -1,16 +1,17 @@
-"""A collection of objects of the API server: which objects, how one is parsed, and reading pages and watch lines.
+"""Kinds of objects of the API server and collections of them, and the reading of pages and watch lines.
 
-In: a path, selectors, a schema, a function from the schema to a value. Out: `Collection`, which `client` lists and
-watches and `reflector` caches; `Listing`, all values at one version; `WatchEvent`, one line of a watch. Invariant: an
-object that cannot be read, whatever its writer did, hides no other one, and is never taken for one that is gone. Not
-here: retries, except inside one list.
+In: a group, a schema, a function from the schema to a value; selectors. Out: `ObjectKind`, of which `objects` gets and
+changes one object; `Collection`, which it lists and watches and `reflector` caches; `Listing`, all values at one
+version; `WatchEvent`, one line of a watch. Invariant: an object that cannot be read, whatever its writer did, hides no
+other one, and is never taken for one that is gone. Not here: retries, except inside one list.
 """
 
 import asyncio
 import enum
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import AsyncGenerator, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:  # it loads an HTTP client, which reading objects from a file 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 Schema = TypeVar("Schema", bound=Object)
+AnySchema = TypeVar("AnySchema")
 _PAGE = 500
 _SMALLER = 20
 _ATTEMPTS = 3
@@ -98,6 +100,44 @@ def _seen(raw: bytes, collection: Collection[Key, Value]) -> Seen[Value]:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectKind(Generic[AnySchema, Value]):
+    """Where the API server has the objects of one kind, and what one becomes here.
+
+    `name` is its `kind`, `noun` what sentences call it. `uid` is the UID of a value, of kinds that are asked for by UID
+    or watched.
+    """
+
+    version: str
+    plural: str
+    name: str
+    noun: str
+    schema: type[AnySchema]
+    value: Callable[[AnySchema], Value]
+    uid: Callable[[Value], str] = lambda _: ""
+
+    def path(self, namespace: str = "", *rest: str) -> str:
+        """Parts are quoted: a name from outside cannot change the path."""
+        group = f"/apis/{self.version}" if "/" in self.version else f"/api/{self.version}"
+        parts = (*(("namespaces", namespace) if namespace else ()), self.plural, *rest)
+        return "/".join((group, *(quote(part, safe="") for part in parts)))
+
+    def read(self, body: bytes | msgspec.Raw) -> Value:
+        return self.value(decode(self.schema, body, what=f"the {self.noun}"))
+
+    def collection(
+        self: "ObjectKind[Any, Value]",
+        what: str,
+        *,
+        key: Callable[[Value], Key],
+        rank: Callable[[Value], int] = lambda _: 0,
+        query: Mapping[str, str] | None = None,
+    ) -> Collection[Key, Value]:
+        """Those of all namespaces; `what` completes `list ...`."""
+        read = reader(self.schema, self.value, what=f"the {self.noun}")
+        return Collection(what, self.path(), read, key, self.uid, rank, query or {})
+
+
+@dataclass(frozen=True, slots=True)
 class Listing(Generic[Key, Value]):
     """All values at one version of the cluster. A watch continues from this version.
 
@@ -112,32 +152,44 @@ class Listing(Generic[Key, Value]):
 async def list_all(
     transport: "Transport", collection: Collection[Key, Value], kept: Mapping[Key, Value]
 ) -> Listing[Key, Value]:
-    """Starts again if the pages were compacted, and with smaller pages if a page is too large to read.
+    """Starts again if the pages were compacted.
 
     A value that equals a kept one is replaced by it, so that a second list needs no second memory.
     """
-    size = _PAGE
     for _ in range(_ATTEMPTS - 1):
         try:
-            return await _list_once(transport, collection, kept, size)
+            return await _list_once(transport, collection, kept)
         except KubeGoneError:
             continue
+    return await _list_once(transport, collection, kept)
+
+
+async def pages(transport: "Transport", path: str, what: str, query: Mapping[str, str]) -> AsyncGenerator[Page]:
+    """The pages of a list, one in memory at a time; smaller ones if one is too large to read."""
+    size, more = _PAGE, ""
+    while True:
+        asked = {**query, "limit": str(size), **({"continue": more} if more else {})}
+        try:
+            body = await transport.request("GET", path, what=f"list {what}", query=asked)
         except KubeError as error:
-            if error.code != TOO_LARGE:
+            if error.code != TOO_LARGE or size == 1:
                 raise
             size = max(1, size // _SMALLER)
-    return await _list_once(transport, collection, kept, size)
+            continue
+        page = await _page(body, what=f"the API server's list of {what}")
+        yield page
+        more = (page.metadata.continue_ or "") if page.metadata is not None else ""
+        if not more:
+            return
 
 
 async def _list_once(
-    transport: "Transport", collection: Collection[Key, Value], kept: Mapping[Key, Value], size: int
+    transport: "Transport", collection: Collection[Key, Value], kept: Mapping[Key, Value]
 ) -> Listing[Key, Value]:
     found: dict[Key, Value] = {}
     unreadable: dict[str, Unreadable] = {}
-    query = {**collection.query, "limit": str(size)}
-    while True:
-        body = await transport.request("GET", collection.path, what=f"list {collection.what}", query=query)
-        page = await _page(body, what=f"the API server's list of {collection.what}")
+    version = ""
+    async for page in pages(transport, collection.path, collection.what, collection.query):
         for number, raw in enumerate(page.items or ()):
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await others_turn()
@@ -150,10 +202,8 @@ async def _list_once(
                     continue
                 known = kept.get(key)
                 found[key] = known if known is not None and known == seen.item else seen.item
-        meta = page.metadata or ListMeta()
-        if not meta.continue_:
-            return Listing(_with_known(found, unreadable, collection, kept), meta.resource_version, unreadable)
-        query["continue"] = meta.continue_
+        version = (page.metadata or ListMeta()).resource_version
+    return Listing(_with_known(found, unreadable, collection, kept), version, unreadable)
 
 
 async def _page(body: bytes, *, what: str) -> Page:

@@ -26,10 +26,8 @@ import structlog
 from msgspec import structs
 
 from deviceplugin.errors import KubeConflictError, KubeNotFoundError, VcudaError
-from deviceplugin.kube.structs import Object, decode
-from deviceplugin.kube.transport import group_path
-
-GROUP = "coordination.k8s.io/v1"
+from deviceplugin.kube.collection import ObjectKind
+from deviceplugin.kube.structs import Object
 
 
 class Term(msgspec.Struct, frozen=True):
@@ -58,8 +56,7 @@ class Lease:
     version: str = ""
 
     def created_as(self) -> dict[str, object]:
-        meta = {"name": self.name, "namespace": self.namespace}
-        return {"apiVersion": GROUP, "kind": "Lease", "metadata": meta, "spec": self.term}
+        return {"metadata": {"name": self.name, "namespace": self.namespace}, "spec": self.term}
 
     def changed_to(self) -> dict[str, object]:
         """A merge patch that fails if the lease has changed since it was read."""
@@ -86,14 +83,12 @@ class LeaseView:
         return (self._term.holder or "") if is_valid else ""
 
 
-def lease_path(namespace: str, *name: str) -> str:
-    return group_path(GROUP, "namespaces", namespace, "leases", *name)
-
-
-def read_lease(body: bytes) -> Lease:
-    found = decode(LeaseObject, body, what="the lease")
+def _lease(found: LeaseObject) -> Lease:
     meta = found.metadata
     return Lease(meta.namespace, meta.name, found.spec or Term(), meta.resource_version)
+
+
+LEASES = ObjectKind("coordination.k8s.io/v1", "leases", "Lease", "lease", LeaseObject, _lease)
 
 
 def micro_time(moment: dt.datetime) -> str:

@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from deviceplugin.errors import ParseError
-from deviceplugin.kube.collection import Collection, reader
+from deviceplugin.kube.collection import Collection, ObjectKind
 from deviceplugin.kube.structs import (
     Amounts,
     ClusterPodSpec,
@@ -65,9 +65,8 @@ _STATES = tuple(
 )
 
 
-def decode_pod(body: bytes, *, names: ResourceNames = ResourceNames()) -> Pod:
-    """A pod of the API server."""
-    return api_pod(decode(PodObject, body, what="the pod"), names)
+def pod_kind(names: ResourceNames = ResourceNames()) -> ObjectKind[PodObject, Pod]:
+    return ObjectKind("v1", "pods", "Pod", "pod", PodObject, lambda item: api_pod(item, names), lambda pod: pod.api_uid)
 
 
 def api_pod(item: PodObject, names: ResourceNames) -> Pod:
@@ -269,15 +268,8 @@ class PodListReader:
 
 def pods_of_node(node: str, names: ResourceNames = ResourceNames()) -> Collection[PodUid, Pod]:
     """All pods bound to the node, with or without GPUs, by the API server's UID."""
-    what = f"pods of {node}"
-    return Collection(
-        what=what,
-        path="/api/v1/pods",
-        query={"fieldSelector": f"spec.nodeName={node}"},
-        read=reader(PodObject, lambda item: api_pod(item, names), what=what),
-        key=lambda pod: pod.ref.uid,
-        identity=lambda pod: pod.api_uid,
-    )
+    query = {"fieldSelector": f"spec.nodeName={node}"}
+    return pod_kind(names).collection(f"pods of {node}", key=lambda pod: pod.ref.uid, query=query)
 
 
 _MOST_CACHED = 10_000

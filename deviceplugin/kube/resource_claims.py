@@ -7,8 +7,8 @@ what they consume, and of other drivers one device of each pool. What many claim
 
 ResourceClaimTemplates that vcuda keeps, and the pods that name them.
 
-In: the label of both. Out: the collections, and templates made and deleted. Of a pod only so many names are kept as it
-may have templates, and only those annotations that say its GPUs. Not here: what a template says.
+In: the label of both. Out: the kinds and collections. Of a pod only so many names are kept as it may have templates,
+and only those annotations that say its GPUs. Not here: what a template says.
 """
 
 import sys
@@ -20,11 +20,10 @@ from math import ceil
 
 import msgspec
 
-from deviceplugin.errors import KubeConflictError, KubeNotFoundError, ParseError
-from deviceplugin.kube.collection import Collection, reader
+from deviceplugin.errors import ParseError
+from deviceplugin.kube.collection import Collection, ObjectKind
 from deviceplugin.kube.pods import kept_annotations
-from deviceplugin.kube.structs import Empty, Json, Object, decode, exact_quantity
-from deviceplugin.kube.transport import MERGE, Transport, core_path, group_path
+from deviceplugin.kube.structs import Empty, Json, Object, exact_quantity
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.claims import (
@@ -103,8 +102,8 @@ class _Status(Json):
     devices: list[dict[str, object]] | None = None
 
 
-class _Claim(Object):
-    """A ResourceClaim."""
+class StatedClaim(Object):
+    """A ResourceClaim, of which the status is read."""
 
     status: _Status | None = None
 
@@ -144,7 +143,7 @@ class _ClaimSpec(Json):
     devices: _Requests | None = None
 
 
-class _ClusterClaim(_Claim):
+class _ClusterClaim(StatedClaim):
     """A ResourceClaim with what it asks for."""
 
     spec: _ClaimSpec | None = None
@@ -153,36 +152,18 @@ class _ClusterClaim(_Claim):
 def cluster_claims(names: ClaimNames) -> Collection[ClaimKey, Claim]:
     """Those of other drivers too: a pod may name one, and a claim that is missing here does not exist."""
 
-    def read(found: _ClusterClaim) -> Claim:
-        return _cluster_claim(found, names)
-
-    return Collection(
-        what="the ResourceClaims of the cluster",
-        path=group_path(GROUP, "resourceclaims"),
-        read=reader(_ClusterClaim, read, what="a ResourceClaim"),
-        key=lambda each: each.key,
-        identity=lambda each: each.ref.uid,
-    )
+    kind = ObjectKind(*_RESOURCE, _ClusterClaim, lambda found: _cluster_claim(found, names), lambda each: each.ref.uid)
+    return kind.collection("the ResourceClaims of the cluster", key=lambda each: each.key)
 
 
-async def get_claim(transport: Transport, claim: ClaimRef) -> Claim:
-    return _claim(await _get(transport, claim))
-
-
-async def show_devices(transport: Transport, claim: ClaimRef, driver: str, shown: Sequence[DeviceStatus]) -> None:
-    """Replaces what the driver says in `status.devices`; what others say stays.
-
-    Raises KubeConflictError if the claim changed meanwhile, KubeNotFoundError if it is gone.
-    """
-    found = await _get(transport, claim)
+def with_devices(found: StatedClaim, driver: str, shown: Sequence[DeviceStatus]) -> dict[str, object] | None:
+    """The change after which `shown` is all that the driver says in `status.devices`; None if it is so already."""
     before = (found.status.devices if found.status else None) or []
     now = [*(each for each in before if each.get("driver") != driver), *map(_status, shown)]
     if _without_times(now) == _without_times(before):
-        return  # the time of the change stays that of the change
+        return None  # the time of the change stays that of the change
     meta = {"uid": found.metadata.uid, "resourceVersion": found.metadata.resource_version}
-    body = msgspec.json.encode({"metadata": meta, "status": {"devices": now}})
-    what = f"show the devices of claim {claim}"
-    await transport.request("PATCH", f"{_path(claim)}/status", what=what, body=body, content_type=MERGE)
+    return {"metadata": meta, "status": {"devices": now}}
 
 
 def _without_times(said: object) -> object:
@@ -191,19 +172,7 @@ def _without_times(said: object) -> object:
     return list(map(_without_times, said)) if isinstance(said, list) else said
 
 
-def _path(claim: ClaimRef) -> str:
-    return group_path(GROUP, "namespaces", claim.namespace, "resourceclaims", claim.name)
-
-
-async def _get(transport: Transport, claim: ClaimRef) -> _Claim:
-    body = await transport.request("GET", _path(claim), what=f"get claim {claim}")
-    found = decode(_Claim, body, what="a ResourceClaim")
-    if claim.uid and found.metadata.uid != claim.uid:
-        raise KubeNotFoundError(f"claim {claim} with UID {claim.uid} is gone; another claim has its name", code=404)
-    return found
-
-
-def _claim(found: _Claim) -> Claim:
+def _claim(found: StatedClaim) -> Claim:
     meta, status = found.metadata, found.status or _Status()
     allocation = status.allocation
     allocated = _Results() if allocation is None else allocation.devices or _Results()
@@ -228,6 +197,12 @@ def _device(result: _Result) -> ClaimedDevice:
         consumed={name: exact_quantity(amount) for name, amount in (result.consumed_capacity or {}).items()},
         is_administrative=bool(result.admin_access),
     )
+
+
+_RESOURCE = (GROUP, "resourceclaims", "ResourceClaim", "claim")
+CLAIMS = ObjectKind(*_RESOURCE, StatedClaim, _claim, lambda each: each.ref.uid)
+STATED_CLAIMS = ObjectKind(*_RESOURCE, StatedClaim, lambda found: found, lambda found: found.metadata.uid)
+"""As they were read, with what drivers say of them."""
 
 
 def _status(device: DeviceStatus) -> dict[str, object]:
@@ -318,7 +293,6 @@ def _rounded_up(amount: str | int | None, unit: int) -> int | None:
         return _UNREADABLE
 
 
-_PLURAL = "resourceclaimtemplates"
 TemplateKey = tuple[str, str]
 """Namespace and name."""
 
@@ -354,6 +328,9 @@ class KeptTemplate:
     name: str
     uid: str
 
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
     @property
     def key(self) -> TemplateKey:
         return self.namespace, self.name
@@ -381,49 +358,19 @@ class _Pod(Object):
 
 def claiming_pods(domain: str) -> Collection[str, ClaimingPod]:
     """By UID."""
-    return Collection(
-        what="the pods that were turned to claims",
-        path=core_path("pods"),
-        read=reader(_Pod, lambda found: _pod(found, domain), what="a pod"),
-        key=lambda each: each.uid,
-        identity=lambda each: each.uid,
-        query={"labelSelector": claim_label(domain)},
-    )
+    kind = ObjectKind("v1", "pods", "Pod", "pod", _Pod, lambda found: _pod(found, domain), lambda each: each.uid)
+    query = {"labelSelector": claim_label(domain)}
+    return kind.collection("the pods that were turned to claims", key=lambda each: each.uid, query=query)
 
 
 def kept_templates(domain: str) -> Collection[TemplateKey, KeptTemplate]:
-    return Collection(
-        what="vcuda's ResourceClaimTemplates",
-        path=group_path(GROUP, _PLURAL),
-        read=reader(Object, _template, what="a ResourceClaimTemplate"),
-        key=lambda each: each.key,
-        identity=lambda each: each.uid,
-        query={"labelSelector": claim_label(domain)},
-    )
+    query = {"labelSelector": claim_label(domain)}
+    return TEMPLATES.collection("vcuda's ResourceClaimTemplates", key=lambda each: each.key, query=query)
 
 
-async def create_template(transport: Transport, key: TemplateKey, label: str, spec: Mapping[str, object]) -> None:
-    """Nothing happens if one of this name exists: another replica, or a user, was faster."""
-    namespace, name = key
-    metadata = {"name": name, "namespace": namespace, "labels": {label: "true"}}
-    body = msgspec.json.encode(
-        {"apiVersion": GROUP, "kind": "ResourceClaimTemplate", "metadata": metadata, "spec": {"spec": spec}}
-    )
-    path = group_path(GROUP, "namespaces", namespace, _PLURAL)
-    try:
-        await transport.request("POST", path, what=f"create claim template {namespace}/{name}", body=body)
-    except KubeConflictError:
-        return
-
-
-async def delete_template(transport: Transport, template: KeptTemplate) -> None:
-    options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": template.uid}}
-    path = group_path(GROUP, "namespaces", template.namespace, _PLURAL, template.name)
-    what = f"delete claim template {template.namespace}/{template.name}"
-    try:
-        await transport.request("DELETE", path, what=what, body=msgspec.json.encode(options))
-    except (KubeConflictError, KubeNotFoundError):
-        return
+def new_template(key: TemplateKey, label: str, spec: Mapping[str, object]) -> dict[str, object]:
+    metadata = {"name": key[1], "namespace": key[0], "labels": {label: "true"}}
+    return {"metadata": metadata, "spec": {"spec": spec}}
 
 
 def _pod(found: _Pod, domain: str) -> ClaimingPod:
@@ -445,3 +392,14 @@ def _pod(found: _Pod, domain: str) -> ClaimingPod:
 
 def _template(found: Object) -> KeptTemplate:
     return KeptTemplate(found.metadata.namespace, found.metadata.name, found.metadata.uid)
+
+
+TEMPLATES = ObjectKind(
+    GROUP,
+    "resourceclaimtemplates",
+    "ResourceClaimTemplate",
+    "claim template",
+    Object,
+    _template,
+    lambda each: each.uid,
+)

@@ -1,8 +1,7 @@
 """ResourceSlices of resource.k8s.io: what a driver offers on one node.
 
-In: devices as values. Out: the JSON of a slice; the slices of one driver and node, read, written and deleted; those of
-all nodes as the GPUs that they offer. A pool is one slice here, so every change is atomic. Not here: when to write
-(`dra`).
+In: devices as values. Out: the JSON of a slice; the slices of one driver and node; those of all nodes as the GPUs that
+they offer. A pool is one slice here, so every change is atomic. Not here: when to write (`dra`).
 """
 
 import sys
@@ -12,17 +11,14 @@ from dataclasses import dataclass
 import msgspec
 
 from deviceplugin.errors import ParseError
-from deviceplugin.kube.collection import Collection, reader
-from deviceplugin.kube.structs import Json, Object, decode, exact_quantity
-from deviceplugin.kube.transport import MERGE, Transport, group_path
+from deviceplugin.kube.collection import Collection, ObjectKind
+from deviceplugin.kube.structs import Json, Object, exact_quantity
 from deviceplugin.model.claims import AttributeValue, NodeOffer, OfferedGpu, PublishedDevice, Taint
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid
 from deviceplugin.model.node import ClusterNode
 from deviceplugin.model.units import BLOCK_BYTES, BLOCK_MIB, CORES_PER_GPU
 
 GROUP = "resource.k8s.io/v1"
-_PLURAL = "resourceslices"
-ALL_SLICES = group_path(GROUP, _PLURAL)
 _MOST_BLOCKS = 1 << 16  # 16 TiB: root on a node can write what it likes
 _IGNORED = "None"  # a taint's effect without effect
 
@@ -61,14 +57,8 @@ class _ResourceSlice(Object):
 
 def slices_of(driver: str, node: str) -> Collection[str, NodeSlice]:
     """By name. The API server accepts no other field selectors, and RBAC none at all."""
-    return Collection(
-        what=f"the ResourceSlices of {driver} on {node}",
-        path=ALL_SLICES,
-        read=reader(_ResourceSlice, _value, what="a ResourceSlice"),
-        key=lambda each: each.name,
-        identity=lambda each: each.uid,
-        query={"fieldSelector": f"spec.driver={driver},spec.nodeName={node}"},
-    )
+    query = {"fieldSelector": f"spec.driver={driver},spec.nodeName={node}"}
+    return SLICES.collection(f"the ResourceSlices of {driver} on {node}", key=lambda each: each.name, query=query)
 
 
 class _Attribute(Json):
@@ -127,12 +117,10 @@ class AnyOffer(Object):
 def offers_of(driver: str) -> Collection[str, NodeOffer]:
     """What the driver offers, by node. Of two slices of a node that of the higher generation counts: a node may write
     any number of them, and one is kept."""
-    return Collection(
-        what=f"the ResourceSlices of {driver}",
-        path=ALL_SLICES,
-        read=reader(AnyOffer, _node_offer, what="a ResourceSlice"),
+    kind = ObjectKind(*_RESOURCE, AnyOffer, _node_offer, lambda each: each.uid)
+    return kind.collection(
+        f"the ResourceSlices of {driver}",
         key=lambda each: each.node,
-        identity=lambda each: each.uid,
         rank=lambda each: each.generation,
         query={"fieldSelector": f"spec.driver={driver}"},
     )
@@ -155,33 +143,10 @@ def offer(spec: object) -> object:
     return list(map(offer, spec)) if isinstance(spec, list) else spec
 
 
-async def create_slice(transport: Transport, node: ClusterNode, spec: Mapping[str, object]) -> NodeSlice:
-    """Owned by the node, so that it goes with it."""
+def owned_slice(node: ClusterNode, spec: Mapping[str, object]) -> dict[str, object]:
+    """A new slice, owned by the node."""
     owner = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid, "controller": True}
-    metadata = {"generateName": f"{node.name}-vcuda-", "ownerReferences": [owner]}
-    body = msgspec.json.encode({"apiVersion": GROUP, "kind": "ResourceSlice", "metadata": metadata, "spec": spec})
-    found = await transport.request("POST", ALL_SLICES, what="create a ResourceSlice", body=body)
-    return _value(decode(_ResourceSlice, found, what="a ResourceSlice"))
-
-
-async def replace_slice(transport: Transport, old: NodeSlice, spec: Mapping[str, object]) -> NodeSlice:
-    """Raises KubeConflictError if it has changed since it was read, KubeNotFoundError if it is gone."""
-    metadata = {"name": old.name, "uid": old.uid, "resourceVersion": old.version}
-    change = msgspec.json.encode({"metadata": metadata, "spec": spec})
-    found = await transport.request(
-        "PATCH",
-        group_path(GROUP, _PLURAL, old.name),
-        what="change a ResourceSlice",
-        body=change,
-        content_type=MERGE,
-    )
-    return _value(decode(_ResourceSlice, found, what="a ResourceSlice"))
-
-
-async def delete_slice(transport: Transport, old: NodeSlice) -> None:
-    options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": old.uid}}
-    path = group_path(GROUP, _PLURAL, old.name)
-    await transport.request("DELETE", path, what="delete a ResourceSlice", body=msgspec.json.encode(options))
+    return {"metadata": {"generateName": f"{node.name}-vcuda-", "ownerReferences": [owner]}, "spec": spec}
 
 
 def _value(found: _ResourceSlice) -> NodeSlice:
@@ -189,6 +154,11 @@ def _value(found: _ResourceSlice) -> NodeSlice:
     generation = spec.pool.generation if spec.pool is not None else 0
     meta = found.metadata
     return NodeSlice(meta.name, meta.uid, meta.resource_version, generation, found.spec)
+
+
+_RESOURCE = (GROUP, "resourceslices", "ResourceSlice", "ResourceSlice")
+SLICES = ObjectKind(*_RESOURCE, _ResourceSlice, _value, lambda each: each.uid)
+ANY_OFFERS = ObjectKind(*_RESOURCE, AnyOffer, lambda found: found)
 
 
 def _device(device: PublishedDevice) -> dict[str, object]:

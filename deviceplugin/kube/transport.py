@@ -2,7 +2,7 @@
 
 In: a method, a path, a body. Out: the body of a successful answer, or `KubeError` with a sentence; the lines of a
 watch. If the server refuses the token, or the CA does not match, the credentials are read again and the request is
-repeated once. Invariant: every wait has a limit. Not here: the meaning of paths and bodies (`client`), and retries
+repeated once. Invariant: every wait has a limit. Not here: the meaning of paths and bodies (`objects`), and retries
 (`reflector`, `events`, `node_publisher`), except if the server says when to retry.
 
 A token bucket on a monotonic clock: how many requests are sent per second.
@@ -19,7 +19,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from urllib.parse import quote
 
 import aiohttp
 from yarl import URL
@@ -37,20 +36,6 @@ _MOST_LINE = 8 << 20  # etcd stores objects up to 1.5 MiB
 _CHUNK = 1 << 16
 # TLS makes a new connection cost 3 ms of CPU, and Binds come in bursts. Balancers close idle connections after 60 s.
 _IDLE_SECONDS = 45.0
-
-
-def core_path(*parts: str) -> str:
-    """A path of core/v1. Parts are quoted: a name from outside cannot change the path."""
-    return "/api/v1/" + _joined(parts)
-
-
-def group_path(group_version: str, *parts: str) -> str:
-    """A path of a named group, as in `coordination.k8s.io/v1`."""
-    return f"/apis/{group_version}/" + _joined(parts)
-
-
-def _joined(parts: tuple[str, ...]) -> str:
-    return "/".join(quote(part, safe="") for part in parts)
 
 
 @dataclass(frozen=True, slots=True)

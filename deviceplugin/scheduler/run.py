@@ -115,9 +115,9 @@ async def _serve(settings: SchedulerSettings) -> None:
     await credentials.access()  # ConfigError before anything else is started
     transport = Transport(credentials, connections=_CONNECTIONS)
     async with ClusterClient(transport, names=settings.names, writes=writes) as client:
-        live = LiveUse(partial(addresses_by_node, transport, settings.cluster.namespace, _AGENTS))
+        live = LiveUse(partial(addresses_by_node, client, settings.cluster.namespace, _AGENTS))
         try:
-            await _work(settings, client, AccessReviews(transport), live, stop)
+            await _work(settings, client, AccessReviews(client), live, stop)
         finally:
             await live.close()
 

@@ -190,7 +190,7 @@ def test_the_ca_outlives_upgrade_and_rollback_and_a_deleted_secret_gets_a_new_on
     assert (_trusted(admin), admin.get(SECRET)["data"]) == (made["ca.crt"], made)
     admin.delete(SECRET)
     again = Secret(NAMESPACE, "vcuda-scheduler-tls", {}, annotations={"helm.sh/resource-policy": "keep"})
-    admin.post(SECRET.rpartition("/")[0], {**again.created_as(), "data": made})
+    admin.post(SECRET.rpartition("/")[0], {"apiVersion": "v1", "kind": "Secret", **again.created_as(), "data": made})
     call("upgrade", "vcuda", str(manifests.CHART), f"--values={values}")
     assert (_trusted(admin), admin.get(SECRET)["data"]) == (made["ca.crt"], made), "what a replica wrote again"
     admin.delete(SECRET)

@@ -58,7 +58,7 @@ async def test_when_two_replicas_write_a_secret_one_gets_a_conflict(cluster: Clu
 
 
 async def test_no_secret_is_not_found(cluster: ClusterClient) -> None:
-    with pytest.raises(KubeNotFoundError, match="get secret nothing"):
+    with pytest.raises(KubeNotFoundError, match="get secret kube-system/nothing"):
         await cluster.get_secret("kube-system", "nothing")
 
 

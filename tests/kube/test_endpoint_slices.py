@@ -9,6 +9,7 @@ import pytest
 from deviceplugin.errors import KubeError
 from deviceplugin.kube.cluster_client import Address, addresses_by_node
 from deviceplugin.kube.credentials import Credentials
+from deviceplugin.kube.objects import ObjectClient
 from deviceplugin.kube.transport import Timeouts, Transport
 from sandbox.apiserver import ApiServer, JsonObject
 from tests.kube.kubeconfigs import open_transport
@@ -48,7 +49,7 @@ async def test_one_ready_agent_of_each_node_is_found(transport: Transport) -> No
     await create(transport, "two", [endpoint("fd00::3", "c", conditions={}), {"addresses": ["10.0.0.4"]}])
     await create(transport, "other", [endpoint("10.0.0.9", "d")], service="else")
     await create(transport, "empty", [], ports=[])
-    found = await addresses_by_node(transport, "gpu", "vcuda-agent")
+    found = await addresses_by_node(ObjectClient(transport), "gpu", "vcuda-agent")
     assert found == {"a": Address("10.0.0.1", 5678), "c": Address("fd00::3", 5678)}
     assert found["c"].url("/usage") == "http://[fd00::3]:5678/usage"
     assert found["a"].url("/usage") == "http://10.0.0.1:5678/usage"
@@ -57,4 +58,4 @@ async def test_one_ready_agent_of_each_node_is_found(transport: Transport) -> No
 async def test_a_server_that_does_not_answer_is_an_error(transport: Transport, server: ApiServer) -> None:
     await server.stop()
     with pytest.raises(KubeError):
-        await addresses_by_node(transport, "gpu", "vcuda-agent")
+        await addresses_by_node(ObjectClient(transport), "gpu", "vcuda-agent")

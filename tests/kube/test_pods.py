@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.kube.cluster_objects import cluster_pods
 from deviceplugin.kube.collection import Collection
-from deviceplugin.kube.pods import UNREADABLE_COUNT, PodListReader, api_pod, decode_pod, pod_needs, pods_of_node
+from deviceplugin.kube.pods import UNREADABLE_COUNT, PodListReader, api_pod, pod_kind, pod_needs, pods_of_node
 from deviceplugin.kube.resource_claims import claiming_pods
 from deviceplugin.kube.structs import (
     ClusterPodSpec,
@@ -86,7 +86,7 @@ FULL: dict[str, Any] = {
 
 
 def full() -> Pod:
-    return decode_pod(json.dumps(FULL).encode())
+    return pod_kind().read(json.dumps(FULL).encode())
 
 
 def test_containers_stand_in_kubelets_order_with_their_roles_and_limits() -> None:
@@ -131,16 +131,16 @@ def test_a_volume_over_the_path_for_forward_compatibility_is_seen(subtests: pyte
     ]:
         with subtests.test(volumes=volumes):
             spec = {"containers": [{"name": "main", "volumeMounts": volumes}]}
-            found = decode_pod(json.dumps({"metadata": {"name": "p", "uid": "u"}, "spec": spec}).encode())
+            found = pod_kind().read(json.dumps({"metadata": {"name": "p", "uid": "u"}, "spec": spec}).encode())
             assert found.containers[0].has_volume_over_compat is covers
 
 
 def test_another_domain_has_other_limits_and_annotations() -> None:
     text = json.dumps(FULL).replace("tencent.com/", "gpu.example/").encode()
-    found = decode_pod(text, names=ResourceNames("gpu.example"))
+    found = pod_kind(ResourceNames("gpu.example")).read(text)
     assert found.containers[2].wants(Resource.MEMORY) == 16
     assert "gpu.example/predicate-time" in found.annotations
-    assert not decode_pod(text).is_gpu
+    assert not pod_kind().read(text).is_gpu
 
 
 LARGE = 200 << 10
@@ -214,9 +214,9 @@ def test_what_is_kept_of_a_pod_is_not_as_large_as_its_user_likes(door: str, coll
 def test_of_annotations_that_are_too_long_together_a_pod_is_refused_and_not_misread() -> None:
     longest = {"tencent.com/vcuda-use-gpus": "x" * (MOST_WRITTEN - len("tencent.com/vcuda-use-gpus"))}
     machine = {"tencent.com/vcuda-allocation": TEXT}
-    kept = decode_pod(json.dumps(of_a_user(longest | machine)).encode())
+    kept = pod_kind().read(json.dumps(of_a_user(longest | machine)).encode())
     assert (kept.annotations, kept.unread_bytes) == (longest | machine, 0)
-    found = decode_pod(json.dumps(of_a_user(longest | machine | {"nvidia.com/numa-bind": ""})).encode())
+    found = pod_kind().read(json.dumps(of_a_user(longest | machine | {"nvidia.com/numa-bind": ""})).encode())
     assert (found.annotations, found.unread_bytes) == (machine, MOST_WRITTEN + len("nvidia.com/numa-bind"))
     assert refusal(RequestError, placeable_request, found) == (
         "the pod's annotations for vcuda have 20500 bytes and it reads 20480; name fewer GPUs, models or containers in "
@@ -235,7 +235,7 @@ def test_the_api_servers_view_of_a_mirror_pod_has_its_uid_there_and_says_what_th
         "annotations": {"kubernetes.io/config.mirror": "0123hash", **STATIC},
         "ownerReferences": [{"kind": "Node", "name": "n1", "controller": True}],
     }
-    found = decode_pod(json.dumps({"metadata": meta}).encode())
+    found = pod_kind().read(json.dumps({"metadata": meta}).encode())
     assert (found.ref.uid, found.api_uid, found.mirror_of, found.owner_kind) == (
         "api-uid",
         "api-uid",
@@ -248,7 +248,7 @@ def test_the_api_servers_view_of_a_mirror_pod_has_its_uid_there_and_says_what_th
 def test_a_pod_of_the_api_server_has_a_uid_there_whatever_its_annotations_say() -> None:
     """Security 9: the annotations are the user's own."""
     meta = {"name": "p", "namespace": "mallory", "uid": "api-uid", "annotations": STATIC}
-    found = decode_pod(json.dumps({"metadata": meta}).encode())
+    found = pod_kind().read(json.dumps({"metadata": meta}).encode())
     assert (found.ref.uid, found.api_uid, found.is_static) == ("api-uid", "api-uid", False)
     raw = json.dumps({"metadata": meta, "spec": {"containers": [], "nodeName": "n1"}}).encode()
     watched = cluster_pods().read(raw).item
@@ -273,7 +273,7 @@ def test_nulls_and_absent_parts_are_empty() -> None:
         },
     ]
     for item in sparse:
-        found = decode_pod(json.dumps(item).encode())
+        found = pod_kind().read(json.dumps(item).encode())
         assert (found.containers, found.phase, found.created) == ((), "Pending", 0.0)
 
 
@@ -309,13 +309,13 @@ def test_what_is_no_pod_is_a_parse_error(subtests: pytest.Subtests) -> None:
         b"[" * 100_000,
     ]:
         with subtests.test(body=body), pytest.raises(ParseError, match="the pod cannot be read"):
-            decode_pod(body)
+            pod_kind().read(body)
 
 
 @given(st.text(max_size=40))
 def test_any_time_is_read_or_unknown(text: str) -> None:
     meta = {"name": "a", "creationTimestamp": text, "annotations": {"kubernetes.io/config.seen": text}}
-    found = decode_pod(json.dumps({"metadata": meta}).encode())
+    found = pod_kind().read(json.dumps({"metadata": meta}).encode())
     assert isinstance(found.created, float)
     assert found.created == found.seen_by_kubelet
 

@@ -26,7 +26,7 @@ from deviceplugin.cli.doctor.objects import (
 from deviceplugin.cli.scheduler_client import SchedulerClient
 from deviceplugin.cli.view_client import ViewClient
 from deviceplugin.errors import KubeNotFoundError, ParseError, VcudaError
-from deviceplugin.kube.resource_slices import ALL_SLICES, AnyOffer
+from deviceplugin.kube.resource_slices import ANY_OFFERS, AnyOffer
 from deviceplugin.kube.structs import ClusterNodeObject
 from deviceplugin.model.cluster_view import ClusterView
 from deviceplugin.model.units import DEFAULT_DOMAIN, ResourceNames
@@ -194,7 +194,7 @@ class ClusterFacts:
 
     async def _slices(self) -> list[SliceFacts]:
         try:
-            return await self.objects.each(ALL_SLICES, AnyOffer, slice_facts, right="list resourceslices")
+            return await self.objects.each(ANY_OFFERS.path(), AnyOffer, slice_facts, right="list resourceslices")
         except KubeNotFoundError:
             return []
 

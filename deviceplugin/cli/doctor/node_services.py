@@ -5,16 +5,15 @@ In: a `NodeSubject`. Out: findings. `RIGHTS` are those of the chart's ClusterRol
 
 import asyncio
 
-import msgspec
-
 from deviceplugin.cli.doctor.findings import CheckResult, failed, named, ok, skipped, warning
 from deviceplugin.cli.doctor.node import NodeSubject
 from deviceplugin.cli.doctor.nodes import node_facts
 from deviceplugin.cli.doctor.objects import OwnPod
 from deviceplugin.container.containers import ContainerRuntime
 from deviceplugin.errors import GetMissingError, KubeletError, KubeNotFoundError, RuntimeApiError
-from deviceplugin.kube.structs import ClusterNodeObject, Json, Page, decode
-from deviceplugin.kube.transport import core_path, group_path
+from deviceplugin.kube.collection import ObjectKind
+from deviceplugin.kube.objects import ObjectClient, ObjectRef
+from deviceplugin.kube.structs import ClusterNodeObject
 from deviceplugin.kubelet.identity_sources import KubeletPods, PodResources
 from deviceplugin.model.allocation import PodUid
 
@@ -29,12 +28,8 @@ _KUBELET_S = 5.0
 _NOBODY = "vcuda-doctor"
 
 
-class _Allowed(Json):
-    allowed: bool = False
-
-
-class _Review(Json):
-    status: _Allowed = msgspec.field(default_factory=_Allowed)
+_NODES = ObjectKind("v1", "nodes", "Node", "node", ClusterNodeObject, lambda item: item)
+_PODS = ObjectKind("v1", "pods", "Pod", "pod", OwnPod, lambda pod: pod)
 
 
 async def pod_resources(subject: NodeSubject) -> CheckResult:
@@ -102,8 +97,8 @@ async def api_server(subject: NodeSubject) -> CheckResult:
 
 
 async def _node(subject: NodeSubject) -> ClusterNodeObject:
-    path = core_path("nodes", subject.settings.node.name)
-    return decode(ClusterNodeObject, await subject.transport.request("GET", path, what="read this node"), what="node")
+    ref = ObjectRef("", subject.settings.node.name)
+    return await ObjectClient(subject.transport).get(_NODES, ref, what="read this node")
 
 
 async def node_object(subject: NodeSubject) -> CheckResult:
@@ -130,7 +125,7 @@ async def rights(subject: NodeSubject) -> CheckResult:
     missing = [
         f"{verb} {resource}{'/' if below else ''}{below}"
         for verb, resource, below in RIGHTS
-        if not await _may(subject, verb, resource, below)
+        if not await ObjectClient(subject.transport).may(verb, resource, below=below)
     ]
     if missing:
         return failed(
@@ -138,19 +133,6 @@ async def rights(subject: NodeSubject) -> CheckResult:
             "apply the ClusterRole vcuda-agent of the chart, and bind it to the agent's service account",
         )
     return ok("the agent's account has the rights of its ClusterRole")
-
-
-async def _may(subject: NodeSubject, verb: str, resource: str, below: str) -> bool:
-    attributes = {"verb": verb, "resource": resource, "subresource": below, "version": "v1"}
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": attributes},
-    }
-    path = group_path("authorization.k8s.io/v1", "selfsubjectaccessreviews")
-    body = msgspec.json.encode(review)
-    answer = await subject.transport.request("POST", path, what="review my rights", body=body)
-    return decode(_Review, answer, what="the review of my rights").status.allowed
 
 
 _OURS = "app.kubernetes.io/name in (vcuda-agent,vcuda-scheduler)"
@@ -190,6 +172,4 @@ def _finding(pods: list[OwnPod], wanted: list[str], absent: list[str]) -> CheckR
 async def _own_pods(subject: NodeSubject) -> list[OwnPod]:
     """Of every namespace: there is one agent on a node, and perhaps a scheduler."""
     query = {"labelSelector": _OURS, "fieldSelector": f"spec.nodeName={subject.settings.node.name}"}
-    answer = await subject.transport.request("GET", core_path("pods"), what="list vcuda's pods", query=query)
-    page = decode(Page, answer, what="vcuda's pods")
-    return [decode(OwnPod, item, what="a pod") for item in page.items or ()]
+    return [pod async for pod in ObjectClient(subject.transport).each(_PODS, what="vcuda's pods", query=query)]
