@@ -158,13 +158,17 @@ class GetMissingError(KubeletError):
 
 
 class KubeError(VcudaError):
-    """The API server refuses or does not answer; `code` is the HTTP status, 0 if there was none."""
+    """The API server refuses or does not answer; `code` is the HTTP status, 0 if there was none.
+
+    `said`: its own words, in one line.
+    """
 
     status = "UNAVAILABLE"
 
-    def __init__(self, message: str, *, code: int = 0) -> None:
+    def __init__(self, message: str, *, code: int = 0, said: str = "") -> None:
         super().__init__(message)
         self.code = code
+        self.said = said
 
 
 class KubeNotFoundError(KubeError):

@@ -7,7 +7,6 @@ text or JSON; one sentence and status 1 where the scheduler does not know the po
 import asyncio
 import datetime as dt
 from collections.abc import Iterator
-from typing import Any
 from urllib.parse import quote
 
 import click
@@ -20,7 +19,10 @@ from deviceplugin.cli.connection import Connection, connected
 from deviceplugin.cli.listing import say, show_document
 from deviceplugin.cli.scheduler_client import SchedulerClient, opened
 from deviceplugin.cli.view_client import decoded
-from deviceplugin.errors import KubeError
+from deviceplugin.errors import KubeError, KubeNotFoundError, VcudaError
+from deviceplugin.kube.objects import ObjectRef
+from deviceplugin.kube.pods import PODS
+from deviceplugin.kube.structs import PodObject, PodSpec, PodStatus, Resources
 from deviceplugin.model.cluster_view import Explanation, NodeVerdict
 
 _MOST_GPUS = 16
@@ -61,27 +63,25 @@ async def _explained(connection: Connection, pod: str) -> Explanation:
 
 
 async def _why_unknown(client: SchedulerClient, namespace: str, name: str) -> str:
-    path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
-    answer = await client.get_api(path, {})
-    return "" if answer is None else why_unknown(f"{namespace}/{name}", answer.status, answer.document)
-
-
-def why_unknown(pod: str, status: int, document: dict[str, Any]) -> str:
-    """Why the scheduler does not know a pod, from the API server's answer about it; empty if that does not tell."""
-    if status == 404:
-        return f"pod {pod} does not exist; a suspended Job, or one without quota, has no pods"
-    if status != 200:
+    """Why the scheduler does not know a pod, by what the caller may read of it; empty if that does not tell."""
+    if client.api is None:
         return ""
+    pod = ObjectRef(namespace, name)
     try:
-        phase = document["status"]["phase"]
-        containers = [*document["spec"].get("initContainers", ()), *document["spec"]["containers"]]
-        requested = {resource for each in containers for resource in each.get("resources", {}).get("limits", {})}
-        has_claims = bool(document["spec"].get("resourceClaims"))
-    except (KeyError, TypeError, AttributeError):
+        return why_unknown(str(pod), await client.api.get(PODS, pod))
+    except KubeNotFoundError:
+        return f"pod {pod} does not exist; a suspended Job, or one without quota, has no pods"
+    except VcudaError:
         return ""
+
+
+def why_unknown(pod: str, item: PodObject) -> str:
+    spec, phase = item.spec or PodSpec(), (item.status or PodStatus()).phase
+    containers = (*(spec.init_containers or ()), *(spec.containers or ()))
+    requested = {name for each in containers for name in ((each.resources or Resources()).limits or {})}
     if phase in ("Succeeded", "Failed"):
         return f"pod {pod} has finished ({phase}) and holds nothing"
-    if has_claims or any(resource.endswith("/vcuda-gpu") for resource in requested):
+    if spec.resource_claims or any(resource.endswith("/vcuda-gpu") for resource in requested):
         return f"pod {pod} asks by ResourceClaims, which the scheduler watches with the chart's agent.dra.enabled only"
     if not any("/vcuda-" in resource for resource in requested):
         return f"pod {pod} requests no vcuda resources: no container has limits of vcuda-core or vcuda-memory"

@@ -11,27 +11,28 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlsplit
 
 import aiohttp
 import msgspec
-from yarl import URL
 
 from deviceplugin.cli.connection import Connection
 from deviceplugin.errors import ConfigError, KubeError, VcudaError, one_line
-from deviceplugin.kube.api_errors import lacks_right
-from deviceplugin.kube.credentials import Access, Credentials, Facts, client_tls
+from deviceplugin.kube.api_errors import TOO_LARGE, lacks_right, refused, words_of
+from deviceplugin.kube.credentials import Access, Credentials, Facts, GivenAccess, Headers, client_tls
 from deviceplugin.kube.kubeconfig import source_of
-from deviceplugin.kube.structs import StatusObject
-from deviceplugin.kube.transport import cause
+from deviceplugin.kube.objects import ObjectClient
+from deviceplugin.kube.transport import JSON, MOST_BODY, Timeouts, Transport, cause
 
 _ANONYMOUS = 'User "system:anonymous"'
+_UNAUTHORIZED = 401
 _NO_PATH = ("no such path", "no such view")
 
 
-def unreachable(server: str, error: Exception) -> VcudaError:
-    """`server` is HOST:PORT."""
+def unreachable(server: str, error: Exception, _what: str) -> KubeError:
+    """`server` is HOST:PORT. What was asked is not said: nothing else can be asked either."""
     text = cause(error).removeprefix(f"{server}: ")
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         certificate = error.certificate_error
@@ -44,7 +45,7 @@ def unreachable(server: str, error: Exception) -> VcudaError:
         text = f"it does not speak TLS as expected ({_tls_reason(error.os_error)}); check address and port"
     elif isinstance(error, TimeoutError):
         text = f"{text}; check the address, or give a longer --request-timeout"
-    return VcudaError(f"{server} cannot be reached: {text}")
+    return KubeError(f"{server} cannot be reached: {text}")
 
 
 def _tls_reason(error: OSError) -> str:
@@ -53,14 +54,30 @@ def _tls_reason(error: OSError) -> str:
     return reason.replace("_", " ").lower() or one_line(str(error))
 
 
+def caller_refusal(source: str, code: int, body: bytes, what: str) -> KubeError:
+    """What the API server does not do for the caller; `source` has the credentials."""
+    said = one_line(words_of(body))
+    if lacks_right(code, said):
+        text = f"you may not {what}"
+    elif code == _UNAUTHORIZED:
+        text = _unknown_caller(source, code, said)
+    else:
+        text = f"cannot {what} ({code}): {said}"
+    return refused(code, said, text)
+
+
+def _unknown_caller(source: str, code: int, said: str) -> str:
+    return f"the API server does not accept the credentials of {source} ({code}): {said}; log in again"
+
+
 def api_refusal(status: int, body: bytes, connection: Connection, source: str) -> KubeError:
     """An answer of the API server in the place of the scheduler's, or of a scheduler without the path."""
     said = one_line(_message(body))
     where = f"{connection.service} in namespace {connection.scheduler_namespace}"
     if said.startswith(_NO_PATH):
         text = "the scheduler is older than this command; upgrade the chart, or use the scheduler's version of vcuda"
-    elif status == 401 or (status == 403 and _ANONYMOUS in said):
-        text = f"the API server does not accept the credentials of {source} ({status}): {said}; log in again"
+    elif status == _UNAUTHORIZED or (status == 403 and _ANONYMOUS in said):
+        text = _unknown_caller(source, status, said)
     elif lacks_right(status, said):
         text = f"{said}; an administrator gives you the right with the chart's value operators.subjects"
     elif status == 404:
@@ -84,27 +101,16 @@ def scheduler_refusal(status: int, body: bytes) -> KubeError:
 
 
 def _message(body: bytes) -> str:
-    try:
-        found: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
-    except msgspec.DecodeError:
-        return body[:2000].decode(errors="replace")
-    if isinstance(found.get("error"), str):
-        return str(found["error"])
-    try:
-        status = msgspec.convert(found, StatusObject)
-    except msgspec.ValidationError:
-        return ""
-    return status.message or status.reason or ""
+    error = Answer(0, body).document.get("error")
+    return error if isinstance(error, str) else words_of(body)
 
 
 _NOT_THE_LEADER = 421
-_UNAUTHORIZED = 401
 _FORBIDDEN = 403
 _WAYS_TO_A_RIGHT = (
     "you may not create one of service account vcuda-view; an administrator gives you that right with the chart's "
     "value operators.subjects"
 )
-_MOST_BODY = 64 << 20
 _VIEW_ACCOUNT = "vcuda-view"
 _AUDIENCE = "vcuda"
 _TOKEN_SECONDS = 600
@@ -129,10 +135,13 @@ class Answer:
 
 
 class SchedulerClient(Protocol):
-    """`namespace` is the one that commands take where none is given."""
+    """`namespace` is the one that commands take where none is given; `api` reads the caller's own objects of the API
+    server, None where it is not used."""
 
     @property
     def namespace(self) -> str: ...
+    @property
+    def api(self) -> ObjectClient | None: ...
     async def get(self, path: str, query: Query) -> Answer:
         """Asks the scheduler; the leader, where another replica cannot answer."""
 
@@ -146,72 +155,35 @@ class SchedulerClient(Protocol):
 @asynccontextmanager
 async def opened(connection: Connection, *, login_s: float = 60.0) -> AsyncIterator[SchedulerClient]:
     """The client that the options name; `login_s`: how long an exec plugin of the kubeconfig may take."""
-    timeout = aiohttp.ClientTimeout(total=connection.request_timeout or None)
-    jar = aiohttp.DummyCookieJar()
-    async with aiohttp.ClientSession(timeout=timeout, cookie_jar=jar, headers={"User-Agent": "vcuda"}) as session:
+    source, credentials = _credentials(connection, login_s)
+    facts = (await credentials.access()).facts
+    transport = Transport(
+        credentials,
+        timeouts=Timeouts(connect=None, request=connection.request_timeout or None, login=login_s),
+        refused=partial(caller_refusal, source),
+        silent=partial(unreachable, urlsplit(facts.server).netloc),
+    )
+    async with ObjectClient(transport) as api:
         if connection.url:
-            yield _Direct(session, connection, connection.url)
+            yield _Direct(transport, connection.namespace or "default")
         else:
-            credentials = Credentials(connection.kubeconfigs(), login_s=login_s)
-            yield _Proxied(session, connection, credentials, await credentials.access())
+            yield _Proxied(transport, api, connection, source, connection.namespace or facts.namespace or "default")
 
 
-async def _call(
-    session: aiohttp.ClientSession,
-    access: Access,
-    path: str,
-    *,
-    method: str = "GET",
-    headers: Mapping[str, str] | None = None,
-    body: bytes | None = None,
-) -> Answer:
-    """VcudaError with one sentence where there is no answer."""
-    facts = access.facts
-    how: dict[str, Any] = {"ssl": access.tls, "server_hostname": facts.tls_server_name, "proxy": facts.proxy}
-    url = URL(facts.server + path, encoded=True)
-    sent = [*access.headers, *(headers or {}).items()]
-    try:
-        async with session.request(method, url, data=body, headers=sent, allow_redirects=False, **how) as answer:
-            return Answer(answer.status, await _read(answer))
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        raise unreachable(urlsplit(facts.server).netloc, error) from None
+def _credentials(connection: Connection, login_s: float) -> tuple[str, Credentials | GivenAccess]:
+    """And what they are of, in sentences."""
+    if connection.url:
+        return "--url", GivenAccess(_given(connection, connection.url))
+    kubeconfigs = connection.kubeconfigs()
+    return source_of(kubeconfigs), Credentials(kubeconfigs, login_s=login_s)
 
 
-async def _read(answer: aiohttp.ClientResponse) -> bytes:
-    parts, size = [], 0
-    async for part in answer.content.iter_any():
-        parts.append(part)
-        size += len(part)
-        if size > _MOST_BODY:
-            raise VcudaError(f"the answer is larger than {_MOST_BODY >> 20} MiB; this is not a scheduler of vcuda")
-    return b"".join(parts)
-
-
-def _with(path: str, query: Query) -> str:
-    return f"{path}?{urlencode(query, quote_via=quote)}" if query else path
-
-
-class _Direct:
-    """By the URL of one replica."""
-
-    def __init__(self, session: aiohttp.ClientSession, connection: Connection, url: str) -> None:
-        parts = urlsplit(url)
-        if parts.scheme != "https" or not parts.hostname:
-            raise ConfigError(f"--url: {url[:80]!r} is not an address such as https://10.0.0.7:8443")
-        token = connection.bearer_token()
-        facts = Facts(url.rstrip("/"), authorization=f"Bearer {token}" if token else "")
-        self._access = Access(facts, _tls(connection))
-        self._session = session
-        self.namespace = connection.namespace or "default"
-
-    async def get(self, path: str, query: Query) -> Answer:
-        return await _call(self._session, self._access, _with(path, query))
-
-    async def get_api(self, path: str, query: Query, *, accept: str = "application/json") -> Answer | None:
-        return None
-
-    async def post_api(self, path: str, query: Query, document: object) -> Answer | None:
-        return None
+def _given(connection: Connection, url: str) -> Access:
+    parts = urlsplit(url)
+    if parts.scheme != "https" or not parts.hostname:
+        raise ConfigError(f"--url: {url[:80]!r} is not an address such as https://10.0.0.7:8443")
+    token = connection.bearer_token()
+    return Access(Facts(url.rstrip("/"), authorization=f"Bearer {token}" if token else ""), _tls(connection))
 
 
 def _tls(connection: Connection) -> ssl.SSLContext | bool:
@@ -223,55 +195,79 @@ def _tls(connection: Connection) -> ssl.SSLContext | bool:
         raise ConfigError(f"--ca-file: {connection.ca_file} cannot be used: {error}") from None
 
 
+async def _asked(transport: Transport, path: str, query: Query, headers: Headers = ()) -> Answer:
+    try:
+        return Answer(*await transport.answer("GET", path, what="ask the scheduler", query=query, headers=headers))
+    except KubeError as error:
+        if error.code != TOO_LARGE:
+            raise
+        size = f"{MOST_BODY >> 20} MiB"
+        raise VcudaError(f"the answer is larger than {size}; this is not a scheduler of vcuda") from None
+
+
+class _Direct:
+    """By the URL of one replica."""
+
+    api = None
+
+    def __init__(self, transport: Transport, namespace: str) -> None:
+        self._transport = transport
+        self.namespace = namespace
+
+    async def get(self, path: str, query: Query) -> Answer:
+        return await _asked(self._transport, path, query)
+
+    async def get_api(self, path: str, query: Query, *, accept: str = JSON) -> Answer | None:
+        return None
+
+    async def post_api(self, path: str, query: Query, document: object) -> Answer | None:
+        return None
+
+
 class _Proxied:
     """Through the API server that the kubeconfig names."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, connection: Connection, credentials: Credentials, access: Access
+        self, transport: Transport, api: ObjectClient, connection: Connection, source: str, namespace: str
     ) -> None:
-        self._session = session
+        self._transport = transport
         self._connection = connection
-        self._credentials = credentials
+        self._source = source
         self._token: str | None = None
         self._token_until = 0.0
-        self._leader = ""
-        self.namespace = connection.namespace or access.facts.namespace or "default"
+        self.api = api
+        self.namespace = namespace
 
     async def get(self, path: str, query: Query) -> Answer:
-        asked = _with(path, query)
         headers = await self._token_header()
-        answer = await self._proxied(self._service, asked, headers)
+        answer = await self._proxied(self._service, path, query, headers)
         if answer.status == _NOT_THE_LEADER and (leader := str(answer.document.get("leader") or "")):
             pod = f"pods/https:{quote(leader, safe='')}:{self._connection.port}"
-            answer = await self._proxied(pod, asked, headers)
+            answer = await self._proxied(pod, path, query, headers)
         if answer.status == _FORBIDDEN and not headers and "error" in answer.document:
             raise KubeError(f"{answer.document['error']}; {_WAYS_TO_A_RIGHT}", code=_FORBIDDEN)
         if answer.status != 200 and "error" not in answer.document:  # from the API server, or no scheduler of ours
-            raise api_refusal(answer.status, answer.body, self._connection, source_of(self._connection.kubeconfigs()))
+            raise api_refusal(answer.status, answer.body, self._connection, self._source)
         return answer
 
-    async def get_api(self, path: str, query: Query, *, accept: str = "application/json") -> Answer | None:
-        return await self._api(_with(path, query), headers={"Accept": accept})
+    async def get_api(self, path: str, query: Query, *, accept: str = JSON) -> Answer | None:
+        headers = (("Accept", accept),)
+        return Answer(*await self._transport.answer("GET", path, what="get it", query=query, headers=headers))
 
     async def post_api(self, path: str, query: Query, document: object) -> Answer | None:
-        body, headers = msgspec.json.encode(document), {"Content-Type": "application/json"}
-        return await self._api(_with(path, query), method="POST", body=body, headers=headers)
+        body, headers = msgspec.json.encode(document), (("Content-Type", JSON),)
+        return Answer(
+            *await self._transport.answer("POST", path, what="create it", query=query, body=body, headers=headers)
+        )
 
     @property
     def _service(self) -> str:
         return f"services/https:{quote(self._connection.service, safe='')}:https"
 
-    async def _proxied(self, target: str, path: str, headers: Mapping[str, str]) -> Answer:
+    async def _proxied(self, target: str, path: str, query: Query, headers: Mapping[str, str]) -> Answer:
         namespace = quote(self._connection.scheduler_namespace, safe="")
-        return await self._api(f"/api/v1/namespaces/{namespace}/{target}/proxy{path}", headers=headers)
-
-    async def _api(self, path: str, **how: Any) -> Answer:  # noqa: ANN401 - those of _call
-        """With credentials that are read again, once, if the API server refuses them."""
-        access = await self._credentials.access()
-        answer = await _call(self._session, access, path, **how)
-        if answer.status == _UNAUTHORIZED and "error" not in answer.document:
-            answer = await _call(self._session, await self._credentials.renew(access), path, **how)
-        return answer
+        whole = f"/api/v1/namespaces/{namespace}/{target}/proxy{path}"
+        return await _asked(self._transport, whole, query, tuple(headers.items()))
 
     async def _token_header(self) -> dict[str, str]:
         """A token lasts for minutes, and `top` for hours. Without the right to create one there is none."""

@@ -28,16 +28,25 @@ _BY_WORDS = (
 """Words of the server's admission: `plugin/pkg/admission` and `apiserver/pkg/admission` of Kubernetes."""
 
 
-def refusal(code: int, body: bytes, *, what: str) -> KubeError:
+def refusal(code: int, body: bytes, what: str) -> KubeError:
+    said = words_of(body)
+    advice = _advice(code, said)
+    hint = f"; {advice}" if advice else ""
+    return refused(code, said, f"the API server refused to {what} ({code}{hint}): {one_line(said)}")
+
+
+def refused(code: int, said: str, message: str) -> KubeError:
+    """The error of this code with a sentence of the caller's."""
+    return _BY_CODE.get(code, KubeError)(message, code=code, said=one_line(said))
+
+
+def words_of(body: bytes) -> str:
+    """What the server says in a Status, or in any other answer."""
     try:
         status = decode(StatusObject, body, what="the refusal")
-        said = status.message or status.reason or ""
     except ParseError:
-        said = body[:2000].decode(errors="replace")
-    advice = _advice(code, said)
-    kind = _BY_CODE.get(code, KubeError)
-    hint = f"; {advice}" if advice else ""
-    return kind(f"the API server refused to {what} ({code}{hint}): {one_line(said)}", code=code)
+        return body[:2000].decode(errors="replace")
+    return status.message or status.reason or ""
 
 
 def lacks_right(code: int, said: str) -> bool:

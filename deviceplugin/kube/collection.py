@@ -116,10 +116,10 @@ class ObjectKind(Generic[AnySchema, Value]):
     uid: Callable[[Value], str] = lambda _: ""
 
     def path(self, namespace: str = "", *rest: str) -> str:
-        """Parts are quoted: a name from outside cannot change the path."""
+        """Parts are quoted: a name from outside cannot change the path. A port goes with a name to the proxy."""
         group = f"/apis/{self.version}" if "/" in self.version else f"/api/{self.version}"
         parts = (*(("namespaces", namespace) if namespace else ()), self.plural, *rest)
-        return "/".join((group, *(quote(part, safe="") for part in parts)))
+        return "/".join((group, *(quote(part, safe=":") for part in parts)))
 
     def read(self, body: bytes | msgspec.Raw) -> Value:
         return self.value(decode(self.schema, body, what=f"the {self.noun}"))

@@ -77,6 +77,19 @@ class Access:
         return [*authorization, *self.facts.headers]
 
 
+class GivenAccess:
+    """Credentials that are what they are: nothing is read again."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    async def access(self) -> Access:
+        return self._access
+
+    async def renew(self, refused: Access) -> Access:
+        return refused
+
+
 class Credentials:
     """Caches credentials and refreshes them; `login_s` is how long an exec plugin may take, in seconds.
 

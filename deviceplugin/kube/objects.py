@@ -25,7 +25,7 @@ from deviceplugin.kube.collection import (
     pages,
     read_any_line,
 )
-from deviceplugin.kube.structs import Json
+from deviceplugin.kube.structs import Json, decode
 from deviceplugin.kube.transport import MERGE, Transport
 
 _INVALID = 422
@@ -53,6 +53,12 @@ class ObjectRef:
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class _Version(Json):
+    """The answer of /version."""
+
+    git_version: str = ""
 
 
 class _AccessStatus(Json):
@@ -131,6 +137,18 @@ class ObjectClient:
         if ref.uid and kind.uid(found) != ref.uid:
             raise _taken_over(KubeNotFoundError, kind, ref, 404)
         return found
+
+    async def text(
+        self, kind: ObjectKind[Any, Any], ref: Ref, *part: str, what: str, query: Mapping[str, str] = _NO_QUERY
+    ) -> str:
+        """A subresource that is text: a log, or what is behind the API server's proxy."""
+        path = kind.path(ref.namespace, ref.name, *part)
+        return (await self._transport.request("GET", path, what=what, query=query)).decode(errors="replace")
+
+    async def version(self) -> str:
+        """The API server's, such as v1.36.0."""
+        body = await self._transport.request("GET", "/version", what="get /version")
+        return decode(_Version, body, what="the API server's version").git_version
 
     async def create(
         self,

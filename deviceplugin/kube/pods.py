@@ -266,6 +266,10 @@ class PodListReader:
         return known or kubelet_pod(PodObject(Meta(meta.name, meta.namespace, meta.uid)), self._names)
 
 
+PODS = ObjectKind("v1", "pods", "Pod", "pod", PodObject, lambda item: item)
+"""As they are written, for who looks at one of them."""
+
+
 def pods_of_node(node: str, names: ResourceNames = ResourceNames()) -> Collection[PodUid, Pod]:
     """All pods bound to the node, with or without GPUs, by the API server's UID."""
     query = {"fieldSelector": f"spec.nodeName={node}"}

@@ -1,9 +1,10 @@
 """HTTP to the API server: bytes in, bytes out; every failure is a KubeError.
 
-In: a method, a path, a body. Out: the body of a successful answer, or `KubeError` with a sentence; the lines of a
-watch. If the server refuses the token, or the CA does not match, the credentials are read again and the request is
-repeated once. Invariant: every wait has a limit. Not here: the meaning of paths and bodies (`objects`), and retries
-(`reflector`, `events`, `node_publisher`), except if the server says when to retry.
+In: a method, a path, a body. Out: the body of a successful answer, or `KubeError` with a sentence; any answer as it is,
+for what stands behind the API server's proxy; the lines of a watch. If the server refuses the token, or the CA does not
+match, the credentials are read again and the request is repeated once. Invariant: every wait has a limit, unless its
+caller wants none. Not here: the meaning of paths and bodies (`objects`), and retries (`reflector`, `events`,
+`node_publisher`), except if the server says when to retry.
 
 A token bucket on a monotonic clock: how many requests are sent per second.
 
@@ -12,6 +13,7 @@ served. A debt is a point in time, so no task refills the bucket. If a waiter is
 """
 
 import asyncio
+import math
 import os
 import random
 import time
@@ -25,13 +27,13 @@ from yarl import URL
 
 from deviceplugin.errors import KubeError, ParseError, one_line
 from deviceplugin.kube.api_errors import TOO_LARGE, refusal
-from deviceplugin.kube.credentials import Access, Credentials
+from deviceplugin.kube.credentials import Access, Credentials, GivenAccess, Headers
 
 CONNECTIONS = 8
 JSON = "application/json"
 MERGE = "application/merge-patch+json"
 _BUSY = 429
-_MOST_BODY = 64 << 20
+MOST_BODY = 64 << 20
 _MOST_LINE = 8 << 20  # etcd stores objects up to 1.5 MiB
 _CHUNK = 1 << 16
 # TLS makes a new connection cost 3 ms of CPU, and Binds come in bursts. Balancers close idle connections after 60 s.
@@ -40,23 +42,43 @@ _IDLE_SECONDS = 45.0
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds. `silence` ends a watch without any line, even a bookmark: the connection may be half open."""
+    """Seconds. `silence` ends a watch without any line, even a bookmark: the connection may be half open.
 
-    connect: float = 3.0
-    request: float = 10.0
+    A request that needs a new login may take `login` longer, because a plugin may wait for a user.
+    """
+
+    connect: float | None = 3.0
+    request: float | None = 10.0
     silence: float = 120.0
+    login: float = 0.0
 
 
 DEFAULT_TIMEOUTS = Timeouts()
 
 
+def silence(error: Exception, what: str) -> KubeError:
+    """No answer, or none that could be read to its end."""
+    return KubeError(f"the API server could not be asked to {what}: {cause(error)}")
+
+
 class Transport:
-    """A pool of at most `connections` connections; each watch uses one. Call `close` at the end."""
+    """A pool of at most `connections` connections; each watch uses one. Call `close` at the end.
+
+    `refused` and `silent` make the sentences of its errors.
+    """
 
     def __init__(
-        self, credentials: Credentials, *, timeouts: Timeouts = DEFAULT_TIMEOUTS, connections: int = CONNECTIONS
+        self,
+        credentials: Credentials | GivenAccess,
+        *,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+        connections: int = CONNECTIONS,
+        refused: Callable[[int, bytes, str], KubeError] = refusal,
+        silent: Callable[[Exception, str], KubeError] = silence,
     ) -> None:
         self._credentials = credentials
+        self._refused = refused
+        self._silent = silent
         self._timeouts = timeouts
         self._connections = connections
         # A request has a limit as a whole; a watch has a limit for each silence.
@@ -74,28 +96,42 @@ class Transport:
         body: bytes | None = None,
         content_type: str = JSON,
     ) -> bytes:
-        """The body of a 2xx answer; `what` completes `the API server refused to ...`.
+        """The body of a 2xx answer; `what` completes `the API server refused to ...`."""
+        headers = () if body is None else (("Content-Type", content_type),)
+        status, answer = await self.answer(method, path, what=what, query=query, body=body, headers=headers)
+        if status >= 300:
+            raise self._refused(status, answer, what)
+        return answer
+
+    async def answer(
+        self,
+        method: str,
+        path: str,
+        *,
+        what: str,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        headers: Headers = (),
+    ) -> tuple[int, bytes]:
+        """Status and body, whatever they are.
 
         After 429 the request is repeated when the server says, within the time limit of one request.
         """
-        send = partial(self._open, method, path, query, self._once, body, content_type)
+        send = partial(self._open, method, path, query, self._once, body, headers)
         try:
             async with asyncio.timeout(self._timeouts.request) as limit:
                 while True:
-                    response = await self._send(send)
+                    response = await self._send(send, limit)
                     try:
                         answer = await _read(response)
                     finally:
                         response.release()
                     pause = _pause(response)
-                    if pause is None or asyncio.get_running_loop().time() + pause >= (limit.when() or 0.0):
-                        break
+                    if pause is None or asyncio.get_running_loop().time() + pause >= (limit.when() or math.inf):
+                        return response.status, answer
                     await asyncio.sleep(pause)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise silence(error, what=what) from None
-        if response.status >= 300:
-            raise refusal(response.status, answer, what=what)
-        return answer
+            raise self._silent(error, what) from None
 
     async def lines(
         self, path: str, *, what: str, query: Mapping[str, str], opened: Callable[[], None]
@@ -105,11 +141,11 @@ class Transport:
         Silence is not an error: while nothing changes, a server may send no bookmarks (seen on 1.36).
         """
         try:
-            response = await self._send(partial(self._open, "GET", path, query, self._watching, None, JSON))
+            response = await self._send(partial(self._open, "GET", path, query, self._watching, None, ()))
             try:
                 if response.status >= 300:
                     async with asyncio.timeout(self._timeouts.request):
-                        raise refusal(response.status, await _read(response), what=what)
+                        raise self._refused(response.status, await _read(response), what)
                 opened()
                 with suppress(aiohttp.SocketTimeoutError):
                     async for line in _split(response):
@@ -117,25 +153,34 @@ class Transport:
             finally:
                 response.close()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise silence(error, what=what) from None
+            raise self._silent(error, what) from None
 
     async def close(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
 
-    async def _send(self, send: Callable[[Access], Awaitable[aiohttp.ClientResponse]]) -> aiohttp.ClientResponse:
+    async def _send(
+        self, send: Callable[[Access], Awaitable[aiohttp.ClientResponse]], limit: asyncio.Timeout | None = None
+    ) -> aiohttp.ClientResponse:
         """An answer whose body has not been read; the caller releases it."""
         access = await self._credentials.access()
         try:
             response = await send(access)
-        except aiohttp.ClientConnectorCertificateError:
-            pass  # the cluster may have a new CA
+        except aiohttp.ClientConnectorCertificateError:  # the cluster may have a new CA
+            renewed = await self._renewed(access, limit)
+            if renewed is access:
+                raise
         else:
-            if response.status != 401:
+            if response.status != 401 or (renewed := await self._renewed(access, limit)) is access:
                 return response
             response.release()
-        return await send(await self._credentials.renew(access))
+        return await send(renewed)
+
+    async def _renewed(self, refused: Access, limit: asyncio.Timeout | None) -> Access:
+        if limit is not None and (until := limit.when()) is not None:
+            limit.reschedule(until + self._timeouts.login)
+        return await self._credentials.renew(refused)
 
     async def _open(
         self,
@@ -144,18 +189,16 @@ class Transport:
         query: Mapping[str, str] | None,
         limits: aiohttp.ClientTimeout,
         body: bytes | None,
-        content_type: str,
+        headers: Headers,
         access: Access,
     ) -> aiohttp.ClientResponse:
-        facts, headers = access.facts, access.headers
-        if body is not None:
-            headers.append(("Content-Type", content_type))
+        facts = access.facts
         sending = self._opened_session().request(
             method,
             URL(facts.server + path, encoded=True),
             params=query,
             data=body,
-            headers=headers,
+            headers=[*access.headers, *headers],
             ssl=access.tls,
             server_hostname=facts.tls_server_name,
             proxy=facts.proxy,
@@ -178,11 +221,6 @@ class Transport:
                 read_bufsize=_CHUNK,
             )
         return self._session
-
-
-def silence(error: Exception, *, what: str) -> KubeError:
-    """No answer, or none that could be read to its end."""
-    return KubeError(f"the API server could not be asked to {what}: {cause(error)}")
 
 
 def cause(error: Exception) -> str:
@@ -209,9 +247,9 @@ def _pause(response: aiohttp.ClientResponse) -> float | None:
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
-    body = await read_within(response, _MOST_BODY)
+    body = await read_within(response, MOST_BODY)
     if body is None:
-        raise KubeError(f"the API server's answer is larger than {_MOST_BODY >> 20} MiB", code=TOO_LARGE)
+        raise KubeError(f"the API server's answer is larger than {MOST_BODY >> 20} MiB", code=TOO_LARGE)
     return body
 
 

@@ -100,6 +100,20 @@ async def test_an_exec_plugin_gives_a_token_and_is_asked_again_after_401(server:
         assert (tmp_path / "runs").read_text().count("run") == 2
 
 
+async def test_a_login_may_take_longer_than_an_answer(server: ApiServer, tmp_path: Path) -> None:
+    """A plugin may wait for the user of a command in a browser."""
+    timeouts = Timeouts(request=2.0, login=60.0)
+    server.token = "first"
+    kubeconfig = config(server, tmp_path / "kc", plugin(tmp_path, {"token": "first"}))
+    async with KubeClient(await open_transport(kubeconfig, timeouts=timeouts)) as client:
+        await client.list(PODS)
+        server.token = "second"
+        plugin(tmp_path, {"token": "second"})
+        script = tmp_path / "plugin"
+        script.write_text(script.read_text().replace("cat ", "sleep 2.5\ncat "))
+        await client.list(PODS)
+
+
 async def test_a_pod_uses_its_service_account_and_reads_a_rotated_token(
     secure: ApiServer, ca: ClusterCa, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
