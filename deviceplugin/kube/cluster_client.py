@@ -92,9 +92,36 @@ def _base64(value: bytes) -> str:
 STRATEGIC = "application/strategic-merge-patch+json"
 
 
+class Requirement(Json):
+    """One expression of a label selector."""
+
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+    def is_met(self, labels: Mapping[str, str]) -> bool:
+        """As Kubernetes has it: NotIn is also met by what has no such label."""
+        listed = labels.get(self.key) in (self.values or ())
+        has = self.key in labels
+        return {"In": listed, "NotIn": not listed, "Exists": has, "DoesNotExist": not has}.get(self.operator, True)
+
+
+class _Selector(Json):
+    """namespaceSelector of a webhook."""
+
+    match_expressions: list[Requirement] | None = None
+
+
+class _ServiceReference(Json):
+    """The service that is called."""
+
+    namespace: str = ""
+
+
 class _ClientConfig(Json):
     """How the API server reaches a webhook, and which CA it trusts."""
 
+    service: _ServiceReference | None = None
     ca_bundle: str | None = None
 
 
@@ -103,20 +130,28 @@ class _Webhook(Json):
 
     name: str
     client_config: _ClientConfig = msgspec.field(default_factory=_ClientConfig)
+    namespace_selector: _Selector | None = None
 
 
-class _WebhookConfiguration(Object):
-    """A configuration without its rules."""
+class WebhookConfiguration(Object):
+    """A MutatingWebhookConfiguration without its rules."""
 
     webhooks: list[_Webhook] | None = None
 
+    def excluding(self, namespace: str, labels: Mapping[str, str]) -> str:
+        """The label by which the webhook leaves out a namespace; empty if it serves it."""
+        known = {**labels, "kubernetes.io/metadata.name": namespace}
+        selector = self.webhooks[0].namespace_selector if self.webhooks else None
+        every = (selector.match_expressions if selector else None) or ()
+        return next((each.key for each in every if not each.is_met(known)), "")
 
-_WEBHOOKS = ObjectKind(
+
+WEBHOOKS = ObjectKind(
     "admissionregistration.k8s.io/v1",
     "mutatingwebhookconfigurations",
     "MutatingWebhookConfiguration",
     "webhook configuration",
-    _WebhookConfiguration,
+    WebhookConfiguration,
     lambda found: found,
 )
 
@@ -193,7 +228,7 @@ class ClusterClient(KubeClient):
 
     async def get_ca_bundles(self, configuration: str) -> tuple[bytes, ...]:
         """The CA bundle (PEM) of every webhook of a MutatingWebhookConfiguration; empty if it is none or not base64."""
-        found = await self.get(_WEBHOOKS, ObjectRef("", configuration))
+        found = await self.get(WEBHOOKS, ObjectRef("", configuration))
         return tuple(_decoded(each.client_config.ca_bundle or "") for each in found.webhooks or ())
 
     async def set_ca_bundle(self, configuration: str, bundle: bytes) -> None:
@@ -202,7 +237,7 @@ class ClusterClient(KubeClient):
         The patch names webhooks instead of counting them: another tool may add one or change their order.
         """
         ref = ObjectRef("", configuration)
-        found = await self.get(_WEBHOOKS, ref)
+        found = await self.get(WEBHOOKS, ref)
         client_config = {"caBundle": base64.b64encode(bundle).decode()}
         change = {
             "metadata": {"resourceVersion": found.metadata.resource_version},
@@ -210,7 +245,7 @@ class ClusterClient(KubeClient):
         }
         what = f"set the CA of webhook configuration {configuration}"
         await self._wait_for_token()
-        await self.patch(_WEBHOOKS, ref, change, what=what, content_type=STRATEGIC)
+        await self.patch(WEBHOOKS, ref, change, what=what, content_type=STRATEGIC)
 
     async def create_claim_template(self, key: TemplateKey, label: str, spec: Mapping[str, object]) -> None:
         """Nothing happens if one of this name exists: another replica, or a user, was faster."""

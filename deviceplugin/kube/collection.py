@@ -124,6 +124,10 @@ class ObjectKind(Generic[AnySchema, Value]):
     def read(self, body: bytes | msgspec.Raw) -> Value:
         return self.value(decode(self.schema, body, what=f"the {self.noun}"))
 
+    def as_written(self) -> "ObjectKind[dict[str, Any], dict[str, Any]]":
+        """The JSON itself, for who hands it on."""
+        return ObjectKind(self.version, self.plural, self.name, self.noun, dict[str, Any], lambda found: found)
+
     def collection(
         self: "ObjectKind[Any, Value]",
         what: str,

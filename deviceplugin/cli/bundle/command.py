@@ -29,10 +29,14 @@ from deviceplugin.cli.connection import Connection, connected
 from deviceplugin.cli.doctor.cluster import AGENT, SCHEDULER, ClusterFacts
 from deviceplugin.cli.doctor.control import CHECKS
 from deviceplugin.cli.doctor.findings import CheckOutcome, document, examine
-from deviceplugin.cli.doctor.objects import APPS, OwnPod, in_namespace, segment
+from deviceplugin.cli.doctor.objects import DAEMON_SETS, DEPLOYMENTS, NODES, OWN_PODS, OwnPod
 from deviceplugin.cli.listing import say
 from deviceplugin.cli.scheduler_client import scheduler_refusal
 from deviceplugin.errors import ConfigError, KubeError, ParseError, VcudaError, one_line
+from deviceplugin.kube.cluster_client import WEBHOOKS
+from deviceplugin.kube.collection import ObjectKind
+from deviceplugin.kube.leader_election import LEASES
+from deviceplugin.kube.objects import ObjectRef
 from deviceplugin.model.cluster_view import MOST_IN_DETAIL, MOST_ROWS
 
 Json = dict[str, Any]
@@ -41,7 +45,8 @@ _MOST_AGENTS = 20
 _MOST_WAITING = 50
 _MOST_PAGES = 200
 _CONTAINERS = ("extender", "kube-scheduler", "agent", "device-nodes", "doctor")
-_HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+_PODS = OWN_PODS.as_written()
+_EVENTS = ObjectKind("v1", "events", "Event", "event", Json, lambda found: found)
 
 
 class Collector:
@@ -93,9 +98,7 @@ class Collector:
         self._is_away = found[0].outcome is CheckOutcome.FAILED
 
     async def _versions(self) -> None:
-        found = {"command": __version__}
-        version = await self._facts.objects.one("/version", dict[str, Any], right="get /version")
-        found["kubernetes"] = str(version.get("gitVersion"))
+        found = {"command": __version__, "kubernetes": await self._facts.api.version()}
 
         async def scheduler() -> None:
             found["scheduler"] = (await self._facts.view()).scheduler_version
@@ -131,35 +134,32 @@ class Collector:
 
     def _objects(self) -> tuple[tuple[str, Callable[[], Awaitable[None]]], ...]:
         own = self._facts.namespace
-        leases = f"/apis/coordination.k8s.io/v1{in_namespace(own, f'leases/{SCHEDULER}')}"
-        wanted: tuple[tuple[str, str, str, Callable[[Json, str], Json]], ...] = (
-            ("daemonset", APPS + in_namespace(own, f"daemonsets/{AGENT}"), "daemonsets", archive.controller),
-            ("deployment", APPS + in_namespace(own, f"deployments/{SCHEDULER}"), "deployments", archive.controller),
-            ("lease", leases, "leases", archive.lease),
-            ("webhook", f"{_HOOKS}/{SCHEDULER}", "mutatingwebhookconfigurations", archive.webhooks),
+        wanted: tuple[tuple[str, ObjectKind[Any, Any], ObjectRef, Callable[[Json, str], Json]], ...] = (
+            ("daemonset", DAEMON_SETS, ObjectRef(own, AGENT), archive.controller),
+            ("deployment", DEPLOYMENTS, ObjectRef(own, SCHEDULER), archive.controller),
+            ("lease", LEASES, ObjectRef(own, SCHEDULER), archive.lease),
+            ("webhook", WEBHOOKS, ObjectRef("", SCHEDULER), archive.webhooks),
         )
-        return tuple(
-            (f"objects/{name}.json", self._object(name, path, resource, kept)) for name, path, resource, kept in wanted
-        )
+        return tuple((f"objects/{name}.json", self._object(name, kind, ref, kept)) for name, kind, ref, kept in wanted)
 
     def _object(
-        self, name: str, path: str, resource: str, kept: Callable[[Json, str], Json]
+        self, name: str, kind: ObjectKind[Any, Any], ref: ObjectRef, kept: Callable[[Json, str], Json]
     ) -> Callable[[], Awaitable[None]]:
         async def read() -> None:
-            found = await self._facts.objects.one(path, dict[str, Any], right=f"get {resource}")
+            found = await self._facts.api.get(kind.as_written(), ref, what=f"get {kind.plural}")
             self._archive.document(f"objects/{name}.json", kept(found, self._domain))
 
         return read
 
     async def _all_nodes(self) -> None:
         with self._archive.documents("nodes.jsonl") as write:
-            async for item in self._facts.objects.stream("/api/v1/nodes", dict[str, Any], right="list nodes"):
+            async for item in self._facts.api.each(NODES.as_written(), what="nodes"):
                 with self._one_of("nodes.jsonl", item):
                     write(archive.node(item, self._domain))
 
     async def _gpu_pods(self) -> None:
         with self._archive.documents("pods.jsonl") as write:
-            async for item in self._facts.objects.stream("/api/v1/pods", dict[str, Any], right="list pods"):
+            async for item in self._facts.api.each(_PODS, what="pods"):
                 with self._one_of("pods.jsonl", item):
                     if _asks(item, f"{self._domain}/vcuda-"):
                         self._note_waiting(item)
@@ -194,8 +194,7 @@ class Collector:
                 await self._tried(f"events of {namespace}/{name}", partial(self._events_of, namespace, query, write))
 
     async def _events_of(self, namespace: str, query: Mapping[str, str], write: Callable[[object], None]) -> None:
-        path = "/api/v1" + in_namespace(namespace, "events")
-        async for item in self._facts.objects.stream(path, dict[str, Any], right="list events", query=query):
+        async for item in self._facts.api.each(_EVENTS, namespace, what="events", query=query):
             with self._one_of("events", item):
                 write(archive.event(item, self._domain))
 
@@ -215,19 +214,17 @@ class Collector:
 
     async def _own_pod(self, pod: OwnPod) -> None:
         name = pod.metadata.name
-        path = "/api/v1" + in_namespace(self._facts.namespace, f"pods/{segment(name)}")
+        ref = ObjectRef(self._facts.namespace, name)
 
         async def manifest() -> None:
-            found = await self._facts.objects.one(path, dict[str, Any], right="get pods")
+            found = await self._facts.api.get(_PODS, ref, what="get pods")
             self._archive.document(f"pods/{name}/pod.json", archive.own_pod(found, self._domain))
 
         async def metrics() -> None:
-            port = f":{pod.port('http')}" if pod.port("http") else f":{self._facts.connection.port}"
-            scheme = "" if pod.port("http") else "https:"
-            proxied = f"pods/{scheme}{segment(name)}{port}/proxy/metrics"
-            text = await self._facts.objects.text(
-                "/api/v1" + in_namespace(self._facts.namespace, proxied), right="get pods/proxy"
-            )
+            port = pod.port("http")
+            proxied = f"{name}:{port}" if port else f"https:{name}:{self._facts.connection.port}"
+            at = ObjectRef(ref.namespace, proxied)
+            text = await self._facts.api.text(_PODS, at, "proxy", "metrics", what="get pods/proxy")
             with self._archive.lines(f"pods/{name}/metrics.txt") as write:
                 write(text)
 
@@ -236,16 +233,16 @@ class Collector:
             await self._tried(f"pods/{name}/metrics.txt", metrics)
         for container, restarts in pod.restarts.items():
             if container in _CONTAINERS:
-                await self._log(name, container, path, previous=False)
+                await self._log(ref, container, previous=False)
                 if restarts:
-                    await self._log(name, container, path, previous=True)
+                    await self._log(ref, container, previous=True)
 
-    async def _log(self, pod: str, container: str, path: str, *, previous: bool) -> None:
-        member = f"pods/{pod}/{container}{'.previous' if previous else ''}.log"
+    async def _log(self, pod: ObjectRef, container: str, *, previous: bool) -> None:
+        member = f"pods/{pod.name}/{container}{'.previous' if previous else ''}.log"
         query = {**_LOG, "container": container} | ({"previous": "true"} if previous else {})
 
         async def read() -> None:
-            text = await self._facts.objects.text(f"{path}/log", right="get pods/log", query=query)
+            text = await self._facts.api.text(_PODS, pod, "log", what="get pods/log", query=query)
             with self._archive.lines(member) as write:
                 write(text)
 
@@ -288,15 +285,13 @@ def bundle(path: Path | None, nodes: tuple[str, ...], connection: Connection) ->
 
 
 async def _gather(file: Path, nodes: list[str], connection: Connection) -> int:
-    from deviceplugin.cli.bundle.command import Collector
-    from deviceplugin.cli.doctor.cluster import ClusterFacts
-    from deviceplugin.cli.doctor.objects import Objects
     from deviceplugin.cli.scheduler_client import opened
     from deviceplugin.cli.view_client import ViewClient
 
     async with opened(connection) as client:
+        assert client.api is not None  # it is with a kubeconfig
         with created(file) as archive:
-            facts = ClusterFacts(Objects(client), ViewClient(client), connection)
+            facts = ClusterFacts(client.api, ViewClient(client), connection)
             await Collector(archive, facts, nodes).collect(_progress)
             archive.close(made=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), version=__version__)
             return archive.missing

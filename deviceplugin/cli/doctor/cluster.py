@@ -8,31 +8,32 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from deviceplugin.cli.connection import Connection
 from deviceplugin.cli.doctor.nodes import NodeFacts, SliceFacts, node_facts, slice_facts
 from deviceplugin.cli.doctor.objects import (
-    APPS,
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    NODES,
+    OWN_PODS,
     Controller,
-    Objects,
     OwnPod,
-    WebhookConfiguration,
-    in_namespace,
-    segment,
 )
 from deviceplugin.cli.scheduler_client import SchedulerClient
 from deviceplugin.cli.view_client import ViewClient
 from deviceplugin.errors import KubeNotFoundError, ParseError, VcudaError
-from deviceplugin.kube.resource_slices import ANY_OFFERS, AnyOffer
-from deviceplugin.kube.structs import ClusterNodeObject
+from deviceplugin.kube.cluster_client import WEBHOOKS, WebhookConfiguration
+from deviceplugin.kube.collection import ObjectKind
+from deviceplugin.kube.objects import ObjectClient, ObjectRef
+from deviceplugin.kube.resource_slices import ANY_OFFERS
 from deviceplugin.model.cluster_view import ClusterView
 from deviceplugin.model.units import DEFAULT_DOMAIN, ResourceNames
 
+Value = TypeVar("Value")
 SCHEDULER, AGENT = "vcuda-scheduler", "vcuda-agent"
-_WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 _HOOK = "pods.vcuda."
 _MOST_ASKED = 8
 """Agents that are asked for their version: one for each image that runs."""
@@ -60,63 +61,58 @@ class ReplicaMetrics:
 
 
 class ClusterFacts:
-    """`namespace` is that of the release; `trial_namespace` the one for a pod that is not created."""
+    """`namespace` is that of the release; `trial_namespace` the one for a pod that is not created.
 
-    def __init__(self, objects: Objects, view: ViewClient, connection: Connection) -> None:
-        self.objects = objects
+    `api` words its errors for the caller; with code 403 they say which right he lacks.
+    """
+
+    def __init__(self, api: ObjectClient, view: ViewClient, connection: Connection) -> None:
+        self.api = api
         self.connection = connection
         self.namespace = connection.scheduler_namespace
         self.trial_namespace = view.client.namespace
         self._view = view
-        self._known: dict[str, asyncio.Task[Any]] = {}
+        self._known: dict[str, asyncio.Future[Any]] = {}
 
     @property
     def scheduler_client(self) -> SchedulerClient:
         return self._view.client
 
-    async def _once(self, what: str, read: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ANN401 - what `read` gives
+    async def _once(self, what: str, read: Callable[[], Awaitable[Value]]) -> Value:
         if what not in self._known:
-            self._known[what] = asyncio.ensure_future(_awaited(read))
-        return await self._known[what]
+            self._known[what] = asyncio.ensure_future(read())
+        found: Value = await self._known[what]
+        return found
 
     async def view(self) -> ClusterView:
         """As a replica gives it through the API server's proxy."""
-        found: ClusterView = await self._once("view", self._view.cluster)
-        return found
+        return await self._once("view", self._view.cluster)
 
     async def scheduler(self) -> Controller | None:
-        found: Controller | None = await self._once("scheduler", lambda: self._workload("deployments", SCHEDULER))
-        return found
+        return await self._once("scheduler", lambda: self._workload(DEPLOYMENTS, SCHEDULER))
 
     async def agent(self) -> Controller | None:
-        found: Controller | None = await self._once("agent", lambda: self._workload("daemonsets", AGENT))
-        return found
+        return await self._once("agent", lambda: self._workload(DAEMON_SETS, AGENT))
 
     async def scheduler_pods(self) -> list[OwnPod]:
-        found: list[OwnPod] = await self._once("scheduler pods", lambda: self._pods(SCHEDULER))
-        return found
+        return await self._once("scheduler pods", lambda: self._pods(SCHEDULER))
 
     async def agent_pods(self) -> list[OwnPod]:
-        found: list[OwnPod] = await self._once("agent pods", lambda: self._pods(AGENT))
-        return found
+        return await self._once("agent pods", lambda: self._pods(AGENT))
 
     async def replicas(self) -> list[ReplicaMetrics]:
         """The ready pods of the scheduler with their metrics; raises if none could be read."""
-        found: list[ReplicaMetrics] = await self._once("replicas", self._replicas)
-        return found
+        return await self._once("replicas", self._replicas)
 
     async def webhook(self) -> WebhookConfiguration | None:
-        found: WebhookConfiguration | None = await self._once("webhook", self._webhook)
-        return found
+        return await self._once("webhook", self._webhook)
 
     async def nodes(self) -> list[NodeFacts]:
-        found: list[NodeFacts] = await self._once("nodes", self._nodes)
-        return found
+        return await self._once("nodes", self._nodes)
 
     async def slices(self) -> list[SliceFacts]:
         """Of all drivers; none if the cluster does not serve them."""
-        found: list[SliceFacts] = await self._once("slices", self._slices)
-        return found
+        return await self._once("slices", self._slices)
 
     async def names(self) -> ResourceNames:
         """The domain stands in the name of the webhook."""
@@ -142,21 +138,19 @@ class ClusterFacts:
         return versions, unknown
 
     async def _agent_version(self, pod: OwnPod) -> str:
-        text = await self._proxied(f"pods/{segment(pod.metadata.name)}:{pod.port('http')}/proxy/metrics")
+        text = await self._metrics(f"{pod.metadata.name}:{pod.port('http')}")
         return ReplicaMetrics(pod.metadata.name, _samples(text)).label("vcuda_build_info", "version")
 
-    async def _workload(self, resource: str, name: str) -> Controller | None:
-        path = APPS + in_namespace(self.namespace, f"{resource}/{name}")
+    async def _workload(self, kind: ObjectKind[Controller, Controller], name: str) -> Controller | None:
+        what = f"get {kind.plural} in namespace {self.namespace}"
         try:
-            return await self.objects.one(path, Controller, right=f"get {resource} in namespace {self.namespace}")
+            return await self.api.get(kind, ObjectRef(self.namespace, name), what=what)
         except KubeNotFoundError:
             return None
 
     async def _pods(self, name: str) -> list[OwnPod]:
-        path = "/api/v1" + in_namespace(self.namespace, "pods")
-        right = f"list pods in namespace {self.namespace}"
-        labels = f"app.kubernetes.io/name={name}"
-        return await self.objects.each(path, OwnPod, lambda pod: pod, right=right, labels=labels)
+        what, query = f"pods in namespace {self.namespace}", {"labelSelector": f"app.kubernetes.io/name={name}"}
+        return [pod async for pod in self.api.each(OWN_PODS, self.namespace, what=what, query=query)]
 
     async def _replicas(self) -> list[ReplicaMetrics]:
         ready = [pod.metadata.name for pod in await self.scheduler_pods() if pod.is_ready]
@@ -168,39 +162,31 @@ class ClusterFacts:
 
     async def _replica(self, name: str) -> ReplicaMetrics:
         try:
-            return ReplicaMetrics(
-                name, _samples(await self._proxied(f"pods/https:{segment(name)}:{self.connection.port}/proxy/metrics"))
-            )
+            return ReplicaMetrics(name, _samples(await self._metrics(f"https:{name}:{self.connection.port}")))
         except VcudaError as error:
             return ReplicaMetrics(name, error=error)
 
-    async def _proxied(self, path: str) -> str:
-        right = f"get pods/proxy in namespace {self.namespace}"
-        return await self.objects.text("/api/v1" + in_namespace(self.namespace, path), right=right)
+    async def _metrics(self, pod: str) -> str:
+        """`pod` with its scheme and port, through the API server's proxy."""
+        what = f"get pods/proxy in namespace {self.namespace}"
+        return await self.api.text(OWN_PODS, ObjectRef(self.namespace, pod), "proxy", "metrics", what=what)
 
     async def _webhook(self) -> WebhookConfiguration | None:
         try:
-            return await self.objects.one(
-                f"{_WEBHOOKS}/{SCHEDULER}", WebhookConfiguration, right="get mutatingwebhookconfigurations"
-            )
+            return await self.api.get(WEBHOOKS, ObjectRef("", SCHEDULER), what=f"get {WEBHOOKS.plural}")
         except KubeNotFoundError:
             return None
 
     async def _nodes(self) -> list[NodeFacts]:
+        """Each is reduced at once to what is needed: the annotation of a node may have 60 KiB."""
         names = await self.names()
-        return await self.objects.each(
-            "/api/v1/nodes", ClusterNodeObject, lambda item: node_facts(item, names), right="list nodes"
-        )
+        return [node_facts(item, names) async for item in self.api.each(NODES, what="nodes")]
 
     async def _slices(self) -> list[SliceFacts]:
         try:
-            return await self.objects.each(ANY_OFFERS.path(), AnyOffer, slice_facts, right="list resourceslices")
+            return [slice_facts(item) async for item in self.api.each(ANY_OFFERS, what=ANY_OFFERS.plural)]
         except KubeNotFoundError:
             return []
-
-
-async def _awaited(read: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ANN401 - what `read` gives
-    return await read()
 
 
 def _samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

@@ -50,12 +50,12 @@ def doctor(context: click.Context, output: str, connection: Connection) -> None:
 async def _cluster(connection: Connection) -> AsyncIterator[CheckResult]:
     from deviceplugin.cli.doctor.cluster import ClusterFacts
     from deviceplugin.cli.doctor.control import CHECKS
-    from deviceplugin.cli.doctor.objects import Objects
     from deviceplugin.cli.scheduler_client import opened
     from deviceplugin.cli.view_client import ViewClient
 
     async with opened(connection) as client:
-        facts = ClusterFacts(Objects(client), ViewClient(client), connection)
+        assert client.api is not None  # it is with a kubeconfig
+        facts = ClusterFacts(client.api, ViewClient(client), connection)
         async for finding in examine(CHECKS, facts):
             yield finding
 

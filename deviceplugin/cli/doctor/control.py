@@ -21,7 +21,6 @@ from deviceplugin.cli.doctor.findings import (
 )
 from deviceplugin.cli.doctor.nodes import inventories, offers, other_drivers, other_plugins, without_agent
 from deviceplugin.errors import KubeError
-from deviceplugin.kube.structs import Json
 from deviceplugin.model.claims import ClaimNames
 
 OLDEST = (1, 32)
@@ -29,24 +28,20 @@ OLDEST = (1, 32)
 _NUMBERS = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,6}))?", re.ASCII)
 
 
-class _Version(Json):
-    git_version: str = ""
-
-
 async def api_server(facts: ClusterFacts) -> CheckResult:
-    found = await facts.objects.one("/version", _Version, right="get /version")
-    version = _numbers(found.git_version)
+    found = await facts.api.version()
+    version = _numbers(found)
     if version is None:
         return warning(
-            f"the API server answers with a version that cannot be read: {found.git_version[:40]!r}",
+            f"the API server answers with a version that cannot be read: {found[:40]!r}",
             "check that the kubeconfig names an API server",
         )
     if version[:2] < OLDEST:
         return failed(
-            f"Kubernetes {found.git_version} is older than {OLDEST[0]}.{OLDEST[1]}, the oldest that vcuda supports",
+            f"Kubernetes {found} is older than {OLDEST[0]}.{OLDEST[1]}, the oldest that vcuda supports",
             "update the cluster, or read docs/install.md about clusters without agent.confined",
         )
-    return ok(f"Kubernetes {found.git_version}")
+    return ok(f"Kubernetes {found}")
 
 
 _NO_SCHEDULER = "the chart installed no scheduler (value scheduler.enabled)"
@@ -198,14 +193,14 @@ async def waiting(facts: ClusterFacts) -> CheckResult:
 async def rights(facts: ClusterFacts) -> CheckResult:
     """Those that the other commands need, for the answer with names."""
     needed = (
-        ("get", "services/proxy", f"https:{SCHEDULER}:https"),
-        ("get", "pods/proxy", ""),
-        ("create", "serviceaccounts/token", "vcuda-view"),
+        ("get", "services", "proxy", f"https:{SCHEDULER}:https"),
+        ("get", "pods", "proxy", ""),
+        ("create", "serviceaccounts", "token", "vcuda-view"),
     )
     missing = [
-        f"{verb} {resource}"
-        for verb, resource, name in needed
-        if not await facts.objects.may(verb, resource, name=name, namespace=facts.namespace)
+        f"{verb} {resource}/{below}"
+        for verb, resource, below, name in needed
+        if not await facts.api.may(verb, resource, below=below, name=name, namespace=facts.namespace)
     ]
     if missing:
         return warning(

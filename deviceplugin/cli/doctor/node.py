@@ -14,6 +14,7 @@ from deviceplugin.hardware.nvml import Nvml, NvmlLibrary
 from deviceplugin.hardware.nvml_executor import NvmlExecutor
 from deviceplugin.hardware.pci import loaded_version
 from deviceplugin.kube.credentials import Credentials
+from deviceplugin.kube.objects import ObjectClient
 from deviceplugin.kube.transport import Timeouts, Transport
 
 _LONGEST_REQUEST_S = 15.0
@@ -31,7 +32,7 @@ class NodeSubject:
         self.settings = settings
         self.closing = AsyncExitStack()
         self.credentials = Credentials(settings.node.kubeconfig)
-        self.transport = Transport(self.credentials, timeouts=Timeouts(request=_LONGEST_REQUEST_S))
+        self.api = ObjectClient(Transport(self.credentials, timeouts=Timeouts(request=_LONGEST_REQUEST_S)))
         self._discovery: asyncio.Future[Discovery] | None = None
         self._executor = NvmlExecutor(Nvml(NvmlLibrary(root=settings.driver.root)))
 
@@ -50,5 +51,5 @@ class NodeSubject:
 
     async def close(self) -> None:
         await self.closing.aclose()
-        await self.transport.close()
+        await self.api.close()
         await self._executor.close()

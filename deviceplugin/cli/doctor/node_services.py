@@ -8,11 +8,10 @@ import asyncio
 from deviceplugin.cli.doctor.findings import CheckResult, failed, named, ok, skipped, warning
 from deviceplugin.cli.doctor.node import NodeSubject
 from deviceplugin.cli.doctor.nodes import node_facts
-from deviceplugin.cli.doctor.objects import OwnPod
+from deviceplugin.cli.doctor.objects import NODES, OWN_PODS, OwnPod
 from deviceplugin.container.containers import ContainerRuntime
 from deviceplugin.errors import GetMissingError, KubeletError, KubeNotFoundError, RuntimeApiError
-from deviceplugin.kube.collection import ObjectKind
-from deviceplugin.kube.objects import ObjectClient, ObjectRef
+from deviceplugin.kube.objects import ObjectRef
 from deviceplugin.kube.structs import ClusterNodeObject
 from deviceplugin.kubelet.identity_sources import KubeletPods, PodResources
 from deviceplugin.model.allocation import PodUid
@@ -26,10 +25,6 @@ RIGHTS = (
 """Verb, resource and subresource."""
 _KUBELET_S = 5.0
 _NOBODY = "vcuda-doctor"
-
-
-_NODES = ObjectKind("v1", "nodes", "Node", "node", ClusterNodeObject, lambda item: item)
-_PODS = ObjectKind("v1", "pods", "Pod", "pod", OwnPod, lambda pod: pod)
 
 
 async def pod_resources(subject: NodeSubject) -> CheckResult:
@@ -92,13 +87,13 @@ async def credentials(subject: NodeSubject) -> CheckResult:
 
 
 async def api_server(subject: NodeSubject) -> CheckResult:
-    await subject.transport.request("GET", "/version", what="tell its version")
+    await subject.api.version()
     return ok("the API server answers")
 
 
 async def _node(subject: NodeSubject) -> ClusterNodeObject:
     ref = ObjectRef("", subject.settings.node.name)
-    return await ObjectClient(subject.transport).get(_NODES, ref, what="read this node")
+    return await subject.api.get(NODES, ref, what="read this node")
 
 
 async def node_object(subject: NodeSubject) -> CheckResult:
@@ -125,7 +120,7 @@ async def rights(subject: NodeSubject) -> CheckResult:
     missing = [
         f"{verb} {resource}{'/' if below else ''}{below}"
         for verb, resource, below in RIGHTS
-        if not await ObjectClient(subject.transport).may(verb, resource, below=below)
+        if not await subject.api.may(verb, resource, below=below)
     ]
     if missing:
         return failed(
@@ -172,4 +167,4 @@ def _finding(pods: list[OwnPod], wanted: list[str], absent: list[str]) -> CheckR
 async def _own_pods(subject: NodeSubject) -> list[OwnPod]:
     """Of every namespace: there is one agent on a node, and perhaps a scheduler."""
     query = {"labelSelector": _OURS, "fieldSelector": f"spec.nodeName={subject.settings.node.name}"}
-    return [pod async for pod in ObjectClient(subject.transport).each(_PODS, what="vcuda's pods", query=query)]
+    return [pod async for pod in subject.api.each(OWN_PODS, what="vcuda's pods", query=query)]

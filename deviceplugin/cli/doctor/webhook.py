@@ -13,12 +13,14 @@ from cryptography import x509
 
 from deviceplugin.cli.doctor.cluster import SCHEDULER, ClusterFacts
 from deviceplugin.cli.doctor.findings import CheckResult, failed, ok, skipped, warning
-from deviceplugin.cli.doctor.objects import WebhookConfiguration, in_namespace, message_of, refusal, segment
-from deviceplugin.cli.scheduler_client import Answer
+from deviceplugin.cli.doctor.objects import NAMESPACES
 from deviceplugin.cluster.certificates.issuer import CA_ENDS_SOON
 from deviceplugin.errors import KubeError, one_line
 from deviceplugin.kube.api_errors import lacks_right
-from deviceplugin.kube.structs import Object
+from deviceplugin.kube.cluster_client import WebhookConfiguration
+from deviceplugin.kube.objects import ObjectRef
+from deviceplugin.kube.pods import PODS
+from deviceplugin.kube.structs import PodSpec
 
 _DEFAULT_SCHEDULER = "default-scheduler"
 _EXPIRATION = "vcuda_scheduler_certificate_expiration_timestamp_seconds"
@@ -89,15 +91,14 @@ async def admission(facts: ClusterFacts) -> CheckResult:
             f"the webhook leaves out namespace {namespace} by the label {label}", "name another namespace with -n"
         )
     names = await facts.names()
-    pod = _trial(names.core, names.memory)
-    answer = await facts.objects.post(
-        "/api/v1" + in_namespace(namespace, "pods"), pod, {"dryRun": "All", "fieldManager": "vcuda-doctor"}
-    )
-    if answer.status not in (200, 201):
-        return _refused(answer, namespace, found)
-    spec = answer.document.get("spec")
-    chosen = spec.get("schedulerName") if isinstance(spec, dict) else None
-    if not isinstance(chosen, str) or chosen in ("", _DEFAULT_SCHEDULER):
+    pod, query = _trial(names.core, names.memory), {"dryRun": "All", "fieldManager": "vcuda-doctor"}
+    what = f"create pods in namespace {namespace} (nothing would be created)"
+    try:
+        admitted = await facts.api.create(PODS, namespace, pod, what=what, query=query)
+    except KubeError as error:
+        return _refused(error, namespace, found)
+    chosen = (admitted.spec or PodSpec()).scheduler_name
+    if chosen in (None, "", _DEFAULT_SCHEDULER):
         return failed(
             f"the webhook does not change a GPU pod in namespace {namespace}; {_DEFAULT_SCHEDULER} would place it",
             "with webhook.failurePolicy=Ignore the API server's log says why; else webhook.objectSelector or "
@@ -107,13 +108,11 @@ async def admission(facts: ClusterFacts) -> CheckResult:
 
 
 async def _labels(facts: ClusterFacts, namespace: str) -> dict[str, str]:
-    """None without the right to read them; the name is known all the same."""
-    path = f"/api/v1/namespaces/{segment(namespace)}"
+    """None of them without the right to read them; the name is known all the same."""
     try:
-        found = await facts.objects.one(path, Object, right="get namespaces")
+        return await facts.api.get(NAMESPACES, ObjectRef("", namespace), what="get namespaces")
     except KubeError:
         return {}
-    return found.metadata.labels or {}
 
 
 def _trial(core: str, memory: str) -> dict[str, object]:
@@ -133,15 +132,13 @@ def _trial(core: str, memory: str) -> dict[str, object]:
         "securityContext": restricted,
     }
     return {
-        "apiVersion": "v1",
-        "kind": "Pod",
         "metadata": {"generateName": "vcuda-doctor-"},
         "spec": {"containers": [container], "restartPolicy": "Never", "automountServiceAccountToken": False},
     }
 
 
-def _refused(answer: Answer, namespace: str, found: WebhookConfiguration) -> CheckResult:
-    said = message_of(answer)
+def _refused(error: KubeError, namespace: str, found: WebhookConfiguration) -> CheckResult:
+    said = error.said
     ours = [each.name for each in found.webhooks or ()]
     if "failed calling webhook" in said and any(name in said for name in ours):
         return failed(
@@ -151,8 +148,8 @@ def _refused(answer: Answer, namespace: str, found: WebhookConfiguration) -> Che
         )
     if "denied the request" in said and any(name in said for name in ours):
         return ok(f"the API server calls the webhook; it denies a trial pod: {said}")
-    if lacks_right(answer.status, said):
-        raise refusal(answer, f"create pods in namespace {namespace} (nothing would be created)")
+    if not error.code or lacks_right(error.code, said):
+        raise error
     return skipped(
-        f"namespace {namespace} does not take the trial pod ({answer.status}): {said}", "give another namespace with -n"
+        f"namespace {namespace} does not take the trial pod ({error.code}): {said}", "give another namespace with -n"
     )
