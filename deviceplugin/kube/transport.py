@@ -212,15 +212,21 @@ class Transport:
 
     def _opened_session(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    limit=self._connections, keepalive_timeout=_IDLE_SECONDS, ttl_dns_cache=60
-                ),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"Accept": JSON, "User-Agent": "vcuda"},
-                read_bufsize=_CHUNK,
-            )
+            self._session = opened_session(self._connections)
         return self._session
+
+
+def opened_session(
+    connections: int, *, idle_s: float = _IDLE_SECONDS, longest_s: float | None = None
+) -> aiohttp.ClientSession:
+    """Connections to servers of a cluster: none leaves a cookie. `longest_s`: of one request."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=idle_s, ttl_dns_cache=60),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers={"Accept": JSON, "User-Agent": "vcuda"},
+        read_bufsize=_CHUNK,
+        timeout=aiohttp.ClientTimeout(total=longest_s),
+    )
 
 
 def cause(error: Exception) -> str:

@@ -44,7 +44,7 @@ import structlog
 from deviceplugin.errors import ConfigError, GetMissingError, KubeError, KubeletError, ParseError
 from deviceplugin.kube.credentials import Access, show_certificate, trusted
 from deviceplugin.kube.pods import PodListReader
-from deviceplugin.kube.transport import read_within
+from deviceplugin.kube.transport import cause, opened_session, read_within
 from deviceplugin.kubelet.answers import AnswerReader
 from deviceplugin.kubelet.identity import Pairs, Question, candidates, readmitted, unread_pod
 from deviceplugin.latest import InTurn
@@ -353,6 +353,7 @@ MOST_BODY = 8 << 20
 """32 KiB for each of 250 pods, the most that GKE and OpenShift put on a node. An ordinary pod has about 10 KiB."""
 
 _AGAIN_S = 10.0  # after a list beyond the bound
+_IDLE_S = 60.0
 _SILENT_S = 30.0  # a request for which somebody waits longer than all limits of those who ask
 _AT_ONCE = 128 << 10  # parsed on the loop
 
@@ -426,17 +427,15 @@ class KubeletPods:
                 return await self._request(access)
             return await self._request(access)
         except (aiohttp.ClientError, OSError) as error:
-            text = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
-            raise KubeletError(f"kubelet at {self._url} cannot be asked: {text}") from None
+            raise KubeletError(f"kubelet at {self._url} cannot be asked: {cause(error)}") from None
 
     async def _request(self, access: Access) -> bytes:
         if self._session is None:
-            limits = aiohttp.ClientTimeout(total=_SILENT_S)
-            connector = aiohttp.TCPConnector(limit=1, keepalive_timeout=60)
-            self._session = aiohttp.ClientSession(connector=connector, timeout=limits)
+            self._session = opened_session(1, idle_s=_IDLE_S, longest_s=_SILENT_S)
         context = await self._tls(access) if self._url.startswith("https:") else True
+        name = None if context is True else self._node
         async with self._session.get(
-            self._url, headers=access.headers, ssl=context, server_hostname=None if context is True else self._node
+            self._url, headers=access.headers, ssl=context, server_hostname=name, allow_redirects=False
         ) as response:
             if response.status != 200:
                 raise KubeletError(_refusal(self._url, response.status))

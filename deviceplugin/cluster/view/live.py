@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from deviceplugin.errors import VcudaError
 from deviceplugin.kube.cluster_client import Address
+from deviceplugin.kube.transport import opened_session, read_within
 from deviceplugin.model.cluster_view import GpuLive, GpuRow, HolderRow, NodeRow, PodRow, ShareLive
 
 ROW_S = 5.0
@@ -25,7 +26,8 @@ ROW_S = 5.0
 ORDER_S = 30.0
 """An answer that is compared with all others is at most so old: asking thousands of agents costs seconds of CPU."""
 _ADDRESSES_GOOD_FOR_S = 30.0
-_WITHIN = aiohttp.ClientTimeout(total=2.0)
+_WITHIN_S = 2.0
+_IDLE_S = 15.0
 _AT_ONCE = 32
 _MOST_OPEN = 512
 """Where more agents were asked lately, connections are closed after the answer: idle ones cost descriptors."""
@@ -154,7 +156,7 @@ class LiveUse:
         task = self._asking.get(node)
         if task is None:
             if self._session is None:
-                self._session = aiohttp.ClientSession(timeout=_WITHIN)
+                self._session = opened_session(_AT_ONCE, idle_s=_IDLE_S, longest_s=_WITHIN_S)
             task = asyncio.create_task(self._ask(node, address, self._session, is_kept_open=is_kept_open))
             self._asking[node] = task
             task.add_done_callback(lambda _: self._asking.pop(node))
@@ -174,13 +176,12 @@ class LiveUse:
                 self._slots,
                 session.get(address.url("/usage"), headers=headers, allow_redirects=False) as answer,
             ):
-                body = await answer.content.read(_LARGEST + 1)
-                while len(body) <= _LARGEST and (more := await answer.content.read(_LARGEST)):
-                    body += more
+                body = await read_within(answer, _LARGEST)
         except (aiohttp.ClientError, TimeoutError, OSError):
             return NodeUse(error="its agent does not answer")
-        if answer.status != 200 or len(body) > _LARGEST:
-            return NodeUse(error=f"its agent answered with status {answer.status} and {len(body)} bytes")
+        if answer.status != 200 or body is None:
+            size = f"more than {_LARGEST}" if body is None else len(body)
+            return NodeUse(error=f"its agent answered with status {answer.status} and {size} bytes")
         return _read(node, body)
 
 
