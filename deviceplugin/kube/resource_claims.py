@@ -23,7 +23,7 @@ import msgspec
 from deviceplugin.errors import ParseError
 from deviceplugin.kube.collection import Collection, ObjectKind
 from deviceplugin.kube.pods import kept_annotations
-from deviceplugin.kube.structs import Empty, Json, Object, exact_quantity
+from deviceplugin.kube.structs import Json, Object, PodObject, PodSpec, exact_quantity
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.claims import (
@@ -336,29 +336,9 @@ class KeptTemplate:
         return self.namespace, self.name
 
 
-class _PodClaim(Json):
-    """An entry of spec.resourceClaims."""
-
-    resource_claim_template_name: str | None = None
-
-
-class _PodSpec(Json):
-    """spec of a pod."""
-
-    containers: list[Empty] | None = None
-    init_containers: list[Empty] | None = None
-    resource_claims: list[_PodClaim] | None = None
-
-
-class _Pod(Object):
-    """A pod, as far as its templates are concerned."""
-
-    spec: _PodSpec | None = None
-
-
 def claiming_pods(domain: str) -> Collection[str, ClaimingPod]:
     """By UID."""
-    kind = ObjectKind("v1", "pods", "Pod", "pod", _Pod, lambda found: _pod(found, domain), lambda each: each.uid)
+    kind = ObjectKind("v1", "pods", "Pod", "pod", PodObject, lambda found: _pod(found, domain), lambda each: each.uid)
     query = {"labelSelector": claim_label(domain)}
     return kind.collection("the pods that were turned to claims", key=lambda each: each.uid, query=query)
 
@@ -373,8 +353,8 @@ def new_template(key: TemplateKey, label: str, spec: Mapping[str, object]) -> di
     return {"metadata": metadata, "spec": {"spec": spec}}
 
 
-def _pod(found: _Pod, domain: str) -> ClaimingPod:
-    meta, spec = found.metadata, found.spec or _PodSpec()
+def _pod(found: PodObject, domain: str) -> ClaimingPod:
+    meta, spec = found.metadata, found.spec or PodSpec()
     claims = (each.resource_claim_template_name or "" for each in spec.resource_claims or ())
     names = {each: None for each in claims if each.startswith(TEMPLATE_PREFIX)}
     said = annotation_names(domain).preferences
