@@ -1,7 +1,7 @@
 """Watches every node and pod of the cluster for the extender and the webhook, and claims for the views.
 
-In: the API server. Out: calls of `Extender.put_*` and `drop_*`, the known GPUs for the webhook, and with `claims` calls
-of its `put_*` and `drop_*`. `synced` is set when nodes and pods are in the cache and each node was calculated once.
+In: the API server. Out: calls of `Extender.put_*` and `drop_*`, for claims of those of its cache's `claims`; the known
+GPUs for the webhook. `synced` is set when nodes and pods are in the cache and each node was calculated once.
 Placement never waits for claims: where they cannot be listed, only the views lack them.
 """
 
@@ -10,8 +10,8 @@ import math
 import time
 from collections.abc import Iterator
 
+from deviceplugin.cluster.extender.cache.claim_holds import ClaimHolds
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.view.claim_books import ClaimBooks
 from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.cluster_objects import AnyPod, cluster_nodes, cluster_pods
@@ -31,15 +31,15 @@ _KNOWN_EVERY_S = 1.0
 
 
 class ClusterWatch:
-    """`run` runs until it is cancelled. `claims` is None if no node offers GPUs to claims."""
+    """`run` runs until it is cancelled. `claims`: whether nodes may offer GPUs to claims."""
 
     def __init__(
-        self, client: ClusterClient, extender: Extender, *, names: ResourceNames, claims: ClaimBooks | None = None
+        self, client: ClusterClient, extender: Extender, *, names: ResourceNames, claims: bool = False
     ) -> None:
         self._extender = extender
         self._nodes: Reflector[str, ClusterNode] = Reflector(client, cluster_nodes(names))
-        self._pods: Reflector[PodUid, AnyPod] = Reflector(client, cluster_pods(names, claims=claims is not None))
-        self._claims = None if claims is None else _ClaimWatch(client, claims)
+        self._pods: Reflector[PodUid, AnyPod] = Reflector(client, cluster_pods(names, claims=claims))
+        self._claims = _ClaimWatch(client, extender.cache.claims) if claims else None
         self._nodes.subscribe(self._node_changed)
         self._pods.subscribe(self._pod_changed)
         self._known: KnownGpus | None = None
@@ -127,10 +127,10 @@ class ClusterWatch:
 class _ClaimWatch:
     """What nodes offer to claims, and all claims."""
 
-    def __init__(self, client: ClusterClient, books: ClaimBooks) -> None:
-        self._books = books
-        self._offers: Reflector[str, NodeOffer] = Reflector(client, offers_of(books.names.driver))
-        self._claims: Reflector[ClaimKey, Claim] = Reflector(client, cluster_claims(books.names))
+    def __init__(self, client: ClusterClient, held: ClaimHolds) -> None:
+        self._held = held
+        self._offers: Reflector[str, NodeOffer] = Reflector(client, offers_of(held.names.driver))
+        self._claims: Reflector[ClaimKey, Claim] = Reflector(client, cluster_claims(held.names))
         self._offers.subscribe(self._offer_changed)
         self._claims.subscribe(self._claim_changed)
 
@@ -148,12 +148,19 @@ class _ClaimWatch:
         return [(("resourceslices",), self._offers.unreadable), (("resourceclaims",), self._claims.unreadable)]
 
     def pod_changed(self, pod: ClusterPod, *, is_gone: bool) -> None:
-        (self._books.drop_pod if is_gone else self._books.put_pod)(pod)
+        if is_gone:
+            self._held.drop_pod(pod.uid)
+        else:
+            self._held.put_pod(pod)
 
     def _offer_changed(self, change: StoreChange[NodeOffer]) -> None:
-        is_gone = change.kind is EventKind.DELETED
-        (self._books.drop_offer if is_gone else self._books.put_offer)(change.item)
+        if change.kind is EventKind.DELETED:
+            self._held.drop_offer(change.item.node)
+        else:
+            self._held.put_offer(change.item)
 
     def _claim_changed(self, change: StoreChange[Claim]) -> None:
-        is_gone = change.kind is EventKind.DELETED
-        (self._books.drop_claim if is_gone else self._books.put_claim)(change.item)
+        if change.kind is EventKind.DELETED:
+            self._held.drop_claim(change.item.key)
+        else:
+            self._held.put_claim(change.item)

@@ -28,7 +28,6 @@ from deviceplugin import __version__
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.turns import Turns
 from deviceplugin.cluster.http.server import SchedulerServer
-from deviceplugin.cluster.view.claim_books import ClaimBooks
 from deviceplugin.cluster.view.live import LiveUse
 from deviceplugin.cluster.webhook.review import AdmissionWebhook
 from deviceplugin.config.scheduler import Election, SchedulerSettings
@@ -38,7 +37,6 @@ from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.events import EventReason, EventRecorder, Rate
 from deviceplugin.kube.transport import TokenBucket, Transport
 from deviceplugin.model.allocation import PodRef
-from deviceplugin.model.claims import ClaimNames
 from deviceplugin.scheduler.claim_templates import ClaimTemplates
 from deviceplugin.scheduler.cluster import ClusterWatch
 from deviceplugin.scheduler.leadership import Leadership, leadership_of
@@ -137,8 +135,7 @@ async def _work(
         confirm = partial(require_leadership, leadership)
         volcano = volcano_service(extender, client, placement, clock=time.monotonic, confirm=confirm, turns=turns)
     templates = _claim_templates(settings, client, leadership, events)
-    claims = ClaimBooks(ClaimNames(settings.names.domain)) if settings.cluster.claims else None
-    watch = ClusterWatch(client, extender, names=settings.names, claims=claims)
+    watch = ClusterWatch(client, extender, names=settings.names, claims=settings.cluster.claims)
     certificates = Certificates(settings, client)
     service = SchedulerService(
         extender=extender,
@@ -147,7 +144,7 @@ async def _work(
         leadership=leadership,
         certificates=certificates,
         names=settings.names,
-        views=ViewService(extender, leadership, reviews, live, version=__version__, claims=claims),
+        views=ViewService(extender, leadership, reviews, live, version=__version__),
         loopback_only=settings.callers.ca_file is None or settings.leader.election is Election.KUBE_SCHEDULER,
         clients=() if settings.callers.ca_file is None else settings.callers.names,
         volcano=volcano,

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.view.access import Reviews, Viewers, token_in
-from deviceplugin.cluster.view.claim_books import ClaimBooks
 from deviceplugin.cluster.view.claim_explanation import ClaimExplain
 from deviceplugin.cluster.view.live import ORDER_S, LiveUse, NodeUse, node_with_use, pod_with_use
 from deviceplugin.cluster.view.query import (
@@ -32,10 +31,7 @@ from deviceplugin.cluster.view.query import (
 )
 from deviceplugin.cluster.view.views import ClusterViews, Replica
 from deviceplugin.errors import ParseError
-from deviceplugin.model.claims import ClaimNames
 from deviceplugin.model.cluster_view import ErrorView, Explanation, Head, NodesView, OneNodeView, PodsView
-from deviceplugin.model.gpu import Inventory
-from deviceplugin.model.units import DEFAULT_DOMAIN
 from deviceplugin.scheduler.leadership import Leadership
 from deviceplugin.serve.messages import HttpError
 
@@ -57,18 +53,12 @@ class ViewService:
         live: LiveUse,
         *,
         version: str,
-        claims: ClaimBooks | None = None,
     ) -> None:
         def replica() -> Replica:
             return Replica(leadership.identity, leadership.leader, version)
 
-        def inventory(node: str) -> Inventory | None:
-            info = extender.cache.nodes.get(node)
-            return None if info is None else info.inventory
-
-        books = ClaimBooks(ClaimNames(DEFAULT_DOMAIN)) if claims is None else claims
-        self._views = ClusterViews(extender.cache, extender.verdicts, extender.recent_events, replica, claims=books)
-        self._claims = ClaimExplain(books, inventory)
+        self._views = ClusterViews(extender.cache, extender.verdicts, extender.recent_events, replica)
+        self._claims = ClaimExplain(extender.cache)
         self._viewers = Viewers(reviews)
         self._live = live
         self._leadership = leadership

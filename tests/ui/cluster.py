@@ -18,15 +18,12 @@ from deviceplugin.cluster.certificates.tls import ServerTls
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.http.server import SchedulerServer
 from deviceplugin.cluster.http.verbs import Verb
-from deviceplugin.cluster.view.claim_books import ClaimBooks
 from deviceplugin.cluster.view.claim_explanation import joined
 from deviceplugin.cluster.view.live import LiveUse
 from deviceplugin.errors import KubeError
 from deviceplugin.kube.cluster_client import Address, Caller
 from deviceplugin.model.allocation import ContainerRef, PodRef
-from deviceplugin.model.claims import ClaimNames
 from deviceplugin.model.pod import ClusterPod, ScheduledCondition
-from deviceplugin.model.units import DEFAULT_DOMAIN
 from deviceplugin.scheduler.leadership import Leadership
 from deviceplugin.scheduler.view_service import ViewService
 from deviceplugin.serve.messages import HttpError
@@ -62,7 +59,6 @@ class MadeCluster:
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     token_asked: list[str] = field(default_factory=list)
     views: ViewService | None = None
-    claims: ClaimBooks = field(default_factory=lambda: ClaimBooks(ClaimNames(DEFAULT_DOMAIN)))
     now: float = field(default_factory=lambda: dt.datetime.now(dt.UTC).timestamp())
 
     def add_node(self, name: str, gpus: int, model: str, *, blocks: int = 320, ill: tuple[int, ...] = ()) -> None:
@@ -216,7 +212,7 @@ async def serving(made: MadeCluster, *, live: bool = True) -> AsyncIterator[str]
 
         use = LiveUse(listed)
         leader = Leadership("vcuda-scheduler-0")
-        made.views = ViewService(made.extender, leader, OneReader(), use, version="0.1.0", claims=made.claims)
+        made.views = ViewService(made.extender, leader, OneReader(), use, version="0.1.0")
         server = SchedulerServer(made, context=tls.context, version="0.1.0")
         await server.start("127.0.0.1", 0, end_within=1.0)
         try:

@@ -85,10 +85,10 @@ async def test_claims_are_shown_beside_the_device_plugin(browser: Browser) -> No
     one, two = claiming("one", "ours", on="gpu-t4-1"), claiming("two", "ours", on="gpu-t4-1")
     alone = claiming("alone", "mine", on="gpu-t4-1")
     for each in (one, two, alone, claiming("waits", "gone", templates=["vcuda-1x20c8b"], refused="cannot allocate")):
-        made.claims.put_pod(each)
-    made.claims.put_offer(offer("gpu-t4-1", [9]))
-    made.claims.put_claim(allocated("ours", "gpu-t4-1", (9, 30, 8), for_pods=[one, two]))
-    made.claims.put_claim(allocated("mine", "gpu-t4-1", (9, 20, 8), for_pods=[alone]))
+        made.extender.cache.claims.put_pod(each)
+    made.extender.cache.claims.put_offer(offer("gpu-t4-1", [9]))
+    made.extender.cache.claims.put_claim(allocated("ours", "gpu-t4-1", (9, 30, 8), for_pods=[one, two]))
+    made.extender.cache.claims.put_claim(allocated("mine", "gpu-t4-1", (9, 20, 8), for_pods=[alone]))
     async with serving(made) as url, visiting(browser) as visit:
         await visit.open(f"{url}/ui/#/nodes/gpu-t4-1")
         card = visit.page.locator(".gpu-card").last

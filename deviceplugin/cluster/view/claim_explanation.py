@@ -8,23 +8,24 @@ are spent, so is it with the nodes that are left. The answer says how many reque
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
 from msgspec.structs import replace
 
+from deviceplugin.cluster.extender.cache.claim_holds import ClaimHold, users_of
+from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.explain.explain import (
     gates_sentence,
     must_become_free,
     of_nodes,
 )
-from deviceplugin.cluster.view.claim_books import ClaimBooks
-from deviceplugin.cluster.view.claim_gpus import FAR, Fit, FreeGpu, free_gpus, gpu_of, named, take
+from deviceplugin.cluster.view.claim_gpus import FAR, Fit, FreeGpu, free_gpus, take, whole_gpus_of
 from deviceplugin.latest import others_turn
 from deviceplugin.model.claims import Claim, DeviceRequest
 from deviceplugin.model.cluster_view import Explanation, GpuVerdict, NodeVerdict
-from deviceplugin.model.gpu import Inventory
+from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.units import CORES_PER_GPU, memory_text
 from deviceplugin.placement.budget import Budget
@@ -121,18 +122,18 @@ class _Steps:
 
 
 class ClaimExplain:
-    """`inventory`: what the device plugin of a node has; a claim may still hold a GPU that went to it."""
+    """Reads only."""
 
-    def __init__(self, books: ClaimBooks, inventory: Callable[[str], Inventory | None]) -> None:
-        self._books = books
-        self._inventory = inventory
+    def __init__(self, cache: SchedulerCache) -> None:
+        self._cache = cache
+        self._claims = cache.claims
 
     async def explain(self, namespace: str, name: str, *, with_holders: bool = True) -> Explanation | None:
         """None if no pod of that name has claims."""
-        pod = self._books.find(namespace, name)
+        pod = self._claims.find(namespace, name)
         if pod is None:
             return None
-        node = self._books.place(pod)
+        node = self._claims.place(pod)
         return self._placed(pod, node) if node else await self._waiting(pod, with_holders)
 
     def _placed(self, pod: ClusterPod, node: str) -> Explanation | None:
@@ -149,24 +150,21 @@ class ClaimExplain:
         return Explanation(str(pod.pod.ref), sentence, node=node, asked=lines)
 
     def _held_lines(self, pod: ClusterPod, node: str) -> Iterator[str]:
-        claims = self._books.node(node)
-        if claims is None:
+        info, uses = self._cache.nodes.get(node), users_of(pod)
+        if info is None:
             return
-        inventory = self._inventory(node)
-        for claim in self._books.claims_of(pod):
-            for part in claims.by_claim.get(claim.key, (claim, ()))[1]:
-                uuid, _ = gpu_of(part.device, claims, inventory)
-                held = f"{part.cores} cores and {memory_text(part.blocks)} of {part.device} ({uuid})"
-                users = self._books.users_in(pod, part)
-                names = listed(users) if len(users) <= _MOST_NAMED else f"{users[0]} and {len(users) - 1} more"
-                who = f", for container {names}" if users else ""
-                yield f"claim {claim.ref.name}, request {part.request}: {held}{who}"
+        for claim in self._claims.claims_of(pod):
+            known = info.claims.allocated.get(claim.key)
+            mine = uses.get(claim.ref.name, {}) if pod.uid in claim.consumers else {}
+            for hold in () if known is None else known.holds_on(node):
+                users = [each.name for request in ("", hold.request) for each in mine.get(request, ())]
+                yield _held_line(hold, info.gpu_of(hold.device)[0], users)
 
     async def _waiting(self, pod: ClusterPod, with_holders: bool) -> Explanation | None:
-        steps, missing = _Steps(), self._books.missing(pod)
+        steps, missing = _Steps(), self._claims.missing(pod)
         asked = await self._asked(pod, steps)
         needs = tuple(asked.needs)
-        if not needs and not missing and not self._books.is_ours(pod):
+        if not needs and not missing and not self._claims.is_ours(pod):
             return self._foreign(pod, tuple(asked.others))
         found = await self._evaluated(needs, self._fixed(pod), steps)
         nodes = await self._verdicts(needs, found, with_holders)
@@ -184,21 +182,19 @@ class ClaimExplain:
         )
 
     def _foreign(self, pod: ClusterPod, others: tuple[str, ...]) -> Explanation:
-        names = self._books.names
+        names = self._claims.names
         sentence = f"no claim of the pod asks for a class of vcuda ({names.shares}, {names.whole_gpus})"
         return Explanation(str(pod.pod.ref), sentence, asked=others, now=True, condition=_condition(pod))
 
     async def _asked(self, pod: ClusterPod, steps: _Steps) -> _Needs:
         found = _Needs()
-        for claim in self._books.claims_of(pod):
+        for claim in self._claims.claims_of(pod):
             await steps.took(sum(len(each.alternatives) for each in claim.requests))
             found.add(self._needs(claim), self._others(claim))
             found.skipped += claim.left_out if claim.devices is None else 0
-        if not any(not each.name for each in pod.claims):
-            whole = self._books.names.whole_gpus
-            found.add(
-                (_Need(f"container {name}", (DeviceRequest(whole, count),)) for name, count in pod.whole_gpus), ()
-            )
+        whole = self._claims.names.whole_gpus
+        asked = whole_gpus_of(pod)
+        found.add((_Need(f"container {name}", (DeviceRequest(whole, count),)) for name, count in asked), ())
         return found
 
     def _needs(self, claim: Claim) -> Iterator[_Need]:
@@ -219,26 +215,27 @@ class ClaimExplain:
 
     @property
     def _classes(self) -> tuple[str, str]:
-        return self._books.names.shares, self._books.names.whole_gpus
+        return self._claims.names.shares, self._claims.names.whole_gpus
 
     def _fixed(self, pod: ClusterPod) -> frozenset[str]:
         """The nodes of claims that are allocated already."""
         return frozenset(
             each.pool
-            for claim in self._books.claims_of(pod)
+            for claim in self._claims.claims_of(pod)
             for each in claim.devices or ()
-            if each.driver == self._books.names.driver
+            if each.driver == self._claims.names.driver
         )
 
     async def _evaluated(self, needs: tuple[_Need, ...], fixed: frozenset[str], steps: _Steps) -> _Found:
         found = _Found({each.alternatives: _Shape() for each in needs})
-        for node in sorted(self._books.offering(), key=lambda name: name not in fixed):
-            claims = self._books.node(node)
-            if claims is None:
+        offering = [name for name, info in self._cache.nodes.items() if info.claims.driver is not None]
+        for node in sorted(offering, key=lambda name: name not in fixed):
+            info = self._cache.nodes.get(node)
+            if info is None:
                 continue
-            await steps.took(_STEPS_OF_NODE + len(claims.parts))
+            await steps.took(_STEPS_OF_NODE + len(info.claims.holds))
             if steps.left:
-                await self._evaluate(found, needs, node, free_gpus(claims, self._books.names), steps)
+                await self._evaluate(found, needs, node, free_gpus(info.claims), steps)
             if fixed and node not in fixed:
                 found.reasons[node] = ELSEWHERE
             else:
@@ -274,6 +271,13 @@ class ClaimExplain:
         return tuple(verdicts)
 
 
+def _held_line(hold: ClaimHold, uuid: GpuUuid, users: list[str]) -> str:
+    held = f"{hold.amount.cores} cores and {memory_text(hold.amount.blocks)} of {hold.device} ({uuid})"
+    names = listed(users) if len(users) <= _MOST_NAMED else f"{users[0]} and {len(users) - 1} more"
+    who = f", for container {names}" if users else ""
+    return f"claim {hold.claim.name}, request {hold.request}: {held}{who}"
+
+
 def _verdict(node: str, needs: tuple[_Need, ...], found: _Found, with_holders: bool) -> NodeVerdict:
     known, reason = found.fits[node], found.reasons[node]
     short = None if known.short is None else needs[known.short].alternatives[0]
@@ -301,8 +305,8 @@ def _gpu_verdict(gpu: FreeGpu, short: DeviceRequest | None, with_holders: bool) 
     against = gpu.closed
     if not against and short is not None and not gpu.has_room(short):
         against = f"{gpu.free.cores} cores and {memory_text(gpu.free.blocks)} are free"
-    parts = gpu.parts if with_holders else ()
-    holders = tuple(f"{named(part)[0]}: {part.cores} cores, {part.blocks} blocks (claim)" for part in parts)
+    held = ((each.holder.pod, each.amount) for each in gpu.holds) if with_holders else ()
+    holders = tuple(f"{who}: {amount.cores} cores, {amount.blocks} blocks (claim)" for who, amount in held)
     return GpuVerdict(gpu.gpu.uuid, gpu.gpu.minor, gpu.gpu.model, against, holders)
 
 

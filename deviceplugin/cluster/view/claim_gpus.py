@@ -1,6 +1,6 @@
 """The GPUs that claims have on a node: as rows of the view, and as room for the claims of a pod that waits.
 
-In: the claims of a node (`claim_books`), and the GPUs that its device plugin has. Out: `GpuState`s with both, holders
+In: a node of the scheduler's cache, with its GPUs of both kinds. Out: `GpuState`s with both, holders
 by GPU, rows of pods; a `Fit`. A GPU has the source by which it is offered now; what the other still holds of it counts
 too. A claim that one container uses is shown as that container, as the agent does it; one that several share, or none
 yet, by its own name and that of its request. A fit takes devices as kube-scheduler does it, request by request and the
@@ -8,16 +8,16 @@ first GPUs with room; selectors, constraints and tolerations are kube-scheduler'
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from deviceplugin.cluster.view.claim_books import AskedPart, ClaimPart, NodeClaims
+from deviceplugin.cluster.extender.cache.claim_holds import ClaimGpu, ClaimHold, ClaimHolds, NodeClaims, requests_of
+from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.view.rows import GpuState, gang_name
-from deviceplugin.model.allocation import PodRef, PodUid
-from deviceplugin.model.claims import ClaimNames, DeviceRequest, OfferedGpu, minor_of_device
+from deviceplugin.model.claims import DeviceRequest
 from deviceplugin.model.cluster_view import ContainerRow, HolderRow, PodRow, PodStage, ShareRow, ShareSource
-from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
+from deviceplugin.model.gpu import Gpu, GpuUuid
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.fit import NOTHING, GpuAmount
@@ -27,131 +27,98 @@ _MOST_SHARES = 1024
 _MOST_ASKED = 256
 
 
-def with_claims(
-    states: tuple[GpuState, ...], claims: NodeClaims, inventory: Inventory | None, names: ClaimNames
-) -> tuple[GpuState, ...]:
+def with_claims(states: tuple[GpuState, ...], info: NodeInfo) -> tuple[GpuState, ...]:
     """Every GPU of the node, in the order of the minors."""
+    if info.claims.is_empty:
+        return states
     held: dict[GpuUuid, GpuAmount] = defaultdict(GpuAmount)
-    for part in claims.parts:
-        held[gpu_of(part.device, claims, inventory)[0]] += GpuAmount(part.cores, part.blocks)
-    offered = {each.gpu.uuid: each for each in claims.gpus}
-    found = [_both(state, held.get(state.gpu.uuid, NOTHING), offered.get(state.gpu.uuid), names) for state in states]
+    for hold in info.claims.holds:
+        held[info.gpu_of(hold.device)[0]] += hold.amount
+    offered = {each.gpu.uuid: each for each in info.claims.gpus.values()}
+    found = [_both(state, held.get(state.gpu.uuid, NOTHING), offered.get(state.gpu.uuid)) for state in states]
     known = {state.gpu.uuid for state in states}
     for uuid, each in offered.items():
         if uuid not in known:
-            found.append(_both(GpuState(each.gpu, NOTHING, "", healthy=True), held.get(uuid, NOTHING), each, names))
+            found.append(_both(GpuState(each.gpu, NOTHING, "", healthy=True), held.get(uuid, NOTHING), each))
     return tuple(sorted(found, key=lambda each: (each.gpu.minor, each.gpu.uuid)))
 
 
-def _both(state: GpuState, held: GpuAmount, offered: OfferedGpu | None, names: ClaimNames) -> GpuState:
+def _both(state: GpuState, held: GpuAmount, offered: ClaimGpu | None) -> GpuState:
     allocated = state.allocated + held
     if offered is None:
         return replace(state, allocated=allocated)
-    closed = closed_text(offered, names)
-    healthy = all(taint.key != names.unhealthy for taint in offered.taints)
-    return GpuState(state.gpu, allocated, closed, healthy, ShareSource.CLAIM)
+    return GpuState(state.gpu, allocated, offered.closed, offered.healthy, ShareSource.CLAIM)
 
 
-def closed_text(offered: OfferedGpu, names: ClaimNames) -> str:
-    """Why the GPU gets no new pods, by its taints."""
-    words = {names.unhealthy: "unhealthy", names.cordoned: "cordoned"}
-    texts = (
-        (each.value or words[each.key])
-        if each.key in words
-        else f"taint {each.key}{f'={each.value}' if each.value else ''}"
-        for each in offered.taints
-    )
-    return ", ".join(texts)
-
-
-def gpu_of(device: str, claims: NodeClaims, inventory: Inventory | None) -> tuple[GpuUuid, int | None]:
-    """The GPU of a device that is held, by UUID and minor.
-
-    One that is not offered any more may be the device plugin's now. Where nobody reports it, the name of the device
-    stands for the UUID.
-    """
-    if (offered := claims.devices.get(device)) is not None:
-        return offered.gpu.uuid, offered.gpu.minor
-    minor, known = minor_of_device(device), () if inventory is None else inventory.gpus
-    return next(((gpu.uuid, gpu.minor) for gpu in known if gpu.minor == minor), (GpuUuid(device), None))
-
-
-def holders(claims: NodeClaims, inventory: Inventory | None) -> Mapping[GpuUuid, tuple[HolderRow, ...]]:
+def holders(info: NodeInfo) -> Mapping[GpuUuid, tuple[HolderRow, ...]]:
     """By GPU."""
     found: dict[GpuUuid, list[HolderRow]] = defaultdict(list)
-    for part in claims.parts:
-        found[gpu_of(part.device, claims, inventory)[0]].append(_holder(part))
+    for hold in info.claims.holds:
+        found[info.gpu_of(hold.device)[0]].append(_holder(hold))
     return {uuid: tuple(each) for uuid, each in found.items()}
 
 
-def _holder(part: ClaimPart) -> HolderRow:
-    who, container = named(part)
+def _holder(hold: ClaimHold) -> HolderRow:
+    holder = hold.holder
     return HolderRow(
-        uid=who.uid,
-        namespace=who.namespace,
-        pod=who.name,
-        container=container,
-        stage=PodStage.BOUND if part.is_bound else PodStage.RESERVED,
-        cores=part.cores,
-        blocks=part.blocks,
+        uid=holder.pod.uid,
+        namespace=holder.pod.namespace,
+        pod=holder.pod.name,
+        container=holder.name,
+        stage=PodStage.BOUND if hold.is_bound else PodStage.RESERVED,
+        cores=hold.amount.cores,
+        blocks=hold.amount.blocks,
         source=ShareSource.CLAIM,
-        claim=part.claim.name,
-        users=part.users,
+        claim=hold.claim.name,
+        users=hold.users,
     )
 
 
-def named(part: ClaimPart) -> tuple[PodRef, str]:
-    """Under which names a part is shown, and is found in what the agent says of use."""
-    if part.user is not None:
-        return part.user.pod, part.user.container
-    return PodRef(PodUid(part.claim.uid), part.claim.namespace, part.claim.name), part.request
-
-
-def containers_of(pod: ClusterPod, claims: NodeClaims, inventory: Inventory | None) -> tuple[ContainerRow, ...]:
+def containers_of(pod: ClusterPod, info: NodeInfo) -> tuple[ContainerRow, ...]:
     """What the containers of a pod hold by claims, in the pod's order. A claim that several share counts for each.
 
     The sums are of all; single shares are shown of a part, where hundreds of containers share hundreds of claims.
     """
     found, left = [], _MOST_SHARES
-    for name, parts in claims.held_by(pod):
-        if parts:
-            found.append(_container(name, parts, parts[:left], claims, inventory))
-            left = max(0, left - len(parts))
+    for name, held in info.claims.held_by(pod):
+        if held:
+            found.append(_container(name, held, held[:left], info))
+            left = max(0, left - len(held))
     return tuple(found)
 
 
-def _container(
-    name: str,
-    parts: tuple[ClaimPart, ...],
-    first: tuple[ClaimPart, ...],
-    claims: NodeClaims,
-    inventory: Inventory | None,
-) -> ContainerRow:
-    shares = tuple(ShareRow(*gpu_of(each.device, claims, inventory), each.cores, each.blocks) for each in first)
-    return ContainerRow(
-        name,
-        sum(each.cores for each in parts),
-        sum(each.blocks for each in parts),
-        shares,
-        source=ShareSource.CLAIM,
-        claim=parts[0].claim.name,
-    )
+def _container(name: str, held: list[ClaimHold], first: list[ClaimHold], info: NodeInfo) -> ContainerRow:
+    cores, blocks = sum((each.amount for each in held), NOTHING)
+    shares = tuple(ShareRow(*info.gpu_of(each.device), *each.amount) for each in first)
+    return ContainerRow(name, cores, blocks, shares, source=ShareSource.CLAIM, claim=held[0].claim.name)
 
 
-def asked_rows(asked: Iterable[AskedPart]) -> tuple[ContainerRow, ...]:
+def asked_rows(pod: ClusterPod, claims: ClaimHolds) -> tuple[ContainerRow, ...]:
     """What the containers of a pod that waits ask for; of a prioritized list the first. Of very many rows a part."""
-    return tuple(_asked_row(each) for each in islice(asked, _MOST_ASKED) if each.alternatives)
+    return tuple(islice(_asked_rows(pod, claims), _MOST_ASKED))
 
 
-def _asked_row(asked: AskedPart) -> ContainerRow:
+def _asked_rows(pod: ClusterPod, claims: ClaimHolds) -> Iterator[ContainerRow]:
+    for container in pod.pod.containers:
+        for name, requests in requests_of(container).items():
+            claim = claims.claim((pod.pod.ref.namespace, name))
+            for each in () if claim is None else claim.requests:
+                if each.alternatives and ("" in requests or each.name in requests):
+                    yield _asked_row(container.ref.name, each.alternatives[0], name)
+    for container_name, count in whole_gpus_of(pod):
+        yield _asked_row(container_name, DeviceRequest(claims.names.whole_gpus, count), None)
+
+
+def whole_gpus_of(pod: ClusterPod) -> tuple[tuple[str, int], ...]:
+    """What containers ask of `vcuda-gpu`, while kube-scheduler has not made the claim for it."""
+    return () if any(not each.name for each in pod.claims) else pod.whole_gpus
+
+
+def _asked_row(container: str, wanted: DeviceRequest, claim: str | None) -> ContainerRow:
     """All memory of a GPU, whichever it will be, is 0 blocks: as for whole GPUs of the device plugin."""
-    first = asked.alternatives[0]
-    count = first.count or 1
-    cores = CORES_PER_GPU if first.cores is None else first.cores
-    claim = None if asked.claim is None else asked.claim[1]
-    return ContainerRow(
-        asked.container, cores * count, (first.blocks or 0) * count, source=ShareSource.CLAIM, claim=claim
-    )
+    count = wanted.count or 1
+    cores = CORES_PER_GPU if wanted.cores is None else wanted.cores
+    return ContainerRow(container, cores * count, (wanted.blocks or 0) * count, source=ShareSource.CLAIM, claim=claim)
 
 
 def pod_row(
@@ -182,7 +149,7 @@ class FreeGpu:
     capacity: GpuAmount
     free: GpuAmount
     closed: str
-    parts: tuple[ClaimPart, ...]
+    holds: tuple[ClaimHold, ...]
 
     def lacks(self, wanted: DeviceRequest) -> GpuAmount:
         return demand(wanted, self.gpu) - self.free
@@ -211,17 +178,16 @@ def demand(wanted: DeviceRequest, gpu: Gpu) -> GpuAmount:
     return GpuAmount(cores, gpu.blocks if wanted.blocks is None else wanted.blocks)
 
 
-def free_gpus(claims: NodeClaims, names: ClaimNames) -> tuple[FreeGpu, ...]:
+def free_gpus(claims: NodeClaims) -> tuple[FreeGpu, ...]:
     """In the order of the slice, which is that in which kube-scheduler tries them."""
-    parts: dict[str, list[ClaimPart]] = defaultdict(list)
-    for part in claims.parts:
-        parts[part.device].append(part)
+    holds: dict[str, list[ClaimHold]] = defaultdict(list)
+    for hold in claims.holds:
+        holds[hold.device].append(hold)
     found = []
-    for each in claims.gpus:
-        mine, capacity = tuple(parts.get(each.device, ())), GpuAmount(each.cores, each.blocks)
-        held = GpuAmount(sum(part.cores for part in mine), sum(part.blocks for part in mine))
-        closed = closed_text(each, names)
-        found.append(FreeGpu(each.gpu, each.device, capacity, capacity - held, closed, mine))
+    for device, each in claims.gpus.items():
+        mine = tuple(holds.get(device, ()))
+        held = sum((hold.amount for hold in mine), NOTHING)
+        found.append(FreeGpu(each.gpu, device, each.capacity, each.capacity - held, each.closed, mine))
     return tuple(found)
 
 

@@ -20,7 +20,6 @@ from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.explain.verdicts import Verdicts
 from deviceplugin.cluster.extender.recent_events import ClusterEvent, RecentEvents
 from deviceplugin.cluster.view import rows
-from deviceplugin.cluster.view.claim_books import ClaimBooks
 from deviceplugin.cluster.view.claim_gpus import asked_rows, containers_of, holders, pod_row, with_claims
 from deviceplugin.cluster.view.live import NodeUse
 from deviceplugin.cluster.view.query import (
@@ -104,11 +103,10 @@ class ClusterViews:
         events: RecentEvents,
         replica: Callable[[], Replica],
         *,
-        claims: ClaimBooks,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._cache = cache
-        self._claims = claims
+        self._claims = cache.claims
         self._verdicts = verdicts
         self._events = events
         self._replica = replica
@@ -229,13 +227,13 @@ class ClusterViews:
         """Nodes without GPUs and without pods that hold any are of no interest here."""
         if info.inventory is not None or info.holds or (info.node is not None and info.node.inventory):
             return True
-        return self._claims.node(info.name) is not None
+        return not info.claims.is_empty
 
     def _row(self, info: NodeInfo) -> NodeRow:
         """The row without GPUs; the same as before where the node has not changed."""
-        state, claims = info.state if info.problem is None else None, self._claims.node(info.name)
-        sign = (info.problem, info.sentence, info.inventory, len(info.holds), claims)
-        is_settled = state is not None or (claims is not None and not (info.inventory and info.inventory.gpus))
+        state = info.state if info.problem is None else None
+        sign = (info.problem, info.sentence, info.inventory, len(info.holds), info.claims, info.claims.version)
+        is_settled = state is not None or not (info.claims.is_empty or (info.inventory and info.inventory.gpus))
         known = self._described.get(info.name)
         if known is not None and is_settled and known[0] is state and known[1] == sign:
             return known[2]
@@ -247,30 +245,23 @@ class ClusterViews:
 
     def _completed(self, row: NodeRow, info: NodeInfo) -> NodeRow:
         """What only claims say of a node: pods, and the driver where no inventory does."""
-        claims = self._claims.node(info.name)
-        if claims is None:
-            return row
-        pods = row.pods + len(self._by_claims_on(info))
-        if row.driver or claims.offer is None:
+        pods, driver = row.pods + len(self._by_claims_on(info)), info.claims.driver
+        if row.driver or driver is None:
             return replace(row, pods=pods)
-        driver = claims.offer.driver
         return replace(row, pods=pods, driver=driver.version, cuda=".".join(map(str, driver.cuda)))
 
     def _states(self, info: NodeInfo) -> tuple[GpuState, ...]:
-        states, claims = rows.gpu_states(info), self._claims.node(info.name)
-        return states if claims is None else with_claims(states, claims, info.inventory, self._claims.names)
+        return with_claims(rows.gpu_states(info), info)
 
     def _node(self, info: NodeInfo, query: NodesQuery) -> NodeRow:
         if not query.with_gpus:
             return self._row(info)
-        states, claims = self._states(info), self._claims.node(info.name)
-        held = {} if claims is None else holders(claims, info.inventory)
-        gpus = rows.gpu_rows(info, states, held, with_holders=query.with_holders)
+        states = self._states(info)
+        gpus = rows.gpu_rows(info, states, holders(info), with_holders=query.with_holders)
         return self._completed(rows.node_row(info, states, rows=gpus), info)
 
     def _node_steps(self, info: NodeInfo) -> int:
-        claims = self._claims.node(info.name)
-        return STEPS_OF_ITEM + len(info.holds) + (0 if claims is None else 4 * len(claims.parts))
+        return STEPS_OF_ITEM + len(info.holds) + 4 * len(info.claims.holds)
 
     def _detail_steps(self, info: NodeInfo) -> int:
         """Every share becomes a row."""
@@ -278,7 +269,7 @@ class ClusterViews:
 
     def _pod_steps(self, each: _AnyPod) -> int:
         if isinstance(each, _ByClaims):
-            return self._claims.steps(each.pod)
+            return _claim_steps(each.pod)
         parts = each.pod.pod.containers if isinstance(each, _Waiting) else each.allocations
         return STEPS_OF_ITEM + len(parts)
 
@@ -287,14 +278,13 @@ class ClusterViews:
         async for each in paced(map(_Waiting, tuple(self._cache.waiting.values())), self._pod_steps):
             if not any(self._cache.holds(each.pod.uid)):
                 yield each
-        async for pod in paced(self._claims.unbound(), self._claims.steps):
+        async for pod in paced(tuple(self._claims.waiting.values()), _claim_steps):
             if not pod.pod.is_gpu and self._claims.waits(pod):
                 yield _ByClaims(pod)
 
     def _by_claims_on(self, info: NodeInfo) -> tuple[_ByClaims, ...]:
         """A pod that asks in both ways is one, of the device plugin's."""
-        claims = self._claims.node(info.name)
-        found = () if claims is None else claims.pods
+        found = self._claims.pods_on(info.claims)
         return tuple(_ByClaims(pod, info.name) for pod in found if pod.uid not in info.holds)
 
     def _bound_by_claims(self, info: NodeInfo) -> int:
@@ -353,15 +343,18 @@ class ClusterViews:
         return replace(row, containers=(*row.containers, *self._containers(pod, row.node or "")))
 
     def _containers(self, pod: ClusterPod, node: str) -> tuple[ContainerRow, ...]:
-        info, claims = self._cache.nodes.get(node), self._claims.node(node)
-        if claims is None:
-            return asked_rows(self._claims.asked(pod))
-        return containers_of(pod, claims, None if info is None else info.inventory)
+        info = self._cache.nodes.get(node)
+        return asked_rows(pod, self._claims) if info is None or info.claims.is_empty else containers_of(pod, info)
 
     def _reason(self, each: _Waiting | _ByClaims) -> Reason:
         if isinstance(each, _ByClaims):
             return claim_reason_of(each.pod, "; ".join(self._claims.missing(each.pod)))
         return reason_of(each.pod, self._verdicts.of(each.pod.uid))
+
+
+def _claim_steps(pod: ClusterPod) -> int:
+    """How long a look at what the pod asks for takes."""
+    return STEPS_OF_ITEM + len(pod.claims) + 4 * sum(len(each.claims) for each in pod.pod.containers)
 
 
 def _ref(each: _AnyPod) -> PodRef:

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
+from deviceplugin.cluster.extender.cache.claim_holds import ClaimHolds
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.view.claim_books import ClaimBooks
 from deviceplugin.cluster.view.views import ClusterViews, Replica
-from deviceplugin.model.claims import ClaimNames
 from deviceplugin.model.pod import ClusterPod
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.makers import allocated, bound, on_gpu, pod
@@ -15,7 +14,7 @@ from tests.cluster.extender.makers import allocated, bound, on_gpu, pod
 class Scene:
     extender: Extender
     views: ClusterViews
-    claims: ClaimBooks
+    claims: ClaimHolds
 
     def runs(self, node: str, at: int, cores: int, blocks: int, *, name: str = "") -> ClusterPod:
         """A pod with a part of that GPU."""
@@ -30,8 +29,5 @@ def _replica() -> Replica:
 
 def scene() -> Scene:
     extender = Extender(MemoryApi())
-    claims = ClaimBooks(ClaimNames("tencent.com"))
-    views = ClusterViews(
-        extender.cache, extender.verdicts, extender.recent_events, _replica, claims=claims, wall=lambda: 5.0
-    )
-    return Scene(extender, views, claims)
+    views = ClusterViews(extender.cache, extender.verdicts, extender.recent_events, _replica, wall=lambda: 5.0)
+    return Scene(extender, views, extender.cache.claims)

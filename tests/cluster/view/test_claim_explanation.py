@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from deviceplugin.cluster.view.claim_books import ClaimBooks
+from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.view.claim_explanation import (
     ELSEWHERE,
     NO_ROOM,
@@ -27,28 +27,28 @@ NO_DEVICES = "0/3 nodes are available: 3 cannot allocate all claims."
 
 
 @pytest.fixture
-def books() -> ClaimBooks:
+def cache() -> SchedulerCache:
     """Node a: GPU 0 has 10 cores free, GPU 1 is full; b: one GPU, ill; c: one GPU, free."""
-    made = ClaimBooks(NAMES)
-    made.put_offer(offer("a"))
-    made.put_offer(offer("b", [0], taints={0: Taint(NAMES.unhealthy, "xid-79")}))
-    made.put_offer(offer("c", [0]))
+    made = SchedulerCache(lambda: 0.0)
+    made.claims.put_offer(offer("a"))
+    made.claims.put_offer(offer("b", [0], taints={0: Taint(NAMES.unhealthy, "xid-79")}))
+    made.claims.put_offer(offer("c", [0]))
     ann = claiming("ann", "large", on="a")
-    made.put_pod(ann)
-    made.put_claim(allocated("large", "a", (0, 90, 8), (1, 100, BLOCKS), for_pods=[ann]))
+    made.claims.put_pod(ann)
+    made.claims.put_claim(allocated("large", "a", (0, 90, 8), (1, 100, BLOCKS), for_pods=[ann]))
     return made
 
 
-def explained(books: ClaimBooks, pod: ClusterPod) -> Explanation:
-    books.put_pod(pod)
-    found = asyncio.run(ClaimExplain(books, lambda _: None).explain("d", pod.pod.ref.name))
+def explained(cache: SchedulerCache, pod: ClusterPod) -> Explanation:
+    cache.claims.put_pod(pod)
+    found = asyncio.run(ClaimExplain(cache).explain("d", pod.pod.ref.name))
     assert found is not None
     return found
 
 
-def test_a_pod_with_room_waits_for_something_else(books: ClaimBooks) -> None:
-    books.put_claim(claim("mine"))
-    found = explained(books, claiming("waits", "mine", refused=NO_DEVICES))
+def test_a_pod_with_room_waits_for_something_else(cache: SchedulerCache) -> None:
+    cache.claims.put_claim(claim("mine"))
+    found = explained(cache, claiming("waits", "mine", refused=NO_DEVICES))
     assert found.condition == NO_DEVICES
     assert found.asked == ("claim mine, request gpu: 20 cores and 2 GiB of one GPU",)
     assert found.sentence.startswith(
@@ -72,10 +72,10 @@ def test_a_pod_with_room_waits_for_something_else(books: ClaimBooks) -> None:
     assert found.nodes[2].gpus[0].against == "xid-79"
 
 
-def test_without_room_it_is_said_how_much_there_is(books: ClaimBooks) -> None:
-    books.drop_offer(offer("c", [0]))
-    books.put_claim(claim("mine"))
-    found = explained(books, claiming("waits", "mine"))
+def test_without_room_it_is_said_how_much_there_is(cache: SchedulerCache) -> None:
+    cache.claims.drop_offer("c")
+    cache.claims.put_claim(claim("mine"))
+    found = explained(cache, claiming("waits", "mine"))
     assert found.sentence == (
         "kube-scheduler has not tried the pod yet; evaluated now, none of 2 nodes has room for its claims"
     )
@@ -85,17 +85,17 @@ def test_without_room_it_is_said_how_much_there_is(books: ClaimBooks) -> None:
     )
 
 
-def test_a_claim_larger_than_any_gpu_needs_other_gpus(books: ClaimBooks) -> None:
-    books.put_claim(claim("huge", (ClaimRequest("gpu", (DeviceRequest(NAMES.shares, 1, 10, BLOCKS + 1),)),)))
-    found = explained(books, claiming("waits", "huge"))
+def test_a_claim_larger_than_any_gpu_needs_other_gpus(cache: SchedulerCache) -> None:
+    cache.claims.put_claim(claim("huge", (ClaimRequest("gpu", (DeviceRequest(NAMES.shares, 1, 10, BLOCKS + 1),)),)))
+    found = explained(cache, claiming("waits", "huge"))
     changes = {each.node: each.change for each in found.nodes}
     assert changes["a"] == "the claim must ask for less, or the node must offer other GPUs"
 
 
-def test_several_requests_are_judged_together_and_alone(books: ClaimBooks) -> None:
+def test_several_requests_are_judged_together_and_alone(cache: SchedulerCache) -> None:
     two = (replace(FIFTH[0], name="first"), replace(WHOLE[0], name="second"))
-    books.put_claim(claim("mine", two))
-    found = explained(books, claiming("waits", "mine"))
+    cache.claims.put_claim(claim("mine", two))
+    found = explained(cache, claiming("waits", "mine"))
     assert found.asked == (
         "claim mine, request first: 20 cores and 2 GiB of one GPU",
         "claim mine, request second: 1 whole GPU",
@@ -107,50 +107,50 @@ def test_several_requests_are_judged_together_and_alone(books: ClaimBooks) -> No
     ]
 
 
-def test_whole_gpus_by_number_have_no_claim_yet(books: ClaimBooks) -> None:
-    found = explained(books, claiming("waits", whole_gpus=2))
+def test_whole_gpus_by_number_have_no_claim_yet(cache: SchedulerCache) -> None:
+    found = explained(cache, claiming("waits", whole_gpus=2))
     assert found.asked == ("container main: 2 whole GPUs",)
     assert ROOM not in found.reasons
 
 
-def test_a_prioritized_list_shows_its_alternatives(books: ClaimBooks) -> None:
+def test_a_prioritized_list_shows_its_alternatives(cache: SchedulerCache) -> None:
     either = ClaimRequest("gpu", (DeviceRequest(NAMES.whole_gpus), DeviceRequest(NAMES.shares, None, 10, 8)))
-    books.put_claim(claim("mine", (either,)))
-    found = explained(books, claiming("waits", "mine"))
+    cache.claims.put_claim(claim("mine", (either,)))
+    found = explained(cache, claiming("waits", "mine"))
     assert found.asked == ("claim mine, request gpu: 1 whole GPU or 10 cores and 2 GiB of each of all GPUs",)
 
 
-def test_claims_that_do_not_exist_come_first(books: ClaimBooks) -> None:
-    found = explained(books, claiming("waits", "gone", templates=["fifth"]))
+def test_claims_that_do_not_exist_come_first(cache: SchedulerCache) -> None:
+    found = explained(cache, claiming("waits", "gone", templates=["fifth"]))
     assert found.sentence == (
         "kube-scheduler has not tried the pod yet; ResourceClaim d/gone does not exist; create it"
     )
     assert any("ResourceClaimTemplate d/fifth" in line for line in found.asked)
 
 
-def test_a_claim_of_another_class_is_said_to_be_none_of_ours(books: ClaimBooks) -> None:
+def test_a_claim_of_another_class_is_said_to_be_none_of_ours(cache: SchedulerCache) -> None:
     theirs = (ClaimRequest("nic", (DeviceRequest("nic.example.com"),)),)
-    books.put_claim(claim("theirs", theirs))
-    found = explained(books, claiming("waits", "theirs", refused=NO_DEVICES))
+    cache.claims.put_claim(claim("theirs", theirs))
+    found = explained(cache, claiming("waits", "theirs", refused=NO_DEVICES))
     assert found.sentence == "no claim of the pod asks for a class of vcuda (vcuda.tencent.com, vcuda-gpu.tencent.com)"
     assert found.asked == ("claim theirs, request nic: class nic.example.com, none of vcuda's",)
     assert found.condition == NO_DEVICES
-    books.put_claim(claim("mine"))
-    both = explained(books, claiming("both", "mine", "theirs"))
+    cache.claims.put_claim(claim("mine"))
+    both = explained(cache, claiming("both", "mine", "theirs"))
     assert both.reasons[ROOM] == 1
     assert both.asked[-1] == "claim theirs, request nic: class nic.example.com, none of vcuda's"
 
 
-def test_a_shared_claim_ties_the_pod_to_its_node(books: ClaimBooks) -> None:
-    books.put_claim(claim("mine"))
-    found = explained(books, claiming("waits", "large", "mine"))
+def test_a_shared_claim_ties_the_pod_to_its_node(cache: SchedulerCache) -> None:
+    cache.claims.put_claim(claim("mine"))
+    found = explained(cache, claiming("waits", "large", "mine"))
     assert found.reasons == {NO_ROOM: 1, ELSEWHERE: 2}
     assert found.nodes[0].node == "a"
     assert "claim large: allocated already, in pool a, for another pod" in found.asked
 
 
-def test_a_pod_that_is_not_tried_says_why(books: ClaimBooks) -> None:
-    books.put_claim(claim("mine"))
+def test_a_pod_that_is_not_tried_says_why(cache: SchedulerCache) -> None:
+    cache.claims.put_claim(claim("mine"))
     waits = claiming("waits", "mine")
     gated = replace(waits, condition=ScheduledCondition(False, "SchedulingGated"), gates=("a/1",))
     deleted = replace(waits, pod=replace(waits.pod, deleting=True))
@@ -158,19 +158,19 @@ def test_a_pod_that_is_not_tried_says_why(books: ClaimBooks) -> None:
         (gated, "the pod waits for its scheduling gate a/1 to be removed"),
         (deleted, "the pod is being deleted"),
     ):
-        found = explained(books, each)
+        found = explained(cache, each)
         assert found.sentence.startswith(begins)
         assert found.sentence.endswith("its claims have room on 1 of 3 nodes"), "no other reason is looked for"
 
 
 def test_where_no_node_offers_gpus_nothing_is_evaluated() -> None:
-    found = explained(ClaimBooks(NAMES), claiming("waits", whole_gpus=1))
+    found = explained(SchedulerCache(lambda: 0.0), claiming("waits", whole_gpus=1))
     assert found.sentence.endswith("no node offers GPUs to claims")
     assert (found.why, found.nodes) == ((), ())
 
 
-def test_a_bound_pod_has_its_devices(books: ClaimBooks) -> None:
-    found = explained(books, claiming("ann", "large", on="a"))
+def test_a_bound_pod_has_its_devices(cache: SchedulerCache) -> None:
+    found = explained(cache, claiming("ann", "large", on="a"))
     assert found.sentence == ("the pod is bound to node a; kube-scheduler chose the node and the GPUs for its claims")
     assert found.asked == (
         "claim large, request gpu: 90 cores and 2 GiB of gpu-0 (GPU-a-0), for container main",
@@ -179,15 +179,15 @@ def test_a_bound_pod_has_its_devices(books: ClaimBooks) -> None:
     assert found.node == "a"
 
 
-def test_a_pod_that_is_being_bound_has_them_too(books: ClaimBooks) -> None:
+def test_a_pod_that_is_being_bound_has_them_too(cache: SchedulerCache) -> None:
     soon = claiming("soon", "c")
-    books.put_claim(allocated("c", "c", (0, 20, 8), for_pods=[soon]))
-    found = explained(books, soon)
+    cache.claims.put_claim(allocated("c", "c", (0, 20, 8), for_pods=[soon]))
+    found = explained(cache, soon)
     assert found.sentence == "kube-scheduler chose node c and GPUs for the claims, and has not bound the pod yet"
 
 
-def test_pods_without_claims_are_not_known_here(books: ClaimBooks) -> None:
-    assert asyncio.run(ClaimExplain(books, lambda _: None).explain("d", "nobody")) is None
+def test_pods_without_claims_are_not_known_here(cache: SchedulerCache) -> None:
+    assert asyncio.run(ClaimExplain(cache).explain("d", "nobody")) is None
 
 
 def test_a_pod_that_asks_in_both_ways_has_both_explanations() -> None:
@@ -198,9 +198,9 @@ def test_a_pod_that_asks_in_both_ways_has_both_explanations() -> None:
     assert (joined(None, two), joined(one, None), joined(None, None)) == (two, one, None)
 
 
-def cost_of_explaining(books: ClaimBooks, pod: ClusterPod) -> Cost:
-    books.put_pod(pod)
-    return cost_of(lambda: ClaimExplain(books, lambda _: None).explain("d", pod.pod.ref.name))
+def cost_of_explaining(cache: SchedulerCache, pod: ClusterPod) -> Cost:
+    cache.claims.put_pod(pod)
+    return cost_of(lambda: ClaimExplain(cache).explain("d", pod.pod.ref.name))
 
 
 def requests(count: int, *, alternatives: int = 1, cores: int = 1) -> tuple[ClaimRequest, ...]:
@@ -213,40 +213,40 @@ def requests(count: int, *, alternatives: int = 1, cores: int = 1) -> tuple[Clai
     )
 
 
-def many_nodes(nodes: int, gpus: int = 8) -> ClaimBooks:
-    made = ClaimBooks(NAMES)
+def many_nodes(nodes: int, gpus: int = 8) -> SchedulerCache:
+    made = SchedulerCache(lambda: 0.0)
     for at in range(nodes):
-        made.put_offer(offer(f"n{at}", list(range(gpus))))
+        made.claims.put_offer(offer(f"n{at}", list(range(gpus))))
     return made
 
 
 def test_hundreds_of_names_for_one_claim_cost_what_one_costs() -> None:
-    books = many_nodes(4)
-    books.put_claim(claim("mine", tuple(replace(FIFTH[0], name=f"r{at}") for at in range(32))))
-    once = cost_of_explaining(books, claiming("once", "mine"))
+    cache = many_nodes(4)
+    cache.claims.put_claim(claim("mine", tuple(replace(FIFTH[0], name=f"r{at}") for at in range(32))))
+    once = cost_of_explaining(cache, claiming("once", "mine"))
     names = tuple(PodClaim(f"a{at}", "mine") for at in range(256))
-    often = cost_of_explaining(books, replace(claiming("often", "mine"), claims=names))
+    often = cost_of_explaining(cache, replace(claiming("often", "mine"), claims=names))
     assert often.total < 2 * once.total
-    assert len(explained(books, replace(claiming("often", "mine"), claims=names)).asked) == 32
+    assert len(explained(cache, replace(claiming("often", "mine"), claims=names)).asked) == 32
 
 
 def test_requests_that_ask_for_the_same_are_judged_once() -> None:
-    books = many_nodes(20)
-    books.put_claim(claim("one", FIFTH * 2))
-    books.put_claim(claim("many", tuple(replace(FIFTH[0], name=f"r{at}") for at in range(32))))
-    few, many = (cost_of_explaining(books, claiming(each, each)) for each in ("one", "many"))
+    cache = many_nodes(20)
+    cache.claims.put_claim(claim("one", FIFTH * 2))
+    cache.claims.put_claim(claim("many", tuple(replace(FIFTH[0], name=f"r{at}") for at in range(32))))
+    few, many = (cost_of_explaining(cache, claiming(each, each)) for each in ("one", "many"))
     assert many.total < 8 * few.total
     assert many.longest < ONE_TURN
 
 
 def test_an_answer_gives_the_loop_its_turn_by_its_work_and_ends() -> None:
-    books, names = many_nodes(12, 128), [f"c{at}" for at in range(256)]
+    cache, names = many_nodes(12, 128), [f"c{at}" for at in range(256)]
     for at, name in enumerate(names):
-        books.put_claim(claim(name, requests(32, alternatives=8, cores=at % 100)))
-    cost = cost_of_explaining(books, claiming("dear", *names))
+        cache.claims.put_claim(claim(name, requests(32, alternatives=8, cores=at % 100)))
+    cost = cost_of_explaining(cache, claiming("dear", *names))
     assert cost.longest < ONE_TURN
     assert cost.total < WHOLE_ANSWER
-    found = explained(books, claiming("dear", *names))
+    found = explained(cache, claiming("dear", *names))
     assert "; 7936 more requests or alternatives of the pod were not compared; 1" in found.sentence
     assert found.sentence.endswith("nodes were not compared, because the pod asks for so many different devices")
     assert found.reasons[NOT_COMPARED] > 1
@@ -254,11 +254,11 @@ def test_an_answer_gives_the_loop_its_turn_by_its_work_and_ends() -> None:
 
 
 def test_an_ordinary_pod_is_compared_with_every_node_of_a_large_cluster() -> None:
-    books = many_nodes(2_000)
-    books.put_claim(claim("mine", requests(4)))
-    assert NOT_COMPARED not in explained(books, claiming("waits", "mine")).reasons
+    cache = many_nodes(2_000)
+    cache.claims.put_claim(claim("mine", requests(4)))
+    assert NOT_COMPARED not in explained(cache, claiming("waits", "mine")).reasons
 
 
-def test_a_claim_that_is_missing_under_many_names_is_said_once(books: ClaimBooks) -> None:
+def test_a_claim_that_is_missing_under_many_names_is_said_once(cache: SchedulerCache) -> None:
     pod = replace(claiming("waits", "gone"), claims=tuple(PodClaim(f"a{at}", "gone") for at in range(256)))
-    assert explained(books, pod).asked == ("ResourceClaim d/gone does not exist; create it",)
+    assert explained(cache, pod).asked == ("ResourceClaim d/gone does not exist; create it",)

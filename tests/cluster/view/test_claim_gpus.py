@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from deviceplugin.cluster.view.claim_books import ClaimBooks
+from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.view.claim_gpus import FAR, FreeGpu, fit, free_gpus
 from deviceplugin.model.claims import DeviceRequest, Taint
 from deviceplugin.placement.fit import GpuAmount
@@ -17,12 +17,10 @@ def share(cores: int, blocks: int = 8, *, count: int | None = 1) -> DeviceReques
 
 def gpus(*held: tuple[int, int, int], taints: Iterable[int] = ()) -> tuple[FreeGpu, ...]:
     """Three GPUs of node a, of which claims hold some."""
-    made = ClaimBooks(NAMES)
-    made.put_offer(offer("a", [0, 1, 2], taints={at: Taint(NAMES.cordoned, "") for at in taints}))
-    made.put_claim(allocated("c", "a", *held))
-    found = made.node("a")
-    assert found is not None
-    return free_gpus(found, NAMES)
+    made = SchedulerCache(lambda: 0.0)
+    made.claims.put_offer(offer("a", [0, 1, 2], taints={at: Taint(NAMES.cordoned, "") for at in taints}))
+    made.claims.put_claim(allocated("c", "a", *held))
+    return free_gpus(made.nodes["a"].claims)
 
 
 def test_what_is_free_is_what_is_offered_without_what_is_allocated() -> None:

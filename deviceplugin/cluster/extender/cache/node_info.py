@@ -4,6 +4,9 @@ In: the node object, holds of pods, and the CPU and memory of pods without GPUs.
 same object as long as the pods hold the same; or the reason why the node cannot be used. Holds outlive the node object:
 a node that comes back has the same pods. If it comes back with other GPUs, holds of the old GPUs count for nothing.
 
+Beside them are the GPUs that only claims get, and what claims hold (`claims`). Invariant: no state, and no reason, has
+anything of these.
+
 A container that another scheduler placed is unlocated until the agent reports its GPU. It counts on every GPU that has
 room for it beside the located ones, so what is free is free wherever the container is. Anybody may create pods that
 name a node, and where it is dead nobody refuses them: beyond `_MOST_UNLOCATED` such containers the node takes no pods.
@@ -14,6 +17,7 @@ from itertools import chain
 
 import structlog
 
+from deviceplugin.cluster.extender.cache.claim_holds import NO_CLAIMS
 from deviceplugin.cluster.extender.cache.pod_hold import PodHold
 from deviceplugin.cluster.extender.rejection import (
     AGENT_DOWN,
@@ -26,6 +30,7 @@ from deviceplugin.cluster.extender.rejection import (
 )
 from deviceplugin.errors import ParseError, TooManyGpusError
 from deviceplugin.model.allocation import Allocation, ContainerRef, GpuShare, PodUid
+from deviceplugin.model.claims import minor_of_device
 from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
 from deviceplugin.model.node import ClusterNode, parse_inventory
 from deviceplugin.model.pod_request import ContainerRequest
@@ -59,6 +64,7 @@ class NodeInfo:
         self._cordoned: frozenset[GpuUuid] = frozenset()
         self.node: ClusterNode | None = None
         self.holds: dict[PodUid, PodHold] = {}
+        self.claims = NO_CLAIMS
         self._tally: NodeUsage | None = None
         self._unlocated: dict[PodUid, int] = {}
         self._compute = ComputeUsage()
@@ -77,8 +83,19 @@ class NodeInfo:
 
     @property
     def is_unused(self) -> bool:
-        """Neither a node object nor a pod names it."""
-        return self.node is None and not self.holds and not self._plain
+        """Neither a node object nor a pod names it, and nothing is there for claims."""
+        return self.node is None and not self.holds and not self._plain and self.claims.is_empty
+
+    def gpu_of(self, device: str) -> tuple[GpuUuid, int | None]:
+        """The GPU of a device that a claim holds, by UUID and minor.
+
+        One that is not offered any more may be the device plugin's now. Where nobody reports it, the name of the device
+        stands for the UUID.
+        """
+        if (offered := self.claims.gpus.get(device)) is not None:
+            return offered.gpu.uuid, offered.gpu.minor
+        minor, known = minor_of_device(device), () if self.inventory is None else self.inventory.gpus
+        return next(((gpu.uuid, gpu.minor) for gpu in known if gpu.minor == minor), (GpuUuid(device), None))
 
     def describe(self, node: ClusterNode) -> bool:
         """Takes a new version of the node object; false if it changes nothing for pods."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 
+from deviceplugin.cluster.extender.cache.claim_holds import NO_CLAIMS, ClaimHolds, NodeClaims
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.cache.pod_hold import (
     HoldState,
@@ -27,6 +28,7 @@ from deviceplugin.cluster.extender.cache.pod_hold import (
 )
 from deviceplugin.cluster.extender.rejection import UNKNOWN_NODE, Rejection
 from deviceplugin.model.allocation import PodUid
+from deviceplugin.model.claims import ClaimNames
 from deviceplugin.model.node import ClusterNode
 from deviceplugin.model.pod import ClusterPod, Gang, PlainPod
 from deviceplugin.model.units import CORES_PER_GPU, Compute, ResourceNames
@@ -44,7 +46,8 @@ class SchedulerCache:
     `waiting` are the pods that request GPUs and are on no node, `waiting_gangs` those of them that are members of a
     gang and hold nothing. Only this class changes them and `nodes`. `usable` has the state of each node that can be
     used, but for those that have changed since somebody asked for it. `suspects` are nodes that changed or got a bound
-    pod, by any report; `OvercommitMonitor` takes them from there.
+    pod, by any report; `OvercommitMonitor` takes them from there. `claims` follows what claims hold, which no decision
+    depends on.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class SchedulerCache:
         self.promised: Callable[[PodHold], None] = lambda _: None
         self.nodes: dict[str, NodeInfo] = {}
         self.usable: dict[str, NodeState] = {}
+        self.claims = ClaimHolds(ClaimNames(names.domain), self._claims_on, self._drop_if_unused)
         self._where: dict[PodUid, tuple[str, ...]] = {}
         self.waiting: dict[PodUid, ClusterPod] = {}
         self.waiting_gangs = WaitingGangs()
@@ -279,6 +283,12 @@ class SchedulerCache:
         if node_info is None:
             node_info = self.nodes[name] = NodeInfo(name, self.usable)
         return node_info
+
+    def _claims_on(self, node: str) -> NodeClaims:
+        info = self._node(node)
+        if info.claims is NO_CLAIMS:
+            info.claims = NodeClaims(node)
+        return info.claims
 
     def _remove_plain(self, pod: PlainPod) -> None:
         self.nodes[pod.node].remove_plain(pod.needs)
