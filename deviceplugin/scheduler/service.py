@@ -27,7 +27,6 @@ from deviceplugin.cluster.extender.wire import (
 )
 from deviceplugin.cluster.http import metrics
 from deviceplugin.cluster.http.verbs import SMALL_BODY, Verb, VerbResponse, unavailable
-from deviceplugin.cluster.view.claim_explanation import joined
 from deviceplugin.cluster.webhook.review import AdmissionWebhook, Outcome, Reply, namespace_of, read_review, refused
 from deviceplugin.errors import ParseError
 from deviceplugin.exposition import metric_of
@@ -142,12 +141,7 @@ class SchedulerService:
         except HttpError as error:
             return _error(error.status, error.sentence, leader)
         async with self.explaining.turn(namespace):
-            if leads:
-                by_plugin = await self.extender.explain(namespace, name, with_holders=reads_all)
-            else:
-                by_plugin = self.extender.explain_bound(namespace, name)
-            by_claims = await self.views.explain_claims(namespace, name, with_holders=reads_all)
-        found = joined(by_plugin, by_claims)
+            found = await self.extender.explain(namespace, name, leads=leads, with_holders=reads_all)
         if found is not None:
             return 200, msgspec.json.encode(found)
         if not leads:

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.view.access import Reviews, Viewers, token_in
-from deviceplugin.cluster.view.claim_explanation import ClaimExplain
 from deviceplugin.cluster.view.live import ORDER_S, LiveUse, NodeUse, node_with_use, pod_with_use
 from deviceplugin.cluster.view.query import (
     BY_NODE_USE,
@@ -31,7 +30,7 @@ from deviceplugin.cluster.view.query import (
 )
 from deviceplugin.cluster.view.views import ClusterViews, Replica
 from deviceplugin.errors import ParseError
-from deviceplugin.model.cluster_view import ErrorView, Explanation, Head, NodesView, OneNodeView, PodsView
+from deviceplugin.model.cluster_view import ErrorView, Head, NodesView, OneNodeView, PodsView
 from deviceplugin.scheduler.leadership import Leadership
 from deviceplugin.serve.messages import HttpError
 
@@ -58,7 +57,6 @@ class ViewService:
             return Replica(leadership.identity, leadership.leader, version)
 
         self._views = ClusterViews(extender.cache, extender.verdicts, extender.recent_events, replica)
-        self._claims = ClaimExplain(extender.cache)
         self._viewers = Viewers(reviews)
         self._live = live
         self._leadership = leadership
@@ -67,10 +65,6 @@ class ViewService:
     async def reads_all(self, headers: Mapping[str, str], namespace: str, peer: str) -> bool:
         """Whether the caller may read the pods of all namespaces; HttpError if not even those of this one."""
         return await self._viewers.reads_all(token_in(headers), namespace, peer)
-
-    async def explain_claims(self, namespace: str, name: str, *, with_holders: bool) -> Explanation | None:
-        """Of a pod that asks by ResourceClaims; any replica knows as much."""
-        return await self._claims.explain(namespace, name, with_holders=with_holders)
 
     async def answer(
         self, path: str, query: Mapping[str, str], headers: Mapping[str, str], peer: str

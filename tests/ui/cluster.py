@@ -18,7 +18,6 @@ from deviceplugin.cluster.certificates.tls import ServerTls
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.http.server import SchedulerServer
 from deviceplugin.cluster.http.verbs import Verb
-from deviceplugin.cluster.view.claim_explanation import joined
 from deviceplugin.cluster.view.live import LiveUse
 from deviceplugin.errors import KubeError
 from deviceplugin.kube.cluster_client import Address, Caller
@@ -140,8 +139,7 @@ class MadeCluster:
             reads_all = await self.views.reads_all(headers, namespace, peer)
         except HttpError as error:
             return error.status, msgspec.json.encode({"error": error.sentence, "leader": ""})
-        by_plugin = await self.extender.explain(namespace, name, with_holders=reads_all)
-        found = joined(by_plugin, await self.views.explain_claims(namespace, name, with_holders=reads_all))
+        found = await self.extender.explain(namespace, name, with_holders=reads_all)
         if found is None:
             return 404, b'{"error": "pod not found", "leader": ""}'
         return 200, msgspec.json.encode(found)

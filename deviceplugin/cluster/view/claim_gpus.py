@@ -1,28 +1,26 @@
-"""The GPUs that claims have on a node: as rows of the view, and as room for the claims of a pod that waits.
+"""The GPUs that claims have on a node, as rows of the view.
 
 In: a node of the scheduler's cache, with its GPUs of both kinds. Out: `GpuState`s with both, holders
-by GPU, rows of pods; a `Fit`. A GPU has the source by which it is offered now; what the other still holds of it counts
+by GPU, rows of pods. A GPU has the source by which it is offered now; what the other still holds of it counts
 too. A claim that one container uses is shown as that container, as the agent does it; one that several share, or none
-yet, by its own name and that of its request. A fit takes devices as kube-scheduler does it, request by request and the
-first GPUs with room; selectors, constraints and tolerations are kube-scheduler's alone.
+yet, by its own name and that of its request.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 
-from deviceplugin.cluster.extender.cache.claim_holds import ClaimGpu, ClaimHold, ClaimHolds, NodeClaims, requests_of
+from deviceplugin.cluster.extender.cache.claim_holds import ClaimGpu, ClaimHold, ClaimHolds, requests_of, whole_gpus_of
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.view.rows import GpuState, gang_name
 from deviceplugin.model.claims import DeviceRequest
 from deviceplugin.model.cluster_view import ContainerRow, HolderRow, PodRow, PodStage, ShareRow, ShareSource
-from deviceplugin.model.gpu import Gpu, GpuUuid
+from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.fit import NOTHING, GpuAmount
 
-FAR = 1 << 30
 _MOST_SHARES = 1024
 _MOST_ASKED = 256
 
@@ -109,11 +107,6 @@ def _asked_rows(pod: ClusterPod, claims: ClaimHolds) -> Iterator[ContainerRow]:
         yield _asked_row(container_name, DeviceRequest(claims.names.whole_gpus, count), None)
 
 
-def whole_gpus_of(pod: ClusterPod) -> tuple[tuple[str, int], ...]:
-    """What containers ask of `vcuda-gpu`, while kube-scheduler has not made the claim for it."""
-    return () if any(not each.name for each in pod.claims) else pod.whole_gpus
-
-
 def _asked_row(container: str, wanted: DeviceRequest, claim: str | None) -> ContainerRow:
     """All memory of a GPU, whichever it will be, is 0 blocks: as for whole GPUs of the device plugin."""
     count = wanted.count or 1
@@ -138,87 +131,3 @@ def pod_row(
         gang=gang_name(pod),
         scheduler=pod.scheduler,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class FreeGpu:
-    """What claims can still have of a GPU; `closed`: its taints. `capacity` is what they can have at all."""
-
-    gpu: Gpu
-    device: str
-    capacity: GpuAmount
-    free: GpuAmount
-    closed: str
-    holds: tuple[ClaimHold, ...]
-
-    def lacks(self, wanted: DeviceRequest) -> GpuAmount:
-        return demand(wanted, self.gpu) - self.free
-
-    def has_room(self, wanted: DeviceRequest) -> bool:
-        return not self.closed and self.free.covers(demand(wanted, self.gpu))
-
-    def distance(self, wanted: DeviceRequest) -> int:
-        """How much must become free, in thousandths of the GPU; FAR where the end of no claim helps."""
-        if self.closed or not self.capacity.covers(demand(wanted, self.gpu)):
-            return FAR
-        lacks = self.lacks(wanted)
-        return max(lacks.cores * 10, lacks.blocks * 1000 // max(1, self.gpu.blocks))
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """`short`: the first request without room, after those before it were placed; None if all have room."""
-
-    gpus: tuple[FreeGpu, ...]
-    short: int | None
-
-
-def demand(wanted: DeviceRequest, gpu: Gpu) -> GpuAmount:
-    cores = CORES_PER_GPU if wanted.cores is None else wanted.cores
-    return GpuAmount(cores, gpu.blocks if wanted.blocks is None else wanted.blocks)
-
-
-def free_gpus(claims: NodeClaims) -> tuple[FreeGpu, ...]:
-    """In the order of the slice, which is that in which kube-scheduler tries them."""
-    holds: dict[str, list[ClaimHold]] = defaultdict(list)
-    for hold in claims.holds:
-        holds[hold.device].append(hold)
-    found = []
-    for device, each in claims.gpus.items():
-        mine = tuple(holds.get(device, ()))
-        held = sum((hold.amount for hold in mine), NOTHING)
-        found.append(FreeGpu(each.gpu, device, each.capacity, each.capacity - held, each.closed, mine))
-    return tuple(found)
-
-
-def fit(requests: Iterable[tuple[DeviceRequest, ...]], gpus: tuple[FreeGpu, ...]) -> Fit:
-    """Each request by the first of its alternatives that has room."""
-    taken: dict[str, GpuAmount] = {}
-    for number, alternatives in enumerate(requests):
-        if not take(alternatives, gpus, taken):
-            return Fit(gpus, number)
-    return Fit(gpus, None)
-
-
-def take(alternatives: tuple[DeviceRequest, ...], gpus: tuple[FreeGpu, ...], taken: dict[str, GpuAmount]) -> bool:
-    """Whether one more request has room beside what is taken, by device; adds it there."""
-    chosen = next(filter(None, (_taken(each, gpus, taken) for each in alternatives)), None)
-    taken |= chosen or {}
-    return chosen is not None
-
-
-def _taken(
-    wanted: DeviceRequest, gpus: tuple[FreeGpu, ...], taken: Mapping[str, GpuAmount]
-) -> dict[str, GpuAmount] | None:
-    found: dict[str, GpuAmount] = {}
-    opened = [each for each in gpus if not each.closed]
-    count = len(opened) if wanted.count is None else wanted.count
-    for each in opened if len(opened) >= count else ():
-        needed = demand(wanted, each.gpu)
-        if (already := taken.get(each.device)) is not None:
-            needed += already
-        if each.free.covers(needed):
-            found[each.device] = needed
-            if len(found) == count:
-                return found
-    return None

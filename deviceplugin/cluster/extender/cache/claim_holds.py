@@ -333,6 +333,11 @@ def _names(pod: ClusterPod) -> Iterator[ClaimKey]:
     return ((pod.pod.ref.namespace, name) for name in names)
 
 
+def whole_gpus_of(pod: ClusterPod) -> tuple[tuple[str, int], ...]:
+    """What containers ask of `vcuda-gpu`, while kube-scheduler has not made the claim for it."""
+    return () if any(not each.name for each in pod.claims) else pod.whole_gpus
+
+
 def requests_of(container: PodContainer) -> Mapping[str, set[str]]:
     """By claim, each once; '' is all of the claim."""
     found: dict[str, set[str]] = {}

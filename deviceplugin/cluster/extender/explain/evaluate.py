@@ -1,4 +1,4 @@
-"""What each node and GPU lacks for a pod, evaluated with the code that filter uses.
+"""What each node and GPU lacks for a pod, evaluated with the code that filter uses; and how near a node is.
 
 In: the cache, and a pod with what it requests. Out: values that `explain` turns into sentences. Nothing is reserved or
 recorded. A walk over all nodes yields the event loop regularly, because kube-scheduler waits for its own answers on the
@@ -6,8 +6,10 @@ same loop; so the nodes are not all evaluated at one moment. Where the steps of 
 left count as far away, and the answer says how many were not compared.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from operator import itemgetter
 
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.cache.pod_hold import total_request
@@ -37,7 +39,6 @@ from deviceplugin.placement.describe import rejection_text
 from deviceplugin.placement.fit import GpuAmount, demand_of
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.prefilter import Prefilter
-from deviceplugin.placement.snapshot import GpuView
 
 FAR = 1 << 30
 _STEPS_PER_TURN = 2_000  # some 2 ms
@@ -65,17 +66,23 @@ class Evaluation:
     resource_fit: int = 0
 
 
+Lacking = tuple[Gpu, int, int]
+"""A GPU with the cores and blocks that must become free on it."""
+GpuLines = tuple[tuple[Gpu, str], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """What a node lacks for a pod; of several containers, for the first that finds no room alone.
+    """What a node lacks for a pod; of several containers or requests, for the first that finds no room.
 
-    `lacks`: the GPUs on which least must become free, with cores and blocks; None if the end of no pod helps.
-    `together`: the outcome of placing all containers, where each alone has room.
+    `lacks`: the GPUs on which least must become free; None if the end of no pod helps. `together`: the outcome of
+    placing all containers, where each alone has room. `gpus` makes a line for each GPU, in minor order, of what speaks
+    against it: most are never read.
     """
 
-    survey: Survey | None = None
-    lacks: tuple[tuple[Gpu, int, int], ...] | None = None
+    lacks: tuple[Lacking, ...] | None = None
     together: Rejection | None = None
+    gpus: Callable[[], GpuLines] = tuple
 
     @property
     def distance(self) -> int:
@@ -84,16 +91,43 @@ class Shortfall:
             return FAR
         if self.together is not None and self.together != FITS_NOW:
             return FAR - 1
-        return sum(max(cores * 10, blocks * 1000 // max(1, gpu.blocks)) for gpu, cores, blocks in self.lacks)
+        return sum(map(distance_of, self.lacks))
+
+
+def distance_of(lacking: Lacking) -> int:
+    gpu, cores, blocks = lacking
+    return max(cores * 10, blocks * 1000 // max(1, gpu.blocks))
+
+
+def nearest_gpus(able: Iterable[Lacking], needed: int) -> tuple[Lacking, ...] | None:
+    """So many on which least must become free, of those that could serve when pods end; None if they are too few."""
+    found = sorted(able, key=lambda one: (distance_of(one), one[1:], one[0].minor))[:needed]
+    return tuple(found) if len(found) == needed else None
+
+
+def place_of(node: str, why: Rejection, distance: int) -> tuple[bool, int, str]:
+    """Among the nodes: first those where the end of a pod helps, and of these the nearest."""
+    return (not why.resolvable, distance, node)
+
+
+class Pace:
+    """What one answer may cost, in steps, and how many of them are made between two turns of the loop."""
+
+    def __init__(self, *, most: int, each_turn: int) -> None:
+        self._all = Budget(most)
+        self._each_turn = each_turn
+        self._turn = Budget(each_turn)
 
     @property
-    def gpus(self) -> tuple[tuple[Gpu, str], ...]:
-        """In minor order, with what speaks against each."""
-        if self.survey is None:
-            return ()
-        free = [(view.gpu, "") for view in self.survey.candidates.views]
-        closed = [(view.gpu, rejection_text(rejection, view)) for view, rejection in self.survey.rejected]
-        return tuple(sorted((*free, *closed), key=lambda one: (one[0].minor, one[0].uuid)))
+    def left(self) -> int:
+        return self._all.left
+
+    async def took(self, steps: int) -> None:
+        """Gives the loop its turn after so many."""
+        self._all.may(steps)
+        if not self._turn.may(steps):
+            self._turn = Budget(self._each_turn)
+            await others_turn()
 
 
 class Evaluator:
@@ -110,15 +144,14 @@ class Evaluator:
         self._prefilter = Prefilter(asked)
         self._request = total_request(pod.pod)
         self._alone = {each.request: each for each in asked.containers}
-        self._budget = Budget(_MOST_STEPS)
-        self._turn = Budget(_STEPS_PER_TURN)
+        self._pace = Pace(most=_MOST_STEPS, each_turn=_STEPS_PER_TURN)
         self.uncompared = 0
 
     async def evaluate(self) -> Evaluation:
         """Every node as filter would see it now."""
         found = Evaluation(several_containers=len(self._asked.containers) > 1)
         for node_info in tuple(self._cache.nodes.values()):
-            await self._took(_STEPS_OF_NODE + self._prefilter.steps + 4 * self._counted(node_info))
+            await self._pace.took(_STEPS_OF_NODE + self._prefilter.steps + 4 * self._counted(node_info))
             state = await self._state(node_info.name)
             if node_info.node is not None:
                 self._evaluate_node(found, node_info, node_info.node, state)
@@ -135,7 +168,7 @@ class Evaluator:
         """Those of these nodes on whose GPUs the pod has room, as far as each container alone shows it."""
         found: list[str] = []
         for name in names:
-            await self._took(_STEPS_OF_NODE + self._prefilter.steps)
+            await self._pace.took(_STEPS_OF_NODE + self._prefilter.steps)
             state = await self._state(name)
             if not isinstance(state, Rejection) and self._prefilter(state) is None:
                 found.append(name)
@@ -145,36 +178,29 @@ class Evaluator:
         """The nodes that lack least; first those where the end of a pod helps."""
         order: list[tuple[bool, int, str]] = []
         for name, why in rejections.items():
-            await self._took(len(self._alone) * _STEPS_OF_SURVEY)
-            if not self._budget.left:
+            await self._pace.took(len(self._alone) * _STEPS_OF_SURVEY)
+            if not self._pace.left:
                 self.uncompared += 1
-            distance = self._shortfall(name).distance if self._budget.left else FAR
-            order.append((not why.resolvable, distance, name))
-        found: list[tuple[bool, int, str, Shortfall]] = []
-        for lasting, _, name in sorted(order)[:most]:
+            distance = self._shortfall(name).distance if self._pace.left else FAR
+            order.append(place_of(name, why, distance))
+        found: list[tuple[tuple[bool, int, str], Shortfall]] = []
+        for _, _, name in sorted(order)[:most]:
             lacks = self._shortfall(name, place=True)
-            found.append((lasting, lacks.distance, name, lacks))
+            found.append((place_of(name, rejections[name], lacks.distance), lacks))
             await others_turn()
-        return [(name, lacks) for _, _, name, lacks in sorted(found, key=lambda one: one[:3])]
+        return [(place[-1], lacks) for place, lacks in sorted(found, key=itemgetter(0))]
 
     async def _state(self, name: str) -> NodeState | Rejection:
         """With the nominated pods of the node, which may take several turns."""
         while True:
             turn = Budget(AT_ONCE, is_last=False)
             state = self._snapshot.node(self._pod, name, turn)
-            await self._took(turn.others)
-            if state is not NOT_PLACED_YET or not self._budget.left:
+            await self._pace.took(turn.others)
+            if state is not NOT_PLACED_YET or not self._pace.left:
                 return state
 
     def _state_now(self, name: str) -> NodeState | Rejection:
         return self._snapshot.node(self._pod, name, Budget(0))
-
-    async def _took(self, steps: int) -> None:
-        """Gives the loop its turn after so many steps."""
-        self._budget.may(steps)
-        if not self._turn.may(steps):
-            self._turn = Budget(_STEPS_PER_TURN)
-            await others_turn()
 
     def _evaluate_node(
         self, found: Evaluation, node_info: NodeInfo, node: ClusterNode, state: NodeState | Rejection
@@ -244,8 +270,9 @@ class Evaluator:
         short = [(each, found) for each, found in surveys if len(found.candidates.views) < each.request.gpus]
         if short:
             container, found = short[0]
-            return Shortfall(found, _nearest_gpus(container.request, found))
-        return Shortfall(surveys[0][1], (), self._placed_together(state) if place else None)
+            return Shortfall(_lacking(container.request, found), gpus=partial(_gpu_lines, found))
+        together = self._placed_together(state) if place else None
+        return Shortfall((), together, partial(_gpu_lines, surveys[0][1]))
 
     def _placed_together(self, state: NodeState) -> Rejection:
         return self._snapshot.rejection_together(self._asked, state) or FITS_NOW
@@ -260,14 +287,14 @@ def _scheduler_check(node: ClusterNode, short: str) -> tuple[Rejection, str] | N
     return (RESOURCE_FIT, short) if short else None
 
 
-def _nearest_gpus(request: Request, found: Survey) -> tuple[tuple[Gpu, int, int], ...] | None:
-    passing = [(view.gpu, *_lacks(request, view)) for view, rejection in found.rejected if rejection.resolvable]
-    needed = request.gpus - len(found.candidates.views)
-    if len(passing) < needed:
-        return None
-    return tuple(sorted(passing, key=lambda one: (one[1:], one[0].minor))[:needed])
+def _lacking(request: Request, found: Survey) -> tuple[Lacking, ...] | None:
+    demand = demand_of(request)
+    waiting = (view for view, rejection in found.rejected if rejection.resolvable)
+    able = ((view.gpu, *(demand.takes(view.gpu.blocks) - view.free)) for view in waiting)
+    return nearest_gpus(able, request.gpus - len(found.candidates.views))
 
 
-def _lacks(request: Request, view: GpuView) -> GpuAmount:
-    """What must become free on this GPU."""
-    return demand_of(request).takes(view.gpu.blocks) - view.free
+def _gpu_lines(found: Survey) -> GpuLines:
+    free = [(view.gpu, "") for view in found.candidates.views]
+    closed = [(view.gpu, rejection_text(rejection, view)) for view, rejection in found.rejected]
+    return tuple(sorted((*free, *closed), key=lambda one: (one[0].minor, one[0].uuid)))

@@ -7,13 +7,13 @@ lack least come first; of a large cluster only those are shown in full. `docs/tr
 by their words.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
-from deviceplugin.cluster.extender.explain.evaluate import Evaluation, Evaluator, Shortfall
+from deviceplugin.cluster.extender.explain.evaluate import Evaluation, Evaluator, Lacking, Shortfall
 from deviceplugin.cluster.extender.explain.verdicts import LastVerdict, Verdicts, why_lines
 from deviceplugin.cluster.extender.rejection import (
     CROWDED,
@@ -41,6 +41,7 @@ from deviceplugin.model.pod_request import PodRequest, placeable_request
 from deviceplugin.model.preferences import soft_line
 from deviceplugin.model.units import format_blocks
 from deviceplugin.placement.describe import request_text
+from deviceplugin.placement.fit import NOTHING, GpuAmount
 
 _MOST_GATES = 3
 _STATES = {
@@ -92,19 +93,34 @@ def hold_lines(held: PodHold) -> tuple[str, ...]:
     return (*located, *unlocated)
 
 
-def holder_lines(node_info: NodeInfo, gpu: GpuUuid, *, but: PodUid) -> tuple[str, ...]:
-    """Who holds the GPU. A pod whose GPUs are not known yet is named for each GPU of the node."""
-    lines: list[str] = []
-    for held in node_info.holds.values():
-        parts = [share for one in held.allocations for share in one.shares if share.uuid == gpu]
+def holder_lines(info: NodeInfo, *, but: PodUid) -> Mapping[GpuUuid, list[str]]:
+    """Who holds each GPU, in both ways. A pod whose GPUs are not known yet is named for each GPU that it may be on."""
+    found: dict[GpuUuid, list[str]] = defaultdict(list)
+    for held in info.holds.values():
         if held.pod.uid == but:
             continue
-        if parts:
-            cores, blocks = sum(part.cores for part in parts), sum(part.blocks for part in parts)
-            lines.append(f"{held.pod}: {cores} cores, {blocks} blocks ({held.state.value})")
-        elif held.unlocated:
-            lines.append(f"{held.pod}: on this node, its GPU is not known yet")
-    return tuple(lines)
+        parts: dict[GpuUuid, GpuAmount] = defaultdict(GpuAmount)
+        for share in (share for one in held.allocations for share in one.shares):
+            parts[share.uuid] += GpuAmount(share.cores, share.blocks)
+        for uuid, (cores, blocks) in parts.items():
+            found[uuid].append(f"{held.pod}: {cores} cores, {blocks} blocks ({held.state.value})")
+        for gpu in info.inventory.gpus if held.unlocated and info.inventory is not None else ():
+            if gpu.uuid not in parts:
+                found[gpu.uuid].append(f"{held.pod}: on this node, its GPU is not known yet")
+    for hold in info.claims.holds:
+        cores, blocks = hold.amount
+        found[info.gpu_of(hold.device)[0]].append(f"{hold.holder.pod}: {cores} cores, {blocks} blocks (claim)")
+    return found
+
+
+def node_verdict(
+    node: str, info: NodeInfo | None, why: Rejection, lacks: Shortfall, change: str, *, but: PodUid, with_holders: bool
+) -> NodeVerdict:
+    holders = holder_lines(info, but=but) if info is not None and with_holders else {}
+    gpus = (
+        GpuVerdict(gpu.uuid, gpu.minor, gpu.model, text, tuple(holders.get(gpu.uuid, ()))) for gpu, text in lacks.gpus()
+    )
+    return NodeVerdict(node, why.text, change, tuple(gpus))
 
 
 def change_text(why: Rejection, found: Shortfall) -> str:
@@ -114,14 +130,18 @@ def change_text(why: Rejection, found: Shortfall) -> str:
     if found.together is not None:
         return _CHANGE_BY_PLACEMENT[found.together]
     if found.lacks:
-        return "; ".join(must_become_free(*each) for each in found.lacks)
-    if found.gpus:
+        return must_become_free(found.lacks)
+    if found.gpus():
         return "the pod must ask for less or for other GPUs, or the node must get others"
     return "the node's agent must run and report GPUs"
 
 
-def must_become_free(gpu: Gpu, cores: int, blocks: int) -> str:
-    """Of one GPU."""
+def must_become_free(lacks: Iterable[Lacking]) -> str:
+    """Empty if nothing must."""
+    return "; ".join(_of_gpu(*each) for each in lacks if each[1:] != NOTHING)
+
+
+def _of_gpu(gpu: Gpu, cores: int, blocks: int) -> str:
     parts = [f"{cores} more cores"] if cores else []
     parts += [f"{format_blocks(blocks)} more"] if blocks else []
     return f"{' and '.join(parts)} must become free on GPU {gpu.minor}"
@@ -163,10 +183,8 @@ def history_sentence(pod: ClusterPod, verdict: LastVerdict | None, *, webhook_sc
 
     `webhook_scheduler`: the schedulerName that the webhook gives GPU pods, empty if it gives none.
     """
-    if pod.pod.deleting:
-        return "the pod is being deleted"
-    if pod.gates:
-        return f"{gates_sentence(pod)}; no scheduler chooses a node before"
+    if held := held_back(pod):
+        return held
     if verdict is not None and not verdict.fits:
         return "kube-scheduler has asked about the pod, and has since refused it for a reason outside the extender"
     if verdict is not None:
@@ -184,6 +202,13 @@ def history_sentence(pod: ClusterPod, verdict: LastVerdict | None, *, webhook_sc
             f"profile {name} must run and have this extender"
         )
     return "kube-scheduler has not asked about the pod"
+
+
+def held_back(pod: ClusterPod) -> str:
+    """Why no scheduler looks for a node; empty if it may."""
+    if pod.pod.deleting:
+        return "the pod is being deleted"
+    return f"{gates_sentence(pod)}; no scheduler chooses a node before" if pod.gates else ""
 
 
 def gates_sentence(pod: ClusterPod) -> str:
@@ -230,7 +255,7 @@ def of_nodes(count: int, nodes: int) -> str:
     return f"all {nodes} nodes" if count == nodes else f"{count} of {nodes} nodes"
 
 
-_MOST_NODES = 20
+MOST_NODES = 20
 
 
 class Explain:
@@ -311,28 +336,21 @@ class Explain:
         )
 
     async def _as_evaluated(self, pod: ClusterPod, verdict: LastVerdict | None, with_holders: bool) -> Explanation:
-        name, at = str(pod.pod.ref), 0.0 if verdict is None else verdict.at
+        at = 0.0 if verdict is None else verdict.at
         history = history_sentence(pod, verdict, webhook_scheduler=self._settings.scheduler)
         try:
             asked = placeable_request(pod.pod, self._settings.names)
         except (RequestError, ParseError) as error:
             sentence = f"{history}; its request is wrong, so it fits on no node"
-            return Explanation(name, sentence, at, asked=(error.message,), now=True, condition=_condition(pod))
+            return evaluated(pod, sentence, (error.message,), at=at)
         evaluator = self._evaluator(pod, asked)
         found = await evaluator.evaluate()
         refused = pod.is_refused and not pod.pod.deleting
         nodes = await self._nodes(evaluator, pod.uid, found.rejections, with_holders, changes=found.changes)
-        return Explanation(
-            pod=name,
-            sentence=f"{history}; evaluated now, {evaluation_sentence(found, refused=refused)}"
-            + uncompared_sentence(evaluator.uncompared),
-            at=at,
-            asked=(*request_lines(asked), *self._soft(pod)),
-            reasons=_counted(found.rejections.values()),
-            nodes=nodes,
-            left_out=len(found.rejections) - len(nodes),
-            now=True,
-            condition=_condition(pod),
+        sentence = f"{history}; evaluated now, {evaluation_sentence(found, refused=refused)}"
+        lines = (*request_lines(asked), *self._soft(pod))
+        return evaluated(
+            pod, sentence + uncompared_sentence(evaluator.uncompared), lines, found.rejections, nodes, at=at
         )
 
     def _evaluator(self, pod: ClusterPod, asked: PodRequest) -> Evaluator:
@@ -348,7 +366,7 @@ class Explain:
         changes: Mapping[str, str] | None = None,
     ) -> tuple[NodeVerdict, ...]:
         """`changes`: by node, where they are known already."""
-        nearest = await evaluator.nearest(rejections, most=_MOST_NODES)
+        nearest = await evaluator.nearest(rejections, most=MOST_NODES)
         known = changes or {}
         return tuple(
             self._node(pod, name, rejections[name], lacks, known.get(name, ""), with_holders) for name, lacks in nearest
@@ -357,16 +375,33 @@ class Explain:
     def _node(
         self, pod: PodUid, name: str, why: Rejection, lacks: Shortfall, change: str, with_holders: bool
     ) -> NodeVerdict:
-        node_info = self._cache.nodes.get(name)
-        gpus = tuple(
-            GpuVerdict(
-                *(gpu.uuid, gpu.minor, gpu.model, against),
-                holders=holder_lines(node_info, gpu.uuid, but=pod) if node_info is not None and with_holders else (),
-            )
-            for gpu, against in lacks.gpus
-        )
-        problem = f"{node_info.sentence}; " if node_info and node_info.sentence else ""
-        return NodeVerdict(name, why.text, problem + (change or change_text(why, lacks)), gpus)
+        info = self._cache.nodes.get(name)
+        problem = f"{info.sentence}; " if info is not None and info.sentence else ""
+        text = problem + (change or change_text(why, lacks))
+        return node_verdict(name, info, why, lacks, text, but=pod, with_holders=with_holders)
+
+
+def evaluated(
+    pod: ClusterPod,
+    sentence: str,
+    asked: tuple[str, ...],
+    rejections: Mapping[str, Rejection] = {},
+    nodes: tuple[NodeVerdict, ...] = (),
+    *,
+    at: float = 0.0,
+    why: tuple[str, ...] = (),
+) -> Explanation:
+    """Of a pod that waits, and whose nodes were judged for this answer."""
+    return Explanation(
+        *(str(pod.pod.ref), sentence, at),
+        asked=asked,
+        reasons=_counted(rejections.values()),
+        nodes=nodes,
+        left_out=len(rejections) - len(nodes),
+        now=True,
+        condition=_condition(pod),
+        why=why,
+    )
 
 
 def _counted(reasons: Iterable[Rejection]) -> Mapping[str, int]:

@@ -29,7 +29,7 @@ async def placed(extender: Extender, api: MemoryApi, one: ClusterPod, *names: st
 async def why(extender: Extender, one: ClusterPod) -> tuple[str, ...]:
     found = await extender.explain("d", one.pod.ref.name)
     assert found is not None
-    assert found == extender.explain_bound("d", one.pod.ref.name)
+    assert found == await extender.explain("d", one.pod.ref.name, leads=False)
     return found.why
 
 

@@ -140,4 +140,4 @@ async def test_a_bound_pod_says_where_it_is_and_what_is_wrong_with_its_annotatio
         shares = allocated(one, {"main": on_gpu("a", 0, 50, 8)}) if text is None else {NAMES.allocation: text}
         extender.put_pod(bound(one, "a", shares))
         assert (await explained(extender, one)).sentence.startswith(said)
-        assert extender.explain_bound("d", name) == await explained(extender, one)
+        assert await extender.explain("d", name, leads=False) == await explained(extender, one)

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
-from deviceplugin.cluster.view.claim_gpus import FAR, FreeGpu, fit, free_gpus
+from deviceplugin.cluster.extender.explain.claims import Alternatives, FreeGpu, free_gpus, take
+from deviceplugin.cluster.extender.explain.evaluate import FAR
 from deviceplugin.model.claims import DeviceRequest, Taint
 from deviceplugin.placement.fit import GpuAmount
 from tests.cluster.view.claims import BLOCKS, NAMES, allocated, offer
@@ -23,10 +24,16 @@ def gpus(*held: tuple[int, int, int], taints: Iterable[int] = ()) -> tuple[FreeG
     return free_gpus(made.nodes["a"].claims)
 
 
+def short(requests: Iterable[Alternatives], there: tuple[FreeGpu, ...]) -> int | None:
+    """The first request without room, after those before it were placed."""
+    taken: dict[str, GpuAmount] = {}
+    return next((at for at, each in enumerate(requests) if not take(each, there, taken)), None)
+
+
 def test_what_is_free_is_what_is_offered_without_what_is_allocated() -> None:
     first, second, third = gpus((0, 20, 8), (0, 30, 8), (1, 100, BLOCKS), taints=[2])
     assert [each.free for each in (first, second, third)] == [(50, 48), (0, 0), (100, BLOCKS)]
-    assert [each.closed for each in (first, second, third)] == ["", "", "cordoned"]
+    assert [each.offered.closed for each in (first, second, third)] == ["", "", "cordoned"]
     assert (first.has_room(share(50, 48)), first.has_room(share(51)), first.has_room(WHOLE)) == (True, False, False)
     assert not third.has_room(share(1)), "a taint closes it"
 
@@ -46,13 +53,13 @@ def test_requests_are_placed_one_after_the_other() -> None:
         ([WHOLE, WHOLE], 1),
     ]
     there = gpus((0, 50, 16), taints=[2])
-    assert [(asked, fit([(each,) for each in asked], there).short) for asked, _ in cases] == cases
+    assert [(asked, short([(each,) for each in asked], there)) for asked, _ in cases] == cases
 
 
 def test_of_a_prioritized_list_the_first_with_room_is_taken() -> None:
     there = gpus((0, 50, 16), (1, 50, 16), (2, 50, 16))
-    assert fit([(WHOLE, share(50)), (share(50),), (share(50),)], there).short is None
-    assert fit([(WHOLE, share(50))] * 4, there).short == 3
+    assert short([(WHOLE, share(50)), (share(50),), (share(50),)], there) is None
+    assert short([(WHOLE, share(50))] * 4, there) == 3
 
 
 def test_how_much_must_become_free() -> None:
@@ -61,4 +68,4 @@ def test_how_much_must_become_free() -> None:
     assert second.distance(share(10, 64)) == 984
     assert third.distance(share(1)) == FAR
     assert first.distance(share(1, BLOCKS + 1)) == FAR, "no GPU of the node has so much"
-    assert first.capacity == GpuAmount(100, BLOCKS)
+    assert first.offered.capacity == GpuAmount(100, BLOCKS)

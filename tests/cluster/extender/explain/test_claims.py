@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
-from deviceplugin.cluster.view.claim_explanation import (
+from deviceplugin.cluster.extender.explain.claims import (
     ELSEWHERE,
     NO_ROOM,
     NOT_COMPARED,
@@ -60,11 +60,11 @@ def test_a_pod_with_room_waits_for_something_else(cache: SchedulerCache) -> None
         "claim mine, request gpu: room on 1 of 3 nodes (1 GPU); the largest free share is 100 cores and 16 GiB, of "
         "GPU 0 on node c; taints close 1 GPU"
     )
-    assert found.reasons == {NO_ROOM: 1, TAINTED: 1, ROOM: 1}
+    assert found.reasons == {NO_ROOM.text: 1, TAINTED.text: 1, ROOM.text: 1}
     assert [(each.node, each.reason, each.change) for each in found.nodes] == [
-        ("c", ROOM, "nothing on its GPUs"),
-        ("a", NO_ROOM, "10 more cores must become free on GPU 0"),
-        ("b", TAINTED, "GPUs must become healthy, or be uncordoned"),
+        ("c", ROOM.text, "nothing on its GPUs"),
+        ("a", NO_ROOM.text, "10 more cores must become free on GPU 0"),
+        ("b", TAINTED.text, "GPUs must become healthy, or be uncordoned"),
     ]
     nearest = found.nodes[1].gpus
     assert [each.against for each in nearest] == ["10 cores and 14 GiB are free", "0 cores and 0 GiB are free"]
@@ -100,7 +100,7 @@ def test_several_requests_are_judged_together_and_alone(cache: SchedulerCache) -
         "claim mine, request first: 20 cores and 2 GiB of one GPU",
         "claim mine, request second: 1 whole GPU",
     )
-    assert ROOM not in found.reasons, "each alone would fit on node c"
+    assert ROOM.text not in found.reasons, "each alone would fit on node c"
     assert [line.split(";")[0] for line in found.why] == [
         "claim mine, request first: room on 1 of 3 nodes (1 GPU)",
         "claim mine, request second: room on 1 of 3 nodes (1 GPU)",
@@ -110,7 +110,7 @@ def test_several_requests_are_judged_together_and_alone(cache: SchedulerCache) -
 def test_whole_gpus_by_number_have_no_claim_yet(cache: SchedulerCache) -> None:
     found = explained(cache, claiming("waits", whole_gpus=2))
     assert found.asked == ("container main: 2 whole GPUs",)
-    assert ROOM not in found.reasons
+    assert ROOM.text not in found.reasons
 
 
 def test_a_prioritized_list_shows_its_alternatives(cache: SchedulerCache) -> None:
@@ -137,14 +137,14 @@ def test_a_claim_of_another_class_is_said_to_be_none_of_ours(cache: SchedulerCac
     assert found.condition == NO_DEVICES
     cache.claims.put_claim(claim("mine"))
     both = explained(cache, claiming("both", "mine", "theirs"))
-    assert both.reasons[ROOM] == 1
+    assert both.reasons[ROOM.text] == 1
     assert both.asked[-1] == "claim theirs, request nic: class nic.example.com, none of vcuda's"
 
 
 def test_a_shared_claim_ties_the_pod_to_its_node(cache: SchedulerCache) -> None:
     cache.claims.put_claim(claim("mine"))
     found = explained(cache, claiming("waits", "large", "mine"))
-    assert found.reasons == {NO_ROOM: 1, ELSEWHERE: 2}
+    assert found.reasons == {NO_ROOM.text: 1, ELSEWHERE.text: 2}
     assert found.nodes[0].node == "a"
     assert "claim large: allocated already, in pool a, for another pod" in found.asked
 
@@ -249,14 +249,14 @@ def test_an_answer_gives_the_loop_its_turn_by_its_work_and_ends() -> None:
     found = explained(cache, claiming("dear", *names))
     assert "; 7936 more requests or alternatives of the pod were not compared; 1" in found.sentence
     assert found.sentence.endswith("nodes were not compared, because the pod asks for so many different devices")
-    assert found.reasons[NOT_COMPARED] > 1
+    assert found.reasons[NOT_COMPARED.text] > 1
     assert found.left_out == 12 - len(found.nodes)
 
 
 def test_an_ordinary_pod_is_compared_with_every_node_of_a_large_cluster() -> None:
     cache = many_nodes(2_000)
     cache.claims.put_claim(claim("mine", requests(4)))
-    assert NOT_COMPARED not in explained(cache, claiming("waits", "mine")).reasons
+    assert NOT_COMPARED.text not in explained(cache, claiming("waits", "mine")).reasons
 
 
 def test_a_claim_that_is_missing_under_many_names_is_said_once(cache: SchedulerCache) -> None:
