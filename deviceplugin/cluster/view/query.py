@@ -23,6 +23,7 @@ import enum
 import heapq
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Generic, TypeVar
 
 import msgspec
@@ -373,52 +374,44 @@ def _gpu_amounts(gpus: Callable[[], tuple[GpuState, ...]], use: NodeUse, sort: N
     return (each.allocated.cores if sort is NodeSort.CORES else each.allocated.blocks for each in gpus())
 
 
-def pod_place(pod: ClusterPod | None, held: PodHold | None, use: NodeUse, query: PodsQuery) -> Key:
-    """The first part of a pod's key; its name and node make it unique. `pod`: its last version, `held`: where it is."""
-    if query.sort is PodSort.NODE:
-        return ("" if held is None else held.node,)
-    if query.sort is PodSort.AGE:
-        return (0.0 if pod is None else pod.pod.created,)
-    if query.sort is PodSort.NAME:
-        return ()
-    return _amounts_place(tuple(_container_amounts(pod, held, use, query.sort)), query)
+def held_pod_place(held: PodHold, created: float, use: NodeUse, query: PodsQuery) -> Key:
+    """The first part of a pod's key; its name and node make it unique."""
+
+    def amounts() -> _Amounts:
+        if query.sort in (PodSort.CORES, PodSort.MEMORY):
+            asked = chain((each.request for each in held.allocations), (each.request for each in held.unlocated))
+            return (each.cores if query.sort is PodSort.CORES else each.blocks for each in asked)
+        return _used(held, use, query.sort)
+
+    return _pod_place(held.node, created, amounts, query)
 
 
-def claim_pod_place(
+def pod_place(
     pod: ClusterPod, node: str, containers: Callable[[], tuple[ContainerRow, ...]], use: NodeUse, query: PodsQuery
 ) -> Key:
-    """The same for a pod that asks by claims; `containers` is called only if amounts are compared."""
+    """The same for a pod without a hold; `containers` is called only if amounts are compared."""
+
+    def amounts() -> _Amounts:
+        return (_row_amount(pod, each, use, query.sort) for each in containers())
+
+    return _pod_place(node, pod.pod.created, amounts, query)
+
+
+def _pod_place(node: str, created: float, amounts: Callable[[], _Amounts], query: PodsQuery) -> Key:
     if query.sort is PodSort.NODE:
         return (node,)
     if query.sort is PodSort.AGE:
-        return (pod.pod.created,)
+        return (created,)
     if query.sort is PodSort.NAME:
         return ()
-    return _amounts_place(tuple(_row_amount(pod, each, use, query.sort) for each in containers()), query)
-
-
-def _amounts_place(amounts: tuple[float | None, ...], query: PodsQuery) -> Key:
-    return _placed(_first(amounts, query.page) if query.by_part else known_sum(amounts), query.page)
+    found = tuple(amounts())
+    return _placed(_first(found, query.page) if query.by_part else known_sum(found), query.page)
 
 
 def _row_amount(pod: ClusterPod, row: ContainerRow, use: NodeUse, sort: PodSort) -> float | None:
     if sort in (PodSort.CORES, PodSort.MEMORY):
         return row.cores if sort is PodSort.CORES else row.blocks
     return _used_of([use.shares.get((pod.uid, row.name, share.uuid)) for share in row.shares], sort)
-
-
-def _container_amounts(pod: ClusterPod | None, held: PodHold | None, use: NodeUse, sort: PodSort) -> _Amounts:
-    if sort in (PodSort.CORES, PodSort.MEMORY):
-        return (cores if sort is PodSort.CORES else blocks for cores, blocks in _requests(pod, held))
-    return () if held is None else _used(held, use, sort)
-
-
-def _requests(pod: ClusterPod | None, held: PodHold | None) -> Iterator[tuple[int, int]]:
-    if held is not None:
-        yield from ((each.request.cores, each.request.blocks) for each in held.allocations)
-        yield from ((each.request.cores, each.request.blocks) for each in held.unlocated)
-    elif pod is not None:
-        yield from ((each.cores, each.blocks) for each in pod.pod.containers if each.is_gpu)
 
 
 def _used(held: PodHold, use: NodeUse, sort: PodSort) -> Iterator[float | None]:

@@ -6,9 +6,11 @@ is a sentence, and one of few constant texts, so that pods can be counted by it;
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
 
+from deviceplugin.cluster.extender.cache.claim_holds import ClaimHold, ClaimHolds, requests_of, whole_gpus_of
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.cache.pod_hold import PodHold
 from deviceplugin.cluster.extender.explain.explain import gates_sentence
@@ -16,6 +18,7 @@ from deviceplugin.cluster.extender.explain.verdicts import LastVerdict
 from deviceplugin.cluster.extender.recent_events import ClusterEvent
 from deviceplugin.cluster.extender.rejection import AGENT_DOWN, NO_INVENTORY
 from deviceplugin.model.allocation import Allocation
+from deviceplugin.model.claims import DeviceRequest
 from deviceplugin.model.cluster_view import (
     ClusterEventRow,
     ContainerRow,
@@ -27,7 +30,7 @@ from deviceplugin.model.cluster_view import (
     ShareRow,
     ShareSource,
 )
-from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
+from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.candidates import state_rejection
@@ -43,6 +46,8 @@ NO_CLAIM = "a ResourceClaim of it does not exist"
 NO_DEVICES = "its ResourceClaims can be allocated on no node"
 _CANNOT_ALLOCATE = "cannot allocate all claims"  # in kube-scheduler's message
 _MOST_REASONS = 3
+_MOST_SHARES = 1024
+_MOST_ASKED = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,25 @@ class GpuState:
 
 
 def gpu_states(info: NodeInfo) -> tuple[GpuState, ...]:
-    """Every GPU of the node; none if its inventory is not known."""
+    """Every GPU of the node, in the order of the minors where claims have some."""
+    return _plugin_states(info) if info.claims.is_empty else _all_states(info)
+
+
+def _all_states(info: NodeInfo) -> tuple[GpuState, ...]:
+    """A GPU has the source by which it is offered now; what the other still holds of it counts too."""
+    held: dict[GpuUuid, GpuAmount] = defaultdict(GpuAmount)
+    for hold in info.claims.holds:
+        held[info.gpu_of(hold.device)[0]] += hold.amount
+    found = {state.gpu.uuid: state for state in _plugin_states(info)}
+    for each in info.claims.gpus.values():
+        known = found.get(each.gpu.uuid) or GpuState(each.gpu, NOTHING, "", healthy=True)
+        found[each.gpu.uuid] = replace(known, closed=each.closed, healthy=each.healthy, source=ShareSource.CLAIM)
+    states = (replace(state, allocated=state.allocated + held[uuid]) for uuid, state in found.items())
+    return tuple(sorted(states, key=lambda each: (each.gpu.minor, each.gpu.uuid)))
+
+
+def _plugin_states(info: NodeInfo) -> tuple[GpuState, ...]:
+    """None if its inventory is not known."""
     inventory = info.inventory
     if inventory is None:
         return ()
@@ -91,15 +114,15 @@ def _state(gpu: Gpu, allocated: GpuAmount, inventory: Inventory, *, is_cordoned:
     return GpuState(gpu, allocated, closed, health.healthy)
 
 
-def node_row(info: NodeInfo, gpus: tuple[GpuState, ...], *, rows: tuple[GpuRow, ...] = ()) -> NodeRow:
-    """`rows`: the GPUs, where the caller asked for them."""
-    inventory = info.inventory
+def node_row(info: NodeInfo, gpus: tuple[GpuState, ...], *, by_claims: int, rows: tuple[GpuRow, ...] = ()) -> NodeRow:
+    """`by_claims`: how many pods hold something by claims alone; `rows`: the GPUs, where the caller asked for them."""
+    driver = _driver(info)
     usable = [each for each in gpus if each.takes_pods(info)]
     return NodeRow(
         node=info.name,
         problem=_problem(info, gpus),
-        driver="" if inventory is None else inventory.driver.version,
-        cuda="" if inventory is None else ".".join(map(str, inventory.driver.cuda)),
+        driver="" if driver is None else driver.version,
+        cuda="" if driver is None else ".".join(map(str, driver.cuda)),
         models=dict(sorted(Counter(each.gpu.model for each in gpus).items())),
         gpu_count=len(gpus),
         free_gpus=sum(each.allocated == NOTHING for each in usable),
@@ -108,9 +131,15 @@ def node_row(info: NodeInfo, gpus: tuple[GpuState, ...], *, rows: tuple[GpuRow, 
         cores_allocated=sum(each.allocated.cores for each in gpus),
         blocks=sum(each.gpu.blocks for each in gpus),
         blocks_allocated=sum(each.allocated.blocks for each in gpus),
-        pods=len(info.holds),
+        pods=len(info.holds) + by_claims,
         gpus=rows,
     )
+
+
+def _driver(info: NodeInfo) -> Driver | None:
+    """Of a node whose GPUs are all for claims the slice says it too."""
+    said = None if info.inventory is None else info.inventory.driver
+    return said if said is not None and said.version else info.claims.driver or said
 
 
 def _problem(info: NodeInfo, gpus: tuple[GpuState, ...]) -> str:
@@ -120,17 +149,11 @@ def _problem(info: NodeInfo, gpus: tuple[GpuState, ...]) -> str:
     return info.sentence or ("" if info.problem is None else info.problem.text)
 
 
-def gpu_rows(
-    info: NodeInfo,
-    gpus: Iterable[GpuState],
-    by_claims: Mapping[GpuUuid, tuple[HolderRow, ...]] = {},
-    *,
-    with_holders: bool = True,
-) -> tuple[GpuRow, ...]:
-    by_plugin = _holders(info)
+def gpu_rows(info: NodeInfo, gpus: Iterable[GpuState], *, with_holders: bool = True) -> tuple[GpuRow, ...]:
+    holders = _holders(info)
 
     def row(each: GpuState) -> GpuRow:
-        held = (*by_plugin.get(each.gpu.uuid, ()), *by_claims.get(each.gpu.uuid, ()))
+        held = tuple(holders.get(each.gpu.uuid, ()))
         return _gpu_row(info, each, held if with_holders else (), pods=len({one.uid for one in held}))
 
     return tuple(map(row, gpus))
@@ -174,10 +197,29 @@ def _holders(info: NodeInfo) -> Mapping[GpuUuid, list[HolderRow]]:
                         blocks=share.blocks,
                     )
                 )
+    for claimed in info.claims.holds:
+        found[info.gpu_of(claimed.device)[0]].append(_claim_holder(claimed))
     return found
 
 
-def stage_of(hold: PodHold) -> PodStage:
+def _claim_holder(hold: ClaimHold) -> HolderRow:
+    """A claim that one container uses is shown as that container, as the agent does it."""
+    pod, container = hold.holder.pod, hold.holder.name
+    return HolderRow(
+        uid=pod.uid,
+        namespace=pod.namespace,
+        pod=pod.name,
+        container=container,
+        stage=stage_of(hold),
+        cores=hold.amount.cores,
+        blocks=hold.amount.blocks,
+        source=ShareSource.CLAIM,
+        claim=hold.claim.name,
+        users=hold.users,
+    )
+
+
+def stage_of(hold: PodHold | ClaimHold) -> PodStage:
     return PodStage.BOUND if hold.is_bound else PodStage.RESERVED
 
 
@@ -207,6 +249,48 @@ def _container_row(one: Allocation, minors: Mapping[GpuUuid, int]) -> ContainerR
     return ContainerRow(one.owner.name, one.request.cores, one.request.blocks, shares)
 
 
+def claimed_containers(pod: ClusterPod, info: NodeInfo) -> tuple[ContainerRow, ...]:
+    """What the containers of a pod hold by claims, in the pod's order. A claim that several share counts for each.
+
+    The sums are of all; single shares are shown of a part, where hundreds of containers share hundreds of claims.
+    """
+    found, left = [], _MOST_SHARES
+    for name, held in info.claims.held_by(pod):
+        if held:
+            found.append(_container(name, held, held[:left], info))
+            left = max(0, left - len(held))
+    return tuple(found)
+
+
+def _container(name: str, held: list[ClaimHold], first: list[ClaimHold], info: NodeInfo) -> ContainerRow:
+    cores, blocks = sum((each.amount for each in held), NOTHING)
+    shares = tuple(ShareRow(*info.gpu_of(each.device), *each.amount) for each in first)
+    return ContainerRow(name, cores, blocks, shares, source=ShareSource.CLAIM, claim=held[0].claim.name)
+
+
+def asked_rows(pod: ClusterPod, claims: ClaimHolds) -> tuple[ContainerRow, ...]:
+    """What the containers of a pod that waits ask for; of a prioritized list the first. Of very many rows a part."""
+    return tuple(islice(_asked_rows(pod, claims), _MOST_ASKED))
+
+
+def _asked_rows(pod: ClusterPod, claims: ClaimHolds) -> Iterator[ContainerRow]:
+    for container in pod.pod.containers:
+        for name, requests in requests_of(container).items():
+            claim = claims.claim((pod.pod.ref.namespace, name))
+            for each in () if claim is None else claim.requests:
+                if each.alternatives and ("" in requests or each.name in requests):
+                    yield _asked_row(container.ref.name, each.alternatives[0], name)
+    for container_name, count in whole_gpus_of(pod):
+        yield _asked_row(container_name, DeviceRequest(claims.names.whole_gpus, count), None)
+
+
+def _asked_row(container: str, wanted: DeviceRequest, claim: str | None) -> ContainerRow:
+    """All memory of a GPU, whichever it will be, is 0 blocks: as for whole GPUs of the device plugin."""
+    count = wanted.count or 1
+    cores = CORES_PER_GPU if wanted.cores is None else wanted.cores
+    return ContainerRow(container, cores * count, (wanted.blocks or 0) * count, source=ShareSource.CLAIM, claim=claim)
+
+
 def event_row(event: ClusterEvent) -> ClusterEventRow:
     return ClusterEventRow(
         kind=event.kind,
@@ -221,16 +305,21 @@ def event_row(event: ClusterEvent) -> ClusterEventRow:
     )
 
 
-def waiting_pod_row(pod: ClusterPod, reason: str) -> PodRow:
-    containers = (ContainerRow(each.ref.name, each.cores, each.blocks) for each in pod.pod.containers if each.is_gpu)
+def requested_containers(pod: ClusterPod) -> tuple[ContainerRow, ...]:
+    """What they ask by the device plugin's resources."""
+    return tuple(ContainerRow(each.ref.name, each.cores, each.blocks) for each in pod.pod.containers if each.is_gpu)
+
+
+def pod_row(pod: ClusterPod, stage: PodStage, node: str, containers: tuple[ContainerRow, ...], reason: str) -> PodRow:
+    """Of a pod without a hold; `node` is empty if it waits."""
     return PodRow(
         uid=pod.uid,
         namespace=pod.pod.ref.namespace,
         pod=pod.pod.ref.name,
-        stage=PodStage.WAITING,
-        node=None,
+        stage=stage,
+        node=node or None,
         created=pod.pod.created,
-        containers=tuple(containers),
+        containers=containers,
         reason=reason,
         priority=pod.priority,
         gang=gang_name(pod),
@@ -264,7 +353,7 @@ def reason_of(pod: ClusterPod, verdict: LastVerdict | None) -> Reason:
 
 
 def claim_reason_of(pod: ClusterPod, missing: str) -> Reason:
-    """Of a pod that asks by claims alone: kube-scheduler's own words.
+    """Of a pod that asks by claims alone, by kube-scheduler's own words.
 
     `missing`: what is said of a claim that is not there, empty if all are.
     """

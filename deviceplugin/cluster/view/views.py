@@ -20,7 +20,6 @@ from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.explain.verdicts import Verdicts
 from deviceplugin.cluster.extender.recent_events import ClusterEvent, RecentEvents
 from deviceplugin.cluster.view import rows
-from deviceplugin.cluster.view.claim_gpus import asked_rows, containers_of, holders, pod_row, with_claims
 from deviceplugin.cluster.view.live import NodeUse
 from deviceplugin.cluster.view.query import (
     NOTHING_KNOWN,
@@ -31,15 +30,15 @@ from deviceplugin.cluster.view.query import (
     NodesQuery,
     PodSort,
     PodsQuery,
-    claim_pod_place,
     cut,
     described,
+    held_pod_place,
     node_key,
     paced,
     pod_place,
 )
-from deviceplugin.cluster.view.rows import GpuState, Reason, claim_reason_of, reason_of
-from deviceplugin.model.allocation import PodRef
+from deviceplugin.cluster.view.rows import Reason, claim_reason_of, reason_of
+from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.cluster_view import (
     ClusterEventsView,
     ClusterView,
@@ -76,20 +75,14 @@ class _Head(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
-    pod: ClusterPod
-    node: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _ByClaims:
-    """A pod that asks by claims alone; `node` is empty if it waits."""
+class _Unheld:
+    """A pod that waits, or has its node by claims alone; `node` is empty if it waits."""
 
     pod: ClusterPod
     node: str = ""
 
 
-_AnyPod = PodHold | _Waiting | _ByClaims
+_AnyPod = PodHold | _Unheld
 Uses = Mapping[str, NodeUse]
 
 
@@ -132,7 +125,7 @@ class ClusterViews:
                 bound=sum(hold.is_bound for hold in info.holds.values()) + self._bound_by_claims(info),
                 holds=row.pods,
             )
-        reasons = Counter([self._reason(each).kind async for each in self._waiting()])
+        reasons = Counter([self._reason(each.pod).kind async for each in self._waiting()])
         return ClusterView(
             **self._head(),
             scheduler_version=self._replica().version,
@@ -169,7 +162,7 @@ class ClusterViews:
             row = self._row(info)
             if not _is_asked_for(row, query):
                 return None
-            return node_key(row, lambda: self._states(info), uses.get(info.name, NOTHING_KNOWN), query)
+            return node_key(row, lambda: rows.gpu_states(info), uses.get(info.name, NOTHING_KNOWN), query)
 
         page = await cut(paced(self._nodes(), self._node_steps), key, query.page)
         steps = self._detail_steps if query.with_gpus else self._node_steps
@@ -194,7 +187,7 @@ class ClusterViews:
     async def pods(self, query: PodsQuery, uses: Uses = MappingProxyType({})) -> PodsView:
         """`uses` as of `nodes`."""
         page = await cut(self._pods(query), lambda each: self._pod_key(each, query, uses), query.page)
-        items = await described(page.items, self._pod, self._pod_steps)
+        items = await described(page.items, self._pod, _pod_steps)
         return PodsView(
             **self._head(),
             items=items,
@@ -237,28 +230,18 @@ class ClusterViews:
         known = self._described.get(info.name)
         if known is not None and is_settled and known[0] is state and known[1] == sign:
             return known[2]
-        row = self._completed(rows.node_row(info, self._states(info)), info)
+        row = rows.node_row(info, rows.gpu_states(info), by_claims=len(self._by_claims_on(info)))
         if len(self._described) > 2 * len(self._cache.nodes) + _SLICE:
             self._described.clear()  # of nodes that are gone
         self._described[info.name] = (state, sign, row)
         return row
 
-    def _completed(self, row: NodeRow, info: NodeInfo) -> NodeRow:
-        """What only claims say of a node: pods, and the driver where no inventory does."""
-        pods, driver = row.pods + len(self._by_claims_on(info)), info.claims.driver
-        if row.driver or driver is None:
-            return replace(row, pods=pods)
-        return replace(row, pods=pods, driver=driver.version, cuda=".".join(map(str, driver.cuda)))
-
-    def _states(self, info: NodeInfo) -> tuple[GpuState, ...]:
-        return with_claims(rows.gpu_states(info), info)
-
     def _node(self, info: NodeInfo, query: NodesQuery) -> NodeRow:
         if not query.with_gpus:
             return self._row(info)
-        states = self._states(info)
-        gpus = rows.gpu_rows(info, states, holders(info), with_holders=query.with_holders)
-        return self._completed(rows.node_row(info, states, rows=gpus), info)
+        states = rows.gpu_states(info)
+        gpus = rows.gpu_rows(info, states, with_holders=query.with_holders)
+        return rows.node_row(info, states, by_claims=len(self._by_claims_on(info)), rows=gpus)
 
     def _node_steps(self, info: NodeInfo) -> int:
         return STEPS_OF_ITEM + len(info.holds) + 4 * len(info.claims.holds)
@@ -267,25 +250,19 @@ class ClusterViews:
         """Every share becomes a row."""
         return 2 * self._node_steps(info) + 4 * sum(len(hold.allocations) for hold in info.holds.values())
 
-    def _pod_steps(self, each: _AnyPod) -> int:
-        if isinstance(each, _ByClaims):
-            return _claim_steps(each.pod)
-        parts = each.pod.pod.containers if isinstance(each, _Waiting) else each.allocations
-        return STEPS_OF_ITEM + len(parts)
-
-    async def _waiting(self) -> AsyncIterator[_Waiting | _ByClaims]:
+    async def _waiting(self) -> AsyncIterator[_Unheld]:
         """Pods that wait and for which nothing is reserved."""
-        async for each in paced(map(_Waiting, tuple(self._cache.waiting.values())), self._pod_steps):
-            if not any(self._cache.holds(each.pod.uid)):
-                yield each
-        async for pod in paced(tuple(self._claims.waiting.values()), _claim_steps):
+        async for pod in paced(tuple(self._cache.waiting.values()), _steps_of):
+            if not any(self._cache.holds(pod.uid)):
+                yield _Unheld(pod)
+        async for pod in paced(tuple(self._claims.waiting.values()), _steps_of):
             if not pod.pod.is_gpu and self._claims.waits(pod):
-                yield _ByClaims(pod)
+                yield _Unheld(pod)
 
-    def _by_claims_on(self, info: NodeInfo) -> tuple[_ByClaims, ...]:
+    def _by_claims_on(self, info: NodeInfo) -> tuple[_Unheld, ...]:
         """A pod that asks in both ways is one, of the device plugin's."""
         found = self._claims.pods_on(info.claims)
-        return tuple(_ByClaims(pod, info.name) for pod in found if pod.uid not in info.holds)
+        return tuple(_Unheld(pod, info.name) for pod in found if pod.uid not in info.holds)
 
     def _bound_by_claims(self, info: NodeInfo) -> int:
         return sum(bool(each.pod.pod.node) for each in self._by_claims_on(info))
@@ -300,7 +277,7 @@ class ClusterViews:
 
     async def _pods(self, query: PodsQuery) -> AsyncIterator[_AnyPod]:
         if query.stage is not PodStage.WAITING:
-            async for each in paced(self._placed(query.node), self._pod_steps):
+            async for each in paced(self._placed(query.node), _pod_steps):
                 yield each
         if query.stage in (None, PodStage.WAITING) and not query.node:
             async for waiting in self._waiting():
@@ -317,44 +294,44 @@ class ClusterViews:
 
     def _place(self, each: _AnyPod, uses: Uses, query: PodsQuery) -> Key:
         use = uses.get(each.node, NOTHING_KNOWN)
-        if isinstance(each, _ByClaims):
-            return claim_pod_place(each.pod, each.node, lambda: self._containers(each.pod, each.node), use, query)
-        if isinstance(each, _Waiting):
-            return pod_place(each.pod, None, use, query)
+        if isinstance(each, _Unheld):
+            return pod_place(each.pod, each.node, lambda: self._containers(each), use, query)
         known = self._cache.pod(each.pod.uid) if query.sort is PodSort.AGE else None
-        return pod_place(known, each, use, query)
+        return held_pod_place(each, 0.0 if known is None else known.pod.created, use, query)
 
     def _pod(self, each: _AnyPod) -> PodRow:
-        if isinstance(each, _ByClaims):
-            reason = "" if each.node else self._reason(each).sentence
-            containers = self._containers(each.pod, each.node)
-            return pod_row(each.pod, _stage(each), each.node or None, containers, reason)
-        if isinstance(each, _Waiting):
-            row = rows.waiting_pod_row(each.pod, self._reason(each).sentence)
-        else:
-            row = rows.held_pod_row(each, self._cache.nodes.get(each.node), self._cache.pod(each.pod.uid))
-        return self._with_both(row, _ref(each))
+        if isinstance(each, _Unheld):
+            reason = "" if each.node else self._reason(each.pod).sentence
+            return rows.pod_row(each.pod, _stage(each), each.node, self._containers(each), reason)
+        row = rows.held_pod_row(each, self._cache.nodes.get(each.node), self._cache.pod(each.pod.uid))
+        return replace(row, containers=(*row.containers, *self._by_claims(each.pod.uid, each.node)))
 
-    def _with_both(self, row: PodRow, ref: PodRef) -> PodRow:
+    def _containers(self, each: _Unheld) -> tuple[ContainerRow, ...]:
+        return (*rows.requested_containers(each.pod), *self._by_claims(each.pod.uid, each.node))
+
+    def _by_claims(self, uid: PodUid, node: str) -> tuple[ContainerRow, ...]:
         """A pod can ask in both ways, with different containers."""
-        pod = self._claims.pod(ref.uid)
+        pod, info = self._claims.pod(uid), self._cache.nodes.get(node)
         if pod is None:
-            return row
-        return replace(row, containers=(*row.containers, *self._containers(pod, row.node or "")))
+            return ()
+        if info is None or info.claims.is_empty:
+            return rows.asked_rows(pod, self._claims)
+        return rows.claimed_containers(pod, info)
 
-    def _containers(self, pod: ClusterPod, node: str) -> tuple[ContainerRow, ...]:
-        info = self._cache.nodes.get(node)
-        return asked_rows(pod, self._claims) if info is None or info.claims.is_empty else containers_of(pod, info)
-
-    def _reason(self, each: _Waiting | _ByClaims) -> Reason:
-        if isinstance(each, _ByClaims):
-            return claim_reason_of(each.pod, "; ".join(self._claims.missing(each.pod)))
-        return reason_of(each.pod, self._verdicts.of(each.pod.uid))
+    def _reason(self, pod: ClusterPod) -> Reason:
+        if pod.pod.is_gpu:
+            return reason_of(pod, self._verdicts.of(pod.uid))
+        return claim_reason_of(pod, "; ".join(self._claims.missing(pod)))
 
 
-def _claim_steps(pod: ClusterPod) -> int:
+def _pod_steps(each: _AnyPod) -> int:
+    return _steps_of(each.pod) if isinstance(each, _Unheld) else STEPS_OF_ITEM + len(each.allocations)
+
+
+def _steps_of(pod: ClusterPod) -> int:
     """How long a look at what the pod asks for takes."""
-    return STEPS_OF_ITEM + len(pod.claims) + 4 * sum(len(each.claims) for each in pod.pod.containers)
+    mentions = sum(1 + 4 * len(each.claims) for each in pod.pod.containers)
+    return STEPS_OF_ITEM + len(pod.claims) + mentions
 
 
 def _ref(each: _AnyPod) -> PodRef:
