@@ -12,9 +12,8 @@ from deviceplugin.cli import table as q
 from deviceplugin.cli.command import OperatorCommand, headers_option, node_name, output_option
 from deviceplugin.cli.completion import complete_node
 from deviceplugin.cli.connection import Connection, all_namespaces_option, connected
-from deviceplugin.cli.listing import Kind, Shape, Sort, show_rows
+from deviceplugin.cli.listing import Field, Kind, Shape, Sort, show_rows
 from deviceplugin.cli.scheduler_client import opened
-from deviceplugin.cli.table import Column
 from deviceplugin.cli.view_client import Found, ViewClient
 from deviceplugin.model.cluster_view import ClusterEventKind, ClusterEventRow
 
@@ -29,32 +28,18 @@ def _object(row: ClusterEventRow) -> str:
     return f"pod/{row.pod}" if row.uid else f"node/{row.node}"
 
 
-def _cells(row: ClusterEventRow, at: float) -> tuple[str, ...]:
-    return (
-        row.namespace or q.UNKNOWN,
-        q.age(at - row.at),
-        row.kind.value,
-        _object(row),
-        row.node or q.UNKNOWN,
-        str(row.count),
-        q.age(at - row.first),
-        row.sentence,
-    )
-
-
 EVENTS: Kind[ClusterEventRow] = Kind(
     what="events",
     columns=(
-        Column("NAMESPACE", rank=4),
-        Column("LAST SEEN", right=True),
-        Column("KIND", rank=2),
-        Column("OBJECT"),
-        Column("NODE", rank=3),
-        Column("COUNT", rank=8, wide=True, right=True),
-        Column("FIRST SEEN", rank=8, wide=True, right=True),
-        Column("MESSAGE", rank=1),
+        Field("NAMESPACE", rank=4, text=lambda row, _: row.namespace),
+        Field("LAST SEEN", right=True, text=lambda row, at: q.age(at - row.at)),
+        Field("KIND", rank=2, text=lambda row, _: row.kind.value),
+        Field("OBJECT", text=lambda row, _: _object(row)),
+        Field("NODE", rank=3, text=lambda row, _: row.node),
+        Field("COUNT", rank=8, wide=True, right=True, text=lambda row, _: str(row.count)),
+        Field("FIRST SEEN", rank=8, wide=True, right=True, text=lambda row, at: q.age(at - row.first)),
+        Field("MESSAGE", rank=1, text=lambda row, _: row.sentence),
     ),
-    cells=_cells,
     sorts={"age": Sort(lambda row: (row.at,), largest_first=False)},
     name=_object,
 )

@@ -41,13 +41,19 @@ class Sort(Generic[Row]):
     of_use: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field(Column, Generic[Row]):
+    """A column with the text that a row has in it; `text` also gets the time of the answer."""
+
+    text: Callable[[Row, float], str]
+
+
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[Row]):
-    """How one kind of row is shown. `cells` also gets the time of the answer;"""
+    """How one kind of row is shown."""
 
     what: str
-    columns: tuple[Column, ...]
-    cells: Callable[[Row, float], Sequence[str]]
+    columns: tuple[Field[Row], ...]
     sorts: Mapping[str, Sort[Row]]
     name: Callable[[Row], str]
 
@@ -60,16 +66,10 @@ class Kind(Generic[Row]):
 
     def without(self, heading: str) -> "Kind[Row]":
         """The same without one column."""
-        kept = [at for at, column in enumerate(self.columns) if column.heading != heading]
-
-        def cells(row: Row, at: float) -> Sequence[str]:
-            every = self.cells(row, at)
-            return [every[index] for index in kept]
-
-        return replace(self, columns=tuple(self.columns[index] for index in kept), cells=cells)
+        return replace(self, columns=tuple(each for each in self.columns if each.heading != heading))
 
     def lines(self, rows: Sequence[Row], *, at: float, headers: bool, wide: bool, width: int | None) -> list[str]:
-        cells = [self.cells(row, at) for row in rows]
+        cells = [[each.text(row, at) for each in self.columns] for row in rows]
         return table(self.columns, cells, headers=headers, wide=wide, width=width)
 
 

@@ -14,9 +14,8 @@ from deviceplugin import log
 from deviceplugin.cli import table as q
 from deviceplugin.cli.command import OperatorCommand, headers_option, output_option
 from deviceplugin.cli.connection import Connection, connected
-from deviceplugin.cli.listing import Kind, Shape, Sort, show_rows
+from deviceplugin.cli.listing import Field, Kind, Shape, Sort, show_rows
 from deviceplugin.cli.scheduler_client import opened
-from deviceplugin.cli.table import Column
 from deviceplugin.cli.view_client import Found, ViewClient
 from deviceplugin.model.cluster_view import GpuLive, GpuRow, NodeRow
 
@@ -38,59 +37,28 @@ def models_text(models: dict[str, int]) -> str:
     return ", ".join(f"{count} x {model}" for model, count in models.items())
 
 
-def _node(row: NodeRow, _at: float) -> tuple[str, ...]:
-    return (
-        row.node,
-        "Problem" if row.problem else "Ready",
-        str(row.gpu_count),
-        str(row.free_gpus),
-        q.of(str(row.cores_allocated), str(row.cores)),
-        q.of(q.blocks(row.blocks_allocated), q.blocks(row.blocks)),
-        str(row.pods),
-        str(row.unusable_gpus),
-        row.driver,
-        row.cuda,
-        models_text(row.models),
-        row.problem,
-    )
+def _allocated_percent(row: NodeRow, _at: float) -> str:
+    return q.percent(100 * row.cores_allocated / row.cores) if row.cores else q.UNKNOWN
 
 
-def _share_held(row: NodeRow) -> float:
-    return 100 * row.cores_allocated / row.cores if row.cores else 0.0
+def _cores(row: NodeRow, _at: float) -> str:
+    return q.of(str(row.cores_allocated), str(row.cores))
 
 
-def _node_use(row: NodeRow, _at: float) -> tuple[str, ...]:
-    live = row.live
-    return (
-        row.node,
-        str(row.gpu_count),
-        str(row.free_gpus),
-        q.of(str(row.cores_allocated), str(row.cores)),
-        q.percent(_share_held(row)) if row.cores else q.UNKNOWN,
-        q.percent(None if live is None else live.utilization_percent),
-        q.of(q.blocks(row.blocks_allocated), q.blocks(row.blocks)),
-        q.memory(None if live is None else live.memory_used_bytes),
-        str(row.pods),
-        row.live_error or row.problem,
-    )
+def _memory(row: NodeRow | GpuRow) -> str:
+    return q.of(q.blocks(row.blocks_allocated), q.blocks(row.blocks))
 
 
-def _gpu_use(entry: GpuEntry, _at: float) -> tuple[str, ...]:
-    gpu, live = entry.gpu, entry.gpu.live
-    return (
-        entry.node,
-        str(gpu.minor),
-        gpu.model,
-        q.of(str(gpu.cores_allocated), "100"),
-        q.percent(None if live is None else live.utilization_percent),
-        q.of(q.blocks(gpu.blocks_allocated), q.blocks(gpu.blocks)),
-        q.memory(None if live is None else live.memory_used_bytes),
-        str(gpu.pods),
-        q.UNKNOWN if live is None or live.processes is None else str(live.processes),
-        gpu.uuid,
-        gpu.source.value,
-        gpu.reason or ("ok" if gpu.usable else "unusable"),
-    )
+def _busy(live: GpuLive | None) -> str:
+    return q.percent(None if live is None else live.utilization_percent)
+
+
+def _memory_used(live: GpuLive | None) -> str:
+    return q.memory(None if live is None else live.memory_used_bytes)
+
+
+def _processes(live: GpuLive | None) -> str:
+    return q.UNKNOWN if live is None or live.processes is None else str(live.processes)
 
 
 def _used(live: GpuLive | None) -> tuple[float] | None:
@@ -103,68 +71,65 @@ _NODE_SORTS: dict[str, Sort[NodeRow]] = {
     "memory": Sort(lambda row: (row.blocks_allocated,), server="memory"),
     "free": Sort(lambda row: (row.free_gpus,), server="free"),
 }
-NODES = Kind(
+NODES: Kind[NodeRow] = Kind(
     what="nodes with GPUs",
     columns=(
-        Column("NAME"),
-        Column("STATUS", rank=2),
-        Column("GPUS", rank=3, right=True),
-        Column("FREE", right=True),
-        Column("CORES", rank=1, right=True),
-        Column("MEMORY", rank=4, right=True),
-        Column("PODS", rank=5, right=True),
-        Column("UNUSABLE", rank=6, wide=True, right=True),
-        Column("DRIVER", rank=7, wide=True),
-        Column("CUDA", rank=8, wide=True),
-        Column("MODEL", rank=7),
-        Column("PROBLEM", rank=6, if_any=True),
+        Field("NAME", text=lambda row, _: row.node),
+        Field("STATUS", rank=2, text=lambda row, _: "Problem" if row.problem else "Ready"),
+        Field("GPUS", rank=3, right=True, text=lambda row, _: str(row.gpu_count)),
+        Field("FREE", right=True, text=lambda row, _: str(row.free_gpus)),
+        Field("CORES", rank=1, right=True, text=_cores),
+        Field("MEMORY", rank=4, right=True, text=lambda row, _: _memory(row)),
+        Field("PODS", rank=5, right=True, text=lambda row, _: str(row.pods)),
+        Field("UNUSABLE", rank=6, wide=True, right=True, text=lambda row, _: str(row.unusable_gpus)),
+        Field("DRIVER", rank=7, wide=True, text=lambda row, _: row.driver),
+        Field("CUDA", rank=8, wide=True, text=lambda row, _: row.cuda),
+        Field("MODEL", rank=7, text=lambda row, _: models_text(row.models)),
+        Field("PROBLEM", rank=6, if_any=True, text=lambda row, _: row.problem),
     ),
-    cells=_node,
     sorts=_NODE_SORTS,
     name=lambda row: f"node/{row.node}",
 )
-NODE_USE = Kind(
+NODE_USE: Kind[NodeRow] = Kind(
     what="nodes with GPUs",
     columns=(
-        Column("NAME"),
-        Column("GPUS", rank=4, right=True),
-        Column("FREE", rank=3, right=True),
-        Column("CORES", rank=1, right=True),
-        Column("CORES%", rank=5, right=True),
-        Column("UTIL", right=True),
-        Column("MEMORY", rank=2, right=True),
-        Column("USED", rank=1, right=True),
-        Column("PODS", rank=6, right=True),
-        Column("NOTE", rank=7, if_any=True),
+        Field("NAME", text=lambda row, _: row.node),
+        Field("GPUS", rank=4, right=True, text=lambda row, _: str(row.gpu_count)),
+        Field("FREE", rank=3, right=True, text=lambda row, _: str(row.free_gpus)),
+        Field("CORES", rank=1, right=True, text=_cores),
+        Field("CORES%", rank=5, right=True, text=_allocated_percent),
+        Field("UTIL", right=True, text=lambda row, _: _busy(row.live)),
+        Field("MEMORY", rank=2, right=True, text=lambda row, _: _memory(row)),
+        Field("USED", rank=1, right=True, text=lambda row, _: _memory_used(row.live)),
+        Field("PODS", rank=6, right=True, text=lambda row, _: str(row.pods)),
+        Field("NOTE", rank=7, if_any=True, text=lambda row, _: row.live_error or row.problem),
     ),
-    cells=_node_use,
     sorts={**_NODE_SORTS, "used": Sort(lambda row: _used(row.live), server="used", of_use=True)},
     name=lambda row: f"node/{row.node}",
 )
 GPU_USE: Kind[GpuEntry] = Kind(
     what="GPUs",
     columns=(
-        Column("NODE"),
-        Column("GPU", right=True),
-        Column("MODEL", rank=6),
-        Column("CORES", rank=2, right=True),
-        Column("UTIL", right=True),
-        Column("MEMORY", rank=3, right=True),
-        Column("USED", rank=1, right=True),
-        Column("PODS", rank=5, right=True),
-        Column("PROCESSES", rank=7, wide=True, right=True),
-        Column("UUID", rank=8, wide=True),
-        Column("SOURCE", rank=8, wide=True),
-        Column("STATUS", rank=4),
+        Field("NODE", text=lambda each, _: each.node),
+        Field("GPU", right=True, text=lambda each, _: str(each.gpu.minor)),
+        Field("MODEL", rank=6, text=lambda each, _: each.gpu.model),
+        Field("CORES", rank=2, right=True, text=lambda each, _: q.of(str(each.gpu.cores_allocated), "100")),
+        Field("UTIL", right=True, text=lambda each, _: _busy(each.gpu.live)),
+        Field("MEMORY", rank=3, right=True, text=lambda each, _: _memory(each.gpu)),
+        Field("USED", rank=1, right=True, text=lambda each, _: _memory_used(each.gpu.live)),
+        Field("PODS", rank=5, right=True, text=lambda each, _: str(each.gpu.pods)),
+        Field("PROCESSES", rank=7, wide=True, right=True, text=lambda each, _: _processes(each.gpu.live)),
+        Field("UUID", rank=8, wide=True, text=lambda each, _: each.gpu.uuid),
+        Field("SOURCE", rank=8, wide=True, text=lambda each, _: each.gpu.source.value),
+        Field("STATUS", rank=4, text=lambda each, _: each.gpu.reason or ("ok" if each.gpu.usable else "unusable")),
     ),
-    cells=_gpu_use,
     sorts={
-        "name": Sort(lambda entry: (entry.node, entry.gpu.minor), largest_first=False, server="name"),
-        "cores": Sort(lambda entry: (entry.gpu.cores_allocated,), server="cores", by="gpu"),
-        "memory": Sort(lambda entry: (entry.gpu.blocks_allocated,), server="memory", by="gpu"),
-        "used": Sort(lambda entry: _used(entry.gpu.live), server="used", by="gpu", of_use=True),
+        "name": Sort(lambda each: (each.node, each.gpu.minor), largest_first=False, server="name"),
+        "cores": Sort(lambda each: (each.gpu.cores_allocated,), server="cores", by="gpu"),
+        "memory": Sort(lambda each: (each.gpu.blocks_allocated,), server="memory", by="gpu"),
+        "used": Sort(lambda each: _used(each.gpu.live), server="used", by="gpu", of_use=True),
     },
-    name=lambda entry: f"gpu/{entry.gpu.uuid}",
+    name=lambda each: f"gpu/{each.gpu.uuid}",
 )
 
 

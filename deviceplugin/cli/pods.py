@@ -5,7 +5,8 @@ In: the scheduler's view. Out: a table, or the rows as JSON or YAML; the columns
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from operator import attrgetter
 
 import click
 import msgspec
@@ -15,9 +16,8 @@ from deviceplugin.cli import table as q
 from deviceplugin.cli.command import OperatorCommand, headers_option, node_name, output_option
 from deviceplugin.cli.completion import complete_node
 from deviceplugin.cli.connection import Connection, all_namespaces_option, connected
-from deviceplugin.cli.listing import Kind, Shape, Sort, show_rows
+from deviceplugin.cli.listing import Field, Kind, Shape, Sort, show_rows
 from deviceplugin.cli.scheduler_client import opened
-from deviceplugin.cli.table import Column
 from deviceplugin.cli.view_client import Found, ViewClient
 from deviceplugin.model.cluster_view import ContainerRow, PodRow, PodStage, ShareLive, ShareSource
 
@@ -63,67 +63,31 @@ def _age(row: PodRow, at: float) -> str:
     return q.age(at - row.created) if row.created else q.UNKNOWN
 
 
-def _pod(row: PodRow, at: float) -> tuple[str, ...]:
-    return (
-        row.namespace,
-        row.pod,
-        _STATUS[row.stage],
-        row.node or "",
-        _gpus(row.containers),
-        str(_cores(row)),
-        q.blocks(_blocks(row)),
-        _age(row, at),
-        str(row.priority),
-        row.gang or "",
-        row.scheduler,
-        _claims(row),
-        row.reason,
-    )
+def _total(row: PodRow, of: Callable[[ShareLive], float | None]) -> float | None:
+    """Of what its containers use; None if nothing is known."""
+    lives = [share.live for each in row.containers for share in each.shares if share.live is not None]
+    return q.total(map(of, lives))
 
 
-def _lives(containers: Iterable[ContainerRow]) -> list[ShareLive]:
-    return [share.live for each in containers for share in each.shares if share.live is not None]
+def _cores_used(row: PodRow, _at: float) -> str:
+    used = _total(row, attrgetter("cores_used"))
+    return q.UNKNOWN if used is None else f"{used:.0f}"
 
 
-def _use(row: PodRow, containers: tuple[ContainerRow, ...]) -> tuple[str, ...]:
-    lives = _lives(containers)
-    used = q.total(each.cores_used for each in lives)
-    return (
-        row.node or "",
-        _gpus(containers),
-        str(sum(each.cores for each in containers)),
-        q.UNKNOWN if used is None else f"{used:.0f}",
-        q.blocks(sum(each.blocks for each in containers)),
-        q.memory(q.total(each.memory_used_bytes for each in lives)),
-        q.memory(q.total(each.memory_peak_bytes for each in lives)),
-        q.seconds(q.total(each.throttled_seconds for each in lives)),
-        "; ".join(sentence for each in containers for sentence in each.over_limit or ()),
-    )
+def _peak(row: PodRow, _at: float) -> str:
+    return q.memory(_total(row, attrgetter("memory_peak_bytes")))
 
 
-def _pod_use(row: PodRow, _at: float) -> tuple[str, ...]:
-    return (row.namespace, row.pod, *_use(row, row.containers))
+def _over_limit(row: PodRow, _at: float) -> str:
+    return "; ".join(sentence for each in row.containers for sentence in each.over_limit or ())
 
 
-def _container_use(entry: ContainerEntry, _at: float) -> tuple[str, ...]:
-    row = entry.pod
-    return (row.namespace, row.pod, entry.container.name, *_use(row, (entry.container,)))
+def _by_use(field: str) -> Callable[[PodRow], tuple[float] | None]:
+    def key(row: PodRow) -> tuple[float] | None:
+        total = _total(row, attrgetter(field))
+        return None if total is None else (total,)
 
-
-def _known(total: float | None) -> tuple[float] | None:
-    return None if total is None else (total,)
-
-
-def _used_cores(row: PodRow) -> tuple[float] | None:
-    return _known(q.total(each.cores_used for each in _lives(row.containers)))
-
-
-def _used_memory(row: PodRow) -> tuple[float] | None:
-    return _known(q.total(each.memory_used_bytes for each in _lives(row.containers)))
-
-
-def _throttled(row: PodRow) -> tuple[float] | None:
-    return _known(q.total(each.throttled_seconds for each in _lives(row.containers)))
+    return key
 
 
 def _by_name(row: PodRow) -> tuple[str, str, str]:
@@ -139,69 +103,78 @@ _SORTS: dict[str, Sort[PodRow]] = {
 }
 _USE_SORTS: dict[str, Sort[PodRow]] = {
     **{word: _SORTS[word] for word in ("name", "cores", "memory", "node")},
-    "used": Sort(_used_cores, server="used", of_use=True),
-    "used-memory": Sort(_used_memory, server="used-memory", of_use=True),
-    "throttled": Sort(_throttled, server="throttled", of_use=True),
+    "used": Sort(_by_use("cores_used"), server="used", of_use=True),
+    "used-memory": Sort(_by_use("memory_used_bytes"), server="used-memory", of_use=True),
+    "throttled": Sort(_by_use("throttled_seconds"), server="throttled", of_use=True),
 }
 _WHOLE_PODS = ("name", "node")
 """In these orders the containers of a pod are equal."""
-_USE = (
-    Column("NODE", rank=3),
-    Column("GPU", rank=5),
-    Column("CORES", rank=1, right=True),
-    Column("USED", right=True),
-    Column("MEMORY", rank=2, right=True),
-    Column("USED", rank=1, right=True),
-    Column("PEAK", rank=7, right=True, wide=True),
-    Column("THROTTLED", rank=4, right=True),
-    Column("OVER LIMIT", rank=6, if_any=True),
+_USE: tuple[Field[PodRow], ...] = (
+    Field("NODE", rank=3, text=lambda row, _: row.node or ""),
+    Field("GPU", rank=5, text=lambda row, _: _gpus(row.containers)),
+    Field("CORES", rank=1, right=True, text=lambda row, _: str(_cores(row))),
+    Field("USED", right=True, text=_cores_used),
+    Field("MEMORY", rank=2, right=True, text=lambda row, _: q.blocks(_blocks(row))),
+    Field("USED", rank=1, right=True, text=lambda row, _: q.memory(_total(row, attrgetter("memory_used_bytes")))),
+    Field("PEAK", rank=7, right=True, wide=True, text=_peak),
+    Field("THROTTLED", rank=4, right=True, text=lambda row, _: q.seconds(_total(row, attrgetter("throttled_seconds")))),
+    Field("OVER LIMIT", rank=6, if_any=True, text=_over_limit),
 )
+
+
+def _field_of_container(field: Field[PodRow]) -> Field[ContainerEntry]:
+    def text(entry: ContainerEntry, at: float) -> str:
+        return field.text(entry.pod, at)
+
+    return Field(field.heading, field.rank, field.wide, field.right, field.if_any, text=text)
 
 
 def _of_container(sort: Sort[PodRow], *, by: str) -> Sort[ContainerEntry]:
     return Sort(lambda entry: sort.key(entry.pod), sort.largest_first, sort.server, by, sort.of_use)
 
 
-def _pod_name(row: PodRow) -> str:
-    return f"pod/{row.pod}"
-
-
-PODS = Kind(
+PODS: Kind[PodRow] = Kind(
     what="pods with GPUs",
     columns=(
-        Column("NAMESPACE", rank=2),
-        Column("NAME"),
-        Column("STATUS", rank=1),
-        Column("NODE", rank=3),
-        Column("GPU", rank=6),
-        Column("CORES", rank=4, right=True),
-        Column("MEMORY", rank=5, right=True),
-        Column("AGE", rank=7, right=True),
-        Column("PRIORITY", rank=8, wide=True, right=True),
-        Column("GANG", rank=8, wide=True),
-        Column("SCHEDULER", rank=8, wide=True),
-        Column("CLAIM", rank=7, if_any=True),
-        Column("REASON", rank=6, if_any=True),
+        Field("NAMESPACE", rank=2, text=lambda row, _: row.namespace),
+        Field("NAME", text=lambda row, _: row.pod),
+        Field("STATUS", rank=1, text=lambda row, _: _STATUS[row.stage]),
+        Field("NODE", rank=3, text=lambda row, _: row.node or ""),
+        Field("GPU", rank=6, text=lambda row, _: _gpus(row.containers)),
+        Field("CORES", rank=4, right=True, text=lambda row, _: str(_cores(row))),
+        Field("MEMORY", rank=5, right=True, text=lambda row, _: q.blocks(_blocks(row))),
+        Field("AGE", rank=7, right=True, text=_age),
+        Field("PRIORITY", rank=8, wide=True, right=True, text=lambda row, _: str(row.priority)),
+        Field("GANG", rank=8, wide=True, text=lambda row, _: row.gang or ""),
+        Field("SCHEDULER", rank=8, wide=True, text=lambda row, _: row.scheduler),
+        Field("CLAIM", rank=7, if_any=True, text=lambda row, _: _claims(row)),
+        Field("REASON", rank=6, if_any=True, text=lambda row, _: row.reason),
     ),
-    cells=_pod,
     sorts=_SORTS,
-    name=_pod_name,
+    name=lambda row: f"pod/{row.pod}",
 )
-POD_USE = Kind(
+POD_USE: Kind[PodRow] = Kind(
     what="pods with GPUs",
-    columns=(Column("NAMESPACE", rank=4), Column("NAME"), *_USE),
-    cells=_pod_use,
+    columns=(
+        Field("NAMESPACE", rank=4, text=lambda row, _: row.namespace),
+        Field("NAME", text=lambda row, _: row.pod),
+        *_USE,
+    ),
     sorts=_USE_SORTS,
-    name=_pod_name,
+    name=lambda row: f"pod/{row.pod}",
 )
-CONTAINER_USE = Kind(
+CONTAINER_USE: Kind[ContainerEntry] = Kind(
     what="containers with GPUs",
-    columns=(Column("NAMESPACE", rank=4), Column("POD"), Column("NAME", rank=2), *_USE),
-    cells=_container_use,
+    columns=(
+        Field("NAMESPACE", rank=4, text=lambda entry, _: entry.pod.namespace),
+        Field("POD", text=lambda entry, _: entry.pod.pod),
+        Field("NAME", rank=2, text=lambda entry, _: entry.container.name),
+        *map(_field_of_container, _USE),
+    ),
     sorts={
         word: _of_container(sort, by="" if word in _WHOLE_PODS else "container") for word, sort in _USE_SORTS.items()
     },
-    name=lambda entry: _pod_name(entry.pod),
+    name=lambda entry: f"pod/{entry.pod.pod}",
 )
 
 

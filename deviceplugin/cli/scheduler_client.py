@@ -135,21 +135,17 @@ class Answer:
 
 
 class SchedulerClient(Protocol):
-    """`namespace` is the one that commands take where none is given; `api` reads the caller's own objects of the API
-    server, None where it is not used."""
+    """`namespace` is the one that commands take if none is given.
+
+    `api` asks the API server with the caller's own rights; None if it is not used.
+    """
 
     @property
     def namespace(self) -> str: ...
     @property
     def api(self) -> ObjectClient | None: ...
     async def get(self, path: str, query: Query) -> Answer:
-        """Asks the scheduler; the leader, where another replica cannot answer."""
-
-    async def get_api(self, path: str, query: Query, *, accept: str = "application/json") -> Answer | None:
-        """Asks the API server with the caller's own rights; None where it is not used."""
-
-    async def post_api(self, path: str, query: Query, document: object) -> Answer | None:
-        """Sends the API server a document as JSON; None where it is not used."""
+        """Asks the scheduler; the leader, if another replica cannot answer."""
 
 
 @asynccontextmanager
@@ -217,12 +213,6 @@ class _Direct:
     async def get(self, path: str, query: Query) -> Answer:
         return await _asked(self._transport, path, query)
 
-    async def get_api(self, path: str, query: Query, *, accept: str = JSON) -> Answer | None:
-        return None
-
-    async def post_api(self, path: str, query: Query, document: object) -> Answer | None:
-        return None
-
 
 class _Proxied:
     """Through the API server that the kubeconfig names."""
@@ -250,16 +240,6 @@ class _Proxied:
             raise api_refusal(answer.status, answer.body, self._connection, self._source)
         return answer
 
-    async def get_api(self, path: str, query: Query, *, accept: str = JSON) -> Answer | None:
-        headers = (("Accept", accept),)
-        return Answer(*await self._transport.answer("GET", path, what="get it", query=query, headers=headers))
-
-    async def post_api(self, path: str, query: Query, document: object) -> Answer | None:
-        body, headers = msgspec.json.encode(document), (("Content-Type", JSON),)
-        return Answer(
-            *await self._transport.answer("POST", path, what="create it", query=query, body=body, headers=headers)
-        )
-
     @property
     def _service(self) -> str:
         return f"services/https:{quote(self._connection.service, safe='')}:https"
@@ -284,7 +264,8 @@ class _Proxied:
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{_VIEW_ACCOUNT}/token"
         spec = {"audiences": [_AUDIENCE], "expirationSeconds": _TOKEN_SECONDS}
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-        answer = await self.post_api(path, {}, request)
-        status = answer.document.get("status") if answer is not None and answer.status in (200, 201) else None
+        body, headers = msgspec.json.encode(request), (("Content-Type", JSON),)
+        answer = Answer(*await self._transport.answer("POST", path, what="create a token", body=body, headers=headers))
+        status = answer.document.get("status") if answer.status in (200, 201) else None
         token = status.get("token") if isinstance(status, dict) else None
         return token if isinstance(token, str) and token.isascii() and token.isprintable() else ""

@@ -3,17 +3,15 @@
 In: columns and rows of text. Out: lines. On a terminal that is too narrow, whole columns are left out, those that are
 needed least first, and then text is cut, the last column first; numbers, which stand at the right of their column, are
 cut only if nothing else is left. Pipes and files get every column. Text from outside cannot move the cursor: control
-characters become `?`.
-
-Ages, amounts of memory and shares of a whole, as tables show them.
-
-In: numbers of the view. Out: short text; a dash where a value is not known.
+characters become `?`. Ages, amounts of memory and shares of a whole become short text, a dash if they are not known.
 """
 
 import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from deviceplugin.model.units import BLOCK_BYTES
 
 GAP = "   "
 _LEAST_CUT = 12
@@ -124,7 +122,6 @@ def terminal_width() -> int | None:
 
 
 UNKNOWN = "-"
-BLOCK_BYTES = 256 << 20
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _YEAR = 365 * _DAY
 

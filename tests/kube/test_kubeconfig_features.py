@@ -27,6 +27,7 @@ from deviceplugin.cli.scheduler_client import opened
 from deviceplugin.errors import ConfigError
 from deviceplugin.kube.credentials import Facts, read
 from deviceplugin.kube.kubeconfig import Kubeconfigs
+from deviceplugin.kube.pods import pods_of_node
 from sandbox.apiserver import ApiServer
 from sandbox.cluster.certificates import ClusterCa
 from tests.kube.kubeconfigs import ask, config, load, plugin, trusting
@@ -124,7 +125,8 @@ async def test_requests_are_sent_in_the_name_that_the_kubeconfig_says(
     assert [each for each in headers if each[0].startswith("Impersonate")] == expected
     headers.clear()
     async with opened(Connection(kubeconfig=str(path))) as client:
-        assert await client.get_api("/api/v1/pods", {}) is not None
+        assert client.api is not None
+        assert (await client.api.list(pods_of_node("n"))).items == {}
     assert [each for each in headers if each[0].startswith("Impersonate")] == expected, "the commands' own requests too"
 
 

@@ -23,7 +23,7 @@ from deviceplugin.model.cluster_view import GpuLive, GpuRow, HolderRow, NodeRow,
 
 ROW_S = 5.0
 """An answer that is shown is at most so old."""
-ORDER_S = 30.0
+ORDER_S = 60.0  # as old as figures of metrics-server are (--metric-resolution), by which people sort kubectl top
 """An answer that is compared with all others is at most so old: asking thousands of agents costs seconds of CPU."""
 _ADDRESSES_GOOD_FOR_S = 30.0
 _WITHIN_S = 2.0
