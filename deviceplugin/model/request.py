@@ -7,7 +7,7 @@ parts. Everything else is a `RequestError` with one sentence.
 """
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from deviceplugin.errors import RequestError
 from deviceplugin.model.annotation_names import annotation_names
@@ -29,12 +29,17 @@ class RequestKind(enum.Enum):
 class Request:
     """Cores (100 = one GPU) and memory blocks (256 MiB each) of one container; always valid.
 
-    `parts` is above one only for a share that is spread over several GPUs, with `cores_per_gpu` of each.
+    `parts` is above one only for a share that is spread over several GPUs, with `cores_per_gpu` of each. `gpus`: of how
+    many GPUs it takes something.
     """
 
     cores: int
     blocks: int
     parts: int = 1
+    gpus: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gpus", self.parts if self.parts > 1 else max(1, self.cores // CORES_PER_GPU))
 
     @property
     def kind(self) -> RequestKind:
@@ -46,10 +51,6 @@ class Request:
     def is_share(self) -> bool:
         """It uses its GPUs beside others; else it has them whole."""
         return self.cores < CORES_PER_GPU * self.parts
-
-    @property
-    def gpus(self) -> int:
-        return self.parts if self.parts > 1 else max(1, self.cores // CORES_PER_GPU)
 
     @property
     def cores_per_gpu(self) -> int:
