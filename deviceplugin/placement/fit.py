@@ -3,7 +3,7 @@
 In: a request; a GPU by its model and what of it is free. Out: the amount that is taken, or the reason why it cannot be.
 The node agent, the scheduler extender, the simulator and the ledger all ask here. The paths that answer for thousands
 of nodes (`Summary`, `CapacityAfter`, `assign`, `fragmentation`) only compare with amounts that come from here. To add a
-way of sharing a GPU, add a `Sharing`, and say in `GpuModel.serves`, `offers` and `Demand.takes` what it is.
+way of sharing a GPU, add a `Sharing`, and say in `Demand` and `offers` what it is.
 
 Reasons are constant texts. The value of a `NodeRejection` is what users read; kube-scheduler groups nodes with equal
 texts in the pod's event. A GPU's text is completed by `describe`, which knows how much is free.
@@ -128,9 +128,6 @@ class GpuModel(NamedTuple):
     def whole(self) -> GpuAmount:
         return GpuAmount(CORES_PER_GPU, self.blocks)
 
-    def serves(self, sharing: Sharing) -> bool:
-        return sharing is Sharing.WHOLE or not self.whole_only
-
 
 @lru_cache(maxsize=1024)  # equal models are one object, and comparing them costs nothing
 def _model(name: str, blocks: int, whole_only: bool) -> GpuModel:
@@ -163,7 +160,7 @@ def offers(gpus: Iterable[GpuCapacity], sharing: Sharing) -> list[tuple[int, int
     if sharing is Sharing.WHOLE:
         found = [(CORES_PER_GPU, gpu.blocks) for gpu in gpus if gpu.is_whole]
     else:
-        found = [(cores, blocks) for model, cores, blocks in gpus if model.serves(sharing)]
+        found = [(cores, blocks) for model, cores, blocks in gpus if not model.whole_only]
     found.sort(reverse=True)
     return found
 
@@ -188,7 +185,7 @@ class Demand(NamedTuple):
         """Why such a GPU does not serve it, empty or not."""
         if self.amount.blocks > model.blocks:
             return GpuRejection.SMALL
-        return None if model.serves(self.sharing) else GpuRejection.EXCLUSIVE
+        return GpuRejection.EXCLUSIVE if model.whole_only and self.sharing is Sharing.SHARE else None
 
     def rejection(self, gpu: GpuCapacity) -> GpuRejection | None:
         """Why this GPU cannot serve it now; None if it can."""
