@@ -101,10 +101,10 @@ class Filter:
     def _choose_one(self, pod: ClusterPod, asked: PodRequest, names: tuple[str, ...], budget: Budget) -> FilterResult:
         if not self._gangs.may_place(pod):
             return self._answer(pod, (), dict.fromkeys(names, GANG_YIELDED))
-        nodes = self._snapshot.nodes(pod, names, budget)
-        if self._is_hold_open(pod, nodes, budget):
+        nodes, holds = self._snapshot.nodes(pod, names, budget), tuple(self._cache.holds(pod.uid))
+        if _is_open(holds, nodes, budget):
             return FilterResult()
-        if (kept := self._keep_node(pod, asked, nodes, budget)) is not None:
+        if (kept := self._keep_node(pod, asked, holds, nodes, budget)) is not None:
             budget.is_complete = True
             fitting = [state.name for state in nodes.states]
             earlier = self._verdicts.decision(pod.uid)
@@ -119,12 +119,6 @@ class Filter:
         policy = asked.preferences.node or self._settings.node_policy
         decision = decision_of(choice, rejected, policy=policy, at=self._wall())
         return self._answer(pod, (choice.node,), rejected, fitting=choice.ranked, decision=decision)
-
-    def _is_hold_open(self, pod: ClusterPod, nodes: NodeCandidates, budget: Budget) -> bool:
-        """Whether it is not known yet if the pod fits on the node that it has."""
-        if any(nodes.rejected.get(held.node) is NOT_PLACED_YET for held in self._cache.holds(pod.uid)):
-            budget.put_off()
-        return budget.goes_on
 
     def _chosen(
         self, pod: ClusterPod, asked: PodRequest, nodes: NodeCandidates, budget: Budget
@@ -154,9 +148,11 @@ class Filter:
             return FilterResult()
         return self._answer(pod, tuple(state.name for state in nodes.states if state.name not in rejected), rejected)
 
-    def _keep_node(self, pod: ClusterPod, asked: PodRequest, nodes: NodeCandidates, budget: Budget) -> str | None:
+    def _keep_node(
+        self, pod: ClusterPod, asked: PodRequest, holds: Iterable[PodHold], nodes: NodeCandidates, budget: Budget
+    ) -> str | None:
         """The node that the pod has already, where it is offered and still fits."""
-        for held in tuple(self._cache.holds(pod.uid)):
+        for held in holds:
             state = next((state for state in nodes.states if state.name == held.node), None)
             if state is None:
                 continue
@@ -218,6 +214,13 @@ class Filter:
     def _never_asked(self, rejected: Mapping[str, Rejection]) -> str:
         """kube-scheduler asks about nodes that pass its own checks, and about a part of them if it is so configured."""
         return never_asked_text(len(rejected), len(self._snapshot.usable_but(rejected)))
+
+
+def _is_open(holds: Iterable[PodHold], nodes: NodeCandidates, budget: Budget) -> bool:
+    """Whether it is not known yet if the pod fits on the node that it has."""
+    if any(nodes.rejected.get(held.node) is NOT_PLACED_YET for held in holds):
+        budget.put_off()
+    return budget.goes_on
 
 
 def _result(names: tuple[str, ...], rejected: Mapping[str, Rejection]) -> FilterResult:
