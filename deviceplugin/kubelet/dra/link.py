@@ -38,7 +38,7 @@ class DraLink:
     """
 
     def __init__(self, *, driver: str, root: Path, pool: str) -> None:
-        name = secrets.token_hex(4)
+        name = secrets.token_hex(4)  # another agent of the node may still serve beside this one
         self._sockets = (root / "plugins" / driver, "dra-*.sock")
         self._registries = (root / "plugins_registry", f"{driver}-*-reg.sock")
         self._service = DraService(Forwarding(self._others))
@@ -102,6 +102,7 @@ class DraLink:
                 await watch.wait()
         finally:
             watch.stop()
+            # Kubelet finds the driver no more, then the streams end, for which the server waits.
             await self._found.stop()
             self.health.end()
             await self._own.stop(grace=_LAST_CALLS_S)
@@ -124,7 +125,7 @@ class DraLink:
 
     async def _try_to_bind(self, timer: RegistrationTimer) -> None:
         try:
-            await self._found.stop()
+            await self._found.stop()  # kubelet must not find a driver that does not serve yet
             await self._own.start()
             await self._found.start()
         except KubeletError as error:

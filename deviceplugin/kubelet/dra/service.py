@@ -194,7 +194,7 @@ class HealthService(health_rpc.DRAResourceHealthServicer):
         self._waiting.add(changed)
         try:
             while not self._ends:
-                changed.clear()
+                changed.clear()  # before the look, so that no change after it is missed
                 if self._inventory is not None:
                     yield health.NodeWatchResourcesResponse(devices=self._devices(self._inventory()))
                 try:

@@ -97,7 +97,7 @@ class SlicePublisher:
         await self._slices.synced.wait()
         backoff = Backoff(first=self._pace.first_wait, most=self._pace.most_wait)
         while True:
-            self._due.clear()
+            self._due.clear()  # before the look, so that no change after it is missed
             try:
                 await self._sync()
             except VcudaError as error:
@@ -119,7 +119,7 @@ class SlicePublisher:
     async def _sync(self) -> None:
         node = self._node()
         if node is None:
-            self._due.set()
+            self._due.set()  # else the next look is after `check` seconds
             return  # its watch has not come so far
         slices = self._known()
         kept = slices[-1] if slices else None
@@ -262,7 +262,7 @@ class DeviceNames:
         except (OSError, msgspec.MsgspecError) as error:
             log.warning("device_names_lost", path=str(self._path), error=str(error))
             return {}
-        return found if len(set(found.values())) == len(found) else {}
+        return found if len(set(found.values())) == len(found) else {}  # two GPUs with one name: somebody wrote it
 
     def _write(self) -> None:
         try:
