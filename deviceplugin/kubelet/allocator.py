@@ -165,6 +165,7 @@ class Allocator:
             return self._repeat(grant, asking, resource)
         if grant is not None:
             self._ledger.release([grant.id], why="its GPU is gone")
+        # The first call of this container may have been taken for another one's.
         guess = self._open_guess(resource)
         if guess is not None and asking.is_partial:
             return self._pair_unread(guess, asking, resource)

@@ -247,6 +247,7 @@ class Identity:
                 while queue and calls.sources <= self._late:  # no time alone beside a source that was late
                     calls.ask(queue.pop(0))
                 left = began + patience - time.monotonic()
+                # With nobody else to ask and no half to fall back on, it waits for as long as there is.
                 done = await calls.wait(min(left, self._budget_s) if queue or question.half is not None else left)
                 for source, pairs, error in done:
                     self._note_time(source.source, time.monotonic() - began)
@@ -257,7 +258,7 @@ class Identity:
                     self._note_silence(calls.sources, patience, errors)
                     break
                 if not done and question.half is not None:
-                    break
+                    break  # it is safe, so that no further source need be asked
                 if not done and queue:
                     calls.ask(queue.pop(0))
         finally:

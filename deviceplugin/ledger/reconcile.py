@@ -331,6 +331,7 @@ def _missing(evidence: Evidence, inventory: Inventory, now: float) -> tuple[tupl
     """Containers of live pods that kubelet recorded with a vcuda answer and that the ledger lacks."""
     views = (evidence.api, evidence.kubelet)
     if evidence.kubelet is not None and evidence.kubelet.complete:
+        # Kubelet shows all of its pods then: what only the API server shows has no container here.
         views = (None, evidence.kubelet)
     pods = {uid: pod for view in views if view is not None for uid, pod in view.pods.items()}
     if evidence.checkpoint is None:

@@ -151,6 +151,7 @@ def _links(rows: Sequence[str], minors: Sequence[int]) -> dict[tuple[int, int], 
     for place, row in enumerate(rows):
         others = minors[place + 1 :]
         found = _LINK.findall(row)
+        # Joined again, because `findall` passes over what it does not know.
         if len(found) != len(others) or "".join(letter + count for letter, count in found) != row:
             raise ParseError(f"annotation {_WHAT} has links that cannot be parsed for minor {minors[place]}")
         for other, (letter, count) in zip(others, found, strict=True):

@@ -231,7 +231,7 @@ class UsableCapacity:
 
     def __init__(self, gpus: Capacities, groups: _Groups, weight: int) -> None:
         self.free = free_cores(gpus)
-        self._whole = 2 * weight * self.free
+        self._whole = 2 * weight * self.free  # `alone` and `together`, if every task could use all that is free
         self._groups = groups.groups
         self._sets, self._cores = groups.rooms(gpus)
 
@@ -250,6 +250,7 @@ class UsableCapacity:
                 together += weight * sets * size
                 continue
             for cpu, memory, own_weight in members:
+                # Divided only if it is too little, and so never by 0: what needs none of it never lacks it.
                 count = sets if cpu * sets <= cpu_free else cpu_free // cpu
                 if memory * count > memory_free:
                     count = memory_free // memory
@@ -334,6 +335,7 @@ def by_rate(request: Request) -> int:
     A share weighs inversely to the cores that it asks for, a task of several GPUs inversely to the root of how many.
     Other weights that were tried, and on which traces: benchmarks/results/simulate.
     """
+    # In integers, so that every machine puts nodes into the same order.
     share = _SCALE * CORES_PER_GPU // request.cores_per_gpu
     return share * _SCALE // math.isqrt(request.gpus * _SCALE * _SCALE)
 

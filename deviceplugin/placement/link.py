@@ -257,12 +257,12 @@ def _best(space: LinkSearchSpace, minors: Minors) -> tuple[SetRank, bool]:
 def _search(space: LinkSearchSpace, branch: LinkBranch, best: SetRank, allowance: int) -> Search:
     """Looks for a set in this branch that is closer, or as close where the branch is no emptier than the best's."""
     minors = [view.gpu.minor for view in branch.views]
-    distance = _KEY**3 << len(minors)
+    distance = _KEY**3 << len(minors)  # above all that own costs add up to, so it counts first
     return Search(
         pairs=[[space.distances[a][b] * distance for b in minors] for a in minors],
         alone=_own_costs(branch),
         size=space.size,
-        below=(best.distance + (branch.fullness <= best.branch)) * distance,
+        below=(best.distance + (branch.fullness <= best.branch)) * distance,  # True is 1: an equal one is enough
         effort=allowance,
     )
 

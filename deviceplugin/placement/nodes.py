@@ -184,6 +184,7 @@ class NodeScorer:
         context = self._context(pod, needs, budget)
         ranked, refused = self._score_all(context, states)
         refused |= (failed := self._failed_before(context, ranked))
+        # There are hardly ever any, and thousands of scores would be copied for nothing.
         left = {name: score for name, score in ranked.items() if name not in failed} if failed else ranked
         for name in best_first(left):
             if context.budget.goes_on:  # the answer will not count
@@ -219,6 +220,7 @@ class NodeScorer:
         return self._rejection(self._context(pod, NO_NEEDS, budget), state)
 
     def _context(self, pod: PodRequest, needs: Spare, budget: Budget | None) -> _ScoringContext:
+        # First of all, because it drops the numbers of shapes, of which this pod gets one.
         if self._kept >= _MOST_KEPT or len(self._shapes) >= _MOST_SHAPES:
             self._trim()
         own = pod.preferences
@@ -272,6 +274,7 @@ class NodeScorer:
         names = [state.name for state in given]
         equal = [self._nodes[name] for name in names]
         outcomes = self._outcomes(context, equal, given)
+        # A score is a tuple, and a rejection is none.
         ranked = {name: outcome for name, outcome in zip(names, outcomes, strict=True) if isinstance(outcome, tuple)}
         refused = {
             name: outcome for name, outcome in zip(names, outcomes, strict=True) if not isinstance(outcome, tuple)
@@ -299,6 +302,7 @@ class NodeScorer:
         """`instead`: what stands for a class in the place of its first node."""
         by_gpus = self._shape_of_gpus(context)
         shape = by_gpus
+        # Only then do CPU and memory count; else pods that differ in nothing more share their outcomes.
         if self._leaves_out or context.by_totals is None:
             shape = self._number((by_gpus, context.needs))
         found: dict[_EqualNodes, _Outcome] = {}

@@ -121,6 +121,7 @@ def _one_by_one(
         found = survey(container.request, view, restrictions)
         if not budget.may(_steps(container.request, len(view.gpus))):
             return _Stuck(container, found)
+        # Best are GPUs that are both; an empty set is passed over.
         before = held_before(own, policy)
         tiers = (preferred & before, preferred, before)
         selection, _ = select(found, policy, one_numa=wanted.one_numa, tiers=tiers)

@@ -58,7 +58,7 @@ class _Reserved:
 
     def keep(self, ahead: Sequence[ClusterPod], names: ResourceNames) -> None:
         """Only those that are still the first of these, and ask what they asked."""
-        for at, (known, pod) in enumerate(zip(self.placed, ahead, strict=False)):
+        for at, (known, pod) in enumerate(zip(self.placed, ahead, strict=False)):  # not all are placed yet
             if known.pod is pod:
                 continue
             if (known.pod.uid, known.needs) != (pod.uid, pod.needs or NOTHING) or known.request != _asked(pod, names):
@@ -165,7 +165,7 @@ class ClusterSnapshot:
             kept = self._kept[info.name] = (info.state, {})
         known, absent = kept[1], frozenset((uid,)).intersection(info.holds)
         if absent not in known:
-            if len(known) >= _MOST_HOLDERS:
+            if len(known) >= _MOST_HOLDERS:  # each pod that holds a part of the node asks for a node of its own
                 known.clear()
             known[absent] = _Reserved(absent, info.state_without(absent))
         return known[absent]
