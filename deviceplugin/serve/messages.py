@@ -11,6 +11,11 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
+import structlog
+
+from deviceplugin.errors import CallerGoneError, ParseError, VcudaError
+
+log = structlog.get_logger("vcuda.http")
 TEXT, JSON = "text/plain; charset=utf-8", "application/json"
 READING = ("GET", "HEAD")
 GONE = "disconnected"
@@ -120,6 +125,20 @@ def sentence(status: int, text: str, **how: Any) -> HttpResponse:  # noqa: ANN40
 def refusal(error: HttpError) -> HttpResponse:
     """The rest of the request may not have been read."""
     return sentence(error.status, error.sentence, headers=error.headers, closes=True)
+
+
+def failure(error: Exception, *, path: str, bug: str) -> tuple[HttpResponse, str]:
+    """The answer in the place of one that failed, and its outcome for metrics; what is a bug is logged."""
+    if isinstance(error, HttpError):
+        return refusal(error), error.outcome
+    if isinstance(error, CallerGoneError):
+        return sentence(400, error.message, closes=True), GONE
+    if isinstance(error, ParseError):
+        return sentence(400, error.message), "malformed"
+    if isinstance(error, VcudaError):
+        return sentence(500, error.message), "failed"
+    log.error("request_failed", path=path[:200], exc_info=error)
+    return sentence(500, bug), "failed"
 
 
 def certificate_names(certificate: Mapping[str, Any] | None) -> frozenset[str]:

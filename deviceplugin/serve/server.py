@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from deviceplugin.errors import CallerGoneError, ConfigError
+from deviceplugin.errors import ConfigError
 from deviceplugin.serve.connection import HttpConnection
 from deviceplugin.serve.connections import ConnectionLimits, Connections
-from deviceplugin.serve.messages import HttpError, HttpRequest, HttpResponse, Route, no_such_path, refusal, sentence
+from deviceplugin.serve.messages import HttpError, HttpRequest, HttpResponse, Route, failure, no_such_path
 from deviceplugin.serve.rooms import Key, Room
 
 log = structlog.get_logger("vcuda.http")
@@ -113,13 +113,8 @@ class Server:
         """Raises nothing but a cancellation."""
         try:
             return await route.answer(request)
-        except HttpError as error:
-            return refusal(error)
-        except CallerGoneError as error:
-            return sentence(400, error.message, closes=True)
-        except Exception:
-            log.exception("request_failed", path=request.raw_path[:200])
-            return sentence(500, self._bug)
+        except Exception as error:
+            return failure(error, path=request.raw_path, bug=self._bug)[0]
 
     def lost(self, connection: HttpConnection) -> None:
         self.connections.lost(connection)

@@ -16,24 +16,20 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
-import structlog
-
 from deviceplugin.cluster.http.metrics import SchedulerMetrics
 from deviceplugin.cluster.http.verbs import SMALL_BODY, Service, Verb, VerbResponse, unavailable
-from deviceplugin.errors import CallerGoneError, ParseError, VcudaError
 from deviceplugin.exposition import OPENMETRICS, wants_openmetrics
 from deviceplugin.latest import Latest, PairsInTurn, require_caller
 from deviceplugin.serve.connections import is_loopback
-from deviceplugin.serve.messages import GONE, JSON, HttpError, HttpRequest, HttpResponse, Route, refusal, sentence
+from deviceplugin.serve.messages import JSON, HttpError, HttpRequest, HttpResponse, Route, failure, sentence
 from deviceplugin.serve.rooms import Key, Room
+from deviceplugin.serve.server import Limits
 from deviceplugin.ui import files
 
-log = structlog.get_logger("vcuda.http")
 BUG = "vcuda internal error; see the scheduler's log"
 _VIEW = "/view/"
 _TOKENS = ("Authorization", "X-Vcuda-Token")
 _WAITING = 32  # bodies of the largest size; one peer may have half of them, and one namespace of it a sixteenth
-_FREE = 64 << 10
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.1
 
 
@@ -87,7 +83,7 @@ class Routes:
             outcome, rejections = found.outcome, found.rejections
             return HttpResponse(200, found.body, JSON)
         except Exception as error:
-            response, outcome = _failure(error, verb)
+            response, outcome = failure(error, path=f"/{verb.name}", bug=BUG)
             return response
         finally:
             self._metrics.observe(verb.name, outcome, time.perf_counter() - began, rejections)
@@ -116,7 +112,7 @@ class Routes:
             (verb.name, request.peer): _WAITING // 2 * verb.largest,
             (verb.name, request.peer, namespace): _WAITING // 16 * verb.largest,
         }
-        room = Room(self.held, limits, free=_FREE)
+        room = Room(self.held, limits, free=Limits().free)
         room.grow(len(request.body))
         return room
 
@@ -190,17 +186,3 @@ def _check_caller(verb: Verb, request: HttpRequest) -> None:
     if verb.clients and request.names.isdisjoint(verb.clients):
         wanted = " or ".join(verb.clients)
         raise HttpError(403, "unauthorized", f"/{verb.name} requires a client certificate issued to {wanted}")
-
-
-def _failure(error: Exception, verb: Verb) -> tuple[HttpResponse, str]:
-    """The answer, and its outcome for the metrics."""
-    if isinstance(error, HttpError):
-        return refusal(error), error.outcome
-    if isinstance(error, CallerGoneError):
-        return sentence(400, error.message, closes=True), GONE
-    if isinstance(error, ParseError):
-        return sentence(400, error.message), "malformed"
-    if isinstance(error, VcudaError):
-        return sentence(500, error.message), "failed"
-    log.error("request_failed", path=f"/{verb.name}", exc_info=error)
-    return sentence(500, BUG), "failed"
