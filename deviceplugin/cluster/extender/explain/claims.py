@@ -20,9 +20,9 @@ from deviceplugin.cluster.extender.cache.claim_holds import ClaimGpu, ClaimHold,
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.explain.evaluate import (
     FAR,
+    AnswerBudget,
     GpuLines,
     Lacking,
-    Pace,
     Shortfall,
     distance_of,
     nearest_gpus,
@@ -157,7 +157,7 @@ class _Need:
     alternatives: Alternatives
 
 
-class _Asked(NamedTuple):
+class _AskedByClaims(NamedTuple):
     """`skipped`: how many requests are compared with no node. `others`: lines about requests that never are."""
 
     needs: list[_Need]
@@ -175,7 +175,7 @@ class _Shape:
 
 
 @dataclass(slots=True)
-class _Found:
+class _ClaimEvaluation:
     """The reason of each node, and of those that were compared what they lack."""
 
     shapes: dict[Alternatives, _Shape]
@@ -229,12 +229,12 @@ class ClaimExplain:
                 yield _held_line(hold, info.gpu_of(hold.device)[0], users)
 
     async def _waiting(self, pod: ClusterPod, with_holders: bool) -> Explanation:
-        pace, missing = Pace(most=_MOST_STEPS, each_turn=_STEPS_PER_TURN), self._claims.missing(pod)
-        asked = await self._asked(pod, pace)
+        budget, missing = AnswerBudget(most=_MOST_STEPS, each_turn=_STEPS_PER_TURN), self._claims.missing(pod)
+        asked = await self._asked(pod, budget)
         if not asked.needs and not missing and not self._claims.is_ours(pod):
             sentence = f"no claim of the pod asks for a class of vcuda ({', '.join(self._classes)})"
             return evaluated(pod, sentence, tuple(asked.others))
-        found = await self._evaluated(asked.needs, self._fixed(pod), pace)
+        found = await self._evaluated(asked.needs, self._fixed(pod), budget)
         outcome = missing[0] if missing else _outcome(found, is_refused=pod.is_refused)
         return evaluated(
             pod,
@@ -245,10 +245,10 @@ class ClaimExplain:
             why=tuple(_request_line(each, found) for each in asked.needs) if found.rejections else (),
         )
 
-    async def _asked(self, pod: ClusterPod, pace: Pace) -> _Asked:
+    async def _asked(self, pod: ClusterPod, budget: AnswerBudget) -> _AskedByClaims:
         needs, others, left_out = list[_Need](), list[str](), 0
         for claim in self._claims.claims_of(pod):
-            await pace.took(sum(len(each.alternatives) for each in claim.requests))
+            await budget.took(sum(len(each.alternatives) for each in claim.requests))
             if claim.devices is None:
                 needs += self._needs(claim)
                 left_out += claim.left_out
@@ -256,7 +256,7 @@ class ClaimExplain:
         _, whole = self._classes
         needs += (_Need(f"container {name}", (DeviceRequest(whole, count),)) for name, count in whole_gpus_of(pod))
         skipped = max(0, len(needs) - _MOST_NEEDS) + left_out
-        return _Asked(needs[:_MOST_NEEDS], skipped, others[:_MOST_LINES])
+        return _AskedByClaims(needs[:_MOST_NEEDS], skipped, others[:_MOST_LINES])
 
     def _needs(self, claim: Claim) -> Iterator[_Need]:
         for each in claim.requests:
@@ -280,13 +280,13 @@ class ClaimExplain:
         devices = (each for claim in self._claims.claims_of(pod) for each in claim.devices or ())
         return frozenset(each.pool for each in devices if each.driver == self._claims.names.driver)
 
-    async def _evaluated(self, needs: list[_Need], fixed: frozenset[str], pace: Pace) -> _Found:
-        found = _Found({each.alternatives: _Shape() for each in needs})
+    async def _evaluated(self, needs: list[_Need], fixed: frozenset[str], budget: AnswerBudget) -> _ClaimEvaluation:
+        found = _ClaimEvaluation({each.alternatives: _Shape() for each in needs})
         offering = [info for info in self._cache.nodes.values() if info.claims.driver is not None]
         for info in sorted(offering, key=lambda info: info.name not in fixed):
-            await pace.took(_STEPS_OF_NODE + len(info.claims.holds))
-            if pace.left:
-                await self._evaluate(found, needs, info.name, free_gpus(info.claims), pace)
+            await budget.took(_STEPS_OF_NODE + len(info.claims.holds))
+            if budget.left:
+                await self._evaluate(found, needs, info.name, free_gpus(info.claims), budget)
             if fixed and info.name not in fixed:
                 found.rejections[info.name] = ELSEWHERE
             else:
@@ -294,17 +294,17 @@ class ClaimExplain:
         return found
 
     async def _evaluate(
-        self, found: _Found, needs: list[_Need], node: str, gpus: tuple[FreeGpu, ...], pace: Pace
+        self, found: _ClaimEvaluation, needs: list[_Need], node: str, gpus: tuple[FreeGpu, ...], budget: AnswerBudget
     ) -> None:
         taken: dict[str, GpuAmount] = {}
         short: DeviceRequest | None = None
         for need in needs:
-            await pace.took(len(need.alternatives) * len(gpus))
+            await budget.took(len(need.alternatives) * len(gpus))
             if not take(need.alternatives, gpus, taken):
                 short = need.alternatives[0]
                 break
         for alternatives, shape in found.shapes.items():
-            await pace.took((3 + 2 * len(alternatives)) * len(gpus))
+            await budget.took((3 + 2 * len(alternatives)) * len(gpus))
             shape.nodes += short is None if len(needs) == 1 else take(alternatives, gpus, {})
             shape.gpus += sum(any(map(gpu.has_room, alternatives)) for gpu in gpus)
             _note_nearest(shape, alternatives[0], node, gpus)
@@ -312,7 +312,7 @@ class ClaimExplain:
         found.rejections[node] = _rejection(short, gpus)
         found.tainted += sum(bool(each.offered.closed) for each in gpus)
 
-    async def _verdicts(self, pod: ClusterPod, found: _Found, with_holders: bool) -> tuple[NodeVerdict, ...]:
+    async def _verdicts(self, pod: ClusterPod, found: _ClaimEvaluation, with_holders: bool) -> tuple[NodeVerdict, ...]:
         order = sorted(place_of(node, found.rejections[node], lacks.distance) for node, lacks in found.lacks.items())
         verdicts = []
         for _, _, node in order[:MOST_NODES]:
@@ -361,7 +361,7 @@ def _change(why: Rejection, found: Shortfall) -> str:
     return must_become_free(found.lacks) or "room for all requests of the pod together"
 
 
-def _request_line(need: _Need, found: _Found) -> str:
+def _request_line(need: _Need, found: _ClaimEvaluation) -> str:
     shape = found.shapes[need.alternatives]
     where = f"room on {shape.nodes} of {len(found.lacks)} nodes ({shape.gpus} GPU{'s' * (shape.gpus != 1)})"
     largest = ""
@@ -373,7 +373,7 @@ def _request_line(need: _Need, found: _Found) -> str:
     return f"{need.what}: {where}{largest}{tainted}"
 
 
-def _outcome(found: _Found, *, is_refused: bool) -> str:
+def _outcome(found: _ClaimEvaluation, *, is_refused: bool) -> str:
     nodes = len(found.lacks)
     if not found.rejections:
         return "no node offers GPUs to claims"

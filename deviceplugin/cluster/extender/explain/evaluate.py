@@ -110,7 +110,7 @@ def place_of(node: str, why: Rejection, distance: int) -> tuple[bool, int, str]:
     return (not why.resolvable, distance, node)
 
 
-class Pace:
+class AnswerBudget:
     """What one answer may cost, in steps, and how many of them are made between two turns of the loop."""
 
     def __init__(self, *, most: int, each_turn: int) -> None:
@@ -144,14 +144,14 @@ class Evaluator:
         self._prefilter = Prefilter(asked)
         self._request = total_request(pod.pod)
         self._alone = {each.request: each for each in asked.containers}
-        self._pace = Pace(most=_MOST_STEPS, each_turn=_STEPS_PER_TURN)
+        self._budget = AnswerBudget(most=_MOST_STEPS, each_turn=_STEPS_PER_TURN)
         self.uncompared = 0
 
     async def evaluate(self) -> Evaluation:
         """Every node as filter would see it now."""
         found = Evaluation(several_containers=len(self._asked.containers) > 1)
         for node_info in tuple(self._cache.nodes.values()):
-            await self._pace.took(_STEPS_OF_NODE + self._prefilter.steps + 4 * self._counted(node_info))
+            await self._budget.took(_STEPS_OF_NODE + self._prefilter.steps + 4 * self._counted(node_info))
             state = await self._state(node_info.name)
             if node_info.node is not None:
                 self._evaluate_node(found, node_info, node_info.node, state)
@@ -168,7 +168,7 @@ class Evaluator:
         """Those of these nodes on whose GPUs the pod has room, as far as each container alone shows it."""
         found: list[str] = []
         for name in names:
-            await self._pace.took(_STEPS_OF_NODE + self._prefilter.steps)
+            await self._budget.took(_STEPS_OF_NODE + self._prefilter.steps)
             state = await self._state(name)
             if not isinstance(state, Rejection) and self._prefilter(state) is None:
                 found.append(name)
@@ -178,10 +178,10 @@ class Evaluator:
         """The nodes that lack least; first those where the end of a pod helps."""
         order: list[tuple[bool, int, str]] = []
         for name, why in rejections.items():
-            await self._pace.took(len(self._alone) * _STEPS_OF_SURVEY)
-            if not self._pace.left:
+            await self._budget.took(len(self._alone) * _STEPS_OF_SURVEY)
+            if not self._budget.left:
                 self.uncompared += 1
-            distance = self._shortfall(name).distance if self._pace.left else FAR
+            distance = self._shortfall(name).distance if self._budget.left else FAR
             order.append(place_of(name, why, distance))
         found: list[tuple[tuple[bool, int, str], Shortfall]] = []
         for _, _, name in sorted(order)[:most]:
@@ -195,8 +195,8 @@ class Evaluator:
         while True:
             turn = Budget(AT_ONCE, is_last=False)
             state = self._snapshot.node(self._pod, name, turn)
-            await self._pace.took(turn.others)
-            if state is not NOT_PLACED_YET or not self._pace.left:
+            await self._budget.took(turn.others)
+            if state is not NOT_PLACED_YET or not self._budget.left:
                 return state
 
     def _state_now(self, name: str) -> NodeState | Rejection:
