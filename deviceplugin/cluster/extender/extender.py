@@ -12,7 +12,7 @@ from typing import Protocol
 from deviceplugin.cluster.extender.bind import Bind, BindApi
 from deviceplugin.cluster.extender.cache.pod_hold import PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
-from deviceplugin.cluster.extender.explain.claims import ClaimExplain, joined
+from deviceplugin.cluster.extender.explain.claims import ClaimExplain
 from deviceplugin.cluster.extender.explain.explain import Explain
 from deviceplugin.cluster.extender.explain.verdicts import Verdicts, pending, record_text, summary
 from deviceplugin.cluster.extender.filter import Filter, Prioritize
@@ -24,7 +24,6 @@ from deviceplugin.cluster.extender.watchers import NodeApi, OvercommitMonitor, W
 from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.annotation_names import annotation_names
-from deviceplugin.model.cluster_view import Explanation
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.node import ClusterNode
 from deviceplugin.model.pod import ClusterPod
@@ -37,7 +36,7 @@ class ClusterApi(BindApi, NodeApi, Protocol):
 
 
 class Extender:
-    """The verbs are attributes: `filter`, `prioritize`, `bind`, `preempt`. The caller runs `wake_up.run()`,
+    """The verbs are attributes: `filter`, `prioritize`, `bind`, `preempt`, `explain`. The caller runs `wake_up.run()`,
     and `expire` and `resolve` about once a second. `cache`, `snapshot` and `scorer` serve other schedulers' verbs too.
     `placed` is called with why a pod is bound where it is, `unbound` with why one was not bound after its node was
     chosen.
@@ -80,19 +79,8 @@ class Extender:
         )
         self.bind, self.drain = bind.bind, bind.drain
         self.unconfirmed, self.resolve = bind.unconfirmed, bind.unconfirmed.resolve
-        self._explain = Explain(cache, snapshot, verdicts, settings=settings)
-        self._explain_claims = ClaimExplain(cache)
+        self.explain = Explain(cache, snapshot, verdicts, settings=settings, claims=ClaimExplain(cache)).explain
         self.pending = partial(pending, cache, verdicts)
-
-    async def explain(
-        self, namespace: str, name: str, *, leads: bool = True, with_holders: bool = True
-    ) -> Explanation | None:
-        """None if no pod of that name is known. Only who leads has verdicts; of claims any replica knows as much."""
-        if leads:
-            by_plugin = await self._explain.explain(namespace, name, with_holders=with_holders)
-        else:
-            by_plugin = self._explain.bound(namespace, name)
-        return joined(by_plugin, await self._explain_claims.explain(namespace, name, with_holders=with_holders))
 
     def _why(self, held: PodHold, inventory: Inventory | None) -> str:
         """The decision that led to this hold, for its annotation."""

@@ -176,7 +176,7 @@ NO_CLAIMS = NodeClaims("")
 
 
 class ClaimHolds:
-    """Of all nodes; empty if no claims are watched. `waiting`: pods that name claims and have no node.
+    """Of all nodes; empty if no claims are watched. `pods`: those that name claims; `waiting`: of these without a node.
 
     `on` has the `NodeClaims` of a node, and makes them; `left` is called with a node that has less than before.
     """
@@ -186,7 +186,7 @@ class ClaimHolds:
         self._on = on
         self._left = left
         self._known: dict[ClaimKey, KnownClaim] = {}
-        self._pods: dict[PodUid, ClusterPod] = {}
+        self.pods: dict[PodUid, ClusterPod] = {}
         self.waiting: dict[PodUid, ClusterPod] = {}
 
     def put_offer(self, offer: NodeOffer) -> None:
@@ -223,7 +223,7 @@ class ClaimHolds:
                 self._left(node)
 
     def put_pod(self, pod: ClusterPod) -> None:
-        before, self._pods[pod.uid] = self._pods.get(pod.uid), pod
+        before, self.pods[pod.uid] = self.pods.get(pod.uid), pod
         if pod.pod.node:
             self.waiting.pop(pod.uid, None)
         else:
@@ -231,7 +231,7 @@ class ClaimHolds:
         self._recount(before, pod)
 
     def drop_pod(self, uid: PodUid) -> None:
-        before = self._pods.pop(uid, None)
+        before = self.pods.pop(uid, None)
         self.waiting.pop(uid, None)
         self._recount(before, None)
 
@@ -258,11 +258,11 @@ class ClaimHolds:
         return filter(None, (self.claim((pod.pod.ref.namespace, name)) for name in names))
 
     def pod(self, uid: PodUid) -> ClusterPod | None:
-        return self._pods.get(uid)
+        return self.pods.get(uid)
 
     def find(self, namespace: str, name: str) -> ClusterPod | None:
         """The latest pod of that name. Looks through all pods with claims: people ask rarely."""
-        named = (pod for pod in reversed(self._pods.values()) if pod.pod.ref.name == name)
+        named = (pod for pod in reversed(self.pods.values()) if pod.pod.ref.name == name)
         return next((pod for pod in named if pod.pod.ref.namespace == namespace), None)
 
     def pods_on(self, there: NodeClaims) -> tuple[ClusterPod, ...]:

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from deviceplugin.cluster.extender.cache.claim_holds import ClaimGpu, ClaimHold, NodeClaims, users_of, whole_gpus_of
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.explain.evaluate import (
@@ -336,13 +334,6 @@ def _note_nearest(shape: _Shape, wanted: DeviceRequest, node: str, gpus: tuple[F
             place = (-gpu.distance(wanted), *gpu.free)
             if shape.nearest is None or place > shape.nearest[0]:
                 shape.nearest = place, node, gpu
-
-
-def joined(by_plugin: Explanation | None, by_claims: Explanation | None) -> Explanation | None:
-    """A pod can ask in both ways: then the scheduler extender's explanation has the lines of its claims too."""
-    if by_plugin is None or by_claims is None:
-        return by_plugin or by_claims
-    return replace(by_plugin, asked=(*by_plugin.asked, *by_claims.asked), why=(*by_plugin.why, *by_claims.why))
 
 
 def _rejection(short: DeviceRequest | None, gpus: tuple[FreeGpu, ...]) -> Rejection:

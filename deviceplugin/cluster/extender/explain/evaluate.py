@@ -289,8 +289,11 @@ def _scheduler_check(node: ClusterNode, short: str) -> tuple[Rejection, str] | N
 
 def _lacking(request: Request, found: Survey) -> tuple[Lacking, ...] | None:
     demand = demand_of(request)
-    waiting = (view for view, rejection in found.rejected if rejection.resolvable)
-    able = ((view.gpu, *(demand.takes(view.gpu.blocks) - view.free)) for view in waiting)
+    able = [
+        (view.gpu, *(demand.takes(view.gpu.blocks) - view.free))
+        for view, rejection in found.rejected
+        if rejection.resolvable
+    ]
     return nearest_gpus(able, request.gpus - len(found.candidates.views))
 
 

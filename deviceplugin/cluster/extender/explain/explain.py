@@ -9,6 +9,9 @@ by their words.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from msgspec.structs import replace
 
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
@@ -100,14 +103,15 @@ def holder_lines(info: NodeInfo, *, but: PodUid) -> Mapping[GpuUuid, list[str]]:
         if held.pod.uid == but:
             continue
         parts: dict[GpuUuid, GpuAmount] = defaultdict(GpuAmount)
-        for share in (share for one in held.allocations for share in one.shares):
-            parts[share.uuid] += GpuAmount(share.cores, share.blocks)
+        for one in held.allocations:
+            for share in one.shares:
+                parts[share.uuid] += GpuAmount(share.cores, share.blocks)
         for uuid, (cores, blocks) in parts.items():
             found[uuid].append(f"{held.pod}: {cores} cores, {blocks} blocks ({held.state.value})")
         for gpu in info.inventory.gpus if held.unlocated and info.inventory is not None else ():
             if gpu.uuid not in parts:
                 found[gpu.uuid].append(f"{held.pod}: on this node, its GPU is not known yet")
-    for hold in info.claims.holds:
+    for hold in info.claims.holds if info.claims.allocated else ():
         cores, blocks = hold.amount
         found[info.gpu_of(hold.device)[0]].append(f"{hold.holder.pod}: {cores} cores, {blocks} blocks (claim)")
     return found
@@ -117,9 +121,9 @@ def node_verdict(
     node: str, info: NodeInfo | None, why: Rejection, lacks: Shortfall, change: str, *, but: PodUid, with_holders: bool
 ) -> NodeVerdict:
     holders = holder_lines(info, but=but) if info is not None and with_holders else {}
-    gpus = (
+    gpus = [
         GpuVerdict(gpu.uuid, gpu.minor, gpu.model, text, tuple(holders.get(gpu.uuid, ()))) for gpu, text in lacks.gpus()
-    )
+    ]
     return NodeVerdict(node, why.text, change, tuple(gpus))
 
 
@@ -138,7 +142,7 @@ def change_text(why: Rejection, found: Shortfall) -> str:
 
 def must_become_free(lacks: Iterable[Lacking]) -> str:
     """Empty if nothing must."""
-    return "; ".join(_of_gpu(*each) for each in lacks if each[1:] != NOTHING)
+    return "; ".join([_of_gpu(*each) for each in lacks if each[1:] != NOTHING])
 
 
 def _of_gpu(gpu: Gpu, cores: int, blocks: int) -> str:
@@ -258,28 +262,55 @@ def of_nodes(count: int, nodes: int) -> str:
 MOST_NODES = 20
 
 
+class ByClaims(Protocol):
+    """`claims.ClaimExplain`, which has the sentences of this module."""
+
+    async def explain(self, namespace: str, name: str, *, with_holders: bool) -> Explanation | None: ...
+
+
 class Explain:
-    """Reads only. `with_holders`: the answer names the pods on each GPU, which may be of other namespaces."""
+    """Reads only. `claims` explains pods that name claims, as any replica can.
+
+    `with_holders`: the answer names the pods on each GPU, which may be of other namespaces.
+    """
 
     def __init__(
-        self, cache: SchedulerCache, snapshot: ClusterSnapshot, verdicts: Verdicts, *, settings: PlacementSettings
+        self,
+        cache: SchedulerCache,
+        snapshot: ClusterSnapshot,
+        verdicts: Verdicts,
+        *,
+        settings: PlacementSettings,
+        claims: ByClaims,
     ) -> None:
         self._cache = cache
+        self._claims = claims
         self._snapshot = snapshot
         self._verdicts = verdicts
         self._settings = settings
 
-    async def explain(self, namespace: str, name: str, *, with_holders: bool = True) -> Explanation | None:
-        """None if no pod of that name waits or is bound."""
+    async def explain(
+        self, namespace: str, name: str, *, leads: bool = True, with_holders: bool = True
+    ) -> Explanation | None:
+        """None if no pod of that name is known; `leads`: the verdicts and reservations are here."""
+        if leads:
+            found = await self._by_plugin(namespace, name, with_holders)
+        else:
+            found = self._bound(namespace, name)
+        if not self._cache.claims.pods:
+            return found
+        return _joined(found, await self._claims.explain(namespace, name, with_holders=with_holders))
+
+    async def _by_plugin(self, namespace: str, name: str, with_holders: bool) -> Explanation | None:
         waiting = self._cache.waiting_pod(namespace, name)
         verdict = self._verdicts.find(namespace, name) if waiting is None else self._verdicts.of(waiting.uid)
         if verdict is not None and not self._is_superseded(verdict, waiting):
             return await self._as_judged(verdict, waiting, with_holders)
         if waiting is not None:
             return await self._as_evaluated(waiting, verdict, with_holders)
-        return self.bound(namespace, name)
+        return self._bound(namespace, name)
 
-    def bound(self, namespace: str, name: str) -> Explanation | None:
+    def _bound(self, namespace: str, name: str) -> Explanation | None:
         """None if no pod of that name is bound. Looks through all pods: people ask rarely."""
         for node_info in self._cache.nodes.values():
             for held in node_info.holds.values():
@@ -379,6 +410,13 @@ class Explain:
         problem = f"{info.sentence}; " if info is not None and info.sentence else ""
         text = problem + (change or change_text(why, lacks))
         return node_verdict(name, info, why, lacks, text, but=pod, with_holders=with_holders)
+
+
+def _joined(by_plugin: Explanation | None, by_claims: Explanation | None) -> Explanation | None:
+    """A pod can ask in both ways: then the explanation of the first has the lines of its claims too."""
+    if by_plugin is None or by_claims is None:
+        return by_plugin or by_claims
+    return replace(by_plugin, asked=(*by_plugin.asked, *by_claims.asked), why=(*by_plugin.why, *by_claims.why))
 
 
 def evaluated(

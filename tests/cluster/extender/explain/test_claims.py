@@ -13,12 +13,14 @@ from deviceplugin.cluster.extender.explain.claims import (
     ROOM,
     TAINTED,
     ClaimExplain,
-    joined,
 )
+from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.model.claims import ClaimRequest, DeviceRequest, PodClaim, Taint
 from deviceplugin.model.cluster_view import Explanation
 from deviceplugin.model.pod import ClusterPod, ScheduledCondition
 from tests.budget.dearest import Cost, cost_of
+from tests.cluster.extender.api import MemoryApi
+from tests.cluster.extender.makers import node, pod
 from tests.cluster.view.claims import BLOCKS, FIFTH, NAMES, WHOLE, allocated, claim, claiming, offer
 
 ONE_TURN = 60_000  # lines, some 10 ms
@@ -190,12 +192,29 @@ def test_pods_without_claims_are_not_known_here(cache: SchedulerCache) -> None:
     assert asyncio.run(ClaimExplain(cache).explain("d", "nobody")) is None
 
 
-def test_a_pod_that_asks_in_both_ways_has_both_explanations() -> None:
-    one, two = Explanation("d/p", "one", asked=("a",)), Explanation("d/p", "two", asked=("b",), why=("c",))
-    both = joined(one, two)
-    assert both is not None
-    assert (both.sentence, both.asked, both.why) == ("one", ("a", "b"), ("c",))
-    assert (joined(None, two), joined(one, None), joined(None, None)) == (two, one, None)
+async def test_a_pod_that_asks_in_both_ways_has_both_explanations() -> None:
+    extender = Extender(MemoryApi())
+    extender.put_node(node("a", 1))
+    extender.cache.claims.put_claim(claim("mine"))
+    both = replace(pod("both"), claims=claiming("both", "mine").claims)
+    extender.put_pod(both)
+    alone = await extender.explain("d", "both")
+    extender.cache.claims.put_pod(both)
+    found = await extender.explain("d", "both")
+    assert alone is not None
+    assert found is not None
+    assert (found.sentence, found.nodes) == (alone.sentence, alone.nodes)
+    assert found.asked == (*alone.asked, "claim mine, request gpu: 20 cores and 2 GiB of one GPU")
+
+
+async def test_every_replica_explains_pods_with_claims_and_only_the_leader_those_that_wait_for_its_verdict() -> None:
+    extender = Extender(MemoryApi())
+    extender.put_pod(pod("plugin"))
+    extender.cache.claims.put_claim(claim("mine"))
+    extender.cache.claims.put_pod(claiming("claims", "mine"))
+    for leads in (True, False):
+        assert await extender.explain("d", "claims", leads=leads) is not None
+        assert (await extender.explain("d", "plugin", leads=leads) is None) == (not leads)
 
 
 def cost_of_explaining(cache: SchedulerCache, pod: ClusterPod) -> Cost:
