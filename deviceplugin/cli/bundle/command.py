@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -45,7 +46,7 @@ _MOST_AGENTS = 20
 _MOST_WAITING = 50
 _MOST_PAGES = 200
 _CONTAINERS = ("extender", "kube-scheduler", "agent", "device-nodes", "doctor")
-_PODS = OWN_PODS.as_written()
+_NO_QUERY: Mapping[str, str] = MappingProxyType({})
 _EVENTS = ObjectKind("v1", "events", "Event", "event", Json, lambda found: found)
 
 
@@ -67,7 +68,7 @@ class Collector:
             ("doctor.json", self._doctor),
             ("versions.json", self._versions),
             *(
-                (f"view/{name}", self._pages(name, most))
+                (f"view/{name}", partial(self._pages, name, most))
                 for name, most in (("nodes", MOST_IN_DETAIL), ("pods", MOST_ROWS))
             ),
             ("view/cluster.json", self._cluster_view),
@@ -116,40 +117,34 @@ class Collector:
     async def _cluster_view(self) -> None:
         self._archive.document("view/cluster.json", msgspec.to_builtins(await self._facts.view()))
 
-    def _pages(self, what: str, most: int) -> Callable[[], Awaitable[None]]:
-        async def pages() -> None:
-            more, query = "", {"limit": str(most)} | ({"gpus": "1"} if what == "nodes" else {})
-            for number in range(1, _MOST_PAGES + 1):
-                asked = query | ({"more": more} if more else {})
-                answer = await self._facts.scheduler_client.get(f"/view/{what}", asked)
-                if answer.status != 200:
-                    raise scheduler_refusal(answer.status, answer.body)
-                found = answer.document
-                self._archive.document(f"view/{what}-{number:03}.json", found)
-                more = str(found.get("more") or "")
-                if not more:
-                    return
-
-        return pages
+    async def _pages(self, what: str, most: int) -> None:
+        more, query = "", {"limit": str(most)} | ({"gpus": "1"} if what == "nodes" else {})
+        for number in range(1, _MOST_PAGES + 1):
+            asked = query | ({"more": more} if more else {})
+            answer = await self._facts.scheduler_client.get(f"/view/{what}", asked)
+            if answer.status != 200:
+                raise scheduler_refusal(answer.status, answer.body)
+            found = answer.document
+            self._archive.document(f"view/{what}-{number:03}.json", found)
+            more = str(found.get("more") or "")
+            if not more:
+                return
 
     def _objects(self) -> tuple[tuple[str, Callable[[], Awaitable[None]]], ...]:
         own = self._facts.namespace
         wanted: tuple[tuple[str, ObjectKind[Any, Any], ObjectRef, Callable[[Json, str], Json]], ...] = (
-            ("daemonset", DAEMON_SETS, ObjectRef(own, AGENT), archive.controller),
-            ("deployment", DEPLOYMENTS, ObjectRef(own, SCHEDULER), archive.controller),
-            ("lease", LEASES, ObjectRef(own, SCHEDULER), archive.lease),
-            ("webhook", WEBHOOKS, ObjectRef("", SCHEDULER), archive.webhooks),
+            ("objects/daemonset.json", DAEMON_SETS, ObjectRef(own, AGENT), archive.controller),
+            ("objects/deployment.json", DEPLOYMENTS, ObjectRef(own, SCHEDULER), archive.controller),
+            ("objects/lease.json", LEASES, ObjectRef(own, SCHEDULER), archive.lease),
+            ("objects/webhook.json", WEBHOOKS, ObjectRef("", SCHEDULER), archive.webhooks),
         )
-        return tuple((f"objects/{name}.json", self._object(name, kind, ref, kept)) for name, kind, ref, kept in wanted)
+        return tuple((name, partial(self._object, name, kind, ref, kept)) for name, kind, ref, kept in wanted)
 
-    def _object(
-        self, name: str, kind: ObjectKind[Any, Any], ref: ObjectRef, kept: Callable[[Json, str], Json]
-    ) -> Callable[[], Awaitable[None]]:
-        async def read() -> None:
-            found = await self._facts.api.get(kind.as_written(), ref, what=f"get {kind.plural}")
-            self._archive.document(f"objects/{name}.json", kept(found, self._domain))
-
-        return read
+    async def _object(
+        self, member: str, kind: ObjectKind[Any, Any], ref: ObjectRef, kept: Callable[[Json, str], Json]
+    ) -> None:
+        found = await self._facts.api.get(kind.as_written(), ref, what=f"get {kind.plural}")
+        self._archive.document(member, kept(found, self._domain))
 
     async def _all_nodes(self) -> None:
         with self._archive.documents("nodes.jsonl") as write:
@@ -159,7 +154,7 @@ class Collector:
 
     async def _gpu_pods(self) -> None:
         with self._archive.documents("pods.jsonl") as write:
-            async for item in self._facts.api.each(_PODS, what="pods"):
+            async for item in self._facts.api.each(OWN_PODS.as_written(), what="pods"):
                 with self._one_of("pods.jsonl", item):
                     if _asks(item, f"{self._domain}/vcuda-"):
                         self._note_waiting(item)
@@ -213,24 +208,14 @@ class Collector:
             self._archive.unread(f"logs of {len(left)} agents", ParseError(sentence))
 
     async def _own_pod(self, pod: OwnPod) -> None:
-        name = pod.metadata.name
+        name, port = pod.metadata.name, pod.port("http")
         ref = ObjectRef(self._facts.namespace, name)
-
-        async def manifest() -> None:
-            found = await self._facts.api.get(_PODS, ref, what="get pods")
-            self._archive.document(f"pods/{name}/pod.json", archive.own_pod(found, self._domain))
-
-        async def metrics() -> None:
-            port = pod.port("http")
+        manifest, metrics = f"pods/{name}/pod.json", f"pods/{name}/metrics.txt"
+        await self._tried(manifest, partial(self._object, manifest, OWN_PODS, ref, archive.own_pod))
+        if pod.is_ready:
             proxied = f"{name}:{port}" if port else f"https:{name}:{self._facts.connection.port}"
             at = ObjectRef(ref.namespace, proxied)
-            text = await self._facts.api.text(_PODS, at, "proxy", "metrics", what="get pods/proxy")
-            with self._archive.lines(f"pods/{name}/metrics.txt") as write:
-                write(text)
-
-        await self._tried(f"pods/{name}/pod.json", manifest)
-        if pod.is_ready:
-            await self._tried(f"pods/{name}/metrics.txt", metrics)
+            await self._tried(metrics, partial(self._text, metrics, at, "proxy", "metrics", what="get pods/proxy"))
         for container, restarts in pod.restarts.items():
             if container in _CONTAINERS:
                 await self._log(ref, container, previous=False)
@@ -240,13 +225,14 @@ class Collector:
     async def _log(self, pod: ObjectRef, container: str, *, previous: bool) -> None:
         member = f"pods/{pod.name}/{container}{'.previous' if previous else ''}.log"
         query = {**_LOG, "container": container} | ({"previous": "true"} if previous else {})
+        await self._tried(member, partial(self._text, member, pod, "log", what="get pods/log", query=query))
 
-        async def read() -> None:
-            text = await self._facts.api.text(_PODS, pod, "log", what="get pods/log", query=query)
-            with self._archive.lines(member) as write:
-                write(text)
-
-        await self._tried(member, read)
+    async def _text(
+        self, member: str, pod: ObjectRef, *part: str, what: str, query: Mapping[str, str] = _NO_QUERY
+    ) -> None:
+        text = await self._facts.api.text(OWN_PODS, pod, *part, what=what, query=query)
+        with self._archive.lines(member) as write:
+            write(text)
 
 
 def _asks(pod: Json, prefix: str) -> bool:
