@@ -1,9 +1,9 @@
 """ResourceClaims of resource.k8s.io: what was allocated, for which pods, and what a driver says of it in the status.
 
-In: a reference; without a UID it is whichever claim has the name. Out: `Claim`; KubeNotFoundError also if the name
-belongs to another claim now; ParseError. For the scheduler's views `cluster_claims`, all of them with what they ask. Of
-these a bounded part is kept, whatever users write: few alternatives of their requests, the devices of the driver with
-what they consume, and of other drivers one device of each pool. What many claims have in common is stored once.
+In: JSON of the API server. Out: `Claim`, or ParseError; the change by which a driver shows its devices. For the
+scheduler's views `cluster_claims`, all of them with what they ask. Of these a bounded part is kept, whatever users
+write: few alternatives of their requests, the devices of the driver with what they consume, and of other drivers one
+device of each pool. What many claims have in common is stored once.
 
 ResourceClaimTemplates that vcuda keeps, and the pods that name them.
 

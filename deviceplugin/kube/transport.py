@@ -167,20 +167,15 @@ class Transport:
         access = await self._credentials.access()
         try:
             response = await send(access)
-        except aiohttp.ClientConnectorCertificateError:  # the cluster may have a new CA
-            renewed = await self._renewed(access, limit)
-            if renewed is access:
-                raise
+        except aiohttp.ClientConnectorCertificateError:
+            pass  # the cluster may have a new CA
         else:
-            if response.status != 401 or (renewed := await self._renewed(access, limit)) is access:
+            if response.status != 401:
                 return response
             response.release()
-        return await send(renewed)
-
-    async def _renewed(self, refused: Access, limit: asyncio.Timeout | None) -> Access:
         if limit is not None and (until := limit.when()) is not None:
             limit.reschedule(until + self._timeouts.login)
-        return await self._credentials.renew(refused)
+        return await send(await self._credentials.renew(access))
 
     async def _open(
         self,

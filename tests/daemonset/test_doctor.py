@@ -1,13 +1,21 @@
 """`vcuda doctor` in the chart: the pod of `helm test` with its account, and the init container of the agent."""
 
 import re
+from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
 from click.testing import CliRunner
 
-from deviceplugin.cli import doctor, main
+from deviceplugin.cli import main
+from deviceplugin.cli.connection import Connection
+from deviceplugin.cli.doctor.cluster import SCHEDULER, ClusterFacts
+from deviceplugin.cli.scheduler_client import opened
+from deviceplugin.cli.view_client import ViewClient
+from deviceplugin.errors import VcudaError
+from sandbox.apiserver import ApiServer, pod
 from tests.daemonset.chart import NAMESPACE, Chart, Object, Rendered
 from tests.daemonset.value_sets import VALUE_SETS
 
@@ -61,11 +69,31 @@ def test_the_test_pod_reads_and_creates_nothing(defaults: Rendered) -> None:
     assert f"system:serviceaccount:{NAMESPACE}:vcuda-doctor" in condition["expression"]
 
 
-def test_the_test_pod_may_read_what_the_checks_of_a_cluster_read(defaults: Rendered) -> None:
-    """Else a check is skipped there. The words of the code are those of RBAC; two resources have a variable."""
-    said = Path(doctor.__file__).with_name("cluster.py").read_text()
-    needed = set(re.findall(r'right\s*=\s*f?"(get|list) ([a-z/]+)', said))
-    assert {("list", "nodes"), ("list", "pods"), ("list", "resourceslices")} < needed
+def right(path: str) -> tuple[str, str]:
+    """Verb and resource of a request that reads, as RBAC has them."""
+    parts = re.sub(r"^/(api|apis/[^/]+)/v1/(namespaces/[^/]+/)?", "", urlsplit(path).path).split("/")
+    below = f"/{parts[2]}" if len(parts) > 2 else ""
+    return "get" if len(parts) > 1 else "list", parts[0] + below
+
+
+async def test_the_test_pod_may_read_what_the_checks_of_a_cluster_read(defaults: Rendered, tmp_path: Path) -> None:
+    """Else a check is skipped there."""
+    async with ApiServer() as server:
+        item = pod("one", namespace=NAMESPACE)
+        item["metadata"]["labels"] = {"app.kubernetes.io/name": SCHEDULER}
+        item["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
+        server.store.create("pods", item, namespace=NAMESPACE)
+        connection = Connection(str(server.kubeconfig(tmp_path / "kc")), scheduler_namespace=NAMESPACE)
+        async with opened(connection) as client:
+            assert client.api is not None
+            facts = ClusterFacts(client.api, ViewClient(client), connection)
+            reads = (facts.scheduler, facts.agent, facts.agent_pods, facts.replicas, facts.webhook, facts.nodes)
+            for read in (*reads, facts.slices):
+                with suppress(VcudaError):  # of what the stand-in does not have
+                    await read()
+        needed = {right(path) for _, path in server.requests}
+    assert {("list", "nodes"), ("list", "pods"), ("list", "resourceslices"), ("get", "pods/proxy")} < needed
+    assert {("get", "deployments"), ("get", "daemonsets"), ("get", "mutatingwebhookconfigurations")} < needed
     assert needed - {(verb, resource) for verb, resource, _ in granted(defaults)} == set()
 
 
