@@ -21,7 +21,15 @@ from deviceplugin.errors import ParseError, one_line
 from deviceplugin.model.gpu import Gpu, Inventory
 from deviceplugin.model.topology import Level
 from deviceplugin.model.units import MIB
-from deviceplugin.simulate.gpu_profile import Card, CardOfNode, Mebibytes, ModeName, Version, fnv, parse_profile
+from deviceplugin.simulate.gpu_profile import (
+    GpuOfProfile,
+    Mebibytes,
+    ModelOfProfile,
+    ModeName,
+    Version,
+    fnv,
+    parse_profile,
+)
 from sandbox import emulator_layout as layout
 
 Brand = Literal["nvidia", "tesla", "geforce", "quadro", "rtx", "titan"]
@@ -45,7 +53,7 @@ Entry = dict[str, Any]
 
 
 class ModelFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The fields of a model beside those of `Card`; 0 and the empty text: derived."""
+    """The fields of a model beside those of `ModelOfProfile`; 0 and the empty text: derived."""
 
     compute_capability: Version = ""
     bar1_mib: Mebibytes = 0
@@ -70,7 +78,7 @@ class ModelFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class GpuFields(ModelFields, kw_only=True):
-    """The fields of a GPU beside those of `CardOfNode`; -1: derived."""
+    """The fields of a GPU beside those of `GpuOfProfile`; -1: derived."""
 
     compute_capability: Version
     serial: str = ""
@@ -157,7 +165,7 @@ def main(words: Sequence[str]) -> int:
 
 def _compiled(inventory: Inventory, parts: Parts) -> bytes:
     for name, model in parts.models.items():
-        _fields(model, ModelFields, Card, f"models.{name}")
+        _fields(model, ModelFields, ModelOfProfile, f"models.{name}")
     gpus = [_gpu(parts, gpu) for gpu in inventory.gpus]
     _check_serials(gpus)
     _add_levels(inventory, gpus)
@@ -190,7 +198,7 @@ def _gpu(parts: Parts, gpu: Gpu) -> layout.Gpu:
     where = f"gpus[{gpu.index}]"
     given = {key: value for key, value in parts.gpus[gpu.index].items() if value is not None}
     entry = parts.models[given["model"]] | given
-    own = _fields(entry, GpuFields, CardOfNode, where)
+    own = _fields(entry, GpuFields, GpuOfProfile, where)
     _check_gpu(gpu, own, where)
     return layout.Gpu(
         facts=_facts(parts.name, gpu, own, entry["memory_mib"], where),
@@ -200,7 +208,7 @@ def _gpu(parts: Parts, gpu: Gpu) -> layout.Gpu:
     )
 
 
-def _fields(entry: Entry, kind: type[Fields], known: type[Card], where: str) -> Fields:
+def _fields(entry: Entry, kind: type[Fields], known: type[ModelOfProfile], where: str) -> Fields:
     """Those that gpu_profile does not know."""
     rest = {key: value for key, value in entry.items() if key not in known.__struct_fields__}
     try:

@@ -30,7 +30,7 @@ HEAD = struct.Struct("<8sII32s")  # magic version size grant
 HEADER_SIZE = 128
 LIMITS = struct.Struct("<II")  # cores soft_cores
 LIMITS_AT = 52
-TOLD = struct.Struct("<III")  # cores soft_cores assumed_cores
+SHOWN_LIMITS = struct.Struct("<III")  # cores soft_cores assumed_cores
 SLOT = struct.Struct("<QQQQ32x")  # heartbeat_ns busy_since_ns head busy_ns
 SLOT_SIZE = SLOT.size + 16 * RING
 _HIGH_AT = HEAD.size
@@ -117,28 +117,28 @@ def _ring_part(data: bytes, at: int, entries: int, now: int) -> float:
     return min(1.0, covered / max(1, now - reached))
 
 
-class Told(NamedTuple):
-    """What the agent tells neighbours. `assumed_cores`: what it uses, whatever its row says; 0: believe it."""
+class ShownLimits(NamedTuple):
+    """What neighbours see of a container. `assumed_cores`: what it uses, whatever its row says; 0: believe it."""
 
     cores: int
     soft_cores: int
     assumed_cores: int = 0
 
 
-def read_told(path: Path) -> Told | None:
-    """None if nothing is told; an agent of an older version told the limits only."""
+def read_shown_limits(path: Path) -> ShownLimits | None:
+    """None if nothing is shown."""
     try:
         words = path.read_bytes()
     except OSError:
         return None
-    return Told(*TOLD.unpack(words.ljust(TOLD.size, b"\0"))) if LIMITS.size <= len(words) <= TOLD.size else None
+    return ShownLimits(*SHOWN_LIMITS.unpack(words)) if len(words) == SHOWN_LIMITS.size else None
 
 
-def write_told(path: Path, told: Told) -> None:
+def write_shown_limits(path: Path, limits: ShownLimits) -> None:
     """Into a file that only the agent writes: a container may have changed its row. Raises ContainerError."""
     fresh = path.with_name(f"{path.name}.new")
     try:
-        fresh.write_bytes(TOLD.pack(*told))
+        fresh.write_bytes(SHOWN_LIMITS.pack(*limits))
         fresh.chmod(0o644)  # independent of the agent's umask
         fresh.replace(path)
     except OSError as error:
@@ -146,9 +146,9 @@ def write_told(path: Path, told: Told) -> None:
 
 
 def write_row_limits(path: Path, *, cores: int, soft_cores: int) -> None:
-    """For neighbours whose library is older than `write_told`, before the container's first process has written it.
+    """For neighbours that do not read shown limits, before the container's first process has written its row.
 
-    A row that its container keeps from being written, by a lease, stays as it is: neighbours read what they are told.
+    A row that its container keeps from being written, by a lease, stays as it is: neighbours read what the agent shows.
     Raises ContainerError if no room is left.
     """
     try:

@@ -84,9 +84,9 @@ class SharedState:
         """A container from before this version has no such file, and nothing reads it."""
         if self.own_row(grant, uuid).exists():
             path = self.shown_limits(grant, uuid)
-            before = activity.read_told(path)
+            before = activity.read_shown_limits(path)
             assumed = before.assumed_cores if before is not None else 0
-            activity.write_told(path, activity.Told(cores, soft_cores, assumed))
+            activity.write_shown_limits(path, activity.ShownLimits(cores, soft_cores, assumed))
             activity.write_row_limits(self.own_row(grant, uuid), cores=cores, soft_cores=soft_cores)
 
     def assume(self, grant: GrantId, uuid: GpuUuid, cores: int) -> None:
@@ -95,9 +95,9 @@ class SharedState:
         Raises ContainerError.
         """
         path = self.shown_limits(grant, uuid)
-        before = activity.read_told(path)
+        before = activity.read_shown_limits(path)
         if before is not None and before.assumed_cores != cores:
-            activity.write_told(path, before._replace(assumed_cores=cores))
+            activity.write_shown_limits(path, before._replace(assumed_cores=cores))
 
     def restore(self, grant: GrantId, uuids: Collection[GpuUuid]) -> str:
         """Undoes what the container may not do to its files; says what that was, empty for nothing."""

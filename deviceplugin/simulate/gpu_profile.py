@@ -43,7 +43,7 @@ _RESERVED_PART = 128  # what the driver keeps for itself if the profile does not
 _BUS_ID = re.compile(r"([0-9A-Fa-f]{4}|[0-9A-Fa-f]{8}):([0-9A-Fa-f]{2}):([01][0-9A-Fa-f])\.0")
 
 
-class Card(msgspec.Struct, kw_only=True):
+class ModelOfProfile(msgspec.Struct, kw_only=True):
     """The fields of a model, and of a GPU that differs from its model."""
 
     name: Text | None = None
@@ -51,7 +51,7 @@ class Card(msgspec.Struct, kw_only=True):
     reserved_mib: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
-class CardOfNode(Card, kw_only=True):
+class GpuOfProfile(ModelOfProfile, kw_only=True):
     """One entry of `gpus`; its own fields take precedence over those of its model."""
 
     model: str
@@ -102,8 +102,8 @@ class Document(msgspec.Struct, forbid_unknown_fields=True):
     name: Text
     driver: Text
     cuda: Version
-    models: dict[str, Card]
-    gpus: Annotated[list[CardOfNode], msgspec.Meta(max_length=64)]
+    models: dict[str, ModelOfProfile]
+    gpus: Annotated[list[GpuOfProfile], msgspec.Meta(max_length=64)]
     cpus: Any = None  # the emulator's
     topology: Tree = msgspec.field(default_factory=Tree)
     nvlink: list[NvLink] = []

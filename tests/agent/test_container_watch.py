@@ -572,9 +572,9 @@ async def test_neighbours_are_told_what_a_container_uses_that_hides_it(bench: Be
     bench.show(GpuProcess(901, GIB, 60))
     await bench.until(lambda: bench.pids(given) == (901,))
     bench.forgive_nothing(given)
-    await bench.until(lambda: activity.read_told(told) == activity.Told(20, 0, 60))
+    await bench.until(lambda: activity.read_shown_limits(told) == activity.ShownLimits(20, 0, 60))
     bench.show(GpuProcess(901, GIB, 0))
-    await bench.until(lambda: activity.read_told(told) == activity.Told(20, 0, 0))
+    await bench.until(lambda: activity.read_shown_limits(told) == activity.ShownLimits(20, 0, 0))
 
 
 async def test_what_shares_hide_is_summed_also_where_one_may_borrow_all_of_the_gpu(bench: Bench) -> None:
@@ -588,7 +588,7 @@ async def test_what_shares_hide_is_summed_also_where_one_may_borrow_all_of_the_g
     await bench.until(lambda: all(bench.pids(each) for each in given))
 
     def told(each: Grant) -> int:
-        said = activity.read_told(bench.shared.shown_limits(each.id, GPU))
+        said = activity.read_shown_limits(bench.shared.shown_limits(each.id, GPU))
         assert said is not None
         return said.assumed_cores
 

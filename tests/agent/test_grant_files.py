@@ -160,7 +160,9 @@ def test_a_lease_on_its_row_keeps_no_limit_back_and_costs_no_look_at_other_conta
     os.truncate(shared.region(other.id), 1 << 28)
     with leased(shared.own_row(holder.id, uuid)):
         assert files.limit(replace(holder, limits=PodLimits(soft_cores=50)))
-    assert activity.read_told(shared.shown_limits(holder.id, uuid)) == activity.Told(20, 50), "what neighbours read"
+    assert activity.read_shown_limits(shared.shown_limits(holder.id, uuid)) == activity.ShownLimits(20, 50), (
+        "what neighbours read"
+    )
     assert shared.region(other.id).stat().st_size == 1 << 28, "it was not looked at"
     assert files.limit(replace(holder, limits=PodLimits(soft_cores=60)))
     assert activity.LIMITS.unpack_from(shared.own_row(holder.id, uuid).read_bytes(), activity.LIMITS_AT) == (20, 60)

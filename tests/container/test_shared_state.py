@@ -257,12 +257,12 @@ def test_neighbours_are_told_what_to_assume_of_a_container(shared: SharedState) 
     shared.assume(ONE, GPU, 30)
     shared.show_limits(ONE, GPU, cores=25, soft_cores=60)
     shown = shared.shown_limits(ONE, GPU)
-    assert activity.read_told(shown) == activity.Told(25, 60, 30)
+    assert activity.read_shown_limits(shown) == activity.ShownLimits(25, 60, 30)
     written = shown.stat().st_ino
     shared.assume(ONE, GPU, 30)
     assert shown.stat().st_ino == written, "what is told already is not written again"
     shared.assume(ONE, GPU, 0)
-    assert activity.read_told(shown) == activity.Told(25, 60, 0)
+    assert activity.read_shown_limits(shown) == activity.ShownLimits(25, 60, 0)
 
 
 def test_a_file_that_tells_nothing_of_a_container_is_written_anew(shared: SharedState) -> None:
@@ -270,9 +270,9 @@ def test_a_file_that_tells_nothing_of_a_container_is_written_anew(shared: Shared
     shown = shared.shown_limits(ONE, GPU)
     for words in (b"", b"\1\0\0\0", bytes(13)):
         shown.write_bytes(words)
-        assert activity.read_told(shown) is None
+        assert activity.read_shown_limits(shown) is None
         shared.show_limits(ONE, GPU, cores=20, soft_cores=0)
-        assert activity.read_told(shown) == activity.Told(20, 0, 0)
+        assert activity.read_shown_limits(shown) == activity.ShownLimits(20, 0, 0)
 
 
 def test_limits_that_cannot_be_written_are_one_sentence(shared: SharedState) -> None:

@@ -37,11 +37,11 @@ def cost(watch: ClusterWatch) -> int:
 
 async def test_new_gpus_are_known_at_once() -> None:
     watch = watch_of(3)
-    assert {card.model for card in watch.known.cards} == {"Tesla T4"}
+    assert {each.model for each in watch.known.kinds} == {"Tesla T4"}
     changed(watch, node("n1", 8, model="H100"))
-    assert {card.model for card in watch.known.cards} == {"H100", "Tesla T4"}
+    assert {each.model for each in watch.known.kinds} == {"H100", "Tesla T4"}
     changed(watch, replace(node("n1", 8, model="H100"), ready=False))
-    assert {card.model for card in watch.known.cards} == {"H100", "Tesla T4"}
+    assert {each.model for each in watch.known.kinds} == {"H100", "Tesla T4"}
 
 
 def test_a_node_that_changes_all_the_time_costs_the_reviews_of_a_large_cluster_nothing() -> None:

@@ -14,7 +14,7 @@ from deviceplugin.model.units import BLOCK_MIB, MIB
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class GpuKind:
     """GPUs of one model with the same memory; `nodes` is how many nodes report it."""
 
     model: str
@@ -45,7 +45,7 @@ class KnownGpus:
 
     smallest_blocks: int = 0
     most: int = 0
-    cards: tuple[Card, ...] = ()
+    kinds: tuple[GpuKind, ...] = ()
 
     @classmethod
     def of(cls, inventories: Iterable[Inventory]) -> "KnownGpus":
@@ -61,18 +61,18 @@ class KnownGpus:
             for kind, found in here.items():
                 nodes[kind] += 1
                 uuids[kind].update(found)
-        cards = tuple(Card(*kind, count, frozenset(uuids[kind])) for kind, count in sorted(nodes.items()))
-        return cls(_without_outliers(smallest), max(counts), cards)
+        kinds = tuple(GpuKind(*kind, count, frozenset(uuids[kind])) for kind, count in sorted(nodes.items()))
+        return cls(_without_outliers(smallest), max(counts), kinds)
 
     def admitted_by(self, wanted: GpuFilter) -> "KnownGpus":
-        """The same with only those cards that a pod accepts."""
+        """The same with only those kinds that a pod accepts."""
         if wanted == ANY_GPU:
             return self
-        return replace(self, cards=tuple(card for card in self.cards if card.is_admitted_by(wanted)))
+        return replace(self, kinds=tuple(each for each in self.kinds if each.is_admitted_by(wanted)))
 
     @property
     def largest_blocks(self) -> int:
-        return max((card.blocks for card in self.cards), default=0)
+        return max((each.blocks for each in self.kinds), default=0)
 
 
 def _smallest(blocks: Iterable[int]) -> list[int]:

@@ -216,9 +216,9 @@ def blocks_of(mib: int, known: KnownGpus) -> int:
     whole, rest = divmod(mib, BLOCK_MIB)
     if not rest:
         return whole
-    agreed = tuple(card for card in known.cards if card.nodes > 1)
-    counted = agreed if any(card.blocks > whole for card in agreed) else known.cards
-    return whole if any(card.blocks == whole and mib <= card.mib for card in counted) else whole + 1
+    agreed = tuple(each for each in known.kinds if each.nodes > 1)
+    counted = agreed if any(each.blocks > whole for each in agreed) else known.kinds
+    return whole if any(each.blocks == whole and mib <= each.mib for each in counted) else whole + 1
 
 
 def rounded_without_knowing(container: JsonContainer, mib: int, known: KnownGpus) -> tuple[str, ...]:

@@ -222,7 +222,7 @@ def _request(container: JsonContainer, parts: PerContainer, settings: WebhookSet
 def _beyond(container: JsonContainer, request: Request, accepted: KnownGpus) -> Iterator[str]:
     if accepted.most and request.gpus > accepted.most:
         yield f"{container.what} asks for {request.gpus} GPUs and no node has more than {accepted.most}; the pod waits"
-    if accepted.cards and request.blocks_per_gpu > accepted.largest_blocks:
+    if accepted.kinds and request.blocks_per_gpu > accepted.largest_blocks:
         yield (
             f"{container.what} asks for {format_blocks(request.blocks_per_gpu)} of one GPU and none that the pod "
             f"accepts has more than {format_blocks(accepted.largest_blocks)}; the pod waits"
@@ -243,10 +243,10 @@ def _no_limit(
 
 
 def _no_such_gpu(wanted: GpuFilter, known: KnownGpus, accepted: KnownGpus) -> Iterator[str]:
-    if not known.cards or accepted.cards:
+    if not known.kinds or accepted.kinds:
         return
     named = GpuFilter(models=wanted.models)
-    if not any(named.admits_model(card.model) for card in known.cards):
+    if not any(named.admits_model(each.model) for each in known.kinds):
         yield f"no node has a GPU of model {' or '.join(wanted.models)[:100]}; the pod waits"
     else:
         yield "the pod's annotations accept no GPU of any node; the pod waits"

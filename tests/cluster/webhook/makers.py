@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from deviceplugin.cluster.webhook.known_gpus import Card, KnownGpus
+from deviceplugin.cluster.webhook.known_gpus import GpuKind, KnownGpus
 from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.cluster.webhook.review import AdmissionWebhook
@@ -33,7 +33,7 @@ CHOSEN = {
         hami=HamiSettings(resources=HamiResources(count="nvidia.com/gpumem", memory="example.com/memory")),
     ),
 }
-A100S = KnownGpus(160, most=8, cards=(Card("NVIDIA A100-SXM4-40GB", 40960), Card("NVIDIA A100-SXM4-80GB", 81920)))
+A100S = KnownGpus(160, most=8, kinds=(GpuKind("NVIDIA A100-SXM4-40GB", 40960), GpuKind("NVIDIA A100-SXM4-80GB", 81920)))
 
 
 def container(name: str = "main", limits: dict[str, Any] | None = None, **more: Any) -> Json:
@@ -66,9 +66,9 @@ def asked(given: Json, place: int = 0, kind: str = "containers") -> dict[str, st
     return dict(resources["limits"])
 
 
-def node_of(*cards: tuple[str, int]) -> Inventory:
+def node_of(*kinds: tuple[str, int]) -> Inventory:
     """Models and MiB."""
-    gpus = tuple(Gpu(GpuUuid(f"GPU-{model}-{mib}-{n}"), n, n, model, mib << 20) for n, (model, mib) in enumerate(cards))
+    gpus = tuple(Gpu(GpuUuid(f"GPU-{model}-{mib}-{n}"), n, n, model, mib << 20) for n, (model, mib) in enumerate(kinds))
     return Inventory(gpus, Topology(tuple(range(len(gpus)))), Driver("550", (12, 4)))
 
 

@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from deviceplugin.cluster.webhook.known_gpus import Card, KnownGpus
+from deviceplugin.cluster.webhook.known_gpus import GpuKind, KnownGpus
 from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.cluster.webhook.validate import validate
@@ -26,7 +26,7 @@ from tests.cluster.webhook.makers import (
 from tests.refusals import refusal
 
 GPUS, LIMIT = "tencent.com/vcuda-gpus", "tencent.com/vcuda-memory-limit"
-A40S = KnownGpus(179, most=8, cards=(Card("NVIDIA A40", 46068),))
+A40S = KnownGpus(179, most=8, kinds=(GpuKind("NVIDIA A40", 46068),))
 CARDS = [
     ("NVIDIA H100 80GB HBM3", 81559, 318),
     ("NVIDIA A40", 46068, 179),

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.cluster.webhook.known_gpus import Card, KnownGpus
+from deviceplugin.cluster.webhook.known_gpus import GpuKind, KnownGpus
 from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.config.scheduler import WebhookSettings
@@ -30,7 +30,7 @@ from tests.cluster.webhook.makers import (
 from tests.examples import examples
 
 UNKNOWN = KnownGpus()
-T4S = KnownGpus(64, most=1, cards=(Card("Tesla T4", 16384),))
+T4S = KnownGpus(64, most=1, kinds=(GpuKind("Tesla T4", 16384),))
 EVERYTHING = replace(HAMI, hide_gpus=True, runtime_class="nvidia")
 
 

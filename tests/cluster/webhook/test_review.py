@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.cluster.webhook.known_gpus import Card, KnownGpus
+from deviceplugin.cluster.webhook.known_gpus import GpuKind, KnownGpus
 from deviceplugin.cluster.webhook.review import AdmissionWebhook, Outcome, namespace_of
 from deviceplugin.errors import ParseError
 from deviceplugin.model.gpu import GpuUuid, Inventory
@@ -205,10 +205,10 @@ def test_what_is_known_is_said_by_all_inventories_together() -> None:
         frozenset(map(GpuUuid, each))
         for each in ({"GPU-T16-16384-0", "GPU-T16-16384-1"}, {"GPU-T40-40960-0"}, {"GPU-T80-81920-2"})
     ]
-    assert known.cards == (
-        Card("T16", 16384, 1, uuids[0]),
-        Card("T40", 40960, 1, uuids[1]),
-        Card("T80", 81920, 1, uuids[2]),
+    assert known.kinds == (
+        GpuKind("T16", 16384, 1, uuids[0]),
+        GpuKind("T40", 40960, 1, uuids[1]),
+        GpuKind("T80", 81920, 1, uuids[2]),
     )
 
 

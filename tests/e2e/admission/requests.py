@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.cluster.webhook.known_gpus import Card, KnownGpus
+from deviceplugin.cluster.webhook.known_gpus import GpuKind, KnownGpus
 from deviceplugin.config.scheduler import HamiSettings, WebhookSettings
 from sandbox.cluster import pods
 from sandbox.cluster.admission import WebhookServer
@@ -29,7 +29,7 @@ PATHS = {
 }
 CORE, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
 ALLOCATION, INDEX = "tencent.com/vcuda-allocation", "tencent.com/predicate-gpu-idx-0"
-KNOWN = KnownGpus(160, most=8, cards=(Card("NVIDIA A100", 40960), Card("NVIDIA A100", 81920)))
+KNOWN = KnownGpus(160, most=8, kinds=(GpuKind("NVIDIA A100", 40960), GpuKind("NVIDIA A100", 81920)))
 # Every one translated and hidden that can be, so that the API server sees all kinds of patches.
 SETTINGS = WebhookSettings(hami=HamiSettings(), hide_gpus=True)
 DRY = f"{pods.PODS}?dryRun=All"
