@@ -61,8 +61,9 @@ class GpuState:
     source: ShareSource = ShareSource.PLUGIN
 
     def takes_pods(self, info: NodeInfo) -> bool:
-        """Claims need nothing of the node's device plugin."""
-        return not self.closed and (self.source is ShareSource.CLAIM or info.problem is None)
+        """Claims need the node, and nothing of its device plugin."""
+        serves = info.node is not None if self.source is ShareSource.CLAIM else info.problem is None
+        return serves and not self.closed
 
 
 def gpu_states(info: NodeInfo) -> tuple[GpuState, ...]:

@@ -311,7 +311,7 @@ class ClusterViews:
 
     def _by_claims(self, uid: PodUid, node: str) -> tuple[ContainerRow, ...]:
         """A pod can ask in both ways, with different containers."""
-        pod, info = self._claims.pod(uid), self._cache.nodes.get(node)
+        pod, info = self._claims.pods.get(uid), self._cache.nodes.get(node)
         if pod is None:
             return ()
         if info is None or info.claims.is_empty:

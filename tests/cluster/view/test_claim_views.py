@@ -5,6 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from deviceplugin.cluster.extender.rejection import UNKNOWN_NODE
 from deviceplugin.cluster.view.live import NodeUse, node_with_use, pod_with_use
 from deviceplugin.cluster.view.query import NodeFilter, NodeSort, NodesQuery, PageQuery, PodSort, PodsQuery
 from deviceplugin.model.claims import ClaimRequest, DeviceRequest, NodeOffer, PodClaim, Taint
@@ -113,6 +114,13 @@ async def test_a_node_whose_slice_is_gone_still_has_its_pods(mixed: Scene) -> No
     assert (row.problem, row.gpu_count, row.pods) == ("node has no vcuda GPU inventory", 0, 3)
     (one,) = [each for each in (await mixed.views.pods(PodsQuery(node="a"))).items if each.pod == "one"]
     assert [(share.uuid, share.minor, share.cores) for share in one.containers[0].shares] == [("gpu-0", None, 20)]
+
+
+async def test_a_node_that_is_gone_has_its_pods_and_no_free_gpu(mixed: Scene) -> None:
+    mixed.extender.drop_node("a")
+    (row,) = (await mixed.views.nodes(NodesQuery(name="a"))).items
+    assert (row.problem, row.gpu_count, row.free_gpus, row.pods) == (UNKNOWN_NODE.text, 2, 0, 3)
+    assert [each.pod for each in (await mixed.views.pods(PodsQuery(node="a"))).items] == ["both", "one", "two"]
 
 
 async def test_a_gpu_that_changed_sides_keeps_what_the_other_side_holds(mixed: Scene) -> None:

@@ -209,7 +209,7 @@ class ClaimHolds:
             if each.driver == self.names.driver:
                 devices.setdefault(each.pool, []).append(each)
         known = self._known[claim.key] = KnownClaim(claim, bool(devices) or self._asks_us(claim), devices)
-        for pod in filter(None, map(self.pod, map(PodUid, sorted(claim.consumers)))):
+        for pod in filter(None, map(self.pods.get, map(PodUid, sorted(claim.consumers)))):
             if devices and known.is_for(pod):
                 known.add(pod, users_of(pod))
         for node in devices:
@@ -257,9 +257,6 @@ class ClaimHolds:
         names = dict.fromkeys(each.claim for each in pod.claims if each.claim)
         return filter(None, (self.claim((pod.pod.ref.namespace, name)) for name in names))
 
-    def pod(self, uid: PodUid) -> ClusterPod | None:
-        return self.pods.get(uid)
-
     def find(self, namespace: str, name: str) -> ClusterPod | None:
         """The latest pod of that name. Looks through all pods with claims: people ask rarely."""
         named = (pod for pod in reversed(self.pods.values()) if pod.pod.ref.name == name)
@@ -267,7 +264,7 @@ class ClaimHolds:
 
     def pods_on(self, there: NodeClaims) -> tuple[ClusterPod, ...]:
         """Those for which claims with devices of the node are reserved, as far as they are known."""
-        return tuple(filter(None, map(self.pod, there.reserved)))
+        return tuple(filter(None, map(self.pods.get, there.reserved)))
 
     def place(self, pod: ClusterPod) -> str:
         """The node on which the pod is, or on which devices are reserved for it; empty if it waits."""

@@ -226,7 +226,7 @@ def test_what_is_counted_by_events_is_what_claims_and_pods_say(steps: list[Step]
         for hold in there.holds:
             held = made.claims.claim((hold.claim.namespace, hold.claim.name))
             assert held is not None
-            pods = [pod for uid in sorted(held.consumers) if (pod := made.claims.pod(PodUid(uid))) is not None]
+            pods = [pod for uid in sorted(held.consumers) if (pod := made.claims.pods.get(PodUid(uid))) is not None]
             users = [
                 ContainerRef(pod.pod.ref, one.ref.name)
                 for pod in pods
