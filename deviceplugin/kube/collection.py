@@ -115,10 +115,15 @@ class ObjectKind(Generic[AnySchema, Value]):
     value: Callable[[AnySchema], Value]
     uid: Callable[[Value], str] = lambda _: ""
 
-    def path(self, namespace: str = "", *rest: str) -> str:
-        """Parts are quoted: a name from outside cannot change the path. A port goes with a name to the proxy."""
+    def path(self, namespace: str | None = None, *rest: str) -> str:
+        """Parts are quoted: a name from outside cannot change the path. A port goes with a name to the proxy.
+
+        An empty namespace is a mistake, and must not become all of them.
+        """
+        if namespace == "":
+            raise KubeError(f"no namespace is named in which to look for the {self.noun}")
         group = f"/apis/{self.version}" if "/" in self.version else f"/api/{self.version}"
-        parts = (*(("namespaces", namespace) if namespace else ()), self.plural, *rest)
+        parts = (*(() if namespace is None else ("namespaces", namespace)), self.plural, *rest)
         return "/".join((group, *(quote(part, safe=":") for part in parts)))
 
     def read(self, body: bytes | msgspec.Raw) -> Value:

@@ -123,16 +123,21 @@ class ObjectClient:
                 yield await read_any_line(line, collection)
 
     async def each(
-        self, kind: ObjectKind[Any, Value], namespace: str = "", *, what: str, query: Mapping[str, str] = _NO_QUERY
+        self,
+        kind: ObjectKind[Any, Value],
+        namespace: str | None = None,
+        *,
+        what: str,
+        query: Mapping[str, str] = _NO_QUERY,
     ) -> AsyncGenerator[Value]:
-        """One object after the other, with one page in memory; `what` completes `list ...`."""
+        """One object after the other, with one page in memory; `what` completes `list ...`. Without a namespace all."""
         async for page in pages(self._transport, kind.path(namespace), what, query):
             for raw in page.items or ():
                 yield kind.read(raw)
 
     async def get(self, kind: ObjectKind[Any, Value], ref: Ref, *, what: str = "") -> Value:
         """Raises KubeNotFoundError also if the name belongs to another object now."""
-        path = kind.path(ref.namespace, ref.name)
+        path = kind.path(ref.namespace or None, ref.name)
         found = kind.read(await self._transport.request("GET", path, what=what or f"get {kind.noun} {ref}"))
         if ref.uid and kind.uid(found) != ref.uid:
             raise _taken_over(KubeNotFoundError, kind, ref, 404)
@@ -142,7 +147,7 @@ class ObjectClient:
         self, kind: ObjectKind[Any, Any], ref: Ref, *part: str, what: str, query: Mapping[str, str] = _NO_QUERY
     ) -> str:
         """A subresource that is text: a log, or what is behind the API server's proxy."""
-        path = kind.path(ref.namespace, ref.name, *part)
+        path = kind.path(ref.namespace or None, ref.name, *part)
         return (await self._transport.request("GET", path, what=what, query=query)).decode(errors="replace")
 
     async def version(self) -> str:
@@ -161,7 +166,7 @@ class ObjectClient:
     ) -> Value:
         """Raises KubeConflictError if the name exists."""
         body = msgspec.json.encode({"apiVersion": kind.version, "kind": kind.name, **document})
-        path = kind.path(namespace)
+        path = kind.path(namespace or None)
         return kind.read(await self._transport.request("POST", path, what=what, body=body, query=query))
 
     async def patch(
@@ -176,7 +181,7 @@ class ObjectClient:
     ) -> Value:
         """`part`: of a subresource. Raises KubeConflictError if the object has another UID, or another version than
         the change names."""
-        path, body = kind.path(ref.namespace, ref.name, *part), msgspec.json.encode(_of_uid(change, ref.uid))
+        path, body = kind.path(ref.namespace or None, ref.name, *part), msgspec.json.encode(_of_uid(change, ref.uid))
         try:
             answer = await self._transport.request("PATCH", path, what=what, body=body, content_type=content_type)
         except KubeError as error:
@@ -193,7 +198,7 @@ class ObjectClient:
             options["preconditions"] = {"uid": ref.uid}
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
-        path, body = kind.path(ref.namespace, ref.name), msgspec.json.encode(options)
+        path, body = kind.path(ref.namespace or None, ref.name), msgspec.json.encode(options)
         await self._transport.request("DELETE", path, what=f"delete {kind.noun} {ref}", body=body)
 
     async def may(self, verb: str, resource: str, *, below: str = "", name: str = "", namespace: str = "") -> bool:

@@ -55,6 +55,13 @@ async def test_one_ready_agent_of_each_node_is_found(transport: Transport) -> No
     assert found["a"].url("/usage") == "http://10.0.0.1:5678/usage"
 
 
+async def test_without_a_namespace_those_of_no_other_one_are_taken(transport: Transport) -> None:
+    """A user can label a slice of a namespace of his own."""
+    await create(transport, "one", [endpoint("10.0.0.1", "a")])
+    with pytest.raises(KubeError, match="no namespace is named"):
+        await addresses_by_node(ObjectClient(transport), "", "vcuda-agent")
+
+
 async def test_a_server_that_does_not_answer_is_an_error(transport: Transport, server: ApiServer) -> None:
     await server.stop()
     with pytest.raises(KubeError):
