@@ -19,6 +19,8 @@ from tests.waiting import PATIENCE_S
 ROOT = Path(__file__).resolve().parents[2]
 CONNECTIONS = 1100  # more than there are descriptors
 DESCRIPTORS = 1024
+OF_EACH_KIND = ("half-a-handshake", "slow-headers", "slow-body", "largest-bodies", "pipelined")
+"""Ways of `flood`: connections, heads, bodies that do not come, bodies that do, answers that are not read."""
 _LISTEN = "0A"
 
 

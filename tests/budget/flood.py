@@ -1,8 +1,8 @@
 """A process of its own that floods one TCP port of this machine in one way, until it is killed.
 
 In: port, `tls` or `plain`, the way, how many connections, paths to ask for, the size of a body. Out: the line "ready"
-as soon as every connection was tried once. Connections come from several addresses and are made again when they are
-closed. Other processes run first, because a real flood comes from other machines.
+as soon as every connection was tried once. Half of the connections come from one address, the others from 48, and they
+are made again when they are closed. Other processes run first, because a real flood comes from other machines.
 """
 
 import asyncio
@@ -15,7 +15,8 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-ADDRESSES = [f"127.0.1.{number}" for number in range(1, 9)]
+ONE = "127.0.1.1"
+MANY = [f"127.0.2.{number}" for number in range(1, 49)]
 PAUSE_S = 1.0
 HEADERS = 100  # of 8,000 bytes each
 REVIEW = (
@@ -207,7 +208,7 @@ async def flood(port: int, *, tls: bool, way: Way, count: int, target: Target) -
     tried = asyncio.Semaphore(0)
     async with asyncio.TaskGroup() as group:
         for number in range(count):
-            address = ADDRESSES[number % len(ADDRESSES)]
+            address = ONE if number % 2 else MANY[number // 2 % len(MANY)]
             group.create_task(again_and_again(address, port, context, way, target, tried))
         for _ in range(count):
             await tried.acquire()

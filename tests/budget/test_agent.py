@@ -18,6 +18,7 @@ from tests.agent.test_claims import answers, claim_node, name_of, next_agent
 from tests.budget.doors import (
     CONNECTIONS,
     DESCRIPTORS,
+    OF_EACH_KIND,
     Flood,
     descriptors,
     flooding,
@@ -87,6 +88,20 @@ async def test_an_agent_that_waits_for_its_predecessor_has_the_same_bounds(short
                 await after.until(partial(answers, after, "/readyz", 200), what=way, deadline_s=PATIENCE_S)
                 assert descriptors(after.pid) < DESCRIPTORS / 4, way
                 assert peak_memory(after.pid) < memory_limit("agent"), way
+
+
+async def test_an_agent_starts_and_ends_under_each_kind_of_flood(short_tmp: Path) -> None:
+    async with node_with_agent(short_tmp, started=False) as node:
+        port = node.agent.command.port
+        for number, way in enumerate(OF_EACH_KIND):
+            async with flooding(Flood(port, way, FEW if way in BUSY else CONNECTIONS, PAGES, BODY)):
+                await node.start_agent(deadline_s=PATIENCE_S)
+                assert listening(node.agent.pid) == {port}
+                await run(node, share(f"pod-{number}"))
+                assert peak_memory(node.agent.pid) < memory_limit("agent"), way
+                await node.agent.stop()
+        await node.start_agent(deadline_s=PATIENCE_S)
+        await check_consistency(node)
 
 
 @pytest.mark.realtime

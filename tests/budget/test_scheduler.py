@@ -9,6 +9,7 @@ import asyncio
 import io
 import json
 import resource
+import signal
 import ssl
 import time
 from collections.abc import Iterable
@@ -24,6 +25,7 @@ from sandbox.program import free_port
 from tests.budget.doors import (
     CONNECTIONS,
     DESCRIPTORS,
+    OF_EACH_KIND,
     Flood,
     descriptors,
     flooding,
@@ -132,3 +134,23 @@ async def test_pods_are_reviewed_and_placed_under_each_flood(tmp_path: Path, *, 
 async def test_a_review_waits_for_a_bounded_time_under_each_flood(tmp_path: Path, *, tls: bool) -> None:
     parts = await reviews_under_each_flood(tmp_path, 200, tls=tls, tries=3)
     assert {way: part for way, part in parts.items() if part >= 1} == {}
+
+
+async def test_a_replica_starts_waits_and_ends_under_each_kind_of_flood(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as scene:
+        leading = await scene.replica("replica-a", "--loopback-port", str(free_port()))
+        await scene.until_ready(leading)
+        loopback = free_port()
+        flags = ("--loopback-port", str(loopback))
+        waiting = Scheduler(scene.folder, scene.kubeconfig, identity="replica-b", flags=flags)
+        scene.replicas.append(waiting)
+        for way in OF_EACH_KIND:
+            async with flooding(flood(way, waiting.port, tls=True)):
+                await waiting.start()
+                await scene.until_ready(waiting)
+                assert (await scene.ask(waiting, "/readyz?leader"))[0] == 503
+                assert listening(waiting.pid) == {waiting.port, loopback}
+                await reviews(scene, waiting, 3)
+                await place(scene, leading, way)
+                assert peak_memory(waiting.pid) < memory_limit("scheduler"), way
+                assert await waiting.end(signal.SIGTERM) == 0, way
