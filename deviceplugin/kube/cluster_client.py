@@ -33,7 +33,7 @@ from deviceplugin.errors import KubeConflictError, KubeNotFoundError, ParseError
 from deviceplugin.kube.client import KubeClient
 from deviceplugin.kube.collection import ObjectKind
 from deviceplugin.kube.leader_election import LEASES, Lease
-from deviceplugin.kube.objects import AccessReview, ObjectClient, ObjectRef
+from deviceplugin.kube.objects import ObjectClient, ObjectRef, access_reviews
 from deviceplugin.kube.resource_claims import TEMPLATES, KeptTemplate, TemplateKey, new_template
 from deviceplugin.kube.structs import Json, Object
 from deviceplugin.kube.transport import TokenBucket, Transport
@@ -295,14 +295,7 @@ _TOKENS = ObjectKind(
     _TokenReview,
     lambda found: found.status,
 )
-_ACCESS = ObjectKind(
-    "authorization.k8s.io/v1",
-    "subjectaccessreviews",
-    "SubjectAccessReview",
-    "review of an access",
-    AccessReview,
-    lambda found: found.status.allowed,
-)
+_ACCESS = access_reviews("subjectaccessreviews", "SubjectAccessReview")
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,20 +67,25 @@ class _AccessStatus(Json):
     allowed: bool = False
 
 
-class AccessReview(Json):
+class _AccessReview(Json):
     """The answer of a SubjectAccessReview, or of one about the caller himself."""
 
     status: _AccessStatus = msgspec.field(default_factory=_AccessStatus)
 
 
-_OWN_ACCESS = ObjectKind(
-    "authorization.k8s.io/v1",
-    "selfsubjectaccessreviews",
-    "SelfSubjectAccessReview",
-    "review of an access",
-    AccessReview,
-    lambda found: found.status.allowed,
-)
+def access_reviews(plural: str, name: str) -> ObjectKind[_AccessReview, bool]:
+    """A kind of review; its value says whether the access is allowed."""
+    return ObjectKind(
+        "authorization.k8s.io/v1",
+        plural,
+        name,
+        "review of an access",
+        _AccessReview,
+        lambda found: found.status.allowed,
+    )
+
+
+_OWN_ACCESS = access_reviews("selfsubjectaccessreviews", "SelfSubjectAccessReview")
 
 
 class ObjectClient:
