@@ -2,9 +2,10 @@
 
 Two stand-in kubelets run side by side: one with `vcuda agent` on the emulated driver (8 GPUs, 3,360 IDs), one with a
 bare plugin that sends the same messages. Pods are admitted alternately, so that other load on the machine affects
-both. Output: `allocate_ratio` and `prestart_ratio` (the agent's median call over that of the bare plugin, without the
-`GET /pods` call that Allocate needs), `pods_call_ms`, `preferred_p99_ms`, `idle_cpu_percent` of one core, children
-included, `rss_mib`, and `ready_s` from start to /readyz.
+both. Output: `allocate_whole_ratio` and `prestart_whole_ratio` (both calls of a container, over those of the bare
+plugin), `pods_call_ms` (the `GET /pods` that Allocate needs), `preferred_p99_ms`, `idle_cpu_percent` of one core,
+children included, `rss_mib`; from the start of the process `offered_s`, until the sockets are there, and `ready_s`,
+until /readyz, which needs kubelet's next look at them; `imports_s`, the least that a start takes.
 
     python -m benchmarks.agent [--output json] [--short]
 """
@@ -13,17 +14,16 @@ import asyncio
 import contextlib
 import itertools
 import os
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.command import BenchmarkError, ends_in_one_sentence, options, show
+from benchmarks.command import BenchmarkError, ends_in_one_sentence, options, scratch_folder, show
+from deviceplugin.kubelet.registration import SOCKETS
 from deviceplugin.model.units import ResourceNames
 from sandbox.agent import AgentProcess
 from sandbox.apiserver import container, pod
@@ -38,24 +38,33 @@ NAMES = ResourceNames()
 TOKEN = "stand-in-token"
 SHORT = (4, 2, 0.2)
 TURNS = 5
+IMPORTS = 4
+POLL_S = 0.01
 DEADLINE_S = 240.0  # only a hang is an error: a busy machine starts the agent slowly
+SANDBOX_S = 0.05
+"""Between Allocate and PreStartContainer the runtime makes the pod's sandbox (`SyncPod` of kubelet's
+kuberuntime_manager.go). containerd took longer for each of 20, 100 ms in the mean, by kubelet 1.36's
+`kubelet_run_podsandbox_duration_seconds` in sandbox/cluster."""
 SHARES = ((5, 4), (8, 8), (3, 4), (10, 8))  # a hundred of them fit on eight GPUs
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """See the module's docstring; the fields after `ready_s` explain the others."""
+    """See the module's docstring; `_min` and `_max` are of turns; the fields after `ready_s` explain the others."""
 
     allocate_whole_ratio: float
     allocate_whole_ratio_min: float
     allocate_whole_ratio_max: float
-    allocate_ratio: float
-    prestart_ratio: float
+    prestart_whole_ratio: float
+    prestart_whole_ratio_min: float
+    prestart_whole_ratio_max: float
     pods_call_ms: float
     preferred_p99_ms: float
     bare_preferred_p99_ms: float
     idle_cpu_percent: float
     rss_mib: float
+    imports_s: float
+    offered_s: float
     ready_s: float
     allocate_ms: float
     bare_allocate_ms: float
@@ -80,27 +89,67 @@ def main() -> None:
 
 
 async def measure(pods: int, measured: int, idle_s: float) -> Result:
-    base = Path(tempfile.mkdtemp(prefix="vb-", dir="/tmp"))
-    try:
+    with scratch_folder() as base:
         async with contextlib.AsyncExitStack() as stack:
             kubeconfig = await stack.enter_async_context(running_api_server(base))
             api = await stack.enter_async_context(ApiClient(from_kubeconfig(kubeconfig)))
             own = await stack.enter_async_context(kubelet_of("node-1", base / "a", kubeconfig))
             bare = await stack.enter_async_context(kubelet_of("node-2", base / "b", kubeconfig))
-            agent, ready_s = await stack.enter_async_context(running_agent(base, own, kubeconfig))
+            imports_s = await import_seconds()
+            began = time.monotonic()
+            starting = asyncio.create_task(stack.enter_async_context(running_agent(base, own, kubeconfig)))
+            offered_s = await socket_seconds(own, began)
+            agent, ready_s = await starting
             await own.wait_registered(NAMES.core, NAMES.memory, deadline_s=DEADLINE_S)
             counts = (own.capacity(NAMES.core), own.capacity(NAMES.memory))
             await stack.enter_async_context(running_bare(bare, counts))
             await admit(api, own, bare, pods=pods, measured=measured)
             pods_call_ms = await pods_call(own, kubeconfig)
+            await all_events_sent(api)
             idle = await idle_percent(agent.pid, idle_s)
-            return summary(own, bare, counts, pods, pods_call_ms, idle, rss_mib(agent.pid), ready_s)
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
+            started = Start(imports_s, offered_s, ready_s)
+            return summary(own, bare, counts, pods, pods_call_ms, idle, rss_mib(agent.pid), started)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Seconds from the start of the process, of one that only imports, and of the agent."""
+
+    imports_s: float
+    offered_s: float
+    ready_s: float
+
+
+async def import_seconds() -> float:
+    """Once before, so that no file comes from the disk."""
+    took = []
+    for _ in range(IMPORTS):
+        began = time.monotonic()
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", "import deviceplugin.agent.run")
+        if await process.wait():
+            raise BenchmarkError("the agent's modules cannot be imported; the process says why above")
+        took.append(time.monotonic() - began)
+    return statistics.median(took[1:])
+
+
+async def socket_seconds(kubelet: Kubelet, began: float) -> float:
+    """Until the sockets of both resources are where kubelet looks for them."""
+    while len(list(kubelet.options.registry_dir.glob("*.sock"))) < len(SOCKETS):
+        if time.monotonic() - began > DEADLINE_S:
+            raise BenchmarkError("the agent has made no sockets; its log says why")
+        await asyncio.sleep(POLL_S)
+    return time.monotonic() - began
 
 
 def kubelet_of(node: str, root: Path, kubeconfig: Path) -> Kubelet:
-    options = KubeletOptions(root=root, node_name=node, first_sync_s=0.05, token=TOKEN, resource_health_status=False)
+    options = KubeletOptions(
+        root=root,
+        node_name=node,
+        first_sync_s=0.05,
+        image_pull_s=SANDBOX_S,
+        token=TOKEN,
+        resource_health_status=False,
+    )
     return Kubelet(options, ApiSource(options, from_kubeconfig(kubeconfig)))
 
 
@@ -180,6 +229,18 @@ async def pods_call(kubelet: Kubelet, kubeconfig: Path) -> float:
     return float(printed)
 
 
+async def all_events_sent(api: ApiClient) -> None:
+    """The agent sends one event a second, so a hundred of them would go on in the idle phase."""
+    sent, before = await events(api), -1
+    while sent != before:
+        await asyncio.sleep(3.0)
+        sent, before = await events(api), sent
+
+
+async def events(api: ApiClient) -> int:
+    return len((await api.call("GET", "/api/v1/events"))["items"])
+
+
 async def idle_percent(pid: int, seconds: float) -> float:
     await asyncio.sleep(1.0)
     before = cpu_seconds(pid)
@@ -195,23 +256,27 @@ def summary(
     pods_call_ms: float,
     idle: float,
     rss: float,
-    ready_s: float,
+    started: Start,
 ) -> Result:
     allocate, bare_allocate = median_ms(own.calls.of("Allocate")), median_ms(bare.calls.of("Allocate"))
     start, bare_start = median_ms(own.calls.of("PreStartContainer")), median_ms(bare.calls.of("PreStartContainer"))
     ratios = whole_ratios(own.calls.of("Allocate"), bare.calls.of("Allocate"))
+    start_ratios = whole_ratios(own.calls.of("PreStartContainer"), bare.calls.of("PreStartContainer"))
     return Result(
         allocate_whole_ratio=statistics.median(ratios),
         allocate_whole_ratio_min=min(ratios),
         allocate_whole_ratio_max=max(ratios),
-        allocate_ratio=(allocate - pods_call_ms) / bare_allocate,
-        prestart_ratio=start / bare_start,
+        prestart_whole_ratio=statistics.median(start_ratios),
+        prestart_whole_ratio_min=min(start_ratios),
+        prestart_whole_ratio_max=max(start_ratios),
         pods_call_ms=pods_call_ms,
         preferred_p99_ms=p99_ms(own.calls.of("GetPreferredAllocation")),
         bare_preferred_p99_ms=p99_ms(bare.calls.of("GetPreferredAllocation")),
         idle_cpu_percent=idle,
         rss_mib=rss,
-        ready_s=ready_s,
+        imports_s=started.imports_s,
+        offered_s=started.offered_s,
+        ready_s=started.ready_s,
         allocate_ms=allocate,
         bare_allocate_ms=bare_allocate,
         prestart_ms=start,

@@ -1,4 +1,4 @@
-"""Common parts of all benchmark commands: options, output, and the end on errors.
+"""Common parts of all benchmark commands: options, a folder for their files, output, and the end on errors.
 
 In: the docstring of a module and a function that measures. Out: figures as text or JSON with exit status 0, or one
 sentence on standard error with exit status 1; never a partial document. `VCUDA_DEBUG=1` shows the traceback of an
@@ -8,10 +8,14 @@ error.
 import argparse
 import json
 import os
+import shutil
 import signal
+import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from deviceplugin.errors import one_line
 
@@ -30,6 +34,22 @@ def options(description: str | None) -> argparse.ArgumentParser:
         "--short", action="store_true", help="run for a few seconds to try the program; the figures mean nothing"
     )
     return parser
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Below /tmp, because paths of sockets are short; with VCUDA_BENCHMARK_KEEP it stays."""
+    folder = Path(tempfile.mkdtemp(prefix="vb-", dir="/tmp"))
+    try:
+        yield folder
+    finally:
+        if "VCUDA_BENCHMARK_KEEP" not in os.environ:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def make(folder: Path) -> None:
+    """Brings it up to date. What that says goes to standard error: standard output is for the figures."""
+    subprocess.run(["make", "--silent", "-C", str(folder)], check=True, stdout=2)
 
 
 def show(figures: Figures, output: str) -> None:
@@ -54,17 +74,26 @@ def announce(word: object) -> None:
 def ends_in_one_sentence(main: Callable[[], int | None], *, status: int = 1) -> None:
     """Runs a benchmark and exits with what it returns; an error ends it with one sentence and `status`.
 
-    SIGTERM interrupts it like SIGINT, so that it ends the processes that it started.
+    SIGTERM interrupts it like SIGINT, so that it ends the processes that it started: also one whose start the signal
+    interrupted, before `main` knew of it.
     """
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         sys.exit(main())
     except KeyboardInterrupt:
+        _end_children()
         _end("interrupted", status)
     except Exception as error:
         if os.environ.get("VCUDA_DEBUG"):
             raise
         _end(f"{_sentence(error)}; VCUDA_DEBUG=1 shows where", status)
+
+
+def _end_children() -> None:
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it ended meanwhile
+            if int(path.read_text().rpartition(")")[2].split()[1]) == os.getpid():
+                os.kill(int(path.parent.name), signal.SIGKILL)
 
 
 def _end(sentence: str, status: int) -> None:

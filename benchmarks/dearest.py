@@ -14,8 +14,6 @@ over all clusters.
 
 import asyncio
 import json
-import shutil
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -26,7 +24,7 @@ import aiohttp
 from benchmarks.cluster import fleet
 from benchmarks.cluster.measured import Measured, measured_scheduler, pin_others
 from benchmarks.cluster.stub import PODS_A_NODE, stub_server
-from benchmarks.command import ends_in_one_sentence, options, show
+from benchmarks.command import ends_in_one_sentence, options, scratch_folder, show
 from deviceplugin.model.units import ResourceNames
 from sandbox.apiserver.kubeconfig import write_kubeconfig
 from sandbox.http_connection import Connection
@@ -44,8 +42,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, nargs="*", default=SIZES, help="sizes of clusters (default: %(default)s)")
     given = parser.parse_args()
     sizes = (20,) if given.short else tuple(given.nodes)
-    folder = Path(tempfile.mkdtemp(prefix="vd-", dir="/tmp"))
-    try:
+    with scratch_folder() as folder:
         pin_others(CORE)
         found: Times = {}
         for nodes in sizes:
@@ -53,8 +50,6 @@ def main() -> None:
                 for name, figure in measure(folder / f"{nodes}-{pods}", nodes, pods).items():
                     found[name] = max(found.get(name, 0.0), figure)
         show(found, given.output)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def measure(folder: Path, nodes: int, pods: int) -> Times:

@@ -16,18 +16,15 @@ rate without, `pods_bare_ratio` that of the bare driver.
 import asyncio
 import contextlib
 import os
-import shutil
 import statistics
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from pathlib import Path
 
 from benchmarks.agent import idle_percent, median_ms, rss_mib, running_api_server
 from benchmarks.claims.calls import Calling, Calls, Sizes
 from benchmarks.claims.node import BARE_NODE, OWN_NODE, PLUGIN_NODE, Nodes, running_nodes
 from benchmarks.claims.pods import measure_pods
-from benchmarks.command import ends_in_one_sentence, options, show
+from benchmarks.command import ends_in_one_sentence, options, scratch_folder, show
 from sandbox.cluster.cluster import running_cluster
 from sandbox.cluster.prerequisites import containerd_programs, kubernetes_programs
 from sandbox.kubelet.apisource import ApiClient, from_kubeconfig
@@ -61,8 +58,7 @@ def main() -> None:
 
 
 async def measure(sizes: Sizes, idle_s: float) -> dict[str, object]:
-    base = Path(tempfile.mkdtemp(prefix="vb-", dir="/tmp"))
-    try:
+    with scratch_folder() as base:
         async with contextlib.AsyncExitStack() as stack:
             nodes = (OWN_NODE, PLUGIN_NODE, BARE_NODE)
             kubeconfig = await stack.enter_async_context(running_api_server(base, nodes))
@@ -73,8 +69,6 @@ async def measure(sizes: Sizes, idle_s: float) -> dict[str, object]:
             resting = await of_resting(running, idle_s)
             await calling.end_all()
             return {**of_calls(calling), **of_plugin(running), **resting, "load": os.getloadavg()[0]}
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
 
 
 def of_calls(calling: Calling) -> dict[str, object]:

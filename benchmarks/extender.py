@@ -16,20 +16,14 @@ kube-scheduler.
     python -m benchmarks.extender [--output json] [--short] [--growth] [--without throughput] [--node-policy POLICY]
 """
 
-import contextlib
 import json
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 from benchmarks.cluster.measured import pin_others
 from benchmarks.cluster.throughput import Size, measure_throughput, shipped_limits
 from benchmarks.cluster.turns import measure_by_turns
 from benchmarks.cluster.waiting import measure_waiting
-from benchmarks.command import ends_in_one_sentence, options, show
+from benchmarks.command import ends_in_one_sentence, options, scratch_folder, show
 from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.model.preferences import NodePolicy
 from sandbox.cluster.schedulers import UNLIMITED
@@ -70,7 +64,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.short:
         given.without, given.growth, (given.nodes, given.pairs, given.turns) = "throughput", False, SHORT
-    with _temporary() as base:
+    with scratch_folder() as base:
         throughput: dict[str, float] = {}
         if not given.without:
             size = Size(given.hollow_nodes, given.hollow_pods, given.turns)
@@ -82,16 +76,6 @@ def main() -> None:
         result |= measure_waiting(base / "waiting", *(SHORT_WAITING if given.short else WAITING), core=CORE)
         growth = [measure(base / str(size), size, turns=GROWTH_TURNS) for size in (SIZES if given.growth else ())]
     _print(given.output, result, throughput, growth)
-
-
-@contextlib.contextmanager
-def _temporary() -> Iterator[Path]:
-    base = Path(tempfile.mkdtemp(prefix="vx-", dir="/tmp"))
-    try:
-        yield base
-    finally:
-        if "VCUDA_BENCHMARK_KEEP" not in os.environ:
-            shutil.rmtree(base, ignore_errors=True)
 
 
 def _print(form: str, result: dict[str, float], throughput: dict[str, float], growth: list[dict[str, float]]) -> None:

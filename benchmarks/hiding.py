@@ -10,7 +10,6 @@ agent's part is its own code: activity file and driver are read each second, `Li
 
 import json
 import os
-import shutil
 import subprocess
 import tempfile
 import threading
@@ -20,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.command import ends_in_one_sentence, options
+from benchmarks.command import ends_in_one_sentence, make, options, scratch_folder
 from benchmarks.sharing import EMULATED, LIBRARY
 from deviceplugin.container import activity
 from deviceplugin.container.limit_monitor import DEFAULT_TOLERANCE, GpuReading, GpuTotals, LimitMonitor, Tolerance
@@ -167,9 +166,8 @@ def main() -> None:
         "--seconds", type=float, default=10.0, help="seconds of each measurement (default: %(default)s)"
     )
     given = parser.parse_args()
-    subprocess.run(["make", "--silent", "-C", str(LIBRARY)], check=True)
-    root = Path(tempfile.mkdtemp(prefix="vh-", dir="/tmp"))
-    try:
+    make(LIBRARY)
+    with scratch_folder() as root:
         bench = Bench(root, 0.3, 0.5) if given.short else Bench(root, given.seconds, FOUND_WITHIN_S)
         measured = []
         for figures in measure(bench, CASES[:1] if given.short else CASES):
@@ -178,8 +176,6 @@ def main() -> None:
                 print(*(f"{name} {value}" for name, value in figures.items()), sep=", ", flush=True)
         if given.output == "json":
             print(json.dumps(measured))
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -13,14 +13,11 @@ Nanoseconds are of this machine in this hour. So the same turns also time an ind
     python -m benchmarks.library [--output json] [--runs N] [--short]
 """
 
-import shutil
 import statistics
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.command import ends_in_one_sentence, options, show
+from benchmarks.command import ends_in_one_sentence, make, options, scratch_folder, show
 from sandbox.shared_gpu import SharedGpu, SharingContainer
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -56,9 +53,8 @@ def main() -> None:
 
 def measure(runs: int, more: Sequence[object] = ()) -> dict[str, float]:
     """`more` are options of the measuring program."""
-    subprocess.run(["make", "--silent", "-C", str(LIBRARY)], check=True)
-    base = Path(tempfile.mkdtemp(prefix="vl-", dir="/tmp"))
-    try:
+    make(LIBRARY)
+    with scratch_folder() as base:
         built = LIBRARY / "build"
         gpu = SharedGpu(base, built / "interposer", EMULATED)
         containers = {cores: gpu.container(cores) for cores in (FREE, NOT_REACHED)}
@@ -66,8 +62,6 @@ def measure(runs: int, more: Sequence[object] = ()) -> dict[str, float]:
         for _ in range(runs):
             for name, (what, cores) in CASES.items():
                 results[name].append(overhead(built / "programs/overhead", containers[cores], what, *more))
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
     machine = {f"{name}_ns": of_the_machine(results, key) for name, key in MACHINE.items()}
     return {key: value for name, runs_of in results.items() for key, value in summary(name, runs_of).items()} | machine
 

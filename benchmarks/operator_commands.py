@@ -17,7 +17,6 @@ import os
 import pty
 import struct
 import subprocess
-import tempfile
 import termios
 import time
 import urllib.request
@@ -30,7 +29,7 @@ from benchmarks.cluster import fleet
 from benchmarks.cluster.agents import agent_servers
 from benchmarks.cluster.measured import PROGRAM, Measured, measured_scheduler
 from benchmarks.cluster.stub import PODS_A_NODE, stub_server
-from benchmarks.command import BenchmarkError, ends_in_one_sentence, options, show
+from benchmarks.command import BenchmarkError, ends_in_one_sentence, options, scratch_folder, show
 from deviceplugin.cluster.view.live import ORDER_S, ROW_S
 from sandbox.apiserver.kubeconfig import write_kubeconfig
 from sandbox.apiserver.reviews import VIEWER, token_of
@@ -65,8 +64,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.short:
         given.nodes, given.rounds = SHORT
-    with tempfile.TemporaryDirectory(prefix="vx-", dir="/tmp") as folder:
-        show(measure(Path(folder), given.nodes, given.rounds, is_cold=not given.short), given.output)
+    with scratch_folder() as folder:
+        show(measure(folder, given.nodes, given.rounds, is_cold=not given.short), given.output)
 
 
 def measure(folder: Path, nodes: int, rounds: int, *, is_cold: bool) -> dict[str, float]:

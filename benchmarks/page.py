@@ -11,7 +11,6 @@ to collect what is not used any more; `heap_mib`, JavaScript's part of the most.
 """
 
 import asyncio
-import tempfile
 import urllib.request
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from playwright.async_api import Browser, Page, async_playwright
 from benchmarks.cluster.agents import agent_servers
 from benchmarks.cluster.measured import measured_scheduler
 from benchmarks.cluster.stub import stub_server
-from benchmarks.command import BenchmarkError, ends_in_one_sentence, options, show
+from benchmarks.command import BenchmarkError, ends_in_one_sentence, options, scratch_folder, show
 from sandbox.apiserver.kubeconfig import write_kubeconfig
 from sandbox.apiserver.reviews import VIEWER, token_of
 
@@ -52,8 +51,8 @@ def main() -> None:
     if given.short:
         given.nodes, given.waiting, given.rounds = SHORT
     open_ms = 0 if given.short else OPEN_MS
-    with tempfile.TemporaryDirectory(prefix="vx-", dir="/tmp") as folder:
-        show(asyncio.run(measure(Path(folder), given.nodes, given.waiting, given.rounds, open_ms)), given.output)
+    with scratch_folder() as folder:
+        show(asyncio.run(measure(folder, given.nodes, given.waiting, given.rounds, open_ms)), given.output)
 
 
 async def measure(folder: Path, nodes: int, waiting: int, rounds: int, open_ms: int) -> dict[str, float]:

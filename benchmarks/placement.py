@@ -18,7 +18,7 @@ from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import BLOCK_BYTES
 from deviceplugin.placement.node_state import node_state
-from deviceplugin.placement.place import place
+from deviceplugin.placement.pod import place
 from deviceplugin.placement.snapshot import Snapshot
 from sandbox.gpu_links import ALL_LINKS, NVLINK, SYS, Shape, cube_mesh, nvswitch, pcie_tree, topology, two_halves
 

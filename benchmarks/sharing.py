@@ -9,16 +9,14 @@ runs without the library, and `achieved` is its rate over that rate.
 """
 
 import json
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 
-from benchmarks.command import ends_in_one_sentence, options
+from benchmarks.command import ends_in_one_sentence, make, options, scratch_folder
 from deviceplugin.model.gpu import GpuUuid
 from sandbox.shared_gpu import UUID, RunningProgram, SharedGpu
 
@@ -84,9 +82,8 @@ def main() -> None:
 
 
 def measure(seconds: float, driver: Path | None, uuid: GpuUuid, *, short: bool = False) -> Iterator[Share]:
-    subprocess.run(["make", "--silent", "-C", str(LIBRARY)], check=True)
-    base = Path(tempfile.mkdtemp(prefix="vs-", dir="/tmp"))
-    try:
+    make(LIBRARY)
+    with scratch_folder() as base:
         built = LIBRARY / "build"
         gpu = SharedGpu(base, built / "interposer", driver or EMULATED, uuid)
         bench = Bench(gpu, built / "programs", seconds, {})
@@ -99,8 +96,6 @@ def measure(seconds: float, driver: Path | None, uuid: GpuUuid, *, short: bool =
         yield from alone(bench)
         yield from beside(bench)
         yield from together(bench)
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
 
 
 def native_pace(bench: Bench) -> dict[str, float]:

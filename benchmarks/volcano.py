@@ -11,8 +11,6 @@ with an extender that says yes at once; `session_ratio`, their median over the t
 """
 
 import asyncio
-import shutil
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +21,7 @@ from benchmarks.cluster import fleet
 from benchmarks.cluster.load import percentile
 from benchmarks.cluster.measured import empty_extender, measured_scheduler, pin_others
 from benchmarks.cluster.stub import stub_server
-from benchmarks.command import BenchmarkError, ends_in_one_sentence, options, show
+from benchmarks.command import BenchmarkError, ends_in_one_sentence, options, scratch_folder, show
 from sandbox.apiserver.kubeconfig import write_kubeconfig
 from sandbox.vc_scheduler import PodGroup, Times, VcScheduler
 
@@ -51,12 +49,9 @@ def main() -> None:
     given = parser.parse_args()
     if given.short:
         given.nodes, given.members, given.turns = SHORT
-    folder = Path(tempfile.mkdtemp(prefix="vv-", dir="/tmp"))
-    try:
+    with scratch_folder() as folder:
         pin_others(CORE)
         show(measure(folder, given.nodes, given.members, given.turns), given.output)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def measure(folder: Path, nodes: int, members: int, turns: int) -> dict[str, float]:

@@ -224,5 +224,5 @@ def _first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
 def one_line(text: str, *, most: int = _LONGEST_FOREIGN_TEXT) -> str:
     """Foreign text made fit for an error sentence: whitespace joined, unprintable characters as `?`, the end cut."""
     joined = " ".join(text[: most * 4].split())
-    clean = "".join(char if char.isprintable() else "?" for char in joined)
+    clean = joined if joined.isprintable() else "".join(char if char.isprintable() else "?" for char in joined)
     return clean if len(clean) <= most else clean[: most - 3] + "..."

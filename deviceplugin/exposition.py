@@ -6,8 +6,8 @@ which metrics exist.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import prometheus_client
 from prometheus_client.core import CollectorRegistry, CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
@@ -17,8 +17,7 @@ from prometheus_client.registry import Collector
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(msgspec.Struct, frozen=True):
     """One metric as docs/reference describes it: its name as scraped, type, meaning and labels."""
 
     name: str

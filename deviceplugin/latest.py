@@ -12,7 +12,7 @@ is done, or raises a CallerGoneError.
 import asyncio
 import time
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from contextvars import Context, ContextVar
 from typing import Any, Generic, TypeVar
@@ -77,6 +77,16 @@ class InTurn(Generic[T]):
         task.cancel()
         if self._next is task:
             self._next = None
+
+
+async def to_its_end(work: Awaitable[T]) -> T:
+    """The result. A cancellation comes after the end, for work that goes on all the same and fails if left alone."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    finally:
+        if not task.done():
+            await asyncio.wait([task])  # not its result: where it fails too, the caller is cancelled all the same
 
 
 class KeysInTurn:

@@ -45,13 +45,16 @@ class Pace:
         return True
 
 
-def open_log(*, level: str, format_: str = "auto", stream: TextIO | None = None) -> None:
-    """Sends structlog and standard logging to one place; calling it again replaces what was there."""
+def open_log(*, level: str, console: bool = False, stream: TextIO | None = None) -> None:
+    """Sends structlog and standard logging to one place; calling it again replaces what was there.
+
+    With `console` lines are for people also if that place is no terminal.
+    """
     out = stream or sys.stderr
     threshold = logging.getLevelNamesMapping()[level.upper()]
     _configure_structlog()
     handler = logging.StreamHandler(out)
-    handler.setFormatter(_formatter(console=format_ == "console" or (format_ == "auto" and out.isatty()), out=out))
+    handler.setFormatter(_formatter(console=console or out.isatty(), out=out))
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(threshold)

@@ -118,7 +118,6 @@ def agent_command(
         "share-mode": "true",
         "query-addr": "127.0.0.1",
         "query-port": port,
-        "log-format": "json",
     }
     arguments = (f"--{flag}={value}" for flag, value in {**own, **(flags or {})}.items())
     return AgentCommand(

@@ -119,7 +119,7 @@ def scheduler_command(folder: Path, kubeconfig: Path, *flags: str) -> SchedulerC
     port = free_port()
     arguments = (
         *(str(PROGRAM), "scheduler", f"--kubeconfig={kubeconfig}", f"--namespace={NAMESPACE}", "--identity=demo"),
-        *("--listen-addr=127.0.0.1", f"--listen-port={port}", "--drain=0s", "--log-format=json"),
+        *("--listen-addr=127.0.0.1", f"--listen-port={port}", "--drain=0s"),
         *flags,
     )
     return SchedulerCommand(arguments, clean_environment({}), folder / "scheduler.log", port)

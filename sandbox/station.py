@@ -9,7 +9,7 @@ import json
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -42,7 +42,8 @@ from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import Resource, ResourceNames
-from deviceplugin.placement.place import Choice
+from deviceplugin.placement.pod import Choice
+from deviceplugin.structs import replace
 from sandbox.driver_root import make_driver_root, make_interposers
 from sandbox.kubelet import Kubelet, KubeletOptions
 

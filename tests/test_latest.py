@@ -2,11 +2,13 @@
 
 import asyncio
 import itertools
+from collections.abc import Awaitable, Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.latest import KeysInTurn, PairsInTurn
+from deviceplugin.latest import KeysInTurn, PairsInTurn, to_its_end
 from tests.waiting import until
 
 
@@ -172,3 +174,34 @@ async def test_a_pair_that_gives_up_takes_no_turn() -> None:
     (await turns.take("one", "a"))()
     (await turns.take("two", "a"))()
     assert not turns._firsts._is_taken
+
+
+async def _fails() -> None:
+    raise OSError("no room")
+
+
+async def _succeeds() -> None:
+    pass
+
+
+@pytest.mark.parametrize("then", [_succeeds, _fails])
+async def test_a_cancellation_comes_after_the_end_whatever_that_is(then: Callable[[], Awaitable[None]]) -> None:
+    """A failure must not take its place: the caller would go on."""
+    begun, may_end, ended = asyncio.Event(), asyncio.Event(), False
+
+    async def work() -> None:
+        nonlocal ended
+        begun.set()
+        await may_end.wait()
+        ended = True
+        await then()
+
+    caller = asyncio.create_task(to_its_end(work()))
+    await begun.wait()
+    caller.cancel()
+    await asyncio.sleep(0)
+    assert not caller.done()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert ended

@@ -25,7 +25,6 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -35,13 +34,13 @@ from benchmarks.traces.rivals import BestFit, DotProduct, Fgd, Rival
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.placement.fragmentation import ASSUMED, NO_NEEDS, TaskKind, Workload, workload
-from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare
-from deviceplugin.placement.nodes import NodeScorer
-from deviceplugin.simulate.cluster_objects import Chooser, OtherPods
+from deviceplugin.placement.nodes import NodeChoice, NodeScorer
 from deviceplugin.simulate.replay import SchedulerView, SimulationPlan, replay
 from deviceplugin.simulate.scene import read_scene
+from deviceplugin.simulate.stock_scheduler import Chooser, OtherPods
 from deviceplugin.simulate.trace import Scene
+from deviceplugin.structs import replace
 
 HERE = Path(__file__).parent
 NODES = "openb_node_list_gpu_node.csv"

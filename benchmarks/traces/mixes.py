@@ -5,12 +5,12 @@ In: a scene and a seed. Out: another scene with as many tasks or nodes; equal fo
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.request import Request
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.simulate.trace import Scene, Task, task
+from deviceplugin.structs import replace
 
 Mix = Callable[[Scene, random.Random], Scene]
 

@@ -16,8 +16,8 @@ from deviceplugin.model.preferences import GpuPolicy
 from deviceplugin.placement.capacity_after import Capacities, CapacityAfter, capacities_of, free_cores
 from deviceplugin.placement.fit import GpuCapacity, NodeRejection
 from deviceplugin.placement.fragmentation import Fragmentation, Workload, by_count, stranded
-from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare
+from deviceplugin.placement.nodes import NodeChoice
 from deviceplugin.placement.pod import place_pod
 from deviceplugin.placement.prefilter import Prefilter
 
@@ -121,12 +121,12 @@ class Rival:
             elif best is None or (outcome.order, state.name) < best[:2]:
                 best = (outcome.order, state.name, outcome)
         if best is None:
-            return NodeChoice(None, None, {}, refused)
-        order, name, found = best
+            return NodeChoice(None, None, refusals=lambda: refused)
+        _, name, found = best
         placed = place_pod(
             pod, self._nodes[name][0], policy=GpuPolicy.BINPACK, prefer=_named(self._nodes[name][0], found)
         )
-        return NodeChoice(name, placed, {name: order}, refused)
+        return NodeChoice(name, placed, refusals=lambda: refused)
 
     def _known(self, state: NodeState) -> _Alike:
         known = self._nodes.get(state.name)

@@ -23,8 +23,8 @@ import asyncio
 import datetime as dt
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import structlog
 
 from deviceplugin.errors import CapacityError, ClaimError, KubeNotFoundError, VcudaError
@@ -47,8 +47,7 @@ _ROUNDS = 2
 _READS = 8  # at once
 
 
-@dataclass(frozen=True, slots=True)
-class _LostClaim:
+class _LostClaim(msgspec.Struct, frozen=True):
     """A claim that the journal lost, as it was read last."""
 
     prepared: PreparedClaim
@@ -233,7 +232,7 @@ class ClaimReconciler:
                 log.warning("claim_kept", claim=str(ref), reason=reason)
             elif await self._is_over(ref):
                 log.warning("claim_forgotten", claim=str(ref), reason="kubelet does not know it, and its pods are gone")
-                self._claims.release(ref)
+                await self._claims.release(ref)
 
 
 _LOOK_S = 1.0
@@ -242,8 +241,7 @@ _RATE, _BURST = 5.0, 10
 Show = Callable[[ClaimRef, str, Sequence[DeviceStatus]], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Said:
+class _Said(msgspec.Struct, frozen=True):
     """Of one device: ready or not, and why. A change of it is written."""
 
     request: str
@@ -286,13 +284,13 @@ class ClaimStatus:
 
     async def write(self) -> None:
         """One round; errors are logged, never raised."""
-        wanted = self._wanted()
+        wanted = self._wanted(self._ledger.grants())
         self._written = {uid: said for uid, said in self._written.items() if uid in {ref.uid for ref in wanted}}
         for ref, said in wanted.items():
             if self._written.get(ref.uid) == said:
                 continue
             await self._bucket.take()
-            if self._wanted().get(ref) != said:
+            if self._wanted(self._ledger.of_pod(PodUid(ref.uid))).get(ref) != said:
                 continue  # it ended or changed meanwhile
             try:
                 await self._write(ref, said)
@@ -323,11 +321,11 @@ class ClaimStatus:
         ]
         await self._show(ref, self._driver, shown)
 
-    def _wanted(self) -> Mapping[ClaimRef, frozenset[_Said]]:
+    def _wanted(self, grants: Iterable[Grant]) -> Mapping[ClaimRef, frozenset[_Said]]:
         inventory = self._inventory()
         found: dict[ClaimRef, set[_Said]] = {}
         latest = self._clock() - _FIRST_AFTER_S
-        for grant in self._ledger.grants():
+        for grant in grants:
             if grant.source is Source.CLAIM and grant.created <= latest:
                 pod = grant.allocation.owner.pod
                 said = found.setdefault(ClaimRef(ClaimUid(pod.uid), pod.namespace, pod.name), set())

@@ -8,7 +8,6 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -19,7 +18,7 @@ from deviceplugin.agent.gpu_offers import GpuOffers
 from deviceplugin.agent.grant_files import AgentFiles
 from deviceplugin.agent.reporter import AgentReport
 from deviceplugin.container.containers import ContainerRuntime
-from deviceplugin.errors import ClaimOutdatedError, ConfigError, RuntimeApiError, VcudaError
+from deviceplugin.errors import ClaimOutdatedError, ConfigError, ContainerError, RuntimeApiError, VcudaError
 from deviceplugin.hardware.pci import pcie_root
 from deviceplugin.kube.reflector import Reflector
 from deviceplugin.kube.resource_slices import NodeSlice, slices_of
@@ -29,6 +28,7 @@ from deviceplugin.kubelet.dra.link import DraLink
 from deviceplugin.kubelet.dra.prepare import Claims
 from deviceplugin.kubelet.dra.slice_publisher import DeviceNames, SlicePublisher, published_devices
 from deviceplugin.kubelet.dra.state_file import STATE_NAME, StateFile
+from deviceplugin.ledger.durable_files import cause, finished_by_caller
 from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.log import Pace
@@ -36,6 +36,7 @@ from deviceplugin.model.allocation import ContainerRef
 from deviceplugin.model.claims import ClaimNames, PublishedDevice
 from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
 from deviceplugin.model.pod import PodContainer
+from deviceplugin.structs import replace
 
 log = structlog.get_logger("vcuda.dra")
 _LOOK_S = 1.0
@@ -58,8 +59,21 @@ class AgentClaimFiles:
         await self._node_gpus.settled()
         user = container or PodContainer(allocation.owner, allocation.role, allocation.index)
         answer = answer_for(grant, self._gpus(grant), user, self._layout, exists=os.path.exists)
-        self._files.ready(grant)
-        await asyncio.to_thread(self._files.describe, grant, answer)  # two files and their directories are synced
+        with finished_by_caller() as unfinished:
+            self._files.describe(grant, answer)
+        # Two files and their directories are synced while the rest is made: nobody has the name before the answer.
+        loop = asyncio.get_running_loop()
+        finishing = [loop.run_in_executor(None, finish) for finish in unfinished]
+        try:
+            self._files.ready(grant)
+        finally:
+            await asyncio.gather(*finishing, return_exceptions=True)
+        try:
+            for each in finishing:
+                each.result()
+        except OSError as error:
+            what = f"the CDI file of grant {grant.id} could not be written: {cause(error)}; check --cdi-dir"
+            raise ContainerError(what) from error
         (name,) = answer.cdi_devices
         return name
 

@@ -19,7 +19,6 @@ left out: kubelet runs none of them.
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -52,6 +51,7 @@ from deviceplugin.model.pod import (
 )
 from deviceplugin.model.preferences import parse_preferences
 from deviceplugin.model.units import ResourceNames
+from deviceplugin.structs import replace
 
 
 class MirrorPods:

@@ -11,8 +11,9 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+import msgspec
 import structlog
 
 from deviceplugin.agent.grant_files import AgentFiles
@@ -30,6 +31,7 @@ from deviceplugin.log import Pace
 from deviceplugin.model.allocation import OwnerKey, PodUid
 from deviceplugin.model.gpu import Breach, ContainerUse, GpuProcess, GpuSample, GpuUuid, Inventory, use_of_whole
 from deviceplugin.model.units import BLOCK_BYTES
+from deviceplugin.structs import replace
 
 log = structlog.get_logger("vcuda.agent")
 _IDLE_TURNS = 30
@@ -43,8 +45,7 @@ _NOTICE_S = 0.1
 OnGpu = Mapping[GpuUuid, Sequence[GpuProcess]]
 
 
-@dataclass(slots=True)
-class _Watched:
+class _Watched(msgspec.Struct):
     """One share. `owners`: the containers that hold it; they were searched for last at `asked_at`, and for its
     registrations at `sought_at`: the first one does not wait until a look may ask again.
     """
@@ -83,6 +84,7 @@ class ContainerWatch:
     _seen: SeenProcesses = field(init=False)
     _sought: dict[GrantId, Grant] = field(default_factory=dict)
     _seek: asyncio.Event = field(default_factory=asyncio.Event)
+    _used: asyncio.Event = field(default_factory=asyncio.Event)
     _pace: Pace = field(default_factory=Pace)
     _totals: GpuTotals = field(default_factory=GpuTotals)
     _turn: int = 0
@@ -153,12 +155,18 @@ class ContainerWatch:
         """The samples; whose their processes are is known from now on, also when they end before the look."""
         samples = self.samples()
         self._seen.learn(samples)
+        if any(each.sm_percent for sample in samples.values() for each in sample.processes):
+            self._used.set()
+        else:
+            self._used.clear()
         return samples
 
     async def _notice_all(self) -> None:
+        """More often than `look` while a GPU is used: a process may be shorter than its period."""
         while True:
-            is_used = any(each.sm_percent for sample in self.notice().values() for each in sample.processes)
-            await asyncio.sleep(min(_NOTICE_S, self.period_s) if is_used else self.period_s)
+            await self._used.wait()
+            await asyncio.sleep(min(_NOTICE_S, self.period_s))
+            self.notice()
 
     async def _members(self, watched: _Watched) -> Members | None:
         place = watched.place
@@ -172,7 +180,7 @@ class ContainerWatch:
             or known.look.use.processes != 0
             or bool(known.look.use.overruns)
             or known.shown is not None
-            or not busy.isdisjoint(grant.allocation.uuids)
+            or (bool(busy) and not busy.isdisjoint(grant.allocation.uuids))
             or self._turn % _IDLE_TURNS == 0
         )
 

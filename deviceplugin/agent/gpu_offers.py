@@ -12,25 +12,26 @@ the name of its request. Pods are looked at once, and only if a grant of a claim
 again.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Set
 from functools import cached_property
+
+import msgspec
 
 from deviceplugin.errors import ConfigError
 from deviceplugin.kubelet.dra.claim_grants import ClaimUsers
 from deviceplugin.ledger.grant import Grant, Source
-from deviceplugin.model.allocation import OwnerKey
+from deviceplugin.model.allocation import Allocation, OwnerKey
 from deviceplugin.model.gpu import Gpu, GpuUuid, Health, Inventory
 from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.placement.fit import GpuAmount
 from deviceplugin.placement.snapshot import occupied
+from deviceplugin.structs import replace
 
 _TO_CLAIMS = "offered to ResourceClaims"
 _HELD_BY_CLAIMS = "held by ResourceClaims, and offered to the device plugin when they have ended"
 
 
-@dataclass(frozen=True, slots=True)
-class GpuOffers:
+class GpuOffers(msgspec.Struct, frozen=True):
     """`chosen`: GPUs for claims by UUID or minor, empty for all."""
 
     enabled: bool
@@ -51,7 +52,7 @@ class GpuOffers:
 
     def for_plugin(self, inventory: Inventory) -> Inventory:
         """Also for kube-scheduler's extender, through the node's annotation."""
-        by_plugin, by_claims = self._held(claims=False), self._held(claims=True)
+        by_plugin, by_claims = self._gpus_held(claims=False), self._gpus_held(claims=True)
         gpus = tuple(each for each in inventory.gpus if not self.is_for_claims(each) or each.uuid in by_plugin)
         closed = {gpu.uuid: Health(healthy=False, reason=_TO_CLAIMS) for gpu in gpus if self.is_for_claims(gpu)}
         closed |= {gpu.uuid: Health(healthy=False, reason=_HELD_BY_CLAIMS) for gpu in gpus if gpu.uuid in by_claims}
@@ -61,10 +62,13 @@ class GpuOffers:
         return replace(inventory, gpus=tuple(filter(self.is_for_claims, inventory.gpus)))
 
     def held_by_plugin(self) -> Mapping[GpuUuid, GpuAmount]:
-        return self._held(claims=False)
+        return occupied(self._held(claims=False))
 
-    def _held(self, *, claims: bool) -> Mapping[GpuUuid, GpuAmount]:
-        return occupied(each.allocation for each in self.grants() if (each.source is Source.CLAIM) is claims)
+    def _held(self, *, claims: bool) -> Iterable[Allocation]:
+        return (each.allocation for each in self.grants() if (each.source is Source.CLAIM) is claims)
+
+    def _gpus_held(self, *, claims: bool) -> Set[GpuUuid]:
+        return {share.uuid for each in self._held(claims=claims) for share in each.shares}
 
 
 def _names(gpu: Gpu) -> tuple[str, str]:

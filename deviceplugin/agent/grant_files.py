@@ -38,14 +38,15 @@ from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.log import Pace
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
-from deviceplugin.model.annotations import parse_socket
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.pod import Pod
+from deviceplugin.model.preferences import parse_flag
 from deviceplugin.model.units import BLOCK_BYTES
 
 log = structlog.get_logger("vcuda.agent")
 _AFTER_FIRST_S = 0.02  # kubelet asks for the other resource at once, and waits until both are answered
 _AFTER_LAST_S = 0.002  # kubelet has the answer then, and writes its checkpoint before it starts a container
+_AFTER_END_S = 0.02  # a claim's caller waits, and often for several in a row
 _TRIES = 3
 _CUT_EVERY_S = 10.0
 
@@ -74,6 +75,7 @@ class AgentFiles:
         self._shared = shared
         self.clients = ClientFiles(directories)
         self._pending: dict[GrantId, asyncio.TimerHandle] = {}
+        self._ended: list[GrantId] = []
         self._mirror = mirror
         self._cdi = cdi
         self._inventory = inventory
@@ -240,11 +242,19 @@ class AgentFiles:
         return encode_limits(limits)
 
     def drop(self, grant: Grant) -> None:
-        """Removes what belongs to a grant that has ended."""
+        """Removes what belongs to a grant that has ended; its names now, and what they named a little later."""
         self._cancel(grant)
-        self._shared.remove(grant.id)
+        self._shared.end(grant.id, grant.allocation.uuids)
         if self._cdi is not None:
             self._cdi.remove(grant.id)
+        if not self._ended:
+            asyncio.get_running_loop().call_later(_AFTER_END_S, self._discard)
+        self._ended.append(grant.id)
+
+    def _discard(self) -> None:
+        """Where the agent ends first, the sweep after its next start does it."""
+        ended, self._ended = self._ended, []
+        asyncio.get_running_loop().run_in_executor(None, self._shared.discard, *ended)
 
     def sweep(self, grants: Iterable[Grant]) -> None:
         """Removes everything else: a crash may have left it."""
@@ -328,15 +338,19 @@ class GrantSockets:
         self._failed = set(failures)
 
     def _wants(self, grant: Grant, pods: Mapping[PodUid, Pod]) -> bool:
-        pod, path = pods.get(grant.allocation.owner.pod.uid), self._base / grant.id / SOCKET_NAME
-        asks = self._asks(pod) if pod is not None else path.is_socket()
-        wants = asks or self._for_all or grant.is_of_gpu_manager
-        return wants and path.parent.is_dir() and self._is_possible(path)
+        """No path before it is needed: each change of the ledger asks for all grants."""
+        asks = self._asks(grant, pods.get(grant.allocation.owner.pod.uid))
+        if not (asks or self._for_all or grant.is_of_gpu_manager):
+            return False
+        path = self._base / grant.id / SOCKET_NAME
+        return path.parent.is_dir() and self._is_possible(path)
 
-    def _asks(self, pod: Pod) -> bool:
-        """The webhook rejects what cannot be read."""
+    def _asks(self, grant: Grant, pod: Pod | None) -> bool:
+        """The webhook rejects what cannot be read. A claim cannot ask, and a pod that nobody shows has asked before."""
+        if pod is None:
+            return grant.source is not Source.CLAIM and (self._base / grant.id / SOCKET_NAME).is_socket()
         try:
-            return parse_socket(pod.annotations.get(self._names.socket, "false"))
+            return parse_flag(pod.annotations.get(self._names.socket, "false"), "vcuda-socket")
         except ParseError:
             return False
 

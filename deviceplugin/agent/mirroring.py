@@ -13,8 +13,7 @@ from pathlib import Path
 
 import structlog
 
-from deviceplugin.config.agent import DriverSettings
-from deviceplugin.config.gpu_manager import VolumeConfig
+from deviceplugin.config.agent import DriverSettings, VolumeConfig
 from deviceplugin.container.driver_mirror.components import SHARED, WHOLE, Components
 from deviceplugin.container.driver_mirror.elf import Machine
 from deviceplugin.container.driver_mirror.mirror import DriverMirror, MirrorOptions, MirrorUpdate

@@ -18,7 +18,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 
 import structlog
 
@@ -45,6 +44,7 @@ from deviceplugin.model.annotations import stale_indices, trusted_allocation
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import ResourceNames
+from deviceplugin.structs import replace
 
 log = structlog.get_logger("vcuda.agent")
 
@@ -332,9 +332,9 @@ class Reconciler:
             self._report.released(grant)
         for grant, key in actions.disproved:
             self._reassign(grant, key, evidence, inventory)
-        for grant_id in actions.proved:
+        for grant_id, recorded in actions.proved:
             if self._ledger.get(grant_id) is not None:
-                self._ledger.prove(grant_id)
+                self._ledger.prove(grant_id, recorded)
         for grant_id, container in actions.described:
             self._ledger.describe(grant_id, container, inventory)
         self.adopt(actions.adopt)

@@ -4,6 +4,7 @@ In: facts from kubelet's flows, the reconciler and the container watch. Out: log
 metrics. Nothing here waits or raises: a decision must not fail because a report could not be sent.
 """
 
+import asyncio
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
@@ -22,8 +23,8 @@ from deviceplugin.model.gpu import Breach, GpuUuid, Inventory, Overrun
 from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.request import RequestKind
 from deviceplugin.model.units import CORES_PER_GPU, MIB, format_blocks
-from deviceplugin.observe.metrics import AgentMetrics, reason_of
-from deviceplugin.placement.place import Choice
+from deviceplugin.observe.metrics import REFUSED_CONNECTIONS, REPAIRS, STARTS, AgentMetrics, reason_of
+from deviceplugin.placement.pod import Choice
 
 log = structlog.get_logger("vcuda.agent")
 _REPEAT_S = 600.0
@@ -41,6 +42,10 @@ class AgentReport:
         self._refusals = Pace(_REPEAT_S)
 
     def granted(self, asking: IdentifiedContainer, grant: Grant, choice: Choice, *, seconds: float) -> None:
+        """Soon: kubelet waits for its answer."""
+        asyncio.get_running_loop().call_soon(self._granted, asking, grant, choice, seconds)
+
+    def _granted(self, asking: IdentifiedContainer, grant: Grant, choice: Choice, seconds: float) -> None:
         owner = grant.allocation.owner
         log.info(
             "grant_created",
@@ -77,6 +82,12 @@ class AgentReport:
     def claim_prepared(
         self, grants: Sequence[Grant], devices: Sequence[PreparedDevice], pods: Sequence[Pod], *, seconds: float
     ) -> None:
+        """Soon: kubelet waits for its answer."""
+        asyncio.get_running_loop().call_soon(self._claim_prepared, grants, devices, pods, seconds)
+
+    def _claim_prepared(
+        self, grants: Sequence[Grant], devices: Sequence[PreparedDevice], pods: Sequence[Pod], seconds: float
+    ) -> None:
         for grant in grants:
             owner = grant.allocation.owner
             self._metrics.granted(seconds)
@@ -98,7 +109,7 @@ class AgentReport:
         self._events.about_pod(pod.api_ref, EventReason.START_FAILED, text)
 
     def started(self) -> None:
-        self._metrics.started()
+        self._metrics.count(STARTS, outcome="started", reason="")
 
     def limits_written(self, grant: Grant) -> None:
         owner = grant.allocation.owner
@@ -135,7 +146,7 @@ class AgentReport:
     def repaired(self, before: ContainerRef, grant: Grant) -> None:
         owner = grant.allocation.owner
         log.warning("grant_repaired", **owner_fields(owner), grant=grant.id, recorded_for=str(before))
-        self._metrics.repaired()
+        self._metrics.count(REPAIRS)
         text = f"the GPU slice of container {owner.name} was recorded for {before} first and is now corrected"
         self._tell(owner, EventReason.LEDGER_REPAIRED, text)
 
@@ -159,7 +170,7 @@ class AgentReport:
 
     def registration_refused(self, grant: Grant, why: str) -> None:
         """What came through the socket of this container is not of gpu-manager's client; said every ten minutes."""
-        self._metrics.registration_refused()
+        self._metrics.count(REFUSED_CONNECTIONS)
         if self._refusals.allows(grant.id):
             error = f"a connection to vcuda.sock was ended: {why}; only this container waits longer for its next ones"
             log.warning("registration_refused", **owner_fields(grant.allocation.owner), grant=grant.id, error=error)

@@ -24,7 +24,7 @@ from deviceplugin.agent.wiring import AgentBase, NodeAgent, build_agent, build_b
 from deviceplugin.config.agent import AgentSettings
 from deviceplugin.errors import ConfigError, first_error
 from deviceplugin.gpu_manager import views
-from deviceplugin.gpu_manager.display_service import DisplayServer
+from deviceplugin.gpu_manager.views import DisplayServer
 from deviceplugin.hardware.health import RecoveryRules, parse_policy
 from deviceplugin.hardware.node import Hardware, HardwareOptions
 from deviceplugin.hardware.pci import ModuleTools, read_text

@@ -5,8 +5,10 @@ starts and stops once the GPUs are known. No decision is made here.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
+
+import msgspec
 
 from deviceplugin import __version__
 from deviceplugin.agent.agent_view import AgentView
@@ -55,13 +57,12 @@ from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.claims import ClaimNames
 from deviceplugin.model.pod import ContainerState
 from deviceplugin.model.units import Resource
-from deviceplugin.observe.metrics import AgentMetrics
+from deviceplugin.observe.metrics import LISTS_TOO_LARGE, REGISTRATIONS, AgentMetrics
 
 _MIRROR_CHECKS = 3  # of the driver's files, between two comparisons of pods and ledger
 
 
-@dataclass(slots=True)
-class AgentBase:
+class AgentBase(msgspec.Struct):
     """What works before the GPUs are known."""
 
     settings: AgentSettings
@@ -73,8 +74,7 @@ class AgentBase:
     claims_link: DraLink | None
 
 
-@dataclass(slots=True)
-class NodeAgent:
+class NodeAgent(msgspec.Struct):
     """Everything that runs once the GPUs are known."""
 
     files: AgentFiles
@@ -209,7 +209,7 @@ def _kubelet_link(base: AgentBase, context: AllocateContext) -> KubeletLink:
         ],
         KubeletPaths(kubelet.device_plugin_path, kubelet.root / "plugins_registry"),
         base.settings.names,
-        on_registered=base.metrics.registered,
+        on_registered=partial(base.metrics.count, REGISTRATIONS),
     )
 
 
@@ -350,7 +350,7 @@ def _kubelet_pods(settings: AgentSettings, cluster: Cluster, metrics: AgentMetri
         names=settings.names,
         own_ca_files=own,
         observe=cluster.mirror_pods.kubelet_lists,
-        on_too_large=metrics.list_too_large,
+        on_too_large=partial(metrics.count, LISTS_TOO_LARGE),
     )
 
 

@@ -54,10 +54,6 @@ def output_option(*words: str, default: str = "table") -> Callable[[Function], F
     )
 
 
-def headers_option(command: Function) -> Function:
-    return click.option("--no-headers", is_flag=True, help="Print tables without headings.")(command)
-
-
 def pod_name(text: str, namespace: str) -> tuple[str, str]:
     """Namespace and name of `NAME`, `pod/NAME`, `NAMESPACE/NAME` or `NAMESPACE/pod/NAME`.
 

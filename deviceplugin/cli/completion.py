@@ -6,10 +6,8 @@ waits is worse than one that does not complete.
 """
 
 import asyncio
-import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import fields, replace
 
 import click
 from click.shell_completion import BashComplete, CompletionItem, FishComplete, ShellComplete, ZshComplete
@@ -17,8 +15,7 @@ from click.shell_completion import BashComplete, CompletionItem, FishComplete, S
 from deviceplugin import log
 from deviceplugin.cli.command import OperatorCommand
 from deviceplugin.cli.connection import Connection
-from deviceplugin.cli.scheduler_client import SchedulerClient, opened
-from deviceplugin.cli.view_client import ViewClient
+from deviceplugin.cli.scheduler_client import NODE_ROWS, POD_ROWS, SchedulerClient, opened
 from deviceplugin.errors import VcudaError
 
 _SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "fish": FishComplete, "zsh": ZshComplete}
@@ -60,7 +57,7 @@ _MOST = 500
 
 def complete_node(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     async def names(client: SchedulerClient) -> list[str]:
-        return [row.node for row in (await ViewClient(client).nodes({}, most=_MOST)).rows]
+        return [row.node for row in (await client.rows(NODE_ROWS, {}, most=_MOST)).rows]
 
     return _complete(context, names, incomplete)
 
@@ -70,15 +67,17 @@ def complete_pod(context: click.Context, _parameter: click.Parameter, incomplete
 
     async def names(client: SchedulerClient) -> list[str]:
         query = {"namespace": namespace or client.namespace}
-        rows = (await ViewClient(client).pods(query, most=_MOST)).rows
+        rows = (await client.rows(POD_ROWS, query, most=_MOST)).rows
         return [f"{namespace}{slash}{row.pod}" for row in rows]
 
     return _complete(context, names, incomplete)
 
 
 def _complete(context: click.Context, names: _Names, incomplete: str) -> list[CompletionItem]:
+    """The connection is that of the options that stand before."""
+    log.open_log(level="error", console=True)
     try:
-        found = asyncio.run(_asked(_connection(context), names))
+        found = asyncio.run(_asked(Connection.of(dict(context.params)), names))
     except (VcudaError, TimeoutError, OSError):
         return []
     return [CompletionItem(each) for each in sorted(found) if each.startswith(incomplete)]
@@ -87,11 +86,3 @@ def _complete(context: click.Context, names: _Names, incomplete: str) -> list[Co
 async def _asked(connection: Connection, names: _Names) -> list[str]:
     async with asyncio.timeout(_LONGEST_S), opened(connection, login_s=_LONGEST_S) as client:
         return await names(client)
-
-
-def _connection(context: click.Context) -> Connection:
-    """From the options that stand before."""
-    log.open_log(level="error", format_="console")
-    known = {each.name for each in fields(Connection)}
-    given = {name: value for name, value in context.params.items() if name in known and value is not None}
-    return replace(Connection(token=os.environ.get("VCUDA_TOKEN", "")), **given)

@@ -7,22 +7,21 @@ the file of a token.
 import functools
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import msgspec
 
+from deviceplugin.config.param_types import DURATION, show_duration
 from deviceplugin.errors import ConfigError
 from deviceplugin.kube.kubeconfig import Kubeconfigs
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "ms": 0.001}
 _USUAL_TIMEOUT_S = 15.0
 
 
-@dataclass(frozen=True, slots=True)
-class Connection:
+class Connection(msgspec.Struct, frozen=True):
     """`timeout_s` is 0 for none. `namespace`: as given; empty for that of the context."""
 
     kubeconfig: str | None = None
@@ -37,6 +36,13 @@ class Connection:
     scheduler_namespace: str = "kube-system"
     service: str = "vcuda-scheduler"
     port: int = 8443
+
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> "Connection":
+        """Takes its own out of the options of a command."""
+        given = {name: options.pop(name) for name in cls.__struct_fields__ if name in options}
+        known = {name: value for name, value in given.items() if value is not None}
+        return cls(**{"token": os.environ.get("VCUDA_TOKEN", ""), **known})
 
     def check(self) -> None:
         """ConfigError for options that do not go together."""
@@ -89,22 +95,6 @@ def _home_kubeconfig() -> Path | None:
         return None
 
 
-class _Timeout(click.ParamType[float]):
-    """A duration as kubectl takes it: 1s, 2m, 3h, or seconds; 0 for no limit."""
-
-    name = "DURATION"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        text = str(value)
-        number = text.rstrip("msh")
-        unit = text[len(number) :]
-        if not (number.isascii() and number.isdecimal() and len(number) < 7 and unit in _SECONDS):
-            self.fail(f"{text[:40]!r} is not a duration such as 10s, 2m or 0 for no limit", param, ctx)
-        return int(number) * _SECONDS[unit]
-
-
 def _options() -> Iterator[Callable[[Function], Function]]:
     file = click.Path(dir_okay=False)
     yield click.option(
@@ -116,8 +106,9 @@ def _options() -> Iterator[Callable[[Function], Function]]:
     yield click.option("-n", "--namespace", default="", help="Namespace; default: that of the context, or default.")
     yield click.option(
         "--request-timeout",
-        type=_Timeout(),
-        default=_USUAL_TIMEOUT_S,
+        type=DURATION,
+        metavar="DURATION",
+        default=show_duration(_USUAL_TIMEOUT_S),
         help="Longest wait for one answer, such as 1s or 2m; 0: no limit. Default: 15s.",
     )
     yield click.option(
@@ -146,8 +137,7 @@ def connected(command: Function) -> Function:
 
     @functools.wraps(command)
     def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - click's
-        given = {each.name: kwargs.pop(each.name) for each in fields(Connection) if each.name in kwargs}
-        connection = Connection(**given, token=os.environ.get("VCUDA_TOKEN", ""))
+        connection = Connection.of(kwargs)
         connection.check()
         return command(*args, connection=connection, **kwargs)
 

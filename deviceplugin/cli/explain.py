@@ -4,7 +4,6 @@ In: a pod's name, and where the scheduler is: its URL, or a kubeconfig to call i
 text or JSON; one sentence and status 1 where the scheduler does not know the pod.
 """
 
-import asyncio
 import datetime as dt
 from collections.abc import Iterator
 from urllib.parse import quote
@@ -12,15 +11,13 @@ from urllib.parse import quote
 import click
 import msgspec
 
-from deviceplugin import log
 from deviceplugin.cli.command import OperatorCommand, output_option, pod_name
 from deviceplugin.cli.completion import complete_pod
 from deviceplugin.cli.connection import Connection, connected
-from deviceplugin.cli.listing import say, show_document
-from deviceplugin.cli.scheduler_client import SchedulerClient, opened
-from deviceplugin.cli.view_client import decoded
+from deviceplugin.cli.scheduler_client import SchedulerClient, asked
+from deviceplugin.cli.table import say, show_document
 from deviceplugin.errors import KubeError, KubeNotFoundError, VcudaError
-from deviceplugin.kube.objects import ObjectRef
+from deviceplugin.kube.collection import ObjectRef
 from deviceplugin.kube.pods import PODS
 from deviceplugin.kube.structs import PodObject, PodSpec, PodStatus, Resources
 from deviceplugin.model.cluster_view import Explanation, NodeVerdict
@@ -44,22 +41,20 @@ def explain(pod: str, output: str, connection: Connection) -> None:
     would have to change for it to fit. If kube-scheduler has not called the extender for the pod, the decision is made
     now.
     """
-    log.open_log(level="error", format_="console")  # warnings about credentials are not part of the answer
-    found = asyncio.run(_explained(connection, pod))
+    found = asked(connection, lambda client: _explained(client, pod))
     if output == "table":
         say(*_as_lines(found))
     else:
         show_document(msgspec.to_builtins(found), output)
 
 
-async def _explained(connection: Connection, pod: str) -> Explanation:
-    async with opened(connection) as client:
-        namespace, name = pod_name(pod, client.namespace)
-        where = f"{quote(namespace, safe='')}/{quote(name, safe='')}"
-        answer = await client.get(f"/explain?pod={where}", {})
-        if answer.status == 404 and (sentence := await _why_unknown(client, namespace, name)):
-            raise KubeError(sentence, code=404)
-        return decoded(answer, Explanation)
+async def _explained(client: SchedulerClient, pod: str) -> Explanation:
+    namespace, name = pod_name(pod, client.namespace)
+    where = f"{quote(namespace, safe='')}/{quote(name, safe='')}"
+    answer = await client.get(f"/explain?pod={where}")
+    if answer.status == 404 and (sentence := await _why_unknown(client, namespace, name)):
+        raise KubeError(sentence, code=404)
+    return answer.read(Explanation)
 
 
 async def _why_unknown(client: SchedulerClient, namespace: str, name: str) -> str:
@@ -91,7 +86,9 @@ def why_unknown(pod: str, item: PodObject) -> str:
 def _as_lines(found: Explanation) -> list[str]:
     lines = [f"{found.pod}: {found.sentence}", *(f"  {line}" for line in (*found.asked, *found.why))]
     if found.at:
-        lines.append(f"  kube-scheduler last asked at {_clock(found.at)}")
+        lines.append(
+            f"  kube-scheduler last asked at {dt.datetime.fromtimestamp(found.at, dt.UTC):%Y-%m-%d %H:%M:%S UTC}"
+        )
     if found.condition:
         lines.append(f"  the pod's condition PodScheduled says: {found.condition}")
     if found.reasons:
@@ -102,10 +99,6 @@ def _as_lines(found: Explanation) -> list[str]:
     if found.left_out and found.nodes:
         lines += ["", f"{found.left_out} further nodes are not shown"]
     return lines
-
-
-def _clock(at: float) -> str:
-    return dt.datetime.fromtimestamp(at, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _node_lines(node: NodeVerdict) -> Iterator[str]:

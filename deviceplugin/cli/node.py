@@ -5,24 +5,20 @@ held, who holds it, and what is used, in box characters or in ASCII, cut at a wi
 `/graph`.
 """
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 import click
 import msgspec
 
-from deviceplugin import log
 from deviceplugin.cli import table as q
 from deviceplugin.cli.command import OperatorCommand, node_name, output_option
 from deviceplugin.cli.completion import complete_node
 from deviceplugin.cli.connection import Connection, connected
-from deviceplugin.cli.listing import say, show_document
 from deviceplugin.cli.nodes import models_text
-from deviceplugin.cli.scheduler_client import opened
-from deviceplugin.cli.screen import Frame, Page, is_interactive, watch
-from deviceplugin.cli.table import clean, cut, terminal_width
-from deviceplugin.cli.view_client import ViewClient
+from deviceplugin.cli.scheduler_client import SchedulerClient, asked
+from deviceplugin.cli.screen import Page, is_interactive, watch
+from deviceplugin.cli.table import clean, cut, say, show_document, terminal_width
 from deviceplugin.model.cluster_view import GpuRow, HolderRow, NodeRow, ShareSource
 from deviceplugin.observe.graph import ASCII, BOXES, Glyphs
 
@@ -132,23 +128,19 @@ def node(name: str, watching: bool, output: str, connection: Connection) -> None
 
     NAME is the name of a node, or node/NAME.
     """
-    log.open_log(level="error", format_="console")
-    asyncio.run(_show(connection, node_name(name), output, watching=watching and is_interactive()))
+    watching = watching and is_interactive() and output in ("table", "wide")
+    asked(connection, lambda client: _show(client, node_name(name), output, watching=watching))
 
 
-async def _show(connection: Connection, name: str, output: str, *, watching: bool) -> None:
-    async with opened(connection) as client:
-        view = ViewClient(client)
-        row, _ = await view.node(name, live=True)
-        if watching and output in ("table", "wide"):
-            await watch(lambda frame: _frame(view, name, frame))
-        else:
-            _print(row, output)
+async def _show(client: SchedulerClient, name: str, output: str, *, watching: bool) -> None:
+    async def page(width: int) -> Page:
+        return Page(picture(await client.node(name), glyphs(), width=width))
 
-
-async def _frame(view: ViewClient, name: str, frame: Frame) -> Page:
-    row, _ = await view.node(name, live=True)
-    return Page(picture(row, glyphs(), width=frame.width))
+    row = await client.node(name)
+    if watching:
+        await watch(page)
+    else:
+        _print(row, output)
 
 
 def _print(row: NodeRow, output: str) -> None:

@@ -5,18 +5,14 @@ In: the scheduler's view. Out: a table, or the rows as JSON or YAML; the columns
 is used stands beside it, from the node's agent.
 """
 
-import asyncio
-
 import click
 import msgspec
 
-from deviceplugin import log
 from deviceplugin.cli import table as q
-from deviceplugin.cli.command import OperatorCommand, headers_option, output_option
+from deviceplugin.cli.command import OperatorCommand
 from deviceplugin.cli.connection import Connection, connected
-from deviceplugin.cli.listing import Field, Kind, Shape, Sort, show_rows
-from deviceplugin.cli.scheduler_client import opened
-from deviceplugin.cli.view_client import Found, ViewClient
+from deviceplugin.cli.scheduler_client import NODE_ROWS, asked
+from deviceplugin.cli.table import Field, Kind, Shape, Sort, listed, show_rows
 from deviceplugin.model.cluster_view import GpuLive, GpuRow, NodeRow
 
 
@@ -27,7 +23,7 @@ class GpuEntry(msgspec.Struct, frozen=True):
     gpu: GpuRow
 
 
-def entries(rows: tuple[NodeRow, ...]) -> tuple[GpuEntry, ...]:
+def gpu_entries(rows: tuple[NodeRow, ...]) -> tuple[GpuEntry, ...]:
     return tuple(GpuEntry(row.node, gpu) for row in rows for gpu in row.gpus)
 
 
@@ -66,10 +62,10 @@ def _used(live: GpuLive | None) -> tuple[float] | None:
 
 
 _NODE_SORTS: dict[str, Sort[NodeRow]] = {
-    "name": Sort(lambda row: (row.node,), largest_first=False, server="name"),
-    "cores": Sort(lambda row: (row.cores_allocated,), server="cores"),
-    "memory": Sort(lambda row: (row.blocks_allocated,), server="memory"),
-    "free": Sort(lambda row: (row.free_gpus,), server="free"),
+    "name": Sort(lambda row: (row.node,), largest_first=False),
+    "cores": Sort(lambda row: (row.cores_allocated,)),
+    "memory": Sort(lambda row: (row.blocks_allocated,)),
+    "free": Sort(lambda row: (row.free_gpus,)),
 }
 NODES: Kind[NodeRow] = Kind(
     what="nodes with GPUs",
@@ -104,7 +100,7 @@ NODE_USE: Kind[NodeRow] = Kind(
         Field("PODS", rank=6, right=True, text=lambda row, _: str(row.pods)),
         Field("NOTE", rank=7, if_any=True, text=lambda row, _: row.live_error or row.problem),
     ),
-    sorts={**_NODE_SORTS, "used": Sort(lambda row: _used(row.live), server="used", of_use=True)},
+    sorts={**_NODE_SORTS, "used": Sort(lambda row: _used(row.live), of_use=True)},
     name=lambda row: f"node/{row.node}",
 )
 GPU_USE: Kind[GpuEntry] = Kind(
@@ -124,10 +120,10 @@ GPU_USE: Kind[GpuEntry] = Kind(
         Field("STATUS", rank=4, text=lambda each, _: each.gpu.reason or ("ok" if each.gpu.usable else "unusable")),
     ),
     sorts={
-        "name": Sort(lambda each: (each.node, each.gpu.minor), largest_first=False, server="name"),
-        "cores": Sort(lambda each: (each.gpu.cores_allocated,), server="cores", by="gpu"),
-        "memory": Sort(lambda each: (each.gpu.blocks_allocated,), server="memory", by="gpu"),
-        "used": Sort(lambda each: _used(each.gpu.live), server="used", by="gpu", of_use=True),
+        "name": Sort(lambda each: (each.node, each.gpu.minor), largest_first=False),
+        "cores": Sort(lambda each: (each.gpu.cores_allocated,), by="gpu"),
+        "memory": Sort(lambda each: (each.gpu.blocks_allocated,), by="gpu"),
+        "used": Sort(lambda each: _used(each.gpu.live), by="gpu", of_use=True),
     },
     name=lambda each: f"gpu/{each.gpu.uuid}",
 )
@@ -146,40 +142,19 @@ _EXAMPLES = (
 @click.option("--free", is_flag=True, help="Only nodes with a free GPU.")
 @click.option("--problems", is_flag=True, help="Only nodes that take no pods, or have unusable GPUs.")
 @click.option("--gpus", is_flag=True, help="With -o json or yaml: also every GPU and who holds it.")
-@click.option(
-    "--sort-by", type=click.Choice(list(NODES.sorts)), default="name", show_default=True, help="Order of rows."
-)
-@click.option("--reverse", is_flag=True, help="Reverse the order.")
-@output_option("table", "wide", "json", "yaml", "name")
-@headers_option
+@listed(NODES.sorts)
 @connected
-def nodes(
-    model: str,
-    free: bool,
-    problems: bool,
-    gpus: bool,
-    sort_by: str,
-    reverse: bool,
-    output: str,
-    no_headers: bool,
-    connection: Connection,
-) -> None:
+def nodes(model: str, free: bool, problems: bool, gpus: bool, shape: Shape, connection: Connection) -> None:
     """List nodes with their GPUs: how much is held, and what is free.
 
     CORES and MEMORY are what pods hold, of what the node has; 100 cores are one GPU. FREE counts usable GPUs of which
     nothing is held.
     """
-    log.open_log(level="error", format_="console")
     if free and problems:
         raise click.UsageError("--free and --problems ask for different nodes; give one of them")
     query = {"model": model} if model else {}
     query |= {"state": "free"} if free else {"state": "problem"} if problems else {}
-    query |= {"holders": "1"} if gpus and output in ("json", "yaml") else {}
-    found = asyncio.run(_read(connection, query))
-    rows = NODES.ordered(found.rows, sort_by, reverse=reverse)
-    show_rows(NODES, rows, at=found.at, shape=Shape(output, no_headers))
-
-
-async def _read(connection: Connection, query: dict[str, str]) -> Found[NodeRow]:
-    async with opened(connection) as client:
-        return await ViewClient(client).nodes(query)
+    query |= {"holders": "1"} if gpus and shape.output in ("json", "yaml") else {}
+    found = asked(connection, lambda client: client.rows(NODE_ROWS, query))
+    rows = NODES.ordered(found.rows, shape.sort_by, reverse=shape.reverse)
+    show_rows(NODES, rows, at=found.at, shape=shape)

@@ -7,12 +7,13 @@ why there are none. The agent's own placement chooses.
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
+from contextlib import suppress
 
 import click
 
 from deviceplugin.cli.command import output_option
-from deviceplugin.cli.listing import say, show_document
+from deviceplugin.cli.table import say, show_document
+from deviceplugin.config.param_types import SettingType
 from deviceplugin.errors import ConfigError, ParseError, RequestError
 from deviceplugin.kube.structs import exact_quantity
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
@@ -22,11 +23,12 @@ from deviceplugin.model.preferences import GpuFilter, GpuPolicy
 from deviceplugin.model.request import Request, parse_request
 from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU, MIB, format_blocks
 from deviceplugin.placement.describe import gpus_text
-from deviceplugin.placement.place import Choice
-from deviceplugin.placement.place import place as choose
+from deviceplugin.placement.pod import Choice
+from deviceplugin.placement.pod import place as choose
 from deviceplugin.placement.snapshot import occupied, snapshot_for
 from deviceplugin.simulate.gpu_profile import Profile, parse_profile
 from deviceplugin.simulate.topology_matrix import parse_matrix
+from deviceplugin.structs import replace
 
 DEFAULT_GPU_MEMORY_MIB = 80 * 1024
 _LARGEST_FILE = 1 << 20
@@ -115,43 +117,27 @@ _UNITS = tuple("iMGTPE")
 """How quantities of memory end: 8Gi, 8192Mi, 9G."""
 
 
-class _Occupied(click.ParamType[tuple[int, int, int | None]]):
-    """MINOR:CORES[:BLOCKS]."""
-
-    name = "MINOR:CORES[:BLOCKS]"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int, int | None]:
-        parts = str(value).split(":")
-        if not 2 <= len(parts) <= 3 or not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
-            self.fail(f"{value!r} is not MINOR:CORES or MINOR:CORES:BLOCKS in whole numbers", param, ctx)
-        minor, cores, *blocks = (int(part) for part in parts)
-        return minor, cores, blocks[0] if blocks else None
+def _read_occupied(text: str) -> tuple[int, int, int | None]:
+    parts = text.split(":")
+    if not 2 <= len(parts) <= 3 or not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        raise ValueError(f"{text!r} is not MINOR:CORES or MINOR:CORES:BLOCKS in whole numbers")
+    minor, cores, *blocks = (int(part) for part in parts)
+    return minor, cores, blocks[0] if blocks else None
 
 
-class _Memory(click.ParamType[int]):
+def _read_memory(text: str) -> int:
     """Blocks, as pods write them; or a quantity of bytes, which the webhook too rounds up to blocks."""
-
-    name = "BLOCKS|QUANTITY"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        text = str(value)
-        if text.isascii() and text.removeprefix("-").isdecimal() and len(text) < 20:
-            return int(text)
-        blocks = _blocks(text)
-        if blocks is None:
-            said = "is no memory; write blocks of 256 MiB such as 32, or a quantity such as 8Gi"
-            self.fail(f"{text[:40]!r} {said}", param, ctx)
-        return blocks
+    if text.isascii() and text.removeprefix("-").isdecimal() and len(text) < 20:
+        return int(text)
+    with suppress(ParseError):
+        size = exact_quantity(text)
+        if text.endswith(_UNITS) and size >= 0:
+            return math.ceil(size / BLOCK_BYTES)
+    raise ValueError(f"{text[:40]!r} is no memory; write blocks of 256 MiB such as 32, or a quantity such as 8Gi")
 
 
-def _blocks(quantity: str) -> int | None:
-    try:
-        size = exact_quantity(quantity)
-    except ParseError:
-        return None
-    return math.ceil(size / BLOCK_BYTES) if quantity.endswith(_UNITS) and size >= 0 else None
+_OCCUPIED = SettingType("cores and blocks of a GPU", "MINOR:CORES[:BLOCKS]", _read_occupied)
+_MEMORY = SettingType("memory", "BLOCKS|QUANTITY", _read_memory)
 
 
 @click.command("place")
@@ -166,7 +152,8 @@ def _blocks(quantity: str) -> int | None:
 @click.option(
     "--occupied",
     "held",
-    type=_Occupied(),
+    type=_OCCUPIED,
+    metavar=_OCCUPIED.metavar,
     multiple=True,
     help="Cores and 256 MiB memory blocks of a GPU that are in use; may be repeated, also for one GPU. Without BLOCKS: "
     "all memory for 100 cores, none for fewer.",
@@ -187,8 +174,9 @@ def _blocks(quantity: str) -> int | None:
 @click.option(
     "--memory",
     "blocks",
-    type=_Memory(),
-    default=0,
+    type=_MEMORY,
+    metavar=_MEMORY.metavar,
+    default="0",
     help="Requested memory: blocks of 256 MiB, or a quantity such as 8Gi, rounded up to blocks.",
 )
 @click.option(

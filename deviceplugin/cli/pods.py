@@ -1,26 +1,33 @@
-"""`vcuda pods`: the pods with GPUs, where they are, or why they wait.
+"""`vcuda pods` and `vcuda events`: the pods with GPUs, where they are, or why they wait; what happened lately.
 
 In: the scheduler's view. Out: a table, or the rows as JSON or YAML; the columns of pods and containers, `PODS` for
-`vcuda pods`, `POD_USE` and `CONTAINER_USE` for `vcuda top`.
+`vcuda pods`, `POD_USE` and `CONTAINER_USE` for `vcuda top`. Events are those of the view: what happened to pods, nodes
+and GPUs.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable
-from operator import attrgetter
+from typing import TypeVar
 
 import click
 import msgspec
 
-from deviceplugin import log
 from deviceplugin.cli import table as q
-from deviceplugin.cli.command import OperatorCommand, headers_option, node_name, output_option
+from deviceplugin.cli.command import OperatorCommand, node_name
 from deviceplugin.cli.completion import complete_node
 from deviceplugin.cli.connection import Connection, all_namespaces_option, connected
-from deviceplugin.cli.listing import Field, Kind, Shape, Sort, show_rows
-from deviceplugin.cli.scheduler_client import opened
-from deviceplugin.cli.view_client import Found, ViewClient
-from deviceplugin.model.cluster_view import ContainerRow, PodRow, PodStage, ShareLive, ShareSource
+from deviceplugin.cli.scheduler_client import EVENT_ROWS, POD_ROWS, Found, RowList, SchedulerClient, asked
+from deviceplugin.cli.table import Field, Kind, Shape, Sort, listed, show_rows
+from deviceplugin.model.cluster_view import (
+    ClusterEventKind,
+    ClusterEventRow,
+    ContainerRow,
+    PodRow,
+    PodStage,
+    ShareSource,
+)
+from deviceplugin.structs import replace
 
+Row = TypeVar("Row")
 _STATUS = {PodStage.WAITING: "Waiting", PodStage.RESERVED: "Reserved", PodStage.BOUND: "Bound"}
 
 
@@ -31,12 +38,8 @@ class ContainerEntry(msgspec.Struct, frozen=True):
     container: ContainerRow
 
 
-def entries(rows: Iterable[PodRow]) -> tuple[ContainerEntry, ...]:
-    return tuple(
-        ContainerEntry(msgspec.structs.replace(row, containers=(each,)), each)
-        for row in rows
-        for each in row.containers
-    )
+def container_entries(rows: Iterable[PodRow]) -> tuple[ContainerEntry, ...]:
+    return tuple(ContainerEntry(replace(row, containers=(each,)), each) for row in rows for each in row.containers)
 
 
 def _cores(row: PodRow) -> int:
@@ -63,19 +66,15 @@ def _age(row: PodRow, at: float) -> str:
     return q.age(at - row.created) if row.created else q.UNKNOWN
 
 
-def _total(row: PodRow, of: Callable[[ShareLive], float | None]) -> float | None:
-    """Of what its containers use; None if nothing is known."""
+def _total(row: PodRow, field: str) -> float | None:
+    """Of what its containers use, a field of `ShareLive`; None if nothing is known."""
     lives = [share.live for each in row.containers for share in each.shares if share.live is not None]
-    return q.total(map(of, lives))
+    return q.total(getattr(live, field) for live in lives)
 
 
 def _cores_used(row: PodRow, _at: float) -> str:
-    used = _total(row, attrgetter("cores_used"))
+    used = _total(row, "cores_used")
     return q.UNKNOWN if used is None else f"{used:.0f}"
-
-
-def _peak(row: PodRow, _at: float) -> str:
-    return q.memory(_total(row, attrgetter("memory_peak_bytes")))
 
 
 def _over_limit(row: PodRow, _at: float) -> str:
@@ -84,28 +83,24 @@ def _over_limit(row: PodRow, _at: float) -> str:
 
 def _by_use(field: str) -> Callable[[PodRow], tuple[float] | None]:
     def key(row: PodRow) -> tuple[float] | None:
-        total = _total(row, attrgetter(field))
+        total = _total(row, field)
         return None if total is None else (total,)
 
     return key
 
 
-def _by_name(row: PodRow) -> tuple[str, str, str]:
-    return row.namespace, row.pod, row.uid
-
-
 _SORTS: dict[str, Sort[PodRow]] = {
-    "name": Sort(_by_name, largest_first=False, server="name"),
-    "node": Sort(lambda row: (row.node or "",), largest_first=False, server="node"),
-    "cores": Sort(lambda row: (_cores(row),), server="cores"),
-    "memory": Sort(lambda row: (_blocks(row),), server="memory"),
-    "age": Sort(lambda row: (row.created,), largest_first=False, server="age"),
+    "name": Sort(lambda row: (row.namespace, row.pod, row.uid), largest_first=False),
+    "node": Sort(lambda row: (row.node or "",), largest_first=False),
+    "cores": Sort(lambda row: (_cores(row),)),
+    "memory": Sort(lambda row: (_blocks(row),)),
+    "age": Sort(lambda row: (row.created,), largest_first=False),
 }
 _USE_SORTS: dict[str, Sort[PodRow]] = {
     **{word: _SORTS[word] for word in ("name", "cores", "memory", "node")},
-    "used": Sort(_by_use("cores_used"), server="used", of_use=True),
-    "used-memory": Sort(_by_use("memory_used_bytes"), server="used-memory", of_use=True),
-    "throttled": Sort(_by_use("throttled_seconds"), server="throttled", of_use=True),
+    "used": Sort(_by_use("cores_used"), of_use=True),
+    "used-memory": Sort(_by_use("memory_used_bytes"), of_use=True),
+    "throttled": Sort(_by_use("throttled_seconds"), of_use=True),
 }
 _WHOLE_PODS = ("name", "node")
 """In these orders the containers of a pod are equal."""
@@ -115,9 +110,9 @@ _USE: tuple[Field[PodRow], ...] = (
     Field("CORES", rank=1, right=True, text=lambda row, _: str(_cores(row))),
     Field("USED", right=True, text=_cores_used),
     Field("MEMORY", rank=2, right=True, text=lambda row, _: q.blocks(_blocks(row))),
-    Field("USED", rank=1, right=True, text=lambda row, _: q.memory(_total(row, attrgetter("memory_used_bytes")))),
-    Field("PEAK", rank=7, right=True, wide=True, text=_peak),
-    Field("THROTTLED", rank=4, right=True, text=lambda row, _: q.seconds(_total(row, attrgetter("throttled_seconds")))),
+    Field("USED", rank=1, right=True, text=lambda row, _: q.memory(_total(row, "memory_used_bytes"))),
+    Field("PEAK", rank=7, right=True, wide=True, text=lambda row, _: q.memory(_total(row, "memory_peak_bytes"))),
+    Field("THROTTLED", rank=4, right=True, text=lambda row, _: q.seconds(_total(row, "throttled_seconds"))),
     Field("OVER LIMIT", rank=6, if_any=True, text=_over_limit),
 )
 
@@ -130,7 +125,7 @@ def _field_of_container(field: Field[PodRow]) -> Field[ContainerEntry]:
 
 
 def _of_container(sort: Sort[PodRow], *, by: str) -> Sort[ContainerEntry]:
-    return Sort(lambda entry: sort.key(entry.pod), sort.largest_first, sort.server, by, sort.of_use)
+    return Sort(lambda entry: sort.key(entry.pod), sort.largest_first, by, sort.of_use)
 
 
 PODS: Kind[PodRow] = Kind(
@@ -191,37 +186,77 @@ _EXAMPLES = (
 @click.option(
     "--status", type=click.Choice([each.value for each in PodStage]), help="Only pods that wait, are reserved or bound."
 )
-@click.option(
-    "--sort-by", type=click.Choice(list(PODS.sorts)), default="name", show_default=True, help="Order of rows."
-)
-@click.option("--reverse", is_flag=True, help="Reverse the order.")
-@output_option("table", "wide", "json", "yaml", "name")
-@headers_option
+@listed(PODS.sorts)
 @connected
-def pods(
-    all_namespaces: bool,
-    on_node: str,
-    status: str | None,
-    sort_by: str,
-    reverse: bool,
-    output: str,
-    no_headers: bool,
-    connection: Connection,
-) -> None:
+def pods(all_namespaces: bool, on_node: str, status: str | None, shape: Shape, connection: Connection) -> None:
     """List pods that request GPUs: node and GPUs of those that have them, and why the others wait.
 
     Waiting: no node is chosen. Reserved: GPUs are chosen, and the pod is being bound. Bound: the pod has its node.
     `explain` says more about one pod.
     """
-    log.open_log(level="error", format_="console")
     query = {"stage": status} if status else {}
+    _show(PODS, POD_ROWS, connection, query, shape, on_node=on_node, all_namespaces=all_namespaces)
+
+
+def _show(
+    kind: Kind[Row],
+    wanted: RowList[Row],
+    connection: Connection,
+    query: dict[str, str],
+    shape: Shape,
+    *,
+    on_node: str,
+    all_namespaces: bool,
+) -> None:
     query |= {"node": node_name(on_node)} if on_node else {}
-    found = asyncio.run(_read(connection, query, all_namespaces=all_namespaces))
-    rows = PODS.ordered(found.rows, sort_by, reverse=reverse)
-    kind = PODS if all_namespaces else PODS.without("NAMESPACE")
-    show_rows(kind, rows, at=found.at, shape=Shape(output, no_headers))
+
+    async def read(client: SchedulerClient) -> Found[Row]:
+        return await client.rows(wanted, query if all_namespaces else {**query, "namespace": client.namespace})
+
+    found = asked(connection, read)
+    rows = kind.ordered(found.rows, shape.sort_by, reverse=shape.reverse)
+    show_rows(kind if all_namespaces else kind.without("NAMESPACE"), rows, at=found.at, shape=shape)
 
 
-async def _read(connection: Connection, query: dict[str, str], *, all_namespaces: bool) -> Found[PodRow]:
-    async with opened(connection) as client:
-        return await ViewClient(client).pods(query if all_namespaces else {**query, "namespace": client.namespace})
+def _object(row: ClusterEventRow) -> str:
+    return f"pod/{row.pod}" if row.uid else f"node/{row.node}"
+
+
+EVENTS: Kind[ClusterEventRow] = Kind(
+    what="events",
+    columns=(
+        Field("NAMESPACE", rank=4, text=lambda row, _: row.namespace),
+        Field("LAST SEEN", right=True, text=lambda row, at: q.age(at - row.at)),
+        Field("KIND", rank=2, text=lambda row, _: row.kind.value),
+        Field("OBJECT", text=lambda row, _: _object(row)),
+        Field("NODE", rank=3, text=lambda row, _: row.node),
+        Field("COUNT", rank=8, wide=True, right=True, text=lambda row, _: str(row.count)),
+        Field("FIRST SEEN", rank=8, wide=True, right=True, text=lambda row, at: q.age(at - row.first)),
+        Field("MESSAGE", rank=1, text=lambda row, _: row.sentence),
+    ),
+    sorts={"age": Sort(lambda row: (row.at,), largest_first=False)},
+    name=_object,
+)
+_EVENT_EXAMPLES = (
+    ("What happened to the pods of the context's namespace.", "events"),
+    ("What happened to all pods, nodes and GPUs.", "events -A"),
+    ("GPUs that stopped to take pods, or take them again.", "events -A --kind gpu"),
+)
+
+
+@click.command("events", cls=OperatorCommand, examples=_EVENT_EXAMPLES)
+@all_namespaces_option
+@click.option("--node", "on_node", default="", help="Only events on this node.", shell_complete=complete_node)
+@click.option("--kind", type=click.Choice([each.value for each in ClusterEventKind]), help="Only events of this kind.")
+@listed()
+@connected
+def events(all_namespaces: bool, on_node: str, kind: str | None, shape: Shape, connection: Connection) -> None:
+    """List what happened lately, the newest last.
+
+    Placed: a pod got its node and GPUs. Waits: kube-scheduler found no node for a pod. Ended: a pod ended or was
+    deleted. Node and gpu: one that takes pods, or takes none any more; these belong to no namespace, and -A lists them.
+
+    The scheduler keeps the last 500 of each kind since it started; those of Kubernetes stay in `kubectl events`.
+    """
+    query = {"kind": kind} if kind else {}
+    _show(EVENTS, EVENT_ROWS, connection, query, shape, on_node=on_node, all_namespaces=all_namespaces)

@@ -7,14 +7,15 @@ heard while an answer is awaited.
 
 import asyncio
 import os
-import shutil
 import signal
 import sys
 import termios
 import tty
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from shutil import get_terminal_size
+
+import msgspec
 
 from deviceplugin.cli.table import cut
 from deviceplugin.errors import VcudaError
@@ -32,16 +33,7 @@ SCROLLING = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """What fits on the terminal."""
-
-    width: int
-    height: int
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(msgspec.Struct, frozen=True):
     """`title` and `heading` stay where they are while the body scrolls."""
 
     body: Sequence[str]
@@ -49,22 +41,22 @@ class Page:
     heading: Sequence[str] = ()
 
 
-Fetch = Callable[[Frame], Awaitable[Page]]
+Fetch = Callable[[int], Awaitable[Page]]
+"""Makes a page that is so wide."""
 
 
 def is_interactive() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-@dataclass(slots=True)
-class _State:
+class _State(msgspec.Struct):
     """What is on the screen."""
 
     page: Page
     offset: int = 0
     error: str = ""
     helping: bool = False
-    events: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+    events: asyncio.Queue[str] = msgspec.field(default_factory=asyncio.Queue)
 
 
 async def watch(
@@ -79,13 +71,13 @@ async def watch(
 
     `handle` hears of every key that is not one of `SCROLLING`, and is true if the page must be made again.
     """
-    state = _State(await (first or fetch)(_frame()))
+    state = _State(await (first or fetch)(get_terminal_size().columns))
     with _heard(state.events), _own_screen():
         refreshing = asyncio.create_task(_refresh(state, fetch)) if first is not None else None
         now = asyncio.get_running_loop().time
         due = now() + interval_s
         while True:
-            _draw(_shown(state, _frame(), keys))
+            _draw(_shown(state, get_terminal_size(), keys))
             try:
                 async with asyncio.timeout_at(due):
                     key = await state.events.get()
@@ -96,7 +88,7 @@ async def watch(
             if key in ("q", _LOST):
                 break
             wanted = key == "refresh" or handle(key)
-            _scroll(state, key, _frame())
+            _scroll(state, key, get_terminal_size())
             if wanted and (refreshing is None or refreshing.done() or key != "refresh"):
                 if refreshing is not None:
                     refreshing.cancel()
@@ -109,7 +101,7 @@ async def watch(
 
 async def _refresh(state: _State, fetch: Fetch) -> None:
     try:
-        state.page, state.error = await fetch(_frame()), ""
+        state.page, state.error = await fetch(get_terminal_size().columns), ""
     except VcudaError as error:
         state.error = error.message
     state.events.put_nowait("drawn")
@@ -132,29 +124,24 @@ def _draw(lines: Sequence[str]) -> None:
     sys.stdout.flush()
 
 
-def _frame() -> Frame:
-    size = shutil.get_terminal_size()
-    return Frame(size.columns, size.lines)
-
-
-def _shown(state: _State, frame: Frame, keys: Sequence[tuple[str, str]]) -> list[str]:
+def _shown(state: _State, size: os.terminal_size, keys: Sequence[tuple[str, str]]) -> list[str]:
     if state.helping:
         named = [*keys, *SCROLLING]
         width = max(len(name) for name, _ in named)
         lines = ["Keys:", "", *(f"  {name:{width}}   {what}" for name, what in named)]
-        return [cut(line, frame.width) for line in lines[: frame.height]]
+        return [cut(line, size.columns) for line in lines[: size.lines]]
     page = state.page
     head = [*([page.title] if page.title else []), *page.heading]
-    room = max(1, frame.height - len(head) - 1)
+    room = max(1, size.lines - len(head) - 1)
     state.offset = max(0, min(state.offset, len(page.body) - room))
     lines = [*head, *page.body[state.offset : state.offset + room]]
     last = f"vcuda: {state.error}" if state.error else "q quit   ? help"
-    lines += [""] * (frame.height - 1 - len(lines)) + [last]
-    return [cut(line, frame.width) for line in lines[-frame.height :]]
+    lines += [""] * (size.lines - 1 - len(lines)) + [last]
+    return [cut(line, size.columns) for line in lines[-size.lines :]]
 
 
-def _scroll(state: _State, key: str, frame: Frame) -> None:
-    step = max(1, frame.height - len(state.page.heading) - 3)
+def _scroll(state: _State, key: str, size: os.terminal_size) -> None:
+    step = max(1, size.lines - len(state.page.heading) - 3)
     if key == "?":
         state.helping = not state.helping
     elif key == "escape":

@@ -18,23 +18,22 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 import click
 
 from deviceplugin.cli.command import output_option
-from deviceplugin.cli.listing import say, show_document
-from deviceplugin.cli.table import GAP, Column, table, terminal_width
+from deviceplugin.cli.table import GAP, Column, say, show_document, table, terminal_width
 from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.errors import ConfigError
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
-from deviceplugin.simulate.cluster_objects import OtherPods
 from deviceplugin.simulate.replay import Run, SimulationPlan, check_length, replay
 from deviceplugin.simulate.report import Tried, document, means, models, plot, simplified, waits
 from deviceplugin.simulate.scene import read_scene
+from deviceplugin.simulate.stock_scheduler import OtherPods
 from deviceplugin.simulate.trace import Scene
+from deviceplugin.structs import replace
 
 _TEXT_WIDTH = 100
 _LEAST_FIRST = 24

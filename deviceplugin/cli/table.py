@@ -1,24 +1,39 @@
-"""Tables to kubectl's habits: headings in upper case, three spaces between columns, no lines, no colours.
+"""Tables to kubectl's habits, and lists of rows as a table, JSON, YAML or names: what the commands print.
 
-In: columns and rows of text. Out: lines. On a terminal that is too narrow, whole columns are left out, those that are
-needed least first, and then text is cut, the last column first; numbers, which stand at the right of their column, are
-cut only if nothing else is left. Pipes and files get every column. Text from outside cannot move the cursor: control
-characters become `?`. Ages, amounts of memory and shares of a whole become short text, a dash if they are not known.
+In: columns and rows of text; or rows of the view, how one kind of row is shown, and the options of every list. Out:
+lines on standard output. Headings are in upper case, three spaces are between columns, there are no lines and no
+colours. On a terminal that is too narrow, whole columns are left out, those that are needed least first, and then text
+is cut, the last column first; numbers, which stand at the right of their column, are cut only if nothing else is left.
+Pipes and files get every column. Text from outside cannot move the cursor: control characters become `?`. Ages, amounts
+of memory and shares of a whole become short text, a dash if they are not known. The words of `--sort-by` are the keys
+of `sorts`. JSON and YAML are the rows themselves under `items`, with the field names of `model.cluster_view`.
 """
 
+import errno
+import functools
+import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
+import click
+import msgspec
+import yaml
+
+from deviceplugin.cli.command import Function, output_option
+from deviceplugin.errors import ConfigError
 from deviceplugin.model.units import BLOCK_BYTES
+from deviceplugin.structs import replace
 
 GAP = "   "
 _LEAST_CUT = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """`rank` 0 stays always; of the others the highest goes first. `wide`: only with -o wide.
 
     `if_any`: only if a row has something in it.
@@ -183,3 +198,136 @@ def total(values: Iterable[float | None]) -> float | None:
     """The sum of what is known; None if nothing is."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
+
+
+Row = TypeVar("Row")
+Sortable = tuple[Any, ...]
+
+
+class Sort(msgspec.Struct, Generic[Row], frozen=True):
+    """`key` is None where it is not known. `largest_first` is what is expected of numbers.
+
+    `by`: the part of the view's row that this row is, and is compared. `of_use`: only agents know it.
+    """
+
+    key: Callable[[Row], Sortable | None]
+    largest_first: bool = True
+    by: str = ""
+    of_use: bool = False
+
+
+class Field(Column, Generic[Row], frozen=True, kw_only=True):
+    """A column with the text that a row has in it; `text` also gets the time of the answer."""
+
+    text: Callable[[Row, float], str]
+
+
+class Kind(msgspec.Struct, Generic[Row], frozen=True):
+    """How one kind of row is shown; the words of `sorts` are those of the view's queries too."""
+
+    what: str
+    columns: tuple[Field[Row], ...]
+    sorts: Mapping[str, Sort[Row]]
+    name: Callable[[Row], str]
+
+    def ordered(self, rows: Sequence[Row], sort_by: str = "", *, reverse: bool = False) -> list[Row]:
+        """By `sort_by`, then by the usual order, the first of `sorts`. What is not known comes last."""
+        usual = next(iter(self.sorts.values()))
+        chosen = self.sorts[sort_by] if sort_by else usual
+        found = _sorted(rows, usual.key, descending=usual.largest_first)
+        return _sorted(found, chosen.key, descending=chosen.largest_first != reverse)
+
+    def without(self, heading: str) -> "Kind[Row]":
+        """The same without one column."""
+        return replace(self, columns=tuple(each for each in self.columns if each.heading != heading))
+
+    def lines(self, rows: Sequence[Row], *, at: float, headers: bool, wide: bool, width: int | None) -> list[str]:
+        cells = [[each.text(row, at) for each in self.columns] for row in rows]
+        return table(self.columns, cells, headers=headers, wide=wide, width=width)
+
+
+def _sorted(rows: Iterable[Row], key: Callable[[Row], Sortable | None], *, descending: bool) -> list[Row]:
+    keyed = [(key(row), row) for row in rows]
+    known = [(found, row) for found, row in keyed if found is not None]
+    known.sort(key=itemgetter(0), reverse=descending)
+    return [row for _, row in known] + [row for found, row in keyed if found is None]
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """What the options of a list say; `sort_by` is empty for the usual order."""
+
+    output: str
+    no_headers: bool
+    sort_by: str = ""
+    reverse: bool = False
+
+
+def listed(sorts: Iterable[str] = ()) -> Callable[[Function], Function]:
+    """Gives a click command the options of a list, and its function one `shape`."""
+
+    def decorate(command: Function) -> Function:
+        @functools.wraps(command)
+        def call(*args: Any, **given: Any) -> Any:  # noqa: ANN401 - click's
+            shape = {name: given.pop(name) for name in Shape.__struct_fields__ if name in given}
+            return command(*args, shape=Shape(**shape), **given)
+
+        decorated: Any = click.option("--no-headers", is_flag=True, help="Print tables without headings.")(call)
+        decorated = output_option("table", "wide", "json", "yaml", "name")(decorated)
+        if words := list(sorts):
+            choice = click.Choice(words)
+            decorated = click.option("--reverse", is_flag=True, help="Reverse the order.")(decorated)
+            decorated = click.option(
+                "--sort-by", type=choice, default="name", show_default=True, help="Order of rows."
+            )(decorated)
+        found: Function = decorated
+        return found
+
+    return decorate
+
+
+def show_rows(kind: Kind[Row], rows: Sequence[Row], *, at: float, shape: Shape) -> None:
+    """Prints the rows; where there are none, a sentence on standard error as kubectl has it."""
+    if shape.output in ("json", "yaml"):
+        show_document({"at": at, "items": msgspec.to_builtins(list(rows))}, shape.output)
+    elif shape.output == "name":
+        names = list(filter(None, map(kind.name, rows)))
+        if names:
+            say(*names)
+    elif not rows:
+        click.echo(f"No {kind.what} found.", err=True)
+    else:
+        wide = shape.output == "wide"
+        lines = kind.lines(rows, at=at, headers=not shape.no_headers, wide=wide, width=terminal_width())
+        say(*lines)
+
+
+def say(*lines: str) -> None:
+    """On standard output, for people: text of others in a line cannot move the cursor, nor begin another line."""
+    _write("\n".join(map(clean, lines)))
+
+
+def _write(text: str) -> None:
+    """ConfigError if it cannot be written. A closed pipe is for click."""
+    try:
+        click.echo(text)
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise
+        _drop_what_is_buffered()
+        raise ConfigError(f"the answer cannot be written to standard output: {error.strerror}") from None
+
+
+def _drop_what_is_buffered() -> None:
+    """Else Python writes it again when it ends, fails again, and makes the status 120 (Py_FinalizeEx)."""
+    with suppress(OSError, ValueError), Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+def show_document(document: object, output: str) -> None:
+    if output == "json":
+        _write(json.dumps(document, indent=2))
+    else:
+        text = yaml.safe_dump(document, allow_unicode=True, sort_keys=False)
+        if not all(map(str.isprintable, text.splitlines())):  # such as marks that turn the direction of writing
+            text = yaml.safe_dump(document, sort_keys=False)
+        _write(text.rstrip())

@@ -11,15 +11,13 @@ import secrets
 import signal
 import time
 import webbrowser
-from dataclasses import dataclass, field
 
 import click
 import msgspec
 
-from deviceplugin import log
 from deviceplugin.cli.command import OperatorCommand
 from deviceplugin.cli.connection import Connection, connected
-from deviceplugin.cli.scheduler_client import SchedulerClient, opened
+from deviceplugin.cli.scheduler_client import SchedulerClient, asked
 from deviceplugin.errors import VcudaError
 from deviceplugin.serve.messages import JSON, HttpRequest, HttpResponse, Route
 from deviceplugin.serve.server import Server, bind_tcp
@@ -47,47 +45,37 @@ def ui(listen_port: int, no_browser: bool, connection: Connection) -> None:
     Serves the scheduler's page on 127.0.0.1 with your rights until you press Ctrl-C. The address that is printed works
     once; where a browser is opened, within a minute.
     """
-    log.open_log(level="error", format_="console")
-    asyncio.run(_serve(connection, listen_port, browser=not no_browser))
+    asked(connection, lambda client: _serve(client, listen_port, browser=not no_browser))
 
 
-async def _serve(connection: Connection, port: int, *, browser: bool) -> None:
+async def _serve(client: SchedulerClient, port: int, *, browser: bool) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with opened(connection) as client:
-        await _check(client)
-        (listening,) = bind_tcp(_HOST, port, address_flag="--listen-port", port_flag="--listen-port")
-        page = PageServer(client, listening.getsockname()[1], open_within_s=_OPEN_WITHIN_S if browser else None)
-        server = Server({_EVERYTHING: Route(page.answer)}, find=lambda _: _EVERYTHING)
-        server.listen(listening)
-        try:
-            click.echo(f"{page.address}\nPress Ctrl-C to end.")
-            if browser and not await asyncio.to_thread(webbrowser.open, page.address):
-                click.echo("vcuda: no browser could be started; open the address above", err=True)
-            await stop.wait()
-        finally:
-            await server.stop(within=0.5)
+    await client.cluster()  # a caller without the right, or without a scheduler, learns it here and not in the browser
+    (listening,) = bind_tcp(_HOST, port, address_flag="--listen-port", port_flag="--listen-port")
+    page = PageServer(client, listening.getsockname()[1], open_within_s=_OPEN_WITHIN_S if browser else None)
+    server = Server({_EVERYTHING: Route(page.answer)}, find=lambda _: _EVERYTHING)
+    server.listen(listening)
+    try:
+        click.echo(f"{page.address}\nPress Ctrl-C to end.")
+        if browser and not await asyncio.to_thread(webbrowser.open, page.address):
+            click.echo("vcuda: no browser could be started; open the address above", err=True)
+        await stop.wait()
+    finally:
+        await server.stop(within=0.5)
 
 
-async def _check(client: SchedulerClient) -> None:
-    """A caller without the right, or without a scheduler, learns it here and not in the browser."""
-    answer = await client.get("/view/cluster", {})
-    if answer.status != 200:
-        raise VcudaError(str(answer.document.get("error") or f"the scheduler answered {answer.status}"))
-
-
-@dataclass(slots=True)
-class PageServer:
+class PageServer(msgspec.Struct):
     """`open_within_s`: how long the address to open is good; None for no limit of time. It is good once."""
 
     client: SchedulerClient
     port: int
     open_within_s: float | None = _OPEN_WITHIN_S
-    _key: str = field(default_factory=lambda: secrets.token_urlsafe(32))
-    _once: str = field(default_factory=lambda: secrets.token_urlsafe(32))
-    _began: float = field(default_factory=time.monotonic)
-    _turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_AT_ONCE))
+    _key: str = msgspec.field(default_factory=lambda: secrets.token_urlsafe(32))
+    _once: str = msgspec.field(default_factory=lambda: secrets.token_urlsafe(32))
+    _began: float = msgspec.field(default_factory=time.monotonic)
+    _turn: asyncio.Semaphore = msgspec.field(default_factory=lambda: asyncio.Semaphore(_MOST_AT_ONCE))
 
     @property
     def address(self) -> str:

@@ -3,16 +3,13 @@
 In: the scheduler's view. Out: two lines, or JSON. Without a scheduler the first line is printed all the same.
 """
 
-import asyncio
-
 import click
 
-from deviceplugin import __version__, log
+from deviceplugin import __version__
 from deviceplugin.cli.command import OperatorCommand, output_option
 from deviceplugin.cli.connection import Connection, connected
-from deviceplugin.cli.listing import show_document
-from deviceplugin.cli.scheduler_client import opened
-from deviceplugin.cli.view_client import ViewClient
+from deviceplugin.cli.scheduler_client import asked
+from deviceplugin.cli.table import show_document
 
 _EXAMPLES = (("Both versions.", "version"), ("Only that of this command; no cluster is asked.", "version --client"))
 
@@ -23,16 +20,10 @@ _EXAMPLES = (("Both versions.", "version"), ("Only that of this command; no clus
 @connected
 def version(only_client: bool, output: str, connection: Connection) -> None:
     """Print the versions of this command and of the scheduler."""
-    log.open_log(level="error", format_="console")
     if output == "table":
         click.echo(f"Client Version: {__version__}")
-    found = "" if only_client else asyncio.run(_scheduler_version(connection))
+    found = "" if only_client else asked(connection, lambda client: client.cluster()).scheduler_version
     if output != "table":
         show_document({"clientVersion": __version__} | ({"schedulerVersion": found} if found else {}), output)
     elif found:
         click.echo(f"Scheduler Version: {found}")
-
-
-async def _scheduler_version(connection: Connection) -> str:
-    async with opened(connection) as client:
-        return (await ViewClient(client).cluster()).scheduler_version

@@ -2,7 +2,9 @@
 
 In: nothing. Out: `AGENT` and its tree `AgentSettings`, frozen, whose leaves are parsed values. Durations are seconds.
 Flags that gpu-manager has keep its names, defaults and meaning; where one differs, its help says so. Defaults that
-depend on the machine (`derive`) are filled on the command line, so a tree made by hand has them empty.
+depend on the machine (`derive`) are filled on the command line, so a tree made by hand has them empty. The two JSON
+files that --extra-config and --volume-config name hold names of files, never paths; the driver mirror decides what it
+does with them.
 """
 
 # ruff: noqa: RUF009 - `setting` and `section` are dataclasses.field with a description
@@ -13,11 +15,96 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from deviceplugin.config import param_types as types
 from deviceplugin.config.command import LogSettings, Program, section, setting
-from deviceplugin.config.gpu_manager import ExtraConfig, VolumeConfig, read_extra_config, read_volume_config
 from deviceplugin.model.units import DEFAULT_DOMAIN, ResourceNames
+
+_Shape = TypeVar("_Shape")
+
+
+class _Devices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    devices: tuple[str, ...] = ()
+
+
+class _ExtraFile(msgspec.Struct, frozen=True):
+    """gpu-manager reads `default` only, and takes a file with other keys."""
+
+    default: _Devices = _Devices()
+
+
+class VolumeComponents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Programs by name; libraries by the beginning of their names."""
+
+    binaries: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+
+
+class Volume(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A directory with driver files that containers mount; `mode` is always read-only, whatever it says."""
+
+    name: str
+    base: str
+    mode: str = "ro"
+    components: VolumeComponents = VolumeComponents()
+
+
+class _VolumeFile(msgspec.Struct, frozen=True):
+    volume: tuple[Volume, ...] = ()
+
+
+class VolumeConfig(msgspec.Struct, frozen=True):
+    """What the driver mirror holds; `path` is the file that lists it, None for the built-in list."""
+
+    path: Path | None = None
+    volumes: tuple[Volume, ...] = ()
+
+
+class ExtraConfig(msgspec.Struct, frozen=True):
+    """Device nodes that every container gets if they exist; `path` is the file that lists them."""
+
+    path: Path | None = None
+    devices: tuple[str, ...] = ()
+
+
+def read_extra_config(text: str) -> ExtraConfig:
+    """Reads `{"default": {"devices": ["/dev/..."]}}`; no path is no extra devices."""
+    if not text:
+        return ExtraConfig()
+    devices = _decode(text, _ExtraFile).default.devices
+    for index, device in enumerate(devices):
+        if not device.startswith("/dev/") or ".." in device or not device.isprintable():
+            raise ValueError(f"{text}: $.default.devices[{index}] is {device[:60]!r}, which is not a path under /dev")
+    return ExtraConfig(path=Path(text), devices=devices)
+
+
+def read_volume_config(text: str) -> VolumeConfig:
+    """Reads `{"volume": [{"name", "base", "components": {"binaries", "libraries"}}]}`; no path is no volumes."""
+    if not text:
+        return VolumeConfig()
+    volumes = _decode(text, _VolumeFile).volume
+    for number, volume in enumerate(volumes):
+        for kind in ("binaries", "libraries"):
+            for index, name in enumerate(getattr(volume.components, kind)):
+                if not name or "/" in name or name in (".", "..") or not name.isprintable():
+                    place = f"$.volume[{number}].components.{kind}[{index}]"
+                    raise ValueError(f"{text}: {place} is {name[:60]!r}, which is not the name of a file")
+    return VolumeConfig(path=Path(text), volumes=volumes)
+
+
+def _decode(text: str, shape: type[_Shape]) -> _Shape:
+    path = types.read_path(text)
+    try:
+        raw = types.read_content(path)
+    except ValueError as error:
+        raise ValueError(f"{text[:200]} {error}") from None
+    try:
+        return msgspec.json.decode(raw, type=shape)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path}: {' '.join(str(error).split())[:300]}") from None
 
 
 class IdentitySourceName(enum.Enum):
@@ -30,10 +117,6 @@ class IdentitySourceName(enum.Enum):
 
 def _show_file(config: ExtraConfig | VolumeConfig) -> str:
     return types.as_text(config.path)
-
-
-def _host_name() -> str:
-    return socket.gethostname().strip().lower()
 
 
 def _pods_endpoint() -> str:
@@ -50,7 +133,7 @@ class NodeSettings:
         "",
         "Name of this node in the cluster.",
         types.NODE_NAME,
-        derive=_host_name,
+        derive=lambda: socket.gethostname().strip().lower(),
         derived="this machine's host name",
         more_env=("NODE_NAME",),
     )
@@ -282,7 +365,7 @@ class AgentSettings:
         return ResourceNames(self.node.resource_domain)
 
 
-_OWN_LOG = "the agent writes its log to standard error, see --log-level and --log-format"
+_OWN_LOG = "the agent writes its log to standard error, see --log-level"
 _KLOG = (
     *("v", "vmodule", "log-dir", "log-file", "log-file-max-size", "logtostderr", "alsologtostderr", "stderrthreshold"),
     *("log-backtrace-at", "skip-headers", "skip-log-headers", "add-dir-header", "one-output"),

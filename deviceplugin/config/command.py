@@ -227,22 +227,11 @@ class LogLevel(enum.Enum):
     ERROR = "error"
 
 
-class LogFormat(enum.Enum):
-    """How lines are written; `auto` is `console` on a terminal and `json` elsewhere."""
-
-    AUTO = "auto"
-    JSON = "json"
-    CONSOLE = "console"
-
-
 @dataclass(frozen=True, slots=True)
 class LogSettings:
     """What every program writes to standard error."""
 
     level: LogLevel = setting("log-level", LogLevel.INFO, "Least severe log lines to write.")
-    format: LogFormat = setting(
-        "log-format", LogFormat.AUTO, "Format of log lines; auto: console on a terminal, json elsewhere."
-    )
 
 
 @dataclass(frozen=True, slots=True)

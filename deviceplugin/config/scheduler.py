@@ -44,10 +44,6 @@ def _namespace() -> str:
         return "kube-system"
 
 
-def _host_name() -> str:
-    return socket.gethostname().strip()
-
-
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
     """The API server, and this replica in the cluster."""
@@ -69,7 +65,7 @@ class ClusterSettings:
         "",
         "Unique name of this replica, the same after a restart; in a cluster the pod's name.",
         types.TEXT,
-        derive=_host_name,
+        derive=lambda: socket.gethostname().strip(),
         derived="this machine's host name",
         more_env=("POD_NAME",),
     )

@@ -9,9 +9,10 @@ than the time that has passed.
 import os
 import struct
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from deviceplugin.container.directories import is_no_room
 from deviceplugin.container.shared_file import NOT_OF_THE_CONTAINER, Form, opened
@@ -49,8 +50,7 @@ def form(grant: GrantId) -> Form:
     return Form(head, SIZE, HEADER_SIZE + SLOT_SIZE * RESERVED_SLOTS)
 
 
-@dataclass(frozen=True, slots=True)
-class SlotActivity:
+class SlotActivity(msgspec.Struct, frozen=True):
     """One process. `busy_ns`: the sum of its turns. `ring_part`: how much of the time that the ring covers was busy.
 
     `since_ns`: work that is not measured yet is on the GPU since then; 0: there is none.
@@ -61,8 +61,7 @@ class SlotActivity:
     since_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Activity:
+class Activity(msgspec.Struct, frozen=True):
     """What a row shows to neighbours at one moment of the node's monotonic clock."""
 
     at_ns: int

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 
 from deviceplugin.errors import ContainerError
@@ -48,7 +49,7 @@ class CdiSpecs:
             "kind": self._kind,
             "devices": [{"name": grant, "containerEdits": _edits(devices, mounts, env)}],
         }
-        text = json.dumps(spec, indent=1)
+        text = _text(spec)
         for directory in (self._kept, self._directory):
             _put(directory / f"{_PREFIX}{grant}{_SUFFIX}", text)
 
@@ -106,7 +107,12 @@ def _with_nodes(text: str, nodes: Mapping[str, str]) -> str:
     others = [each for each in edits["deviceNodes"] if each not in before]
     now = [before[0] | {"hostPath": root + nodes[uuid], "path": nodes[uuid]} for uuid in gpus]
     edits["deviceNodes"] = [*now, *others]
-    return json.dumps(spec, indent=1)
+    return _text(spec)
+
+
+def _text(spec: Mapping[str, object]) -> str:
+    """Indented by msgspec: Python's encoder leaves C for that."""
+    return msgspec.json.format(json.dumps(spec), indent=1)
 
 
 def _edits(devices: Pairs, mounts: Iterable[Mount], env: Pairs) -> dict[str, object]:

@@ -14,7 +14,6 @@ configuration; a version says only what a runtime could do.
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
@@ -179,8 +178,7 @@ _CHURN = 10
 _UNATTRIBUTED = "processes use this GPU that end before it is seen whose they are; what they use counts to no container"
 
 
-@dataclass(frozen=True, slots=True)
-class FoundContainer:
+class FoundContainer(msgspec.Struct, frozen=True):
     """A running container. Without a `group`, /proc is searched."""
 
     pod: PodUid
@@ -188,8 +186,7 @@ class FoundContainer:
     group: Path | None
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """The running containers of a grant: one, or those that share a claim. None: for certain none runs.
 
     `is_whole`: no other container of the grant may run.
@@ -270,8 +267,7 @@ class ContainerFinder:
         return found or self._tree.find(pod, container_id)
 
 
-@dataclass(frozen=True, slots=True)
-class _NamedProcess:
+class _NamedProcess(msgspec.Struct, frozen=True):
     group: ContainerGroup | None
     start_time: int | None
 

@@ -79,6 +79,8 @@ def is_no_room(error: BaseException | None) -> bool:
 
 def make_base(path: Path) -> None:
     """The directory of all grants. Mounts do not need its path, so no account of the node but the agent's enters it."""
+    if path.is_dir():
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=_BASE_MODE, exist_ok=True)

@@ -15,9 +15,10 @@ before it is judged. Invariant: those of whom neighbours are not told hide at mo
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 from weakref import WeakSet
+
+import msgspec
 
 from deviceplugin.model.gpu import Breach, Gpu, GpuUuid, Overrun
 from deviceplugin.model.units import CORES_PER_GPU, MIB
@@ -34,8 +35,7 @@ _TIMES_AT_ONCE = 3.0
 """A sum that is so many times what is tolerated is reported at once: who hides much for a moment would not wait."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tolerance:
+class Tolerance(msgspec.Struct, frozen=True):
     """How long and how far a container may exceed its limit; the mean load covers `window_s`.
 
     A breach that is over is forgotten `leak` times as slowly as it was found. Time between readings counts up to
@@ -55,8 +55,7 @@ class Tolerance:
     unpaid_s: float = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class GpuReading:
+class GpuReading(msgspec.Struct, frozen=True):
     """A container on one GPU. `accounted`: bytes by our library. `seen`: bytes and percent by the driver, None if it
     gives none; `ended_percent`: of that, by processes that have ended. `shown_percent`: what neighbours can see of it
     in its activity file; None: not known. `unmanaged`: host PIDs on the GPU without a slot. `corrupted`: what is wrong
@@ -88,18 +87,16 @@ class Excess(NamedTuple):
     covered: float = 0.0
 
 
-@dataclass(eq=False, slots=True, weakref_slot=True)
-class _Part:
+class _Part(msgspec.Struct, eq=False, weakref=True):
     """What one container adds to the sums; it leaves them with its monitor."""
 
-    of_gpu: dict[GpuUuid, Excess] = field(default_factory=dict)
+    of_gpu: dict[GpuUuid, Excess] = msgspec.field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class GpuTotals:
+class GpuTotals(msgspec.Struct):
     """The sums over the containers of each GPU, one part for each monitor."""
 
-    _parts: dict[GpuUuid, WeakSet[_Part]] = field(default_factory=dict)
+    _parts: dict[GpuUuid, WeakSet[_Part]] = msgspec.field(default_factory=dict)
 
     def put(self, part: _Part, uuid: GpuUuid, excess: Excess) -> None:
         part.of_gpu[uuid] = excess
@@ -110,8 +107,7 @@ class GpuTotals:
         return tuple(each.of_gpu[uuid] for each in self._parts.get(uuid, ()) if each is not part)
 
 
-@dataclass(frozen=True, slots=True)
-class _Loads:
+class _Loads(msgspec.Struct, frozen=True):
     """Percent of the GPU's time, smoothed: what the driver sees of the container, and what of it neighbours do not.
 
     `unknown_s`: since when the latter is not known. `steady`: seen, over the same time as `hidden`. `debt`: above
@@ -126,8 +122,7 @@ class _Loads:
     unpaid_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Sign:
+class _Sign(msgspec.Struct, frozen=True):
     """A breach in one reading. `hides`: neighbours' libraries cannot see what the container uses."""
 
     overrun: Overrun
@@ -139,21 +134,20 @@ _Key = tuple[Breach, GpuUuid, bool]
 DEFAULT_TOLERANCE = Tolerance()
 
 
-@dataclass(slots=True)
-class LimitMonitor:
+class LimitMonitor(msgspec.Struct):
     """Watches one container. `seconds`: for how long each breach was seen, also if that was too short to report.
 
     `totals`: shared by the monitors of the node.
     """
 
     tolerance: Tolerance = DEFAULT_TOLERANCE
-    totals: GpuTotals = field(default_factory=GpuTotals)
-    seconds: dict[tuple[GpuUuid, Breach], float] = field(default_factory=dict)
-    _levels: dict[_Key, float] = field(default_factory=dict)
-    _lasting: dict[_Key, Overrun] = field(default_factory=dict)
-    _loads: dict[GpuUuid, _Loads] = field(default_factory=dict)
-    _assumed: dict[GpuUuid, int] = field(default_factory=dict)
-    _part: _Part = field(default_factory=_Part)
+    totals: GpuTotals = msgspec.field(default_factory=GpuTotals)
+    seconds: dict[tuple[GpuUuid, Breach], float] = msgspec.field(default_factory=dict)
+    _levels: dict[_Key, float] = msgspec.field(default_factory=dict)
+    _lasting: dict[_Key, Overrun] = msgspec.field(default_factory=dict)
+    _loads: dict[GpuUuid, _Loads] = msgspec.field(default_factory=dict)
+    _assumed: dict[GpuUuid, int] = msgspec.field(default_factory=dict)
+    _part: _Part = msgspec.field(default_factory=_Part)
     _read_at: float | None = None
 
     def check(self, observed: tuple[GpuReading, ...], *, now: float) -> tuple[Overrun, ...]:

@@ -7,11 +7,13 @@ contract: a test compiles it and compares every offset. The file is replaced by 
 """
 
 import struct
-from dataclasses import dataclass, replace
+
+import msgspec
 
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.units import CORES_PER_GPU
+from deviceplugin.structs import replace
 
 FILE_NAME = "limits"
 VERSION = 1
@@ -25,8 +27,7 @@ _GENERATION = 5  # among the fields of HEADER
 _LAST_GENERATION = (1 << 64) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceLimits:
+class DeviceLimits(msgspec.Struct, frozen=True):
     """One GPU: bytes, 0 for no limit; percent of its time, from 100 on no limit; `soft_cores` 0: `cores` is hard."""
 
     uuid: GpuUuid
@@ -36,8 +37,7 @@ class DeviceLimits:
     soft_cores: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class GrantLimits:
+class GrantLimits(msgspec.Struct, frozen=True):
     """Everything that one grant may use; `generation` counts the changes of it."""
 
     grant: GrantId

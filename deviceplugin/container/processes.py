@@ -27,14 +27,14 @@ import contextlib
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from deviceplugin.model.allocation import PodUid
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerGroup:
+class ContainerGroup(msgspec.Struct, frozen=True):
     """A container's group: whose it is, and its path from the root of the hierarchy."""
 
     pod: PodUid
@@ -137,8 +137,7 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 _DELETED = "//deleted"
 
 
-@dataclass(frozen=True, slots=True)
-class MountPoint:
+class MountPoint(msgspec.Struct, frozen=True):
     """`device`: the file system, `root` what of it is shown, `path` where, `type` the file system's kind.
 
     `shared`: what is mounted below it is seen in other mount namespaces too.
@@ -168,8 +167,7 @@ def _parse(line: str) -> MountPoint | None:
     return MountPoint(fields[2], root, Path(path), kinds[0], shared)
 
 
-@dataclass(frozen=True, slots=True)
-class MountedFolder:
+class MountedFolder(msgspec.Struct, frozen=True):
     """A directory as its file system names it, wherever it is mounted; `root` has no slash at its end."""
 
     device: str
@@ -198,8 +196,7 @@ _MOST_GROUPS = 4096
 _MOST_PIDS = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessIdentity:
+class ProcessIdentity(msgspec.Struct, frozen=True):
     """Identifies one process: `inner` is its PID in its own pid namespace, `namespace` the inode of that namespace."""
 
     pid: int
@@ -208,8 +205,7 @@ class ProcessIdentity:
     start_time: int
 
 
-@dataclass(frozen=True, slots=True)
-class Members:
+class Members(msgspec.Struct, frozen=True):
     """The processes of a group and those below. Not `complete` where some are hidden from this pid namespace."""
 
     pids: tuple[int, ...]

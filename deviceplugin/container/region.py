@@ -11,9 +11,10 @@ import functools
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from deviceplugin.container.shared_file import NOT_OF_THE_CONTAINER, Form, opened
 from deviceplugin.errors import ContainerError, ParseError
@@ -46,8 +47,7 @@ MOST = 1 << 60
 """No byte count and no sum of nanoseconds of a node's life reaches this; a word above it is implausible."""
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
+class Counters(msgspec.Struct, frozen=True):
     """One GPU, all processes of the container together; the field order is the file's."""
 
     peak: int = 0
@@ -70,8 +70,7 @@ class Use(NamedTuple):
     inflight_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessSlot:
+class ProcessSlot(msgspec.Struct, frozen=True):
     """One process by its own pid namespace's number; `uses` has an entry for each GPU of the grant.
 
     `is_clearing`: the process of this `pid` clears what a dead one left here. `start_time` None: unknown.
@@ -85,8 +84,7 @@ class ProcessSlot:
     is_clearing: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
+class Region(msgspec.Struct, frozen=True):
     """One reading. `implausible`: how many words were out of bounds and count as 0.
 
     `unknown_functions`: how often a program was given a function of a newer driver that the library does not limit.

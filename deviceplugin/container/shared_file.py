@@ -124,7 +124,10 @@ def opened(path: Path, *, writable: bool = False) -> Iterator[int]:
 
 @contextlib.contextmanager
 def freed_in_a_thread(paths: Iterable[Path]) -> Iterator[None]:
-    """For a block that removes these files: they are open until it ends, and the kernel frees at the last close."""
+    """For a block that removes these files: they are open until it ends, and the kernel frees at the last close.
+
+    What is as small as the agent made it is freed at once: a thread takes longer to begin.
+    """
     held: list[int] = []
     try:
         for path in paths:
@@ -132,7 +135,9 @@ def freed_in_a_thread(paths: Iterable[Path]) -> Iterator[None]:
                 held.append(os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
         yield
     finally:
-        _close_in_a_thread(held)
+        large = [fd for fd in held if os.fstat(fd).st_blocks * _BLOCK > SLACK]
+        _close(fd for fd in held if fd not in large)
+        _close_in_a_thread(large)
 
 
 def _close_in_a_thread(held: list[int]) -> None:

@@ -5,6 +5,7 @@
     <base>/gpus/<uuid>/<grant>                 the same row by another name; the directory is mounted read-only
     <base>/gpus/<uuid>/.<grant>                what the agent tells neighbours of it: no container can write there
     <base>/<grant>/gpus/<uuid>/                where that directory is mounted: /etc/vcuda itself is read-only
+    <base>/.ended-<grant>/                     the directory of a grant that has ended, until it is removed
 
 In: grants that share a GPU, and the GPU's UUID. Out: these files, complete before a container starts, because the
 runtime makes an empty directory where a mount has no source; empty at each start; gone with the grant. Invariant: a
@@ -29,6 +30,7 @@ from deviceplugin.model.gpu import GpuUuid
 STATE = "state"
 GPUS = "gpus"
 _BOOT = ".boot"
+_ENDED = ".ended-"
 
 
 class SharedState:
@@ -145,28 +147,40 @@ class SharedState:
         except OSError as error:
             raise ContainerError(f"{mark} could not be written: {error.strerror}; check the disk") from error
 
-    def remove(self, grant: GrantId) -> None:
-        """The grant's directory and rows; GPUs without any row lose their directory.
+    def end(self, grant: GrantId, uuids: Collection[GpuUuid]) -> None:
+        """Nothing is left under the grant's name; GPUs without any row lose their directory. `discard` is to follow."""
+        directory = self._base / grant
+        with contextlib.suppress(OSError):  # a disk that takes no writes: the sweep after the next start
+            if directory.is_dir():
+                directory.rename(self._ended(grant))
+        for row in (path for uuid in uuids for path in (self.shown_limits(grant, uuid), self.row(grant, uuid))):
+            with contextlib.suppress(OSError):
+                row.unlink(missing_ok=True)
+                row.parent.rmdir()
+
+    def discard(self, *grants: GrantId) -> None:
+        """Removes what `end` has left: most of the work, and for nobody to wait for. Any thread may call it.
 
         The directories go while the files are open: rmdir waits for the kernel to free what was in them.
         """
-        rows = [path for name in (f".{grant}", grant) for path in self._base.glob(f"{GPUS}/*/{name}")]
-        with shared_file.freed_in_a_thread([self.region(grant), *rows]):
-            shutil.rmtree(self._base / grant, ignore_errors=True)
-            for row in rows:
-                with contextlib.suppress(OSError):  # a disk that takes no writes: the sweep after the next start
-                    row.unlink(missing_ok=True)
-                    row.parent.rmdir()
+        for directory in map(self._ended, grants):
+            with shared_file.freed_in_a_thread((directory / STATE).glob("*")):
+                shutil.rmtree(directory, ignore_errors=True)
 
     def remove_all_but(self, keep: Collection[GrantId]) -> None:
         """Removes what is here of grants that have ended, and empty directories of GPUs; other files stay."""
         patterns = ("g-*", f"{GPUS}/*/g-*", f"{GPUS}/*/.g-*")
         found = {path.name.removeprefix(".") for pattern in patterns for path in self._base.glob(pattern)}
+        uuids = [GpuUuid(path.name) for path in self._base.glob(f"{GPUS}/[!.]*")]
         for grant in found.difference(keep):
-            self.remove(GrantId(grant))
+            self.end(GrantId(grant), uuids)
+        self.discard(*(GrantId(path.name.removeprefix(_ENDED)) for path in self._base.glob(f"{_ENDED}g-*")))
         for directory in self._base.glob(f"{GPUS}/*"):
             with contextlib.suppress(OSError):  # not empty, or no directory
                 directory.rmdir()
+
+    def _ended(self, grant: GrantId) -> Path:
+        return self._base / f"{_ENDED}{grant}"
 
     def _make_directories(self, grant: GrantId, uuids: Collection[GpuUuid]) -> None:
         tables = [self._base / grant / GPUS, self._base / GPUS]

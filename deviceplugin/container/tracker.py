@@ -14,8 +14,8 @@ leaves here that the GPU could not have: memory ends at the GPU's own size, time
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
+import msgspec
 import structlog
 
 from deviceplugin.container import activity, region
@@ -28,6 +28,7 @@ from deviceplugin.errors import ContainerError, ParseError
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import ContainerUse, Gpu, GpuProcess, GpuUse, GpuUuid
 from deviceplugin.model.units import CORES_PER_GPU
+from deviceplugin.structs import replace
 
 log = structlog.get_logger("vcuda.container")
 
@@ -40,8 +41,7 @@ MOST_BEYOND_PROCESSES = 128
 _IN_FORCE_UNIT = 1000  # effective_cores is in thousandths of a percent
 
 
-@dataclass(frozen=True, slots=True)
-class HeldGpu:
+class HeldGpu(msgspec.Struct, frozen=True):
     """One GPU of the grant with its present limits; `cores` includes what the container `may_borrow`."""
 
     gpu: Gpu
@@ -50,8 +50,7 @@ class HeldGpu:
     may_borrow: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ShareReport:
+class ShareReport(msgspec.Struct, frozen=True):
     """`members`: the container's processes, None where they are not known or it is gone. `wants_place`: find it.
 
     `lost_files`: it runs and its region is not there, so somebody removed the directory that it has mounted.
@@ -62,19 +61,17 @@ class ShareReport:
     members: Members | None
     wants_place: bool
     lost_files: bool = False
-    assumed_cores: Mapping[GpuUuid, int] = field(default_factory=dict)
+    assumed_cores: Mapping[GpuUuid, int] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True):
     """A region at one moment of the monotonic clock, in seconds."""
 
     region: Region
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
+class _Judged(msgspec.Struct, frozen=True):
     """The last reading, for the rounds without one. Who has come since may have a slot by now: not `unmanaged`."""
 
     report: ShareReport
@@ -83,8 +80,7 @@ class _Judged:
     unmanaged: frozenset[int]
 
 
-@dataclass(slots=True)
-class Tracker:
+class Tracker(msgspec.Struct):
     """One grant over its life."""
 
     grant: GrantId
@@ -92,11 +88,11 @@ class Tracker:
     shared: SharedState
     table: ProcessTable
     finder: ContainerFinder
-    monitor: LimitMonitor = field(default_factory=LimitMonitor)
+    monitor: LimitMonitor = msgspec.field(default_factory=LimitMonitor)
     _before: Reading | None = None
-    _known: dict[int, ProcessIdentity] = field(default_factory=dict)
+    _known: dict[int, ProcessIdentity] = msgspec.field(default_factory=dict)
     _unreadable: str = ""
-    _rows: dict[GpuUuid, activity.Activity] = field(default_factory=dict)
+    _rows: dict[GpuUuid, activity.Activity] = msgspec.field(default_factory=dict)
     _tampering: str = ""
     _told_until: float = 0.0
     _found_at: Place | None = None

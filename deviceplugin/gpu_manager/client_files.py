@@ -15,7 +15,8 @@ import re
 import shutil
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from deviceplugin.container import limits_file
 from deviceplugin.container.directories import GrantDirectories
@@ -36,8 +37,7 @@ _MOST_PIDS = 1024
 LIMITS_LAYOUT = struct.Struct("<48si4044x4096s16sQiiiii4x")
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerLimits:
+class ContainerLimits(msgspec.Struct, frozen=True):
     """What the client enforces. Memory in bytes; `soft_cores` above 0: may borrow idle time up to that percentage."""
 
     pod_uid: str

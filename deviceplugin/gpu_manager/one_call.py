@@ -14,7 +14,8 @@ import socket
 import struct
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from deviceplugin.serve.connections import readable
 
@@ -59,8 +60,7 @@ class _EndedError(Exception):
     """Nothing more will come."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallResult:
+class CallResult(msgspec.Struct, frozen=True):
     """The name of a gRPC status; a message where it is not OK, and then nothing else."""
 
     status: str = "OK"
@@ -71,18 +71,17 @@ Answer = Callable[[bytes], Awaitable[CallResult]]
 Turn = Callable[[], Awaitable[None]]
 
 
-@dataclass(slots=True)
-class Calls:
+class Calls(msgspec.Struct):
     """One connection, which does not block. `run` until the other side ends it, or nothing comes for a while."""
 
     connection: socket.socket
     turn: Turn
     answer: Answer
-    _came: bytearray = field(default_factory=bytearray)
-    _answers: bytearray = field(default_factory=bytearray)
+    _came: bytearray = msgspec.field(default_factory=bytearray)
+    _answers: bytearray = msgspec.field(default_factory=bytearray)
     _taken: int = 0
     _left_s: float = _CALL_S
-    _open: dict[int, bytearray] = field(default_factory=dict)
+    _open: dict[int, bytearray] = msgspec.field(default_factory=dict)
     _newest: int = 0
     _in_headers: int = 0
 
@@ -210,7 +209,7 @@ class Calls:
 
     def _write(self, kind: int, flags: int, payload: bytes = b"", *, stream: int = 0) -> None:
         """Sent before the next wait."""
-        self._answers += _frame(kind, flags, stream, payload)
+        self._answers += len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
 
     def _send(self) -> None:
         if not self._answers:
@@ -222,10 +221,6 @@ class Calls:
         if sent < len(self._answers):
             raise GarbageError("it does not read what it is sent")
         self._answers.clear()
-
-
-def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
 
 
 def _unpadded(flags: int, payload: bytes) -> bytes:

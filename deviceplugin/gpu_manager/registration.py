@@ -20,12 +20,12 @@ import re
 import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence, Set
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
+import msgspec
 import structlog
 from google.protobuf.message import DecodeError
 
@@ -133,8 +133,7 @@ def _listening(path: Path) -> socket.socket:
     return opened
 
 
-@dataclass(slots=True)
-class _Server:
+class _Server(msgspec.Struct):
     """Of one grant; it serves from the moment that it is made."""
 
     grant: GrantId
@@ -144,15 +143,17 @@ class _Server:
     read_turn: Turn
     write_turn: Turn
     places: Sequence[asyncio.Semaphore]
-    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _waiting: dict[str, asyncio.Task[CallResult]] = field(default_factory=dict)
-    _wait: Backoff = field(default_factory=lambda: Backoff(first=_FIRST_WAIT_S, most=_MOST_WAIT_S, jitter=no_jitter))
+    _one_at_a_time: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
+    _waiting: dict[str, asyncio.Task[CallResult]] = msgspec.field(default_factory=dict)
+    _wait: Backoff = msgspec.field(
+        default_factory=lambda: Backoff(first=_FIRST_WAIT_S, most=_MOST_WAIT_S, jitter=no_jitter)
+    )
     _pause_s: float = _APART_S
     _garbage_at: float = 0.0
     _credit: float = FEW
     _credited_at: float = 0.0
     _free_at: float = 0.0
-    _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    _tasks: set[asyncio.Task[Any]] = msgspec.field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._start(self._accept())

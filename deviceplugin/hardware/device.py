@@ -6,8 +6,8 @@ the generation of NVML in which it was made; a statistic that cannot be read is 
 """
 
 import ctypes
-from dataclasses import dataclass
 
+import msgspec
 import structlog
 
 from deviceplugin.errors import NvmlCallError
@@ -34,16 +34,14 @@ _SWITCH = 2  # nvmlIntNvLinkDeviceType_t
 _FIELD_RECOVERY_ACTION = 230
 
 
-@dataclass(frozen=True, slots=True)
-class NvLinkPeer:
+class NvLinkPeer(msgspec.Struct, frozen=True):
     """The far end of one NVLink; `is_switch` is None if the driver does not say."""
 
     bus_id: str
     is_switch: bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessLoad:
+class ProcessLoad(msgspec.Struct, frozen=True):
     """How busy a process kept the SMs; the time is the driver's, in microseconds since the epoch."""
 
     pid: int

@@ -11,10 +11,11 @@ started, when the fabric manager has set up the switches, and go down again, so 
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import TypeVar
+
+import msgspec
 
 from deviceplugin.errors import NvmlCallError
 from deviceplugin.hardware import pci
@@ -27,8 +28,7 @@ from deviceplugin.model.topology import NO_LINK, Link, Topology
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
+class _End(msgspec.Struct, frozen=True):
     """One side of a pair, and its NVLinks: how many to each other GPU directly, and into each switch.
 
     `answered` is False if the GPU failed the question for its NVLinks.
@@ -114,8 +114,7 @@ def _unless_failed(question: Callable[[], T], *, otherwise: T) -> T:
 VANISHED = "NVML no longer lists it"
 
 
-@dataclass(frozen=True, slots=True)
-class Discovery:
+class Discovery(msgspec.Struct, frozen=True):
     """One pass: `failed` has the reason for each GPU that is known and does not answer, `notes` are for the log."""
 
     gpus: tuple[Gpu, ...]

@@ -23,9 +23,11 @@ https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. docs/gpu-h
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+
+import msgspec
 
 from deviceplugin.model.gpu import GpuUuid, Health
+from deviceplugin.structs import replace
 
 _ACTIONS = {
     1: "the driver asks for a reset of the GPU",
@@ -40,8 +42,7 @@ _ACTIONS = {
 _FABRIC_COMPLETED = 3  # of nvmlGpuFabricState_t
 
 
-@dataclass(frozen=True, slots=True)
-class Fabric:
+class Fabric(msgspec.Struct, frozen=True):
     """nvmlGpuFabricInfo_t: the state of the set-up, and its nvmlReturn_t, which counts once the state is completed."""
 
     state: int
@@ -57,8 +58,7 @@ class Fabric:
         return ""
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(msgspec.Struct, frozen=True):
     """Of one GPU. `locked`: confidential computing is on, and nobody has said yet that the GPUs may be used."""
 
     action: int | None = None
@@ -80,7 +80,7 @@ class Condition:
 
     def updated(self, newer: "Condition") -> "Condition":
         """What the newer one does not know stays as it was."""
-        known = {field.name: value for field in fields(newer) if (value := getattr(newer, field.name)) is not None}
+        known = {name: value for name in self.__struct_fields__ if (value := getattr(newer, name)) is not None}
         return replace(self, **known)
 
 
@@ -91,8 +91,7 @@ _HEALTHY = Health()
 _UNKNOWN = Condition()
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveryRules:
+class RecoveryRules(msgspec.Struct, frozen=True):
     """`quiet_s` is `--health-recovery`; 0: a critical event counts until the agent is restarted."""
 
     quiet_s: float = 300.0
@@ -104,8 +103,7 @@ class RecoveryRules:
         return max(self.quiet_s, min(self.quiet_s * 2.0 ** min(incidents - 1, 32), _DAY_S))
 
 
-@dataclass(frozen=True, slots=True)
-class HealthChange:
+class HealthChange(msgspec.Struct, frozen=True):
     """One GPU went from one state into another."""
 
     uuid: GpuUuid
@@ -113,16 +111,14 @@ class HealthChange:
     new: Health
 
 
-@dataclass(frozen=True, slots=True)
-class QuietPeriod:
+class QuietPeriod(msgspec.Struct, frozen=True):
     """A critical event that counts until a moment of the monotonic clock."""
 
     reason: str
     until: float
 
 
-@dataclass(slots=True)
-class _Record:
+class _Record(msgspec.Struct):
     lost: str = ""
     condition: Condition = _UNKNOWN
     missing: str = ""
@@ -138,13 +134,12 @@ class _Record:
         return Health(healthy=False, reason=reason) if reason else _HEALTHY
 
 
-@dataclass(slots=True)
-class HealthHistory:
+class HealthHistory(msgspec.Struct):
     """The record of every GPU; what it says changes only through the methods."""
 
-    rules: RecoveryRules = field(default_factory=RecoveryRules)
+    rules: RecoveryRules = msgspec.field(default_factory=RecoveryRules)
     hung: bool = False
-    _records: dict[GpuUuid, _Record] = field(default_factory=dict)
+    _records: dict[GpuUuid, _Record] = msgspec.field(default_factory=dict)
 
     def health(self, uuid: GpuUuid) -> Health:
         if self.hung:
@@ -310,8 +305,7 @@ _PHRASES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class XidPolicy:
+class XidPolicy(msgspec.Struct, frozen=True):
     """`ignored` on top of the application's own; `critical` wins over both; `ignore_all` leaves only `critical`."""
 
     ignored: frozenset[int] = frozenset()

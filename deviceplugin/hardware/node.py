@@ -17,10 +17,10 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from deviceplugin.backoff import Backoff, no_jitter
@@ -30,16 +30,16 @@ from deviceplugin.hardware.health import RecoveryRules, XidPolicy
 from deviceplugin.hardware.nvml import STALE, SYSTEM_ROOT, Nvml, NvmlLibrary
 from deviceplugin.hardware.nvml_executor import NvmlExecutor
 from deviceplugin.hardware.nvml_session import GpuSurvey, Sampler, Session
-from deviceplugin.hardware.pci import ModuleTools, load_modules, missing_node
+from deviceplugin.hardware.pci import ModuleTools, load_modules, missing_nodes
 from deviceplugin.hardware.state import HardwareState, InventoryCache, InventoryChange, Remembered
 from deviceplugin.model.gpu import NEWEST_CUDA, Driver, Gpu, GpuSample, GpuUuid, Inventory
+from deviceplugin.structs import replace
 
 OPEN_BUDGET_S = 60.0
 """Without persistence mode the first nvmlInit wakes every GPU, which takes seconds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HardwareOptions:
+class HardwareOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Periods and budgets are seconds; roots are for containers, which see the node's files below another directory."""
 
     library: Path | None = None
@@ -51,9 +51,9 @@ class HardwareOptions:
     sample_period_s: float = 1.0
     rescan_period_s: float = 10.0
     wait_for_driver: bool = False
-    modules: ModuleTools = field(default_factory=ModuleTools)
-    xids: XidPolicy = field(default_factory=XidPolicy)
-    recovery: RecoveryRules = field(default_factory=RecoveryRules)
+    modules: ModuleTools = msgspec.field(default_factory=ModuleTools)
+    xids: XidPolicy = msgspec.field(default_factory=XidPolicy)
+    recovery: RecoveryRules = msgspec.field(default_factory=RecoveryRules)
     call_budget_s: float = 5.0
     open_budget_s: float = OPEN_BUDGET_S
     hang_s: float = 30.0
@@ -65,8 +65,7 @@ class HardwareOptions:
 _LISTEN_PERIOD_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
+class Due(msgspec.Struct, frozen=True):
     """What one reading is for."""
 
     listen: bool
@@ -410,8 +409,9 @@ class Hardware:
         """Whether a device node is missing. Nobody but the agent may make it before a container needs it."""
         if load:
             await self._load_modules()
-        root = self._options.device_root
-        missing = {gpu.uuid: missing_node(root, gpu.minor) for gpu in self._state.gpus}
+        gpus = self._state.gpus
+        found = missing_nodes(self._options.device_root, (gpu.minor for gpu in gpus))
+        missing = {gpu.uuid: found[gpu.minor] for gpu in gpus}
         self._state.lacks(missing)
         return any(missing.values())
 

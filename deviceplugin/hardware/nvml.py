@@ -19,10 +19,10 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import msgspec
 import pynvml
 import structlog
 
@@ -166,8 +166,7 @@ _GIVEN_UP = -1  # no thread has this number
 _MISSING = frozenset({Status.DRIVER_NOT_LOADED, Status.LIBRARY_NOT_FOUND})
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(msgspec.Struct, frozen=True):
     """The GPU that a question is about: NVML's index, and the UUID once it is known."""
 
     index: int

@@ -15,8 +15,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+import msgspec
 
 from deviceplugin.errors import GpuHangError, HardwareError
 from deviceplugin.hardware.nvml import Nvml, Subject
@@ -27,11 +28,10 @@ DEFAULT_BUDGET_S = 5.0
 _MOST_BUDGETS = 6
 
 
-@dataclass(slots=True, eq=False)
-class _Job:
+class _Job(msgspec.Struct, eq=False):
     what: str
     work: Callable[[Nvml], Any]
-    future: "Future[Any]" = field(default_factory=Future)
+    future: "Future[Any]" = msgspec.field(default_factory=Future)
     started: float = 0.0
     overdue: bool = False
 

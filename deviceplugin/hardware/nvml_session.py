@@ -19,9 +19,9 @@ between two readings.
 import enum
 import time
 from collections.abc import Callable, Collection, Mapping, Set
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from deviceplugin.errors import NvmlCallError
@@ -31,6 +31,7 @@ from deviceplugin.hardware.health import Condition
 from deviceplugin.hardware.nvml import GONE, STALE, Answer, Nvml, Status
 from deviceplugin.model.gpu import Gpu, GpuProcess, GpuSample, GpuUuid, Inventory
 from deviceplugin.model.topology import Topology
+from deviceplugin.structs import replace
 
 
 class EventKind(enum.IntEnum):
@@ -49,8 +50,7 @@ _WAIT_MS = 1
 _MOST_AT_ONCE = 256  # a GPU in a fault storm must not keep the thread from its other work
 
 
-@dataclass(frozen=True, slots=True)
-class GpuEvent:
+class GpuEvent(msgspec.Struct, frozen=True):
     """`uuid` is None if the driver names no GPU; `xid` is None for the other kinds."""
 
     uuid: GpuUuid | None
@@ -169,16 +169,14 @@ _GOOD_FOR_US = 2_000_000  # twice the longest sampling period of any product
 _AHEAD_US = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(msgspec.Struct, frozen=True):
     """Why a GPU did not answer; `for_certain` where NVML leaves no doubt that it can run nothing."""
 
     reason: str
     for_certain: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Readings:
+class Readings(msgspec.Struct, frozen=True):
     """What one pass over the GPUs gave; every GPU asked is in exactly one of the two."""
 
     samples: Mapping[GpuUuid, GpuSample]
@@ -249,8 +247,7 @@ _log = structlog.get_logger("vcuda.hardware")
 _EMPTY = Readings({}, {})
 
 
-@dataclass(frozen=True, slots=True)
-class GpuSurvey:
+class GpuSurvey(msgspec.Struct, frozen=True):
     """What changes seldom: settings and condition of each GPU, how many GPUs NVML counts, and links."""
 
     gpus: Mapping[GpuUuid, Gpu]
@@ -259,13 +256,12 @@ class GpuSurvey:
     topology: Topology
 
 
-@dataclass(frozen=True, slots=True)
-class GpuReport:
+class GpuReport(msgspec.Struct, frozen=True):
     """One reading of all GPUs; `deaf` says why events could not be read, empty if they could."""
 
     events: tuple[GpuEvent, ...] = ()
     deaf: str = ""
-    readings: Readings = field(default=_EMPTY)
+    readings: Readings = msgspec.field(default=_EMPTY)
     survey: GpuSurvey | None = None
 
 

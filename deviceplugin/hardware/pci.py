@@ -15,8 +15,10 @@ import os
 import re
 import shutil
 import stat
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+import msgspec
 
 _NVIDIA = "0x10de"
 _DISPLAY_CLASSES = ("0x0300", "0x0302")  # VGA and 3D controllers; a card's audio and USB functions are others
@@ -101,27 +103,34 @@ _CONTROL_MINOR = 255
 _LAST_WAIT_S = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleTools:
+class ModuleTools(msgspec.Struct, frozen=True, kw_only=True):
     """How to reach the tools; `path` replaces PATH, for an agent whose node's tools are mounted elsewhere."""
 
     path: str | None = None
     budget_s: float = 20.0
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleOutcome:
+class ModuleOutcome(msgspec.Struct, frozen=True):
     """`loaded`: they are there as far as the tools say; a sentence for the log."""
 
     loaded: bool
     sentence: str
 
 
-def missing_node(device_root: Path, minor: int) -> str:
-    """Why no container can use the GPU for want of a device node, as a phrase; empty if all are there."""
-    words = {f"nvidia{minor}": f"-c {minor}", _CONTROL: f"-c {_CONTROL_MINOR}", _UVM: "-u -c 0"}
-    missing = ((name, word) for name, word in words.items() if not (device_root / name).exists())
-    return next((f"/dev/{name} is missing; run `nvidia-modprobe {word}` on the node" for name, word in missing), "")
+def missing_nodes(device_root: Path, minors: Iterable[int]) -> dict[int, str]:
+    """By minor number: why no container can use the GPU for want of a device node, as a phrase; empty if all are there.
+
+    It is asked each second: one stat for each node, and paths as text.
+    """
+    shared = _missing(device_root, {_CONTROL: f"-c {_CONTROL_MINOR}", _UVM: "-u -c 0"})
+    return {minor: _missing(device_root, {f"nvidia{minor}": f"-c {minor}"}) or shared for minor in minors}
+
+
+def _missing(device_root: Path, words: Mapping[str, str]) -> str:
+    for name, word in words.items():
+        if not os.path.exists(f"{device_root}/{name}"):  # noqa: PTH110 - a Path costs ten times the stat
+            return f"/dev/{name} is missing; run `nvidia-modprobe {word}` on the node"
+    return ""
 
 
 async def load_modules(

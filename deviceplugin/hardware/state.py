@@ -15,7 +15,6 @@ Writing replaces the file in one step.
 
 from collections import Counter
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -38,6 +37,7 @@ from deviceplugin.hardware.nvml_session import EventKind, GpuEvent, GpuReport
 from deviceplugin.hardware.pci import loaded_version, minor_now, read_text
 from deviceplugin.model.gpu import Gpu, GpuSample, GpuUuid, Inventory
 from deviceplugin.model.node import format_inventory, parse_inventory
+from deviceplugin.structs import replace
 
 FORMAT = 3
 _LARGEST = 4 << 20
@@ -53,8 +53,7 @@ class _CacheFile(msgspec.Struct, frozen=True):
     nvml_closed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Remembered:
+class Remembered(msgspec.Struct, frozen=True):
     """What a restart of the agent must not forget."""
 
     inventory: Inventory
@@ -131,8 +130,7 @@ _log = structlog.get_logger("vcuda.hardware")
 _EVENTS = {EventKind.DOUBLE_BIT_ECC: "double-bit ECC error", EventKind.UNAVAILABLE: "the driver calls it unavailable"}
 
 
-@dataclass(frozen=True, slots=True)
-class InventoryChange:
+class InventoryChange(msgspec.Struct, frozen=True):
     """`inventory` is the present one; `gpus_changed`: GPUs, settings or links differ, not only health."""
 
     inventory: Inventory

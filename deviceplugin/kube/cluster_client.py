@@ -1,13 +1,13 @@
 """The requests to the API server that the scheduler needs in addition to those of the agent.
 
-In: references, annotations, values of Secrets and Leases. Out: such values; `KubeError` and its subclasses. Writes
-are rate-limited, so that a scheduler with a backlog is not throttled by the API server. Leases are not, because a
-delay could cost the leadership. A change names the version that was read; KubeConflictError says that it is outdated.
+In: references, annotations, values of Secrets. Out: such values; `KubeError` and its subclasses. Writes are
+rate-limited, so that a scheduler with a backlog is not throttled by the API server. Leases are not, because a delay
+could cost the leadership (`leader_election`). A change names the version that was read; KubeConflictError says that it
+is outdated.
 
 Secrets as values.
 
-In: JSON of the API server. Out: `Secret`; bodies that create or change one. A repr never contains values, because it
-may end in a log.
+In: JSON of the API server. Out: `Secret`. A repr never contains values, because it may end in a log.
 
 Who a bearer token belongs to, and what that user may read: questions to the API server.
 
@@ -30,11 +30,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from deviceplugin.errors import KubeConflictError, KubeNotFoundError, ParseError
-from deviceplugin.kube.client import KubeClient
-from deviceplugin.kube.collection import ObjectKind
-from deviceplugin.kube.leader_election import LEASES, Lease
-from deviceplugin.kube.objects import ObjectClient, ObjectRef, access_reviews
-from deviceplugin.kube.resource_claims import TEMPLATES, KeptTemplate, TemplateKey, new_template
+from deviceplugin.kube.client import KubeClient, NodeMetadata, ObjectClient, access_reviews
+from deviceplugin.kube.collection import ObjectKind, ObjectName, ObjectRef
+from deviceplugin.kube.resource_claims import TEMPLATES
 from deviceplugin.kube.structs import Json, Object
 from deviceplugin.kube.transport import TokenBucket, Transport
 from deviceplugin.model.allocation import PodRef
@@ -61,16 +59,8 @@ class Secret:
 
     def created_as(self) -> dict[str, object]:
         names = {"name": self.name, "namespace": self.namespace}
-        return {
-            "metadata": {**names, "labels": dict(self.labels), "annotations": dict(self.annotations)},
-            "type": "Opaque",
-            "data": {key: _base64(value) for key, value in self.data.items()},
-        }
-
-    def changed_to(self, data: Mapping[str, bytes]) -> dict[str, object]:
-        """A merge patch that fails if the secret has changed since it was read."""
-        values = {key: _base64(value) for key, value in data.items()}
-        return {"metadata": {"resourceVersion": self.version}, "data": values}
+        meta = {**names, "labels": dict(self.labels), "annotations": dict(self.annotations)}
+        return {"metadata": meta, "type": "Opaque", "data": _encoded(self.data)}
 
 
 def _secret(found: SecretObject) -> Secret:
@@ -85,8 +75,8 @@ def _secret(found: SecretObject) -> Secret:
 _SECRETS = ObjectKind("v1", "secrets", "Secret", "secret", SecretObject, _secret)
 
 
-def _base64(value: bytes) -> str:
-    return base64.b64encode(value).decode()
+def _encoded(data: Mapping[str, bytes]) -> dict[str, str]:
+    return {key: base64.b64encode(value).decode() for key, value in data.items()}
 
 
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -163,107 +153,6 @@ def _decoded(text: str) -> bytes:
         return b""
 
 
-class ClusterClient(KubeClient):
-    """`writes` limits the rate of writes; None: no limit."""
-
-    def __init__(
-        self, transport: Transport, *, names: ResourceNames = ResourceNames(), writes: TokenBucket | None = None
-    ) -> None:
-        super().__init__(transport, names=names)
-        self._writes = writes
-
-    async def bind(self, pod: PodRef, node: str, annotations: Mapping[str, str]) -> None:
-        """Sets node and annotations in one write.
-
-        KubeNotFoundError: no such pod. KubeConflictError: the pod has another UID or already a node, is being deleted
-        or is gated. After any other error the pod may be bound: read it.
-        """
-        meta: dict[str, object] = {"name": pod.name, "namespace": pod.namespace, "annotations": dict(annotations)}
-        if pod.uid:
-            meta["uid"] = pod.uid
-        target = {"apiVersion": "v1", "kind": "Node", "name": node}
-        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
-        path = self._pods.path(pod.namespace, pod.name, "binding")
-        await self._wait_for_token()
-        body = msgspec.json.encode(binding)
-        await self._transport.request("POST", path, what=f"bind pod {pod} to {node}", body=body)
-
-    async def annotate_pod(self, pod: PodRef, annotations: Mapping[str, str]) -> None:
-        """Raises KubeNotFoundError or KubeConflictError if the pod is gone."""
-        await self._wait_for_token()
-        await self.patch_pod_annotations(pod, annotations)
-
-    async def annotate_node(self, name: str, annotations: Mapping[str, str | None]) -> None:
-        """kube-scheduler retries waiting pods when an annotation of a node changes."""
-        await self._wait_for_token()
-        await self.patch_node(name, labels={}, annotations=annotations)
-
-    async def get_secret(self, namespace: str, name: str) -> Secret:
-        return await self.get(_SECRETS, ObjectRef(namespace, name))
-
-    async def create_secret(self, secret: Secret) -> Secret:
-        """Raises KubeConflictError if the name exists."""
-        ref = ObjectRef(secret.namespace, secret.name)
-        await self._wait_for_token()
-        return await self.create(_SECRETS, secret.namespace, secret.created_as(), what=f"create secret {ref}")
-
-    async def update_secret(self, secret: Secret, data: Mapping[str, bytes]) -> Secret:
-        """Sets these keys; other keys stay. The secret must be as it was read."""
-        ref = ObjectRef(secret.namespace, secret.name)
-        await self._wait_for_token()
-        return await self.patch(_SECRETS, ref, secret.changed_to(data), what=f"update secret {ref}")
-
-    async def get_lease(self, namespace: str, name: str) -> Lease:
-        return await self.get(LEASES, ObjectRef(namespace, name))
-
-    async def create_lease(self, lease: Lease) -> Lease:
-        """Raises KubeConflictError if the name exists."""
-        ref = ObjectRef(lease.namespace, lease.name)
-        return await self.create(LEASES, lease.namespace, lease.created_as(), what=f"create lease {ref}")
-
-    async def update_lease(self, lease: Lease) -> Lease:
-        """Writes the term, if the lease still has the version that was read."""
-        ref = ObjectRef(lease.namespace, lease.name)
-        return await self.patch(LEASES, ref, lease.changed_to(), what=f"update lease {ref}")
-
-    async def get_ca_bundles(self, configuration: str) -> tuple[bytes, ...]:
-        """The CA bundle (PEM) of every webhook of a MutatingWebhookConfiguration; empty if it is none or not base64."""
-        found = await self.get(WEBHOOKS, ObjectRef("", configuration))
-        return tuple(_decoded(each.client_config.ca_bundle or "") for each in found.webhooks or ())
-
-    async def set_ca_bundle(self, configuration: str, bundle: bytes) -> None:
-        """Sets the CA bundle (PEM) of every webhook of a MutatingWebhookConfiguration.
-
-        The patch names webhooks instead of counting them: another tool may add one or change their order.
-        """
-        ref = ObjectRef("", configuration)
-        found = await self.get(WEBHOOKS, ref)
-        client_config = {"caBundle": base64.b64encode(bundle).decode()}
-        change = {
-            "metadata": {"resourceVersion": found.metadata.resource_version},
-            "webhooks": [{"name": each.name, "clientConfig": client_config} for each in found.webhooks or ()],
-        }
-        what = f"set the CA of webhook configuration {configuration}"
-        await self._wait_for_token()
-        await self.patch(WEBHOOKS, ref, change, what=what, content_type=STRATEGIC)
-
-    async def create_claim_template(self, key: TemplateKey, label: str, spec: Mapping[str, object]) -> None:
-        """Nothing happens if one of this name exists: another replica, or a user, was faster."""
-        await self._wait_for_token()
-        what = f"create claim template {ObjectRef(*key)}"
-        with suppress(KubeConflictError):
-            await self.create(TEMPLATES, key[0], new_template(key, label, spec), what=what)
-
-    async def delete_claim_template(self, template: KeptTemplate) -> None:
-        await self._wait_for_token()
-        with suppress(KubeConflictError, KubeNotFoundError):
-            await self.delete(TEMPLATES, template)
-
-    async def _wait_for_token(self) -> None:
-        if self._writes is not None:
-            await self._writes.take()
-
-
 class _User(Json):
     """status.user of a TokenReview."""
 
@@ -298,28 +187,109 @@ _TOKENS = ObjectKind(
 _ACCESS = access_reviews("subjectaccessreviews", "SubjectAccessReview")
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True):
     """A user as the API server knows it."""
 
     name: str
     uid: str = ""
     groups: tuple[str, ...] = ()
-    extra: dict[str, list[str]] = field(default_factory=dict)
+    extra: dict[str, list[str]] = msgspec.field(default_factory=dict)
 
 
-class AccessReviews:
-    """Raises KubeError if the API server gives no answer."""
+class ClusterClient(KubeClient):
+    """`writes` limits the rate of writes; None: no limit."""
 
-    def __init__(self, client: ObjectClient) -> None:
-        self._client = client
+    def __init__(
+        self, transport: Transport, *, names: ResourceNames = ResourceNames(), writes: TokenBucket | None = None
+    ) -> None:
+        super().__init__(transport, names=names)
+        self._writes = writes
+
+    async def bind(self, pod: PodRef, node: str, annotations: Mapping[str, str]) -> None:
+        """Sets node and annotations in one write.
+
+        KubeNotFoundError: no such pod. KubeConflictError: the pod has another UID or already a node, is being deleted
+        or is gated. After any other error the pod may be bound: read it.
+        """
+        meta: dict[str, object] = {"name": pod.name, "namespace": pod.namespace, "annotations": dict(annotations)}
+        if pod.uid:
+            meta["uid"] = pod.uid
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
+        path = self._pods.path(pod.namespace, pod.name, "binding")
+        await self._wait_for_token()
+        body = msgspec.json.encode(binding)
+        await self._transport.request("POST", path, what=f"bind pod {pod} to {node}", body=body)
+
+    async def annotate_pod(self, pod: PodRef, annotations: Mapping[str, str]) -> None:
+        """Raises KubeNotFoundError or KubeConflictError if the pod is gone."""
+        await self._wait_for_token()
+        await self.patch_pod_annotations(pod, annotations)
+
+    async def annotate_node(self, name: str, annotations: Mapping[str, str | None]) -> None:
+        """kube-scheduler retries waiting pods when an annotation of a node changes."""
+        await self._wait_for_token()
+        await self.patch_node(name, NodeMetadata({}, annotations))
+
+    async def get_secret(self, namespace: str, name: str) -> Secret:
+        return await self.get(_SECRETS, ObjectRef(namespace, name))
+
+    async def create_secret(self, secret: Secret) -> Secret:
+        """Raises KubeConflictError if the name exists."""
+        ref = ObjectRef(secret.namespace, secret.name)
+        await self._wait_for_token()
+        return await self.create(_SECRETS, secret.namespace, secret.created_as(), what=f"create secret {ref}")
+
+    async def update_secret(self, secret: Secret, data: Mapping[str, bytes]) -> Secret:
+        """Sets these keys; other keys stay. The secret must be as it was read."""
+        ref = ObjectRef(secret.namespace, secret.name)
+        change = {"metadata": {"resourceVersion": secret.version}, "data": _encoded(data)}
+        await self._wait_for_token()
+        return await self.patch(_SECRETS, ref, change, what=f"update secret {ref}")
+
+    async def get_ca_bundles(self, configuration: str) -> tuple[bytes, ...]:
+        """The CA bundle (PEM) of every webhook of a MutatingWebhookConfiguration; empty if it is none or not base64."""
+        found = await self.get(WEBHOOKS, ObjectRef("", configuration))
+        return tuple(_decoded(each.client_config.ca_bundle or "") for each in found.webhooks or ())
+
+    async def set_ca_bundle(self, configuration: str, bundle: bytes) -> None:
+        """Sets the CA bundle (PEM) of every webhook of a MutatingWebhookConfiguration.
+
+        The patch names webhooks instead of counting them: another tool may add one or change their order.
+        """
+        ref = ObjectRef("", configuration)
+        found = await self.get(WEBHOOKS, ref)
+        client_config = {"caBundle": base64.b64encode(bundle).decode()}
+        change = {
+            "metadata": {"resourceVersion": found.metadata.resource_version},
+            "webhooks": [{"name": each.name, "clientConfig": client_config} for each in found.webhooks or ()],
+        }
+        what = f"set the CA of webhook configuration {configuration}"
+        await self._wait_for_token()
+        await self.patch(WEBHOOKS, ref, change, what=what, content_type=STRATEGIC)
+
+    async def create_claim_template(self, key: ObjectName, label: str, spec: Mapping[str, object]) -> None:
+        """Nothing happens if one of this name exists: another replica, or a user, was faster."""
+        await self._wait_for_token()
+        namespace, name = key
+        document = {
+            "metadata": {"name": name, "namespace": namespace, "labels": {label: "true"}},
+            "spec": {"spec": spec},
+        }
+        with suppress(KubeConflictError):
+            await self.create(TEMPLATES, namespace, document, what=f"create claim template {ObjectRef(*key)}")
+
+    async def delete_claim_template(self, template: ObjectRef) -> None:
+        await self._wait_for_token()
+        with suppress(KubeConflictError, KubeNotFoundError):
+            await self.delete(TEMPLATES, template)
 
     async def caller_of(self, token: str, *, audience: str) -> Caller | None:
         """The token's user; without `audience` it must be valid for the API server itself."""
         spec: dict[str, object] = {"token": token}
         if audience:
             spec["audiences"] = [audience]
-        status = await self._client.create(_TOKENS, "", {"spec": spec}, what="review a token")
+        status = await self.create(_TOKENS, "", {"spec": spec}, what="review a token")
         if not status.authenticated or (audience and audience not in (status.audiences or ())):
             return None
         user = status.user
@@ -336,7 +306,11 @@ class AccessReviews:
 
     async def _is_allowed(self, caller: Caller, **attributes: dict[str, str]) -> bool:
         user = {"user": caller.name, "uid": caller.uid, "groups": caller.groups, "extra": caller.extra}
-        return await self._client.create(_ACCESS, "", {"spec": {**user, **attributes}}, what="review an access")
+        return await self.create(_ACCESS, "", {"spec": {**user, **attributes}}, what="review an access")
+
+    async def _wait_for_token(self) -> None:
+        if self._writes is not None:
+            await self._writes.take()
 
 
 class _Conditions(Json):
@@ -367,8 +341,7 @@ class _Slice(Object):
     ports: list[_Port] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(msgspec.Struct, frozen=True):
     """An IP address and a port."""
 
     host: str

@@ -22,13 +22,11 @@ from deviceplugin.kube.pods import api_pod, node_offers, pod_needs
 from deviceplugin.kube.structs import (
     Affinity,
     ClusterNodeObject,
-    ClusterPodObject,
-    ClusterPodSpec,
-    ClusterPodStatus,
     Condition,
     NodeSpec,
     NodeStatus,
     PodObject,
+    PodSpec,
     PodStatus,
     decode,
     parse_quantity,
@@ -56,7 +54,7 @@ def cluster_pods(names: ResourceNames = ResourceNames(), *, claims: bool = False
     sieve = f'"{names.domain}/vcuda-'.encode()
 
     def read(raw: bytes) -> Seen[AnyPod]:
-        item = decode(ClusterPodObject, raw, what=_WHAT)
+        item = decode(PodObject, raw, what=_WHAT)
         found = cluster_pod(item, names, claims=claims) if sieve in raw or (claims and _CLAIMS in raw) else None
         is_kept = found is not None and (found.pod.is_gpu or found.has_claims)
         return Seen(item.metadata.resource_version, found if is_kept else _plain(item))
@@ -71,17 +69,17 @@ def cluster_pods(names: ResourceNames = ResourceNames(), *, claims: bool = False
     )
 
 
-def _plain(item: ClusterPodObject) -> PlainPod | None:
+def _plain(item: PodObject) -> PlainPod | None:
     """Only a pod on a node takes something of it. Names of nodes are stored once."""
     spec = item.spec
     if spec is None or not spec.node_name:
         return None
-    needs = pod_needs(spec, item.status or ClusterPodStatus())
+    needs = pod_needs(spec, item.status or PodStatus())
     return PlainPod(PodUid(item.metadata.uid), sys.intern(spec.node_name), needs)
 
 
-def cluster_pod(item: ClusterPodObject, names: ResourceNames, *, claims: bool = False) -> ClusterPod:
-    spec, status = item.spec or ClusterPodSpec(), item.status or ClusterPodStatus()
+def cluster_pod(item: PodObject, names: ResourceNames, *, claims: bool = False) -> ClusterPod:
+    spec, status = item.spec or PodSpec(), item.status or PodStatus()
     for each in (*(spec.init_containers or ()), *(spec.containers or ())):
         each.env = None  # only agents need it
     # Without the states of its containers: the scheduler need not hear of their changes.
@@ -103,7 +101,7 @@ def cluster_pod(item: ClusterPodObject, names: ResourceNames, *, claims: bool = 
     )
 
 
-def _soft_rules(spec: ClusterPodSpec) -> tuple[str, ...]:
+def _soft_rules(spec: PodSpec) -> tuple[str, ...]:
     """By the names of `model.soft_rules`. Most pods have none."""
     if spec.affinity is None and not spec.topology_spread_constraints:
         return ()
@@ -115,7 +113,7 @@ def _soft_rules(spec: ClusterPodSpec) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _claims(spec: ClusterPodSpec, status: PodStatus) -> Iterator[PodClaim]:
+def _claims(spec: PodSpec, status: PodStatus) -> Iterator[PodClaim]:
     """One that is made from a template has its name in the status; so has the one for extended resources."""
     made = {each.name: each.resource_claim_name or "" for each in status.resource_claim_statuses or ()}
     for each in islice(spec.resource_claims or (), MOST_CLAIMS):
@@ -125,7 +123,7 @@ def _claims(spec: ClusterPodSpec, status: PodStatus) -> Iterator[PodClaim]:
         yield PodClaim("", extended.resource_claim_name)
 
 
-def _whole_gpus(spec: ClusterPodSpec, names: ResourceNames) -> Iterator[tuple[str, int]]:
+def _whole_gpus(spec: PodSpec, names: ResourceNames) -> Iterator[tuple[str, int]]:
     for each in (*(spec.init_containers or ()), *(spec.containers or ())):
         limits = (each.resources.limits if each.resources else None) or {}
         try:
@@ -136,7 +134,7 @@ def _whole_gpus(spec: ClusterPodSpec, names: ResourceNames) -> Iterator[tuple[st
             yield each.name, count
 
 
-def _gang(item: ClusterPodObject, spec: ClusterPodSpec) -> Gang | None:
+def _gang(item: PodObject, spec: PodSpec) -> Gang | None:
     meta, group, workload = item.metadata, spec.scheduling_group, spec.workload_ref
     return gang_of(
         meta.namespace,
@@ -188,17 +186,13 @@ def cluster_node(item: ClusterNodeObject, names: ResourceNames) -> ClusterNode:
         cordon=cordon_words(annotations.get(known.cordon, ""), annotations.get(_HAMI_CORDON, "")),
         close_nvml=annotations.get(known.close_nvml, "false") != "false",
         unschedulable=bool(spec.unschedulable),
-        ready=_is_ready(status.conditions or ()),
+        ready=any(each.type == "Ready" and each.status == "True" for each in status.conditions or ()),
         deleting=bool(meta.deletion_timestamp),
         cores=_count(allocatable, names.core),
         blocks=_count(allocatable, names.memory),
         allocatable=node_offers(allocatable),
         discouraged=any(each.effect == "PreferNoSchedule" for each in spec.taints or ()),
     )
-
-
-def _is_ready(conditions: Sequence[Condition]) -> bool:
-    return any(each.type == "Ready" and each.status == "True" for each in conditions)
 
 
 def _count(allocatable: Mapping[str, str | int], name: str) -> int:

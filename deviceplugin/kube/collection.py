@@ -1,6 +1,6 @@
 """Kinds of objects of the API server and collections of them, and the reading of pages and watch lines.
 
-In: a group, a schema, a function from the schema to a value; selectors. Out: `ObjectKind`, of which `objects` gets and
+In: a group, a schema, a function from the schema to a value; selectors. Out: `ObjectKind`, of which `client` gets and
 changes one object; `Collection`, which it lists and watches and `reflector` caches; `Listing`, all values at one
 version; `WatchEvent`, one line of a watch. Invariant: an object that cannot be read, whatever its writer did, hides no
 other one, and is never taken for one that is gone. Not here: retries, except inside one list.
@@ -9,8 +9,7 @@ other one, and is never taken for one that is gone. Not here: retries, except in
 import asyncio
 import enum
 from collections.abc import AsyncGenerator, Callable, Hashable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -35,7 +34,6 @@ if TYPE_CHECKING:  # it loads an HTTP client, which reading objects from a file 
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
-Schema = TypeVar("Schema", bound=Object)
 AnySchema = TypeVar("AnySchema")
 _PAGE = 500
 _SMALLER = 20
@@ -43,8 +41,37 @@ _ATTEMPTS = 3
 _AT_ONCE = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Unreadable:
+ObjectName = tuple[str, str]
+"""Namespace and name."""
+
+
+class Ref(Protocol):
+    """Which object: `namespace` is empty for kinds without, `uid` for whichever object has the name."""
+
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def uid(self) -> str: ...
+
+
+class ObjectRef(msgspec.Struct, frozen=True):
+    """Any object by its name."""
+
+    namespace: str
+    name: str
+    uid: str = ""
+
+    @property
+    def key(self) -> ObjectName:
+        return self.namespace, self.name
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class Unreadable(msgspec.Struct, frozen=True):
     """An object that exists and cannot be read; `name` with its namespace."""
 
     uid: str
@@ -52,8 +79,7 @@ class Unreadable:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class Seen(Generic[Value]):
+class Seen(msgspec.Struct, Generic[Value], frozen=True):
     """One object of a list or watch; `item` is None if vcuda does not need it, or cannot read it."""
 
     version: str
@@ -64,8 +90,7 @@ class Seen(Generic[Value]):
 Reader = Callable[[bytes], Seen[Value]]
 
 
-@dataclass(frozen=True, slots=True)
-class Collection(Generic[Key, Value]):
+class Collection(msgspec.Struct, Generic[Key, Value], frozen=True):
     """`what` completes `list ...`.
 
     Of two objects with the same key that of the higher `rank` counts, of equal ones the later; `identity` differs
@@ -78,16 +103,7 @@ class Collection(Generic[Key, Value]):
     key: Callable[[Value], Key]
     identity: Callable[[Value], str]
     rank: Callable[[Value], int] = lambda _: 0
-    query: Mapping[str, str] = field(default_factory=dict)
-
-
-def reader(schema: type[Schema], value: Callable[[Schema], Value], *, what: str) -> Reader[Value]:
-
-    def read(raw: bytes) -> Seen[Value]:
-        found = decode(schema, raw, what=what)
-        return Seen(found.metadata.resource_version, value(found))
-
-    return read
+    query: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 def _seen(raw: bytes, collection: Collection[Key, Value]) -> Seen[Value]:
@@ -99,8 +115,7 @@ def _seen(raw: bytes, collection: Collection[Key, Value]) -> Seen[Value]:
         return Seen(meta.resource_version, None, Unreadable(meta.uid, str(meta), str(error)))
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectKind(Generic[AnySchema, Value]):
+class ObjectKind(msgspec.Struct, Generic[AnySchema, Value], frozen=True):
     """Where the API server has the objects of one kind, and what one becomes here.
 
     `name` is its `kind`, `noun` what sentences call it. `uid` is the UID of a value, of kinds that are asked for by UID
@@ -142,12 +157,15 @@ class ObjectKind(Generic[AnySchema, Value]):
         query: Mapping[str, str] | None = None,
     ) -> Collection[Key, Value]:
         """Those of all namespaces; `what` completes `list ...`."""
-        read = reader(self.schema, self.value, what=f"the {self.noun}")
+
+        def read(raw: bytes) -> Seen[Value]:
+            found = decode(self.schema, raw, what=f"the {self.noun}")
+            return Seen(found.metadata.resource_version, self.value(found))
+
         return Collection(what, self.path(), read, key, self.uid, rank, query or {})
 
 
-@dataclass(frozen=True, slots=True)
-class Listing(Generic[Key, Value]):
+class Listing(msgspec.Struct, Generic[Key, Value], frozen=True):
     """All values at one version of the cluster. A watch continues from this version.
 
     `unreadable`, by UID, exist too. Of these `items` has what was known before.
@@ -155,7 +173,7 @@ class Listing(Generic[Key, Value]):
 
     items: Mapping[Key, Value]
     version: str
-    unreadable: Mapping[str, Unreadable] = field(default_factory=dict)
+    unreadable: Mapping[str, Unreadable] = msgspec.field(default_factory=dict)
 
 
 async def list_all(
@@ -243,8 +261,7 @@ class EventKind(enum.Enum):
     BOOKMARK = "BOOKMARK"
 
 
-@dataclass(frozen=True, slots=True)
-class WatchEvent(Generic[Value]):
+class WatchEvent(msgspec.Struct, Generic[Value], frozen=True):
     """A change, and the version from which to continue; after a deletion `item` is the last state.
 
     `item` is None in a bookmark, and if vcuda does not need the object or cannot read it.

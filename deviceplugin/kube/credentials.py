@@ -19,18 +19,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 import msgspec
 import structlog
-from msgspec.structs import replace
 
 from deviceplugin.errors import ConfigError, one_line
 from deviceplugin.kube.kubeconfig import ChosenContext, Json, Kubeconfigs, Source, choose, source_of, unusable
 from deviceplugin.kube.login import LONGEST_S, Login, login
+from deviceplugin.structs import replace
 
 log = structlog.get_logger("vcuda.kube")
 # The shortest projected token is valid for ten minutes and replaced after eight.
@@ -63,8 +62,7 @@ class Facts(msgspec.Struct, frozen=True):
         return not self.authorization and not self.certificate
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(msgspec.Struct, frozen=True):
     """How to reach the API server; `tls` is aiohttp's `ssl`. Kubelet accepts the same credentials."""
 
     facts: Facts

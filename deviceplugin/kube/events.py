@@ -12,14 +12,16 @@ import datetime as dt
 import enum
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable
 
+import msgspec
 import structlog
 
 from deviceplugin.backoff import Backoff
 from deviceplugin.errors import KubeError, KubeNotFoundError, VcudaError, one_line
+from deviceplugin.kube.client import ObjectClient
+from deviceplugin.kube.collection import ObjectKind, ObjectRef
+from deviceplugin.kube.structs import Json
 from deviceplugin.kube.transport import TokenBucket
 from deviceplugin.model.allocation import PodRef
 
@@ -27,14 +29,11 @@ log = structlog.get_logger("vcuda.kube")
 _MOST_MESSAGE = 1000  # the API server refuses a note above 1,024 bytes
 _REMEMBERED = 512
 _ATTEMPTS = 3
+_AFTER_S = 0.02  # what the event is about has its answer first, and so has what comes with it
 _AGENT = "vcuda-agent"
 
 
-class EventApi(Protocol):
-    """What the recorder needs of the API server; `kube.client` has it."""
-
-    async def create_event(self, namespace: str, event: Mapping[str, object]) -> None: ...
-    async def patch_event(self, namespace: str, name: str, change: Mapping[str, object]) -> None: ...
+EVENTS = ObjectKind("v1", "events", "Event", "event", Json, lambda _: None)
 
 
 class EventReason(enum.Enum):
@@ -63,8 +62,7 @@ class EventReason(enum.Enum):
         return next((reason for reason in cls if reason.word == error.reason), cls.ALLOCATION_FAILED)
 
 
-@dataclass(frozen=True, slots=True)
-class EventKey:
+class EventKey(msgspec.Struct, frozen=True):
     """The object of an event, and what happened. Two events with the same key are one that happened twice."""
 
     kind: str
@@ -80,8 +78,7 @@ class EventKey:
         return self.namespace or "default"
 
 
-@dataclass(slots=True)
-class Occurrences:
+class Occurrences(msgspec.Struct):
     """When the event happened first and last, and how often; `name` is that of the object once there is one."""
 
     first: dt.datetime
@@ -117,8 +114,7 @@ def timestamp(moment: dt.datetime) -> str:
     return moment.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(msgspec.Struct, frozen=True):
     """At most `burst` events at once, then one every `seconds`; at most `queue` different events wait."""
 
     burst: int = 25
@@ -134,7 +130,7 @@ class EventRecorder:
 
     def __init__(
         self,
-        client: EventApi,
+        client: ObjectClient,
         *,
         node: str,
         component: str = _AGENT,
@@ -168,7 +164,9 @@ class EventRecorder:
         """
         bucket = TokenBucket(rate=1 / self._rate.seconds, burst=self._rate.burst)
         while True:
-            await self._filled.wait()
+            if not self._filled.is_set():
+                await self._filled.wait()
+                await asyncio.sleep(_AFTER_S)
             await bucket.take()
             await self._send_next()
 
@@ -244,7 +242,7 @@ class EventRecorder:
         if known := self._known.get(key):
             change = {"count": known.count + waiting.count, "lastTimestamp": timestamp(waiting.last)}
             try:
-                await self._client.patch_event(namespace, known.name, change)
+                await self._client.patch(EVENTS, ObjectRef(namespace, known.name), change, what="count an event")
             except KubeNotFoundError:
                 del self._known[key]  # events expire after an hour
             else:
@@ -252,9 +250,8 @@ class EventRecorder:
                 self._known.move_to_end(key)
                 return
         waiting.name = f"{key.name[:230].rstrip('-.')}.{secrets.token_hex(8)}"
-        await self._client.create_event(
-            namespace, event_object(key, waiting, node=self._node, component=self._component)
-        )
+        event = event_object(key, waiting, node=self._node, component=self._component)
+        await self._client.create(EVENTS, namespace, event, what="create an event")
         self._known[key] = waiting
         if len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)

@@ -11,11 +11,11 @@ import json
 import os
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import msgspec
 import yaml
 
 from deviceplugin.errors import ConfigError, one_line
@@ -27,8 +27,7 @@ _HEADER_LETTERS = "!#$&'*+-.^_`|~"  # those that client-go does not escape, besi
 _CREDENTIALS = ("exec", "auth-provider", "username", "password", "token", "tokenFile")
 
 
-@dataclass(frozen=True, slots=True)
-class Kubeconfigs:
+class Kubeconfigs(msgspec.Struct, frozen=True):
     """Files that are merged as kubectl merges KUBECONFIG: what is named first counts. Empty files say nothing.
 
     `context`: the context to use instead of the current one.
@@ -45,8 +44,7 @@ Source = Path | Kubeconfigs | None
 """One file, several, or the service account of the pod."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenContext:
+class ChosenContext(msgspec.Struct, frozen=True):
     """`headers`: what each request has beside its credentials."""
 
     context: str

@@ -8,9 +8,9 @@ in time even while a request hangs, the process is stopped or the machine sleeps
 
 Leases of coordination.k8s.io as values, and the holder of a lease by the local clock.
 
-In: JSON of the API server. Out: `Lease`; bodies that create or change one; `LeaseView`, which says whether a lease is
-valid without trusting the clock of another machine: a term counts from the moment at which it was first seen. Times
-inside a lease are for users.
+In: JSON of the API server. Out: `Lease`, created and changed; `LeaseView`, which says whether a lease is valid without
+trusting the clock of another machine: a term counts from the moment at which it was first seen. Times inside a lease
+are for users.
 """
 
 import asyncio
@@ -18,15 +18,14 @@ import datetime as dt
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Protocol
 
 import msgspec
 import structlog
 from msgspec import structs
 
 from deviceplugin.errors import KubeConflictError, KubeNotFoundError, VcudaError
-from deviceplugin.kube.collection import ObjectKind
+from deviceplugin.kube.client import ObjectClient
+from deviceplugin.kube.collection import ObjectKind, ObjectRef
 from deviceplugin.kube.structs import Object
 
 
@@ -40,27 +39,30 @@ class Term(msgspec.Struct, frozen=True):
     transitions: int | None = msgspec.field(default=0, name="leaseTransitions")
 
 
-class LeaseObject(Object):
+class Lease(Object):
     """A lease."""
 
     spec: Term | None = None
 
+    @property
+    def term(self) -> Term:
+        return self.spec or Term()
 
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """A lease with its term; `version` is empty before it is created."""
 
-    namespace: str
-    name: str
-    term: Term
-    version: str = ""
+LEASES = ObjectKind("coordination.k8s.io/v1", "leases", "Lease", "lease", Lease, lambda found: found)
 
-    def created_as(self) -> dict[str, object]:
-        return {"metadata": {"name": self.name, "namespace": self.namespace}, "spec": self.term}
 
-    def changed_to(self) -> dict[str, object]:
-        """A merge patch that fails if the lease has changed since it was read."""
-        return {"metadata": {"resourceVersion": self.version}, "spec": self.term}
+async def create_lease(client: ObjectClient, lease: ObjectRef, term: Term) -> Lease:
+    """Raises KubeConflictError if the name exists."""
+    document = {"metadata": {"name": lease.name, "namespace": lease.namespace}, "spec": term}
+    return await client.create(LEASES, lease.namespace, document, what=f"create lease {lease}")
+
+
+async def update_lease(client: ObjectClient, lease: Lease, term: Term) -> Lease:
+    """Raises KubeConflictError if the lease has changed since it was read."""
+    meta = lease.metadata
+    ref, change = ObjectRef(meta.namespace, meta.name), {"metadata": {"resourceVersion": meta.resource_version}}
+    return await client.patch(LEASES, ref, {**change, "spec": term}, what=f"update lease {ref}")
 
 
 class LeaseView:
@@ -83,14 +85,6 @@ class LeaseView:
         return (self._term.holder or "") if is_valid else ""
 
 
-def _lease(found: LeaseObject) -> Lease:
-    meta = found.metadata
-    return Lease(meta.namespace, meta.name, found.spec or Term(), meta.resource_version)
-
-
-LEASES = ObjectKind("coordination.k8s.io/v1", "leases", "Lease", "lease", LeaseObject, _lease)
-
-
 def micro_time(moment: dt.datetime) -> str:
     """With exactly six digits after the second: the API server refuses any other form in a lease."""
     return moment.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -100,8 +94,7 @@ log = structlog.get_logger("vcuda.kube")
 _JITTER = 1.2
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseTiming:
+class LeaseTiming(msgspec.Struct, frozen=True):
     """Seconds; names and values as in client-go, which also requires lease > renew > 1.2 * retry."""
 
     lease: int = 15
@@ -117,22 +110,12 @@ def awake_and_asleep() -> float:
 DEFAULT_TIMING = LeaseTiming()
 
 
-class LeaseApi(Protocol):
-    """The requests to the API server; `ClusterClient` has them."""
-
-    async def get_lease(self, namespace: str, name: str) -> Lease: ...
-
-    async def create_lease(self, lease: Lease) -> Lease: ...
-
-    async def update_lease(self, lease: Lease) -> Lease: ...
-
-
 class LeaderElector:
-    """Call `run`, cancel it, then call `release`; `is_leader` is valid at any time."""
+    """Call `run`, then `release`, which ends it; `is_leader` is valid at any time."""
 
     def __init__(
         self,
-        client: LeaseApi,
+        client: ObjectClient,
         *,
         namespace: str,
         name: str,
@@ -143,8 +126,7 @@ class LeaderElector:
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._client = client
-        self._namespace = namespace
-        self._name = name
+        self._ref = ObjectRef(namespace, name)
         self._identity = identity
         self._timing = timing
         self._clock = clock
@@ -154,6 +136,7 @@ class LeaderElector:
         self._lease: Lease | None = None
         self._until = 0.0
         self._was_leader = False
+        self._running: asyncio.Task[None] | None = None
 
     @property
     def is_leader(self) -> bool:
@@ -165,7 +148,8 @@ class LeaderElector:
         return self._view.holder
 
     async def run(self) -> None:
-        """Never returns, and never raises because of the server."""
+        """Until `release`; never raises because of the server."""
+        self._running = asyncio.current_task()
         while True:
             await self.attempt()
             led = self.is_leader
@@ -181,37 +165,46 @@ class LeaderElector:
         except KubeConflictError:
             self._lease = None  # another replica was faster; the next attempt shows which
         except TimeoutError:
-            log.warning("lease_renewal_timeout", lease=self._name)
+            log.warning("lease_renewal_timeout", lease=self._ref.name)
         except VcudaError as error:
-            log.warning("lease_renewal_failed", lease=self._name, error=error.message)
+            log.warning("lease_renewal_failed", lease=self._ref.name, error=error.message)
         self._log_change()
 
     async def release(self) -> None:
         """Releases a held lease, so that the next replica need not wait; best effort."""
-        lease, led = self._lease, self.is_leader
+        led = self.is_leader
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait([self._running])
         self._until = 0.0
         self._log_change()
-        if lease is None or not led:
-            return
         try:
-            await self._client.update_lease(
-                replace(lease, term=structs.replace(self._term(lease.term), holder="", seconds=1))
-            )
+            while led and not await self._is_released():
+                pass
         except VcudaError as error:
-            log.warning("lease_release_failed", lease=self._name, error=error.message)
+            log.warning("lease_release_failed", lease=self._ref.name, error=error.message)
+
+    async def _is_released(self) -> bool:
+        """The lease is read again: a renewal that was on its way may be carried out, before this or during it."""
+        lease = await self._client.get(LEASES, self._ref)
+        if lease.term.holder == self._identity:
+            try:
+                await update_lease(self._client, lease, structs.replace(self._term(lease.term), holder="", seconds=1))
+            except KubeConflictError:
+                return False
+        return True
 
     async def _take_or_keep(self) -> None:
         started = self._clock()
-        lease = self._lease if self.is_leader else None
         try:
-            lease = lease or await self._client.get_lease(self._namespace, self._name)
+            held = self._lease if self.is_leader else None
+            lease = held if held is not None else await self._client.get(LEASES, self._ref)
         except KubeNotFoundError:
-            first = Lease(self._namespace, self._name, self._term(None))
-            self._hold(await self._client.create_lease(first), started)
+            self._hold(await create_lease(self._client, self._ref, self._term(None)), started)
             return
         self._view.see(lease.term)
         if self._view.holder in ("", self._identity):
-            self._hold(await self._client.update_lease(replace(lease, term=self._term(lease.term))), started)
+            self._hold(await update_lease(self._client, lease, self._term(lease.term)), started)
         else:
             self._until, self._lease = 0.0, None
 
@@ -231,4 +224,4 @@ class LeaderElector:
         if self.is_leader is self._was_leader:
             return
         self._was_leader = not self._was_leader
-        log.info("leadership_gained" if self._was_leader else "leadership_lost", lease=self._name)
+        log.info("leadership_gained" if self._was_leader else "leadership_lost", lease=self._ref.name)

@@ -12,13 +12,13 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
+import msgspec
 import structlog
 
 from deviceplugin.backoff import Backoff
 from deviceplugin.errors import VcudaError
-from deviceplugin.kube.client import KubeClient, NodeMetadata, Texts
+from deviceplugin.kube.client import KubeClient, NodeMetadata
 from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.node import MOST_GPUS, format_inventory
@@ -67,16 +67,7 @@ def _second_word(model: str) -> str:
     return words[1] if len(words) > 1 else model
 
 
-@dataclass(frozen=True, slots=True)
-class NodePatch:
-    """Labels and annotations of the node to write; None removes."""
-
-    labels: Texts
-    annotations: Texts
-
-
-@dataclass(frozen=True, slots=True)
-class PublishTiming:
+class PublishTiming(msgspec.Struct, frozen=True):
     """Seconds: between checks, and the bounds of the back-off."""
 
     check: float = 300.0
@@ -87,13 +78,13 @@ class PublishTiming:
 DEFAULT_TIMING = PublishTiming()
 
 
-def node_patch(node: NodeMetadata, face: NodePatch, *, own_labels: str) -> NodePatch:
+def node_patch(node: NodeMetadata, face: NodeMetadata, *, own_labels: str) -> NodeMetadata:
     """What of `face` the node lacks; `own_labels` is the annotation that lists the labels which the agent set."""
-    before = {key for key in node.annotations.get(own_labels, "").split(",") if key and not _is_of_kubernetes(key)}
+    before = {key for key in (node.annotations.get(own_labels) or "").split(",") if key and not _is_of_kubernetes(key)}
     labels: dict[str, str | None] = {key: None for key in sorted(before - set(face.labels)) if key in node.labels}
     labels |= {key: value for key, value in face.labels.items() if node.labels.get(key) != value}
     wanted = {**face.annotations, own_labels: ",".join(sorted(face.labels))}
-    return NodePatch(labels, {key: value for key, value in wanted.items() if node.annotations.get(key) != value})
+    return NodeMetadata(labels, {key: value for key, value in wanted.items() if node.annotations.get(key) != value})
 
 
 def _is_of_kubernetes(label: str) -> bool:
@@ -119,12 +110,12 @@ class NodePublisher:
         self._labels = labels
         self._share_mode = share_mode
         self._pace = pace
-        self._face: NodePatch | None = None
+        self._face: NodeMetadata | None = None
         self._too_many = 0
         self._wanted = asyncio.Event()
 
     def show(self, inventory: Inventory) -> None:
-        face = NodePatch(
+        face = NodeMetadata(
             gpu_labels(inventory, domain=self._names.domain, extra=self._labels),
             {self._names.inventory: format_inventory(inventory, share_mode=self._share_mode)},
         )
@@ -166,5 +157,5 @@ class NodePublisher:
         patch = node_patch(await self._client.get_node(self._node), face, own_labels=self._names.node_labels)
         if not patch.labels and not patch.annotations:
             return
-        await self._client.patch_node(self._node, labels=patch.labels, annotations=patch.annotations)
+        await self._client.patch_node(self._node, patch)
         log.info("node_updated", node=self._node, labels=sorted(patch.labels), annotations=sorted(patch.annotations))

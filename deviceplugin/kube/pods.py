@@ -18,15 +18,12 @@ counts, unless kubelet reported that the resize is infeasible.
 
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 from deviceplugin.errors import ParseError
 from deviceplugin.kube.collection import Collection, ObjectKind
 from deviceplugin.kube.structs import (
     Amounts,
-    ClusterPodSpec,
-    ClusterPodStatus,
     ContainerSpec,
     ContainerStatus,
     EnvVar,
@@ -42,11 +39,12 @@ from deviceplugin.kube.structs import (
 )
 from deviceplugin.model.allocation import MOST_LIBRARY_PATH, ContainerRef, ContainerRole, PodRef, PodUid, covers_compat
 from deviceplugin.model.annotation_names import annotation_names
-from deviceplugin.model.annotation_size import MOST_WRITTEN, size_of
 from deviceplugin.model.claims import MOST_CLAIMS, MOST_MENTIONS, ContainerClaim
 from deviceplugin.model.pod import ContainerState, Pod, PodContainer
+from deviceplugin.model.pod_request import MOST_WRITTEN, size_of
 from deviceplugin.model.preferences import FOREIGN
 from deviceplugin.model.units import Compute, ResourceNames
+from deviceplugin.structs import replace
 
 KEPT_ENV = frozenset({"LD_LIBRARY_PATH", "compat32", "SUBMITTER"})
 # A user can create a pod with an absurd limit and a node name. Kubelet rejects it; other pods must stay readable.
@@ -284,7 +282,7 @@ _Pair = tuple[int, int]
 _NONE: _Pair = (0, 0)
 
 
-def pod_needs(spec: ClusterPodSpec, status: ClusterPodStatus) -> Compute | None:
+def pod_needs(spec: PodSpec, status: PodStatus) -> Compute | None:
     try:
         cpu, memory = _by_containers(spec, status)
         if spec.resources is not None and (whole := spec.resources.requests) is not None:
@@ -307,7 +305,7 @@ def node_offers(allocatable: Mapping[str, str | int]) -> Compute | None:
         return None
 
 
-def _by_containers(spec: ClusterPodSpec, status: ClusterPodStatus) -> _Pair:
+def _by_containers(spec: PodSpec, status: PodStatus) -> _Pair:
     apps, statuses = _NONE, statuses_by_name(status.container_statuses)
     for each in spec.containers or ():
         apps = _sum(apps, _takes(each, statuses, status))
@@ -324,7 +322,7 @@ def _by_containers(spec: ClusterPodSpec, status: ClusterPodStatus) -> _Pair:
     return _most(most, _sum(sidecars, apps))
 
 
-def _takes(container: ContainerSpec, statuses: Mapping[str, ContainerStatus], status: ClusterPodStatus) -> _Pair:
+def _takes(container: ContainerSpec, statuses: Mapping[str, ContainerStatus], status: PodStatus) -> _Pair:
     wanted = _requests(container)
     found = statuses.get(container.name)
     if found is None or found.resources is None:
@@ -333,7 +331,7 @@ def _takes(container: ContainerSpec, statuses: Mapping[str, ContainerStatus], st
     return real if real == wanted or _is_refused(status) else _most(wanted, real)
 
 
-def _is_refused(status: ClusterPodStatus) -> bool:
+def _is_refused(status: PodStatus) -> bool:
     """Kubelet reported that it cannot resize the pod."""
     return any(each.type == _RESIZE_PENDING and each.reason == _INFEASIBLE for each in status.conditions or ())
 

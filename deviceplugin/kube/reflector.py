@@ -14,10 +14,10 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Generic
 
+import msgspec
 import structlog
 
 from deviceplugin.backoff import Backoff
@@ -32,8 +32,7 @@ _SLICE_SECONDS = 0.002
 _TELL_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class StoreChange(Generic[Value]):
+class StoreChange(msgspec.Struct, Generic[Value], frozen=True):
     """Never a bookmark; `item` is the new state, or the last known state of a deleted object."""
 
     kind: EventKind
@@ -43,8 +42,7 @@ class StoreChange(Generic[Value]):
 Subscriber = Callable[[StoreChange[Value]], None]
 
 
-@dataclass(frozen=True, slots=True)
-class WatchTiming:
+class WatchTiming(msgspec.Struct, frozen=True):
     """Seconds: how long one watch lasts (randomly up to half longer), and the bounds of the back-off."""
 
     watch: float = 240.0
@@ -125,7 +123,7 @@ class Reflector(Generic[Key, Value]):
                 self._client.watch(
                     self._collection,
                     version=self._version,
-                    seconds=self._watch_seconds(),
+                    seconds=max(1, round(self._pace.watch * (1 + self._jitter() / 2))),
                     opened=self._record_answer,
                 )
             ) as events:
@@ -158,9 +156,6 @@ class Reflector(Generic[Key, Value]):
 
     def _record_answer(self) -> None:
         self._last_answer = self._clock()
-
-    def _watch_seconds(self) -> int:
-        return max(1, round(self._pace.watch * (1 + self._jitter() / 2)))
 
     def _apply(self, event: WatchEvent[Value]) -> None:
         self._record_answer()

@@ -13,7 +13,6 @@ and only those annotations that say its GPUs. Not here: what a template says.
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil
@@ -21,9 +20,10 @@ from math import ceil
 import msgspec
 
 from deviceplugin.errors import ParseError
-from deviceplugin.kube.collection import Collection, ObjectKind
+from deviceplugin.kube.collection import Collection, ObjectKind, ObjectName, ObjectRef
 from deviceplugin.kube.pods import kept_annotations
-from deviceplugin.kube.structs import Json, Object, PodObject, PodSpec, exact_quantity
+from deviceplugin.kube.resource_slices import GROUP
+from deviceplugin.kube.structs import Json, Object, PodObject, PodSpec, exact_quantity, without
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.claims import (
@@ -42,8 +42,8 @@ from deviceplugin.model.claims import (
 )
 from deviceplugin.model.preferences import FOREIGN
 from deviceplugin.model.units import BLOCK_BYTES
+from deviceplugin.structs import replace
 
-GROUP = "resource.k8s.io/v1"
 _ALL = "All"
 _MOST_ALTERNATIVES = 16  # of a claim, in all of its requests, for the views
 _CONSUMED = ("cores", "memory")
@@ -160,16 +160,10 @@ def with_devices(found: StatedClaim, driver: str, shown: Sequence[DeviceStatus])
     """The change after which `shown` is all that the driver says in `status.devices`; None if it is so already."""
     before = (found.status.devices if found.status else None) or []
     now = [*(each for each in before if each.get("driver") != driver), *map(_status, shown)]
-    if _without_times(now) == _without_times(before):
+    if without(now, "lastTransitionTime") == without(before, "lastTransitionTime"):
         return None  # the time of the change stays that of the change
     meta = {"uid": found.metadata.uid, "resourceVersion": found.metadata.resource_version}
     return {"metadata": meta, "status": {"devices": now}}
-
-
-def _without_times(said: object) -> object:
-    if isinstance(said, dict):
-        return {name: _without_times(value) for name, value in said.items() if name != "lastTransitionTime"}
-    return list(map(_without_times, said)) if isinstance(said, list) else said
 
 
 def _claim(found: StatedClaim) -> Claim:
@@ -293,12 +287,7 @@ def _rounded_up(amount: str | int | None, unit: int) -> int | None:
         return _UNREADABLE
 
 
-TemplateKey = tuple[str, str]
-"""Namespace and name."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimingPod:
+class ClaimingPod(msgspec.Struct, frozen=True):
     """A pod that the webhook referred to templates, by their names.
 
     It has `named` different names. They are in `templates` if there are not more than `most`: one for each container.
@@ -320,22 +309,6 @@ class ClaimingPod:
         return self.ref.uid
 
 
-@dataclass(frozen=True, slots=True)
-class KeptTemplate:
-    """A template that exists."""
-
-    namespace: str
-    name: str
-    uid: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
-
-    @property
-    def key(self) -> TemplateKey:
-        return self.namespace, self.name
-
-
 def claiming_pods(domain: str) -> Collection[str, ClaimingPod]:
     """By UID."""
     kind = ObjectKind("v1", "pods", "Pod", "pod", PodObject, lambda found: _pod(found, domain), lambda each: each.uid)
@@ -343,14 +316,9 @@ def claiming_pods(domain: str) -> Collection[str, ClaimingPod]:
     return kind.collection("the pods that were turned to claims", key=lambda each: each.uid, query=query)
 
 
-def kept_templates(domain: str) -> Collection[TemplateKey, KeptTemplate]:
+def kept_templates(domain: str) -> Collection[ObjectName, ObjectRef]:
     query = {"labelSelector": claim_label(domain)}
     return TEMPLATES.collection("vcuda's ResourceClaimTemplates", key=lambda each: each.key, query=query)
-
-
-def new_template(key: TemplateKey, label: str, spec: Mapping[str, object]) -> dict[str, object]:
-    metadata = {"name": key[1], "namespace": key[0], "labels": {label: "true"}}
-    return {"metadata": metadata, "spec": {"spec": spec}}
 
 
 def _pod(found: PodObject, domain: str) -> ClaimingPod:
@@ -370,16 +338,12 @@ def _pod(found: PodObject, domain: str) -> ClaimingPod:
     )
 
 
-def _template(found: Object) -> KeptTemplate:
-    return KeptTemplate(found.metadata.namespace, found.metadata.name, found.metadata.uid)
-
-
 TEMPLATES = ObjectKind(
     GROUP,
     "resourceclaimtemplates",
     "ResourceClaimTemplate",
     "claim template",
     Object,
-    _template,
+    lambda found: ObjectRef(found.metadata.namespace, found.metadata.name, found.metadata.uid),
     lambda each: each.uid,
 )

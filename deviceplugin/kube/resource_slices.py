@@ -5,14 +5,13 @@ they offer. A pool is one slice here, so every change is atomic. Not here: when 
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from deviceplugin.errors import ParseError
 from deviceplugin.kube.collection import Collection, ObjectKind
-from deviceplugin.kube.structs import Json, Object, exact_quantity
+from deviceplugin.kube.structs import Json, Object, exact_quantity, without
 from deviceplugin.model.claims import AttributeValue, NodeOffer, OfferedGpu, PublishedDevice, Taint
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid
 from deviceplugin.model.node import ClusterNode
@@ -23,8 +22,7 @@ _MOST_BLOCKS = 1 << 16  # 16 TiB: root on a node can write what it likes
 _IGNORED = "None"  # a taint's effect without effect
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSlice:
+class NodeSlice(msgspec.Struct, frozen=True):
     """One slice that exists. `spec` is what it offers, as JSON that two equal offers have in common."""
 
     name: str
@@ -138,9 +136,7 @@ def slice_spec(driver: str, node: str, devices: Sequence[PublishedDevice], gener
 
 def offer(spec: object) -> object:
     """What two specs that offer the same have in common: no generation, and no time at which a taint was first seen."""
-    if isinstance(spec, Mapping):
-        return {key: offer(value) for key, value in spec.items() if key not in ("generation", "timeAdded")}
-    return list(map(offer, spec)) if isinstance(spec, list) else spec
+    return without(spec, "generation", "timeAdded")
 
 
 def owned_slice(node: ClusterNode, spec: Mapping[str, object]) -> dict[str, object]:
@@ -240,11 +236,8 @@ def _offered(device: _Device) -> OfferedGpu | None:
         numa=numa if numa is not None and 0 <= numa < 1 << 31 else None,
     )
     cores = min(_whole(capacity.get("cores"), 1), CORES_PER_GPU)
-    return OfferedGpu(sys.intern(device.name), gpu, cores, blocks, tuple(_taints(device)))
-
-
-def _taints(device: _Device) -> Iterator[Taint]:
-    return (Taint(each.key, each.value or "") for each in device.taints or () if each.effect != _IGNORED)
+    taints = (Taint(each.key, each.value or "") for each in device.taints or () if each.effect != _IGNORED)
+    return OfferedGpu(sys.intern(device.name), gpu, cores, blocks, tuple(taints))
 
 
 def _driver(said: Mapping[str, _Attribute]) -> Driver:

@@ -3,8 +3,8 @@
 Other fields are skipped without allocation.
 
 In: bytes from the API server or kubelet. Out: structs for the modules of `kube`, or ParseError. Nothing outside `kube`
-uses them. Any field may be missing or null: kubelet writes null for an empty list. The `Cluster...` structs are for
-the scheduler.
+uses them. Any field may be missing or null: kubelet writes null for an empty list. Agents and the scheduler read the
+same pods, and the schema is one: the fields for schedulers cost an agent 2 us a pod.
 
 An object may hold JSON that only its writer understands: the API server and kubelet hand out what nests ten times as
 deep as msgspec reads, and halves of UTF-16 pairs. `readable` makes of any such body one that says the same where vcuda
@@ -18,7 +18,7 @@ that.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from functools import lru_cache
 from typing import TypeVar
@@ -145,6 +145,55 @@ class ExtendedResourceClaim(Json):
     request_mappings: list[RequestMapping] | None = None
 
 
+class SchedulingGroup(Json):
+    """spec.schedulingGroup of 1.36."""
+
+    pod_group_name: str | None = None
+
+
+class WorkloadRef(Json):
+    """spec.workloadRef of 1.35."""
+
+    name: str | None = None
+    pod_group: str | None = None
+    pod_group_replica_key: str | None = None
+
+
+class SchedulingGate(Json):
+    """One of spec.schedulingGates."""
+
+    name: str = ""
+
+
+class Preferring(Json):
+    """spec.affinity.nodeAffinity, podAffinity or podAntiAffinity; of its soft terms only whether there are any."""
+
+    preferred_during_scheduling_ignored_during_execution: list[msgspec.Raw] | None = None
+
+
+class Affinity(Json):
+    """spec.affinity, as far as it is soft."""
+
+    node_affinity: Preferring | None = None
+    pod_affinity: Preferring | None = None
+    pod_anti_affinity: Preferring | None = None
+
+
+class SpreadConstraint(Json):
+    """One of spec.topologySpreadConstraints."""
+
+    when_unsatisfiable: str | None = None
+
+
+class Condition(Json):
+    """A condition of a pod or a node."""
+
+    type: str = ""
+    status: str = ""
+    reason: str | None = None
+    message: str | None = None
+
+
 class PodSpec(Json):
     """spec of a pod."""
 
@@ -153,6 +202,14 @@ class PodSpec(Json):
     node_name: str | None = None
     scheduler_name: str | None = None
     resource_claims: list[PodResourceClaim] | None = None
+    affinity: Affinity | None = None
+    topology_spread_constraints: list[SpreadConstraint] | None = None
+    resources: Resources | None = None
+    overhead: Amounts | None = None
+    priority: int | None = None
+    scheduling_group: SchedulingGroup | None = None
+    workload_ref: WorkloadRef | None = None
+    scheduling_gates: list[SchedulingGate] | None = None
 
 
 class PodStatus(Json):
@@ -165,6 +222,8 @@ class PodStatus(Json):
     init_container_statuses: list[ContainerStatus] | None = None
     resource_claim_statuses: list[PodResourceClaim] | None = None
     extended_resource_claim_status: ExtendedResourceClaim | None = None
+    nominated_node_name: str | None = None
+    conditions: list[Condition] | None = None
 
 
 class PodObject(Object):
@@ -219,6 +278,13 @@ class Identified(Json):
     """Any object, with what says which one it is."""
 
     metadata: ObjectIdentity
+
+
+def without(document: object, *names: str) -> object:
+    """JSON without the fields of these names, wherever they stand."""
+    if isinstance(document, Mapping):
+        return {key: without(value, *names) for key, value in document.items() if key not in names}
+    return [without(each, *names) for each in document] if isinstance(document, list) else document
 
 
 def decode(type_: type[Decoded], body: bytes | msgspec.Raw, *, what: str) -> Decoded:
@@ -276,82 +342,6 @@ def _shallow(body: bytes) -> Iterator[bytes]:
 
 def _with_whole_pairs(found: re.Match[bytes]) -> bytes:
     return found[0] if found[1] is None else rb"\ufffd"
-
-
-class SchedulingGroup(Json):
-    """spec.schedulingGroup of 1.36."""
-
-    pod_group_name: str | None = None
-
-
-class WorkloadRef(Json):
-    """spec.workloadRef of 1.35."""
-
-    name: str | None = None
-    pod_group: str | None = None
-    pod_group_replica_key: str | None = None
-
-
-class SchedulingGate(Json):
-    """One of spec.schedulingGates."""
-
-    name: str = ""
-
-
-class Preferring(Json):
-    """spec.affinity.nodeAffinity, podAffinity or podAntiAffinity; of its soft terms only whether there are any."""
-
-    preferred_during_scheduling_ignored_during_execution: list[msgspec.Raw] | None = None
-
-
-class Affinity(Json):
-    """spec.affinity, as far as it is soft."""
-
-    node_affinity: Preferring | None = None
-    pod_affinity: Preferring | None = None
-    pod_anti_affinity: Preferring | None = None
-
-
-class SpreadConstraint(Json):
-    """One of spec.topologySpreadConstraints."""
-
-    when_unsatisfiable: str | None = None
-
-
-class ClusterPodSpec(PodSpec):
-    """spec of a pod with the fields for schedulers."""
-
-    affinity: Affinity | None = None
-    topology_spread_constraints: list[SpreadConstraint] | None = None
-    resources: Resources | None = None
-    overhead: Amounts | None = None
-    priority: int | None = None
-    scheduling_group: SchedulingGroup | None = None
-    workload_ref: WorkloadRef | None = None
-    scheduling_gates: list[SchedulingGate] | None = None
-
-
-class Condition(Json):
-    """A condition of a pod or a node."""
-
-    type: str = ""
-    status: str = ""
-    reason: str | None = None
-    message: str | None = None
-
-
-class ClusterPodStatus(PodStatus):
-    """status of a pod with the fields for schedulers."""
-
-    nominated_node_name: str | None = None
-    conditions: list[Condition] | None = None
-
-
-class ClusterPodObject(Object):
-    """A pod anywhere in the cluster."""
-
-    spec: ClusterPodSpec | None = None
-    status: ClusterPodStatus | None = None
 
 
 class NodeTaint(Json):

@@ -3,7 +3,7 @@
 In: a method, a path, a body. Out: the body of a successful answer, or `KubeError` with a sentence; any answer as it is,
 for what stands behind the API server's proxy; the lines of a watch. If the server refuses the token, or the CA does not
 match, the credentials are read again and the request is repeated once. Invariant: every wait has a limit, unless its
-caller wants none. Not here: the meaning of paths and bodies (`objects`), and retries (`reflector`, `events`,
+caller wants none. Not here: the meaning of paths and bodies (`client`), and retries (`reflector`, `events`,
 `node_publisher`), except if the server says when to retry.
 
 A token bucket on a monotonic clock: how many requests are sent per second.
@@ -19,10 +19,10 @@ import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 import aiohttp
+import msgspec
 from yarl import URL
 
 from deviceplugin.errors import KubeError, ParseError, one_line
@@ -40,8 +40,7 @@ _CHUNK = 1 << 16
 _IDLE_SECONDS = 45.0
 
 
-@dataclass(frozen=True, slots=True)
-class Timeouts:
+class Timeouts(msgspec.Struct, frozen=True):
     """Seconds. `silence` ends a watch without any line, even a bookmark: the connection may be half open.
 
     A request that needs a new login may take `login` longer, because a plugin may wait for a user.

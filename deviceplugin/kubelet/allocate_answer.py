@@ -9,8 +9,9 @@ it finds the GPUs, so they may change with a boot or when the driver is loaded a
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
+
+import msgspec
 
 from deviceplugin.errors import HardwareError
 from deviceplugin.ledger.grant import Grant, RecordedAnswer
@@ -32,8 +33,7 @@ UVM_DEVICE = "/dev/nvidia-uvm"
 _GPU_NODE = re.compile(r"nvidia[0-9]+", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """Pairs are (host path, container path) for devices, (name, value) for the others.
 
     `missing`: extra devices that the node did not have. The container's annotation says so, too: it is what kubelet
@@ -51,8 +51,7 @@ class Answer:
 EMPTY = Answer()
 
 
-@dataclass(frozen=True, slots=True)
-class HostLayout:
+class HostLayout(msgspec.Struct, frozen=True):
     """Paths on the host. `device_root` is `/` except in tests; `extra_devices` come from --extra-config."""
 
     grants: PurePosixPath
@@ -85,10 +84,10 @@ def answer_for(
     return Answer(
         devices=devices,
         mounts=(
-            Mount(str(layout.grants / grant.id), GRANT_MOUNT),
+            Mount(f"{layout.grants}/{grant.id}", GRANT_MOUNT),
             *(() if whole else _shared_state(grant, gpus, layout)),
             Mount(str(mirror), DRIVER_MOUNT),
-            *(() if whole or container.has_volume_over_compat else (Mount(str(mirror / "lib64"), COMPAT),)),
+            *(() if whole or container.has_volume_over_compat else (Mount(f"{mirror}/lib64", COMPAT),)),
         ),
         env=(
             ("LD_LIBRARY_PATH", library_path(container)),
@@ -153,12 +152,12 @@ def _shared_state(grant: Grant, gpus: Sequence[Gpu], layout: HostLayout) -> list
 
     The grant's directory is mounted first and read-only, so each of these needs a path in that directory.
     """
-    own = layout.grants / grant.id / "state"
-    mounts = [Mount(str(own / "region"), f"{GRANT_MOUNT}/state/region", read_only=False)]
+    own = f"{layout.grants}/{grant.id}/state"
+    mounts = [Mount(f"{own}/region", f"{GRANT_MOUNT}/state/region", read_only=False)]
     for gpu in gpus:
         row = f"{gpu.uuid}.activity"
-        mounts.append(Mount(str(own / row), f"{GRANT_MOUNT}/state/{row}", read_only=False))
-        mounts.append(Mount(str(layout.grants / "gpus" / gpu.uuid), f"{GRANT_MOUNT}/gpus/{gpu.uuid}"))
+        mounts.append(Mount(f"{own}/{row}", f"{GRANT_MOUNT}/state/{row}", read_only=False))
+        mounts.append(Mount(f"{layout.grants}/gpus/{gpu.uuid}", f"{GRANT_MOUNT}/gpus/{gpu.uuid}"))
     return mounts
 
 

@@ -5,8 +5,9 @@ cluster shows, what annotations say, what the reconciler does, the files that co
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from deviceplugin.errors import VcudaError
 from deviceplugin.kubelet.allocate_answer import Answer, HostLayout
@@ -19,7 +20,7 @@ from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import ContainerRef, PodUid
 from deviceplugin.model.gpu import Gpu, GpuUuid
 from deviceplugin.model.pod import Pod, PodContainer, PodLimits
-from deviceplugin.placement.place import Choice
+from deviceplugin.placement.pod import Choice
 
 
 class Pods(Protocol):
@@ -122,8 +123,7 @@ class Report(Protocol):
     def repaired(self, before: ContainerRef, grant: Grant) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class AllocateContext:
+class AllocateContext(msgspec.Struct, frozen=True):
     """One node. Without `share_mode` it gives whole GPUs only."""
 
     feed: DeviceFeed

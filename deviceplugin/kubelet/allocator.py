@@ -12,9 +12,9 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
+import msgspec
 import structlog
 
 from deviceplugin.errors import CapacityError, HardwareError, VcudaError
@@ -29,9 +29,24 @@ from deviceplugin.model.allocation import OwnerKey
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod_request import container_request
 from deviceplugin.model.units import Resource
+from deviceplugin.structs import replace
 
 log = structlog.get_logger("vcuda.kubelet")
+_IN_A_ROW_S = 0.1  # kubelet does nothing between the two calls of a container; later a source is asked again
 _HINT_S = 1.0  # a hint is not worth a longer wait; kubelet refuses the pod if the call for it fails
+
+
+class _Asked(msgspec.Struct):
+    """Whose the Allocate is that takes exactly the preferred IDs, asked while kubelet waits for these.
+
+    Kubelet prefers and allocates for one container in a row and lists its pod before both. `owners`: of the grants
+    then; after a change the sources are asked again.
+    """
+
+    resource: Resource
+    owners: Mapping[OwnerKey, Grant]
+    asking: asyncio.Task[IdentifiedContainer]
+    ids: frozenset[str] = frozenset()
 
 
 class Allocator:
@@ -43,6 +58,13 @@ class Allocator:
         self._lock = asyncio.Lock()
         self._previous: GrantId | None = None  # of the previous call: kubelet asks for both resources in a row
         self._previous_asking: IdentifiedContainer | None = None
+        self._follows_until = 0.0
+        self._asked: _Asked | None = None
+
+    def connected(self) -> None:
+        """Kubelet has opened a stream, so it may be a new one, which asks for its pods from the start."""
+        self._follows_until = 0.0
+        self._asked = None  # not cancelled: the other resource's call may wait for it, and kubelet would refuse the pod
 
     async def prefer(
         self, resource: Resource, available: Sequence[str], must_include: Sequence[str], size: int
@@ -51,8 +73,7 @@ class Allocator:
         wanted = {}
         try:
             async with asyncio.timeout(_HINT_S), self._lock:
-                question = self._question(resource, size)
-                asking = question.half or self._likely(question) or await self._context.identity.identify(question)
+                asking = await self._preferring(self._question(resource, size))
             grant = self._ledger.of_owner(asking.container.ref.key)
             near = self._context.feed.catalog.aligned((*available, *must_include))
             if grant is not None:
@@ -65,12 +86,42 @@ class Allocator:
             log.debug("no_preference", resource=resource.value, count=size, error=str(error))
         except Exception:  # kubelet would refuse the pod for good
             log.exception("preference_failed", action="please report this line")
-        return choose_ids(available, must_include, size, wanted)
+        chosen = choose_ids(available, must_include, size, wanted)
+        if self._asked is not None:
+            self._asked.ids = frozenset(chosen)
+        return chosen
+
+    async def _preferring(self, question: Question) -> IdentifiedContainer:
+        """Whose hint it is; for whom the Allocate that follows will be is asked meanwhile."""
+        self._forget_asked()
+        if question.half is not None:
+            return question.half
+        asking = asyncio.create_task(self._context.identity.identify(question))
+        asking.add_done_callback(lambda task: task.cancelled() or task.exception())  # no Allocate may follow
+        self._asked = _Asked(question.resource, self._ledger.owners(), asking)
+        likely = self._likely(question)
+        return likely if likely is not None else await asyncio.shield(asking)
+
+    def _forget_asked(self) -> None:
+        if self._asked is not None:
+            self._asked.asking.cancel()
+        self._asked = None
+
+    async def _asked_before(self, resource: Resource, ids: Sequence[str]) -> IdentifiedContainer | None:
+        """None if this call is not the one that was asked about, or the sources may say something else now."""
+        asked = self._asked
+        if asked is None or asked.resource is not resource or asked.ids != frozenset(ids):
+            self._forget_asked()
+            return None
+        self._asked = None
+        await asyncio.wait({asked.asking})
+        if asked.asking.exception() is not None or self._ledger.owners() is not asked.owners:
+            return None
+        return asked.asking.result()
 
     def _likely(self, question: Question) -> IdentifiedContainer | None:
         """The only watched pod that fits: good enough for a hint, and kubelet need not be asked for its pods."""
-        watched = self._context.pods.watched()
-        fitting = candidates(watched, question, self._context.answers.given(watched))
+        fitting = candidates(self._context.pods.watched(), question, self._context.answers.given())
         return IdentifiedContainer(*fitting[0], Source.APISERVER, certain=False) if len(fitting) == 1 else None
 
     async def allocate(self, resource: Resource, ids: Sequence[str]) -> Answer:
@@ -79,11 +130,15 @@ class Allocator:
         asking: IdentifiedContainer | None = None
         try:
             async with self._lock:
+                follows_until, self._follows_until = self._follows_until, 0.0
                 self._context.feed.catalog.check(resource, ids)
                 await self._context.reclaim.ensure_complete()
                 with contextlib.suppress(HardwareError):  # PreStartContainer compares again
                     await self._context.gpus.settled()
-                asking = await self._context.identity.identify(self._question(resource, len(ids)))
+                question = self._question(resource, len(ids))
+                is_next = began < follows_until and _is_sure(question.half)
+                asking = question.half if is_next else await self._asked_before(resource, ids)
+                asking = asking or await self._context.identity.identify(question)
                 asking = await self._with_promised_gpus(asking)
                 near = self._context.feed.catalog.aligned(ids)
                 try:
@@ -207,6 +262,7 @@ class Allocator:
 
     def _remember(self, grant: Grant, asking: IdentifiedContainer) -> None:
         self._previous, self._previous_asking = grant.id, asking
+        self._follows_until = time.monotonic() + _IN_A_ROW_S
 
     def _pair(self, half: Grant, asking: IdentifiedContainer) -> Answer:
         """Kubelet asks for both resources of a container before it goes on, so the half grant is this container's."""
@@ -275,6 +331,17 @@ class Allocator:
         inventory = self._context.feed.catalog.inventory
         usable = {gpu.uuid for gpu in inventory.gpus if inventory.is_usable(gpu)}
         return grant.allocation.uuids <= usable
+
+
+def _is_sure(half: IdentifiedContainer | None) -> bool:
+    """Whether the call that comes right after the first one of a container needs no source to say whose it is.
+
+    Kubelet asks for the resources of a container in a row (`allocateContainerResources`). If it gives the pod up
+    between them and the next pod wants just as many, that pod's first call is taken for this one, as it would be while
+    kubelet's list shows both. That pod's other call gets a grant and a full answer then; without another call, as for
+    whole GPUs, PreStartContainer refuses the start and says why.
+    """
+    return half is not None and half.certain and not half.is_partial
 
 
 def _is_guess(grant: Grant) -> bool:

@@ -9,9 +9,9 @@ a container that has its GPU as one that waits.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
+import msgspec
 import structlog
 
 from deviceplugin.errors import VcudaError
@@ -21,19 +21,20 @@ from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import OwnerKey
 from deviceplugin.model.pod import ContainerState, Pod, PodContainer
 from deviceplugin.model.units import Resource
+from deviceplugin.structs import replace
 
 log = structlog.get_logger("vcuda.kubelet")
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerRecords:
-    """`given`: Allocate was answered for this resource. `proved`: PreStartContainer has proved the grant.
+class AnswerRecords(msgspec.Struct, frozen=True):
+    """`given`: the resources for which Allocate was answered, by container. `proved`: PreStartContainer has proved the
+    grant.
 
     `lost`: kubelet has no record of an answer, and no process of the container lives; kubelet that starts again does
     not ask for one that runs.
     """
 
-    given: frozenset[tuple[OwnerKey, Resource]] = frozenset()
+    given: Mapping[OwnerKey, Set[Resource]] = {}
     proved: frozenset[OwnerKey] = frozenset()
     lost: frozenset[OwnerKey] = frozenset()
 
@@ -56,12 +57,12 @@ class AnswerReader:
             log.debug("checkpoint_unreadable", error=error.message)
             return None
 
-    def given(self, pods: Iterable[Pod]) -> AnswerRecords:
-        """With none lost: kubelet may not have seen these pods yet, so that a missing record proves nothing."""
-        grants = self._grants(container for pod in pods for container in pod.containers)
+    def given(self) -> AnswerRecords:
+        """With none lost: kubelet may not have seen a pod yet, so that a missing record proves nothing."""
+        owners = self._ledger.owners()
         return AnswerRecords(
-            given=frozenset((_key(grant), resource) for grant in grants for resource in grant.answered),
-            proved=frozenset(_key(grant) for grant in grants if grant.proved),
+            given={key: grant.answered for key, grant in owners.items()},
+            proved=frozenset(key for key, grant in owners.items() if grant.proved),
         )
 
     async def read(self, pods: Sequence[Pod], resource: Resource, *, even_running: bool = False) -> AnswerRecords:
@@ -82,17 +83,15 @@ class AnswerReader:
         started = [grant for grant in unrecorded if grant.proved]
         living = await asyncio.to_thread(self._running, started) if started else frozenset()
         # The ledger once more, after the wait: PreStartContainer may have moved a grant meanwhile.
-        return replace(self.given(pods), lost=frozenset(_key(grant) for grant in unrecorded if grant.id not in living))
+        return replace(self.given(), lost=frozenset(_key(grant) for grant in unrecorded if grant.id not in living))
 
     def _unrecorded(self, resource: Resource, containers: Iterable[PodContainer]) -> list[Grant]:
         """None if the checkpoint cannot be read: then no container counts as lost."""
-        grants = [grant for grant in self._grants(containers) if resource in grant.answered]
+        owners = self._ledger.owners()
+        found = (owners.get(container.ref.key) for container in containers)
+        grants = [grant for grant in found if grant is not None and resource in grant.answered]
         checkpoint = self.checkpoint() if grants else None
         return [grant for grant in grants if checkpoint is not None and not checkpoint.has(*_key(grant))]
-
-    def _grants(self, containers: Iterable[PodContainer]) -> list[Grant]:
-        found = (self._ledger.of_owner(container.ref.key) for container in containers)
-        return [grant for grant in found if grant is not None]
 
 
 def _key(grant: Grant) -> OwnerKey:

@@ -10,8 +10,9 @@ An ID only hints at a GPU: the ledger decides. `choose_ids` makes kubelet's own 
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from heapq import nsmallest
+
+import msgspec
 
 from deviceplugin.errors import RequestError, UnknownDeviceError
 from deviceplugin.model.allocation import Allocation
@@ -22,8 +23,7 @@ from deviceplugin.wire import deviceplugin_pb2 as pb
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 
 
-@dataclass(frozen=True, slots=True)
-class Catalog:
+class Catalog(msgspec.Struct, frozen=True):
     """Every ID of one inventory. `messages` are what the streams send, with each GPU's NUMA node if `numa`."""
 
     inventory: Inventory

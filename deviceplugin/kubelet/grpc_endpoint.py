@@ -4,8 +4,9 @@ In: services and a path; a directory and the socket names in it. Out: a server t
 path, and `SocketWatch.wait`, which wakes the registration loop when a socket is created, deleted or replaced.
 
 grpc's `stop` unlinks the path even when a newer server has bound it (grpc#17122), so `stop` is awaited to its end
-before anything is bound again. A server whose start is cancelled runs all the same, and gRPC's destructor waits for
-ever for one that was not stopped, so it belongs to `stop` before it starts. Kubelet dials the path back, so the socket
+before anything is bound again. A server whose start is cancelled runs all the same, gRPC's destructor waits for ever
+for one that was not stopped, and gRPC crashes in one that is dropped half started or half stopped: so it belongs to
+`stop` before it starts, and a cancellation waits for the end of both. Kubelet dials the path back, so the socket
 must serve before it is registered. `RegistryService` (pluginregistration v1) serves beside the plugin if kubelet's
 plugin watcher finds the socket, or on a socket of its own: kubelet >= 1.12 watches `<root>/plugins_registry` and dials
 every socket there, also after its own restart, which saves the second in which crash-looping pods are lost.
@@ -18,6 +19,7 @@ created later has no watch yet.
 import asyncio
 import contextlib
 import os
+import socket
 import stat
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -29,6 +31,7 @@ from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver
 
 from deviceplugin.errors import ConfigError, KubeletError
+from deviceplugin.latest import to_its_end
 from deviceplugin.wire import pluginregistration_pb2 as pb
 from deviceplugin.wire import pluginregistration_pb2_grpc
 
@@ -126,7 +129,7 @@ class Endpoint:
         self._server = server
         try:
             server.add_insecure_port(f"unix:{self.path}")
-            await asyncio.shield(server.start())  # cancelled within, gRPC would go on and fail where nobody hears it
+            await to_its_end(server.start())
             self._identity = identity_of(self.path)
         except (RuntimeError, OSError) as error:
             raise KubeletError(f"socket {self.path} cannot be bound; check the directory's owner and mode") from error
@@ -135,11 +138,15 @@ class Endpoint:
         """Ends every stream, waits for their handlers, removes the socket. `grace`: seconds for the calls under way."""
         server, self._server, self._identity = self._server, None, None
         if server is not None:
-            await server.stop(grace=grace)
-            await server.wait_for_termination()
+            await to_its_end(_stop(server, grace))
 
     def is_in_place(self) -> bool:
         return self._identity is not None and identity_of(self.path) == self._identity
+
+
+async def _stop(server: grpc.aio.Server, grace: float | None) -> None:
+    await server.stop(grace=grace)
+    await server.wait_for_termination()
 
 
 def identity_of(path: Path) -> SocketIdentity | None:
@@ -151,6 +158,19 @@ def identity_of(path: Path) -> SocketIdentity | None:
     return found.st_dev, found.st_ino, found.st_ctime_ns
 
 
+def is_served(path: Path) -> bool:
+    """Whether a process listens there: the file of one that was killed stays."""
+    with socket.socket(socket.AF_UNIX) as tried:
+        tried.setblocking(False)
+        try:
+            tried.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            return True  # a process with a full queue is alive
+        return True
+
+
 def _remove_socket(path: Path) -> None:
     """Nothing if nothing is. Raises KubeletError for another kind of file, and OSError."""
     with contextlib.suppress(FileNotFoundError):
@@ -160,7 +180,8 @@ def _remove_socket(path: Path) -> None:
 
 
 POLL_S = 0.1
-POLL_BEHIND_INOTIFY_S = 0.5  # inotify can lose events too, but hardly ever
+POLL_BEHIND_INOTIFY_S = 0.5
+_POLL_AT_REST_S = 5.0  # inotify can lose events too, but hardly ever
 _EVENTS = (FileCreatedEvent, FileDeletedEvent, FileMovedEvent)  # a program that reads the directory must not wake it
 
 
@@ -196,11 +217,16 @@ class SocketWatch(FileSystemEventHandler):
             self._observer.stop()
             self._observer = None
 
-    async def wait(self) -> None:
-        """Until an event or the next poll."""
+    def wake(self) -> None:
+        """For what the directory does not show; on the loop of `wait`."""
+        self._happened.set()
+
+    async def wait(self, *, at_rest: bool) -> None:
+        """Until an event or the next poll. `at_rest`: the caller waits for nothing but events."""
         self.start()
+        behind = _POLL_AT_REST_S if at_rest else POLL_BEHIND_INOTIFY_S
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(POLL_S if self._observer is None else POLL_BEHIND_INOTIFY_S):
+            async with asyncio.timeout(POLL_S if self._observer is None else behind):
                 await self._happened.wait()
         self._happened.clear()
 

@@ -21,9 +21,9 @@ source has failed, except one that is safe: the call after the first one of a co
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import structlog
 
 from deviceplugin.errors import IdentityError, VcudaError
@@ -37,8 +37,7 @@ from deviceplugin.model.units import CORES_PER_GPU, Resource
 Pairs = list[tuple[Pod, PodContainer]]
 
 
-@dataclass(frozen=True, slots=True)
-class IdentifiedContainer:
+class IdentifiedContainer(msgspec.Struct, frozen=True):
     """The container that a call is for; `certain` is False if it was a guess among several, `others` are the rest."""
 
     pod: Pod
@@ -59,8 +58,7 @@ class IdentifiedContainer:
             yield IdentifiedContainer(*pair, self.source, certain=False, others=rest)
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(msgspec.Struct, frozen=True):
     """One call from kubelet.
 
     `half`: the container of the previous call, if it waits for just this resource and count. `guess`: the allocation of
@@ -73,7 +71,7 @@ class Question:
     guess: Allocation | None = None
 
     def has_answer(self, container: PodContainer, answers: AnswerRecords) -> bool:
-        return (container.ref.key, self.resource) in answers.given
+        return self.resource in answers.given.get(container.ref.key, ())
 
     def is_lost(self, container: PodContainer, answers: AnswerRecords) -> bool:
         """Whether kubelet has no record of our answer for the container, and none of its processes lives."""
@@ -85,7 +83,7 @@ class Question:
             return False
         other, request = self.resource.other, self.guess.request
         asked = request.cores if other is Resource.CORE else request.blocks
-        return container.wants(other) == asked and (container.ref.key, other) not in answers.given
+        return container.wants(other) == asked and other not in answers.given.get(container.ref.key, ())
 
 
 def next_container(pod: Pod, question: Question, answers: AnswerRecords) -> PodContainer | None:
@@ -262,7 +260,8 @@ class Identity:
                 if not done and queue:
                     calls.ask(queue.pop(0))
         finally:
-            self._late |= calls.sources  # asked and not heard: how long they would have taken, nobody knows
+            if time.monotonic() - began >= self._budget_s:  # else who asked has given the question up
+                self._late |= calls.sources  # asked and not heard: how long they would have taken, nobody knows
             calls.cancel()
         return None
 

@@ -40,7 +40,7 @@ class Unanswered(Protocol):
 
 
 class ResourcePlugin(rpc.DevicePluginServicer):
-    """The service of one resource; `streams` counts the open ListAndWatch streams.
+    """The service of one resource; `streams` counts the open ListAndWatch streams, and `on_streams` hears each change.
 
     What was decided has been reported; `unanswered` counts the calls that ended without a decision.
     """
@@ -56,6 +56,7 @@ class ResourcePlugin(rpc.DevicePluginServicer):
     ) -> None:
         self.resource = resource
         self.streams = 0
+        self.on_streams: Callable[[], None] = lambda: None
         self._feed = feed
         self._allocator = allocator
         self._pre_start = pre_start
@@ -66,11 +67,14 @@ class ResourcePlugin(rpc.DevicePluginServicer):
 
     async def ListAndWatch(self, request: pb.Empty, context: Context) -> AsyncIterator[pb.ListAndWatchResponse]:
         self.streams += 1
+        self._allocator.connected()
+        self.on_streams()
         try:
             async for message in self._feed.messages(self.resource):
                 yield message
         finally:
             self.streams -= 1
+            self.on_streams()
 
     async def GetPreferredAllocation(
         self, request: pb.PreferredAllocationRequest, context: Context

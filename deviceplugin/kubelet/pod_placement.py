@@ -12,29 +12,28 @@ a cordon is for new decisions. If one of the chosen GPUs is taken, the container
 
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
 
 from deviceplugin.errors import CapacityError
 from deviceplugin.kubelet.allocate_context import AllocateContext
 from deviceplugin.kubelet.identity import IdentifiedContainer
 from deviceplugin.model.allocation import Allocation, ContainerRef, PodUid
-from deviceplugin.model.annotation_size import require_short
 from deviceplugin.model.gpu import GpuUuid
-from deviceplugin.model.pod_request import ContainerRequest, PodRequest, container_request, pod_request
+from deviceplugin.model.pod_request import ContainerRequest, PodRequest, container_request, pod_request, require_short
 from deviceplugin.model.preferences import GpuFilter, GpuPolicy
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.describe import gpus_text
 from deviceplugin.placement.node_state import NodeState
-from deviceplugin.placement.place import Choice, place
-from deviceplugin.placement.pod import PodChoice, place_pod
+from deviceplugin.placement.pod import Choice, PodChoice, place, place_pod
 from deviceplugin.placement.snapshot import free_for_next_container, snapshot_for
+from deviceplugin.structs import replace
 
 ScheduledGpus = Mapping[str, frozenset[GpuUuid]]
 
 
-@dataclass(frozen=True, slots=True)
-class PodPlan:
+class PodPlan(msgspec.Struct, frozen=True):
     """What every container of the pod has or gets.
 
     `scheduled`: the choices that follow a scheduler. `placed`: the choices for the other containers.

@@ -13,7 +13,6 @@ import os
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from deviceplugin.errors import (
@@ -30,7 +29,10 @@ from deviceplugin.ledger.ledger import claimant_proved, owner_named
 from deviceplugin.ledger.reconcile import rebuild_one
 from deviceplugin.model.allocation import OwnerKey
 from deviceplugin.model.units import CORES_PER_GPU, Resource
+from deviceplugin.structs import replace
 
+_IN_A_ROW_S = 1.0
+_MOST_HALVES = 1_000
 _GPU_MANAGERS_ID = re.compile(r"[^/]+/vcuda-(?:core|memory)-[0-9]+", re.ASCII)
 
 
@@ -39,6 +41,7 @@ class PreStart:
 
     def __init__(self, context: AllocateContext) -> None:
         self._context = context
+        self._halves: dict[OwnerKey, tuple[Resource, Grant, float]] = {}
 
     async def start(self, resource: Resource, ids: Sequence[str]) -> None:
         try:
@@ -52,7 +55,9 @@ class PreStart:
             self._context.report.start_failed(None, error)
             raise
         for key in owners:
-            await self._start_owner(key, checkpoint)
+            if not self._is_other_half(resource, key, checkpoint):
+                await self._start_owner(key, checkpoint)
+                self._remember_half(resource, key, checkpoint)
         if resource is Resource.CORE:  # every container with a GPU has cores, so this counts each start once
             self._context.report.started()
 
@@ -92,6 +97,23 @@ class PreStart:
         if answer.driver != str(layout.mirror_for(whole=False)):
             return "its libraries are not vcuda's"
         return "" if answer.directory == str(layout.grants / key[0]) else "the directory for its limits is not vcuda's"
+
+    def _is_other_half(self, resource: Resource, key: OwnerKey, checkpoint: Checkpoint) -> bool:
+        """Whether the call for the other resource has just done all of it for this grant: kubelet makes both before it
+        starts the container.
+
+        Each such call counts once. So of two calls in a row one does the work, also if kubelet begins again between.
+        """
+        other, grant, until = self._halves.pop(key, (resource, None, 0.0))
+        is_recent = other is resource.other and time.monotonic() < until
+        return is_recent and self._grant_of(key, checkpoint) is grant
+
+    def _remember_half(self, resource: Resource, key: OwnerKey, checkpoint: Checkpoint) -> None:
+        grant = self._grant_of(key, checkpoint)
+        if len(self._halves) >= _MOST_HALVES:  # of containers whose other call never came
+            self._halves.clear()
+        if grant is not None:
+            self._halves[key] = (resource, grant, time.monotonic() + _IN_A_ROW_S)
 
     async def _start_owner(self, key: OwnerKey, checkpoint: Checkpoint) -> None:
         try:
@@ -140,7 +162,7 @@ class PreStart:
             _check_nobody_else_mounts(grant, key, checkpoint)
             grant = await self._repair(grant, key, counts)
         elif not grant.proved:
-            grant = self._context.ledger.prove(grant.id)
+            grant = self._context.ledger.prove(grant.id, checkpoint.resources_of(*key))
         await self._check_devices(grant, key, checkpoint)
         if grant.source is Source.CHECKPOINT:
             grant = await self._read_limits(grant)

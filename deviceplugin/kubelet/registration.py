@@ -13,16 +13,23 @@ about which it has just asked is left to it for a while.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 
 import grpc
+import msgspec
 import structlog
 
 from deviceplugin.errors import KubeletError
-from deviceplugin.kubelet.grpc_endpoint import Endpoint, RegistryService, SocketIdentity, SocketWatch, identity_of
+from deviceplugin.kubelet.grpc_endpoint import (
+    Endpoint,
+    RegistryService,
+    SocketIdentity,
+    SocketWatch,
+    identity_of,
+    is_served,
+)
 from deviceplugin.kubelet.plugin import ResourcePlugin
 from deviceplugin.model.units import Resource, ResourceNames
 from deviceplugin.wire import deviceplugin_pb2 as pb
@@ -36,8 +43,7 @@ _SILENCE_S, _ASKED_SILENCE_S, _LONGEST_SILENCE_S = 2.0, 5.0, 32.0
 _LOG_EVERY_S = 30.0
 
 
-@dataclass(frozen=True)
-class KubeletPaths:
+class KubeletPaths(msgspec.Struct, frozen=True, dict=True):
     """Kubelet's directories: `<root>/device-plugins` by default, and `<root>/plugins_registry`."""
 
     device_plugins: Path
@@ -91,6 +97,12 @@ class RegistrationTimer:
         """Kubelet is about to open the streams, as soon as it and this process have time for it."""
         self.was_asked = True
         self._heard, self._silence_s = self._clock(), max(self._silence_s, _ASKED_SILENCE_S)
+
+    def met(self) -> None:
+        """A kubelet that was not there before: it looks for plugins first a second after it listens."""
+        self.succeeded()
+        self._next_try = self._clock()
+        self._silence_s = _ASKED_SILENCE_S
 
     def streaming(self) -> bool:
         """Streams are open; True when they were not before."""
@@ -157,6 +169,13 @@ class KubeletLink:
             for endpoint in self._endpoints:
                 await endpoint.stop()
 
+    def _watch(self, directory: Path, names: Collection[str]) -> SocketWatch:
+        """Streams that end are news too: kubelet may have."""
+        watch = SocketWatch(directory, names)
+        for plugin in self._plugins:
+            plugin.on_streams = watch.wake
+        return watch
+
     async def _run_registry(self) -> None:
         """Returns only if kubelet does not watch its registry directory."""
         timer = RegistrationTimer()
@@ -170,25 +189,34 @@ class KubeletLink:
             for plugin in self._plugins
         ]
         names = {path.name for endpoint in self._endpoints for path in endpoint.paths}
-        watch = SocketWatch(self._paths.registry, names)
+        watch = self._watch(self._paths.registry, names)
+        kubelet = self._kubelet()
         try:
             while not self._is_unwatched(timer):
-                if self._needs_binding(timer):
+                if not self.is_registered:
+                    before, kubelet = kubelet, self._kubelet()
+                    if kubelet != before:
+                        timer.met()
+                if self._needs_binding(kubelet, timer):
                     await _bind(self._lost())
                     timer.succeeded()
                 if self.is_registered and timer.streaming():
                     self._on_registered()
-                await watch.wait()
+                await watch.wait(at_rest=self.is_registered)
         finally:
             watch.stop()
         log.warning("plugin_registry_unwatched", path=str(self._paths.registry), instead="kubelet.sock")
         for endpoint in self._endpoints:
             await endpoint.stop()
 
-    def _needs_binding(self, timer: RegistrationTimer) -> bool:
+    def _kubelet(self) -> SocketIdentity | None:
+        """None while none listens: a new socket at the time of its start would cost it two looks, and its pods."""
+        return identity_of(self._paths.kubelet_socket) if is_served(self._paths.kubelet_socket) else None
+
+    def _needs_binding(self, kubelet: SocketIdentity | None, timer: RegistrationTimer) -> bool:
         if not all(endpoint.is_in_place() for endpoint in self._endpoints):
             return True
-        return self._paths.kubelet_socket.exists() and not self.is_registered and timer.is_silent()
+        return kubelet is not None and not self.is_registered and timer.is_silent()
 
     def _is_unwatched(self, timer: RegistrationTimer) -> bool:
         return not timer.was_asked and self._paths.kubelet_socket.exists() and timer.age() > _REGISTRY_UNWATCHED_S
@@ -197,19 +225,22 @@ class KubeletLink:
         self._endpoints = [
             PluginEndpoint(plugin, self._paths.device_plugins / SOCKETS[plugin.resource]) for plugin in self._plugins
         ]
-        watch = SocketWatch(self._paths.device_plugins, {"kubelet.sock", *SOCKETS.values()})
+        watch = self._watch(self._paths.device_plugins, {"kubelet.sock", *SOCKETS.values()})
         timer = RegistrationTimer()
         registered_with: SocketIdentity | None = None
+        kubelet = identity_of(self._paths.kubelet_socket)
         try:
             while True:
-                kubelet = identity_of(self._paths.kubelet_socket)
+                before, kubelet = kubelet, identity_of(self._paths.kubelet_socket)
+                if kubelet != before:
+                    timer.met()
                 if kubelet is not None and self._needs_registering(kubelet, registered_with, timer):
                     # A new kubelet knows none of them; the same one may have lost one stream.
                     lost = self._lost() if kubelet == registered_with else self._endpoints
                     registered_with = kubelet if await self._try_to_register(lost, timer) else None
                 if self.is_registered:
                     timer.streaming()
-                await watch.wait()
+                await watch.wait(at_rest=self.is_registered)
         finally:
             watch.stop()
 

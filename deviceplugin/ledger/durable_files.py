@@ -9,8 +9,10 @@ lock's file stays; only the lock on it counts.
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 
 from deviceplugin.errors import AgentRunningError, LedgerError
@@ -26,16 +28,41 @@ def replace_file(path: Path, data: bytes) -> None:
     """In one step, and on the disk when this returns. Its directory is made where it is missing."""
     make_directory(path.parent)
     fresh = path.with_name(f".{path.name}.new")
-    with fresh.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    fresh.write_bytes(data)
+    unfinished = _UNFINISHED.get()
+    if unfinished is None:
+        _put_in_place(fresh, path)
+    else:
+        unfinished.append(partial(_put_in_place, fresh, path))
+
+
+def _put_in_place(fresh: Path, path: Path) -> None:
+    _sync(fresh)
     fresh.replace(path)
     sync_directory(path.parent)
 
 
+_UNFINISHED: ContextVar[list[Callable[[], None]] | None] = ContextVar("unfinished", default=None)
+
+
+@contextmanager
+def finished_by_caller() -> Iterator[list[Callable[[], None]]]:
+    """A file that is replaced in the block is in place, and on the disk, when the caller has called what the list has
+    for it: from any thread, and for several files at once, because the disk is waited for. Raises OSError."""
+    unfinished: list[Callable[[], None]] = []
+    token = _UNFINISHED.set(unfinished)
+    try:
+        yield unfinished
+    finally:
+        _UNFINISHED.reset(token)
+
+
 def sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    _sync(path, os.O_DIRECTORY)
+
+
+def _sync(path: Path, flags: int = 0) -> None:
+    fd = os.open(path, os.O_RDONLY | flags)
     try:
         os.fsync(fd)
     finally:

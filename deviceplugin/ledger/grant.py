@@ -11,9 +11,10 @@ vcuda resources are kept.
 
 import enum
 from collections.abc import Container, Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NewType
+
+import msgspec
 
 from deviceplugin.model.allocation import Allocation, GpuShare, OwnerKey, PodUid
 from deviceplugin.model.gpu import DeviceId, GpuUuid
@@ -33,8 +34,7 @@ class Source(enum.Enum):
     CLAIM = "claim"  # a ResourceClaim: the owner is the claim in the pod's place, and one of its requests
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(msgspec.Struct, frozen=True):
     """Slots that are held. `answered`: resources whose Allocate was answered. `created`: Unix time in seconds.
 
     `limits` are those of the pod's annotations, stored here because PreStartContainer must not need the API server.
@@ -63,8 +63,7 @@ class Grant:
         return (self.limits if self.is_share else NO_LIMITS).memory_bytes(share.blocks)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedAnswer:
+class RecordedAnswer(msgspec.Struct, frozen=True):
     """The answer to Allocate as kubelet replays it at every start of the container.
 
     `grant` is the last component of the path mounted at /etc/vcuda; None in an answer of gpu-manager. `cores` and
@@ -85,8 +84,7 @@ class RecordedAnswer:
     missing: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointEntry:
+class CheckpointEntry(msgspec.Struct, frozen=True):
     """One resource of one container; `answer` is None for the second resource, whose answer was empty."""
 
     pod: PodUid
@@ -100,8 +98,7 @@ class CheckpointEntry:
         return (self.pod, self.container)
 
 
-@dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(msgspec.Struct, frozen=True, dict=True):
     """All vcuda entries; `exists` is False if kubelet has no file (a fresh node, or it was deleted)."""
 
     entries: tuple[CheckpointEntry, ...] = ()
@@ -122,7 +119,10 @@ class Checkpoint:
         return self._by_container.get((uid, container, resource))
 
     def has(self, uid: PodUid, container: str) -> bool:
-        return any((uid, container, resource) in self._by_container for resource in Resource)
+        return bool(self.resources_of(uid, container))
+
+    def resources_of(self, uid: PodUid, container: str) -> frozenset[Resource]:
+        return frozenset(resource for resource in Resource if (uid, container, resource) in self._by_container)
 
     def ids_of(self, uid: PodUid, container: str, resource: Resource) -> frozenset[DeviceId]:
         """The IDs that kubelet gave to a container; their number is what its pod asked for."""

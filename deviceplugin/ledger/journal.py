@@ -2,17 +2,22 @@
 
 In: `LedgerChange`s. Out: the same state after any crash. `Journal.open` replays the file; `append` writes one line and
 waits for the disk, then changes `grants`; an append that fails leaves neither a valid line nor a changed state. What
-somebody will say again after a power cut need not wait for the disk (`durable`). An entry that does not verify costs
-only itself: a torn last line is cut, a damaged file is copied (`.damaged-<n>`) and the entries that verify are kept,
-with one sentence in `warnings`. A reboot changes nothing: grants name GPUs by UUID, and minor numbers, which a
-reboot may change, are in no entry. When `compact_if_due` has been called, the file has at most `_FACTOR` times
-what its last rewrite wrote, or `_LEAST_BYTES`; less than two bytes are rewritten for each that is appended.
+somebody will say again after a power cut need not wait for the disk (`durable`), and who answers later waits for it
+with all others who do (`synced`): what a failed wait leaves stays in `grants`, and the next change or wait begins a new
+file. An entry that does not verify costs only itself: a torn last line is cut, a damaged file is copied
+(`.damaged-<n>`) and the entries that verify are kept, with one sentence in `warnings`. A reboot changes nothing: grants
+name GPUs by UUID, and minor numbers, which a reboot may change, are in no entry. When `compact_if_due` has been called,
+the file has at most `_FACTOR` times what its last rewrite wrote, or `_LEAST_BYTES`; less than two bytes are rewritten
+for each that is appended.
 
 Not here: what a change means and whether it is allowed (`ledger`), other agents (`durable_files`). Not safe for
-threads.
+threads: only `synced` waits for a slow disk in one.
 """
 
+import asyncio
+import errno
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -35,6 +40,7 @@ from deviceplugin.ledger.records import (
 
 _LEAST_BYTES = 1 << 18  # below this a journal is not worth rewriting
 _FACTOR = 4
+_WORTH_A_THREAD_S = 0.001  # what the last wait took: on a quick disk a thread costs more than it spares
 _PRIVATE = 0o600
 _OPEN = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
 _PIECE = 1 << 20
@@ -52,7 +58,11 @@ class Journal:
         self._size = 0
         self._due = _LEAST_BYTES  # what a rewrite would write is known after the first one
         self._number = 0
+        self._appended = self._synced = 0  # entries since the journal was opened
         self._broken = False
+        self._took_s = 0.0
+        self._disk = threading.RLock()
+        self._turn = asyncio.Lock()
 
     @classmethod
     def open(cls, path: Path, *, clock: Callable[[], float] = time.time) -> "Journal":
@@ -79,19 +89,60 @@ class Journal:
         return MappingProxyType(self._grants)
 
     def append(self, change: LedgerChange, *, durable: bool = True) -> None:
-        """Durable when this returns, or, without `durable`, with the next entry that is; raises LedgerError and changes
-        nothing if the disk refuses."""
+        """Durable when this returns, or, without `durable`, with `synced` or the next entry that is; raises LedgerError
+        and changes nothing if the disk refuses."""
         if self._broken:  # it may end with half a line, behind which this one would be lost
             self.rewrite()
+        before = self._appended
         try:
             self._write(JournalEntry(self._number + 1, self._clock(), change), durable=durable)
         except OSError as error:
+            self._appended = before
             self._take_back()
             raise LedgerError(
                 f"the change `{change.kind}` could not be written to the ledger's journal {self.path}: "
                 f"{durable_files.cause(error)}; nothing was changed, so free space or repair the disk and try again"
             ) from error
         apply(self._grants, change)
+
+    async def synced(self) -> None:
+        """All that was appended before is durable. Who asks while a slow disk is waited for shares the next wait.
+
+        Raises LedgerError if the disk refuses; the state does not change.
+        """
+        wanted = self._appended
+        while self._synced < wanted:
+            async with self._turn:
+                if self._synced < wanted:
+                    await self._sync()
+
+    async def _sync(self) -> None:
+        if self._broken:
+            self.rewrite()
+            return
+        try:
+            if self._took_s < _WORTH_A_THREAD_S:
+                self._wait_for_disk()
+            else:
+                await asyncio.get_running_loop().run_in_executor(None, self._wait_for_disk)
+        except OSError as error:
+            raise LedgerError(
+                f"the ledger's journal {self.path} could not be written to the disk: {durable_files.cause(error)}; "
+                "nothing is answered until it can be, so free space or repair the disk and try again"
+            ) from error
+
+    def _wait_for_disk(self) -> None:
+        """In any thread; one at a time, because the kernel tells a failure to one of two that wait at once."""
+        with self._disk:
+            if self._broken:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            appended, began = self._appended, time.perf_counter()
+            try:
+                os.fdatasync(self._fd)
+            except OSError:
+                self._broken = True  # it may have lost any of what was not durable
+                raise
+            self._synced, self._took_s = appended, time.perf_counter() - began
 
     def rewrite(self) -> None:
         """Writes the state to a temporary file, then renames it. A crash leaves the old journal or the new one."""
@@ -107,6 +158,7 @@ class Journal:
                 "changed, so free space or repair the disk and try again"
             ) from error
         self._size, self._number = len(data), len(lines) - 1
+        self._synced = self._appended
         self._due = max(_LEAST_BYTES, _FACTOR * len(data))
 
     def compact_if_due(self) -> bool:
@@ -121,9 +173,10 @@ class Journal:
         return True
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        with self._disk:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
 
     @property
     def _temporary(self) -> Path:
@@ -168,27 +221,34 @@ class Journal:
     def _write(self, entry: JournalEntry, *, durable: bool) -> None:
         line = encode_line(entry)
         _append(self._fd, line)
+        self._appended += 1
         if durable:
-            os.fdatasync(self._fd)
+            self._wait_for_disk()
         self._size += len(line)
         self._number = entry.number
 
     def _take_back(self) -> None:
-        """Cuts off what a failed write left; if that fails too, the next append starts a new file."""
-        self._broken = True
-        try:
-            _cut(self._fd, self._size)
-        except OSError:
-            return
-        self._broken = False
+        """Cuts off what a failed write left. If that fails too, or an entry before it may be lost because it was not
+        durable when the disk failed, the next append starts a new file."""
+        with self._disk:
+            is_lost = self._broken and self._synced < self._appended
+            self._broken = True
+            try:
+                _cut(self._fd, self._size)
+            except OSError:
+                return
+            self._broken = is_lost
+            if not is_lost:
+                self._synced = self._appended
 
     def _replace(self, data: bytes) -> None:
         fd = _replace_file(self.path, self._temporary, data)
-        self._broken = True  # until the new name is durable a crash may bring the old file back
-        self.close()
-        self._fd = fd
-        durable_files.sync_directory(self.path.parent)
-        self._broken = False
+        with self._disk:
+            self._broken = True  # until the new name is durable a crash may bring the old file back
+            self.close()
+            self._fd = fd
+            durable_files.sync_directory(self.path.parent)
+            self._broken = False
 
 
 def _append(fd: int, data: bytes) -> None:

@@ -1,10 +1,11 @@
 """Which container holds which part of which GPU of this node, and the only way to change it.
 
 In: grants and named transitions on them. Out: queries, and a call to every subscriber. Each transition is one
-entry of the journal, on the disk before memory changes (but for `follow_limits`): a crash leaves all of it or nothing.
-This is the last check: `grant`, `reassign_to_owner` and `reassign` raise CapacityError if a GPU would hold more than it
-has, whatever the caller computed; only `adopt` accepts what is true already. A GPU that is over-committed already, as
-found at start, may be relieved or left as it is, never loaded further. A container holds one grant at most.
+entry of the journal: a crash leaves all of it or nothing. It is on the disk before memory changes, but for what others
+say again after a power cut (`answer`, `prove`, `follow_limits`), and for claims, of which nothing is answered before
+`synced`. This is the last check: `grant`, `reassign_to_owner` and `reassign` raise CapacityError if a GPU would hold
+more than it has, whatever the caller computed; only `adopt` accepts what is true already. A GPU that is over-committed
+already, as found at start, may be relieved or left as it is, never loaded further. A container holds one grant at most.
 
 A grant whose owner was guessed wrong keeps its GPUs and takes the true owner's request: kubelet has recorded its device
 nodes and environment in its checkpoint, and starts the container with these. Limits can change, because they are
@@ -17,8 +18,8 @@ half a transition. Not here: where to place (`placement`), which container asks 
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass, replace
 
+import msgspec
 import structlog
 
 from deviceplugin.errors import CapacityError, LedgerError, OwnershipError
@@ -33,10 +34,10 @@ from deviceplugin.model.request import Request, parse_request
 from deviceplugin.model.units import Resource, ResourceNames, format_blocks
 from deviceplugin.placement.fit import NOTHING, GpuAmount, demand_of, model_of
 from deviceplugin.placement.snapshot import occupied
+from deviceplugin.structs import replace
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(msgspec.Struct, frozen=True):
     """What is held of one GPU and what it has: nothing if the GPU is not in the inventory."""
 
     uuid: GpuUuid
@@ -68,15 +69,12 @@ def check(
     before: Iterable[Allocation], after: Iterable[Allocation], inventory: Inventory, *, gpus: Set[GpuUuid]
 ) -> None:
     """Raises CapacityError if `after` over-commits one of these GPUs more than `before` does."""
-    held = loads(_touching(before, gpus), inventory)
-    for uuid, load in loads(_touching(after, gpus), inventory).items():
-        now = held.get(uuid, Load(uuid, NOTHING, load.has))
-        if uuid in gpus and load.is_worse_than(now):
+    over = [load for load in loads(after, inventory).values() if load.is_over and load.uuid in gpus]
+    held = loads(before, inventory) if over else {}
+    for load in over:
+        now = held.get(load.uuid, Load(load.uuid, NOTHING, load.has))
+        if load.is_worse_than(now):
             raise CapacityError(_sentence(now, load, inventory))
-
-
-def _touching(allocations: Iterable[Allocation], gpus: Set[GpuUuid]) -> list[Allocation]:
-    return [allocation for allocation in allocations if any(share.uuid in gpus for share in allocation.shares)]
 
 
 def _sentence(now: Load, then: Load, inventory: Inventory) -> str:
@@ -92,8 +90,7 @@ def _sentence(now: Load, then: Load, inventory: Inventory) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Claimant:
+class Claimant(msgspec.Struct, frozen=True):
     """The container that a grant goes to, and what it asked for."""
 
     owner: ContainerRef
@@ -172,7 +169,7 @@ class Ledger:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._grants = journal.grants
-        self._owners: dict[OwnerKey, GrantId] = {}
+        self._owners: dict[OwnerKey, Grant] = {}
         self._subscribers: list[Callable[[], None]] = []
         self._reindex()
 
@@ -192,8 +189,11 @@ class Ledger:
 
     def of_owner(self, key: OwnerKey) -> Grant | None:
         """The grant of one container; if a damaged journal left two, the later one."""
-        grant_id = self._owners.get(key)
-        return None if grant_id is None else self._grants[grant_id]
+        return self._owners.get(key)
+
+    def owners(self) -> Mapping[OwnerKey, Grant]:
+        """The grant of each container as it is now; later changes are not seen in it."""
+        return self._owners
 
     def of_pod(self, uid: PodUid) -> tuple[Grant, ...]:
         return tuple(grant for grant in self._grants.values() if grant.allocation.owner.pod.uid == uid)
@@ -217,33 +217,48 @@ class Ledger:
         self._put("grant", (grant,), inventory)
 
     def grant_claim(self, grants: tuple[Grant, ...], inventory: Inventory) -> None:
-        """Adds all grants of a claim in one entry, or none; durable when this returns.
+        """Adds all grants of a claim in one entry, or none; durable after `synced`.
 
         Raises CapacityError if they do not fit together, LedgerError if one is there already or the disk refuses.
         """
-        self._put("grant_claim", grants, inventory)
+        self._put("grant_claim", grants, inventory, durable=False)
+
+    async def synced(self) -> None:
+        """Every transition before this is durable; raises LedgerError. It is one wait for all who ask together."""
+        await self._journal.synced()
 
     def require_room(self, grants: tuple[Grant, ...], inventory: Inventory) -> None:
         """Raises CapacityError if they do not fit beside the others; changes nothing."""
-        after = {**self._grants, **{grant.id: grant for grant in grants}}
-        before = [self._grants[grant.id] for grant in grants if grant.id in self._grants]
-        touched = {share.uuid for grant in (*before, *grants) for share in grant.allocation.shares}
-        check(self.allocations(), [grant.allocation for grant in after.values()], inventory, gpus=touched)
+        new = {grant.id: grant.allocation for grant in grants}
+        changed = (grant.allocation for each in new if (grant := self.get(each)) is not None)
+        gpus = {share.uuid for each in (*changed, *new.values()) for share in each.shares}
+        # Each is looked at, those of other GPUs no further: a node holds hundreds, and kubelet waits.
+        before = {
+            grant_id: grant.allocation
+            for grant_id, grant in self._grants.items()
+            for share in grant.allocation.shares
+            if share.uuid in gpus
+        }
+        check(before.values(), {**before, **new}.values(), inventory, gpus=gpus)
 
     def answer(self, grant_id: GrantId, resource: Resource) -> Grant:
-        """The second resource's Allocate was answered."""
+        """The second resource's Allocate was answered. After a power cut kubelet's checkpoint says it (`prove`)."""
         grant = self._require(grant_id)
-        return self._update("answer", grant, replace(grant, answered=grant.answered | {resource}))
+        return self._update("answer", grant, replace(grant, answered=grant.answered | {resource}), durable=False)
 
     def repeat(self, grant_id: GrantId, resource: Resource) -> Grant:
         """Kubelet forgot the container and asks again from the start: only this resource is answered now."""
         grant = self._require(grant_id)
         return self._update("repeat", grant, replace(grant, answered=frozenset({resource})))
 
-    def prove(self, grant_id: GrantId) -> Grant:
-        """Kubelet's checkpoint confirms the owner."""
+    def prove(self, grant_id: GrantId, recorded: Set[Resource]) -> Grant:
+        """Kubelet's checkpoint confirms the owner, and that these resources were answered.
+
+        It does so again after a power cut, at the first round of a new agent, so nothing here waits for the disk.
+        """
         grant = self._require(grant_id)
-        return self._update("prove", grant, replace(grant, proved=True))
+        confirmed = replace(grant, proved=True, answered=grant.answered | recorded)
+        return self._update("prove", grant, confirmed, durable=False)
 
     def set_limits(self, grant_id: GrantId, limits: PodLimits) -> Grant:
         """What the pod asks for at its start; limits take nothing from other grants."""
@@ -260,6 +275,7 @@ class Ledger:
         changed = tuple((grant.id, limits) for grant, limits in known if grant.limits != limits)
         if changed:
             self._journal.append(LedgerChange("follow_limits", limits=changed), durable=False)
+            self._reindex()
             self._journal.compact_if_due()
         return tuple(self._require(each) for each, _ in changed)
 
@@ -300,11 +316,15 @@ class Ledger:
             if load.uuid not in before or load.is_worse_than(before[load.uuid]):
                 log.warning("gpu_overcommitted", gpu=load.uuid, grant=grant_id, load=str(load))
 
-    def release(self, ids: Iterable[GrantId], *, why: str) -> tuple[Grant, ...]:
-        """Removes grants in one entry and returns them. Unknown ids count as released already."""
+    def release(self, ids: Iterable[GrantId], *, why: str, durable: bool = True) -> tuple[Grant, ...]:
+        """Removes grants in one entry and returns them. Unknown ids count as released already.
+
+        Without `durable` it is so after `synced`.
+        """
         ending = tuple(grant for grant_id in dict.fromkeys(ids) if (grant := self.get(grant_id)) is not None)
         if ending:
-            self._commit(LedgerChange("release", removed=tuple(grant.id for grant in ending), why=why))
+            change = LedgerChange("release", removed=tuple(grant.id for grant in ending), why=why)
+            self._commit(change, durable=durable)
             self._journal.compact_if_due()  # not at a grant, because kubelet waits for that
         return ending
 
@@ -352,19 +372,19 @@ class Ledger:
             raise LedgerError(f"grant {grant_id} is not in the ledger; delete the pod, so that it is admitted again")
         return grant
 
-    def _update(self, kind: str, before: Grant, after: Grant) -> Grant:
+    def _update(self, kind: str, before: Grant, after: Grant, *, durable: bool = True) -> Grant:
         if after != before:
-            self._commit(LedgerChange(kind, put=(after,)))
+            self._commit(LedgerChange(kind, put=(after,)), durable=durable)
         return after
 
-    def _put(self, kind: str, grants: tuple[Grant, ...], inventory: Inventory) -> None:
+    def _put(self, kind: str, grants: tuple[Grant, ...], inventory: Inventory, *, durable: bool = True) -> None:
         self._check_owners(grants)
         self.require_room(grants, inventory)
-        self._commit(LedgerChange(kind, put=grants))
+        self._commit(LedgerChange(kind, put=grants), durable=durable)
 
     def _check_owners(self, grants: tuple[Grant, ...]) -> None:
         # What they held goes first: two grants may exchange their owners in one entry.
-        owners = dict(self._owners)
+        owners = {key: grant.id for key, grant in self._owners.items()}
         for grant in grants:
             if (former := self.get(grant.id)) is not None and owners.get(former.allocation.owner.key) == grant.id:
                 del owners[former.allocation.owner.key]
@@ -376,8 +396,8 @@ class Ledger:
                     "delete the pod, so that it is admitted again"
                 )
 
-    def _commit(self, change: LedgerChange) -> None:
-        self._journal.append(change)
+    def _commit(self, change: LedgerChange, *, durable: bool = True) -> None:
+        self._journal.append(change, durable=durable)
         self._reindex()
         for subscriber in tuple(self._subscribers):
             try:
@@ -386,4 +406,4 @@ class Ledger:
                 log.error("ledger_subscriber_failed", transition=change.kind, error=repr(error))  # noqa: TRY400 - `error` says it
 
     def _reindex(self) -> None:
-        self._owners = {grant.allocation.owner.key: grant.id for grant in self._grants.values()}
+        self._owners = {grant.allocation.owner.key: grant for grant in self._grants.values()}

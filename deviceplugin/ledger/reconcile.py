@@ -28,7 +28,8 @@ has more.
 
 import enum
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from deviceplugin.ledger.grant import Checkpoint, Grant, GrantId, RecordedAnswer, Source
 from deviceplugin.ledger.ledger import owner_named, share_for
@@ -37,10 +38,10 @@ from deviceplugin.model.gpu import GpuUuid, Inventory, gpu_keys, key_of
 from deviceplugin.model.pod import ContainerState, Pod, PodContainer
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU, Resource
+from deviceplugin.structs import replace
 
 
-@dataclass(frozen=True, slots=True)
-class Rebuilt:
+class Rebuilt(msgspec.Struct, frozen=True):
     """The grants that could be rebuilt, and a sentence for each container for which that failed."""
 
     grants: tuple[Grant, ...]
@@ -133,8 +134,7 @@ PodName = tuple[str, str]
 _ROUNDS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class PodsView:
+class PodsView(msgspec.Struct, frozen=True):
     """All pods of this node as one source shows them, by the UID that kubelet uses (static pods: not the mirror's).
 
     `complete` is False if absence proves nothing: kubelet just started and shows no pod of the API server yet.
@@ -170,28 +170,27 @@ class PodsView:
         return replace(view, by_name=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(msgspec.Struct, frozen=True):
     """What one round reads. `suspects`: the result of the previous round."""
 
     grants: tuple[Grant, ...]
     checkpoint: Checkpoint | None
     kubelet: PodsView | None
     api: PodsView | None
-    suspects: Mapping[GrantId, int] = field(default_factory=dict)
+    suspects: Mapping[GrantId, int] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class ReconcileActions:
+class ReconcileActions(msgspec.Struct, frozen=True):
     """What to do, in this order: release, reassign, prove, describe, adopt. `suspects` is for the next round.
 
+    `proved`: grants of which the checkpoint says more than the ledger: their owner, or which resources were answered.
     `disproved`: grants for which kubelet's checkpoint names another container, for `Ledger.reassign_to_owner`.
     `described`: grants without the names, role or index of their container, for `Ledger.describe`.
     """
 
     ended: tuple[Grant, ...]
     disproved: tuple[tuple[Grant, OwnerKey], ...]
-    proved: tuple[GrantId, ...]
+    proved: tuple[tuple[GrantId, frozenset[Resource]], ...]
     described: tuple[tuple[GrantId, PodContainer], ...]
     adopt: tuple[Grant, ...]
     suspects: Mapping[GrantId, int]
@@ -221,7 +220,11 @@ def decide(evidence: Evidence, inventory: Inventory, *, now: float) -> Reconcile
     return ReconcileActions(
         ended=ended,
         disproved=tuple((grant, key) for grant in staying if (key := _disproved(grant, evidence.checkpoint))),
-        proved=tuple(grant.id for grant in staying if not grant.proved and _is_proved(grant, evidence.checkpoint)),
+        proved=tuple(
+            (grant.id, recorded)
+            for grant in staying
+            if (recorded := _recorded(grant, evidence.checkpoint)) and not (grant.proved and recorded <= grant.answered)
+        ),
         described=tuple(
             (grant.id, known)
             for grant in staying
@@ -303,8 +306,12 @@ def _recorded_owner(grant: Grant, checkpoint: Checkpoint | None) -> OwnerKey | N
     return checkpoint.recorded_owner(grant.id, grant.allocation.owner.key) if checkpoint is not None else None
 
 
-def _is_proved(grant: Grant, checkpoint: Checkpoint | None) -> bool:
-    return _recorded_owner(grant, checkpoint) == grant.allocation.owner.key
+def _recorded(grant: Grant, checkpoint: Checkpoint | None) -> frozenset[Resource]:
+    """The resources that the checkpoint gives to the owner, if it is the one that has this grant."""
+    key = grant.allocation.owner.key
+    if checkpoint is None or _recorded_owner(grant, checkpoint) != key:
+        return frozenset()
+    return checkpoint.resources_of(*key)
 
 
 def _disproved(grant: Grant, checkpoint: Checkpoint | None) -> OwnerKey | None:

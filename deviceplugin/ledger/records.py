@@ -11,7 +11,6 @@ numbers of the entries.
 
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from typing import BinaryIO, NamedTuple
 
 import msgspec
@@ -21,13 +20,13 @@ from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRol
 from deviceplugin.model.pod import PodLimits
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import Resource
+from deviceplugin.structs import replace
 
 FORMAT_VERSION = 1
 _MAGIC = b"vcuda-ledger"
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerChange:
+class LedgerChange(msgspec.Struct, frozen=True):
     """What one transition does, all or nothing: the grants after it, and the grants that it removes.
 
     `limits`: of grants of which nothing else changes; it makes no grant. `why` is a phrase for the operator who reads
@@ -41,8 +40,7 @@ class LedgerChange:
     limits: tuple[tuple[GrantId, PodLimits], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class JournalEntry:
+class JournalEntry(msgspec.Struct, frozen=True):
     """A change with its number in the file, and the Unix time at which it was written."""
 
     number: int
@@ -183,8 +181,7 @@ LONGEST_LINE = 1 << 24
 each grant: device IDs and the answer."""
 
 
-@dataclass(slots=True)
-class Scan:
+class Scan(msgspec.Struct):
     """What the bytes contain.
 
     `grants` is the state after all entries that verify, `end` where the next entry goes, `lost` how many entries are
@@ -193,7 +190,7 @@ class Scan:
     """
 
     version: int | None = None
-    grants: dict[GrantId, Grant] = field(default_factory=dict)
+    grants: dict[GrantId, Grant] = msgspec.field(default_factory=dict)
     entries: int = 0
     last_number: int = 0
     end: int = 0

@@ -14,8 +14,9 @@ before every other by LD_LIBRARY_PATH or by the linker's cache.
 import enum
 import posixpath
 import re
-from dataclasses import dataclass
 from typing import NewType
+
+import msgspec
 
 from deviceplugin.errors import RequestError
 from deviceplugin.model.gpu import GpuUuid
@@ -35,8 +36,7 @@ class ContainerRole(enum.Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class PodRef:
+class PodRef(msgspec.Struct, frozen=True):
     """A pod; only `uid` identifies it, because the next pod of a StatefulSet has the same name."""
 
     uid: PodUid
@@ -52,8 +52,7 @@ class PodRef:
         return f"{self.namespace}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerRef:
+class ContainerRef(msgspec.Struct, frozen=True):
     """A container of a pod."""
 
     pod: PodRef
@@ -67,8 +66,7 @@ class ContainerRef:
         return f"{self.pod}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class GpuShare:
+class GpuShare(msgspec.Struct, frozen=True):
     """A part of one GPU: cores of 100, blocks of 256 MiB."""
 
     uuid: GpuUuid
@@ -76,8 +74,7 @@ class GpuShare:
     blocks: int
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
+class Allocation(msgspec.Struct, frozen=True):
     """What one container has; `shares` has one entry for each GPU, and whole GPUs have all their blocks.
 
     `index` is the container's place among the init containers, sidecars included, or among the app containers.
@@ -106,8 +103,7 @@ _MAY_BE_OVER = frozenset(("", "/", ".", "u"))  # second characters of a path tha
 LIBRARIES_32 = f"{DRIVER_MOUNT}/lib"  # for containers with gpu-manager's `compat32=true`
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(msgspec.Struct, frozen=True):
     """`host` is a path on the node, `inside` one in the container."""
 
     host: str

@@ -24,7 +24,6 @@ through etcd and every watch.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
@@ -34,7 +33,9 @@ from deviceplugin.errors import ParseError
 from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.pod import Pod, PodContainer
+from deviceplugin.model.preferences import parse_flag
 from deviceplugin.model.units import CORES_PER_GPU
+from deviceplugin.structs import replace
 
 VERSION = 1
 _INT64 = 1 << 63
@@ -44,8 +45,7 @@ _MAX_BLOCKS = 36**3
 Decoded = TypeVar("Decoded")
 
 
-@dataclass(frozen=True, slots=True)
-class PodAllocation:
+class PodAllocation(msgspec.Struct, frozen=True):
     """The content of `vcuda-allocation`: its pod, and the shares of each container."""
 
     pod: PodUid
@@ -86,27 +86,12 @@ def parse_gpu_indices(text: str) -> tuple[int, ...]:
     return minors
 
 
-def parse_assigned(text: str) -> bool:
-    found = {"true": True, "false": False}.get(text.strip().lower())
-    if found is None:
-        raise ParseError(f"annotation gpu-assigned is neither true nor false: {_shown(text)}")
-    return found
-
-
 def parse_core_limit(text: str) -> int:
     """The soft limit that a user gives the pod, in percent of a GPU: 1 to 100; more is 100, as in gpu-manager."""
     percent = _number(text, what="vcuda-core-limit", at_most=_INT64 - 1)
     if percent == 0:
         raise ParseError("annotation vcuda-core-limit is 0; write a percentage from 1 to 100")
     return min(percent, CORES_PER_GPU)
-
-
-def parse_socket(text: str) -> bool:
-    """Whether the containers of a pod get `vcuda.sock`."""
-    found = {"true": True, "false": False}.get(text.strip().lower())
-    if found is None:
-        raise ParseError(f"annotation vcuda-socket holds {text[:40]!r}; write true or false")
-    return found
 
 
 def format_allocation(allocation: PodAllocation) -> str:
@@ -167,8 +152,7 @@ def _shown(text: str) -> str:
     return ascii(text if len(text) <= 60 else text[:57] + "...")
 
 
-@dataclass(frozen=True, slots=True)
-class TrustedAllocation:
+class TrustedAllocation(msgspec.Struct, frozen=True):
     """`allocation` is None if there is no annotation or it is not trusted; then `doubt` is a sentence."""
 
     allocation: PodAllocation | None = None
@@ -204,7 +188,7 @@ def trusted_minors(pod: Pod, container: int, names: AnnotationNames) -> tuple[in
     if written is None or names.allocation in pod.annotations or not _names_its_node(pod, names):
         return ()
     said = pod.annotations.get(names.gpu_assigned)
-    if said is not None and parse_assigned(said):
+    if said is not None and parse_flag(said, "gpu-assigned"):
         return ()
     return parse_gpu_indices(written)
 
@@ -245,8 +229,8 @@ class DecisionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 def format_decision(record: DecisionRecord) -> str:
     """Shortened until it fits: first without the GPUs that were passed over, then without all but the node's reason."""
     plain = {name: ContainerRecord(each.gpus, each.reason) for name, each in record.containers.items()}
-    smaller = msgspec.structs.replace(record, containers=plain)
-    smallest = msgspec.structs.replace(record, containers={}, others=())
+    smaller = replace(record, containers=plain)
+    smallest = replace(record, containers={}, others=())
     texts = (msgspec.json.encode(each).decode() for each in (record, smaller, smallest))
     return next((text for text in texts if len(text) <= LONGEST), "")
 

@@ -14,9 +14,10 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NewType
+
+import msgspec
 
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid
@@ -33,8 +34,7 @@ AttributeValue = str | int | bool | tuple[int, int, int]
 """A tuple is a version. Its type must never change: an expression that reads it would fail."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimNames:
+class ClaimNames(msgspec.Struct, frozen=True):
     """What the driver, its classes and its taints are called under a domain."""
 
     domain: str
@@ -62,8 +62,7 @@ class ClaimNames:
         return f"vcuda.{self.domain}/cordoned"
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimRef:
+class ClaimRef(msgspec.Struct, frozen=True):
     """A ResourceClaim; only `uid` identifies it."""
 
     uid: ClaimUid
@@ -74,16 +73,14 @@ class ClaimRef:
         return f"{self.namespace}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerClaim:
+class ContainerClaim(msgspec.Struct, frozen=True):
     """What a container names: a ResourceClaim of its namespace, and one of its requests; empty: all of them."""
 
     claim: str
     request: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimedDevice:
+class ClaimedDevice(msgspec.Struct, frozen=True):
     """One result of an allocation. `request`: as the pod's containers name it, so without the alternative after `/`.
 
     `consumed` has the amount of each capacity: what the driver must enforce, which may be more than was requested.
@@ -94,13 +91,12 @@ class ClaimedDevice:
     pool: str
     device: str
     share_id: str = ""
-    consumed: Mapping[str, Fraction] = field(default_factory=dict)
+    consumed: Mapping[str, Fraction] = msgspec.field(default_factory=dict)
     is_administrative: bool = False
     """kube-scheduler gives it beside what others hold."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceRequest:
+class DeviceRequest(msgspec.Struct, frozen=True):
     """What is asked of each of `count` devices of a class; None: of all devices that fit on a node.
 
     `cores` and `blocks` are rounded up as kube-scheduler does it; None: all that the device has.
@@ -112,16 +108,14 @@ class DeviceRequest:
     blocks: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimRequest:
+class ClaimRequest(msgspec.Struct, frozen=True):
     """A request of a claim; of a prioritized list, the first of `alternatives` that fits is taken."""
 
     name: str
     alternatives: tuple[DeviceRequest, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True):
     """`devices` is None while nothing is allocated. `consumers`: UIDs of the pods for which it is reserved.
 
     `configured`: drivers for which the claim or its class has parameters. `requests` is read for the scheduler's views
@@ -141,8 +135,7 @@ class Claim:
         return self.ref.namespace, self.ref.name
 
 
-@dataclass(frozen=True, slots=True)
-class PodClaim:
+class PodClaim(msgspec.Struct, frozen=True):
     """An entry of a pod's spec.resourceClaims; `claim` is empty until it is made from `template`."""
 
     name: str
@@ -150,8 +143,7 @@ class PodClaim:
     template: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceStatus:
+class DeviceStatus(msgspec.Struct, frozen=True):
     """What a claim's status says of one of its devices. `since`: RFC 3339, in whole seconds."""
 
     driver: str
@@ -164,16 +156,14 @@ class DeviceStatus:
     since: str
 
 
-@dataclass(frozen=True, slots=True)
-class Taint:
+class Taint(msgspec.Struct, frozen=True):
     """A device with it gets no new pods."""
 
     key: str
     value: str
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedDevice:
+class PublishedDevice(msgspec.Struct, frozen=True):
     """A GPU as the node's ResourceSlice has it. Attribute names without a domain belong to the driver."""
 
     name: str
@@ -183,8 +173,7 @@ class PublishedDevice:
     taints: tuple[Taint, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class OfferedGpu:
+class OfferedGpu(msgspec.Struct, frozen=True):
     """A device of a ResourceSlice as the GPU that it is; claims can have `cores` and `blocks` of it."""
 
     device: str
@@ -194,8 +183,7 @@ class OfferedGpu:
     taints: tuple[Taint, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NodeOffer:
+class NodeOffer(msgspec.Struct, frozen=True):
     """What one ResourceSlice offers on a node. Of two slices of a node that of the higher generation counts."""
 
     slice: str
@@ -226,8 +214,7 @@ TEMPLATE_PREFIX = "vcuda-"
 _NAME = re.compile(r"vcuda-(\d{1,4})x(\d{1,3})c(\d{1,5})b(?:-[0-9a-f]{10})?")
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimSize:
+class ClaimSize(msgspec.Struct, frozen=True):
     """`gpus` equal parts. Of whole GPUs, which have 100 cores, `blocks` is the least that each must have."""
 
     gpus: int

@@ -16,8 +16,10 @@ the UUID so that they survive reboots. An ID only hints at the GPU of its holder
 import enum
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NewType
+
+import msgspec
+from msgspec.structs import force_setattr
 
 from deviceplugin.errors import ParseError
 from deviceplugin.model.topology import Topology
@@ -34,8 +36,7 @@ class ComputeMode(enum.Enum):
     PROHIBITED = "prohibited"
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(msgspec.Struct, frozen=True):
     """One GPU as NVML describes it; memory in bytes, `numa` is None if the platform does not tell.
 
     `blocks` are those that its memory has whole.
@@ -50,18 +51,17 @@ class Gpu:
     numa: int | None = None
     compute_mode: ComputeMode = ComputeMode.DEFAULT
     mig_enabled: bool = False
-    blocks: int = field(init=False, repr=False, compare=False)
+    blocks: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "blocks", blocks_in(self.memory_bytes))
+        force_setattr(self, "blocks", blocks_in(self.memory_bytes))
 
     @property
     def device_path(self) -> str:
         return f"/dev/nvidia{self.minor}"
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+class Health(msgspec.Struct, frozen=True):
     """Whether a GPU may get new pods; `reason` is a short phrase, empty if healthy."""
 
     healthy: bool = True
@@ -72,8 +72,7 @@ NEWEST_CUDA = (13, 5)
 """The newest CUDA of whose functions vcuda's library knows all (docs/reference/driver-functions.md)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Driver:
+class Driver(msgspec.Struct, frozen=True):
     """Versions from NVML: driver `550.54.15`, CUDA as (major, minor)."""
 
     version: str
@@ -85,8 +84,7 @@ class Driver:
         return self.cuda <= NEWEST_CUDA
 
 
-@dataclass(frozen=True, slots=True)
-class Inventory:
+class Inventory(msgspec.Struct, frozen=True):
     """All GPUs of this node in index order, their links and their health at one moment.
 
     `health` has an entry for each GPU that is not healthy. A GPU that disappears stays in the inventory as unhealthy
@@ -96,7 +94,7 @@ class Inventory:
     gpus: tuple[Gpu, ...]
     topology: Topology
     driver: Driver
-    health: dict[GpuUuid, Health] = field(default_factory=dict)
+    health: dict[GpuUuid, Health] = msgspec.field(default_factory=dict)
 
     def gpu(self, uuid: GpuUuid) -> Gpu | None:
         return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None)
@@ -110,8 +108,7 @@ class Inventory:
         return is_open and self.health_of(gpu.uuid).healthy
 
 
-@dataclass(frozen=True, slots=True)
-class GpuProcess:
+class GpuProcess(msgspec.Struct, frozen=True):
     """A process that NVML sees on a GPU; memory in bytes (0: unknown), SM percent of the sample period."""
 
     pid: int
@@ -119,8 +116,7 @@ class GpuProcess:
     sm_percent: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class GpuSample:
+class GpuSample(msgspec.Struct, frozen=True):
     """One reading of a GPU: utilisation in percent over the sample period, memory in bytes, and its processes."""
 
     utilization_percent: int
@@ -137,8 +133,7 @@ class Breach(enum.Enum):
     STATE = "state"  # its shared state is corrupted
 
 
-@dataclass(frozen=True, slots=True)
-class Overrun:
+class Overrun(msgspec.Struct, frozen=True):
     """One lasting breach, with a sentence for users."""
 
     breach: Breach
@@ -146,8 +141,7 @@ class Overrun:
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
-class GpuUse:
+class GpuUse(msgspec.Struct, frozen=True):
     """One container on one GPU. Bytes; cores of 100, over the last sample period; seconds since its start.
 
     `overhead_bytes` is the part of `memory_bytes` that the driver uses beside allocations: contexts, modules. `pids`
@@ -167,8 +161,7 @@ class GpuUse:
     pids: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerUse:
+class ContainerUse(msgspec.Struct, frozen=True):
     """One container; `processes` counts those that use a GPU, None while they cannot be found or counted.
 
     `over_seconds`: for how long each breach was seen, also if that was too short to be one of `overruns`.
@@ -178,7 +171,7 @@ class ContainerUse:
     gpus: tuple[GpuUse, ...]
     processes: int | None
     overruns: tuple[Overrun, ...] = ()
-    over_seconds: Mapping[tuple[GpuUuid, Breach], float] = field(default_factory=dict)
+    over_seconds: Mapping[tuple[GpuUuid, Breach], float] = msgspec.field(default_factory=dict)
     unknown_functions: int | None = None
 
 

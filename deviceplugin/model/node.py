@@ -12,7 +12,7 @@ memory of each are bounded, before the links are read.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated
 
 import msgspec
@@ -95,7 +95,7 @@ def parse_inventory(text: str) -> tuple[Inventory, bool]:
             raise ParseError(f"annotation {_WHAT} has two GPUs with the same {name}")
     inventory = Inventory(
         gpus=tuple(_read(gpu) for gpu in decoded.gpus),
-        topology=Topology(minors=tuple(minors), links=_links(decoded.links, minors)),
+        topology=_topology(tuple(decoded.links), tuple(minors)),
         driver=Driver(decoded.driver, decoded.cuda),
         health={
             gpu.uuid: Health(healthy=False, reason=gpu.unhealthy) for gpu in decoded.gpus if gpu.unhealthy is not None
@@ -144,6 +144,12 @@ def _letter(link: Link) -> str:
     return _LETTERS[link.level] + (str(link.nvlinks) if link.nvlinks else "")
 
 
+@lru_cache(maxsize=64)
+def _topology(rows: tuple[str, ...], minors: tuple[int, ...]) -> Topology:
+    """One for all nodes that are built alike: a cluster has few kinds of nodes, and each a link for each pair."""
+    return Topology(minors=minors, links=_links(rows, minors))
+
+
 def _links(rows: Sequence[str], minors: Sequence[int]) -> dict[tuple[int, int], Link]:
     if len(rows) != max(0, len(minors) - 1):
         raise ParseError(f"annotation {_WHAT} has {len(rows)} rows of links for {len(minors)} GPUs")
@@ -161,8 +167,7 @@ def _links(rows: Sequence[str], minors: Sequence[int]) -> dict[tuple[int, int], 
     return links
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterNode:
+class ClusterNode(msgspec.Struct, frozen=True):
     """`cores` and `blocks` are what kubelet offers: 0 while the agent is down. `cordon` has UUIDs and minors.
 
     `close_nvml`: the agent shall let go of the driver; every GPU is cordoned as long as this is asked.

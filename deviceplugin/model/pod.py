@@ -13,7 +13,9 @@ or `main=2,side=3`; later items win), and a ParseError says what to write.
 import enum
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
+from msgspec.structs import force_setattr
 
 from deviceplugin.errors import ParseError
 from deviceplugin.model.allocation import ContainerRef, ContainerRole, PodRef, PodUid
@@ -33,8 +35,7 @@ _NAMES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Gang:
+class Gang(msgspec.Struct, frozen=True):
     """Pods that start together or not at all. `waits`: members with a node wait at Permit until all have one.
 
     Kubernetes' own pod groups (`spec.schedulingGroup`) are placed in one cycle, and no member waits.
@@ -80,8 +81,7 @@ class ContainerState(enum.Enum):
     TERMINATED = "terminated"
 
 
-@dataclass(frozen=True, slots=True)
-class PodContainer:
+class PodContainer(msgspec.Struct, frozen=True):
     """One container: `cores` and `blocks` are its limits, `index` is its position in its own list.
 
     `runtime_id` is the ID of the container runtime, without its name; empty before kubelet reports it.
@@ -93,7 +93,7 @@ class PodContainer:
     index: int
     cores: int = 0
     blocks: int = 0
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = msgspec.field(default_factory=dict)
     state: ContainerState = ContainerState.UNKNOWN
     runtime_id: str = ""
     has_volume_over_compat: bool = False
@@ -107,8 +107,7 @@ class PodContainer:
         return bool(self.cores or self.blocks)
 
 
-@dataclass(frozen=True, slots=True)
-class Pod:
+class Pod(msgspec.Struct, frozen=True):
     """One pod bound to this node. Times are Unix seconds, 0.0 if unknown.
 
     `ref.uid` is the UID that kubelet uses. The mirror of a static pod has another one at the API server: `api_uid`,
@@ -125,7 +124,7 @@ class Pod:
     reason: str = ""
     message: str = ""
     node: str = ""
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
     annotation_bytes: int = 0
     unread_bytes: int = 0
     created: float = 0.0
@@ -156,8 +155,7 @@ class Pod:
         return next((container for container in self.containers if container.ref.name == name), None)
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledCondition:
+class ScheduledCondition(msgspec.Struct, frozen=True):
     """The condition PodScheduled; if it is not true, `reason` is for example Unschedulable or SchedulerError.
 
     `text` is a hash of the message: another message is another rejection. `message` is its beginning, for users.
@@ -166,11 +164,10 @@ class ScheduledCondition:
     is_true: bool
     reason: str = ""
     text: int = 0
-    message: str = field(default="", compare=False)
+    message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterPod:
+class ClusterPod(msgspec.Struct, frozen=True):
     """A pod with GPUs as the scheduler needs it. `needs` is None if it is unknown.
 
     `uid` is that of the API server and kube-scheduler; for a static pod kubelet uses another one.
@@ -190,10 +187,10 @@ class ClusterPod:
     claims: tuple[PodClaim, ...] = ()
     whole_gpus: tuple[tuple[str, int], ...] = ()
     soft_rules: tuple[str, ...] = ()
-    uid: PodUid = field(init=False, repr=False, compare=False)
+    uid: PodUid = PodUid("")
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "uid", PodUid(self.pod.api_uid))
+        force_setattr(self, "uid", PodUid(self.pod.api_uid))
 
     @property
     def scheduler(self) -> str:
@@ -214,8 +211,7 @@ class ClusterPod:
         return condition is not None and not condition.is_true and condition.reason != _GATED
 
 
-@dataclass(frozen=True, slots=True)
-class PlainPod:
+class PlainPod(msgspec.Struct, frozen=True):
     """A pod without GPUs on a node: it takes CPU and memory. A cluster may have 100,000, so it has few fields.
 
     `needs` is None if it cannot be parsed.
@@ -229,12 +225,11 @@ class PlainPod:
 _ITEM = re.compile(r"(?:([a-z0-9]([-a-z0-9]*[a-z0-9])?)=)?([0-9]{1,10})", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class PerContainer:
+class PerContainer(msgspec.Struct, frozen=True):
     """By a container's name, else `every`."""
 
     every: int
-    by_name: Mapping[str, int] = field(default_factory=dict)
+    by_name: Mapping[str, int] = msgspec.field(default_factory=dict)
 
     def of(self, container: str) -> int:
         return self.by_name.get(container, self.every)
@@ -266,8 +261,7 @@ MOST_MIB = 1 << 24  # 16 TiB: more was probably meant in bytes
 NO_MEMORY_LIMITS = PerContainer(0)
 
 
-@dataclass(frozen=True, slots=True)
-class PodLimits:
+class PodLimits(msgspec.Struct, frozen=True):
     """Of one container. `soft_cores`: percent of a GPU, 0 if cores are a hard limit. `memory_mib` of each GPU: 0 if
     all that was granted may be used."""
 

@@ -14,8 +14,9 @@ about the next pods, and they would be promised the same GPUs.
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
+
+import msgspec
 
 from deviceplugin.errors import ParseError
 from deviceplugin.model.annotation_names import AnnotationNames
@@ -75,8 +76,7 @@ class GpuPolicy(enum.Enum):
                 return False
 
 
-@dataclass(frozen=True, slots=True)
-class GpuFilter:
+class GpuFilter(msgspec.Struct, frozen=True):
     """Which GPUs may be used. Models are parts of the name, case-insensitive; one match is enough.
 
     `one_numa`: all GPUs of a container on one NUMA node.
@@ -105,8 +105,7 @@ class GpuFilter:
 ANY_GPU = GpuFilter()
 
 
-@dataclass(frozen=True, slots=True)
-class Preferences:
+class Preferences(msgspec.Struct, frozen=True):
     """None: the setting of the scheduler."""
 
     node: NodePolicy | None = None
@@ -166,9 +165,13 @@ def _one_numa(annotations: Mapping[str, str], names: AnnotationNames) -> bool:
     written = annotations.get(names.numa)
     if written is None:
         return annotations.get(_HAMI_NUMA, "").strip().lower() == "true"
-    found = {"true": True, "false": False}.get(written.strip().lower())
+    return parse_flag(written, names.numa)
+
+
+def parse_flag(text: str, annotation: str) -> bool:
+    found = {"true": True, "false": False}.get(text.strip().lower())
     if found is None:
-        raise ParseError(f"annotation {names.numa} holds {written[:40]!r}; write true or false")
+        raise ParseError(f"annotation {annotation} holds {text[:40]!r}; write true or false")
     return found
 
 

@@ -7,7 +7,9 @@ parts. Everything else is a `RequestError` with one sentence.
 """
 
 import enum
-from dataclasses import dataclass, field
+
+import msgspec
+from msgspec.structs import force_setattr
 
 from deviceplugin.errors import RequestError
 from deviceplugin.model.annotation_names import annotation_names
@@ -25,8 +27,7 @@ class RequestKind(enum.Enum):
     LINKED = "link"
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """Cores (100 = one GPU) and memory blocks (256 MiB each) of one container; always valid.
 
     `parts` is above one only for a share that is spread over several GPUs, with `cores_per_gpu` of each. `gpus`: of how
@@ -36,10 +37,10 @@ class Request:
     cores: int
     blocks: int
     parts: int = 1
-    gpus: int = field(init=False, repr=False, compare=False)
+    gpus: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "gpus", self.parts if self.parts > 1 else max(1, self.cores // CORES_PER_GPU))
+        force_setattr(self, "gpus", self.parts if self.parts > 1 else max(1, self.cores // CORES_PER_GPU))
 
     @property
     def kind(self) -> RequestKind:

@@ -7,8 +7,10 @@ closest, because its traffic never uses PCIe.
 
 import enum
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
+
+import msgspec
+from msgspec.structs import force_setattr
 
 
 class Level(enum.IntEnum):
@@ -26,8 +28,7 @@ class Level(enum.IntEnum):
 UNKNOWN_DISTANCE = 60  # unknown level: farther than every known one
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(msgspec.Struct, frozen=True):
     """The connection of one pair: the PCIe level (None: unknown) and the number of active NVLinks."""
 
     level: Level | None
@@ -46,8 +47,7 @@ class Link:
 NO_LINK = Link(level=None)
 
 
-@dataclass(frozen=True, slots=True)
-class TopologyNode:
+class TopologyNode(msgspec.Struct, frozen=True):
     """A leaf (one minor, no children) or a common ancestor; `level` is None at the root if nothing joins all."""
 
     level: Level | None
@@ -65,19 +65,18 @@ class TopologyNode:
             yield from child.walk()
 
 
-@dataclass(frozen=True)
-class Topology:
+class Topology(msgspec.Struct, frozen=True, dict=True):
     """All pairs by minor number. `links` has each pair once, in either order; a missing pair has no common level.
 
     Pairs are stored with the lower minor first, so that equal topologies compare equal.
     """
 
     minors: tuple[int, ...]
-    links: Mapping[tuple[int, int], Link] = field(default_factory=dict)
+    links: Mapping[tuple[int, int], Link] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         links = {(min(pair), max(pair)): link for pair, link in self.links.items()}
-        object.__setattr__(self, "links", links)
+        force_setattr(self, "links", links)
 
     def link(self, a: int, b: int) -> Link:
         return self.links.get((a, b) if a < b else (b, a), NO_LINK)

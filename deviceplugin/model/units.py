@@ -6,7 +6,8 @@ ParseError that lists the words.
 """
 
 import enum
-from dataclasses import dataclass
+
+import msgspec
 
 from deviceplugin.errors import ParseError
 
@@ -30,8 +31,7 @@ class Resource(enum.Enum):
         return Resource.MEMORY if self is Resource.CORE else Resource.CORE
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceNames:
+class ResourceNames(msgspec.Struct, frozen=True):
     """Full names under one domain; `--resource-domain` changes the domain everywhere."""
 
     domain: str = DEFAULT_DOMAIN
@@ -74,8 +74,7 @@ def memory_text(blocks: int) -> str:
     return f"{mib // 1024} GiB" if mib % 1024 == 0 else f"{mib} MiB"
 
 
-@dataclass(frozen=True, slots=True)
-class Compute:
+class Compute(msgspec.Struct, frozen=True):
     """Thousandths of a CPU, and bytes: what a node offers or a pod requests."""
 
     cpu_milli: int
@@ -95,8 +94,7 @@ PROPORTIONAL = "proportional"
 OFF = "off"
 
 
-@dataclass(frozen=True, slots=True)
-class ShareMemory:
+class ShareMemory(msgspec.Struct, frozen=True):
     """The same fraction of the smallest known GPU, else `blocks` of each GPU, else (0) nothing."""
 
     proportional: bool = True

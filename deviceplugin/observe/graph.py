@@ -1,6 +1,7 @@
-"""`/graph` as text: the topology tree with its GPUs, their usage, and the containers that hold them.
+"""`/graph` as text and, for programs, as JSON: the topology tree with its GPUs, their usage, and who holds them.
 
-In: a picture. Out: lines of at most 100 columns, in box characters or plain ASCII. Each ancestor shows how many GPUs
+In: a picture. Out: `Graph`, whose fields are the document; lines of at most 100 columns, in box characters or plain
+ASCII. Of the lines each ancestor shows how many GPUs
 below it are free, as placement counts them; each GPU has one bar for cores and one for memory, and its owners below it.
 A bar is empty only for nothing and full only when all is taken, so a single held core is visible. GPUs are named by
 their minor, as in events and annotations, and by nvidia-smi's index where the two differ.
@@ -8,14 +9,16 @@ their minor, as in events and annotations, and by nvidia-smi's index where the t
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from deviceplugin.ledger.grant import Grant
-from deviceplugin.model.allocation import ContainerRole
+from deviceplugin.model.allocation import ContainerRole, GpuShare
 from deviceplugin.model.gpu import ComputeMode, Gpu, GpuUuid, Inventory
-from deviceplugin.model.topology import Level, TopologyNode
+from deviceplugin.model.topology import UNKNOWN_DISTANCE, Level, TopologyNode
 from deviceplugin.model.units import BLOCK_MIB, CORES_PER_GPU
 from deviceplugin.observe.node_view import NodePicture
+from deviceplugin.observe.usage import GpuUsage, gpu_usage
 
 WIDTH = 100
 _BAR = 10
@@ -31,8 +34,7 @@ _MEANINGS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Glyphs:
+class Glyphs(msgspec.Struct, frozen=True):
     """One set of characters; every branch is three columns wide."""
 
     full: str
@@ -76,8 +78,7 @@ def draw(picture: NodePicture, glyphs: Glyphs = BOXES) -> str:
     return "".join(f"{glyphs.clip(line.rstrip(), WIDTH)}\n" for line in lines)
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(msgspec.Struct, frozen=True):
     """A line of the tree before the columns are aligned: an ancestor, a GPU or an owner."""
 
     prefix: str
@@ -185,7 +186,7 @@ class _Drawing:
             yield gpu.model
 
     def _share(self, grant: Grant, uuid: GpuUuid) -> str:
-        share = next(share for share in grant.allocation.shares if share.uuid == uuid)
+        share = _share_on(grant, uuid)
         return f"{share.cores:>3} cores  {_gib(share.blocks):>5} GiB  {self._owner(grant)}"
 
     def _owner(self, grant: Grant) -> str:
@@ -194,7 +195,8 @@ class _Drawing:
         return f"{grant.allocation.owner} ({', '.join(remarks)})" if remarks else str(grant.allocation.owner)
 
     def _free_below(self, node: TopologyNode) -> str:
-        free = sum(self._is_free(self._by_minor[minor]) for minor in node.minors)
+        gpus = (self._by_minor[minor] for minor in node.minors)
+        free = sum(self._picture.is_usable(gpu) and not self._picture.grants_on(gpu.uuid) for gpu in gpus)
         return f"  {len(node.minors)} GPUs, {free} free"
 
     def _numa(self, node: TopologyNode) -> str:
@@ -202,14 +204,82 @@ class _Drawing:
         numas = {self._by_minor[minor].numa for minor in node.minors}
         return f", NUMA node {numas.pop()}" if len(numas) == 1 and None not in numas else ""
 
-    def _is_free(self, gpu: Gpu) -> bool:
-        return self._picture.is_usable(gpu) and not self._picture.grants_on(gpu.uuid)
-
     def _joined(self, *parts: str) -> str:
         return f" {self._glyphs.dot} ".join(parts)
+
+
+def _share_on(grant: Grant, uuid: GpuUuid) -> GpuShare:
+    return next(share for share in grant.allocation.shares if share.uuid == uuid)
 
 
 def _gib(blocks: int) -> str:
     """Blocks in GiB: whole where they are, else to a tenth."""
     gib = blocks * BLOCK_MIB / 1024
     return f"{gib:.0f}" if gib == int(gib) or gib >= 1000 else f"{gib:.1f}"
+
+
+VERSION = 1
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """A container that holds a part of the GPU on whose leaf it stands."""
+
+    namespace: str
+    pod: str
+    container: str
+    cores: int
+    blocks: int
+
+
+class GraphNode(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An ancestor with its children, or a GPU; `minors` are all GPUs below it.
+
+    `level` is that of `nvidia-smi topo -m`, null if nothing joins the children; `distance` is what the
+    link evaluator adds up.
+    """
+
+    minors: tuple[int, ...]
+    level: str | None = None
+    distance: int | None = None
+    children: tuple["GraphNode", ...] = ()
+    gpu: GpuUsage | None = None
+    owners: tuple[Owner, ...] = ()
+
+
+class Graph(msgspec.Struct, frozen=True):
+    """The document; `tree` is null until the driver has answered. `graph` is the text, as in gpu-manager's answer."""
+
+    version: int
+    node: str
+    driver: str
+    cuda: str
+    tree: GraphNode | None
+    graph: str
+
+
+def graph_of(picture: NodePicture) -> Graph:
+    inventory = picture.inventory
+    if inventory is None:
+        return Graph(version=VERSION, node=picture.node, driver="", cuda="", tree=None, graph=draw(picture))
+    driver = inventory.driver
+    tree = _node(picture, inventory, inventory.topology.tree) if inventory.gpus else None
+    cuda = ".".join(map(str, driver.cuda))
+    return Graph(version=VERSION, node=picture.node, driver=driver.version, cuda=cuda, tree=tree, graph=draw(picture))
+
+
+def _node(picture: NodePicture, inventory: Inventory, node: TopologyNode) -> GraphNode:
+    if node.is_leaf:
+        gpu = next(gpu for gpu in inventory.gpus if gpu.minor == node.minors[0])
+        owners = tuple(_owner(grant, gpu.uuid) for grant in picture.grants_on(gpu.uuid))
+        return GraphNode(minors=node.minors, gpu=gpu_usage(picture, inventory, gpu), owners=owners)
+    return GraphNode(
+        minors=node.minors,
+        level=node.level.name if node.level else None,
+        distance=int(node.level) if node.level else UNKNOWN_DISTANCE,
+        children=tuple(_node(picture, inventory, child) for child in node.children),
+    )
+
+
+def _owner(grant: Grant, uuid: GpuUuid) -> Owner:
+    owner, share = grant.allocation.owner, _share_on(grant, uuid)
+    return Owner(owner.pod.namespace, owner.pod.name, owner.name, share.cores, share.blocks)

@@ -25,8 +25,7 @@ import structlog
 
 from deviceplugin.exposition import OPENMETRICS, wants_openmetrics
 from deviceplugin.latest import Latest
-from deviceplugin.observe.graph import ASCII, BOXES, draw
-from deviceplugin.observe.graph_json import graph_of
+from deviceplugin.observe.graph import ASCII, BOXES, draw, graph_of
 from deviceplugin.observe.metrics import AgentMetrics
 from deviceplugin.observe.node_view import AgentState, NodePicture, Rendering
 from deviceplugin.observe.usage import usage_of
@@ -57,8 +56,22 @@ class GpuManagerViews(Protocol):
     def usage_document(self, picture: NodePicture) -> Mapping[str, Any]: ...
 
 
+_Render = Callable[[NodePicture, AgentState], HttpResponse]
+
+
+def listen(server: Server, address: str, port: int) -> int:
+    """The bound port."""
+    sockets = bind_tcp(address, port, address_flag="--query-addr", port_flag="--query-port")
+    for each in sockets:
+        server.listen(each)
+    return int(sockets[0].getsockname()[1])
+
+
 class QueryServer:
-    """Serves the views from `start` until `stop`; `port` is the one that is bound."""
+    """Serves the views from `start` until `stop`; `port` is the one that is bound.
+
+    Without `names_for_all` only readers on loopback see the names of pods.
+    """
 
     def __init__(
         self,
@@ -71,8 +84,23 @@ class QueryServer:
         connections: ConnectionLimits = CONNECTIONS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        pages = _Pages(rendering, metrics, gpu_manager, version, names_for_all=names_for_all, clock=clock)
-        self._server = Server(pages.routes(), bug=_BUG, limits=Limits(connections, answers=_MOST_ANSWERS), clock=clock)
+        self._rendering = rendering
+        self._metrics = metrics
+        self._gpu_manager = gpu_manager
+        self._version = version
+        self._names_for_all = names_for_all
+        self._healthy = Latest[tuple[str, ...]](_PROBE_PERIOD_S, clock)
+        answers = {
+            "/metrics": self._show_metrics,
+            "/metric": self._show_metrics,
+            "/graph": self._graph,
+            "/usage": self._usage,
+            "/version": self._show_version,
+            "/healthz": self._healthz,
+            "/readyz": self._readyz,
+        }
+        routes = {path: Route(answer) for path, answer in answers.items()}
+        self._server = Server(routes, bug=_BUG, limits=Limits(connections, answers=_MOST_ANSWERS), clock=clock)
         self._server.connections.on_closed = metrics.connection_closed
         self.port = 0
 
@@ -83,76 +111,26 @@ class QueryServer:
     async def stop(self) -> None:
         await self._server.stop(within=_END_S)
 
-
-def listen(server: Server, address: str, port: int) -> int:
-    """The bound port."""
-    sockets = bind_tcp(address, port, address_flag="--query-addr", port_flag="--query-port")
-    for each in sockets:
-        server.listen(each)
-    return int(sockets[0].getsockname()[1])
-
-
-_Render = Callable[[NodePicture, AgentState], HttpResponse]
-
-
-class _Pages:
-    """One method for each route. Without `names_for_all` only readers on loopback see the names of pods."""
-
-    def __init__(
-        self,
-        rendering: Rendering,
-        metrics: AgentMetrics,
-        gpu_manager: GpuManagerViews,
-        version: str,
-        *,
-        names_for_all: bool,
-        clock: Callable[[], float],
-    ) -> None:
-        self._rendering = rendering
-        self._view = rendering.view
-        self._metrics = metrics
-        self._gpu_manager = gpu_manager
-        self._version = version
-        self._names_for_all = names_for_all
-        self._healthy = Latest[tuple[str, ...]](_PROBE_PERIOD_S, clock)
-
-    def routes(self) -> dict[str, Route]:
-        return {
-            "/metrics": Route(self.metrics),
-            "/metric": Route(self.gpu_manager_metrics),
-            "/graph": Route(self.graph),
-            "/usage": Route(self.usage),
-            "/version": Route(self.version),
-            "/healthz": Route(self.healthz),
-            "/readyz": Route(self.readyz),
-        }
-
-    async def metrics(self, request: HttpRequest) -> HttpResponse:
-        accept = OPENMETRICS if wants_openmetrics(request.header("Accept")) else ""
+    async def _show_metrics(self, request: HttpRequest) -> HttpResponse:
+        """At gpu-manager's path, `/metric`, its metrics stand beside ours."""
+        with_gpu_managers = request.path == "/metric"
+        accept = OPENMETRICS if not with_gpu_managers and wants_openmetrics(request.header("Accept")) else ""
 
         def render(picture: NodePicture, state: AgentState) -> HttpResponse:
             body, content_type = self._metrics.render_with(picture, state, accept)
-            return HttpResponse(200, body, content_type)
+            more = self._gpu_manager.metrics_text(picture) if with_gpu_managers else b""
+            return HttpResponse(200, body + more, content_type)
 
-        return await self._show(request, f"metrics {accept}", render, changes=self._metrics.changes)
+        return await self._show(request, f"{request.path} {accept}", render, changes=self._metrics.changes)
 
-    async def gpu_manager_metrics(self, request: HttpRequest) -> HttpResponse:
-        """At gpu-manager's path: its metrics beside ours."""
-
-        def render(picture: NodePicture, state: AgentState) -> HttpResponse:
-            body, content_type = self._metrics.render_with(picture, state)
-            return HttpResponse(200, body + self._gpu_manager.metrics_text(picture), content_type)
-
-        return await self._show(request, "gpu-manager's metrics", render, changes=self._metrics.changes)
-
-    async def graph(self, request: HttpRequest) -> HttpResponse:
+    async def _graph(self, request: HttpRequest) -> HttpResponse:
         if "application/json" in request.header("Accept"):
             return await self._show(request, "graph in JSON", lambda picture, _: _json(graph_of(picture)))
         characters = ASCII if "ascii" in request.query else BOXES
         name = "graph in ASCII" if characters is ASCII else "graph"
         return await self._show(request, name, lambda picture, _: HttpResponse(200, draw(picture, characters).encode()))
 
-    async def usage(self, request: HttpRequest) -> HttpResponse:
+    async def _usage(self, request: HttpRequest) -> HttpResponse:
         by_pod = self._gpu_manager.usage_document
         return await self._show(request, "usage", lambda picture, _: _json(usage_of(picture, by_pod)))
 
@@ -161,15 +139,15 @@ class _Pages:
             name, render = f"{name} without names", _without_names(render)
         return await self._rendering.get(name, render, changes=changes) or sentence(500, _BUG)
 
-    async def version(self, request: HttpRequest) -> HttpResponse:
+    async def _show_version(self, _: HttpRequest) -> HttpResponse:
         return _json({"version": self._version})
 
-    async def healthz(self, request: HttpRequest) -> HttpResponse:
-        sockets = self._view.state().sockets
+    async def _healthz(self, _: HttpRequest) -> HttpResponse:
+        sockets = self._rendering.view.state().sockets
         return _verdict(await self._healthy.get(lambda: silent_sockets(sockets), sockets))
 
-    async def readyz(self, request: HttpRequest) -> HttpResponse:
-        return _verdict(self._view.state().not_ready)
+    async def _readyz(self, _: HttpRequest) -> HttpResponse:
+        return _verdict(self._rendering.view.state().not_ready)
 
 
 async def silent_sockets(sockets: Sequence[Path]) -> tuple[str, ...]:

@@ -158,19 +158,8 @@ BUILD = Family("vcuda_build_info", "gauge", "Always 1; the label has the version
 
 FAMILIES = (*families_of(globals()), *container_metrics.FAMILIES)
 REASONS = (
-    *(
-        "capacity",
-        "claim",
-        "container",
-        "driver_missing",
-        "hardware",
-        "identity",
-        "internal",
-        "kube",
-        "kubelet",
-        "ledger",
-    ),
-    *("ownership", "parse", "request", "search_limit", "timeout"),
+    *("capacity", "claim", "container", "driver_missing", "hardware", "identity", "internal", "kube", "kubelet"),
+    *("ledger", "ownership", "parse", "request", "search_limit", "timeout"),
 )
 """With which refusals are labelled; each starts at 0, so that a rate sees the first one."""
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -183,14 +172,12 @@ class AgentMetrics(Exposition):
         super().__init__(build=BUILD, version=version)
         self.changes = 0
         self._shown: tuple[NodePicture, AgentState] | None = None
-        self._allocations = _started_at_0(self.counter(ALLOCATIONS), "granted")
+        counted = (ALLOCATIONS, STARTS, LISTS_TOO_LARGE, REGISTRATIONS, REPAIRS, REFUSED_CONNECTIONS)
+        self._counters = {family: self.counter(family) for family in counted}
+        _start_at_0(self._counters[ALLOCATIONS], "granted")
+        _start_at_0(self._counters[STARTS], "started")
         self._seconds = self.histogram(ALLOCATION_SECONDS, _SECONDS)
         self._identity_seconds = self.histogram(IDENTITY_SECONDS, _SECONDS)
-        self._lists_too_large = self.counter(LISTS_TOO_LARGE)
-        self._starts = _started_at_0(self.counter(STARTS), "started")
-        self._registrations = self.counter(REGISTRATIONS)
-        self._repairs = self.counter(REPAIRS)
-        self._refused_connections = self.counter(REFUSED_CONNECTIONS)
         self._last_event: float | None = None
         self._mirror = self.gauge(MIRROR)
         self._mirror_missing = self.gauge(MIRROR_MISSING)
@@ -198,46 +185,29 @@ class AgentMetrics(Exposition):
         closed = self.counter(CONNECTIONS_CLOSED)
         self._closed = {reason: closed.labels(reason=reason.value) for reason in ClosedBecause}
 
+    def count(self, family: Family, **labels: str) -> None:
+        """It happened once more."""
+        self.changes += 1
+        counter = self._counters[family]
+        (counter.labels(**labels) if labels else counter).inc()
+
     def granted(self, seconds: float) -> None:
         """A container or a request of a claim got its GPUs; so long after kubelet had asked."""
-        self.changes += 1
-        self._allocations.labels(outcome="granted", reason="").inc()
+        self.count(ALLOCATIONS, outcome="granted", reason="")
         self._seconds.observe(seconds)
 
     def refused(self, reason: str, seconds: float) -> None:
         """A container got none; `reason` is one of `REASONS`."""
-        self.changes += 1
-        self._allocations.labels(outcome="refused", reason=reason).inc()
+        self.count(ALLOCATIONS, outcome="refused", reason=reason)
         self._seconds.observe(seconds)
+
+    def start_failed(self, reason: str) -> None:
+        self.count(STARTS, outcome="refused", reason=reason)
 
     def identified(self, source: Source | None, seconds: float) -> None:
         """Kubelet waited for so long; None if no source knew the container."""
         self.changes += 1
         self._identity_seconds.labels(source=source.value if source is not None else "none").observe(seconds)
-
-    def list_too_large(self) -> None:
-        self.changes += 1
-        self._lists_too_large.inc()
-
-    def started(self) -> None:
-        self.changes += 1
-        self._starts.labels(outcome="started", reason="").inc()
-
-    def start_failed(self, reason: str) -> None:
-        self.changes += 1
-        self._starts.labels(outcome="refused", reason=reason).inc()
-
-    def registered(self) -> None:
-        self.changes += 1
-        self._registrations.inc()
-
-    def registration_refused(self) -> None:
-        self.changes += 1
-        self._refused_connections.inc()
-
-    def repaired(self) -> None:
-        self.changes += 1
-        self._repairs.inc()
 
     def event_seen(self, timestamp: float) -> None:
         """Unix time of the last event, bookmark or list from the API server."""
@@ -285,11 +255,10 @@ def reason_of(error: VcudaError) -> str:
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
 
 
-def _started_at_0(counter: prometheus_client.Counter, success: str) -> prometheus_client.Counter:
+def _start_at_0(counter: prometheus_client.Counter, success: str) -> None:
     counter.labels(outcome=success, reason="")
     for reason in REASONS:
         counter.labels(outcome="refused", reason=reason)
-    return counter
 
 
 def _gpu_families(picture: NodePicture) -> Iterator[Metric]:

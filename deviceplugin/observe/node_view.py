@@ -18,11 +18,11 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import msgspec
 import structlog
 
 from deviceplugin.latest import Latest
@@ -32,6 +32,7 @@ from deviceplugin.model.gpu import ContainerUse, Gpu, GpuSample, GpuUuid, Invent
 from deviceplugin.model.pod import Pod
 from deviceplugin.placement.fit import NOTHING, GpuAmount
 from deviceplugin.placement.snapshot import occupied
+from deviceplugin.structs import replace
 
 log = structlog.get_logger("vcuda.observe")
 T = TypeVar("T")
@@ -39,8 +40,7 @@ _SALT = secrets.token_bytes(16)
 _HIDDEN = "hidden"
 
 
-@dataclass(frozen=True)
-class NodePicture:
+class NodePicture(msgspec.Struct, frozen=True, dict=True):
     """Everything that a view needs, taken at one moment.
 
     `inventory` is None until the driver answered for the first time. `grants` stand in the order they were made; `uses`
@@ -53,14 +53,14 @@ class NodePicture:
     node: str
     inventory: Inventory | None
     grants: tuple[Grant, ...] = ()
-    samples: Mapping[GpuUuid, GpuSample] = field(default_factory=dict)
-    uses: Mapping[GrantId, ContainerUse] = field(default_factory=dict)
+    samples: Mapping[GpuUuid, GpuSample] = msgspec.field(default_factory=dict)
+    uses: Mapping[GrantId, ContainerUse] = msgspec.field(default_factory=dict)
     cordoned: frozenset[GpuUuid] = frozenset()
-    xids: Mapping[tuple[GpuUuid, str], int] = field(default_factory=dict)
-    critical_errors: Mapping[GpuUuid, int] = field(default_factory=dict)
+    xids: Mapping[tuple[GpuUuid, str], int] = msgspec.field(default_factory=dict)
+    critical_errors: Mapping[GpuUuid, int] = msgspec.field(default_factory=dict)
     nvml_open: bool = True
     repairs_pending: frozenset[GpuUuid] = frozenset()
-    pods: Mapping[PodUid, Pod] = field(default_factory=dict)
+    pods: Mapping[PodUid, Pod] = msgspec.field(default_factory=dict)
 
     @cached_property
     def taken(self) -> Mapping[GpuUuid, GpuAmount]:
@@ -96,8 +96,7 @@ class NodePicture:
         return replace(self, grants=tuple(map(_unnamed, self.grants)), uses=uses, pods={})
 
 
-@dataclass(frozen=True, slots=True)
-class AgentState:
+class AgentState(msgspec.Struct, frozen=True):
     """The state of the agent itself.
 
     `waiting` names what it waits for before it can register (the driver), empty otherwise. `sockets` are those of its

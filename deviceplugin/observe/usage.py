@@ -5,7 +5,6 @@ not given yet are null. Nothing is computed here that the ledger does not say.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +15,7 @@ from deviceplugin.model.allocation import GpuShare
 from deviceplugin.model.gpu import ContainerUse, Gpu, GpuUse, GpuUuid, Inventory
 from deviceplugin.model.units import BLOCK_BYTES
 from deviceplugin.observe.node_view import NodePicture
+from deviceplugin.structs import replace
 
 VERSION = 1
 
@@ -99,11 +99,7 @@ class Usage(msgspec.Struct, frozen=True):
     usage: Mapping[str, Any] = {}
 
 
-def _nothing(_picture: NodePicture) -> Mapping[str, Any]:
-    return {}
-
-
-def usage_of(picture: NodePicture, by_pod: Callable[[NodePicture], Mapping[str, Any]] = _nothing) -> Usage:
+def usage_of(picture: NodePicture, by_pod: Callable[[NodePicture], Mapping[str, Any]] = lambda _: {}) -> Usage:
     """`by_pod` makes gpu-manager's part of the document."""
     read = {grant.id: use for grant in picture.grants if (use := picture.uses.get(grant.id)) is not None}
     picture = replace(picture, uses=read)  # both parts of the document show the same reading

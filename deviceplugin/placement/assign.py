@@ -12,7 +12,8 @@ search can count with it.
 
 import enum
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from deviceplugin.model.allocation import Allocation
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
@@ -33,8 +34,7 @@ class Unassigned(enum.Enum):
     GIVEN_UP = enum.auto()
 
 
-@dataclass(slots=True)
-class _PhasedGpu:
+class _PhasedGpu(msgspec.Struct):
     """One GPU; free cores and blocks of each phase. Of two with equal `alike` either can stand for the other."""
 
     view: GpuView
@@ -49,8 +49,7 @@ class _PhasedGpu:
         return (self.kind, tuple(self.cores), tuple(self.blocks))
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Wanted(msgspec.Struct, frozen=True):
     """One container, by its place in the pod. `needs`: what must be free on a GPU, by the number of its model."""
 
     at: int

@@ -8,7 +8,8 @@ Invariant: what a budget has refused once it refuses from then on, so that nothi
 """
 
 import sys
-from dataclasses import dataclass
+
+import msgspec
 
 AT_ONCE = 20_000
 """For one request between two turns of an event loop: some 10 ms, and as much again to go through 5,000 nodes. What is
@@ -17,8 +18,7 @@ ON_ONE_NODE = 50_000
 """To place the containers of one pod on one node. Ordinary pods take less than a hundredth of it."""
 
 
-@dataclass(slots=True)
-class Budget:
+class Budget(msgspec.Struct):
     """`spent` is more than `most` by the steps that were refused first; what is refused after them costs nothing.
 
     `is_last`: the answer counts although the budget was spent; else the same question is asked again with another one.

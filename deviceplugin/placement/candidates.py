@@ -3,12 +3,14 @@
 In: a request, a snapshot, and restrictions: the pod's filter, the operator's cordon. Out: the candidates
 that an evaluator chooses from, and one rejection for every other GPU; `Selection` is the answer of an evaluator. An
 unhealthy GPU, one in MIG mode and one whose compute mode is prohibited are never candidates. Not here: any order among
-candidates, and whether a set of them is on one NUMA node (`place`).
+candidates, and whether a set of them is on one NUMA node (`pod`).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
+
+import msgspec
 
 from deviceplugin.model.gpu import ComputeMode, GpuUuid
 from deviceplugin.model.preferences import ANY_GPU, GpuFilter
@@ -16,6 +18,7 @@ from deviceplugin.model.request import Request
 from deviceplugin.model.topology import Topology
 from deviceplugin.placement.fit import GpuRejection, demand_of
 from deviceplugin.placement.snapshot import GpuView, Snapshot
+from deviceplugin.structs import replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +40,7 @@ class Restrictions:
 NO_RESTRICTIONS = Restrictions()
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
+class Candidates(msgspec.Struct, frozen=True):
     """GPUs that could serve the request, in minor order.
 
     `free` holds the minors of all whole GPUs that work may land on, candidates or not: evaluators count them to see how
@@ -54,8 +56,7 @@ class Candidates:
         return replace(self, views=tuple(view for view in self.views if view.gpu.uuid in uuids))
 
 
-@dataclass(frozen=True, slots=True)
-class Survey:
+class Survey(msgspec.Struct, frozen=True):
     """Every GPU of the snapshot once: as a candidate or with its rejection."""
 
     candidates: Candidates
@@ -107,8 +108,7 @@ def state_rejection(view: GpuView) -> GpuRejection | None:
     return GpuRejection.PROHIBITED if view.gpu.compute_mode is ComputeMode.PROHIBITED else None
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(msgspec.Struct, frozen=True):
     """`chosen` in minor order; `against` makes a phrase for each candidate that was not chosen: most are never read."""
 
     chosen: tuple[GpuView, ...]

@@ -5,6 +5,7 @@ In: values. Out: text for people, one line each, short on a node of 64 GPUs too.
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
 
 from deviceplugin.model.request import Request
 from deviceplugin.model.topology import Level
@@ -18,7 +19,11 @@ _LONGEST_LIST = 8
 
 def gpus_text(minors: Iterable[int]) -> str:
     """`GPU 3`, `GPUs 0-3 and 5`; runs are folded, and a list of many runs is cut."""
-    numbers = sorted(set(minors))
+    return _gpus_text(tuple(sorted(set(minors))))
+
+
+@lru_cache(1024)  # the same few sets come again and again; the text depends on nothing else
+def _gpus_text(numbers: tuple[int, ...]) -> str:
     runs = _runs(numbers)
     shown = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:_LONGEST_LIST]]
     if hidden := sum(last - first + 1 for first, last in runs[_LONGEST_LIST:]):
@@ -26,7 +31,7 @@ def gpus_text(minors: Iterable[int]) -> str:
     return f"GPU{'' if len(numbers) == 1 else 's'} {listed(shown)}"
 
 
-def _runs(numbers: list[int]) -> list[tuple[int, int]]:
+def _runs(numbers: tuple[int, ...]) -> list[tuple[int, int]]:
     """First and last of each run of three or more; shorter ones number by number."""
     runs: list[tuple[int, int]] = []
     for number in numbers:

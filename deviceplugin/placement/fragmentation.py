@@ -20,9 +20,10 @@ Invariant: the growth by a pod is the fragmentation after it less that before it
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple
+
+import msgspec
 
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import ANY_GPU, GpuFilter
@@ -35,8 +36,7 @@ from deviceplugin.placement.node_state import Spare
 NO_NEEDS = Spare(0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class TaskKind:
+class TaskKind(msgspec.Struct, frozen=True):
     """`wanted` without UUIDs: a task that names one GPU says nothing about the tasks to come.
 
     Nor does one that lists more models than there are: a kind is kept long after its pods have ended.
@@ -47,8 +47,7 @@ class TaskKind:
     wanted: GpuFilter = ANY_GPU
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(msgspec.Struct, frozen=True):
     """Each kind once, in the order in which they were first seen, with how many came."""
 
     kinds: tuple[tuple[TaskKind, int], ...]
@@ -172,30 +171,30 @@ class _GpuWorth(NamedTuple):
 class _Groups:
     """All groups of the tasks that may use some models; what one GPU is worth to them is cached."""
 
-    __slots__ = ("_needs", "_of_several", "_packing", "_several", "_worths", "groups")
+    __slots__ = ("_needs", "_of_several", "_packing", "_several", "_worths", "groups", "rows")
 
     def __init__(self, groups: tuple[_Group, ...]) -> None:
         self.groups = groups
+        self.rows = [(group.members, *group.most, group.weight, group.size) for group in groups]
         self._several = [(at, group.gpus) for at, group in enumerate(groups) if group.gpus > 1]
         self._worths: dict[GpuCapacity, _GpuWorth] = {}
         self._needs: dict[GpuModel, tuple[GpuAmount, ...]] = {}
         self._packing = Struct(f"<{len(groups)}I")
         self._of_several = self._packed([_ALL_BITS if group.gpus > 1 else 0 for group in groups])
 
-    def rooms(self, gpus: Capacities) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def rooms(self, worths: Sequence[_GpuWorth], together: _GpuWorth) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """For each group how many of its tasks fit side by side, and the free cores of GPUs that one could go to.
 
-        Written for speed: for a pod of a new shape, every node has capacities that were never seen.
+        `together` is the sum of the worths.
         """
-        worths = [self._worths.get(gpu) or self._worth(gpu) for gpu in gpus]
-        fits = cores = 0
-        for own_fits, own_cores in worths:
-            fits += own_fits
-            cores += own_cores
-        sets = self._unpacked(fits)
-        if fits & self._of_several:
+        sets = self._unpacked(together.fits)
+        if together.fits & self._of_several:
             sets = self._in_sets(sets, [self._unpacked(each.fits) for each in worths])
-        return sets, self._unpacked(cores)
+        return sets, self._unpacked(together.cores)
+
+    def worth(self, gpu: GpuCapacity) -> _GpuWorth:
+        """Written for speed: for a pod of a new shape, every node has capacities that were never seen."""
+        return self._worths.get(gpu) or self._worth(gpu)
 
     def _in_sets(self, fits: tuple[int, ...], by_gpu: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         """A task of several GPUs takes one of each that it fits."""
@@ -227,20 +226,31 @@ class _Groups:
 class UsableCapacity:
     """Cards as one measure sees them, whatever CPU and memory are beside them."""
 
-    __slots__ = ("_cores", "_groups", "_sets", "_whole", "free")
+    __slots__ = ("_cores", "_groups", "_sets", "_together", "_weight", "_whole", "_worths", "free")
 
-    def __init__(self, gpus: Capacities, groups: _Groups, weight: int) -> None:
-        self.free = free_cores(gpus)
-        self._whole = 2 * weight * self.free  # `alone` and `together`, if every task could use all that is free
-        self._groups = groups.groups
-        self._sets, self._cores = groups.rooms(gpus)
+    def __init__(
+        self, worths: Sequence[_GpuWorth], together: _GpuWorth, free: int, groups: _Groups, weight: int
+    ) -> None:
+        self.free = free
+        self._worths, self._together, self._groups, self._weight = worths, together, groups, weight
+        self._whole = 2 * weight * free  # `alone` and `together`, if every task could use all that is free
+        self._sets, self._cores = groups.rooms(worths, together)
+
+    def less(self, at: int, left: GpuCapacity, cores: int) -> "UsableCapacity":
+        """Where less is left of one GPU, by so many cores."""
+        worths, now = list(self._worths), self._groups.worth(left)
+        before, worths[at] = worths[at], now
+        together = _GpuWorth(
+            self._together.fits - before.fits + now.fits, self._together.cores - before.cores + now.cores
+        )
+        return UsableCapacity(worths, together, self.free - cores, self._groups, self._weight)
 
     def usable(self, spare: Spare | None) -> Usable:
         """Cores that tasks could use beside that much CPU and memory. None: nobody counts it here."""
         cpu_free, memory_free = _UNLIMITED if spare is None else (max(0, spare.cpu_milli), max(0, spare.memory_mib))
         alone = together = 0
-        for (_, _, members, (most_cpu, most_memory), weight, _, size), sets, cores in zip(
-            self._groups, self._sets, self._cores, strict=True
+        for (members, most_cpu, most_memory, weight, size), sets, cores in zip(
+            self._groups.rows, self._sets, self._cores, strict=True
         ):
             if not sets:
                 continue
@@ -293,7 +303,10 @@ class Fragmentation:
         if found is None:
             if len(self._usable_of) >= _MOST_USABLE:
                 self._usable_of.clear()
-            found = self._usable_of[gpus] = UsableCapacity(gpus, self._groups_for(gpus), self.weight)
+            groups = self._groups_for(gpus)
+            worths = [groups.worth(gpu) for gpu in gpus]
+            together = _GpuWorth(sum([each.fits for each in worths]), sum([each.cores for each in worths]))
+            found = self._usable_of[gpus] = UsableCapacity(worths, together, free_cores(gpus), groups, self.weight)
         return found
 
     def _groups_for(self, gpus: Capacities) -> _Groups:

@@ -12,10 +12,12 @@ and which no exchange of one GPU brings closer, and the reason says "closest fou
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
 from functools import cached_property
 from itertools import accumulate, combinations
 from operator import add
+
+import msgspec
+from msgspec.structs import astuple
 
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.topology import Topology, TopologyNode
@@ -123,8 +125,7 @@ def _half_links(pairs: Costs, size: int) -> list[list[int]]:
 Minors = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class SetRank:
+class SetRank(msgspec.Struct, frozen=True, order=True):
     """Of two sets of one size the lesser is chosen; the fields are the keys in their order."""
 
     distance: int
@@ -135,8 +136,7 @@ class SetRank:
     minors: Minors
 
 
-@dataclass(frozen=True)
-class LinkBranch:
+class LinkBranch(msgspec.Struct, frozen=True, dict=True):
     """A node of the tree that holds enough candidates; `fullness` counts free GPUs here and in each branch around."""
 
     node: TopologyNode

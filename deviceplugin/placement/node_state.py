@@ -6,9 +6,10 @@ takes makes a new one. A node that has not changed is the same object, so what i
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
+
+import msgspec
 
 from deviceplugin.model.allocation import Allocation, PodUid
 from deviceplugin.model.gpu import GpuUuid, Inventory
@@ -23,6 +24,7 @@ from deviceplugin.placement.snapshot import (
     summaries_by_numa,
     summarize,
 )
+from deviceplugin.structs import replace
 
 
 class Spare(NamedTuple):
@@ -38,8 +40,7 @@ class Spare(NamedTuple):
         return Spare(self.cpu_milli - other.cpu_milli, self.memory_mib - other.memory_mib)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenGpus:
+class OpenGpus(msgspec.Struct, frozen=True):
     """Those GPUs of a node that work may land on, with what the prefilter asks of them for every pod."""
 
     views: tuple[GpuView, ...]
@@ -48,8 +49,8 @@ class OpenGpus:
     summary: Summary
 
 
-@dataclass(frozen=True, eq=False)  # one state is one object: caches compare and hash it by identity
-class NodeState:
+# one state is one object: caches compare and hash it by identity
+class NodeState(msgspec.Struct, frozen=True, eq=False, dict=True, weakref=True):
     """`spare` is None if nothing is known of CPU and memory.
 
     `cordoned` GPUs take no new work: their operator said so. Without `share_mode` the node gives whole GPUs only.
@@ -78,9 +79,8 @@ class NodeState:
         """The same GPUs, with what was calculated of them; the same object where nothing is different."""
         if self.spare == spare:
             return self
-        # Not `replace`, which would drop what is cached with the object: none of it depends on CPU and memory.
-        changed = object.__new__(NodeState)
-        changed.__dict__.update(self.__dict__, spare=spare)
+        changed = replace(self, spare=spare)
+        changed.__dict__.update(self.__dict__)  # what is cached with the object: none of it depends on CPU and memory
         return changed
 
     def with_pod(self, allocations: Iterable[Allocation], *, needs: Spare) -> "NodeState":
@@ -172,6 +172,14 @@ class NodeUsage:
             for uuid, part in self._held.get(pod, {}).items():
                 taken[uuid] -= part
         return replace(self._empty, snapshot=self._empty.snapshot.less(taken))
+
+    def still_fits(self, pod: PodUid) -> bool:
+        """Whether what a pod holds would be free without it, on GPUs that accept work."""
+        held, empty = self._held[pod], self._empty
+        views = {view.gpu.uuid: view for view in empty.snapshot.gpus if view.gpu.uuid in held and empty.admits(view)}
+        return len(views) == len(held) and all(
+            views[uuid].less(self._taken[uuid] - part).free.covers(part) for uuid, part in held.items()
+        )
 
     @property
     def is_overbooked(self) -> bool:

@@ -4,61 +4,163 @@ In: what a pod asks, the nodes that are open to it, and the policies. Out: a `No
 node that was not taken. The prefilter asks every node; those that may carry the pod are ordered by the policy, and
 `place_pod` runs from the top until one node carries it: this expensive step runs once, as a rule.
 
-What each policy prefers, and which of equal nodes, is in `node_score` and `fragmentation`. Nodes that are still equal
-go by name; the order in which nodes are given never counts.
+A policy gives a node a score from its capacities before and after the pod (`fragmentation`, or by the totals of its
+GPUs): the least is the best, and its second number is for ties. Nodes that are still equal go by name; the order in
+which nodes are given never counts. Scores are integers, so that the same cluster has the same order on every machine.
 
-Invariant: what is cached changes no answer. Outcomes are cached by shape of the pod and equivalence class of the node,
-so GPUs that have not changed are not calculated again, and containers that did not fit together are not placed again.
-A node on which a pod names a GPU by UUID is calculated each time.
+Invariant: what is cached changes no answer. Outcomes are cached by kind of pod and by what nodes that are alike have:
+only a node that has become what none was lately is calculated, and containers that did not fit together are not placed
+again. A node on which a pod names a GPU by UUID is calculated each time. A kind must have all that an outcome
+depends on beside the node: if it did not, the property of `tests/placement/test_kept_answers.py` would fail.
 
 One request works within a `Budget`. Where it is spent, the choice is `unfinished`: the same question goes on where this
 one ended, because what was found is cached.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary, WeakValueDictionary
+import heapq
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import chain
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import msgspec
 
 from deviceplugin.errors import CapacityError, RequestError, SearchLimitError
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
+from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.budget import ON_ONE_NODE, Budget
-from deviceplugin.placement.capacity_after import Capacities, CapacityAfter, capacities_of
-from deviceplugin.placement.fit import GpuAmount, NodeRejection, Sharing, demand_of
-from deviceplugin.placement.fragmentation import ASSUMED, NO_NEEDS, Fragmentation, UsableCapacity, Workload
-from deviceplugin.placement.node_score import (
-    LAST,
-    NodeChoice,
-    Score,
-    ScoreByTotals,
-    Totals,
-    best_first,
-    score_by_totals,
-    totals_of,
+from deviceplugin.placement.capacity_after import (
+    Capacities,
+    CapacityAfter,
+    EqualNodes,
+    EquivalenceClass,
+    KeptAnswers,
+    NodeClasses,
+    Together,
 )
-from deviceplugin.placement.node_state import NodeState, Spare, class_key
+from deviceplugin.placement.fit import GpuAmount, GpuCapacity, NodeRejection, Sharing, demand_of
+from deviceplugin.placement.fragmentation import ASSUMED, NO_NEEDS, Fragmentation, UsableCapacity, Workload
+from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.pod import PodChoice, place_pod
 from deviceplugin.placement.prefilter import Prefilter
+from deviceplugin.structs import replace
+
+_PPM = 1_000_000
+
+Score = tuple[int, int]
+LAST: Score = (1 << 200, 0)
+"""Behind every node that a policy can score."""
+
+
+class Totals(NamedTuple):
+    """All GPUs of a node together: what is free, and the blocks that they have."""
+
+    gpus: int
+    cores: int
+    blocks: int
+    size: int
+
+
+ScoreByTotals = Callable[[Totals], Score]
+"""From what the pod leaves of the node."""
+
+
+def totals_of(gpus: Capacities) -> Totals:
+    cores = blocks = size = 0
+    for model, cores_left, blocks_left in gpus:
+        cores += cores_left
+        blocks += blocks_left
+        size += model.blocks
+    return Totals(len(gpus), cores, blocks, size)
+
+
+def score_by_totals(policy: NodePolicy) -> ScoreByTotals | None:
+    """None if the totals of a node are not enough, because its single GPUs, CPU and memory matter."""
+    match policy:
+        case NodePolicy.BINPACK:
+            return _binpack
+        case NodePolicy.SPREAD:
+            return _spread
+        case NodePolicy.FRAGMENTATION:
+            return None
+
+
+def _binpack(left: Totals) -> Score:
+    """The free fractions of cores and of memory, added."""
+    return (sum(_parts(left)), left.cores)
+
+
+def _spread(left: Totals) -> Score:
+    """The smaller of the free fractions of cores and of memory."""
+    return (_PPM - min(_parts(left)), -left.cores)
+
+
+def _parts(left: Totals) -> tuple[int, int]:
+    """Of cores and of memory, in millionths of what the node has; memory whose size is not known counts as free."""
+    return (
+        left.cores * _PPM // (CORES_PER_GPU * left.gpus) if left.gpus else _PPM,
+        left.blocks * _PPM // left.size if left.size else _PPM,
+    )
+
+
+Ranked = tuple[Score, str]
+"""A node that may carry the pod, with its score first: in this order nodes are tried."""
+_MOST_BEST = 4
+
+
+class NodeChoice(msgspec.Struct, frozen=True, dict=True):
+    """`node` and `placed` are None if no node carries the pod.
+
+    `fitting` has every node that may carry it, in no order; `fits` counts those that were not found not to, and `best`
+    are the first of these, best first. `refusals` makes the verdicts on the others: most callers read none.
+    `unfinished`: the budget was spent, so some nodes were not looked at.
+    """
+
+    node: str | None
+    placed: PodChoice | None
+    fitting: Sequence[Ranked] = ()
+    fits: int = 0
+    best: Sequence[Ranked] = ()
+    refusals: Callable[[], Mapping[str, NodeRejection]] = dict
+    unfinished: bool = False
+
+    @cached_property
+    def ranked(self) -> Mapping[str, Score]:
+        """By name."""
+        return {name: score for score, name in self.fitting}
+
+    @cached_property
+    def refused(self) -> Mapping[str, NodeRejection]:
+        """By name."""
+        return self.refusals()
+
+
+def _behind(best: Sequence[Ranked], fitting: Sequence[Ranked]) -> Iterator[Ranked]:
+    """The others in order, which are tried where none of the best carries the pod: hardly ever."""
+    rest = [each for each in fitting if each > best[-1]] if best else []
+    heapq.heapify(rest)
+    while rest:
+        yield heapq.heappop(rest)
+
 
 _MOST_KEPT = 300_000
 _MOST_SHAPES = 10_000
 _OnGpus = NodeRejection | UsableCapacity | Score
 """Of a node's GPUs alone; by the fragmentation policy what is left of them, which CPU and memory make a score."""
 _Outcome = NodeRejection | Score
-_Together = dict[int, NodeRejection | None]
-"""By the number of the pod's shape: why its containers did not fit together, or that they did."""
 
 
-@dataclass(slots=True)
-class _ScoringContext:
+class _ScoringContext(msgspec.Struct):
     """Everything that the score of a node depends on, besides the node.
 
     `share`: cores and blocks, where they alone say what is left of a node's totals, whichever its GPUs are.
-    `together`: the number of the pod's shape, where the order of nodes does not matter.
+    `together`: the number of the pod's shape, where the order of nodes does not matter. `takes_one`: of one GPU, any
+    that has room, so the prefilter says only why it fits nowhere; and the score is by what is left of that GPU.
     """
 
     pod: PodRequest
-    prefilter: Prefilter
     needs: Spare
     node_policy: NodePolicy
     gpu_policy: GpuPolicy
@@ -66,12 +168,24 @@ class _ScoringContext:
     share: GpuAmount | None
     budget: Budget
     together: int
+    takes_one: bool
+    _prefilter: Prefilter | None = None
     _after: CapacityAfter | None = None
     _steps: int = 0
+
+    @property
+    def prefilter(self) -> Prefilter:
+        if self._prefilter is None:
+            self._prefilter = Prefilter(self.pod)
+        return self._prefilter
 
     def after(self, gpus: Capacities) -> Capacities | None:
         """What is left of a node's GPUs; made when first needed, because for most shares totals are enough."""
         return self._estimate()(gpus)
+
+    def of_one(self, gpus: Capacities) -> tuple[int, GpuCapacity] | None:
+        """The same of the one GPU that a pod takes."""
+        return self._estimate().of_one(gpus)
 
     def _estimate(self) -> CapacityAfter:
         if self._after is None:
@@ -86,45 +200,15 @@ class _ScoringContext:
         here = [view.gpu.uuid for view in state.snapshot.gpus]
         return not (wanted.uuids.isdisjoint(here) and wanted.not_uuids.isdisjoint(here))
 
+    def named(self, states: Iterable[NodeState]) -> Collection[NodeState]:
+        return set(filter(self.is_named, states))
+
     def may_score(self) -> bool:
         """Takes the steps of one node with eight GPUs from the budget."""
         if not self._steps:
             is_estimated = self.by_totals is None or self.share is None
             self._steps = self.prefilter.steps + (8 * self._estimate().steps if is_estimated else 0)
         return self.budget.may(self._steps)
-
-
-@dataclass(slots=True, weakref_slot=True, eq=False)
-class _EquivalenceClass:
-    """Nodes between whose GPUs neither prefilter nor score sees a difference; outcomes by number of the pod's shape.
-
-    `by_spare` loses an entry with the last node that has just that much.
-    """
-
-    first: NodeState
-    gpus: Capacities
-    totals: Totals
-    on_gpus: dict[int, _OnGpus] = field(default_factory=dict)
-    by_spare: "WeakValueDictionary[Spare | None, _EqualNodes]" = field(default_factory=WeakValueDictionary)
-    together: _Together = field(default_factory=dict)
-
-    @property
-    def kept(self) -> int:
-        return len(self.on_gpus) + len(self.together) + sum(len(each.outcomes) for each in self.by_spare.values())
-
-
-@dataclass(slots=True, weakref_slot=True, eq=False)
-class _EqualNodes:
-    """Nodes of one class that have equal CPU and memory left: every pod has the same outcome on each.
-
-    `before` is the fragmentation of such a node by the workload number `renewal`.
-    """
-
-    eq_class: _EquivalenceClass
-    spare: Spare | None
-    outcomes: dict[int, _Outcome] = field(default_factory=dict)
-    renewal: int = -1
-    before: int = 0
 
 
 class NodeScorer:
@@ -147,69 +231,72 @@ class NodeScorer:
         self._measure = Fragmentation(typical)
         self._renewals = 0
         self._leaves_out = leaves_out
-        self._states: dict[str, NodeState] = {}
-        self._nodes: dict[str, _EqualNodes] = {}
-        # Weak: eight GPUs are hardly ever used in the same way twice, so the class of a past state serves nobody.
-        self._classes: WeakValueDictionary[tuple[object, ...], _EquivalenceClass] = WeakValueDictionary()
-        self._together_there: WeakKeyDictionary[NodeState, _Together] = WeakKeyDictionary()
+        self._kept: KeptAnswers[EqualNodes, _Outcome] = KeptAnswers()
+        self._classes = NodeClasses(self._kept.drop)
+        self._usable: WeakKeyDictionary[EquivalenceClass, UsableCapacity] = WeakKeyDictionary()
+        self._before: WeakKeyDictionary[EqualNodes, int] = WeakKeyDictionary()
+        self._together_there: WeakKeyDictionary[NodeState, Together] = WeakKeyDictionary()
         self._shapes: dict[tuple[object, ...], int] = {}
-        self._kept = 0
+        self._kept_together = 0
 
     def expect(self, typical: Workload) -> None:
         """Plan for this workload from now on."""
         self._measure = Fragmentation(typical)
         self._renewals += 1
+        self._usable.clear()
+        self._before.clear()
 
     def see(self, states: Iterable[NodeState]) -> None:
         """Classifies nodes that are new or have changed, so that the next `choose` need not."""
-        for state in states:
-            if self._states.get(state.name) is not state:
-                self._remember(state)
+        self._classes.see(states)
 
     def forget(self, node: str) -> None:
         """The node has left the cluster."""
-        self._states.pop(node, None)
-        self._nodes.pop(node, None)
+        self._classes.forget(node)
 
     def ranked(
         self, pod: PodRequest, states: Iterable[NodeState], *, needs: Spare = NO_NEEDS, budget: Budget | None = None
     ) -> Mapping[str, Score]:
         """The score of each node that may carry the pod."""
-        return self._score_all(self._context(pod, needs, budget), states)[0]
+        return self._compared(self._context(pod, needs, budget), states, {}).ranked
 
     def choose(
         self, pod: PodRequest, states: Iterable[NodeState], *, needs: Spare = NO_NEEDS, budget: Budget | None = None
     ) -> NodeChoice:
         """`needs` counts only on nodes that have a `spare`."""
-        context = self._context(pod, needs, budget)
-        ranked, refused = self._score_all(context, states)
-        refused |= (failed := self._failed_before(context, ranked))
+        context, failed = self._context(pod, needs, budget), dict[str, NodeRejection]()
+        compared = self._compared(context, states, failed)
+        failed |= self._failed_before(context, compared.fitting)
         # There are hardly ever any, and thousands of scores would be copied for nothing.
-        left = {name: score for name, score in ranked.items() if name not in failed} if failed else ranked
-        for name in best_first(left):
+        left = [each for each in compared.fitting if each[1] not in failed] if failed else compared.fitting
+        best = heapq.nsmallest(_MOST_BEST, left)
+        for _, name in chain(best, _behind(best, left)):
             if context.budget.goes_on:  # the answer will not count
                 break
-            placed = self._placed(context, self._states[name])
+            placed = self._placed(context, self._classes.states[name])
             if not isinstance(placed, NodeRejection):
                 context.budget.is_complete = True
-                return NodeChoice(name, placed, ranked, refused, context.budget.is_spent)
-            refused[name] = placed
-        return NodeChoice(None, None, ranked, refused, context.budget.is_spent)
+                if best[0][1] != name:
+                    best = heapq.nsmallest(_MOST_BEST, [each for each in left if each[1] not in failed])
+                fits, spent = len(compared.fitting) - len(failed), context.budget.is_spent
+                return replace(compared, node=name, placed=placed, fits=fits, best=best, unfinished=spent)
+            failed[name] = placed
+        return replace(compared, unfinished=context.budget.is_spent)
 
     def all_that_fit(
         self, pod: PodRequest, states: Iterable[NodeState], *, needs: Spare = NO_NEEDS, budget: Budget | None = None
     ) -> NodeChoice:
         """The same without a choice: `refused` has every node on which the containers do not fit together either."""
-        context = self._context(pod, needs, budget)
-        ranked, refused = self._score_all(context, states)
+        context, failed = self._context(pod, needs, budget), dict[str, NodeRejection]()
+        compared = self._compared(context, states, failed)
         if len(pod.containers) > 1:  # of one container the prefilter is certain
-            refused |= self._failed_before(context, ranked)
-            for name in [each for each in ranked if each not in refused]:
+            failed |= self._failed_before(context, compared.fitting)
+            for name in [name for _, name in compared.fitting if name not in failed]:
                 if context.budget.goes_on:  # the answer will not count
                     break
-                if (why := self._rejection(context, self._states[name])) is not None:
-                    refused[name] = why
-        return NodeChoice(None, None, ranked, refused, context.budget.is_spent)
+                if (why := self._rejection(context, self._classes.states[name])) is not None:
+                    failed[name] = why
+        return replace(compared, unfinished=context.budget.is_spent)
 
     def rejection_together(
         self, pod: PodRequest, state: NodeState, *, budget: Budget | None = None
@@ -221,13 +308,16 @@ class NodeScorer:
 
     def _context(self, pod: PodRequest, needs: Spare, budget: Budget | None) -> _ScoringContext:
         # First of all, because it drops the numbers of shapes, of which this pod gets one.
-        if self._kept >= _MOST_KEPT or len(self._shapes) >= _MOST_SHAPES:
+        if self._kept_together >= _MOST_KEPT or len(self._shapes) >= _MOST_SHAPES:
             self._trim()
         own = pod.preferences
         gpus, nodes = own.gpu or self._gpu_policy, own.node or self._node_policy
         by_totals = score_by_totals(nodes)
-        share, together = None if by_totals is None else _share(pod), self._number((pod.shape,))
-        return _ScoringContext(pod, Prefilter(pod), needs, nodes, gpus, by_totals, share, budget or Budget(), together)
+        share = None if by_totals is None else _share(pod)
+        together = self._shapes.setdefault(pod.shape, len(self._shapes))
+        is_one = len(pod.containers) == 1 and pod.containers[0].request.gpus == 1
+        takes_one = is_one and by_totals is None and not own.gpus.names_gpus
+        return _ScoringContext(pod, needs, nodes, gpus, by_totals, share, budget or Budget(), together, takes_one)
 
     def _placed(self, context: _ScoringContext, state: NodeState) -> PodChoice | NodeRejection:
         """Begins only if the budget leaves steps; what was begun is ended."""
@@ -241,15 +331,15 @@ class NodeScorer:
         found = _place(context, state, here)
         context.budget.may(here.spent)
         known[context.together] = found if isinstance(found, NodeRejection) else None
-        self._kept += 1
+        self._kept_together += 1
         return found
 
-    def _failed_before(self, context: _ScoringContext, names: Iterable[str]) -> dict[str, NodeRejection]:
+    def _failed_before(self, context: _ScoringContext, fitting: Iterable[Ranked]) -> dict[str, NodeRejection]:
         """Where the containers did not fit together; found without a call for each of thousands of nodes."""
         if len(context.pod.containers) == 1 or context.pod.preferences.gpus.names_gpus:
             return {}
-        nodes, shape = self._nodes, context.together
-        found = ((name, nodes[name].eq_class.together.get(shape)) for name in names)
+        nodes, shape = self._classes.of([self._classes.states[name] for _, name in fitting]), context.together
+        found = ((name, each.eq_class.together.get(shape)) for (_, name), each in zip(fitting, nodes, strict=True))
         return {name: why for name, why in found if why is not None}
 
     def _rejection(self, context: _ScoringContext, state: NodeState) -> NodeRejection | None:
@@ -258,119 +348,115 @@ class NodeScorer:
         found = self._placed(context, state)
         return found if isinstance(found, NodeRejection) else None
 
-    def _known(self, context: _ScoringContext, state: NodeState) -> _Together:
-        known = self._nodes.get(state.name)
+    def _known(self, context: _ScoringContext, state: NodeState) -> Together:
+        known = self._classes.equal.get(state)
         # Of another state than the last one seen, as without some pods, the class is not known: it keeps its own.
-        if known is not None and self._states[state.name] is state and not context.is_named(state):
+        if known is not None and not context.is_named(state):
             return known.eq_class.together
         return self._together_there.setdefault(state, {})
 
-    def _score_all(
-        self, context: _ScoringContext, states: Iterable[NodeState]
-    ) -> tuple[dict[str, Score], dict[str, NodeRejection]]:
-        """Of every node; no loop over all nodes calls a function of Python, because there are hundreds or thousands."""
+    def _compared(
+        self, context: _ScoringContext, states: Iterable[NodeState], failed: dict[str, NodeRejection]
+    ) -> NodeChoice:
+        """Every node, and none chosen; no loop over all nodes calls a function of Python, because there are thousands.
+
+        `failed`: nodes that fit by their outcome and are found not to; they count as refused when that is read.
+        """
         given = list(states)
-        self.see(given)
+        outcomes = self._outcomes(context, given)
         names = [state.name for state in given]
-        equal = [self._nodes[name] for name in names]
-        outcomes = self._outcomes(context, equal, given)
-        # A score is a tuple, and a rejection is none.
-        ranked = {name: outcome for name, outcome in zip(names, outcomes, strict=True) if isinstance(outcome, tuple)}
-        refused = {
-            name: outcome for name, outcome in zip(names, outcomes, strict=True) if not isinstance(outcome, tuple)
-        }
-        return ranked, refused
+        # A score is a tuple, and neither is a rejection one nor what the budget did not reach.
+        fitting = [each for each in zip(outcomes, names, strict=True) if isinstance(each[0], tuple)]
 
-    def _outcomes(
-        self, context: _ScoringContext, nodes: Sequence[_EqualNodes], states: Sequence[NodeState]
-    ) -> list[_Outcome]:
-        if not context.pod.preferences.gpus.names_gpus:
-            found = self._of_equal(context, set(nodes), {})
-            return [found[each] for each in nodes]
-        named = [context.is_named(state) for state in states]
-        # One that stands for its class must be without a GPU that the pod names.
-        plain = {each: state for each, state, own in zip(nodes, states, named, strict=True) if not own}
-        found = self._of_equal(context, plain.keys(), plain)
-        return [
-            self._outcome(context, each, state) if own else found[each]
-            for each, state, own in zip(nodes, states, named, strict=True)
-        ]
+        def refusals() -> Mapping[str, NodeRejection]:
+            if len(fitting) == len(given):
+                return failed
+            refused = {
+                name: each or NodeRejection.NOT_LOOKED_AT
+                for each, name in zip(outcomes, names, strict=True)
+                if not isinstance(each, tuple)
+            }
+            return refused | failed
 
-    def _of_equal(
-        self, context: _ScoringContext, nodes: Collection[_EqualNodes], instead: Mapping[_EqualNodes, NodeState]
-    ) -> dict[_EqualNodes, _Outcome]:
-        """`instead`: what stands for a class in the place of its first node."""
-        by_gpus = self._shape_of_gpus(context)
-        shape = by_gpus
-        # Only then do CPU and memory count; else pods that differ in nothing more share their outcomes.
-        if self._leaves_out or context.by_totals is None:
-            shape = self._number((by_gpus, context.needs))
-        found: dict[_EqualNodes, _Outcome] = {}
-        for each in nodes:
-            outcome = each.outcomes.get(shape)
-            if outcome is None:
-                outcome = self._outcome(context, each, instead.get(each, each.eq_class.first), shape=by_gpus)
-                if outcome is not NodeRejection.NOT_LOOKED_AT:
-                    each.outcomes[shape] = outcome
-                    self._kept += 1
-            found[each] = outcome
+        return NodeChoice(None, None, fitting, refusals=refusals)  # type: ignore[arg-type]  # narrowed by its parts
+
+    def _outcomes(self, context: _ScoringContext, states: Sequence[NodeState]) -> list[_Outcome | None]:
+        """None where the budget did not reach."""
+        equal = self._classes.of(states)
+        kept = self._kept.of(self._kind(context))
+        named = context.named(states) if context.pod.preferences.gpus.names_gpus else ()
+        found = list(map(kept.get, equal))
+        if not all(found):
+            new = [at for at, each in enumerate(found) if each is None]
+            # What stands for its class must be without a GPU that the pod names.
+            plain = [at for at in new if states[at] not in named] if named else new
+            self._compare(context, {equal[at]: states[at] if named else equal[at].eq_class.first for at in plain}, kept)
+            for at in new:
+                found[at] = kept.get(equal[at])
+        for at, state in enumerate(states) if named else ():
+            if state in named:
+                found[at] = self._outcome(context, equal[at], state, {})
         return found
 
-    def _shape_of_gpus(self, context: _ScoringContext) -> int:
-        """A number for all that counts beside a node's GPUs; it is hashed faster than the shape."""
+    def _compare(
+        self, context: _ScoringContext, nodes: Mapping[EqualNodes, NodeState], kept: dict[EqualNodes, _Outcome]
+    ) -> None:
+        """Adds outcomes to those that are kept, as far as the budget reaches; each is of one of the nodes."""
+        before, of_class = len(kept), dict[EquivalenceClass, _OnGpus]()
+        for each, state in nodes.items():
+            outcome = self._outcome(context, each, state, of_class)
+            if outcome is not NodeRejection.NOT_LOOKED_AT:
+                kept[each] = outcome
+        self._kept.added(len(kept) - before)
+
+    def _kind(self, context: _ScoringContext) -> tuple[object, ...]:
+        """All that an outcome depends on beside the state of the node."""
+        by_gpus = context.by_totals is None
         # Outcomes by an earlier workload are not looked up again.
-        renewals = self._renewals if context.by_totals is None else 0
-        return self._number((context.together, context.node_policy, context.gpu_policy, renewals))
-
-    def _number(self, key: tuple[object, ...]) -> int:
-        return self._shapes.setdefault(key, len(self._shapes))
-
-    def _remember(self, state: NodeState) -> None:
-        key = class_key(state)
-        eq_class = self._classes.get(key)
-        if eq_class is None:
-            gpus = capacities_of(state)
-            eq_class = self._classes[key] = _EquivalenceClass(state, gpus, totals_of(gpus))
-        equal = eq_class.by_spare.get(state.spare)
-        if equal is None:
-            equal = eq_class.by_spare[state.spare] = _EqualNodes(eq_class, state.spare)
-        self._states[state.name], self._nodes[state.name] = state, equal
+        renewals = self._renewals if by_gpus else 0
+        # Only then do CPU and memory count; else pods that differ in nothing more share their outcomes.
+        needs = context.needs if self._leaves_out or by_gpus else None
+        return (context.together, context.node_policy, context.gpu_policy, renewals, needs)
 
     def _trim(self) -> None:
-        """Counts again what is cached: most of it has gone with past states of nodes. Drops all if it is still much."""
-        self._kept = sum(each.kept for each in self._classes.values()) + sum(map(len, self._together_there.values()))
-        if self._kept >= _MOST_KEPT // 2 or len(self._shapes) >= _MOST_SHAPES:
-            self._states.clear()
-            self._nodes.clear()
-            self._classes.clear()
+        """Counts again what is cached of containers together: most of it has gone with past states of nodes.
+
+        Drops all if it is still much.
+        """
+        there = self._together_there.values()
+        self._kept_together = sum(len(each.together) for each in self._classes) + sum(map(len, there))
+        if self._kept_together >= _MOST_KEPT // 2 or len(self._shapes) >= _MOST_SHAPES:
+            self._kept, self._shapes, self._kept_together = KeptAnswers(), {}, 0
+            self._classes = NodeClasses(self._kept.drop)
             self._together_there.clear()
-            self._shapes.clear()
-            self._kept = 0
 
     def _outcome(
-        self, context: _ScoringContext, nodes: _EqualNodes, state: NodeState, *, shape: int | None = None
-    ) -> _Outcome:
-        """`state` is one of the class, or the node itself where the pod names GPUs; `shape` None caches nothing."""
+        self,
+        context: _ScoringContext,
+        nodes: EqualNodes,
+        state: NodeState,
+        of_class: dict[EquivalenceClass, _OnGpus],
+    ) -> NodeRejection | Score:
+        """`state` is one of the nodes, `of_class` what was found of the GPUs of others."""
         if self._leaves_out and nodes.spare is not None and not nodes.spare.covers(context.needs):
             return NodeRejection.SPARE
-        cached = nodes.eq_class.on_gpus
-        on_gpus = None if shape is None else cached.get(shape)
+        on_gpus = of_class.get(nodes.eq_class)
         if on_gpus is None:
             if not context.may_score():
                 return NodeRejection.NOT_LOOKED_AT
-            on_gpus = self._on_gpus(context, nodes.eq_class, state)
-            if shape is not None:
-                cached[shape] = on_gpus
-                self._kept += 1
+            on_gpus = of_class[nodes.eq_class] = self._on_gpus(context, nodes.eq_class, state)
         return self._growth(nodes, on_gpus, context.needs) if isinstance(on_gpus, UsableCapacity) else on_gpus
 
-    def _on_gpus(self, context: _ScoringContext, eq_class: _EquivalenceClass, state: NodeState) -> _OnGpus:
+    def _on_gpus(self, context: _ScoringContext, eq_class: EquivalenceClass, state: NodeState) -> _OnGpus:
+        if context.takes_one and (found := context.of_one(eq_class.gpus)) is not None:
+            at, left = found
+            return self._usable_before(eq_class).less(at, left, eq_class.gpus[at].cores - left.cores)
         against = context.prefilter(state)
         if against is not None:
             return against
         score, share = context.by_totals, context.share
         if score is not None and share is not None:  # the prefilter is exact for it, so nothing needs to be placed
-            free = eq_class.totals
+            free = totals_of(eq_class.gpus)
             return score(Totals(free.gpus, free.cores - share.cores, free.blocks - share.blocks, free.size))
         after = context.after(eq_class.gpus)
         if after is None:
@@ -379,12 +465,19 @@ class NodeScorer:
             return score(totals_of(after))
         return self._measure.usable_capacity(after)
 
-    def _growth(self, nodes: _EqualNodes, after: UsableCapacity, needs: Spare) -> Score:
+    def _usable_before(self, eq_class: EquivalenceClass) -> UsableCapacity:
+        found = self._usable.get(eq_class)
+        if found is None:
+            found = self._usable[eq_class] = self._measure.usable_capacity(eq_class.gpus)
+        return found
+
+    def _growth(self, nodes: EqualNodes, after: UsableCapacity, needs: Spare) -> Score:
         """By how much the pod makes the fragmentation of such a node more."""
-        if nodes.renewal != self._renewals:
-            nodes.before, nodes.renewal = self._measure.of(nodes.eq_class.gpus, nodes.spare), self._renewals
+        before = self._before.get(nodes)
+        if before is None:
+            before = self._before[nodes] = self._usable_before(nodes.eq_class).fragmentation(nodes.spare)
         left = None if nodes.spare is None else nodes.spare - needs
-        return (after.fragmentation(left) - nodes.before, after.free)
+        return (after.fragmentation(left) - before, after.free)
 
 
 def _share(pod: PodRequest) -> GpuAmount | None:

@@ -18,8 +18,10 @@ ascending.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter
+
+import msgspec
 
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.preferences import GpuPolicy
@@ -29,6 +31,7 @@ from deviceplugin.placement.candidates import Candidates, Selection, first_diffe
 from deviceplugin.placement.describe import gpus_text, level_text
 from deviceplugin.placement.link import Search, greedy
 from deviceplugin.placement.snapshot import GpuView
+from deviceplugin.structs import replace
 
 _Key = Callable[[GpuView], tuple[int, int, int, int]]
 
@@ -123,55 +126,26 @@ def _distance(pairs: Sequence[Sequence[int]], members: Sequence[int]) -> int:
     return sum(pairs[a][b] for at, a in enumerate(members) for b in members[at + 1 :])
 
 
-@dataclass(slots=True)
-class _Left:
-    """What can be taken yet: candidates by minor, and the minors of all free GPUs."""
-
-    views: dict[int, GpuView]
-    free: set[int]
-    taken: set[int] = field(default_factory=set)
-
-    def takes(self, minor: int) -> GpuView:
-        self.free.discard(minor)
-        self.taken.add(minor)
-        return self.views.pop(minor)
-
-    def emptiest(self, node: TopologyNode) -> TopologyNode:
-        """Of the branches below that hold a candidate."""
-        return min((child for child in node.children if self._candidates(child)), key=self._key)
-
-    def _candidates(self, node: TopologyNode) -> list[GpuView]:
-        return [self.views[minor] for minor in node.minors if minor in self.views]
-
-    def _key(self, node: TopologyNode) -> tuple[int, int, int, int]:
-        views = self._candidates(node)
-        free = sum(minor in self.free for minor in node.minors)
-        taken = len(self.taken.intersection(node.minors))
-        return (-free, taken, sum(view.processes for view in views), views[0].gpu.minor)
-
-
 def spread(candidates: Candidates) -> Selection:
-    left = _Left({view.gpu.minor: view for view in candidates.views}, set(candidates.free))
-    taken = [_next(candidates, left) for _ in range(candidates.request.gpus)]
-    chosen = tuple(sorted(taken, key=lambda view: view.gpu.minor))
-    name = gpus_text(view.gpu.minor for view in chosen)
+    left, taken = candidates, set[int]()
+    for _ in range(candidates.request.gpus):
+        branch = _branch(candidates.topology.tree, left)
+        while not branch.node.is_leaf:
+            branch = min(_children(branch, left), key=partial(_room_around, taken))
+        taken.update(branch.node.minors)
+        others_left = tuple(view for view in left.views if view.gpu.minor not in taken)
+        left = replace(left, views=others_left, free=left.free - taken)
+    chosen = tuple(view for view in candidates.views if view.gpu.minor in taken)
+    name = gpus_text(taken)
     if not left.views:
         return Selection(chosen, f"{name}: no other whole GPU fits", dict)
     reason = f"{name}: where the most GPUs around are free, of {len(candidates.views)} that fit"
-    others = [view.gpu.uuid for view in left.views.values()]
+    others = [view.gpu.uuid for view in left.views]
     behind = f"fits, but more GPUs are free around {name}, or as many with fewer processes or a lower minor number"
     return Selection(chosen, reason, lambda: dict.fromkeys(others, behind))
 
 
-def _next(candidates: Candidates, left: _Left) -> GpuView:
-    node = candidates.topology.tree
-    while not node.is_leaf:
-        node = left.emptiest(node)
-    return left.takes(node.minors[0])
-
-
-@dataclass(frozen=True, slots=True)
-class _Branch:
+class _Branch(msgspec.Struct, frozen=True):
     """A node of the tree with the candidates below it; `free` counts whole GPUs, candidates or not."""
 
     node: TopologyNode
@@ -187,6 +161,12 @@ class _Branch:
     @property
     def name(self) -> str:
         return gpus_text(self.node.minors)
+
+
+def _room_around(taken: set[int], branch: _Branch) -> tuple[int, int, int, int]:
+    """The least has most room; of the GPUs taken before, those in the branch count."""
+    _, _, processes, minor = branch.key
+    return (-branch.free, len(taken.intersection(branch.node.minors)), processes, minor)
 
 
 def fragment(candidates: Candidates) -> Selection:

@@ -1,4 +1,4 @@
-"""Chooses the GPUs for all containers of a pod on one node.
+"""Chooses the GPUs for all containers of a pod on one node, or for one container alone (`place`).
 
 In: what the pod asks, and the node with everything that other pods hold taken away. Out: an allocation for each
 container, in kubelet's order, or a CapacityError or RequestError whose sentence names the container. Init containers
@@ -9,26 +9,157 @@ for each container and moves none. The same arguments give the same choice, in e
 
 Invariant: a pod is refused only if there is no room for it. Of pods with very many containers not every combination can
 be tried; then it is a SearchLimitError, whose sentence says so.
+
+Of one container a `Choice` accounts for every GPU of the snapshot. GPUs to `prefer` are tried first on their own; the
+pod's filter and the operator's cordon are hard. Not here: who holds what (`snapshot`).
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
+
+import msgspec
 
 from deviceplugin.errors import CapacityError, RequestError, SearchLimitError
-from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole
-from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare
+from deviceplugin.model.gpu import Gpu, GpuUuid
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
-from deviceplugin.model.preferences import GpuPolicy
+from deviceplugin.model.preferences import ANY_GPU, GpuFilter, GpuPolicy
 from deviceplugin.model.request import Request, RequestKind
 from deviceplugin.placement.assign import Unassigned, assign
 from deviceplugin.placement.budget import ON_ONE_NODE, Budget
-from deviceplugin.placement.candidates import Restrictions, Selection, Survey, survey
-from deviceplugin.placement.describe import gpus_text, no_room, request_text
+from deviceplugin.placement.candidates import Candidates, Restrictions, Selection, Survey, survey
+from deviceplugin.placement.describe import gpus_text, no_room, rejection_text, request_text
+from deviceplugin.placement.fit import demand_of
+from deviceplugin.placement.link import link
 from deviceplugin.placement.node_state import NodeState
-from deviceplugin.placement.place import Choice, choice_of, select, shares_of
+from deviceplugin.placement.one_gpu import fragment, share, spread
 from deviceplugin.placement.prefilter import prefilter
-from deviceplugin.placement.snapshot import GpuView, OwnUse, free_for_next_container
+from deviceplugin.placement.snapshot import GpuView, OwnUse, Snapshot, free_for_next_container
+from deviceplugin.structs import replace
+
+Tiers = Iterable[Collection[GpuUuid]]
+
+
+class PassedOver(msgspec.Struct, frozen=True):
+    """A GPU that was not chosen, and a phrase that says why."""
+
+    gpu: Gpu
+    reason: str
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """GPUs in minor order with what is taken of each; `reason` is one sentence for people and logs."""
+
+    evaluator: RequestKind
+    gpus: tuple[Gpu, ...]
+    shares: tuple[GpuShare, ...]
+    reason: str
+    passed_over: tuple[PassedOver, ...] = ()
+
+
+def place(
+    request: Request,
+    snapshot: Snapshot,
+    *,
+    prefer: Collection[GpuUuid] = (),
+    policy: GpuPolicy = GpuPolicy.BINPACK,
+    wanted: GpuFilter = ANY_GPU,
+    cordoned: Collection[GpuUuid] = (),
+) -> Choice:
+    found = survey(request, snapshot, Restrictions(wanted, cordoned))
+    selection, preferred = select(found, policy, one_numa=wanted.one_numa, tiers=(prefer,))
+    if selection is None:
+        raise CapacityError(no_room(request, found, one_numa=wanted.one_numa))
+    choice = choice_of(request, found, selection)
+    return replace(choice, reason=f"{choice.reason}, among the preferred GPUs") if preferred else choice
+
+
+def choice_of(request: Request, found: Survey, selection: Selection) -> Choice:
+    """The selection, with what speaks against every other GPU of the survey."""
+    return Choice(
+        evaluator=request.kind,
+        gpus=tuple(view.gpu for view in selection.chosen),
+        shares=shares_of(request, selection.chosen),
+        reason=selection.reason,
+        passed_over=_passed_over(found, selection),
+    )
+
+
+def select(found: Survey, policy: GpuPolicy, *, one_numa: bool, tiers: Tiers = ()) -> tuple[Selection | None, bool]:
+    """From the first tier whose GPUs suffice on their own, else from all; whether a tier sufficed.
+
+    An empty tier is none.
+    """
+    every = found.candidates
+    for tier in tiers:
+        among = every.among(tier) if tier else None
+        if among is not None and (selection := _evaluate(among, policy, one_numa)) is not None:
+            return selection, True
+    return _evaluate(every, policy, one_numa), False
+
+
+def shares_of(request: Request, chosen: Iterable[GpuView]) -> tuple[GpuShare, ...]:
+    demand = demand_of(request)
+    return tuple(GpuShare(view.gpu.uuid, *demand.takes(view.gpu.blocks)) for view in chosen)
+
+
+def _evaluate(candidates: Candidates, policy: GpuPolicy, one_numa: bool) -> Selection | None:
+    if len(candidates.views) < candidates.request.gpus:
+        return None
+    if one_numa and candidates.request.gpus > 1:
+        return _on_one_numa(candidates, policy)
+    return _by_kind(candidates, policy)
+
+
+def _by_kind(candidates: Candidates, policy: GpuPolicy) -> Selection:
+    """Of as many candidates as are asked, or more."""
+    match candidates.request.kind:
+        case RequestKind.SHARE:
+            return share(candidates, policy)
+        case _ if policy.takes_emptiest:
+            return spread(candidates)
+        case RequestKind.WHOLE:
+            return fragment(candidates)
+        case RequestKind.LINKED:
+            return link(candidates)
+
+
+def _on_one_numa(candidates: Candidates, policy: GpuPolicy) -> Selection | None:
+    """The NUMA node whose best set is closest; then the one with the fewest GPUs that fit, or the most to spread.
+
+    GPUs whose NUMA node is not known count as one node.
+    """
+    nodes: dict[int, list[GpuView]] = {}
+    for view in candidates.views:
+        nodes.setdefault(-1 if view.gpu.numa is None else view.gpu.numa, []).append(view)
+    sign = -1 if policy.takes_emptiest else 1
+    found: list[tuple[tuple[int, int, int], Selection]] = []
+    for numa, views in nodes.items():
+        if len(views) >= candidates.request.gpus:
+            here = replace(candidates, views=tuple(views))
+            selection = _by_kind(here, policy)
+            found.append(((_distance(here, selection, policy), sign * len(views), numa), selection))
+    return min(found, key=lambda each: each[0])[1] if found else None
+
+
+def _distance(candidates: Candidates, selection: Selection, policy: GpuPolicy) -> int:
+    """0 if distance is no aim."""
+    if policy.takes_emptiest or (candidates.request.is_share and not policy.takes_closest):
+        return 0
+    minors = [view.gpu.minor for view in selection.chosen]
+    return sum(candidates.topology.distance(a, b) for a in minors for b in minors) // 2
+
+
+def _passed_over(found: Survey, selection: Selection) -> tuple[PassedOver, ...]:
+    """Every GPU that was not chosen, in minor order."""
+    chosen, against = {view.gpu.uuid for view in selection.chosen}, selection.against()
+    left = [view.gpu for view in found.candidates.views if view.gpu.uuid not in chosen]
+    passed = [PassedOver(gpu, against.get(gpu.uuid, "fits, but others are preferred")) for gpu in left]
+    passed += [PassedOver(view.gpu, rejection_text(rejection, view)) for view, rejection in found.rejected]
+    return tuple(sorted(passed, key=attrgetter("gpu.minor", "gpu.uuid")))
+
 
 _FIXED = "held already"
 _SURVEYED, _LINKED = 20, 8  # steps for each GPU, and for each pair of GPUs; measured in the step of `assign`
@@ -80,8 +211,7 @@ def place_pod(
     return _together(pod, state, assigned, fixed)
 
 
-@dataclass(frozen=True, slots=True)
-class _Stuck:
+class _Stuck(msgspec.Struct, frozen=True):
     """The container that found no room beside those of its pod before it, and what it saw."""
 
     container: ContainerRequest

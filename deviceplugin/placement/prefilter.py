@@ -7,7 +7,8 @@ here: CPU and memory of the node (`NodeState.spare`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
 from deviceplugin.placement.fit import NOTHING, Demand, GpuAmount, NodeRejection, Sharing, demand_of
@@ -19,8 +20,7 @@ def prefilter(pod: PodRequest, state: NodeState) -> NodeRejection | None:
     return Prefilter(pod)(state)
 
 
-@dataclass(frozen=True, slots=True)
-class _PhaseLoad:
+class _PhaseLoad(msgspec.Struct, frozen=True):
     """What all containers of one phase need together: whole GPUs, and cores and blocks over all."""
 
     whole: int

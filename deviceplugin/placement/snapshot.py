@@ -19,9 +19,11 @@ Invariant: an allocation placed on a snapshot from here never takes a GPU beyond
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
+
+import msgspec
+from msgspec.structs import force_setattr
 
 from deviceplugin.model.allocation import Allocation, ContainerRole, PodUid
 from deviceplugin.model.gpu import Gpu, GpuUuid, Health, Inventory
@@ -31,10 +33,10 @@ from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.fit import NOTHING, Demand, GpuAmount, GpuCapacity, GpuModel, Sharing, model_of, offers
 
 _Offers = Sequence[tuple[int, int]]
+_NO_CAPACITY = GpuCapacity(GpuModel("", 0), 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class GpuView:
+class GpuView(msgspec.Struct, frozen=True):
     """One GPU as a request sees it: free cores (of 100), free blocks, processes that NVML sees on it.
 
     `capacity` is what the rule of fit sees of it.
@@ -45,10 +47,10 @@ class GpuView:
     free_blocks: int
     processes: int = 0
     health: Health = Health()
-    capacity: GpuCapacity = field(init=False, repr=False, compare=False)
+    capacity: GpuCapacity = _NO_CAPACITY
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "capacity", GpuCapacity(model_of(self.gpu), self.free_cores, self.free_blocks))
+        force_setattr(self, "capacity", GpuCapacity(model_of(self.gpu), self.free_cores, self.free_blocks))
 
     @property
     def free(self) -> GpuAmount:
@@ -60,8 +62,7 @@ class GpuView:
         return GpuView(self.gpu, cores, blocks, self.processes, self.health)
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True):
     """All GPUs of one node and how they are linked."""
 
     gpus: tuple[GpuView, ...]
@@ -74,8 +75,7 @@ class Snapshot:
         return Snapshot(views, self.topology)
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(msgspec.Struct, frozen=True):
     """What GPUs offer now to each kind of demand, the most cores first; `free` is what all of them have together."""
 
     models: tuple[GpuModel, ...]
@@ -141,12 +141,11 @@ _Placed = tuple[int, GpuAmount]
 """What a container of the init list has, after its place there."""
 
 
-@dataclass(slots=True)
-class _PodUse:
+class _PodUse(msgspec.Struct):
     """What the containers of one pod have of one GPU. All sums are of what was added so far."""
 
-    inits: list[_Placed] = field(default_factory=list)
-    sidecars: list[_Placed] = field(default_factory=list)
+    inits: list[_Placed] = msgspec.field(default_factory=list)
+    sidecars: list[_Placed] = msgspec.field(default_factory=list)
     steady: GpuAmount = NOTHING
     beside_inits: GpuAmount = NOTHING
     last: int = 0

@@ -18,22 +18,22 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import islice
 
+import msgspec
 import structlog
 
 from deviceplugin.backoff import Backoff
 from deviceplugin.errors import ParseError, RequestError, VcudaError
 from deviceplugin.kube.cluster_client import ClusterClient
-from deviceplugin.kube.collection import EventKind
+from deviceplugin.kube.collection import EventKind, ObjectRef
 from deviceplugin.kube.reflector import Reflector, StoreChange
-from deviceplugin.kube.resource_claims import ClaimingPod, KeptTemplate, claiming_pods, kept_templates
+from deviceplugin.kube.resource_claims import ClaimingPod, claiming_pods, kept_templates
 from deviceplugin.kube.transport import TokenBucket
 from deviceplugin.model.allocation import PodRef
 from deviceplugin.model.annotation_names import annotation_names
-from deviceplugin.model.annotation_size import require_short
 from deviceplugin.model.claims import MOST_TEMPLATES, ClaimNames, NamedTemplates, claim_label
+from deviceplugin.model.pod_request import require_short
 from deviceplugin.model.preferences import parse_preferences
 from deviceplugin.model.units import ResourceNames
 
@@ -52,8 +52,7 @@ REFUSALS = (WRONG, TOO_MANY, NO_ROOM, NOT_WRITTEN)
 Refused = Callable[[PodRef, str], None]
 
 
-@dataclass(slots=True)
-class _Try:
+class _Try(msgspec.Struct):
     """A template was made, or could not be; until it is seen the next try is due `at`."""
 
     waits: Backoff
@@ -61,18 +60,17 @@ class _Try:
     has_failed: bool = False
 
 
-@dataclass(slots=True)
-class _NamespacePart:
+class _NamespacePart(msgspec.Struct):
     """What one namespace has and waits for. Pods are UIDs, templates are names."""
 
     namespace: str
-    unread: dict[str, None] = field(default_factory=dict)
-    crowded_out: dict[str, None] = field(default_factory=dict)
-    namers: dict[str, set[str]] = field(default_factory=dict)
-    there: dict[str, KeptTemplate] = field(default_factory=dict)
-    missing: dict[str, None] = field(default_factory=dict)
-    unnamed: dict[str, float] = field(default_factory=dict)  # since when no pod names it, in this order
-    tries: dict[str, _Try] = field(default_factory=dict)
+    unread: dict[str, None] = msgspec.field(default_factory=dict)
+    crowded_out: dict[str, None] = msgspec.field(default_factory=dict)
+    namers: dict[str, set[str]] = msgspec.field(default_factory=dict)
+    there: dict[str, ObjectRef] = msgspec.field(default_factory=dict)
+    missing: dict[str, None] = msgspec.field(default_factory=dict)
+    unnamed: dict[str, float] = msgspec.field(default_factory=dict)  # since when no pod names it, in this order
+    tries: dict[str, _Try] = msgspec.field(default_factory=dict)
     is_writing: bool = False
     cannot_delete: bool = False
 
@@ -105,7 +103,7 @@ class _NamespacePart:
         else:
             self._forget(template)
 
-    def put(self, template: KeptTemplate, now: float) -> None:
+    def put(self, template: ObjectRef, now: float) -> None:
         self.there[template.name] = template
         self.missing.pop(template.name, None)
         self.tries.pop(template.name, None)  # what failed before was of another state
@@ -169,7 +167,7 @@ class ClaimTemplates:
         self._again_s = again_s
         self._clock = clock
         self._pods: Reflector[str, ClaimingPod] = Reflector(client, claiming_pods(names.domain))
-        self._templates: Reflector[tuple[str, str], KeptTemplate] = Reflector(client, kept_templates(names.domain))
+        self._templates: Reflector[tuple[str, str], ObjectRef] = Reflector(client, kept_templates(names.domain))
         self._parts: dict[str, _NamespacePart] = {}
         self._stirred: dict[str, None] = {}
         self._due = asyncio.Event()
@@ -323,7 +321,7 @@ class ClaimTemplates:
                 tried.has_failed = True
                 self._say_failed(part, template, error)
 
-    async def _delete(self, part: _NamespacePart, template: KeptTemplate) -> None:
+    async def _delete(self, part: _NamespacePart, template: ObjectRef) -> None:
         """One that cannot be deleted is tried again when it has been kept as long once more."""
         if template.name in part.namers:
             return
@@ -342,7 +340,7 @@ class ClaimTemplates:
         self.refusals[NOT_WRITTEN] += 1
         log.warning("claim_template_failed", namespace=part.namespace, template=template, error=error.message)
 
-    def _template_changed(self, change: StoreChange[KeptTemplate]) -> None:
+    def _template_changed(self, change: StoreChange[ObjectRef]) -> None:
         part = self._stir(change.item.namespace)
         if change.kind is EventKind.DELETED:
             part.drop(change.item.name)

@@ -8,15 +8,16 @@ Placement never waits for claims: where they cannot be listed, only the views la
 import asyncio
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
+from typing import TypeVar
 
 from deviceplugin.cluster.extender.cache.claim_holds import ClaimHolds
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.webhook.known_gpus import KnownGpus
+from deviceplugin.cluster.webhook.resources import KnownGpus
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.cluster_objects import AnyPod, cluster_nodes, cluster_pods
 from deviceplugin.kube.collection import EventKind
-from deviceplugin.kube.reflector import Reflector, StoreChange
+from deviceplugin.kube.reflector import Reflector
 from deviceplugin.kube.resource_claims import cluster_claims
 from deviceplugin.kube.resource_slices import offers_of
 from deviceplugin.model.allocation import PodUid
@@ -28,6 +29,11 @@ from deviceplugin.model.units import ResourceNames
 
 _FEW_NODES = 100
 _KNOWN_EVERY_S = 1.0
+_Key = TypeVar("_Key", bound=Hashable)
+_Item = TypeVar("_Item")
+_Watch = (
+    Reflector[str, ClusterNode] | Reflector[PodUid, AnyPod] | Reflector[str, NodeOffer] | Reflector[ClaimKey, Claim]
+)
 
 
 class ClusterWatch:
@@ -37,11 +43,12 @@ class ClusterWatch:
         self, client: ClusterClient, extender: Extender, *, names: ResourceNames, claims: bool = False
     ) -> None:
         self._extender = extender
-        self._nodes: Reflector[str, ClusterNode] = Reflector(client, cluster_nodes(names))
-        self._pods: Reflector[PodUid, AnyPod] = Reflector(client, cluster_pods(names, claims=claims))
-        self._claims = _ClaimWatch(client, extender.cache.claims) if claims else None
-        self._nodes.subscribe(self._node_changed)
-        self._pods.subscribe(self._pod_changed)
+        self._held = extender.cache.claims
+        self._nodes = _followed(Reflector(client, cluster_nodes(names)), self._put_node, self._drop_node)
+        self._pods = _followed(Reflector(client, cluster_pods(names, claims=claims)), self._put_pod, self._drop_pod)
+        self._watches: dict[str, _Watch] = {"nodes": self._nodes, "pods": self._pods}
+        if claims:
+            self._watches |= _claim_watches(client, self._held)
         self._known: KnownGpus | None = None
         self._known_at = -math.inf
         self._known_is_old = False
@@ -49,10 +56,8 @@ class ClusterWatch:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._nodes.run(), name="nodes")
-            group.create_task(self._pods.run(), name="pods")
-            if self._claims is not None:
-                group.create_task(self._claims.run(), name="claims")
+            for what, each in self._watches.items():
+                group.create_task(each.run(), name=what)
             await self._nodes.synced.wait()
             await self._pods.synced.wait()
             self._extender.warm_up()
@@ -73,94 +78,68 @@ class ClusterWatch:
 
     def missing(self) -> tuple[str, ...]:
         """What is not listed yet, as phrases for `/readyz`."""
+        if self.synced.is_set():  # nothing that was listed is forgotten
+            return ()
         waited = (("nodes", self._nodes), ("pods", self._pods))
         listed = tuple(f"the cluster's {what} are not listed yet" for what, each in waited if not each.synced.is_set())
-        return listed or (() if self.synced.is_set() else ("the scheduler's cache is not complete yet",))
+        return listed or ("the scheduler's cache is not complete yet",)
 
     def last_events(self) -> Iterator[tuple[tuple[str], float]]:
         """Unix time of the last event by kind of object, as rows of a metric."""
-        ages = [("nodes", self._nodes.last_event_age), ("pods", self._pods.last_event_age)]
-        if self._claims is not None:
-            ages += self._claims.last_event_ages
-        for what, age in ages:
-            if age is not None:
+        for what, each in self._watches.items():
+            if (age := each.last_event_age) is not None:
                 yield (what,), time.time() - age
 
     def unreadable(self) -> list[tuple[tuple[str], int]]:
         """How many objects of each kind cannot be read, as rows of a metric."""
-        found = [(("nodes",), self._nodes.unreadable), (("pods",), self._pods.unreadable)]
-        return found if self._claims is None else found + self._claims.unreadable
+        return [((what,), each.unreadable) for what, each in self._watches.items()]
 
-    def _node_changed(self, change: StoreChange[ClusterNode]) -> None:
-        before = self._inventory(change.item.name)
-        if change.kind is EventKind.DELETED:
-            self._extender.drop_node(change.item.name)
-        else:
-            self._extender.put_node(change.item)
-        self._known_is_old = self._known_is_old or self._inventory(change.item.name) is not before
+    def _put_node(self, node: ClusterNode) -> None:
+        before = self._inventory(node.name)
+        self._extender.put_node(node)
+        self._known_is_old = self._known_is_old or self._inventory(node.name) is not before
+
+    def _drop_node(self, node: ClusterNode) -> None:
+        self._known_is_old = self._known_is_old or self._inventory(node.name) is not None
+        self._extender.drop_node(node.name)
 
     def _inventory(self, node: str) -> Inventory | None:
         found = self._extender.cache.nodes.get(node)
         return None if found is None else found.inventory
 
-    def _pod_changed(self, change: StoreChange[AnyPod]) -> None:
-        pod, is_gone = change.item, change.kind is EventKind.DELETED
-        if isinstance(pod, ClusterPod) and self._claims is not None and pod.has_claims:
-            self._claims.pod_changed(pod, is_gone=is_gone)
-        if isinstance(pod, PlainPod) or not pod.pod.is_gpu:
-            self._plain_changed(pod, is_gone=is_gone)
-        elif is_gone:
-            self._extender.drop_pod(pod.uid)
-        else:
-            self._extender.put_pod(pod)
-
-    def _plain_changed(self, pod: AnyPod, *, is_gone: bool) -> None:
+    def _put_pod(self, pod: AnyPod) -> None:
         """For the extender a pod that asks by claims alone takes CPU and memory, and no GPU."""
-        if is_gone:
-            self._extender.drop_plain(pod.uid)
-        elif isinstance(pod, PlainPod):
+        if isinstance(pod, PlainPod):
             self._extender.put_plain(pod)
+            return
+        if pod.has_claims:
+            self._held.put_pod(pod)
+        if pod.pod.is_gpu:
+            self._extender.put_pod(pod)
         elif pod.pod.node:
             self._extender.put_plain(PlainPod(pod.uid, pod.pod.node, pod.needs))
 
-
-class _ClaimWatch:
-    """What nodes offer to claims, and all claims."""
-
-    def __init__(self, client: ClusterClient, held: ClaimHolds) -> None:
-        self._held = held
-        self._offers: Reflector[str, NodeOffer] = Reflector(client, offers_of(held.names.driver))
-        self._claims: Reflector[ClaimKey, Claim] = Reflector(client, cluster_claims(held.names))
-        self._offers.subscribe(self._offer_changed)
-        self._claims.subscribe(self._claim_changed)
-
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._offers.run())
-            group.create_task(self._claims.run())
-
-    @property
-    def last_event_ages(self) -> list[tuple[str, float | None]]:
-        return [("resourceslices", self._offers.last_event_age), ("resourceclaims", self._claims.last_event_age)]
-
-    @property
-    def unreadable(self) -> list[tuple[tuple[str], int]]:
-        return [(("resourceslices",), self._offers.unreadable), (("resourceclaims",), self._claims.unreadable)]
-
-    def pod_changed(self, pod: ClusterPod, *, is_gone: bool) -> None:
-        if is_gone:
+    def _drop_pod(self, pod: AnyPod) -> None:
+        if isinstance(pod, ClusterPod) and pod.has_claims:
             self._held.drop_pod(pod.uid)
+        if isinstance(pod, ClusterPod) and pod.pod.is_gpu:
+            self._extender.drop_pod(pod.uid)
         else:
-            self._held.put_pod(pod)
+            self._extender.drop_plain(pod.uid)
 
-    def _offer_changed(self, change: StoreChange[NodeOffer]) -> None:
-        if change.kind is EventKind.DELETED:
-            self._held.drop_offer(change.item.node)
-        else:
-            self._held.put_offer(change.item)
 
-    def _claim_changed(self, change: StoreChange[Claim]) -> None:
-        if change.kind is EventKind.DELETED:
-            self._held.drop_claim(change.item.key)
-        else:
-            self._held.put_claim(change.item)
+def _claim_watches(client: ClusterClient, held: ClaimHolds) -> dict[str, _Watch]:
+    """What nodes offer to claims, and all claims."""
+    offers: Reflector[str, NodeOffer] = Reflector(client, offers_of(held.names.driver))
+    claims: Reflector[ClaimKey, Claim] = Reflector(client, cluster_claims(held.names))
+    return {
+        "resourceslices": _followed(offers, held.put_offer, lambda offer: held.drop_offer(offer.node)),
+        "resourceclaims": _followed(claims, held.put_claim, lambda claim: held.drop_claim(claim.key)),
+    }
+
+
+def _followed(
+    watch: Reflector[_Key, _Item], put: Callable[[_Item], None], drop: Callable[[_Item], None]
+) -> Reflector[_Key, _Item]:
+    watch.subscribe(lambda change: (drop if change.kind is EventKind.DELETED else put)(change.item))
+    return watch

@@ -13,8 +13,9 @@ import structlog
 
 from deviceplugin.config.scheduler import Election, SchedulerSettings
 from deviceplugin.errors import KubeNotFoundError, VcudaError
-from deviceplugin.kube.cluster_client import ClusterClient
-from deviceplugin.kube.leader_election import LeaderElector, LeaseTiming, LeaseView
+from deviceplugin.kube.client import ObjectClient
+from deviceplugin.kube.collection import ObjectRef
+from deviceplugin.kube.leader_election import LEASES, LeaderElector, LeaseTiming, LeaseView
 
 log = structlog.get_logger("vcuda.leadership")
 _RENEW_WITHIN, _RETRY = 2 / 3, 2 / 15  # of the lease's duration
@@ -78,7 +79,7 @@ class KubeSchedulerLeadership(Leadership):
 
     def __init__(
         self,
-        client: ClusterClient,
+        client: ObjectClient,
         *,
         namespace: str,
         name: str,
@@ -88,7 +89,7 @@ class KubeSchedulerLeadership(Leadership):
     ) -> None:
         super().__init__(identity)
         self._client = client
-        self._where = (namespace, name)
+        self._where = ObjectRef(namespace, name)
         self._retry = retry
         self._snapshot = LeaseView(clock)
         self._reading: asyncio.Task[None] | None = None
@@ -114,7 +115,7 @@ class KubeSchedulerLeadership(Leadership):
     async def _read_lease(self) -> None:
         before = self.leader
         try:
-            self._snapshot.see((await self._client.get_lease(*self._where)).term)
+            self._snapshot.see((await self._client.get(LEASES, self._where)).term)
         except KubeNotFoundError:
             return  # kube-scheduler creates it when it starts
         except VcudaError as error:
@@ -124,7 +125,7 @@ class KubeSchedulerLeadership(Leadership):
             log.info("leader_changed", leader=self.leader, leads=self.leads)
 
 
-def leadership_of(settings: SchedulerSettings, client: ClusterClient) -> Leadership:
+def leadership_of(settings: SchedulerSettings, client: ObjectClient) -> Leadership:
     cluster, leader = settings.cluster, settings.leader
     retry = leader.duration * _RETRY
     if leader.election is Election.NONE:

@@ -1,14 +1,14 @@
 """The verbs behind the HTTP routes: bytes to extender and webhook and back, and the metrics' gauges.
 
-In: bodies. Out: answers for `cluster.http`. Only the leader answers filter, prioritize, bind and preempt, because
-reservations are in its memory only; every replica answers the webhook. Not here: any choice.
+In: bodies. Out: answers for `cluster.http`. Only the leader answers the verbs of schedulers, because reservations are
+in its memory only; every replica answers the webhook. Not here: any choice.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
+from typing import Any
 
 import msgspec
 from prometheus_client.core import Metric
@@ -26,10 +26,13 @@ from deviceplugin.cluster.extender.wire import (
     write_victims,
 )
 from deviceplugin.cluster.http import metrics
-from deviceplugin.cluster.http.verbs import SMALL_BODY, Verb, VerbResponse, unavailable
+from deviceplugin.cluster.http.server import SMALL_BODY, Verb, VerbResponse, unavailable
+from deviceplugin.cluster.volcano import wire as volcano_wire
+from deviceplugin.cluster.volcano.tasks import Announcements, VolcanoTasks
 from deviceplugin.cluster.webhook.review import AdmissionWebhook, Outcome, Reply, namespace_of, read_review, refused
 from deviceplugin.errors import ParseError
 from deviceplugin.exposition import metric_of
+from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.latest import KeysInTurn
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.scheduler.claim_templates import REFUSALS, ClaimTemplates
@@ -37,15 +40,78 @@ from deviceplugin.scheduler.cluster import ClusterWatch
 from deviceplugin.scheduler.leadership import Leadership
 from deviceplugin.scheduler.serving_certificate import Certificates
 from deviceplugin.scheduler.view_service import ViewService
-from deviceplugin.scheduler.volcano_service import VolcanoService
 from deviceplugin.serve.messages import HttpError
 
 _LARGEST_REVIEW = 4 << 20
 _AS_API_SERVER = "the API server takes objects of up to 3 MiB"
+Answer = Callable[[bytes], Awaitable[VerbResponse]]
+_LARGEST_TASK = 64 << 20
+_FEWER_NODES = "let Volcano look at fewer nodes (--percentage-nodes-to-find), because it sends each of them whole"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerService:
+class VolcanoService(msgspec.Struct, frozen=True):
+    """`announcements` must run."""
+
+    tasks: VolcanoTasks
+    announcements: Announcements
+    turns: Turns
+
+    def verbs(self, restricted: Callable[..., Verb]) -> tuple[Verb, ...]:
+        """`restricted` makes one that only known callers may use, and that only the leader answers."""
+        made = partial(restricted, largest=_LARGEST_TASK, instead=_FEWER_NODES)
+        return (
+            made("volcano/predicate", self._predicate, outcomes=("fits", "refused")),
+            made("volcano/prioritize", self._prioritize),
+            made("volcano/allocate", self._allocate, outcomes=("reserved", "refused")),
+            made("volcano/deallocate", self._deallocate),
+            made("volcano/preemptable", self._evict, outcomes=("room", "no_room")),
+            made("volcano/reclaimable", self._evict, outcomes=("room", "no_room")),
+        )
+
+    async def _predicate(self, body: bytes) -> VerbResponse:
+        task, node = volcano_wire.read_predicate(body)
+        verdict = await self.turns.ask(self.tasks.namespace(task), partial(self.tasks.predicate, task, node))
+        answer = volcano_wire.write_predicate(verdict.reason, verdict.code)
+        if not verdict.reason:
+            return VerbResponse(answer, "fits")
+        return VerbResponse(answer, "refused", {verdict.reason: 1})
+
+    async def _prioritize(self, body: bytes) -> VerbResponse:
+        task, nodes = volcano_wire.read_prioritize(body)
+        scores = await self.turns.ask(self.tasks.namespace(task), partial(self.tasks.scores, task, nodes))
+        return VerbResponse(volcano_wire.write_scores(scores))
+
+    async def _allocate(self, body: bytes) -> VerbResponse:
+        task = volcano_wire.read_event(body)
+        namespace = self.tasks.namespace(task)
+        budget = self.turns.budget(namespace)  # one turn: what is reserved is not asked again
+        error = self.tasks.allocate(task, budget)
+        self.turns.took(namespace, budget)
+        return VerbResponse(volcano_wire.write_event(error), "refused" if error else "reserved")
+
+    async def _deallocate(self, body: bytes) -> VerbResponse:
+        self.tasks.deallocate(volcano_wire.read_event(body))
+        return VerbResponse(volcano_wire.write_event(""))
+
+    async def _evict(self, body: bytes) -> VerbResponse:
+        victims = await self.tasks.victims(*volcano_wire.read_eviction(body), self.turns)
+        return VerbResponse(volcano_wire.write_victims(victims), "room" if victims else "no_room")
+
+
+def volcano_service(
+    extender: Extender,
+    client: ClusterClient,
+    *,
+    clock: Callable[[], float],
+    turns: Turns,
+) -> VolcanoService:
+    announcements = Announcements(extender.cache, client, names=extender.snapshot.settings.names)
+    extender.cache.promised = announcements.announce
+    tasks = VolcanoTasks(extender.snapshot, clock=clock)
+    return VolcanoService(tasks, announcements, turns)
+
+
+class SchedulerService(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that one replica answers."""
 
     extender: Extender
@@ -59,14 +125,13 @@ class SchedulerService:
     clients: tuple[str, ...] = ()
     volcano: VolcanoService | None = None
     templates: ClaimTemplates | None = None
-    explaining: KeysInTurn = field(default_factory=KeysInTurn)
-    reviewing: KeysInTurn = field(default_factory=KeysInTurn)
-    turns: Turns = field(default_factory=Turns)
+    explaining: KeysInTurn = msgspec.field(default_factory=KeysInTurn)
+    reviewing: KeysInTurn = msgspec.field(default_factory=KeysInTurn)
+    turns: Turns = msgspec.field(default_factory=Turns)
 
     @property
     def verbs(self) -> tuple[Verb, ...]:
-        # Those of kube-scheduler place pods with this process's rights, so callers are restricted.
-        restricted = partial(Verb, loopback_only=self.loopback_only, clients=self.clients)
+        restricted = self._restricted
         return (
             Verb(
                 "webhook",
@@ -83,6 +148,17 @@ class SchedulerService:
             restricted("preempt", self._preempt, outcomes=("room", "no_room")),
             *(self.volcano.verbs(restricted) if self.volcano is not None else ()),
         )
+
+    def _restricted(self, name: str, answer: Answer, **how: Any) -> Verb:  # noqa: ANN401 - as `Verb` has them
+        """Of a scheduler, which places pods with this process's rights, and asks the leader: reservations are there."""
+
+        async def as_leader(body: bytes) -> VerbResponse:
+            if not await self.leadership.confirm():
+                leader = self.leadership.leader or "unknown"
+                raise unavailable(f"this replica is not the leader; the leader by the Lease is {leader}")
+            return await answer(body)
+
+        return Verb(name, as_leader, loopback_only=self.loopback_only, clients=self.clients, **how)
 
     def not_ready(self) -> tuple[str, ...]:
         return (*self.cluster.missing(), *self.certificates.missing())
@@ -166,42 +242,27 @@ class SchedulerService:
         return _reviewed(reply)
 
     async def _filter(self, body: bytes) -> VerbResponse:
-        await self._require_leadership()
         args = read_args(body, self.names)
         found = await self.turns.ask(args.pod.pod.ref.namespace, partial(self.extender.filter, args))
         reasons = Counter([*found.failed.values(), *found.unresolvable.values()])
         return VerbResponse(write_filter_result(found), "chosen" if found.names else "refused", reasons)
 
     async def _prioritize(self, body: bytes) -> VerbResponse:
-        await self._require_leadership()
         args = read_args(body, self.names)
         scores = await self.turns.ask(args.pod.pod.ref.namespace, partial(self.extender.prioritize, args))
         return VerbResponse(write_scores(scores))
 
     async def _bind(self, body: bytes) -> VerbResponse:
-        await self._require_leadership()
         error = await self.extender.bind(read_bind(body))
         return VerbResponse(write_binding_result(error), "refused" if error else "bound")
 
     async def _preempt(self, body: bytes) -> VerbResponse:
-        await self._require_leadership()
         found = await self.extender.preempt(read_preempt(body, self.names), self.turns)
         return VerbResponse(write_victims(found), "room" if found else "no_room")
-
-    async def _require_leadership(self) -> None:
-        await require_leadership(self.leadership)
 
 
 def _reviewed(reply: Reply) -> VerbResponse:
     return VerbResponse(reply.body, reply.outcome.value)
-
-
-async def require_leadership(leadership: Leadership) -> None:
-    """Raises HttpError."""
-    if not await leadership.confirm():
-        raise unavailable(
-            f"this replica is not the leader; the leader by the Lease is {leadership.leader or 'unknown'}"
-        )
 
 
 def _error(status: int, sentence: str, leader: str = "") -> tuple[int, bytes]:

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
-from msgspec.structs import replace
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.view.access import Reviews, Viewers, token_in
@@ -33,6 +32,7 @@ from deviceplugin.errors import ParseError
 from deviceplugin.model.cluster_view import ErrorView, Head, NodesView, OneNodeView, PodsView
 from deviceplugin.scheduler.leadership import Leadership
 from deviceplugin.serve.messages import HttpError
+from deviceplugin.structs import replace
 
 _CLUSTER, _NODES, _PODS, _EVENTS = "/view/cluster", "/view/nodes", "/view/pods", "/view/events"
 _ALL = ""  # namespaces

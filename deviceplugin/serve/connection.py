@@ -13,17 +13,16 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Protocol
 
 import httptools
+import msgspec
 
 from deviceplugin.latest import CALLER_HAS_GONE
 from deviceplugin.serve.messages import (
-    Header,
     HttpError,
     HttpRequest,
     HttpResponse,
@@ -57,7 +56,9 @@ class Door(Protocol):
     def route(self, request: HttpRequest) -> Route:
         """HttpError if there is none, or none for this method."""
 
-    def body_room(self, request: HttpRequest, route: Route) -> Room: ...
+    def body_room(self, request: HttpRequest, route: Route, size: int) -> Room | None:
+        """None for a body of this size that needs none."""
+
     def answer_room(self, request: HttpRequest, route: Route | None) -> Room: ...
     async def answer(self, request: HttpRequest, route: Route) -> HttpResponse:
         """Raises nothing but a cancellation."""
@@ -65,23 +66,26 @@ class Door(Protocol):
     def lost(self, connection: "HttpConnection") -> None: ...
 
 
-@dataclass(slots=True)
-class _Arriving:
-    """The part of a request that is here. `request`, `route` and `room` are known when its headers are complete."""
+class _Arriving(msgspec.Struct):
+    """The part of a request that is here. `request`, `route` and `room` are known when its headers are complete.
+
+    `lines`: how many headers came, in `written` bytes, also of names that came before.
+    """
 
     target: bytes = b""
-    headers: list[Header] = field(default_factory=list)
+    headers: dict[bytes, bytes] = msgspec.field(default_factory=dict)
+    lines: int = 0
+    written: int = 0
     head: int = 0
     request: HttpRequest | None = None
     route: Route | None = None
     room: Room | None = None
     expects_continue: bool = False
-    parts: list[bytes] = field(default_factory=list)
+    parts: list[bytes] = msgspec.field(default_factory=list)
     size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Due:
+class _Due(msgspec.Struct, frozen=True):
     """A whole request, or one that is answered without its body. `keeps`: the client wants to use the connection."""
 
     request: HttpRequest | None = None
@@ -192,9 +196,12 @@ class HttpConnection(asyncio.Protocol):
             self._arriving.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._arriving is not None:
-            self._arriving.headers.append((name.lower(), value))
-            if len(self._arriving.headers) > _MOST_HEADERS:
+        arriving = self._arriving
+        if arriving is not None:
+            arriving.headers.setdefault(name.lower(), value)
+            arriving.lines += 1
+            arriving.written += len(name) + len(value)
+            if arriving.lines > _MOST_HEADERS:
                 self._refuse(_headers_too_large())
 
     def on_headers_complete(self) -> None:
@@ -205,7 +212,7 @@ class HttpConnection(asyncio.Protocol):
         request = HttpRequest(method, arriving.target, arriving.headers, self.peer, self._names, self._has_gone)
         arriving.request = request
         try:
-            if sum(len(name) + len(value) for name, value in arriving.headers) > _MOST_HEAD:
+            if arriving.written > _MOST_HEAD:
                 raise _headers_too_large()
             arriving.route = self._door.route(request)
             arriving.route.check(request)
@@ -217,13 +224,14 @@ class HttpConnection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         arriving = self._arriving
-        if arriving is None or arriving.route is None or arriving.room is None:
+        if arriving is None or arriving.route is None:
             return
         arriving.size += len(body)
         arriving.parts.append(body)
         try:
             _check_size(arriving.size, arriving.route)
-            arriving.room.grow(arriving.size)
+            if arriving.room is not None:
+                arriving.room.grow(arriving.size)
         except HttpError as error:
             arriving.route.refused(error)
             self._refuse(error)
@@ -234,7 +242,7 @@ class HttpConnection(asyncio.Protocol):
             return
         arriving.request.body = b"".join(arriving.parts)
         if arriving.room is not None and not arriving.route.is_trusted:
-            arriving.room.leave()  # it waits for its turn in a room of another kind (`cluster.http.routes`)
+            arriving.room.leave()  # it waits for its turn in a room of another kind (`cluster.http.server`)
         self._add(_Due(arriving.request, arriving.route, arriving.room, self._parser.should_keep_alive()))
 
     # What the server calls.
@@ -256,15 +264,17 @@ class HttpConnection(asyncio.Protocol):
     # What becomes of a request.
 
     def _expect_body(self, arriving: _Arriving, request: HttpRequest, route: Route) -> None:
-        if request.header("transfer-encoding"):
+        headers = request.headers
+        if headers.get(b"transfer-encoding"):
             # A chunk may be one byte: its wrapping would cost a hundred times what it carries, and is not counted.
             raise HttpError(411, "no_length", "the body needs a Content-Length; chunks are not read")
-        if request.header("content-encoding") not in ("", "identity"):
+        if headers.get(b"content-encoding", b"") not in (b"", b"identity"):
             raise HttpError(415, "malformed", "the body is packed; send it without a Content-Encoding")
-        length = request.header("content-length")
-        _check_size(int(length) if length.isdecimal() else 0, route)
-        arriving.room = self._door.body_room(request, route)
-        arriving.expects_continue = request.header("expect").lower() == "100-continue"
+        length = headers.get(b"content-length", b"")
+        size = int(length) if length.isdigit() else 0
+        _check_size(size, route)
+        arriving.room = self._door.body_room(request, route, size)
+        arriving.expects_continue = headers.get(b"expect", b"").lower() == b"100-continue"
 
     def _refuse(self, error: HttpError) -> None:
         self._forget()
@@ -379,10 +389,16 @@ def _headers_too_large() -> HttpError:
 
 
 def _head(response: HttpResponse, keeps: bool) -> bytes:
-    more = b"".join(b"%s: %s\r\n" % (key.encode(), value.encode()) for key, value in response.headers.items())
-    reason = HTTPStatus(response.status).phrase.encode()
+    more = b"" if keeps else _CLOSE
+    for key, value in response.headers.items():
+        more = b"%s: %s\r\n%s" % (key.encode(), value.encode(), more)
     kind, size = response.content_type.encode(), len(response.body)
-    return _HEAD % (response.status, reason, kind, size, _date(int(time.time())), more if keeps else more + _CLOSE)
+    return _HEAD % (response.status, _reason(response.status), kind, size, _date(int(time.time())), more)
+
+
+@lru_cache
+def _reason(status: int) -> bytes:
+    return HTTPStatus(status).phrase.encode()
 
 
 @lru_cache(maxsize=1)

@@ -26,9 +26,9 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
+import msgspec
 import structlog
 
 from deviceplugin.log import Pace
@@ -80,8 +80,7 @@ CLOSED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
+class ConnectionLimits(msgspec.Struct, frozen=True):
     """`most` connections of strangers, and as many of known callers; one peer may have one of `parts` of them.
 
     Seconds: `arrive` for a request to be whole, `silent` before the first answer, `idle` after it; `sweep` between two
@@ -96,8 +95,7 @@ class ConnectionLimits:
     sweep: float = 2.0
 
 
-@dataclass(slots=True)
-class _Open:
+class _Open(msgspec.Struct):
     """`handshake` makes the connection; `socket` is its own."""
 
     handshake: asyncio.Task[None]

@@ -4,13 +4,13 @@ In: the head and the whole body of a request. Out: an `HttpResponse`, or an `Htt
 Not here: sockets (`connection`), and which paths there are.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
+import msgspec
 import structlog
 
 from deviceplugin.errors import CallerGoneError, ParseError, VcudaError
@@ -21,7 +21,6 @@ READING = ("GET", "HEAD")
 GONE = "disconnected"
 """The outcome if the client left before it had its answer."""
 _MOST_PARAMETERS = 64
-Header = tuple[bytes, bytes]
 
 
 class HttpError(Exception):
@@ -35,26 +34,25 @@ class HttpError(Exception):
         self.headers = headers
 
 
-@dataclass
-class HttpRequest:
-    """`target` as it came; the names of `headers` in lower case. `peer`: the other end's address.
+class HttpRequest(msgspec.Struct, dict=True):
+    """`target` as it came; of `headers` the first of each name, in lower case. `peer`: the other end's address.
 
-    `names`: of its verified certificate. `has_gone` is true once nobody waits for the answer.
+    `names`: of its verified certificate. `has_gone` is true once nobody waits for the answer. `path` is decoded,
+    without the query.
     """
 
     method: str
     target: bytes
-    headers: Sequence[Header]
+    headers: Mapping[bytes, bytes]
     peer: str
     names: frozenset[str]
     has_gone: Callable[[], bool]
     body: bytes = b""
+    path: str = ""
 
-    @cached_property
-    def path(self) -> str:
-        """Decoded, without the query."""
+    def __post_init__(self) -> None:
         raw = self.raw_path
-        return unquote(raw) if "%" in raw else raw
+        self.path = unquote(raw) if "%" in raw else raw
 
     @property
     def raw_path(self) -> str:
@@ -71,19 +69,17 @@ class HttpRequest:
         return MappingProxyType(dict(reversed(pairs)))
 
     def header(self, name: str) -> str:
-        """The first of that name, empty without one."""
-        wanted = name.lower().encode()
-        return next((value.decode("latin-1") for key, value in self.headers if key == wanted), "")
+        """Empty without one of that name."""
+        return self.headers.get(name.lower().encode(), b"").decode("latin-1")
 
 
-@dataclass(frozen=True, slots=True)
-class HttpResponse:
+class HttpResponse(msgspec.Struct, frozen=True):
     """`closes`: the connection cannot be used again."""
 
     status: int = 200
     body: bytes = b""
     content_type: str = TEXT
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     closes: bool = False
 
 
@@ -98,8 +94,7 @@ def _everybody(_: HttpRequest) -> None:
     """Nobody is refused."""
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(msgspec.Struct, frozen=True):
     """`answer` gets the whole request. `largest`: bytes of a body; 0: the method has none.
 
     `check` raises an HttpError for a caller whose body is not even read; the request is without its body then.

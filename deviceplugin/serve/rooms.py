@@ -6,15 +6,15 @@ peer on this path. So uploads to one path or from one peer do not close another.
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from deviceplugin.serve.messages import busy
 
 Key = tuple[str, ...]
 
 
-@dataclass(slots=True)
-class Room:
+class Room(msgspec.Struct):
     """What one body takes of each of its `limits`, in bytes, as `held` counts for all. Its first `free` are free."""
 
     held: Counter[Key]

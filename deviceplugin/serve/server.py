@@ -16,8 +16,8 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
+import msgspec
 import structlog
 
 from deviceplugin.errors import ConfigError
@@ -31,15 +31,14 @@ _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # localhost may have an a
 _PEERS = 4  # this many may use all of a room, each for one body of the largest size
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """`read`: seconds in which a peer must have read a part of its answer. Sizes in bytes.
 
     `free` of a body needs no room. `room`: for all bodies of a route; None for four of the largest size. `answers`: for
     all large answers to strangers; a peer may have a quarter.
     """
 
-    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    connections: ConnectionLimits = msgspec.field(default_factory=ConnectionLimits)
     read: float = 10.0
     free: int = 64 << 10
     room: int | None = None
@@ -95,7 +94,9 @@ class Server:
             )
         return route
 
-    def body_room(self, request: HttpRequest, route: Route) -> Room:
+    def body_room(self, request: HttpRequest, route: Route, size: int) -> Room | None:
+        if size <= self._limits.free:
+            return None
         most = _PEERS * route.largest if self._limits.room is None else self._limits.room
         return self._room("body", request, route, most)
 

@@ -8,7 +8,6 @@ belong to the emulator, whose profiles are compiled from what is read here and f
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Annotated, Any, Literal
 
@@ -110,8 +109,7 @@ class Document(msgspec.Struct, forbid_unknown_fields=True):
     processes: list[RunningProcess] = []
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(msgspec.Struct, frozen=True):
     """The node that a profile describes, in its initial state."""
 
     inventory: Inventory

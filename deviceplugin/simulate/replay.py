@@ -2,7 +2,7 @@
 
 In: a scene, a plan with its policies, a seed. Out: a `Run`: what was allocated as tasks arrived, which tasks wait and
 why. Each task with GPUs goes through `NodeScorer.choose`, as a pod does in the extender, or through another `Chooser`
-for comparison; for the others the plan says who chooses (`cluster_objects`). A task that fits nowhere waits; nothing
+for comparison; for the others the plan says who chooses (`stock_scheduler`). A task that fits nowhere waits; nothing
 ends, so it waits until the end. The same seed gives the same arrivals on every machine. Invariant: no GPU gives more
 than it has (`placement.node_state` would raise).
 """
@@ -11,8 +11,9 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain, count
+
+import msgspec
 
 from deviceplugin.errors import ConfigError
 from deviceplugin.model.pod_request import PodRequest
@@ -29,21 +30,19 @@ from deviceplugin.placement.fragmentation import (
     stranded,
     workload,
 )
-from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare
-from deviceplugin.placement.nodes import NodeScorer
+from deviceplugin.placement.nodes import NodeChoice, NodeScorer
 from deviceplugin.placement.snapshot import occupied
-from deviceplugin.simulate.cluster_objects import Chooser, OtherPods, beside_kube_scheduler
-from deviceplugin.simulate.stock_scheduler import StockScheduler
+from deviceplugin.simulate.stock_scheduler import Chooser, OtherPods, StockScheduler, beside_kube_scheduler
 from deviceplugin.simulate.trace import Scene, Task
+from deviceplugin.structs import replace
 
 MOST_ARRIVALS = 5_000_000
 LEARNT_EVERY = ENOUGH
 """Tasks; the scheduler uses a clock instead, which a simulation does not have."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(msgspec.Struct, frozen=True):
     """State at a level of demand: allocated, free but useless to the next task, number of waiting tasks.
 
     Fractions of all GPUs of the cluster: 0 to 1; `asked` may be more.
@@ -55,8 +54,7 @@ class Sample:
     waiting: int
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(msgspec.Struct, frozen=True):
     """`samples` has one entry for each percent of demanded capacity; `models` the used fraction of each model.
 
     `seconds` is the wall time of the run; other processes cannot increase `processor_seconds`.
@@ -132,7 +130,8 @@ class SchedulerView:
             fits = state.spare is None or state.spare.covers(needs)
             (shown if fits else short).append(state)
         choice = self._scorer.choose(pod, shown, needs=needs)
-        return replace(choice, refused={**choice.refused, **{state.name: NodeRejection.SPARE for state in short}})
+        spare = {state.name: NodeRejection.SPARE for state in short}
+        return replace(choice, refusals=lambda: {**choice.refused, **spare})
 
     def _see(self, pod: PodRequest, needs: Spare) -> None:
         if not pod.containers:
@@ -146,8 +145,7 @@ class SchedulerView:
 Progress = Callable[[int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class SimulationPlan:
+class SimulationPlan(msgspec.Struct, frozen=True):
     """What to simulate: policies for pods that name none, and the demand in percent of the capacity.
 
     `as_scheduler`: choose with the knowledge of the scheduler's extender (`SchedulerView`), not with all data of the
@@ -284,5 +282,5 @@ class _Stranding:
 
 def _main_reason(choice: NodeChoice) -> str:
     """The most frequent rejection; of several, the first by its text."""
-    counted = Counter(verdict.value for verdict in choice.refused.values())
-    return min(counted, key=lambda text: (-counted[text], text), default="there is no node")
+    counted = Counter(choice.refused.values())
+    return min((-count, why.value) for why, count in counted.items())[1] if counted else "there is no node"

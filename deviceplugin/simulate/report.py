@@ -13,13 +13,14 @@ name and value.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from html import escape
 from statistics import fmean
 from typing import Any
 
-from deviceplugin.simulate.cluster_objects import OtherPods
+import msgspec
+
 from deviceplugin.simulate.replay import Run, Sample, SimulationPlan
+from deviceplugin.simulate.stock_scheduler import OtherPods
 from deviceplugin.simulate.trace import Scene
 
 SIMPLIFIED = (
@@ -45,8 +46,7 @@ _BY_CLAIMS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Tried:
+class Tried(msgspec.Struct, frozen=True):
     """One policy and its runs, one for each seed."""
 
     plan: SimulationPlan
@@ -156,8 +156,7 @@ _LINE_OF_TEXT = 15
 _Figure = Callable[[Sample], float]
 
 
-@dataclass(frozen=True, slots=True)
-class _Axes:
+class _Axes(msgspec.Struct, frozen=True):
     """The range of a panel, in percent."""
 
     left: int

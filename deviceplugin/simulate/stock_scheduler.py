@@ -14,22 +14,31 @@ and NodeResourcesBalancedAllocation, each 0 to 100 with weight 1; the latter com
 balance without it. Every division drops the remainder, as in Go. Simplified: the profile's other scores (taints,
 affinity, spread of a workload's pods, images) are equal on all nodes, and LeastAllocated assumes no requests for a pod
 that has none.
+
+`OtherPods` says who places pods without GPUs while a policy of ours places the others.
+
+In: a chooser of ours, and what the plan says of the other pods. Out: a chooser for all pods. In a cluster the extender
+is not asked about a pod without GPUs (`managedResources`): kube-scheduler places it by its own scores, and takes CPU
+and memory away beside the GPUs. Of a pod with GPUs filter answers one node, so there kube-scheduler's scores do not
+count. Invariant: the same seed gives the same choices, whatever the order of the nodes.
 """
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import StrEnum
+from typing import Protocol
+
+import msgspec
 
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole
-from deviceplugin.model.gpu import GpuUuid
-from deviceplugin.model.pod_request import ContainerRequest, PodRequest
-from deviceplugin.model.preferences import GpuFilter
-from deviceplugin.placement.fit import NodeRejection, demand_of
-from deviceplugin.placement.node_score import NodeChoice
+from deviceplugin.model.pod_request import PodRequest
+from deviceplugin.placement.candidates import Restrictions, survey
+from deviceplugin.placement.capacity_after import KeptAnswers
+from deviceplugin.placement.fit import NodeRejection
 from deviceplugin.placement.node_state import NodeState, Spare
-from deviceplugin.placement.place import shares_of
-from deviceplugin.placement.pod import PodChoice
-from deviceplugin.placement.snapshot import GpuView
+from deviceplugin.placement.nodes import NodeChoice
+from deviceplugin.placement.pod import PodChoice, shares_of
+from deviceplugin.placement.snapshot import OwnUse
 
 _MOST = 100
 
@@ -42,22 +51,15 @@ class ScoringStrategy(StrEnum):
 
 
 class KubeScores:
-    """For one run: what a node has is what it had when it was seen first. An unchanged node is scored once."""
+    """For one run: what a node has is what it had when it was seen first."""
 
     def __init__(self, strategy: ScoringStrategy) -> None:
         self._strategy = strategy
         self._whole: dict[str, Spare] = {}
-        self._known: dict[str, tuple[NodeState, dict[Spare, int]]] = {}
 
     def of(self, state: NodeState, needs: Spare) -> int:
-        known = self._known.get(state.name)
-        if known is None or known[0] is not state:
-            known = self._known[state.name] = (state, {})
-        found = known[1].get(needs)
-        if found is None:
-            whole = self._whole.setdefault(state.name, state.spare or Spare(0, 0))
-            found = known[1][needs] = score(state.spare or whole, needs, whole, self._strategy)
-        return found
+        whole = self._whole.setdefault(state.name, state.spare or Spare(0, 0))
+        return score(state.spare or whole, needs, whole, self._strategy)
 
 
 def score(spare: Spare, needs: Spare, whole: Spare, strategy: ScoringStrategy) -> int:
@@ -87,86 +89,98 @@ def _balance(used: Spare, whole: Spare) -> int:
 
 
 _REASON = ("the first that fits",)
+_Fits = tuple[int, str]
+"""A score and the name of the node."""
 
 
 class StockScheduler:
-    """For one run. `seed` draws among equal nodes."""
+    """For one run. `seed` draws among equal nodes. A node that has not changed is judged once for each kind of pod."""
 
     def __init__(self, seed: int, strategy: ScoringStrategy = ScoringStrategy.LEAST_ALLOCATED) -> None:
         self._drawn = random.Random(seed)  # noqa: S311 - a repeatable experiment, not a secret
         self._scores = KubeScores(strategy)
-        self._known: dict[str, tuple[NodeState, dict[object, PodChoice | None]]] = {}
+        self._states: dict[str, NodeState] = {}
+        self._kept: KeptAnswers[NodeState, NodeRejection | _Fits] = KeptAnswers()
 
     def choose(self, pod: PodRequest, states: Iterable[NodeState], *, needs: Spare) -> NodeChoice:
-        refused: dict[str, NodeRejection] = {}
-        best: list[tuple[NodeState, PodChoice]] = []
-        most = -1
-        for state in states:
-            score = self._scores.of(state, needs)
-            if state.spare is not None and not state.spare.covers(needs):
-                refused[state.name] = NodeRejection.SPARE
-                continue
-            placed = self._placed(pod, state)
-            if placed is None:
-                refused[state.name] = NodeRejection.SHARES
-                continue
-            if score > most:
-                best, most = [], score
-            if score == most:
-                best.append((state, placed))
-        if not best:
-            return NodeChoice(None, None, {}, refused)
-        state, placed = self._drawn.choice(sorted(best, key=lambda each: each[0].name))
-        return NodeChoice(state.name, placed, {}, refused)
+        given = list(states)
+        kept = self._kept.of((pod.shape, needs))
+        for state in [state for state in given if state not in kept]:
+            self._see(state, most=len(given))
+            kept[state] = self._judge(pod, state, needs)
+            self._kept.added(1)
+        found = [kept[state] for state in given]
+        fitting = [each for each in found if isinstance(each, tuple)]
 
-    def _placed(self, pod: PodRequest, state: NodeState) -> PodChoice | None:
-        """A node that has not changed answers a pod of a known shape from memory."""
-        known = self._known.get(state.name)
-        if known is None or known[0] is not state:
-            known = self._known[state.name] = (state, {})
-        shape = pod.shape
-        if shape not in known[1]:
-            known[1][shape] = first_fit(pod, state)
-        found = known[1][shape]
-        return None if found is None else _for(pod, found)
+        def refusals() -> dict[str, NodeRejection]:
+            pairs = zip(given, found, strict=True)
+            return {state.name: each for state, each in pairs if isinstance(each, NodeRejection)}
+
+        if not fitting:
+            return NodeChoice(None, None, refusals=refusals)
+        most = max(fitting)[0]
+        name = self._drawn.choice(sorted([name for score, name in fitting if score == most]))
+        return NodeChoice(name, first_fit(pod, self._states[name]), refusals=refusals)
+
+    def _judge(self, pod: PodRequest, state: NodeState, needs: Spare) -> NodeRejection | _Fits:
+        score = self._scores.of(state, needs)
+        if state.spare is not None and not state.spare.covers(needs):
+            return NodeRejection.SPARE
+        return NodeRejection.SHARES if first_fit(pod, state) is None else (score, state.name)
+
+    def _see(self, state: NodeState, most: int) -> None:
+        before, self._states[state.name] = self._states.get(state.name), state
+        if before is not None and before is not state:
+            self._kept.drop(before, most)
 
 
 def first_fit(pod: PodRequest, state: NodeState) -> PodChoice | None:
     """None if a container finds no room beside those before it."""
-    free = {view.gpu.uuid: view for view in state.open_gpus.views}
-    allocations = []
+    restrictions = Restrictions(pod.preferences.gpus, state.cordoned)
+    own, allocations = OwnUse(), []
     for container in pod.containers:
-        chosen = _first(container, free, pod.preferences.gpus)
-        if chosen is None:
+        request, index = container.request, container.index
+        free = own.free(state.snapshot, role=ContainerRole.UNKNOWN, index=index)
+        chosen = survey(request, free, restrictions).candidates.views[: request.gpus]
+        if len(chosen) < request.gpus:
             return None
-        demand = demand_of(container.request)
-        shares = shares_of(container.request, chosen)
-        owner = ContainerRef(pod.pod, container.name)
-        allocations.append(Allocation(owner, ContainerRole.UNKNOWN, container.request, shares, container.index))
-        for view in chosen:
-            free[view.gpu.uuid] = view.less(demand.takes(view.gpu.blocks))
+        owner, shares = ContainerRef(pod.pod, container.name), shares_of(request, chosen)
+        allocations.append(Allocation(owner, ContainerRole.UNKNOWN, request, shares, index))
+        own.add(allocations[-1])
     return PodChoice(tuple(allocations), _REASON * len(allocations))
 
 
-def _first(
-    container: ContainerRequest, free: Mapping[GpuUuid, GpuView], wanted: GpuFilter
-) -> tuple[GpuView, ...] | None:
-    """Of as many GPUs as the request has parts, each once."""
-    demand, found = demand_of(container.request), []
-    for view in sorted(free.values(), key=lambda each: each.gpu.minor):
-        if not (wanted.admits_uuid(view.gpu.uuid) and wanted.admits_model(view.gpu.model)):
-            continue
-        if demand.rejection(view.capacity) is None:
-            found.append(view)
-            if len(found) == container.request.gpus:
-                return tuple(found)
-    return None
+class OtherPods(StrEnum):
+    """kube-scheduler as it is by default, or with the strategy MostAllocated, or our node policy for all pods."""
+
+    STOCK = "stock"
+    MOST_ALLOCATED = "most-allocated"
+    POLICY = "policy"
+
+    @property
+    def strategy(self) -> ScoringStrategy:
+        """kube-scheduler's, where it chooses."""
+        most = self is OtherPods.MOST_ALLOCATED
+        return ScoringStrategy.MOST_ALLOCATED if most else ScoringStrategy.LEAST_ALLOCATED
 
 
-def _for(pod: PodRequest, found: PodChoice) -> PodChoice:
-    """The same for another pod of the shape."""
-    allocations = tuple(
-        Allocation(ContainerRef(pod.pod, asked.name), each.role, each.request, each.shares, each.index)
-        for asked, each in zip(pod.containers, found.allocations, strict=True)
-    )
-    return PodChoice(allocations, found.reasons)
+class Chooser(Protocol):
+    """Anything that chooses the node of a pod."""
+
+    def choose(self, pod: PodRequest, states: Iterable[NodeState], *, needs: Spare) -> NodeChoice: ...
+
+
+class _Beside(msgspec.Struct, frozen=True):
+    gpu_pods: Chooser
+    other_pods: StockScheduler
+
+    def choose(self, pod: PodRequest, states: Iterable[NodeState], *, needs: Spare) -> NodeChoice:
+        chooser = self.gpu_pods if pod.containers else self.other_pods
+        return chooser.choose(pod, states, needs=needs)
+
+
+def beside_kube_scheduler(gpu_pods: Chooser, other_pods: OtherPods, seed: int) -> Chooser:
+    """A chooser that stands for kube-scheduler as a whole is not divided."""
+    if other_pods is OtherPods.POLICY or isinstance(gpu_pods, StockScheduler):
+        return gpu_pods
+    return _Beside(gpu_pods, StockScheduler(seed, other_pods.strategy))

@@ -8,8 +8,9 @@ ParseError that names line, column and text.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import combinations, product, takewhile
+
+import msgspec
 
 from deviceplugin.errors import ParseError
 from deviceplugin.model.topology import Level, Link, Topology
@@ -31,8 +32,7 @@ _AFFINITY = {"CPU", "NUMA", "GPU"}  # first words of "CPU Affinity", "NUMA Affin
 _LEGEND = ("Legend:", "NIC Legend:")
 
 
-@dataclass(frozen=True, slots=True)
-class _MatrixRow:
+class _MatrixRow(msgspec.Struct, frozen=True):
     """The words of one line that is not blank; `number` counts all lines from 1."""
 
     number: int

@@ -12,7 +12,8 @@ import csv
 import io
 from _csv import Reader
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
 
 from deviceplugin.errors import ParseError
 from deviceplugin.model.allocation import ContainerRole, PodRef, PodUid
@@ -25,10 +26,10 @@ from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.placement.fit import demand_of
 from deviceplugin.placement.node_state import NodeState, Spare, node_state
 from deviceplugin.placement.snapshot import peak_use
+from deviceplugin.structs import replace
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(msgspec.Struct, frozen=True):
     """A pod with its CPU and memory; `demand` is its request of all GPUs, in cores."""
 
     pod: PodRequest
@@ -42,8 +43,7 @@ def task(pod: PodRequest, needs: Spare) -> Task:
     return Task(pod, needs, peak_use(asked).cores)
 
 
-@dataclass(frozen=True, slots=True)
-class Scene:
+class Scene(msgspec.Struct, frozen=True):
     """A cluster without tasks, and the tasks that arrive, unordered.
 
     `left_out`: objects of the files that cannot be read, one sentence each; the others are simulated.
@@ -72,8 +72,7 @@ MILLI_PER_GPU = 1000
 _MILLI_PER_CORE = MILLI_PER_GPU // CORES_PER_GPU
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """One line below the header."""
 
     file: str

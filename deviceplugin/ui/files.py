@@ -6,9 +6,10 @@ and no text becomes HTML (Trusted Types). Invariant: only the files of this pack
 """
 
 import hashlib
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+
+import msgspec
 
 from deviceplugin.serve.messages import HttpResponse, sentence
 
@@ -32,8 +33,7 @@ HEADERS = {
 """`no-cache`: kept, and asked for again by its tag, so that an upgrade of the scheduler is seen at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
+class _File(msgspec.Struct, frozen=True):
     body: bytes
     kind: str
     tag: str

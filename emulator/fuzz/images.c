@@ -1,6 +1,6 @@
 /*
  * libFuzzer: any bytes as an image of a module, machine code or PTX. What is accepted must have names that end, and what is refused an error that
- * the driver documents for images. `make -C emulator fuzz CC=clang` builds it; tests/library/test_fuzz_images.py gives it good images to begin with.
+ * the driver documents for images. `make -C emulator fuzz CC=clang` builds it; tests/library/test_fuzz.py gives it good images to begin with.
  */
 #include <stdint.h>
 #include <stdlib.h>

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from deviceplugin.cluster.webhook.known_gpus import KnownGpus
+from deviceplugin.cluster.webhook.resources import KnownGpus
 from deviceplugin.cluster.webhook.review import AdmissionWebhook
 from sandbox.cluster.certificates import KeyPair
 

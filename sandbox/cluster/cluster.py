@@ -17,8 +17,7 @@ from sandbox.cluster.certificates import ClusterCa
 from sandbox.cluster.cgroups import ClusterCgroup
 from sandbox.cluster.client import Client
 from sandbox.cluster.containerd import Containerd, make_containerd
-from sandbox.cluster.control_plane import ControlPlane, make_control_plane
-from sandbox.cluster.etcd import Etcd, make_etcd
+from sandbox.cluster.control_plane import ControlPlane, Etcd, make_control_plane, make_etcd
 from sandbox.cluster.images import PAUSE, busybox_image, pause_image
 from sandbox.cluster.kubelet import Kubelet, make_kubelet
 from sandbox.cluster.layout import PREFIX, Layout

@@ -1,13 +1,16 @@
-"""The API server, the scheduler and the controller manager.
+"""etcd, the API server, the scheduler and the controller manager.
 
-In: the programs, etcd's URL, the certificates. Out: three processes, each started and ended on its own, and the admin's
-client. Not here: the node.
+In: the programs, the certificates. Out: four processes, each started and ended on its own, and the admin's client.
+Not here: the node.
 Invariant: `start` returns when the program serves, or raises with the end of its log.
 """
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import which
+
+import urllib3
 
 from sandbox.cluster.certificates import ClusterCa, KeyPair
 from sandbox.cluster.cgroups import ClusterCgroup
@@ -15,8 +18,49 @@ from sandbox.cluster.client import Client
 from sandbox.cluster.kubeconfig import write_kubeconfig
 from sandbox.cluster.layout import Layout
 from sandbox.cluster.network import API_ADDRESS
-from sandbox.cluster.processes import Process, free_ports
+from sandbox.cluster.processes import SEARCH_PATH, Process, free_ports
 from sandbox.cluster.waiting import wait_until
+
+
+@dataclass(frozen=True, slots=True)
+class Etcd:
+    """One etcd on loopback."""
+
+    process: Process
+    url: str
+
+    def start(self) -> None:
+        self.process.start()
+        wait_until(self._healthy, "etcd is healthy", evidence=self.process.log_tail)
+
+    def _healthy(self) -> bool:
+        self.process.require_running()
+        try:
+            return urllib3.request("GET", f"{self.url}/health", timeout=2, retries=False).status == 200
+        except urllib3.exceptions.HTTPError:
+            return False
+
+
+def make_etcd(layout: Layout, cgroup: ClusterCgroup) -> Etcd:
+    client, peer = (f"http://127.0.0.1:{port}" for port in free_ports(2))
+    command = [
+        which("etcd", path=SEARCH_PATH) or "etcd",
+        f"--data-dir={_private(layout.etcd)}",
+        "--name=e2e",
+        "--unsafe-no-fsync",
+        f"--listen-client-urls={client}",
+        f"--advertise-client-urls={client}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster=e2e={peer}",
+    ]
+    return Etcd(Process("etcd", cgroup.joining(command), layout.logs / "etcd.log"), client)
+
+
+def _private(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder
+
 
 SERVICE_ADDRESSES = "10.96.0.0/16"
 AUDIT_LOG = "audit.log"

@@ -5,6 +5,7 @@ killed kubelet's does. Reason: gRPC's server unlinks its own path when it stops,
 clients see a hard link, whose appearance is the same IN_CREATE that a bind makes.
 """
 
+import contextlib
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -38,5 +39,6 @@ async def serve(server: grpc.aio.Server, *, hidden: Path, path: Path, ready: Cal
 def delete_sockets(directory: Path) -> None:
     """What kubelet's registration server does to its directory at start; plugins must bind again."""
     for entry in directory.iterdir():
-        if stat.S_ISSOCK(entry.lstat().st_mode):
-            entry.unlink()
+        with contextlib.suppress(FileNotFoundError):  # a plugin that has seen kubelet end removes its own
+            if stat.S_ISSOCK(entry.lstat().st_mode):
+                entry.unlink()

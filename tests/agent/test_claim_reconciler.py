@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from deviceplugin.kubelet.dra.state_file import PreparedClaim, PreparedClaims
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.model.claims import Claim, ClaimedDevice, ClaimRef, ClaimUid
 from deviceplugin.model.pod import PodContainer
+from deviceplugin.structs import replace
 from tests.kubelet.dra.test_prepare import MemoryFiles, Scene, device
 from tests.ledger.makers import inventory, open_ledger, uuid
 from tests.waiting import until

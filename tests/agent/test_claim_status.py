@@ -5,7 +5,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from deviceplugin.ledger.grant import Source
 from deviceplugin.ledger.ledger import Ledger
 from deviceplugin.model.allocation import ContainerRef, PodRef, PodUid
 from deviceplugin.model.gpu import Health, Inventory
+from deviceplugin.structs import replace
 from sandbox.apiserver import ApiServer, JsonObject
 from tests.kube.kubeconfigs import open_transport
 from tests.ledger.makers import grant, inventory, open_ledger, uuid

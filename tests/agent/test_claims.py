@@ -116,152 +116,152 @@ def name_of(answer: pb.NodePrepareResourceResponse) -> str:
     return str(name)
 
 
-async def test_gpus_are_offered_and_a_share_has_its_limits_and_its_cdi_file_before_the_answer(short_tmp: Path) -> None:
+@pytest.fixture
+async def found(short_tmp: Path) -> AsyncIterator[ClaimNode]:
+    async with claim_node(short_tmp) as found:
+        yield found
+
+
+async def test_gpus_are_offered_and_a_share_has_its_limits_and_its_cdi_file_before_the_answer(found: ClaimNode) -> None:
     """Views count it like a pod, and the slice says that its GPU is used."""
-    async with claim_node(short_tmp) as found:
-        assert (await found.node.agent.must_get("/healthz")).text == "ok\n", "its sockets answer"
-        assert not found.node.agent.entries("plugin_refused"), "kubelet has taken it by itself"
-        (plugin,) = found.node.kubelet.drivers.of(DRIVER)
-        await found.node.kubelet.changes.until(
-            lambda: set(plugin.health) == {f"gpu-{minor}" for minor in range(8)}, what="health is told", deadline_s=60
-        )
-        await found.node.server.until(lambda: len(found.slices()) == 1)
-        (offered,) = found.slices()
-        assert [each["name"] for each in offered["spec"]["devices"]] == [f"gpu-{minor}" for minor in range(8)]
-        assert found.node.kubelet.capacity("tencent.com/vcuda-core") == 0, "one way to ask on one node"
+    assert (await found.node.agent.must_get("/healthz")).text == "ok\n", "its sockets answer"
+    assert not found.node.agent.entries("plugin_refused"), "kubelet has taken it by itself"
+    (plugin,) = found.node.kubelet.drivers.of(DRIVER)
+    await found.node.kubelet.changes.until(
+        lambda: set(plugin.health) == {f"gpu-{minor}" for minor in range(8)}, what="health is told", deadline_s=60
+    )
+    await found.node.server.until(lambda: len(found.slices()) == 1)
+    (offered,) = found.slices()
+    assert [each["name"] for each in offered["spec"]["devices"]] == [f"gpu-{minor}" for minor in range(8)]
+    assert found.node.kubelet.capacity("tencent.com/vcuda-core") == 0, "one way to ask on one node"
 
-        name = name_of(await found.prepare("one", found.allocate("one", "gpu-3", 30, "5Gi")))
-        (device,) = found.limits(name).devices
-        assert (device.cores, device.memory_bytes) == (30, 5 << 30)
-        spec = json.loads((found.node.home / "cdi" / f"vcuda-{name.partition('=')[2]}.json").read_text())
-        edits = spec["devices"][0]["containerEdits"]
-        assert {each["path"] for each in edits["deviceNodes"]} == {"/dev/nvidia3", "/dev/nvidiactl", "/dev/nvidia-uvm"}
-        mounts = {each["containerPath"]: Path(each["hostPath"]) for each in edits["mounts"]}
-        assert "/etc/vcuda" in mounts
-        assert all(path.exists() for path in mounts.values()), "the runtime refuses a mount without a source"
-        assert any(each.startswith("LD_LIBRARY_PATH=/usr/local/nvidia/lib64") for each in edits["env"])
+    name = name_of(await found.prepare("one", found.allocate("one", "gpu-3", 30, "5Gi")))
+    (device,) = found.limits(name).devices
+    assert (device.cores, device.memory_bytes) == (30, 5 << 30)
+    spec = json.loads((found.node.home / "cdi" / f"vcuda-{name.partition('=')[2]}.json").read_text())
+    edits = spec["devices"][0]["containerEdits"]
+    assert {each["path"] for each in edits["deviceNodes"]} == {"/dev/nvidia3", "/dev/nvidiactl", "/dev/nvidia-uvm"}
+    mounts = {each["containerPath"]: Path(each["hostPath"]) for each in edits["mounts"]}
+    assert "/etc/vcuda" in mounts
+    assert all(path.exists() for path in mounts.values()), "the runtime refuses a mount without a source"
+    assert any(each.startswith("LD_LIBRARY_PATH=/usr/local/nvidia/lib64") for each in edits["env"])
 
-        usage = await found.node.agent.usage()
-        (container,) = usage.containers
-        assert (container.namespace, container.pod, container.container) == (NAMESPACE, "pod-one", "main")
-        assert [each.cores_allocated for each in usage.gpus] == [30 if minor == 3 else 0 for minor in range(8)]
+    usage = await found.node.agent.usage()
+    (container,) = usage.containers
+    assert (container.namespace, container.pod, container.container) == (NAMESPACE, "pod-one", "main")
+    assert [each.cores_allocated for each in usage.gpus] == [30 if minor == 3 else 0 for minor in range(8)]
 
-        def used() -> list[bool]:
-            return [each["attributes"]["inUse"]["bool"] for each in found.slices()[0]["spec"]["devices"]]
+    def used() -> list[bool]:
+        return [each["attributes"]["inUse"]["bool"] for each in found.slices()[0]["spec"]["devices"]]
 
-        await found.node.server.until(lambda: used() == [minor == 3 for minor in range(8)])
+    await found.node.server.until(lambda: used() == [minor == 3 for minor in range(8)])
 
 
-async def test_a_library_path_that_no_image_needs_is_refused_and_no_cdi_file_is_written(short_tmp: Path) -> None:
+async def test_a_library_path_that_no_image_needs_is_refused_and_no_cdi_file_is_written(found: ClaimNode) -> None:
     """Security A-12."""
-    async with claim_node(short_tmp) as found:
-        user = pod_using("long", "pod-long", node=NODE)
-        user["spec"]["containers"][0]["env"] = [{"name": "LD_LIBRARY_PATH", "value": "y" * (1 << 20)}]
-        made = found.node.server.store.create("pods", user, namespace=NAMESPACE)
-        claim = allocated_claim("long", {"pod-long": made["metadata"]["uid"]}, pool=NODE, device="gpu-0")
-        uid = str(found.node.server.store.create("resourceclaims", claim, namespace=NAMESPACE)["metadata"]["uid"])
-        with pytest.raises(ClaimCallError, match="container main: its LD_LIBRARY_PATH has more than 4,096 bytes"):
-            await found.prepare("long", uid)
-        assert not found.cdi()
-        await found.unprepare("long", uid)
-        assert not found.grants()
+    user = pod_using("long", "pod-long", node=NODE)
+    user["spec"]["containers"][0]["env"] = [{"name": "LD_LIBRARY_PATH", "value": "y" * (1 << 20)}]
+    made = found.node.server.store.create("pods", user, namespace=NAMESPACE)
+    claim = allocated_claim("long", {"pod-long": made["metadata"]["uid"]}, pool=NODE, device="gpu-0")
+    uid = str(found.node.server.store.create("resourceclaims", claim, namespace=NAMESPACE)["metadata"]["uid"])
+    with pytest.raises(ClaimCallError, match="container main: its LD_LIBRARY_PATH has more than 4,096 bytes"):
+        await found.prepare("long", uid)
+    assert not found.cdi()
+    await found.unprepare("long", uid)
+    assert not found.grants()
 
 
-async def test_each_pod_of_a_claim_has_an_event_and_the_metrics_count_it(short_tmp: Path) -> None:
+async def test_each_pod_of_a_claim_has_an_event_and_the_metrics_count_it(found: ClaimNode) -> None:
     """Views show a claim that several pods use by its own name."""
-    async with claim_node(short_tmp) as found:
-        uid = found.allocate("both", pods=2)
-        await found.prepare("both", uid)
-        await found.prepare("both", uid)
-        (container,) = (await found.node.agent.usage()).containers
-        assert (container.namespace, container.pod, container.container) == (NAMESPACE, "both", "gpu")
+    uid = found.allocate("both", pods=2)
+    await found.prepare("both", uid)
+    await found.prepare("both", uid)
+    (container,) = (await found.node.agent.usage()).containers
+    assert (container.namespace, container.pod, container.container) == (NAMESPACE, "both", "gpu")
 
-        def told() -> set[tuple[str, str, int]]:
-            about = events(found.node, "GPUAllocated")
-            return {(each["involvedObject"]["name"], each["message"], each.get("count", 1)) for each in about}
+    def told() -> set[tuple[str, str, int]]:
+        about = events(found.node, "GPUAllocated")
+        return {(each["involvedObject"]["name"], each["message"], each.get("count", 1)) for each in about}
 
-        text = "request gpu of claim both got 20 cores and 8 blocks (2 GiB) of gpu-0 (kube-scheduler's choice)"
-        await found.node.server.until(lambda: len(told()) == 2)
-        assert told() == {("pod-both", text, 1), ("pod-both1", text, 1)}
-        with pytest.raises(ClaimCallError, match="failed for ResourceClaim large: claim research/large"):
-            await found.prepare("large", found.allocate("large", cores=150))
-        metrics = (await found.node.agent.must_get("/metrics")).text
-        assert 'vcuda_allocations_total{outcome="granted",reason=""} 1.0' in metrics
-        assert 'vcuda_allocations_total{outcome="refused",reason="claim"} 1.0' in metrics
+    text = "request gpu of claim both got 20 cores and 8 blocks (2 GiB) of gpu-0 (kube-scheduler's choice)"
+    await found.node.server.until(lambda: len(told()) == 2)
+    assert told() == {("pod-both", text, 1), ("pod-both1", text, 1)}
+    with pytest.raises(ClaimCallError, match="failed for ResourceClaim large: claim research/large"):
+        await found.prepare("large", found.allocate("large", cores=150))
+    metrics = (await found.node.agent.must_get("/metrics")).text
+    assert 'vcuda_allocations_total{outcome="granted",reason=""} 1.0' in metrics
+    assert 'vcuda_allocations_total{outcome="refused",reason="claim"} 1.0' in metrics
 
 
 async def test_rounds_report_a_container_that_joins_two_prepared_claims_and_end_what_everybody_forgot(
-    short_tmp: Path,
+    found: ClaimNode,
 ) -> None:
     """Kubelet starts the container without a call, and the limits of one claim are lost.
 
     No pod has a claim's UID: what is released because its pod is gone would be given out twice.
     """
-    async with claim_node(short_tmp) as found:
-        names = {}
-        for name, gpu in (("one", "gpu-0"), ("two", "gpu-1")):
-            names[name] = name_of(await found.prepare(name, found.allocate(name, gpu)))
-        claims = [{"name": name, "resourceClaimName": name} for name in names]
-        container = {"name": "main", "image": "i", "resources": {"claims": [{"name": name} for name in names]}}
-        spec = {"nodeName": NODE, "containers": [container], "resourceClaims": claims}
-        found.node.server.store.create("pods", {"metadata": {"name": "greedy"}, "spec": spec}, namespace=NAMESPACE)
-        (event,) = await until_event(found.node, "GPUStartFailed")
-        assert event["involvedObject"]["name"] == "greedy"
-        assert event["message"] == (
-            "container main holds 2 parts of GPUs (one/gpu, two/gpu), and the limits of only one of them count in it; "
-            "delete the pod, and name one request in its resources.claims"
-        )
-        found.record({})
-        await asyncio.sleep(_SOME_ROUNDS_S)
-        assert [each.get("count", 1) for each in events(found.node, "GPUStartFailed")] == [1]
-        assert len(found.grants()) == 2, "the API server still has both"
-        found.node.server.store.delete("resourceclaims", "two", namespace=NAMESPACE)
+    names = {}
+    for name, gpu in (("one", "gpu-0"), ("two", "gpu-1")):
+        names[name] = name_of(await found.prepare(name, found.allocate(name, gpu)))
+    claims = [{"name": name, "resourceClaimName": name} for name in names]
+    container = {"name": "main", "image": "i", "resources": {"claims": [{"name": name} for name in names]}}
+    spec = {"nodeName": NODE, "containers": [container], "resourceClaims": claims}
+    found.node.server.store.create("pods", {"metadata": {"name": "greedy"}, "spec": spec}, namespace=NAMESPACE)
+    (event,) = await until_event(found.node, "GPUStartFailed")
+    assert event["involvedObject"]["name"] == "greedy"
+    assert event["message"] == (
+        "container main holds 2 parts of GPUs (one/gpu, two/gpu), and the limits of only one of them count in it; "
+        "delete the pod, and name one request in its resources.claims"
+    )
+    found.record({})
+    await asyncio.sleep(_SOME_ROUNDS_S)
+    assert [each.get("count", 1) for each in events(found.node, "GPUStartFailed")] == [1]
+    assert len(found.grants()) == 2, "the API server still has both"
+    found.node.server.store.delete("resourceclaims", "two", namespace=NAMESPACE)
 
-        async def ended() -> bool:
-            return found.grants() == {names["one"].partition("=")[2]}
+    async def ended() -> bool:
+        return found.grants() == {names["one"].partition("=")[2]}
 
-        await found.node.agent.until(ended, what="the lost claim has ended", deadline_s=PATIENCE_S)
+    await found.node.agent.until(ended, what="the lost claim has ended", deadline_s=PATIENCE_S)
 
 
-async def test_neither_a_kill_nor_a_lost_journal_loses_a_claim(short_tmp: Path) -> None:
+async def test_neither_a_kill_nor_a_lost_journal_loses_a_claim(found: ClaimNode) -> None:
     """The container holds the grant under the name that kubelet wrote down, and starts again without a word."""
-    async with claim_node(short_tmp) as found:
-        uid = found.allocate("one")
-        name = name_of(await found.prepare("one", uid))
-        await found.node.agent.kill()
-        (found.node.home / "cdi" / f"vcuda-{name.partition('=')[2]}.json").unlink()
-        await found.start()
-        assert found.cdi() == {name.partition("=")[2]}
-        assert name_of(await found.prepare("one", uid)) == name
+    uid = found.allocate("one")
+    name = name_of(await found.prepare("one", uid))
+    await found.node.agent.kill()
+    (found.node.home / "cdi" / f"vcuda-{name.partition('=')[2]}.json").unlink()
+    await found.start()
+    assert found.cdi() == {name.partition("=")[2]}
+    assert name_of(await found.prepare("one", uid)) == name
 
-        found.record({"one": uid}, {"one": name})
-        await found.node.agent.kill()
-        found.node.journal.unlink()
-        await found.start()
-        assert found.grants() == {name.partition("=")[2]}
-        assert [each.cores_allocated for each in (await found.node.agent.usage()).gpus][:2] == [20, 0]
-        assert name_of(await found.prepare("one", uid)) == name
-        await found.unprepare("one", uid)
-        assert (found.grants(), found.cdi()) == (set(), set())
+    found.record({"one": uid}, {"one": name})
+    await found.node.agent.kill()
+    found.node.journal.unlink()
+    await found.start()
+    assert found.grants() == {name.partition("=")[2]}
+    assert [each.cores_allocated for each in (await found.node.agent.usage()).gpus][:2] == [20, 0]
+    assert name_of(await found.prepare("one", uid)) == name
+    await found.unprepare("one", uid)
+    assert (found.grants(), found.cdi()) == (set(), set())
 
 
-async def test_files_that_cannot_be_restored_at_a_start_are_restored_when_they_can_be(short_tmp: Path) -> None:
+async def test_files_that_cannot_be_restored_at_a_start_are_restored_when_they_can_be(found: ClaimNode) -> None:
     """Kubelet starts the container again without a call, and nobody else writes them."""
-    async with claim_node(short_tmp) as found:
-        name = name_of(await found.prepare("one", found.allocate("one")))
-        await found.node.agent.kill()
-        folder = found.node.grants / name.partition("=")[2]
-        obstacle = folder / ".limits.new"
-        obstacle.mkdir()
-        (folder / "limits").unlink()
-        await found.start()
-        await until_said(found.node, "claim_not_restored")
-        obstacle.rmdir()
+    name = name_of(await found.prepare("one", found.allocate("one")))
+    await found.node.agent.kill()
+    folder = found.node.grants / name.partition("=")[2]
+    obstacle = folder / ".limits.new"
+    obstacle.mkdir()
+    (folder / "limits").unlink()
+    await found.start()
+    await until_said(found.node, "claim_not_restored")
+    obstacle.rmdir()
 
-        async def back() -> bool:
-            return (folder / "limits").exists()
+    async def back() -> bool:
+        return (folder / "limits").exists()
 
-        await found.node.agent.until(back, what="the limits are back", deadline_s=PATIENCE_S)
+    await found.node.agent.until(back, what="the limits are back", deadline_s=PATIENCE_S)
 
 
 async def test_a_node_is_split_by_gpu(short_tmp: Path) -> None:
@@ -308,42 +308,40 @@ async def next_agent(found: ClaimNode) -> AsyncIterator[AgentProcess]:
         await after.destroy()
 
 
-async def test_the_next_agent_takes_over_and_no_call_fails(short_tmp: Path) -> None:
+async def test_the_next_agent_takes_over_and_no_call_fails(found: ClaimNode) -> None:
     """As a DaemonSet with maxSurge does it: the next one is ready first, then the first one is told to end."""
-    async with claim_node(short_tmp) as found:
-        before = found.connected()
-        async with next_agent(found) as after:
+    before = found.connected()
+    async with next_agent(found) as after:
 
-            async def waits() -> bool:
-                return bool(found.connected() - before) and await answers(after, "/readyz", 200)
+        async def waits() -> bool:
+            return bool(found.connected() - before) and await answers(after, "/readyz", 200)
 
-            await after.until(waits, what="the next agent waits", deadline_s=PATIENCE_S)
-            assert "another agent" in (await after.get("/readyz")).text
-            assert (await after.get("/usage")).status == 503
-            name_of(await found.prepare("early", found.allocate("early")))
-            assert len((await found.node.agent.usage()).containers) == 1, "the first one still has the books"
+        await after.until(waits, what="the next agent waits", deadline_s=PATIENCE_S)
+        assert "another agent" in (await after.get("/readyz")).text
+        assert (await after.get("/usage")).status == 503
+        name_of(await found.prepare("early", found.allocate("early")))
+        assert len((await found.node.agent.usage()).containers) == 1, "the first one still has the books"
 
-            uids = {f"c{number}": found.allocate(f"c{number}", f"gpu-{number % 8}", 2) for number in range(24)}
-            calls = [asyncio.create_task(found.prepare(name, uid)) for name, uid in uids.items()]
-            await asyncio.sleep(0.05)
-            await found.node.agent.stop()
-            assert len({name_of(answer) for answer in await asyncio.gather(*calls)}) == 24
-            await after.wait_ready(deadline_s=PATIENCE_S)
-            assert len((await after.usage()).containers) == 25
-            await until(lambda: len(found.node.kubelet.drivers.of(DRIVER)) == 1)
+        uids = {f"c{number}": found.allocate(f"c{number}", f"gpu-{number % 8}", 2) for number in range(24)}
+        calls = [asyncio.create_task(found.prepare(name, uid)) for name, uid in uids.items()]
+        await asyncio.sleep(0.05)
+        await found.node.agent.stop()
+        assert len({name_of(answer) for answer in await asyncio.gather(*calls)}) == 24
+        await after.wait_ready(deadline_s=PATIENCE_S)
+        assert len((await after.usage()).containers) == 25
+        await until(lambda: len(found.node.kubelet.drivers.of(DRIVER)) == 1)
 
 
-async def test_a_next_agent_that_is_killed_while_it_waits_costs_no_call(short_tmp: Path) -> None:
+async def test_a_next_agent_that_is_killed_while_it_waits_costs_no_call(found: ClaimNode) -> None:
     """Its sockets stay, and kubelet calls the one that is connected."""
-    async with claim_node(short_tmp) as found:
-        before = found.connected()
-        async with next_agent(found) as after:
-            await until(lambda: found.connected() - before)
-            name_of(await found.prepare("early", found.allocate("early")))
-            await after.kill()
-            await until(lambda: found.connected() == before)
-            assert len(found.node.kubelet.drivers.of(DRIVER)) == 2
-            name_of(await found.prepare("late", found.allocate("late")))
+    before = found.connected()
+    async with next_agent(found) as after:
+        await until(lambda: found.connected() - before)
+        name_of(await found.prepare("early", found.allocate("early")))
+        await after.kill()
+        await until(lambda: found.connected() == before)
+        assert len(found.node.kubelet.drivers.of(DRIVER)) == 2
+        name_of(await found.prepare("late", found.allocate("late")))
 
 
 async def answers(agent: AgentProcess, path: str, status: int) -> bool:

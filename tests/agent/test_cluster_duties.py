@@ -1,7 +1,6 @@
 """What the agent does at the API server: annotations that agree with the ledger, refused pods that come back."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from deviceplugin.model.allocation import OwnerKey
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.annotations import parse_allocation
 from deviceplugin.model.pod import ContainerState, Pod
+from deviceplugin.structs import replace
 from sandbox.apiserver import ApiServer
 from sandbox.station import Json, pod_json
 from tests.kube.kubeconfigs import open_transport

@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -39,6 +39,7 @@ from deviceplugin.model.gpu import Breach, GpuProcess, GpuSample, GpuUuid, Inven
 from deviceplugin.model.pod import Pod, PodLimits
 from deviceplugin.model.request import Request
 from deviceplugin.observe.metrics import AgentMetrics
+from deviceplugin.structs import replace
 from sandbox.runtime import RuntimeBehaviour, RuntimeContainer, StandInRuntime
 from tests.container.makers import GIB, put_counters, put_slot
 from tests.container.node_tree import NodeTree

@@ -1,12 +1,11 @@
 """A GPU is offered in one way; what the other way still holds of it stays known."""
 
-from dataclasses import replace
-
 import pytest
 
 from deviceplugin.agent.gpu_offers import GpuOffers
 from deviceplugin.errors import ConfigError
 from deviceplugin.ledger.grant import Grant, Source
+from deviceplugin.structs import replace
 from tests.ledger.makers import grant, inventory, uuid
 
 NODE = inventory(3)

@@ -1,5 +1,6 @@
 """A start does not fail because another container has taken the room."""
 
+import asyncio
 import contextlib
 import fcntl
 import os
@@ -7,7 +8,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ from deviceplugin.errors import ContainerError
 from deviceplugin.kubelet.allocate_answer import Answer
 from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.pod import PodLimits
+from deviceplugin.structs import replace
 from tests.container.makers import put_slot
 from tests.kubelet.makers import grant, inventory, pod
 
@@ -129,12 +130,19 @@ def test_what_a_container_has_added_to_its_files_is_not_freed_by_the_loop(tmp_pa
         subprocess.run(["fallocate", "--keep-size", "--length", "256M", shared.region(attacker.id)], check=True)
         put_slot(shared.region(attacker.id), 0, pid=7, used=1)
         if by == "drop":
-            done = work_of(lambda: files.drop(attacker))
+            done = work_of(lambda: asyncio.run(dropping(files, attacker)))
+            assert [path.name for path in base.iterdir() if path.name != "gpus"] == []
         elif by == "sweep":
             done = work_of(lambda: files.sweep([]))
         else:
             done = work_of(lambda: files.fill(attacker))
     assert done < plain / 2, f"{done} of {plain} s"
+
+
+async def dropping(files: AgentFiles, attacker: Grant) -> None:
+    """Until the thread is at it, for whose end the loop's end waits."""
+    files.drop(attacker)
+    await asyncio.sleep(0.1)
 
 
 @contextlib.contextmanager

@@ -1,12 +1,12 @@
 """Static pods and their mirrors, and pods that claim to be the mirror of another pod (Security 9)."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from deviceplugin.agent.cluster import MirrorPods
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.pod import Pod
+from deviceplugin.structs import replace
 from sandbox.gpunode import GpuNode
 from sandbox.station import Json
 from tests.agent.harness import (

@@ -5,6 +5,7 @@ Its figures are those that docs/measurements.md lists by their keys.
 
 import json
 import math
+import os
 import re
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from subprocess import PIPE
 
 import pytest
 
+from benchmarks.command import make
 from benchmarks.traces import example
 from tests.own_network import own_network
 from tests.waiting import PATIENCE_S, eventually
@@ -111,6 +113,29 @@ def test_a_benchmark_that_is_ended_ends_what_it_started() -> None:
     assert of_session(process.pid) == []
 
 
+INTERRUPTED = """
+import signal, subprocess
+from benchmarks.command import ends_in_one_sentence
+
+def main():
+    subprocess.Popen(["sleep", "600"])  # known to nobody, as when the signal comes before Popen returns
+    signal.raise_signal(signal.SIGTERM)
+
+ends_in_one_sentence(main)
+"""
+
+
+def test_a_process_whose_start_is_interrupted_ends_too() -> None:
+    command = [sys.executable, "-c", INTERRUPTED]
+    with subprocess.Popen(command, cwd=REPOSITORY, stderr=PIPE, text=True, start_new_session=True) as process:
+        try:
+            _, errors = process.communicate(timeout=PATIENCE_S)
+        finally:
+            for left in of_session(process.pid):
+                os.kill(left, signal.SIGKILL)
+    assert (process.returncode, errors) == (1, "benchmark: interrupted\n")
+
+
 def of_session(leader: int) -> list[int]:
     """The processes that a leader and its children started, zombies aside."""
     found = []
@@ -120,6 +145,12 @@ def of_session(leader: int) -> list[int]:
             if int(session) == leader and state != "Z":
                 found.append(int(path.parent.name))
     return found
+
+
+def test_what_make_says_is_not_among_the_figures(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "Makefile").write_text("all:\n\t@echo built\n")
+    make(tmp_path)
+    assert capfd.readouterr() == ("", "built\n")
 
 
 def test_the_example_trace_is_made_by_its_program(tmp_path: Path) -> None:

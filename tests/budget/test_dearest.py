@@ -4,10 +4,11 @@ most, within the bytes that one may have.
 What is counted are lines of the product, so a busy machine changes nothing. A line takes 0.1 to 0.2 microseconds.
 """
 
+import dataclasses
 import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import pytest
@@ -25,6 +26,7 @@ from deviceplugin.config.scheduler import HamiScope, HamiSettings, NodeChooser, 
 from deviceplugin.model.allocation import ContainerRole, PodUid
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.units import ResourceNames
+from deviceplugin.structs import replace
 from tests.budget.dearest import cost_of
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.makers import NAMES, allocated, bound, node, on_gpu, pod
@@ -123,7 +125,7 @@ def dear_pods(draw: st.DrawFn) -> Json:
         if not (one.mounts or one.variables):
             fields = {name: getattr(one, name) // 2 for name in ("apps", "inits", "sidecars", "plain", "volumes")}
             fields |= {name: getattr(one, name) // 2 for name in ("claims", "annotations")}
-        one = replace(one, **fields)  # type: ignore[arg-type]
+        one = dataclasses.replace(one, **fields)  # type: ignore[arg-type]
     note(f"{one}")
     return found
 
@@ -210,9 +212,7 @@ async def _explain(extender: Extender, turns: Turns, made: Json, names: list[str
 
 
 async def _volcano(extender: Extender, turns: Turns, made: Json, names: list[str]) -> None:
-    tasks = VolcanoTasks(
-        extender.cache, extender.snapshot, scorer=extender.scorer, settings=PlacementSettings(), clock=lambda: 0.0
-    )
+    tasks = VolcanoTasks(extender.snapshot, clock=lambda: 0.0)
     for name in names[:5]:
         body = json.dumps({"task": {"UID": "u", "Pod": made}, "node": {"Name": name}}).encode()
         task, where = read_predicate(body)

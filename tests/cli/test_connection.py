@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import ssl
 from pathlib import Path
 
@@ -176,8 +177,8 @@ async def test_options_that_do_not_go_together_are_one_sentence(subtests: pytest
 
 
 async def test_a_wrong_timeout_ends_with_status_2(subtests: pytest.Subtests) -> None:
-    for text in ["soon", "-1s", "1d", "", "1.5s"]:
+    for text in ["soon", "-1s", "1d", "", "99999h"]:
         with subtests.test(text=text):
             result = await run("nodes", "--request-timeout", text)
             assert result.exit_code == 2
-            assert "is not a duration such as 10s, 2m or 0 for no limit" in result.stderr
+            assert re.search("is not a duration; give seconds|is longer than a year", result.stderr), result.stderr

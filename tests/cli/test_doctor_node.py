@@ -17,8 +17,7 @@ import pytest
 from aiohttp import web
 
 from deviceplugin.cli.doctor.findings import Check, CheckOutcome, CheckResult, examine
-from deviceplugin.cli.doctor.node_checks import CHECKS
-from deviceplugin.cli.doctor.node_services import RIGHTS
+from deviceplugin.cli.doctor.node import CHECKS, RIGHTS
 from sandbox.agent import AgentCommand
 from sandbox.apiserver.kubeconfig import write_kubeconfig
 from sandbox.emulated_gpus import REPOSITORY, EmulatedGpus

@@ -22,7 +22,7 @@ from deviceplugin.kube.pods import PODS
 from deviceplugin.model.cluster_view import Explanation
 from sandbox.apiserver.kubeconfig import write_kubeconfig
 from tests.cli.command_runner import run, vcuda
-from tests.cli.view_server import Cluster
+from tests.cli.view_server import SERVICE, Cluster, refusal
 from tests.cluster.http.scene import serving
 
 Json = dict[str, Any]
@@ -117,6 +117,16 @@ async def test_a_caller_who_may_read_an_unknown_pod_learns_why_it_is_unknown(tmp
         assert (code, text) == (1, "vcuda: pod d/unknown has finished (Succeeded) and holds nothing\n")
         code, text = await explain(tmp_path, url, "d/unknown-to-me")
         assert (code, text) == (1, "vcuda: pod d/unknown-to-me not found\n"), "the API server says 403"
+
+
+async def test_without_a_scheduler_nothing_is_said_about_the_pod(tmp_path: Path) -> None:
+    answers = {
+        f"{SERVICE}/explain": refusal(404, 'services "vcuda-scheduler" not found'),
+        "/api/v1/namespaces/d/pods/p": refusal(404, 'pods "p" not found'),
+    }
+    result = await vcuda(Cluster(answers=answers), tmp_path, "explain", "d/p")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("vcuda: no scheduler found: there is no service vcuda-scheduler ")
 
 
 def gpu_pod(limits: Json, *, phase: str = "Pending") -> Json:

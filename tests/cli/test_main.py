@@ -53,10 +53,6 @@ def test_clicks_own_ends_are_left_alone(subtests: pytest.Subtests) -> None:
             assert run(name).exit_code == status
 
 
-def test_a_command_that_does_not_exist_ends_with_status_2() -> None:
-    assert CliRunner().invoke(main, ["plaec"]).exit_code == 2
-
-
 def test_the_help_lists_every_command_without_importing_it() -> None:
     result = CliRunner().invoke(main, ["--help"])
     assert result.exit_code == 0

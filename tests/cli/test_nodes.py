@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from msgspec.structs import replace
 
 from deviceplugin.model.cluster_view import MOST_IN_DETAIL, GpuLive, ShareSource
+from deviceplugin.structs import replace
 from tests.cli.command_runner import vcuda
 from tests.cli.view_server import SERVICE, Cluster, node, pod
 
@@ -76,12 +76,6 @@ async def test_narrow_terminals_lose_columns_and_never_digits(tmp_path: Path, su
             for cell in ("node-b", "50/800", " 7"):
                 assert cell in lines[2]
             assert "\N{HORIZONTAL ELLIPSIS}" not in "\n".join(lines[:3])
-
-
-async def test_no_nodes_is_said_on_standard_error(tmp_path: Path) -> None:
-    result = await vcuda(Cluster(), tmp_path, "nodes")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "No nodes with GPUs found.\n")
-    assert json.loads((await vcuda(Cluster(), tmp_path, "nodes", "-o", "json")).stdout)["items"] == []
 
 
 async def test_text_from_outside_cannot_move_the_cursor(tmp_path: Path) -> None:

@@ -1,13 +1,13 @@
-"""`vcuda pods`: the table, whose namespace is asked, and whose names are shown to whom."""
+"""`vcuda pods` and `vcuda events`: the tables, whose namespace is asked, and whose names are shown to whom."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from deviceplugin.model.cluster_view import ContainerRow, PodStage, ShareSource
+from deviceplugin.model.cluster_view import ClusterEventKind, ClusterEventRow, ContainerRow, PodStage, ShareSource
 from tests.cli.command_runner import vcuda
-from tests.cli.view_server import REFUSED, SERVICE, TOKEN, Cluster, pod
+from tests.cli.view_server import AT, REFUSED, SERVICE, TOKEN, Cluster, event, pod
 
 
 def cluster(**rights: object) -> Cluster:
@@ -71,9 +71,11 @@ async def test_a_token_of_ones_own_is_shown_through_the_api_server_too(tmp_path:
     assert "llm" in result.stdout
 
 
-async def test_no_pods_is_said_on_standard_error(tmp_path: Path) -> None:
-    result = await vcuda(Cluster(), tmp_path, "pods")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "No pods with GPUs found.\n")
+async def test_that_there_is_nothing_is_said_on_standard_error(tmp_path: Path) -> None:
+    for words, what in ((["pods"], "pods with GPUs"), (["events", "-A"], "events"), (["nodes"], "nodes with GPUs")):
+        result = await vcuda(Cluster(), tmp_path, *words)
+        assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"No {what} found.\n")
+        assert json.loads((await vcuda(Cluster(), tmp_path, *words, "-o", "json")).stdout)["items"] == []
 
 
 async def test_wide_has_more_columns_and_cuts_nothing(tmp_path: Path) -> None:
@@ -96,3 +98,49 @@ async def test_pods_that_ask_by_claims_say_so(tmp_path: Path) -> None:
         ("claim", None),
         ("device-plugin", None),
     ]
+
+
+def lately() -> Cluster:
+    ill = ClusterEventRow(ClusterEventKind.GPU, AT - 5, AT - 5, 1, "", "", "", "node-b", "GPU 1 takes no new pods")
+    recent = [
+        ill,
+        event("big", ClusterEventKind.WAITS, count=3),
+        event("web", ClusterEventKind.ENDED, namespace="shop"),
+    ]
+    pods = [pod("big", node=None), pod("web", "shop")]
+    return Cluster(pods=pods, events=recent)
+
+
+async def test_the_events_of_the_context_s_namespace(tmp_path: Path) -> None:
+    scene = lately()
+    result = await vcuda(scene, tmp_path, "events")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert [line.split() for line in result.stdout.splitlines()] == [
+        ["LAST", "SEEN", "KIND", "OBJECT", "NODE", "MESSAGE"],
+        ["60s", "waits", "pod/big", "node-a", "what", "happened"],
+    ]
+    assert scene.asked[-1] == (f"{SERVICE}/view/events", {"namespace": "research", "limit": "5000"})
+
+
+async def test_all_namespaces_have_nodes_and_gpus_too_the_newest_last(tmp_path: Path) -> None:
+    lines = (await vcuda(lately(), tmp_path, "events", "-A", "-o", "wide")).stdout.splitlines()
+    assert [line.split()[:4] for line in lines[1:]] == [
+        ["research", "60s", "waits", "pod/big"],
+        ["shop", "60s", "ended", "pod/web"],
+        ["-", "5s", "gpu", "node/node-b"],
+    ]
+    assert lines[1].split()[5:7] == ["3", "2m"]
+
+
+async def test_which_events_is_asked_of_the_scheduler(tmp_path: Path) -> None:
+    scene = lately()
+    await vcuda(scene, tmp_path, "events", "-A", "--node", "node/node-b", "--kind", "gpu")
+    assert scene.asked[-1][1] == {"kind": "gpu", "node": "node-b", "limit": "5000"}
+
+
+async def test_an_older_scheduler_has_no_events(tmp_path: Path) -> None:
+    scene = lately()
+    scene.answers[f"{SERVICE}/view/events"] = (404, '{"error": "no such view; the views are ...", "leader": "a"}')
+    result = await vcuda(scene, tmp_path, "events")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("vcuda: the scheduler is older than this command; upgrade it")

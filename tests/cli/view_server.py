@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
-from msgspec.structs import replace
 
 from deviceplugin.model.cluster_view import (
     MOST_IN_DETAIL,
@@ -35,6 +34,7 @@ from deviceplugin.model.cluster_view import (
     ShareLive,
     ShareRow,
 )
+from deviceplugin.structs import replace
 
 AT = 1_700_000_000.0
 TOKEN = "eyJ.view.token"

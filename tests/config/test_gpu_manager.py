@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.config.agent import AGENT
+from deviceplugin.config.agent import AGENT, Volume, VolumeComponents, VolumeConfig
 from deviceplugin.config.command import SettingsCommand
-from deviceplugin.config.gpu_manager import Volume, VolumeComponents, VolumeConfig
 from deviceplugin.errors import ConfigError
 from tests.config.resolving import resolve
 
@@ -109,6 +108,4 @@ def test_the_flags_of_gpu_managers_start_script_start_the_agent(verbosity: list[
     assert (found.settings.node.name, found.settings.query.port) == ("gpu-7", 5678)
     (sentence,) = found.retired
     assert sentence.startswith("--v, --vmodule, --log-dir, --logtostderr, --alsologtostderr, --stderrthreshold, ")
-    assert sentence.endswith(
-        "have no effect: the agent writes its log to standard error, see --log-level and --log-format"
-    )
+    assert sentence.endswith("have no effect: the agent writes its log to standard error, see --log-level")

@@ -36,5 +36,5 @@ def put_slot(
 
 def put_counters(path: Path, *, device: int = 0, **words: int) -> None:
     counters = region.Counters(**words)
-    values = [getattr(counters, name) for name in region.Counters.__dataclass_fields__]
+    values = [getattr(counters, name) for name in region.Counters.__struct_fields__]
     put(path, region.HEADER_SIZE + region.DEVICE.size * device, region.DEVICE.pack(*values))

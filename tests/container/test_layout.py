@@ -68,7 +68,7 @@ def test_the_region(compiled: dict[str, str]) -> None:
     assert int(compiled["region.unknown_functions"]) == region.UNKNOWN_FUNCTIONS_AT
     check(compiled, "region", offsets(region.HEAD, "magic", "version", "size", "grant"))
     assert int(compiled["region_device"]) == region.DEVICE.size
-    check(compiled, "region_device", offsets(region.DEVICE, *region.Counters.__dataclass_fields__))
+    check(compiled, "region_device", offsets(region.DEVICE, *region.Counters.__struct_fields__))
     assert int(compiled["region_slot"]) == region.SLOT_SIZE
     assert int(compiled["region_slot.use"]) == region.SLOT.size
     check(

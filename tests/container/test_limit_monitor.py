@@ -2,7 +2,6 @@
 
 import gc
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from deviceplugin.container.limit_monitor import GpuReading, GpuTotals, LimitMonitor
 from deviceplugin.model.gpu import Breach, Gpu, GpuUuid, Overrun
+from deviceplugin.structs import replace
 
 MIB, GIB = 1 << 20, 1 << 30
 GPU = Gpu(GpuUuid("GPU-a"), 0, 3, "Test GPU", 16 * GIB)
@@ -32,9 +32,13 @@ def watch(monitor: LimitMonitor, *, seconds: int, start: int = 0, **seen: Any) -
     return found
 
 
-def test_what_ended_processes_used_counts_and_was_not_hidden() -> None:
+@pytest.fixture
+def monitor() -> LimitMonitor:
+    return LimitMonitor()
+
+
+def test_what_ended_processes_used_counts_and_was_not_hidden(monitor: LimitMonitor) -> None:
     """Their part of the activity file is gone, so it proves nothing."""
-    monitor = LimitMonitor()
     found = watch(monitor, seconds=120, seen_percent=90.0, ended_percent=90.0, shown_percent=0.0)
     assert {each.breach for each in found} == {Breach.CORES}
     assert watch(LimitMonitor(), seconds=120, seen_percent=18.0, ended_percent=18.0, shown_percent=0.0) == ()
@@ -129,8 +133,7 @@ def test_what_keeps_to_the_limit_over_minutes_is_not_reported() -> None:
     assert {name: each_second(*case)[0] for name, case in tolerated.items()} == dict.fromkeys(tolerated, 0)
 
 
-def test_time_in_which_nobody_read_counts_for_seconds_only() -> None:
-    monitor = LimitMonitor()
+def test_time_in_which_nobody_read_counts_for_seconds_only(monitor: LimitMonitor) -> None:
     over = replace(GOOD, unmanaged=(71,))
     assert monitor.check((over,), now=0.0) == ()
     assert monitor.check((over,), now=3600.0) == ()
@@ -140,9 +143,8 @@ def test_time_in_which_nobody_read_counts_for_seconds_only() -> None:
 # ---- what neighbours shall assume ----
 
 
-def test_a_container_that_hides_its_turns_is_reported_and_its_neighbours_are_told() -> None:
+def test_a_container_that_hides_its_turns_is_reported_and_its_neighbours_are_told(monitor: LimitMonitor) -> None:
     """Security 8: the driver sees more than the activity file shows."""
-    monitor = LimitMonitor()
     assert watch(monitor, seconds=10, shown_percent=0.0) == ()
     assert monitor.assumed_cores() == {}
     (found,) = watch(monitor, seconds=30, start=10, shown_percent=0.0)
@@ -153,8 +155,7 @@ def test_a_container_that_hides_its_turns_is_reported_and_its_neighbours_are_tol
     assert monitor.assumed_cores() == {}
 
 
-def test_neighbours_are_told_what_is_used_above_the_limit() -> None:
-    monitor = LimitMonitor()
+def test_neighbours_are_told_what_is_used_above_the_limit(monitor: LimitMonitor) -> None:
     (found,) = watch(monitor, seconds=120, seen_percent=68.0, shown_percent=68.0)
     assert found.breach is Breach.CORES
     assert monitor.assumed_cores()[GPU.uuid] in (67, 68)
@@ -190,8 +191,7 @@ def test_what_is_tolerated() -> None:
     )
 
 
-def test_short_bursts_of_load_are_no_breach() -> None:
-    monitor = LimitMonitor()
+def test_short_bursts_of_load_are_no_breach(monitor: LimitMonitor) -> None:
     found = [
         monitor.check((replace(GOOD, seen_percent=100.0 if second % 10 == 0 else 10.0),), now=float(second))
         for second in range(300)
@@ -199,8 +199,7 @@ def test_short_bursts_of_load_are_no_breach() -> None:
     assert not any(found)
 
 
-def test_each_breach_lasts_by_itself() -> None:
-    monitor = LimitMonitor()
+def test_each_breach_lasts_by_itself(monitor: LimitMonitor) -> None:
     watch(monitor, seconds=5, unmanaged=(71,))
     found = watch(monitor, seconds=8, start=5, unmanaged=(71,), seen_bytes=5 * GIB)
     assert [each.breach for each in found] == [Breach.BYPASS]
@@ -285,9 +284,8 @@ def test_a_container_that_may_borrow_everything_hides_nothing_either() -> None:
     assert all(group.assumed)
 
 
-def test_a_file_that_shows_nothing_is_reported_unless_it_hides_less_than_all_may() -> None:
+def test_a_file_that_shows_nothing_is_reported_unless_it_hides_less_than_all_may(monitor: LimitMonitor) -> None:
     """A driver sees a point of a process that makes its context and runs no kernel, which is shown by nobody."""
-    monitor = LimitMonitor()
     (found,) = watch(monitor, seconds=90, limit_cores=3, seen_percent=2.5, shown_percent=0.0)
     assert found.breach is Breach.STATE
     assert monitor.assumed_cores() == {GPU.uuid: 3}

@@ -1,7 +1,6 @@
 """The limits file of vcuda's library, compared with bytes by offset, and with everything that may be wrong."""
 
 import struct
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -21,6 +20,7 @@ from deviceplugin.container.limits_file import (
 from deviceplugin.errors import ParseError
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.structs import replace
 from sandbox.limits_file import decode
 
 UUID = GpuUuid("GPU-5a1c6f0e-0b8a-4a53-9e0c-2f1d6f7a9b10")

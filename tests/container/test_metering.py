@@ -1,13 +1,12 @@
 """From regions to numbers: what is measured, and that no container can make numbers that its GPU could not have."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.container.region import MOST, Counters, ProcessSlot, Region, Use
 from deviceplugin.container.tracker import Reading, held_bytes, uses
 from deviceplugin.model.gpu import Gpu, GpuUse, GpuUuid
+from deviceplugin.structs import replace
 
 GIB = 1 << 30
 GPU = Gpu(GpuUuid("GPU-a"), 0, 0, "Test GPU", 16 * GIB)

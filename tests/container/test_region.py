@@ -119,7 +119,7 @@ def test_whatever_stands_there_is_read_within_bounds_or_refused(noise: bytes, de
         assert len(data) < region.SLOTS_AT
         return
     assert len(found.counters) == min(devices, region.MAX_DEVICES)
-    words = [getattr(each, name) for each in found.counters for name in Counters.__dataclass_fields__]
+    words = [getattr(each, name) for each in found.counters for name in Counters.__struct_fields__]
     words += [getattr(use, name) for slot in found.slots for use in slot.uses for name in Use._fields]
     assert all(abs(word) < region.MOST for word in words)
     assert all(slot.pid for slot in found.slots)

@@ -5,7 +5,7 @@ import mmap
 import os
 import resource
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,11 @@ def shared(tmp_path: Path) -> SharedState:
 
 def files(base: Path) -> set[str]:
     return {str(path.relative_to(base)) for path in base.rglob("*") if path.is_file()}
+
+
+def remove(shared: SharedState, grant: GrantId, uuids: Collection[GpuUuid]) -> None:
+    shared.end(grant, uuids)
+    shared.discard(grant)
 
 
 def test_everything_that_is_mounted_exists_before_the_answer(shared: SharedState, tmp_path: Path) -> None:
@@ -159,7 +164,7 @@ def test_a_corrupted_file_is_made_again_at_the_next_start(shared: SharedState, s
             assert shared_file.is_whole(shared.region(ONE), region.form(ONE))
             assert shared_file.is_whole(shared.row(ONE, GPU), activity.form(ONE))
             assert shared.row(ONE, GPU).samefile(shared.own_row(ONE, GPU))
-            shared.remove(ONE)
+            remove(shared, ONE, {GPU})
 
 
 def test_a_boot_mark_that_says_nothing_is_as_good_as_none(shared: SharedState, tmp_path: Path) -> None:
@@ -178,7 +183,7 @@ def test_a_row_that_cannot_be_removed_keeps_nothing_else(shared: SharedState) ->
     for grant in (ONE, TWO):
         shared.row(grant, GPU).unlink()
     (shared.row(ONE, GPU) / "below").mkdir(parents=True)
-    shared.remove(ONE)
+    remove(shared, ONE, {GPU})
     shared.remove_all_but({TWO})
     assert not shared.region(ONE).exists()
     assert shared.region(TWO).exists()
@@ -207,7 +212,7 @@ def test_files_of_this_boot_may_be_mounted_by_running_containers(shared: SharedS
         held[mark] = shared.is_held("this boot")
     assert held == {"": True, "this boot": True, "another boot": False}
     (tmp_path / "gpus" / ".boot").write_text("this boot")
-    shared.remove(ONE)
+    remove(shared, ONE, {GPU})
     assert not shared.is_held("this boot")
 
 
@@ -282,12 +287,27 @@ def test_limits_that_cannot_be_written_are_one_sentence(shared: SharedState) -> 
         shared.show_limits(ONE, GPU, cores=20, soft_cores=60)
 
 
+def test_names_of_a_grant_that_ended_are_gone_before_its_files(shared: SharedState, tmp_path: Path) -> None:
+    """An agent that is killed between leaves them to the sweep, which spares those of grants under way."""
+    for grant in (ONE, TWO):
+        shared.prepare(grant, {GPU})
+    shared.end(TWO, {GPU})
+    shared.end(TWO, {GPU})
+    assert not (tmp_path / TWO).exists()
+    assert files(tmp_path / "gpus") == {"GPU-a/g-0001"}
+    assert shared.restore_all() == ()
+    shared.prepare(TWO, {GPU})
+    SharedState(tmp_path).remove_all_but({ONE, TWO})
+    assert {path.name for path in tmp_path.iterdir()} == {"gpus", ONE, TWO}
+    assert shared.row(TWO, GPU).samefile(shared.own_row(TWO, GPU))
+
+
 def test_nothing_is_left_of_a_grant_that_ended(shared: SharedState, tmp_path: Path) -> None:
     shared.prepare(ONE, {GPU})
     shared.prepare(TWO, {GPU, OTHER})
     for uuid in (GPU, OTHER):
         shared.show_limits(TWO, uuid, cores=20, soft_cores=60)
-    shared.remove(TWO)
+    remove(shared, TWO, {GPU, OTHER})
     assert {path.name for path in (tmp_path / "gpus").iterdir()} == {"GPU-a"}
     assert files(tmp_path) == {"g-0001/state/region", "g-0001/state/GPU-a.activity", "gpus/GPU-a/g-0001"}
 

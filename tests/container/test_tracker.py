@@ -7,7 +7,6 @@ import signal
 import struct
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from deviceplugin.container.tracker import MOST_BEYOND_PROCESSES, MOST_CLEARED, 
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.gpu import Breach, Gpu, GpuProcess, GpuUse, GpuUuid, Overrun
+from deviceplugin.structs import replace
 from tests.container.makers import GIB, put, put_counters, put_slot
 from tests.container.node_tree import NodeTree
 
@@ -395,7 +395,6 @@ def test_neighbours_believe_a_container_that_shows_its_turns(scene: Scene) -> No
     assert report.assumed_cores == {GPU.uuid: 0}
 
 
-@dataclass
 class RecordingMonitor(LimitMonitor):
     """Keeps the last reading."""
 

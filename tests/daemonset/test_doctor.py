@@ -13,7 +13,6 @@ from deviceplugin.cli import main
 from deviceplugin.cli.connection import Connection
 from deviceplugin.cli.doctor.cluster import SCHEDULER, ClusterFacts
 from deviceplugin.cli.scheduler_client import opened
-from deviceplugin.cli.view_client import ViewClient
 from deviceplugin.errors import VcudaError
 from sandbox.apiserver import ApiServer, pod
 from tests.daemonset.chart import NAMESPACE, Chart, Object, Rendered
@@ -85,8 +84,7 @@ async def test_the_test_pod_may_read_what_the_checks_of_a_cluster_read(defaults:
         server.store.create("pods", item, namespace=NAMESPACE)
         connection = Connection(str(server.kubeconfig(tmp_path / "kc")), scheduler_namespace=NAMESPACE)
         async with opened(connection) as client:
-            assert client.api is not None
-            facts = ClusterFacts(client.api, ViewClient(client), connection)
+            facts = ClusterFacts(client)
             reads = (facts.scheduler, facts.agent, facts.agent_pods, facts.replicas, facts.webhook, facts.nodes)
             for read in (*reads, facts.slices):
                 with suppress(VcudaError):  # of what the stand-in does not have

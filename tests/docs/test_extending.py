@@ -6,7 +6,7 @@ from textwrap import dedent
 from typing import Any
 
 from deviceplugin.model.request import Request
-from deviceplugin.placement import node_score
+from deviceplugin.placement import nodes
 from deviceplugin.placement.candidates import Selection, survey
 from tests.placement.nodes import snapshot
 
@@ -23,9 +23,9 @@ def function(name: str, given: dict[str, Any]) -> Any:
 
 
 def test_smallest_prefers_the_node_with_the_fewest_gpus_then_with_the_fewest_free_cores() -> None:
-    smallest = function("_smallest", dict(vars(node_score)))
+    smallest = function("_smallest", dict(vars(nodes)))
     two, eight, used = ((2, 200), (8, 800), (8, 700))
-    scores = [smallest(node_score.Totals(gpus, cores, 0, 0)) for gpus, cores in (two, used, eight)]
+    scores = [smallest(nodes.Totals(gpus, cores, 0, 0)) for gpus, cores in (two, used, eight)]
     assert scores == sorted(scores)
 
 

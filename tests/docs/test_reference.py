@@ -8,8 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from deviceplugin.config.agent import AgentSettings
-from deviceplugin.config.gpu_manager import read_volume_config
+from deviceplugin.config.agent import AgentSettings, read_volume_config
 from deviceplugin.container.driver_mirror.components import SHARED, WHOLE, Components
 from deviceplugin.container.driver_mirror.plan import FLAVOURS, SHARED_FLAVOUR, WHOLE_FLAVOUR
 from deviceplugin.kube.events import EventReason

@@ -1,7 +1,7 @@
-"""The chart on a real API server: installed by Helm, every field known, the expressions meaning what they say.
+"""The chart on a real API server: installed by Helm, every field known, its CA kept, the scheduler's rights.
 
-No program of ours runs here: the node selectors fit no node. What the webhook would be asked about shows in which pods
-cannot be created while it is away, and what the accounts may do is tried as those accounts.
+No program of ours runs here: the node selectors fit no node. Not here: what the expressions of webhook and policies
+mean (tests/e2e/admission, with the manifests that the chart renders).
 """
 
 import base64
@@ -21,6 +21,7 @@ from sandbox.emulated_gpus import REPOSITORY
 from scripts import manifests
 from tests.daemonset.chart import NAMESPACE, Object, render
 from tests.daemonset.value_sets import VALUE_SETS
+from tests.e2e.admission.requests import CORE, gpu_pod
 from tests.e2e.released import INSTALLED, PODS, TRIED, Helm, namespaces, release
 from tests.fenced import fenced
 from tests.programs import helm_program
@@ -94,67 +95,12 @@ def installed(admin: Client, cluster: Cluster, helm: str, tmp_path_factory: pyte
         yield said
 
 
-def _container(limits: Object | None = None, *, kind: str = "limits") -> Object:
-    container: Object = {"name": "c", "image": "none"}
-    if limits:
-        counts = {"limits": limits, "requests": limits} if kind == "limits" else {kind: limits}
-        container["resources"] = counts
-    return container
-
-
-def _pod(name: str, *containers: Object, init: Object | None = None, **metadata: Object) -> Object:
-    spec: Object = {"automountServiceAccountToken": False, "containers": list(containers) or [_container()]}
-    if init:
-        spec["initContainers"] = [{**init, "name": "i"}]
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **metadata}, "spec": spec}
-
-
-SHARE: Object = {"tencent.com/vcuda-core": "20", "tencent.com/vcuda-memory": "16"}
-FORGED: Object = {"tencent.com/vcuda-allocation": "{}"}
-
-
 def _is_denied(admin: Client) -> bool:
     try:
-        admin.post(f"{PODS}?dryRun=All", _pod("probe", _container(SHARE)))
+        admin.post(f"{PODS}?dryRun=All", gpu_pod("probe", {CORE: 20}))
     except ApiError as error:
         return "failed calling webhook" in str(error)
     return False
-
-
-WAITS = {
-    "a share": _pod("share", _container(SHARE)),
-    "a whole GPU in an init container": _pod("init", init=_container({"tencent.com/vcuda-core": "100"})),
-    "the second container": _pod("second", _container(), {**_container(SHARE), "name": "d"}),
-    "HAMi's words": _pod("hami", _container({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "512"})),
-    "annotations of ours without a GPU": _pod("forged", annotations=FORGED),
-    "annotations of ours in spite of the label": _pod(
-        "both", annotations=FORGED, labels={"tencent.com/vcuda-webhook": "ignore"}
-    ),
-}
-PASSES = {
-    "no GPU": _pod("plain"),
-    "CPU and memory": _pod("cpu", _container({"cpu": "1", "memory": "1Gi"})),
-    "somebody else's device": _pod("other", _container({"example.com/fpga": "1"})),
-    "annotations of others": _pod("annotated", annotations={"tencent.com/vcuda-gpu-policy": "link"}),
-    "a GPU with the label to leave it alone": _pod(
-        "ignored", _container(SHARE), labels={"tencent.com/vcuda-webhook": "ignore"}
-    ),
-    "a GPU of NVIDIA's own plugin": _pod("whole", _container({"nvidia.com/gpu": "1"})),
-    "HAMi's label": _pod("hami-ignored", _container(SHARE), labels={"hami.io/webhook": "ignore"}),
-}
-
-
-@pytest.mark.parametrize("pod", WAITS.values(), ids=WAITS.keys())
-def test_while_the_webhook_is_away_a_pod_that_needs_it_is_not_created(
-    installed: str, admin: Client, pod: Object
-) -> None:
-    with pytest.raises(ApiError, match="failed calling webhook"):
-        admin.post(f"{PODS}?dryRun=All", pod)
-
-
-@pytest.mark.parametrize("pod", PASSES.values(), ids=PASSES.keys())
-def test_while_the_webhook_is_away_every_other_pod_is_created(installed: str, admin: Client, pod: Object) -> None:
-    assert admin.post(f"{PODS}?dryRun=All", pod)["metadata"]["name"] == pod["metadata"]["name"]
 
 
 def test_the_notes_say_what_to_do_next(installed: str) -> None:
@@ -270,76 +216,8 @@ def test_kube_scheduler_reads_the_profile_that_the_docs_give(cluster: Cluster, p
     assert args["NodeResourcesFit"]["scoringStrategy"]["type"] == "MostAllocated"
 
 
-def _as(admin: Client, account: str, *, node: str = "") -> Client:
-    """`node`: where the pod runs whose token it is."""
-    of_the_token = {"Impersonate-Extra-authentication.kubernetes.io%2Fnode-name": node} if node else {}
-    user = {"Impersonate-User": f"system:serviceaccount:{NAMESPACE}:{account}"}
-    return Client(admin.server, admin.pool, {**user, **of_the_token})
-
-
-def _as_user(admin: Client) -> Client:
-    """A user who may do anything with pods and is none of vcuda's programs."""
-    headers = {"Impersonate-User": "somebody", "Impersonate-Group": "system:masters"}
-    return Client(admin.server, admin.pool, headers)
-
-
-@pytest.fixture
-def pod(installed: str, admin: Client) -> Iterator[str]:
-    """A pod that nothing has placed."""
-    plain = _pod("held")
-    plain["spec"]["schedulerName"] = "nobody"
-    admin.post(PODS, plain)
-    yield f"{PODS}/held"
-    admin.delete(f"{PODS}/held?gracePeriodSeconds=0")
-
-
-OWN: Object = {
-    "metadata": {"annotations": {"tencent.com/vcuda-allocation": "{}", "tencent.com/predicate-gpu-idx-0": "1"}}
-}
-BINDING: Object = {
-    "kind": "Binding",
-    "target": {"kind": "Node", "name": "none"},
-    "metadata": {"name": "held", **OWN["metadata"]},
-}
-
-
-@pytest.fixture
-def bound(admin: Client, pod: str) -> str:
-    """The pod on a node that does not exist."""
-    admin.post(f"{pod}/binding", {"kind": "Binding", "metadata": {"name": "held"}, "target": {"name": "nowhere"}})
-    return pod
-
-
-def test_no_other_account_writes_changes_or_removes_allocation_annotations(admin: Client, bound: str) -> None:
-    pod, user, agent = bound, _as_user(admin), _as(admin, "vcuda-agent", node="nowhere")
-    with pytest.raises(ApiError, match="are written by vcuda alone"):
-        user.merge(pod, OWN)
-    agent.merge(pod, OWN)
-    for change in ("other", None):
-        with pytest.raises(ApiError, match=r"tencent.com/vcuda-allocation is written by vcuda alone"):
-            user.merge(pod, {"metadata": {"annotations": {"tencent.com/vcuda-allocation": change}}})
-    user.merge(pod, {"metadata": {"annotations": {"tencent.com/vcuda-gpu-policy": "link", "note": "mine"}}})
-    user.merge(pod, {"metadata": {"labels": {"a": "b"}}})
-
-
-def test_an_agent_of_another_node_writes_them_neither(admin: Client, bound: str) -> None:
-    """The release's defaults confine it."""
-    for other in (_as(admin, "vcuda-agent", node="elsewhere"), _as(admin, "vcuda-agent")):
-        with pytest.raises(ApiError, match="the vcuda agent changes pods of its own node only"):
-            other.merge(bound, OWN)
-
-
-def test_no_other_account_writes_it_by_a_binding(admin: Client, pod: str) -> None:
-    with pytest.raises(ApiError, match="are written by vcuda alone"):
-        _as_user(admin).post(f"{pod}/binding", BINDING)
-    assert "nodeName" not in admin.get(pod)["spec"]
-
-
-def test_the_scheduler_writes_it_with_the_binding(admin: Client, pod: str) -> None:
-    _as(admin, "vcuda-scheduler").post(f"{pod}/binding", BINDING)
-    found = admin.get(pod)
-    assert found["spec"]["nodeName"] == "none"
-    assert found["metadata"]["annotations"].items() >= OWN["metadata"]["annotations"].items()
+def _as(admin: Client, account: str) -> Client:
+    return Client(admin.server, admin.pool, {"Impersonate-User": f"system:serviceaccount:{NAMESPACE}:{account}"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,18 +4,22 @@ scheduler-plugins 0.33.5, built on Kubernetes 1.33, switched on by the very valu
 nodes. A member that is gated makes the others wait at Permit for as long as the test likes.
 """
 
+import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 
 from sandbox.cluster import pods
+from sandbox.cluster.client import ApiError, Client, JsonObject
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.schedulers import Plugins
 from sandbox.cluster.waiting import wait_until
+from sandbox.emulated_gpus import REPOSITORY
 from tests.e2e.node.workload import share
-from tests.e2e.scheduling.permit import GROUPS, pod_groups_known, values_of_the_guide
 from tests.e2e.scheduling.steps import (
     bound,
     check,
@@ -27,8 +31,56 @@ from tests.e2e.scheduling.steps import (
     wait_nothing_reserved,
 )
 from tests.e2e.scheduling.world import HOLLOW, World, everybody
+from tests.fenced import fenced
 
 pytestmark = [pytest.mark.e2e, pytest.mark.installed, pytest.mark.timeout(600)]
+
+GUIDE = REPOSITORY / "docs" / "gangs.md"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+GROUPS = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/default/podgroups"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+RIGHTS = "coscheduling"
+
+
+def values_of_the_guide() -> JsonObject:
+    """`scheduler.kubeScheduler` of the values that docs/gangs.md shows."""
+    blocks = fenced(GUIDE, "yaml")
+    shown = (each for block in blocks for each in yaml.safe_load_all(block))
+    found: JsonObject = next(each["scheduler"]["kubeScheduler"] for each in shown if "scheduler" in each)
+    return found
+
+
+@contextmanager
+def pod_groups_known(admin: Client, definition: Path, rules: list[JsonObject]) -> Iterator[None]:
+    crd = yaml.safe_load(definition.read_text())
+    role: JsonObject = {"metadata": {"name": RIGHTS}, "rules": rules}
+    binding: JsonObject = {
+        "metadata": {"name": RIGHTS},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": RIGHTS},
+        "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "system:kube-scheduler"}],
+    }
+    made = (
+        (f"{RBAC}/clusterroles", role),
+        (f"{RBAC}/clusterrolebindings", binding),
+        (DEFINITIONS, crd),
+    )
+    try:
+        for path, body in made:
+            admin.post(path, body)
+        wait_until(lambda: _served(admin), "PodGroups are served")
+        yield
+    finally:
+        for path, body in reversed(made):
+            with contextlib.suppress(ApiError):
+                admin.delete(f"{path}/{body['metadata']['name']}")
+
+
+def _served(admin: Client) -> bool:
+    try:
+        return not admin.get(GROUPS)["items"]
+    except ApiError:
+        return False
+
 
 LABEL = "scheduling.x-k8s.io/pod-group"
 GPUS = 8 * len(HOLLOW)

@@ -45,7 +45,6 @@ from tests.e2e.installed.published import published
 from tests.e2e.installed.release import AT_ONCE, NAMESPACE, Release, released
 from tests.e2e.installed.release import EMULATED as EMULATED_VALUES
 from tests.e2e.installed.rights import ELSEWHERE, granted
-from tests.e2e.installed.rolling import rolls_unnoticed
 from tests.e2e.node.greedy import GO, GreedyPod, import_image
 from tests.e2e.node.scene import everything, wait_offered
 from tests.e2e.node.workload import CORE, MEMORY, GpuContainer
@@ -573,32 +572,6 @@ def test_what_a_pod_held_is_free_when_it_is_gone(running: Release) -> None:
         "the agent has taken the slices back",
         evidence=lambda: str(running.usage().containers),
     )
-
-
-def _trial(name: str) -> Object:
-    return {**SAMPLES["vcuda-sample"], "metadata": {"name": name}}
-
-
-def test_an_upgrade_stops_no_container_and_refuses_no_pod(running: Release) -> None:
-    running.upgrade("--set=scheduler.nodePolicy=spread", "--set=agent.flags.log-level=debug")
-    rolls_unnoticed(running, _trial("trial"))
-
-
-def test_a_rollback_stops_no_container_and_refuses_no_pod(running: Release) -> None:
-    scheduler = running.admin.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/vcuda-scheduler")
-    (extender,) = scheduler["spec"]["template"]["spec"]["initContainers"]
-    assert "--node-policy=spread" in extender["args"]
-    running.say("rollback", "vcuda")
-    rolls_unnoticed(running, _trial("trial-back"))
-    for name, expected in (
-        ("vcuda-scheduler", "--node-policy=fragmentation"),
-        ("vcuda-agent", "--wait-for-driver=true"),
-    ):
-        for pod in running.pods(name):
-            spec = pod["spec"]
-            words = [word for each in (*spec["initContainers"], *spec["containers"]) for word in each.get("args", ())]
-            assert expected in words
-            assert "--log-level=debug" not in words
 
 
 def test_every_right_is_used_and_none_is_missed(running: Release) -> None:

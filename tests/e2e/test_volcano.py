@@ -4,17 +4,24 @@ Volcano's scheduler and controllers with the lines of docs/volcano.md, over one 
 the agent carries out exactly.
 """
 
+import contextlib
 import shutil
+import socket
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 
 from sandbox.cluster import pods
-from sandbox.cluster.client import ApiError, JsonObject
+from sandbox.cluster.client import ApiError, Client, JsonObject
 from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.control_plane import ControlPlane
+from sandbox.cluster.kubeconfig import write_kubeconfig
 from sandbox.cluster.kubelet import NODE
+from sandbox.cluster.processes import Process, free_ports
 from sandbox.cluster.volcano import GROUPS, JOBS, QUEUES, Volcano, volcano_running
 from sandbox.cluster.waiting import wait_until
 from sandbox.emulated_gpus import REPOSITORY
@@ -24,13 +31,93 @@ from tests.e2e.installed.kubectl import Kubectl
 from tests.e2e.node.scene import wait_ledger_empty
 from tests.e2e.node.view import SHOW_AND_STAY
 from tests.e2e.node.workload import CORE, MEMORY, share
-from tests.e2e.scheduling.beside_volcano import ACCOUNT, NAMESPACE, Beside, beside_volcano, patch_of
 from tests.e2e.scheduling.expectations import NAMES, check_no_gpu_is_given_out_twice, wait_agents_agree
+from tests.e2e.scheduling.installation import ADMISSION, PROGRAM, RBAC
 from tests.e2e.scheduling.steps import bound, create, wait_all, wait_nothing_reserved
 from tests.e2e.scheduling.world import GPUS, World, everybody
 from tests.fenced import fenced
 
 pytestmark = [pytest.mark.e2e, pytest.mark.installed, pytest.mark.timeout(600)]
+
+NAMESPACE, ACCOUNT = "volcano-system", "volcano-scheduler"
+_NAMESPACES = "/api/v1/namespaces"
+_POLICY = f"{ADMISSION}/validatingadmissionpolicies"
+_PATHS = {
+    "ClusterRole": f"{RBAC}/clusterroles",
+    "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
+    "Role": f"{RBAC}/namespaces/{NAMESPACE}/roles",
+    "RoleBinding": f"{RBAC}/namespaces/{NAMESPACE}/rolebindings",
+    "ValidatingAdmissionPolicy": _POLICY,
+    "ValidatingAdmissionPolicyBinding": f"{ADMISSION}/validatingadmissionpolicybindings",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """`port` is the one that Volcano's scheduler asks."""
+
+    process: Process
+    port: int
+
+
+@contextmanager
+def beside_volcano(plane: ControlPlane, folder: Path, *flags: str) -> Iterator[Beside]:
+    """`flags` come after the chart's. The process is the caller's to start, when Volcano runs."""
+    rendered = manifests.by_template(manifests.render(manifests.helm(), "--set=volcano.enabled=true"))
+    port, secure = free_ports(2)
+    with ExitStack() as undo:
+        _make(plane.admin, _NAMESPACES, {"metadata": {"name": NAMESPACE}}, undo)
+        accounts = f"{_NAMESPACES}/{NAMESPACE}/serviceaccounts"
+        _make(plane.admin, accounts, {"metadata": {"name": ACCOUNT}}, undo)
+        for item in yaml.safe_load_all(rendered["volcano/rbac.yaml"]):
+            _make(plane.admin, _PATHS[item["kind"]], item, undo)
+        for item in yaml.safe_load_all(rendered["scheduler/policy.yaml"]):
+            if item["kind"] == "ValidatingAdmissionPolicy":
+                plane.admin.merge(f"{_POLICY}/{item['metadata']['name']}", {"spec": item["spec"]})
+        token = plane.admin.post(f"{accounts}/{ACCOUNT}/token", {"spec": {"expirationSeconds": 7200}})
+        kubeconfig = write_kubeconfig(
+            folder / "beside.kubeconfig",
+            server=plane.server,
+            ca=plane.files.ca.certificate,
+            identity=str(token["status"]["token"]),
+        )
+        here = (
+            f"--kubeconfig={kubeconfig}",
+            f"--namespace={NAMESPACE}",
+            f"--identity={socket.gethostname()}",
+            "--listen-addr=127.0.0.1",
+            f"--listen-port={secure}",
+            f"--loopback-port={port}",
+            "--drain=0s",
+            "--log-level=debug",
+        )
+        command = [str(PROGRAM), *_arguments(rendered["volcano/configmap.yaml"]), *here, *flags]
+        log = plane.files.layout.logs / "vcuda-beside-volcano.log"
+        process = Process("vcuda beside Volcano", plane.files.cgroup.joining(command), log)
+        undo.callback(process.stop)
+        yield Beside(process, port)
+
+
+def patch_of(text: str) -> str:
+    """What the page tells to apply, from the chart's ConfigMap."""
+    return str(yaml.safe_load(text)["data"]["deployment-patch.yaml"])
+
+
+def _arguments(text: str) -> list[str]:
+    """Of the container that the chart's patch adds."""
+    (container,) = yaml.safe_load(patch_of(text))["spec"]["template"]["spec"]["initContainers"]
+    return [str(each) for each in container["args"]]
+
+
+def _make(admin: Client, path: str, body: JsonObject, undo: ExitStack) -> None:
+    admin.post(path, body)
+    undo.callback(_remove, admin, f"{path}/{body['metadata']['name']}")
+
+
+def _remove(admin: Client, path: str) -> None:
+    with contextlib.suppress(ApiError):
+        admin.delete(path)
+
 
 BLOCKS = 16
 RESERVATION = 20

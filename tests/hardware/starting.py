@@ -1,19 +1,17 @@
 """A `Hardware` for tests: everything fast, and nothing of this machine."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, TypedDict, Unpack
-
-from structlog.typing import EventDict
 
 from deviceplugin.hardware.health import RecoveryRules, XidPolicy
 from deviceplugin.hardware.node import Hardware, HardwareOptions
 from deviceplugin.hardware.pci import ModuleTools
 from deviceplugin.hardware.state import InventoryChange
 from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.structs import replace
 from tests.waiting import PATIENCE_S, until
 
 
@@ -111,8 +109,3 @@ def heard(hardware: Hardware) -> asyncio.Queue[InventoryChange]:
     changes: asyncio.Queue[InventoryChange] = asyncio.Queue()
     hardware.subscribe(changes.put_nowait)
     return changes
-
-
-def ignored(logs: Sequence[EventDict]) -> list[tuple[str, str]]:
-    """GPU and XID of each application's error, of `structlog.testing.capture_logs`."""
-    return [(entry["gpu"], entry["error"]) for entry in logs if entry["event"] == "gpu_error_ignored"]

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from deviceplugin.hardware.health import QuietPeriod
 from deviceplugin.hardware.pci import kernel_name
 from deviceplugin.hardware.state import InventoryCache, Remembered
 from deviceplugin.model.gpu import GpuUuid, Health, Inventory
+from deviceplugin.structs import replace
 from tests.examples import examples
 from tests.hardware.makers import inventory
 from tests.hardware.test_pci import information

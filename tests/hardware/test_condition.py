@@ -77,7 +77,7 @@ QUESTIONS = {
     "nvmlSystemGetConfComputeState": ("locked",),
     "nvmlSystemGetConfComputeGpusReadyState": ("locked",),
 }
-FIELDS = tuple(Condition.__dataclass_fields__)
+FIELDS = tuple(Condition.__struct_fields__)
 ERRORS = sorted({*range(2, 29), 999} - STALE - GONE - {8, 10})  # 8: insufficient power, 10: for events only
 
 

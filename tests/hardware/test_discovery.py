@@ -1,13 +1,12 @@
 """What a discovery makes of GPUs that did not answer, given what is known of them."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.errors import NvmlCallError
 from deviceplugin.hardware.discovery import VANISHED, absent_gpus
 from deviceplugin.model.gpu import Gpu
+from deviceplugin.structs import replace
 from tests.hardware.makers import gpu
 
 LOST = NvmlCallError("nvmlDeviceGetHandleByIndex failed for GPU 1", code=15, said="GPU is lost")

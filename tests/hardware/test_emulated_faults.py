@@ -9,7 +9,7 @@ import pytest
 
 from deviceplugin.hardware.health import RecoveryRules
 from deviceplugin.hardware.node import Hardware
-from deviceplugin.model.gpu import ComputeMode, GpuProcess, GpuUuid
+from deviceplugin.model.gpu import GpuProcess, GpuUuid
 from tests.hardware import profiles
 from tests.hardware.emulator import Emulator
 from tests.hardware.starting import Start, answers, gpus, heard, reasons, starting, until_reasons
@@ -29,27 +29,6 @@ async def sampled(hardware: Hardware) -> list[GpuUuid]:
     """The GPUs, once each of them was read."""
     await until(lambda: len(hardware.samples) == len(gpus(hardware)) > 0)
     return gpus(hardware)
-
-
-async def test_a_gpu_falls_off_the_bus_and_comes_back(emulated: Emulator, start: Start) -> None:
-    hardware = await start()
-    uuids = await sampled(hardware)
-    emulated.command("lose", 2)
-    await until_reasons(hardware, {uuids[2]: "GPU is lost"})
-    assert gpus(hardware) == uuids
-    assert set(hardware.samples) == {*uuids} - {uuids[2]}
-    emulated.command("recover", 2)
-    await until_reasons(hardware, {})
-    await sampled(hardware)
-
-
-async def test_a_gpu_that_is_back_is_not_trusted_before_its_xid_was_quiet(emulated: Emulator, start: Start) -> None:
-    hardware = await start(recovery=PATIENT)
-    uuids = await sampled(hardware)
-    emulated.command("lose", 2)
-    await until_reasons(hardware, {uuids[2]: "GPU is lost"})
-    emulated.command("recover", 2)
-    await until_reasons(hardware, {uuids[2]: "XID 79 (GPU has fallen off the bus)"})
 
 
 async def test_a_lost_gpu_that_spoils_waiting_does_not_make_the_agent_deaf(emulated: Emulator, start: Start) -> None:
@@ -110,24 +89,6 @@ async def test_what_runs_on_a_gpu_shows_in_its_samples(emulated: Emulator, start
     await until(lambda: 4711 not in {process.pid for process in hardware.samples[uuids[0]].processes})
     emulated.command("util", 1, 33, 5)
     await until(lambda: hardware.samples[uuids[1]].utilization_percent == 33)
-
-
-async def test_what_an_operator_sets_shows_in_the_inventory(emulated: Emulator, start: Start) -> None:
-    emulated.describe(profiles.switched())
-    hardware = await start()
-    uuids = await sampled(hardware)
-    changes = heard(hardware)
-    emulated.command("compute-mode", 3, "prohibited")
-    change = await asyncio.wait_for(changes.get(), 60)
-    assert change.gpus_changed
-    gpu = change.inventory.gpu(uuids[3])
-    assert gpu is not None
-    assert gpu.compute_mode is ComputeMode.PROHIBITED
-    emulated.command("mig", 5, "on")
-    change = await asyncio.wait_for(changes.get(), 60)
-    assert [gpu.mig_enabled for gpu in change.inventory.gpus] == [False] * 5 + [True, False, False]
-    assert reasons(hardware) == {}
-    assert len(hardware.samples) == 8
 
 
 @pytest.mark.parametrize(("how", "said"), [("unload", "there is no NVIDIA driver"), ("mismatch", "RM has detected")])

@@ -1,11 +1,10 @@
 """NVLinks between each pair, as drivers report them: direct ones, through switches, and incomplete ones."""
 
-from dataclasses import replace
-
 from deviceplugin.hardware.discovery import discover
 from deviceplugin.hardware.nvml import Nvml, NvmlLibrary
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.topology import Level, Link, Topology
+from deviceplugin.structs import replace
 from tests.hardware.conftest import Stub
 
 GPU, SWITCH, UNTOLD = 0, 2, -1

@@ -11,7 +11,7 @@ from deviceplugin.hardware.health import RecoveryRules, XidPolicy
 from deviceplugin.model.gpu import GpuUuid, Health
 from deviceplugin.model.topology import Level
 from tests.hardware.conftest import Stub, uuid
-from tests.hardware.starting import Start, answers, gpus, heard, ignored, reasons, until_reasons
+from tests.hardware.starting import Start, answers, gpus, heard, reasons, until_reasons
 from tests.waiting import until
 
 
@@ -47,20 +47,6 @@ async def test_a_critical_xid_makes_its_gpu_unhealthy_until_it_was_quiet_for_lon
     assert time.monotonic() - struck > 0.2
 
 
-async def test_application_xids_and_xids_without_a_gpu_change_no_health(stub: Stub, start: Start) -> None:
-    hardware = await start(recovery=RecoveryRules(quiet_s=1000))
-    with structlog.testing.capture_logs() as logs:
-        for gpu, xid in ((0, 31), (-1, 79), (1, 13)):
-            stub.event(gpu, xid=xid)
-            await until(lambda: stub.event_taken)
-        await until(lambda: len(ignored(logs)) == 2)
-    assert ignored(logs) == [
-        (uuid(0), "XID 31 (GPU memory page fault)"),
-        (uuid(1), "XID 13 (graphics engine exception)"),
-    ]
-    assert reasons(hardware) == {}
-
-
 async def test_a_double_bit_error_is_critical_and_the_operator_decides_about_xids(stub: Stub, start: Start) -> None:
     hardware = await start(
         recovery=RecoveryRules(quiet_s=1000), xids=XidPolicy(ignored=frozenset({79}), critical=frozenset({31}))
@@ -71,19 +57,6 @@ async def test_a_double_bit_error_is_critical_and_the_operator_decides_about_xid
     await until_reasons(hardware, {uuid(0): "double-bit ECC error"})
     stub.event(1, xid=31)
     await until(lambda: reasons(hardware).get(GpuUuid(uuid(1))) == "XID 31 (GPU memory page fault)")
-
-
-async def test_a_restart_forgets_no_xid(stub: Stub, start: Start) -> None:
-    cache = stub.orders / "inventory.json"
-    rules = RecoveryRules(quiet_s=1000, passes=1)
-    first = await start(cache_path=cache, recovery=rules)
-    stub.event(0, xid=95)
-    await until(lambda: reasons(first))
-    await first.stop()
-    second = await start(cache_path=cache, recovery=rules)
-    assert reasons(second) == {uuid(0): "XID 95 (uncontained ECC error)"}
-    await until(lambda: len(second.samples) == 2)
-    assert reasons(second) == {uuid(0): "XID 95 (uncontained ECC error)"}
 
 
 async def test_a_passing_error_makes_nothing_unhealthy_and_a_lasting_one_does(stub: Stub, start: Start) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import shutil
 import time
-from dataclasses import replace
 
 import pytest
 import structlog.testing
@@ -13,6 +12,7 @@ from deviceplugin.hardware.health import GPU_HUNG, HUNG, RecoveryRules
 from deviceplugin.hardware.node import Hardware
 from deviceplugin.hardware.pci import ModuleTools, kernel_name
 from deviceplugin.model.topology import Level
+from deviceplugin.structs import replace
 from tests.hardware import nvml_library
 from tests.hardware.conftest import Stub, uuid
 from tests.hardware.starting import Start, answers, gpus, heard, options, reasons, until_reasons

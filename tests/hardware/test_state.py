@@ -1,7 +1,5 @@
 """What each reading makes of the inventory, without a driver."""
 
-from dataclasses import replace
-
 import pytest
 from structlog.testing import capture_logs
 
@@ -11,6 +9,7 @@ from deviceplugin.hardware.nvml_session import EventKind, Fault, GpuEvent, GpuRe
 from deviceplugin.hardware.state import HardwareState, Remembered
 from deviceplugin.model.gpu import ComputeMode, GpuSample, GpuUuid, Health, Inventory
 from deviceplugin.model.topology import Level, Link
+from deviceplugin.structs import replace
 from tests.hardware.makers import inventory
 
 NODE = inventory(3)
@@ -129,6 +128,7 @@ def test_the_same_xid_again_and_again_is_one_line_of_the_log_for_each_reading(st
         ("gpu_error_ignored", ONE, 2),
         ("gpu_event_unassigned", None, None),
     ]
+    assert logs[0]["error"] == "XID 31 (GPU memory page fault)"
     assert state.xids == {(ZERO, "31"): 256, (ONE, "31"): 2}
 
 

@@ -1,7 +1,6 @@
 """The client asks the right thing, touches only the pod that is meant, and turns every failure into one sentence."""
 
 from contextlib import aclosing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,8 @@ from deviceplugin.kube.pods import pods_of_node
 from deviceplugin.kube.transport import Timeouts
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.pod import Pod
-from sandbox.apiserver import ApiServer, Harm, JsonObject, container, node, pod
+from deviceplugin.structs import replace
+from sandbox.apiserver import ApiServer, Harm, JsonObject, container, pod
 from sandbox.apiserver.kubeconfig import write_kubeconfig
 from tests.kube.kubeconfigs import open_transport
 
@@ -70,30 +70,6 @@ async def test_an_empty_list_may_be_null(server: ApiServer, client: KubeClient) 
     assert (listing.items, listing.version) == ({}, "7")
 
 
-async def test_a_pod_is_found_by_name_and_checked_by_uid(server: ApiServer, client: KubeClient) -> None:
-    ref = made(server)
-    assert (await client.get_pod(ref)).containers[0].cores == 50
-    with pytest.raises(KubeNotFoundError, match="another pod has its name"):
-        await client.get_pod(replace(ref, uid=PodUid("older")))
-    with pytest.raises(KubeNotFoundError, match="404"):
-        await client.get_pod(PodRef(PodUid(""), "default", "nobody"))
-
-
-async def test_annotations_are_set_and_removed_and_others_stay(server: ApiServer, client: KubeClient) -> None:
-    ref = made(server)
-    server.store.patch("pods", "a", {"metadata": {"annotations": {"keep": "1", "drop": "2"}}}, namespace="default")
-    patched = await client.patch_pod_annotations(ref, {"tencent.com/gpu-assigned": "true", "drop": None})
-    assert annotations(server) == {"keep": "1", "tencent.com/gpu-assigned": "true"}
-    assert patched.annotations == {"tencent.com/gpu-assigned": "true"}
-
-
-async def test_a_pod_that_took_over_the_name_is_not_annotated(server: ApiServer, client: KubeClient) -> None:
-    ref = made(server)
-    with pytest.raises(KubeConflictError):
-        await client.patch_pod_annotations(replace(ref, uid=PodUid("older")), {"x": "y"})
-    assert annotations(server) == {}
-
-
 async def test_a_pod_is_not_taken_for_another_one_because_of_its_name(server: ApiServer, client: KubeClient) -> None:
     """The server's sentence names the pod, and `metadata.uid` is a name that any tenant may give."""
     ref = made(server, "metadata.uid")
@@ -103,34 +79,6 @@ async def test_a_pod_is_not_taken_for_another_one_because_of_its_name(server: Ap
     longest = made(server, "a" * 253)
     with pytest.raises(KubeConflictError):
         await client.patch_pod_annotations(replace(longest, uid=PodUid("older")), {"x": "y"})
-
-
-async def test_only_the_pod_that_is_meant_is_deleted(server: ApiServer, client: KubeClient) -> None:
-    ref = made(server)
-    with pytest.raises(KubeConflictError):
-        await client.delete_pod(replace(ref, uid=PodUid("older")))
-    await client.delete_pod(ref)
-    assert (await client.get_pod(ref)).deleting
-    await client.delete_pod(ref, grace_seconds=0)
-    with pytest.raises(KubeNotFoundError):
-        await client.get_pod(ref)
-
-
-async def test_a_node_is_read_and_patched(server: ApiServer, client: KubeClient) -> None:
-    server.store.create("nodes", node("n1"))
-    patched = await client.patch_node("n1", labels={"a": "1"}, annotations={"b": "2"})
-    assert patched.labels == {"kubernetes.io/hostname": "n1", "a": "1"}
-    removed = await client.patch_node("n1", labels={"a": None}, annotations={})
-    assert (removed.labels, removed.annotations) == ({"kubernetes.io/hostname": "n1"}, {"b": "2"})
-    assert (await client.get_node("n1")) == removed
-
-
-async def test_events_are_created_and_counted(server: ApiServer, client: KubeClient) -> None:
-    await client.create_event("default", {"metadata": {"name": "e1"}, "count": 1})
-    await client.patch_event("default", "e1", {"count": 2})
-    assert server.store.get("events", "e1", namespace="default")["count"] == 2
-    with pytest.raises(KubeConflictError):
-        await client.create_event("default", {"metadata": {"name": "e1"}})
 
 
 async def test_a_watch_tells_changes_and_bookmarks_after_a_version(server: ApiServer, client: KubeClient) -> None:
@@ -177,13 +125,6 @@ async def test_a_watch_that_is_silent_for_too_long_ends(server: ApiServer, clien
     server.faults.add(Harm.SILENT_WATCH)
     made(server)
     assert await watched(client) == []
-
-
-async def test_a_compacted_version_is_gone(server: ApiServer, client: KubeClient) -> None:
-    made(server)
-    server.compact()
-    with pytest.raises(KubeGoneError, match="too old"):
-        await watched(client)
 
 
 async def test_each_refusal_has_its_class_code_and_sentence(

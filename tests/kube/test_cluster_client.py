@@ -2,12 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from deviceplugin.errors import KubeConflictError, KubeError, KubeNotFoundError
+from deviceplugin.errors import KubeError
 from deviceplugin.kube.cluster_client import ClusterClient
 from deviceplugin.kube.transport import Timeouts
 from deviceplugin.model.allocation import PodRef, PodUid
@@ -38,28 +37,6 @@ async def test_node_and_allocation_become_visible_in_one_write(server: ApiServer
     found = server.store.get("pods", "a", namespace="team-a")
     assert found["spec"]["nodeName"] == "n1"
     assert found["metadata"]["annotations"] == {"mine": "stays", "tencent.com/vcuda-allocation": "{}"}
-
-
-async def test_a_pod_that_has_a_node_is_a_conflict_that_names_it(server: ApiServer, cluster: ClusterClient) -> None:
-    ref = made(server)
-    await cluster.bind(ref, "n1", {"tencent.com/x": "first"})
-    with pytest.raises(KubeConflictError, match='already assigned to node "n1"'):
-        await cluster.bind(ref, "n2", {"tencent.com/x": "second"})
-    assert server.store.get("pods", "a", namespace="default")["metadata"]["annotations"]["tencent.com/x"] == "first"
-
-
-async def test_a_pod_that_took_over_the_name_is_not_bound(server: ApiServer, cluster: ClusterClient) -> None:
-    ref = made(server)
-    with pytest.raises(KubeConflictError, match="UID in precondition"):
-        await cluster.bind(replace(ref, uid=PodUid("older")), "n1", {"x": "y"})
-    found = server.store.get("pods", "a", namespace="default")
-    assert "nodeName" not in found["spec"]
-    assert found["metadata"]["annotations"] == {"mine": "stays"}
-
-
-async def test_a_pod_that_is_gone_is_not_found(cluster: ClusterClient) -> None:
-    with pytest.raises(KubeNotFoundError, match="bind pod default/nobody to n1"):
-        await cluster.bind(PodRef(PodUid("u"), "default", "nobody"), "n1", {})
 
 
 async def test_any_other_refusal_is_neither(

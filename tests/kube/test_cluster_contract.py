@@ -5,10 +5,11 @@
 
 import asyncio
 import base64
+import dataclasses
 import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -17,12 +18,14 @@ import pytest
 from deviceplugin.errors import KubeConflictError, KubeError, KubeNotFoundError
 from deviceplugin.kube.cluster_client import ClusterClient, Secret
 from deviceplugin.kube.cluster_objects import cluster_nodes, cluster_pods
+from deviceplugin.kube.collection import ObjectRef
 from deviceplugin.kube.credentials import Credentials
-from deviceplugin.kube.leader_election import Lease, Term
+from deviceplugin.kube.leader_election import LEASES, Term, create_lease, update_lease
 from deviceplugin.kube.reflector import Reflector, WatchTiming
 from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.pod import ClusterPod, PlainPod
+from deviceplugin.structs import replace
 from sandbox.apiserver import ApiServer, JsonObject, container, node, pod
 from sandbox.cluster.certificates import ClusterCa
 from tests.waiting import in_background, until
@@ -85,8 +88,9 @@ async def test_a_binding_is_made_once(world: World) -> None:
     assert (found.node, found.annotations) == (host, {"tencent.com/predicate-node": "y"})
     with pytest.raises(KubeConflictError, match=f'already assigned to node "{host}"'):
         await world.client.bind(ref, fresh("n"), {"tencent.com/predicate-node": "z"})
-    with pytest.raises(KubeNotFoundError):
-        await world.client.bind(replace(ref, name=fresh("nobody")), host, {})
+    nobody = replace(ref, name=fresh("nobody"))
+    with pytest.raises(KubeNotFoundError, match=f"bind pod {nobody} to {host}"):
+        await world.client.bind(nobody, host, {})
 
 
 async def test_a_gated_pod_is_not_bound(world: World) -> None:
@@ -159,11 +163,11 @@ async def test_nodes_are_followed(world: World) -> None:
 
 
 async def test_a_secret_has_one_maker_and_one_changer_at_a_time(world: World) -> None:
-    new = Secret("default", fresh("s"), {"a": b"1", "b": b"\x00\xff"})
-    with pytest.raises(KubeNotFoundError):
+    new = Secret("default", fresh("s"), {"a": b"1", "b": b"\x00\xff"}, labels={"app": "vcuda"})
+    with pytest.raises(KubeNotFoundError, match=f"get secret default/{new.name}"):
         await world.client.get_secret("default", new.name)
     made = await world.client.create_secret(new)
-    assert made == await world.client.get_secret("default", new.name)
+    assert made == await world.client.get_secret("default", new.name) == dataclasses.replace(new, version=made.version)
     with pytest.raises(KubeConflictError, match="already exists"):
         await world.client.create_secret(new)
     changed = await world.client.update_secret(made, {"a": b"2"})
@@ -174,15 +178,16 @@ async def test_a_secret_has_one_maker_and_one_changer_at_a_time(world: World) ->
 
 async def test_a_lease_has_one_maker_and_one_changer_at_a_time(world: World) -> None:
     name, time = fresh("l"), "2026-01-01T00:00:00.000000Z"
-    made = await world.client.create_lease(Lease("default", name, Term("a", 15, time, time)))
+    ref = ObjectRef("default", name)
+    made = await create_lease(world.client, ref, Term("a", 15, time, time))
     assert made.term == Term("a", 15, time, time)
     with pytest.raises(KubeConflictError, match="already exists"):
-        await world.client.create_lease(Lease("default", name, Term("b", 15, time, time)))
-    taken = await world.client.update_lease(replace(made, term=Term("b", 15, time, time, 1)))
+        await create_lease(world.client, ref, Term("b", 15, time, time))
+    taken = await update_lease(world.client, made, Term("b", 15, time, time, 1))
     with pytest.raises(KubeConflictError):
-        await world.client.update_lease(replace(made, term=Term("c", 15, time, time, 1)))
-    given = await world.client.update_lease(replace(taken, term=Term("", 1, time, time, 1)))
-    assert (await world.client.get_lease("default", name)).term == given.term == Term("", 1, time, time, 1)
+        await update_lease(world.client, made, Term("c", 15, time, time, 1))
+    given = await update_lease(world.client, taken, Term("", 1, time, time, 1))
+    assert (await world.client.get(LEASES, ref)).term == given.term == Term("", 1, time, time, 1)
     path = f"/apis/coordination.k8s.io/v1/namespaces/default/leases/{name}"
     body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}}
     said = await refused(world.ask("PUT", path, {**body, "spec": {"holderIdentity": "d"}}), 422)
@@ -207,8 +212,10 @@ async def test_the_ca_goes_into_every_webhook_and_nothing_else_changes(world: Wo
     try:
         assert [each["failurePolicy"] for each in made["webhooks"]] == ["Fail", "Fail"]
         await world.client.set_ca_bundle(name, bundle)
+        first = msgspec.json.decode(await world.transport.request("GET", f"{HOOKS}/{name}", what="look"))
         await world.client.set_ca_bundle(name, bundle)
         found = msgspec.json.decode(await world.transport.request("GET", f"{HOOKS}/{name}", what="look"))
+        assert found == first
         wanted = base64.b64encode(bundle).decode()
         assert [each["clientConfig"].pop("caBundle") for each in found["webhooks"]] == [wanted, wanted]
         assert found["webhooks"] == made["webhooks"]

@@ -55,7 +55,7 @@ def test_what_a_pod_says_of_its_scheduling_is_read() -> None:
     }
     found = gpu_pod(spec=spec, status=status)
     assert (found.scheduler, found.priority, found.nominated_node) == ("vcuda", -5, "n7")
-    assert found.condition == ScheduledCondition(is_true=False, reason="Unschedulable", text=hash("0/3 nodes"))
+    assert found.condition == ScheduledCondition(False, "Unschedulable", hash("0/3 nodes"), "0/3 nodes")
     assert found.condition.message == "0/3 nodes"
     assert (found.is_refused, found.gates) == (True, ())
     assert (found.uid, found.pod.ref.namespace, found.pod.phase) == ("u-1", "default", "Pending")

@@ -9,7 +9,7 @@ import os
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from deviceplugin.errors import KubeConflictError, KubeGoneError, KubeNotFoundError
-from deviceplugin.kube.client import KubeClient
+from deviceplugin.kube.client import KubeClient, NodeMetadata
 from deviceplugin.kube.collection import EventKind, WatchEvent
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.events import EventReason, EventRecorder, Rate
@@ -26,6 +26,7 @@ from deviceplugin.kube.reflector import Reflector, WatchTiming
 from deviceplugin.kube.transport import Timeouts, Transport
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.pod import Pod
+from deviceplugin.structs import replace
 from sandbox.apiserver import ApiServer, JsonObject, container, node, pod
 from tests.kube.kubeconfigs import open_transport
 from tests.waiting import in_background, until
@@ -209,7 +210,7 @@ async def test_a_pod_of_the_same_name_is_left_alone(cluster: Cluster, host: str)
         await cluster.client.patch_pod_annotations(older, {"x": "y"})
     with pytest.raises(KubeConflictError):
         await cluster.client.delete_pod(older)
-    with pytest.raises(KubeNotFoundError):
+    with pytest.raises(KubeNotFoundError, match="another pod has its name"):
         await cluster.client.get_pod(older)
     assert not (await cluster.client.get_pod(ref)).deleting
 
@@ -228,17 +229,18 @@ async def test_annotations_are_merged_and_null_removes(cluster: Cluster, host: s
 async def test_a_watch_from_long_ago_is_gone(cluster: Cluster, host: str) -> None:
     await cluster.create(fresh("x", host))
     cluster.forget_history()
-    with pytest.raises(KubeGoneError):
+    with pytest.raises(KubeGoneError, match="too old"):
         await collect(cluster, host, "1", 1)
 
 
 async def test_nodes_are_labelled(cluster: Cluster, host: str) -> None:
     await cluster.add_node(host)
-    patched = await cluster.client.patch_node(host, labels={"tencent.com/gpu-model": "A100"}, annotations={"x": "y"})
+    patched = await cluster.client.patch_node(host, NodeMetadata({"tencent.com/gpu-model": "A100"}, {"x": "y"}))
     assert patched.labels["tencent.com/gpu-model"] == "A100"
-    bare = await cluster.client.patch_node(host, labels={"tencent.com/gpu-model": None}, annotations={"x": None})
+    bare = await cluster.client.patch_node(host, NodeMetadata({"tencent.com/gpu-model": None}, {"x": None}))
     assert "tencent.com/gpu-model" not in bare.labels
     assert "x" not in bare.annotations
+    assert await cluster.client.get_node(host) == bare
 
 
 async def test_events_are_accepted_and_counted(cluster: Cluster, host: str) -> None:

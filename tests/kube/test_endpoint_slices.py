@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from deviceplugin.errors import KubeError
+from deviceplugin.kube.client import ObjectClient
 from deviceplugin.kube.cluster_client import Address, addresses_by_node
 from deviceplugin.kube.credentials import Credentials
-from deviceplugin.kube.objects import ObjectClient
 from deviceplugin.kube.transport import Timeouts, Transport
 from sandbox.apiserver import ApiServer, JsonObject
 from tests.kube.kubeconfigs import open_transport

@@ -134,6 +134,31 @@ async def test_a_lease_that_is_given_up_is_taken_at_once(world: World, logs: lis
     assert world.spec()["holderIdentity"] == "b"
 
 
+@pytest.mark.parametrize("harm", [Harm.SLOW, Harm.LOST])
+async def test_a_lease_is_given_up_while_a_renewal_is_on_its_way(world: World, harm: Harm) -> None:
+    """The renewal may be carried out although its caller does not wait for it any more."""
+    a = world.elector("a")
+    await a.attempt()
+    world.now += 2
+    world.server.faults.add(harm, method="PATCH", seconds=0.2)
+    before = len(world.server.requests)
+    async with in_background(a.run()):
+        await until(lambda: len(world.server.requests) > before)
+        await a.release()
+        assert (leads(a), world.spec()["holderIdentity"]) == (False, "")
+        await asyncio.sleep(0.3)
+    assert (leads(a), world.spec()["holderIdentity"]) == (False, "")
+
+
+async def test_a_lease_is_given_up_though_its_last_renewal_was_not_heard_of(world: World) -> None:
+    a, unheard = world.elector("a"), world.elector("a")
+    await a.attempt()
+    world.now += 2
+    await unheard.attempt()
+    await a.release()
+    assert world.spec()["holderIdentity"] == ""
+
+
 async def test_a_lease_that_others_took_away_ends_the_term_at_the_next_look(world: World) -> None:
     a = world.elector("a")
     await a.attempt()

@@ -13,7 +13,6 @@ from deviceplugin.errors import TooManyGpusError
 from deviceplugin.kube.client import KubeClient, NodeMetadata
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.node_publisher import (
-    NodePatch,
     NodePublisher,
     PublishTiming,
     gpu_labels,
@@ -107,13 +106,13 @@ def test_after_a_patch_nothing_is_left_to_do_and_labels_of_others_stay(
 ) -> None:
     others = {f"other-{key}": value for key, value in others.items()}
     bare = NodeMetadata(others, {})
-    for face in (NodePatch(first, {"x": "1"}), NodePatch(second, {"x": "2"})):
+    for face in (NodeMetadata(first, {"x": "1"}), NodeMetadata(second, {"x": "2"})):
         patch = node_patch(bare, face, own_labels=OWN)
         left = {key: value for key, value in {**bare.labels, **patch.labels}.items() if value is not None}
         notes = {key: value for key, value in {**bare.annotations, **patch.annotations}.items() if value is not None}
         bare = NodeMetadata(left, notes)
         assert left == others | dict(face.labels)
-        assert node_patch(bare, face, own_labels=OWN) == NodePatch({}, {})
+        assert node_patch(bare, face, own_labels=OWN) == NodeMetadata({}, {})
 
 
 LISTED_BY_KUBELET = ("node-restriction.kubernetes.io/quarantined", "kubernetes.io/hostname", "a.k8s.io/b", "k8s.io/c")
@@ -123,9 +122,9 @@ def test_a_label_of_kubernetes_domains_stays_whatever_the_list_says() -> None:
     """Security B-9: kubelet may write the list, and may not remove these labels."""
     there = dict.fromkeys((*LISTED_BY_KUBELET, "notkubernetes.io/a", "old"), "1")
     node = NodeMetadata(there, {OWN: ",".join(there)})
-    patch = node_patch(node, NodePatch({"mine": "1"}, {}), own_labels=OWN)
-    assert patch == NodePatch({"notkubernetes.io/a": None, "old": None, "mine": "1"}, {OWN: "mine"})
-    kept = NodePatch(dict.fromkeys(LISTED_BY_KUBELET, "2"), {})
+    patch = node_patch(node, NodeMetadata({"mine": "1"}, {}), own_labels=OWN)
+    assert patch == NodeMetadata({"notkubernetes.io/a": None, "old": None, "mine": "1"}, {OWN: "mine"})
+    kept = NodeMetadata(dict.fromkeys(LISTED_BY_KUBELET, "2"), {})
     assert node_patch(node, kept, own_labels=OWN).labels.items() >= kept.labels.items(), "those of --node-labels"
 
 

@@ -14,19 +14,18 @@ from deviceplugin.kube.collection import Collection
 from deviceplugin.kube.pods import UNREADABLE_COUNT, PodListReader, api_pod, pod_kind, pod_needs, pods_of_node
 from deviceplugin.kube.resource_claims import claiming_pods
 from deviceplugin.kube.structs import (
-    ClusterPodSpec,
-    ClusterPodStatus,
     ContainerSpec,
     ContainerStatus,
     Empty,
     Meta,
     PodObject,
+    PodSpec,
+    PodStatus,
 )
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.annotation_names import annotation_names
-from deviceplugin.model.annotation_size import MOST_WRITTEN
 from deviceplugin.model.pod import ClusterPod, ContainerState, Pod
-from deviceplugin.model.pod_request import placeable_request
+from deviceplugin.model.pod_request import MOST_WRITTEN, placeable_request
 from deviceplugin.model.units import Compute, Resource, ResourceNames
 from tests.refusals import refusal
 
@@ -339,7 +338,7 @@ def test_statuses_are_found_by_name_and_not_each_compared_with_each() -> None:
     Compared.times = 0
     containers = [ContainerSpec(Compared(f"c{at}")) for at in range(count)]
     statuses = [ContainerStatus(Compared(f"c{at}"), {"running": Empty()}) for at in reversed(range(count))]
-    spec, status = ClusterPodSpec(containers=containers), ClusterPodStatus(container_statuses=statuses)
+    spec, status = PodSpec(containers=containers), PodStatus(container_statuses=statuses)
     found = api_pod(PodObject(Meta(name="p", uid="u"), spec, status), ResourceNames())
     assert {each.state for each in found.containers} == {ContainerState.RUNNING}
     assert pod_needs(spec, status) == Compute(0, 0)

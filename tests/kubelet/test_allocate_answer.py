@@ -1,6 +1,5 @@
 """The Allocate answer: what a container is given."""
 
-from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
 
@@ -12,6 +11,7 @@ from deviceplugin.ledger.grant import GrantId, RecordedAnswer
 from deviceplugin.model.allocation import Mount
 from deviceplugin.model.pod import PodContainer
 from deviceplugin.model.units import ResourceNames
+from deviceplugin.structs import replace
 from tests.kubelet.makers import gpu, grant, pod
 from tests.refusals import refusal
 

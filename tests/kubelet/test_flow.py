@@ -10,9 +10,11 @@ from typing import get_args
 
 import pytest
 
+from deviceplugin.kubelet import pre_start
 from deviceplugin.kubelet.allocate_answer import Answer
-from deviceplugin.ledger.grant import Source
+from deviceplugin.ledger.grant import Grant, Source
 from deviceplugin.model.gpu import GpuUuid, key_of
+from deviceplugin.model.pod import PodLimits
 from deviceplugin.model.units import Resource
 from deviceplugin.placement.snapshot import occupied
 from sandbox.kubelet.options import PodResourcesForm
@@ -444,6 +446,46 @@ async def test_a_slow_source_costs_its_budget_and_not_the_node(short_tmp: Path) 
         verdict = await node.kubelet.admit(pod, deadline_s=60)
         assert verdict.admitted
         assert node.grant_of(verdict.uid, "c").source is Source.PODRESOURCES
+
+
+async def test_one_of_the_two_calls_of_each_start_makes_the_container_ready(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubelet may begin again between them, with either; the container starts after both."""
+    async with station(short_tmp, inventory(1), retry_s=0.1) as node:
+        filled: list[str] = []
+        fill = node.context.files.fill
+
+        def counted(grant: Grant) -> bool:
+            filled.append(grant.id)
+            return fill(grant)
+
+        monkeypatch.setattr(node.context.files, "fill", counted)
+        verdict = await node.kubelet.admit(pod_json("p", ("c", 20, 4)))
+        await node.kubelet.wait_running(verdict.uid)
+        assert len(filled) == 1
+        node.kubelet.exit_container(verdict.uid, "c")
+        await node.kubelet.wait_running(verdict.uid, starts=2)
+        assert len(filled) == 2
+        held = node.kubelet.devices_of(verdict.uid, "c")
+        core, memory = Resource.CORE, Resource.MEMORY
+
+        async def fills(*calls: Resource) -> list[bool]:
+            found = []
+            for resource in calls:
+                before = len(filled)
+                await node.pre_start.start(resource, sorted(held[NAMES.of(resource)]))
+                found.append(len(filled) > before)
+            return found
+
+        assert await fills(core, core, memory) == [True, True, False]
+        assert await fills(memory, memory, core) == [True, True, False]
+        assert await fills(core, core, memory, core) == [True, True, False, True]
+        assert await fills(memory, core) == [False, True]  # of the start before, and the one that counts now
+        node.ledger.set_limits(node.grant_of(verdict.uid, "c").id, PodLimits(soft_cores=30))
+        assert await fills(memory) == [True]
+        monkeypatch.setattr(pre_start, "_IN_A_ROW_S", 0.0)
+        assert await fills(core, core, memory, core) == [False, True, True, True]
 
 
 async def test_containers_are_counted_and_not_calls(short_tmp: Path) -> None:

@@ -1,9 +1,9 @@
 """From a count to a container: the order of sources, ambiguity, budgets."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from deviceplugin.ledger.grant import Source
 from deviceplugin.model.allocation import OwnerKey, PodUid
 from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.units import Resource, ResourceNames
+from deviceplugin.structs import replace
 from tests.kubelet.makers import grant, pod
+from tests.waiting import until
 
 Pairs = list[tuple[Pod, PodContainer]]
 
@@ -149,6 +151,18 @@ async def test_a_source_that_was_late_has_no_time_alone_until_it_is_prompt_again
     assert second.asked == 2
 
 
+async def test_a_question_that_was_given_up_at_once_says_nothing_of_the_sources() -> None:
+    """Kubelet may ask for hints for IDs that it does not take then."""
+    first, second = Scripted(Source.PODS, A, hangs=True), Scripted(Source.PODRESOURCES, A)
+    identity = asking([first, second], budget_s=60, patience_s=120)
+    given_up = asyncio.create_task(identity.identify(question()))
+    await until(lambda: first.asked == 1)
+    given_up.cancel()
+    first.hangs = False
+    await identity.identify(question())
+    assert second.asked == 0
+
+
 async def test_silence_is_waited_for_once_and_then_only_for_the_budget_until_a_while_has_passed() -> None:
     identity = asking([Scripted(Source.PODS, hangs=True)], patience_s=0.2, dead_s=0.5)
     for waited in ("0.2", "0.02", "0.02"):
@@ -200,7 +214,7 @@ class Known(AnswerReader):
 
     answers: AnswerRecords
 
-    def given(self, pods: Iterable[Pod]) -> AnswerRecords:
+    def given(self) -> AnswerRecords:
         return replace(self.answers, lost=frozenset())
 
     async def read(self, pods: Sequence[Pod], resource: Resource, *, even_running: bool = False) -> AnswerRecords:
@@ -209,10 +223,12 @@ class Known(AnswerReader):
 
 def answers(*given: str, lost: str = "", proved: str = "") -> Known:
     """`given` is written as `pod/resource`, `lost` and `proved` as pods with spaces between them."""
-    keys = [name.split("/") for name in given]
+    found: dict[OwnerKey, set[Resource]] = {}
+    for name, resource in (each.split("/") for each in given):
+        found.setdefault(_key(name), set()).add(Resource(resource))
     return Known(
         AnswerRecords(
-            frozenset((_key(name), Resource(resource)) for name, resource in keys),
+            found,
             proved=frozenset(map(_key, proved.split())),
             lost=frozenset(map(_key, lost.split())),
         )

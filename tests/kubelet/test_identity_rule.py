@@ -16,10 +16,10 @@ def question(count: int, resource: Resource = Resource.CORE) -> Question:
 
 def answers(*given: str, lost: str = "") -> AnswerRecords:
     """`given` is written as `pod/container/resource`, `lost` as `pod/container`, with spaces between several."""
-    pairs = ((name.rpartition("/")[0], Resource(name.rpartition("/")[2])) for name in given)
-    return AnswerRecords(
-        given=frozenset((key(name), resource) for name, resource in pairs), lost=frozenset(map(key, lost.split()))
-    )
+    found: dict[OwnerKey, set[Resource]] = {}
+    for name in given:
+        found.setdefault(key(name.rpartition("/")[0]), set()).add(Resource(name.rpartition("/")[2]))
+    return AnswerRecords(given=found, lost=frozenset(map(key, lost.split())))
 
 
 def key(name: str) -> OwnerKey:

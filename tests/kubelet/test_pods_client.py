@@ -153,7 +153,7 @@ async def test_a_large_list_is_parsed_beside_the_loop(short_tmp: Path) -> None:
     """Eight MiB of small containers take a second."""
     async with asked(short_tmp) as (kubelet, client):
         client._reader = reader = WhereRead()
-        for count in (1, 5):
+        for count in (1, 6):
             kubelet.pods_faults.others = others(count, 100_000)
             assert len(await client.fetch()) == count
         assert [each == threading.get_ident() for each in reader.threads] == [True, False]

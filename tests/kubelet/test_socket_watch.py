@@ -23,7 +23,7 @@ async def wakes(directory: Path, act: Callable[[], None], monkeypatch: pytest.Mo
     watch = SocketWatch(directory, {"a.sock"})
     watch.start()
     try:
-        waiting = asyncio.create_task(watch.wait())
+        waiting = asyncio.create_task(watch.wait(at_rest=False))
         await asyncio.sleep(0)
         act()
         async with asyncio.timeout(60):

@@ -11,7 +11,6 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import HealthCheck, example, given
@@ -30,6 +29,7 @@ from deviceplugin.model.pod import ClusterPod, Pod
 from deviceplugin.model.pod_request import pod_request
 from deviceplugin.placement.node_state import node_state
 from deviceplugin.placement.pod import place_pod
+from deviceplugin.structs import replace
 from sandbox.kubelet import Kubelet, KubeletOptions
 from sandbox.station import ENDED, NAMES, Json, Station, pod_json
 from tests.examples import examples

@@ -32,13 +32,19 @@ async def take(node: Station, minor: int, cores: int, blocks: int) -> str:
 
 
 async def test_a_pod_is_placed_so_that_all_its_containers_find_room(short_tmp: Path) -> None:
+    """What GetPreferredAllocation says and what Allocate does are one plan, for each container of the pod."""
     async with station(short_tmp, inventory(2)) as node:
         await take(node, 0, 50, 60)
         await take(node, 1, 60, 1)
         verdict = await node.kubelet.admit(pod_json("p", ("main", 20, 2), ("side", 40, 8)))
         assert verdict.admitted, verdict.message
         await node.kubelet.wait_running(verdict.uid)
-        assert [node.minors(verdict.uid, name) for name in ("main", "side")] == [[0], [1]]
+        for name, minor in (("main", 0), ("side", 1)):
+            assert node.minors(verdict.uid, name) == [minor]
+            held = node.kubelet.devices_of(verdict.uid, name)
+            for resource in Resource:
+                keys = {key_of(one) for one in held[NAMES.of(resource)]}
+                assert keys == {node.feed.catalog.keys[GpuUuid(f"GPU-{minor}")]}, "kubelet is steered by the plan"
 
 
 async def test_a_pod_that_does_not_fit_as_a_whole_is_refused_before_anything_is_given(short_tmp: Path) -> None:
@@ -57,20 +63,6 @@ async def test_a_mistake_in_a_later_container_refuses_the_pod_at_its_first(short
         assert "container side: " in verdict.message
         assert "150 is not possible" in verdict.message
         assert node.ledger.grants() == ()
-
-
-async def test_kubelet_is_steered_by_the_plan(short_tmp: Path) -> None:
-    """What GetPreferredAllocation says and what Allocate does are one plan, for each container of the pod."""
-    async with station(short_tmp, inventory(2)) as node:
-        await take(node, 0, 50, 60)
-        await take(node, 1, 60, 1)
-        verdict = await node.kubelet.admit(pod_json("p", ("main", 20, 2), ("side", 40, 8)))
-        assert verdict.admitted, verdict.message
-        for name, minor in (("main", 0), ("side", 1)):
-            held = node.kubelet.devices_of(verdict.uid, name)
-            for resource in Resource:
-                keys = {key_of(one) for one in held[NAMES.of(resource)]}
-                assert keys == {node.feed.catalog.keys[GpuUuid(f"GPU-{minor}")]}
 
 
 async def test_a_cordoned_gpu_gets_no_new_work_but_what_was_chosen_before(short_tmp: Path) -> None:

@@ -1,6 +1,5 @@
 """The ledger's transitions: what each does, what it refuses, and what subscribers receive."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from deviceplugin.ledger.ledger import Claimant, Ledger, claimant_of
 from deviceplugin.model.allocation import ContainerRole, PodUid
 from deviceplugin.model.pod import PodContainer, PodLimits
 from deviceplugin.model.units import Resource
+from deviceplugin.structs import replace
 from tests.ledger.makers import BLOCKS, claimant, grant, inventory, open_ledger, owner, uuid
 
 NODE = inventory(2)
@@ -89,7 +89,7 @@ def test_a_transition_of_an_unknown_grant_is_refused(ledger: Ledger) -> None:
     for call in (
         lambda: ledger.answer(A, Resource.CORE),
         lambda: ledger.repeat(A, Resource.CORE),
-        lambda: ledger.prove(A),
+        lambda: ledger.prove(A, frozenset()),
         lambda: ledger.reassign_to_owner(A, claimant("b"), NODE),
         lambda: ledger.reassign(grant("a"), inventory=NODE),
     ):
@@ -225,7 +225,7 @@ def test_a_lost_gpu_stays_held_and_is_not_allocated(ledger: Ledger) -> None:
     ledger.grant(grant("a", on=(1,)), NODE)
     smaller = inventory(1)
     assert [load.uuid for load in ledger.over_commitments(smaller)] == [uuid(1)]
-    ledger.prove(A)
+    ledger.prove(A, frozenset())
     ledger.reassign_to_owner(A, claimant("b"), smaller)
     with pytest.raises(CapacityError, match="not on this node"):
         ledger.grant(grant("c", on=(1,)), smaller)
@@ -271,8 +271,8 @@ def test_subscribers_hear_every_transition_once_and_no_change_is_none(ledger: Le
     heard: list[list[bool]] = []
     ledger.subscribe(lambda: heard.append([grant.proved for grant in ledger.grants()]))
     ledger.grant(grant("a"), NODE)
-    ledger.prove(A)
-    ledger.prove(A)
+    ledger.prove(A, frozenset())
+    ledger.prove(A, frozenset())
     ledger.release([A], why="test")
     ledger.release([A], why="test")
     assert heard == [[False], [True], []]

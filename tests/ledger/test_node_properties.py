@@ -8,7 +8,7 @@ crashes, also with its journal gone. The ledger, the rebuild and the reconciliat
 import shutil
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -21,6 +21,7 @@ from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import ContainerState, Pod
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import Resource
+from deviceplugin.structs import replace
 from tests.examples import examples
 from tests.ledger.crash.scenario import JOURNAL
 from tests.ledger.makers import claimant, grant, inventory, open_ledger, pod
@@ -195,8 +196,8 @@ class NodeMachine(RuleBasedStateMachine):
         self.ledger.release_ended(found.ended, why="its pod ended")
         for wrong, (uid, _) in found.disproved:
             self.reassign_to_owner(wrong.id, next(each for each in self.pods if each.uid == uid))
-        for grant_id in found.proved:
-            self.ledger.prove(grant_id)
+        for grant_id, resources in found.proved:
+            self.ledger.prove(grant_id, resources)
         for grant_id, container in found.described:
             self.ledger.describe(grant_id, container, NODE)
         self.ledger.adopt(found.adopt)

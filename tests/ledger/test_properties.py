@@ -6,7 +6,6 @@ any time the journal is cut at any byte of what was written since some transitio
 
 import shutil
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -20,6 +19,7 @@ from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.pod import PodLimits
 from deviceplugin.model.units import CORES_PER_GPU, Resource
 from deviceplugin.placement.fit import GpuAmount
+from deviceplugin.structs import replace
 from tests.examples import examples
 from tests.ledger.crash.scenario import JOURNAL
 from tests.ledger.makers import BLOCKS, claimant, grant, inventory, open_journal, scanned

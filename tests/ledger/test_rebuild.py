@@ -1,7 +1,6 @@
 """A lost journal is rebuilt from kubelet's checkpoint: the same containers, the same GPUs, the same amounts."""
 
 import itertools
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -14,6 +13,7 @@ from deviceplugin.model.gpu import DeviceId, Inventory, device_ids, gpu_keys
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import BLOCK_BYTES, Resource
 from deviceplugin.placement.snapshot import occupied
+from deviceplugin.structs import replace
 from tests.ledger.makers import BLOCKS, grant, inventory, pod, uuid
 
 NODE = inventory(4)

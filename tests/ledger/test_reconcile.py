@@ -1,18 +1,19 @@
 """When a grant ends, whose it is and what is missing: each rule, and that nothing follows from what cannot be read."""
 
-from dataclasses import replace
-
 import pytest
 
 from deviceplugin.ledger.grant import Checkpoint, Grant, GrantId, Source
 from deviceplugin.ledger.reconcile import Evidence, PodsView, ReconcileActions, decide
 from deviceplugin.model.allocation import ContainerRole, PodRef, PodUid
 from deviceplugin.model.pod import ContainerState, Pod
+from deviceplugin.model.units import Resource
+from deviceplugin.structs import replace
 from tests.ledger.makers import grant, inventory, pod
 from tests.ledger.test_rebuild import recorded
 
 NODE = inventory(4)
-HELD = grant("a", proved=True)
+BOTH = frozenset(Resource)
+HELD = replace(grant("a", proved=True), answered=BOTH)
 WRITTEN = Checkpoint(recorded(HELD))
 EMPTY = Checkpoint()
 
@@ -123,7 +124,7 @@ def decided(*grants: Grant, checkpoint: Checkpoint | None = WRITTEN, seen: PodsV
 
 def test_the_checkpoint_proves_an_owner_or_disproves_it() -> None:
     unproved = replace(HELD, proved=False)
-    assert decided(unproved).proved == (HELD.id,)
+    assert decided(unproved).proved == ((HELD.id, BOTH),)
     assert decided(HELD).proved == ()
     wrong = grant("b", grant_id=HELD.id)
     found = decided(wrong, seen=kubelet(RUNS, pod("b")))
@@ -131,6 +132,16 @@ def test_the_checkpoint_proves_an_owner_or_disproves_it() -> None:
     assert (found.proved, found.described, found.adopt) == ((), (), ())
     assert decided(wrong, checkpoint=None).disproved == ()
     assert decided(wrong, checkpoint=EMPTY).disproved == ()
+
+
+def test_the_checkpoint_says_again_which_resources_were_answered() -> None:
+    """A power cut may take the record of the second answer; the checkpoint may be written between the two."""
+    core, memory = recorded(HELD)
+    half = replace(HELD, answered=frozenset({Resource.CORE}))
+    assert decided(half).proved == ((HELD.id, BOTH),)
+    assert decided(half, checkpoint=Checkpoint((core,))).proved == ()
+    assert decided(half, checkpoint=Checkpoint((memory,))).proved == ()
+    assert decided(half, checkpoint=Checkpoint()).proved == ()
 
 
 def test_a_container_with_two_grants_disproves_none_and_is_no_owner_beside_another_one() -> None:
@@ -142,8 +153,8 @@ def test_a_container_with_two_grants_disproves_none_and_is_no_owner_beside_anoth
     assert decided(HELD, other, checkpoint=split).disproved == ()
     both = Checkpoint((*split.entries, *recorded(other)))
     assert both.owner_of_grant(other.id) == other.allocation.owner.key
-    assert decided(HELD, other, checkpoint=both).proved == (other.id,)
-    assert decided(other, HELD, checkpoint=Checkpoint(both.entries[::-1])).proved == (other.id,)
+    assert decided(HELD, other, checkpoint=both).proved == ((other.id, BOTH),)
+    assert decided(other, HELD, checkpoint=Checkpoint(both.entries[::-1])).proved == ((other.id, BOTH),)
 
 
 @pytest.mark.parametrize("proved", [True, False])
@@ -154,7 +165,7 @@ def test_a_grant_that_two_containers_were_given_stays_with_its_owner(proved: boo
     for entries in ((*recorded(owned), *recorded(other)), (*recorded(other), *recorded(owned))):
         found = decided(owned, checkpoint=Checkpoint(entries), seen=kubelet(RUNS, OTHER))
         assert found.disproved == ()
-        assert found.proved == (() if proved else (HELD.id,))
+        assert found.proved == (() if proved else ((HELD.id, BOTH),))
         over = pod("other", phase="Succeeded", state=ContainerState.TERMINATED)
         assert rounds_to_end(Checkpoint(entries), kubelet(RUNS, over), api(RUNS, over), owned) == 0
 

@@ -1,6 +1,5 @@
 """A line of the journal reads back as what was written, and nothing else reads as a line."""
 
-import dataclasses
 import zlib
 
 from hypothesis import given
@@ -21,6 +20,7 @@ from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import NO_LIMITS, PodLimits
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import Resource
+from deviceplugin.structs import replace
 from tests.ledger.makers import grant
 
 counts = st.integers(min_value=0, max_value=2**31)
@@ -102,7 +102,7 @@ def test_a_line_of_a_later_agent_with_more_keys_is_still_read() -> None:
 
 def test_what_an_earlier_agent_did_not_write_has_its_value() -> None:
     """No limits; the first place in the pod; parts of one GPU or of whole ones."""
-    one = dataclasses.replace(grant("train", index=0), limits=NO_LIMITS)
+    one = replace(grant("train", index=0), limits=NO_LIMITS)
     entry = JournalEntry(1, 1000.0, LedgerChange("grant", put=(one,)))
     whole = encode_line(entry).split(b" ", 2)[2][:-1]
     keys = (b',"soft_cores":0,"memory_mib":0', b',"index":0', b',"parts":1')
@@ -122,11 +122,11 @@ def test_changed_limits_leave_the_rest_of_a_grant_and_make_none() -> None:
     one, gone = grant("train"), GrantId("g-gone")
     state = {one.id: one}
     apply(state, LedgerChange("follow_limits", limits=((one.id, PodLimits(50)), (gone, PodLimits(60)))))
-    assert state == {one.id: dataclasses.replace(one, limits=PodLimits(50))}
+    assert state == {one.id: replace(one, limits=PodLimits(50))}
 
 
 def test_whole_grants_that_an_earlier_agent_wrote_for_changed_limits_are_read() -> None:
-    one = dataclasses.replace(grant("train"), limits=PodLimits(50))
+    one = replace(grant("train"), limits=PodLimits(50))
     body = encode_line(JournalEntry(1, 1000.0, LedgerChange("follow_limits", put=(one,)))).split(b" ", 2)[2][:-1]
     assert b'"limits"' not in body
     found, state = decode_line(line_of(body)), {one.id: grant("train")}

@@ -1,6 +1,7 @@
 """Builds of the emulated driver and of the interposers, machines that run on the one, containers on the other."""
 
 import ctypes
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -46,7 +47,20 @@ def hammer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def machine(build: Path, short_tmp: Path) -> Iterator[Machine]:
+def machine(request: pytest.FixtureRequest, short_tmp: Path) -> Iterator[Machine]:
+    """In a thorough test every memory error and undefined behaviour of the emulated driver is fatal."""
+    thorough = request.node.get_closest_marker("thorough") is not None
+    build: Path = request.getfixturevalue("sanitized_build" if thorough else "build")
+    with ExitStack() as processes:
+        machine = Machine(build, short_tmp, processes, preload=runtime("libasan.so") if thorough else "")
+        yield machine
+    found = machine.errors.read_text() if machine.errors.exists() else ""
+    assert not re.search("Sanitizer|runtime error:", found), found
+
+
+@pytest.fixture
+def plain_machine(build: Path, short_tmp: Path) -> Iterator[Machine]:
+    """As programs meet it: for what takes its time, or ends, otherwise under the sanitizers."""
     with ExitStack() as processes:
         yield Machine(build, short_tmp, processes)
 
@@ -66,13 +80,6 @@ def process(machine: Machine) -> Process:
 @pytest.fixture
 def stream(process: Process) -> int:
     return process.stream()
-
-
-@pytest.fixture
-def sanitized_machine(sanitized_build: Path, short_tmp: Path) -> Iterator[Machine]:
-    """As `machine`, with every memory error and undefined behaviour fatal."""
-    with ExitStack() as processes:
-        yield Machine(sanitized_build, short_tmp, processes, preload=runtime("libasan.so"))
 
 
 @pytest.fixture(scope="session")

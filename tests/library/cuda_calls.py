@@ -28,8 +28,9 @@ def pointer_to(data: bytes) -> dict[str, Any]:
 
 
 class CudaWorker(Worker):
-    """`thread`: memory_worker.py has the main one only."""
+    """`thread`: the one that makes the call; the main one by default."""
 
+    script = "cuda_worker.py"
     options = ("-S",)
 
     def code(self, name: str, *args: Argument, thread: str = "") -> int:

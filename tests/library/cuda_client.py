@@ -45,7 +45,6 @@ WORK = ptx(kernel("work", "1 * param 0", ".param .u64 ns"))
 class Process(CudaWorker):
     """Device 0's primary context is current in the main thread; `work` is a kernel of so many ns as its parameter."""
 
-    script = "cuda_worker.py"
     ready: bool = True
     context: int = field(init=False, default=0)
     work: int = field(init=False, default=0)
@@ -148,8 +147,5 @@ def start(machine: Machine, profile: str = "hgx-a100", *, ready: bool = True, **
     """A process on the machine, which is described unless an earlier one was started on it."""
     if not machine.profile.exists():
         machine.describe(profile)
-    mine = machine.environment | environment
-    if machine.preload:
-        mine |= {"LD_PRELOAD": machine.preload, "ASAN_OPTIONS": "detect_leaks=0"}
-    process = Process(machine.build / "libcuda.so.1", mine, machine.errors, ready)
+    process = Process(machine.build / "libcuda.so.1", machine.environment | environment, machine.errors, ready)
     return machine.processes.enter_context(process)

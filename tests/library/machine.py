@@ -50,6 +50,8 @@ class Machine:
     @property
     def environment(self) -> dict[str, str]:
         mine = {"VCUDA_EMULATOR_PROFILE": str(self.profile), "VCUDA_EMULATOR_STATE": str(self.state)}
+        if self.preload:
+            mine |= {"LD_PRELOAD": self.preload, "ASAN_OPTIONS": "detect_leaks=0"}
         return {key: value for key, value in os.environ.items() if not key.startswith("VCUDA_EMULATOR")} | mine
 
     def describe(self, profile: Profile | str) -> None:
@@ -60,9 +62,8 @@ class Machine:
         """A process; the machine is described before, where a profile is given."""
         if profile is not None:
             self.describe(profile)
-        preload = {"LD_PRELOAD": self.preload, "ASAN_OPTIONS": "detect_leaks=0"} if self.preload else {}
         library = self.build / "libnvidia-ml.so.1"
-        return self.processes.enter_context(Nvml(library, self.environment | preload | environment, self.errors))
+        return self.processes.enter_context(Nvml(library, self.environment | environment, self.errors))
 
     def first_gpu(self, profile: Profile | str) -> tuple[Nvml, Handle]:
         """As `nvml` sees it."""

@@ -1,4 +1,4 @@
-"""The other end of memory_worker: a CUDA process of the tests, with the driver's memory calls by their own names.
+"""The other end of cuda_worker: a CUDA process of the tests, with the driver's memory calls by their own names.
 
 In: numbers and structures of the CUDA API. Out: its results; an error code raises `CudaError`. Not here: what is right.
 """
@@ -49,7 +49,6 @@ def pool_properties(kind: int = DEVICE, number: int = 0, handles: int = 0, most:
 class Cuda(CudaWorker):
     """A process with device 0's primary context current, unless `context` says otherwise."""
 
-    script = "memory_worker.py"
     context: bool = True
 
     def prepare(self) -> None:
@@ -171,7 +170,5 @@ def start(machine: Machine, gpus: int = 1, *, context: bool = True, **environmen
     if not machine.profile.exists():
         describe(machine, gpus)
     mine = machine.environment | {"VCUDA_EMULATOR_CONTEXT_MIB": str(CONTEXT_MIB)} | environment
-    if machine.preload:
-        mine |= {"LD_PRELOAD": machine.preload, "ASAN_OPTIONS": "detect_leaks=0"}
     cuda = Cuda(machine.build / "libcuda.so.1", mine, machine.errors, context)
     return machine.processes.enter_context(cuda)

@@ -3,15 +3,101 @@
 import ctypes
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from tests.library.timeline import NEVER, Timeline, build
+from tests.library.compiler import SHARED, compiled
+from tests.library.machine import EMULATOR
 
 pytestmark = pytest.mark.thorough
+
+_ACCESS = Path(__file__).parent / "native/timeline_access.c"
+
+_NUMBERS = (
+    "timeline_reached",
+    "timeline_predict",
+    "access_t",
+    "access_v",
+    "access_end",
+    "access_got",
+    "access_busy",
+    "access_sampled",
+)
+NEVER = 2**64 - 1
+
+
+def build(directory: Path) -> ctypes.CDLL:
+    sources = (_ACCESS, EMULATOR / "shared/timeline.c")
+    library = ctypes.CDLL(str(compiled(directory / "timeline.so", *SHARED, f"-I{EMULATOR}", *sources)))
+    for name in _NUMBERS:
+        getattr(library, name).restype = ctypes.c_uint64
+    library.access_size.restype = ctypes.c_size_t
+    library.access_extend.restype = ctypes.c_bool
+    return library
+
+
+class Timeline:
+    """One GPU. Processes are numbers of slots."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self._memory = ctypes.create_string_buffer(library.access_size())
+
+    def _number(self, name: str, *arguments: int) -> int:
+        return int(getattr(self._library, name)(self._memory, *map(ctypes.c_uint64, arguments)))
+
+    def advance(self, now: int) -> None:
+        self._library.timeline_advance(self._memory, ctypes.c_uint64(now))
+
+    def run(self, slot: int, cost: int) -> int:
+        """Queues work of the process behind what it has, as of the last advance. Where it ends in V."""
+        end = max(self.end(slot), self.v) + cost
+        self._library.timeline_start(self._memory, slot, ctypes.c_uint64(end))
+        return end
+
+    def extend(self, slot: int, cost: int) -> bool:
+        """The same without the lock."""
+        end = self.end(slot)
+        return bool(self._library.access_extend(self._memory, slot, ctypes.c_uint64(end), ctypes.c_uint64(end + cost)))
+
+    def forget(self, slot: int) -> None:
+        self._library.timeline_forget(self._memory, slot)
+
+    @property
+    def t(self) -> int:
+        return self._number("access_t")
+
+    @property
+    def v(self) -> int:
+        return self._number("access_v")
+
+    @property
+    def busy(self) -> int:
+        return self._number("access_busy")
+
+    @property
+    def active(self) -> int:
+        return int(self._library.timeline_active(self._memory))
+
+    def end(self, slot: int) -> int:
+        return self._number("access_end", slot)
+
+    def got(self, slot: int) -> int:
+        return self._number("access_got", slot)
+
+    def reached(self, v: int) -> int:
+        return self._number("timeline_reached", v)
+
+    def predict(self, v: int) -> int:
+        return self._number("timeline_predict", v)
+
+    def sampled(self, slot: int | None, now: int, periods: int) -> int:
+        return self._number("access_sampled", 2**64 - 1 if slot is None else slot, now, periods)
+
 
 _MS = 1_000_000
 _SAMPLE = 10**9 // 6
@@ -56,6 +142,11 @@ class Fluid:
 _ARRIVALS = st.lists(
     st.builds(Arrival, st.integers(0, 5), st.integers(0, 20 * _MS), st.integers(1, 10 * _MS)), min_size=1, max_size=40
 )
+
+
+@pytest.fixture
+def timeline(library: ctypes.CDLL) -> Timeline:
+    return Timeline(library)
 
 
 @examples(200)
@@ -131,8 +222,7 @@ def test_real_time_of_v_never_runs_backwards(library: ctypes.CDLL, arrivals: lis
     )
 
 
-def test_two_processes_with_work_progress_at_half_rate_and_one_alone_at_full_rate(library: ctypes.CDLL) -> None:
-    timeline = Timeline(library)
+def test_two_processes_with_work_progress_at_half_rate_and_one_alone_at_full_rate(timeline: Timeline) -> None:
     timeline.advance(1000)
     ends = [timeline.run(slot, cost * _MS) for slot, cost in enumerate((10, 20))]
     assert [timeline.predict(end) - 1000 for end in ends] == [20 * _MS, 30 * _MS]
@@ -142,8 +232,7 @@ def test_two_processes_with_work_progress_at_half_rate_and_one_alone_at_full_rat
     assert [timeline.reached(end) - 1000 for end in ends] == [20 * _MS, 30 * _MS]
 
 
-def test_an_idle_gpu_stands_still_and_new_work_begins_now(library: ctypes.CDLL) -> None:
-    timeline = Timeline(library)
+def test_an_idle_gpu_stands_still_and_new_work_begins_now(timeline: Timeline) -> None:
     timeline.advance(0)
     first = timeline.run(0, _MS)
     timeline.advance(50 * _MS)
@@ -153,8 +242,7 @@ def test_an_idle_gpu_stands_still_and_new_work_begins_now(library: ctypes.CDLL) 
     assert (timeline.reached(first), timeline.reached(second)) == (_MS, 51 * _MS)
 
 
-def test_an_end_can_be_extended_until_an_advance_has_passed_it(library: ctypes.CDLL) -> None:
-    timeline = Timeline(library)
+def test_an_end_can_be_extended_until_an_advance_has_passed_it(timeline: Timeline) -> None:
     timeline.advance(0)
     timeline.run(0, _MS)
     timeline.advance(_MS - 1)
@@ -164,8 +252,7 @@ def test_an_end_can_be_extended_until_an_advance_has_passed_it(library: ctypes.C
     assert timeline.end(0) == 2 * _MS
 
 
-def test_a_dead_process_stops_taking_time(library: ctypes.CDLL) -> None:
-    timeline = Timeline(library)
+def test_a_dead_process_stops_taking_time(timeline: Timeline) -> None:
     timeline.advance(0)
     timeline.run(0, 10_000 * _MS)
     mine = timeline.run(1, 10 * _MS)
@@ -176,8 +263,7 @@ def test_a_dead_process_stops_taking_time(library: ctypes.CDLL) -> None:
     assert (timeline.got(0), timeline.got(1), timeline.reached(mine)) == (2 * _MS, 10 * _MS, 12 * _MS)
 
 
-def test_a_point_without_work_is_never_reached(library: ctypes.CDLL) -> None:
-    timeline = Timeline(library)
+def test_a_point_without_work_is_never_reached(timeline: Timeline) -> None:
     timeline.advance(0)
     end = timeline.run(0, _MS)
     assert timeline.predict(end + 1) == NEVER
@@ -197,8 +283,7 @@ def test_what_is_older_than_the_ring_is_answered_with_its_oldest_point(library: 
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 7])
-def test_samples_are_each_process_s_share_of_whole_sixths_of_a_second(library: ctypes.CDLL, processes: int) -> None:
-    timeline = Timeline(library)
+def test_samples_are_each_process_s_share_of_whole_sixths_of_a_second(timeline: Timeline, processes: int) -> None:
     timeline.advance(0)
     for slot in range(processes):
         timeline.run(slot, 10**10)
@@ -210,8 +295,7 @@ def test_samples_are_each_process_s_share_of_whole_sixths_of_a_second(library: c
         assert timeline.sampled(slot, now, 1) == pytest.approx(_SAMPLE / processes, abs=20)
 
 
-def test_samples_of_a_gpu_that_rests_are_empty(library: ctypes.CDLL) -> None:
-    timeline = Timeline(library)
+def test_samples_of_a_gpu_that_rests_are_empty(timeline: Timeline) -> None:
     timeline.advance(0)
     timeline.run(0, _SAMPLE)
     for now in (3 * _SAMPLE, 100 * _SAMPLE):

@@ -1,4 +1,4 @@
-"""Linear device memory against what the driver API's documentation says of it, and what a GPU is seen to have left."""
+"""Linear memory against what the documentation of the driver API says: of the device, managed, and of the host."""
 
 from itertools import pairwise
 
@@ -6,16 +6,20 @@ import pytest
 
 from tests.library.machine import Machine
 from tests.library.memory_client import (
+    ALREADY_REGISTERED,
     CAPACITY,
     CONTEXT_MIB,
     GIB,
     GPU_MIB,
     INVALID_CONTEXT,
+    INVALID_DEVICE,
     INVALID_VALUE,
     KIB,
     MIB,
     NOT_FOUND,
     NOT_INITIALIZED,
+    NOT_REGISTERED,
+    NOT_SUPPORTED,
     OUT_OF_MEMORY,
     RESERVED_MIB,
     UNIT,
@@ -253,7 +257,133 @@ def test_memory_counts_for_the_gpu_that_it_is_on(machine: Machine) -> None:
 
 def test_a_forked_child_has_no_driver(cuda: Cuda) -> None:
     pointer = cuda.alloc(1000)
-    assert cuda.ask(fork_call="cuMemAlloc_v2", args=[room(8), 1])["code"] == NOT_INITIALIZED
-    assert cuda.ask(fork_call="cuMemFree_v2", args=[pointer])["code"] == NOT_INITIALIZED
+    calls = [["cuMemAlloc_v2", [room(8), 1]], ["cuMemFree_v2", [pointer]]]
+    assert cuda.ask(fork=calls)["codes"] == [NOT_INITIALIZED] * 2
     cuda.free(pointer)
     assert CAPACITY == cuda.left() == (GPU_MIB - RESERVED_MIB - CONTEXT_MIB) * MIB
+
+
+# ---- page-locked memory of the host ----
+
+
+_PORTABLE, _MAPPED, _WRITE_COMBINED, _IO = 1, 2, 4, 4
+
+
+@pytest.mark.parametrize("function", ["cuMemAllocHost", "cuMemAllocHost_v2", "cuMemHostAlloc"])
+def test_it_is_real_memory_and_costs_the_gpu_nothing(cuda: Cuda, function: str) -> None:
+    flags = (_PORTABLE | _MAPPED | _WRITE_COMBINED,) if function == "cuMemHostAlloc" else ()
+    pointer = cuda.get(function, 10 * MIB, *flags)
+    assert cuda.left() == CAPACITY
+    cuda.poke(pointer, b"host")
+    device = cuda.alloc(4)
+    cuda("cuMemcpyHtoD_v2", device, pointer, 4)
+    assert cuda.read(device, 4) == b"host"
+    assert cuda.get("cuMemHostGetDevicePointer_v2", pointer + 100, 0) == pointer + 100
+    cuda("cuMemFreeHost", pointer)
+    assert cuda.code("cuMemFreeHost", pointer) == INVALID_VALUE
+
+
+def test_more_than_the_gpu_has_is_fine_and_more_than_the_machine_has_is_not(cuda: Cuda) -> None:
+    cuda("cuMemFreeHost", cuda.get("cuMemHostAlloc", 6 * GIB, 0))
+    assert cuda.code("cuMemHostAlloc", room(8), 1 << 50, 0) == OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize("args", [(None, 1, 0), (room(8), 0, 0), (room(8), 1, 8)])
+def test_nowhere_nothing_and_unknown_flags_are_invalid(cuda: Cuda, args: tuple[object, int, int]) -> None:
+    assert cuda.code("cuMemHostAlloc", *args) == INVALID_VALUE  # type: ignore[arg-type]
+
+
+def test_memory_is_registered_once(cuda: Cuda) -> None:
+    kept = cuda.ask(call="cuMemcpy", args=[{"keep": room(MIB)}, 0, 0])["kept"]
+    theirs = {"of": kept}
+    assert cuda.code("cuMemHostRegister_v2", theirs, MIB, _PORTABLE) == 0
+    assert cuda.code("cuMemHostRegister_v2", theirs, 100, 0) == ALREADY_REGISTERED
+    assert cuda.left() == CAPACITY
+    assert cuda.code("cuMemHostGetDevicePointer_v2", room(8), theirs, 0) == 0
+    assert cuda.code("cuMemFreeHost", theirs) == INVALID_VALUE
+    assert cuda.code("cuMemHostUnregister", theirs) == 0
+    assert cuda.code("cuMemHostUnregister", theirs) == NOT_REGISTERED
+    assert cuda.code("cuMemHostGetDevicePointer_v2", room(8), theirs, 0) == INVALID_VALUE
+    assert cuda.code("cuMemHostRegister", theirs, MIB, 0) == 0
+
+
+def test_what_the_driver_allocated_cannot_be_registered(cuda: Cuda) -> None:
+    pointer = cuda.get("cuMemHostAlloc", MIB, 0)
+    assert cuda.code("cuMemHostRegister_v2", pointer + 4096, 4096, 0) == ALREADY_REGISTERED
+    assert cuda.code("cuMemHostUnregister", pointer) == NOT_REGISTERED
+
+
+@pytest.mark.parametrize(
+    ("size", "flags", "code"), [(0, 0, INVALID_VALUE), (1, 16, INVALID_VALUE), (1, _IO, NOT_SUPPORTED)]
+)
+def test_a_registration_needs_a_size_and_known_flags(cuda: Cuda, size: int, flags: int, code: int) -> None:
+    assert cuda.code("cuMemHostRegister_v2", room(16), size, flags) == code
+
+
+@pytest.mark.parametrize("address", [0, 4096, 1 << 46])
+def test_addresses_that_nothing_lies_behind_cannot_be_registered(cuda: Cuda, address: int) -> None:
+    assert cuda.code("cuMemHostRegister_v2", address, 4096, 0) == INVALID_VALUE
+
+
+def test_a_device_pointer_takes_no_flags(cuda: Cuda) -> None:
+    pointer = cuda.get("cuMemHostAlloc", MIB, 0)
+    assert cuda.code("cuMemHostGetDevicePointer_v2", room(8), pointer, 1) == INVALID_VALUE
+    assert cuda.code("cuMemHostGetDevicePointer", room(4), pointer, 0) == INVALID_VALUE  # 32 bits are too few
+
+
+# ---- cuMemPrefetchAsync ----
+
+
+_CPU, _PAGEABLE_ACCESS = 0xFFFFFFFF, 88  # CUdevice, CUdevice_attribute
+_DEVICE_LOCATION, _HOST_LOCATION, _CAPTURE_UNSUPPORTED = 1, 2, 900
+
+
+def _pageable_access(cuda: Cuda) -> int:
+    return int.from_bytes(cuda("cuDeviceGetAttribute", room(4), _PAGEABLE_ACCESS, 0)[0], "little")
+
+
+@pytest.mark.parametrize("version", ["", "_v2"])
+@pytest.mark.parametrize("suffix", ["", "_ptsz"])
+def test_managed_memory_is_charged_already(cuda: Cuda, version: str, suffix: str) -> None:
+    managed, name = cuda.get("cuMemAllocManaged", 5 * UNIT, 1), f"cuMemPrefetchAsync{version}{suffix}"
+    left, stream = cuda.left(), cuda.stream()
+    here, there = ([_DEVICE_LOCATION, 0], [_HOST_LOCATION, 0]) if version else ([0], [_CPU])  # a location is one word
+    cuda(name, managed, 5 * UNIT, *here, stream)
+    cuda(name, managed + 7, UNIT, *there, stream)
+    cuda.synchronize()
+    assert cuda.left() == left
+    assert cuda.code(name, managed, 6 * UNIT, *here, stream) == INVALID_VALUE
+    assert cuda.code(name, cuda.alloc(UNIT), UNIT, *here, stream) == INVALID_VALUE
+
+
+def test_memory_of_the_application_takes_room_only_where_the_machine_can_move_it(machine: Machine, cuda: Cuda) -> None:
+    stream = cuda.stream()
+    assert _pageable_access(cuda) == 0
+    assert cuda.code("cuMemPrefetchAsync", room(4 * KIB), 4 * KIB, 0, stream) == INVALID_VALUE
+    migrating = start(machine, VCUDA_EMULATOR_HMM="1")
+    stream = migrating.stream()
+    assert _pageable_access(migrating) == 1
+    left = migrating.left()
+    migrating("cuMemPrefetchAsync", {"keep": room(3 * MIB)}, 3 * MIB, 0, stream)
+    assert migrating.left() == left - 2 * UNIT
+    migrating("cuMemPrefetchAsync", {"of": 0}, 3 * MIB, 0, stream)
+    assert migrating.left() == left - 2 * UNIT
+    migrating("cuMemPrefetchAsync", {"of": 0}, 3 * MIB, _CPU, stream)
+    assert migrating.left() == left
+    migrating("cuMemPrefetchAsync", {"of": 0}, 3 * MIB, 0, stream)
+    migrating.kill()
+    assert cuda.left() == CAPACITY
+
+
+def test_what_does_not_fit_stays_where_it_is(machine: Machine) -> None:
+    cuda = start(machine, VCUDA_EMULATOR_HMM="1")
+    cuda.alloc(CAPACITY - UNIT)
+    cuda("cuMemPrefetchAsync", room(3 * MIB), 3 * MIB, 0, cuda.stream())
+    assert cuda.left() == UNIT
+
+
+def test_a_capture_takes_no_prefetch(cuda: Cuda) -> None:
+    managed, stream = cuda.get("cuMemAllocManaged", UNIT, 1), cuda.stream()
+    assert cuda.code("cuMemPrefetchAsync", managed, UNIT, 9, stream) == INVALID_DEVICE
+    cuda("cuStreamBeginCapture_v2", stream, 2)
+    assert cuda.code("cuMemPrefetchAsync", managed, UNIT, 0, stream) == _CAPTURE_UNSUPPORTED

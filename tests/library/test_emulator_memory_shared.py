@@ -152,6 +152,14 @@ def test_a_handle_outlives_neither_its_memory_nor_its_process(machine: Machine) 
     assert _files(machine) == []
 
 
+def test_a_process_that_ends_leaves_no_file(machine: Machine) -> None:
+    owner = start(machine)
+    _handle(owner, owner.alloc(5 * MIB))
+    assert len(_files(machine)) == 1
+    owner.__exit__()
+    assert (owner.process.returncode, _files(machine)) == (0, [])
+
+
 def test_an_opened_handle_survives_the_death_of_its_owner(machine: Machine) -> None:
     owner, opener = start(machine), start(machine)
     pointer = owner.alloc(5 * MIB)

@@ -45,9 +45,8 @@ def test_what_a_process_tells_others_is_of_the_nodes_clock(
     process = gpu_slice.container.start_program(*there, sys.executable, "-S", "-c", _FILLS)
     running.append(process)
     assert line_of(process) == "done\n"
-    data, now = gpu_slice.container.region_file.read_bytes(), time.monotonic_ns()
     (path,) = (gpu_slice.container.base / "state").glob("*.activity")
-    row = path.read_bytes()
+    data, row, now = gpu_slice.container.region_file.read_bytes(), path.read_bytes(), time.monotonic_ns()
     told = {
         "claimed": words(data, region.SLOTS_AT + 24, 1)[0],
         "reaped": words(data, 56, 1)[0],

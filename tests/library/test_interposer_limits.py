@@ -6,13 +6,13 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from deviceplugin.container.limits_file import CHECKSUM_AT, HEADER, GrantLimits, checksum_of, encode
 from deviceplugin.gpu_manager.client_files import ContainerLimits, encode_limits
+from deviceplugin.structs import replace
 from tests.library.interposed import GIB, GRANT, INSIDE, Container, device
 from tests.library.test_interposer_loading import program
 

@@ -46,10 +46,10 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     flags = (*SHARED, "-fsanitize=undefined", "-fno-sanitize-recover=undefined")
     sources = [_PARTS / "ledger.c", _PARTS / "sizes.c"]
     loaded = ctypes.CDLL(str(compiled(tmp_path_factory.mktemp("parts") / "parts.so", *flags, *sources)))
-    loaded.ledger_take.argtypes = [c_void_p, c_void_p, c_uint, c_uint64, c_uint64, c_void_p]
+    loaded.ledger_take.argtypes = [c_void_p, c_void_p, c_void_p, c_uint, c_uint64, c_uint64, c_void_p]
     loaded.ledger_take.restype = c_bool
-    loaded.ledger_give.argtypes = [c_void_p, c_uint, c_uint64]
-    loaded.ledger_record.argtypes = [c_void_p, c_void_p, c_uint, c_uint64]
+    loaded.ledger_give.argtypes = [c_void_p, c_void_p, c_uint, c_uint64]
+    loaded.ledger_record.argtypes = [c_void_p, c_void_p, c_void_p, c_uint, c_uint64]
     for name in ("sizes_charge", "sizes_pooled", "sizes_rows", "sizes_pitched", "sizes_array"):
         getattr(loaded, name).restype = c_uint64
         getattr(loaded, name).argtypes = [c_uint64] * 2
@@ -59,7 +59,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 # ---- the ledger ----
 
-SLOTS, DEVICES = 5, 2
+SLOTS, DEVICES, OWN_SIZE = 5, 2, 64
 SIZES = st.one_of(st.integers(0, 40), st.sampled_from([99, 100, 101, 1 << 40, MOST - 1, MOST]))
 
 
@@ -77,6 +77,7 @@ class Ledger(RuleBasedStateMachine):
         ctypes.c_uint32.from_buffer(self.data, len(form.head)).value = SLOTS
         for slot in range(SLOTS):
             ctypes.c_uint32.from_buffer(self.data, self.at(slot)).value = slot + 1
+        self.owns = ctypes.create_string_buffer(OWN_SIZE * (SLOTS * DEVICES + 1))
         self.used = [[0] * DEVICES for _ in range(SLOTS)]
         self.overhead = [[0] * DEVICES for _ in range(SLOTS)]
         self.peak = [0] * DEVICES
@@ -91,14 +92,19 @@ class Ledger(RuleBasedStateMachine):
     def pointer(self, offset: int = 0) -> c_void_p:
         return c_void_p(ctypes.addressof(self.data) + offset)
 
+    def mine(self, slot: int, device: int) -> c_void_p:
+        """What the slot's process has to itself: `struct ledger_own`, aligned to its size."""
+        first = -(-ctypes.addressof(self.owns) // OWN_SIZE) * OWN_SIZE
+        return c_void_p(first + OWN_SIZE * (slot * DEVICES + device))
+
     def sum(self, device: int) -> int:
         return sum(self.used[slot][device] + self.overhead[slot][device] for slot in range(SLOTS))
 
     @rule(slot=st.integers(0, SLOTS - 1), device=st.integers(0, DEVICES - 1), size=SIZES)
     def take(self, slot: int, device: int, size: int) -> None:
         fits = self.sum(device) + size <= self.limit
-        own = self.pointer(self.at(slot))
-        assert self.library.ledger_take(self.pointer(), own, device, size, self.limit, None) is fits
+        mine, own = self.mine(slot, device), self.pointer(self.at(slot))
+        assert self.library.ledger_take(mine, self.pointer(), own, device, size, self.limit, None) is fits
         if fits:
             self.used[slot][device] += size
             self.peak[device] = max(self.peak[device], self.sum(device))
@@ -106,12 +112,13 @@ class Ledger(RuleBasedStateMachine):
     @rule(slot=st.integers(0, SLOTS - 1), device=st.integers(0, DEVICES - 1), size=SIZES)
     def give(self, slot: int, device: int, size: int) -> None:
         """More than there is happens only to whose slot was cleared under him."""
-        self.library.ledger_give(self.pointer(self.at(slot)), device, size)
+        self.library.ledger_give(self.mine(slot, device), self.pointer(self.at(slot)), device, size)
         self.used[slot][device] = max(0, self.used[slot][device] - size)
 
     @rule(slot=st.integers(0, SLOTS - 1), device=st.integers(0, DEVICES - 1), size=st.integers(0, 200))
     def record(self, slot: int, device: int, size: int) -> None:
-        self.library.ledger_record(self.pointer(), self.pointer(self.at(slot)), device, size)
+        mine, own = self.mine(slot, device), self.pointer(self.at(slot))
+        self.library.ledger_record(mine, self.pointer(), own, device, size)
         self.used[slot][device] += size
         self.peak[device] = max(self.peak[device], self.sum(device))
 
@@ -124,6 +131,7 @@ class Ledger(RuleBasedStateMachine):
         for device in range(DEVICES):
             for field in range(4):
                 self.word(slot, device, field).value = 0
+            ctypes.memset(self.mine(slot, device), 0, OWN_SIZE)
             self.used[slot][device] = self.overhead[slot][device] = 0
 
     @rule(size=st.integers(1, 5))
@@ -149,9 +157,9 @@ def test_the_ledger_against_a_model(library: ctypes.CDLL) -> None:
 def test_a_reservation_that_stays_is_waited_for_a_while_and_the_dead_are_looked_for(library: ctypes.CDLL) -> None:
     """A process between reservation and charge gets half a second; one that died there is cleared meanwhile."""
     ledger = Ledger()
-    own = ledger.pointer(ledger.at(0))
+    mine, own = ledger.mine(0, 0), ledger.pointer(ledger.at(0))
     ledger.word(1, 0, 1).value = 100
-    assert not library.ledger_take(ledger.pointer(), own, 0, 1, 100, None)
+    assert not library.ledger_take(mine, ledger.pointer(), own, 0, 1, 100, None)
     asked = []
 
     def reap() -> int:
@@ -159,15 +167,26 @@ def test_a_reservation_that_stays_is_waited_for_a_while_and_the_dead_are_looked_
         ledger.kill(1)
         return 1
 
-    assert library.ledger_take(ledger.pointer(), own, 0, 1, 100, ctypes.CFUNCTYPE(c_uint)(reap))
+    assert library.ledger_take(mine, ledger.pointer(), own, 0, 1, 100, ctypes.CFUNCTYPE(c_uint)(reap))
     assert asked == [True]
 
 
 def test_a_slot_outside_the_region_counts_for_its_own_process(library: ctypes.CDLL) -> None:
     ledger, outside = Ledger(), ctypes.create_string_buffer(region.SLOT_SIZE)
-    assert library.ledger_take(ledger.pointer(), outside, 0, 60, 100, None)
-    assert not library.ledger_take(ledger.pointer(), outside, 0, 41, 100, None)
-    assert library.ledger_take(ledger.pointer(), outside, 0, 40, 100, None)
+    mine, common = ledger.mine(0, 0), ledger.pointer()
+    assert library.ledger_take(mine, common, outside, 0, 60, 100, None)
+    assert not library.ledger_take(mine, common, outside, 0, 41, 100, None)
+    assert library.ledger_take(mine, common, outside, 0, 40, 100, None)
+
+
+def test_zeros_in_the_region_give_nobody_more_than_the_limit(library: ctypes.CDLL) -> None:
+    """Who writes into the region does not reach what a process has to itself."""
+    ledger = Ledger()
+    mine, own = ledger.mine(0, 0), ledger.pointer(ledger.at(0))
+    assert library.ledger_take(mine, ledger.pointer(), own, 0, 60, 100, None)
+    ledger.word(0, 0, 0).value = 0
+    assert not library.ledger_take(mine, ledger.pointer(), own, 0, 41, 100, None)
+    assert library.ledger_take(mine, ledger.pointer(), own, 0, 40, 100, None)
 
 
 # ---- sizes ----

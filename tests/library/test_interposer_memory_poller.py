@@ -135,7 +135,7 @@ def test_a_program_whose_nvml_hangs_forks_and_ends_at_once(gpu_slice: GpuSlice) 
     pointer = cuda.alloc(UNIT)
     clock = Clock()
     for _ in range(5):
-        assert cuda.ask(fork_call="cuMemFree_v2", args=[pointer])["code"] != 0
+        assert cuda.ask(fork=[["cuMemFree_v2", [pointer]]])["codes"] != [0]
     assert clock.seconds < PATIENCE + 2 * SLACK
     clock = Clock()
     cuda.__exit__()

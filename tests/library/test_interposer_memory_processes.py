@@ -174,7 +174,7 @@ def test_what_a_child_inherits_is_the_parents(gpu_slice: GpuSlice, user: Cuda) -
     pointer = user.alloc(UNIT)
     handle = user.create(UNIT)
     for name, argument in (("cuMemFree_v2", pointer), ("cuMemFreeAsync", pointer), ("cuMemRelease", handle)):
-        assert user.ask(fork_call=name, args=[argument, 0])["code"] != 0
+        assert user.ask(fork=[[name, [argument, 0]]])["codes"] != [0]
     assert gpu_slice.used() == 2 * UNIT
     user.free(pointer)
     user("cuMemRelease", handle)

@@ -112,7 +112,7 @@ def _handles(checked: GpuSlice) -> None:
     cuda("cuMemRelease", cuda.get("cuMemRetainAllocationHandle", address + 100 * UNIT))
     cuda("cuMemUnmap", address, 190 * UNIT)
     assert checked.use(cuda).used == 0
-    assert cuda.ask(fork_call="cuMemFree_v2", args=[address])["code"] != 0
+    assert cuda.ask(fork=[["cuMemFree_v2", [address]]])["codes"] != [0]
     cuda.__exit__()
     assert cuda.process.returncode == 0
 

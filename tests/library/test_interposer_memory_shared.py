@@ -145,7 +145,7 @@ def test_memory_of_another_container_is_charged_where_it_is_imported(rig: Rig) -
 def test_a_fork_frees_nothing_of_what_its_parent_exported(rig: Rig) -> None:
     handle, fd = exportable(rig.cuda)
     rig.cuda("cuMemRelease", handle)
-    assert rig.cuda.ask(fork_call="cuMemRelease", args=[handle])["code"] != 0
+    assert rig.cuda.ask(fork=[["cuMemRelease", [handle]]])["codes"] != [0]
     assert rig.cuda.left() == rig.gpu_slice.room - STEP
     rig.cuda.ask(close=fd)
     assert rig.cuda.left() == rig.gpu_slice.room

@@ -58,7 +58,7 @@ def _exported_again(rig: Rig, cuda: Cuda) -> None:
 
 def _in_a_child(rig: Rig, cuda: Cuda) -> None:
     handle, fd = exportable(cuda)
-    cuda.ask(fork=0)
+    cuda.ask(leave=0)
     cuda.ask(close=fd)
     cuda("cuMemRelease", handle)
 

@@ -117,7 +117,7 @@ def test_without_descriptors_the_memory_of_a_killed_process_is_free_at_once(gpu_
 def test_without_descriptors_a_child_that_was_not_waited_for_has_nothing(gpu_slice: GpuSlice) -> None:
     cuda = gpu_slice.start()
     taken = gpu_slice.limit - CONTEXT - 10 * MIB
-    child = int(cuda.ask(fork=0)["value"])
+    child = int(cuda.ask(leave=0)["value"])
     gpu_slice.container.occupy(9, child, start_time(child), used=taken)
     cuda.ask(without="descriptors")
     assert cuda.code("cuMemAlloc_v2", room(8), taken) == OUT_OF_MEMORY

@@ -7,8 +7,8 @@ from deviceplugin.cluster.extender.bind import binding_annotations
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.annotation_names import annotation_names
-from deviceplugin.model.annotation_size import room_for, size_of, size_with
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
+from deviceplugin.model.pod_request import room_for, size_of, size_with
 from deviceplugin.model.request import Request
 from deviceplugin.model.topology import Topology
 from deviceplugin.model.units import BLOCK_BYTES, ResourceNames

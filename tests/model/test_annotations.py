@@ -14,13 +14,18 @@ from deviceplugin.model.annotations import (
     format_allocation,
     format_gpu_indices,
     parse_allocation,
-    parse_assigned,
     parse_core_limit,
     parse_gpu_indices,
     parse_predicate_time,
 )
 from deviceplugin.model.gpu import GpuUuid
+from deviceplugin.model.preferences import parse_flag
 from tests.refusals import refusal
+
+
+def parse_assigned(text: str) -> bool:
+    return parse_flag(text, "gpu-assigned")
+
 
 PARSERS: list[Callable[[str], object]] = [
     parse_predicate_time,

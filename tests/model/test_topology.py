@@ -1,13 +1,13 @@
 """Links, distances, and the tree of common ancestors for all the ways in which GPUs can be joined."""
 
 import pickle
-from dataclasses import replace
 from itertools import combinations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.model.topology import NO_LINK, UNKNOWN_DISTANCE, Level, Link, Topology, TopologyNode
+from deviceplugin.structs import replace
 
 LINKS = [*(Link(level) for level in Level), Link(None), Link(Level.SYS, nvlinks=2), Link(None, nvlinks=12)]
 

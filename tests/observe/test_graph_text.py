@@ -1,6 +1,5 @@
 """The picture: exact for a few nodes, narrow and complete for all."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from deviceplugin.model.gpu import ComputeMode, Driver, GpuSample, Health, Inven
 from deviceplugin.model.topology import Level
 from deviceplugin.observe.graph import ASCII, BOXES, WIDTH, draw
 from deviceplugin.observe.node_view import NodePicture
+from deviceplugin.structs import replace
 from tests.observe.pictures import T4, by_groups, gpu, grant, hgx, node, pcie, uuid
 
 LOST = Health(healthy=False, reason="XID 79 (GPU has fallen off the bus)")

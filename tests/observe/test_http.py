@@ -4,7 +4,7 @@ import json
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -20,9 +20,10 @@ from deviceplugin.model.gpu import Breach, ContainerUse, GpuSample, GpuUse, Heal
 from deviceplugin.model.topology import Level
 from deviceplugin.observe.graph import draw
 from deviceplugin.observe.http import QueryServer
-from deviceplugin.observe.metrics import AgentMetrics
+from deviceplugin.observe.metrics import REGISTRATIONS, AgentMetrics
 from deviceplugin.observe.node_view import AgentState, NodePicture, Rendering
 from deviceplugin.serve.messages import HttpRequest
+from deviceplugin.structs import replace
 from deviceplugin.wire import deviceplugin_pb2 as pb
 from deviceplugin.wire import deviceplugin_pb2_grpc as rpc
 from tests.observe.pictures import by_groups, gpu, grant, node, uuid
@@ -93,7 +94,7 @@ async def test_strangers_see_no_names_where_the_flag_says_so(path: str, held: st
     server = QueryServer(rendering, AgentMetrics(version="1"), views, version="1", names_for_all=False)._server
     texts = []
     for peer in ("10.1.2.3", "127.0.0.1"):
-        asked = HttpRequest("GET", path.encode(), (), peer, frozenset(), lambda: False)
+        asked = HttpRequest("GET", path.encode(), {}, peer, frozenset(), lambda: False)
         texts.append((await server.answer(asked, server.route(asked))).body.decode())
     hidden, shown = texts
     uid = PICTURE.grants[0].allocation.owner.pod.uid
@@ -141,7 +142,7 @@ async def test_graph_and_usage_have_what_gpu_managers_gateway_answered(agent: Ag
 
 async def test_metrics_show_the_last_event(agent: Agent) -> None:
     for count in ("1.0", "2.0"):
-        agent.metrics.registered()
+        agent.metrics.count(REGISTRATIONS)
         assert f"vcuda_kubelet_registrations_total {count}" in (await agent.get("/metrics"))[2]
 
 

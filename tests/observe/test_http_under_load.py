@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -14,7 +13,7 @@ import grpc
 import pytest
 
 from deviceplugin.gpu_manager import views
-from deviceplugin.gpu_manager.display_service import DisplayServer
+from deviceplugin.gpu_manager.views import DisplayServer
 from deviceplugin.ledger.grant import Grant, GrantId
 from deviceplugin.model.gpu import ContainerUse
 from deviceplugin.model.topology import Level
@@ -22,6 +21,7 @@ from deviceplugin.observe.http import CONNECTIONS, QueryServer
 from deviceplugin.observe.metrics import AgentMetrics
 from deviceplugin.observe.node_view import AgentState, NodePicture, Rendering
 from deviceplugin.serve.connections import ConnectionLimits
+from deviceplugin.structs import replace
 from deviceplugin.wire import deviceplugin_pb2 as pb
 from deviceplugin.wire import deviceplugin_pb2_grpc as rpc
 from deviceplugin.wire import display_pb2 as display_pb

@@ -1,7 +1,6 @@
 """The metrics: values, and the rules that Prometheus has for names, units and HELP."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,8 +22,9 @@ from deviceplugin.model.gpu import (
 )
 from deviceplugin.model.pod import PodLimits
 from deviceplugin.model.topology import Level
-from deviceplugin.observe.metrics import FAMILIES, REASONS, AgentMetrics, reason_of
+from deviceplugin.observe.metrics import FAMILIES, REASONS, REGISTRATIONS, REPAIRS, STARTS, AgentMetrics, reason_of
 from deviceplugin.observe.node_view import AgentState, NodePicture
+from deviceplugin.structs import replace
 from tests.observe.pictures import by_groups, gpu, grant, node, uuid
 
 GIB = 1 << 30
@@ -57,10 +57,10 @@ def metrics() -> AgentMetrics:
     found.refused("capacity", 3.0)
     found.identified(Source.PODS, 0.003)
     found.identified(None, 0.003)
-    found.started()
+    found.count(STARTS, outcome="started", reason="")
     found.start_failed("capacity")
-    found.registered()
-    found.repaired()
+    found.count(REGISTRATIONS)
+    found.count(REPAIRS)
     found.event_seen(1_760_000_000.0)
     found.mirrored(driver="580.65.06", missing=["libnvidia-nvvm.so.4"], enforceable=True)
     return found

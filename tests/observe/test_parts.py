@@ -1,7 +1,5 @@
 """A share over several GPUs in the views: each GPU with its part, the container with all of them."""
 
-from dataclasses import replace
-
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -12,6 +10,7 @@ from deviceplugin.model.pod import PodLimits
 from deviceplugin.model.request import Request
 from deviceplugin.observe.graph import draw
 from deviceplugin.observe.usage import usage_of
+from deviceplugin.structs import replace
 from tests.observe.pictures import grant, pcie, uuid
 
 NAMES = {"pod_name", "namespace", "node", "container_name"}

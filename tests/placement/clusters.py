@@ -1,7 +1,6 @@
 """Pods and nodes for the tests of the choice among nodes."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from deviceplugin.model.preferences import ANY_GPU, GpuFilter, GpuPolicy, NodePo
 from deviceplugin.model.request import Request
 from deviceplugin.placement.node_state import NodeState, Spare
 from deviceplugin.placement.snapshot import Snapshot
+from deviceplugin.structs import replace
 from tests.placement.nodes import gpu, snapshot
 
 

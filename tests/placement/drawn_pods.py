@@ -1,7 +1,5 @@
 """Pods for the tests of placement: drawn ones, written ones, and nodes to put them on."""
 
-from dataclasses import replace
-
 from hypothesis import strategies as st
 
 from deviceplugin.model.allocation import ContainerRole, PodRef, PodUid
@@ -11,6 +9,7 @@ from deviceplugin.model.preferences import NO_PREFERENCES, GpuFilter, GpuPolicy,
 from deviceplugin.model.request import Request
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.snapshot import Snapshot
+from deviceplugin.structs import replace
 from tests.placement.nodes import snapshots
 
 INIT, SIDECAR, APP = ContainerRole.INIT, ContainerRole.SIDECAR, ContainerRole.APP

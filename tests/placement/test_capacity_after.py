@@ -1,7 +1,5 @@
 """Nodes as capacities: what is left of them is what `place_pod` leaves."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +13,7 @@ from deviceplugin.placement.fragmentation import NO_NEEDS
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.pod import place_pod
 from deviceplugin.placement.prefilter import prefilter
+from deviceplugin.structs import replace
 from tests.placement.clusters import node, pod, requests, some_nodes
 from tests.placement.drawn_pods import APP, INIT, SHARES, SIDECAR
 from tests.placement.drawn_pods import pod as with_roles

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.model.request import Request
 from deviceplugin.model.topology import Level
-from deviceplugin.placement.describe import gpus_text, level_text, listed, request_text
+from deviceplugin.placement.describe import _gpus_text, gpus_text, level_text, listed, request_text
 
 
 def test_gpus_are_listed_in_runs() -> None:
@@ -23,6 +23,11 @@ def test_gpus_are_listed_in_runs() -> None:
 @given(minors=st.sets(st.integers(0, 1023), min_size=1))
 def test_a_list_of_gpus_stays_short(minors: set[int]) -> None:
     assert len(gpus_text(minors)) <= 100
+
+
+@given(asked=st.lists(st.lists(st.integers(0, 7), min_size=1)))
+def test_kept_lists_are_as_fresh_ones(asked: list[list[int]]) -> None:
+    assert [gpus_text(each) for each in asked] == [_gpus_text.__wrapped__(tuple(sorted(set(each)))) for each in asked]
 
 
 def test_parts_are_joined_as_people_do() -> None:

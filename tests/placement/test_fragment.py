@@ -2,7 +2,7 @@
 
 from deviceplugin.model.gpu import ComputeMode
 from deviceplugin.model.request import Request
-from deviceplugin.placement.place import place
+from deviceplugin.placement.pod import place
 from deviceplugin.placement.snapshot import Snapshot
 from sandbox.gpu_links import APART, PIX, nvswitch, pcie_tree, t6
 from tests.placement.nodes import gpu, snapshot

@@ -12,7 +12,7 @@ from deviceplugin.model.gpu import ComputeMode
 from deviceplugin.model.request import Request
 from deviceplugin.model.topology import Link, Topology, TopologyNode
 from deviceplugin.placement.link import greedy
-from deviceplugin.placement.place import place
+from deviceplugin.placement.pod import place
 from deviceplugin.placement.snapshot import GpuView, Snapshot
 from sandbox.gpu_links import (
     ALL_LINKS,

@@ -14,9 +14,8 @@ from deviceplugin.model.request import Request
 from deviceplugin.placement.capacity_after import CapacityAfter, capacities_of, free_cores
 from deviceplugin.placement.fit import NodeRejection
 from deviceplugin.placement.fragmentation import ASSUMED, Fragmentation, Workload, workload
-from deviceplugin.placement.node_score import LAST, NodeChoice, score_by_totals, totals_of
 from deviceplugin.placement.node_state import NodeState, Spare
-from deviceplugin.placement.nodes import NodeScorer
+from deviceplugin.placement.nodes import LAST, NodeChoice, NodeScorer, score_by_totals, totals_of
 from tests.placement.clusters import node, pod, some_nodes, some_pods
 from tests.placement.drawn_pods import APP, INIT
 from tests.placement.drawn_pods import pod as with_roles

@@ -1,7 +1,5 @@
 """The sums of `placement.occupancy` are those of a kubelet that runs the pods; nothing placed on them is too much."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,8 +7,9 @@ from deviceplugin.errors import CapacityError
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.request import Request
 from deviceplugin.placement.fit import GpuAmount
-from deviceplugin.placement.place import place
+from deviceplugin.placement.pod import place
 from deviceplugin.placement.snapshot import occupied
+from deviceplugin.structs import replace
 from tests.placement.nodes import free_for, node_of
 
 INIT, SIDECAR, APP, UNKNOWN = ContainerRole.INIT, ContainerRole.SIDECAR, ContainerRole.APP, ContainerRole.UNKNOWN

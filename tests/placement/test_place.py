@@ -1,7 +1,6 @@
 """The one door: restrictions, refusals, and that every GPU is accounted for."""
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,8 +9,9 @@ from deviceplugin.errors import CapacityError
 from deviceplugin.model.gpu import ComputeMode, GpuUuid, Health
 from deviceplugin.model.preferences import ANY_GPU, GpuFilter
 from deviceplugin.model.request import Request, RequestKind
-from deviceplugin.placement.place import Choice, place
+from deviceplugin.placement.pod import Choice, place
 from deviceplugin.placement.snapshot import GpuView, Snapshot
+from deviceplugin.structs import replace
 from sandbox.gpu_links import nvswitch, pcie_tree, t6
 from tests.placement.nodes import gpu, snapshot, snapshots, view_of
 

@@ -1,7 +1,6 @@
 """Whole pods: never too much on a GPU, every option kept, a place found wherever there is one, always the same one."""
 
 import random
-from dataclasses import replace
 from itertools import combinations, product
 
 from hypothesis import given
@@ -16,10 +15,10 @@ from deviceplugin.model.request import Request, RequestKind
 from deviceplugin.placement.assign import Unassigned, assign
 from deviceplugin.placement.fit import GpuAmount
 from deviceplugin.placement.node_state import NodeState
-from deviceplugin.placement.place import shares_of
-from deviceplugin.placement.pod import PodChoice, place_pod
+from deviceplugin.placement.pod import PodChoice, place_pod, shares_of
 from deviceplugin.placement.prefilter import prefilter
 from deviceplugin.placement.snapshot import GpuView, Snapshot, occupied
+from deviceplugin.structs import replace
 from sandbox.gpu_links import nvswitch, t6
 from tests.placement.drawn_pods import APP, INIT, REF, SIDECAR, app, pod, pods, states
 from tests.placement.nodes import gpu, snapshot

@@ -11,7 +11,7 @@ from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.preferences import ANY_GPU, GpuFilter, GpuPolicy
 from deviceplugin.model.request import Request
 from deviceplugin.placement.candidates import survey
-from deviceplugin.placement.place import place
+from deviceplugin.placement.pod import place
 from deviceplugin.placement.snapshot import Snapshot
 from sandbox.gpu_links import nvswitch, pcie_tree, t6
 from tests.placement.drawn_pods import PARTED, REQUESTS

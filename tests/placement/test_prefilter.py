@@ -1,6 +1,5 @@
 """The prefilter says no only where the pod cannot fit, and for one container exactly there."""
 
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -15,6 +14,7 @@ from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.pod import place_pod
 from deviceplugin.placement.prefilter import Prefilter, prefilter
 from deviceplugin.placement.snapshot import Snapshot
+from deviceplugin.structs import replace
 from sandbox.gpu_links import t6
 from tests.placement.drawn_pods import APP, INIT, REF, app, pod, pods, states
 from tests.placement.nodes import gpu, snapshot

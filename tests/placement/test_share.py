@@ -6,7 +6,7 @@ from hypothesis import given
 from deviceplugin.errors import CapacityError
 from deviceplugin.model.gpu import ComputeMode
 from deviceplugin.model.request import Request, RequestKind
-from deviceplugin.placement.place import place
+from deviceplugin.placement.pod import place
 from deviceplugin.placement.snapshot import Snapshot
 from tests.placement.nodes import gpu, snapshot, snapshots
 

@@ -1,11 +1,10 @@
 """The worked cases of gpu-manager, on which every implementation of these evaluators must agree."""
 
-from dataclasses import replace
-
 from deviceplugin.model.request import Request
 from deviceplugin.placement.candidates import survey
-from deviceplugin.placement.place import place
+from deviceplugin.placement.pod import place
 from deviceplugin.placement.snapshot import Snapshot
+from deviceplugin.structs import replace
 from sandbox.gpu_links import t6
 from tests.placement.nodes import gpu, snapshot
 

@@ -1,13 +1,13 @@
 """The kinds of task that were seen: enough, decayed, bounded, in an order of their own."""
 
 import pickle
-from dataclasses import replace
 
 from deviceplugin.model.allocation import ContainerRole, PodRef, PodUid
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest
 from deviceplugin.model.preferences import ANY_GPU, GpuFilter, Preferences
 from deviceplugin.model.request import Request
 from deviceplugin.placement.fragmentation import ObservedWorkload
+from deviceplugin.structs import replace
 
 
 def pod(*cores: int) -> PodRequest:

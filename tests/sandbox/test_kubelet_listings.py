@@ -41,31 +41,29 @@ async def ask(node: BareNode, name: str) -> dict[str, list[str]]:
     }
 
 
-async def test_pods_shows_whole_objects_with_kubelets_annotations(short_tmp: Path) -> None:
-    async with bare_node(fast(short_tmp)) as node:
-        verdict = await node.kubelet.admit(pod("a", container(cores=3)))
-        status, body = await get(node.kubelet)
-        assert (status, body["kind"], body["apiVersion"]) == (200, "PodList", "v1")
-        metadata = body["items"][0]["metadata"]
-        assert metadata["uid"] == verdict.uid
-        assert metadata["annotations"]["kubernetes.io/config.source"] == "api"
-        assert metadata["annotations"]["kubernetes.io/config.seen"].endswith("Z")
-        assert body["items"][0]["spec"]["containers"][0]["resources"]["limits"][CORE] == "3"
+async def test_pods_shows_whole_objects_with_kubelets_annotations(node: BareNode) -> None:
+    verdict = await node.kubelet.admit(pod("a", container(cores=3)))
+    status, body = await get(node.kubelet)
+    assert (status, body["kind"], body["apiVersion"]) == (200, "PodList", "v1")
+    metadata = body["items"][0]["metadata"]
+    assert metadata["uid"] == verdict.uid
+    assert metadata["annotations"]["kubernetes.io/config.source"] == "api"
+    assert metadata["annotations"]["kubernetes.io/config.seen"].endswith("Z")
+    assert body["items"][0]["spec"]["containers"][0]["resources"]["limits"][CORE] == "3"
 
 
-async def test_both_listings_are_in_another_order_each_time(short_tmp: Path) -> None:
+async def test_both_listings_are_in_another_order_each_time(node: BareNode) -> None:
     """Kubelet makes them from a map."""
-    async with bare_node(fast(short_tmp)) as node:
-        names = [f"p{number}" for number in range(8)]
-        for name in names:
-            await node.kubelet.admit(pod(name, container(cores=1)))
-        orders = set()
-        for _ in range(5):
-            _, body = await get(node.kubelet)
-            orders.add(tuple(each["metadata"]["name"] for each in body["items"]))
-            orders.add(tuple(await listed(node)))
-        assert len(orders) > 5
-        assert {tuple(sorted(order)) for order in orders} == {tuple(names)}
+    names = [f"p{number}" for number in range(8)]
+    for name in names:
+        await node.kubelet.admit(pod(name, container(cores=1)))
+    orders = set()
+    for _ in range(5):
+        _, body = await get(node.kubelet)
+        orders.add(tuple(each["metadata"]["name"] for each in body["items"]))
+        orders.add(tuple(await listed(node)))
+    assert len(orders) > 5
+    assert {tuple(sorted(order)) for order in orders} == {tuple(names)}
 
 
 async def test_a_refused_pod_stays_listed_and_looks_pending_until_its_status_has_come_back(short_tmp: Path) -> None:
@@ -112,31 +110,28 @@ async def test_pods_over_plain_http(short_tmp: Path) -> None:
         assert (await get(kubelet))[0] == 200
 
 
-async def test_podresources_leaves_out_plain_init_containers(short_tmp: Path) -> None:
-    async with bare_node(fast(short_tmp)) as node:
-        init = (container("init", cores=2), container("side", cores=1, sidecar=True))
-        verdict = await node.kubelet.admit(pod("a", container("app", cores=1), init=init))
-        shown = await ask(node, "a")
-        assert shown.keys() == {"side", "app"}
-        assert set(shown["app"]) == node.kubelet.devices_of(verdict.uid, "app")[CORE]
+async def test_podresources_leaves_out_plain_init_containers(node: BareNode) -> None:
+    init = (container("init", cores=2), container("side", cores=1, sidecar=True))
+    verdict = await node.kubelet.admit(pod("a", container("app", cores=1), init=init))
+    shown = await ask(node, "a")
+    assert shown.keys() == {"side", "app"}
+    assert set(shown["app"]) == node.kubelet.devices_of(verdict.uid, "app")[CORE]
 
 
-async def test_podresources_does_not_know_a_pod_before_kubelet_does(short_tmp: Path) -> None:
-    async with bare_node(fast(short_tmp)) as node:
-        with pytest.raises(grpc.aio.AioRpcError, match="pod a in namespace default not found"):
-            await ask(node, "a")
+async def test_podresources_does_not_know_a_pod_before_kubelet_does(node: BareNode) -> None:
+    with pytest.raises(grpc.aio.AioRpcError, match="pod a in namespace default not found"):
+        await ask(node, "a")
 
 
-async def test_podresources_refuses_after_a_burst_of_ten(short_tmp: Path) -> None:
-    async with bare_node(fast(short_tmp)) as node:
-        await node.kubelet.admit(pod("a", container(cores=1)))
-        async with grpc.aio.insecure_channel(f"unix:{node.kubelet.options.podresources_socket}") as channel:
-            stub = rpc.PodResourcesListerStub(channel)
-            calls = [stub.List(pb.ListPodResourcesRequest(), timeout=5) for _ in range(40)]
-            answers = await asyncio.gather(*calls, return_exceptions=True)
-        refused = [answer for answer in answers if isinstance(answer, grpc.aio.AioRpcError)]
-        assert {error.code() for error in refused} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
-        assert 10 <= len(answers) - len(refused) < 40
+async def test_podresources_refuses_after_a_burst_of_ten(node: BareNode) -> None:
+    await node.kubelet.admit(pod("a", container(cores=1)))
+    async with grpc.aio.insecure_channel(f"unix:{node.kubelet.options.podresources_socket}") as channel:
+        stub = rpc.PodResourcesListerStub(channel)
+        calls = [stub.List(pb.ListPodResourcesRequest(), timeout=5) for _ in range(40)]
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+    refused = [answer for answer in answers if isinstance(answer, grpc.aio.AioRpcError)]
+    assert {error.code() for error in refused} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+    assert 10 <= len(answers) - len(refused) < 40
 
 
 async def shown(node: BareNode, name: str) -> str:

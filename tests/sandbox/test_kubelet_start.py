@@ -37,51 +37,48 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return asked
 
 
-async def test_every_start_and_restart_calls_prestart_for_each_resource_with_its_devices(short_tmp: Path) -> None:
-    async with bare_node(fast(short_tmp)) as node:
-        verdict = await node.kubelet.admit(pod("a", container(cores=3, blocks=2)))
-        await node.kubelet.wait_running(verdict.uid)
-        node.kubelet.exit_container(verdict.uid, "main")
-        await node.kubelet.wait_running(verdict.uid, starts=2)
-        assert sorted(starts(node, verdict.uid, "main")) == [CORE, CORE, MEMORY, MEMORY]
-        held = node.kubelet.devices_of(verdict.uid, "main")
-        for call in node.kubelet.calls.of("PreStartContainer", uid=verdict.uid):
-            assert set(call.request.devices_ids) == held[call.resource]
-        assert len(node.kubelet.calls.of("Allocate", uid=verdict.uid)) == 2, "the answers are replayed"
+async def test_every_start_and_restart_calls_prestart_for_each_resource_with_its_devices(node: BareNode) -> None:
+    verdict = await node.kubelet.admit(pod("a", container(cores=3, blocks=2)))
+    await node.kubelet.wait_running(verdict.uid)
+    node.kubelet.exit_container(verdict.uid, "main")
+    await node.kubelet.wait_running(verdict.uid, starts=2)
+    assert sorted(starts(node, verdict.uid, "main")) == [CORE, CORE, MEMORY, MEMORY]
+    held = node.kubelet.devices_of(verdict.uid, "main")
+    for call in node.kubelet.calls.of("PreStartContainer", uid=verdict.uid):
+        assert set(call.request.devices_ids) == held[call.resource]
+    assert len(node.kubelet.calls.of("Allocate", uid=verdict.uid)) == 2, "the answers are replayed"
 
 
-async def test_a_prestart_error_holds_the_container_and_is_tried_again(short_tmp: Path) -> None:
-    async with bare_node(fast(short_tmp)) as node:
-        node.core.fail["PreStartContainer"] = "waiting for the truth"
-        verdict = await node.kubelet.admit(pod("a", container(cores=3)))
-        why = await node.kubelet.wait_waiting(verdict.uid, "main")
-        assert why == (
-            "CreateContainerConfigError: device plugin PreStartContainer rpc failed with err: "
-            "rpc error: code = FailedPrecondition desc = waiting for the truth"
-        )
-        with pytest.raises(LookupError, match="has not been started: CreateContainerConfigError"):
-            node.kubelet.container_view(verdict.uid, "main")
-        node.core.fail.clear()
-        await node.kubelet.wait_running(verdict.uid)
+async def test_a_prestart_error_holds_the_container_and_is_tried_again(node: BareNode) -> None:
+    node.core.fail["PreStartContainer"] = "waiting for the truth"
+    verdict = await node.kubelet.admit(pod("a", container(cores=3)))
+    why = await node.kubelet.wait_waiting(verdict.uid, "main")
+    assert why == (
+        "CreateContainerConfigError: device plugin PreStartContainer rpc failed with err: "
+        "rpc error: code = FailedPrecondition desc = waiting for the truth"
+    )
+    with pytest.raises(LookupError, match="has not been started: CreateContainerConfigError"):
+        node.kubelet.container_view(verdict.uid, "main")
+    node.core.fail.clear()
+    await node.kubelet.wait_running(verdict.uid)
 
 
-async def test_a_pod_is_pending_until_every_container_has_started_once(short_tmp: Path) -> None:
+async def test_a_pod_is_pending_until_every_container_has_started_once(node: BareNode) -> None:
     """kubelet's `getPhase`: a container that waits and never ran makes the pod Pending; one that ran does not."""
-    async with bare_node(fast(short_tmp)) as node:
-        node.memory.fail["PreStartContainer"] = "not yet"
-        verdict = await node.kubelet.admit(pod("a", container("one", cores=1), container("two", blocks=1)))
-        await node.kubelet.wait_waiting(verdict.uid, "two")
-        await node.kubelet.changes.until(
-            lambda: "containerStatuses" in node.kubelet.pod_list()[0]["status"], what="a status", deadline_s=60
-        )
-        assert node.kubelet.runs(verdict.uid, "one")
-        assert node.kubelet.pod_list()[0]["status"]["phase"] == "Pending"
-        node.memory.fail.clear()
-        await node.kubelet.wait_phase(verdict.uid, "Running")
-        node.memory.fail["PreStartContainer"] = "not again"
-        node.kubelet.exit_container(verdict.uid, "two")
-        await node.kubelet.wait_waiting(verdict.uid, "two")
-        assert node.kubelet.pod_list()[0]["status"]["phase"] == "Running"
+    node.memory.fail["PreStartContainer"] = "not yet"
+    verdict = await node.kubelet.admit(pod("a", container("one", cores=1), container("two", blocks=1)))
+    await node.kubelet.wait_waiting(verdict.uid, "two")
+    await node.kubelet.changes.until(
+        lambda: "containerStatuses" in node.kubelet.pod_list()[0]["status"], what="a status", deadline_s=60
+    )
+    assert node.kubelet.runs(verdict.uid, "one")
+    assert node.kubelet.pod_list()[0]["status"]["phase"] == "Pending"
+    node.memory.fail.clear()
+    await node.kubelet.wait_phase(verdict.uid, "Running")
+    node.memory.fail["PreStartContainer"] = "not again"
+    node.kubelet.exit_container(verdict.uid, "two")
+    await node.kubelet.wait_waiting(verdict.uid, "two")
+    assert node.kubelet.pod_list()[0]["status"]["phase"] == "Running"
 
 
 async def test_the_container_sees_the_merged_answers_and_its_own_environment_wins(short_tmp: Path) -> None:
@@ -177,41 +174,39 @@ async def test_a_container_that_ends_again_and_again_waits_longer_each_time(
     assert max(waits) <= 60
 
 
-async def test_no_container_is_started_again_while_a_plugin_does_not_answer_allocate(short_tmp: Path) -> None:
+async def test_no_container_is_started_again_while_a_plugin_does_not_answer_allocate(node: BareNode) -> None:
     """The sync loop stands, and it alone tells the workers; what has been admitted starts all the same."""
-    async with bare_node(fast(short_tmp)) as node:
-        verdict = await node.kubelet.admit(pod("a", container(cores=1)))
-        await node.kubelet.wait_running(verdict.uid)
-        node.core.gates["Allocate"] = asyncio.Event()
-        waiting = node.kubelet.submit(pod("b", container(cores=1)))
-        await node.kubelet.changes.until(
-            lambda: any(known["metadata"]["uid"] == waiting for known in node.kubelet.pod_list()),
-            what="the second pod is being admitted",
-            deadline_s=60,
-        )
-        node.kubelet.exit_container(verdict.uid, "main")
-        await node.kubelet.clock.sleep(20)
-        assert not node.kubelet.runs(verdict.uid, "main")
-        node.core.gates["Allocate"].set()
-        await node.kubelet.wait_running(verdict.uid, starts=2)
-        await node.kubelet.wait_running(waiting)
+    verdict = await node.kubelet.admit(pod("a", container(cores=1)))
+    await node.kubelet.wait_running(verdict.uid)
+    node.core.gates["Allocate"] = asyncio.Event()
+    waiting = node.kubelet.submit(pod("b", container(cores=1)))
+    await node.kubelet.changes.until(
+        lambda: any(known["metadata"]["uid"] == waiting for known in node.kubelet.pod_list()),
+        what="the second pod is being admitted",
+        deadline_s=60,
+    )
+    node.kubelet.exit_container(verdict.uid, "main")
+    await node.kubelet.clock.sleep(20)
+    assert not node.kubelet.runs(verdict.uid, "main")
+    node.core.gates["Allocate"].set()
+    await node.kubelet.wait_running(verdict.uid, starts=2)
+    await node.kubelet.wait_running(waiting)
 
 
-async def test_init_containers_run_to_their_end_before_the_app_starts(short_tmp: Path) -> None:
-    async with bare_node(fast(short_tmp)) as node:
-        node.memory.fail["PreStartContainer"] = "not yet"
-        init = (container("init", cores=2), container("side", blocks=1, sidecar=True))
-        verdict = await node.kubelet.admit(pod("a", container("app", cores=1), init=init))
-        await node.kubelet.wait_waiting(verdict.uid, "side")
-        assert starts(node, verdict.uid, "init") == [CORE]
-        assert not starts(node, verdict.uid, "app")
-        node.memory.fail.clear()
-        await node.kubelet.wait_running(verdict.uid)
-        assert [node.kubelet.runs(verdict.uid, name) for name in ("init", "side", "app")] == [False, True, True]
-        await node.kubelet.wait_phase(verdict.uid, "Running")
-        status = node.kubelet.pod_list()[0]["status"]
-        assert status["initContainerStatuses"][0]["state"]["terminated"]["exitCode"] == 0
-        assert status["containerStatuses"][0]["allocatedResourcesStatus"][0]["name"] == CORE
+async def test_init_containers_run_to_their_end_before_the_app_starts(node: BareNode) -> None:
+    node.memory.fail["PreStartContainer"] = "not yet"
+    init = (container("init", cores=2), container("side", blocks=1, sidecar=True))
+    verdict = await node.kubelet.admit(pod("a", container("app", cores=1), init=init))
+    await node.kubelet.wait_waiting(verdict.uid, "side")
+    assert starts(node, verdict.uid, "init") == [CORE]
+    assert not starts(node, verdict.uid, "app")
+    node.memory.fail.clear()
+    await node.kubelet.wait_running(verdict.uid)
+    assert [node.kubelet.runs(verdict.uid, name) for name in ("init", "side", "app")] == [False, True, True]
+    await node.kubelet.wait_phase(verdict.uid, "Running")
+    status = node.kubelet.pod_list()[0]["status"]
+    assert status["initContainerStatuses"][0]["state"]["terminated"]["exitCode"] == 0
+    assert status["containerStatuses"][0]["allocatedResourcesStatus"][0]["name"] == CORE
 
 
 async def test_an_unhealthy_device_shows_in_the_pods_status_but_a_lost_plugin_does_not(short_tmp: Path) -> None:
@@ -233,48 +228,45 @@ async def test_an_unhealthy_device_shows_in_the_pods_status_but_a_lost_plugin_do
         assert node.kubelet.runs(verdict.uid, "main")
 
 
-async def test_a_restart_is_blocked_while_the_plugin_is_away(short_tmp: Path) -> None:
-    async with bare_node(fast(short_tmp)) as node:
-        verdict = await node.kubelet.admit(pod("a", container(cores=3)))
-        await node.kubelet.wait_running(verdict.uid)
+async def test_a_restart_is_blocked_while_the_plugin_is_away(node: BareNode) -> None:
+    verdict = await node.kubelet.admit(pod("a", container(cores=3)))
+    await node.kubelet.wait_running(verdict.uid)
+    await node.core.stop()
+    await node.kubelet.wait_allocatable(CORE, 0)
+    node.kubelet.exit_container(verdict.uid, "main")
+    why = await node.kubelet.wait_waiting(verdict.uid, "main")
+    assert "endpoint tencent.com/vcuda-core has been stopped" in why
+    await node.core.serve()
+    await node.core.register(node.kubelet.options.kubelet_socket)
+    await node.kubelet.wait_running(verdict.uid, starts=2)
+
+
+async def test_a_pod_admitted_before_the_plugin_came_gets_devices_late_or_never(node: BareNode) -> None:
+    for pre_start, expected in ((True, "no devices found allocated in local cache"), (False, "")):
         await node.core.stop()
-        await node.kubelet.wait_allocatable(CORE, 0)
+        await node.kubelet.restart(forget_checkpoint=True)
+        verdict = await node.kubelet.admit(pod(f"p{pre_start}", container(cores=3)))
+        await node.kubelet.wait_running(verdict.uid)
+        assert "VCUDA_CORE" not in node.kubelet.container_view(verdict.uid, "main").env
+        node.core.pre_start = pre_start
+        await node.register()
         node.kubelet.exit_container(verdict.uid, "main")
-        why = await node.kubelet.wait_waiting(verdict.uid, "main")
-        assert "endpoint tencent.com/vcuda-core has been stopped" in why
-        await node.core.serve()
-        await node.core.register(node.kubelet.options.kubelet_socket)
+        if expected:
+            assert expected in await node.kubelet.wait_waiting(verdict.uid, "main")
+            continue
         await node.kubelet.wait_running(verdict.uid, starts=2)
-
-
-async def test_a_pod_admitted_before_the_plugin_came_gets_devices_late_or_never(short_tmp: Path) -> None:
-    async with bare_node(fast(short_tmp)) as node:
-        for pre_start, expected in ((True, "no devices found allocated in local cache"), (False, "")):
-            await node.core.stop()
-            await node.kubelet.restart(forget_checkpoint=True)
-            verdict = await node.kubelet.admit(pod(f"p{pre_start}", container(cores=3)))
-            await node.kubelet.wait_running(verdict.uid)
-            assert "VCUDA_CORE" not in node.kubelet.container_view(verdict.uid, "main").env
-            node.core.pre_start = pre_start
-            await node.register()
-            node.kubelet.exit_container(verdict.uid, "main")
-            if expected:
-                assert expected in await node.kubelet.wait_waiting(verdict.uid, "main")
-                continue
-            await node.kubelet.wait_running(verdict.uid, starts=2)
-            assert "VCUDA_CORE" in node.kubelet.container_view(verdict.uid, "main").env
+        assert "VCUDA_CORE" in node.kubelet.container_view(verdict.uid, "main").env
 
 
 @pytest.mark.parametrize(("policy", "code", "phase"), [("Never", 0, "Succeeded"), ("Never", 3, "Failed")])
-async def test_a_pod_ends_when_its_containers_end_for_good(short_tmp: Path, policy: str, code: int, phase: str) -> None:
-    async with bare_node(fast(short_tmp)) as node:
-        spec = pod("a", container(cores=150))
-        spec["spec"]["restartPolicy"] = policy
-        verdict = await node.kubelet.admit(spec)
-        await node.kubelet.wait_running(verdict.uid)
-        node.kubelet.exit_container(verdict.uid, "main", code=code)
-        await node.kubelet.wait_phase(verdict.uid, phase)
-        assert (await node.kubelet.admit(pod("b", container(cores=150)))).admitted
+async def test_a_pod_ends_when_its_containers_end_for_good(node: BareNode, policy: str, code: int, phase: str) -> None:
+    spec = pod("a", container(cores=150))
+    spec["spec"]["restartPolicy"] = policy
+    verdict = await node.kubelet.admit(spec)
+    await node.kubelet.wait_running(verdict.uid)
+    node.kubelet.exit_container(verdict.uid, "main", code=code)
+    await node.kubelet.wait_phase(verdict.uid, phase)
+    assert (await node.kubelet.admit(pod("b", container(cores=150)))).admitted
 
 
 async def test_a_real_process_runs_with_the_containers_environment(short_tmp: Path) -> None:

@@ -79,7 +79,7 @@ class Scheduler:
         self.log = folder / f"{identity}.log"
         self._flags = (
             *("--kubeconfig", str(kubeconfig), "--identity", identity, "--namespace", "gpu"),
-            *("--listen-addr", "127.0.0.1", "--listen-port", str(self.port), "--log-format", "json"),
+            *("--listen-addr", "127.0.0.1", "--listen-port", str(self.port)),
             *("--lease-duration", "3", "--drain", "0.3"),
             *flags,
         )

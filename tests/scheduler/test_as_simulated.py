@@ -8,7 +8,7 @@ kube-scheduler stands between: the nodes that it asks about have the CPU, and it
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,13 +18,13 @@ from deviceplugin.model.annotations import PodAllocation, format_allocation
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.placement.fragmentation import ENOUGH
-from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare
+from deviceplugin.placement.nodes import NodeChoice
 from deviceplugin.placement.pod import PodChoice
-from deviceplugin.simulate.cluster_objects import OtherPods
 from deviceplugin.simulate.replay import SimulationPlan, replay
-from deviceplugin.simulate.stock_scheduler import StockScheduler
+from deviceplugin.simulate.stock_scheduler import OtherPods, StockScheduler
 from deviceplugin.simulate.trace import Scene
+from deviceplugin.structs import replace
 from sandbox.apiserver.objects import container, pod
 from sandbox.station import Station, station
 from tests.cluster.extender.example_scene import annotations_of, example, inventory
@@ -84,7 +84,7 @@ class LiveCluster:
         assert (status, answer["Error"]) == (200, "")
         if not answer["NodeNames"]:
             self.waiting += 1
-            return NodeChoice(None, None, {}, {})
+            return NodeChoice(None, None)
         (chosen,) = answer["NodeNames"]
         assert await self.api.bind(self.replica, made, chosen) == (200, {"Error": ""})
         return await self._admit(self.api.stored(made["metadata"]["name"]))
@@ -100,7 +100,7 @@ class LiveCluster:
         held = tuple(agent.grant_of(uid, name).allocation for name in names)
         written = PodAllocation(uid, {each.owner.name: each.shares for each in held})
         assert bound["metadata"]["annotations"][NAMES.allocation] == format_allocation(written)
-        return NodeChoice(on, PodChoice(held, ("granted",) * len(held)), {}, {})
+        return NodeChoice(on, PodChoice(held, ("granted",) * len(held)))
 
 
 def _shows(view: Json, made: Json) -> bool:

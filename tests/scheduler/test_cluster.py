@@ -1,16 +1,13 @@
 """What the webhook knows of the cluster's GPUs, and what it costs while nodes change."""
 
-from dataclasses import replace
-
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.kube.cluster_client import ClusterClient
-from deviceplugin.kube.collection import EventKind
 from deviceplugin.kube.credentials import Credentials
-from deviceplugin.kube.reflector import StoreChange
 from deviceplugin.kube.transport import Transport
 from deviceplugin.model.node import ClusterNode
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.scheduler.cluster import ClusterWatch
+from deviceplugin.structs import replace
 from tests.budget.dearest import cost_of
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.makers import node
@@ -25,7 +22,7 @@ def watch_of(nodes: int) -> ClusterWatch:
 
 
 def changed(watch: ClusterWatch, found: ClusterNode) -> None:
-    watch._node_changed(StoreChange(EventKind.MODIFIED, found))
+    watch._put_node(found)
 
 
 def cost(watch: ClusterWatch) -> int:

@@ -5,28 +5,21 @@ from functools import partial
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.turns import LEAST, Turns
-from deviceplugin.cluster.http.verbs import Verb
+from deviceplugin.cluster.http.server import Verb
 from deviceplugin.cluster.volcano.tasks import Announcements, VolcanoTasks
-from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.pod import Gang
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.placement.budget import AT_ONCE
-from deviceplugin.scheduler.volcano_service import VolcanoService
+from deviceplugin.scheduler.service import VolcanoService
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.makers import node, pod
 from tests.cluster.volcano.test_announcements import Written
 
 
-async def leads() -> None:
-    """This replica does."""
-
-
 def service(extender: Extender, turns: Turns) -> VolcanoService:
-    tasks = VolcanoTasks(
-        extender.cache, extender.snapshot, scorer=extender.scorer, settings=PlacementSettings(), clock=lambda: 0.0
-    )
-    return VolcanoService(tasks, Announcements(extender.cache, Written(), names=ResourceNames()), leads, turns)
+    tasks = VolcanoTasks(extender.snapshot, clock=lambda: 0.0)
+    return VolcanoService(tasks, Announcements(extender.cache, Written(), names=ResourceNames()), turns)
 
 
 async def test_a_namespace_that_allocates_for_large_gangs_again_and_again_uses_its_part_up() -> None:

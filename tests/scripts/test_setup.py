@@ -110,12 +110,6 @@ def test_the_demo_installs_little_and_takes_nothing_away(checkout: Checkout) -> 
     assert "demo.lock" not in synced.read_text().splitlines()[-1]
 
 
-def test_another_word_is_refused(checkout: Checkout) -> None:
-    done = checkout.run("scripts/setup everything")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "setup: 'everything' is not understood; give nothing, or --demo\n"
-
-
 def test_an_unfinished_environment_is_created_again(checkout: Checkout) -> None:
     (checkout.root / "no-network").touch()
     failed = checkout.run()

@@ -1,17 +1,15 @@
 """Pods without GPUs: who places them, and what that leaves for the others."""
 
-from dataclasses import replace
-
 import pytest
 
 from deviceplugin.model.preferences import NodePolicy
 from deviceplugin.placement.fit import NodeRejection
 from deviceplugin.placement.node_state import Spare
 from deviceplugin.placement.nodes import NodeScorer
-from deviceplugin.simulate.cluster_objects import Chooser, OtherPods, beside_kube_scheduler
 from deviceplugin.simulate.replay import replay
 from deviceplugin.simulate.scene import read_scene
-from deviceplugin.simulate.stock_scheduler import StockScheduler
+from deviceplugin.simulate.stock_scheduler import Chooser, OtherPods, StockScheduler, beside_kube_scheduler
+from deviceplugin.structs import replace
 from sandbox.emulated_gpus import REPOSITORY
 from tests.placement.clusters import node, pod
 from tests.simulate.scenes import plan

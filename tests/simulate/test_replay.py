@@ -1,7 +1,6 @@
 """Tasks that arrive one by one, and what is counted meanwhile."""
 
 import itertools
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +10,7 @@ from deviceplugin.model.request import Request
 from deviceplugin.placement.node_state import Spare
 from deviceplugin.simulate.replay import LEARNT_EVERY, Run, SchedulerView, SimulationPlan, arrivals, replay
 from deviceplugin.simulate.trace import Scene, Task, task
+from deviceplugin.structs import replace
 from tests.placement.clusters import node, pod
 from tests.placement.drawn_pods import APP, INIT
 from tests.placement.drawn_pods import pod as with_roles

@@ -3,7 +3,6 @@
 import itertools
 import json
 import re
-from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from deviceplugin.model.preferences import NodePolicy
 from deviceplugin.simulate.replay import Run, Sample
 from deviceplugin.simulate.report import Tried, document, plot
+from deviceplugin.structs import replace
 from tests.simulate.scenes import plan, shares, two_nodes
 
 SCENE = two_nodes(*shares(50, 100))

@@ -7,17 +7,15 @@ In: nodes and pods. Out: the URL of a server that answers `/view`, `/explain` an
 import datetime as dt
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
 from aiohttp import web
 from prometheus_client.core import Metric
 
-from deviceplugin.cluster.certificates.keypair import make_ca, make_certificate
-from deviceplugin.cluster.certificates.tls import ServerTls
+from deviceplugin.cluster.certificates.keypair import ServerTls, make_ca, make_certificate
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.http.server import SchedulerServer
-from deviceplugin.cluster.http.verbs import Verb
+from deviceplugin.cluster.http.server import SchedulerServer, Verb
 from deviceplugin.cluster.view.live import LiveUse
 from deviceplugin.errors import KubeError
 from deviceplugin.kube.cluster_client import Address, Caller
@@ -26,6 +24,7 @@ from deviceplugin.model.pod import ClusterPod, ScheduledCondition
 from deviceplugin.scheduler.leadership import Leadership
 from deviceplugin.scheduler.view_service import ViewService
 from deviceplugin.serve.messages import HttpError
+from deviceplugin.structs import replace
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.makers import allocated, ask, bound, node, on_gpu, pod
 

@@ -22,11 +22,15 @@ from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any
 
+import msgspec
+
 from deviceplugin.config.agent import AGENT
 from deviceplugin.config.scheduler import SCHEDULER
 from deviceplugin.errors import ConfigError, VcudaError
 
 Json = dict[str, Any]
+Form = Any
+"""A mapping of names to forms, a list of one form, or a function."""
 REMOVED = "[removed]"
 _TOKENS = (
     re.compile(r"(?i)\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{6,}"),
@@ -83,34 +87,26 @@ def values(document: Any) -> Any:  # noqa: ANN401 - JSON
     return [values(each) for each in document] if isinstance(document, list) else document
 
 
-def kept(document: Mapping[str, Any], *names: str) -> Json:
-    return {name: document[name] for name in names if document.get(name) not in (None, {}, [])}
+def kept(value: Any, form: Any) -> Any:  # noqa: ANN401 - JSON
+    """What a form names: of a mapping these fields if they hold something, of a list each, or what a function makes."""
+    if isinstance(form, list):
+        return [kept(each, form[0]) for each in value]
+    if not isinstance(form, dict):
+        return form(value)
+    held = {name: value.get(name) for name in form}
+    found = {name: kept(each, form[name]) for name, each in held.items() if each not in (None, {}, [])}
+    return {name: each for name, each in found.items() if each not in (None, {}, [])}
 
 
-def metadata(item: Json, domain: str) -> Json:
-    """Annotations are shown where they are vcuda's own; of the others only the names, also under its domain."""
-    meta: Json = item.get("metadata") or {}
-    own = tuple(f"{domain}/{beginning}" for beginning in ("vcuda-", "predicate-", "gpu-assigned"))
-    annotations = {
-        name: value if name.startswith(own) or name in _KEPT_ANNOTATIONS else REMOVED
-        for name, value in (meta.get("annotations") or {}).items()
-    }
-    found = kept(meta, "name", "namespace", "uid", "generation", "creationTimestamp", "deletionTimestamp")
-    return found | ({"annotations": annotations} if annotations else {})
+def _whole(*names: str) -> dict[str, Form]:
+    return dict.fromkeys(names, _as_it_is)
 
 
-def own_container(container: Json) -> Json:
-    """Of agent, extender and kube-scheduler. Probes may have headers and commands, so they are left out."""
-    found = kept(
-        container,
-        *("name", "image", "imagePullPolicy", "ports", "resources", "securityContext", "volumeMounts"),
-        "restartPolicy",
-    )
-    env = [{"name": each.get("name"), "value": REMOVED} for each in container.get("env") or ()]
-    return found | {"args": arguments(container.get("args") or ()), "env": env}
+def _as_it_is(value: Any) -> Any:  # noqa: ANN401 - JSON
+    return value
 
 
-def arguments(words: Sequence[str]) -> list[str]:
+def _arguments(words: Sequence[str]) -> list[str]:
     return [_argument(str(word)) for word in words]
 
 
@@ -121,108 +117,95 @@ def _argument(word: str) -> str:
     return f"{name}={REMOVED}" if equals and name.startswith("--") else REMOVED
 
 
-def own_pod_spec(spec: Json) -> Json:
-    """Volumes by their kinds and paths of the host: what a volume holds is not looked at."""
-    found = kept(
-        spec,
-        *("nodeName", "nodeSelector", "tolerations", "affinity", "serviceAccountName", "priorityClassName"),
-        *("hostPID", "hostNetwork", "securityContext", "runtimeClassName", "topologySpreadConstraints", "dnsPolicy"),
-    )
-    for name in ("initContainers", "containers"):
-        if spec.get(name):
-            found[name] = [own_container(each) for each in spec[name]]
-    volumes = [kept(each, "name", "hostPath", "emptyDir") for each in spec.get("volumes") or ()]
-    return found | {"volumes": volumes}
+def _condition(condition: Json) -> Json:
+    said = ("message",) if condition.get("type") == "PodScheduled" else ()
+    return dict(kept(condition, _whole("type", "status", "reason", *said)))
 
 
-def own_pod(item: Json, domain: str) -> Json:
-    return {"metadata": metadata(item, domain), "spec": own_pod_spec(item.get("spec") or {})} | kept(item, "status")
+_OWN_CONTAINER = {
+    **_whole("name", "image", "imagePullPolicy", "ports", "resources", "securityContext", "volumeMounts"),
+    **_whole("restartPolicy"),
+    "args": _arguments,
+    "env": [{"name": _as_it_is, "value": lambda _: REMOVED}],
+}
+"""Of agent, extender and kube-scheduler. Probes may have headers and commands, so they are left out."""
+_OWN_SPEC = {
+    **_whole("nodeName", "nodeSelector", "tolerations", "affinity", "serviceAccountName", "priorityClassName"),
+    **_whole("hostPID", "hostNetwork", "securityContext", "runtimeClassName", "topologySpreadConstraints", "dnsPolicy"),
+    "initContainers": [_OWN_CONTAINER],
+    "containers": [_OWN_CONTAINER],
+    "volumes": [_whole("name", "hostPath", "emptyDir")],
+}
+"""Volumes by their kinds and paths of the host: what a volume holds is not looked at."""
+_TENANT_CONTAINER = {"name": _as_it_is, "resources": _whole("limits", "requests")}
+_STATE = _whole("reason", "exitCode", "signal", "startedAt", "finishedAt")
+_TENANT_STATUS = {
+    **_whole("name", "ready", "restartCount"),
+    "state": dict.fromkeys(("waiting", "running", "terminated"), _STATE),
+}
 
 
-def controller(item: Json, domain: str) -> Json:
-    """A DaemonSet or a Deployment."""
-    spec: Json = item.get("spec") or {}
-    template: Json = spec.get("template") or {}
-    shown = kept(spec, "replicas", "strategy", "updateStrategy", "revisionHistoryLimit", "selector")
-    pod = {"metadata": metadata(template, domain), "spec": own_pod_spec(template.get("spec") or {})}
-    return {"metadata": metadata(item, domain), "spec": {**shown, "template": pod}} | kept(item, "status")
+class Forms(msgspec.Struct, frozen=True):
+    """What is kept of each kind of object, in a cluster with this domain of vcuda."""
+
+    domain: str
+
+    @property
+    def _metadata(self) -> dict[str, Form]:
+        named = _whole("name", "namespace", "uid", "generation", "creationTimestamp", "deletionTimestamp")
+        return {**named, "annotations": self._annotations}
+
+    def _annotations(self, found: Mapping[str, str]) -> dict[str, str]:
+        """They are shown where they are vcuda's own; of the others only the names, also under its domain."""
+        own = tuple(f"{self.domain}/{beginning}" for beginning in ("vcuda-", "predicate-", "gpu-assigned"))
+        shown = {name for name in found if name.startswith(own) or name in _KEPT_ANNOTATIONS}
+        return {name: value if name in shown else REMOVED for name, value in found.items()}
+
+    def _labels(self, found: Mapping[str, str]) -> dict[str, str]:
+        named = (f"{self.domain}/", "kubernetes.io/", "node.kubernetes.io/", "nvidia.com/gpu", "feature.node.")
+        return {name: value for name, value in found.items() if name.startswith(named) or "nvidia" in name}
+
+    @property
+    def own_pod(self) -> dict[str, Form]:
+        return {"metadata": self._metadata, "spec": _OWN_SPEC, **_whole("status")}
+
+    @property
+    def controller(self) -> dict[str, Form]:
+        """A DaemonSet or a Deployment."""
+        spec = _whole("replicas", "strategy", "updateStrategy", "revisionHistoryLimit", "selector")
+        return {**self.own_pod, "spec": {**spec, "template": {"metadata": self._metadata, "spec": _OWN_SPEC}}}
+
+    @property
+    def tenant_pod(self) -> dict[str, Form]:
+        """What placement needs: no environment, arguments, images, volumes or messages of its programs."""
+        spec = _whole("nodeName", "schedulerName", "priority", "priorityClassName", "runtimeClassName")
+        spec |= {key: [_TENANT_CONTAINER] for key in ("initContainers", "containers")}
+        status = _whole("phase", "reason", "nominatedNodeName") | {"conditions": [_condition]}
+        status |= {key: [_TENANT_STATUS] for key in ("initContainerStatuses", "containerStatuses")}
+        return {"metadata": self._metadata, "spec": spec, "status": status}
+
+    @property
+    def node(self) -> dict[str, Form]:
+        return {
+            "metadata": {**self._metadata, "labels": self._labels},
+            "spec": _whole("unschedulable", "taints"),
+            "status": _whole("allocatable", "capacity", "conditions", "nodeInfo"),
+        }
+
+    @property
+    def lease(self) -> dict[str, Form]:
+        return {"metadata": self._metadata, **_whole("spec")}
+
+    @property
+    def webhooks(self) -> dict[str, Form]:
+        """The caBundle is public; a key in it is removed as everywhere."""
+        return {"metadata": self._metadata, **_whole("webhooks")}
 
 
-def tenant_pod(item: Json, domain: str) -> Json:
-    """What placement needs: no environment, arguments, images, volumes or messages of its programs."""
-    spec, status = item.get("spec") or {}, item.get("status") or {}
-    containers = {
-        name: [
-            {"name": each.get("name"), "resources": _resources(each.get("resources") or {})}
-            for each in spec.get(name) or ()
-        ]
-        for name in ("initContainers", "containers")
-        if spec.get(name)
-    }
-    states = [
-        {**kept(each, "name", "ready", "restartCount"), "state": _state(each.get("state") or {})}
-        for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
-    ]
-    conditions = [
-        kept(each, "type", "status", "reason", *(("message",) if each.get("type") == "PodScheduled" else ()))
-        for each in status.get("conditions") or ()
-    ]
-    return {
-        "metadata": metadata(item, domain),
-        "spec": {
-            **kept(spec, "nodeName", "schedulerName", "priority", "priorityClassName", "runtimeClassName"),
-            **containers,
-        },
-        "status": {
-            **kept(status, "phase", "reason", "nominatedNodeName"),
-            "conditions": conditions,
-            "containers": states,
-        },
-    }
-
-
-def _resources(resources: Json) -> Json:
-    return kept(resources, "limits", "requests")
-
-
-def _state(state: Json) -> Json:
-    return {
-        kind: kept(each or {}, "reason", "exitCode", "signal", "startedAt", "finishedAt")
-        for kind, each in state.items()
-    }
-
-
-def node(item: Json, domain: str) -> Json:
-    status = item.get("status") or {}
-    labels = {
-        name: value
-        for name, value in ((item.get("metadata") or {}).get("labels") or {}).items()
-        if name.startswith((f"{domain}/", "kubernetes.io/", "node.kubernetes.io/", "nvidia.com/gpu", "feature.node."))
-        or "nvidia" in name
-    }
-    return {
-        "metadata": {**metadata(item, domain), "labels": labels},
-        "spec": kept(item.get("spec") or {}, "unschedulable", "taints"),
-        "status": kept(status, "allocatable", "capacity", "conditions", "nodeInfo"),
-    }
-
-
-def event(item: Json, _: str) -> Json:
-    return {
-        "metadata": kept(item.get("metadata") or {}, "name", "namespace", "creationTimestamp"),
-        **kept(
-            item, "involvedObject", "type", "reason", "message", "count", "firstTimestamp", "lastTimestamp", "source"
-        ),
-    }
-
-
-def lease(item: Json, domain: str) -> Json:
-    return {"metadata": metadata(item, domain), **kept(item, "spec")}
-
-
-def webhooks(item: Json, domain: str) -> Json:
-    """The caBundle is public; a key in it is removed as everywhere."""
-    return {"metadata": metadata(item, domain), **kept(item, "webhooks")}
+EVENT = {
+    "metadata": _whole("name", "namespace", "creationTimestamp"),
+    **_whole("involvedObject", "type", "reason", "message", "count", "firstTimestamp", "lastTimestamp", "source"),
+}
 
 
 FOLDER = "vcuda-bundle"

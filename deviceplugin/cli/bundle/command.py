@@ -9,7 +9,6 @@ In: the cluster as `vcuda doctor` sees it. Out: members of an `Archive` with the
 lines or 4 MiB of one log, of the last day; the logs of 20 agents, those that are not ready first; 50 pods that wait.
 """
 
-import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -22,22 +21,29 @@ from typing import Any
 import click
 import msgspec
 
-from deviceplugin import __version__, log
-from deviceplugin.cli.bundle import archive
-from deviceplugin.cli.bundle.archive import Archive, created
+from deviceplugin import __version__
+from deviceplugin.cli.bundle.archive import EVENT, Archive, Form, Forms, created, kept
 from deviceplugin.cli.command import OperatorCommand, node_name
 from deviceplugin.cli.connection import Connection, connected
-from deviceplugin.cli.doctor.cluster import AGENT, SCHEDULER, ClusterFacts
+from deviceplugin.cli.doctor.cluster import (
+    AGENT,
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    NODES,
+    OWN_PODS,
+    SCHEDULER,
+    ClusterFacts,
+    OwnPod,
+)
 from deviceplugin.cli.doctor.control import CHECKS
 from deviceplugin.cli.doctor.findings import CheckOutcome, document, examine
-from deviceplugin.cli.doctor.objects import DAEMON_SETS, DEPLOYMENTS, NODES, OWN_PODS, OwnPod
-from deviceplugin.cli.listing import say
-from deviceplugin.cli.scheduler_client import scheduler_refusal
+from deviceplugin.cli.scheduler_client import SchedulerClient, asked
+from deviceplugin.cli.table import say
 from deviceplugin.errors import ConfigError, KubeError, ParseError, VcudaError, one_line
 from deviceplugin.kube.cluster_client import WEBHOOKS
-from deviceplugin.kube.collection import ObjectKind
+from deviceplugin.kube.collection import ObjectKind, ObjectRef
+from deviceplugin.kube.events import EVENTS
 from deviceplugin.kube.leader_election import LEASES
-from deviceplugin.kube.objects import ObjectRef
 from deviceplugin.model.cluster_view import MOST_IN_DETAIL, MOST_ROWS
 
 Json = dict[str, Any]
@@ -47,7 +53,6 @@ _MOST_WAITING = 50
 _MOST_PAGES = 200
 _CONTAINERS = ("extender", "kube-scheduler", "agent", "device-nodes", "doctor")
 _NO_QUERY: Mapping[str, str] = MappingProxyType({})
-_EVENTS = ObjectKind("v1", "events", "Event", "event", Json, lambda found: found)
 
 
 class Collector:
@@ -58,12 +63,12 @@ class Collector:
         self._facts = facts
         self._nodes = frozenset(nodes)
         self._waiting: list[tuple[str, str, str]] = []
-        self._domain = ""
+        self._forms = Forms("")
         self._is_away = False
 
     async def collect(self, said: Callable[[str], None]) -> None:
         """`said` hears of each part before it is read."""
-        self._domain = (await self._facts.names()).domain
+        self._forms = Forms((await self._facts.names()).domain)
         parts: tuple[tuple[str, Callable[[], Awaitable[None]]], ...] = (
             ("doctor.json", self._doctor),
             ("versions.json", self._versions),
@@ -121,10 +126,7 @@ class Collector:
         more, query = "", {"limit": str(most)} | ({"gpus": "1"} if what == "nodes" else {})
         for number in range(1, _MOST_PAGES + 1):
             asked = query | ({"more": more} if more else {})
-            answer = await self._facts.scheduler_client.get(f"/view/{what}", asked)
-            if answer.status != 200:
-                raise scheduler_refusal(answer.status, answer.body)
-            found = answer.document
+            found = await self._facts.scheduler_client.read(f"/view/{what}", dict[str, Any], asked)
             self._archive.document(f"view/{what}-{number:03}.json", found)
             more = str(found.get("more") or "")
             if not more:
@@ -132,33 +134,31 @@ class Collector:
 
     def _objects(self) -> tuple[tuple[str, Callable[[], Awaitable[None]]], ...]:
         own = self._facts.namespace
-        wanted: tuple[tuple[str, ObjectKind[Any, Any], ObjectRef, Callable[[Json, str], Json]], ...] = (
-            ("objects/daemonset.json", DAEMON_SETS, ObjectRef(own, AGENT), archive.controller),
-            ("objects/deployment.json", DEPLOYMENTS, ObjectRef(own, SCHEDULER), archive.controller),
-            ("objects/lease.json", LEASES, ObjectRef(own, SCHEDULER), archive.lease),
-            ("objects/webhook.json", WEBHOOKS, ObjectRef("", SCHEDULER), archive.webhooks),
+        wanted: tuple[tuple[str, ObjectKind[Any, Any], ObjectRef, Form], ...] = (
+            ("objects/daemonset.json", DAEMON_SETS, ObjectRef(own, AGENT), self._forms.controller),
+            ("objects/deployment.json", DEPLOYMENTS, ObjectRef(own, SCHEDULER), self._forms.controller),
+            ("objects/lease.json", LEASES, ObjectRef(own, SCHEDULER), self._forms.lease),
+            ("objects/webhook.json", WEBHOOKS, ObjectRef("", SCHEDULER), self._forms.webhooks),
         )
-        return tuple((name, partial(self._object, name, kind, ref, kept)) for name, kind, ref, kept in wanted)
+        return tuple((name, partial(self._object, name, kind, ref, form)) for name, kind, ref, form in wanted)
 
-    async def _object(
-        self, member: str, kind: ObjectKind[Any, Any], ref: ObjectRef, kept: Callable[[Json, str], Json]
-    ) -> None:
+    async def _object(self, member: str, kind: ObjectKind[Any, Any], ref: ObjectRef, form: Form) -> None:
         found = await self._facts.api.get(kind.as_written(), ref, what=f"get {kind.plural}")
-        self._archive.document(member, kept(found, self._domain))
+        self._archive.document(member, kept(found, form))
 
     async def _all_nodes(self) -> None:
         with self._archive.documents("nodes.jsonl") as write:
             async for item in self._facts.api.each(NODES.as_written(), what="nodes"):
                 with self._one_of("nodes.jsonl", item):
-                    write(archive.node(item, self._domain))
+                    write(kept(item, self._forms.node))
 
     async def _gpu_pods(self) -> None:
         with self._archive.documents("pods.jsonl") as write:
             async for item in self._facts.api.each(OWN_PODS.as_written(), what="pods"):
                 with self._one_of("pods.jsonl", item):
-                    if _asks(item, f"{self._domain}/vcuda-"):
+                    if _asks(item, f"{self._forms.domain}/vcuda-"):
                         self._note_waiting(item)
-                        write(archive.tenant_pod(item, self._domain))
+                        write(kept(item, self._forms.tenant_pod))
 
     def _note_waiting(self, item: Json) -> None:
         meta, spec = item.get("metadata") or {}, item.get("spec") or {}
@@ -189,9 +189,9 @@ class Collector:
                 await self._tried(f"events of {namespace}/{name}", partial(self._events_of, namespace, query, write))
 
     async def _events_of(self, namespace: str, query: Mapping[str, str], write: Callable[[object], None]) -> None:
-        async for item in self._facts.api.each(_EVENTS, namespace, what="events", query=query):
+        async for item in self._facts.api.each(EVENTS.as_written(), namespace, what="events", query=query):
             with self._one_of("events", item):
-                write(archive.event(item, self._domain))
+                write(kept(item, EVENT))
 
     async def _own_pods(self) -> None:
         schedulers = await self._facts.scheduler_pods()
@@ -211,7 +211,7 @@ class Collector:
         name, port = pod.metadata.name, pod.port("http")
         ref = ObjectRef(self._facts.namespace, name)
         manifest, metrics = f"pods/{name}/pod.json", f"pods/{name}/metrics.txt"
-        await self._tried(manifest, partial(self._object, manifest, OWN_PODS, ref, archive.own_pod))
+        await self._tried(manifest, partial(self._object, manifest, OWN_PODS, ref, self._forms.own_pod))
         if pod.is_ready:
             proxied = f"{name}:{port}" if port else f"https:{name}:{self._facts.connection.port}"
             at = ObjectRef(ref.namespace, proxied)
@@ -260,27 +260,21 @@ def bundle(path: Path | None, nodes: tuple[str, ...], connection: Connection) ->
     objects. It has names of nodes, namespaces and pods; no Secret or ConfigMap is read, and values of environment
     variables, foreign arguments and annotations are removed. index.json says what could not be read.
     """
-    log.open_log(level="error", format_="console")
     if connection.url:
         raise ConfigError("bundle asks the API server; leave out --url and give a kubeconfig")
     file = path or Path(time.strftime("vcuda-bundle-%Y%m%d-%H%M%S.tar.gz"))
-    missing = asyncio.run(_gather(file, [node_name(each) for each in nodes], connection))
+    named = [node_name(each) for each in nodes]
+    missing = asked(connection, lambda client: _gather(client, file, named))
     if missing:
         click.echo(f"vcuda: {missing} parts could not be read; index.json in the archive says why", err=True)
     say(str(file))
 
 
-async def _gather(file: Path, nodes: list[str], connection: Connection) -> int:
-    from deviceplugin.cli.scheduler_client import opened
-    from deviceplugin.cli.view_client import ViewClient
-
-    async with opened(connection) as client:
-        assert client.api is not None  # it is with a kubeconfig
-        with created(file) as archive:
-            facts = ClusterFacts(client.api, ViewClient(client), connection)
-            await Collector(archive, facts, nodes).collect(_progress)
-            archive.close(made=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), version=__version__)
-            return archive.missing
+async def _gather(client: SchedulerClient, file: Path, nodes: list[str]) -> int:
+    with created(file) as archive:
+        await Collector(archive, ClusterFacts(client), nodes).collect(_progress)
+        archive.close(made=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), version=__version__)
+        return archive.missing
 
 
 def _progress(part: str) -> None:

@@ -5,16 +5,26 @@ check does not fail, as with kubeadm, linkerd check and istioctl analyze.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import Sequence
 
 import click
 
 from deviceplugin import log
 from deviceplugin.cli.command import OperatorCommand, output_option
 from deviceplugin.cli.connection import Connection, connected
-from deviceplugin.cli.doctor.findings import CheckOutcome, CheckResult, document, examine, lines, summary, worst
-from deviceplugin.cli.listing import say, show_document
-from deviceplugin.cli.table import terminal_width
+from deviceplugin.cli.doctor.findings import (
+    Check,
+    CheckOutcome,
+    CheckResult,
+    Subject,
+    document,
+    examine,
+    lines,
+    summary,
+    worst,
+)
+from deviceplugin.cli.scheduler_client import SchedulerClient, asked
+from deviceplugin.cli.table import say, show_document, terminal_width
 from deviceplugin.config.agent import AGENT, AgentSettings
 from deviceplugin.config.command import Effective, SettingsCommand
 from deviceplugin.errors import ConfigError
@@ -41,30 +51,23 @@ def doctor(context: click.Context, output: str, connection: Connection) -> None:
     Each check prints ok, warning, failed, or skipped if you lack a right, and what to do. Nothing is changed.
     """
     if context.invoked_subcommand is None:
-        log.open_log(level="error", format_="console")
         if connection.url:
             raise ConfigError("doctor asks the API server; leave out --url and give a kubeconfig")
-        finish(context, asyncio.run(shown(_cluster(connection), output)), output)
+        finish(context, asked(connection, lambda client: _cluster(client, output)), output)
 
 
-async def _cluster(connection: Connection) -> AsyncIterator[CheckResult]:
+async def _cluster(client: SchedulerClient, output: str) -> list[CheckResult]:
     from deviceplugin.cli.doctor.cluster import ClusterFacts
     from deviceplugin.cli.doctor.control import CHECKS
-    from deviceplugin.cli.scheduler_client import opened
-    from deviceplugin.cli.view_client import ViewClient
 
-    async with opened(connection) as client:
-        assert client.api is not None  # it is with a kubeconfig
-        facts = ClusterFacts(client.api, ViewClient(client), connection)
-        async for finding in examine(CHECKS, facts):
-            yield finding
+    return await shown(CHECKS, ClusterFacts(client), output)
 
 
-async def shown(findings: AsyncIterator[CheckResult], output: str) -> list[CheckResult]:
-    """All of them; as text each is printed when it is known."""
+async def shown(checks: Sequence[Check[Subject]], subject: Subject, output: str) -> list[CheckResult]:
+    """The findings of all of them; as text each is printed when it is known."""
     found = []
     width = terminal_width()
-    async for finding in findings:
+    async for finding in examine(checks, subject):
         found.append(finding)
         if output == "text":
             say(*lines(finding, width))
@@ -83,21 +86,9 @@ def finish(
         context.exit(1)
 
 
-@doctor.command(
-    "node",
-    cls=SettingsCommand,
-    program=AGENT,
-    params=[
-        click.Option(["--startup"], is_flag=True, help="Fail only for checks without which the agent does not start."),
-        click.Option(
-            ["-o", "--output"],
-            type=click.Choice(["text", "json", "yaml"]),
-            default="text",
-            show_default=True,
-            help="Output format.",
-        ),
-    ],
-)
+@doctor.command("node", cls=SettingsCommand, program=AGENT)
+@click.option("--startup", is_flag=True, help="Fail only for checks without which the agent does not start.")
+@output_option("text", "json", "yaml", default="text")
 @click.pass_context
 def node(context: click.Context, effective: Effective[AgentSettings], startup: bool, output: str) -> None:
     """Check this node as the agent sees it: driver, NVML, libraries, kubelet, runtime, directories, rights.
@@ -105,21 +96,15 @@ def node(context: click.Context, effective: Effective[AgentSettings], startup: b
     Takes the flags, variables and file of `vcuda agent`. Run it as root on the node or in the agent's pod; it may run
     beside an agent.
     """
-    from deviceplugin.cli.doctor.node_checks import CHECKS
+    from deviceplugin.cli.doctor.node import CHECKS, NodeSubject
 
-    log.open_log(level="error", format_="console")
-    found = asyncio.run(shown(_node(effective.settings), output))
+    async def check() -> list[CheckResult]:
+        subject = NodeSubject(effective.settings)
+        try:
+            return await shown(CHECKS, subject, output)
+        finally:
+            await subject.close()
+
+    log.open_log(level="error", console=True)
     needed = frozenset(each.name for each in CHECKS if each.to_start)
-    finish(context, found, output, only=needed if startup else frozenset())
-
-
-async def _node(settings: AgentSettings) -> AsyncIterator[CheckResult]:
-    from deviceplugin.cli.doctor.node import NodeSubject
-    from deviceplugin.cli.doctor.node_checks import CHECKS
-
-    subject = NodeSubject(settings)
-    try:
-        async for finding in examine(CHECKS, subject):
-            yield finding
-    finally:
-        await subject.close()
+    finish(context, asyncio.run(check()), output, only=needed if startup else frozenset())

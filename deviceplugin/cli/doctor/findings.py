@@ -10,13 +10,13 @@ import os
 import textwrap
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import msgspec
 
 from deviceplugin.cli.table import clean
 from deviceplugin.errors import KubeError, VcudaError, one_line
+from deviceplugin.structs import replace
 
 Subject = TypeVar("Subject")
 _FORBIDDEN = 403
@@ -58,8 +58,7 @@ def skipped(message: str, advice: str = "") -> CheckResult:
     return CheckResult(CheckOutcome.SKIPPED, message, advice)
 
 
-@dataclass(frozen=True, slots=True)
-class Check(Generic[Subject]):
+class Check(msgspec.Struct, Generic[Subject], frozen=True):
     """`needed`: without it none of the following checks means anything. `to_start`: without it no agent starts."""
 
     name: str
@@ -75,7 +74,7 @@ async def examine(checks: Sequence[Check[Subject]], subject: Subject) -> AsyncIt
         found = skipped(f"{missing} has failed") if missing else await _finding(check, subject)
         if check.needed and found.outcome is CheckOutcome.FAILED:
             missing = check.name
-        yield msgspec.structs.replace(found, check=check.name)
+        yield replace(found, check=check.name)
 
 
 async def _finding(check: Check[Subject], subject: Subject) -> CheckResult:

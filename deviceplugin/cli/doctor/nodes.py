@@ -1,17 +1,17 @@
 """The checks of the nodes: what their agents wrote about the GPUs, what kubelet offers, and who else offers them.
 
-In: the nodes of the cluster, each reduced to `NodeFacts`, the slices of all drivers, each reduced to `SliceFacts`, and
-the pods of the agents. Out: findings that name the first nodes.
+In: the nodes of the cluster, each reduced to `NodeFacts`, what the slices of all drivers name, and the pods of the
+agents. Out: findings that name the first nodes.
 """
 
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+
+import msgspec
 
 from deviceplugin.cli.doctor.findings import CheckResult, count, failed, named, ok, warning
 from deviceplugin.errors import ParseError
 from deviceplugin.kube.cluster_objects import cluster_node
-from deviceplugin.kube.resource_slices import AnyOffer
 from deviceplugin.kube.structs import ClusterNodeObject, NodeStatus, parse_quantity
 from deviceplugin.model.node import parse_inventory
 from deviceplugin.model.units import CORES_PER_GPU, Resource, ResourceNames
@@ -27,8 +27,7 @@ _OTHER_MAKERS = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFacts:
+class NodeFacts(msgspec.Struct, frozen=True):
     """`expected` and `offered`: cores and blocks, of the usable GPUs of the inventory, and allocatable.
 
     `malformed`: why the inventory cannot be read. `foreign`: resources of other device plugins that are offered.
@@ -48,18 +47,6 @@ class NodeFacts:
     @property
     def is_ours(self) -> bool:
         return self.has_inventory or any(self.offered)
-
-
-@dataclass(frozen=True, slots=True)
-class SliceFacts:
-    """`texts`: of all attributes of its devices, among which are the UUIDs of GPUs."""
-
-    driver: str
-    texts: frozenset[str]
-
-
-def slice_facts(item: AnyOffer) -> SliceFacts:
-    return SliceFacts(item.driver, frozenset(item.texts))
 
 
 def node_facts(item: ClusterNodeObject, names: ResourceNames) -> NodeFacts:
@@ -170,12 +157,13 @@ def other_plugins(nodes: Sequence[NodeFacts]) -> CheckResult:
     )
 
 
-def other_drivers(nodes: Sequence[NodeFacts], slices: Sequence[SliceFacts], own: str) -> CheckResult:
-    """`own`: what vcuda's driver is called. A slice need not be of one node, so its devices are told by their UUIDs."""
+def other_drivers(nodes: Sequence[NodeFacts], offered: Iterable[tuple[str, str]], own: str) -> CheckResult:
+    """`own`: what vcuda's driver is called. `offered`: drivers with the texts in attributes of their devices.
+
+    A slice need not be of one node, so its devices are told by their UUIDs, which are among those texts.
+    """
     owners = {uuid: each.name for each in nodes for uuid in each.uuids}
-    found = {
-        (each.driver, owners[uuid]) for each in slices if each.driver != own for uuid in each.texts & owners.keys()
-    }
+    found = {(driver, owners[text]) for driver, text in offered if driver != own and text in owners}
     if not found:
         return ok("no other device plugin and no other DRA driver offers GPUs of nodes with an agent")
     drivers, names = ({each[part] for each in found} for part in (0, 1))

@@ -9,12 +9,19 @@ wrong clock would take the webhook from all. The key of a serving certificate ne
 import asyncio
 import datetime as dt
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
+import msgspec
 import structlog
 
-from deviceplugin.cluster.certificates.keypair import KeyPair, is_due, is_valid, make_ca, make_certificate, read_ca
-from deviceplugin.cluster.certificates.tls import ServerTls
+from deviceplugin.cluster.certificates.keypair import (
+    KeyPair,
+    ServerTls,
+    is_due,
+    is_valid,
+    make_ca,
+    make_certificate,
+    read_ca,
+)
 from deviceplugin.errors import ConfigError, KubeConflictError, KubeNotFoundError, ParseError
 from deviceplugin.kube.cluster_client import ClusterClient, Secret
 
@@ -34,8 +41,7 @@ _KEPT = {"helm.sh/resource-policy": "keep"}
 _RESTORED_IN = f"{CHECKS_UNTIL_RESTORED * CHECK_S / 60:g} minutes"
 
 
-@dataclass(slots=True)
-class Issuer:
+class Issuer(msgspec.Struct):
     """`check` at intervals. `ready` is set when a certificate of the CA is served.
 
     `configuration` is the webhook configuration whose caBundle this writes; empty: another tool does, such as Helm.
@@ -48,9 +54,9 @@ class Issuer:
     configuration: str
     names: tuple[str, ...]
     now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC)
-    ca: KeyPair | None = field(default=None, init=False)
-    ready: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    _missing: int = field(default=0, init=False)
+    ca: KeyPair | None = None
+    ready: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
+    _missing: int = 0
 
     async def check(self) -> None:
         """Raises a VcudaError if Secret or caBundle cannot be used; the certificate is renewed all the same."""

@@ -18,9 +18,9 @@ one is answered. Invariant: no clock alone releases anything, and nothing is hel
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+import msgspec
 import structlog
 
 from deviceplugin.cluster.extender.cache.pod_hold import NEVER, HoldState, PodHold
@@ -31,12 +31,12 @@ from deviceplugin.errors import CapacityError, KubeError, KubeNotFoundError, Vcu
 from deviceplugin.model import annotations as text
 from deviceplugin.model.allocation import ContainerRole, PodRef, PodUid
 from deviceplugin.model.annotation_names import annotation_names
-from deviceplugin.model.annotation_size import LARGEST, size_with
-from deviceplugin.model.gpu import Inventory
+from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.pod import ClusterPod, Pod
-from deviceplugin.model.pod_request import PodRequest, placeable_request
+from deviceplugin.model.pod_request import LARGEST, PodRequest, placeable_request, size_with
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.placement.pod import place_pod
+from deviceplugin.structs import replace
 
 log = structlog.get_logger("vcuda.cluster")
 _RETRY_S = 5.0
@@ -50,14 +50,13 @@ class PodApi(Protocol):
     async def get_pod(self, pod: PodRef) -> Pod: ...
 
 
-@dataclass(slots=True, eq=False)
-class _Pending:
+class _Pending(msgspec.Struct, eq=False):
     """`may_arrive`: until when a Binding may still take effect, by node. `turn` counts events, to find answers that are
     older than the last event."""
 
     pod: PodRef
     due: float
-    may_arrive: dict[str, float] = field(default_factory=dict)
+    may_arrive: dict[str, float] = msgspec.field(default_factory=dict)
     turn: int = 0
 
 
@@ -188,15 +187,14 @@ class BindApi(PodApi, Protocol):
     async def bind(self, pod: PodRef, node: str, annotations: Mapping[str, str]) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _InFlight:
+class _InFlight(msgspec.Struct, frozen=True):
     node: str
     task: "asyncio.Task[str]"
 
 
 class Bind:
-    """One Binding at a time for each pod; nothing else writes the extender's pods. `bound` is called after each with
-    its annotations, `unbound` with why a pod was not bound, where that is certain."""
+    """One Binding at a time for each pod; nothing else writes the extender's pods. `bound` is called after each
+    whose decision is known, `unbound` with why a pod was not bound, where that is certain."""
 
     def __init__(
         self,
@@ -205,8 +203,8 @@ class Bind:
         *,
         settings: PlacementSettings,
         clock: Callable[[], float],
-        why: Callable[[PodHold, Inventory | None], str],
-        bound: Callable[[PodRef, Mapping[str, str]], None] = lambda _pod, _annotations: None,
+        why: Callable[[PodHold, Inventory | None], text.DecisionRecord | None],
+        bound: Callable[[PodRef, text.DecisionRecord], None] = lambda _pod, _decision: None,
         unbound: Callable[[PodRef, str], None] = lambda _pod, _why: None,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -250,14 +248,14 @@ class Bind:
             asked = await self._request(order)
             if (done := self._known_result(order)) is not None:  # the watch was faster than the API server's answer
                 return done
-            annotations = self._assume(order, asked)
+            annotations, decision = self._assume(order, asked)
         except VcudaError as error:
             self._drop_reservation(order)
             if not isinstance(error, KubeNotFoundError):
                 self._unbound(order.pod, error.message)
             return error.message
         try:
-            return await self._write(order, annotations)
+            return await self._write(order, annotations, decision)
         except BaseException:  # cancelled too: the API server may have the Binding already
             self.unconfirmed.mark_uncertain(order.pod, order.node)
             raise
@@ -282,7 +280,7 @@ class Bind:
             return None
         return "" if bound == order.node else f"pod {order.pod} is already bound to node {bound}"
 
-    def _assume(self, order: BindingArgs, asked: PodRequest) -> dict[str, str]:
+    def _assume(self, order: BindingArgs, asked: PodRequest) -> tuple[dict[str, str], text.DecisionRecord | None]:
         """Takes the GPUs before the Binding is written; raises a CapacityError if the pod fits no longer."""
         uid, node = order.pod.uid, order.node
         self._cache.expire()
@@ -296,10 +294,9 @@ class Bind:
                 "still take effect, but its GPUs cannot be used any more; kube-scheduler retries the pod"
             )
         if held is None or not fits:
-            prefer = {uuid for each in held.allocations for uuid in each.uuids} if held else set()
+            prefer, priority = (held.uuids, held.priority) if held else (frozenset[GpuUuid](), 0)
             state = node_info.state_without({uid})
             placed = place_pod(asked, state, policy=self._settings.gpu_policy, prefer=prefer)
-            priority = held.priority if held else 0
             held = PodHold(
                 order.pod,
                 node,
@@ -309,17 +306,17 @@ class Bind:
                 request=asked,
                 needs=self._cache.needs_of(uid),
             )
-        assumed = replace(held, state=HoldState.ASSUMED, expires=NEVER)
+        assumed, decision = replace(held, state=HoldState.ASSUMED, expires=NEVER), self._why(held, node_info.inventory)
         annotations = binding_annotations(
             assumed,
             node_info.inventory,
             now_ns=self._wall_ns(),
             names=self._settings.names,
-            why=self._why(held, node_info.inventory),
+            why="" if decision is None else text.format_decision(decision),
         )
         self._require_room(order.pod, annotations)
         self._cache.put_hold(assumed)
-        return annotations
+        return annotations, decision
 
     def _require_room(self, pod: PodRef, annotations: dict[str, str]) -> None:
         """The pod may have got more annotations since filter was asked; why it is where it is comes last."""
@@ -342,12 +339,15 @@ class Bind:
         if held is not None and held.state is HoldState.RESERVED:
             self._cache.release(order.pod.uid, order.node)
 
-    async def _write(self, order: BindingArgs, annotations: Mapping[str, str]) -> str:
+    async def _write(
+        self, order: BindingArgs, annotations: Mapping[str, str], decision: text.DecisionRecord | None
+    ) -> str:
         try:
             await self._api.bind(order.pod, order.node, annotations)
         except VcudaError as error:
             return await self._read_result(order, error)
-        self._bound(order.pod, annotations)
+        if decision is not None:
+            self._bound(order.pod, decision)
         if self.unconfirmed.is_assumed(order.pod.uid, order.node):  # else the watch was faster
             self.unconfirmed.await_watch(order.pod)
         return ""

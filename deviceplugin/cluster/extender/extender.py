@@ -5,7 +5,7 @@ call, and whether the cache is complete (`scheduler` answers nothing before).
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
@@ -14,8 +14,8 @@ from deviceplugin.cluster.extender.cache.pod_hold import PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.explain.claims import ClaimExplain
 from deviceplugin.cluster.extender.explain.explain import Explain
-from deviceplugin.cluster.extender.explain.verdicts import Verdicts, pending, record_text, summary
-from deviceplugin.cluster.extender.filter import Filter, Prioritize
+from deviceplugin.cluster.extender.explain.verdicts import Verdicts, pending, record_of, summary
+from deviceplugin.cluster.extender.filter import Filter, prioritize
 from deviceplugin.cluster.extender.gangs import GangTracker
 from deviceplugin.cluster.extender.preempt import Preempt
 from deviceplugin.cluster.extender.recent_events import RecentEvents
@@ -24,6 +24,7 @@ from deviceplugin.cluster.extender.watchers import NodeApi, OvercommitMonitor, W
 from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.annotation_names import annotation_names
+from deviceplugin.model.annotations import DecisionRecord
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.node import ClusterNode
 from deviceplugin.model.pod import ClusterPod
@@ -65,30 +66,23 @@ class Extender:
             typical, node_policy=settings.node_policy, gpu_policy=settings.gpu_policy, leaves_out=False
         )
         self._names = settings.names
-        self._placed = placed
         self._history = WorkloadHistory(scorer, clock=clock, observed=self.observed)
         self._gangs = GangTracker(cache, verdicts, settings=settings, clock=clock)
         self.snapshot = snapshot = ClusterSnapshot(cache, settings, scorer)
-        self.filter = Filter(
-            cache, snapshot, verdicts, scorer=scorer, gangs=self._gangs, settings=settings, clock=clock, wall=wall
-        ).filter
-        self.prioritize = Prioritize(snapshot, scorer=scorer, names=settings.names).scores
-        self.preempt = Preempt(cache, snapshot, names=settings.names).victims
+        self.filter = Filter(snapshot, verdicts, self._gangs, clock=clock, wall=wall).filter
+        self.prioritize = partial(prioritize, snapshot)
+        self.preempt = Preempt(snapshot).victims
         self._binder = bind = Bind(
-            cache, api, settings=settings, clock=clock, why=self._why, bound=self._say_why, unbound=unbound
+            cache, api, settings=settings, clock=clock, why=self._why, bound=partial(_say_why, placed), unbound=unbound
         )
         self.bind, self.drain = bind.bind, bind.drain
         self.unconfirmed, self.resolve = bind.unconfirmed, bind.unconfirmed.resolve
-        self.explain = Explain(cache, snapshot, verdicts, settings=settings, claims=ClaimExplain(cache)).explain
+        self.explain = Explain(snapshot, verdicts, ClaimExplain(cache).explain).explain
         self.pending = partial(pending, cache, verdicts)
 
-    def _why(self, held: PodHold, inventory: Inventory | None) -> str:
+    def _why(self, held: PodHold, inventory: Inventory | None) -> DecisionRecord | None:
         """The decision that led to this hold, for its annotation."""
-        return record_text(self.verdicts.decision(held.pod.uid), held.pod, held.node, held.allocations, inventory)
-
-    def _say_why(self, pod: PodRef, annotations: Mapping[str, str]) -> None:
-        if sentence := summary(annotations.get(annotation_names(self._names.domain).decision, "")):
-            self._placed(pod, sentence)
+        return record_of(self.verdicts.decision(held.pod.uid), held.pod, held.node, held.allocations, inventory)
 
     def put_node(self, node: ClusterNode) -> None:
         self.cache.put_node(node)
@@ -100,10 +94,11 @@ class Extender:
         self.scorer.forget(name)
 
     def put_pod(self, pod: ClusterPod) -> None:
+        asked = None
         if self.cache.is_new(pod.uid):  # asked before the cache has this version, as are the two below
-            self._history.record(pod, self._names)
+            asked = self._history.record(pod, self._names)
         before, is_over = self.cache.pod(pod.uid), self.cache.is_over(pod.uid)
-        self.cache.put_pod(pod)
+        self.cache.put_pod(pod, asked)
         if pod.pod.is_gpu and not is_over:
             self.recent_events.pod_changed(before, pod)
         if pod.pod.node or pod.pod.is_terminal:
@@ -131,3 +126,7 @@ class Extender:
         self._gangs.expire()
         self.overcommit.check()
         self._history.refresh()
+
+
+def _say_why(placed: Callable[[PodRef, str], None], pod: PodRef, decision: DecisionRecord) -> None:
+    placed(pod, summary(decision))

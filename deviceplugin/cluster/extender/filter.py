@@ -13,11 +13,9 @@ extender's weight and adds it to the scores of its own plugins.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 
 from deviceplugin.cluster.extender.cache.node_info import needs_of
-from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold, is_later
-from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
+from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold, is_later, reserved_hold
 from deviceplugin.cluster.extender.explain.verdicts import Decision, Verdicts, decision_of
 from deviceplugin.cluster.extender.gangs import GangTracker
 from deviceplugin.cluster.extender.rejection import (
@@ -34,12 +32,11 @@ from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.errors import CapacityError, ParseError, RequestError
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, placeable_request, pod_request
-from deviceplugin.model.units import ResourceNames
 from deviceplugin.placement.budget import AT_ONCE, ON_ONE_NODE, Budget
-from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState
-from deviceplugin.placement.nodes import NodeScorer
+from deviceplugin.placement.nodes import NodeChoice
 from deviceplugin.placement.pod import PodChoice, place_pod
+from deviceplugin.structs import replace
 
 _LATE_REFUSAL_S = 10.0  # kube-scheduler sends 50 requests a second (its client's default): 500 refusals of a gang
 
@@ -49,23 +46,17 @@ class Filter:
 
     def __init__(
         self,
-        cache: SchedulerCache,
         snapshot: ClusterSnapshot,
         verdicts: Verdicts,
-        *,
-        scorer: NodeScorer,
         gangs: GangTracker,
-        settings: PlacementSettings,
+        *,
         clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
-        self._cache = cache
-        self._snapshot = snapshot
+        self._snapshot, self._cache, self._settings = snapshot, snapshot.cache, snapshot.settings
         self._verdicts = verdicts
-        self._scorer = scorer
         self._gangs = gangs
-        self._settings = settings
-        self._one_node = settings.one_node
+        self._one_node = snapshot.settings.one_node
         self._clock = clock
         self._wall = wall
 
@@ -118,14 +109,16 @@ class Filter:
         self._reserve(pod, asked, choice.node, choice.placed)
         policy = asked.preferences.node or self._settings.node_policy
         decision = decision_of(choice, rejected, policy=policy, at=self._wall())
-        return self._answer(pod, (choice.node,), rejected, fitting=choice.ranked, decision=decision)
+        return self._answer(
+            pod, (choice.node,), rejected, fitting=[name for _, name in choice.fitting], decision=decision
+        )
 
     def _chosen(
         self, pod: ClusterPod, asked: PodRequest, nodes: NodeCandidates, budget: Budget
     ) -> tuple[NodeCandidates, NodeChoice]:
         """Where nothing fits, once more after other gangs have yielded what they reserved."""
         needs = needs_of(pod.needs)
-        choice = self._scorer.choose(asked, nodes.states, needs=needs, budget=budget)
+        choice = self._snapshot.scorer.choose(asked, nodes.states, needs=needs, budget=budget)
         if choice.node is None and nodes.is_unfinished:
             budget.put_off()
         if choice.node is not None or choice.unfinished or budget.goes_on or not self._gangs.yield_reservations(pod):
@@ -133,14 +126,14 @@ class Filter:
         after = Budget(AT_ONCE, is_last=False)
         names = (*(state.name for state in nodes.states), *nodes.rejected)
         nodes = self._snapshot.nodes(pod, names, after)
-        choice = self._scorer.choose(asked, nodes.states, needs=needs, budget=after)
+        choice = self._snapshot.scorer.choose(asked, nodes.states, needs=needs, budget=after)
         budget.may(after.spent)
         budget.is_complete = True  # reservations were given away for this attempt, so it is not put off
         return nodes, choice
 
     def _all_that_fit(self, pod: ClusterPod, asked: PodRequest, names: tuple[str, ...], budget: Budget) -> FilterResult:
         nodes = self._snapshot.nodes(pod, names, budget)
-        choice = self._scorer.all_that_fit(asked, nodes.states, needs=needs_of(pod.needs), budget=budget)
+        choice = self._snapshot.scorer.all_that_fit(asked, nodes.states, needs=needs_of(pod.needs), budget=budget)
         rejected = nodes.rejected | {name: rejection_of(verdict) for name, verdict in choice.refused.items()}
         if nodes.is_unfinished and len(rejected) >= len(names):
             budget.put_off()
@@ -170,16 +163,7 @@ class Filter:
         return None
 
     def _reserve(self, pod: ClusterPod, asked: PodRequest, node: str, placed: PodChoice) -> None:
-        hold = PodHold(
-            pod=pod.pod.api_ref,
-            node=node,
-            state=HoldState.RESERVED,
-            allocations=placed.allocations,
-            priority=pod.priority,
-            expires=self._deadline(pod),
-            request=asked,
-            needs=pod.needs,
-        )
+        hold = reserved_hold(pod, node, placed.allocations, asked, expires=self._deadline(pod))
         self._cache.put_hold(self._in_this_attempt(pod, hold))
 
     def _in_this_attempt(self, pod: ClusterPod, hold: PodHold) -> PodHold:
@@ -240,9 +224,9 @@ def _bound_node_only(args: ExtenderArgs, bound: str | None) -> FilterResult:
 def _place_again(
     asked: PodRequest, state: NodeState, settings: PlacementSettings, held: PodHold, budget: Budget
 ) -> PodChoice | None:
-    uuids, here = {uuid for each in held.allocations for uuid in each.uuids}, Budget(ON_ONE_NODE)
+    here = Budget(ON_ONE_NODE)
     try:
-        return place_pod(asked, state, policy=settings.gpu_policy, prefer=uuids, budget=here)
+        return place_pod(asked, state, policy=settings.gpu_policy, prefer=held.uuids, budget=here)
     except (CapacityError, RequestError):
         return None
     finally:
@@ -252,27 +236,21 @@ def _place_again(
 BEST = 10
 
 
-class Prioritize:
+def prioritize(
+    snapshot: ClusterSnapshot, args: ExtenderArgs, budget: Budget | None = None
+) -> tuple[tuple[str, int], ...]:
     """Reads only."""
+    ranked = _ranked(snapshot, args, budget or Budget()) if args.pod.pod.is_gpu else {}
+    return tuple(zip(args.names, scaled([ranked.get(name) for name in args.names]), strict=True))
 
-    def __init__(self, snapshot: ClusterSnapshot, *, scorer: NodeScorer, names: ResourceNames) -> None:
-        self._snapshot = snapshot
-        self._scorer = scorer
-        self._names = names
 
-    def scores(self, args: ExtenderArgs, budget: Budget | None = None) -> tuple[tuple[str, int], ...]:
-        ranked: Mapping[str, tuple[int, ...]] = {}
-        if args.pod.pod.is_gpu:
-            ranked = self._ranked(args, budget or Budget())
-        return tuple(zip(args.names, scaled([ranked.get(name) for name in args.names]), strict=True))
-
-    def _ranked(self, args: ExtenderArgs, budget: Budget) -> Mapping[str, tuple[int, ...]]:
-        try:
-            asked = pod_request(args.pod.pod, self._names)
-        except (RequestError, ParseError):
-            return {}
-        states = self._snapshot.nodes(args.pod, args.names, budget).states
-        return self._scorer.ranked(asked, states, needs=needs_of(args.pod.needs), budget=budget)
+def _ranked(snapshot: ClusterSnapshot, args: ExtenderArgs, budget: Budget) -> Mapping[str, tuple[int, ...]]:
+    try:
+        asked = pod_request(args.pod.pod, snapshot.settings.names)
+    except (RequestError, ParseError):
+        return {}
+    states = snapshot.nodes(args.pod, args.names, budget).states
+    return snapshot.scorer.ranked(asked, states, needs=needs_of(args.pod.needs), budget=budget)
 
 
 def scaled(ranks: list[tuple[int, ...] | None]) -> list[int]:

@@ -21,7 +21,8 @@ a gang that is too large may have reserved every GPU. Invariants:
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
@@ -33,8 +34,7 @@ from deviceplugin.model.pod import ClusterPod, Gang
 _CYCLE_S = 5.0  # from the last request for a member to the first Binding; only kube-scheduler's own work lies between
 
 
-@dataclass(slots=True)
-class _GangAttempt:
+class _GangAttempt(msgspec.Struct):
     """`began`: how many verdicts there were before it, `round_began`: before this round. `ends`: when it expires, if no
     member is requested before.
 
@@ -44,10 +44,10 @@ class _GangAttempt:
 
     began: int
     round_began: int
-    members: set[PodUid] = field(default_factory=set)
-    placed: set[PodUid] = field(default_factory=set)
-    refused: set[PodUid] = field(default_factory=set)
-    yielded: set[PodUid] = field(default_factory=set)
+    members: set[PodUid] = msgspec.field(default_factory=set)
+    placed: set[PodUid] = msgspec.field(default_factory=set)
+    refused: set[PodUid] = msgspec.field(default_factory=set)
+    yielded: set[PodUid] = msgspec.field(default_factory=set)
     ends: float = 0.0
     is_retry: bool = False
 

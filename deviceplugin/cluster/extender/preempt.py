@@ -14,22 +14,16 @@ from itertools import chain, combinations, islice
 from typing import TypeVar
 
 from deviceplugin.cluster.extender.cache.pod_hold import PodHold
-from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
-from deviceplugin.cluster.extender.rejection import Rejection
-from deviceplugin.cluster.extender.snapshot import ClusterSnapshot, StateWithout
+from deviceplugin.cluster.extender.snapshot import Asking, ClusterSnapshot
 from deviceplugin.cluster.extender.turns import Turns
 from deviceplugin.cluster.extender.wire import PreemptionArgs, Victims
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import ClusterPod
-from deviceplugin.model.pod_request import PodRequest, placeable_request
-from deviceplugin.model.units import ResourceNames
+from deviceplugin.model.pod_request import placeable_request
 from deviceplugin.placement.budget import Budget
-from deviceplugin.placement.prefilter import Prefilter
 
-FitCheck = Callable[[Collection[PodUid]], bool]
-"""Whether a pod fits without some other pods."""
 _MOST_SETS = 100
 _MOST_SETS_OF_A_GPU = 30
 _MOST_CANDIDATES = 256  # kubelet runs 110 pods on a node unless it is told otherwise
@@ -39,57 +33,36 @@ _Candidate = TypeVar("_Candidate")
 class Preempt:
     """Reads only."""
 
-    def __init__(self, cache: SchedulerCache, snapshot: ClusterSnapshot, *, names: ResourceNames) -> None:
-        self._cache = cache
-        self._snapshot = snapshot
-        self._names = names
+    def __init__(self, snapshot: ClusterSnapshot) -> None:
+        self._snapshot, self._cache = snapshot, snapshot.cache
 
     async def victims(self, args: PreemptionArgs, turns: Turns | None = None) -> dict[str, Victims]:
         pod = args.pod
         if not pod.pod.is_gpu:
             return dict(args.victims)
         try:
-            asked = placeable_request(pod.pod, self._names)
+            asking = Asking(pod, placeable_request(pod.pod, self._snapshot.settings.names))
         except (RequestError, ParseError):
             return {}
         answer: dict[str, Victims] = {}
         async for budget, (node, proposed) in (turns or Turns()).each(pod.pod.ref.namespace, args.victims.items()):
-            further = self._extra_victims(pod, asked, node, proposed.pods, budget)
+            further = self._extra_victims(asking, node, proposed.pods, budget)
             if further is not None:
                 answer[node] = Victims((*proposed.pods, *further), proposed.violations + len(further))
         return answer
 
     def _extra_victims(
-        self, pod: ClusterPod, asked: PodRequest, node: str, proposed: Sequence[PodUid], budget: Budget
+        self, asking: Asking, node: str, proposed: Sequence[PodUid], budget: Budget
     ) -> tuple[PodUid, ...] | None:
         """Further victims; None if evicting every pod of lower priority is not enough."""
-        info = self._cache.nodes.get(node)
-        if info is None:
-            return None
-        state = self._snapshot.evicting(pod, node, budget)
-        fits = self._fit_check(asked, state, budget, steps=info.steps_without)
-        others = [held for held in self._evictable(pod, node) if held.pod.uid not in proposed]
-        found = fewest_victims(
-            others,
-            on=lambda held: {uuid for each in held.allocations for uuid in each.uuids},
-            enough=lambda chosen: fits((*proposed, *(held.pod.uid for held in chosen))),
-            budget=budget,
-        )
+
+        def enough(chosen: Collection[PodHold]) -> bool:
+            without = (*proposed, *(held.pod.uid for held in chosen))
+            return self._snapshot.refusal(asking, node, budget, without=without) is None
+
+        others = [held for held in self._evictable(asking.pod, node) if held.pod.uid not in proposed]
+        found = fewest_victims(others, on=lambda held: held.uuids, enough=enough, budget=budget)
         return None if found is None else tuple(held.pod.uid for held in found)
-
-    def _fit_check(
-        self, asked: PodRequest, node: StateWithout, budget: Budget, *, steps: Callable[[int], int]
-    ) -> FitCheck:
-        prefilter = Prefilter(asked)
-
-        def fits(without: Collection[PodUid]) -> bool:
-            budget.may(steps(len(without)) + prefilter.steps)
-            state = node(without)
-            if isinstance(state, Rejection) or prefilter(state) is not None:
-                return False
-            return self._snapshot.rejection_together(asked, state, budget=budget) is None
-
-        return fits
 
     def _evictable(self, pod: ClusterPod, node: str) -> list[PodHold]:
         """Bound pods with GPUs and a lower priority: first those that are being deleted, then by priority."""

@@ -9,12 +9,13 @@ start is no news: nothing is noted before `begin`. Every replica sees the same c
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
-from deviceplugin.cluster.extender.explain.verdicts import summary
+from deviceplugin.cluster.extender.explain.verdicts import summary, written_decision
 from deviceplugin.model.allocation import PodRef, PodUid
-from deviceplugin.model.cluster_view import ClusterEventKind
+from deviceplugin.model.cluster_view import ClusterEventKind, ClusterEventRow
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import ClusterPod, ScheduledCondition
 
@@ -22,27 +23,12 @@ _MOST = 500
 _LONGEST = 500
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterEvent:
-    """`number` grows from event to event. Of one that repeats, `first` and `at` are its first and its last time."""
-
-    number: int
-    kind: ClusterEventKind
-    first: float
-    at: float
-    sentence: str
-    pod: PodRef | None = None
-    node: str = ""
-    count: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class _NodeFace:
+class _NodeFace(msgspec.Struct, frozen=True):
     """Why the node, and why each of its GPUs, takes no new pods; empty if it does."""
 
     problem: str
-    closed: Mapping[GpuUuid, str] = field(default_factory=dict)
-    indices: Mapping[GpuUuid, int] = field(default_factory=dict)
+    closed: Mapping[GpuUuid, str] = msgspec.field(default_factory=dict)
+    indices: Mapping[GpuUuid, int] = msgspec.field(default_factory=dict)
 
 
 class RecentEvents:
@@ -52,7 +38,7 @@ class RecentEvents:
         self._decision = decision
         self._most = most
         self._wall = wall
-        self._events: dict[ClusterEventKind, OrderedDict[int, ClusterEvent]] = {
+        self._events: dict[ClusterEventKind, OrderedDict[int, ClusterEventRow]] = {
             kind: OrderedDict() for kind in ClusterEventKind
         }
         self._of_namespaces = {kind: Counter[str]() for kind in ClusterEventKind}
@@ -66,10 +52,10 @@ class RecentEvents:
         """The cache is complete: what changes from now on is news."""
         self.since = self._wall()
 
-    def __iter__(self) -> Iterator[ClusterEvent]:
-        """In no order."""
+    def __iter__(self) -> Iterator[tuple[int, ClusterEventRow]]:
+        """In no order; the number of an event grows."""
         for events in self._events.values():
-            yield from tuple(events.values())
+            yield from tuple(events.items())
 
     def pod_changed(self, before: ClusterPod | None, after: ClusterPod) -> None:
         pod = after.pod
@@ -77,8 +63,9 @@ class RecentEvents:
             if before is not None:
                 self._note(ClusterEventKind.ENDED, f"ended: {pod.phase}", pod=pod.ref, node=pod.node)
         elif pod.node and (before is None or not before.pod.node):
-            why = summary(pod.annotations.get(self._decision, "")) or f"bound to node {pod.node}"
-            self._note(ClusterEventKind.PLACED, why, pod=pod.ref, node=pod.node)
+            why = written_decision(pod.annotations.get(self._decision, ""))
+            sentence = summary(why) if why is not None else f"bound to node {pod.node}"
+            self._note(ClusterEventKind.PLACED, sentence, pod=pod.ref, node=pod.node)
         elif not pod.node and (before is None or before.condition != after.condition):
             self._waits(after, after.condition)
 
@@ -138,35 +125,29 @@ class RecentEvents:
         self._last += 1
         now = self._wall()
         since = now if first is None else first
-        event = ClusterEvent(self._last, kind, since, now, sentence[:_LONGEST], pod, node, count)
+        uid, namespace, name = ("", "", "") if pod is None else (pod.uid, pod.namespace, pod.name)
         events, counts = self._events[kind], self._of_namespaces[kind]
-        events[self._last] = event
-        counts[_namespace(event)] += 1
+        events[self._last] = ClusterEventRow(kind, since, now, count, uid, namespace, name, node, sentence[:_LONGEST])
+        counts[namespace] += 1
         if len(events) > self._most:
             most = max(counts.values())
-            self._drop(kind, next(number for number, each in events.items() if counts[_namespace(each)] == most))
+            self._drop(kind, next(number for number, each in events.items() if counts[each.namespace] == most))
             self.dropped += 1
         return True
 
-    def _drop(self, kind: ClusterEventKind, number: int) -> ClusterEvent:
+    def _drop(self, kind: ClusterEventKind, number: int) -> ClusterEventRow:
         event, counts = self._events[kind].pop(number), self._of_namespaces[kind]
-        counts[_namespace(event)] -= 1
-        if not counts[_namespace(event)]:
-            del counts[_namespace(event)]
-        if kind is ClusterEventKind.WAITS and event.pod is not None:
-            self._waiting.pop(event.pod.uid, None)
+        counts[event.namespace] -= 1
+        if not counts[event.namespace]:
+            del counts[event.namespace]
+        if kind is ClusterEventKind.WAITS:
+            self._waiting.pop(PodUid(event.uid), None)
         return event
-
-
-def _namespace(event: ClusterEvent) -> str:
-    return "" if event.pod is None else event.pod.namespace
 
 
 def _face(info: NodeInfo) -> _NodeFace:
     problem = "" if info.problem is None else info.problem.text
     if info.inventory is None:
         return _NodeFace(problem)
-    health = {gpu.uuid: info.inventory.health_of(gpu.uuid) for gpu in info.inventory.gpus}
-    closed = {uuid: each.reason or "unhealthy" for uuid, each in health.items() if not each.healthy}
-    cordoned = {uuid: "cordoned" for uuid in info.cordoned if uuid in health and uuid not in closed}
-    return _NodeFace(problem, closed | cordoned, {gpu.uuid: gpu.index for gpu in info.inventory.gpus})
+    closed = {gpu.uuid: why for gpu in info.inventory.gpus if (why := info.closed(gpu))}
+    return _NodeFace(problem, closed, {gpu.uuid: gpu.index for gpu in info.inventory.gpus})

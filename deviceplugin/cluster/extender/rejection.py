@@ -6,14 +6,14 @@ no victims there.
 """
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from deviceplugin.model.node import MOST_GPUS
 from deviceplugin.placement.fit import NodeRejection
 
 
-@dataclass(frozen=True, slots=True)
-class Rejection:
+class Rejection(msgspec.Struct, frozen=True):
     """One reason; equal texts are equal reasons."""
 
     text: str

@@ -10,9 +10,11 @@ Invariant: who asks does not pay for nominated pods of others. One turn begins t
 """
 
 import math
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Container, Iterable, Sequence
+from functools import cached_property
 from itertools import chain
+
+import msgspec
 
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
@@ -27,15 +29,24 @@ from deviceplugin.placement.budget import Budget
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.pod import place_pod
+from deviceplugin.placement.prefilter import Prefilter
 
 _STEPS_OF_NOMINATED = 8_000  # where that does not suffice, later pods wait as if it had no room yet
 _MOST_HOLDERS = 64
-StateWithout = Callable[[Collection[PodUid]], NodeState | Rejection]
-"""A node as if some of its pods were not there."""
 
 
-@dataclass(slots=True)
-class _NominatedPod:
+class Asking(msgspec.Struct, frozen=True, eq=False, dict=True):
+    """A pod whose request could be read, ready to be compared with many nodes."""
+
+    pod: ClusterPod
+    request: PodRequest
+
+    @cached_property
+    def prefilter(self) -> Prefilter:
+        return Prefilter(self.request)
+
+
+class _NominatedPod(msgspec.Struct):
     """A nominated pod, what it asks and will take of the node, and what it leaves to those after it."""
 
     pod: ClusterPod
@@ -48,13 +59,12 @@ class _NominatedPod:
         return self.pod.needs or NOTHING
 
 
-@dataclass(slots=True)
-class _Reserved:
+class _Reserved(msgspec.Struct):
     """The nominated pods of one node in their order, as many as were placed; `first` is the node before them."""
 
     absent: frozenset[PodUid]
     first: NodeState
-    placed: list[_NominatedPod] = field(default_factory=list)
+    placed: list[_NominatedPod] = msgspec.field(default_factory=list)
 
     def keep(self, ahead: Sequence[ClusterPod], names: ResourceNames) -> None:
         """Only those that are still the first of these, and ask what they asked."""
@@ -80,12 +90,11 @@ class _Reserved:
         return taken, sum((each.needs for each in self.placed[:count]), NOTHING)
 
 
-@dataclass(slots=True)
-class NodeCandidates:
+class NodeCandidates(msgspec.Struct):
     """Every requested node, in one of the two."""
 
-    states: list[NodeState] = field(default_factory=list)
-    rejected: dict[str, Rejection] = field(default_factory=dict)
+    states: list[NodeState] = msgspec.field(default_factory=list)
+    rejected: dict[str, Rejection] = msgspec.field(default_factory=dict)
 
     @property
     def is_unfinished(self) -> bool:
@@ -93,12 +102,12 @@ class NodeCandidates:
 
 
 class ClusterSnapshot:
-    """Reads only."""
+    """Reads only. Who has it needs neither cache, settings nor scorer beside it."""
 
     def __init__(self, cache: SchedulerCache, settings: PlacementSettings, scorer: NodeScorer) -> None:
-        self._cache = cache
-        self._settings = settings
-        self._scorer = scorer
+        self.cache = cache
+        self.settings = settings
+        self.scorer = scorer
         self._kept: dict[str, tuple[NodeState, dict[frozenset[PodUid], _Reserved]]] = {}
 
     def nodes(self, pod: ClusterPod, names: Iterable[str], budget: Budget | None = None) -> NodeCandidates:
@@ -106,12 +115,14 @@ class ClusterSnapshot:
 
         A node whose nominated pods could not all be placed in this turn is rejected with `NOT_PLACED_YET`.
         """
-        cache, wanted = self._cache, tuple(names)
+        cache, wanted = self.cache, tuple(names)
         apart = {held.node for held in cache.holds(pod.uid)}.union(cache.nominated_nodes)
-        known = [
-            None if name in apart else state for name, state in zip(wanted, map(cache.usable.get, wanted), strict=True)
-        ]
-        found = NodeCandidates([state for state in known if state is not None])
+        known = list(map(cache.usable.get, wanted))
+        if apart:
+            known = [None if name in apart else state for name, state in zip(wanted, known, strict=True)]
+        found = NodeCandidates(list(filter(None, known)))
+        if len(found.states) == len(wanted):
+            return found
         for name in [name for name, state in zip(wanted, known, strict=True) if state is None]:
             judged = self.node(pod, name, budget) if name in apart else self._as_it_is(name)
             if isinstance(judged, Rejection):
@@ -122,40 +133,56 @@ class ClusterSnapshot:
 
     def usable_but(self, names: Container[str]) -> list[str]:
         """The nodes that take pods with GPUs, without these."""
-        return [name for name, info in self._cache.nodes.items() if info.problem is None and name not in names]
+        return [name for name, info in self.cache.nodes.items() if info.problem is None and name not in names]
 
     def _as_it_is(self, name: str) -> NodeState | Rejection:
-        return self._cache.problem(name) or self._cache.nodes[name].state
+        return self.cache.problem(name) or self.cache.nodes[name].state
 
     def node(self, pod: ClusterPod, name: str, budget: Budget | None = None) -> NodeState | Rejection:
         """One node."""
-        if (problem := self._cache.problem(name)) is not None:
+        if (problem := self.cache.problem(name)) is not None:
             return problem
-        info, ahead = self._cache.nodes[name], self._ahead(pod, name)
+        info, ahead = self.cache.nodes[name], self._ahead(pod, name)
         if not ahead:
             return info.state_without({pod.uid})
         return self._left(info, self._reserved(info, pod.uid), ahead, budget or Budget())
 
-    def evicting(self, pod: ClusterPod, name: str, budget: Budget | None = None) -> StateWithout:
-        """The node for many sets of victims; nominated pods are placed once for all of them."""
-        if (problem := self._cache.problem(name)) is not None:
-            return lambda victims: problem
-        info, ahead, own = self._cache.nodes[name], self._ahead(pod, name), frozenset((pod.uid,))
+    def refusal(
+        self, asking: Asking, name: str, budget: Budget, *, without: Collection[PodUid] = ()
+    ) -> Rejection | None:
+        """Why the pod does not fit on a node, as if some pods of the node were not there; None if it does."""
+        info = self.cache.nodes.get(name)
+        steps = info.steps_without(len(without)) if info is not None and without else 0
+        budget.may(asking.prefilter.steps + steps)
+        state = self._evicting(asking.pod, name, without, budget) if without else self.node(asking.pod, name, budget)
+        if isinstance(state, Rejection):
+            return state
+        if (verdict := asking.prefilter(state)) is not None:
+            return rejection_of(verdict)
+        return self.rejection_together(asking.request, state, budget=budget)
+
+    def _evicting(
+        self, pod: ClusterPod, name: str, victims: Collection[PodUid], budget: Budget
+    ) -> NodeState | Rejection:
+        """Nominated pods are placed once, whatever the victims are."""
+        if (problem := self.cache.problem(name)) is not None:
+            return problem
+        info, ahead, own = self.cache.nodes[name], self._ahead(pod, name), frozenset((pod.uid,))
         reserved = self._reserved(info, pod.uid)
-        left = self._left(info, reserved, ahead, budget or Budget())
-        if isinstance(refused := left, Rejection):
-            return lambda victims: refused
+        left = self._left(info, reserved, ahead, budget)
+        if isinstance(left, Rejection):
+            return left
         taken, needs = reserved.taken_by(len(ahead))
-        return lambda victims: info.state_without(own.union(victims), also=taken, needs=needs)
+        return info.state_without(own.union(victims), also=taken, needs=needs)
 
     def _ahead(self, pod: ClusterPod, name: str) -> Sequence[ClusterPod]:
         """Nominated pods that have the node before this one, in their order."""
-        if name not in self._cache.nominated_nodes:
+        if name not in self.cache.nominated_nodes:
             return ()
         own = _order(pod) if pod.nominated_node == name else (-pod.priority, math.inf, "")
-        others = (each for each in self._cache.nominated(name) if each.uid != pod.uid and _order(each) < own)
+        others = (each for each in self.cache.nominated(name) if each.uid != pod.uid and _order(each) < own)
         return sorted(
-            (each for each in others if not each.pod.deleting and not any(self._cache.holds(each.uid))), key=_order
+            (each for each in others if not each.pod.deleting and not any(self.cache.holds(each.uid))), key=_order
         )
 
     def _reserved(self, info: NodeInfo, uid: PodUid) -> _Reserved:
@@ -174,7 +201,7 @@ class ClusterSnapshot:
         self, info: NodeInfo, reserved: _Reserved, ahead: Sequence[ClusterPod], budget: Budget
     ) -> NodeState | Rejection:
         """Goes on to place nominated pods, as far as the budget lets it."""
-        reserved.keep(ahead, self._settings.names)
+        reserved.keep(ahead, self.settings.names)
         while (left := reserved.left_by(len(ahead))) is None:
             if not budget.may_for_others:
                 return NOT_PLACED_YET
@@ -183,7 +210,7 @@ class ClusterSnapshot:
 
     def _place_next(self, info: NodeInfo, reserved: _Reserved, pod: ClusterPod, budget: Budget) -> None:
         """Where it has no room yet, on the GPUs that pods leave which are being deleted: they may be its victims."""
-        count, asked = len(reserved.placed), _asked(pod, self._settings.names)
+        count, asked = len(reserved.placed), _asked(pod, self.settings.names)
         taken, needs = reserved.taken_by(count)
         leaving = reserved.absent.union(uid for uid, held in info.holds.items() if held.deleting)
         before = reserved.left_by(count)
@@ -204,7 +231,7 @@ class ClusterSnapshot:
             return None
         here = Budget(_STEPS_OF_NOMINATED)
         try:
-            return place_pod(asked, state, policy=self._settings.gpu_policy, budget=here).allocations
+            return place_pod(asked, state, policy=self.settings.gpu_policy, budget=here).allocations
         except VcudaError:
             return None
         finally:
@@ -214,7 +241,7 @@ class ClusterSnapshot:
         self, asked: PodRequest, state: NodeState, *, budget: Budget | None = None
     ) -> Rejection | None:
         """Why the containers of a pod do not fit together on a node that passed the prefilter."""
-        found = self._scorer.rejection_together(asked, state, budget=budget)
+        found = self.scorer.rejection_together(asked, state, budget=budget)
         return None if found is None else rejection_of(found)
 
 

@@ -6,13 +6,16 @@ turn begins with what is known then, and finds what earlier ones have cached.
 
 Invariant: one turn takes no more steps than `AT_ONCE` and what was begun. A namespace without steps left is answered
 with what `LEAST` steps find; ordinary pods need fewer. What others use up leaves each namespace `_OWN` of its part.
+
+`AnswerBudget` is for one long answer to people, which gives way as it goes.
 """
 
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass
 from typing import TypeVar
+
+import msgspec
 
 from deviceplugin.latest import others_turn
 from deviceplugin.placement.budget import AT_ONCE, Budget
@@ -29,8 +32,7 @@ _Answer = TypeVar("_Answer")
 _Item = TypeVar("_Item")
 
 
-@dataclass(slots=True)
-class _StepsLeft:
+class _StepsLeft(msgspec.Struct):
     """`most` steps at once, and `per_second` again after that."""
 
     most: float
@@ -95,3 +97,23 @@ class Turns:
                 self._parts.popitem(last=False)
         self._parts.move_to_end(namespace)
         return found
+
+
+class AnswerBudget:
+    """What one answer may cost, in steps, and how many of them are made between two turns of the loop."""
+
+    def __init__(self, *, most: int, each_turn: int) -> None:
+        self._all = Budget(most)
+        self._each_turn = each_turn
+        self._turn = Budget(each_turn)
+
+    @property
+    def left(self) -> int:
+        return self._all.left
+
+    async def took(self, steps: int) -> None:
+        """Gives the loop its turn after so many."""
+        self._all.may(steps)
+        if not self._turn.may(steps):
+            self._turn = Budget(self._each_turn)
+            await others_turn()

@@ -33,7 +33,7 @@ from deviceplugin.errors import KubeError, KubeNotFoundError, VcudaError
 from deviceplugin.model.annotation_names import AnnotationNames
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import ClusterPod
-from deviceplugin.model.pod_request import pod_request
+from deviceplugin.model.pod_request import PodRequest, pod_request
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.placement.fit import model_of
 from deviceplugin.placement.fragmentation import ObservedWorkload, Workload
@@ -133,12 +133,14 @@ class WorkloadHistory:
         self._current: Workload | None = None
         self._next = clock() + EVERY_S
 
-    def record(self, pod: ClusterPod, names: ResourceNames) -> None:
-        """Called once for each pod; a pod with a wrong request does not count."""
+    def record(self, pod: ClusterPod, names: ResourceNames) -> PodRequest | None:
+        """Called once for each pod; what it asks for. A pod with a wrong request does not count."""
         try:
-            self._observed.see(pod_request(pod.pod, names), needs_of(pod.needs))
+            asked = pod_request(pod.pod, names)
+            self._observed.see(asked, needs_of(pod.needs))
         except VcudaError:
-            return
+            return None
+        return asked
 
     def refresh(self) -> None:
         if self._clock() >= self._next:
@@ -194,4 +196,4 @@ class OvercommitMonitor:
 
     def _holders(self, node: str, uuid: GpuUuid) -> list[PodHold]:
         holds = self._cache.nodes[node].holds.values()
-        return [held for held in holds if held.is_bound and any(uuid in one.uuids for one in held.allocations)]
+        return [held for held in holds if held.is_bound and uuid in held.uuids]

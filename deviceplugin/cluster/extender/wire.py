@@ -5,65 +5,59 @@ have no JSON names, so keys are in Pascal case. Nodes come by name and victims b
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 
 from deviceplugin.errors import ParseError
 from deviceplugin.kube.cluster_objects import cluster_pod
-from deviceplugin.kube.structs import ClusterPodObject, decode_strict
+from deviceplugin.kube.structs import PodObject, decode_strict
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.units import ResourceNames
 
 
-@dataclass(frozen=True, slots=True)
-class ExtenderArgs:
+class ExtenderArgs(msgspec.Struct, frozen=True):
     """A request of filter or prioritize: a pod and the names of candidate nodes."""
 
     pod: ClusterPod
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class BindingArgs:
+class BindingArgs(msgspec.Struct, frozen=True):
     """A pod and the node to bind it to."""
 
     pod: PodRef
     node: str
 
 
-@dataclass(frozen=True, slots=True)
-class Victims:
+class Victims(msgspec.Struct, frozen=True):
     """The pods that would be evicted on one node; `violations` of PodDisruptionBudgets."""
 
     pods: tuple[PodUid, ...]
     violations: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PreemptionArgs:
+class PreemptionArgs(msgspec.Struct, frozen=True):
     """A pod and the victims that kube-scheduler proposes, by node."""
 
     pod: ClusterPod
     victims: Mapping[str, Victims]
 
 
-@dataclass(frozen=True, slots=True)
-class FilterResult:
+class FilterResult(msgspec.Struct, frozen=True):
     """The answer to filter: nodes that fit, and reasons by node.
 
     `remark` follows one of the reasons, so that it stands once in kube-scheduler's sentence.
     """
 
     names: tuple[str, ...] = ()
-    failed: Mapping[str, str] = field(default_factory=dict)
-    unresolvable: Mapping[str, str] = field(default_factory=dict)
+    failed: Mapping[str, str] = msgspec.field(default_factory=dict)
+    unresolvable: Mapping[str, str] = msgspec.field(default_factory=dict)
     remark: str = ""
 
 
 class _ArgsBody(msgspec.Struct, rename="pascal"):
-    pod: ClusterPodObject
+    pod: PodObject
     node_names: tuple[str, ...] | None = None
 
 
@@ -84,7 +78,7 @@ class _MetaVictims(msgspec.Struct, rename="pascal"):
 
 
 class _PreemptBody(msgspec.Struct, rename="pascal"):
-    pod: ClusterPodObject
+    pod: PodObject
     node_name_to_meta_victims: dict[str, _MetaVictims] | None = None
 
 

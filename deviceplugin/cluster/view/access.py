@@ -20,7 +20,7 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from deviceplugin.cluster.http.verbs import unavailable
+from deviceplugin.cluster.http.server import unavailable
 from deviceplugin.errors import VcudaError
 from deviceplugin.kube.cluster_client import Caller
 from deviceplugin.serve.messages import HttpError

@@ -9,17 +9,16 @@ An agent's document comes from root on a node: its size is bounded, and it says 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 import aiohttp
 import msgspec
-from msgspec.structs import replace
 
 from deviceplugin.errors import VcudaError
 from deviceplugin.kube.cluster_client import Address
 from deviceplugin.kube.transport import opened_session, read_within
 from deviceplugin.model.cluster_view import GpuLive, GpuRow, HolderRow, NodeRow, PodRow, ShareLive
+from deviceplugin.structs import replace
 
 ROW_S = 5.0
 """An answer that is shown is at most so old."""
@@ -66,25 +65,16 @@ class _Usage(msgspec.Struct, frozen=True):
 _READ = msgspec.json.Decoder(_Usage)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeUse:
+class NodeUse(msgspec.Struct, frozen=True):
     """By GPU; by pod UID, container and GPU; sentences by pod UID and container. `error`: why there is nothing."""
 
-    gpus: Mapping[str, GpuLive] = field(default_factory=dict)
-    shares: Mapping[tuple[str, str, str], ShareLive] = field(default_factory=dict)
-    over_limit: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+    gpus: Mapping[str, GpuLive] = msgspec.field(default_factory=dict)
+    shares: Mapping[tuple[str, str, str], ShareLive] = msgspec.field(default_factory=dict)
+    over_limit: Mapping[tuple[str, str], tuple[str, ...]] = msgspec.field(default_factory=dict)
     error: str = ""
 
 
 _SLOW = NodeUse(error="its agent has not answered yet")
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """An answer, and when it came."""
-
-    use: NodeUse
-    at: float
 
 
 class LiveUse:
@@ -103,7 +93,7 @@ class LiveUse:
         self._addresses: Mapping[str, Address] = {}
         self._listed = -_ADDRESSES_GOOD_FOR_S
         self._listing = asyncio.Lock()
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, tuple[float, NodeUse]] = {}  # when the answer came, and what it was
         self._asking: dict[str, asyncio.Task[NodeUse]] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._session: aiohttp.ClientSession | None = None
@@ -111,13 +101,13 @@ class LiveUse:
     async def of(self, nodes: Iterable[str], *, oldest_s: float = ROW_S) -> Mapping[str, NodeUse]:
         """One entry for each node, at most `oldest_s` old; never raises."""
         now = self._clock()
-        self._known = {name: known for name, known in self._known.items() if now - known.at < ORDER_S}
+        self._known = {name: known for name, known in self._known.items() if now - known[0] < ORDER_S}
         found: dict[str, NodeUse] = {}
         missing: list[str] = []
         for name in nodes:
             known = self._known.get(name)
-            if known is not None and now - known.at < oldest_s:
-                found[name] = known.use
+            if known is not None and now - known[0] < oldest_s:
+                found[name] = known[1]
             else:
                 missing.append(name)
         return found | await self._answers(missing) if missing else found
@@ -164,7 +154,7 @@ class LiveUse:
 
     async def _ask(self, node: str, address: Address, session: aiohttp.ClientSession, *, is_kept_open: bool) -> NodeUse:
         use = await self._fetch(node, address, session, is_kept_open=is_kept_open)
-        self._known[node] = _Known(use, self._clock())
+        self._known[node] = self._clock(), use
         return use
 
     async def _fetch(

@@ -21,16 +21,12 @@ import base64
 import binascii
 import enum
 import heapq
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
 
-from deviceplugin.cluster.extender.cache.pod_hold import PodHold
 from deviceplugin.cluster.view.live import NodeUse, known_sum, node_live
-from deviceplugin.cluster.view.rows import GpuState
 from deviceplugin.errors import ParseError
 from deviceplugin.latest import others_turn
 from deviceplugin.model.cluster_view import (
@@ -38,14 +34,14 @@ from deviceplugin.model.cluster_view import (
     MOST_ROWS,
     ClusterEventKind,
     ContainerRow,
+    GpuRow,
     NodeRow,
     PodStage,
-    ShareLive,
 )
-from deviceplugin.model.pod import ClusterPod
 from deviceplugin.placement.budget import Budget
 
 _USUAL_ROWS = 100
+_DESCENDING = "desc"
 _LONGEST = 512
 _Chosen = TypeVar("_Chosen", bound=enum.Enum)
 
@@ -73,31 +69,10 @@ class PodSort(enum.Enum):
     THROTTLED = "throttled"
 
 
-class NodePart(enum.Enum):
-    """What an order compares: nodes, or of each node the GPU that comes first."""
-
-    NODE = "node"
-    GPU = "gpu"
-
-
-class PodPart(enum.Enum):
-    """What an order compares: pods, or of each pod the container that comes first."""
-
-    POD = "pod"
-    CONTAINER = "container"
-
-
 BY_NODE_USE = (NodeSort.USED,)
 BY_POD_USE = (PodSort.USED, PodSort.USED_MEMORY, PodSort.THROTTLED)
 OF_GPUS = (NodeSort.CORES, NodeSort.MEMORY, *BY_NODE_USE)
 OF_CONTAINERS = (PodSort.CORES, PodSort.MEMORY, *BY_POD_USE)
-
-
-class Order(enum.Enum):
-    """Ascending or descending."""
-
-    ASCENDING = "asc"
-    DESCENDING = "desc"
 
 
 class NodeFilter(enum.Enum):
@@ -107,8 +82,7 @@ class NodeFilter(enum.Enum):
     PROBLEM = "problem"
 
 
-@dataclass(frozen=True, slots=True)
-class PageQuery:
+class PageQuery(msgspec.Struct, frozen=True):
     """`more` is the token of the page; empty: the first."""
 
     limit: int = _USUAL_ROWS
@@ -116,8 +90,7 @@ class PageQuery:
     descending: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class NodesQuery:
+class NodesQuery(msgspec.Struct, frozen=True):
     """`name` and `model` are parts of the node's and of a GPU model's name, in upper or lower case."""
 
     page: PageQuery = PageQuery()
@@ -131,8 +104,7 @@ class NodesQuery:
     live: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PodsQuery:
+class PodsQuery(msgspec.Struct, frozen=True):
     """Empty strings and None ask for all."""
 
     page: PageQuery = PageQuery()
@@ -144,8 +116,7 @@ class PodsQuery:
     live: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class EventsQuery:
+class EventsQuery(msgspec.Struct, frozen=True):
     """Empty strings and None ask for all; with a namespace, for events about its pods only."""
 
     page: PageQuery = PageQuery(descending=True)
@@ -163,7 +134,7 @@ def nodes_query(asked: Mapping[str, str]) -> NodesQuery:
     return NodesQuery(
         page=_page(asked, MOST_IN_DETAIL if with_gpus else MOST_ROWS),
         sort=sort,
-        by_part=_by_part(NodePart.GPU, asked, sort, OF_GPUS),
+        by_part=_by_part(("node", "gpu"), asked, sort, OF_GPUS),
         name=asked.get("name", "").lower(),
         model=asked.get("model", "").lower(),
         state=_choice(NodeFilter, asked, "state"),
@@ -181,7 +152,7 @@ def pods_query(asked: Mapping[str, str]) -> PodsQuery:
     return PodsQuery(
         page=_page(asked, MOST_ROWS),
         sort=sort,
-        by_part=_by_part(PodPart.CONTAINER, asked, sort, OF_CONTAINERS),
+        by_part=_by_part(("pod", "container"), asked, sort, OF_CONTAINERS),
         namespace=asked.get("namespace", ""),
         node=asked.get("node", ""),
         stage=_choice(PodStage, asked, "stage"),
@@ -193,7 +164,7 @@ def events_query(asked: Mapping[str, str]) -> EventsQuery:
     """The newest first unless another order is asked for."""
     _check(asked, "limit", "more", "order", "namespace", "node", "kind")
     return EventsQuery(
-        page=_page({"order": Order.DESCENDING.value} | dict(asked), MOST_ROWS),
+        page=_page({"order": _DESCENDING} | dict(asked), MOST_ROWS),
         namespace=asked.get("namespace", ""),
         node=asked.get("node", ""),
         kind=_choice(ClusterEventKind, asked, "kind"),
@@ -224,18 +195,20 @@ def _page(asked: Mapping[str, str], most: int) -> PageQuery:
     text = asked.get("limit", str(min(_USUAL_ROWS, most)))
     if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= most):
         raise ParseError(f"limit is {text[:20]!r}; write a number from 1 to {most}")
-    order = _choice(Order, asked, "order") or Order.ASCENDING
-    return PageQuery(int(text), asked.get("more", ""), order is Order.DESCENDING)
+    is_descending = _word(asked, "order", ("asc", _DESCENDING)) == _DESCENDING
+    return PageQuery(int(text), asked.get("more", ""), is_descending)
 
 
 def _choice(kind: type[_Chosen], asked: Mapping[str, str], name: str) -> _Chosen | None:
-    if name not in asked:
-        return None
-    try:
-        return kind(asked[name])
-    except ValueError:
-        allowed = ", ".join(str(each.value) for each in kind)
-        raise ParseError(f"{name} is {asked[name][:20]!r}; write one of {allowed}") from None
+    return kind(_word(asked, name, [str(each.value) for each in kind])) if name in asked else None
+
+
+def _word(asked: Mapping[str, str], name: str, allowed: Sequence[str]) -> str:
+    """The first where none is written."""
+    text = asked.get(name, allowed[0])
+    if text not in allowed:
+        raise ParseError(f"{name} is {text[:20]!r}; write one of {', '.join(allowed)}")
+    return text
 
 
 def _needs_live(sort: enum.Enum, by_use: Collection[enum.Enum], *, live: bool) -> None:
@@ -243,13 +216,18 @@ def _needs_live(sort: enum.Enum, by_use: Collection[enum.Enum], *, live: bool) -
         raise ParseError(f"sort={sort.value} needs live=1, because the agents say what is used")
 
 
-def _by_part(part: enum.Enum, asked: Mapping[str, str], sort: enum.Enum, has_parts: Collection[enum.Enum]) -> bool:
-    """Whether `by` names the part; orders in which all parts of a row are equal have none."""
-    chosen = _choice(type(part), asked, "by")
-    if chosen is part and sort not in has_parts:
-        words = ", ".join(str(each.value) for each in has_parts)
-        raise ParseError(f"by={part.value} needs an order of its own amounts; set sort to one of {words}")
-    return chosen is part
+def _by_part(
+    words: tuple[str, str], asked: Mapping[str, str], sort: enum.Enum, has_parts: Collection[enum.Enum]
+) -> bool:
+    """Whether `by` names the part, the second word: a row stands where its first GPU or container stands.
+
+    Orders in which all parts of a row are equal have none.
+    """
+    is_part = _word(asked, "by", words) == words[1]
+    if is_part and sort not in has_parts:
+        orders = ", ".join(str(each.value) for each in has_parts)
+        raise ParseError(f"by={words[1]} needs an order of its own amounts; set sort to one of {orders}")
+    return is_part
 
 
 def _flag(asked: Mapping[str, str], name: str) -> bool:
@@ -269,8 +247,7 @@ _MOST_KEPT = 4
 _LONGEST_TOKEN = 2048
 
 
-@dataclass(frozen=True, slots=True)
-class Page(Generic[Item]):
+class Page(msgspec.Struct, Generic[Item], frozen=True):
     """`more` is empty on the last page; `total` counts the items of all pages."""
 
     items: tuple[Item, ...]
@@ -342,11 +319,10 @@ def _key_of(token: str) -> Key | None:
         raise ParseError("more is no token of a page; take it from the page before") from None
 
 
-_Amounts = Iterable[float | None]
 NOTHING_KNOWN = NodeUse()
 
 
-def node_key(row: NodeRow, gpus: Callable[[], tuple[GpuState, ...]], use: NodeUse, query: NodesQuery) -> Key:
+def node_key(row: NodeRow, gpus: Callable[[], tuple[GpuRow, ...]], use: NodeUse, query: NodesQuery) -> Key:
     """`gpus` is called only if GPUs are compared."""
     if query.sort is NodeSort.NAME:
         return (row.node,)
@@ -368,58 +344,22 @@ def _node_amount(row: NodeRow, use: NodeUse, sort: NodeSort) -> float | None:
     return None if live is None else live.utilization_percent
 
 
-def _gpu_amounts(gpus: Callable[[], tuple[GpuState, ...]], use: NodeUse, sort: NodeSort) -> Iterator[float | None]:
+def _gpu_amounts(gpus: Callable[[], tuple[GpuRow, ...]], use: NodeUse, sort: NodeSort) -> Iterator[float | None]:
     if sort is NodeSort.USED:
         return (each.utilization_percent for each in use.gpus.values())
-    return (each.allocated.cores if sort is NodeSort.CORES else each.allocated.blocks for each in gpus())
+    return (each.cores_allocated if sort is NodeSort.CORES else each.blocks_allocated for each in gpus())
 
 
-def held_pod_place(held: PodHold, created: float, use: NodeUse, query: PodsQuery) -> Key:
-    """The first part of a pod's key; its name and node make it unique."""
-
-    def amounts() -> _Amounts:
-        if query.sort in (PodSort.CORES, PodSort.MEMORY):
-            asked = chain((each.request for each in held.allocations), (each.request for each in held.unlocated))
-            return (each.cores if query.sort is PodSort.CORES else each.blocks for each in asked)
-        return _used(held, use, query.sort)
-
-    return _pod_place(held.node, created, amounts, query)
-
-
-def pod_place(
-    pod: ClusterPod, node: str, containers: Callable[[], tuple[ContainerRow, ...]], use: NodeUse, query: PodsQuery
-) -> Key:
-    """The same for a pod without a hold; `containers` is called only if amounts are compared."""
-
-    def amounts() -> _Amounts:
-        return (_row_amount(pod, each, use, query.sort) for each in containers())
-
-    return _pod_place(node, pod.pod.created, amounts, query)
-
-
-def _pod_place(node: str, created: float, amounts: Callable[[], _Amounts], query: PodsQuery) -> Key:
-    if query.sort is PodSort.NODE:
-        return (node,)
-    if query.sort is PodSort.AGE:
-        return (created,)
-    if query.sort is PodSort.NAME:
-        return ()
-    found = tuple(amounts())
+def amounts_place(uid: str, containers: Iterable[ContainerRow], use: NodeUse, query: PodsQuery) -> Key:
+    """The first part of a pod's key in an order by amounts; its name and node make it unique."""
+    found = [_row_amount(uid, each, use, query.sort) for each in containers]
     return _placed(_first(found, query.page) if query.by_part else known_sum(found), query.page)
 
 
-def _row_amount(pod: ClusterPod, row: ContainerRow, use: NodeUse, sort: PodSort) -> float | None:
+def _row_amount(uid: str, row: ContainerRow, use: NodeUse, sort: PodSort) -> float | None:
     if sort in (PodSort.CORES, PodSort.MEMORY):
         return row.cores if sort is PodSort.CORES else row.blocks
-    return _used_of([use.shares.get((pod.uid, row.name, share.uuid)) for share in row.shares], sort)
-
-
-def _used(held: PodHold, use: NodeUse, sort: PodSort) -> Iterator[float | None]:
-    for one in held.allocations:
-        yield _used_of([use.shares.get((held.pod.uid, one.owner.name, share.uuid)) for share in one.shares], sort)
-
-
-def _used_of(lives: Iterable[ShareLive | None], sort: PodSort) -> float | None:
+    lives = [use.shares.get((uid, row.name, share.uuid)) for share in row.shares]
     known = [each for each in lives if each is not None]
     if sort is PodSort.USED:
         return known_sum(each.cores_used for each in known)
@@ -428,7 +368,7 @@ def _used_of(lives: Iterable[ShareLive | None], sort: PodSort) -> float | None:
     return known_sum(each.throttled_seconds for each in known)
 
 
-def _first(amounts: _Amounts, page: PageQuery) -> float | None:
+def _first(amounts: Iterable[float | None], page: PageQuery) -> float | None:
     known = [each for each in amounts if each is not None]
     return (max if page.descending else min)(known, default=None)
 

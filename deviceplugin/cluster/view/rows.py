@@ -7,133 +7,120 @@ is a sentence, and one of few constant texts, so that pods can be counted by it;
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from itertools import islice
 
 from deviceplugin.cluster.extender.cache.claim_holds import ClaimHold, ClaimHolds, requests_of, whole_gpus_of
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.cache.pod_hold import PodHold
-from deviceplugin.cluster.extender.explain.explain import gates_sentence
-from deviceplugin.cluster.extender.explain.verdicts import LastVerdict
-from deviceplugin.cluster.extender.recent_events import ClusterEvent
+from deviceplugin.cluster.extender.explain.verdicts import Reason, reason_of
 from deviceplugin.cluster.extender.rejection import AGENT_DOWN, NO_INVENTORY
-from deviceplugin.model.allocation import Allocation
+from deviceplugin.model.allocation import Allocation, ContainerRef
 from deviceplugin.model.claims import DeviceRequest
 from deviceplugin.model.cluster_view import (
-    ClusterEventRow,
     ContainerRow,
     GpuRow,
     HolderRow,
     NodeRow,
-    PodRow,
     PodStage,
     ShareRow,
     ShareSource,
 )
-from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
+from deviceplugin.model.gpu import Driver, Gpu, GpuUuid
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.units import CORES_PER_GPU
-from deviceplugin.placement.candidates import state_rejection
 from deviceplugin.placement.fit import NOTHING, GpuAmount
 from deviceplugin.placement.snapshot import GpuView, occupied
+from deviceplugin.structs import replace
 
-DELETED = "being deleted"
-GATED = "scheduling gates"
-NOT_ASKED = "kube-scheduler has not asked yet"
-REFUSED = "refused by kube-scheduler for a reason outside vcuda"
-BINDING = "chosen and not bound yet"
 NO_CLAIM = "a ResourceClaim of it does not exist"
 NO_DEVICES = "its ResourceClaims can be allocated on no node"
 _CANNOT_ALLOCATE = "cannot allocate all claims"  # in kube-scheduler's message
-_MOST_REASONS = 3
 _MOST_SHARES = 1024
 _MOST_ASKED = 256
 
 
-@dataclass(frozen=True, slots=True)
-class GpuState:
-    """One GPU with what is allocated of it; `closed` says why it takes no new pods, `source` how it is offered."""
-
-    gpu: Gpu
-    allocated: GpuAmount
-    closed: str
-    healthy: bool
-    source: ShareSource = ShareSource.PLUGIN
-
-    def takes_pods(self, info: NodeInfo) -> bool:
-        """Claims need the node, and nothing of its device plugin."""
-        serves = info.node is not None if self.source is ShareSource.CLAIM else info.problem is None
-        return serves and not self.closed
+def gpu_rows(info: NodeInfo) -> tuple[GpuRow, ...]:
+    """Every GPU of the node, in the order of the minors where claims have some; who holds it is not said yet."""
+    return _plugin_rows(info) if info.claims.is_empty else _all_rows(info)
 
 
-def gpu_states(info: NodeInfo) -> tuple[GpuState, ...]:
-    """Every GPU of the node, in the order of the minors where claims have some."""
-    return _plugin_states(info) if info.claims.is_empty else _all_states(info)
-
-
-def _all_states(info: NodeInfo) -> tuple[GpuState, ...]:
+def _all_rows(info: NodeInfo) -> tuple[GpuRow, ...]:
     """A GPU has the source by which it is offered now; what the other still holds of it counts too."""
-    held: dict[GpuUuid, GpuAmount] = defaultdict(GpuAmount)
+    held: dict[str, GpuAmount] = defaultdict(GpuAmount)
     for hold in info.claims.holds:
         held[info.gpu_of(hold.device)[0]] += hold.amount
-    found = {state.gpu.uuid: state for state in _plugin_states(info)}
+    found = {row.uuid: row for row in _plugin_rows(info)}
     for each in info.claims.gpus.values():
-        known = found.get(each.gpu.uuid) or GpuState(each.gpu, NOTHING, "", healthy=True)
-        found[each.gpu.uuid] = replace(known, closed=each.closed, healthy=each.healthy, source=ShareSource.CLAIM)
-    states = (replace(state, allocated=state.allocated + held[uuid]) for uuid, state in found.items())
-    return tuple(sorted(states, key=lambda each: (each.gpu.minor, each.gpu.uuid)))
+        known = found.get(each.gpu.uuid) or _gpu_row(each.gpu, NOTHING, each.closed, serves=True)
+        usable = info.node is not None and not each.closed  # claims need nothing of the node's device plugin
+        found[known.uuid] = replace(
+            known, reason=each.closed, healthy=each.healthy, usable=usable, source=ShareSource.CLAIM
+        )
+    rows = (_holding_more(row, held[row.uuid]) for row in found.values())
+    return tuple(sorted(rows, key=lambda each: (each.minor, each.uuid)))
 
 
-def _plugin_states(info: NodeInfo) -> tuple[GpuState, ...]:
+def _holding_more(row: GpuRow, more: GpuAmount) -> GpuRow:
+    cores, blocks = row.cores_allocated + more.cores, row.blocks_allocated + more.blocks
+    return replace(row, cores_allocated=cores, blocks_allocated=blocks) if more != NOTHING else row
+
+
+def _plugin_rows(info: NodeInfo) -> tuple[GpuRow, ...]:
     """None if its inventory is not known."""
     inventory = info.inventory
     if inventory is None:
         return ()
     if info.problem is None:
-        state = info.state
-        return tuple(
-            _state(view.gpu, _allocated(view), inventory, is_cordoned=view.gpu.uuid in state.cordoned)
-            for view in state.snapshot.gpus
-        )
-    held = occupied(one for hold in info.holds.values() for one in hold.allocations)
-    return tuple(_state(gpu, held.get(gpu.uuid, NOTHING), inventory, is_cordoned=False) for gpu in inventory.gpus)
+        views = info.state.snapshot.gpus
+        allocated = {view.gpu.uuid: _allocated(view) for view in views}
+    else:
+        allocated = occupied(one for hold in info.holds.values() for one in hold.allocations)
+    rows = []
+    for gpu in inventory.gpus:
+        row = _gpu_row(gpu, allocated.get(gpu.uuid, NOTHING), info.closed(gpu), serves=info.problem is None)
+        rows.append(row if inventory.health_of(gpu.uuid).healthy else replace(row, healthy=False))
+    return tuple(rows)
 
 
 def _allocated(view: GpuView) -> GpuAmount:
     return GpuAmount(CORES_PER_GPU - view.free_cores, view.gpu.blocks - view.free_blocks)
 
 
-def _state(gpu: Gpu, allocated: GpuAmount, inventory: Inventory, *, is_cordoned: bool) -> GpuState:
-    health = inventory.health_of(gpu.uuid)
-    if not health.healthy:
-        closed = health.reason or "unhealthy"
-    elif is_cordoned:
-        closed = "cordoned"
-    else:
-        rejection = state_rejection(GpuView(gpu, 0, 0, health=health))
-        closed = "" if rejection is None else rejection.value
-    return GpuState(gpu, allocated, closed, health.healthy)
+def _gpu_row(gpu: Gpu, allocated: GpuAmount, closed: str, *, serves: bool) -> GpuRow:
+    return GpuRow(
+        uuid=gpu.uuid,
+        index=gpu.index,
+        minor=gpu.minor,
+        model=gpu.model,
+        numa=gpu.numa,
+        memory_bytes=gpu.memory_bytes,
+        blocks=gpu.blocks,
+        cores_allocated=allocated.cores,
+        blocks_allocated=allocated.blocks,
+        healthy=True,
+        usable=serves and not closed,
+        reason=closed,
+    )
 
 
-def node_row(info: NodeInfo, gpus: tuple[GpuState, ...], *, by_claims: int, rows: tuple[GpuRow, ...] = ()) -> NodeRow:
-    """`by_claims`: how many pods hold something by claims alone; `rows`: the GPUs, where the caller asked for them."""
+def node_row(info: NodeInfo, gpus: tuple[GpuRow, ...], *, by_claims: int) -> NodeRow:
+    """Without its GPUs. `by_claims`: how many pods hold something by claims alone."""
     driver = _driver(info)
-    usable = [each for each in gpus if each.takes_pods(info)]
+    usable = [each for each in gpus if each.usable]
     return NodeRow(
         node=info.name,
         problem=_problem(info, gpus),
         driver="" if driver is None else driver.version,
         cuda="" if driver is None else ".".join(map(str, driver.cuda)),
-        models=dict(sorted(Counter(each.gpu.model for each in gpus).items())),
+        models=dict(sorted(Counter(each.model for each in gpus).items())),
         gpu_count=len(gpus),
-        free_gpus=sum(each.allocated == NOTHING for each in usable),
+        free_gpus=sum(not (each.cores_allocated or each.blocks_allocated) for each in usable),
         unusable_gpus=len(gpus) - len(usable),
         cores=CORES_PER_GPU * len(gpus),
-        cores_allocated=sum(each.allocated.cores for each in gpus),
-        blocks=sum(each.gpu.blocks for each in gpus),
-        blocks_allocated=sum(each.allocated.blocks for each in gpus),
+        cores_allocated=sum(each.cores_allocated for each in gpus),
+        blocks=sum(each.blocks for each in gpus),
+        blocks_allocated=sum(each.blocks_allocated for each in gpus),
         pods=len(info.holds) + by_claims,
-        gpus=rows,
     )
 
 
@@ -143,106 +130,50 @@ def _driver(info: NodeInfo) -> Driver | None:
     return said if said is not None and said.version else info.claims.driver or said
 
 
-def _problem(info: NodeInfo, gpus: tuple[GpuState, ...]) -> str:
+def _problem(info: NodeInfo, gpus: tuple[GpuRow, ...]) -> str:
     """That nothing is offered through the device plugin is none if claims get every GPU."""
     if info.problem in (NO_INVENTORY, AGENT_DOWN) and gpus and all(each.source is ShareSource.CLAIM for each in gpus):
         return ""
     return info.sentence or ("" if info.problem is None else info.problem.text)
 
 
-def gpu_rows(info: NodeInfo, gpus: Iterable[GpuState], *, with_holders: bool = True) -> tuple[GpuRow, ...]:
+def with_holders(info: NodeInfo, rows: Iterable[GpuRow], *, named: bool) -> tuple[GpuRow, ...]:
+    """How many hold a part of each GPU; who, if they may be `named`."""
     holders = _holders(info)
-
-    def row(each: GpuState) -> GpuRow:
-        held = tuple(holders.get(each.gpu.uuid, ()))
-        return _gpu_row(info, each, held if with_holders else (), pods=len({one.uid for one in held}))
-
-    return tuple(map(row, gpus))
-
-
-def _gpu_row(info: NodeInfo, state: GpuState, holders: tuple[HolderRow, ...], *, pods: int) -> GpuRow:
-    gpu = state.gpu
-    return GpuRow(
-        uuid=gpu.uuid,
-        index=gpu.index,
-        minor=gpu.minor,
-        model=gpu.model,
-        numa=gpu.numa,
-        memory_bytes=gpu.memory_bytes,
-        blocks=gpu.blocks,
-        cores_allocated=state.allocated.cores,
-        blocks_allocated=state.allocated.blocks,
-        healthy=state.healthy,
-        usable=state.takes_pods(info),
-        reason=state.closed,
-        pods=pods,
-        holders=holders,
-        source=state.source,
+    counted = ((row, tuple(holders.get(row.uuid, ()))) for row in rows)
+    return tuple(
+        replace(row, pods=len({each.uid for each in held}), holders=held if named else ()) for row, held in counted
     )
 
 
-def _holders(info: NodeInfo) -> Mapping[GpuUuid, list[HolderRow]]:
+def _holders(info: NodeInfo) -> Mapping[str, list[HolderRow]]:
     """By GPU, so that each share is looked at once."""
-    found: dict[GpuUuid, list[HolderRow]] = defaultdict(list)
+    found: dict[str, list[HolderRow]] = defaultdict(list)
     for hold in info.holds.values():
         for one in hold.allocations:
             for share in one.shares:
-                found[share.uuid].append(
-                    HolderRow(
-                        uid=hold.pod.uid,
-                        namespace=hold.pod.namespace,
-                        pod=hold.pod.name,
-                        container=one.owner.name,
-                        stage=stage_of(hold),
-                        cores=share.cores,
-                        blocks=share.blocks,
-                    )
-                )
-    for claimed in info.claims.holds:
-        found[info.gpu_of(claimed.device)[0]].append(_claim_holder(claimed))
+                found[share.uuid].append(_holder(hold, one.owner, share.cores, share.blocks))
+    for claimed in info.claims.holds:  # one that one container uses is shown as that container, as the agent does it
+        row = _holder(claimed, claimed.holder, *claimed.amount)
+        row = replace(row, source=ShareSource.CLAIM, claim=claimed.claim.name, users=claimed.users)
+        found[info.gpu_of(claimed.device)[0]].append(row)
     return found
 
 
-def _claim_holder(hold: ClaimHold) -> HolderRow:
-    """A claim that one container uses is shown as that container, as the agent does it."""
-    pod, container = hold.holder.pod, hold.holder.name
-    return HolderRow(
-        uid=pod.uid,
-        namespace=pod.namespace,
-        pod=pod.name,
-        container=container,
-        stage=stage_of(hold),
-        cores=hold.amount.cores,
-        blocks=hold.amount.blocks,
-        source=ShareSource.CLAIM,
-        claim=hold.claim.name,
-        users=hold.users,
-    )
+def _holder(hold: PodHold | ClaimHold, of: ContainerRef, cores: int, blocks: int) -> HolderRow:
+    return HolderRow(of.pod.uid, of.pod.namespace, of.pod.name, of.name, stage_of(hold), cores, blocks)
 
 
 def stage_of(hold: PodHold | ClaimHold) -> PodStage:
     return PodStage.BOUND if hold.is_bound else PodStage.RESERVED
 
 
-def held_pod_row(hold: PodHold, info: NodeInfo | None, pod: ClusterPod | None) -> PodRow:
-    """`pod`: its last version, None if only the hold is known. `info`: its node, None if that is gone."""
-    inventory = None if info is None else info.inventory
-    minors = {} if inventory is None else {gpu.uuid: gpu.minor for gpu in inventory.gpus}
+def held_containers(hold: PodHold, info: NodeInfo | None) -> tuple[ContainerRow, ...]:
+    """`info`: the node, None if that is gone."""
+    minors = {} if info is None else info.minors
     located = [_container_row(one, minors) for one in hold.allocations]
     unlocated = [ContainerRow(each.name, each.request.cores, each.request.blocks) for each in hold.unlocated]
-    return PodRow(
-        uid=hold.pod.uid,
-        namespace=hold.pod.namespace,
-        pod=hold.pod.name,
-        stage=stage_of(hold),
-        node=hold.node,
-        created=0.0 if pod is None else pod.pod.created,
-        containers=(*located, *unlocated),
-        reason=hold.problem,
-        priority=hold.priority,
-        gang=gang_name(pod),
-        scheduler="" if pod is None else pod.scheduler,
-    )
+    return (*located, *unlocated)
 
 
 def _container_row(one: Allocation, minors: Mapping[GpuUuid, int]) -> ContainerRow:
@@ -292,65 +223,9 @@ def _asked_row(container: str, wanted: DeviceRequest, claim: str | None) -> Cont
     return ContainerRow(container, cores * count, (wanted.blocks or 0) * count, source=ShareSource.CLAIM, claim=claim)
 
 
-def event_row(event: ClusterEvent) -> ClusterEventRow:
-    return ClusterEventRow(
-        kind=event.kind,
-        first=event.first,
-        at=event.at,
-        count=event.count,
-        uid="" if event.pod is None else event.pod.uid,
-        namespace="" if event.pod is None else event.pod.namespace,
-        pod="" if event.pod is None else event.pod.name,
-        node=event.node,
-        sentence=event.sentence,
-    )
-
-
 def requested_containers(pod: ClusterPod) -> tuple[ContainerRow, ...]:
     """What they ask by the device plugin's resources."""
     return tuple(ContainerRow(each.ref.name, each.cores, each.blocks) for each in pod.pod.containers if each.is_gpu)
-
-
-def pod_row(pod: ClusterPod, stage: PodStage, node: str, containers: tuple[ContainerRow, ...], reason: str) -> PodRow:
-    """Of a pod without a hold; `node` is empty if it waits."""
-    return PodRow(
-        uid=pod.uid,
-        namespace=pod.pod.ref.namespace,
-        pod=pod.pod.ref.name,
-        stage=stage,
-        node=node or None,
-        created=pod.pod.created,
-        containers=containers,
-        reason=reason,
-        priority=pod.priority,
-        gang=gang_name(pod),
-        scheduler=pod.scheduler,
-    )
-
-
-def gang_name(pod: ClusterPod | None) -> str | None:
-    return str(pod.gang) if pod is not None and pod.gang is not None else None
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """`kind` groups pods, `sentence` is for one pod."""
-
-    kind: str
-    sentence: str
-
-
-def reason_of(pod: ClusterPod, verdict: LastVerdict | None) -> Reason:
-    if pod.pod.deleting:
-        return Reason(DELETED, "the pod is being deleted")
-    if pod.gates:
-        return Reason(GATED, gates_sentence(pod))
-    if verdict is not None and not verdict.is_superseded_by(pod):
-        return _judged(verdict)
-    condition = pod.condition
-    if condition is None or condition.is_true:
-        return Reason(NOT_ASKED, NOT_ASKED)
-    return Reason(REFUSED, " ".join(condition.message.split()) or REFUSED)
 
 
 def claim_reason_of(pod: ClusterPod, missing: str) -> Reason:
@@ -358,23 +233,11 @@ def claim_reason_of(pod: ClusterPod, missing: str) -> Reason:
 
     `missing`: what is said of a claim that is not there, empty if all are.
     """
+    known = reason_of(pod, None)
     if pod.pod.deleting or pod.gates:
-        return reason_of(pod, None)
+        return known
     if missing:
-        return Reason(NO_CLAIM, missing)
-    condition = pod.condition
-    if condition is None or condition.is_true:
-        return Reason(NOT_ASKED, "kube-scheduler has not tried the pod yet")
-    sentence = " ".join(condition.message.split())
-    return Reason(NO_DEVICES if _CANNOT_ALLOCATE in sentence else REFUSED, sentence or REFUSED)
-
-
-def _judged(verdict: LastVerdict) -> Reason:
-    if verdict.fits:
-        where = f"node {verdict.node}" if verdict.node else "a node"
-        return Reason(BINDING, f"{where} was chosen; kube-scheduler has not bound the pod yet")
-    counted = verdict.counted[:_MOST_REASONS]
-    if not counted:
-        return Reason(NOT_ASKED, "kube-scheduler asked about no node")
-    named = ", ".join(f"{why.text} ({count})" for why, count in counted)
-    return Reason(counted[0][0].text, f"it fits on none of {len(verdict.names)} nodes: {named}")
+        return Reason(NO_CLAIM, lambda: missing)
+    if pod.condition is None or not pod.is_refused:
+        return Reason(known.kind, lambda: "kube-scheduler has not tried the pod yet")
+    return Reason(NO_DEVICES, known.sentence) if _CANNOT_ALLOCATE in pod.condition.message else known

@@ -8,17 +8,17 @@ described as it is when its turn comes.
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
-from msgspec.structs import replace
+import msgspec
 
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.cache.pod_hold import PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
-from deviceplugin.cluster.extender.explain.verdicts import Verdicts
-from deviceplugin.cluster.extender.recent_events import ClusterEvent, RecentEvents
+from deviceplugin.cluster.extender.explain.verdicts import Reason, Verdicts, reason_of
+from deviceplugin.cluster.extender.recent_events import RecentEvents
 from deviceplugin.cluster.view import rows
 from deviceplugin.cluster.view.live import NodeUse
 from deviceplugin.cluster.view.query import (
@@ -30,16 +30,15 @@ from deviceplugin.cluster.view.query import (
     NodesQuery,
     PodSort,
     PodsQuery,
+    amounts_place,
     cut,
     described,
-    held_pod_place,
     node_key,
     paced,
-    pod_place,
 )
-from deviceplugin.cluster.view.rows import Reason, claim_reason_of, reason_of
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.cluster_view import (
+    ClusterEventRow,
     ClusterEventsView,
     ClusterView,
     ContainerRow,
@@ -52,13 +51,26 @@ from deviceplugin.model.cluster_view import (
 )
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.placement.node_state import NodeState
+from deviceplugin.structs import replace
 
 _SLICE = 250
+_TOTALS = (
+    "nodes",
+    "nodes_with_problem",
+    "gpus",
+    "free_gpus",
+    "unusable_gpus",
+    "cores",
+    "cores_allocated",
+    "blocks",
+    "blocks_allocated",
+    "pods_bound",
+    "pods_reserved",
+)
 _IN_FULL = NodesQuery(with_gpus=True, with_holders=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Replica:
+class Replica(msgspec.Struct, frozen=True):
     """Who answers: this replica and the leader as it knows it."""
 
     name: str
@@ -74,15 +86,26 @@ class _Head(TypedDict):
     leader: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Unheld:
-    """A pod that waits, or has its node by claims alone; `node` is empty if it waits."""
+class _Listed(NamedTuple):
+    """A pod of the view. `node` is empty if it waits; `hold` is None then, and where it has its node by claims alone.
 
-    pod: ClusterPod
+    `pod` is None where only the hold is looked at.
+    """
+
+    ref: PodRef
     node: str = ""
+    hold: PodHold | None = None
+    pod: ClusterPod | None = None
+
+    @property
+    def stage(self) -> PodStage:
+        if self.hold is not None:
+            return rows.stage_of(self.hold)
+        if not self.node:
+            return PodStage.WAITING
+        return PodStage.BOUND if self.pod is not None and self.pod.pod.node else PodStage.RESERVED
 
 
-_AnyPod = PodHold | _Unheld
 Uses = Mapping[str, NodeUse]
 
 
@@ -107,39 +130,31 @@ class ClusterViews:
         self._described: dict[str, tuple[NodeState | None, object, NodeRow]] = {}
 
     async def cluster(self) -> ClusterView:
-        totals: Counter[str] = Counter()
+        totals: Counter[str] = Counter(dict.fromkeys(_TOTALS, 0))
         models: Counter[str] = Counter()
         async for info in paced(self._nodes(), self._node_steps):
             row = self._row(info)
             models.update(row.models)
+            bound = sum([hold.is_bound for hold in info.holds.values()])
+            bound += sum(bool(pod.pod.node) for pod in self._by_claims_on(info))
             totals.update(
                 nodes=1,
-                problems=1 if row.problem else 0,  # a bool would stay one in an empty Counter
+                nodes_with_problem=int(bool(row.problem)),
                 gpus=row.gpu_count,
-                free=row.free_gpus,
-                unusable=row.unusable_gpus,
+                free_gpus=row.free_gpus,
+                unusable_gpus=row.unusable_gpus,
                 cores=row.cores,
                 cores_allocated=row.cores_allocated,
                 blocks=row.blocks,
                 blocks_allocated=row.blocks_allocated,
-                bound=sum(hold.is_bound for hold in info.holds.values()) + self._bound_by_claims(info),
-                holds=row.pods,
+                pods_bound=bound,
+                pods_reserved=row.pods - bound,
             )
-        reasons = Counter([self._reason(each.pod).kind async for each in self._waiting()])
+        reasons = Counter([self._reason(pod).kind async for pod in self._waiting()])
         return ClusterView(
             **self._head(),
+            **totals,
             scheduler_version=self._replica().version,
-            nodes=totals["nodes"],
-            nodes_with_problem=totals["problems"],
-            gpus=totals["gpus"],
-            free_gpus=totals["free"],
-            unusable_gpus=totals["unusable"],
-            cores=totals["cores"],
-            cores_allocated=totals["cores_allocated"],
-            blocks=totals["blocks"],
-            blocks_allocated=totals["blocks_allocated"],
-            pods_bound=totals["bound"],
-            pods_reserved=totals["holds"] - totals["bound"],
             pods_waiting=sum(reasons.values()),
             waiting_by_reason=dict(reasons.most_common()),
             models=dict(sorted(models.items())),
@@ -153,7 +168,7 @@ class ClusterViews:
     async def nodes_of_pods(self, query: PodsQuery) -> frozenset[str]:
         """The nodes of the pods that match."""
         placed = (each async for each in self._pods(query) if each.node)
-        return frozenset([each.node async for each in placed if query.namespace in ("", _ref(each).namespace)])
+        return frozenset([each.node async for each in placed if query.namespace in ("", each.ref.namespace)])
 
     async def nodes(self, query: NodesQuery, uses: Uses = MappingProxyType({})) -> NodesView:
         """`uses`: what is used on each node, where the order goes by it."""
@@ -162,47 +177,35 @@ class ClusterViews:
             row = self._row(info)
             if not _is_asked_for(row, query):
                 return None
-            return node_key(row, lambda: rows.gpu_states(info), uses.get(info.name, NOTHING_KNOWN), query)
+            return node_key(row, lambda: rows.gpu_rows(info), uses.get(info.name, NOTHING_KNOWN), query)
 
         page = await cut(paced(self._nodes(), self._node_steps), key, query.page)
         steps = self._detail_steps if query.with_gpus else self._node_steps
         items = await described(page.items, lambda info: self._node(info, query), steps)
-        return NodesView(
-            **self._head(),
-            items=items,
-            total=page.total,
-            more=page.more,
-        )
+        return NodesView(**self._head(), items=items, total=page.total, more=page.more)
 
     def node(self, name: str) -> OneNodeView | None:
         """None if no node of that name has an inventory or holds anything."""
         info = self._cache.nodes.get(name)
         if info is None or not self._is_shown(info):
             return None
-        return OneNodeView(
-            **self._head(),
-            item=self._node(info, _IN_FULL),
-        )
+        return OneNodeView(**self._head(), item=self._node(info, _IN_FULL))
 
     async def pods(self, query: PodsQuery, uses: Uses = MappingProxyType({})) -> PodsView:
         """`uses` as of `nodes`."""
         page = await cut(self._pods(query), lambda each: self._pod_key(each, query, uses), query.page)
         items = await described(page.items, self._pod, _pod_steps)
-        return PodsView(
-            **self._head(),
-            items=items,
-            total=page.total,
-            more=page.more,
-        )
+        return PodsView(**self._head(), items=items, total=page.total, more=page.more)
 
     async def events(self, query: EventsQuery) -> ClusterEventsView:
-        def key(event: ClusterEvent) -> Key | None:
-            return (event.at, event.number) if _is_asked_for_event(event, query) else None
+        def key(numbered: tuple[int, ClusterEventRow]) -> Key | None:
+            number, event = numbered
+            return (event.at, number) if _is_asked_for_event(event, query) else None
 
         page = await cut(self._events, key, query.page)
         return ClusterEventsView(
             **self._head(),
-            items=tuple(map(rows.event_row, page.items)),
+            items=tuple(event for _, event in page.items),
             total=page.total,
             since=self._events.since,
             dropped=self._events.dropped,
@@ -230,7 +233,7 @@ class ClusterViews:
         known = self._described.get(info.name)
         if known is not None and is_settled and known[0] is state and known[1] == sign:
             return known[2]
-        row = rows.node_row(info, rows.gpu_states(info), by_claims=len(self._by_claims_on(info)))
+        row = rows.node_row(info, rows.gpu_rows(info), by_claims=len(self._by_claims_on(info)))
         if len(self._described) > 2 * len(self._cache.nodes) + _SLICE:
             self._described.clear()  # of nodes that are gone
         self._described[info.name] = (state, sign, row)
@@ -239,9 +242,7 @@ class ClusterViews:
     def _node(self, info: NodeInfo, query: NodesQuery) -> NodeRow:
         if not query.with_gpus:
             return self._row(info)
-        states = rows.gpu_states(info)
-        gpus = rows.gpu_rows(info, states, with_holders=query.with_holders)
-        return rows.node_row(info, states, by_claims=len(self._by_claims_on(info)), rows=gpus)
+        return replace(self._row(info), gpus=rows.with_holders(info, rows.gpu_rows(info), named=query.with_holders))
 
     def _node_steps(self, info: NodeInfo) -> int:
         return STEPS_OF_ITEM + len(info.holds) + 4 * len(info.claims.holds)
@@ -250,68 +251,84 @@ class ClusterViews:
         """Every share becomes a row."""
         return 2 * self._node_steps(info) + 4 * sum(len(hold.allocations) for hold in info.holds.values())
 
-    async def _waiting(self) -> AsyncIterator[_Unheld]:
+    async def _waiting(self) -> AsyncIterator[ClusterPod]:
         """Pods that wait and for which nothing is reserved."""
         async for pod in paced(tuple(self._cache.waiting.values()), _steps_of):
             if not any(self._cache.holds(pod.uid)):
-                yield _Unheld(pod)
+                yield pod
         async for pod in paced(tuple(self._claims.waiting.values()), _steps_of):
             if not pod.pod.is_gpu and self._claims.waits(pod):
-                yield _Unheld(pod)
+                yield pod
 
-    def _by_claims_on(self, info: NodeInfo) -> tuple[_Unheld, ...]:
+    def _by_claims_on(self, info: NodeInfo) -> list[ClusterPod]:
         """A pod that asks in both ways is one, of the device plugin's."""
-        found = self._claims.pods_on(info.claims)
-        return tuple(_Unheld(pod, info.name) for pod in found if pod.uid not in info.holds)
+        return [pod for pod in self._claims.pods_on(info.claims) if pod.uid not in info.holds]
 
-    def _bound_by_claims(self, info: NodeInfo) -> int:
-        return sum(bool(each.pod.pod.node) for each in self._by_claims_on(info))
+    def _placed_on(self, info: NodeInfo) -> Iterator[_Listed]:
+        for hold in tuple(info.holds.values()):
+            yield _Listed(hold.pod, info.name, hold)
+        for pod in self._by_claims_on(info):
+            yield _Listed(pod.pod.ref, info.name, None, pod)
 
-    def _placed(self, node: str) -> Iterator[_AnyPod]:
-        """The pods on one node, or with an empty name on all."""
-        for name in (node,) if node else tuple(self._cache.nodes):
-            info = self._cache.nodes.get(name)
-            if info is not None:
-                yield from tuple(info.holds.values())
-                yield from self._by_claims_on(info)
-
-    async def _pods(self, query: PodsQuery) -> AsyncIterator[_AnyPod]:
+    async def _pods(self, query: PodsQuery) -> AsyncIterator[_Listed]:
+        names = (query.node,) if query.node else tuple(self._cache.nodes)
         if query.stage is not PodStage.WAITING:
-            async for each in paced(self._placed(query.node), _pod_steps):
+            infos = filter(None, map(self._cache.nodes.get, names))
+            async for each in paced(chain.from_iterable(map(self._placed_on, infos)), _pod_steps):
                 yield each
         if query.stage in (None, PodStage.WAITING) and not query.node:
-            async for waiting in self._waiting():
-                yield waiting
+            async for pod in self._waiting():
+                yield _Listed(pod.pod.ref, pod=pod)
 
-    def _pod_key(self, each: _AnyPod, query: PodsQuery, uses: Uses) -> Key | None:
-        ref = each.pod if isinstance(each, PodHold) else each.pod.pod.ref
-        if query.namespace and ref.namespace != query.namespace:
+    def _pod_key(self, each: _Listed, query: PodsQuery, uses: Uses) -> Key | None:
+        ref = each.ref
+        if query.namespace and query.namespace != ref.namespace:
             return None
-        if query.stage is not None and _stage(each) is not query.stage:
+        if query.stage is not None and query.stage is not each.stage:
             return None
         last: Key = (ref.namespace, ref.name, ref.uid, each.node)
-        return last if query.sort is PodSort.NAME else (*self._place(each, uses, query), *last)
-
-    def _place(self, each: _AnyPod, uses: Uses, query: PodsQuery) -> Key:
+        if query.sort is PodSort.NAME:
+            return last
+        if query.sort is PodSort.NODE:
+            return (each.node, *last)
+        if query.sort is PodSort.AGE:
+            pod = each.pod or self._cache.pod(ref.uid)
+            return (0.0 if pod is None else pod.pod.created, *last)
         use = uses.get(each.node, NOTHING_KNOWN)
-        if isinstance(each, _Unheld):
-            return pod_place(each.pod, each.node, lambda: self._containers(each), use, query)
-        known = self._cache.pod(each.pod.uid) if query.sort is PodSort.AGE else None
-        return held_pod_place(each, 0.0 if known is None else known.pod.created, use, query)
+        return (*amounts_place(ref.uid, self._containers(each), use, query), *last)
 
-    def _pod(self, each: _AnyPod) -> PodRow:
-        if isinstance(each, _Unheld):
-            reason = "" if each.node else self._reason(each.pod).sentence
-            return rows.pod_row(each.pod, _stage(each), each.node, self._containers(each), reason)
-        row = rows.held_pod_row(each, self._cache.nodes.get(each.node), self._cache.pod(each.pod.uid))
-        return replace(row, containers=(*row.containers, *self._by_claims(each.pod.uid, each.node)))
+    def _pod(self, each: _Listed) -> PodRow:
+        pod = each.pod or self._cache.pod(each.ref.uid)
+        if each.hold is not None:
+            reason, priority = each.hold.problem, each.hold.priority
+        else:
+            reason = self._reason(pod).sentence() if pod is not None and not each.node else ""
+            priority = 0 if pod is None else pod.priority
+        return PodRow(
+            uid=each.ref.uid,
+            namespace=each.ref.namespace,
+            pod=each.ref.name,
+            stage=each.stage,
+            node=each.node or None,
+            created=0.0 if pod is None else pod.pod.created,
+            containers=self._containers(each),
+            reason=reason,
+            priority=priority,
+            gang=str(pod.gang) if pod is not None and pod.gang is not None else None,
+            scheduler="" if pod is None else pod.scheduler,
+        )
 
-    def _containers(self, each: _Unheld) -> tuple[ContainerRow, ...]:
-        return (*rows.requested_containers(each.pod), *self._by_claims(each.pod.uid, each.node))
+    def _containers(self, each: _Listed) -> tuple[ContainerRow, ...]:
+        info = self._cache.nodes.get(each.node)
+        if each.hold is not None:
+            asked = rows.held_containers(each.hold, info)
+        else:
+            asked = () if each.pod is None else rows.requested_containers(each.pod)
+        return (*asked, *self._by_claims(each.ref.uid, info))
 
-    def _by_claims(self, uid: PodUid, node: str) -> tuple[ContainerRow, ...]:
+    def _by_claims(self, uid: PodUid, info: NodeInfo | None) -> tuple[ContainerRow, ...]:
         """A pod can ask in both ways, with different containers."""
-        pod, info = self._claims.pods.get(uid), self._cache.nodes.get(node)
+        pod = self._claims.pods.get(uid)
         if pod is None:
             return ()
         if info is None or info.claims.is_empty:
@@ -321,29 +338,18 @@ class ClusterViews:
     def _reason(self, pod: ClusterPod) -> Reason:
         if pod.pod.is_gpu:
             return reason_of(pod, self._verdicts.of(pod.uid))
-        return claim_reason_of(pod, "; ".join(self._claims.missing(pod)))
+        return rows.claim_reason_of(pod, "; ".join(self._claims.missing(pod)))
 
 
-def _pod_steps(each: _AnyPod) -> int:
-    return _steps_of(each.pod) if isinstance(each, _Unheld) else STEPS_OF_ITEM + len(each.allocations)
+def _pod_steps(each: _Listed) -> int:
+    held = 0 if each.hold is None else len(each.hold.allocations)
+    return STEPS_OF_ITEM + held if each.pod is None else _steps_of(each.pod)
 
 
 def _steps_of(pod: ClusterPod) -> int:
     """How long a look at what the pod asks for takes."""
     mentions = sum(1 + 4 * len(each.claims) for each in pod.pod.containers)
     return STEPS_OF_ITEM + len(pod.claims) + mentions
-
-
-def _ref(each: _AnyPod) -> PodRef:
-    return each.pod if isinstance(each, PodHold) else each.pod.pod.ref
-
-
-def _stage(each: _AnyPod) -> PodStage:
-    if isinstance(each, PodHold):
-        return rows.stage_of(each)
-    if not each.node:
-        return PodStage.WAITING
-    return PodStage.BOUND if each.pod.pod.node else PodStage.RESERVED
 
 
 def _is_asked_for(row: NodeRow, query: NodesQuery) -> bool:
@@ -356,7 +362,7 @@ def _is_asked_for(row: NodeRow, query: NodesQuery) -> bool:
     return query.state is not NodeFilter.PROBLEM or bool(row.problem) or row.unusable_gpus > 0
 
 
-def _is_asked_for_event(event: ClusterEvent, query: EventsQuery) -> bool:
+def _is_asked_for_event(event: ClusterEventRow, query: EventsQuery) -> bool:
     if query.kind not in (None, event.kind) or query.node not in ("", event.node):
         return False
-    return not query.namespace or (event.pod is not None and event.pod.namespace == query.namespace)
+    return query.namespace in ("", event.namespace)

@@ -25,24 +25,23 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Protocol
 
+import msgspec
 import structlog
 
 from deviceplugin.backoff import Backoff
 from deviceplugin.cluster.extender.bind import binding_annotations
 from deviceplugin.cluster.extender.cache.node_info import needs_of
-from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
+from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold, reserved_hold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.filter import scaled
 from deviceplugin.cluster.extender.preempt import fewest_victims
-from deviceplugin.cluster.extender.rejection import BOUND_ELSEWHERE, NOT_PLACED_YET, Rejection, rejection_of
-from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
+from deviceplugin.cluster.extender.rejection import BOUND_ELSEWHERE, NOT_PLACED_YET, Rejection
+from deviceplugin.cluster.extender.snapshot import Asking, ClusterSnapshot
 from deviceplugin.cluster.extender.turns import Turns
 from deviceplugin.cluster.volcano.wire import Code, VolcanoTask
-from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.errors import (
     CapacityError,
     KubeConflictError,
@@ -54,22 +53,20 @@ from deviceplugin.errors import (
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import ClusterPod
-from deviceplugin.model.pod_request import PodRequest, placeable_request
+from deviceplugin.model.pod_request import placeable_request
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.placement.budget import AT_ONCE, ON_ONE_NODE, Budget
 from deviceplugin.placement.fragmentation import NO_NEEDS
 from deviceplugin.placement.node_state import NodeState
-from deviceplugin.placement.nodes import NodeScorer
 from deviceplugin.placement.pod import PodChoice, place_pod
-from deviceplugin.placement.prefilter import Prefilter
+from deviceplugin.structs import replace
 
 _MOST_KNOWN = 4096
 _MOST_MEMBERS = 64
 _STEPS_BESIDE = 60  # to take a member of one container from the state of a node; measured, like the numbers below
 
 
-@dataclass(frozen=True, slots=True)
-class TaskVerdict:
+class TaskVerdict(msgspec.Struct, frozen=True):
     """`reason` is empty if the task fits."""
 
     reason: str = ""
@@ -79,16 +76,8 @@ class TaskVerdict:
 FITS = TaskVerdict()
 
 
-@dataclass(frozen=True, eq=False)
-class _Asking:
-    """A pod whose request could be read, ready to be compared with many nodes."""
-
-    pod: ClusterPod
-    request: PodRequest
-
-    @cached_property
-    def prefilter(self) -> Prefilter:
-        return Prefilter(self.request)
+class _Asking(Asking, frozen=True, dict=True):
+    """A member of a gang is compared with the others too."""
 
     @cached_property
     def size(self) -> tuple[int, int]:
@@ -97,21 +86,10 @@ class _Asking:
 
 
 class VolcanoTasks:
-    """`scorer` ranks nodes."""
+    """`clock` is monotonic."""
 
-    def __init__(
-        self,
-        cache: SchedulerCache,
-        snapshot: ClusterSnapshot,
-        *,
-        scorer: NodeScorer,
-        settings: PlacementSettings,
-        clock: Callable[[], float],
-    ) -> None:
-        self._cache = cache
-        self._snapshot = snapshot
-        self._scorer = scorer
-        self._settings = settings
+    def __init__(self, snapshot: ClusterSnapshot, *, clock: Callable[[], float]) -> None:
+        self._snapshot, self._cache, self._settings = snapshot, snapshot.cache, snapshot.settings
         self._clock = clock
         self._asking: OrderedDict[PodUid, _Asking] = OrderedDict()
         self._last: OrderedDict[PodUid, frozenset[GpuUuid]] = OrderedDict()
@@ -129,14 +107,14 @@ class VolcanoTasks:
             return TaskVerdict(error.message, Code.UNRESOLVABLE)
         if asking is None:
             return FITS
-        refused = self._refusal(asking, node, (), budget)
+        refused = self._snapshot.refusal(asking, node, budget)
         if refused is None:
             return FITS
         if refused is NOT_PLACED_YET:
             budget.put_off()
             return _verdict(refused)
         leaving = self._leaving(node)
-        if leaving and refused.resolvable and self._refusal(asking, node, leaving, budget) is None:
+        if leaving and refused.resolvable and self._snapshot.refusal(asking, node, budget, without=leaving) is None:
             return FITS
         return _verdict(refused)
 
@@ -150,7 +128,7 @@ class VolcanoTasks:
         if asking is None:
             return dict.fromkeys(nodes, 0.0)
         states = self._snapshot.nodes(asking.pod, nodes, budget).states
-        ranked = self._scorer.ranked(asking.request, states, needs=needs_of(asking.pod.needs), budget=budget)
+        ranked = self._snapshot.scorer.ranked(asking.request, states, needs=needs_of(asking.pod.needs), budget=budget)
         scores = scaled([ranked.get(name) for name in nodes])
         return {name: 10.0 * score for name, score in zip(nodes, scores, strict=True)}
 
@@ -202,13 +180,14 @@ class VolcanoTasks:
         candidates = [each for each in tasks if self._cache.on(node, each.uid) is not None]
 
         def enough(chosen: Collection[VolcanoTask]) -> bool:
-            return self._refusal(asking, node, (*leaving, *(each.uid for each in chosen)), budget) is None
+            without = (*leaving, *(each.uid for each in chosen))
+            return self._snapshot.refusal(asking, node, budget, without=without) is None
 
         return fewest_victims(candidates, on=partial(self._gpus, node), enough=enough, budget=budget) or ()
 
     def _gpus(self, node: str, task: VolcanoTask) -> frozenset[GpuUuid]:
         held = self._cache.on(node, task.uid)
-        return frozenset(uuid for each in held.allocations for uuid in each.uuids) if held else frozenset()
+        return held.uuids if held is not None else frozenset()
 
     def namespace(self, task: VolcanoTask) -> str:
         """Of its pod; empty if the task cannot be read, which its verdict says."""
@@ -239,32 +218,13 @@ class VolcanoTasks:
             self._asking.popitem(last=False)
         return found
 
-    def _refusal(self, asking: _Asking, node: str, without: Collection[PodUid], budget: Budget) -> Rejection | None:
-        budget.may(asking.prefilter.steps + self._steps_without(node, without))
-        state = self._state(asking, node, without, budget)
-        if isinstance(state, Rejection):
-            return state
-        if (verdict := asking.prefilter(state)) is not None:
-            return rejection_of(verdict)
-        return self._snapshot.rejection_together(asking.request, state, budget=budget)
-
-    def _steps_without(self, node: str, without: Collection[PodUid]) -> int:
-        info = self._cache.nodes.get(node)
-        return info.steps_without(len(without)) if info is not None and without else 0
-
-    def _state(self, asking: _Asking, node: str, without: Collection[PodUid], budget: Budget) -> NodeState | Rejection:
-        if without:
-            return self._snapshot.evicting(asking.pod, node, budget)(without)
-        found = self._snapshot.nodes(asking.pod, (node,), budget)
-        return found.states[0] if found.states else found.rejected[node]
-
     def _leaving(self, node: str) -> tuple[PodUid, ...]:
         """Pods of the node that are being deleted; their containers still run."""
         info = self._cache.nodes.get(node)
         return () if info is None else tuple(uid for uid, held in info.holds.items() if held.deleting)
 
     def _reserve(self, asking: _Asking, node: str, budget: Budget) -> None:
-        pod, state = asking.pod, self._state(asking, node, (), budget)
+        pod, state = asking.pod, self._snapshot.node(asking.pod, node, budget)
         if pod.pod.deleting:
             raise CapacityError(f"pod {pod.pod.ref} is being deleted")
         if isinstance(state, Rejection):
@@ -273,22 +233,10 @@ class VolcanoTasks:
         if held is not None and held.state is not HoldState.RESERVED:  # what it may take must stay its own
             raise CapacityError(f"pod {pod.pod.ref} may be bound to node {node} already; its Binding has no answer yet")
         before = self._last.pop(pod.uid, frozenset())
-        placed = self._place(asking, state, before, budget)
-        hold = PodHold(
-            pod=pod.pod.api_ref,
-            node=node,
-            state=HoldState.RESERVED,
-            allocations=placed.allocations,
-            priority=pod.priority,
-            expires=self._clock() + self._settings.reservation_time,
-            version=pod.pod.resource_version,
-            condition=pod.condition,
-            request=asking.request,
-            needs=pod.needs,
-            announced=True,
-        )
+        placed, until = self._place(asking, state, before, budget), self._clock() + self._settings.reservation_time
+        hold = replace(reserved_hold(pod, node, placed.allocations, asking.request, expires=until), announced=True)
         self._cache.put_hold(hold)
-        self._last[pod.uid] = frozenset(uuid for each in hold.allocations for uuid in each.uuids)
+        self._last[pod.uid] = hold.uuids
         if len(self._last) > _MOST_KNOWN:
             self._last.popitem(last=False)
 

@@ -7,13 +7,12 @@ and its UID is the pod's. A pod is read only if somebody asks for it: most are k
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
 from deviceplugin.errors import ParseError
 from deviceplugin.kube.cluster_objects import cluster_pod
-from deviceplugin.kube.structs import ClusterPodObject, decode
+from deviceplugin.kube.structs import PodObject, decode
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.units import ResourceNames
@@ -36,11 +35,10 @@ class Vote(enum.IntEnum):
     REJECT = -1
 
 
-@dataclass(frozen=True, slots=True)
-class VolcanoTask:
+class VolcanoTask(msgspec.Struct, frozen=True):
     """`node` is empty before it has one. `is_pipelined`: it waits there for what other tasks still hold.
 
-    `raw` is the whole task as it came, to name it in an answer.
+    `raw` is the whole task as it came, to name a victim in an answer; empty of others.
     """
 
     uid: PodUid
@@ -50,7 +48,7 @@ class VolcanoTask:
     _pod: bytes
 
     def pod(self, names: ResourceNames) -> ClusterPod:
-        return cluster_pod(decode(ClusterPodObject, self._pod, what="the task's pod"), names)
+        return cluster_pod(decode(PodObject, self._pod, what="the task's pod"), names)
 
 
 class _Task(msgspec.Struct):
@@ -69,21 +67,21 @@ class _Node(msgspec.Struct):
 
 
 class _Predicate(msgspec.Struct):
-    task: msgspec.Raw
+    task: _Task
     node: _Node
 
 
 class _Prioritize(msgspec.Struct):
-    task: msgspec.Raw
+    task: _Task
     nodes: list[_Node] | None  # null if Volcano looks for nodes to evict from and found none
 
 
 class _Event(msgspec.Struct):
-    task: msgspec.Raw
+    task: _Task
 
 
 class _Evict(msgspec.Struct):
-    evictor: msgspec.Raw
+    evictor: _Task
     evictees: list[msgspec.Raw] | None = None
 
 
@@ -109,13 +107,13 @@ def read_event(body: bytes) -> VolcanoTask:
 def read_eviction(body: bytes) -> tuple[VolcanoTask, tuple[VolcanoTask, ...]]:
     """The task that needs room, and those that Volcano may evict for it."""
     found = decode(_Evict, body, what="the request")
-    return _task(found.evictor), tuple(map(_task, found.evictees or ()))
+    evictees = (_task(decode(_Task, raw, what="the task"), bytes(raw)) for raw in found.evictees or ())
+    return _task(found.evictor), tuple(evictees)
 
 
-def _task(raw: msgspec.Raw) -> VolcanoTask:
-    found = decode(_Task, bytes(raw), what="the task")
+def _task(found: _Task, raw: bytes = b"") -> VolcanoTask:
     is_pipelined = found.status == _PIPELINED
-    return VolcanoTask(PodUid(found.uid), found.node_name, is_pipelined, bytes(raw), bytes(found.pod))
+    return VolcanoTask(PodUid(found.uid), found.node_name, is_pipelined, raw, bytes(found.pod))
 
 
 def write_predicate(reason: str, code: Code) -> bytes:

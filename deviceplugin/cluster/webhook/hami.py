@@ -12,9 +12,8 @@ A number of GPUs alone does not mark a pod as HAMi's, because NVIDIA's device pl
 the same to the API server, and a test holds the two together.
 """
 
-from dataclasses import dataclass
+import msgspec
 
-from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.pod_json import (
     Json,
     JsonContainer,
@@ -25,6 +24,7 @@ from deviceplugin.cluster.webhook.pod_json import (
     spec,
 )
 from deviceplugin.cluster.webhook.resources import (
+    KnownGpus,
     blocks_of,
     count,
     drop,
@@ -57,8 +57,7 @@ HAMI_ANNOTATIONS = tuple(sorted(each for each in (*FOREIGN, _MODE, *_BY_INDEX) i
 """Named one by one, because the prefix `nvidia.com/` has others."""
 
 
-@dataclass(frozen=True, slots=True)
-class _HamiRequest:
+class _HamiRequest(msgspec.Struct, frozen=True):
     """Amounts for each of `gpus` (0 or more); `cores` 0 is no limit, `percent` counts where `mib` is 0."""
 
     gpus: int

@@ -7,12 +7,26 @@ Invariant: mutate(mutate(pod)) == mutate(pod), because the API server may call a
 A pod with `nodeName` bypasses every scheduler, so kubelet would reject it where its GPUs are taken. The name becomes a
 node affinity on the field `metadata.name`, as the DaemonSet controller writes it, and no selector on the label
 `kubernetes.io/hostname`: that label is the host's name, which may differ from the node's.
+
+Turns a pod's requests for vcuda's resources into claims, for clusters whose nodes offer GPUs to claims.
+
+In: a pod that `mutate` has completed and `validate` has accepted. Out: the same pod, whose containers name claims made
+from templates in the place of resources; and warnings about annotations that claims have no word for; or a
+RequestError if Kubernetes would refuse the template. Nothing is created here: the pod may still be refused, and
+Kubernetes waits for the template, which the scheduler makes (`scheduler.claim_templates`). Not here: pods that name
+claims themselves.
+
+Invariant: each container has one claim. An init container has that of an app container of the same size, because it has
+ended when that one starts.
 """
 
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import count as count_from
+
+import msgspec
 
 from deviceplugin.cluster.webhook.hami import HAMI_SCHEDULER, translate
-from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.pod_json import (
     Json,
     JsonContainer,
@@ -21,13 +35,16 @@ from deviceplugin.cluster.webhook.pod_json import (
     copied,
     made_child,
     metadata,
+    naming,
     objects,
     spec,
     texts,
 )
 from deviceplugin.cluster.webhook.resources import (
+    KnownGpus,
     blocks_from_mib,
     count,
+    drop,
     hide_gpus,
     is_gpu,
     leave_choice_to_the_agent,
@@ -37,10 +54,13 @@ from deviceplugin.cluster.webhook.resources import (
 )
 from deviceplugin.config.scheduler import HamiScope, WebhookSettings
 from deviceplugin.errors import ParseError
+from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
+from deviceplugin.model.claims import ClaimNames, ClaimSize, NamedTemplates, claim_label
 from deviceplugin.model.pod import PerContainer
 from deviceplugin.model.pod_request import parse_parts, require_few
 from deviceplugin.model.preferences import ANY_GPU, GpuFilter, parse_preferences
+from deviceplugin.model.request import parse_request
 from deviceplugin.model.units import CORES_PER_GPU
 
 _DEFAULT_SCHEDULER = "default-scheduler"
@@ -49,8 +69,7 @@ _TERMS = "nodeSelectorTerms"
 NO_PARTS = PerContainer(1)
 
 
-@dataclass(frozen=True, slots=True)
-class Mutation:
+class Mutation(msgspec.Struct, frozen=True):
     """The changed pod, and warnings for the user."""
 
     pod: Json
@@ -171,3 +190,60 @@ def _require_node(inside: Json, node: str) -> None:
         fields = objects(term, "matchFields")
         if (fields or term.get("matchExpressions")) and wanted not in fields:
             term["matchFields"] = [*fields, wanted]
+
+
+_LONGEST_NAME = 63
+_BEGINNING = 50  # what any number leaves of a name
+
+
+def to_claims(pod: Json, settings: WebhookSettings) -> tuple[str, ...]:
+    """Changes the pod; returns warnings."""
+    asking = [each for each in containers(pod) if is_gpu(each, settings.names)]
+    if not asking or is_left_alone(pod, settings):
+        return ()
+    names = annotation_names(settings.names.domain)
+    written = annotations(pod)
+    parts, wanted = parse_parts(written, names), parse_preferences(written, names).gpus
+    with naming(asking[0]):
+        templates = NamedTemplates(wanted, ClaimNames(settings.names.domain))
+    made = made_child(pod, "metadata")
+    made_child(made, "labels")[claim_label(settings.names.domain)] = "true"
+    claims, by_size = objects(spec(pod), "resourceClaims"), dict[ClaimSize, str]()
+    free = _FreeNames(each.get("name") for each in claims)
+    spec(pod)["resourceClaims"] = claims
+    for container in sorted(asking, key=lambda each: each.role is ContainerRole.INIT):
+        cores, blocks = count(container, settings.names.core) or 0, count(container, settings.names.memory) or 0
+        size = ClaimSize.of(parse_request(cores, blocks, parts=parts.of(container.name), names=settings.names))
+        name = by_size.get(size) if container.role is ContainerRole.INIT else None
+        if name is None:
+            with naming(container):
+                templates.spec(size)
+            name = free.take(f"vcuda-{container.name}")
+            claims.append({"name": name, "resourceClaimTemplateName": templates.name(size)})
+            by_size.setdefault(size, name)
+        drop(container, (settings.names.core, settings.names.memory))
+        resources = made_child(container.json, "resources")
+        resources["claims"] = [*objects(resources, "claims"), {"name": name}]
+    unknown = sorted({names.core_limit, names.memory_limit, names.node_policy, names.gpu_policy} & written.keys())
+    return tuple(f"annotation {each} has no effect on a claim" for each in unknown)
+
+
+class _FreeNames:
+    """DNS labels (at most 63 characters, no hyphen at the end) that no other claim of the pod has.
+
+    The next number is remembered for each beginning: many containers may have one, and the pod may have taken many
+    numbers.
+    """
+
+    def __init__(self, taken: Iterable[object]) -> None:
+        self._taken = {each for each in taken if isinstance(each, str)}
+        self._numbers: defaultdict[str, count_from[int]] = defaultdict(count_from)
+
+    def take(self, name: str) -> str:
+        numbers = self._numbers[name[:_BEGINNING]]
+        found, suffix = name[:_LONGEST_NAME].rstrip("-"), ""
+        while found in self._taken:
+            suffix = f"-{next(numbers)}"
+            found = name[: _LONGEST_NAME - len(suffix)].rstrip("-") + suffix
+        self._taken.add(found)
+        return found

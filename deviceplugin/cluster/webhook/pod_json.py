@@ -19,12 +19,12 @@ type becomes bytes or a scalar, and `pod_json` reports it when it is read.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
-from deviceplugin.errors import ParseError
+from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.kube.structs import decode_strict
 from deviceplugin.model.allocation import ContainerRole
 
@@ -34,8 +34,7 @@ Operation = dict[str, Any]
 MIRROR = "kubernetes.io/config.mirror"
 
 
-@dataclass(frozen=True, slots=True)
-class JsonContainer:
+class JsonContainer(msgspec.Struct, frozen=True):
     """One container of the pod's JSON, changed in place; `what` begins a sentence about it."""
 
     json: Json
@@ -46,6 +45,15 @@ class JsonContainer:
     def what(self) -> str:
         kind = "container" if self.role is ContainerRole.APP else "init container"
         return f"{kind} {ascii(self.name)[1:-1][:63]}"
+
+
+@contextmanager
+def naming(container: JsonContainer) -> Iterator[None]:
+    """A RequestError about the container begins with it."""
+    try:
+        yield
+    except RequestError as error:
+        raise RequestError(f"{container.what}: {error.message}") from None
 
 
 def child(parent: Json, key: str) -> Json:
@@ -168,64 +176,45 @@ _MOST_MEMBERS = 100_000
 _LONGEST_ANNOTATION = 256 << 10  # Kubernetes' limit for all annotations of an object
 
 
-@dataclass(frozen=True, slots=True)
-class _Scalar:
-    """A text, a number, a boolean or null."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Map:
-    """An object, of which every member is a scalar; texts of at most `longest` characters."""
-
-    longest: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _List:
-    of: "_Shape"
-    most: int = _MOST_MEMBERS
-
-
-_Shape = _Scalar | _Map | _List | dict[str, "_Shape"]
-_SCALAR, _MAP = _Scalar(), _Map()
-_CONTAINERS = _List(
+_Shape = None | list["_Shape"] | dict[str, "_Shape"]
+"""A scalar (a text, a number, a boolean or null), a list of items of one shape, or an object; `*` is every member."""
+_SCALAR: _Shape = None
+_MAP: _Shape = {"*": _SCALAR}
+_CONTAINERS: _Shape = [
     {
         "name": _SCALAR,
         "restartPolicy": _SCALAR,
-        "env": _List({"name": _SCALAR, "value": _SCALAR}),
-        "resources": {"limits": _MAP, "requests": _MAP, "claims": _List(_MAP)},
-        "securityContext": {"privileged": _SCALAR, "capabilities": {"add": _List(_SCALAR)}},
-        "volumeMounts": _List({"name": _SCALAR, "mountPath": _SCALAR}),
-    },
-    _MOST_CONTAINERS,
-)
-_TERMS = _List(
-    {
-        "matchFields": _List({"key": _SCALAR, "operator": _SCALAR, "values": _List(_SCALAR)}),
-        "matchExpressions": _List(_SCALAR),
+        "env": [{"name": _SCALAR, "value": _SCALAR}],
+        "resources": {"limits": _MAP, "requests": _MAP, "claims": [_MAP]},
+        "securityContext": {"privileged": _SCALAR, "capabilities": {"add": [_SCALAR]}},
+        "volumeMounts": [{"name": _SCALAR, "mountPath": _SCALAR}],
     }
-)
-_PREFERRING: dict[str, _Shape] = {"preferredDuringSchedulingIgnoredDuringExecution": _List(_SCALAR)}
+]
+_TERM: _Shape = {
+    "matchFields": [{"key": _SCALAR, "operator": _SCALAR, "values": [_SCALAR]}],
+    "matchExpressions": [_SCALAR],
+}
+_PREFERRING: dict[str, _Shape] = {"preferredDuringSchedulingIgnoredDuringExecution": [_SCALAR]}
 _POD: _Shape = {
-    "metadata": {"annotations": _Map(_LONGEST_ANNOTATION), "labels": _MAP},
+    "metadata": {"annotations": _MAP, "labels": _MAP},
     "spec": {
         "containers": _CONTAINERS,
         "initContainers": _CONTAINERS,
-        "resourceClaims": _List(_MAP),
+        "resourceClaims": [_MAP],
         "nodeName": _SCALAR,
         "schedulerName": _SCALAR,
         "runtimeClassName": _SCALAR,
         "hostPID": _SCALAR,
-        "volumes": _List({"name": _SCALAR, "hostPath": {"path": _SCALAR}}),
+        "volumes": [{"name": _SCALAR, "hostPath": {"path": _SCALAR}}],
         "affinity": {
             "nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": _TERMS},
+                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [_TERM]},
                 **_PREFERRING,
             },
             "podAffinity": _PREFERRING,
             "podAntiAffinity": _PREFERRING,
         },
-        "topologySpreadConstraints": _List({"whenUnsatisfiable": _SCALAR}),
+        "topologySpreadConstraints": [{"whenUnsatisfiable": _SCALAR}],
     },
 }
 
@@ -234,6 +223,9 @@ def read_pod(raw: msgspec.Raw) -> Json:
     found = _Reader().read(raw, _POD)
     if not isinstance(found, dict):
         raise ParseError("the admission review has no pod; expected an object")
+    for name, text in child(metadata(found), "annotations").items():
+        if isinstance(text, str) and len(text) > _LONGEST_ANNOTATION:
+            raise ParseError(f"the pod's {ascii(name)[1:-1][:80]} is longer than {_LONGEST_ANNOTATION} characters")
     return found
 
 
@@ -245,37 +237,25 @@ class _Reader:
 
     def read(self, raw: msgspec.Raw, shape: _Shape) -> object:
         first = bytes(memoryview(raw)[:1])
-        if isinstance(shape, _List) and first == b"[":
+        if isinstance(shape, list) and first == b"[":
             return self._list(raw, shape)
-        if isinstance(shape, _Map) and first == b"{":
-            return self._map(raw, shape)
         if isinstance(shape, dict) and first == b"{":
             return self._object(raw, shape)
         return raw if first in (b"[", b"{") else decode_strict(Any, raw, what=_WHAT)
 
-    def _list(self, raw: msgspec.Raw, shape: _List) -> list[object]:
+    def _list(self, raw: msgspec.Raw, shape: list[_Shape]) -> list[object]:
         found = decode_strict(list[msgspec.Raw], raw, what=_WHAT)
-        if len(found) > shape.most:
-            raise ParseError(f"the pod has a list of {len(found)} items where at most {shape.most} are read")
+        most = _MOST_CONTAINERS if shape is _CONTAINERS else _MOST_MEMBERS
+        if len(found) > most:
+            raise ParseError(f"the pod has a list of {len(found)} items where at most {most} are read")
         self._count(len(found))
-        return [self.read(each, shape.of) for each in found]
+        return [self.read(each, shape[0]) for each in found]
 
     def _object(self, raw: msgspec.Raw, shape: dict[str, _Shape]) -> Json:
-        found = self._members(raw)
-        for key in shape.keys() & found.keys():
-            found[key] = self.read(found[key], shape[key])
-        return found
-
-    def _map(self, raw: msgspec.Raw, shape: _Map) -> Json:
-        found = {key: self.read(value, _SCALAR) for key, value in self._members(raw).items()}
-        for key, value in found.items():
-            if shape.longest is not None and isinstance(value, str) and len(value) > shape.longest:
-                raise ParseError(f"the pod's {ascii(key)[1:-1][:80]} is longer than {shape.longest} characters")
-        return found
-
-    def _members(self, raw: msgspec.Raw) -> Json:
         found: Json = decode_strict(dict[str, msgspec.Raw], raw, what=_WHAT)
         self._count(len(found))
+        for key in found.keys() if shape is _MAP else shape.keys() & found.keys():
+            found[key] = self.read(found[key], shape.get(key))
         return found
 
     def _count(self, more: int) -> None:

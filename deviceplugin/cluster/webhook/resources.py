@@ -19,11 +19,18 @@ Memory in MiB: whole blocks to be placed by, and a limit of exactly what was ask
 In: a pod whose containers name `vcuda-memory-mib`, over all their GPUs as `vcuda-memory` is. Out: the same pod with
 `vcuda-memory`, rounded up for each GPU, and annotation `vcuda-memory-limit` where that is more than was asked for. The
 node offers blocks only: kubelet keeps an ID for each unit of a resource, and MiB would be 80,000 of them for a GPU.
+
+What is known of the cluster's GPUs when a pod is reviewed.
+
+In: inventories as the nodes carry them. Out: a frozen value. It is empty until a node has reported its GPUs; then no
+share of a GPU's memory is calculated, and no request is called too large.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
-from deviceplugin.cluster.webhook.known_gpus import KnownGpus
+import msgspec
+
 from deviceplugin.cluster.webhook.pod_json import (
     Json,
     JsonContainer,
@@ -38,30 +45,101 @@ from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.kube.structs import parse_quantity
 from deviceplugin.model.allocation import libraries_of, require_short_library_path
 from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
+from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.pod import MOST_MIB, PerContainer, format_per_container, parse_memory_limits
-from deviceplugin.model.units import BLOCK_MIB, ResourceNames, format_blocks
+from deviceplugin.model.preferences import ANY_GPU, GpuFilter
+from deviceplugin.model.units import BLOCK_MIB, MIB, ResourceNames, format_blocks
+from deviceplugin.structs import replace
+
+
+class GpuKind(msgspec.Struct, frozen=True):
+    """GPUs of one model with the same memory; `nodes` is how many nodes report it."""
+
+    model: str
+    mib: int
+    nodes: int = 1
+    uuids: frozenset[GpuUuid] = frozenset()
+
+    @property
+    def blocks(self) -> int:
+        return self.mib // BLOCK_MIB
+
+    def is_admitted_by(self, wanted: GpuFilter) -> bool:
+        """Looks through the pod's list, which is short, and not through the GPUs of the cluster."""
+        if wanted.uuids:
+            has_one = not self.uuids.isdisjoint(wanted.uuids - wanted.not_uuids)
+        else:
+            has_one = not wanted.not_uuids or not self.uuids <= wanted.not_uuids
+        return has_one and wanted.admits_model(self.model)
+
+
+class KnownGpus(msgspec.Struct, frozen=True):
+    """What the nodes' inventories say together; `most` is the largest number of GPUs of one node.
+
+    `smallest_blocks` decides how much memory pods get in the whole cluster, and a node's inventory is only as
+    trustworthy as the node. So it is not the least of all values: see `_without_outliers`.
+    """
+
+    smallest_blocks: int = 0
+    most: int = 0
+    kinds: tuple[GpuKind, ...] = ()
+
+    @classmethod
+    def of(cls, inventories: Iterable[Inventory]) -> "KnownGpus":
+        """Unhealthy GPUs count: they may come back, and a pod can wait for them. GPUs without a block do not."""
+        counts, smallest = [0], list[int]()
+        nodes, uuids = Counter[tuple[str, int]](), defaultdict[tuple[str, int], set[GpuUuid]](set)
+        for inventory in inventories:
+            here = dict[tuple[str, int], list[GpuUuid]]()
+            for gpu in inventory.gpus:  # 40,000 in a large cluster, on the event loop
+                here.setdefault((gpu.model, gpu.memory_bytes // MIB), []).append(gpu.uuid)
+            counts.append(len(inventory.gpus))
+            smallest += _smallest(mib // BLOCK_MIB for _, mib in here)
+            for kind, found in here.items():
+                nodes[kind] += 1
+                uuids[kind].update(found)
+        kinds = tuple(GpuKind(*kind, count, frozenset(uuids[kind])) for kind, count in sorted(nodes.items()))
+        return cls(_without_outliers(smallest), max(counts), kinds)
+
+    def admitted_by(self, wanted: GpuFilter) -> "KnownGpus":
+        """The same with only those kinds that a pod accepts."""
+        if wanted == ANY_GPU:
+            return self
+        return replace(self, kinds=tuple(each for each in self.kinds if each.is_admitted_by(wanted)))
+
+    @property
+    def largest_blocks(self) -> int:
+        return max((each.blocks for each in self.kinds), default=0)
+
+
+def _smallest(blocks: Iterable[int]) -> list[int]:
+    """None or one."""
+    return sorted(filter(None, blocks))[:1]
+
+
+def _without_outliers(smallest: list[int]) -> int:
+    """The smallest GPU of all nodes but a tenth of them (at least one), those with the smallest GPUs.
+
+    Of two nodes nobody can say which one is wrong, so both count.
+    """
+    if not smallest:
+        return 0
+    ignored = min(max(1, len(smallest) // 10), (len(smallest) - 1) // 2)
+    return sorted(smallest)[ignored]
+
 
 _LISTS = ("limits", "requests")
 
 
 def count(container: JsonContainer, name: str) -> int | None:
     """None if the container does not name it."""
-    resources = child(container.json, "resources")
-    for each in _LISTS:
-        counts = child(resources, each)
-        if counts.get(name) is not None:
-            return _number(container, name, counts[name])
-    return None
+    written = (counts[name] for counts in _limits_and_requests(container) if counts.get(name) is not None)
+    return next((_number(container, name, each) for each in written), None)
 
 
 def names_any(container: JsonContainer, names: Iterable[str]) -> bool:
-    resources = child(container.json, "resources")
-    return any(child(resources, each).get(name) is not None for name in names for each in _LISTS)
-
-
-def asks_any_of_vendor(container: JsonContainer, prefix: str) -> bool:
-    resources = child(container.json, "resources")
-    return any(name.startswith(prefix) for each in _LISTS for name in child(resources, each))
+    lists = _limits_and_requests(container)
+    return any(counts.get(name) is not None for name in names for counts in lists)
 
 
 def is_gpu(container: JsonContainer, names: ResourceNames) -> bool:
@@ -75,9 +153,7 @@ def put(container: JsonContainer, name: str, number: int) -> None:
 
 
 def drop(container: JsonContainer, names: Iterable[str]) -> None:
-    resources = child(container.json, "resources")
-    for each in _LISTS:
-        counts = child(resources, each)
+    for counts in _limits_and_requests(container):
         for name in names:
             counts.pop(name, None)
 
@@ -96,13 +172,17 @@ def mirror(container: JsonContainer, names: Iterable[str]) -> None:
 
 def differing(container: JsonContainer, names: Iterable[str]) -> str | None:
     """The first name whose request differs from its limit."""
-    resources = child(container.json, "resources")
-    limits, requests = (child(resources, each) for each in _LISTS)
+    lists = _limits_and_requests(container)
     for name in names:
-        written = [counts[name] for counts in (limits, requests) if counts.get(name) is not None]
+        written = [counts[name] for counts in lists if counts.get(name) is not None]
         if len({_number(container, name, each) for each in written}) > 1:
             return name
     return None
+
+
+def _limits_and_requests(container: JsonContainer) -> tuple[Json, ...]:
+    resources = child(container.json, "resources")
+    return tuple(child(resources, each) for each in _LISTS)
 
 
 def _number(container: JsonContainer, name: str, written: object) -> int:
@@ -121,8 +201,7 @@ _NVIDIA = "nvidia.com/"
 
 
 def put_our_libraries_first(container: JsonContainer) -> None:
-    written = _value(container, _COMPAT)
-    ours = libraries_of(written if isinstance(written, str) else "")
+    ours = libraries_of(text_of(container, _COMPAT))
     for variable in _named(container, LIBRARY_PATH):
         own = variable.get("value")
         if own is not None and not isinstance(own, str):
@@ -145,19 +224,12 @@ def library_path_is_hidden(container: JsonContainer) -> bool:
 
 def require_short_path(container: JsonContainer) -> None:
     """The agent refuses it too, when the pod is on a node."""
-    value = _value(container, LIBRARY_PATH)
-    require_short_library_path(value if isinstance(value, str) else "", container.what)
-
-
-def preloaded(container: JsonContainer) -> str:
-    """`LD_PRELOAD`, as far as the pod itself has it."""
-    value = _value(container, "LD_PRELOAD")
-    return value if isinstance(value, str) else ""
+    require_short_library_path(text_of(container, LIBRARY_PATH), container.what)
 
 
 def hide_gpus(container: JsonContainer) -> None:
     """Leaves a container alone that requests GPUs of NVIDIA's own plugin."""
-    if asks_any_of_vendor(container, _NVIDIA):
+    if any(name.startswith(_NVIDIA) for counts in _limits_and_requests(container) for name in counts):
         return
     found = _named(container, _VISIBLE)
     if not found:
@@ -171,8 +243,10 @@ def _named(container: JsonContainer, name: str) -> list[Json]:
     return [each for each in objects(container.json, "env") if each.get("name") == name]
 
 
-def _value(container: JsonContainer, name: str) -> object:
-    return next((each.get("value") for each in reversed(_named(container, name))), None)
+def text_of(container: JsonContainer, name: str) -> str:
+    """A variable as far as the pod itself has it; empty where it has none."""
+    value = next((each.get("value") for each in reversed(_named(container, name))), None)
+    return value if isinstance(value, str) else ""
 
 
 def blocks_from_mib(

@@ -10,14 +10,12 @@ Invariant: nothing is stored or written, so a dry run needs no special case.
 import base64
 import enum
 import re
-from dataclasses import dataclass
 
 import msgspec
 
-from deviceplugin.cluster.webhook.claims import to_claims
-from deviceplugin.cluster.webhook.known_gpus import KnownGpus
-from deviceplugin.cluster.webhook.mutate import mutate
+from deviceplugin.cluster.webhook.mutate import mutate, to_claims
 from deviceplugin.cluster.webhook.pod_json import MIRROR, Json, Operation, annotations, difference, read_pod
+from deviceplugin.cluster.webhook.resources import KnownGpus
 from deviceplugin.cluster.webhook.validate import validate
 from deviceplugin.config.scheduler import WebhookSettings
 from deviceplugin.errors import ParseError, VcudaError
@@ -84,16 +82,14 @@ class Outcome(enum.Enum):
     DENIED = "denied"
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """A review as the API server gets it, and its result."""
 
     body: bytes
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionWebhook:
+class AdmissionWebhook(msgspec.Struct, frozen=True):
     """The webhook for one set of settings."""
 
     settings: WebhookSettings

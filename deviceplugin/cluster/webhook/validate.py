@@ -13,32 +13,41 @@ isolation and may be intended. Not here: what an image or a process does (docs/e
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 
-from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.mutate import is_left_alone
-from deviceplugin.cluster.webhook.pod_json import Json, JsonContainer, annotations, child, containers, objects, spec
+from deviceplugin.cluster.webhook.pod_json import (
+    Json,
+    JsonContainer,
+    annotations,
+    child,
+    containers,
+    naming,
+    objects,
+    spec,
+)
 from deviceplugin.cluster.webhook.resources import (
     LIBRARY_PATH,
+    KnownGpus,
     count,
     differing,
     is_gpu,
     library_path_is_hidden,
-    preloaded,
     require_short_path,
+    text_of,
 )
 from deviceplugin.config.scheduler import WebhookSettings
 from deviceplugin.errors import RequestError
 from deviceplugin.model.allocation import DRIVER_MOUNT, GRANT_MOUNT
 from deviceplugin.model.annotation_names import AnnotationNames, annotation_names
-from deviceplugin.model.annotation_size import require_room, require_short, size_of
-from deviceplugin.model.annotations import parse_core_limit, parse_socket
+from deviceplugin.model.annotations import parse_core_limit
 from deviceplugin.model.pod import PerContainer, parse_memory_limits
-from deviceplugin.model.pod_request import parse_parts
+from deviceplugin.model.pod_request import parse_parts, require_room, require_short, size_of
 from deviceplugin.model.preferences import (
     AFFINITIES,
     FOREIGN,
     SCHEDULE_ANYWAY,
     SPREAD,
     GpuFilter,
+    parse_flag,
     parse_preferences,
     soft_warning,
 )
@@ -94,7 +103,7 @@ def exposures(
         return
     if library_path_is_hidden(container):
         yield f"{what}: {LIBRARY_PATH} has a valueFrom; it must begin with vcuda's directory"
-    if any(word in preloaded(container) for word in _DRIVERS):
+    if any(word in text_of(container, "LD_PRELOAD") for word in _DRIVERS):
         yield f"{what}: LD_PRELOAD names a driver library, which is then loaded before vcuda's"
     if any(name in _STRONG for name in _added_capabilities(container)):
         yield f"{what} adds capability SYS_ADMIN, with which it can move vcuda's files away"
@@ -159,7 +168,7 @@ def validate(pod: Json, settings: WebhookSettings, known: KnownGpus) -> tuple[st
     if names.core_limit in written:
         parse_core_limit(written[names.core_limit])
     if names.socket in written:
-        parse_socket(written[names.socket])
+        parse_flag(written[names.socket], "vcuda-socket")
     accepted = known.admitted_by(preferences.gpus)
     asked = [(each, _request(each, parts, settings)) for each in asking]
     if not settings.claims:
@@ -210,10 +219,8 @@ def _request(container: JsonContainer, parts: PerContainer, settings: WebhookSet
             f"{container.what}: {unlike} differs between requests and limits; Kubernetes requires them to be equal, so "
             "remove it from requests"
         )
-    try:
+    with naming(container):
         request = parse_request(cores, blocks, parts=parts.of(container.name), names=names)
-    except RequestError as error:
-        raise RequestError(f"{container.what}: {error.message}") from None
     refuse_open_share(container, request, settings)
     require_short_path(container)
     return request

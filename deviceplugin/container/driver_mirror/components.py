@@ -11,8 +11,9 @@ the whole GPU, so each object must be for this machine, have its name as SONAME,
 """
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from deviceplugin.container.driver_mirror.elf import Machine, read_elf
 from deviceplugin.errors import ParseError
@@ -20,8 +21,7 @@ from deviceplugin.errors import ParseError
 CUDA, NVML = "libcuda.so", "libnvidia-ml.so"
 
 
-@dataclass(frozen=True, slots=True)
-class Components:
+class Components(msgspec.Struct, frozen=True):
     """Names of programs, and beginnings of library names."""
 
     programs: tuple[str, ...]
@@ -102,8 +102,7 @@ CUDA_ALIAS, NVML_ALIAS = "libcuda-real.so.1", "libnvidia-ml-real.so.1"
 _NEEDS = {STATE: (), CUDA_FRONT: (STATE, CUDA_ALIAS), NVML_FRONT: (STATE, NVML_ALIAS)}
 
 
-@dataclass(frozen=True, slots=True)
-class Interposer:
+class Interposer(msgspec.Struct, frozen=True):
     """One object; `names` are those that it gets in the mirror."""
 
     path: Path
@@ -111,8 +110,7 @@ class Interposer:
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Interposers:
+class Interposers(msgspec.Struct, frozen=True):
     """All three objects, or none and a phrase that says why."""
 
     objects: tuple[Interposer, ...] = ()

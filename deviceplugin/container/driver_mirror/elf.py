@@ -15,9 +15,10 @@ import itertools
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from deviceplugin.errors import ContainerError, ParseError
 
@@ -49,8 +50,7 @@ _NATIVE = {Machine.X86_64: "EM_X86_64", Machine.AARCH64: "EM_AARCH64"}
 _COMPATIBLE = {Machine.X86_64: "EM_386", Machine.AARCH64: "EM_ARM"}
 
 
-@dataclass(frozen=True, slots=True)
-class Elf:
+class Elf(msgspec.Struct, frozen=True):
     """`machine` is ELF's own name; `abi` the oldest kernel that the file names in its ABI note, None without one."""
 
     bits: int
@@ -141,8 +141,7 @@ _ABI_MASK = 0xFF00
 _WORD_SIZES = {0x0300: 64, 0x0A00: 64, 0x0000: 32, 0x0900: 32, 0x0B00: 32}
 
 
-@dataclass(frozen=True, slots=True)
-class CacheEntry:
+class CacheEntry(msgspec.Struct, frozen=True):
     """One name; `bits` is 64, 32, or 0 for an ABI that no GPU program has (x32 and the like)."""
 
     name: str

@@ -8,8 +8,9 @@ removed from the mirror is made again by the next `refresh`, and until then `why
 
 import threading
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from deviceplugin.container.driver_mirror.components import (
     CUDA,
@@ -45,8 +46,7 @@ from deviceplugin.container.driver_mirror.trees import Manifest, Trees, read_man
 from deviceplugin.driver_root import CACHE, LIBRARY_DIRECTORIES, PROGRAM_DIRECTORIES, DriverRoot
 
 
-@dataclass(frozen=True, slots=True)
-class MirrorOptions:
+class MirrorOptions(msgspec.Struct, frozen=True):
     """`root` is where the node's driver is found, `library` the directory of our objects."""
 
     root: Path
@@ -56,8 +56,7 @@ class MirrorOptions:
     whole: Components = WHOLE
 
 
-@dataclass(frozen=True, slots=True)
-class MirrorState:
+class MirrorState(msgspec.Struct, frozen=True):
     """What containers get now. `refusal` says why shares cannot start; empty if they can."""
 
     driver: str = ""
@@ -65,8 +64,7 @@ class MirrorState:
     refusal: str = EMPTY.refusal
 
 
-@dataclass(frozen=True, slots=True)
-class MirrorUpdate:
+class MirrorUpdate(msgspec.Struct, frozen=True):
     """What a refresh found; `changed`: new containers get other trees than before."""
 
     state: MirrorState
@@ -74,12 +72,11 @@ class MirrorUpdate:
     trouble: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
+class _Seen(msgspec.Struct, frozen=True):
     """What a plan was made of: places that may bring something new, and the files that are in it."""
 
     places: tuple[object, ...] = ()
-    files: Mapping[Path, str] = field(default_factory=dict)
+    files: Mapping[Path, str] = msgspec.field(default_factory=dict)
 
 
 class DriverMirror:

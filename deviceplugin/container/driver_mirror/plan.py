@@ -11,8 +11,9 @@ no 32-bit libcuda or NVML either: it would enforce no limit.
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
+
+import msgspec
 
 from deviceplugin.container.driver_mirror.components import (
     CUDA,
@@ -25,6 +26,7 @@ from deviceplugin.container.driver_mirror.components import (
     Interposers,
 )
 from deviceplugin.container.driver_mirror.search import DriverFile, DriverLibrary
+from deviceplugin.structs import replace
 
 SHARED_FLAVOUR, WHOLE_FLAVOUR = "nvidia", "origin"
 FLAVOURS = (SHARED_FLAVOUR, WHOLE_FLAVOUR)
@@ -37,8 +39,7 @@ _ALWAYS_NEEDED = (CUDA_FRONT, NVML_FRONT, "libnvidia-ptxjitcompiler.so.1")
 _DRIVERS_OWN = ("libnvidia-", "libcuda.so")
 
 
-@dataclass(frozen=True, slots=True)
-class FileEntry:
+class FileEntry(msgspec.Struct, frozen=True):
     """A file of the tree; `is_interposer`: vcuda's own, known by its content."""
 
     source: Path
@@ -46,8 +47,7 @@ class FileEntry:
     is_interposer: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LinkEntry:
+class LinkEntry(msgspec.Struct, frozen=True):
     """A symbolic link to a name beside it."""
 
     target: str
@@ -56,11 +56,10 @@ class LinkEntry:
 Entry = FileEntry | LinkEntry
 
 
-@dataclass(frozen=True, slots=True)
-class MirrorPlan:
+class MirrorPlan(msgspec.Struct, frozen=True):
     """`missing`: libraries that containers need and that are not there; `refusal`: why no share may start, or empty."""
 
-    entries: Mapping[PurePosixPath, Entry] = field(default_factory=dict)
+    entries: Mapping[PurePosixPath, Entry] = msgspec.field(default_factory=dict)
     driver: str = ""
     missing: tuple[str, ...] = ()
     refusal: str = ""
@@ -78,8 +77,7 @@ EMPTY = MirrorPlan(refusal="shares of a GPU do not start yet, because the driver
 """The mirror before the first refresh: it can be mounted and is empty."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(msgspec.Struct, frozen=True):
     """What goes in: the driver's files and vcuda's. `root` is named if something is missing."""
 
     libraries: Sequence[DriverLibrary]

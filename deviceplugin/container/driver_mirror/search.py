@@ -15,8 +15,9 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from deviceplugin.container.driver_mirror.components import CUDA, NVML
 from deviceplugin.container.driver_mirror.elf import Elf, Machine, is_elf, parse_cache, read_elf
@@ -26,8 +27,7 @@ from deviceplugin.errors import ParseError
 _LARGEST_CACHE = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class DriverFile:
+class DriverFile(msgspec.Struct, frozen=True):
     """A file of the driver; `identity` changes with the file's content, without the content being read."""
 
     path: Path
@@ -49,8 +49,7 @@ def identity_of(path: Path) -> str:
     return f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}" if stat.S_ISREG(found.st_mode) else ""
 
 
-@dataclass(frozen=True, slots=True)
-class DriverLibrary:
+class DriverLibrary(msgspec.Struct, frozen=True):
     """One file; `names` are its own first, then those of links that lead to it. `bits` is 64 or 32."""
 
     source: DriverFile
@@ -73,8 +72,7 @@ class DriverLibrary:
         return self.name.partition(".so.")[2]
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(msgspec.Struct, frozen=True):
     """What a finished mirror holds of the driver version that is loaded."""
 
     version: str
@@ -82,8 +80,7 @@ class Kept:
     programs: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """`trouble` says in sentences what could not be read."""
 
     libraries: tuple[DriverLibrary, ...]

@@ -17,8 +17,9 @@ not call then: `joined` finds it afterwards.
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from fractions import Fraction
+
+import msgspec
 
 from deviceplugin.errors import ClaimError, ClaimOutdatedError, RequestError
 from deviceplugin.model.claims import MOST_CLAIMS, MOST_MENTIONS, Claim, ClaimedDevice, ClaimKey, ClaimRef
@@ -26,13 +27,13 @@ from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.request import Request, parse_request
 from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU
+from deviceplugin.structs import replace
 
 CORES, MEMORY = "cores", "memory"
 _MOST_GPUS = 16  # the capacity of the limits file (library/abi/limits.h)
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimGrant:
+class ClaimGrant(msgspec.Struct, frozen=True):
     """Of one request. `devices` and `uuids` are in the same order."""
 
     request_name: str
@@ -41,8 +42,7 @@ class ClaimGrant:
     uuids: tuple[GpuUuid, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedDevice:
+class PreparedDevice(msgspec.Struct, frozen=True):
     """One device of one request. `cdi` is empty but for the first of a request: the name stands for all its GPUs."""
 
     request: str
@@ -131,11 +131,10 @@ def _whole(device: ClaimedDevice, capacity: str, unit: int, what: str) -> int:
 _ClaimName = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimUsers:
+class ClaimUsers(msgspec.Struct, frozen=True):
     """The containers of the node by the claims that they name: namespace and name."""
 
-    by_claim: Mapping[_ClaimName, tuple[tuple[str, PodContainer], ...]] = field(default_factory=dict)
+    by_claim: Mapping[_ClaimName, tuple[tuple[str, PodContainer], ...]] = msgspec.field(default_factory=dict)
 
     @classmethod
     def of_pods(cls, pods: Iterable[Pod]) -> "ClaimUsers":
@@ -226,12 +225,11 @@ def container_of(ref: ClaimRef, request: str, users: ClaimUsers) -> PodContainer
     return found[0] if len(kinds) == 1 else None
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimsOfCall:
+class ClaimsOfCall(msgspec.Struct, frozen=True):
     """The requests with devices of this driver, of the claims that one call of kubelet is about: each is read once."""
 
-    _found: dict[ClaimKey, frozenset[str]] = field(default_factory=dict)
-    _locks: defaultdict[ClaimKey, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
+    _found: dict[ClaimKey, frozenset[str]] = msgspec.field(default_factory=dict)
+    _locks: defaultdict[ClaimKey, asyncio.Lock] = msgspec.field(default_factory=lambda: defaultdict(asyncio.Lock))
 
     def add(self, claim: Claim, driver: str) -> None:
         self._found[claim.key] = requests_of(claim, driver)

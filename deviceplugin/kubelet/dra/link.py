@@ -10,7 +10,6 @@ other one names it.
 
 import asyncio
 import secrets
-import socket
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ import structlog
 from deviceplugin.errors import KubeletError
 from deviceplugin.kubelet.dra.prepare import Claims
 from deviceplugin.kubelet.dra.service import VERSIONS, DraService, Forwarding, HealthService
-from deviceplugin.kubelet.grpc_endpoint import Endpoint, RegistryService, SocketWatch
+from deviceplugin.kubelet.grpc_endpoint import Endpoint, RegistryService, SocketWatch, is_served
 from deviceplugin.kubelet.registration import RegistrationTimer
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.wire import dra_health_pb2_grpc, dra_pb2_grpc
@@ -28,7 +27,6 @@ from deviceplugin.wire import dra_health_pb2_grpc, dra_pb2_grpc
 log = structlog.get_logger("vcuda.dra")
 _LAST_CALLS_S = 5.0
 """Longer than a call that need not wait for room; kubelet repeats one that fails after a minute."""
-_CONNECT_S = 1.0
 
 
 class DraLink:
@@ -97,9 +95,9 @@ class DraLink:
         watch = SocketWatch(self._found.path.parent, {self._found.path.name})
         try:
             while True:
-                if not (self._own.is_in_place() and self._found.is_in_place()) and timer.may_try():
+                if not self._is_in_place and timer.may_try():
                     await self._try_to_bind(timer)
-                await watch.wait()
+                await watch.wait(at_rest=self._is_in_place)
         finally:
             watch.stop()
             # Kubelet finds the driver no more, then the streams end, for which the server waits.
@@ -107,12 +105,16 @@ class DraLink:
             self.health.end()
             await self._own.stop(grace=_LAST_CALLS_S)
 
+    @property
+    def _is_in_place(self) -> bool:
+        return self._own.is_in_place() and self._found.is_in_place()
+
     def remove_dead(self) -> None:
         """The sockets of agents that were killed: kubelet would go on dialling them. Raises OSError."""
         own = {path.name for path in self.sockets}
         for folder, pattern in (self._registries, self._sockets):
             for path in folder.glob(pattern):
-                if path.name not in own and not _is_served(path):
+                if path.name not in own and not is_served(path):
                     path.unlink(missing_ok=True)
 
     def _others(self) -> Iterable[Path]:
@@ -133,15 +135,3 @@ class DraLink:
                 log.warning("dra_socket_failed", error=error.message)
         else:
             timer.succeeded()
-
-
-def _is_served(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as tried:
-        tried.settimeout(_CONNECT_S)
-        try:
-            tried.connect(str(path))
-        except (ConnectionRefusedError, FileNotFoundError):
-            return False
-        except OSError:
-            return True  # a process with a full queue is alive
-        return True

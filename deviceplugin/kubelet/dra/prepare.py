@@ -13,12 +13,12 @@ claim is prepared before the ledger has all that kubelet has recorded.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
+import msgspec
 import structlog
 
 from deviceplugin.errors import (
@@ -45,7 +45,7 @@ from deviceplugin.kubelet.dra.claim_grants import (
 )
 from deviceplugin.kubelet.dra.slice_publisher import device_name
 from deviceplugin.kubelet.dra.state_file import PreparedClaim
-from deviceplugin.latest import others_turn
+from deviceplugin.latest import others_turn, to_its_end
 from deviceplugin.ledger.grant import Grant, GrantId, Source
 from deviceplugin.ledger.ledger import Ledger, new_grant_id, share_for
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, PodRef, PodUid
@@ -53,6 +53,7 @@ from deviceplugin.model.claims import Claim, ClaimRef, ClaimUid
 from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
 from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.units import Resource
+from deviceplugin.structs import replace
 
 log = structlog.get_logger("vcuda.dra")
 WAIT_S = 40.0
@@ -86,8 +87,7 @@ class ClaimReport(Protocol):
     def claim_refused(self, error: VcudaError, *, seconds: float) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(msgspec.Struct, frozen=True):
     """Of kubelet's, for one claim; by the clock of `Claims`."""
 
     ref: ClaimRef
@@ -96,8 +96,7 @@ class _Call:
     claims: ClaimsOfCall
 
 
-@dataclass(slots=True)
-class Claims:
+class Claims(msgspec.Struct):
     """`pool` is that of this node's slice. `get_claim` reads the claim of a name if the UID is empty.
 
     `is_complete`: whether the ledger has all that kubelet has recorded. `clock` is monotonic. `name`: of a GPU as a
@@ -120,10 +119,10 @@ class Claims:
     name: Callable[[Gpu], str] = device_name
     unstartable: Callable[[ContainerRef, str], None] = lambda container, why: None
     ended: Callable[[ClaimUid], None] = lambda uid: None
-    _locks: dict[ClaimUid, asyncio.Lock] = field(default_factory=dict)
-    _users: Counter[ClaimUid] = field(default_factory=Counter)
-    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _locks: dict[ClaimUid, asyncio.Lock] = msgspec.field(default_factory=dict)
+    _users: Counter[ClaimUid] = msgspec.field(default_factory=Counter)
+    _turn: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
+    _changed: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.ledger.subscribe(self._changed.set)
@@ -174,11 +173,8 @@ class Claims:
             await self._wait_for_room(wanted, call)
             return None
         users = ClaimUsers.of_pods(pods)
-        names = [
-            await self._ready(grant, container_of(claim.ref, each.request_name, users))
-            for each, grant in zip(wanted, held, strict=True)
-        ]
-        prepared = prepared_devices(wanted, names)
+        containers = (container_of(claim.ref, each.request_name, users) for each in wanted)
+        prepared = prepared_devices(wanted, await self._written(zip(held, containers, strict=True)))
         if not before:
             self.report.claim_prepared(held, prepared, pods, seconds=self.clock() - call.began)
         return prepared
@@ -194,14 +190,18 @@ class Claims:
         """By UID alone: the claim may be gone. What is not known has ended already."""
         async with self.alone(ref.uid):
             self.ended(ref.uid)
-            self.release(ref)
+            await self.release(ref)
 
-    def release(self, ref: ClaimRef) -> None:
-        """By who has `alone`."""
+    async def release(self, ref: ClaimRef) -> None:
+        """By who has `alone`. On the disk when this returns, also if an earlier call ended it and failed then."""
         held = self.ledger.of_pod(PodUid(ref.uid))
-        for grant in self.ledger.release((each.id for each in held), why="its claim was unprepared"):
-            self.files.drop(grant)
-            log.info("claim_unprepared", claim=str(ref), grant=grant.id)
+        ended = self.ledger.release((each.id for each in held), why="its claim was unprepared", durable=False)
+        try:
+            await self.ledger.synced()
+        finally:  # the ledger does not know them any more
+            for grant in ended:
+                self.files.drop(grant)
+                log.info("claim_unprepared", claim=str(ref), grant=grant.id)
 
     def adopt(self, prepared: PreparedClaim, claim: Claim) -> tuple[Grant, ...]:
         """What kubelet recorded, by what the API server says the claim was given: the part on GPUs that are here.
@@ -244,13 +244,18 @@ class Claims:
             for grant in self.ledger.of_pod(PodUid(claim.ref.uid)):
                 await self._ready(grant, container_of(claim.ref, grant.allocation.owner.name, users))
 
+    async def _written(self, users: Iterable[tuple[Grant, PodContainer | None]]) -> list[str]:
+        """The CDI names, when their files and the ledger are on the disk; the one is synced while the other is."""
+        names = (self._ready(*each) for each in users)
+        done = await asyncio.gather(*names, self.ledger.synced(), return_exceptions=True)
+        for each in done:
+            if isinstance(each, BaseException):
+                raise each
+        return [each for each in done if isinstance(each, str)]
+
     async def _ready(self, grant: Grant, container: PodContainer | None) -> str:
         """To its end also if kubelet gave the call up: what a thread still writes would outlive the grant."""
-        writing = asyncio.ensure_future(self.files.ready(grant, container))
-        try:
-            return await asyncio.shield(writing)
-        finally:
-            await asyncio.wait([writing])
+        return await to_its_end(self.files.ready(grant, container))
 
     def is_here(self, claim: Claim) -> bool:
         """Whether it has a device of this node."""
@@ -346,7 +351,7 @@ class Claims:
         """Empty if there is no room yet: the former holder of the GPU may still be ending."""
         grants = tuple(self._new(call.ref, each) for each in wanted)
         try:
-            self._require_room(grants)
+            self._require_complete()
             self.ledger.grant_claim(grants, self.inventory())
         except CapacityError as error:
             if self.clock() >= call.deadline:
@@ -356,14 +361,14 @@ class Claims:
         log.info("claim_granted", claim=str(call.ref), grants=[grant.id for grant in grants])
         return grants
 
-    def _require_room(self, grants: tuple[Grant, ...]) -> None:
+    def _require_complete(self) -> None:
         if not self.is_complete():
             raise CapacityError(INCOMPLETE)
-        self.ledger.require_room(grants, self.inventory())
 
     def _has_room(self, grants: tuple[Grant, ...]) -> bool:
         try:
-            self._require_room(grants)
+            self._require_complete()
+            self.ledger.require_room(grants, self.inventory())
         except CapacityError:
             return False
         return True

@@ -125,11 +125,12 @@ class DraService(rpc.DRAPluginServicer):
         return None if self._ready.is_set() else await self._forwarding.answer(method, request, context)
 
     async def _serving(self) -> Claims:
-        try:
-            async with asyncio.timeout(self._wait_s):
-                await self._ready.wait()
-        except TimeoutError:
-            raise ClaimError(_NOT_READY) from None
+        if not self._ready.is_set():
+            try:
+                async with asyncio.timeout(self._wait_s):
+                    await self._ready.wait()
+            except TimeoutError:
+                raise ClaimError(_NOT_READY) from None
         assert self._claims is not None
         return self._claims
 
@@ -150,7 +151,8 @@ async def _each(
             return refuse(_BUG)
 
     refs = [ClaimRef(ClaimUid(each.uid), each.namespace, each.name) for each in claims]
-    return dict(zip((ref.uid for ref in refs), await asyncio.gather(*map(answer, refs)), strict=True))
+    answers = await asyncio.gather(*map(answer, refs)) if len(refs) > 1 else [await answer(each) for each in refs]
+    return dict(zip((ref.uid for ref in refs), answers, strict=True))
 
 
 def _device(prepared: PreparedDevice) -> pb.Device:

@@ -21,7 +21,6 @@ try every waiting pod of the cluster, so nothing is written that says the same, 
 import asyncio
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -46,8 +45,7 @@ from deviceplugin.placement.fit import NOTHING, GpuAmount
 log = structlog.get_logger("vcuda.dra")
 
 
-@dataclass(frozen=True, slots=True)
-class SliceTiming:
+class SliceTiming(msgspec.Struct, frozen=True):
     """Seconds: between two writes, between checks, and the bounds of the back-off."""
 
     apart: float = 1.0

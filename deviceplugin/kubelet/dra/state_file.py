@@ -8,7 +8,6 @@ written here: kubelet does not start with a wrong checksum.
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -24,20 +23,18 @@ MOST_BYTES = 16 << 20
 _NOT_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedClaim:
+class PreparedClaim(msgspec.Struct, frozen=True):
     """`pods`: UIDs of those that use it. `cdi`: the names that the driver answered, by request; none before that."""
 
     ref: ClaimRef
     pods: frozenset[str]
-    cdi: Mapping[str, str] = field(default_factory=dict)
+    cdi: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedClaims:
+class PreparedClaims(msgspec.Struct, frozen=True):
     """Of one driver, by UID. A file that does not exist is what a kubelet without claims has."""
 
-    claims: Mapping[ClaimUid, PreparedClaim] = field(default_factory=dict)
+    claims: Mapping[ClaimUid, PreparedClaim] = msgspec.field(default_factory=dict)
     exists: bool = True
 
 

@@ -2,6 +2,7 @@
  * Which limits a device has: by its UUID, never by its ordinal, which CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER permute.
  *
  * In: the driver's UUIDs. Out: positions in the limits. Kept per ordinal; positions are final, only "unnamed" is asked again when the limits change.
+ * How many devices there are is kept too: for a process the driver never changes it once it has answered.
  * While the driver does not answer no memory is given out, and the time is free.
  */
 #include <stdio.h>
@@ -10,6 +11,7 @@
 
 enum { MAX_ORDINALS = 256, UUID_TEXT = 48, UNKNOWN = 0, UNNAMED = 1, FIRST = 2 };
 
+static _Atomic int devices;                         /* 0: not known */
 static _Atomic unsigned char kept[MAX_ORDINALS];    /* UNKNOWN, UNNAMED, or FIRST + the index */
 
 static void write_uuid(const CUuuid *uuid, char text[static UUID_TEXT])
@@ -71,4 +73,17 @@ int device_index_current(void)
     if (error == CUDA_SUCCESS)
         return device_index(device);
     return is_the_programs(error) || vcuda_limits()->device_count == 0 ? VCUDA_NOT_LIMITED : VCUDA_UNKNOWN;
+}
+
+static bool is_only_one(void)
+{
+    int count = atomic_load_explicit(&devices, memory_order_relaxed);
+    if (count == 0 && DRIVER(cuDeviceGetCount, &count) == CUDA_SUCCESS)
+        atomic_store_explicit(&devices, count, memory_order_relaxed);
+    return count == 1;
+}
+
+int device_index_of(CUcontext current)
+{
+    return current != NULL && is_only_one() ? device_index(0) : device_index_current();
 }

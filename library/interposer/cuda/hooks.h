@@ -77,6 +77,8 @@ int device_index(CUdevice device);
 
 /* The same of the calling thread's current context; VCUDA_NOT_LIMITED where it has none. */
 int device_index_current(void);
+/* The same for who knows the current context (or NULL): where there is one device, the driver need not be asked. */
+int device_index_of(CUcontext current);
 
 /* ---- contexts, for what follows their overhead ---- */
 

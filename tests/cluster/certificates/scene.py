@@ -11,8 +11,7 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 
 from deviceplugin.cluster.certificates.issuer import Issuer
-from deviceplugin.cluster.certificates.keypair import KeyPair, is_valid, make_ca, read_chain
-from deviceplugin.cluster.certificates.tls import ServerTls
+from deviceplugin.cluster.certificates.keypair import KeyPair, ServerTls, is_valid, make_ca, read_chain
 from deviceplugin.kube.cluster_client import ClusterClient
 from sandbox.apiserver import ApiServer
 from tests.kube.kubeconfigs import open_transport

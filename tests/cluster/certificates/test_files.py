@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 import structlog
 
-from deviceplugin.cluster.certificates.files import CertificateFiles, client_ca, server_files
-from deviceplugin.cluster.certificates.keypair import KeyPair, make_ca, make_certificate
-from deviceplugin.cluster.certificates.tls import ServerTls
+from deviceplugin.cluster.certificates.keypair import KeyPair, ServerTls, make_ca, make_certificate
 from deviceplugin.errors import ConfigError
-from deviceplugin.scheduler.serving_certificate import repeat
+from deviceplugin.scheduler.serving_certificate import CertificateFiles, client_ca, repeat, server_files
 from tests.waiting import until
 
 DAY = dt.timedelta(days=1)

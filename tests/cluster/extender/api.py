@@ -8,11 +8,12 @@ pods are is never answered.
 import asyncio
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from deviceplugin.errors import KubeConflictError, KubeError, KubeNotFoundError
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.pod import ClusterPod, Pod
+from deviceplugin.structs import replace
 
 
 class Fate(enum.Enum):

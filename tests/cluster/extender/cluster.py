@@ -9,7 +9,7 @@ its sender.
 import asyncio
 from collections import defaultdict
 from collections.abc import Coroutine, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState
@@ -23,6 +23,7 @@ from deviceplugin.model.pod import ClusterPod, Pod
 from deviceplugin.model.request import Request
 from deviceplugin.placement.fit import GpuAmount
 from deviceplugin.placement.snapshot import occupied
+from deviceplugin.structs import replace
 from tests.cluster.extender.api import Fate, MemoryApi
 from tests.cluster.extender.makers import NAMES, allocated, node
 

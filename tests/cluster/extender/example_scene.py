@@ -6,7 +6,6 @@ a node and the annotations of a pod, as the cluster has them.
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory
@@ -16,6 +15,7 @@ from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU
 from deviceplugin.placement.node_state import NodeState, node_state
 from deviceplugin.simulate.scene import read_scene
 from deviceplugin.simulate.trace import Scene, Task, task
+from deviceplugin.structs import replace
 from tests.cluster.extender.makers import NAMES
 
 _BLOCKS = 96

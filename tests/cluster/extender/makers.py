@@ -1,7 +1,6 @@
 """Nodes, pods and requests for the tests of the extender."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from itertools import count
 
 from deviceplugin.cluster.extender.wire import BindingArgs, ExtenderArgs, PreemptionArgs, Victims
@@ -13,6 +12,7 @@ from deviceplugin.model.node import ClusterNode, format_inventory
 from deviceplugin.model.pod import ClusterPod, Gang, Pod, PodContainer, ScheduledCondition
 from deviceplugin.model.topology import Topology
 from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU, Compute
+from deviceplugin.structs import replace
 
 NAMES = AnnotationNames()
 _uids = count(1)

@@ -16,11 +16,10 @@ from deviceplugin.model.pod_request import PodRequest, pod_request
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
 from deviceplugin.model.units import MIB, Compute
 from deviceplugin.placement.fragmentation import Workload, workload
-from deviceplugin.placement.node_score import NodeChoice
 from deviceplugin.placement.node_state import NodeState, Spare
-from deviceplugin.placement.nodes import NodeScorer
-from deviceplugin.simulate.cluster_objects import Chooser, OtherPods, beside_kube_scheduler
+from deviceplugin.placement.nodes import NodeChoice, NodeScorer
 from deviceplugin.simulate.replay import LEARNT_EVERY, SchedulerView, SimulationPlan, replay
+from deviceplugin.simulate.stock_scheduler import Chooser, OtherPods, beside_kube_scheduler
 from deviceplugin.simulate.trace import Scene
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.example_scene import annotations_of, example, inventory

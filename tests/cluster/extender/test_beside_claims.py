@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.model.claims import Taint
 from deviceplugin.model.pod import ClusterPod
+from deviceplugin.structs import replace
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.makers import NAMES as MARKS
 from tests.cluster.extender.makers import ask, ask_room, node, order, pod, running

@@ -1,6 +1,5 @@
 """filter: one node, chosen and reserved; reasons for the others."""
 
-from dataclasses import replace
 from itertools import product
 
 from deviceplugin.cluster.extender.extender import Extender
@@ -10,6 +9,7 @@ from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.pod import Gang
 from deviceplugin.model.preferences import NodePolicy
 from deviceplugin.placement.budget import AT_ONCE, Budget
+from deviceplugin.structs import replace
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import NAMES, allocated, ask, bound, deleting, ended, node, on_gpu, pod, refused

@@ -1,12 +1,11 @@
 """A Binding never makes a pod larger than the API server takes: it is not validated, and nothing could follow it."""
 
-from dataclasses import replace
-
 import pytest
 
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.model.annotation_size import LARGEST, size_with
 from deviceplugin.model.pod import ClusterPod
+from deviceplugin.model.pod_request import LARGEST, size_with
+from deviceplugin.structs import replace
 from sandbox.apiserver import Store
 from sandbox.apiserver import container as json_container
 from sandbox.apiserver import pod as json_pod

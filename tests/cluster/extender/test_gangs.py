@@ -4,10 +4,9 @@ Kubernetes' own pod groups are placed in one cycle; others wait at Permit. kube-
 failure, because it writes a pod's condition only when it changes.
 """
 
-from dataclasses import replace
-
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.model.pod import ClusterPod, Gang
+from deviceplugin.structs import replace
 from tests.cluster.extender.api import Fate, MemoryApi
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import ask, node, order, pod, refused

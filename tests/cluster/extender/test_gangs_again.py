@@ -1,12 +1,12 @@
 """A group's name is used again: what is known of earlier members ends with them, and no later member waits for it."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.model.pod import ClusterPod, Gang
+from deviceplugin.structs import replace
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import ask, bound, deleting, ended, order, pod

@@ -3,14 +3,13 @@
 Kubernetes' own pod groups are placed in one cycle; others wait at Permit for their last member.
 """
 
-from dataclasses import replace
-
 import pytest
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.pod import Gang
 from deviceplugin.placement.budget import Budget
+from deviceplugin.structs import replace
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import ask, node, order, pod

@@ -1,7 +1,6 @@
 """Nominated pods of others: who asks neither pays for them nor waits for them long, and what they need stays theirs."""
 
 import asyncio
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -12,6 +11,7 @@ from deviceplugin.cluster.extender.turns import Turns
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.placement.budget import AT_ONCE, Budget
+from deviceplugin.structs import replace
 from tests.cluster.extender.makers import NAMES, allocated, ask, ask_room, bound, deleting, node, on_gpu, pod
 
 NODES = tuple(f"n{at:03}" for at in range(12))

@@ -7,7 +7,6 @@ it then reports overcommitted GPUs, and the node's agent rejects what does not f
 """
 
 import os
-from dataclasses import replace
 
 from hypothesis import Phase
 from hypothesis import strategies as st
@@ -20,6 +19,7 @@ from deviceplugin.model.allocation import GpuShare, PodUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import ClusterPod, Gang
 from deviceplugin.placement.snapshot import occupied
+from deviceplugin.structs import replace
 from tests.cluster.extender.api import Fate
 from tests.cluster.extender.cluster import BLOCKS, Cluster, described, fits, written
 from tests.cluster.extender.makers import NAMES, allocated, ask, deleting, ended, node, order, pod, refused

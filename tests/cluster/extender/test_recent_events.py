@@ -1,13 +1,12 @@
 """What is noted of the changes of pods, nodes and GPUs: each once, in order, and never more than is kept."""
 
-from dataclasses import replace
-
 import pytest
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.recent_events import RecentEvents
 from deviceplugin.model.cluster_view import ClusterEventKind
 from deviceplugin.model.pod import ClusterPod, ScheduledCondition
+from deviceplugin.structs import replace
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import allocated, ask, bound, ended, node, on_gpu, order, pod
@@ -31,8 +30,7 @@ def extender(wall: Clock, api: MemoryApi) -> Extender:
 
 
 def noted(extender: Extender) -> list[tuple[ClusterEventKind, str, str, str]]:
-    events = sorted(extender.recent_events, key=lambda each: each.number)
-    return [(each.kind, each.pod.name if each.pod else "", each.node, each.sentence) for each in events]
+    return [(each.kind, each.pod, each.node, each.sentence) for _, each in sorted(extender.recent_events)]
 
 
 def runs(one: ClusterPod, where: str = "a") -> ClusterPod:
@@ -85,10 +83,10 @@ def test_a_pod_that_is_refused_again_has_one_event(extender: Extender, wall: Clo
     wall.now += 10
     extender.put_pod(refused(other, "no room"))
     extender.put_pod(refused(one, "no room"))
-    assert [each.count for each in extender.recent_events] == [1, 1], "nothing has changed"
+    assert [each.count for _, each in extender.recent_events] == [1, 1], "nothing has changed"
     wall.now += 10
     extender.put_pod(refused(one, "still no room"))
-    last = max(extender.recent_events, key=lambda each: each.number)
+    _, last = max(extender.recent_events)
     assert (last.sentence, last.count, last.first, last.at) == ("still no room", 2, 1000.0, 1020.0)
     assert [name for _, name, _, _ in noted(extender)] == ["other", "one"]
 
@@ -134,12 +132,12 @@ def test_a_flood_of_one_kind_leaves_the_others_and_is_counted(wall: Clock) -> No
     recent.pod_changed(None, runs(pod("placed")))
     for number in range(10):
         recent.pod_changed(None, refused(pod(f"p{number}"), "x" * 5000))
-    kept = sorted(recent, key=lambda each: each.number)
-    assert [each.pod.name for each in kept if each.pod] == ["placed", "p7", "p8", "p9"]
+    kept = [each for _, each in sorted(recent)]
+    assert [each.pod for each in kept] == ["placed", "p7", "p8", "p9"]
     assert (recent.dropped, len(kept[-1].sentence)) == (7, 500)
-    again = refused(pod("p0", uid=kept[-1].pod.uid if kept[-1].pod else ""), "y")
+    again = refused(pod("p0", uid=kept[-1].uid), "y")
     recent.pod_changed(None, again)
-    assert [each.count for each in recent if each.kind is WAITS] == [1, 1, 2]
+    assert [each.count for _, each in recent if each.kind is WAITS] == [1, 1, 2]
 
 
 def test_a_flood_of_one_namespace_leaves_those_of_others(wall: Clock) -> None:
@@ -156,10 +154,10 @@ def test_a_flood_of_one_namespace_leaves_those_of_others(wall: Clock) -> None:
     assert names_in(recent) == ["o0", "o1", "o2", "g9"]
     recent.pod_changed(others[1], refused(others[1], "another reason"))
     assert names_in(recent) == ["o0", "o2", "g9", "o1"]
-    assert [each.count for each in recent if each.pod and each.pod.name == "o1"] == [2]
+    assert [each.count for _, each in recent if each.pod == "o1"] == [2]
     recent.pod_changed(None, in_namespace("s0", "second"))
     assert names_in(recent) == ["o2", "g9", "o1", "s0"], "all namespaces have one now"
 
 
 def names_in(recent: RecentEvents) -> list[str]:
-    return [each.pod.name for each in sorted(recent, key=lambda each: each.number) if each.pod]
+    return [each.pod for _, each in sorted(recent)]

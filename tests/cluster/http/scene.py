@@ -14,11 +14,9 @@ import aiohttp
 import msgspec
 from prometheus_client.core import Metric
 
-from deviceplugin.cluster.certificates.keypair import KeyPair, make_ca, make_certificate
-from deviceplugin.cluster.certificates.tls import ServerTls
+from deviceplugin.cluster.certificates.keypair import KeyPair, ServerTls, make_ca, make_certificate
 from deviceplugin.cluster.http import metrics
-from deviceplugin.cluster.http.server import SchedulerServer
-from deviceplugin.cluster.http.verbs import Verb, VerbResponse
+from deviceplugin.cluster.http.server import SchedulerServer, Verb, VerbResponse
 from deviceplugin.errors import CallerGoneError, KubeError, ParseError
 from deviceplugin.exposition import metric_of
 from deviceplugin.latest import others_turn

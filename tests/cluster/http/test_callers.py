@@ -12,12 +12,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from deviceplugin.cluster.certificates.files import client_ca
-from deviceplugin.cluster.certificates.keypair import KeyPair, make_ca, make_certificate
-from deviceplugin.cluster.certificates.tls import ServerTls
-from deviceplugin.cluster.http.server import SchedulerServer
-from deviceplugin.cluster.http.verbs import Verb
+from deviceplugin.cluster.certificates.keypair import KeyPair, ServerTls, make_ca, make_certificate
+from deviceplugin.cluster.http.server import SchedulerServer, Verb
 from deviceplugin.errors import ConfigError
+from deviceplugin.scheduler.serving_certificate import client_ca
 from deviceplugin.serve.connections import ConnectionLimits
 from deviceplugin.serve.messages import certificate_names
 from deviceplugin.serve.server import Limits

@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from yarl import URL
 
 from deviceplugin.cluster.http.metrics import SchedulerMetrics
-from deviceplugin.cluster.http.routes import Routes, place_of
+from deviceplugin.cluster.http.server import Routes, place_of
 from deviceplugin.serve.connections import is_loopback
 from deviceplugin.serve.messages import HttpError, HttpRequest
 from deviceplugin.serve.server import Server
@@ -141,7 +141,7 @@ def test_who_does_not_call_from_loopback_may_not_place_pods() -> None:
 
     def asked(path: str, peer: str) -> str:
         try:
-            request = HttpRequest("POST", path.encode(), (), peer, frozenset(), lambda: False)
+            request = HttpRequest("POST", path.encode(), {}, peer, frozenset(), lambda: False)
             server.route(request).check(request)
         except HttpError as error:
             return f"{error.status} {error.sentence}"

@@ -1,7 +1,5 @@
 """The views of a cluster in which claims have GPUs: beside the device plugin's, and with the same promises."""
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 
@@ -14,6 +12,7 @@ from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.node import ClusterNode, format_inventory
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.topology import Topology
+from deviceplugin.structs import replace
 from tests.budget.dearest import cost_of
 from tests.cluster.extender.makers import allocated as given
 from tests.cluster.extender.makers import bound, inventory, node, on_gpu, pod
@@ -166,7 +165,7 @@ async def test_the_cluster_counts_both(mixed: Scene) -> None:
     assert (found.cores, found.cores_allocated, found.pods_bound, found.pods_reserved) == (500, 100, 4, 0)
     assert found.waiting_by_reason == {
         "its ResourceClaims can be allocated on no node": 1,
-        "kube-scheduler has not asked yet": 1,
+        "kube-scheduler has not asked about it": 1,
     }
 
 

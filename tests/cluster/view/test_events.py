@@ -1,13 +1,12 @@
 """`/view/events`: the newest first, by page, and by what was asked for."""
 
-from dataclasses import replace
-
 import pytest
 
 from deviceplugin.cluster.view.query import EventsQuery, PageQuery, events_query
 from deviceplugin.errors import ParseError
 from deviceplugin.model.cluster_view import ClusterEventKind
 from deviceplugin.model.pod import ClusterPod
+from deviceplugin.structs import replace
 from tests.cluster.extender.makers import bound, ended, node, pod
 from tests.cluster.view.scene import Scene, scene
 

@@ -1,17 +1,16 @@
 """What the view says of a cluster."""
 
 import asyncio
-from dataclasses import replace
 
 import msgspec
 import pytest
 
-from deviceplugin.cluster.extender.explain.verdicts import Verdicts
+from deviceplugin.cluster.extender.explain.verdicts import Verdicts, reason_of
 from deviceplugin.cluster.extender.rejection import AGENT_DOWN, NO_INVENTORY
 from deviceplugin.cluster.view.query import NodeFilter, NodeSort, NodesQuery, PageQuery, PodSort, PodsQuery
-from deviceplugin.cluster.view.rows import reason_of
 from deviceplugin.model.cluster_view import PodStage
 from deviceplugin.model.pod import ScheduledCondition
+from deviceplugin.structs import replace
 from tests.budget.dearest import cost_of
 from tests.cluster.extender.makers import ask, bound, node, pod, refused
 from tests.cluster.view.scene import Scene, scene
@@ -192,7 +191,7 @@ def test_why_a_pod_waits_is_counted_once_and_not_for_each_view() -> None:
     assert judged is not None
     found = reason_of(waits, replace(judged, reasons=()))
     assert found.kind == NO_INVENTORY.text
-    assert f"{NO_INVENTORY.text} (4999), {AGENT_DOWN.text} (1)" in found.sentence
+    assert f"{NO_INVENTORY.text} (4999), {AGENT_DOWN.text} (1)" in found.sentence()
 
 
 def test_a_node_with_very_many_shares_is_described_share_by_share() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
@@ -11,12 +11,12 @@ import structlog
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.volcano.tasks import Announcements, VolcanoTasks
-from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.errors import KubeError, KubeNotFoundError
 from deviceplugin.model.allocation import PodRef, PodUid
 from deviceplugin.model.annotations import parse_allocation
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.units import ResourceNames
+from deviceplugin.structs import replace
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import NAMES, allocated, bound, node, on_gpu, pod
@@ -88,13 +88,7 @@ async def scene() -> AsyncIterator[Scene]:
     extender.put_node(node("a", 2))
     announcements = Announcements(extender.cache, api, names=ResourceNames(), again_s=0.01)
     extender.cache.promised = announcements.announce
-    tasks = VolcanoTasks(
-        extender.cache,
-        extender.snapshot,
-        scorer=extender.scorer,
-        settings=PlacementSettings(),
-        clock=clock,
-    )
+    tasks = VolcanoTasks(extender.snapshot, clock=clock)
     async with in_background(announcements.run()):
         yield Scene(extender, api, tasks)
 

@@ -8,7 +8,6 @@ import pytest
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.turns import Turns
 from deviceplugin.cluster.volcano.tasks import VolcanoTasks
-from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.pod import ClusterPod, Gang
 from deviceplugin.placement.budget import AT_ONCE, Budget
@@ -28,9 +27,7 @@ def scene(nodes: int = 1, gpus: int = 8) -> tuple[Extender, VolcanoTasks]:
     extender = Extender(MemoryApi(), clock=lambda: 0.0)
     for at in range(nodes):
         extender.put_node(node(f"n{at}", gpus, blocks=60_000))
-    tasks = VolcanoTasks(
-        extender.cache, extender.snapshot, scorer=extender.scorer, settings=PlacementSettings(), clock=lambda: 0.0
-    )
+    tasks = VolcanoTasks(extender.snapshot, clock=lambda: 0.0)
     return extender, tasks
 
 

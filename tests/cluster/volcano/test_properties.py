@@ -6,7 +6,6 @@ choice and the Binding; the annotation with the GPUs comes after the Binding, an
 """
 
 import asyncio
-from dataclasses import replace
 
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
@@ -15,9 +14,9 @@ from deviceplugin.cluster.extender.bind import binding_annotations
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.volcano.tasks import VolcanoTasks
-from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.units import ResourceNames
+from deviceplugin.structs import replace
 from tests.cluster.extender.test_properties import NODE, NODES, SINGLE_S, WHICH, Scheduling
 from tests.cluster.volcano.makers import task
 from tests.examples import examples, hour_where_thorough
@@ -31,13 +30,7 @@ class BothSchedulers(Scheduling):
     def _tasks(self) -> VolcanoTasks:
         """Of the process that lives now."""
         extender: Extender = self.cluster.extender
-        return VolcanoTasks(
-            extender.cache,
-            extender.snapshot,
-            scorer=extender.scorer,
-            settings=PlacementSettings(),
-            clock=lambda: self.cluster.now,
-        )
+        return VolcanoTasks(extender.snapshot, clock=lambda: self.cluster.now)
 
     @rule(members=st.lists(WHICH, min_size=1, max_size=3), name=NODE, end=ENDS)
     def volcano_tries_a_gang(self, members: list[int], name: str, end: str) -> None:

@@ -1,6 +1,6 @@
 """Volcano places a gang member by member: each is judged with the GPUs of those before; what it takes back is free."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import permutations
 
 import pytest
@@ -11,6 +11,7 @@ from deviceplugin.cluster.volcano.tasks import FITS, VolcanoTasks
 from deviceplugin.cluster.volcano.wire import Code
 from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.model.pod import ClusterPod, Gang
+from deviceplugin.structs import replace
 from tests.cluster.extender.api import Fate, MemoryApi
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import (
@@ -39,13 +40,7 @@ class Scene:
     tasks: VolcanoTasks = field(init=False)
 
     def __post_init__(self) -> None:
-        self.tasks = VolcanoTasks(
-            self.extender.cache,
-            self.extender.snapshot,
-            scorer=self.extender.scorer,
-            settings=PlacementSettings(),
-            clock=self.clock,
-        )
+        self.tasks = VolcanoTasks(self.extender.snapshot, clock=self.clock)
         self.extender.cache.promised = self.promised.append
 
     def waits(self, cores: int, blocks: int = 8, *, gang: Gang | None = None) -> ClusterPod:

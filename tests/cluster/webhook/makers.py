@@ -7,9 +7,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from deviceplugin.cluster.webhook.known_gpus import GpuKind, KnownGpus
 from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.pod_json import Json
+from deviceplugin.cluster.webhook.resources import GpuKind, KnownGpus
 from deviceplugin.cluster.webhook.review import AdmissionWebhook
 from deviceplugin.config.scheduler import HamiResources, HamiScope, HamiSettings, WebhookSettings
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Inventory

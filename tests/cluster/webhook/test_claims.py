@@ -6,7 +6,7 @@ from typing import Any
 import jsonpatch
 import pytest
 
-from deviceplugin.cluster.webhook.claims import _FreeNames
+from deviceplugin.cluster.webhook.mutate import _FreeNames
 from deviceplugin.cluster.webhook.pod_json import Json
 from deviceplugin.model import claims
 from deviceplugin.model.claims import MOST_TEMPLATES

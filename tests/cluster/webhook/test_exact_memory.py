@@ -2,9 +2,9 @@
 
 from itertools import product
 
-from deviceplugin.cluster.webhook.known_gpus import GpuKind, KnownGpus
 from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.pod_json import Json
+from deviceplugin.cluster.webhook.resources import GpuKind, KnownGpus
 from deviceplugin.cluster.webhook.validate import validate
 from deviceplugin.errors import VcudaError
 from tests.cluster.webhook.makers import (

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.pod_json import Json
+from deviceplugin.cluster.webhook.resources import KnownGpus
 from deviceplugin.cluster.webhook.validate import validate
 from deviceplugin.config.scheduler import HamiResources, HamiScope, HamiSettings
 from deviceplugin.errors import RequestError

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.cluster.webhook.known_gpus import GpuKind, KnownGpus
 from deviceplugin.cluster.webhook.mutate import mutate
 from deviceplugin.cluster.webhook.pod_json import Json
+from deviceplugin.cluster.webhook.resources import GpuKind, KnownGpus
 from deviceplugin.config.scheduler import WebhookSettings
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.units import ShareMemory

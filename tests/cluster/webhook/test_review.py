@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.cluster.webhook.known_gpus import GpuKind, KnownGpus
+from deviceplugin.cluster.webhook.resources import GpuKind, KnownGpus
 from deviceplugin.cluster.webhook.review import AdmissionWebhook, Outcome, namespace_of
 from deviceplugin.errors import ParseError
 from deviceplugin.model.gpu import GpuUuid, Inventory

@@ -3,12 +3,12 @@
 import re
 from dataclasses import replace
 
-from deviceplugin.cluster.webhook.known_gpus import KnownGpus
 from deviceplugin.cluster.webhook.pod_json import Json
+from deviceplugin.cluster.webhook.resources import KnownGpus
 from deviceplugin.cluster.webhook.validate import validate
 from deviceplugin.errors import VcudaError
 from deviceplugin.model.allocation import MOST_LIBRARY_PATH
-from deviceplugin.model.annotation_size import MOST_WRITTEN
+from deviceplugin.model.pod_request import MOST_WRITTEN
 from tests.cluster.webhook.makers import A100S, CORE, MEMORY, SETTINGS, container, gpu_pod, pod, response, review
 from tests.refusals import refusal
 

@@ -3,8 +3,7 @@
 Each input is tried as it is and with its size and checksum mended, which no mutation would find.
 """
 
-from dataclasses import replace
-
+from deviceplugin.structs import replace
 from tests.container.fuzz.harness import check_sentence, instrumented, run
 
 with instrumented():

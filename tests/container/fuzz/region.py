@@ -34,7 +34,7 @@ def check_one(data: bytes, devices: int) -> None:
         return
     assert len(found.counters) == min(devices, region.MAX_DEVICES)
     for counters in found.counters:
-        assert all(abs(getattr(counters, name)) < region.MOST for name in region.Counters.__dataclass_fields__)
+        assert all(abs(getattr(counters, name)) < region.MOST for name in region.Counters.__struct_fields__)
     indexes = [slot.index for slot in found.slots]
     assert indexes == sorted(set(indexes))
     assert all(0 <= index < region.SLOTS for index in indexes)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.cluster.webhook.known_gpus import GpuKind, KnownGpus
+from deviceplugin.cluster.webhook.resources import GpuKind, KnownGpus
 from deviceplugin.config.scheduler import HamiSettings, WebhookSettings
 from sandbox.cluster import pods
 from sandbox.cluster.admission import WebhookServer

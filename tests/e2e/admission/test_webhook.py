@@ -62,7 +62,7 @@ def test_a_user_reads_why_his_pod_is_refused(admin: Client) -> None:
 def test_only_pods_that_concern_us_are_sent(admin: Client, server: WebhookServer) -> None:
     out = {"labels": {"tencent.com/vcuda-webhook": "ignore"}}
     manifests = [
-        gpu_pod("plain", {}, annotations={"mine": "1"}),
+        gpu_pod("plain", {"cpu": 1}, annotations={"mine": "1", "tencent.com/vcuda-gpu-policy": "link"}),
         gpu_pod("other-vendor", {"amd.com/gpu": 1}),
         gpu_pod("stale", {}, annotations={INDEX: "0"}),
         gpu_pod("core", {CORE: 100}),
@@ -71,14 +71,17 @@ def test_only_pods_that_concern_us_are_sent(admin: Client, server: WebhookServer
         gpu_pod("hami-by-scheduler", {"nvidia.com/gpu": 1}, schedulerName="hami-scheduler"),
         gpu_pod("of-nvidias-plugin", {"nvidia.com/gpu": 1}),
         pods.pod("init", [pods.container("main", "true")], init=[pods.container("warm", "true", {MEMORY: 1})]),
+        pods.pod("second", [pods.container("main", "true"), pods.container("side", "true", {CORE: 100})]),
     ]
     opted_out, stale_opted_out = gpu_pod("opted-out", {CORE: 150}), gpu_pod("opted-out-stale", {CORE: 100})
+    of_hami = gpu_pod("opted-out-of-hami", {CORE: 150})
+    of_hami["metadata"] |= {"labels": {"hami.io/webhook": "ignore"}}
     opted_out["metadata"] |= out
     stale_opted_out["metadata"] |= {**out, "annotations": {ALLOCATION: "{}"}}
-    for manifest in (*manifests, opted_out, stale_opted_out):
+    for manifest in (*manifests, opted_out, of_hami, stale_opted_out):
         admin.post(DRY, manifest)
     assert sorted(set(server.asked)) == [
-        "core", "hami", "hami-by-annotation", "hami-by-scheduler", "init", "opted-out-stale", "stale"
+        "core", "hami", "hami-by-annotation", "hami-by-scheduler", "init", "opted-out-stale", "second", "stale"
     ]  # fmt: skip
 
 

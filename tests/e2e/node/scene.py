@@ -3,7 +3,8 @@
 In: a cluster and an agent. Out: pods created, bound at once, looked at from every side. Not here: what must be true.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -11,19 +12,124 @@ from deviceplugin.model.units import DEFAULT_DOMAIN
 from sandbox.cluster import pods
 from sandbox.cluster.client import Client
 from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.device_nodes import CONTROL_MINOR, GPU_MAJOR, UVM_MAJOR
 from sandbox.cluster.kubelet import NODE
 from sandbox.cluster.pods import PodState
 from sandbox.cluster.waiting import wait_until
 from tests.e2e.node.agent import Agent
-from tests.e2e.node.expectations import (
-    Scene,
-    check_every_container_has_its_own,
-    check_no_gpu_is_given_out_twice,
-    check_the_ledger_agrees,
-    read_views,
-)
-from tests.e2e.node.workload import CORE, MEMORY, WHOLE, GpuPod
+from tests.e2e.node.limits import BLOCK_BYTES, Limits
+from tests.e2e.node.usage import Usage
+from tests.e2e.node.view import DRIVER, GRANT, View, parse_view
+from tests.e2e.node.workload import CORE, MEMORY, WHOLE, GpuContainer, GpuPod
 from tests.offered import blocks_of_each
+
+Views = Mapping[tuple[str, str], View]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Running GPU pods, from every side."""
+
+    asked: Mapping[str, GpuPod]
+    states: Mapping[str, PodState]
+    views: Views
+    usage: Usage
+    blocks_of_each: list[int]
+
+
+def read_views(client: Client, asked: Iterable[GpuPod]) -> dict[tuple[str, str], View]:
+    """Every container's own words, init containers included; a container that runs has said them or is about to."""
+    return {
+        (pod.name, each.name): _read_view(client, pod.name, each.name) for pod in asked for each in pod.all_containers
+    }
+
+
+def check_every_container_has_its_own(scene: Scene) -> None:
+    for name, pod in scene.asked.items():
+        for container in pod.all_containers:
+            view = scene.views[name, container.name]
+            where = f"{name}/{container.name}"
+            _check_limits(where, container, scene.states[name].uid, view)
+            _check_devices(where, container, view, scene.usage)
+            _check_environment_and_mounts(where, container, view)
+    folders = Counter(view.grant_folder for view in scene.views.values())
+    shared = [folder for folder, count in folders.items() if count > 1]
+    assert not shared, f"grant folders mounted into several containers: {shared}"
+
+
+def check_no_gpu_is_given_out_twice(scene: Scene) -> None:
+    """Counts what the running containers can reach and use, against what each GPU has."""
+    cores: Counter[int] = Counter()
+    blocks: Counter[int] = Counter()
+    for name, pod in scene.asked.items():
+        for container in pod.staying:
+            for minor in scene.views[name, container.name].reachable_gpus:
+                cores[minor] += container.cores // container.gpus
+                blocks[minor] += scene.blocks_of_each[minor] if not container.is_share else container.blocks
+    over = {minor: count for minor, count in cores.items() if count > WHOLE}
+    assert not over, f"more than {WHOLE} cores given out of GPUs (by minor): {over}"
+    over = {minor: count for minor, count in blocks.items() if count > scene.blocks_of_each[minor]}
+    assert not over, f"more blocks given out than GPUs have (by minor): {over}"
+
+
+def check_the_ledger_agrees(scene: Scene) -> None:
+    """The ledger holds these pods and no others, each container where it can be seen to sit, and its sums add up."""
+    uids = {state.uid: name for name, state in scene.states.items()}
+    assert scene.usage.pods() == uids.keys(), f"the ledger holds other pods than run: {scene.usage}"
+    held = {(each.pod, each.container): each for each in scene.usage.containers}
+    assert len(held) == len(scene.usage.containers), f"a container is in the ledger twice: {scene.usage}"
+    for name, pod in scene.asked.items():
+        for container in pod.staying:
+            entry = held[name, container.name]
+            assert entry.proved, f"{name}/{container.name} runs and its owner was never proved"
+            assert (entry.cores, entry.blocks) == (container.cores, container.blocks), entry
+            reachable = scene.views[name, container.name].reachable_gpus
+            assert {each.minor for each in entry.gpus} == reachable, f"{entry} but it reaches {set(reachable)}"
+    for gpu in scene.usage.gpus:
+        assert gpu.cores_allocated <= WHOLE, gpu
+        assert gpu.blocks_allocated <= gpu.blocks, gpu
+
+
+def _read_view(client: Client, pod: str, container: str) -> View:
+    return wait_until(
+        lambda: parse_view(pods.log(client, pod, container)),
+        f"{pod}/{container} says what it sees",
+        evidence=lambda: pods.log(client, pod, container)[-2000:],
+    )
+
+
+def _check_limits(where: str, container: GpuContainer, uid: str, view: View) -> None:
+    expected = Limits(
+        pod_uid=uid,
+        container=container.name,
+        memory_bytes=container.blocks * BLOCK_BYTES,
+        cores=container.cores,
+        enforced=container.is_share,
+    )
+    assert view.limits == expected, f"{where}: its limits file says {view.limits}, it asked for {expected}"
+
+
+def _check_devices(where: str, container: GpuContainer, view: View, usage: Usage) -> None:
+    assert len(view.reachable_gpus) == container.gpus, f"{where} reaches GPUs {set(view.reachable_gpus)}"
+    expected = {f"/dev/nvidia{minor}": (GPU_MAJOR, minor) for minor in view.reachable_gpus}
+    expected |= {"/dev/nvidiactl": (GPU_MAJOR, CONTROL_MINOR), "/dev/nvidia-uvm": (UVM_MAJOR, 0)}
+    assert view.device_nodes == expected, f"{where} has device nodes {view.device_nodes}"
+    minors = {gpu.uuid: gpu.minor for gpu in usage.gpus}
+    named = {minors[uuid] for uuid in view.visible_gpus}
+    assert named == view.reachable_gpus, f"{where} is told GPUs {named} and reaches {set(view.reachable_gpus)}"
+
+
+def _check_environment_and_mounts(where: str, container: GpuContainer, view: View) -> None:
+    path = view.environment["LD_LIBRARY_PATH"].split(":")
+    assert path[0] == f"{DRIVER}/lib64", f"{where}: LD_LIBRARY_PATH is {path}"
+    flavour = "nvidia" if container.is_share else "origin"
+    assert view.driver_flavour == flavour, f"{where} has the driver {view.driver_flavour!r}, not {flavour!r}"
+    assert view.mounts.keys() >= {GRANT, DRIVER}, f"{where} lacks a mount: {sorted(view.mounts)}"
+    assert view.refused_writes == 2, f"{where} can write to {GRANT} or {DRIVER}"
+    own = {f"{GRANT}/state/region", *(f"{GRANT}/state/{uuid}.activity" for uuid in view.visible_gpus)}
+    assert view.writable == (own if container.is_share else set()), f"{where} can write to {set(view.writable)}"
+    if container.is_share:
+        assert view.refused_state_changes == 3, f"{where} can add or remove files of the shared state"
 
 
 @dataclass(frozen=True, slots=True)

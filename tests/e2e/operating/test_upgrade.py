@@ -7,7 +7,9 @@ started, and those that ran before run on with what they held. The tests follow 
 
 import json
 import subprocess
+import time
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,19 +17,37 @@ import pytest
 from sandbox.cluster import pods
 from sandbox.cluster.agent import PROGRAM
 from sandbox.cluster.client import JsonObject
-from sandbox.cluster.waiting import wait_until
+from sandbox.cluster.waiting import PATIENCE_S, wait_until
 from sandbox.emulated_gpus import REPOSITORY
+from tests.daemonset.chart import Object
 from tests.e2e.installed.images import vcuda_archive
 from tests.e2e.installed.kubectl import Kubectl
 from tests.e2e.installed.next_release import publish_next
 from tests.e2e.installed.registry import Registry
 from tests.e2e.installed.release import Release
-from tests.e2e.installed.rolling import rolls_unnoticed
 from tests.e2e.node.usage import ShareUsage
 from tests.e2e.node.workload import WHOLE, GpuContainer, GpuPod, share
 from tests.fenced import fenced
 
 pytestmark = [pytest.mark.e2e, pytest.mark.installed, pytest.mark.timeout(600)]
+
+
+def rolls_unnoticed(release: Release, trial: Object, *, until: Callable[[], bool] | None = None) -> None:
+    """`until`: the change is complete; by default when agents and schedulers are those of the last revision."""
+    before = pods.states(release.admin)
+    is_over, tried, began = until or release.has_rolled_out, 0, time.monotonic()
+    while not is_over():
+        assert time.monotonic() - began < PATIENCE_S, release.evidence()
+        made = release.admin.post(f"{pods.PODS}?dryRun=All", trial)
+        assert made["spec"]["schedulerName"] == "vcuda-scheduler"
+        tried += 1
+    assert tried > 1
+    after = pods.states(release.admin)
+    assert {each: after[each].containers for each in before} == {each: before[each].containers for each in before}
+    pods.create(release.admin, trial)
+    pods.wait_running(release.admin, [trial["metadata"]["name"]])
+    assert set(release.restarts("vcuda-scheduler").values()) == {0}, release.evidence()
+
 
 STEADY = (share("steady", 20, 8), GpuPod("steady-whole", (GpuContainer("main", WHOLE, 0),)))
 UPGRADE, BACK = fenced(REPOSITORY / "docs" / "how-to" / "upgrade.md")

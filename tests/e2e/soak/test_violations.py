@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tests.e2e.node.limits import BLOCK_BYTES, Limits
 from tests.e2e.soak.running import Running
-from tests.e2e.soak.violations import violations
+from tests.e2e.soak.violations import TOLD_WITHIN_S, WithoutDevices, violations
 
 GPU, OTHER = "GPU-1", "GPU-2"
 BLOCKS = {GPU: 320, OTHER: 320}
@@ -88,3 +88,34 @@ def test_a_grant_with_two_users_is_found() -> None:
 def test_a_gpu_of_another_node_is_found() -> None:
     (said,) = violations([share("a", gpu="GPU-9")], BLOCKS)
     assert said == "containers use GPU GPU-9, which the node does not have"
+
+
+# ---- without devices ----
+
+
+BARE = Running("uid-a", 7, "1", "a", "main", 10, 5, (), (), "", None)
+OWNER = ("uid-a", "main")
+
+
+def test_it_is_a_violation_if_kubelet_has_devices_for_it() -> None:
+    (said,) = WithoutDevices().look([BARE], {OWNER}, lambda _: True, 0)
+    assert said == "a/main (uid-a) runs without its GPU, for which kubelet has devices"
+
+
+def test_it_is_none_while_the_agent_has_time_to_tell_it() -> None:
+    seen = WithoutDevices()
+    assert seen.look([BARE], (), lambda _: False, 0) == []
+    assert seen.look([BARE], (), lambda _: False, TOLD_WITHIN_S) == []
+
+
+def test_it_is_a_violation_if_the_agent_never_tells_it() -> None:
+    seen = WithoutDevices()
+    seen.look([BARE], (), lambda _: False, 0)
+    (said,) = seen.look([BARE], (), lambda _: False, TOLD_WITHIN_S + 1)
+    assert said == "a/main (uid-a) runs without its GPU, and the agent does not tell it"
+
+
+def test_it_is_none_once_the_agent_has_told_it() -> None:
+    seen = WithoutDevices()
+    seen.look([BARE], (), lambda _: True, 0)
+    assert seen.look([BARE], (), lambda _: False, 10 * TOLD_WITHIN_S) == []

@@ -1,15 +1,18 @@
 """What no moment may show of containers that run side by side.
 
-In: the running GPU containers, and how many memory blocks each GPU has. Out: a sentence for each promise broken.
-Not here: looking (`running`), containers that kubelet started without any device (`watcher`).
+In: the running GPU containers, and how many memory blocks each GPU has. Out: a sentence for each promise broken; a
+container that runs without anything of ours is forgiven if kubelet gave it nothing and the agent tells it.
+Not here: looking (`running`).
 Invariant: sums are made of what containers have in their hands, so a wrong ledger cannot hide a wrong grant.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tests.e2e.node.limits import BLOCK_BYTES
 from tests.e2e.node.workload import WHOLE
+from tests.e2e.soak.kubelet_checkpoint import Owner
 from tests.e2e.soak.running import Running
 
 
@@ -69,3 +72,39 @@ def _shared_whole(found: Iterable[Running]) -> Iterator[str]:
         if len(sharing) > 1 and any(each.cores >= WHOLE for each in sharing):
             names = " and ".join(sorted(each.where for each in sharing))
             yield f"GPU {gpu} was asked for as a whole and is used by {names}"
+
+
+# ---- containers that asked for a GPU and run without anything of ours ----
+
+
+TOLD_WITHIN_S = 90.0
+"""The agent compares every second; a busy machine and a fault may keep it from doing so for a while."""
+Key = tuple[str, str, str]
+"""Pod UID, container, and when its first process began."""
+
+
+@dataclass(slots=True)
+class WithoutDevices:
+    """Those that were seen so far, with the time of the first look."""
+
+    since: dict[Key, float] = field(default_factory=dict)
+    told: set[Key] = field(default_factory=set)
+
+    def look(
+        self,
+        found: Sequence[Running],
+        entries: Collection[Owner],
+        is_told: Callable[[Running], bool],
+        now: float,
+    ) -> list[str]:
+        said = []
+        for each in found:
+            key = each.key
+            self.since.setdefault(key, now)
+            if (each.uid, each.container) in entries:
+                said.append(f"{each.where} runs without its GPU, for which kubelet has devices")
+            elif key not in self.told and is_told(each):
+                self.told.add(key)
+            elif key not in self.told and now - self.since[key] > TOLD_WITHIN_S:
+                said.append(f"{each.where} runs without its GPU, and the agent does not tell it")
+        return said

@@ -17,9 +17,8 @@ from tests.e2e.soak.growth import Growth
 from tests.e2e.soak.kubelet_checkpoint import recorded
 from tests.e2e.soak.node import Node
 from tests.e2e.soak.running import Running, running_now
-from tests.e2e.soak.violations import violations
+from tests.e2e.soak.violations import Key, WithoutDevices, violations
 from tests.e2e.soak.waiting_pods import WaitingPods
-from tests.e2e.soak.without_devices import Key, WithoutDevices
 
 PERIOD_S = 2.0
 MOMENT_S = 0.4

@@ -1,6 +1,5 @@
 """What was allocated becomes one grant for each request, exactly, or an error that says why not."""
 
-from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -11,6 +10,7 @@ from deviceplugin.model.claims import Claim, ClaimedDevice, ClaimRef, ClaimUid
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import BLOCK_BYTES
+from deviceplugin.structs import replace
 
 DRIVER, POOL = "gpu.vcuda.tencent.com", "node-a"
 UUIDS = {f"gpu-{minor}": GpuUuid(f"GPU-{minor}") for minor in range(20)}

@@ -1,10 +1,10 @@
 """A GPU keeps the name of its device, whatever its minor number becomes."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from deviceplugin.kubelet.dra.slice_publisher import DeviceNames
 from deviceplugin.model.gpu import Gpu
+from deviceplugin.structs import replace
 from tests.kubelet.makers import gpu
 
 A, B, C = gpu(0), gpu(1), gpu(2)

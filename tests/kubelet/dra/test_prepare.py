@@ -1,15 +1,25 @@
 """Claims become grants, exactly once, whatever kubelet repeats and whatever is away; and all of them end."""
 
 import asyncio
+import errno
+import os
 import time
 from collections.abc import Awaitable, Callable, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
-from deviceplugin.errors import CapacityError, ClaimError, ContainerError, KubeError, KubeNotFoundError, VcudaError
+from deviceplugin.errors import (
+    CapacityError,
+    ClaimError,
+    ContainerError,
+    KubeError,
+    KubeNotFoundError,
+    LedgerError,
+    VcudaError,
+)
 from deviceplugin.kubelet.dra.claim_grants import ClaimsOfCall, PreparedDevice
 from deviceplugin.kubelet.dra.prepare import Claims
 from deviceplugin.kubelet.dra.state_file import PreparedClaim
@@ -19,6 +29,7 @@ from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.claims import Claim, ClaimedDevice, ClaimRef, ClaimUid, ContainerClaim
 from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.units import BLOCK_BYTES
+from deviceplugin.structs import replace
 from tests.kubelet.makers import pod as pod_of
 from tests.ledger.makers import BLOCKS, grant, inventory, open_ledger, uuid
 
@@ -216,6 +227,27 @@ async def test_unprepare_ends_it_also_twice_and_when_the_claim_is_gone(scene: Sc
     assert scene.ledger.grants() == ()
     assert len(scene.files.dropped) == 2
     assert scene.reads == 1, "the API server is not asked"
+
+
+async def test_nothing_is_answered_before_the_ledger_is_on_the_disk(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubelet repeats a call that failed, and gets the answer when the disk has what the first one decided."""
+    ref = scene.put("one")
+    failing = iter([True, False, True])
+
+    def wait(_: int) -> None:
+        if next(failing, False):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fdatasync", wait)
+    for call in (scene.claims.prepare, scene.claims.unprepare):
+        with pytest.raises(LedgerError, match="nothing is answered until it can be"):
+            await call(ref)
+        held = [each.id for each in scene.ledger.grants()]
+        await call(ref)
+        assert held == [each.id for each in scene.ledger.grants()]
+    assert (held, len(scene.files.dropped)) == ([], 1)
 
 
 async def test_room_is_waited_for(scene: Scene) -> None:

@@ -1,7 +1,5 @@
 """GPUs as devices: every attribute on each, one fixed order, taints for what takes no pods."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +11,7 @@ from deviceplugin.model.claims import ClaimNames
 from deviceplugin.model.gpu import ComputeMode, Driver, Gpu, GpuUuid, Health, Inventory
 from deviceplugin.model.topology import Level, Link, Topology
 from deviceplugin.model.units import BLOCK_BYTES
+from deviceplugin.structs import replace
 
 NAMES = ClaimNames("tencent.com")
 H100 = "NVIDIA H100 80GB HBM3"

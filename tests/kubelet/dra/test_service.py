@@ -5,7 +5,7 @@ import shutil
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from deviceplugin.kubelet.dra.service import DraService
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.claims import ClaimRef
 from deviceplugin.model.gpu import Health, Inventory
+from deviceplugin.structs import replace
 from deviceplugin.wire import dra_health_pb2 as health
 from deviceplugin.wire import dra_health_pb2_grpc as health_rpc
 from deviceplugin.wire import dra_pb2 as pb
@@ -98,25 +99,29 @@ async def running(folder: Path) -> AsyncIterator[Node]:
         yield node
 
 
-async def test_kubelet_finds_the_driver_and_tells_when_it_has_taken_it(short_tmp: Path) -> None:
+@pytest.fixture
+async def node(short_tmp: Path) -> AsyncIterator[Node]:
     async with running(short_tmp) as node:
-        info = await node.register()
-        assert (info.type, info.name) == ("DRAPlugin", DRIVER)
-        assert list(info.supported_versions) == ["v1.DRAPlugin", "v1alpha1.DRAResourceHealth"]
-        assert Path(info.endpoint).parent == short_tmp / "plugins" / DRIVER
-        assert Path(info.endpoint).exists()
-        await node.register()
-        assert len(node.told) == 2, "a kubelet that has started again"
+        yield node
 
 
-async def test_the_sockets_come_back_when_somebody_removes_them(short_tmp: Path) -> None:
-    async with running(short_tmp) as node:
-        for _ in range(2):
-            shutil.rmtree(short_tmp / "plugins")
-            node.registry_socket.unlink()
-            await until(node.registry_socket.exists)
-            ref = node.scene.put("one")
-            assert (await node.prepare(ref))[ref.uid].devices[0].device_name == "gpu-0"
+async def test_kubelet_finds_the_driver_and_tells_when_it_has_taken_it(node: Node, short_tmp: Path) -> None:
+    info = await node.register()
+    assert (info.type, info.name) == ("DRAPlugin", DRIVER)
+    assert list(info.supported_versions) == ["v1.DRAPlugin", "v1alpha1.DRAResourceHealth"]
+    assert Path(info.endpoint).parent == short_tmp / "plugins" / DRIVER
+    assert Path(info.endpoint).exists()
+    await node.register()
+    assert len(node.told) == 2, "a kubelet that has started again"
+
+
+async def test_the_sockets_come_back_when_somebody_removes_them(node: Node, short_tmp: Path) -> None:
+    for _ in range(2):
+        shutil.rmtree(short_tmp / "plugins")
+        node.registry_socket.unlink()
+        await until(node.registry_socket.exists)
+        ref = node.scene.put("one")
+        assert (await node.prepare(ref))[ref.uid].devices[0].device_name == "gpu-0"
 
 
 async def test_sockets_are_gone_when_the_driver_has_ended(short_tmp: Path) -> None:
@@ -125,24 +130,22 @@ async def test_sockets_are_gone_when_the_driver_has_ended(short_tmp: Path) -> No
     assert not node.registry_socket.exists()
 
 
-async def test_a_claim_is_prepared_and_ended(short_tmp: Path) -> None:
-    async with running(short_tmp) as node:
-        ref = node.scene.put("one")
-        (found,) = (await node.prepare(ref))[ref.uid].devices
-        (held,) = node.scene.ledger.grants()
-        assert (list(found.request_names), found.pool_name, found.device_name) == (["gpu"], POOL, "gpu-0")
-        assert (found.share_id, list(found.cdi_device_ids)) == ("s", [f"tencent.com/vcuda={held.id}"])
-        assert {uid: each.error for uid, each in (await node.unprepare(ref)).items()} == {ref.uid: ""}
-        assert node.scene.ledger.grants() == ()
+async def test_a_claim_is_prepared_and_ended(node: Node) -> None:
+    ref = node.scene.put("one")
+    (found,) = (await node.prepare(ref))[ref.uid].devices
+    (held,) = node.scene.ledger.grants()
+    assert (list(found.request_names), found.pool_name, found.device_name) == (["gpu"], POOL, "gpu-0")
+    assert (found.share_id, list(found.cdi_device_ids)) == ("s", [f"tencent.com/vcuda={held.id}"])
+    assert {uid: each.error for uid, each in (await node.unprepare(ref)).items()} == {ref.uid: ""}
+    assert node.scene.ledger.grants() == ()
 
 
-async def test_each_claim_of_a_pod_has_its_own_answer(short_tmp: Path) -> None:
-    async with running(short_tmp) as node:
-        good, bad = node.scene.put("good"), node.scene.put("bad", device(0, 150))
-        answers = await node.prepare(good, bad)
-        assert len(answers[good.uid].devices) == 1
-        assert "claim research/bad, request gpu: " in answers[bad.uid].error
-        assert not answers[bad.uid].devices
+async def test_each_claim_of_a_pod_has_its_own_answer(node: Node) -> None:
+    good, bad = node.scene.put("good"), node.scene.put("bad", device(0, 150))
+    answers = await node.prepare(good, bad)
+    assert len(answers[good.uid].devices) == 1
+    assert "claim research/bad, request gpu: " in answers[bad.uid].error
+    assert not answers[bad.uid].devices
 
 
 async def test_kubelet_prepares_and_ends_all_claims_of_a_pod_in_one_call(short_tmp: Path) -> None:
@@ -163,17 +166,15 @@ async def test_kubelet_prepares_and_ends_all_claims_of_a_pod_in_one_call(short_t
         assert node.scene.ledger.grants() == ()
 
 
-async def test_a_bug_is_one_general_sentence(short_tmp: Path) -> None:
-    async with running(short_tmp) as node:
-        ref = node.scene.put("one")
-        node.scene.faults.append(ZeroDivisionError("secret"))
-        assert (await node.prepare(ref))[ref.uid].error == "internal error of the vcuda agent; its log has the details"
+async def test_a_bug_is_one_general_sentence(node: Node) -> None:
+    ref = node.scene.put("one")
+    node.scene.faults.append(ZeroDivisionError("secret"))
+    assert (await node.prepare(ref))[ref.uid].error == "internal error of the vcuda agent; its log has the details"
 
 
-async def test_unknown_claims_have_ended_already(short_tmp: Path) -> None:
-    async with running(short_tmp) as node:
-        ref = node.scene.put("never")
-        assert {uid: each.error for uid, each in (await node.unprepare(ref)).items()} == {ref.uid: ""}
+async def test_unknown_claims_have_ended_already(node: Node) -> None:
+    ref = node.scene.put("never")
+    assert {uid: each.error for uid, each in (await node.unprepare(ref)).items()} == {ref.uid: ""}
 
 
 async def test_health_is_told_at_once_again_and_when_it_changes(short_tmp: Path) -> None:
@@ -192,15 +193,14 @@ async def test_health_is_told_at_once_again_and_when_it_changes(short_tmp: Path)
 
 
 @pytest.mark.parametrize("count", [40])
-async def test_a_burst_of_claims(short_tmp: Path, count: int) -> None:
+async def test_a_burst_of_claims(node: Node, count: int) -> None:
     """All of four GPUs, by claims of one tenth."""
-    async with running(short_tmp) as node:
-        refs = [node.scene.put(f"c{number}", device(number % 4, 10, 4)) for number in range(count)]
-        answers = await asyncio.gather(*(node.prepare(ref) for ref in refs))
-        assert all(answer[ref.uid].devices for ref, answer in zip(refs, answers, strict=True))
-        assert node.scene.held() == dict.fromkeys(range(4), 100)
-        await asyncio.gather(*(node.unprepare(ref) for ref in refs))
-        assert (node.scene.ledger.grants(), node.scene.files.written) == ((), {})
+    refs = [node.scene.put(f"c{number}", device(number % 4, 10, 4)) for number in range(count)]
+    answers = await asyncio.gather(*(node.prepare(ref) for ref in refs))
+    assert all(answer[ref.uid].devices for ref, answer in zip(refs, answers, strict=True))
+    assert node.scene.held() == dict.fromkeys(range(4), 100)
+    await asyncio.gather(*(node.unprepare(ref) for ref in refs))
+    assert (node.scene.ledger.grants(), node.scene.files.written) == ((), {})
 
 
 async def test_calls_wait_for_an_agent_that_starts(short_tmp: Path) -> None:
@@ -264,14 +264,13 @@ async def test_no_call_fails_while_one_agent_takes_over_from_another(short_tmp: 
         assert old.scene.held() == dict.fromkeys(range(4), 75)
 
 
-async def test_a_call_under_way_is_answered_before_the_agent_ends(short_tmp: Path) -> None:
-    async with running(short_tmp) as node:
-        ref = node.scene.put("one")
-        node.scene.slow_s = 0.5
-        call = asyncio.create_task(node.prepare(ref))
-        await until(lambda: node.scene.reads > 0)
-        await node.link.stop()
-        assert (await call)[ref.uid].devices
+async def test_a_call_under_way_is_answered_before_the_agent_ends(node: Node) -> None:
+    ref = node.scene.put("one")
+    node.scene.slow_s = 0.5
+    call = asyncio.create_task(node.prepare(ref))
+    await until(lambda: node.scene.reads > 0)
+    await node.link.stop()
+    assert (await call)[ref.uid].devices
 
 
 async def test_a_stream_does_not_hold_up_the_end(short_tmp: Path) -> None:
@@ -305,8 +304,7 @@ async def test_sockets_of_killed_agents_are_removed_and_those_of_living_ones_sta
         assert all(path.exists() for each in (old, new) for path in each.link.sockets)
 
 
-async def test_a_claim_that_many_claims_of_a_call_stand_beside_is_read_once(short_tmp: Path) -> None:
-    async with running(short_tmp) as node:
-        answers = await node.prepare(*beside_networks(node.scene, ours=10, networks=20))
-        assert {each.error for each in answers.values()} == {""}
-        assert node.scene.reads == 10 + 20
+async def test_a_claim_that_many_claims_of_a_call_stand_beside_is_read_once(node: Node) -> None:
+    answers = await node.prepare(*beside_networks(node.scene, ours=10, networks=20))
+    assert {each.error for each in answers.values()} == {""}
+    assert node.scene.reads == 10 + 20

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from deviceplugin.kube.resource_slices import NodeSlice, slices_of
 from deviceplugin.kubelet.dra.slice_publisher import SlicePublisher, SliceTiming
 from deviceplugin.model.claims import PublishedDevice, Taint
 from deviceplugin.model.node import ClusterNode
+from deviceplugin.structs import replace
 from sandbox.apiserver import ApiServer, Harm, JsonObject
 from tests.kube.kubeconfigs import open_transport
 from tests.waiting import in_background

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from ctypes import byref, c_char_p, c_int, c_uint64, c_void_p
 from typing import Any
 
-from tests.library.inside.addresses import place
+from tests.library.inside.loading import place
 
 Answer = Any
 

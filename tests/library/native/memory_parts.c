@@ -23,10 +23,11 @@
 #include "interposer/cuda/memory/charges.h"
 #include "interposer/cuda/memory/ledger.h"
 
-enum { MOST_THREADS = 128, KEYS = 400, UNITS = 1000 };
+enum { MOST_THREADS = 128, MOST_SLOTS = 64, KEYS = 400, UNITS = 1000 };
 
 static struct region region;
-static struct charges charges = CHARGES_EMPTY;
+static struct ledger_own mine[MOST_SLOTS][2];    /* of each slot's process, by device */
+static struct charges charges;
 static long rounds, slots, threads;
 static _Atomic int64_t held;
 static _Atomic int wrong;
@@ -52,18 +53,19 @@ static void in_threads(void *(*body)(void *))
 static void *take_and_give(void *number)
 {
     unsigned seed = (unsigned)(uintptr_t)number;
-    struct region_slot *own = &region.slots[(uintptr_t)number % (uintptr_t)slots];
+    long slot = (long)(uintptr_t)number % slots;
+    struct region_slot *own = &region.slots[slot];
     const uint64_t limit = (uint64_t)threads * UNITS * 4;
     for (long round = 0; round < rounds; round++) {
         bool large = round % 4 == 3;
         uint64_t bytes = large ? limit / 2 + 1 : 1 + (unsigned)rand_r(&seed) % UNITS;
-        bool taken = ledger_take(&region, own, 0, bytes, limit, NULL);
+        bool taken = ledger_take(&mine[slot][0], &region, own, 0, bytes, limit, NULL);
         expect(taken || large, "a small one was refused");
         if (!taken)
             continue;
         expect(atomic_fetch_add(&held, (int64_t)bytes) + (int64_t)bytes <= (int64_t)limit, "more than the limit");
         atomic_fetch_sub(&held, (int64_t)bytes);
-        ledger_give(own, 0, bytes);
+        ledger_give(&mine[slot][0], own, 0, bytes);
     }
     return NULL;
 }
@@ -71,10 +73,11 @@ static void *take_and_give(void *number)
 /* No thread ever wants what does not fit. */
 static void *always_fit(void *number)
 {
-    struct region_slot *own = &region.slots[(uintptr_t)number % (uintptr_t)slots];
+    long slot = (long)(uintptr_t)number % slots;
+    struct region_slot *own = &region.slots[slot];
     for (long round = 0; round < rounds; round++) {
-        expect(ledger_take(&region, own, 1, UNITS, (uint64_t)threads * UNITS, NULL), "refused although it fits");
-        ledger_give(own, 1, UNITS);
+        expect(ledger_take(&mine[slot][1], &region, own, 1, UNITS, (uint64_t)threads * UNITS, NULL), "refused although it fits");
+        ledger_give(&mine[slot][1], own, 1, UNITS);
     }
     return NULL;
 }
@@ -84,7 +87,9 @@ static void ledger_ends_at_zero(void)
     for (long i = 0; i < slots; i++)
         for (int device = 0; device < 2; device++) {
             const struct region_use *use = &region.slots[i].use[device];
-            expect(atomic_load(&use->used) == 0 && atomic_load(&use->pending) == 0, "something is left");
+            const struct ledger_own *own = &mine[i][device];
+            expect(atomic_load(&use->used) == 0 && atomic_load(&use->pending) == 0 && atomic_load(&own->bytes) == 0, "something is left");
+            expect(atomic_load(&own->takes) == atomic_load(&own->gives), "one was not counted");
         }
 }
 
@@ -323,7 +328,7 @@ static void again(const char *name)
 
 int main(int count, char **words)
 {
-    atomic_store(&region.slot_high, 64);
+    atomic_store(&region.slot_high, MOST_SLOTS);
     if (count == 5 && strcmp(words[1], "ledger") == 0) {
         threads = strtol(words[2], NULL, 10);
         rounds = strtol(words[3], NULL, 10);

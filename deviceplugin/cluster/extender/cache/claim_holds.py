@@ -8,9 +8,10 @@ node; who uses which request is noted when a pod or a claim comes and goes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import chain
 from math import ceil
+
+import msgspec
 
 from deviceplugin.model.allocation import ContainerRef, PodRef, PodUid
 from deviceplugin.model.claims import (
@@ -33,8 +34,7 @@ from deviceplugin.placement.fit import GpuAmount
 Users = Mapping[str, Mapping[str, list[ContainerRef]]]
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimGpu:
+class ClaimGpu(msgspec.Struct, frozen=True):
     """A GPU that only claims get. `capacity`: what they can have of it; `closed`: why it gets no new pods."""
 
     gpu: Gpu
@@ -44,8 +44,7 @@ class ClaimGpu:
     healthy: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimHold:
+class ClaimHold(msgspec.Struct, frozen=True):
     """What a request of a claim has of one device. `is_bound`: no pod that it is reserved for still has no node.
 
     `users`: how many containers use it; `user` is the one, where there is one.
@@ -67,8 +66,7 @@ class ClaimHold:
         )
 
 
-@dataclass(slots=True)
-class KnownClaim:
+class KnownClaim(msgspec.Struct):
     """A claim, and the containers that use it in the pods for which it is reserved, as far as these are known.
 
     `devices`: those of ours, by node; the driver's pools have the names of their nodes. `users`: by request; those that
@@ -78,9 +76,9 @@ class KnownClaim:
     claim: Claim
     is_ours: bool
     devices: Mapping[str, list[ClaimedDevice]]
-    users: dict[str, dict[ContainerRef, None]] = field(default_factory=dict)
+    users: dict[str, dict[ContainerRef, None]] = msgspec.field(default_factory=dict)
     _unbound: int = 0
-    _holds: dict[str, tuple[ClaimHold, ...]] = field(default_factory=dict)
+    _holds: dict[str, tuple[ClaimHold, ...]] = msgspec.field(default_factory=dict)
 
     def is_for(self, pod: ClusterPod) -> bool:
         return pod.uid in self.claim.consumers and pod.pod.ref.namespace == self.claim.ref.namespace

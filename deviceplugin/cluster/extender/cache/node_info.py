@@ -31,14 +31,15 @@ from deviceplugin.cluster.extender.rejection import (
 from deviceplugin.errors import ParseError, TooManyGpusError
 from deviceplugin.model.allocation import Allocation, ContainerRef, GpuShare, PodUid
 from deviceplugin.model.claims import minor_of_device
-from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
+from deviceplugin.model.gpu import Gpu, GpuUuid, Health, Inventory
 from deviceplugin.model.node import ClusterNode, parse_inventory
 from deviceplugin.model.pod_request import ContainerRequest
 from deviceplugin.model.units import MIB, NOTHING, Compute
+from deviceplugin.placement.candidates import state_rejection
 from deviceplugin.placement.fit import GpuAmount, GpuCapacity, demand_of, model_of
 from deviceplugin.placement.fragmentation import NO_NEEDS
 from deviceplugin.placement.node_state import NodeState, NodeUsage, Spare, node_state
-from deviceplugin.placement.snapshot import occupied
+from deviceplugin.placement.snapshot import GpuView, occupied
 
 _MOST_UNLOCATED = 256
 log = structlog.get_logger("vcuda.cluster")
@@ -60,6 +61,7 @@ class NodeInfo:
         self._unread: Rejection | None = None
         self.sentence = ""
         self.inventory: Inventory | None = None
+        self.minors: Mapping[GpuUuid, int] = {}
         self._share_mode = True
         self._cordoned: frozenset[GpuUuid] = frozenset()
         self.node: ClusterNode | None = None
@@ -76,10 +78,15 @@ class NodeInfo:
         """Why it takes no pods."""
         return self._closed or (CROWDED if sum(self._unlocated.values()) > _MOST_UNLOCATED else None)
 
-    @property
-    def cordoned(self) -> frozenset[GpuUuid]:
-        """GPUs that take no new pods because somebody said so."""
-        return self._cordoned
+    def closed(self, gpu: Gpu) -> str:
+        """Why a GPU of the node takes no new pods: its health, a cordon, its mode; empty if it takes them."""
+        health = Health() if self.inventory is None else self.inventory.health_of(gpu.uuid)
+        if not health.healthy:
+            return health.reason or "unhealthy"
+        if gpu.uuid in self._cordoned:
+            return "cordoned"
+        rejection = state_rejection(GpuView(gpu, 0, 0))
+        return "" if rejection is None else rejection.value
 
     @property
     def is_unused(self) -> bool:
@@ -113,7 +120,7 @@ class NodeInfo:
 
     def vanish(self) -> None:
         """The node was deleted; its pods stay until each of them is deleted too."""
-        self.node, self.inventory = None, None
+        self.node, self.inventory, self.minors = None, None, {}
         self._closed, self.sentence = UNKNOWN_NODE, ""
         self._recount()
 
@@ -176,6 +183,8 @@ class NodeInfo:
 
     def still_fits(self, uid: PodUid) -> bool:
         """Whether what a pod holds here would be free without it, on GPUs that accept work."""
+        if self._tally is not None and not self._unlocated:
+            return self._tally.still_fits(uid)
         state, held = self._calculate({uid}), occupied(self.holds[uid].allocations)
         free = {
             view.gpu.uuid: view.free for view in state.snapshot.gpus if view.gpu.uuid in held and state.admits(view)
@@ -192,7 +201,7 @@ class NodeInfo:
         return None if self.node is None else self.node.allocatable
 
     def _read_inventory(self, text: str) -> None:
-        self.inventory, self._unread, self.sentence = None, NO_INVENTORY, ""
+        self.inventory, self.minors, self._unread, self.sentence = None, {}, NO_INVENTORY, ""
         if not text:
             return
         try:
@@ -203,6 +212,7 @@ class NodeInfo:
             log.warning("inventory_unreadable", node=self.name, error=error.message)
         else:
             self._unread = None if self.inventory.gpus else NO_INVENTORY
+            self.minors = {gpu.uuid: gpu.minor for gpu in self.inventory.gpus}
 
     def _changes_nothing(self, known: PodHold | None, hold: PodHold) -> bool:
         """Whether the pod still holds the same, and only its state has changed."""

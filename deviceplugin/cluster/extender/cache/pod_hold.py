@@ -8,18 +8,21 @@ unknown GPUs: it is `unlocated` until the node's agent writes its allocation.
 import enum
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from deviceplugin.errors import VcudaError
 from deviceplugin.model.allocation import Allocation, ContainerRef, GpuShare, PodRef
 from deviceplugin.model.annotation_names import annotation_names
 from deviceplugin.model.annotations import TrustedAllocation, trusted_allocation
+from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.pod import ClusterPod, Pod, ScheduledCondition
 from deviceplugin.model.pod_request import ContainerRequest, PodRequest, pod_request
 from deviceplugin.model.request import Request
 from deviceplugin.model.units import Compute, ResourceNames
 from deviceplugin.placement.fit import GpuAmount
 from deviceplugin.placement.snapshot import peak_use
+from deviceplugin.structs import replace
 
 NEVER = math.inf
 
@@ -33,8 +36,7 @@ class HoldState(enum.Enum):
     RESERVED = "reserved"  # filter, for a Binding to come
 
 
-@dataclass(frozen=True, slots=True)
-class PodHold:
+class PodHold(msgspec.Struct, frozen=True):
     """`expires` is a time of the monotonic clock; a bound pod's hold never expires.
 
     `request` is what placement was asked, where this process placed the pod; `needs` is CPU and memory, None if not
@@ -60,7 +62,7 @@ class PodHold:
     problem: str = ""
     request: PodRequest | None = None
     needs: Compute | None = None
-    total: GpuAmount = field(default_factory=GpuAmount)
+    total: GpuAmount = msgspec.field(default_factory=GpuAmount)
     why: str = ""
     announced: bool = False
 
@@ -72,11 +74,33 @@ class PodHold:
     def has_deadline(self) -> bool:
         return self.expires != NEVER
 
+    @property
+    def uuids(self) -> frozenset[GpuUuid]:
+        return frozenset(uuid for each in self.allocations for uuid in each.uuids)
 
-def bound_hold(found: ClusterPod, names: ResourceNames) -> PodHold:
+
+def reserved_hold(
+    pod: ClusterPod, node: str, allocations: tuple[Allocation, ...], asked: PodRequest, *, expires: float
+) -> PodHold:
+    """For a Binding to come."""
+    return PodHold(
+        pod=pod.pod.api_ref,
+        node=node,
+        state=HoldState.RESERVED,
+        allocations=allocations,
+        priority=pod.priority,
+        expires=expires,
+        version=pod.pod.resource_version,
+        condition=pod.condition,
+        request=asked,
+        needs=pod.needs,
+    )
+
+
+def bound_hold(found: ClusterPod, names: ResourceNames, known_request: PodRequest | None = None) -> PodHold:
     """What a bound pod holds. Never raises: a pod with a wrong request is refused by its node and holds nothing."""
     pod, known = found.pod, annotation_names(names.domain)
-    asked, problem = _asked_once(pod, names)
+    asked, problem = (known_request, "") if known_request is not None else _asked_once(pod, names)
     said = trusted_allocation(pod, known)
     exact, unlocated = _split(pod, asked, said)
     return PodHold(

@@ -14,7 +14,6 @@ import heapq
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import replace
 from itertools import islice
 
 from deviceplugin.cluster.extender.cache.claim_holds import NO_CLAIMS, ClaimHolds, NodeClaims
@@ -31,8 +30,10 @@ from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.claims import ClaimNames
 from deviceplugin.model.node import ClusterNode
 from deviceplugin.model.pod import ClusterPod, Gang, PlainPod
+from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.units import CORES_PER_GPU, Compute, ResourceNames
 from deviceplugin.placement.node_state import NodeState
+from deviceplugin.structs import replace
 
 _MOST_GONE = 20_000
 _Size = tuple[int, int]  # cores and blocks
@@ -93,7 +94,8 @@ class SchedulerCache:
             node_info.vanish()
             self._drop_if_unused(name)
 
-    def put_pod(self, pod: ClusterPod) -> None:
+    def put_pod(self, pod: ClusterPod, asked: PodRequest | None = None) -> None:
+        """`asked`: its request, where the caller has read it already."""
         uid = pod.uid
         if not pod.pod.is_gpu or uid in self._deleted or uid in self._ended:
             return
@@ -103,7 +105,7 @@ class SchedulerCache:
             self._end(uid)
         elif pod.pod.node:
             self.suspects[pod.pod.node] = None
-            self._put_bound(pod)
+            self._put_bound(pod, asked)
         elif self.bound_to(uid) is None:
             self._put_waiting(pod)
 
@@ -214,7 +216,7 @@ class SchedulerCache:
         if hold.has_deadline:
             heapq.heappush(self._deadlines, (hold.expires, uid, node))
 
-    def _put_bound(self, pod: ClusterPod) -> None:
+    def _put_bound(self, pod: ClusterPod, asked: PodRequest | None) -> None:
         """A bound pod: the API server's version replaces the assumed one."""
         uid, node = pod.uid, pod.pod.node
         self._forget_waiting(uid)
@@ -222,7 +224,7 @@ class SchedulerCache:
         last, self._last_seen[uid] = self._last_seen.get(uid), pod
         if last is not None and _holds_the_same(last, pod) and self._where.get(uid) == (node,):
             return  # most updates are kubelet's status reports
-        found = as_first_seen(bound_hold(pod, self._names), known)
+        found = as_first_seen(bound_hold(pod, self._names, asked), known)
         if known is not None and known.announced and found.unlocated and not found.allocations:
             found = replace(found, allocations=known.allocations, unlocated=(), announced=True)
         if known != found:

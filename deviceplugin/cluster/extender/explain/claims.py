@@ -10,15 +10,15 @@ nodes that are left. The answer says how many requests and nodes were not compar
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
+
+import msgspec
 
 from deviceplugin.cluster.extender.cache.claim_holds import ClaimGpu, ClaimHold, NodeClaims, users_of, whole_gpus_of
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.explain.evaluate import (
     FAR,
-    AnswerBudget,
     GpuLines,
     Lacking,
     Shortfall,
@@ -35,6 +35,7 @@ from deviceplugin.cluster.extender.explain.explain import (
     of_nodes,
 )
 from deviceplugin.cluster.extender.rejection import Rejection
+from deviceplugin.cluster.extender.turns import AnswerBudget
 from deviceplugin.latest import others_turn
 from deviceplugin.model.claims import Claim, DeviceRequest
 from deviceplugin.model.cluster_view import Explanation, NodeVerdict
@@ -69,8 +70,7 @@ _CHANGES = {
 Alternatives = tuple[DeviceRequest, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FreeGpu:
+class FreeGpu(msgspec.Struct, frozen=True):
     """A GPU that only claims get, with what is free of it."""
 
     offered: ClaimGpu
@@ -147,8 +147,7 @@ def _gpu_lines(wanted: DeviceRequest | None, gpus: tuple[FreeGpu, ...]) -> GpuLi
     return tuple((each.offered.gpu, each.against(wanted)) for each in gpus)
 
 
-@dataclass(frozen=True, slots=True)
-class _Need:
+class _Need(msgspec.Struct, frozen=True):
     """A request that is not allocated yet."""
 
     what: str
@@ -163,8 +162,7 @@ class _AskedByClaims(NamedTuple):
     others: list[str]
 
 
-@dataclass(slots=True)
-class _Shape:
+class _Shape(msgspec.Struct):
     """What one or several requests ask for: its nodes and GPUs with room, and the GPU nearest to it."""
 
     nodes: int = 0
@@ -172,13 +170,12 @@ class _Shape:
     nearest: tuple[tuple[int, int, int], str, FreeGpu] | None = None
 
 
-@dataclass(slots=True)
-class _ClaimEvaluation:
+class _ClaimEvaluation(msgspec.Struct):
     """The reason of each node, and of those that were compared what they lack."""
 
     shapes: dict[Alternatives, _Shape]
-    lacks: dict[str, Shortfall] = field(default_factory=dict)
-    rejections: dict[str, Rejection] = field(default_factory=dict)
+    lacks: dict[str, Shortfall] = msgspec.field(default_factory=dict)
+    rejections: dict[str, Rejection] = msgspec.field(default_factory=dict)
     tainted: int = 0
 
     @property

@@ -6,14 +6,15 @@ same loop; so the nodes are not all evaluated at one moment. Where the steps of 
 left count as far away, and the answer says how many were not compared.
 """
 
+import heapq
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from operator import itemgetter
+
+import msgspec
 
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.cache.pod_hold import total_request
-from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.rejection import (
     FITS_NOW,
     MAYBE_ROOM,
@@ -26,19 +27,20 @@ from deviceplugin.cluster.extender.rejection import (
     rejection_of,
 )
 from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
+from deviceplugin.cluster.extender.turns import AnswerBudget
 from deviceplugin.latest import others_turn
 from deviceplugin.model.gpu import Gpu
 from deviceplugin.model.node import ClusterNode
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest
 from deviceplugin.model.request import Request
-from deviceplugin.model.units import ResourceNames
 from deviceplugin.placement.budget import AT_ONCE, Budget
 from deviceplugin.placement.candidates import Restrictions, Survey, survey
 from deviceplugin.placement.describe import rejection_text
 from deviceplugin.placement.fit import GpuAmount, demand_of
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.prefilter import Prefilter
+from deviceplugin.structs import replace
 
 FAR = 1 << 30
 _STEPS_PER_TURN = 2_000  # some 2 ms
@@ -46,10 +48,10 @@ _MOST_STEPS = 1_500_000  # some 0.8 s
 _STEPS_OF_NODE = 30
 _STEPS_OF_SURVEY = 60  # eight GPUs
 _MOST_TRIED = 20  # nodes on which the containers of a pod are placed together, some milliseconds each
+_MOST_KEPT = 500
 
 
-@dataclass(slots=True)
-class Evaluation:
+class Evaluation(msgspec.Struct):
     """`rejections` has every node; `changes` what must change on a node whose GPUs have room.
 
     `open`: nodes that can serve the pod as far as is known. `blocked`: how many nodes have room on their GPUs, but fail
@@ -57,9 +59,9 @@ class Evaluation:
     many nodes have enough by kube-scheduler's sums, whatever their single GPUs have.
     """
 
-    rejections: dict[str, Rejection] = field(default_factory=dict)
-    changes: dict[str, str] = field(default_factory=dict)
-    open: list[str] = field(default_factory=list)
+    rejections: dict[str, Rejection] = msgspec.field(default_factory=dict)
+    changes: dict[str, str] = msgspec.field(default_factory=dict)
+    open: list[str] = msgspec.field(default_factory=list)
     several_containers: bool = False
     blocked: int = 0
     untried: int = 0
@@ -71,13 +73,12 @@ Lacking = tuple[Gpu, int, int]
 GpuLines = tuple[tuple[Gpu, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Shortfall:
+class Shortfall(msgspec.Struct, frozen=True):
     """What a node lacks for a pod; of several containers or requests, for the first that finds no room.
 
     `lacks`: the GPUs on which least must become free; None if the end of no pod helps. `together`: the outcome of
-    placing all containers, where each alone has room. `gpus` makes a line for each GPU, in minor order, of what speaks
-    against it: most are never read.
+    placing all containers, where each alone has room; None while it is not known. `gpus` makes a line for each GPU, in
+    minor order, of what speaks against it: most are never read.
     """
 
     lacks: tuple[Lacking, ...] | None = None
@@ -105,44 +106,22 @@ def nearest_gpus(able: Iterable[Lacking], needed: int) -> tuple[Lacking, ...] | 
     return tuple(found) if len(found) == needed else None
 
 
-def place_of(node: str, why: Rejection, distance: int) -> tuple[bool, int, str]:
+_Place = tuple[bool, int, str]
+
+
+def place_of(node: str, why: Rejection, distance: int) -> _Place:
     """Among the nodes: first those where the end of a pod helps, and of these the nearest."""
     return (not why.resolvable, distance, node)
-
-
-class AnswerBudget:
-    """What one answer may cost, in steps, and how many of them are made between two turns of the loop."""
-
-    def __init__(self, *, most: int, each_turn: int) -> None:
-        self._all = Budget(most)
-        self._each_turn = each_turn
-        self._turn = Budget(each_turn)
-
-    @property
-    def left(self) -> int:
-        return self._all.left
-
-    async def took(self, steps: int) -> None:
-        """Gives the loop its turn after so many."""
-        self._all.may(steps)
-        if not self._turn.may(steps):
-            self._turn = Budget(self._each_turn)
-            await others_turn()
 
 
 class Evaluator:
     """For one pod; reads only."""
 
-    def __init__(
-        self, cache: SchedulerCache, snapshot: ClusterSnapshot, names: ResourceNames, pod: ClusterPod, asked: PodRequest
-    ) -> None:
-        self._cache = cache
-        self._snapshot = snapshot
-        self._names = names
+    def __init__(self, snapshot: ClusterSnapshot, pod: ClusterPod, asked: PodRequest) -> None:
+        self._snapshot, self._cache = snapshot, snapshot.cache
         self._pod = pod
         self._asked = asked
         self._prefilter = Prefilter(asked)
-        self._request = total_request(pod.pod)
         self._alone = {each.request: each for each in asked.containers}
         self._budget = AnswerBudget(most=_MOST_STEPS, each_turn=_STEPS_PER_TURN)
         self.uncompared = 0
@@ -176,19 +155,24 @@ class Evaluator:
 
     async def nearest(self, rejections: Mapping[str, Rejection], *, most: int) -> list[tuple[str, Shortfall]]:
         """The nodes that lack least; first those where the end of a pod helps."""
-        order: list[tuple[bool, int, str]] = []
+        found: list[tuple[_Place, Shortfall | None]] = []
         for name, why in rejections.items():
             await self._budget.took(len(self._alone) * _STEPS_OF_SURVEY)
-            if not self._budget.left:
-                self.uncompared += 1
-            distance = self._shortfall(name).distance if self._budget.left else FAR
-            order.append(place_of(name, why, distance))
-        found: list[tuple[tuple[bool, int, str], Shortfall]] = []
-        for _, _, name in sorted(order)[:most]:
-            lacks = self._shortfall(name, place=True)
-            found.append((place_of(name, rejections[name], lacks.distance), lacks))
-            await others_turn()
-        return [(place[-1], lacks) for place, lacks in sorted(found, key=itemgetter(0))]
+            lacks = self._shortfall(name) if self._budget.left else None
+            self.uncompared += lacks is None
+            found.append((place_of(name, why, FAR if lacks is None else lacks.distance), lacks))
+            if len(found) > _MOST_KEPT:
+                found = heapq.nsmallest(most, found, key=itemgetter(0))
+        shown: list[tuple[_Place, Shortfall]] = []
+        for (_, _, name), lacks in heapq.nsmallest(most, found, key=itemgetter(0)):
+            if lacks is None:
+                await others_turn()
+                lacks = self._shortfall(name)
+            if lacks.lacks == () and lacks.together is None:
+                await others_turn()
+                lacks = replace(lacks, together=self._placed_together(name))
+            shown.append((place_of(name, rejections[name], lacks.distance), lacks))
+        return [(name, lacks) for (_, _, name), lacks in sorted(shown, key=itemgetter(0))]
 
     async def _state(self, name: str) -> NodeState | Rejection:
         """With the nominated pods of the node, which may take several turns."""
@@ -232,7 +216,7 @@ class Evaluator:
                 used += held.total
             elif (other := self._cache.pod(uid)) is not None:
                 used += total_request(other.pod)
-        names, asked = self._names, self._request
+        names, asked = self._snapshot.settings.names, self._request
         return "; ".join(
             f"the pod requests {wanted} {what} in total, and {max(0, offered - taken)} of {offered} are free"
             for what, wanted, taken, offered in (
@@ -248,8 +232,7 @@ class Evaluator:
         found.rejections |= dict.fromkeys(maybe, MAYBE_ROOM)
         found.untried = max(0, len(maybe) - _MOST_TRIED)
         for at, name in enumerate(maybe[:_MOST_TRIED], start=1):
-            state = self._state_now(name)
-            outcome = state if isinstance(state, Rejection) else self._placed_together(state)
+            outcome = self._placed_together(name)
             if outcome == FITS_NOW:
                 found.open, found.untried, found.rejections[name] = [name], len(maybe) - at, ROOM
                 return
@@ -260,8 +243,7 @@ class Evaluator:
         state = self._state_now(name)
         return 0 if isinstance(state, Rejection) else state.open_gpus.summary.free.cores
 
-    def _shortfall(self, name: str, *, place: bool = False) -> Shortfall:
-        """With `place`, containers that have room alone are placed together too."""
+    def _shortfall(self, name: str) -> Shortfall:
         state = self._state_now(name)
         if isinstance(state, Rejection):
             return Shortfall()
@@ -271,10 +253,18 @@ class Evaluator:
         if short:
             container, found = short[0]
             return Shortfall(_lacking(container.request, found), gpus=partial(_gpu_lines, found))
-        together = self._placed_together(state) if place else None
-        return Shortfall((), together, partial(_gpu_lines, surveys[0][1]))
+        is_one = len(self._asked.containers) == 1
+        return Shortfall((), FITS_NOW if is_one else None, partial(_gpu_lines, surveys[0][1]))
 
-    def _placed_together(self, state: NodeState) -> Rejection:
+    @cached_property
+    def _request(self) -> GpuAmount:
+        return total_request(self._pod.pod)
+
+    def _placed_together(self, name: str) -> Rejection:
+        """Of containers that have room alone."""
+        state = self._state_now(name)
+        if isinstance(state, Rejection):
+            return state
         return self._snapshot.rejection_together(self._asked, state) or FITS_NOW
 
 

@@ -8,16 +8,12 @@ by their words.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
-
-from msgspec.structs import replace
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
-from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.explain.evaluate import Evaluation, Evaluator, Lacking, Shortfall
-from deviceplugin.cluster.extender.explain.verdicts import LastVerdict, Verdicts, why_lines
+from deviceplugin.cluster.extender.explain.verdicts import LastVerdict, Verdicts, gates_sentence, why_lines
 from deviceplugin.cluster.extender.rejection import (
     CROWDED,
     FITS_NOW,
@@ -34,7 +30,6 @@ from deviceplugin.cluster.extender.rejection import (
     Rejection,
 )
 from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
-from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.cluster_view import Explanation, GpuVerdict, NodeVerdict
@@ -45,8 +40,8 @@ from deviceplugin.model.preferences import soft_line
 from deviceplugin.model.units import format_blocks
 from deviceplugin.placement.describe import request_text
 from deviceplugin.placement.fit import NOTHING, GpuAmount
+from deviceplugin.structs import replace
 
-_MOST_GATES = 3
 _STATES = {
     HoldState.RESERVED: "its GPUs are reserved, and kube-scheduler has not bound the pod yet",
     HoldState.ASSUMED: "the pod is being bound",
@@ -215,14 +210,6 @@ def held_back(pod: ClusterPod) -> str:
     return f"{gates_sentence(pod)}; no scheduler chooses a node before" if pod.gates else ""
 
 
-def gates_sentence(pod: ClusterPod) -> str:
-    """Their names tell who must remove them."""
-    if len(pod.gates) == 1:
-        return f"the pod waits for its scheduling gate {pod.gates[0]} to be removed"
-    more = f" and {len(pod.gates) - _MOST_GATES} more" if len(pod.gates) > _MOST_GATES else ""
-    return f"the pod waits for its scheduling gates {', '.join(pod.gates[:_MOST_GATES])}{more} to be removed"
-
-
 def evaluation_sentence(found: Evaluation, *, refused: bool) -> str:
     """What the nodes look like now. `refused`: kube-scheduler has refused the pod, and its reason is not known."""
     nodes = len(found.rejections)
@@ -262,32 +249,21 @@ def of_nodes(count: int, nodes: int) -> str:
 MOST_NODES = 20
 
 
-class ByClaims(Protocol):
-    """`claims.ClaimExplain`, which has the sentences of this module."""
-
-    async def explain(self, namespace: str, name: str, *, with_holders: bool) -> Explanation | None: ...
-
-
 class Explain:
-    """Reads only. `claims` explains pods that name claims, as any replica can.
+    """Reads only. `claims` explains pods that name claims, as any replica can, by `claims.ClaimExplain`.
 
     `with_holders`: the answer names the pods on each GPU, which may be of other namespaces.
     """
 
     def __init__(
         self,
-        cache: SchedulerCache,
         snapshot: ClusterSnapshot,
         verdicts: Verdicts,
-        *,
-        settings: PlacementSettings,
-        claims: ByClaims,
+        claims: Callable[..., Awaitable[Explanation | None]],
     ) -> None:
-        self._cache = cache
-        self._claims = claims
-        self._snapshot = snapshot
+        self._snapshot, self._cache, self._settings = snapshot, snapshot.cache, snapshot.settings
         self._verdicts = verdicts
-        self._settings = settings
+        self._claims = claims
 
     async def explain(
         self, namespace: str, name: str, *, leads: bool = True, with_holders: bool = True
@@ -299,7 +275,7 @@ class Explain:
             found = self._bound(namespace, name)
         if not self._cache.claims.pods:
             return found
-        return _joined(found, await self._claims.explain(namespace, name, with_holders=with_holders))
+        return _joined(found, await self._claims(namespace, name, with_holders=with_holders))
 
     async def _by_plugin(self, namespace: str, name: str, with_holders: bool) -> Explanation | None:
         waiting = self._cache.waiting_pod(namespace, name)
@@ -336,7 +312,7 @@ class Explain:
         return waiting is not None and not any(self._cache.holds(waiting.uid)) and verdict.is_superseded_by(waiting)
 
     async def _as_judged(self, verdict: LastVerdict, waiting: ClusterPod | None, with_holders: bool) -> Explanation:
-        pod = verdict.pod
+        pod, refused = verdict.pod, verdict.refused
         held = tuple(self._cache.holds(pod.uid))
         lines = tuple(line for each in held for line in hold_lines(each))
         lines += self._soft(pod, verdict.node)
@@ -348,11 +324,11 @@ class Explain:
             pass  # the reason of each node says it
         else:
             lines = (*request_lines(asked), *lines)
-            evaluator = self._evaluator(pod, asked)
-            nodes = await self._nodes(evaluator, pod.uid, verdict.refused, with_holders)
+            evaluator = Evaluator(self._snapshot, pod, asked)
+            nodes = await self._nodes(evaluator, pod.uid, refused, with_holders)
             uncompared = uncompared_sentence(evaluator.uncompared)
             if not verdict.fits and not held:
-                others = self._snapshot.usable_but(verdict.refused)
+                others = self._snapshot.usable_but(refused)
                 never_asked = never_asked_sentence(len(others), sorted(await evaluator.with_room(others)))
         return Explanation(
             pod=str(pod.pod.ref),
@@ -360,9 +336,9 @@ class Explain:
             at=verdict.at,
             node=verdict.node,
             asked=lines,
-            reasons=_counted(verdict.refused.values()),
+            reasons=_counted(refused.values()),
             nodes=nodes,
-            left_out=len(verdict.refused) - len(nodes),
+            left_out=len(refused) - len(nodes),
             condition="" if held or waiting is None else _condition(waiting),
         )
 
@@ -374,7 +350,7 @@ class Explain:
         except (RequestError, ParseError) as error:
             sentence = f"{history}; its request is wrong, so it fits on no node"
             return evaluated(pod, sentence, (error.message,), at=at)
-        evaluator = self._evaluator(pod, asked)
+        evaluator = Evaluator(self._snapshot, pod, asked)
         found = await evaluator.evaluate()
         refused = pod.is_refused and not pod.pod.deleting
         nodes = await self._nodes(evaluator, pod.uid, found.rejections, with_holders, changes=found.changes)
@@ -383,9 +359,6 @@ class Explain:
         return evaluated(
             pod, sentence + uncompared_sentence(evaluator.uncompared), lines, found.rejections, nodes, at=at
         )
-
-    def _evaluator(self, pod: ClusterPod, asked: PodRequest) -> Evaluator:
-        return Evaluator(self._cache, self._snapshot, self._settings.names, pod, asked)
 
     async def _nodes(
         self,
@@ -397,19 +370,13 @@ class Explain:
         changes: Mapping[str, str] | None = None,
     ) -> tuple[NodeVerdict, ...]:
         """`changes`: by node, where they are known already."""
-        nearest = await evaluator.nearest(rejections, most=MOST_NODES)
-        known = changes or {}
-        return tuple(
-            self._node(pod, name, rejections[name], lacks, known.get(name, ""), with_holders) for name, lacks in nearest
-        )
-
-    def _node(
-        self, pod: PodUid, name: str, why: Rejection, lacks: Shortfall, change: str, with_holders: bool
-    ) -> NodeVerdict:
-        info = self._cache.nodes.get(name)
-        problem = f"{info.sentence}; " if info is not None and info.sentence else ""
-        text = problem + (change or change_text(why, lacks))
-        return node_verdict(name, info, why, lacks, text, but=pod, with_holders=with_holders)
+        verdicts: list[NodeVerdict] = []
+        for name, lacks in await evaluator.nearest(rejections, most=MOST_NODES):
+            info, why = self._cache.nodes.get(name), rejections[name]
+            problem = f"{info.sentence}; " if info is not None and info.sentence else ""
+            text = problem + ((changes or {}).get(name) or change_text(why, lacks))
+            verdicts.append(node_verdict(name, info, why, lacks, text, but=pod, with_holders=with_holders))
+        return tuple(verdicts)
 
 
 def _joined(by_plugin: Explanation | None, by_claims: Explanation | None) -> Explanation | None:

@@ -8,41 +8,44 @@ Why filter chose a node and its GPUs, kept until the Binding, which writes it do
 
 In: the choice among nodes, with their scores, and the GPUs chosen on the best. Out: a `DecisionRecord` for the pod's
 annotation, so that every replica can say why a pod is where it is, also after a restart; and from such a record the
-lines of an explanation. Sentences are made at the Binding, not while kube-scheduler waits for filter.
+lines of an explanation, and a sentence for events. Sentences are made at the Binding, not while kube-scheduler waits
+for filter.
 
-How many pods wait, by the main reason: the gauge by which an operator sees what a cluster lacks.
+Why a pod waits, and how many wait for each reason: the gauge by which an operator sees what a cluster lacks.
 
-In: the cache, and filter's last verdicts. Out: counts by reason. The set of reasons is bounded: constant texts, those
-of `rejection` and those of `State`; a wrong request is one reason, whatever it says. A pod that nodes refused for
-several reasons counts to the one that most nodes gave, of those that may go away when pods end if there are any. Of a
-pod whose verdict is not known, because this replica leads only since then or many pods wait, kube-scheduler's message
-has the reasons.
+In: the cache, and filter's last verdicts. Out: the `Reason` of a pod, and counts. The set of reasons is bounded:
+constant texts, those of `rejection` and those of `State`; a wrong request is one reason, whatever it says. A pod that
+nodes refused for several reasons counts to the one that most nodes gave, of those that may go away when pods end if
+there are any. Of a pod whose verdict is not known, because this replica leads only since then or many pods wait,
+kube-scheduler's message has the reasons.
 """
 
 import enum
-import heapq
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
+from typing import NamedTuple
+
+import msgspec
 
 from deviceplugin.cluster.extender.cache.pod_hold import is_later
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.rejection import PREFERRED, Rejection, label_of, main_of
 from deviceplugin.errors import ParseError
 from deviceplugin.model.allocation import Allocation, PodRef, PodUid
-from deviceplugin.model.annotations import VERSION, ContainerRecord, DecisionRecord, format_decision, parse_decision
+from deviceplugin.model.annotations import VERSION, ContainerRecord, DecisionRecord, parse_decision
 from deviceplugin.model.gpu import Inventory
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.preferences import NodePolicy
 from deviceplugin.placement.describe import gpus_text, listed
-from deviceplugin.placement.node_score import NodeChoice
+from deviceplugin.placement.nodes import NodeChoice
 from deviceplugin.placement.pod import PodChoice
 
-_MOST_NAMED = 3
 _MOST_REASONS = 4
+_MOST_OF_A_POD = 3
+_MOST_GATES = 3
 _BEST = {
     NodePolicy.BINPACK: "the fullest",
     NodePolicy.SPREAD: "the emptiest",
@@ -50,8 +53,7 @@ _BEST = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """`fits` counts the nodes with room, `next` are the best of the others, best first.
 
     `equal`: the first of these has the same score, and the node was taken by its name. `placed` is None if the pod
@@ -74,46 +76,33 @@ def decision_of(
     """None if no node carries the pod. `rejected`: why each other node was not taken."""
     if choice.node is None or choice.placed is None:
         return None
-    ranked = choice.ranked
-    if not rejected.keys().isdisjoint(ranked):
-        ranked = {name: score for name, score in ranked.items() if name not in rejected}
-    best = heapq.nsmallest(_MOST_NAMED + 1, zip(ranked.values(), ranked, strict=True))
-    nearest = [each for each in best if each[1] != choice.node][:_MOST_NAMED]
+    chosen, *others = choice.best
     return Decision(
         node=choice.node,
         at=at,
         policy=policy,
-        fits=len(ranked),
-        next=tuple(name for _, name in nearest),
-        equal=bool(nearest) and nearest[0][0] == choice.ranked[choice.node],
+        fits=choice.fits,
+        next=tuple(name for _, name in others),
+        equal=bool(others) and others[0][0] == chosen[0],
         rejected=tuple(rejected.values()),
         placed=choice.placed,
     )
 
 
-def record_text(
+def record_of(
     decision: Decision | None, pod: PodRef, node: str, allocations: tuple[Allocation, ...], inventory: Inventory | None
-) -> str:
-    """The annotation's value; empty if nothing is known about the choice of this node."""
+) -> DecisionRecord | None:
+    """For the annotation; None if nothing is known about the choice of this node."""
     if decision is None or decision.node != node:
-        return ""
+        return None
     chosen = {each.owner.name: each.shares for each in decision.placed.allocations}
     containers = {
         each.owner.name: _container(decision.placed, each.owner.name, _minors(each, inventory))
         for each in allocations
         if chosen.get(each.owner.name) == each.shares
     }
-    return format_decision(
-        DecisionRecord(
-            version=VERSION,
-            pod=pod.uid,
-            node=node,
-            at=round(decision.at),
-            reason=_node_reason(decision),
-            others=tuple(_node_others(decision)),
-            containers=containers,
-        )
-    )
+    reason, others = _node_reason(decision), tuple(_node_others(decision))
+    return DecisionRecord(VERSION, pod.uid, node, round(decision.at), reason, others, containers)
 
 
 def _minors(allocation: Allocation, inventory: Inventory | None) -> tuple[int, ...]:
@@ -154,12 +143,16 @@ def _node_others(decision: Decision) -> Iterator[str]:
         yield f"{left} node{'s' * (left != 1)}: other reasons"
 
 
-def summary(written: str) -> str:
-    """One sentence from such a value, for an event on the pod; empty if it has none."""
+def written_decision(text: str) -> DecisionRecord | None:
+    """None if the annotation is empty or cannot be read."""
     try:
-        record = parse_decision(written)
+        return parse_decision(text) if text else None
     except ParseError:
-        return ""
+        return None
+
+
+def summary(record: DecisionRecord) -> str:
+    """One sentence, for an event on the pod."""
     parts = (f"container {name}: {each.reason}" for name, each in record.containers.items())
     return "; ".join((record.reason, *parts))
 
@@ -168,13 +161,8 @@ def why_lines(
     written: str, pod: PodRef, node: str, allocations: tuple[Allocation, ...], inventory: Inventory | None
 ) -> tuple[str, ...]:
     """Lines for people, from the annotation of a bound pod; empty if it has none that is about this pod and node."""
-    if not written:
-        return ()
-    try:
-        record = parse_decision(written)
-    except ParseError:
-        return ()
-    if record.pod != pod.uid or record.node != node:
+    record = written_decision(written)
+    if record is None or record.pod != pod.uid or record.node != node:
         return ()
     lines = [record.reason, *(f"  {each}" for each in record.others)]
     for each in allocations:
@@ -192,8 +180,7 @@ _MOST = 1_000
 _MOST_HUNGRY = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class LastVerdict:
+class LastVerdict(msgspec.Struct, frozen=True):
     """`at` is in Unix seconds. `node` is the chosen one; `fits`: the pod fits on at least one node.
 
     `fitting` are nodes on which the pod fits too, but another node was preferred. `counted` has each of the `reasons`
@@ -336,26 +323,55 @@ def pending(cache: SchedulerCache, verdicts: Verdicts) -> Mapping[str, int]:
     """Every `State` has a count, also 0; reasons of nodes only if a pod waits for them."""
     counts = Counter({each.value: 0 for each in State})
     for pod in cache.waiting.values():
-        counts[_reason(pod, verdicts.of(pod.uid), is_held=any(cache.holds(pod.uid)))] += 1
+        is_held = not pod.pod.deleting and any(cache.holds(pod.uid))
+        counts[State.PLACED.value if is_held else reason_of(pod, verdicts.of(pod.uid)).kind] += 1
     return counts
 
 
-def _reason(pod: ClusterPod, verdict: LastVerdict | None, *, is_held: bool) -> str:
+class Reason(NamedTuple):
+    """Why a pod waits: `kind` groups pods, `sentence` makes the one for this pod, where somebody reads it."""
+
+    kind: str
+    sentence: Callable[[], str]
+
+
+def reason_of(pod: ClusterPod, verdict: LastVerdict | None) -> Reason:
+    """Of a pod for which nothing is reserved."""
     if pod.pod.deleting:
-        return State.DELETING.value
-    if is_held:
-        return State.PLACED.value
+        return Reason(State.DELETING.value, lambda: "the pod is being deleted")
     if pod.gates:
-        return State.GATED.value
-    if verdict is None:
-        return State.NOT_ASKED.value if not pod.is_refused or pod.condition is None else _told(pod.condition.message)
-    if verdict.is_superseded_by(pod):
-        return State.OTHER.value
+        return Reason(State.GATED.value, lambda: gates_sentence(pod))
+    if verdict is not None and not verdict.is_superseded_by(pod):
+        return _judged(verdict)
+    condition = pod.condition
+    if condition is None or not pod.is_refused:
+        return Reason(State.NOT_ASKED.value, lambda: State.NOT_ASKED.value)
+    kind = State.OTHER.value if verdict is not None else _told(condition.message)
+    return Reason(kind, lambda: " ".join(condition.message.split()) or kind)
+
+
+def gates_sentence(pod: ClusterPod) -> str:
+    """Their names tell who must remove them."""
+    if len(pod.gates) == 1:
+        return f"the pod waits for its scheduling gate {pod.gates[0]} to be removed"
+    more = f" and {len(pod.gates) - _MOST_GATES} more" if len(pod.gates) > _MOST_GATES else ""
+    return f"the pod waits for its scheduling gates {', '.join(pod.gates[:_MOST_GATES])}{more} to be removed"
+
+
+def _judged(verdict: LastVerdict) -> Reason:
     if verdict.fits:
-        return State.PLACED.value
+        where = f"node {verdict.node}" if verdict.node else "a node"
+        return Reason(State.PLACED.value, lambda: f"{where} was chosen; kube-scheduler has not bound the pod yet")
     against = verdict.distinct
-    main = next((each for each in against if each.resolvable), next(iter(against), None))
-    return State.NO_NODE.value if main is None else label_of(main.text)
+    if not against:
+        return Reason(State.NO_NODE.value, lambda: State.NO_NODE.value)
+    main = next((each for each in against if each.resolvable), against[0])
+    return Reason(label_of(main.text), partial(_against_text, verdict))
+
+
+def _against_text(verdict: LastVerdict) -> str:
+    named = ", ".join(f"{why.text} ({count})" for why, count in verdict.counted[:_MOST_OF_A_POD])
+    return f"it fits on none of {len(verdict.names)} nodes: {named}"
 
 
 @lru_cache(maxsize=1024)

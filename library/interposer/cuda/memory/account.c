@@ -2,6 +2,7 @@
 #include "account.h"
 
 #include <pthread.h>
+#include <string.h>
 
 #include "interposer/cuda/hooks.h"
 #include "ledger.h"
@@ -9,10 +10,10 @@
 #include "reclaim.h"
 #include "virtual_hooks.h"
 
+/* Begun and ended by the way, and not by taking or giving back. */
 struct traffic {
     _Alignas(64) _Atomic uint64_t begun;
     _Atomic uint64_t ended;
-    _Atomic uint64_t taken;
     _Atomic int64_t managed;
 };
 
@@ -21,8 +22,22 @@ struct traffic {
 static _Atomic uint64_t measured_ns;                    /* when it was measured before a refusal */
 static struct traffic traffic[LIMITS_MAX_DEVICES + 1];  /* the last: ACCOUNT_ANY */
 
-/* What this process has, out of reach for those who write into the region. Never more than its slot's `used`, as long as nobody else does so. */
-static _Atomic uint64_t own_bytes[LIMITS_MAX_DEVICES];
+static struct ledger_own mine[LIMITS_MAX_DEVICES];
+
+/*
+ * In a child another thread's lock would stay held. So the fork is heard of before any is taken: also in a process whose cuInit did not come by us, and where
+ * nobody has called account_start.
+ */
+static struct ledger_own *own_of(unsigned index)
+{
+    static _Atomic bool follows;
+
+    if (!atomic_load_explicit(&follows, memory_order_acquire)) {
+        vcuda_on_fork(account_forget);
+        atomic_store_explicit(&follows, true, memory_order_release);
+    }
+    return &mine[index];
+}
 
 static enum verdict verdict_at(int index, unsigned *out)
 {
@@ -51,6 +66,11 @@ enum verdict account_verdict_current(unsigned *index)
     return vcuda_memory_closed() ? VERDICT_REFUSE : verdict_at(device_index_current(), index);
 }
 
+enum verdict account_verdict_of(CUcontext current, unsigned *index)
+{
+    return vcuda_memory_closed() ? VERDICT_REFUSE : verdict_at(device_index_of(current), index);
+}
+
 static uint64_t limit_of(unsigned index)
 {
     const struct limits_device *limits = vcuda_device((int)index);
@@ -58,51 +78,12 @@ static uint64_t limit_of(unsigned index)
     return limits == NULL || limits->memory_bytes == 0 ? UINT64_MAX / 2 : limits->memory_bytes;
 }
 
-static bool hold(unsigned index, uint64_t bytes)
-{
-    uint64_t limit = limit_of(index), had = atomic_load(&own_bytes[index]);
-
-    do {
-        if (had > limit || bytes > limit - had)
-            return false;
-    } while (!atomic_compare_exchange_weak(&own_bytes[index], &had, had + bytes));
-    return true;
-}
-
-static void let_go(unsigned index, uint64_t bytes)
-{
-    uint64_t had = atomic_load(&own_bytes[index]);
-
-    while (!atomic_compare_exchange_weak(&own_bytes[index], &had, had > bytes ? had - bytes : 0))
-        ;
-}
-
-/* A slot is claimed first: who gets none gets no memory. */
+/* It begins a span as well. A slot is claimed first: who gets none gets no memory. */
 static bool take_once(struct region *region, unsigned index, uint64_t bytes)
 {
     struct region_slot *own = vcuda_slot();
 
-    if (vcuda_memory_closed() || !ledger_take(region, own, index, bytes, limit_of(index), vcuda_reap))
-        return false;
-    if (hold(index, bytes))
-        return true;
-    ledger_give(own, index, bytes);
-    return false;
-}
-
-/* After it is charged and before the driver is asked: a reader of first `taken` and then `used` misses nothing. */
-static void count_taken(unsigned index, uint64_t bytes)
-{
-    atomic_fetch_add(&traffic[index].taken, bytes);
-}
-
-static bool take_counted(struct region *region, unsigned index, uint64_t bytes)
-{
-    bool taken = take_once(region, index, bytes);
-
-    if (taken)
-        count_taken(index, bytes);
-    return taken;
+    return !vcuda_memory_closed() && ledger_take(own_of(index), region, own, index, bytes, limit_of(index), vcuda_reap);
 }
 
 /* Each step may have freed something; the dearer ones come later. */
@@ -118,9 +99,9 @@ static bool charge_after_reclaim(unsigned index, uint64_t bytes)
     sharing_settle();
     vcuda_reap();
     reclaim_read(index);
-    if (take_counted(region, index, bytes))
+    if (take_once(region, index, bytes))
         return true;
-    return reclaim_trim(index) && take_counted(region, index, bytes);
+    return reclaim_trim(index) && take_once(region, index, bytes);
 }
 
 static void count_refusal(struct region *region, unsigned index)
@@ -128,7 +109,7 @@ static void count_refusal(struct region *region, unsigned index)
     atomic_fetch_add_explicit(&region->devices[index].refusals, 1, memory_order_relaxed);
 }
 
-bool account_try(unsigned index, uint64_t bytes)
+static bool try_once(unsigned index, uint64_t bytes)
 {
     struct region *region = vcuda_region();
 
@@ -136,7 +117,25 @@ bool account_try(unsigned index, uint64_t bytes)
         return false;
     vcuda_helper_poll();
     overhead_settle();
-    return take_counted(region, index, bytes);
+    return take_once(region, index, bytes);
+}
+
+static void count_end(unsigned index)
+{
+    atomic_fetch_add(&traffic[index].ended, 1);
+}
+
+/* Within a span that was begun before. */
+static bool taken_within(bool taken, unsigned index)
+{
+    if (taken)
+        count_end(index);
+    return taken;
+}
+
+bool account_try(unsigned index, uint64_t bytes)
+{
+    return taken_within(try_once(index, bytes), index);
 }
 
 void account_reclaim(unsigned index)
@@ -159,7 +158,7 @@ void account_refused(unsigned index)
 
 bool account_charge(unsigned index, uint64_t bytes)
 {
-    if (account_try(index, bytes) || charge_after_reclaim(index, bytes))
+    if (account_try(index, bytes) || taken_within(charge_after_reclaim(index, bytes), index))
         return true;
     account_refused(index);
     return false;
@@ -178,11 +177,16 @@ static bool may_be_stale(unsigned index, uint64_t bytes)
 static bool open_once(struct account_span *span, unsigned index, uint64_t bytes)
 {
     overhead_settle();
-    account_begin(span, index);
-    if (account_try(index, bytes) || charge_after_reclaim(index, bytes))
+    span->index = index;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &span->cancel_state);
+    if (try_once(index, bytes))
         return true;
-    account_end(span);
-    return false;
+    atomic_fetch_add(&traffic[index].begun, 1);
+    bool taken = charge_after_reclaim(index, bytes);
+    count_end(index);
+    if (!taken)
+        pthread_setcancelstate(span->cancel_state, NULL);
+    return taken;
 }
 
 bool account_open(struct account_span *span, unsigned index, uint64_t bytes)
@@ -200,7 +204,7 @@ bool account_open(struct account_span *span, unsigned index, uint64_t bytes)
 
 static bool reserve_once(unsigned index, uint64_t bytes)
 {
-    return ledger_reserve(vcuda_region(), vcuda_slot(), index, bytes, limit_of(index), vcuda_reap);
+    return ledger_reserve(own_of(index), vcuda_region(), vcuda_slot(), index, bytes, limit_of(index), vcuda_reap);
 }
 
 bool account_reserve(unsigned index, uint64_t bytes)
@@ -214,7 +218,7 @@ bool account_reserve(unsigned index, uint64_t bytes)
 
 void account_unreserve(unsigned index, uint64_t bytes)
 {
-    ledger_unreserve(vcuda_slot(), index, bytes);
+    ledger_unreserve(own_of(index), vcuda_slot(), index, bytes);
 }
 
 bool account_is_over(unsigned index)
@@ -235,8 +239,8 @@ void account_uncharge(unsigned index, uint64_t bytes)
 {
     if (bytes == 0)
         return;
-    let_go(index, bytes);
-    ledger_give(vcuda_slot(), index, bytes);
+    atomic_fetch_add(&traffic[index].begun, 1);
+    ledger_give(own_of(index), vcuda_slot(), index, bytes);
 }
 
 void account_record(unsigned index, uint64_t bytes)
@@ -245,9 +249,7 @@ void account_record(unsigned index, uint64_t bytes)
 
     if (region == NULL || bytes == 0)
         return;
-    ledger_record(region, vcuda_slot(), index, bytes);
-    atomic_fetch_add(&own_bytes[index], bytes);
-    count_taken(index, bytes);
+    ledger_record(own_of(index), region, vcuda_slot(), index, bytes);
 }
 
 void account_begin(struct account_span *span, unsigned index)
@@ -259,7 +261,13 @@ void account_begin(struct account_span *span, unsigned index)
 
 void account_end(const struct account_span *span)
 {
-    atomic_fetch_add(&traffic[span->index].ended, 1);
+    count_end(span->index);
+    pthread_setcancelstate(span->cancel_state, NULL);
+}
+
+void account_close(const struct account_span *span, uint64_t bytes)
+{
+    ledger_give(own_of(span->index), vcuda_slot(), span->index, bytes);
     pthread_setcancelstate(span->cancel_state, NULL);
 }
 
@@ -267,9 +275,9 @@ struct account_instant account_look(unsigned index)
 {
     struct account_instant now;
 
-    now.ended = atomic_load(&traffic[index].ended) + atomic_load(&traffic[ACCOUNT_ANY].ended);
-    now.begun = atomic_load(&traffic[index].begun) + atomic_load(&traffic[ACCOUNT_ANY].begun);
-    now.taken = atomic_load(&traffic[index].taken);
+    now.ended = atomic_load(&mine[index].gives) + atomic_load(&traffic[index].ended) + atomic_load(&traffic[ACCOUNT_ANY].ended);
+    now.begun = atomic_load(&mine[index].takes) + atomic_load(&traffic[index].begun) + atomic_load(&traffic[ACCOUNT_ANY].begun);
+    now.taken = atomic_load(&mine[index].taken);
     now.used = atomic_load(&vcuda_slot()->use[index].used);
     return now;
 }
@@ -297,7 +305,7 @@ bool account_has_managed(unsigned index)
 static void bring(struct region_slot *slot)
 {
     for (unsigned i = 0; i < LIMITS_MAX_DEVICES; i++)
-        atomic_store(&slot->use[i].used, atomic_load(&own_bytes[i]));
+        atomic_store(&slot->use[i].used, atomic_load(&mine[i].bytes));
 }
 
 void account_start(void)
@@ -310,9 +318,7 @@ void account_forget(void)
     for (unsigned i = 0; i <= ACCOUNT_ANY; i++) {
         atomic_store(&traffic[i].begun, 0);
         atomic_store(&traffic[i].ended, 0);
-        atomic_store(&traffic[i].taken, 0);
         atomic_store(&traffic[i].managed, 0);
     }
-    for (unsigned i = 0; i < LIMITS_MAX_DEVICES; i++)
-        atomic_store(&own_bytes[i], 0);
+    memset(mine, 0, sizeof mine);
 }

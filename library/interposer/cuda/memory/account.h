@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "abi/limits.h"
+#include "cuda.h"
 
 enum verdict {
     VERDICT_PASS,       /* not our business: the driver's answer as it is */
@@ -25,6 +26,8 @@ enum verdict account_verdict(int device, unsigned *index);
 
 /* The same of the calling thread's current context; without one the driver says what is wrong. */
 enum verdict account_verdict_current(unsigned *index);
+/* For who knows what context that is. */
+enum verdict account_verdict_of(CUcontext current, unsigned *index);
 
 /* False where no allocation can count: nothing is limited. */
 bool account_needed(void);
@@ -68,6 +71,8 @@ struct account_span {
 };
 void account_begin(struct account_span *span, unsigned index);
 void account_end(const struct account_span *span);
+/* account_uncharge of what was in it, and account_end. */
+void account_close(const struct account_span *span, uint64_t bytes);
 
 /*
  * What the ledger said of this process at an instant. `still` of two of them: nothing was under way at the first, and nothing began before

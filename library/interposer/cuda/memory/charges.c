@@ -70,7 +70,7 @@ bool charges_put(struct charges *charges, uint64_t key, struct charge charge, st
     bool stored;
 
     *replaced = (struct charge){0};
-    pthread_mutex_lock(&shard->lock);
+    short_lock_take(&shard->lock);
     stored = 4 * (shard->count + 1) <= 3 * shard->capacity || grow(shard);
     if (stored) {
         struct charges_entry *entry = &shard->entries[place(shard, key)];
@@ -81,7 +81,7 @@ bool charges_put(struct charges *charges, uint64_t key, struct charge charge, st
         if (!charges_ever(charges))
             atomic_store_explicit(&charges->ever, true, memory_order_relaxed);
     }
-    pthread_mutex_unlock(&shard->lock);
+    short_lock_give(&shard->lock);
     return stored;
 }
 
@@ -89,9 +89,9 @@ bool charges_has(struct charges *charges, uint64_t key)
 {
     struct charges_shard *shard = shard_of(charges, key);
 
-    pthread_mutex_lock(&shard->lock);
+    short_lock_take(&shard->lock);
     bool found = shard->count != 0 && key != 0 && shard->entries[place(shard, key)].key == key;
-    pthread_mutex_unlock(&shard->lock);
+    short_lock_give(&shard->lock);
     return found;
 }
 
@@ -106,7 +106,7 @@ bool charges_take(struct charges *charges, uint64_t key, struct charge *taken)
     struct charges_shard *shard = shard_of(charges, key);
     bool found = false;
 
-    pthread_mutex_lock(&shard->lock);
+    short_lock_take(&shard->lock);
     if (shard->count != 0 && key != 0) {
         uint64_t at = place(shard, key);
 
@@ -116,7 +116,7 @@ bool charges_take(struct charges *charges, uint64_t key, struct charge *taken)
             remove_at(shard, at);
         }
     }
-    pthread_mutex_unlock(&shard->lock);
+    short_lock_give(&shard->lock);
     return found;
 }
 
@@ -125,7 +125,7 @@ void charges_take_owned(struct charges *charges, const void *owner, charges_visi
     for (unsigned i = 0; i < CHARGES_SHARDS; i++) {
         struct charges_shard *shard = &charges->shards[i];
 
-        pthread_mutex_lock(&shard->lock);
+        short_lock_take(&shard->lock);
         for (uint64_t at = 0; at < shard->capacity && shard->count != 0;) {
             if (shard->entries[at].key == 0 || shard->entries[at].charge.owner != owner) {
                 at++;
@@ -134,7 +134,7 @@ void charges_take_owned(struct charges *charges, const void *owner, charges_visi
             visit(&shard->entries[at].charge, context);
             remove_at(shard, at);
         }
-        pthread_mutex_unlock(&shard->lock);
+        short_lock_give(&shard->lock);
     }
 }
 
@@ -146,7 +146,6 @@ void charges_forget(struct charges *charges)
         if (shard->capacity != 0)
             munmap(shard->entries, shard->capacity * sizeof(*shard->entries));
         memset(shard, 0, sizeof(*shard));
-        shard->lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     }
     atomic_store(&charges->ever, false);
 }

@@ -8,10 +8,11 @@
 #ifndef VCUDA_MEMORY_CHARGES_H
 #define VCUDA_MEMORY_CHARGES_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "short_lock.h"
 
 enum { CHARGES_SHARDS = 64 };
 
@@ -35,7 +36,7 @@ struct charges_entry {
 };
 
 struct charges_shard {
-    _Alignas(64) pthread_mutex_t lock;
+    _Alignas(64) struct short_lock lock;
     struct charges_entry *entries;
     uint64_t capacity, count;   /* capacity: a power of two, or 0 */
 };
@@ -44,8 +45,6 @@ struct charges {
     struct charges_shard shards[CHARGES_SHARDS];
     _Atomic bool ever;          /* something was put: a count of what is there now would be one more word that all threads write to */
 };
-
-#define CHARGES_EMPTY {.shards = {[0 ... CHARGES_SHARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}}}
 
 /* False where there is no host memory for it: nothing changed. `replaced->bytes` says what the key stood for before, 0 for nothing. */
 bool charges_put(struct charges *charges, uint64_t key, struct charge charge, struct charge *replaced);

@@ -6,19 +6,20 @@
 #include "owners.h"
 #include "pools.h"
 
-struct charges charged_pointers = CHARGES_EMPTY, charged_arrays = CHARGES_EMPTY, charged_limits = CHARGES_EMPTY;
+struct charges charged_pointers, charged_arrays, charged_limits;
 
 bool charge_begin(struct charging *charging, uint64_t bytes)
 {
-    *charging = (struct charging){.bytes = bytes};
-    charging->verdict = account_verdict_current(&charging->index);
+    CUcontext current = owners_context();
+
+    *charging = (struct charging){.bytes = bytes, .owner = owners_of(current)};
+    charging->verdict = account_verdict_of(current, &charging->index);
     if (charging->verdict != VERDICT_COUNT || bytes == 0) {
         bool allowed = charging->verdict != VERDICT_REFUSE;
         charging->verdict = VERDICT_PASS;
         return allowed;
     }
     memory_meet(charging->index);
-    charging->owner = owners_current();
     return account_open(&charging->span, charging->index, bytes);
 }
 
@@ -38,8 +39,18 @@ void charge_fail(struct charging *charging)
 {
     if (charging->verdict == VERDICT_PASS)
         return;
-    account_uncharge(charging->index, charging->bytes);
-    account_end(&charging->span);
+    account_close(&charging->span, charging->bytes);
+}
+
+static bool is_with_another(const struct charge *charge)
+{
+    return charge->kind == CHARGE_POOLED || charge->kind == CHARGE_GRAPH;
+}
+
+static void uncount_managed(const struct charge *charge)
+{
+    if (charge->kind == CHARGE_MANAGED)
+        account_managed(charge->device, -(int64_t)charge->bytes);
 }
 
 static void uncharge(const struct charge *charge)
@@ -52,8 +63,7 @@ static void uncharge(const struct charge *charge)
         graphs_freed(charge->device, charge->bytes);
         return;
     }
-    if (charge->kind == CHARGE_MANAGED)
-        account_managed(charge->device, -(int64_t)charge->bytes);
+    uncount_managed(charge);
     account_uncharge(charge->device, charge->bytes);
 }
 
@@ -94,6 +104,11 @@ void uncharge_end(struct uncharging *uncharging, CUresult error)
 {
     if (!uncharging->known)
         return;
+    if (error == CUDA_SUCCESS && !is_with_another(&uncharging->charge)) {
+        uncount_managed(&uncharging->charge);
+        account_close(&uncharging->span, uncharging->charge.bytes);
+        return;
+    }
     if (error == CUDA_SUCCESS)
         uncharge(&uncharging->charge);
     else

@@ -67,33 +67,71 @@ static enum outcome why_not(const struct region *region, const struct region_slo
     return read_all(region, own, device).mark == now->mark ? FULL : TORN;
 }
 
-static enum outcome try_once(struct region *region, struct region_slot *own, unsigned device, uint64_t bytes, uint64_t limit)
+static uint64_t own_word(const _Atomic uint64_t *word)
+{
+    return atomic_load_explicit(word, memory_order_relaxed);
+}
+
+/* Of a word that only who holds the lock writes: what was stored before is seen by who sees this. */
+static void add(_Atomic uint64_t *word, uint64_t more)
+{
+    atomic_store_explicit(word, own_word(word) + more, memory_order_release);
+}
+
+/* Ends at 0: the container can write the word, and a slot may be another one than that in which it was counted. */
+static void subtract(_Atomic uint64_t *word, uint64_t bytes)
+{
+    uint64_t known = own_word(word);
+
+    atomic_store_explicit(word, known > bytes ? known - bytes : 0, memory_order_release);
+}
+
+/* Sequentially consistent, as the sum that follows: the one order here that a processor does not keep by itself. */
+static void reserve(struct region_use *use, uint64_t bytes)
+{
+    atomic_store(&use->pending, own_word(&use->pending) + bytes);
+}
+
+static void settle(struct ledger_own *mine, struct region_use *use, uint64_t bytes)
+{
+    add(&mine->takes, 1);
+    add(&mine->bytes, bytes);
+    add(&use->used, bytes);
+    add(&mine->taken, bytes);
+}
+
+static enum outcome try_to_take(struct ledger_own *mine, struct region *region, struct region_slot *own, unsigned device, uint64_t bytes,
+                                uint64_t limit)
 {
     struct region_use *use = &own->use[device];
 
-    atomic_fetch_add(&use->pending, bytes);
+    if (!fits(own_word(&mine->bytes), bytes, limit))
+        return FULL;
+    reserve(use, bytes);
     struct reading now = read_all(region, own, device);
-    if (fits(now.settled, now.pending, limit)) {
-        atomic_fetch_add(&use->used, bytes);
-        atomic_fetch_sub(&use->pending, bytes);
-        raise_peak(region, device, now.settled + bytes);
-        return TAKEN;
-    }
-    atomic_fetch_sub(&use->pending, bytes);
-    return why_not(region, own, device, &now, bytes, limit);
+    bool granted = fits(now.settled, now.pending, limit);
+    if (granted)
+        settle(mine, use, bytes);
+    subtract(&use->pending, bytes);
+    if (!granted)
+        return why_not(region, own, device, &now, bytes, limit);
+    raise_peak(region, device, now.settled + bytes);
+    return TAKEN;
 }
 
 /* Nobody has anything; who reserves at the same time may be the first as well. */
-static enum outcome try_to_reserve(struct region *region, struct region_slot *own, unsigned device, uint64_t bytes, uint64_t limit)
+static enum outcome try_to_reserve(struct ledger_own *mine, struct region *region, struct region_slot *own, unsigned device, uint64_t bytes,
+                                   uint64_t limit)
 {
     struct region_use *use = &own->use[device];
 
-    atomic_fetch_add(&use->pending, bytes);
+    (void)mine;
+    reserve(use, bytes);
     struct reading now = read_all(region, own, device);
     bool others_reserve = now.pending > atomic_load(&use->pending);
     if (fits(now.settled, now.pending, limit) || (now.settled == 0 && !others_reserve))
         return TAKEN;
-    atomic_fetch_sub(&use->pending, bytes);
+    subtract(&use->pending, bytes);
     return now.settled != 0 ? why_not(region, own, device, &now, bytes, limit) : CONTENDED;
 }
 
@@ -135,53 +173,66 @@ static bool again(enum outcome outcome, unsigned count, uint64_t patience_ns, ui
     return true;
 }
 
-bool ledger_take(struct region *region, struct region_slot *own, unsigned device, uint64_t bytes, uint64_t limit, ledger_reaper *reap)
+typedef enum outcome attempt(struct ledger_own *mine, struct region *region, struct region_slot *own, unsigned device, uint64_t bytes,
+                             uint64_t limit);
+
+static inline enum outcome locked(attempt *once, struct ledger_own *mine, struct region *region, struct region_slot *own, unsigned device,
+                                  uint64_t bytes, uint64_t limit)
+{
+    short_lock_take(&mine->lock);
+    enum outcome outcome = once(mine, region, own, device, bytes, limit);
+    short_lock_give(&mine->lock);
+    return outcome;
+}
+
+bool ledger_take(struct ledger_own *mine, struct region *region, struct region_slot *own, unsigned device, uint64_t bytes, uint64_t limit,
+                 ledger_reaper *reap)
 {
     uint64_t since_ns = 0;
     enum outcome outcome;
     unsigned count = 0;
 
-    if (bytes > limit)
-        return false;
     do
-        outcome = try_once(region, own, device, bytes, limit);
+        outcome = locked(try_to_take, mine, region, own, device, bytes, limit);
     while (again(outcome, count++, LEDGER_PATIENCE_NS, &since_ns, reap));
     return outcome == TAKEN;
 }
 
-bool ledger_reserve(struct region *region, struct region_slot *own, unsigned device, uint64_t bytes, uint64_t limit, ledger_reaper *reap)
+bool ledger_reserve(struct ledger_own *mine, struct region *region, struct region_slot *own, unsigned device, uint64_t bytes, uint64_t limit,
+                    ledger_reaper *reap)
 {
     uint64_t since_ns = 0;
     enum outcome outcome;
     unsigned count = 0;
 
     do
-        outcome = try_to_reserve(region, own, device, bytes, limit);
+        outcome = locked(try_to_reserve, mine, region, own, device, bytes, limit);
     while (again(outcome, count++, LEDGER_CONTEXT_PATIENCE_NS, &since_ns, reap));
     return outcome == TAKEN;
 }
 
-/* Ends at 0: the container can write the word, and a slot may be another one than that in which it was counted. */
-static void give(_Atomic uint64_t *word, uint64_t bytes)
+void ledger_unreserve(struct ledger_own *mine, struct region_slot *own, unsigned device, uint64_t bytes)
 {
-    uint64_t known = atomic_load_explicit(word, memory_order_relaxed);
-
-    while (!atomic_compare_exchange_weak(word, &known, known > bytes ? known - bytes : 0))
-        ;
+    short_lock_take(&mine->lock);
+    subtract(&own->use[device].pending, bytes);
+    short_lock_give(&mine->lock);
 }
 
-void ledger_unreserve(struct region_slot *own, unsigned device, uint64_t bytes)
+void ledger_record(struct ledger_own *mine, struct region *region, struct region_slot *own, unsigned device, uint64_t bytes)
 {
-    give(&own->use[device].pending, bytes);
-}
-
-void ledger_record(struct region *region, struct region_slot *own, unsigned device, uint64_t bytes)
-{
-    atomic_fetch_add(&own->use[device].used, bytes);
+    short_lock_take(&mine->lock);
+    add(&own->use[device].used, bytes);
+    add(&mine->bytes, bytes);
+    add(&mine->taken, bytes);
+    short_lock_give(&mine->lock);
     raise_peak(region, device, read_all(region, own, device).settled);
 }
 
-void ledger_give(struct region_slot *own, unsigned device, uint64_t bytes)
+void ledger_give(struct ledger_own *mine, struct region_slot *own, unsigned device, uint64_t bytes)
 {
-    give(&own->use[device].used, bytes);
+    short_lock_take(&mine->lock);
+    subtract(&mine->bytes, bytes);
+    subtract(&own->use[device].used, bytes);
+    add(&mine->gives, 1);
+    short_lock_give(&mine->lock);
 }

@@ -14,11 +14,21 @@ const void *owners_green(CUdevice device)
     return device >= 0 && device < MOST_DEVICES ? &green_owners[device] : NULL;
 }
 
-const void *owners_current(void)
+CUcontext owners_context(void)
 {
     CUcontext current = NULL;
 
     DRIVER(cuCtxGetCurrent, &current);
+    return current;
+}
+
+const void *owners_current(void)
+{
+    return owners_of(owners_context());
+}
+
+const void *owners_of(CUcontext current)
+{
     int device = handles_get(&greens, current, CU_DEVICE_INVALID);
     return device == CU_DEVICE_INVALID ? (const void *)current : owners_green(device);
 }

@@ -9,7 +9,9 @@
 
 #include "interposer/cuda/hooks.h"
 
-/* The current context; NULL: none. */
+/* The current context; NULL: none. And the owner of what is allocated while it is. */
+CUcontext owners_context(void);
+const void *owners_of(CUcontext current);
 const void *owners_current(void);
 
 /* What all green contexts of a device stand for. */

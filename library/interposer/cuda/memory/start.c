@@ -68,6 +68,7 @@ void memory_meet_slowly(unsigned index)
     CUdevice device;
     CUcontext context;
 
+    vcuda_on_fork(forget);  /* before the tables' locks are taken; see account.c */
     if (!atomic_load(&started) || DRIVER(cuCtxGetDevice, &device) != CUDA_SUCCESS || device_index(device) != (int)index)
         return;
     DRIVER(cuCtxGetCurrent, &context);

@@ -2,12 +2,12 @@
 
 import asyncio
 import json
-from dataclasses import replace
 
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.pod import ClusterPod
+from deviceplugin.structs import replace
 from tests.cluster.extender.api import Fate, MemoryApi
 from tests.cluster.extender.makers import NAMES, ask, bound, node, order, pod
 

@@ -1,7 +1,6 @@
 """Who holds what by claims, in whatever order the watches deliver it."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import permutations
 
 from hypothesis import given
@@ -13,6 +12,7 @@ from deviceplugin.cluster.extender.rejection import UNKNOWN_NODE
 from deviceplugin.model.allocation import ContainerRef, PodUid
 from deviceplugin.model.claims import ClaimRequest, DeviceRequest, PodClaim, Taint
 from deviceplugin.model.pod import ClusterPod
+from deviceplugin.structs import replace
 from tests.budget.dearest import cost_of
 from tests.cluster.extender.makers import node
 from tests.cluster.view.claims import FIFTH, NAMES, allocated, claim, claiming, offer

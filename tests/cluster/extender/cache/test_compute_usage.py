@@ -1,7 +1,6 @@
 """CPU and memory of a node: counted while pods of every kind come and go, and never a reason to reject a node."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -18,6 +17,7 @@ from deviceplugin.model.request import Request
 from deviceplugin.model.units import MIB, Compute
 from deviceplugin.placement.fragmentation import TaskKind, Workload
 from deviceplugin.placement.node_state import Spare
+from deviceplugin.structs import replace
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import allocated, ask, bound, deleting, ended, node, on_gpu, order, pod

@@ -1,7 +1,6 @@
 """A bound pod holds what its Binding carried, and nothing that was written for another pod."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +15,7 @@ from deviceplugin.model.pod_request import pod_request
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.placement.node_state import node_state
 from deviceplugin.placement.pod import place_pod
+from deviceplugin.structs import replace
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.makers import NAMES, allocated, ask, bound, inventory, node, on_gpu, pod
 

@@ -1,7 +1,5 @@
 """The scheduler cache: who holds what, in whatever order the events arrive."""
 
-from dataclasses import replace
-
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.extender import Extender
@@ -16,6 +14,7 @@ from deviceplugin.cluster.extender.rejection import (
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.node import MOST_GPUS
 from deviceplugin.model.pod import ClusterPod
+from deviceplugin.structs import replace
 from tests.cluster.extender.makers import NAMES, allocated, ask, bound, deleting, ended, node, on_gpu, pod
 
 

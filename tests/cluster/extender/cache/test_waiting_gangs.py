@@ -1,12 +1,12 @@
 """The members of gangs that wait and hold nothing: the same as looking through all pods, at the cost of a few."""
 
 import random
-from dataclasses import replace
 
 from deviceplugin.cluster.extender.cache.pod_hold import HoldState, PodHold
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.model.allocation import ContainerRole, PodUid
 from deviceplugin.model.pod import ClusterPod, Gang
+from deviceplugin.structs import replace
 from tests.budget.dearest import cost_of
 from tests.cluster.extender.makers import bound, deleting, ended, node, pod
 

@@ -1,7 +1,6 @@
 """Why a pod with claims waits, and what it has: kube-scheduler's sentence beside what the nodes have."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -18,6 +17,7 @@ from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.model.claims import ClaimRequest, DeviceRequest, PodClaim, Taint
 from deviceplugin.model.cluster_view import Explanation
 from deviceplugin.model.pod import ClusterPod, ScheduledCondition
+from deviceplugin.structs import replace
 from tests.budget.dearest import Cost, cost_of
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.makers import node, pod

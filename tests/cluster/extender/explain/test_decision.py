@@ -1,7 +1,6 @@
 """Why a bound pod is where it is: written with its Binding, said by every replica, and by nobody else's words."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -12,6 +11,7 @@ from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.annotations import LONGEST, ContainerRecord, DecisionRecord, format_decision, parse_decision
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.preferences import NodePolicy
+from deviceplugin.structs import replace
 from tests.cluster.extender.api import Fate, MemoryApi
 from tests.cluster.extender.makers import NAMES, allocated, ask, bound, node, on_gpu, order, pod, running
 

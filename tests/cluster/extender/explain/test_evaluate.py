@@ -1,7 +1,6 @@
 """Pods about which kube-scheduler does not ask: their nodes are evaluated now."""
 
 import asyncio
-from dataclasses import replace
 
 from deviceplugin.cluster.extender.cache.pod_hold import total_request
 from deviceplugin.cluster.extender.extender import Extender
@@ -10,6 +9,7 @@ from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.cluster_view import Explanation
 from deviceplugin.model.pod import ClusterPod, ScheduledCondition
 from deviceplugin.placement.fit import GpuAmount
+from deviceplugin.structs import replace
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import ask, deleting, node, pod, running

@@ -1,11 +1,10 @@
 """How many pods wait, by reasons of a bounded set."""
 
-from dataclasses import replace
-
 from deviceplugin.cluster.extender.explain.verdicts import State
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.rejection import KNOWN, WRONG_REQUEST
 from deviceplugin.model.pod import ClusterPod, ScheduledCondition
+from deviceplugin.structs import replace
 from tests.cluster.extender.makers import ask, bound, deleting, node, pod, refused
 
 CORES = "insufficient vcuda-core on any one GPU"

@@ -1,7 +1,6 @@
 """What is preferred of nodes does not count where the extender chooses, and an explanation says so."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -11,6 +10,7 @@ from deviceplugin.kube.cluster_objects import cluster_nodes, cluster_pods
 from deviceplugin.model.node import ClusterNode
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.preferences import soft_line, soft_warning
+from deviceplugin.structs import replace
 from sandbox.apiserver import JsonObject, container
 from sandbox.apiserver import node as json_node
 from sandbox.apiserver import pod as json_pod

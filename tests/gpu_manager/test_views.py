@@ -4,21 +4,20 @@ import socket
 import stat
 import struct
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import pytest
 
 from deviceplugin.errors import ConfigError
-from deviceplugin.gpu_manager.display_service import DisplayServer
-from deviceplugin.gpu_manager.views import usages
+from deviceplugin.gpu_manager.views import DisplayServer, usages
 from deviceplugin.ledger.grant import GrantId
 from deviceplugin.model.allocation import ContainerRef, ContainerRole
 from deviceplugin.model.gpu import ContainerUse, GpuUse
 from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.observe.graph import draw
 from deviceplugin.observe.node_view import Rendering
+from deviceplugin.structs import replace
 from deviceplugin.wire import display_pb2 as pb
 from deviceplugin.wire import display_pb2_grpc as rpc
 from tests.cancelled_starts import cancel_at_each_turn
