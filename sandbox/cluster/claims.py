@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 from sandbox.cluster import pods
 from sandbox.cluster.client import ApiError, Client, JsonObject
+from sandbox.cluster.policies import wait_until_in_force
 from sandbox.cluster.waiting import wait_until
 
 DRA = "/apis/resource.k8s.io/v1"
@@ -28,12 +29,13 @@ _PLACES = {
 
 @contextmanager
 def applied(admin: Client, objects: Iterable[JsonObject]) -> Iterator[None]:
-    """Classes, policies and slices."""
+    """Classes, policies and slices; the policies are in force."""
     with ExitStack() as undo:
         for each in objects:
             path = _PLACES[each["kind"]]
             admin.post(path, each)
             undo.callback(admin.delete, f"{path}/{each['metadata']['name']}")
+        wait_until_in_force(admin)
         yield
 
 

@@ -16,6 +16,7 @@ import yaml
 from deviceplugin.kube.cluster_client import Secret
 from sandbox.cluster.client import ApiError, Client
 from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.policies import wait_until_in_force
 from sandbox.cluster.waiting import wait_until
 from sandbox.emulated_gpus import REPOSITORY
 from scripts import manifests
@@ -91,7 +92,8 @@ def test_the_api_server_takes_every_object_and_knows_every_field(
 def installed(admin: Client, cluster: Cluster, helm: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The release, and what Helm said about it."""
     with release(cluster, helm, folder=tmp_path_factory.mktemp("chart")) as said:
-        wait_until(lambda: _is_denied(admin), "webhook and policy are in force")
+        wait_until_in_force(admin)
+        wait_until(lambda: _is_denied(admin), "the webhook is in force")
         yield said
 
 

@@ -32,6 +32,7 @@ from sandbox.cluster.agent import PROGRAM
 from sandbox.cluster.client import ApiError, Client
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.kubeconfig import write_kubeconfig
+from sandbox.cluster.policies import wait_until_in_force
 from sandbox.cluster.waiting import wait_until
 from sandbox.emulated_gpus import PROFILES, REPOSITORY, EmulatedGpus
 from scripts import manifests
@@ -367,23 +368,15 @@ def test_the_account_of_helm_test_creates_no_pod(running: Release, kubectl: Kube
         accounts = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
         token = running.admin.post(f"{accounts}/vcuda-doctor/token", {"spec": {}})["status"]["token"]
         doctor = Client.by_token(running.admin.server, running.cluster.ca.certificate, token)
-        wait_until(partial(_may_not_create, running, doctor), "the policy is in force")
+        wait_until_in_force(running.admin)
+        with pytest.raises(ApiError, match="pods that are not created"):
+            doctor.post(pods.PODS, {**PLAIN, "metadata": {"name": "not-made"}})
         trial = {**SAMPLES["vcuda-sample"], "metadata": {"name": "not-made"}}
         assert doctor.post(f"{pods.PODS}?dryRun=All", trial)["spec"]["schedulerName"] == "vcuda-scheduler"
         with pytest.raises(ApiError, match="403: "):
             doctor.get(f"/api/v1/namespaces/{NAMESPACE}/secrets")
     finally:
         kubectl("delete", "-f", str(file), "--ignore-not-found")
-
-
-def _may_not_create(release: Release, doctor: Client) -> bool:
-    """A policy takes a moment until the API server has read it."""
-    try:
-        doctor.post(pods.PODS, {**PLAIN, "metadata": {"name": "not-made"}})
-    except ApiError as error:
-        return "pods that are not created" in str(error)
-    release.admin.delete(f"{pods.PODS}/not-made?gracePeriodSeconds=0")
-    return False
 
 
 def test_doctor_names_a_ca_that_the_scheduler_does_not_have(running: Release) -> None:

@@ -21,6 +21,7 @@ from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.control_plane import ControlPlane
 from sandbox.cluster.kubeconfig import write_kubeconfig
 from sandbox.cluster.kubelet import NODE
+from sandbox.cluster.policies import wait_until_in_force
 from sandbox.cluster.processes import Process, free_ports
 from sandbox.cluster.volcano import GROUPS, JOBS, QUEUES, Volcano, volcano_running
 from sandbox.cluster.waiting import wait_until
@@ -74,6 +75,7 @@ def beside_volcano(plane: ControlPlane, folder: Path, *flags: str) -> Iterator[B
         for item in yaml.safe_load_all(rendered["scheduler/policy.yaml"]):
             if item["kind"] == "ValidatingAdmissionPolicy":
                 plane.admin.merge(f"{_POLICY}/{item['metadata']['name']}", {"spec": item["spec"]})
+        wait_until_in_force(plane.admin)
         token = plane.admin.post(f"{accounts}/{ACCOUNT}/token", {"spec": {"expirationSeconds": 7200}})
         kubeconfig = write_kubeconfig(
             folder / "beside.kubeconfig",

@@ -18,6 +18,7 @@ from sandbox.cluster import pods
 from sandbox.cluster.admission import WebhookServer
 from sandbox.cluster.client import ApiError, Client
 from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.policies import wait_until_in_force
 from sandbox.cluster.waiting import wait_until
 from tests.daemonset.manifests import Object, documents
 
@@ -55,6 +56,8 @@ def applied(admin: Client, *objects: Object) -> Iterator[None]:
             path = PATHS[item["kind"]]
             admin.post(f"{path}?fieldValidation=Strict", item)
             undo.callback(admin.delete, f"{path}/{item['metadata']['name']}")
+        if any("Policy" in item["kind"] for item in objects):
+            wait_until_in_force(admin)
         yield
 
 

@@ -12,7 +12,6 @@ from sandbox.cluster import pods
 from sandbox.cluster.admission import WebhookServer
 from sandbox.cluster.client import ApiError, Client
 from sandbox.cluster.cluster import Cluster
-from sandbox.cluster.waiting import wait_until
 from tests.daemonset.manifests import Object, documents
 from tests.e2e.admission.requests import (
     ALLOCATION,
@@ -36,13 +35,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("policy")]
 
 @pytest.fixture(scope="module")
 def policy(cluster: Cluster, server: WebhookServer) -> Iterator[None]:
-    """In force when it refuses for the first time."""
     with applied(cluster.admin, *documents("scheduler/policy.yaml")):
-        cluster.admin.post(pods.PODS, gpu_pod("probe", {CORE: 100}))
-        change = {"metadata": {"annotations": {ALLOCATION: "{}"}}}
-        path = f"{pods.PODS}/probe"
-        wait_until(lambda: _message(cluster.admin, f"{path}?dryRun=All", change), "the policy holds")
-        pods.delete(cluster.admin, ["probe"])
         yield
 
 

@@ -17,6 +17,7 @@ from sandbox.cluster.claims import CLAIMS, CLASSES, DRIVER, SLICES, TEMPLATES, W
 from sandbox.cluster.client import ApiError, Client
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.pods import NAMESPACE, PODS
+from sandbox.cluster.policies import wait_until_in_force
 from sandbox.cluster.waiting import wait_until
 from tests.daemonset.manifests import Object
 from tests.docs.test_threat_model import WRITERS, WrittenField, written_fields
@@ -110,6 +111,7 @@ def admin(cluster: Cluster) -> Iterator[Client]:
         for path in (LEASE, SECRET):
             _remove(admin, path)
             make(path.rpartition("/")[0], {"metadata": {"name": path.rpartition("/")[2]}})
+        wait_until_in_force(admin)
         wait_until(lambda: _are_in_force(admin), "rights and policies are in force")
         yield admin
 

@@ -20,6 +20,7 @@ import yaml
 from sandbox.cluster.client import ApiError, Client, JsonObject
 from sandbox.cluster.control_plane import ControlPlane
 from sandbox.cluster.kubeconfig import write_kubeconfig
+from sandbox.cluster.policies import wait_until_in_force
 from sandbox.cluster.processes import Process, free_ports
 from sandbox.cluster.schedulers import ExtenderAddress
 from sandbox.cluster.waiting import wait_until
@@ -103,6 +104,7 @@ def installed(plane: ControlPlane, folder: Path, *flags: str) -> Iterator[VcudaS
     with ExitStack() as undo:
         for item in _documents(port):
             _apply(plane.admin, item, undo)
+        wait_until_in_force(plane.admin)
         undo.callback(_remove, plane.admin, f"/api/v1/namespaces/{SYSTEM}/secrets/{SECRET}")
         kubeconfig = account_kubeconfig(plane, folder / "scheduler.kubeconfig", NAME)
         command = [
