@@ -101,8 +101,8 @@ def metrics() -> str:
 
 Served on `--query-addr`:`--query-port` at `/metrics`, in Prometheus' text format or,
 when asked for, OpenMetrics; gpu-manager's `/metric` has [its metrics](views.md#for-clients-of-gpu-manager) too.
-Bytes, seconds and ratios from 0 to 1. `uuid` is the UUID of the GPU, and so
-is `gpu`, its name before; use `uuid` in joins ([how](../how-to/monitoring.md#joins)). No metric mixes totals with
+Bytes, seconds and ratios from 0 to 1. `uuid` is the UUID of the GPU, the label `UUID` of
+dcgm-exporter ([how to join](../how-to/monitoring.md#joins)). No metric mixes totals with
 parts, so sums are right. What is not known has no series: no value is 0 for want of a better one. Scrape with
 `honor_labels`, as the chart's PodMonitor does: metrics of containers name the container's own pod.
 
@@ -111,7 +111,7 @@ Besides these, `process_*` describes the agent's own process: memory, CPU time, 
 
 ## Useful queries
 
-- Room left, in GPUs: `sum(vcuda_gpu_usable * (1 - vcuda_gpu_cores_allocated_ratio))`
+- Room left, in GPUs: `sum(vcuda_gpu_available * (1 - vcuda_gpu_cores_allocated_ratio))`
 - Pods that were refused, by kind of error: `sum by (reason) (rate(vcuda_allocations_total{{outcome="refused"}}[5m]))`
 - An agent that kubelet does not know: `vcuda_kubelet_registered == 0`
 - A node whose agent keeps NVML closed: `vcuda_nvml_open == 0`
@@ -122,10 +122,10 @@ Besides these, `process_*` describes the agent's own process: memory, CPU time, 
 - A driver newer than vcuda's library: `vcuda_driver_known == 0`; containers whose programs use what it brings:
   `vcuda_container_unknown_functions_total > 0`
 - A driver with libraries missing, by name: `vcuda_driver_mirror_missing`
-- Containers that take more than they hold: `vcuda_container_over_limit`; those of which this is not known:
+- Containers that take more than is allocated to them: `vcuda_container_over_limit`; those of which this is not known:
   `vcuda_container_use_known == 0`
 - Containers that wait for their own limit: `rate(vcuda_container_throttled_seconds_total[5m]) > 0.1`
-- Memory held but not used: `vcuda_gpu_memory_allocated_bytes - vcuda_gpu_memory_used_bytes`
+- Memory allocated but not used: `vcuda_gpu_memory_allocated_bytes - vcuda_gpu_memory_used_bytes`
 """
 
 
@@ -144,7 +144,7 @@ OpenMetrics. Every replica has its own; what kube-scheduler asks is counted wher
 {_table(("name", "type", "labels", "meaning"), rows)}
 Besides these, `process_*` describes the process: memory, CPU time, open files.
 
-`reason` of waiting pods and of rejected nodes is one of a fixed set of texts. A pod that nodes refused for several
+`reason` of pending pods and of rejected nodes is one of a fixed set of texts. A pod that nodes refused for several
 reasons counts to the one of most nodes, of those that may go away when other pods end if there are any.
 
 ## Useful queries

@@ -58,7 +58,7 @@ def _tree(row: NodeRow, signs: Glyphs) -> Iterator[str]:
     widest = max((len(_memory(gpu)) for gpu in ordered), default=0)
     for numa, group in groupby(ordered, key=lambda gpu: gpu.numa):
         gpus = list(group)
-        free = sum(gpu.usable and not gpu.cores_allocated and not gpu.blocks_allocated for gpu in gpus)
+        free = sum(gpu.available and not gpu.cores_allocated and not gpu.blocks_allocated for gpu in gpus)
         where = "no NUMA node" if numa is None else f"NUMA node {numa}"
         yield f"{where}  {len(gpus)} GPU{'s' * (len(gpus) != 1)}, {free} free"
         for at, gpu in enumerate(gpus):
@@ -75,8 +75,8 @@ def _gpu_line(gpu: GpuRow, signs: Glyphs, widest: int, *, mixed: bool) -> str:
         notes += [f"{q.percent(gpu.live.utilization_percent)} busy, {q.memory(gpu.live.memory_used_bytes)} used"]
     if gpu.source is ShareSource.CLAIM:
         notes += ["for claims"]
-    if gpu.reason or not gpu.usable:
-        notes += [f"{signs.mark} {gpu.reason or 'takes no pods'}"]
+    if gpu.reason or not gpu.available:
+        notes += [f"{signs.mark} {gpu.reason or 'unavailable'}"]
     return f"GPU {gpu.minor}  cores {cores}  memory {memory}  {f' {signs.dot} '.join(notes)}"
 
 

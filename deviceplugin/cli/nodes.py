@@ -77,7 +77,7 @@ NODES: Kind[NodeRow] = Kind(
         Field("CORES", rank=1, right=True, text=_cores),
         Field("MEMORY", rank=4, right=True, text=lambda row, _: _memory(row)),
         Field("PODS", rank=5, right=True, text=lambda row, _: str(row.pods)),
-        Field("UNUSABLE", rank=6, wide=True, right=True, text=lambda row, _: str(row.unusable_gpus)),
+        Field("UNAVAILABLE", rank=6, wide=True, right=True, text=lambda row, _: str(row.unavailable_gpus)),
         Field("DRIVER", rank=7, wide=True, text=lambda row, _: row.driver),
         Field("CUDA", rank=8, wide=True, text=lambda row, _: row.cuda),
         Field("MODEL", rank=7, text=lambda row, _: models_text(row.models)),
@@ -117,7 +117,9 @@ GPU_USE: Kind[GpuEntry] = Kind(
         Field("PROCESSES", rank=7, wide=True, right=True, text=lambda each, _: _processes(each.gpu.live)),
         Field("UUID", rank=8, wide=True, text=lambda each, _: each.gpu.uuid),
         Field("SOURCE", rank=8, wide=True, text=lambda each, _: each.gpu.source.value),
-        Field("STATUS", rank=4, text=lambda each, _: each.gpu.reason or ("ok" if each.gpu.usable else "unusable")),
+        Field(
+            "STATUS", rank=4, text=lambda each, _: each.gpu.reason or ("ok" if each.gpu.available else "unavailable")
+        ),
     ),
     sorts={
         "name": Sort(lambda each: (each.node, each.gpu.minor), largest_first=False),
@@ -140,15 +142,15 @@ _EXAMPLES = (
 @click.command("nodes", cls=OperatorCommand, examples=_EXAMPLES)
 @click.option("--model", default="", metavar="TEXT", help="Only nodes with a GPU whose model contains this.")
 @click.option("--free", is_flag=True, help="Only nodes with a free GPU.")
-@click.option("--problems", is_flag=True, help="Only nodes that take no pods, or have unusable GPUs.")
+@click.option("--problems", is_flag=True, help="Only nodes that are unavailable, or have unavailable GPUs.")
 @click.option("--gpus", is_flag=True, help="With -o json or yaml: also every GPU and who holds it.")
 @listed(NODES.sorts)
 @connected
 def nodes(model: str, free: bool, problems: bool, gpus: bool, shape: Shape, connection: Connection) -> None:
-    """List nodes with their GPUs: how much is held, and what is free.
+    """List nodes with their GPUs: how much is allocated, and what is free.
 
-    CORES and MEMORY are what pods hold, of what the node has; 100 cores are one GPU. FREE counts usable GPUs of which
-    nothing is held.
+    CORES and MEMORY are allocated, of what the node has; 100 cores are one GPU. FREE counts available GPUs of which
+    nothing is allocated.
     """
     if free and problems:
         raise click.UsageError("--free and --problems ask for different nodes; give one of them")

@@ -28,7 +28,7 @@ from deviceplugin.model.cluster_view import (
 from deviceplugin.structs import replace
 
 Row = TypeVar("Row")
-_STATUS = {PodStage.WAITING: "Waiting", PodStage.RESERVED: "Reserved", PodStage.BOUND: "Bound"}
+_STATUS = {PodStage.PENDING: "Pending", PodStage.RESERVED: "Reserved", PodStage.BOUND: "Bound"}
 
 
 class ContainerEntry(msgspec.Struct, frozen=True):
@@ -175,7 +175,7 @@ CONTAINER_USE: Kind[ContainerEntry] = Kind(
 
 _EXAMPLES = (
     ("Pods with GPUs in the context's namespace.", "pods"),
-    ("All pods that wait, the oldest first, with the reason.", "pods -A --status waiting --sort-by age"),
+    ("All pending pods, the oldest first, with the reason.", "pods -A --status pending --sort-by age"),
     ("Who is on a node.", "pods -A --node node-a"),
 )
 
@@ -184,14 +184,16 @@ _EXAMPLES = (
 @all_namespaces_option
 @click.option("--node", "on_node", default="", help="Only pods on this node.", shell_complete=complete_node)
 @click.option(
-    "--status", type=click.Choice([each.value for each in PodStage]), help="Only pods that wait, are reserved or bound."
+    "--status",
+    type=click.Choice([each.value for each in PodStage]),
+    help="Only pods that are pending, reserved or bound.",
 )
 @listed(PODS.sorts)
 @connected
 def pods(all_namespaces: bool, on_node: str, status: str | None, shape: Shape, connection: Connection) -> None:
     """List pods that request GPUs: node and GPUs of those that have them, and why the others wait.
 
-    Waiting: no node is chosen. Reserved: GPUs are chosen, and the pod is being bound. Bound: the pod has its node.
+    Pending: no node is chosen. Reserved: GPUs are chosen, and the pod is being bound. Bound: the pod has its node.
     `explain` says more about one pod.
     """
     query = {"stage": status} if status else {}
@@ -253,8 +255,8 @@ _EVENT_EXAMPLES = (
 def events(all_namespaces: bool, on_node: str, kind: str | None, shape: Shape, connection: Connection) -> None:
     """List what happened lately, the newest last.
 
-    Placed: a pod got its node and GPUs. Waits: kube-scheduler found no node for a pod. Ended: a pod ended or was
-    deleted. Node and gpu: one that takes pods, or takes none any more; these belong to no namespace, and -A lists them.
+    Placed: a pod got its node and GPUs. Pending: kube-scheduler found no node for a pod. Ended: a pod ended or was
+    deleted. Node and gpu: one that became available or unavailable; these belong to no namespace, and -A lists them.
 
     The scheduler keeps the last 500 of each kind since it started; those of Kubernetes stay in `kubectl events`.
     """

@@ -216,7 +216,7 @@ class Allocator:
                 "kubelet lost its checkpoint and does not show for which of several containers it asks; container "
                 f"{grant.allocation.owner} was started and keeps its GPU; create the pod again"
             )
-        if grant is not None and self._is_still_usable(grant):
+        if grant is not None and self._is_still_available(grant):
             return self._repeat(grant, asking, resource)
         if grant is not None:
             self._ledger.release([grant.id], why="its GPU is gone")
@@ -327,10 +327,10 @@ class Allocator:
             log.warning("extra_devices_missing", grant=grant.id, devices=answer.missing, action="make them on the node")
         return answer
 
-    def _is_still_usable(self, grant: Grant) -> bool:
+    def _is_still_available(self, grant: Grant) -> bool:
         inventory = self._context.feed.catalog.inventory
-        usable = {gpu.uuid for gpu in inventory.gpus if inventory.is_usable(gpu)}
-        return grant.allocation.uuids <= usable
+        available = {gpu.uuid for gpu in inventory.gpus if inventory.is_available(gpu)}
+        return grant.allocation.uuids <= available
 
 
 def _is_sure(half: IdentifiedContainer | None) -> bool:

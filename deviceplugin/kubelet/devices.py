@@ -67,7 +67,7 @@ def catalog(inventory: Inventory, *, numa: bool = False) -> Catalog:
             devices=[
                 device
                 for gpu in inventory.gpus
-                for device in _devices(gpu, by_gpu[gpu.uuid], healthy=inventory.is_usable(gpu), numa=numa)
+                for device in _devices(gpu, by_gpu[gpu.uuid], healthy=inventory.is_available(gpu), numa=numa)
             ]
         )
         for resource, by_gpu in ids.items()

@@ -20,9 +20,9 @@ MOST_IN_DETAIL = 250
 
 
 class PodStage(enum.Enum):
-    """WAITING has no node. RESERVED: the scheduler chose its GPUs, and the Binding is not confirmed yet."""
+    """PENDING has no node. RESERVED: the scheduler chose its GPUs, and the Binding is not confirmed yet."""
 
-    WAITING = "waiting"
+    PENDING = "pending"
     RESERVED = "reserved"
     BOUND = "bound"
 
@@ -35,10 +35,10 @@ class ShareSource(enum.Enum):
 
 
 class ClusterEventKind(enum.Enum):
-    """What happened: a pod got its node and GPUs, fits nowhere, or ended; a node or a GPU takes pods, or none."""
+    """What happened: a pod got its node and GPUs, fits nowhere, or ended; a node or a GPU is available, or not."""
 
     PLACED = "placed"
-    WAITS = "waits"
+    PENDING = "pending"
     ENDED = "ended"
     NODE = "node"
     GPU = "gpu"
@@ -91,7 +91,7 @@ class ContainerRow(msgspec.Struct, frozen=True):
 
 
 class PodRow(msgspec.Struct, frozen=True):
-    """A pod that requests GPUs and has not ended. `reason`: why it waits, or what is wrong with what it holds."""
+    """A pod that requests GPUs and has not ended. `reason`: why it is pending, or what is wrong with its GPUs."""
 
     uid: str
     namespace: str
@@ -128,7 +128,7 @@ class HolderRow(msgspec.Struct, frozen=True):
 
 
 class GpuRow(msgspec.Struct, frozen=True):
-    """One GPU. `reason` says why it takes no new pods (unhealthy, cordoned, MIG); empty if it takes them.
+    """One GPU. `reason` says why it is not `available` for new pods (unhealthy, cordoned, MIG); empty if it is.
 
     `pods` counts the pods and shared claims that hold a part; `holders` names them, if the caller asked for that.
 
@@ -145,7 +145,7 @@ class GpuRow(msgspec.Struct, frozen=True):
     cores_allocated: int
     blocks_allocated: int
     healthy: bool
-    usable: bool
+    available: bool
     reason: str = ""
     live: GpuLive | None = None
     pods: int = 0
@@ -156,7 +156,7 @@ class GpuRow(msgspec.Struct, frozen=True):
 class NodeRow(msgspec.Struct, frozen=True):
     """One node with an agent, or with pods that hold GPUs. `problem`: why it takes no pods; empty if it takes them.
 
-    `free_gpus`: usable GPUs of which nothing is allocated. `gpus` is empty unless the caller asked for GPUs.
+    `free_gpus`: available GPUs of which nothing is allocated. `gpus` is empty unless the caller asked for GPUs.
     `live_error`: why there is no live use, where it was asked for; empty otherwise.
     """
 
@@ -167,7 +167,7 @@ class NodeRow(msgspec.Struct, frozen=True):
     models: dict[str, int]
     gpu_count: int
     free_gpus: int
-    unusable_gpus: int
+    unavailable_gpus: int
     cores: int
     cores_allocated: int
     blocks: int
@@ -188,22 +188,22 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterView(Head, frozen=True, kw_only=True):
-    """`/view/cluster`. `waiting_by_reason` counts waiting pods by the sentence why they wait."""
+    """`/view/cluster`. `pending_by_reason` counts pending pods by the sentence why they have no node."""
 
     scheduler_version: str
     nodes: int
     nodes_with_problem: int
     gpus: int
     free_gpus: int
-    unusable_gpus: int
+    unavailable_gpus: int
     cores: int
     cores_allocated: int
     blocks: int
     blocks_allocated: int
     pods_bound: int
     pods_reserved: int
-    pods_waiting: int
-    waiting_by_reason: dict[str, int]
+    pods_pending: int
+    pending_by_reason: dict[str, int]
     models: dict[str, int]
 
 

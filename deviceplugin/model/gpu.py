@@ -102,7 +102,7 @@ class Inventory(msgspec.Struct, frozen=True):
     def health_of(self, uuid: GpuUuid) -> Health:
         return self.health.get(uuid, Health())
 
-    def is_usable(self, gpu: Gpu) -> bool:
+    def is_available(self, gpu: Gpu) -> bool:
         """Whether a container could be placed on the GPU now."""
         is_open = not gpu.mig_enabled and gpu.compute_mode is not ComputeMode.PROHIBITED
         return is_open and self.health_of(gpu.uuid).healthy

@@ -16,18 +16,18 @@ from deviceplugin.model.gpu import Breach, ContainerUse, GpuUse
 from deviceplugin.model.units import CORES_PER_GPU
 from deviceplugin.observe.node_view import NodePicture
 
-GPU = ("node", "gpu", "uuid")
+GPU = ("node", "uuid")
 _OWNER = ("namespace", "pod", "container")
 CONTAINER = (*GPU, *_OWNER)
 WITHOUT_GPU = ("node", *_OWNER)
 
 MEMORY_LIMIT = Family(
-    "vcuda_container_memory_limit_bytes", "gauge", "GPU memory that the container was granted.", CONTAINER
+    "vcuda_container_memory_limit_bytes", "gauge", "GPU memory that is allocated to the container.", CONTAINER
 )
 CORES_LIMIT = Family(
     "vcuda_container_cores_limit_ratio",
     "gauge",
-    "Share of the GPU's compute time that the container was granted.",
+    "Share of the GPU's compute time that is allocated to the container.",
     CONTAINER,
 )
 MEMORY = Family(
@@ -144,7 +144,7 @@ def collect(picture: NodePicture) -> Iterator[Metric]:
 def _by_share(picture: NodePicture, read: Callable[[Grant, GpuShare], float]) -> Iterator[tuple[_Labels, float]]:
     for grant in picture.grants:
         for share in grant.allocation.shares:
-            yield (picture.node, share.uuid, share.uuid, *_names(grant)), read(grant, share)
+            yield (picture.node, share.uuid, *_names(grant)), read(grant, share)
 
 
 def _by_gpu(
@@ -153,7 +153,7 @@ def _by_gpu(
     for names, use in known:
         for each in use.gpus:
             if (value := read(each)) is not None:
-                yield (node, each.uuid, each.uuid, *names), value
+                yield (node, each.uuid, *names), value
 
 
 def _use_known(node: str, known: Iterable[tuple[_Labels, ContainerUse]]) -> dict[_Labels, float]:
@@ -166,7 +166,7 @@ def _use_known(node: str, known: Iterable[tuple[_Labels, ContainerUse]]) -> dict
 
 def _over_limit(node: str, known: Iterable[tuple[_Labels, ContainerUse]]) -> dict[_Labels, float]:
     """Only what is so: `vcuda_container_use_known` tells "no" from "unknown"."""
-    return {(node, each.gpu, each.gpu, *names, each.breach.value): 1.0 for names, use in known for each in use.overruns}
+    return {(node, each.gpu, *names, each.breach.value): 1.0 for names, use in known for each in use.overruns}
 
 
 def _over_limit_seconds(node: str, known: Iterable[tuple[_Labels, ContainerUse]]) -> dict[_Labels, float]:
@@ -175,7 +175,7 @@ def _over_limit_seconds(node: str, known: Iterable[tuple[_Labels, ContainerUse]]
     for names, use in known:
         for each in use.gpus:
             for breach in Breach:
-                labels = (node, each.uuid, each.uuid, *names, breach.value)
+                labels = (node, each.uuid, *names, breach.value)
                 rows[labels] = rows.get(labels, 0.0) + use.over_seconds.get((each.uuid, breach), 0.0)
     return rows
 

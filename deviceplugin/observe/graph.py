@@ -196,7 +196,7 @@ class _Drawing:
 
     def _free_below(self, node: TopologyNode) -> str:
         gpus = (self._by_minor[minor] for minor in node.minors)
-        free = sum(self._picture.is_usable(gpu) and not self._picture.grants_on(gpu.uuid) for gpu in gpus)
+        free = sum(self._picture.is_available(gpu) and not self._picture.grants_on(gpu.uuid) for gpu in gpus)
         return f"  {len(node.minors)} GPUs, {free} free"
 
     def _numa(self, node: TopologyNode) -> str:

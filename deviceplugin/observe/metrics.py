@@ -32,8 +32,8 @@ GPU_HEALTHY = Family(
     "1 while the GPU is healthy; 0 while it is unhealthy and gets no new containers.",
     GPU,
 )
-GPU_USABLE = Family(
-    "vcuda_gpu_usable",
+GPU_AVAILABLE = Family(
+    "vcuda_gpu_available",
     "gauge",
     "1 while the GPU takes new containers: it is healthy, not cordoned, not in MIG mode or compute mode prohibited.",
     GPU,
@@ -174,7 +174,7 @@ class AgentMetrics(Exposition):
         self._shown: tuple[NodePicture, AgentState] | None = None
         counted = (ALLOCATIONS, STARTS, LISTS_TOO_LARGE, REGISTRATIONS, REPAIRS, REFUSED_CONNECTIONS)
         self._counters = {family: self.counter(family) for family in counted}
-        _start_at_0(self._counters[ALLOCATIONS], "granted")
+        _start_at_0(self._counters[ALLOCATIONS], "allocated")
         _start_at_0(self._counters[STARTS], "started")
         self._seconds = self.histogram(ALLOCATION_SECONDS, _SECONDS)
         self._identity_seconds = self.histogram(IDENTITY_SECONDS, _SECONDS)
@@ -193,7 +193,7 @@ class AgentMetrics(Exposition):
 
     def granted(self, seconds: float) -> None:
         """A container or a request of a claim got its GPUs; so long after kubelet had asked."""
-        self.count(ALLOCATIONS, outcome="granted", reason="")
+        self.count(ALLOCATIONS, outcome="allocated", reason="")
         self._seconds.observe(seconds)
 
     def refused(self, reason: str, seconds: float) -> None:
@@ -242,7 +242,7 @@ class AgentMetrics(Exposition):
         yield metric_of(NVML_OPEN, [((picture.node,), picture.nvml_open)])
         yield from _gpu_families(picture)
         yield from _sample_families(picture)
-        xids = [((picture.node, gpu, gpu, xid), count) for (gpu, xid), count in picture.xids.items()]
+        xids = [((picture.node, gpu, xid), count) for (gpu, xid), count in picture.xids.items()]
         yield metric_of(GPU_XIDS, xids)
         yield from container_metrics.collect(picture)
         yield metric_of(REGISTERED, [((), state.registered)])
@@ -265,7 +265,7 @@ def _gpu_families(picture: NodePicture) -> Iterator[Metric]:
     inventory = picture.inventory
     if inventory is None:
         return
-    at = {gpu.uuid: (picture.node, gpu.uuid, gpu.uuid) for gpu in inventory.gpus}
+    at = {gpu.uuid: (picture.node, gpu.uuid) for gpu in inventory.gpus}
     cuda = ".".join(map(str, inventory.driver.cuda))
     described = [
         ((*at[gpu.uuid], str(gpu.index), str(gpu.minor), gpu.model, inventory.driver.version, cuda), 1.0)
@@ -274,7 +274,7 @@ def _gpu_families(picture: NodePicture) -> Iterator[Metric]:
     yield metric_of(GPU_INFO, described)
     yield metric_of(DRIVER_KNOWN, [((picture.node, cuda), inventory.driver.is_known)])
     yield metric_of(GPU_HEALTHY, [(at[gpu.uuid], inventory.health_of(gpu.uuid).healthy) for gpu in inventory.gpus])
-    yield metric_of(GPU_USABLE, [(at[gpu.uuid], picture.is_usable(gpu)) for gpu in inventory.gpus])
+    yield metric_of(GPU_AVAILABLE, [(at[gpu.uuid], picture.is_available(gpu)) for gpu in inventory.gpus])
     yield metric_of(GPU_CORDONED, [(at[gpu.uuid], gpu.uuid in picture.cordoned) for gpu in inventory.gpus])
     yield metric_of(GPU_REPAIR_PENDING, [(at[gpu.uuid], gpu.uuid in picture.repairs_pending) for gpu in inventory.gpus])
     errors = picture.critical_errors
@@ -286,7 +286,7 @@ def _gpu_families(picture: NodePicture) -> Iterator[Metric]:
 
 
 def _sample_families(picture: NodePicture) -> Iterator[Metric]:
-    samples = [((picture.node, gpu.uuid, gpu.uuid), picture.samples.get(gpu.uuid)) for gpu in picture.gpus]
+    samples = [((picture.node, gpu.uuid), picture.samples.get(gpu.uuid)) for gpu in picture.gpus]
     read = [(labels, sample) for labels, sample in samples if sample is not None]
     yield metric_of(GPU_MEMORY_USED, [(labels, sample.memory_used_bytes) for labels, sample in read])
     yield metric_of(GPU_UTILIZATION, [(labels, sample.utilization_percent / 100) for labels, sample in read])

@@ -71,9 +71,9 @@ class NodePicture(msgspec.Struct, frozen=True, dict=True):
     def gpus(self) -> tuple[Gpu, ...]:
         return self.inventory.gpus if self.inventory else ()
 
-    def is_usable(self, gpu: Gpu) -> bool:
+    def is_available(self, gpu: Gpu) -> bool:
         """Whether a new container could be placed on the GPU: healthy, open to sharing, and not cordoned."""
-        return self.inventory is not None and self.inventory.is_usable(gpu) and gpu.uuid not in self.cordoned
+        return self.inventory is not None and self.inventory.is_available(gpu) and gpu.uuid not in self.cordoned
 
     def taken_of(self, uuid: GpuUuid) -> GpuAmount:
         return self.taken.get(uuid, NOTHING)

@@ -41,7 +41,7 @@ class GpuUsage(msgspec.Struct, frozen=True):
     utilization_percent: int | None
     processes: int | None
     cordoned: bool = False
-    usable: bool = True
+    available: bool = True
 
 
 class ShareUsage(msgspec.Struct, frozen=True):
@@ -127,7 +127,7 @@ def gpu_usage(picture: NodePicture, inventory: Inventory, gpu: Gpu) -> GpuUsage:
         utilization_percent=sample.utilization_percent if sample else None,
         processes=len(sample.processes) if sample else None,
         cordoned=gpu.uuid in picture.cordoned,
-        usable=picture.is_usable(gpu),
+        available=picture.is_available(gpu),
     )
 
 

@@ -6,7 +6,7 @@ import { age, clock, count, plural } from './format.js';
 import { empty, nodeAddress, pager, podName, search, select } from './parts.js';
 
 export const LIMIT = 100;
-const KINDS = [['', 'all'], ['placed', 'pods placed'], ['waits', 'pods that wait'], ['ended', 'pods ended'], ['node', 'nodes'], ['gpu', 'GPUs']];
+const KINDS = [['', 'all'], ['placed', 'pods placed'], ['pending', 'pods pending'], ['ended', 'pods ended'], ['node', 'nodes'], ['gpu', 'GPUs']];
 
 export async function load(api, route, signal) {
   const { namespace, node, kind } = route.query;
@@ -39,9 +39,9 @@ function row(event, now) {
   const often = event.count > 1 && h('span', { class: 'small' }, ` ${count(event.count)} times, the first ${age(event.first, now)} ago`);
   return h('tr', { 'data-key': `${event.kind} ${event.uid} ${event.node} ${event.at} ${event.sentence}` },
     h('td', {}, h('time', { datetime: new Date(event.at * 1000).toISOString(), title: `${age(event.at, now)} ago` }, clock(event.at))),
-    h('td', {}, h('span', { class: `stage ${isTrouble(event) ? 'waiting' : ''}` }, event.kind)),
+    h('td', {}, h('span', { class: `stage ${isTrouble(event) ? 'pending' : ''}` }, event.kind)),
     h('td', {}, isPod ? podName(event) : node, isPod && node && h('span', { class: 'dim' }, ' on ', node)),
     h('td', {}, event.sentence, often));
 }
 
-const isTrouble = (event) => event.kind === 'waits' || ((event.kind === 'node' || event.kind === 'gpu') && event.sentence.includes(' no '));
+const isTrouble = (event) => event.kind === 'pending' || ((event.kind === 'node' || event.kind === 'gpu') && event.sentence.includes('unavailable'));

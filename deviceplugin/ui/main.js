@@ -16,11 +16,11 @@ const VIEWS = {
   nodes: { title: 'Nodes', load: nodes.load, draw: nodes.draw, limit: nodes.LIMIT },
   node: { title: 'Node', load: node.load, draw: node.draw },
   pods: { title: 'Pods', load: pods.load, draw: pods.draw, limit: pods.LIMIT },
-  waiting: { title: 'Waiting pods', load: pods.loadWaiting, draw: pods.drawWaiting, limit: pods.LIMIT },
+  pending: { title: 'Pending pods', load: pods.loadPending, draw: pods.drawPending, limit: pods.LIMIT },
   events: { title: 'Events', load: events.load, draw: events.draw, limit: events.LIMIT },
   pod: { title: 'Pod', load: pods.loadWhy, draw: pods.drawWhy },
 };
-const TABS = ['nodes', 'pods', 'waiting', 'events'];
+const TABS = ['nodes', 'pods', 'pending', 'events'];
 const by = (id) => document.getElementById(id);
 const api = new Api();
 const shown = { route: null, found: null, cluster: null, pages: [''] };
@@ -46,7 +46,7 @@ async function load(signal) {
   const asked = () => ({ ...route, more: shown.pages.at(-1), page: shown.pages.length - 1, limit: view.limit });
   const both = (live) => Promise.all([view.load(api, asked(), signal, live), api.get('view/cluster', {}, signal)]);
   try {
-    if (shown.found === null) show(await both(false), route, asked(), signal); // agents may be slow: what is granted comes first
+    if (shown.found === null) show(await both(false), route, asked(), signal); // agents may be slow: what is allocated comes first
     show(await both(true), route, asked(), signal);
   } catch (error) {
     if (error instanceof Refusal && error.status === 410 && shown.pages.length > 1) {
@@ -64,7 +64,7 @@ function show([found, cluster], route, asked, signal) {
   morph(by('totals'), totals(cluster));
   morph(by('view'), VIEWS[route.kind].draw(found, asked, cluster));
   by('view').setAttribute('aria-busy', 'false');
-  by('waiting-count').textContent = cluster.pods_waiting ? count(cluster.pods_waiting) : '';
+  by('pending-count').textContent = cluster.pods_pending ? count(cluster.pods_pending) : '';
   by('clock').textContent = `Updated ${clock(cluster.at)}`;
   by('foot').textContent = `vcuda ${cluster.scheduler_version} · answered by ${cluster.replica} · leader ${cluster.leader || 'not known'}`;
   say('trouble', '');

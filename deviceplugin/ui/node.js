@@ -1,5 +1,5 @@
 /* One node: its GPUs, and the containers on each.
-   In: OneNodeView. Out: elements. Invariant: granted and used stand beside each other, in the same unit. */
+   In: OneNodeView. Out: elements. Invariant: allocated and used stand beside each other, in the same unit. */
 
 import { h } from './dom.js';
 import { count, cores, memory, percent, plural } from './format.js';
@@ -34,19 +34,19 @@ function facts(node) {
 function card(gpu, chosen) {
   const live = gpu.live;
   const used = usedMemory(live, gpu.blocks);
-  return h('section', { class: `gpu-card${gpu.usable ? '' : ' unusable'}${chosen ? ' chosen' : ''}`, 'data-key': gpu.uuid, 'aria-label': gpuLabel(gpu) },
+  return h('section', { class: `gpu-card${gpu.available ? '' : ' unavailable'}${chosen ? ' chosen' : ''}`, 'data-key': gpu.uuid, 'aria-label': gpuLabel(gpu) },
     h('h2', {}, `GPU ${gpu.minor}`, h('span', { class: 'small' }, gpu.model, gpu.numa === null ? '' : ` · NUMA ${gpu.numa}`, gpu.source === 'claim' && ' · for claims')),
-    !gpu.usable && h('p', { class: 'problem' }, gpu.reason || 'takes no pods'),
+    !gpu.available && h('p', { class: 'problem' }, gpu.reason || 'unavailable'),
     line('Cores', `${cores(gpu.cores_allocated)} of 100`, live?.utilization_percent == null ? '' : `${percent(live.utilization_percent)} busy`,
       bar('cores', gpuLabel(gpu), gpu.cores_allocated, 100, live?.utilization_percent)),
     line('Memory', `${blocks(gpu.blocks_allocated, false)} of ${blocks(gpu.blocks)}`, live?.memory_used_bytes == null ? '' : `${memory(live.memory_used_bytes)} used`,
       bar('memory', gpuLabel(gpu), gpu.blocks_allocated, gpu.blocks, used)),
-    gpu.holders.length ? holders(gpu) : h('p', { class: 'small' }, gpu.usable ? 'No container holds a part of it.' : ''),
+    gpu.holders.length ? holders(gpu) : h('p', { class: 'small' }, gpu.available ? 'No container holds a part of it.' : ''),
     h('p', { class: 'small uuid' }, gpu.uuid));
 }
 
-function line(name, granted, used, drawn) {
-  return h('div', { class: 'line' }, h('span', {}, name), h('span', { class: 'small' }, granted), h('span', { class: 'small right' }, used), drawn);
+function line(name, allocated, used, drawn) {
+  return h('div', { class: 'line' }, h('span', {}, name), h('span', { class: 'small' }, allocated), h('span', { class: 'small right' }, used), drawn);
 }
 
 function holders(gpu) {
@@ -67,6 +67,6 @@ function holder(row) {
     h('td', { class: 'num' }, pair(blocks(row.blocks), used?.memory_used_bytes == null ? null : memory(used.memory_used_bytes))));
 }
 
-export function pair(granted, used) {
-  return [h('span', { class: 'granted-text' }, granted), used !== null && h('span', { class: 'small' }, `${used} used`)];
+export function pair(allocated, used) {
+  return [h('span', { class: 'allocated-text' }, allocated), used !== null && h('span', { class: 'small' }, `${used} used`)];
 }

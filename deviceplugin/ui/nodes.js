@@ -40,7 +40,7 @@ function nothing(route) {
 function legend() {
   return h('p', { class: 'legend', 'aria-hidden': 'true' },
     h('span', { class: 'key cores' }), 'cores', h('span', { class: 'key memory' }), 'memory allocated',
-    h('span', { class: 'key used' }), 'used', h('span', { class: 'key unusable' }), 'takes no pods');
+    h('span', { class: 'key used' }), 'used', h('span', { class: 'key unavailable' }), 'unavailable');
 }
 
 function row(node) {
@@ -63,15 +63,15 @@ export const usedMemory = (live, all) => (live?.memory_used_bytes == null ? null
 
 export function gpuLabel(gpu) {
   const use = gpu.live?.utilization_percent == null ? '' : `, ${percent(gpu.live.utilization_percent)} busy`;
-  const closed = gpu.usable ? '' : `; takes no pods: ${gpu.reason || 'not usable'}`;
+  const closed = gpu.available ? '' : `; unavailable${gpu.reason && `: ${gpu.reason}`}`;
   return `GPU ${gpu.minor}: ${gpu.cores_allocated} of 100 cores, ${blocks(gpu.blocks_allocated)} of ${blocks(gpu.blocks)} allocated${use}${closed}`;
 }
 
 function tile(node, gpu) {
   const label = gpuLabel(gpu);
   const state = gpu.cores_allocated || gpu.blocks_allocated ? String(gpu.cores_allocated) : 'free';
-  return h('a', { class: `gpu${gpu.usable ? '' : ' unusable'}`, href: `${nodeAddress(node)}?gpu=${encodeURIComponent(gpu.uuid)}`, title: label, 'aria-label': label },
-    h('span', { class: 'minor' }, String(gpu.minor), h('b', {}, gpu.usable ? state : '✕')),
+  return h('a', { class: `gpu${gpu.available ? '' : ' unavailable'}`, href: `${nodeAddress(node)}?gpu=${encodeURIComponent(gpu.uuid)}`, title: label, 'aria-label': label },
+    h('span', { class: 'minor' }, String(gpu.minor), h('b', {}, gpu.available ? state : '✕')),
     bar('cores', '', gpu.cores_allocated, 100, gpu.live?.utilization_percent),
     bar('memory', '', gpu.blocks_allocated, gpu.blocks, usedMemory(gpu.live, gpu.blocks)));
 }

@@ -4,12 +4,12 @@
 import { h } from './dom.js';
 import { BLOCK, cores, memory, share } from './format.js';
 
-/** What is granted of all, and what is used (percent of all; null where not known). Without a label it stands in something labelled. */
-export function bar(kind, label, granted, all, used = null) {
-  const part = share(granted, all);
+/** What is allocated of all, and what is used (percent of all; null where not known). Without a label it stands in something labelled. */
+export function bar(kind, label, allocated, all, used = null) {
+  const part = share(allocated, all);
   return h('div', { class: `bar ${kind}`, role: label ? 'img' : null, 'aria-label': label || null, 'aria-hidden': !label },
-    h('i', { class: 'granted', style: { width: `${part}%` } }),
-    used !== null && used !== undefined && (used > 0 || granted > 0) && h('i', { class: 'used', style: { width: `${Math.min(100, used)}%` } }));
+    h('i', { class: 'allocated', style: { width: `${part}%` } }),
+    used !== null && used !== undefined && (used > 0 || allocated > 0) && h('i', { class: 'used', style: { width: `${Math.min(100, used)}%` } }));
 }
 
 export const blocks = (number, unit = true) => memory(number * BLOCK, unit);
@@ -32,7 +32,7 @@ export function claimNote(row) {
 export const podAddress = (row) => `#/pods/${encodeURIComponent(row.namespace)}/${encodeURIComponent(row.pod)}`;
 export const nodeAddress = (name) => `#/nodes/${encodeURIComponent(name)}`;
 
-export const stage = (text) => h('span', { class: `stage ${['waiting', 'reserved', 'bound'].find((each) => each === text) ?? ''}` }, text);
+export const stage = (text) => h('span', { class: `stage ${['pending', 'reserved', 'bound'].find((each) => each === text) ?? ''}` }, text);
 
 export const empty = (text) => h('p', { class: 'empty' }, text);
 

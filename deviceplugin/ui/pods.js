@@ -7,7 +7,7 @@ import { pair } from './node.js';
 import { claimNote, empty, nodeAddress, pager, podName, search, select, stage } from './parts.js';
 
 export const LIMIT = 100;
-const STAGES = [['', 'all'], ['waiting', 'waiting'], ['reserved', 'reserved'], ['bound', 'bound']];
+const STAGES = [['', 'all'], ['pending', 'pending'], ['reserved', 'reserved'], ['bound', 'bound']];
 const SORTS = [['', 'name'], ['node', 'node'], ['cores:desc', 'most cores'], ['memory:desc', 'most memory'], ['age', 'oldest first'], ['age:desc', 'newest first']];
 
 export async function load(api, route, signal, live) {
@@ -16,8 +16,8 @@ export async function load(api, route, signal, live) {
   return api.get('view/pods', { namespace, stage: asked, sort, order, live: live ? 1 : undefined, limit: LIMIT, more: route.more }, signal);
 }
 
-export async function loadWaiting(api, route, signal) {
-  return api.get('view/pods', { stage: 'waiting', sort: 'age', limit: LIMIT, more: route.more }, signal);
+export async function loadPending(api, route, signal) {
+  return api.get('view/pods', { stage: 'pending', sort: 'age', limit: LIMIT, more: route.more }, signal);
 }
 
 export async function loadWhy(api, route, signal) {
@@ -36,13 +36,13 @@ export function draw(found, route) {
   ];
 }
 
-export function drawWaiting(found, route, cluster) {
-  const reasons = Object.entries(cluster?.waiting_by_reason ?? {});
+export function drawPending(found, route, cluster) {
+  const reasons = Object.entries(cluster?.pending_by_reason ?? {});
   return [
-    h('h1', {}, 'Waiting pods'),
-    reasons.length > 0 && h('ul', { class: 'reasons', 'aria-label': 'Waiting pods by reason' }, reasons.map(([text, number]) => h('li', {},
+    h('h1', {}, 'Pending pods'),
+    reasons.length > 0 && h('ul', { class: 'reasons', 'aria-label': 'Pending pods by reason' }, reasons.map(([text, number]) => h('li', {},
       h('b', {}, count(number)), h('span', {}, text),
-      h('div', { class: 'bar waiting' }, h('i', { class: 'granted', style: { width: `${share(number, cluster.pods_waiting)}%` } }))))),
+      h('div', { class: 'bar pending' }, h('i', { class: 'allocated', style: { width: `${share(number, cluster.pods_pending)}%` } }))))),
     found.items.length ? table(found, false) : empty('No pod waits.'),
     pager(route, route.page, found.items.length, found.total, found.more),
   ].filter(Boolean);
@@ -64,7 +64,7 @@ function row(pod, now, withNode) {
   const over = pod.containers.flatMap((each) => each.over_limit ?? []);
   return h('tr', { 'data-key': `${pod.uid} ${pod.node ?? ''}` },
     h('td', {}, podName(pod), pod.gang && h('span', { class: 'dim' }, ` gang ${pod.gang}`), pod.containers.map(claimNote),
-      pod.reason && h('span', { class: pod.stage === 'waiting' ? 'why' : 'problem' }, pod.reason), over.map((text) => h('span', { class: 'problem' }, text))),
+      pod.reason && h('span', { class: pod.stage === 'pending' ? 'why' : 'problem' }, pod.reason), over.map((text) => h('span', { class: 'problem' }, text))),
     withNode && h('td', { 'data-name': 'State' }, stage(pod.stage)),
     withNode && h('td', { 'data-name': 'Node' }, pod.node ? h('a', { href: nodeAddress(pod.node) }, pod.node) : '–'),
     h('td', { class: 'num', 'data-name': 'Cores' }, pair(cores(sum('cores')), usedCores === null ? null : cores(usedCores))),

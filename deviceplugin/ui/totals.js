@@ -10,12 +10,12 @@ export function totals(cluster) {
   return [
     card('Nodes', count(nodes), cluster.nodes_with_problem ? plural(cluster.nodes_with_problem, 'problem') : 'all take pods',
       cluster.nodes_with_problem && '#/nodes?state=problem'),
-    card('GPUs', count(gpus), `${count(cluster.free_gpus)} free${cluster.unusable_gpus ? `, ${count(cluster.unusable_gpus)} unusable` : ''}`,
+    card('GPUs', count(gpus), `${count(cluster.free_gpus)} free${cluster.unavailable_gpus ? `, ${count(cluster.unavailable_gpus)} unavailable` : ''}`,
       cluster.free_gpus && '#/nodes?state=free'),
     measured('Cores', 'cores', cluster.cores_allocated, cluster.cores, `${cores(cluster.cores_allocated)} of ${cores(cluster.cores)}`),
     measured('Memory', 'memory', cluster.blocks_allocated, cluster.blocks, `${blocks(cluster.blocks_allocated)} of ${blocks(cluster.blocks)}`),
-    card('Pods', count(cluster.pods_bound), `${count(cluster.pods_waiting)} waiting${cluster.pods_reserved ? `, ${count(cluster.pods_reserved)} reserved` : ''}`,
-      cluster.pods_waiting && '#/waiting'),
+    card('Pods', count(cluster.pods_bound), `${count(cluster.pods_pending)} pending${cluster.pods_reserved ? `, ${count(cluster.pods_reserved)} reserved` : ''}`,
+      cluster.pods_pending && '#/pending'),
   ];
 }
 

@@ -189,7 +189,7 @@ async def test_each_pod_of_a_claim_has_an_event_and_the_metrics_count_it(found: 
     with pytest.raises(ClaimCallError, match="failed for ResourceClaim large: claim research/large"):
         await found.prepare("large", found.allocate("large", cores=150))
     metrics = (await found.node.agent.must_get("/metrics")).text
-    assert 'vcuda_allocations_total{outcome="granted",reason=""} 1.0' in metrics
+    assert 'vcuda_allocations_total{outcome="allocated",reason=""} 1.0' in metrics
     assert 'vcuda_allocations_total{outcome="refused",reason="claim"} 1.0' in metrics
 
 

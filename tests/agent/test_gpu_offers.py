@@ -21,7 +21,7 @@ def by_claim(minor: int) -> Grant:
 
 def minors(found: GpuOffers, *, claims: bool) -> list[int]:
     one = found.for_claims(NODE) if claims else found.for_plugin(NODE)
-    return [gpu.minor for gpu in one.gpus if one.is_usable(gpu)]
+    return [gpu.minor for gpu in one.gpus if one.is_available(gpu)]
 
 
 def test_each_gpu_is_offered_once() -> None:

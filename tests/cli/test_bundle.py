@@ -127,7 +127,7 @@ class Install(Release):
 
 
 def install() -> Install:
-    found = Install([node("node-a")], [pod("llm")], view={"scheduler_version": __version__, "pods_waiting": 0})
+    found = Install([node("node-a")], [pod("llm")], view={"scheduler_version": __version__, "pods_pending": 0})
     for each in found.own_pods:
         each["status"]["containerStatuses"][0]["restartCount"] = 1
     found.metrics["vcuda-agent-b:5678"] = "m 1\n"
@@ -219,7 +219,7 @@ async def test_one_object_of_a_part_that_cannot_be_read_hides_no_other_one(tmp_p
         "node-b",
     ]
     assert len(members["pods.jsonl"].splitlines()) == 2
-    assert len(members["events/of-waiting-pods.jsonl"].splitlines()) == 1
+    assert len(members["events/of-pending-pods.jsonl"].splitlines()) == 1
     assert missing["events of closed/llm"] == "you may not list events"
     assert {"nodes.jsonl: odd", "pods.jsonl: llm"} <= missing.keys()
 

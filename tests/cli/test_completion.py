@@ -43,7 +43,7 @@ async def answered(folder: Path, words: str, *, url: str = "http://127.0.0.1:9",
 async def test_commands_options_and_words(tmp_path: Path) -> None:
     assert await answered(tmp_path, "no") == ["node", "nodes"]
     assert "--sort-by" in await answered(tmp_path, "nodes --s")
-    assert await answered(tmp_path, "pods --status w") == ["waiting"]
+    assert await answered(tmp_path, "pods --status p") == ["pending"]
 
 
 async def names(folder: Path, words: str, url: str, program: str = "vcuda") -> list[str]:

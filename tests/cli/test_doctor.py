@@ -21,7 +21,7 @@ from tests.scheduler.scene import gpu_node
 
 NAMES = (
     *("api-server", "rights", "scheduler", "scheduler-replicas", "versions", "webhook", "admission", "kube-scheduler"),
-    *("agents", "gpu-nodes", "inventories", "allocatable", "other-plugins", "waiting-pods"),
+    *("agents", "gpu-nodes", "inventories", "allocatable", "other-plugins", "pending-pods"),
 )
 
 
@@ -35,7 +35,7 @@ async def findings(release: Release, folder: Path, *args: str) -> dict[str, dict
 
 
 def healthy() -> Release:
-    return Release(view={"scheduler_version": __version__, "pods_waiting": 0})
+    return Release(view={"scheduler_version": __version__, "pods_pending": 0})
 
 
 async def test_a_healthy_installation_is_ok_line_by_line(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def _may_not_create(release: Release) -> None:
 def _never_asked(release: Release) -> None:
     release.metrics["https:vcuda-scheduler-1:8443"] = scheduler_metrics(leads=True, asked=0)
     release.metrics["https:vcuda-scheduler-2:8443"] = scheduler_metrics(leads=False, asked=0)
-    release.view |= {"pods_waiting": 2, "waiting_by_reason": {}}
+    release.view |= {"pods_pending": 2, "pending_by_reason": {}}
 
 
 def _asked_by_a_stranger(release: Release) -> None:
@@ -237,8 +237,8 @@ def _no_slices(release: Release) -> None:
     release.slices = None
 
 
-def _waiting(release: Release) -> None:
-    release.view |= {"pods_waiting": 3, "waiting_by_reason": {"too few cores": 2, "no agent": 1}}
+def _pending(release: Release) -> None:
+    release.view |= {"pods_pending": 3, "pending_by_reason": {"too few cores": 2, "no agent": 1}}
 
 
 ROUNDS: tuple[tuple[tuple[Callable[[Release], None], str, str, str], ...], ...] = (
@@ -275,7 +275,7 @@ ROUNDS: tuple[tuple[tuple[Callable[[Release], None], str, str, str], ...], ...] 
         (_older_revision, "scheduler-replicas", "warning", "1 of 2 replicas of an older revision"),
         (_foreign_bundle, "webhook", "failed", "has not the CA that the scheduler uses"),
         (_unchanged, "admission", "failed", "does not change a GPU pod"),
-        (_waiting, "waiting-pods", "warning", "3 GPU pods waiting: 2 × too few cores, 1 × no agent"),
+        (_pending, "pending-pods", "warning", "3 GPU pods pending: 2 × too few cores, 1 × no agent"),
         (_missing, "inventories", "failed", "without an inventory: node-b"),
         (_no_slices, "other-plugins", "ok", "no other DRA driver"),
     ),

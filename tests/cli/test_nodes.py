@@ -128,7 +128,7 @@ async def test_the_picture_says_what_is_held_by_claims(tmp_path: Path) -> None:
 
 async def test_the_picture_fits_a_narrow_terminal_and_says_what_is_wrong(tmp_path: Path) -> None:
     scene = cluster()
-    sick = replace(scene.nodes[1].gpus[1], usable=False, healthy=False, reason="XID 79", live=GpuLive())
+    sick = replace(scene.nodes[1].gpus[1], available=False, healthy=False, reason="XID 79", live=GpuLive())
     scene.nodes[1] = replace(scene.nodes[1], gpus=(sick,), live_error="no answer in 2 s", problem="cordoned")
     lines = (await vcuda(scene, tmp_path, "node", "node-a", env={"COLUMNS": "40"})).stdout.splitlines()
     assert max(map(len, lines)) == 40

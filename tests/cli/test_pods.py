@@ -21,7 +21,7 @@ async def test_the_namespace_of_the_context_is_the_default(tmp_path: Path) -> No
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.splitlines() == [
         "NAME   STATUS    NODE     GPU   CORES   MEMORY   AGE   REASON",
-        "big    Waiting   -        -        50     10Gi    5m   insufficient vcuda-core on any one GPU",
+        "big    Pending   -        -        50     10Gi    5m   insufficient vcuda-core on any one GPU",
         "llm    Bound     node-a   0        50     10Gi    5m   -",
     ]
     assert scene.asked[-1] == (f"{SERVICE}/view/pods", {"namespace": "research", "limit": "5000"})
@@ -31,7 +31,7 @@ async def test_all_namespaces_have_a_column(tmp_path: Path) -> None:
     lines = (await vcuda(cluster(), tmp_path, "pods", "-A")).stdout.splitlines()
     assert [line.split()[:3] for line in lines] == [
         ["NAMESPACE", "NAME", "STATUS"],
-        ["research", "big", "Waiting"],
+        ["research", "big", "Pending"],
         ["research", "llm", "Bound"],
         ["shop", "web", "Reserved"],
     ]
@@ -40,7 +40,7 @@ async def test_all_namespaces_have_a_column(tmp_path: Path) -> None:
 async def test_what_is_asked_for_is_asked_of_the_scheduler(tmp_path: Path, subtests: pytest.Subtests) -> None:
     cases: list[tuple[list[str], dict[str, str]]] = [
         (["-n", "shop"], {"namespace": "shop"}),
-        (["-A", "--status", "waiting"], {"stage": "waiting"}),
+        (["-A", "--status", "pending"], {"stage": "pending"}),
         (["-A", "--node", "node/node-b"], {"node": "node-b"}),
     ]
     for args, asked in cases:
@@ -101,10 +101,10 @@ async def test_pods_that_ask_by_claims_say_so(tmp_path: Path) -> None:
 
 
 def lately() -> Cluster:
-    ill = ClusterEventRow(ClusterEventKind.GPU, AT - 5, AT - 5, 1, "", "", "", "node-b", "GPU 1 takes no new pods")
+    ill = ClusterEventRow(ClusterEventKind.GPU, AT - 5, AT - 5, 1, "", "", "", "node-b", "GPU 1 unavailable")
     recent = [
         ill,
-        event("big", ClusterEventKind.WAITS, count=3),
+        event("big", ClusterEventKind.PENDING, count=3),
         event("web", ClusterEventKind.ENDED, namespace="shop"),
     ]
     pods = [pod("big", node=None), pod("web", "shop")]
@@ -117,7 +117,7 @@ async def test_the_events_of_the_context_s_namespace(tmp_path: Path) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     assert [line.split() for line in result.stdout.splitlines()] == [
         ["LAST", "SEEN", "KIND", "OBJECT", "NODE", "MESSAGE"],
-        ["60s", "waits", "pod/big", "node-a", "what", "happened"],
+        ["60s", "pending", "pod/big", "node-a", "what", "happened"],
     ]
     assert scene.asked[-1] == (f"{SERVICE}/view/events", {"namespace": "research", "limit": "5000"})
 
@@ -125,7 +125,7 @@ async def test_the_events_of_the_context_s_namespace(tmp_path: Path) -> None:
 async def test_all_namespaces_have_nodes_and_gpus_too_the_newest_last(tmp_path: Path) -> None:
     lines = (await vcuda(lately(), tmp_path, "events", "-A", "-o", "wide")).stdout.splitlines()
     assert [line.split()[:4] for line in lines[1:]] == [
-        ["research", "60s", "waits", "pod/big"],
+        ["research", "60s", "pending", "pod/big"],
         ["shop", "60s", "ended", "pod/web"],
         ["-", "5s", "gpu", "node/node-b"],
     ]

@@ -54,7 +54,7 @@ def node(name: str, *, gpus: int = 2, problem: str = "", **changes: Any) -> Node
         models={A100: gpus},
         gpu_count=gpus,
         free_gpus=gpus - 1,
-        unusable_gpus=0,
+        unavailable_gpus=0,
         cores=100 * gpus,
         cores_allocated=50,
         blocks=320 * gpus,
@@ -81,7 +81,7 @@ def gpu(on: str, minor: int) -> GpuRow:
         cores_allocated=0 if minor else 50,
         blocks_allocated=0 if minor else 40,
         healthy=True,
-        usable=True,
+        available=True,
         live=GpuLive(35, 9 * GIB, 2) if minor == 0 else None,
         pods=0 if minor else 1,
         holders=() if minor else (holder,),
@@ -95,7 +95,7 @@ def pod(name: str, namespace: str = "research", *, node: str | None = "node-a", 
         uid=f"uid-{name}",
         namespace=namespace,
         pod=name,
-        stage=PodStage.BOUND if node else PodStage.WAITING,
+        stage=PodStage.BOUND if node else PodStage.PENDING,
         node=node,
         created=AT - 300,
         containers=(ContainerRow("main", 50, 40, shares),),
@@ -202,11 +202,11 @@ def _as_asked(row: NodeRow, query: dict[str, str]) -> NodeRow:
 
 def _cluster(head: dict[str, Any]) -> ClusterView:
     names = (
-        "nodes nodes_with_problem gpus free_gpus unusable_gpus cores cores_allocated blocks blocks_allocated "
-        "pods_bound pods_reserved pods_waiting"
+        "nodes nodes_with_problem gpus free_gpus unavailable_gpus cores cores_allocated blocks blocks_allocated "
+        "pods_bound pods_reserved pods_pending"
     )
     counts: dict[str, Any] = dict.fromkeys(names.split(), 1)
-    return ClusterView(scheduler_version="0.9.7", waiting_by_reason={}, models={}, **counts, **head)
+    return ClusterView(scheduler_version="0.9.7", pending_by_reason={}, models={}, **counts, **head)
 
 
 def status(code: int, message: str) -> web.Response:

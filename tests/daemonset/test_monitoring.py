@@ -111,12 +111,12 @@ def test_rules_can_be_chosen_and_lead_where_the_operator_publishes_the_runbooks(
     rules = {
         "enabled": True,
         "labels": {"role": "alerts"},
-        "disabled": ["VcudaPodsWaiting", "VcudaGpuErrors"],
+        "disabled": ["VcudaPodsPending", "VcudaGpuErrors"],
         "runbooks": "https://wiki.example.org/gpu",
     }
     rendered = chart.render({"monitoring": {"labels": {"release": "prom"}, "rules": rules}})
     alerts = {rule["alert"]: rule for group in groups(rendered).values() for rule in group if "alert" in rule}
-    assert not {"VcudaPodsWaiting", "VcudaGpuErrors"} & alerts.keys()
+    assert not {"VcudaPodsPending", "VcudaGpuErrors"} & alerts.keys()
     for name, rule in alerts.items():
         assert rule["annotations"]["runbook_url"] == f"https://wiki.example.org/gpu#{name.lower()}"
     labels = rendered.get("PrometheusRule", "vcuda")["metadata"]["labels"]

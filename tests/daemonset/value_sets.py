@@ -225,7 +225,7 @@ VALUE_SETS: dict[str, Object] = {
             "rules": {
                 "enabled": True,
                 "labels": {"role": "alerts"},
-                "disabled": ["VcudaPodsWaiting"],
+                "disabled": ["VcudaPodsPending"],
                 "runbooks": "https://wiki.example.org/gpu",
             },
             "dashboards": {

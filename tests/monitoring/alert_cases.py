@@ -20,7 +20,7 @@ class AlertCase:
     at: str = AT
 
 
-_GPU = 'node="n1",gpu="GPU-1",uuid="GPU-1"'
+_GPU = 'node="n1",uuid="GPU-1"'
 _CONTAINER = f'{_GPU},namespace="ml",pod="p",container="c"'
 _OWNER = 'node="n1",namespace="ml",pod="p",container="c"'
 _AGENT = 'job="vcuda-agent",instance="i",node="n1"'
@@ -92,7 +92,7 @@ CASES = (
         {f'{_ALLOCATIONS},outcome="refused",reason="capacity"}}': "0x45 1x20"},
         {
             f'{_ALLOCATIONS},outcome="refused",reason="capacity"}}': "0x10 1x50",
-            f'{_ALLOCATIONS},outcome="granted",reason=""}}': "0+1x60",
+            f'{_ALLOCATIONS},outcome="allocated",reason=""}}': "0+1x60",
         },
     ),
     AlertCase(
@@ -173,7 +173,7 @@ CASES = (
         {f"vcuda_scheduler_nodes_without_agent{{{_SCHEDULER}}}": "2x44 0x20"},
     ),
     AlertCase(
-        "VcudaPodsWaiting",
+        "VcudaPodsPending",
         {f'vcuda_scheduler_pending_pods{{{_SCHEDULER},reason="insufficient whole GPUs"}}': "0x5 1x60"},
         {
             f'vcuda_scheduler_pending_pods{{{_SCHEDULER},reason="insufficient whole GPUs"}}': "1x30 0x30",

@@ -85,7 +85,7 @@ SAID: dict[str, tuple[str, dict[str, str], dict[str, str], str]] = {
         "The vcuda agent on n1 has heard nothing of its pods for 40m 0s",
     ),
     "value": (
-        "VcudaPodsWaiting",
+        "VcudaPodsPending",
         {'vcuda_scheduler_pending_pods{reason="insufficient whole GPUs"}': "3x60"},
         {"reason": "insufficient whole GPUs"},
         "3 pods with GPUs wait: insufficient whole GPUs",
@@ -146,5 +146,5 @@ def test_every_query_names_metrics_and_labels_that_exist() -> None:
 
 
 def test_the_reasons_that_an_alert_leaves_out_are_reasons() -> None:
-    left_out = QUERIES["VcudaPodsWaiting"].split('reason!~"')[1].split('"')[0].split("|")
+    left_out = QUERIES["VcudaPodsPending"].split('reason!~"')[1].split('"')[0].split("|")
     assert set(left_out) < {each.value for each in State}

@@ -185,7 +185,7 @@ async def test_usage_names_every_gpu(agent: Agent) -> None:
         "utilization_percent": 75,
         "processes": 0,
         "cordoned": False,
-        "usable": True,
+        "available": True,
     }
     assert (found["gpus"][0]["utilization_percent"], found["gpus"][0]["reason"]) == (None, "XID 79")
 

@@ -84,7 +84,7 @@ def values(
 
 def test_gpus_and_containers_are_reported_in_base_units(metrics: AgentMetrics) -> None:
     found = values(metrics)
-    on = ("gpu=GPU-00000000", "node=gpu-7", "uuid=GPU-00000000")
+    on = ("node=gpu-7", "uuid=GPU-00000000")
     assert found["vcuda_gpu_memory_capacity_bytes", *on] == 80 * GIB
     assert found["vcuda_gpu_memory_allocated_bytes", *on] == 24 * GIB
     assert found["vcuda_gpu_memory_used_bytes", *on] == 10 * GIB
@@ -92,11 +92,11 @@ def test_gpus_and_containers_are_reported_in_base_units(metrics: AgentMetrics) -
     assert found["vcuda_gpu_utilization_ratio", *on] == 0.75
     assert found["vcuda_gpu_processes", *on] == 2
     assert found["vcuda_gpu_healthy", *on] == 1
-    assert found["vcuda_gpu_healthy", "gpu=GPU-00000001", "node=gpu-7", "uuid=GPU-00000001"] == 0
-    container = ("container=main", "gpu=GPU-00000000", "namespace=ml", "node=gpu-7", "pod=train", "uuid=GPU-00000000")
+    assert found["vcuda_gpu_healthy", "node=gpu-7", "uuid=GPU-00000001"] == 0
+    container = ("container=main", "namespace=ml", "node=gpu-7", "pod=train", "uuid=GPU-00000000")
     assert found["vcuda_container_memory_limit_bytes", *container] == 16 * GIB
     assert found["vcuda_container_cores_limit_ratio", *container] == 0.5
-    info = ("cuda=12.4", "driver=550.54.15", "gpu=GPU-00000001", "index=1", "minor=1", "node=gpu-7")
+    info = ("cuda=12.4", "driver=550.54.15", "index=1", "minor=1", "node=gpu-7")
     assert found["vcuda_gpu_info", *info, "product=NVIDIA A100-SXM4-80GB", "uuid=GPU-00000001"] == 1
 
 
@@ -114,16 +114,16 @@ def test_the_query_for_the_room_left_counts_only_what_takes_new_containers() -> 
     ill = {uuid(1): Health(healthy=False, reason="gone")}
     shown = node(gpus, by_groups(5, (Level.PIX, 5)), grant("ml/a/b", 0, cores=40), health=ill)
     found = values(AgentMetrics(version="1.2.3"), replace(shown, cordoned=frozenset({uuid(4)})))
-    usable = {key[1]: value for key, value in found.items() if key[0] == "vcuda_gpu_usable"}
-    assert usable == {f"gpu={uuid(minor)}": float(minor == 0) for minor in range(5)}
+    available = {key[2]: value for key, value in found.items() if key[0] == "vcuda_gpu_available"}
+    assert available == {f"uuid={uuid(minor)}": float(minor == 0) for minor in range(5)}
     page = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
-    assert "Room left, in GPUs: `sum(vcuda_gpu_usable * (1 - vcuda_gpu_cores_allocated_ratio))`" in page
+    assert "Room left, in GPUs: `sum(vcuda_gpu_available * (1 - vcuda_gpu_cores_allocated_ratio))`" in page
 
 
 def test_a_memory_repair_that_waits_for_a_reset_and_closed_nvml_are_shown() -> None:
     found = values(AgentMetrics(version="1.2.3"), replace(PICTURE, repairs_pending=frozenset({uuid(1)})))
-    pending = {key[1]: value for key, value in found.items() if key[0] == "vcuda_gpu_memory_repair_pending"}
-    assert pending == {f"gpu={uuid(0)}": 0, f"gpu={uuid(1)}": 1}
+    pending = {key[2]: value for key, value in found.items() if key[0] == "vcuda_gpu_memory_repair_pending"}
+    assert pending == {f"uuid={uuid(0)}": 0, f"uuid={uuid(1)}": 1}
     assert found["vcuda_nvml_open", "node=gpu-7"] == 1
     assert (
         values(AgentMetrics(version="1.2.3"), replace(PICTURE, nvml_open=False))["vcuda_nvml_open", "node=gpu-7"] == 0
@@ -144,7 +144,7 @@ def test_a_driver_newer_than_the_library_is_shown() -> None:
 def test_container_use_is_reported_if_it_is_measured(metrics: AgentMetrics) -> None:
     found = values(metrics)
     pod = ("namespace=ml", "node=gpu-7", "pod=train")
-    on = ("container=main", "gpu=GPU-00000000", *pod, "uuid=GPU-00000000")
+    on = ("container=main", *pod, "uuid=GPU-00000000")
     assert found["vcuda_container_memory_used_bytes", *on] == 5 * GIB
     assert found["vcuda_container_memory_overhead_bytes", *on] == GIB
     assert found["vcuda_container_memory_peak_bytes", *on] == 6 * GIB
@@ -169,20 +169,20 @@ def test_values_that_nvml_did_not_read_are_not_reported(metrics: AgentMetrics) -
 
 def test_xids_are_counted_by_gpu_and_number(metrics: AgentMetrics) -> None:
     found = {key[1:]: value for key, value in values(metrics).items() if key[0] == "vcuda_gpu_xids_total"}
-    on = ("gpu=GPU-00000001", "node=gpu-7", "uuid=GPU-00000001")
+    on = ("node=gpu-7", "uuid=GPU-00000001")
     assert found == {(*on, "xid=79"): 1, (*on, "xid=other"): 3}
 
 
 def test_errors_that_make_a_gpu_unhealthy_are_counted_from_0(metrics: AgentMetrics) -> None:
     """An increase over the first error is seen only if the series was there before."""
-    found = {key[1]: value for key, value in values(metrics).items() if key[0] == "vcuda_gpu_xid_errors_total"}
-    assert found == {"gpu=GPU-00000000": 0, "gpu=GPU-00000001": 1}
+    found = {key[2]: value for key, value in values(metrics).items() if key[0] == "vcuda_gpu_xid_errors_total"}
+    assert found == {"uuid=GPU-00000000": 0, "uuid=GPU-00000001": 1}
 
 
 def test_every_known_outcome_begins_at_0() -> None:
     """Otherwise a rate does not see the first refusal."""
     found = values(AgentMetrics(version="1"))
-    for name, success in (("vcuda_allocations_total", "granted"), ("vcuda_container_starts_total", "started")):
+    for name, success in (("vcuda_allocations_total", "allocated"), ("vcuda_container_starts_total", "started")):
         assert found[name, f"outcome={success}", "reason="] == 0
         for reason in REASONS:
             assert found[name, "outcome=refused", f"reason={reason}"] == 0
@@ -217,7 +217,7 @@ def test_what_is_not_known_of_a_container_has_no_series_and_a_gauge_says_so() ->
 
 def test_events_are_counted(metrics: AgentMetrics) -> None:
     found = values(metrics)
-    assert found["vcuda_allocations_total", "outcome=granted", "reason="] == 1
+    assert found["vcuda_allocations_total", "outcome=allocated", "reason="] == 1
     assert found["vcuda_allocations_total", "outcome=refused", "reason=capacity"] == 1
     assert found["vcuda_container_starts_total", "outcome=started", "reason="] == 1
     assert found["vcuda_container_starts_total", "outcome=refused", "reason=capacity"] == 1
@@ -282,7 +282,7 @@ STATES = (
     "_enforceable",
     "_over_limit",
     "_cordoned",
-    "_usable",
+    "_available",
     "_open",
     "_pending",
     "_unreadable",

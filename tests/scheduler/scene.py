@@ -255,7 +255,7 @@ async def cluster(folder: Path, *nodes: Json, empty: bool = False) -> AsyncItera
 @asynccontextmanager
 async def holding(scene: Scene, replica: Scheduler, *nodes: Json) -> AsyncIterator[None]:
     """For a replica that serves several tests: it knows these nodes alone, and afterwards no node and no pod."""
-    seen = ("nodes", "pods_bound", "pods_reserved", "pods_waiting")
+    seen = ("nodes", "pods_bound", "pods_reserved", "pods_pending")
     for each in nodes:
         scene.api.store.create("nodes", each)
     await scene.until(replica, "/view/cluster", lambda _, view: view["nodes"] == len(nodes))

@@ -94,7 +94,7 @@ async def test_claims_are_in_one_view_with_the_device_plugin_explained_and_chang
         claim(scene, "huge", cores="101")
         claiming(scene, "waits", "huge")
         claiming(scene, "lost", "nowhere")
-        rows = await scene.until(replica, "/view/pods?stage=waiting", lambda _, view: len(view["items"]) == 1)
+        rows = await scene.until(replica, "/view/pods?stage=pending", lambda _, view: len(view["items"]) == 1)
         assert rows["items"][0]["containers"][0]["source"] == "claim"
         found = await scene.until(
             replica, "/explain?pod=default/waits", lambda status, view: status == 200 and view["nodes"]

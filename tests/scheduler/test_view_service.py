@@ -57,7 +57,7 @@ async def asked(
 
 async def test_each_path_has_its_document(service: ViewService) -> None:
     status, cluster = await asked(service, "/view/cluster")
-    assert (status, cluster["nodes"], cluster["pods_waiting"], cluster["replica"]) == (200, 3, 1, "replica-1")
+    assert (status, cluster["nodes"], cluster["pods_pending"], cluster["replica"]) == (200, 3, 1, "replica-1")
     status, nodes = await asked(service, "/view/nodes", {"limit": "2"})
     assert (status, [row["node"] for row in nodes["items"]], nodes["total"]) == (200, ["a", "b"], 3)
     status, rest = await asked(service, "/view/nodes", {"limit": "2", "more": nodes["more"]})
@@ -98,7 +98,7 @@ async def test_sums_are_for_everybody_and_pods_for_who_may_list_them(
         ("/view/pods", {"namespace": "no-such-namespace"}),
         ("/view/pods", {"namespace": ""}),
         ("/view/events", {}),
-        ("/view/events", {"namespace": "d", "kind": "waits"}),
+        ("/view/events", {"namespace": "d", "kind": "pending"}),
         ("/view/nodes", {"holders": "1"}),
         ("/view/nodes/a", {}),
     ]

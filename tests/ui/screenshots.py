@@ -21,7 +21,7 @@ PICTURED = Path(__file__).with_name("pictured.sha256")
 PICTURES: tuple[tuple[str, str, Scheme, tuple[int, int]], ...] = (
     ("page-nodes-light.png", "nodes", "light", (1280, 760)),
     ("page-node-dark.png", "nodes/gpu-h100-1", "dark", (1280, 800)),
-    ("page-waiting-light.png", "waiting", "light", (1280, 480)),
+    ("page-pending-light.png", "pending", "light", (1280, 480)),
     ("page-events-dark.png", "events", "dark", (1280, 640)),
     ("page-pods-narrow.png", "pods", "light", (360, 740)),
 )

@@ -32,8 +32,8 @@ async def test_nodes_gpus_and_containers_are_shown_with_what_they_use(browser: B
         await expect(visit.page.locator("#totals")).to_contain_text("1 problem")
         tile = visit.page.get_by_label("GPU 4: 85 of 100 cores, 52 GiB of 80 GiB allocated, 44 % busy")
         await expect(tile.first).to_be_visible()
-        ill = visit.page.locator(".gpu.unusable").first
-        await expect(ill).to_have_attribute("aria-label", re.compile("GPU 5: .*takes no pods: .*Xid 79"))
+        ill = visit.page.locator(".gpu.unavailable").first
+        await expect(ill).to_have_attribute("aria-label", re.compile("GPU 5: .*unavailable: .*Xid 79"))
         await expect(visit.page.locator(".node.bad")).to_contain_text("its vcuda agent is down")
         await tile.first.click()
         await expect(visit.page.locator("h1")).to_have_text("gpu-a100-1")
@@ -72,7 +72,7 @@ async def test_pods_are_for_who_shows_a_token_which_stays_in_memory(browser: Bro
 
 async def test_waiting_pods_have_their_reasons_and_a_pod_its_explanation(browser: Browser) -> None:
     async with serving(usual()) as url, visiting(browser) as visit:
-        await visit.open(f"{url}/ui/#/waiting")
+        await visit.open(f"{url}/ui/#/pending")
         await expect(visit.page.locator(".reasons")).to_contain_text("too little memory on every GPU")
         await expect(visit.page.locator("tbody tr")).to_have_count(2)
         await visit.open(f"{url}/ui/#/pods/research/sweep-11")
@@ -113,10 +113,10 @@ async def test_events_come_by_themselves_the_newest_first(browser: Browser) -> N
         await expect(first).to_contain_text("too little memory on every GPU")
         await expect(visit.page.locator("tbody")).to_contain_text("gpu-t4-3")
         made.extender.put_node(node("gpu-t4-2", 4, model=T4, blocks=60, ill=[3]))
-        await expect(first).to_contain_text("GPU 3 takes no new pods: Xid 79", timeout=15_000)
+        await expect(first).to_contain_text("GPU 3 unavailable: Xid 79", timeout=15_000)
         await visit.page.select_option("[data-filter=kind]", "node")
         await expect(visit.page.locator("tbody tr")).to_have_count(1)
-        await expect(first).to_contain_text("takes no pods")
+        await expect(first).to_contain_text("unavailable")
         assert visit.problems == []
 
 
@@ -128,7 +128,7 @@ async def test_hostile_texts_are_shown_as_texts(browser: Browser) -> None:
     made.uses["node-a"]["containers"][0]["over_limit"] = [HOSTILE]  # type: ignore[index]
     made.waits(f"ns/{HOSTILE.replace('/', '')}2", 100, 10000)
     async with serving(made) as url, visiting(browser) as visit:
-        for where in ("nodes", "nodes/node-a", "pods", "waiting", "events"):
+        for where in ("nodes", "nodes/node-a", "pods", "pending", "events"):
             await visit.open(f"{url}/ui/#/{where}")
             await expect(visit.page.locator("main")).to_contain_text("<img src=x onerror=")
         await visit.open(f"{url}/ui/#/nodes/%E0%A4%A?{HOSTILE}")
@@ -184,7 +184,7 @@ async def test_everything_is_reached_by_keys(browser: Browser) -> None:
         await visit.page.keyboard.press("u")
         await expect(visit.page.locator("h1")).to_have_text("Nodes")
         await visit.page.keyboard.press("3")
-        await expect(visit.page.locator("h1")).to_have_text("Waiting pods")
+        await expect(visit.page.locator("h1")).to_have_text("Pending pods")
         await visit.page.keyboard.press("4")
         await expect(visit.page.locator("h1")).to_have_text("Events")
         await visit.page.keyboard.press("?")
@@ -215,7 +215,7 @@ async def test_focus_stays_where_it_is_when_the_page_refreshes(browser: Browser)
 @pytest.mark.parametrize("size", [(360, 740), (1440, 900)])
 async def test_it_is_readable_light_dark_wide_and_narrow(browser: Browser, scheme: str, size: tuple[int, int]) -> None:
     async with serving(usual()) as url, visiting(browser, scheme=scheme, size=size) as visit:  # type: ignore[arg-type]
-        for where in ("nodes", "nodes/gpu-a100-1", "pods", "waiting", "events", "pods/research/sweep-11"):
+        for where in ("nodes", "nodes/gpu-a100-1", "pods", "pending", "events", "pods/research/sweep-11"):
             await visit.open(f"{url}/ui/#/{where}")
             assert await visit.page.evaluate("document.documentElement.scrollWidth") <= size[0]
             assert await visit.page.evaluate(_FAINT) == []

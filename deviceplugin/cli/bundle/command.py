@@ -81,7 +81,7 @@ class Collector:
             ("nodes.jsonl", self._all_nodes),
             ("pods.jsonl", self._gpu_pods),
             ("events/of-the-release.jsonl", self._events),
-            ("events/of-waiting-pods.jsonl", self._waiting_events),
+            ("events/of-pending-pods.jsonl", self._waiting_events),
             ("own pods", self._own_pods),
         )
         for name, part in parts:
@@ -182,7 +182,7 @@ class Collector:
             await self._events_of(self._facts.namespace, {}, write)
 
     async def _waiting_events(self) -> None:
-        part = "events/of-waiting-pods.jsonl"
+        part = "events/of-pending-pods.jsonl"
         with self._archive.documents(part) as write:
             for namespace, name, uid in self._waiting:
                 query = {"fieldSelector": f"involvedObject.uid={uid}"}

@@ -1,4 +1,4 @@
-"""The checks of a cluster: API server, scheduler, webhook, kube-scheduler, versions, agents, waiting pods, rights.
+"""The checks of a cluster: API server, scheduler, webhook, kube-scheduler, versions, agents, pending pods, rights.
 
 In: what `ClusterFacts` reads, and a pod that the API server admits without creating it (`dryRun=All`). Out: findings,
 with the words of kubelet about a pod that does not run. The trial is the proof of the webhook: the API server itself
@@ -182,7 +182,7 @@ async def kube_scheduler(facts: ClusterFacts) -> CheckResult:
         )
     if answered:
         return ok(f"kube-scheduler has asked the extender about {count(int(answered), 'pod')} since it started")
-    if (await facts.view()).pods_waiting:
+    if (await facts.view()).pods_pending:
         return failed(
             "GPU pods wait, and no kube-scheduler has asked the extender since it started",
             "with leaderElection=own configure your kube-scheduler as docs/scheduler.md says; else read the log of the "
@@ -191,17 +191,17 @@ async def kube_scheduler(facts: ClusterFacts) -> CheckResult:
     return ok("no kube-scheduler has asked the extender since it started, and no GPU pod waits for one")
 
 
-async def waiting(facts: ClusterFacts) -> CheckResult:
+async def pending(facts: ClusterFacts) -> CheckResult:
     if await _is_agent_only(facts):
         return skipped(_NO_SCHEDULER)
     view = await facts.view()
-    if not view.pods_waiting:
+    if not view.pods_pending:
         return ok(f"no GPU pod waits; {view.pods_bound} are bound")
-    reasons = sorted(view.waiting_by_reason.items(), key=lambda each: (-each[1], each[0]))
+    reasons = sorted(view.pending_by_reason.items(), key=lambda each: (-each[1], each[0]))
     shown = named([f"{number} × {reason}" for reason, number in reasons])
     return warning(
-        f"{count(view.pods_waiting, 'GPU pod')} waiting{': ' if shown else ''}{shown}",
-        "kubectl vcuda pods -A --status waiting, and kubectl vcuda explain POD for one of them",
+        f"{count(view.pods_pending, 'GPU pod')} pending{': ' if shown else ''}{shown}",
+        "kubectl vcuda pods -A --status pending, and kubectl vcuda explain POD for one of them",
     )
 
 
@@ -442,5 +442,5 @@ CHECKS = (
     Check("inventories", agent_inventories),
     Check("allocatable", allocatable),
     Check("other-plugins", other_offers),
-    Check("waiting-pods", waiting),
+    Check("pending-pods", pending),
 )

@@ -28,7 +28,7 @@ _OTHER_MAKERS = re.compile(
 
 
 class NodeFacts(msgspec.Struct, frozen=True):
-    """`expected` and `offered`: cores and blocks, of the usable GPUs of the inventory, and allocatable.
+    """`expected` and `offered`: cores and blocks, of the available GPUs of the inventory, and allocatable.
 
     `malformed`: why the inventory cannot be read. `foreign`: resources of other device plugins that are offered.
     `uuids`: of the GPUs of the inventory.
@@ -55,8 +55,8 @@ def node_facts(item: ClusterNodeObject, names: ResourceNames) -> NodeFacts:
     if node.inventory:
         try:
             inventory, _ = parse_inventory(node.inventory)
-            usable = [gpu for gpu in inventory.gpus if inventory.is_usable(gpu)]
-            expected = (CORES_PER_GPU * len(usable), sum(gpu.blocks for gpu in usable))
+            available = [gpu for gpu in inventory.gpus if inventory.is_available(gpu)]
+            expected = (CORES_PER_GPU * len(available), sum(gpu.blocks for gpu in available))
             uuids = frozenset(gpu.uuid for gpu in inventory.gpus)
         except ParseError as error:
             malformed = error.message
@@ -133,7 +133,7 @@ def offers(nodes: Sequence[NodeFacts], agents: Collection[str]) -> CheckResult:
         return warning(
             f"{count(len(differ), 'node')} whose kubelet does not offer what the agent found: "
             f"{named([each.name for each in differ])}; {first.name} offers {_amount(first.offered)} and has "
-            f"{_amount(first.expected)} that are usable",
+            f"{_amount(first.expected)} that are available",
             "kubelet follows within seconds; if it lasts, delete the agent's pod on that node, then restart kubelet",
         )
     total = sum(each.offered[0] for each in nodes) // CORES_PER_GPU

@@ -78,10 +78,10 @@ class RecentEvents:
         if condition is None or condition.is_true:
             return
         number = self._waiting.get(pod.uid)
-        earlier = None if number is None else self._drop(ClusterEventKind.WAITS, number)
+        earlier = None if number is None else self._drop(ClusterEventKind.PENDING, number)
         first, count = (None, 0) if earlier is None else (earlier.first, earlier.count)
         sentence = " ".join(condition.message.split()) or condition.reason or "refused by kube-scheduler"
-        if self._note(ClusterEventKind.WAITS, sentence, pod=pod.pod.ref, first=first, count=count + 1):
+        if self._note(ClusterEventKind.PENDING, sentence, pod=pod.pod.ref, first=first, count=count + 1):
             self._waiting[pod.uid] = self._last
 
     def node_changed(self, name: str, info: NodeInfo | None) -> None:
@@ -96,9 +96,8 @@ class RecentEvents:
             return  # a node without an agent
         self._faces[name] = after
         if before is None or before.problem != after.problem:
-            self._note(
-                ClusterEventKind.NODE, f"takes no pods: {after.problem}" if after.problem else "takes pods", node=name
-            )
+            sentence = f"unavailable: {after.problem}" if after.problem else "available"
+            self._note(ClusterEventKind.NODE, sentence, node=name)
         if before is not None:
             for uuid in sorted({*before.closed, *after.closed}, key=lambda each: after.indices.get(each, 0)):
                 self._gpu_changed(name, before, after, uuid)
@@ -106,8 +105,8 @@ class RecentEvents:
     def _gpu_changed(self, node: str, before: _NodeFace, after: _NodeFace, uuid: GpuUuid) -> None:
         was, now = before.closed.get(uuid, ""), after.closed.get(uuid, "")
         if was != now and uuid in after.indices:
-            does = f"takes no new pods: {now}" if now else "takes new pods"
-            self._note(ClusterEventKind.GPU, f"GPU {after.indices[uuid]} {does}", node=node)
+            sentence = f"GPU {after.indices[uuid]} {f'unavailable: {now}' if now else 'available'}"
+            self._note(ClusterEventKind.GPU, sentence, node=node)
 
     def _note(
         self,
@@ -140,7 +139,7 @@ class RecentEvents:
         counts[event.namespace] -= 1
         if not counts[event.namespace]:
             del counts[event.namespace]
-        if kind is ClusterEventKind.WAITS:
+        if kind is ClusterEventKind.PENDING:
             self._waiting.pop(PodUid(event.uid), None)
         return event
 

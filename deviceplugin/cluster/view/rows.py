@@ -52,9 +52,9 @@ def _all_rows(info: NodeInfo) -> tuple[GpuRow, ...]:
     found = {row.uuid: row for row in _plugin_rows(info)}
     for each in info.claims.gpus.values():
         known = found.get(each.gpu.uuid) or _gpu_row(each.gpu, NOTHING, each.closed, serves=True)
-        usable = info.node is not None and not each.closed  # claims need nothing of the node's device plugin
+        available = info.node is not None and not each.closed  # claims need nothing of the node's device plugin
         found[known.uuid] = replace(
-            known, reason=each.closed, healthy=each.healthy, usable=usable, source=ShareSource.CLAIM
+            known, reason=each.closed, healthy=each.healthy, available=available, source=ShareSource.CLAIM
         )
     rows = (_holding_more(row, held[row.uuid]) for row in found.values())
     return tuple(sorted(rows, key=lambda each: (each.minor, each.uuid)))
@@ -98,7 +98,7 @@ def _gpu_row(gpu: Gpu, allocated: GpuAmount, closed: str, *, serves: bool) -> Gp
         cores_allocated=allocated.cores,
         blocks_allocated=allocated.blocks,
         healthy=True,
-        usable=serves and not closed,
+        available=serves and not closed,
         reason=closed,
     )
 
@@ -106,7 +106,7 @@ def _gpu_row(gpu: Gpu, allocated: GpuAmount, closed: str, *, serves: bool) -> Gp
 def node_row(info: NodeInfo, gpus: tuple[GpuRow, ...], *, by_claims: int) -> NodeRow:
     """Without its GPUs. `by_claims`: how many pods hold something by claims alone."""
     driver = _driver(info)
-    usable = [each for each in gpus if each.usable]
+    available = [each for each in gpus if each.available]
     return NodeRow(
         node=info.name,
         problem=_problem(info, gpus),
@@ -114,8 +114,8 @@ def node_row(info: NodeInfo, gpus: tuple[GpuRow, ...], *, by_claims: int) -> Nod
         cuda="" if driver is None else ".".join(map(str, driver.cuda)),
         models=dict(sorted(Counter(each.model for each in gpus).items())),
         gpu_count=len(gpus),
-        free_gpus=sum(not (each.cores_allocated or each.blocks_allocated) for each in usable),
-        unusable_gpus=len(gpus) - len(usable),
+        free_gpus=sum(not (each.cores_allocated or each.blocks_allocated) for each in available),
+        unavailable_gpus=len(gpus) - len(available),
         cores=CORES_PER_GPU * len(gpus),
         cores_allocated=sum(each.cores_allocated for each in gpus),
         blocks=sum(each.blocks for each in gpus),

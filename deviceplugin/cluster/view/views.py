@@ -59,7 +59,7 @@ _TOTALS = (
     "nodes_with_problem",
     "gpus",
     "free_gpus",
-    "unusable_gpus",
+    "unavailable_gpus",
     "cores",
     "cores_allocated",
     "blocks",
@@ -102,7 +102,7 @@ class _Listed(NamedTuple):
         if self.hold is not None:
             return rows.stage_of(self.hold)
         if not self.node:
-            return PodStage.WAITING
+            return PodStage.PENDING
         return PodStage.BOUND if self.pod is not None and self.pod.pod.node else PodStage.RESERVED
 
 
@@ -142,7 +142,7 @@ class ClusterViews:
                 nodes_with_problem=int(bool(row.problem)),
                 gpus=row.gpu_count,
                 free_gpus=row.free_gpus,
-                unusable_gpus=row.unusable_gpus,
+                unavailable_gpus=row.unavailable_gpus,
                 cores=row.cores,
                 cores_allocated=row.cores_allocated,
                 blocks=row.blocks,
@@ -155,8 +155,8 @@ class ClusterViews:
             **self._head(),
             **totals,
             scheduler_version=self._replica().version,
-            pods_waiting=sum(reasons.values()),
-            waiting_by_reason=dict(reasons.most_common()),
+            pods_pending=sum(reasons.values()),
+            pending_by_reason=dict(reasons.most_common()),
             models=dict(sorted(models.items())),
         )
 
@@ -272,11 +272,11 @@ class ClusterViews:
 
     async def _pods(self, query: PodsQuery) -> AsyncIterator[_Listed]:
         names = (query.node,) if query.node else tuple(self._cache.nodes)
-        if query.stage is not PodStage.WAITING:
+        if query.stage is not PodStage.PENDING:
             infos = filter(None, map(self._cache.nodes.get, names))
             async for each in paced(chain.from_iterable(map(self._placed_on, infos)), _pod_steps):
                 yield each
-        if query.stage in (None, PodStage.WAITING) and not query.node:
+        if query.stage in (None, PodStage.PENDING) and not query.node:
             async for pod in self._waiting():
                 yield _Listed(pod.pod.ref, pod=pod)
 
@@ -359,7 +359,7 @@ def _is_asked_for(row: NodeRow, query: NodesQuery) -> bool:
         return False
     if query.state is NodeFilter.FREE:
         return row.free_gpus > 0
-    return query.state is not NodeFilter.PROBLEM or bool(row.problem) or row.unusable_gpus > 0
+    return query.state is not NodeFilter.PROBLEM or bool(row.problem) or row.unavailable_gpus > 0
 
 
 def _is_asked_for_event(event: ClusterEventRow, query: EventsQuery) -> bool:

@@ -215,7 +215,7 @@ def version_of(text: str) -> tuple[int, int, int]:
 
 def _taints(gpu: Gpu, inventory: Inventory, names: ClaimNames, cordoned: Collection[GpuUuid]) -> tuple[Taint, ...]:
     taints = []
-    if not inventory.is_usable(gpu):
+    if not inventory.is_available(gpu):
         reason = inventory.health_of(gpu.uuid).reason or f"compute mode {gpu.compute_mode.value}"
         taints.append(Taint(names.unhealthy, label_value(reason)))
     if gpu.uuid in cordoned:

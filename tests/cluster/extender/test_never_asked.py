@@ -102,5 +102,5 @@ async def test_the_clusters_events_have_it_with_kube_schedulers_sentence(mostly_
     (reason,) = said(mostly_full, waits, "a")
     condition = ScheduledCondition(False, "Unschedulable", 1, f"0/5 nodes are available: 1 {reason}.")
     mostly_full.put_pod(ClusterPod(waits.pod, condition=condition))
-    (event,) = [each for _, each in mostly_full.recent_events if each.kind is ClusterEventKind.WAITS]
+    (event,) = [each for _, each in mostly_full.recent_events if each.kind is ClusterEventKind.PENDING]
     assert "asked about 1 node and not about 3 more" in event.sentence

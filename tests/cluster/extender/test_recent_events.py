@@ -11,7 +11,7 @@ from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import allocated, ask, bound, ended, node, on_gpu, order, pod
 
-PLACED, WAITS, ENDED = ClusterEventKind.PLACED, ClusterEventKind.WAITS, ClusterEventKind.ENDED
+PLACED, PENDING, ENDED = ClusterEventKind.PLACED, ClusterEventKind.PENDING, ClusterEventKind.ENDED
 NODE, GPU = ClusterEventKind.NODE, ClusterEventKind.GPU
 
 
@@ -60,7 +60,7 @@ def test_a_pod_from_its_refusal_to_its_end(extender: Extender) -> None:
     extender.put_pod(ended(runs(one)))
     extender.drop_pod(one.uid)
     assert noted(extender) == [
-        (WAITS, "train", "", "0/1 nodes are available: 1 insufficient vcuda-core."),
+        (PENDING, "train", "", "0/1 nodes are available: 1 insufficient vcuda-core."),
         (PLACED, "train", "a", "bound to node a"),
         (ENDED, "train", "a", "ended: Succeeded"),
     ]
@@ -111,18 +111,18 @@ def test_nodes_come_lose_their_agent_and_go(extender: Extender) -> None:
     extender.put_node(replace(node("plain", 0, text=""), cores=0))
     extender.drop_node("plain")
     sentences = [(kind, where, sentence) for kind, _, where, sentence in noted(extender)]
-    assert sentences[0] == (NODE, "b", "takes pods")
-    assert sentences[1][2].startswith("takes no pods: ")
-    assert sentences[2:] == [(NODE, "b", "takes pods"), (NODE, "b", "the node was deleted")]
+    assert sentences[0] == (NODE, "b", "available")
+    assert sentences[1][2].startswith("unavailable: ")
+    assert sentences[2:] == [(NODE, "b", "available"), (NODE, "b", "the node was deleted")]
 
 
 def test_gpus_fall_ill_recover_and_are_cordoned(extender: Extender) -> None:
     for changed in (node("a", 2, ill=[1]), node("a", 2, ill=[1]), node("a", 2), node("a", 2, cordon=["0"])):
         extender.put_node(changed)
     assert noted(extender) == [
-        (GPU, "", "a", "GPU 1 takes no new pods: Xid 79"),
-        (GPU, "", "a", "GPU 1 takes new pods"),
-        (GPU, "", "a", "GPU 0 takes no new pods: cordoned"),
+        (GPU, "", "a", "GPU 1 unavailable: Xid 79"),
+        (GPU, "", "a", "GPU 1 available"),
+        (GPU, "", "a", "GPU 0 unavailable: cordoned"),
     ]
 
 
@@ -137,7 +137,7 @@ def test_a_flood_of_one_kind_leaves_the_others_and_is_counted(wall: Clock) -> No
     assert (recent.dropped, len(kept[-1].sentence)) == (7, 500)
     again = refused(pod("p0", uid=kept[-1].uid), "y")
     recent.pod_changed(None, again)
-    assert [each.count for _, each in recent if each.kind is WAITS] == [1, 1, 2]
+    assert [each.count for _, each in recent if each.kind is PENDING] == [1, 1, 2]
 
 
 def test_a_flood_of_one_namespace_leaves_those_of_others(wall: Clock) -> None:

@@ -63,11 +63,11 @@ def mixed() -> Scene:
 async def test_nodes_have_the_gpus_of_both_kinds(mixed: Scene) -> None:
     found = {row.node: row for row in (await mixed.views.nodes(NodesQuery())).items}
     a, b, c = (found[name] for name in "abc")
-    assert (a.problem, a.gpu_count, a.free_gpus, a.unusable_gpus, a.pods) == ("", 2, 1, 0, 3)
+    assert (a.problem, a.gpu_count, a.free_gpus, a.unavailable_gpus, a.pods) == ("", 2, 1, 0, 3)
     assert (a.cores, a.cores_allocated, a.blocks, a.blocks_allocated) == (200, 50, 2 * BLOCKS, 24)
     assert (a.models, a.driver, a.cuda) == ({"Tesla T4": 2}, "550.1", "12.4")
     assert (b.problem, b.gpu_count, b.free_gpus, b.cores_allocated, b.pods) == ("", 2, 1, 50, 1)
-    assert (c.problem, c.gpu_count, c.free_gpus, c.unusable_gpus) == ("", 1, 0, 1)
+    assert (c.problem, c.gpu_count, c.free_gpus, c.unavailable_gpus) == ("", 1, 0, 1)
 
 
 async def test_gpus_say_how_they_are_offered_and_holders_by_which_claim(mixed: Scene) -> None:
@@ -81,19 +81,19 @@ async def test_gpus_say_how_they_are_offered_and_holders_by_which_claim(mixed: S
         ("one", "main", 20, "mine", 1, ShareSource.CLAIM),
         ("ours", "gpu", 30, "ours", 2, ShareSource.CLAIM),
     ]
-    assert (second.source, second.usable, second.holders) == (ShareSource.CLAIM, True, ())
+    assert (second.source, second.available, second.holders) == (ShareSource.CLAIM, True, ())
     both = mixed.views.node("b")
     assert both is not None
     assert [(gpu.minor, gpu.source.value) for gpu in both.item.gpus] == [(0, "device-plugin"), (1, "claim")]
     ill = mixed.views.node("c")
     assert ill is not None
-    assert [(gpu.usable, gpu.healthy, gpu.reason) for gpu in ill.item.gpus] == [(False, False, "xid-79")]
+    assert [(gpu.available, gpu.healthy, gpu.reason) for gpu in ill.item.gpus] == [(False, False, "xid-79")]
 
 
 async def test_a_row_follows_every_change_of_its_claims(mixed: Scene) -> None:
     async def seen() -> tuple[int, int, int]:
         (row,) = (await mixed.views.nodes(NodesQuery(name="a"))).items
-        return row.cores_allocated, row.pods, row.unusable_gpus
+        return row.cores_allocated, row.pods, row.unavailable_gpus
 
     assert await seen() == (50, 3, 0)
     new = claiming("new", "more", on="a")
@@ -161,9 +161,15 @@ async def test_the_cluster_counts_both(mixed: Scene) -> None:
     mixed.claims.put_pod(claiming("waits", "large", refused=NO_ROOM))
     mixed.claims.put_pod(claiming("early", whole_gpus=2))
     found = await mixed.views.cluster()
-    assert (found.nodes, found.nodes_with_problem, found.gpus, found.free_gpus, found.unusable_gpus) == (3, 0, 5, 2, 1)
+    assert (found.nodes, found.nodes_with_problem, found.gpus, found.free_gpus, found.unavailable_gpus) == (
+        3,
+        0,
+        5,
+        2,
+        1,
+    )
     assert (found.cores, found.cores_allocated, found.pods_bound, found.pods_reserved) == (500, 100, 4, 0)
-    assert found.waiting_by_reason == {
+    assert found.pending_by_reason == {
         "its ResourceClaims can be allocated on no node": 1,
         "kube-scheduler has not asked about it": 1,
     }
@@ -180,8 +186,8 @@ async def test_pods_by_claims_stand_among_the_others(mixed: Scene) -> None:
     assert list(found) == sorted([*BOUND_PODS, "chosen", "lost", "waits"])
     assert {name: (row.stage.value, row.node) for name, row in found.items() if name not in BOUND_PODS} == {
         "chosen": ("reserved", "b"),
-        "lost": ("waiting", None),
-        "waits": ("waiting", None),
+        "lost": ("pending", None),
+        "waits": ("pending", None),
     }
     (container,) = found["waits"].containers
     assert (container.cores, container.blocks, container.claim, container.shares) == (100, 0, "large", ())
@@ -199,7 +205,7 @@ async def test_pods_with_claims_are_found_and_sorted(mixed: Scene) -> None:
         (PodsQuery(stage=PodStage.BOUND, sort=PodSort.CORES), ["one", "both", "two", "apart"]),
         (PodsQuery(sort=PodSort.NODE), ["both", "one", "two", "apart"]),
         (PodsQuery(namespace="other"), []),
-        (PodsQuery(stage=PodStage.WAITING), []),
+        (PodsQuery(stage=PodStage.PENDING), []),
     ]
     found = [(query, [row.pod for row in (await mixed.views.pods(query)).items]) for query, _ in cases]
     assert found == cases

@@ -36,8 +36,8 @@ def test_every_parameter_is_taken() -> None:
         state=NodeFilter.FREE,
         with_gpus=True,
     )
-    found = pods_query({"namespace": "ml", "node": "n", "stage": "waiting", "sort": "age"})
-    assert found == PodsQuery(PageQuery(100), PodSort.AGE, namespace="ml", node="n", stage=PodStage.WAITING)
+    found = pods_query({"namespace": "ml", "node": "n", "stage": "pending", "sort": "age"})
+    assert found == PodsQuery(PageQuery(100), PodSort.AGE, namespace="ml", node="n", stage=PodStage.PENDING)
     assert nodes_query({"sort": "used", "by": "gpu", "live": "1"}).by_part
     assert not nodes_query({"sort": "used", "by": "node", "live": "1"}).by_part
     assert pods_query({"sort": "throttled", "by": "container", "live": "1"}).by_part

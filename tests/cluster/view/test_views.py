@@ -35,11 +35,11 @@ async def test_a_node_says_what_is_allocated_and_what_takes_no_pods(busy: Scene)
     by_name = {row.node: row for row in found.items}
     a, b, c, d = (by_name[name] for name in "abcd")
     assert (a.cores, a.cores_allocated, a.blocks, a.blocks_allocated) == (200, 50, 128, 16)
-    assert (a.gpu_count, a.free_gpus, a.unusable_gpus, a.pods, a.problem) == (2, 1, 0, 2, "")
-    assert (b.free_gpus, b.unusable_gpus) == (1, 1)
-    assert (c.free_gpus, c.unusable_gpus) == (0, 1)
+    assert (a.gpu_count, a.free_gpus, a.unavailable_gpus, a.pods, a.problem) == (2, 1, 0, 2, "")
+    assert (b.free_gpus, b.unavailable_gpus) == (1, 1)
+    assert (c.free_gpus, c.unavailable_gpus) == (0, 1)
     assert "vcuda agent is down" in c.problem
-    assert (d.free_gpus, d.unusable_gpus, d.models) == (0, 1, {"NVIDIA H100": 1})
+    assert (d.free_gpus, d.unavailable_gpus, d.models) == (0, 1, {"NVIDIA H100": 1})
     assert (a.driver, a.cuda, a.gpus) == ("550.1", "12.4", ())
 
 
@@ -55,7 +55,7 @@ async def test_the_gpus_of_a_node_have_their_holders(busy: Scene) -> None:
     found = busy.views.node("a")
     assert found is not None
     first, second = found.item.gpus
-    assert (first.cores_allocated, first.blocks_allocated, first.usable, first.reason) == (50, 16, True, "")
+    assert (first.cores_allocated, first.blocks_allocated, first.available, first.reason) == (50, 16, True, "")
     assert [(each.namespace, each.pod, each.container, each.cores) for each in first.holders] == [
         ("d", "one", "main", 30),
         ("d", "two", "main", 20),
@@ -63,7 +63,7 @@ async def test_the_gpus_of_a_node_have_their_holders(busy: Scene) -> None:
     assert second.holders == ()
     ill = busy.views.node("b")
     assert ill is not None
-    seen = [(gpu.usable, gpu.healthy, gpu.reason) for gpu in ill.item.gpus]
+    seen = [(gpu.available, gpu.healthy, gpu.reason) for gpu in ill.item.gpus]
     assert seen == [(True, True, ""), (False, False, "Xid 79")]
     cordoned = busy.views.node("d")
     assert cordoned is not None
@@ -83,7 +83,7 @@ async def test_a_row_follows_every_change_of_its_node(busy: Scene) -> None:
     assert await allocated() == 50
     busy.extender.put_node(node("a", 2, ill=[0]))
     found = await busy.views.nodes(NodesQuery())
-    assert next(row.unusable_gpus for row in found.items if row.node == "a") == 1
+    assert next(row.unavailable_gpus for row in found.items if row.node == "a") == 1
     busy.extender.drop_node("a")
     found = await busy.views.nodes(NodesQuery())
     gone = next(row for row in found.items if row.node == "a")
@@ -108,9 +108,15 @@ async def test_the_cluster_is_the_sum(busy: Scene) -> None:
     busy.extender.put_pod(waits)
     busy.extender.filter(ask(waits, "a", "b"))
     found = await busy.views.cluster()
-    assert (found.nodes, found.nodes_with_problem, found.gpus, found.free_gpus, found.unusable_gpus) == (4, 1, 6, 2, 3)
+    assert (found.nodes, found.nodes_with_problem, found.gpus, found.free_gpus, found.unavailable_gpus) == (
+        4,
+        1,
+        6,
+        2,
+        3,
+    )
     assert (found.cores, found.cores_allocated, found.pods_bound, found.pods_reserved) == (600, 50, 2, 0)
-    assert (found.pods_waiting, found.waiting_by_reason) == (1, {"too few GPUs that can serve the pod": 1})
+    assert (found.pods_pending, found.pending_by_reason) == (1, {"too few GPUs that can serve the pod": 1})
     assert found.models == {"NVIDIA H100": 1, "Tesla T4": 5}
     assert found.scheduler_version == "1.2.3"
 
@@ -127,15 +133,15 @@ async def test_pods_wait_with_a_reason_are_reserved_and_bound(busy: Scene) -> No
         "one": PodStage.BOUND,
         "two": PodStage.BOUND,
         "chosen": PodStage.RESERVED,
-        "large": PodStage.WAITING,
-        "other": PodStage.WAITING,
+        "large": PodStage.PENDING,
+        "other": PodStage.PENDING,
     }
     assert found["large"].reason == "it fits on none of 2 nodes: too few GPUs that can serve the pod (2)"
     assert found["other"].reason == "0/3 nodes are available: taints."
     (container,) = found["one"].containers
     assert [(share.minor, share.cores, share.blocks) for share in container.shares] == [(0, 30, 8)]
     assert found["chosen"].node in ("a", "b")
-    waiting = await busy.views.pods(PodsQuery(stage=PodStage.WAITING))
+    waiting = await busy.views.pods(PodsQuery(stage=PodStage.PENDING))
     assert [row.pod for row in waiting.items] == ["large", "other"]
     assert [row.pod for row in (await busy.views.pods(PodsQuery(node="a", stage=PodStage.BOUND))).items] == [
         "one",
