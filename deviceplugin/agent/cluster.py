@@ -232,7 +232,7 @@ class Cordon:
             async with asyncio.timeout(_CORDON_WAIT_S):
                 await self._reflector.synced.wait()
         except TimeoutError:
-            log.warning("cordon_unknown", effect="GPUs are granted as if none were cordoned")
+            log.warning("cordon_unknown", effect="GPUs are allocated as if none were cordoned")
             self._has_waited = True
 
     @property

@@ -57,7 +57,7 @@ CORES_ASKED = Family(
 MEMORY_ASKED = Family(
     "container_request_gpu_memory",
     "gauge",
-    "GPU memory in MiB that the container was granted.",
+    "GPU memory in MiB that is allocated to the container.",
     (*_CONTAINER, "req_of_gpu_memory"),
 )
 _TOTAL = "total"
