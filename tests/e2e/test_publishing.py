@@ -15,28 +15,30 @@ import urllib3
 from sandbox.cluster.images import image_with
 from sandbox.emulated_gpus import REPOSITORY
 from tests.commands import commands
-from tests.e2e.installed.registry import Registry, key_pair, registry
+from tests.e2e.installed.registry import Registry, registry
 from tests.programs import cosign_program, installed, need_release_tools
 from tests.scripts.released import release_files
 
 pytestmark = [pytest.mark.programs, pytest.mark.root, pytest.mark.timeout(900)]
 
+PASSWORD = {"COSIGN_PASSWORD": "of the tests"}
 STATUS = "Package: small\nVersion: 1:2-3\nArchitecture: amd64\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A registry, a small release, and cosign."""
+    """A registry, a small release, cosign, and the key that signs."""
 
     registry: Registry
     dist: Path
     cosign: str
+    key: Path
 
     def publish(self) -> subprocess.CompletedProcess[str]:
-        return self.registry.publish(self.dist)
+        return self.registry.publish(self.dist, "--key", str(self.key), **PASSWORD)
 
     def verified(self, verb: str, *words: str, key: str = "cosign.pub") -> subprocess.CompletedProcess[str]:
-        command = [self.cosign, verb, "--key", str(self.registry.key.with_name(key)), "--insecure-ignore-tlog", *words]
+        command = [self.cosign, verb, "--key", str(self.key.with_name(key)), "--insecure-ignore-tlog", *words]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     def tags(self) -> dict[str, str]:
@@ -95,9 +97,16 @@ def made(dist: Path, image: Path, **environment: str) -> Path:
 @pytest.fixture
 def scene(cosign: str, files: Path, tmp_path: Path) -> Iterator[Scene]:
     dist = Path(shutil.copytree(files, tmp_path / "dist"))
-    with registry(tmp_path, cosign) as served:
+    with registry(tmp_path) as served:
         key_pair(cosign, tmp_path, "other")
-        yield Scene(served, dist, cosign)
+        yield Scene(served, dist, cosign, key_pair(cosign, tmp_path, "cosign"))
+
+
+def key_pair(cosign: str, folder: Path, name: str) -> Path:
+    """The private key, NAME.key; the public one is NAME.pub."""
+    command = [cosign, "generate-key-pair", f"--output-key-prefix={name}"]
+    subprocess.run(command, cwd=folder, env=os.environ | PASSWORD, check=True, capture_output=True)
+    return folder / f"{name}.key"
 
 
 def test_the_list_of_the_image_s_packages_is_the_same_in_two_runs(files: Path, image: Path, tmp_path: Path) -> None:
@@ -159,7 +168,8 @@ def test_without_a_key_cosign_is_asked_to_sign_by_identity(scene: Scene, tmp_pat
     program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >>{said}\n')
     program.chmod(0o755)
     command = [str(REPOSITORY / "scripts/publish"), str(scene.dist), scene.registry.address, "--plain-http"]
-    subprocess.run(command, env=os.environ | {"VCUDA_COSIGN": str(program)}, check=True)
+    workflow = {"VCUDA_COSIGN": str(program), "ACTIONS_ID_TOKEN_REQUEST_URL": "https://actions.example.org"}
+    subprocess.run(command, env=os.environ | workflow, check=True)
     lines = said.read_text().splitlines()
     assert [line.split()[0] for line in lines] == ["attest", "sign", "sign-blob"]
     for line in lines:
@@ -169,10 +179,24 @@ def test_without_a_key_cosign_is_asked_to_sign_by_identity(scene: Scene, tmp_pat
     assert [line.count("@sha256:") for line in lines] == [1, 2, 0], "a tag may name something else in a moment"
 
 
+def test_unsigned_is_published_without_cosign(scene: Scene) -> None:
+    done = scene.registry.publish(scene.dist, "--unsigned", VCUDA_COSIGN="/nowhere")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [f"{name}@{digest}" for name, digest in scene.tags().items()]
+    assert not list(scene.dist.glob("*.sigstore.json"))
+
+
+def test_a_wrong_password_is_noticed_before_anything_is_sent(scene: Scene) -> None:
+    done = scene.registry.publish(scene.dist, "--key", str(scene.key), COSIGN_PASSWORD="another")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"publish: cosign cannot use {scene.key} with the password in COSIGN_PASSWORD: ")
+    assert urllib3.request("GET", f"http://{scene.registry.address}/v2/_catalog").json() == {"repositories": []}
+
+
 def test_the_commands_of_the_guide_verify_what_was_published(scene: Scene) -> None:
     """As they stand there, but for the registry's address, and that it has no TLS."""
     assert scene.publish().returncode == 0
-    shutil.copy(scene.registry.key.with_name("cosign.pub"), scene.dist)
+    shutil.copy(scene.key.with_name("cosign.pub"), scene.dist)
     page = REPOSITORY / "docs/install.md"
     lines = [line for each in commands(page) if "released?" in each.heading for line in each.commands]
     assert {line.split()[0] for line in lines} == {"cosign", "sha256sum"}
@@ -185,7 +209,7 @@ def test_the_commands_of_the_guide_verify_what_was_published(scene: Scene) -> No
 
 
 def _typed(scene: Scene, line: str) -> int:
-    program = scene.registry.key.with_name("bin") / "cosign"
+    program = scene.key.with_name("bin") / "cosign"
     program.parent.mkdir(exist_ok=True)
     program.unlink(missing_ok=True)
     program.symlink_to(scene.cosign)
@@ -221,7 +245,7 @@ def test_files_that_are_not_those_of_the_release_are_refused(scene: Scene) -> No
 
 
 def test_a_registry_that_is_away_is_one_sentence(scene: Scene) -> None:
-    done = replace(scene.registry, address="127.0.0.1:9").publish(scene.dist)
+    done = replace(scene, registry=replace(scene.registry, address="127.0.0.1:9")).publish()
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("publish: 127.0.0.1:9 does not say what vcuda:")
     assert len(done.stderr.splitlines()) == 1

@@ -1,5 +1,6 @@
 """A word that a script does not understand is refused, before anything is installed or written."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -40,3 +41,30 @@ def test_the_demo_says_which_words_it_takes() -> None:
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "invalid choice: 'nothing' (choose from 'node', 'cluster')" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            (),
+            "only the CI workflow has an identity that signs; give --key FILE, which cosign generate-key-pair makes, "
+            "or --unsigned",
+        ),
+        (("--key", "no.key"), "no.key is not a private key of cosign; cosign generate-key-pair makes one"),
+        (("--key", "LICENSE"), "LICENSE is not a private key of cosign; cosign generate-key-pair makes one"),
+        (("--unsigned",), "nowhere has not one file vcuda-image-*.tar; make the release with scripts/release"),
+    ],
+)
+def test_what_shall_sign_is_looked_for_before_anything_is_built_or_sent(words: tuple[str, ...], said: str) -> None:
+    command = [REPOSITORY / "scripts/publish", "nowhere", "registry.example.org", *words]
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env={"PATH": os.defpath}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"publish: {said}\n")
+
+
+def test_a_release_is_signed_in_one_way_or_not_at_all() -> None:
+    command = [REPOSITORY / "scripts/publish", "dist", "registry.example.org", "--unsigned", "--key", "cosign.key"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr[:23]) == (2, "", "usage: scripts/publish ")

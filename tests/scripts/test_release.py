@@ -128,6 +128,14 @@ def test_what_is_no_release_is_refused_in_one_sentence(other: Path) -> None:
     assert found == sentences
 
 
+def test_what_fails_leaves_nothing_in_the_way(other: Path) -> None:
+    out = other.parent / "out"
+    done = release_files(other, out, BUILDAH="no-such-buildah")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.endswith("image: buildah is missing; on Debian: apt-get install buildah\n")
+    assert [path.name for path in other.parent.iterdir()] == [other.name]
+
+
 def test_a_tag_of_this_version_is_a_release(other: Path, tmp_path: Path) -> None:
     """CHANGELOG.md has its section."""
     for tag in (f"v{VERSION}", "vcuda-demo", "latest"):

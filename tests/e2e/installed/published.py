@@ -16,7 +16,7 @@ from sandbox.cluster.service_address import api_server_for_pods
 from scripts import manifests
 from tests.e2e.installed.images import import_images, vcuda_archive
 from tests.e2e.installed.registry import Registry, registry
-from tests.programs import cosign_program, need_release_tools
+from tests.programs import need_release_tools
 from tests.scripts.released import ROOT, release_files
 
 
@@ -25,11 +25,11 @@ def published(
     cluster: Cluster, programs: Path, request: pytest.FixtureRequest, folder: Path, *, samples: Iterable[str] = ()
 ) -> Iterator[Registry]:
     """`samples` are the names of further images, which become busybox."""
-    files, cosign = released_files(request), cosign_program(request)
+    files = released_files(request)
     text = manifests.render(manifests.helm(), "--show-only=templates/scheduler/deployment.yaml")
     (kube_scheduler,) = yaml.safe_load(text)["spec"]["template"]["spec"]["containers"]
     import_images(cluster, kube_scheduler=(kube_scheduler["image"], programs / "kube-scheduler"), samples=samples)
-    with api_server_for_pods(cluster), registry(folder, cosign) as served:
+    with api_server_for_pods(cluster), registry(folder) as served:
         done = served.publish(files)
         assert done.returncode == 0, done.stderr
         yield served

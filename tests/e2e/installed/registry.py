@@ -1,6 +1,6 @@
 """A registry on loopback, with the image and the chart as a release has them: what a newcomer installs from.
 
-In: cosign; what scripts/release_files made; scripts/publish. Out: a real registry (Debian's docker-registry) while the
+In: what scripts/release_files made; scripts/publish. Out: a real registry (Debian's docker-registry) while the
 context lasts. containerd and Helm speak plain HTTP with it, as they do with 127.0.0.1.
 """
 
@@ -20,16 +20,14 @@ from sandbox.emulated_gpus import REPOSITORY
 from tests.programs import installed
 
 _PROGRAMS = ("docker-registry=docker-registry", "skopeo=skopeo")
-PASSWORD = {"COSIGN_PASSWORD": "of the tests"}
 
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """`address` is HOST:PORT. `key` signs what is published."""
+    """`address` is HOST:PORT."""
 
     address: str
     version: str
-    key: Path
 
     @property
     def image(self) -> str:
@@ -41,17 +39,18 @@ class Registry:
         """What Helm installs, as words of its command line."""
         return f"oci://{self.address}/charts/vcuda", f"--version={self.version}", "--plain-http"
 
-    def publish(self, dist: Path) -> subprocess.CompletedProcess[str]:
-        """By scripts/publish."""
-        command = [str(REPOSITORY / "scripts/publish"), str(dist), self.address, "--plain-http", "--key", str(self.key)]
-        return subprocess.run(command, env=os.environ | PASSWORD, capture_output=True, text=True, check=False)
+    def publish(self, dist: Path, *signing: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """By scripts/publish; unsigned where `signing` says nothing else."""
+        command = [str(REPOSITORY / "scripts/publish"), str(dist), self.address, "--plain-http"]
+        command += signing or ("--unsigned",)
+        return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
 
 
 @contextmanager
-def registry(folder: Path, cosign: str) -> Iterator[Registry]:
-    """An empty one; what it has lies in `folder`, where the keys are."""
+def registry(folder: Path) -> Iterator[Registry]:
+    """An empty one; what it has lies in `folder`."""
     installed(*_PROGRAMS)
-    found = Registry(f"127.0.0.1:{_free_port()}", __version__, key_pair(cosign, folder, "cosign"))
+    found = Registry(f"127.0.0.1:{_free_port()}", __version__)
     configuration = folder / "registry.yml"
     configuration.write_text(
         f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {folder / 'registry'}}}}}\n"
@@ -68,13 +67,6 @@ def registry(folder: Path, cosign: str) -> Iterator[Registry]:
             yield found
         finally:
             server.terminate()
-
-
-def key_pair(cosign: str, folder: Path, name: str) -> Path:
-    """The private key, NAME.key; the public one is NAME.pub."""
-    command = [cosign, "generate-key-pair", f"--output-key-prefix={name}"]
-    subprocess.run(command, cwd=folder, env=os.environ | PASSWORD, check=True, capture_output=True)
-    return folder / f"{name}.key"
 
 
 def _answers(address: str) -> bool:
