@@ -293,3 +293,44 @@ def test_pods_with_hamis_resources_by_other_names_are_sent_too(chart: Chart) -> 
 
 def _expressions(items: list[Object]) -> dict[str, str]:
     return {item["name"]: item["expression"] for item in items}
+
+
+def agent_terms(chart: Chart, values: Object) -> list[Object]:
+    affinity = chart.render(values).agent["affinity"]["nodeAffinity"]
+    terms: list[Object] = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    return terms
+
+
+def has(key: str, *values: str) -> Object:
+    return {"key": key, "operator": "In", "values": list(values)} if values else {"key": key, "operator": "Exists"}
+
+
+def test_the_agent_runs_on_nodes_with_any_of_the_labels_that_people_have(chart: Chart) -> None:
+    """GPU Feature Discovery's; Node Feature Discovery's, by vendor as in NVIDIA's chart, and by class and vendor."""
+    assert agent_terms(chart, {}) == [
+        {"matchExpressions": [expression]}
+        for expression in (
+            has("nvidia-device-enable", "enable"),
+            has("nvidia.com/gpu.present", "true"),
+            has("feature.node.kubernetes.io/pci-10de.present", "true"),
+            has("feature.node.kubernetes.io/pci-0300_10de.present", "true"),
+            has("feature.node.kubernetes.io/pci-0302_10de.present", "true"),
+        )
+    ]
+    assert "nodeSelector" not in chart.render({}).agent
+
+
+def test_labels_of_the_operator_replace_these_and_stand_beside_his_affinity(chart: Chart) -> None:
+    theirs = {"matchExpressions": [{"key": "spot", "operator": "DoesNotExist"}]}
+    field = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]}
+    wanted = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [theirs, field]}}
+    labels = [has("pool", "gpu"), has("team")]
+    assert agent_terms(
+        chart, {"gpuNodes": ["pool=gpu,team", "a=b"], "agent": {"affinity": {"nodeAffinity": wanted}}}
+    ) == [
+        {"matchExpressions": [*theirs["matchExpressions"], *labels]},
+        {"matchExpressions": [*theirs["matchExpressions"], has("a", "b")]},
+        {"matchExpressions": labels, **field},
+        {"matchExpressions": [has("a", "b")], **field},
+    ]
+    assert "affinity" not in chart.render({"gpuNodes": []}).agent

@@ -27,8 +27,15 @@ SAID: dict[str, tuple[Object, list[str]]] = {
         ],
     ),
     "agents everywhere": (
-        {"agent": {"nodeSelector": {"nvidia-device-enable": None}}},
+        {"gpuNodes": []},
         ["The agent runs on every node"],
+    ),
+    "agents by labels of others": (
+        {"gpuNodes": ["pool=gpu,team=vision", "nvidia.com/gpu.present"]},
+        [
+            "The agent runs on nodes with pool=gpu,team=vision or nvidia.com/gpu.present:",
+            "kubectl label node NODE pool=gpu team=vision    # a GPU node without one of them",
+        ],
     ),
     "updates by hand": (VALUE_SETS["agent alone"], ["updated when you delete them", "The scheduler is disabled"]),
     "no webhook": (VALUE_SETS["without webhook and policy"], ['"schedulerName":"vcuda-scheduler"']),

@@ -17,6 +17,9 @@ VALUES = manifests.CHART / "values.yaml"
 WRONG: dict[str, tuple[Object, str]] = {
     "a value that does not exist": ({"agent": {"replicas": 2}}, "replicas"),
     "a group that does not exist": ({"devicePlugin": {}}, "devicePlugin"),
+    "nodes by a selector of their own": ({"gpuNodes": {"pool": "gpu"}}, "gpuNodes"),
+    "nodes by what labels cannot say": ({"gpuNodes": ["pool!=gpu"]}, "gpuNodes"),
+    "nodes by labels of the past": ({"agent": {"nodeSelector": {"pool": "gpu"}}}, "nodeSelector"),
     "a domain that is none": ({"resourceDomain": "Tencent"}, "resourceDomain"),
     "an unknown node policy": ({"scheduler": {"nodePolicy": "random"}}, "nodePolicy"),
     "an unknown GPU policy": ({"scheduler": {"gpuPolicy": "mutex"}}, "gpuPolicy"),

@@ -107,7 +107,7 @@ VALUE_SETS: dict[str, Object] = {
             "env": [{"name": "TZ", "value": "UTC"}],
             "podLabels": {"team": "gpu"},
             "podAnnotations": {"note": "yes"},
-            "affinity": {"nodeAffinity": {}},
+            "affinity": {"podAffinity": {}},
         },
         "scheduler": {
             "name": "hami-scheduler",
@@ -163,10 +163,10 @@ VALUE_SETS: dict[str, Object] = {
         "image": {"pullPolicy": "Always"},
     },
     "what installations seldom change": {
+        "gpuNodes": ["pool=gpu"],
         "image": {"digest": f"sha256:{'a' * 64}", "pullPolicy": "Always"},
         "agent": {
             "shareMode": False,
-            "nodeSelector": {"pool": "gpu"},
             "tolerations": [],
             "priorityClassName": "ours",
             "resources": {"limits": {"cpu": "1"}},

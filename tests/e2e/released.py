@@ -23,7 +23,7 @@ TRIED = "chart-test"
 PODS = f"/api/v1/namespaces/{TRIED}/pods"
 NOWHERE = {"no-such-node": "true"}
 INSTALLED: Object = {
-    "agent": {"nodeSelector": NOWHERE},
+    "gpuNodes": ["no-such-node=true"],
     "scheduler": {"nodeSelector": NOWHERE},
     "webhook": {"namespaceSelector": [{"key": "chart-test", "operator": "Exists"}]},
 }

@@ -48,8 +48,8 @@ def test_the_demo_says_which_words_it_takes() -> None:
     [
         (
             (),
-            "only the CI workflow has an identity that signs; give --key FILE, which cosign generate-key-pair makes, "
-            "or --unsigned",
+            "only the CI workflow has an identity that signs; "
+            "give --key FILE, which cosign generate-key-pair makes, or --unsigned",
         ),
         (("--key", "no.key"), "no.key is not a private key of cosign; cosign generate-key-pair makes one"),
         (("--key", "LICENSE"), "LICENSE is not a private key of cosign; cosign generate-key-pair makes one"),
@@ -57,7 +57,7 @@ def test_the_demo_says_which_words_it_takes() -> None:
     ],
 )
 def test_what_shall_sign_is_looked_for_before_anything_is_built_or_sent(words: tuple[str, ...], said: str) -> None:
-    command = [REPOSITORY / "scripts/publish", "nowhere", "registry.example.org", *words]
+    command = [str(REPOSITORY / "scripts/publish"), "nowhere", "registry.example.org", *words]
     done = subprocess.run(
         command, cwd=REPOSITORY, env={"PATH": os.defpath}, capture_output=True, text=True, check=False
     )
@@ -65,6 +65,6 @@ def test_what_shall_sign_is_looked_for_before_anything_is_built_or_sent(words: t
 
 
 def test_a_release_is_signed_in_one_way_or_not_at_all() -> None:
-    command = [REPOSITORY / "scripts/publish", "dist", "registry.example.org", "--unsigned", "--key", "cosign.key"]
+    command = [str(REPOSITORY / "scripts/publish"), "dist", "registry.example.org", "--unsigned", "--key", "cosign.key"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr[:23]) == (2, "", "usage: scripts/publish ")

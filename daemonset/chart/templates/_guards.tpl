@@ -34,6 +34,19 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Refuses to install an agent on GPUs that another device plugin offers. `helm template` sees no nodes. */}}
+{{- define "vcuda.refuseOtherPlugins" -}}
+{{- if .Release.IsInstall -}}
+{{- range $node := lookup "v1" "Node" "" "" | dig "items" list -}}
+{{- range $resource, $amount := dig "status" "allocatable" dict $node -}}
+{{- if and (regexMatch "^nvidia[.]com/(gpu|mig-)" $resource) (ne (toString $amount) "0") (include "vcuda.isGpuNode" (list $ $node)) -}}
+{{- fail (printf "gpuNodes: node %s is one of them, and another device plugin offers its GPUs as %s; a GPU could be allocated twice. Stop that plugin there, or begin with nodes that you choose: --set 'gpuNodes={nvidia-device-enable=enable}' (docs/how-to/time-slicing.md)" $node.metadata.name $resource) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Refuses flags that the chart sets by a value, which would be given twice: (list "agent.flags" flags values-by-flag). */}}
 {{- define "vcuda.refuseFlags" -}}
 {{- $name := index . 0 -}}

@@ -163,3 +163,42 @@ metricRelabelings:
 {{- define "vcuda.scrapesKubeScheduler" -}}
 {{- if and .Values.monitoring.kubeScheduler (include "vcuda.isBesideKubeScheduler" .) }}yes{{ end -}}
 {{- end -}}
+
+{{/* agent.affinity, in which the pods are also bound to gpuNodes: each of these, with each required term of the operator. */}}
+{{- define "vcuda.agentAffinity" -}}
+{{- $affinity := deepCopy .Values.agent.affinity -}}
+{{- if .Values.gpuNodes -}}
+{{- $node := $affinity.nodeAffinity | default dict -}}
+{{- $required := $node.requiredDuringSchedulingIgnoredDuringExecution | default dict -}}
+{{- $terms := list -}}
+{{- range $given := $required.nodeSelectorTerms | default (list dict) -}}
+{{- range $labels := $.Values.gpuNodes -}}
+{{- $expressions := $given.matchExpressions | default list -}}
+{{- range splitList "," $labels -}}
+{{- $pair := splitList "=" . -}}
+{{- $expression := dict "key" (first $pair) "operator" (ternary "In" "Exists" (contains "=" .)) -}}
+{{- with rest $pair }}{{ $_ := set $expression "values" . }}{{ end -}}
+{{- $expressions = append $expressions $expression -}}
+{{- end -}}
+{{- $terms = append $terms (merge (dict "matchExpressions" $expressions) $given) -}}
+{{- end -}}
+{{- end -}}
+{{- $_ := set $node "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms) -}}
+{{- $_ := set $affinity "nodeAffinity" $node -}}
+{{- end -}}
+{{- with $affinity }}{{ toYaml . }}{{ end -}}
+{{- end -}}
+
+{{/* Not empty for a node with one of gpuNodes, or where there are none: (list $ node). */}}
+{{- define "vcuda.isGpuNode" -}}
+{{- $found := index . 1 | dig "metadata" "labels" dict -}}
+{{- if not (index . 0).Values.gpuNodes }}yes{{ end -}}
+{{- range $labels := (index . 0).Values.gpuNodes -}}
+{{- $all := true -}}
+{{- range splitList "," $labels -}}
+{{- $key := splitList "=" . | first -}}
+{{- $all = and $all (hasKey $found $key) (or (not (contains "=" .)) (eq . (printf "%s=%s" $key (get $found $key)))) -}}
+{{- end -}}
+{{- if $all }}yes{{ end -}}
+{{- end -}}
+{{- end -}}

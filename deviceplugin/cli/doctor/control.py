@@ -271,7 +271,7 @@ async def gpu_nodes(facts: ClusterFacts) -> CheckResult:
     if missing:
         return warning(
             f"{count(len(missing), 'node')} labelled as having NVIDIA GPUs, and nothing offers them: {named(missing)}",
-            "if vcuda shall share them, label them as the value agent.nodeSelector says",
+            "if vcuda shall share them, label them as the value gpuNodes says",
         )
     if not ready:
         return skipped("no agent is ready")

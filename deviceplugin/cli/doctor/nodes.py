@@ -117,7 +117,7 @@ def inventories(nodes: Sequence[NodeFacts], agents: Collection[str]) -> CheckRes
         )
     found = [each for each in nodes if each.has_inventory]
     if not found:
-        return warning("no node has an inventory of GPUs", "label the GPU nodes as the value agent.nodeSelector says")
+        return warning("no node has an inventory of GPUs", "label the GPU nodes as the value gpuNodes says")
     return ok(f"{count(len(found), 'node')} with an inventory that can be read")
 
 
