@@ -48,8 +48,10 @@ def test_the_demo_says_which_words_it_takes() -> None:
     [
         (
             (),
-            "only the CI workflow has an identity that signs; "
-            "give --key FILE, which cosign generate-key-pair makes, or --unsigned",
+            (
+                "only the CI workflow has an identity that signs; "
+                "give --key FILE, which cosign generate-key-pair makes, or --unsigned"
+            ),
         ),
         (("--key", "no.key"), "no.key is not a private key of cosign; cosign generate-key-pair makes one"),
         (("--key", "LICENSE"), "LICENSE is not a private key of cosign; cosign generate-key-pair makes one"),
