@@ -40,7 +40,7 @@ from deviceplugin.model.allocation import ContainerRef, GpuShare, PodUid
 from deviceplugin.model.claims import Claim, ClaimRef, ClaimUid, DeviceStatus
 from deviceplugin.model.gpu import Gpu, Inventory
 from deviceplugin.model.pod import Pod, PodContainer
-from deviceplugin.model.units import format_blocks
+from deviceplugin.model.units import memory_text
 
 log = structlog.get_logger("vcuda.dra")
 _ROUNDS = 2
@@ -343,5 +343,5 @@ def _said(grant: Grant, share: GpuShare, inventory: Inventory, device: Callable[
     if not health.healthy:
         text = f"{name} is unhealthy: {health.reason}"
         return _Said(grant.allocation.owner.name, device(gpu), False, "GPUUnhealthy", text)
-    what = f"{share.cores} cores and {format_blocks(share.blocks)} of {name}" if grant.is_share else f"all of {name}"
+    what = f"{share.cores} cores and {memory_text(share.blocks)} of {name}" if grant.is_share else f"all of {name}"
     return _Said(grant.allocation.owner.name, device(gpu), True, "Prepared", what)

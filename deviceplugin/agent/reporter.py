@@ -22,7 +22,7 @@ from deviceplugin.model.allocation import ContainerRef
 from deviceplugin.model.gpu import Breach, GpuUuid, Inventory, Overrun
 from deviceplugin.model.pod import Pod, PodContainer
 from deviceplugin.model.request import RequestKind
-from deviceplugin.model.units import CORES_PER_GPU, MIB, format_blocks
+from deviceplugin.model.units import CORES_PER_GPU, MIB, memory_text
 from deviceplugin.observe.metrics import REFUSED_CONNECTIONS, REPAIRS, STARTS, AgentMetrics, reason_of
 from deviceplugin.placement.pod import Choice
 
@@ -245,7 +245,7 @@ def _claim_sentence(grant: Grant, devices: Sequence[str]) -> str:
     owner, request, where = grant.allocation.owner, grant.allocation.request, ", ".join(devices)
     if grant.is_share:
         each = f"each of {where}" if len(devices) > 1 else where
-        what = f"{request.cores_per_gpu} cores and {format_blocks(request.blocks_per_gpu)} of {each}"
+        what = f"{request.cores_per_gpu} cores and {memory_text(request.blocks_per_gpu)} of {each}"
     else:
         what = f"{len(devices)} whole GPU{'s' if len(devices) > 1 else ''}: {where}"
     return f"request {owner.name} of claim {owner.pod.name} got {what} (kube-scheduler's choice)"
@@ -256,7 +256,7 @@ def _sentence(grant: Grant, choice: Choice) -> str:
     where = ", ".join(str(gpu.minor) for gpu in choice.gpus)
     if choice.evaluator is RequestKind.SHARE:
         gpus = f"GPU {where}" if request.gpus == 1 else f"each of GPUs {where}"
-        what = f"{request.cores_per_gpu} cores and {format_blocks(request.blocks_per_gpu)} of {gpus}"
+        what = f"{request.cores_per_gpu} cores and {memory_text(request.blocks_per_gpu)} of {gpus}"
     else:
         what = f"{request.cores // CORES_PER_GPU} whole GPU{'s' if request.gpus > 1 else ''}: {where}"
     return f"container {grant.allocation.owner.name} got {what} ({choice.reason})"

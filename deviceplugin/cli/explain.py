@@ -1,11 +1,12 @@
-"""`vcuda explain POD`: why a pod is pending, node by node and GPU by GPU, and what would have to change.
+"""`vcuda explain POD`: why a pod is Pending, the main reason first, and what would have to change.
 
 In: a pod's name, and where the scheduler is: its URL, or a kubeconfig to call it through the API server's proxy. Out:
-text or JSON; one sentence and status 1 where the scheduler does not know the pod.
+text of at most 40 lines, all of it with --all, or JSON; one sentence and status 1 where the scheduler does not know the
+pod.
 """
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
 import click
@@ -20,30 +21,39 @@ from deviceplugin.errors import KubeError, KubeNotFoundError, VcudaError
 from deviceplugin.kube.collection import ObjectRef
 from deviceplugin.kube.pods import PODS
 from deviceplugin.kube.structs import PodObject, PodSpec, PodStatus, Resources
-from deviceplugin.model.cluster_view import Explanation, NodeVerdict
+from deviceplugin.model.cluster_view import Explanation, GpuVerdict, NodeVerdict
+from deviceplugin.placement.describe import gpus_text
 
+_NEAREST = 3
+_MOST_ASKED = 4
+_MOST_OF_BOUND = 24
+_MOST_REASONS = 4
 _MOST_GPUS = 16
+_MOST_GPU_LINES, _MOST_OTHERS = 3, 2
+_MOST_HOLDERS = 3
 _EXAMPLES = (
-    ("Why a pod of the context's namespace waits, or why it is where it is.", "explain llm"),
+    ("Why a pod of the context's namespace is Pending, or why it is where it is.", "explain llm"),
     ("A pod of another namespace.", "explain research/llm"),
+    ("Every GPU of the nodes, with the pods on it.", "explain research/llm --all"),
     ("With the namespace as kubectl has it.", "explain pod/llm -n research"),
 )
 
 
 @click.command("explain", cls=OperatorCommand, examples=_EXAMPLES)
 @click.argument("pod", shell_complete=complete_pod)
+@click.option("--all", "full", is_flag=True, help="Show up to 20 nodes, each GPU, and every pod on it.")
 @output_option("table", "json", "yaml")
 @connected
-def explain(pod: str, output: str, connection: Connection) -> None:
-    """Explain why a pod is on its node, or why it is pending.
+def explain(pod: str, full: bool, output: str, connection: Connection) -> None:
+    """Explain why a pod is on its node, or why it is Pending.
 
-    POD is a name, pod/NAME, or NAMESPACE/NAME. Prints the last decision about the pod for each node and GPU, and what
-    would have to change for it to fit. If kube-scheduler has not called the extender for the pod, the decision is made
-    now.
+    POD is a name, pod/NAME, or NAMESPACE/NAME. Prints the main reason, the reasons of all nodes, and what would have to
+    change on the three nodes that are nearest to fitting. Cores are 1/100 of a GPU's time. If kube-scheduler has not
+    called the extender for the pod, the decision is made now.
     """
     found = asked(connection, lambda client: _explained(client, pod))
     if output == "table":
-        say(*_as_lines(found))
+        say(*_as_lines(found, full=full))
     else:
         show_document(msgspec.to_builtins(found), output)
 
@@ -83,28 +93,75 @@ def why_unknown(pod: str, item: PodObject) -> str:
     return ""
 
 
-def _as_lines(found: Explanation) -> list[str]:
-    lines = [f"{found.pod}: {found.sentence}", *(f"  {line}" for line in (*found.asked, *found.why))]
+def _as_lines(found: Explanation, *, full: bool) -> list[str]:
+    most = _MOST_ASKED if found.nodes else _MOST_OF_BOUND
+    lines = [*_heading(found), *(f"  {line}" for line in _cut_list((*found.asked, *found.why), most, full=full))]
     if found.at:
-        lines.append(
-            f"  kube-scheduler last asked at {dt.datetime.fromtimestamp(found.at, dt.UTC):%Y-%m-%d %H:%M:%S UTC}"
-        )
+        at = dt.datetime.fromtimestamp(found.at, dt.UTC)
+        lines.append(f"  kube-scheduler last asked at {at:%Y-%m-%d %H:%M:%S UTC}")
     if found.condition:
         lines.append(f"  the pod's condition PodScheduled says: {found.condition}")
     if found.reasons:
-        lines.append("")
-        lines += (f"{count:>6} node{'s' * (count != 1)}: {reason}" for reason, count in found.reasons.items())
-    for node in found.nodes:
-        lines += ["", *_node_lines(node)]
-    if found.left_out and found.nodes:
-        lines += ["", f"{found.left_out} further nodes are not shown"]
-    return lines
+        counted = [f"{count:>6} node{'s' * (count != 1)}: {reason}" for reason, count in found.reasons.items()]
+        lines += ["", *_cut_list(counted, _MOST_REASONS, full=full)]
+    shown = found.nodes if full else found.nodes[:_NEAREST]
+    for node in shown:
+        lines += ["", *(_every_line(node) if full else _short_lines(node))]
+    return [*lines, *_left_out(found, len(shown))]
 
 
-def _node_lines(node: NodeVerdict) -> Iterator[str]:
-    yield f"node {node.node}: {node.reason}"
-    if node.change:
-        yield f"  to change: {node.change}"
+def _heading(found: Explanation) -> list[str]:
+    """The main reason first: it is what people look for."""
+    if not found.main_reason:
+        return [f"{found.pod}: {found.sentence}"]
+    return [f"{found.pod} is Pending: {found.main_reason}", f"  {found.sentence}"]
+
+
+def _left_out(found: Explanation, shown: int) -> list[str]:
+    hidden, unseen = len(found.nodes) - shown, found.left_out * bool(found.nodes)
+    if hidden:
+        farther = f"; {unseen} farther from fitting are never shown" if unseen else ""
+        return ["", f"These are the {shown} nodes nearest to fitting. --all shows {hidden} more in full{farther}."]
+    return ["", f"{unseen} further nodes are not shown"] if unseen else []
+
+
+def _cut_list(lines: Sequence[str], most: int, *, full: bool = False) -> list[str]:
+    if full or len(lines) <= most:
+        return [*lines]
+    return [*lines[: most - 1], f"  {len(lines) - most + 1} more lines with --all"]
+
+
+def _every_line(node: NodeVerdict) -> Iterator[str]:
+    yield from _node_heading(node)
     for gpu in node.gpus[:_MOST_GPUS]:
         yield f"  GPU {gpu.minor} ({gpu.model}): {gpu.against or 'fits'}"
         yield from (f"    {holder}" for holder in gpu.holders)
+    if len(node.gpus) > _MOST_GPUS:
+        yield f"  {len(node.gpus) - _MOST_GPUS} more GPUs"
+
+
+def _node_heading(node: NodeVerdict) -> Iterator[str]:
+    yield f"node {node.node}: {node.reason}"
+    if node.change:
+        yield f"  fix: {node.change}"
+
+
+def _short_lines(node: NodeVerdict) -> list[str]:
+    """The GPUs nearest to fitting with their pods, the others by what speaks against them."""
+    nearest = [gpu for gpu in node.gpus if gpu.nearest]
+    lines = [f"  GPU {gpu.minor}: {gpu.against or 'fits'}{_holders_text(gpu)}" for gpu in nearest]
+    alike: dict[str, list[int]] = {}
+    for gpu in node.gpus:
+        if not gpu.nearest:
+            alike.setdefault(gpu.against, []).append(gpu.minor)
+    others = [f"  {gpus_text(minors)}: {against or 'fits'}" for against, minors in alike.items()]
+    if len(others) > _MOST_OTHERS:
+        others = [f"  {len(node.gpus) - len(nearest)} further GPUs: see --all"]
+    return [*_node_heading(node), *_cut_list(lines, _MOST_GPU_LINES), *others]
+
+
+def _holders_text(gpu: GpuVerdict) -> str:
+    if not gpu.holders:
+        return ""
+    more = len(gpu.holders) - _MOST_HOLDERS
+    return f"; {'; '.join(gpu.holders[:_MOST_HOLDERS])}" + (f"; {more} more" if more > 0 else "")

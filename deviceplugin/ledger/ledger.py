@@ -31,7 +31,7 @@ from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.pod import NO_LIMITS, Pod, PodContainer, PodLimits
 from deviceplugin.model.pod_request import parts_of
 from deviceplugin.model.request import Request, parse_request
-from deviceplugin.model.units import Resource, ResourceNames, format_blocks
+from deviceplugin.model.units import Resource, ResourceNames, gib_text, memory_text
 from deviceplugin.placement.fit import NOTHING, GpuAmount, demand_of, model_of
 from deviceplugin.placement.snapshot import occupied
 from deviceplugin.structs import replace
@@ -54,8 +54,8 @@ class Load(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return (
-            f"GPU {self.uuid} holds {self.held.cores} of {self.has.cores} cores and {self.held.blocks} of "
-            f"{format_blocks(self.has.blocks)}"
+            f"GPU {self.uuid}: {self.held.cores} of {self.has.cores} cores and {gib_text(self.held.blocks)} of "
+            f"{gib_text(self.has.blocks)} GiB are allocated"
         )
 
 
@@ -84,8 +84,8 @@ def _sentence(now: Load, then: Load, inventory: Inventory) -> str:
     free = now.has - now.held
     more = GpuAmount(then.held.cores - now.held.cores, then.held.blocks - now.held.blocks)
     return (
-        f"GPU {gpu.minor} ({then.uuid}) has {free.cores} cores and {format_blocks(free.blocks)} free and the request "
-        f"needs {more.cores} cores and {format_blocks(more.blocks)} more of it; "
+        f"GPU {gpu.minor} ({then.uuid}) has {free.cores} cores and {memory_text(free.blocks)} free and the request "
+        f"needs {more.cores} cores and {memory_text(more.blocks)} more of it; "
         "ask for less, or create the pod again when other pods have ended"
     )
 

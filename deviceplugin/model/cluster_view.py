@@ -261,7 +261,8 @@ class PodsView(Head, frozen=True, kw_only=True):
 class GpuVerdict(msgspec.Struct, frozen=True):
     """`against` is empty if this GPU can serve the pod; `holders` are pods with what they hold of it.
 
-    `holders` is empty for callers who may read the pods of some namespaces only.
+    `holders` is empty for callers who may read the pods of some namespaces only. `nearest`: it is one of the GPUs on
+    which least must become free.
     """
 
     uuid: str
@@ -269,6 +270,7 @@ class GpuVerdict(msgspec.Struct, frozen=True):
     model: str
     against: str
     holders: tuple[str, ...]
+    nearest: bool = False
 
 
 class NodeVerdict(msgspec.Struct, frozen=True):
@@ -286,7 +288,8 @@ class Explanation(msgspec.Struct, frozen=True):
     `now`: the nodes were judged for this answer, by what is known now; else they are as filter last judged them.
     `condition` is what the scheduler wrote into the pod's condition PodScheduled. `reasons` counts the nodes by reason,
     `left_out` those without detail. `why`: why a bound pod is there, and what was passed over; a line that
-    begins with spaces belongs to the line before.
+    begins with spaces belongs to the line before. `main_reason`: why most nodes do not carry the pod, with their
+    number; empty if a node has room, or none is known.
     """
 
     pod: str
@@ -300,6 +303,7 @@ class Explanation(msgspec.Struct, frozen=True):
     now: bool = False
     condition: str = ""
     why: tuple[str, ...] = ()
+    main_reason: str = ""
 
 
 class ErrorView(msgspec.Struct, frozen=True):

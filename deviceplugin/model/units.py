@@ -15,6 +15,7 @@ CORES_PER_GPU = 100
 MIB = 1 << 20
 BLOCK_MIB = 256
 BLOCK_BYTES = BLOCK_MIB * MIB
+_BLOCKS_PER_GIB = 1024 // BLOCK_MIB
 DEFAULT_DOMAIN = "tencent.com"
 
 
@@ -64,14 +65,20 @@ def blocks_in(memory_bytes: int) -> int:
 
 
 def format_blocks(blocks: int) -> str:
-    """Blocks for users: `8 blocks (2 GiB)`."""
+    """Blocks for users where the resource itself is meant: `8 blocks (2 GiB)`."""
     return f"{blocks} block{'' if blocks == 1 else 's'} ({memory_text(blocks)})"
 
 
 def memory_text(blocks: int) -> str:
-    """`2 GiB`, for those who do not count in blocks."""
-    mib = blocks * BLOCK_MIB
-    return f"{mib // 1024} GiB" if mib % 1024 == 0 else f"{mib} MiB"
+    """Memory for users: `512 MiB`, `2 GiB`, `79.5 GiB`."""
+    if 0 < blocks < _BLOCKS_PER_GIB:
+        return f"{blocks * BLOCK_MIB} MiB"
+    return f"{gib_text(blocks)} GiB"
+
+
+def gib_text(blocks: int) -> str:
+    """The number alone, exact: `79.5`."""
+    return f"{blocks / _BLOCKS_PER_GIB:.2f}".rstrip("0").removesuffix(".")
 
 
 class Compute(msgspec.Struct, frozen=True):

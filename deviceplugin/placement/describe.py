@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from deviceplugin.model.request import Request
 from deviceplugin.model.topology import Level
-from deviceplugin.model.units import CORES_PER_GPU, format_blocks
+from deviceplugin.model.units import CORES_PER_GPU, gib_text, memory_text
 from deviceplugin.placement.candidates import Survey
 from deviceplugin.placement.fit import GpuRejection
 from deviceplugin.placement.snapshot import GpuView
@@ -54,14 +54,14 @@ def level_text(level: Level | None) -> str:
 
 
 def request_text(request: Request) -> str:
-    """What was asked: `30 cores and 8 blocks (2 GiB) of one GPU`, `4 whole GPUs with 40 blocks (10 GiB) each`."""
+    """What was asked: `30 cores and 2 GiB of one GPU`, `4 whole GPUs with 10 GiB each`."""
     if request.is_share:
         where = "one GPU" if request.gpus == 1 else f"each of {request.gpus} GPUs"
-        return f"{request.cores_per_gpu} cores and {format_blocks(request.blocks_per_gpu)} of {where}"
+        return f"{request.cores_per_gpu} cores and {memory_text(request.blocks_per_gpu)} of {where}"
     gpus = "1 whole GPU" if request.gpus == 1 else f"{request.gpus} whole GPUs"
     if not request.blocks:
         return gpus
-    return f"{gpus} with {format_blocks(request.blocks_per_gpu)}{'' if request.gpus == 1 else ' each'}"
+    return f"{gpus} with {memory_text(request.blocks_per_gpu)}{'' if request.gpus == 1 else ' each'}"
 
 
 def rejection_text(rejection: GpuRejection, view: GpuView) -> str:
@@ -70,16 +70,20 @@ def rejection_text(rejection: GpuRejection, view: GpuView) -> str:
         case GpuRejection.UNHEALTHY:
             return f"unhealthy: {view.health.reason}" if view.health.reason else "unhealthy"
         case GpuRejection.SMALL:
-            return f"too small: {format_blocks(view.gpu.blocks)} in all"
+            return f"too small: {memory_text(view.gpu.blocks)} in all"
         case GpuRejection.IN_USE:
-            free = f"{view.free_cores} of {CORES_PER_GPU} cores and {view.free_blocks} of {view.gpu.blocks} blocks"
-            return f"in use: {free} are free"
+            return f"partly allocated: {_allocated_text(view)}"
         case GpuRejection.CORES:
             return f"only {view.free_cores} cores free"
         case GpuRejection.MEMORY:
-            return f"only {format_blocks(view.free_blocks)} free"
+            return f"only {memory_text(view.free_blocks)} free"
         case _:
             return str(rejection.value)
+
+
+def _allocated_text(view: GpuView) -> str:
+    memory = f"{gib_text(view.gpu.blocks - view.free_blocks)} of {gib_text(view.gpu.blocks)} GiB"
+    return f"{CORES_PER_GPU - view.free_cores} of {CORES_PER_GPU} cores, {memory}"
 
 
 def no_room(request: Request, survey: Survey, *, one_numa: bool = False, hopeless: bool = False) -> str:
@@ -122,9 +126,9 @@ def _counted(rejection: GpuRejection, survey: Survey) -> str:
         return f"{text} (at most {best.free_cores} free, on GPU {best.gpu.minor})"
     if rejection is GpuRejection.MEMORY:
         best = max(views, key=lambda view: view.free_blocks)
-        return f"{text} (at most {format_blocks(best.free_blocks)} free, on GPU {best.gpu.minor})"
+        return f"{text} (at most {memory_text(best.free_blocks)} free, on GPU {best.gpu.minor})"
     if rejection is GpuRejection.SMALL:
-        return f"{text} (at most {format_blocks(max(view.gpu.blocks for view in views))})"
+        return f"{text} (at most {memory_text(max(view.gpu.blocks for view in views))})"
     return text
 
 

@@ -26,7 +26,7 @@ import msgspec
 from deviceplugin.model.gpu import GpuUuid
 from deviceplugin.model.preferences import GpuPolicy
 from deviceplugin.model.topology import TopologyNode
-from deviceplugin.model.units import format_blocks
+from deviceplugin.model.units import memory_text
 from deviceplugin.placement.candidates import Candidates, Selection, first_difference
 from deviceplugin.placement.describe import gpus_text, level_text
 from deviceplugin.placement.link import Search, greedy
@@ -66,7 +66,7 @@ def _share_reason(chosen: tuple[GpuView, ...], ordered: Sequence[GpuView], sprea
             return f"{name}: no other GPU fits"
         return f"{name}: the {superlative} {len(chosen)} of {count} GPUs that fit"
     (view,) = chosen
-    free = f"{view.free_cores} cores and {format_blocks(view.free_blocks)} free"
+    free = f"{view.free_cores} cores and {memory_text(view.free_blocks)} free"
     if count == 1:
         return f"GPU {view.gpu.minor} is the only one that fits, with {free}"
     if _fullest(ordered[-1])[:-1] == _fullest(view)[:-1]:  # the last in order is like the first, so all are
@@ -82,7 +82,7 @@ def _behind(view: GpuView, chosen: GpuView, key: _Key, spread: bool) -> str:
             return f"fits, but {name} is {how}: {chosen.free_cores} cores free against {view.free_cores}"
         case 1:
             how = "more" if spread else "less"
-            here, there = format_blocks(view.free_blocks), format_blocks(chosen.free_blocks)
+            here, there = memory_text(view.free_blocks), memory_text(chosen.free_blocks)
             return f"fits, but {name} has as many cores and {how} memory free: {there} against {here}"
         case 2:
             return f"fits, but {name} is as full and runs fewer processes: {chosen.processes} against {view.processes}"
@@ -210,7 +210,7 @@ def _phrase(best: _Branch, other: _Branch) -> str:
                 f"fits, but its branch ({other.name}) has {other.free} free GPUs against {best.free} among {best.name}"
             )
         case 1:
-            here, there = format_blocks(other.key[1]), format_blocks(best.key[1])
+            here, there = memory_text(other.key[1]), memory_text(best.key[1])
             return f"fits, but {best.name} has less memory: {there} against {here}"
         case 2:
             return f"fits, but {best.name} runs fewer processes: {best.key[2]} against {other.key[2]}"

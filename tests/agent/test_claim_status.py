@@ -105,7 +105,7 @@ async def test_what_was_prepared_is_said_once_beside_the_words_of_other_drivers(
     assert others["driver"] == OTHERS["driver"]
     assert (device["driver"], device["pool"], device["device"], device["shareID"]) == (DRIVER, POOL, "gpu-1", "s-1")
     assert (condition["type"], condition["status"], condition["reason"]) == ("Ready", "True", "Prepared")
-    assert condition["message"].startswith("20 cores and 8 blocks (2 GiB) of GPU 1 (")
+    assert condition["message"].startswith("20 cores and 2 GiB of GPU 1 (")
     scene.status._written.clear()  # as an agent that starts again
     await scene.status.write()
     assert scene.devices() == [others, device], "not the time either, which is that of the change"

@@ -183,7 +183,7 @@ async def test_each_pod_of_a_claim_has_an_event_and_the_metrics_count_it(found: 
         about = events(found.node, "GPUAllocated")
         return {(each["involvedObject"]["name"], each["message"], each.get("count", 1)) for each in about}
 
-    text = "request gpu of claim both got 20 cores and 8 blocks (2 GiB) of gpu-0 (kube-scheduler's choice)"
+    text = "request gpu of claim both got 20 cores and 2 GiB of gpu-0 (kube-scheduler's choice)"
     await found.node.server.until(lambda: len(told()) == 2)
     assert told() == {("pod-both", text, 1), ("pod-both1", text, 1)}
     with pytest.raises(ClaimCallError, match="failed for ResourceClaim large: claim research/large"):

@@ -19,11 +19,13 @@ from click.testing import CliRunner
 from deviceplugin.cli import main
 from deviceplugin.cli.explain import why_unknown
 from deviceplugin.kube.pods import PODS
-from deviceplugin.model.cluster_view import Explanation
+from deviceplugin.model.cluster_view import Explanation, GpuVerdict, NodeVerdict
 from sandbox.apiserver.kubeconfig import write_kubeconfig
 from tests.cli.command_runner import run, vcuda
 from tests.cli.view_server import SERVICE, Cluster, refusal
 from tests.cluster.http.scene import serving
+from tests.ui.cluster import A100, MadeCluster
+from tests.ui.cluster import serving as serving_made
 
 Json = dict[str, Any]
 _SERVICE = re.compile(r"/api/v1/namespaces/gpu/services/https:vcuda-scheduler:https/proxy(/.*)")
@@ -248,16 +250,82 @@ async def test_an_explanation_as_json_and_yaml(tmp_path: Path) -> None:
 async def test_text_of_others_in_an_explanation_moves_no_cursor_and_begins_no_line(tmp_path: Path) -> None:
     """A node's inventory and a pod's condition are written by others; the terminal obeys what it prints."""
     evil = "ok\x1b]0;owned\x07\x9b2J\nnode z: all GPUs are free\u202e"
-    gpu = {"uuid": evil, "minor": 0, "model": evil, "against": evil, "holders": [evil]}
+    gpu = {"uuid": evil, "minor": 0, "model": evil, "against": evil, "holders": [evil], "nearest": True}
     node = {"node": evil, "reason": evil, "change": evil, "gpus": [gpu]}
     document = {"pod": "d/p", "sentence": evil, "asked": [evil], "at": 0, "reasons": {evil: 1}, "nodes": [node]}
-    document |= {"left_out": 0, "why": [evil], "condition": evil, "node": None, "now": False}
-    said = (await vcuda(Cluster(explanations={"d/p": document}), tmp_path, "explain", "d/p")).stdout
-    lines = said.splitlines()
-    assert len(lines) == 11
-    assert all(line.isprintable() for line in lines)
-    assert not any(line.startswith("node z") for line in lines)
+    document |= {"left_out": 0, "why": [evil], "condition": evil, "node": None, "now": False, "main_reason": evil}
+    for words, count in (((), 11), (("--all",), 12)):
+        said = (await vcuda(Cluster(explanations={"d/p": document}), tmp_path, "explain", "d/p", *words)).stdout
+        lines = said.splitlines()
+        assert len(lines) == count
+        assert all(line.isprintable() for line in lines)
+        assert not any(line.startswith("node z") for line in lines)
     for output in ("json", "yaml"):
         raw = (await vcuda(Cluster(explanations={"d/p": document}), tmp_path, "explain", "d/p", "-o", output)).stdout
         assert yaml.safe_load(raw) == document
         assert all(line.isprintable() for line in raw.splitlines())
+
+
+def crowded() -> MadeCluster:
+    """240 nodes of eight GPUs with two pods each; some nodes without an agent, and GPUs that are unhealthy."""
+    made = MadeCluster()
+    for number in range(240):
+        name = f"gpu-a100-{number:03}"
+        made.add_node(name, 8, A100, ill=(3,) if number % 9 == 0 else ())
+        for at in range(16):
+            made.runs(f"team-{at}/job-{number}-{at}", name, at // 2, 20 + at + number % 7, 40 + at)
+    for number in range(0, 240, 30):
+        made.lose_agent(f"gpu-a100-{number:03}")
+    return made
+
+
+async def test_in_a_large_cluster_the_summary_has_at_most_forty_lines(
+    tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    made = crowded()
+    cases: list[tuple[tuple[int, int], str, str]] = [
+        ((90, 400), "memory request larger than any GPU (232 of 240 nodes)", "fix: request less memory, allow another"),
+        ((90, 80), "insufficient vcuda-core on any one GPU (232 of 240 nodes)", " must become free on GPU"),
+        ((800, 0), "insufficient whole GPUs (208 of 240 nodes)", "must become free on GPUs 0-7 together"),
+    ]
+    token = tmp_path / "token"
+    token.write_text("good")
+    for at, ((cores, blocks), reason, fix) in enumerate(cases):
+        made.waits(f"research/p{at}", cores, blocks)
+        with subtests.test(reason=reason):
+            async with serving_made(made) as url:
+                reach = ("--url", url, "--insecure", "--token-file", str(token))
+                short, full = [
+                    (await run("explain", f"research/p{at}", *words, *reach)).stdout.splitlines()
+                    for words in ((), ("--all",))
+                ]
+            assert short[0] == f"research/p{at} is Pending: {reason}"
+            assert len(short) <= 40 < len(full)
+            assert [len([line for line in lines if line.startswith("node ")]) for lines in (short, full)] == [3, 20]
+            assert fix in next(line for line in short if line.startswith("  fix: ")), "of the nearest node"
+            assert not [line for line in (*short, *full) if "block" in line]
+            assert short[-1] == (
+                "These are the 3 nodes nearest to fitting. --all shows 17 more in full; 220 farther from fitting are "
+                "never shown."
+            )
+
+
+async def test_the_pods_on_the_nearest_gpu_are_named(tmp_path: Path) -> None:
+    gpus = [
+        GpuVerdict(f"GPU-{at}", at, "A100", "only 30 cores free", ("d/a: 70 cores, 2 GiB (bound)",)) for at in (0, 1)
+    ]
+    gpus += [GpuVerdict("GPU-2", 2, "A100", "only 40 cores free", ("d/b: 60 cores, 1 GiB (bound)",), nearest=True)]
+    nodes = (NodeVerdict("n", "insufficient vcuda-core on any one GPU", "10 more cores", tuple(gpus)),)
+    document = msgspec.to_builtins(
+        Explanation("d/p", "the pod fits on none", nodes=nodes, main_reason="no room (the node)")
+    )
+    text = (await vcuda(Cluster(explanations={"d/p": document}), tmp_path, "explain", "d/p")).stdout
+    assert text.splitlines() == [
+        "d/p is Pending: no room (the node)",
+        "  the pod fits on none",
+        "",
+        "node n: insufficient vcuda-core on any one GPU",
+        "  fix: 10 more cores",
+        "  GPU 2: only 40 cores free; d/b: 60 cores, 1 GiB (bound)",
+        "  GPUs 0 and 1: only 30 cores free",
+    ]

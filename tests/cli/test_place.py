@@ -146,7 +146,7 @@ def test_explain_accounts_for_every_other_gpu(matrix: str) -> None:
     reasons = {entry["gpu"]: entry["reason"] for entry in document["passed_over"]}
     assert sorted([*document["gpus"], *reasons]) == list(range(6))
     assert reasons[4] == "unhealthy"
-    assert reasons[0] == "in use: 70 of 100 cores and 318 of 320 blocks are free"
+    assert reasons[0] == "partly allocated: 30 of 100 cores, 0.5 of 80 GiB"
     lines = vcuda_place(*args).stdout.splitlines()
     assert lines[2:] == [f"GPU {minor}: {reason}" for minor, reason in reasons.items()]
 
@@ -154,7 +154,7 @@ def test_explain_accounts_for_every_other_gpu(matrix: str) -> None:
 def test_what_cannot_be_placed_is_one_sentence_on_standard_error(matrix: str, subtests: pytest.Subtests) -> None:
     cases: list[tuple[str, list[str]]] = [
         ("--cores 700", ["7 whole GPUs asked", "GPUs 0-5 are free", "at most 6 GPUs"]),
-        ("--cores 60 --memory 4 --gpu-memory 512", ["too small in memory", "2 blocks (512 MiB)"]),
+        ("--cores 60 --memory 4 --gpu-memory 512", ["too small in memory", "512 MiB"]),
         ("--cores 150", ["150 is not possible", "100 or 200"]),
         ("--cores 50", ["without tencent.com/vcuda-memory"]),
         ("--cores 0 --memory 8", ["without tencent.com/vcuda-core"]),

@@ -255,7 +255,7 @@ def test_an_operator_learns_where_a_pod_is_and_why_another_one_waits(running: Re
             [
                 "kube-scheduler has not asked about the pod; evaluated now, the pod does not fit on the one node",
                 f"Insufficient {CORE}",
-                "1 node: too few GPUs that can serve the pod",
+                "1 node: not enough matching GPUs",
             ],
         ),
         ("nobody", ["pod default/nobody not found"]),

@@ -202,7 +202,7 @@ def test_the_node_offers_its_gpus_to_claims_and_takes_them_back(scene: Scene, pa
         (claim,) = scene.admin.get(claims)["items"]
         return str(claim["status"].get("devices"))
 
-    wait_until(lambda: "20 cores and 8 blocks (2 GiB) of GPU 0" in said(), "the claim says it too", evidence=said)
+    wait_until(lambda: "20 cores and 2 GiB of GPU 0" in said(), "the claim says it too", evidence=said)
     pods.delete(scene.admin, [sample])
     pods.wait_gone(scene.admin, [sample])
     scene.page.shell("kubectl delete resourceclaimtemplate fifth")

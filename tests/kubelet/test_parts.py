@@ -140,7 +140,7 @@ async def test_parts_that_cannot_be_are_refused_with_one_sentence(short_tmp: Pat
         (50, 15, "2", "15 cannot be divided evenly over 2 GPUs; write 14 or 16"),
         (250, 16, "2", "250 over 2 GPUs is more than 2 GPUs have"),
         (60, 16, "two", "annotation tencent.com/vcuda-gpus holds 'two'"),
-        (60, 15, "5", "12 cores and 3 blocks (768 MiB) of each of 5 GPUs asked, but only GPUs 0-2 are free"),
+        (60, 15, "5", "12 cores and 768 MiB of each of 5 GPUs asked, but only GPUs 0-2 are free"),
         (34, 17, "17", "write a number of GPUs from 1 to 16"),
     ]:
         with subtests.test(cores=cores):

@@ -45,9 +45,9 @@ def test_a_grant_that_does_not_fit_is_refused_and_leaves_no_trace(short_tmp: Pat
     ledger = open_ledger(short_tmp)
     ledger.grant(grant("a", cores=50, blocks=BLOCKS // 2), NODE)
     for asked, sentence in (
-        (grant("b", cores=51, blocks=1), "has 50 cores and 32 blocks .8 GiB. free and the request needs 51 cores"),
-        (grant("b", cores=1, blocks=33), "needs 1 cores and 33 blocks"),
-        (grant("b", cores=100, blocks=0), "needs 100 cores and 64 blocks"),
+        (grant("b", cores=51, blocks=1), "has 50 cores and 8 GiB free and the request needs 51 cores"),
+        (grant("b", cores=1, blocks=33), "needs 1 cores and 8.25 GiB"),
+        (grant("b", cores=100, blocks=0), "needs 100 cores and 16 GiB"),
         (grant("b", cores=200, blocks=0, on=(0, 1)), "GPU 0 .GPU-0. has 50 cores"),
         (grant("b", on=(7,)), "GPU GPU-7 is not on this node any more"),
     ):
@@ -206,7 +206,7 @@ def test_what_is_true_already_is_taken_up_beyond_capacity_and_reported(ledger: L
     adopted = ledger.adopt([grant("b", cores=60), grant("a", grant_id="g-x"), grant("c", grant_id="g-a-main")])
     assert [each.id for each in adopted] == [B]
     (load,) = ledger.over_commitments(NODE)
-    assert str(load) == "GPU GPU-0 holds 120 of 100 cores and 16 of 64 blocks (16 GiB)"
+    assert str(load) == "GPU GPU-0: 120 of 100 cores and 4 of 16 GiB are allocated"
 
 
 def test_an_over_committed_gpu_can_be_relieved_but_not_loaded_further(ledger: Ledger) -> None:

@@ -12,7 +12,7 @@ def test_the_blocks_of_a_card_fit_on_it_and_no_more_would(memory: int) -> None:
 
 
 def test_blocks_are_shown_with_their_size() -> None:
-    expected = {0: "0 blocks (0 GiB)", 1: "1 block (256 MiB)", 4: "4 blocks (1 GiB)", 318: "318 blocks (81408 MiB)"}
+    expected = {0: "0 blocks (0 GiB)", 1: "1 block (256 MiB)", 4: "4 blocks (1 GiB)", 318: "318 blocks (79.5 GiB)"}
     assert {blocks: format_blocks(blocks) for blocks in expected} == expected
 
 

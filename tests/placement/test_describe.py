@@ -36,12 +36,12 @@ def test_parts_are_joined_as_people_do() -> None:
 
 def test_a_request_is_described_in_words() -> None:
     expected = {
-        Request(30, 8): "30 cores and 8 blocks (2 GiB) of one GPU",
-        Request(30, 1): "30 cores and 1 block (256 MiB) of one GPU",
+        Request(30, 8): "30 cores and 2 GiB of one GPU",
+        Request(30, 1): "30 cores and 256 MiB of one GPU",
         Request(100, 0): "1 whole GPU",
-        Request(100, 40): "1 whole GPU with 40 blocks (10 GiB)",
+        Request(100, 40): "1 whole GPU with 10 GiB",
         Request(400, 0): "4 whole GPUs",
-        Request(400, 157): "4 whole GPUs with 40 blocks (10 GiB) each",
+        Request(400, 157): "4 whole GPUs with 10 GiB each",
     }
     assert {request: request_text(request) for request in expected} == expected
 

@@ -62,10 +62,10 @@ def test_the_phrase_says_why_a_gpu_was_passed_over() -> None:
         (
             snapshot(2, gpus={1: gpu(1, blocks=64)}),
             0,
-            "fits, but GPU 1 has less memory: 64 blocks (16 GiB) against 320 blocks (80 GiB)",
+            "fits, but GPU 1 has less memory: 16 GiB against 80 GiB",
         ),
         (snapshot(2, processes={0: 2}), 0, "fits, but GPU 1 runs fewer processes: 0 against 2"),
-        (snapshot(2, used={0: (30, 20)}), 0, "in use: 70 of 100 cores and 300 of 320 blocks are free"),
+        (snapshot(2, used={0: (30, 20)}), 0, "partly allocated: 30 of 100 cores, 5 of 80 GiB"),
     ]
     assert [passed_over(node, minor) for node, minor, _ in cases] == [phrase for *_, phrase in cases]
 

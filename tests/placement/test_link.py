@@ -174,7 +174,7 @@ def test_the_phrase_says_why_a_gpu_was_passed_over() -> None:
         (snapshot(6, t6), 3, 3, "fits as close as GPU 0, which has the lower minor number"),
         (snapshot(4, nvswitch, processes={3: 1}), 3, 3, "fits as close as GPU 0, which runs fewer processes"),
         (snapshot(4, nvswitch, gpus=small), 3, 3, "fits as close as GPU 0, which has less memory"),
-        (snapshot(3, t6, used={1: (5, 5)}), 2, 1, "in use: 95 of 100 cores and 315 of 320 blocks are free"),
+        (snapshot(3, t6, used={1: (5, 5)}), 2, 1, "partly allocated: 5 of 100 cores, 1.25 of 80 GiB"),
         (PAIRS_AND_A_SINGLE, 3, 2, "fits as close as GPU 5, which leaves the remaining GPUs closer together"),
     ]
     assert [phrase(node, size, minor) for node, size, minor, _ in cases] == [said for *_, said in cases]

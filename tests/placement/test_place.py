@@ -140,8 +140,8 @@ def test_a_refusal_says_what_was_asked_what_is_free_and_what_to_do() -> None:
             Request(60, 8),
             snapshot(3, used={0: (50, 0), 1: (70, 0), 2: (10, 319)}),
             (
-                "60 cores and 8 blocks (2 GiB) of one GPU asked, but GPUs 0 and 1 are short of cores (at most 50 free, "
-                "on GPU 0) and GPU 2 is short of memory (at most 1 block (256 MiB) free, on GPU 2); "
+                "60 cores and 2 GiB of one GPU asked, but GPUs 0 and 1 are short of cores (at most 50 free, "
+                "on GPU 0) and GPU 2 is short of memory (at most 256 MiB free, on GPU 2); "
                 "ask for less or wait until a pod ends"
             ),
         ),
@@ -162,8 +162,8 @@ def test_a_refusal_says_what_was_asked_what_is_free_and_what_to_do() -> None:
             Request(30, 400),
             snapshot(2),
             (
-                "30 cores and 400 blocks (100 GiB) of one GPU asked, but GPUs 0 and 1 are too small in memory "
-                "(at most 320 blocks (80 GiB)); waiting does not help here, so ask for less memory or another node"
+                "30 cores and 100 GiB of one GPU asked, but GPUs 0 and 1 are too small in memory "
+                "(at most 80 GiB); waiting does not help here, so ask for less memory or another node"
             ),
         ),
         (

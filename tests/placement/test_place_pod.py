@@ -186,7 +186,7 @@ def test_a_refusal_names_what_stands_against_it() -> None:
             pod((APP, 0, Request(60, 8)), (APP, 1, Request(60, 8))),
             NodeState("n", snapshot(1)),
             (
-                "container app-1, beside the others of its pod: 60 cores and 8 blocks (2 GiB) of one GPU asked, but "
+                "container app-1, beside the others of its pod: 60 cores and 2 GiB of one GPU asked, but "
                 "GPU 0 is short of cores (at most 40 free, on GPU 0); waiting does not help here, so ask for less for "
                 "all its containers together or on another node"
             ),
@@ -195,7 +195,7 @@ def test_a_refusal_names_what_stands_against_it() -> None:
             pod((APP, 0, Request(60, 8)), (APP, 1, Request(30, 8))),
             NodeState("n", snapshot(1, used={0: (20, 0)})),
             (
-                "container app-1, beside the others of its pod: 30 cores and 8 blocks (2 GiB) of one GPU asked, but "
+                "container app-1, beside the others of its pod: 30 cores and 2 GiB of one GPU asked, but "
                 "GPU 0 is short of cores (at most 20 free, on GPU 0); ask for less or wait until a pod ends"
             ),
         ),
@@ -203,7 +203,7 @@ def test_a_refusal_names_what_stands_against_it() -> None:
             app(Request(30, 8)),
             NodeState("n", snapshot(2), share_mode=False),
             (
-                "container app-0: 30 cores and 8 blocks (2 GiB) of one GPU asked, but node n gives whole GPUs only; "
+                "container app-0: 30 cores and 2 GiB of one GPU asked, but node n gives whole GPUs only; "
                 "ask for whole GPUs or on another node"
             ),
         ),
@@ -211,7 +211,7 @@ def test_a_refusal_names_what_stands_against_it() -> None:
             app(Request(60, 16, parts=2)),
             NodeState("n", snapshot(2), cordoned=frozenset({gpu(1).uuid})),
             (
-                "30 cores and 8 blocks (2 GiB) of each of 2 GPUs asked, but only GPU 0 is free and GPU 1 is cordoned; "
+                "30 cores and 2 GiB of each of 2 GPUs asked, but only GPU 0 is free and GPU 1 is cordoned; "
                 "ask for less, or have a GPU uncordoned"
             ),
         ),

@@ -24,14 +24,14 @@ def test_the_phrase_says_why_a_gpu_was_passed_over() -> None:
         (snapshot(2, used={0: (40, 0)}), "fits, but GPU 0 is fuller: 60 cores free against 100"),
         (
             snapshot(2, used={0: (40, 320 - 8), 1: (40, 0)}),
-            "fits, but GPU 0 has as many cores and less memory free: 8 blocks (2 GiB) against 320 blocks (80 GiB)",
+            "fits, but GPU 0 has as many cores and less memory free: 2 GiB against 80 GiB",
         ),
         (snapshot(2, processes={1: 3}), "fits, but GPU 0 is as full and runs fewer processes: 0 against 3"),
         (snapshot(2), "fits as well as GPU 0, which has the lower minor number"),
         (snapshot(2, used={1: (80, 0)}), "only 20 cores free"),
-        (snapshot(2, used={1: (1, 319)}), "only 1 block (256 MiB) free"),
+        (snapshot(2, used={1: (1, 319)}), "only 256 MiB free"),
         (snapshot(2, ill={1: "XID 79"}), "unhealthy: XID 79"),
-        (snapshot(2, gpus={1: gpu(1, blocks=4)}), "too small: 4 blocks (1 GiB) in all"),
+        (snapshot(2, gpus={1: gpu(1, blocks=4)}), "too small: 1 GiB in all"),
         (snapshot(2, gpus={1: gpu(1, mig=True)}), "in MIG mode"),
         (snapshot(2, gpus={1: gpu(1, mode=ComputeMode.PROHIBITED)}), "in compute mode prohibited"),
         (

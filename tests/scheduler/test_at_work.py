@@ -374,7 +374,7 @@ async def test_a_pod_without_a_request_is_evaluated_now(served: tuple[Scene, Sch
             "  container main: 10 whole GPUs",
             f"  the pod's condition PodScheduled says: {message}",
             "",
-            "     2 nodes: too few GPUs that can serve the pod",
+            "     2 nodes: not enough matching GPUs",
         ]
         _, text = await explained(scene, replica, "elsewhere", "--output", "json")
         found = json.loads(text)

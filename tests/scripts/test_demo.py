@@ -24,7 +24,7 @@ CLUSTER_TABLES = (
     r"typo asks for 150 cores and was refused: .*\n.* write 100 or 200$",
     r"notebook +node-a +25 cores of (GPU-\w{8}) +\1$",
     r"show: 0/2 nodes are available: 2 insufficient",
-    r"to change: 5 more cores must become free on GPU 1$",
+    r"fix: 5 more cores must become free on GPU 1$",
     r"rack-2, 8 GPUs +4 +½ ½ 4$",
     r"then 8 GPUs +waits +waits +runs on rack-2$",
     r"web-4 +node-b +node-b +1$",

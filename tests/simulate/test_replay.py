@@ -50,7 +50,7 @@ def test_what_fits_nowhere_waits_and_says_what_most_nodes_said() -> None:
     scene = two_nodes(task(pod((500, 0)), AMPLE), task(pod((100, 0)), Spare(2000, 0)))
     run = replay(scene, plan(percent=130), seed=1)
     assert run.waiting == run.tasks
-    assert set(run.waits_for) == {"too few GPUs that can serve the pod", "insufficient cpu or memory"}
+    assert set(run.waits_for) == {"not enough matching GPUs", "insufficient cpu or memory"}
     assert run.at(130).allocated == 0
     assert run.waiting_gpus >= 8 * 1.3
 

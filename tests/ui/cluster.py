@@ -90,7 +90,7 @@ class MadeCluster:
         self.extender.put_pod(one)
         self.extender.filter(ask(one, *self.extender.cache.nodes))
         if not any(self.extender.cache.holds(one.uid)):
-            message = f"0/{len(self.extender.cache.nodes)} nodes are available: too little memory on every GPU."
+            message = f"0/{len(self.extender.cache.nodes)} nodes are available: memory request larger than any GPU."
             self.extender.put_pod(replace(one, condition=ScheduledCondition(False, "Unschedulable", 1, message)))
         return one
 

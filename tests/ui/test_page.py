@@ -73,7 +73,7 @@ async def test_pods_are_for_who_shows_a_token_which_stays_in_memory(browser: Bro
 async def test_waiting_pods_have_their_reasons_and_a_pod_its_explanation(browser: Browser) -> None:
     async with serving(usual()) as url, visiting(browser) as visit:
         await visit.open(f"{url}/ui/#/pending")
-        await expect(visit.page.locator(".reasons")).to_contain_text("too little memory on every GPU")
+        await expect(visit.page.locator(".reasons")).to_contain_text("memory request larger than any GPU")
         await expect(visit.page.locator("tbody tr")).to_have_count(2)
         await visit.open(f"{url}/ui/#/pods/research/sweep-11")
         await expect(visit.page.locator(".sentence")).to_contain_text("the pod fits on none of the 8 nodes")
@@ -110,7 +110,7 @@ async def test_events_come_by_themselves_the_newest_first(browser: Browser) -> N
     async with serving(made) as url, visiting(browser) as visit:
         await visit.open(f"{url}/ui/#/events")
         first = visit.page.locator("tbody tr").first
-        await expect(first).to_contain_text("too little memory on every GPU")
+        await expect(first).to_contain_text("memory request larger than any GPU")
         await expect(visit.page.locator("tbody")).to_contain_text("gpu-t4-3")
         made.extender.put_node(node("gpu-t4-2", 4, model=T4, blocks=60, ill=[3]))
         await expect(first).to_contain_text("GPU 3 unavailable: Xid 79", timeout=15_000)

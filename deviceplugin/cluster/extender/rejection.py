@@ -6,6 +6,7 @@ no victims there.
 """
 
 import re
+from collections.abc import Mapping
 
 import msgspec
 
@@ -24,7 +25,7 @@ UNKNOWN_NODE = Rejection("node is not in the GPU scheduler's cache yet", resolva
 NO_INVENTORY = Rejection("node has no vcuda GPU inventory", resolvable=False)
 UNREADABLE_INVENTORY = Rejection("node has a GPU inventory that this vcuda cannot read", resolvable=False)
 TOO_MANY_GPUS = Rejection(f"node has more than the {MOST_GPUS} GPUs that vcuda supports", resolvable=False)
-AGENT_DOWN = Rejection("node offers no GPU resources, because its vcuda agent is down", resolvable=False)
+AGENT_DOWN = Rejection("vcuda agent is down", resolvable=False)
 NOT_PLACED_YET = Rejection("not compared in this attempt, because pods that are nominated there were not placed yet")
 NOMINATED = Rejection("GPUs are reserved for a nominated pod of the same or a higher priority")
 CROWDED = Rejection("node has more GPU containers on unknown GPUs than vcuda counts", resolvable=False)
@@ -40,6 +41,7 @@ WRONG_REQUEST = "the pod's request is wrong"
 
 # Only in explanations.
 ROOM = Rejection("its GPUs have room for the pod")
+ROOM_FOR_CLAIMS = Rejection("its GPUs have room for the claims")
 MAYBE_ROOM = Rejection("its GPUs have room for each container, but the containers were not placed together")
 FITS_NOW = Rejection("the pod fits now")
 UNSCHEDULABLE = Rejection("node is unschedulable")
@@ -55,6 +57,19 @@ def never_asked_text(asked: int, others: int) -> str:
     return f" (kube-scheduler asked about {were} and not about {others} more with GPUs)"
 
 
+def summary_of(counted: Mapping[Rejection, int], *, most: int) -> str:
+    """`REASON (7 of 8 nodes), REASON (1)`: the main reason first, then those of most nodes."""
+    main, nodes = main_rejection(counted), sum(counted.values())
+    others = sorted((why for why in counted if why != main), key=lambda why: -counted[why])[: most - 1]
+    first = f"{main.text} ({counted[main]} of {nodes} node{'s' * (nodes != 1)})"
+    return ", ".join((first, *(f"{why.text} ({counted[why]})" for why in others)))
+
+
+def main_rejection(counted: Mapping[Rejection, int]) -> Rejection:
+    """Of those that may go away, else of all, that of most nodes."""
+    return max(counted, key=lambda each: (each.resolvable, counted[each]))
+
+
 def label_of(text: str) -> str:
     """The text of a rejection as a label: one of a bounded set, whatever the pod has asked."""
     return text if text in KNOWN else WRONG_REQUEST
@@ -63,8 +78,7 @@ def label_of(text: str) -> str:
 def main_of(message: str) -> str | None:
     """Of the rejections in kube-scheduler's message the main one: one that may go away, else that of most nodes."""
     counted = {KNOWN[text]: int(count) for count, text in _COUNTED.findall(message)}
-    found = max(counted, key=lambda each: (each.resolvable, counted[each]), default=None)
-    return None if found is None else found.text
+    return main_rejection(counted).text if counted else None
 
 
 def rejection_of(verdict: NodeRejection) -> Rejection:

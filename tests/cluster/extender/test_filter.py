@@ -141,7 +141,7 @@ async def test_reasons_are_constant_and_lasting_ones_are_apart(extender: Extende
     assert answer.names == ()
     assert answer.failed == {"full": "insufficient vcuda-core on any one GPU"}
     assert answer.unresolvable == {
-        "small": "too little memory on every GPU, also when it is empty",
+        "small": "memory request larger than any GPU",
         "broken": "node has a GPU inventory that this vcuda cannot read",
         "unknown": "node is not in the GPU scheduler's cache yet",
     }

@@ -116,7 +116,7 @@ async def test_the_cluster_is_the_sum(busy: Scene) -> None:
         3,
     )
     assert (found.cores, found.cores_allocated, found.pods_bound, found.pods_reserved) == (600, 50, 2, 0)
-    assert (found.pods_pending, found.pending_by_reason) == (1, {"too few GPUs that can serve the pod": 1})
+    assert (found.pods_pending, found.pending_by_reason) == (1, {"not enough matching GPUs": 1})
     assert found.models == {"NVIDIA H100": 1, "Tesla T4": 5}
     assert found.scheduler_version == "1.2.3"
 
@@ -136,7 +136,7 @@ async def test_pods_wait_with_a_reason_are_reserved_and_bound(busy: Scene) -> No
         "large": PodStage.PENDING,
         "other": PodStage.PENDING,
     }
-    assert found["large"].reason == "it fits on none of 2 nodes: too few GPUs that can serve the pod (2)"
+    assert found["large"].reason == "not enough matching GPUs (2 of 2 nodes)"
     assert found["other"].reason == "0/3 nodes are available: taints."
     (container,) = found["one"].containers
     assert [(share.minor, share.cores, share.blocks) for share in container.shares] == [(0, 30, 8)]
@@ -197,7 +197,7 @@ def test_why_a_pod_waits_is_counted_once_and_not_for_each_view() -> None:
     assert judged is not None
     found = reason_of(waits, replace(judged, reasons=()))
     assert found.kind == NO_INVENTORY.text
-    assert f"{NO_INVENTORY.text} (4999), {AGENT_DOWN.text} (1)" in found.sentence()
+    assert f"{NO_INVENTORY.text} (4999 of 5000 nodes), {AGENT_DOWN.text} (1)" in found.sentence()
 
 
 def test_a_node_with_very_many_shares_is_described_share_by_share() -> None:

@@ -29,7 +29,7 @@ def test_the_claim_says_what_was_prepared_and_when_its_gpu_fails(scene: Scene) -
         return condition.get("status", ""), condition.get("reason", ""), condition.get("message", "")
 
     scene.until(lambda: said()[:2] == ("True", "Prepared"), "the claim's status says that it is prepared")
-    assert said()[2].startswith("20 cores and 8 blocks (2 GiB) of GPU 0 (NVIDIA A100")
+    assert said()[2].startswith("20 cores and 2 GiB of GPU 0 (NVIDIA A100")
     scene.agent.gpus.lose(0)
     scene.until(lambda: said()[:2] == ("False", "GPUUnhealthy"), "the claim's status says that the GPU has failed")
     scene.until(lambda: "Unhealthy" in health(scene, "told"), "the pod's status says so too")

@@ -34,7 +34,7 @@ from deviceplugin.cluster.extender.explain.explain import (
     node_verdict,
     of_nodes,
 )
-from deviceplugin.cluster.extender.rejection import Rejection
+from deviceplugin.cluster.extender.rejection import ROOM_FOR_CLAIMS, Rejection
 from deviceplugin.cluster.extender.turns import AnswerBudget
 from deviceplugin.latest import others_turn
 from deviceplugin.model.claims import Claim, DeviceRequest
@@ -45,7 +45,6 @@ from deviceplugin.model.units import CORES_PER_GPU, memory_text
 from deviceplugin.placement.describe import listed
 from deviceplugin.placement.fit import NOTHING, GpuAmount
 
-ROOM = Rejection("its GPUs have room for the claims")
 NO_ROOM = Rejection("too few GPUs with enough free cores and memory")
 TAINTED = Rejection("taints close GPUs that are needed")
 ELSEWHERE = Rejection("a claim of the pod is allocated on another node", resolvable=False)
@@ -62,7 +61,7 @@ _OTHER_CHECKS = (
 )
 
 _CHANGES = {
-    ROOM: "nothing on its GPUs",
+    ROOM_FOR_CLAIMS: "nothing on its GPUs",
     TAINTED: "GPUs must become healthy, or be uncordoned",
     ELSEWHERE: "",
 }
@@ -335,7 +334,7 @@ def _note_nearest(shape: _Shape, wanted: DeviceRequest, node: str, gpus: tuple[F
 
 def _rejection(short: DeviceRequest | None, gpus: tuple[FreeGpu, ...]) -> Rejection:
     if short is None:
-        return ROOM
+        return ROOM_FOR_CLAIMS
     with_room = sum(each.lacks(short) == NOTHING for each in gpus)
     is_tainted = with_room >= (short.count or 1) and any(each.offered.closed for each in gpus)
     return TAINTED if is_tainted else NO_ROOM
@@ -365,7 +364,7 @@ def _outcome(found: _ClaimEvaluation, *, is_refused: bool) -> str:
     nodes = len(found.lacks)
     if not found.rejections:
         return "no node offers GPUs to claims"
-    room = sum(each is ROOM for each in found.rejections.values())
+    room = sum(each is ROOM_FOR_CLAIMS for each in found.rejections.values())
     if not room:
         none = "the one node has no room" if nodes == 1 else f"none of {nodes} nodes has room"
         return f"evaluated now, {none} for its claims"

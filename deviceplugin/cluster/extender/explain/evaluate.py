@@ -89,7 +89,7 @@ class Shortfall(msgspec.Struct, frozen=True):
     def distance(self) -> int:
         """How much must become free, in thousandths of a GPU."""
         if self.lacks is None:
-            return FAR
+            return FAR if self.gpus is not tuple else 2 * FAR  # its GPUs are not even known
         if self.together is not None and self.together != FITS_NOW:
             return FAR - 1
         return sum(map(distance_of, self.lacks))

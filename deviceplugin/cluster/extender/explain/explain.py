@@ -18,16 +18,20 @@ from deviceplugin.cluster.extender.rejection import (
     CROWDED,
     FITS_NOW,
     GANG_YIELDED,
+    MAYBE_ROOM,
     NOMINATED,
     NOT_LOOKED_AT,
     NOT_PLACED_YET,
     PREFERRED,
     ROOM,
+    ROOM_FOR_CLAIMS,
     SEARCH_EXHAUSTED,
     TOGETHER,
     TOO_MANY_GPUS,
     UNREADABLE_INVENTORY,
     Rejection,
+    rejection_of,
+    summary_of,
 )
 from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
 from deviceplugin.errors import ParseError, RequestError
@@ -37,9 +41,9 @@ from deviceplugin.model.gpu import Gpu, GpuUuid
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, placeable_request
 from deviceplugin.model.preferences import soft_line
-from deviceplugin.model.units import format_blocks
-from deviceplugin.placement.describe import request_text
-from deviceplugin.placement.fit import NOTHING, GpuAmount
+from deviceplugin.model.units import memory_text
+from deviceplugin.placement.describe import gpus_text, request_text
+from deviceplugin.placement.fit import NOTHING, GpuAmount, NodeRejection
 from deviceplugin.structs import replace
 
 _STATES = {
@@ -48,6 +52,7 @@ _STATES = {
     HoldState.UNCONFIRMED: "its Binding got no answer; its GPUs are kept until the API server says whether it is bound",
     HoldState.BOUND: "the pod is bound",
 }
+_HAVE_ROOM = frozenset((ROOM, ROOM_FOR_CLAIMS, MAYBE_ROOM))
 _CHANGE_BY_REJECTION = {
     ROOM: "nothing on its GPUs",
     PREFERRED: "nothing: the pod fits, and another node was preferred",
@@ -63,6 +68,20 @@ _CHANGE_BY_PLACEMENT = {
     SEARCH_EXHAUSTED: "fewer containers in one pod, as not every combination was tried",
     TOGETHER: "room for all containers of the pod together",
     FITS_NOW: "nothing: the pod fits now and will be retried",
+}
+_MOST_APART = 2
+_CHANGE_OF_REQUEST = {
+    rejection_of(each): change
+    for each, change in (
+        (NodeRejection.TOO_SMALL, "request less memory, allow another GPU model, or add larger GPUs"),
+        (NodeRejection.TOO_FEW, "request fewer GPUs, allow other GPUs, or add GPUs to the node"),
+        (NodeRejection.TOO_FEW_ON_NUMA, "request fewer GPUs, or allow GPUs of several NUMA nodes"),
+        (NodeRejection.POD_TOO_LARGE, "request fewer GPUs for the pod's containers together, or add GPUs to the node"),
+        (NodeRejection.MODEL, "allow another GPU model, or add GPUs of a wanted model to the node"),
+        (NodeRejection.UNWANTED, "allow other GPUs than those that the pod names by UUID"),
+        (NodeRejection.NO_SHARES, "request whole GPUs, or start the node's agent with --share-mode"),
+        (NodeRejection.NO_OPEN_GPU, "GPUs must become healthy, or be uncordoned"),
+    )
 }
 _SCHEDULER_CHECKS = (
     "CPU, memory, taints, affinity, volumes or another check that kube-scheduler makes before it asks the extender"
@@ -83,7 +102,7 @@ def request_lines(asked: PodRequest) -> tuple[str, ...]:
 def hold_lines(held: PodHold) -> tuple[str, ...]:
     """What a pod holds or will hold, by container."""
     located = (
-        f"container {one.owner.name}: {share.cores} cores and {format_blocks(share.blocks)} of {share.uuid}"
+        f"container {one.owner.name}: {share.cores} cores and {memory_text(share.blocks)} of {share.uuid}"
         for one in held.allocations
         for share in one.shares
     )
@@ -102,13 +121,13 @@ def holder_lines(info: NodeInfo, *, but: PodUid) -> Mapping[GpuUuid, list[str]]:
             for share in one.shares:
                 parts[share.uuid] += GpuAmount(share.cores, share.blocks)
         for uuid, (cores, blocks) in parts.items():
-            found[uuid].append(f"{held.pod}: {cores} cores, {blocks} blocks ({held.state.value})")
+            found[uuid].append(f"{held.pod}: {cores} cores, {memory_text(blocks)} ({held.state.value})")
         for gpu in info.inventory.gpus if held.unlocated and info.inventory is not None else ():
             if gpu.uuid not in parts:
                 found[gpu.uuid].append(f"{held.pod}: on this node, its GPU is not known yet")
     for hold in info.claims.holds if info.claims.allocated else ():
         cores, blocks = hold.amount
-        found[info.gpu_of(hold.device)[0]].append(f"{hold.holder.pod}: {cores} cores, {blocks} blocks (claim)")
+        found[info.gpu_of(hold.device)[0]].append(f"{hold.holder.pod}: {cores} cores, {memory_text(blocks)} (claim)")
     return found
 
 
@@ -116,8 +135,10 @@ def node_verdict(
     node: str, info: NodeInfo | None, why: Rejection, lacks: Shortfall, change: str, *, but: PodUid, with_holders: bool
 ) -> NodeVerdict:
     holders = holder_lines(info, but=but) if info is not None and with_holders else {}
+    nearest = {gpu.uuid for gpu, *_ in lacks.lacks or ()}
     gpus = [
-        GpuVerdict(gpu.uuid, gpu.minor, gpu.model, text, tuple(holders.get(gpu.uuid, ()))) for gpu, text in lacks.gpus()
+        GpuVerdict(gpu.uuid, gpu.minor, gpu.model, text, tuple(holders.get(gpu.uuid, ())), gpu.uuid in nearest)
+        for gpu, text in lacks.gpus()
     ]
     return NodeVerdict(node, why.text, change, tuple(gpus))
 
@@ -131,19 +152,23 @@ def change_text(why: Rejection, found: Shortfall) -> str:
     if found.lacks:
         return must_become_free(found.lacks)
     if found.gpus():
-        return "the pod must ask for less or for other GPUs, or the node must get others"
+        return _CHANGE_OF_REQUEST.get(why, "request less or other GPUs, or add GPUs to the node")
     return "the node's agent must run and report GPUs"
 
 
 def must_become_free(lacks: Iterable[Lacking]) -> str:
-    """Empty if nothing must."""
-    return "; ".join([_of_gpu(*each) for each in lacks if each[1:] != NOTHING])
+    """Empty if nothing must. Of many GPUs it is said together."""
+    short = [each for each in lacks if each[1:] != NOTHING]
+    if len(short) <= _MOST_APART:
+        return "; ".join([_of_gpus([gpu], cores, blocks) for gpu, cores, blocks in short])
+    return _of_gpus([gpu for gpu, *_ in short], sum(each[1] for each in short), sum(each[2] for each in short))
 
 
-def _of_gpu(gpu: Gpu, cores: int, blocks: int) -> str:
+def _of_gpus(gpus: list[Gpu], cores: int, blocks: int) -> str:
     parts = [f"{cores} more cores"] if cores else []
-    parts += [f"{format_blocks(blocks)} more"] if blocks else []
-    return f"{' and '.join(parts)} must become free on GPU {gpu.minor}"
+    parts += [f"{memory_text(blocks)} more"] if blocks else []
+    together = " together" * (len(gpus) > 1)
+    return f"{' and '.join(parts)} must become free on {gpus_text(gpu.minor for gpu in gpus)}{together}"
 
 
 def verdict_sentence(verdict: LastVerdict, held: PodHold | None) -> str:
@@ -237,7 +262,7 @@ def _resource_fit_text(found: Evaluation) -> str:
     if not found.resource_fit:
         return "; kube-scheduler's own sums of cores and memory do not fit either, so it need not ask the extender"
     where = of_nodes(found.resource_fit, len(found.rejections))
-    return f"; by kube-scheduler's own sums {where} would do, so it refuses the pod for another reason too"
+    return f"; by kube-scheduler's own sums it fits on {where}, so kube-scheduler refuses it for another reason too"
 
 
 def of_nodes(count: int, nodes: int) -> str:
@@ -340,6 +365,7 @@ class Explain:
             nodes=nodes,
             left_out=len(refused) - len(nodes),
             condition="" if held or waiting is None else _condition(waiting),
+            main_reason="" if held or verdict.fits else _main_reason(refused.values()),
         )
 
     async def _as_evaluated(self, pod: ClusterPod, verdict: LastVerdict | None, with_holders: bool) -> Explanation:
@@ -406,7 +432,14 @@ def evaluated(
         now=True,
         condition=_condition(pod),
         why=why,
+        main_reason=_main_reason(rejections.values()),
     )
+
+
+def _main_reason(reasons: Iterable[Rejection]) -> str:
+    """Empty where a node has room: the pod waits for something else then."""
+    counted = Counter(reasons)
+    return summary_of(counted, most=1) if counted and not _HAVE_ROOM.intersection(counted) else ""
 
 
 def _counted(reasons: Iterable[Rejection]) -> Mapping[str, int]:

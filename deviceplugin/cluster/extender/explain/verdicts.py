@@ -32,7 +32,7 @@ import msgspec
 
 from deviceplugin.cluster.extender.cache.pod_hold import is_later
 from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
-from deviceplugin.cluster.extender.rejection import PREFERRED, Rejection, label_of, main_of
+from deviceplugin.cluster.extender.rejection import PREFERRED, Rejection, label_of, main_of, main_rejection, summary_of
 from deviceplugin.errors import ParseError
 from deviceplugin.model.allocation import Allocation, PodRef, PodUid
 from deviceplugin.model.annotations import VERSION, ContainerRecord, DecisionRecord, parse_decision
@@ -362,16 +362,10 @@ def _judged(verdict: LastVerdict) -> Reason:
     if verdict.fits:
         where = f"node {verdict.node}" if verdict.node else "a node"
         return Reason(State.PLACED.value, lambda: f"{where} was chosen; kube-scheduler has not bound the pod yet")
-    against = verdict.distinct
-    if not against:
+    if not verdict.counted:
         return Reason(State.NO_NODE.value, lambda: State.NO_NODE.value)
-    main = next((each for each in against if each.resolvable), against[0])
-    return Reason(label_of(main.text), partial(_against_text, verdict))
-
-
-def _against_text(verdict: LastVerdict) -> str:
-    named = ", ".join(f"{why.text} ({count})" for why, count in verdict.counted[:_MOST_OF_A_POD])
-    return f"it fits on none of {len(verdict.names)} nodes: {named}"
+    counted = dict(verdict.counted)
+    return Reason(label_of(main_rejection(counted).text), partial(summary_of, counted, most=_MOST_OF_A_POD))
 
 
 @lru_cache(maxsize=1024)

@@ -9,11 +9,11 @@ from deviceplugin.cluster.extender.explain.claims import (
     ELSEWHERE,
     NO_ROOM,
     NOT_COMPARED,
-    ROOM,
     TAINTED,
     ClaimExplain,
 )
 from deviceplugin.cluster.extender.extender import Extender
+from deviceplugin.cluster.extender.rejection import ROOM_FOR_CLAIMS
 from deviceplugin.model.claims import ClaimRequest, DeviceRequest, PodClaim, Taint
 from deviceplugin.model.cluster_view import Explanation
 from deviceplugin.model.pod import ClusterPod, ScheduledCondition
@@ -62,15 +62,15 @@ def test_a_pod_with_room_waits_for_something_else(cache: SchedulerCache) -> None
         "claim mine, request gpu: room on 1 of 3 nodes (1 GPU); the largest free share is 100 cores and 16 GiB, of "
         "GPU 0 on node c; taints close 1 GPU"
     )
-    assert found.reasons == {NO_ROOM.text: 1, TAINTED.text: 1, ROOM.text: 1}
+    assert found.reasons == {NO_ROOM.text: 1, TAINTED.text: 1, ROOM_FOR_CLAIMS.text: 1}
     assert [(each.node, each.reason, each.change) for each in found.nodes] == [
-        ("c", ROOM.text, "nothing on its GPUs"),
+        ("c", ROOM_FOR_CLAIMS.text, "nothing on its GPUs"),
         ("a", NO_ROOM.text, "10 more cores must become free on GPU 0"),
         ("b", TAINTED.text, "GPUs must become healthy, or be uncordoned"),
     ]
     nearest = found.nodes[1].gpus
     assert [each.against for each in nearest] == ["10 cores and 14 GiB are free", "0 cores and 0 GiB are free"]
-    assert nearest[0].holders == ("d/ann: 90 cores, 8 blocks (claim)",)
+    assert nearest[0].holders == ("d/ann: 90 cores, 2 GiB (claim)",)
     assert found.nodes[2].gpus[0].against == "xid-79"
 
 
@@ -102,7 +102,7 @@ def test_several_requests_are_judged_together_and_alone(cache: SchedulerCache) -
         "claim mine, request first: 20 cores and 2 GiB of one GPU",
         "claim mine, request second: 1 whole GPU",
     )
-    assert ROOM.text not in found.reasons, "each alone would fit on node c"
+    assert ROOM_FOR_CLAIMS.text not in found.reasons, "each alone would fit on node c"
     assert [line.split(";")[0] for line in found.why] == [
         "claim mine, request first: room on 1 of 3 nodes (1 GPU)",
         "claim mine, request second: room on 1 of 3 nodes (1 GPU)",
@@ -112,7 +112,7 @@ def test_several_requests_are_judged_together_and_alone(cache: SchedulerCache) -
 def test_whole_gpus_by_number_have_no_claim_yet(cache: SchedulerCache) -> None:
     found = explained(cache, claiming("waits", whole_gpus=2))
     assert found.asked == ("container main: 2 whole GPUs",)
-    assert ROOM.text not in found.reasons
+    assert ROOM_FOR_CLAIMS.text not in found.reasons
 
 
 def test_a_prioritized_list_shows_its_alternatives(cache: SchedulerCache) -> None:
@@ -139,7 +139,7 @@ def test_a_claim_of_another_class_is_said_to_be_none_of_ours(cache: SchedulerCac
     assert found.condition == NO_DEVICES
     cache.claims.put_claim(claim("mine"))
     both = explained(cache, claiming("both", "mine", "theirs"))
-    assert both.reasons[ROOM.text] == 1
+    assert both.reasons[ROOM_FOR_CLAIMS.text] == 1
     assert both.asked[-1] == "claim theirs, request nic: class nic.example.com, none of vcuda's"
 
 

@@ -44,8 +44,8 @@ async def test_node_and_gpus_have_their_reason_and_what_was_passed_over(extender
         "node b is the one that leaves the fewest useless cores of 6 nodes that fit (policy fragmentation)",
         "  next in that order: c, a, d and 2 more",
         "  1 node: node is not in the GPU scheduler's cache yet",
-        "  1 node: too little memory on every GPU, also when it is empty",
-        "container main: GPU 0 is the fullest of 2 GPUs that fit, with 70 cores and 56 blocks (14 GiB) free",
+        "  1 node: memory request larger than any GPU",
+        "container main: GPU 0 is the fullest of 2 GPUs that fit, with 70 cores and 14 GiB free",
         "  GPU 1: fits, but GPU 0 is fuller: 70 cores free against 100",
     )
 
@@ -180,9 +180,7 @@ async def test_it_is_said_once_in_one_sentence_when_the_pod_is_bound(api: Memory
     one = await placed(extender, api, pod("p", cores=40, blocks=8), "a", "b")
     assert await extender.bind(order(one, one.pod.node)) == ""
     first = "node a is the first by name of those that are best by policy fragmentation; 2 nodes fit"
-    assert said == [
-        ("p", f"{first}; container main: GPU 0 is the only one that fits, with 100 cores and 64 blocks (16 GiB) free")
-    ]
+    assert said == [("p", f"{first}; container main: GPU 0 is the only one that fits, with 100 cores and 16 GiB free")]
 
 
 async def test_a_pod_that_is_not_bound_or_was_not_chosen_for_is_said_nothing_of(api: MemoryApi) -> None:

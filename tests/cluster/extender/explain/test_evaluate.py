@@ -40,8 +40,8 @@ async def test_a_pod_larger_than_any_node_is_judged_now(extender: Extender) -> N
     )
     assert (found.now, found.at, found.condition) == (True, 0.0, CORES)
     assert found.asked == ("container main: 10 whole GPUs",)
-    assert found.reasons == {"too few GPUs that can serve the pod": 1}
-    assert found.nodes[0].change == "the pod must ask for less or for other GPUs, or the node must get others"
+    assert found.reasons == {"not enough matching GPUs": 1}
+    assert found.nodes[0].change == "request fewer GPUs, allow other GPUs, or add GPUs to the node"
     assert (len(found.nodes[0].gpus), found.left_out) == (8, 0)
 
 
@@ -53,8 +53,8 @@ async def test_of_a_full_cluster_it_is_said_who_holds_what_and_what_must_become_
     found = await said_of(extender, unschedulable(pod("p", cores=50, blocks=8), CORES))
     assert "evaluated now, the pod fits on none of the 2 nodes; kube-scheduler's own sums" in found.sentence
     assert [each.node for each in found.nodes] == ["b", "a"]
-    assert found.nodes[0].gpus[0].holders == ("d/on-b-0: 60 cores, 64 blocks (bound)",)
-    assert found.nodes[0].change == "10 more cores and 8 blocks (2 GiB) more must become free on GPU 0"
+    assert found.nodes[0].gpus[0].holders == ("d/on-b-0: 60 cores, 16 GiB (bound)",)
+    assert found.nodes[0].change == "10 more cores and 2 GiB more must become free on GPU 0"
 
 
 async def test_where_a_node_has_room_the_reason_lies_elsewhere(extender: Extender) -> None:
@@ -128,8 +128,8 @@ async def test_enough_by_sums_and_no_gpu_with_room_means_another_reason(extender
         extender.put_pod(running("a", at, 60, 8))
     found = await said_of(extender, unschedulable(pod("p"), TAINT))
     assert found.sentence.endswith(
-        "the pod does not fit on the one node; by kube-scheduler's own sums the one node would do, so it refuses the "
-        "pod for another reason too"
+        "the pod does not fit on the one node; by kube-scheduler's own sums it fits on the one node, so "
+        "kube-scheduler refuses it for another reason too"
     )
 
 

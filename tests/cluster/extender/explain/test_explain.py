@@ -30,14 +30,16 @@ async def test_every_node_and_gpu_has_its_reason_and_what_would_have_to_change(e
     assert extender.filter(ask(waits, "a", "small", "broken")).names == ()
     found = await explained(extender, waits)
     assert found.sentence == "the pod fits on none of the 3 nodes that kube-scheduler asked about"
-    assert found.asked == ("container main: 50 cores and 8 blocks (2 GiB) of one GPU",)
+    assert found.asked == ("container main: 50 cores and 2 GiB of one GPU",)
     assert [each.node for each in found.nodes] == ["a", "broken", "small"] or found.nodes[0].node == "a"
+    assert found.main_reason == "insufficient vcuda-core on any one GPU (1 of 3 nodes)", "it may go away; others do not"
     first = found.nodes[0]
-    assert first.change == "10 more cores and 4 blocks (1 GiB) more must become free on GPU 1"
+    assert [gpu.nearest for gpu in first.gpus] == [False, True, False]
+    assert first.change == "10 more cores and 1 GiB more must become free on GPU 1"
     assert [gpu.against for gpu in first.gpus] == ["only 30 cores free", "only 40 cores free", "unhealthy: Xid 79"]
-    assert first.gpus[0].holders == ("d/on-a-0: 70 cores, 8 blocks (bound)",)
+    assert first.gpus[0].holders == ("d/on-a-0: 70 cores, 2 GiB (bound)",)
     others = {each.node: each.change for each in found.nodes[1:]}
-    assert others["small"] == "the pod must ask for less or for other GPUs, or the node must get others"
+    assert others["small"] == "request less memory, allow another GPU model, or add larger GPUs"
     assert "vcuda-inventory" in others["broken"]
 
 
@@ -58,7 +60,7 @@ async def test_whole_gpus_that_are_missing_are_named(extender: Extender) -> None
     waits = pod("p", cores=100, blocks=0)
     extender.filter(ask(waits, "a"))
     change = (await explained(extender, waits)).nodes[0].change
-    assert change == "20 more cores and 8 blocks (2 GiB) more must become free on GPU 0"
+    assert change == "20 more cores and 2 GiB more must become free on GPU 0"
 
 
 async def test_containers_that_only_fit_alone_have_their_own_reason(extender: Extender) -> None:
@@ -76,7 +78,7 @@ async def test_a_chosen_pod_says_where(extender: Extender, clock: Clock) -> None
     assert (await explained(extender, one)).node == "a"
     said = await explained(extender, one)
     assert said.sentence == "node a was chosen; its GPUs are reserved, and kube-scheduler has not bound the pod yet"
-    assert said.asked[-1] == "container main: 50 cores and 8 blocks (2 GiB) of GPU-a-0"
+    assert said.asked[-1] == "container main: 50 cores and 2 GiB of GPU-a-0"
     clock.now += 61
     extender.expire()
     assert "has not bound the pod in time" in (await explained(extender, one)).sentence
