@@ -114,8 +114,8 @@ async def test_without_our_library_a_share_waits_with_the_reason_and_a_whole_gpu
         await run(node, pod_json("whole", ("c", 100, 0)))
         reason = await node.kubelet.wait_waiting(uid, "c", deadline_s=PATIENCE_S)
         sentence = (
-            "shares of a GPU do not start here, because nothing would enforce their limits: "
-            f"{empty}/libvcuda.so.1 is missing; install vcuda's library there or correct --library-path"
+            "shares cannot start, because nothing would enforce their limits: "
+            f"vcuda's library is missing at {empty}/libvcuda.so.1; install it there or set --library-path"
         )
         assert sentence in reason
         assert sentence in (await until_event(node, "GPUStartFailed"))[0]["message"]

@@ -29,7 +29,7 @@ async def findings(release: Release, folder: Path, *args: str) -> dict[str, dict
     result = await vcuda(release, folder, "doctor", "-o", "json", *args)
     document = json.loads(result.stdout)
     found = {each["check"]: each for each in document["checks"]}
-    assert result.exit_code == (1 if document["status"] == "failed" else 0), result.output
+    assert result.exit_code == {"failed": 1, "skipped": 3}.get(document["status"], 0), result.output
     assert "Traceback" not in result.output
     return found
 
@@ -332,6 +332,11 @@ async def test_what_the_caller_may_not_do_is_skipped_and_names_the_right(tmp_pat
     assert "get daemonsets in namespace kube-system" in found["agents"]["message"]
     assert "list nodes" in found["other-plugins"]["message"]
     assert "operators.subjects" in found["scheduler"]["message"]
+    result = await vcuda(release, tmp_path, "doctor")
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (3, "2 ok, 0 warning, 0 failed, 12 skipped")
+    assert result.stderr.startswith("vcuda: nothing of the installation was checked, because you lack the rights")
+    release.forbidden = release.forbidden[1:]
+    assert (await vcuda(release, tmp_path, "doctor")).exit_code == 0, "something was checked"
 
 
 async def test_a_namespace_that_the_webhook_leaves_out_says_nothing_about_it(tmp_path: Path) -> None:
@@ -436,6 +441,7 @@ async def test_a_dead_server_is_one_failed_check(tmp_path: Path) -> None:
     result = await run("doctor", env={"KUBECONFIG": str(path)})
     assert result.exit_code == 1
     assert result.stdout.splitlines()[0].startswith("failed   api-server: 127.0.0.1:1 cannot be reached")
+    assert result.stdout.splitlines()[1].startswith("         -> correct the kubeconfig, or choose another context")
 
 
 async def test_a_narrow_terminal_wraps_and_loses_no_word(tmp_path: Path) -> None:

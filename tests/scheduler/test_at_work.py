@@ -338,9 +338,12 @@ async def test_a_waiting_pod_is_explained_by_node_and_gpu(served: tuple[Scene, S
 
         code, text = await explained(scene, replica, "q")
         assert code == 0
-        assert text.startswith("default/q: the pod fits on none of the 2 nodes that kube-scheduler asked about")
+        assert text.startswith(
+            "default/q is Pending: not enough matching GPUs (2 of 2 nodes)\n  the pod fits on none of"
+        )
         assert "node n1:" in text
-        assert re.search(r"^    default/holder-1: 100 cores, \d+ blocks \(bound\)$", text, re.MULTILINE), text
+        _, text = await explained(scene, replica, "q", "--all")
+        assert re.search(r"^    default/holder-1: 100 cores, [\d.]+ GiB \(bound\)$", text, re.MULTILINE), text
         code, text = await explained(scene, replica, "default/q", "--output", "json")
         assert (code, json.loads(text)["pod"]) == (0, "default/q")
         code, text = await explained(scene, replica, "holder-1")
@@ -365,9 +368,10 @@ async def test_a_pod_without_a_request_is_evaluated_now(served: tuple[Scene, Sch
         async with asyncio.timeout(PATIENCE_S):
             while (answer := await explained(scene, replica, "large"))[0] != 0:
                 await asyncio.sleep(0.1)  # the watch has not shown the pod yet
-        first, *lines = answer[1].splitlines()
+        reason, first, *lines = answer[1].splitlines()
+        assert reason == "default/large is Pending: not enough matching GPUs (2 of 2 nodes)"
         assert first == (
-            "default/large: kube-scheduler has not asked about the pod; evaluated now, the pod fits on none of the 2 "
+            "  kube-scheduler has not asked about the pod; evaluated now, the pod fits on none of the 2 "
             "nodes; kube-scheduler's own sums of cores and memory do not fit either, so it need not ask the extender"
         )
         assert lines[:4] == [

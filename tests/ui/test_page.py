@@ -34,7 +34,7 @@ async def test_nodes_gpus_and_containers_are_shown_with_what_they_use(browser: B
         await expect(tile.first).to_be_visible()
         ill = visit.page.locator(".gpu.unavailable").first
         await expect(ill).to_have_attribute("aria-label", re.compile("GPU 5: .*unavailable: .*Xid 79"))
-        await expect(visit.page.locator(".node.bad")).to_contain_text("its vcuda agent is down")
+        await expect(visit.page.locator(".node.bad")).to_contain_text("vcuda agent is down")
         await tile.first.click()
         await expect(visit.page.locator("h1")).to_have_text("gpu-a100-1")
         card = visit.page.locator(".gpu-card.chosen")

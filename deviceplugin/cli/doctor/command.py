@@ -1,7 +1,7 @@
 """The command line of `vcuda doctor`.
 
 In: flags. Out: lines as they become known, or one document; status 1 if a check has failed. A warning or a skipped
-check does not fail, as with kubeadm, linkerd check and istioctl analyze.
+check does not fail, as with kubeadm, linkerd check and istioctl analyze; but if nothing was checked, the status is 3.
 """
 
 import asyncio
@@ -29,6 +29,11 @@ from deviceplugin.config.agent import AGENT, AgentSettings
 from deviceplugin.config.command import Effective, SettingsCommand
 from deviceplugin.errors import ConfigError
 
+_STATUS_UNCHECKED = 3
+_UNCHECKED = (
+    "nothing of the installation was checked, because you lack the rights that the skipped lines name; an "
+    "administrator gives them with the chart's value operators.subjects"
+)
 _EXAMPLES = (
     ("Check the cluster of the current context.", "doctor"),
     ("The same for programs; the status is 1 if a check has failed.", "doctor -o json"),
@@ -49,6 +54,9 @@ def doctor(context: click.Context, output: str, connection: Connection) -> None:
     """Check an installation: scheduler, webhook, agents, nodes, versions and your rights.
 
     Each check prints ok, warning, failed, or skipped if you lack a right, and what to do. Nothing is changed.
+
+    Exit status: 0, also with warnings and some skipped checks; 1 if a check has failed; 3 if you lack the rights to
+    check anything of the installation.
     """
     if context.invoked_subcommand is None:
         if connection.url:
@@ -82,8 +90,12 @@ def finish(
         say(summary(found))
     else:
         show_document(document(found), output)
-    if worst([each for each in found if not only or each.check in only]) is CheckOutcome.FAILED:
+    outcome = worst([each for each in found if not only or each.check in only])
+    if outcome is CheckOutcome.FAILED:
         context.exit(1)
+    if outcome is CheckOutcome.SKIPPED and not only:
+        click.echo(f"vcuda: {_UNCHECKED}", err=True)
+        context.exit(_STATUS_UNCHECKED)
 
 
 @doctor.command("node", cls=SettingsCommand, program=AGENT)

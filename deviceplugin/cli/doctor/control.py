@@ -37,11 +37,19 @@ from deviceplugin.model.claims import ClaimNames
 
 OLDEST = (1, 32)
 """README: Kubernetes 1.32 or newer."""
+_FORBIDDEN = 403
 _NUMBERS = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,6}))?", re.ASCII)
 
 
 async def api_server(facts: ClusterFacts) -> CheckResult:
-    found = await facts.api.version()
+    try:
+        found = await facts.api.version()
+    except KubeError as error:
+        if error.code == _FORBIDDEN:
+            raise
+        return failed(
+            error.message, "correct the kubeconfig, or choose another context; kubectl version tries the same"
+        )
     version = _numbers(found)
     if version is None:
         return warning(
@@ -145,7 +153,7 @@ async def versions(facts: ClusterFacts) -> CheckResult:
         return warning(
             f"versions differ; {text}", "finish the upgrade, and use the scheduler's version of this command"
         )
-    return ok(f"all that run are of version {__version__}, as is this command{not_asked}")
+    return ok(f"scheduler, agents and this command all run {__version__}{not_asked}")
 
 
 def _numbers(text: str) -> tuple[int, int, int] | None:

@@ -117,9 +117,23 @@ def document(findings: Sequence[CheckResult]) -> dict[str, object]:
     return {"status": worst(findings).value, "checks": msgspec.to_builtins(list(findings))}
 
 
+_OF_CALLER = ("api-server", "rights")
+"""Checks of what the caller may do; they say nothing about the installation."""
+
+
+def _is_unchecked(findings: Sequence[CheckResult]) -> bool:
+    """Nothing that was found is about the installation."""
+    return all(each.outcome is CheckOutcome.SKIPPED for each in findings if each.check not in _OF_CALLER)
+
+
 def worst(findings: Sequence[CheckResult]) -> CheckOutcome:
-    order = (CheckOutcome.FAILED, CheckOutcome.WARNING, CheckOutcome.OK)
-    return next((each for each in order if any(one.outcome is each for one in findings)), CheckOutcome.SKIPPED)
+    """SKIPPED also if only the caller's access was looked at."""
+    found = {each.outcome for each in findings}
+    if CheckOutcome.FAILED in found:
+        return CheckOutcome.FAILED
+    if _is_unchecked(findings):
+        return CheckOutcome.SKIPPED
+    return CheckOutcome.WARNING if CheckOutcome.WARNING in found else CheckOutcome.OK
 
 
 def summary(findings: Sequence[CheckResult]) -> str:

@@ -21,7 +21,7 @@ from deviceplugin.cli.doctor.nodes import node_facts
 from deviceplugin.config.agent import AgentSettings
 from deviceplugin.container.containers import ContainerRuntime
 from deviceplugin.container.driver_mirror.components import CUDA, NVML, find_interposers
-from deviceplugin.container.driver_mirror.plan import Chosen, MirrorPlan, make_plan
+from deviceplugin.container.driver_mirror.plan import UNENFORCED, Chosen, MirrorPlan, make_plan
 from deviceplugin.container.driver_mirror.search import choose, driver_version, find_libraries
 from deviceplugin.driver_root import DriverRoot
 from deviceplugin.errors import (
@@ -158,7 +158,8 @@ async def libraries(subject: NodeSubject) -> CheckResult:
     """What the mirror for containers would have."""
     plan, trouble = await asyncio.to_thread(_plan, subject)
     if plan.refusal:
-        return failed(f"no share can start: {plan.refusal}", "correct --driver-root or --library-path")
+        reason, _, advice = plan.refusal.removeprefix(f"{UNENFORCED}: ").rpartition("; ")
+        return failed(f"{reason}: shares cannot start", advice)
     if plan.missing:
         return warning(
             f"libraries of the driver are missing for containers: {named(plan.missing)}",

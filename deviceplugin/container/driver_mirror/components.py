@@ -126,7 +126,7 @@ def find_interposers(directory: Path, machine: Machine) -> Interposers:
     for name in _NEEDS:
         path = directory / name
         if not path.is_file():
-            return Interposers(trouble=f"{path} is missing; install vcuda's library there or correct --library-path")
+            return Interposers(trouble=f"vcuda's library is missing at {path}; install it there or set --library-path")
         trouble = _trouble(path, machine)
         if trouble:
             return Interposers(trouble=trouble)
@@ -143,7 +143,7 @@ def _trouble(path: Path, machine: Machine) -> str:
         elf = read_elf(path)
     except ParseError as error:
         return error.message
-    advice = "install vcuda's library there or correct --library-path"
+    advice = "install vcuda's library there or set --library-path"
     if elf.bits_on(machine) != 64:
         return f"{path} is made for {elf.machine}, not for this machine; {advice}"
     lacking = [name for name in _NEEDS[path.name] if name not in elf.needed]

@@ -73,7 +73,8 @@ class MirrorPlan(msgspec.Struct, frozen=True):
         return hashlib.sha256(json.dumps([_FORMAT, content]).encode()).hexdigest()[:16]
 
 
-EMPTY = MirrorPlan(refusal="shares of a GPU do not start yet, because the driver was not read yet; kubelet tries again")
+UNENFORCED = "shares cannot start, because nothing would enforce their limits"
+EMPTY = MirrorPlan(refusal="shares cannot start yet, because the driver was not read yet; kubelet tries again")
 """The mirror before the first refresh: it can be mounted and is empty."""
 
 
@@ -174,5 +175,4 @@ def _refusal(chosen: Chosen, missing: Sequence[str]) -> str:
             f"the driver below {chosen.root} has no 64-bit {' and no '.join(absent)}; "
             "install all of the driver there or correct --driver-root"
         )
-    because = "shares of a GPU do not start here, because nothing would enforce their limits"
-    return f"{because}: {reason}" if reason else ""
+    return f"{UNENFORCED}: {reason}" if reason else ""

@@ -41,8 +41,8 @@ def test_a_file_that_is_not_the_interposer_is_rejected_with_the_reason(
     driver = elf_object("libcuda.so.1", machine=platform.machine())
     other = elf_object("libother.so.1", machine=platform.machine())
     for name, content, complaint in (
-        ("libvcuda.so.1", None, "libvcuda.so.1 is missing"),
-        ("libnvidia-ml.so.1", None, "libnvidia-ml.so.1 is missing"),
+        ("libvcuda.so.1", None, "vcuda's library is missing at"),
+        ("libnvidia-ml.so.1", None, "/libnvidia-ml.so.1; install it there"),
         ("libcuda.so.1", b"\x7fELF", "libcuda.so.1 is damaged"),
         ("libcuda.so.1", b"text", "libcuda.so.1 is damaged"),
         (

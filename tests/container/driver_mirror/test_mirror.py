@@ -119,7 +119,7 @@ def test_a_file_that_was_cut_off_is_found_by_the_next_look(node: Node) -> None:
 
 def test_before_the_first_check_shares_must_wait(node: Node) -> None:
     assert "did not look" not in node.mirror.state.refusal
-    assert node.mirror.state.refusal.startswith("shares of a GPU do not start yet")
+    assert node.mirror.state.refusal.startswith("shares cannot start yet")
     assert (node.base / "nvidia").is_dir()
 
 
@@ -259,8 +259,8 @@ def test_without_our_library_shares_are_refused_and_whole_gpus_have_their_driver
     (node.ours / "libcuda.so.1").unlink()
     state = node.refresh().state
     assert state.refusal == (
-        "shares of a GPU do not start here, because nothing would enforce their limits: "
-        f"{node.ours / 'libcuda.so.1'} is missing; install vcuda's library there or correct --library-path"
+        "shares cannot start, because nothing would enforce their limits: "
+        f"vcuda's library is missing at {node.ours / 'libcuda.so.1'}; install it there or set --library-path"
     )
     assert not (node.lib64("nvidia") / "libcuda.so.1").exists()
     assert version_of(node.lib64("origin")) == VERSION

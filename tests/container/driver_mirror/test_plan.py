@@ -108,7 +108,7 @@ def test_our_objects_are_known_from_the_drivers() -> None:
 
 
 def test_where_nothing_would_enforce_a_share_none_may_start() -> None:
-    because = "shares of a GPU do not start here, because nothing would enforce their limits: "
+    because = "shares cannot start, because nothing would enforce their limits: "
     lacks = "the driver below /host has no 64-bit "
     missing = "/o/libcuda.so.1 is missing; install it"
     refusals = {

@@ -162,7 +162,7 @@ def test_the_agent_of_this_release_reads_what_the_next_one_wrote(
 ) -> None:
     delete_agent(running)
     rolls_unnoticed(running, trial("old-both"))
-    said = f"ok: all that run are of version {running.registry.version}, as is this command"
+    said = f"ok: scheduler, agents and this command all run {running.registry.version}"
     wait_versions(running, running.registry.version, said)
     written_by_the_next = {pods.states(running.admin)[name].uid for name in ("new-both", "new-agent")}
     assert {uid for uid, _ in holds(running)} > written_by_the_next
