@@ -303,6 +303,7 @@ NODE_NAME = SettingType("the name of a node", "NAME", lambda text: _read_node(te
 HOST = SettingType("an address or a host name", "HOST", _read_host)
 SUBJECTS = SettingType("a list of names in certificates", "NAME,...", _read_subjects, yaml=(list, str))
 URL = SettingType("an https address", "URL", _read_url)
+OPTIONAL_URL = SettingType("an http or https address", "URL", lambda text: _read_url(text) if text else "")
 LABELS = SettingType[Mapping[str, str]](
     "labels", "KEY=VALUE,...", lambda text: pairs(text, _read_label, "label"), yaml=(dict, str)
 )

@@ -95,6 +95,12 @@ class ServingSettings:
     loopback_port: int = setting(
         "loopback-port", 0, "Port on 127.0.0.1 without TLS, for a kube-scheduler in the same pod; 0: none.", types.PORT
     )
+    grafana_url: str = setting(
+        "grafana-url",
+        "",
+        "Address of Grafana with the chart's dashboards, to which the page links; empty: no links.",
+        types.OPTIONAL_URL,
+    )
     drain: float = setting(
         "drain",
         5.0,

@@ -188,7 +188,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterView(Head, frozen=True, kw_only=True):
-    """`/view/cluster`. `pending_by_reason` counts pending pods by the sentence why they have no node."""
+    """`/view/cluster`. `pending_by_reason` counts pending pods by the sentence why they have no node.
+
+    What is used is null unless the caller asked for it: `cores_used` is the utilization of `gpus_measured` GPUs added
+    up, and `memory_used_bytes` is of all GPUs whose agents answer.
+    """
 
     scheduler_version: str
     nodes: int
@@ -205,6 +209,10 @@ class ClusterView(Head, frozen=True, kw_only=True):
     pods_pending: int
     pending_by_reason: dict[str, int]
     models: dict[str, int]
+    cores_used: float | None = None
+    memory_used_bytes: int | None = None
+    gpus_measured: int | None = None
+    grafana_url: str = ""
 
 
 class NodesView(Head, frozen=True, kw_only=True):
@@ -256,6 +264,49 @@ class PodsView(Head, frozen=True, kw_only=True):
     items: tuple[PodRow, ...]
     total: int
     more: str = ""
+
+
+class UseSample(msgspec.Struct, frozen=True):
+    """What all shares of a pod used at a time; `throttled_seconds` is since the containers started."""
+
+    at: float
+    cores_used: float | None
+    memory_used_bytes: int | None
+    throttled_seconds: float | None
+
+
+class OnePodView(Head, frozen=True, kw_only=True):
+    """`/view/pods/NAMESPACE/NAME`. `history`: the samples that `replica` has of the last quarter of an hour, one a
+    minute, the oldest first."""
+
+    item: PodRow
+    history: tuple[UseSample, ...] = ()
+
+
+class NamespaceRow(msgspec.Struct, frozen=True):
+    """What the pods of a namespace have of the GPUs and use of it; pods without GPUs count nothing.
+
+    `cores_idle`: allocated and not used, of the shares whose use is known.
+    """
+
+    namespace: str
+    pods: int
+    cores: int
+    blocks: int
+    cores_used: float | None = None
+    cores_idle: float | None = None
+    memory_used_bytes: int | None = None
+    throttled_seconds: float | None = None
+
+
+class NamespacesView(Head, frozen=True, kw_only=True):
+    """`/view/namespaces`: one page. `others` has the sums over namespaces whose names the caller may not know; null if
+    there are none."""
+
+    items: tuple[NamespaceRow, ...]
+    total: int
+    more: str = ""
+    others: NamespaceRow | None = None
 
 
 class GpuVerdict(msgspec.Struct, frozen=True):

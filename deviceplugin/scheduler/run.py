@@ -141,7 +141,9 @@ async def _work(settings: SchedulerSettings, client: ClusterClient, live: LiveUs
         leadership=leadership,
         certificates=certificates,
         names=settings.names,
-        views=ViewService(extender, leadership, client, live, version=__version__),
+        views=ViewService(
+            extender, leadership, client, live, version=__version__, grafana_url=settings.serving.grafana_url
+        ),
         loopback_only=settings.callers.ca_file is None or settings.leader.election is Election.KUBE_SCHEDULER,
         clients=() if settings.callers.ca_file is None else settings.callers.names,
         volcano=volcano,
@@ -157,6 +159,7 @@ async def _work(settings: SchedulerSettings, client: ClusterClient, live: LiveUs
             parts = (
                 group.create_task(watch.run(), name="cluster"),
                 group.create_task(leadership.run(), name="leadership"),
+                group.create_task(service.views.run(), name="history"),
                 group.create_task(certificates.run(), name="certificates"),
                 group.create_task(extender.wake_up.run(), name="wake-up"),
                 group.create_task(events.run(), name="events"),

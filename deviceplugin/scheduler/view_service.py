@@ -8,37 +8,63 @@ filter's verdicts.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.view.access import Reviews, Viewers, token_in
-from deviceplugin.cluster.view.live import ORDER_S, LiveUse, NodeUse, node_with_use, pod_with_use
+from deviceplugin.cluster.view.access import FORBIDDEN, Reviews, Viewers, token_in
+from deviceplugin.cluster.view.live import EVERY_S, ORDER_S, LiveUse, NodeUse, UseHistory, node_with_use, pod_with_use
 from deviceplugin.cluster.view.query import (
     BY_NODE_USE,
     BY_POD_USE,
+    NamespacesQuery,
     NodesQuery,
     PodsQuery,
     described,
     events_query,
-    no_query,
-    node_query,
+    is_pattern,
+    live_query,
+    namespaces_query,
     nodes_query,
     pods_query,
 )
 from deviceplugin.cluster.view.views import ClusterViews, Replica
 from deviceplugin.errors import ParseError
-from deviceplugin.model.cluster_view import ErrorView, Head, NodesView, OneNodeView, PodsView
+from deviceplugin.model.cluster_view import (
+    ClusterView,
+    ErrorView,
+    Head,
+    NamespacesView,
+    NodesView,
+    OneNodeView,
+    OnePodView,
+    PodsView,
+)
 from deviceplugin.scheduler.leadership import Leadership
 from deviceplugin.serve.messages import HttpError
 from deviceplugin.structs import replace
 
 _CLUSTER, _NODES, _PODS, _EVENTS = "/view/cluster", "/view/nodes", "/view/pods", "/view/events"
+_NAMESPACES = "/view/namespaces"
 _ALL = ""  # namespaces
-_Require = Callable[[str], Awaitable[None]]
-"""Raises an HttpError if the caller may not read the pods of a namespace."""
-_PATHS = (_CLUSTER, _NODES, f"{_NODES}/NAME", _PODS, _EVENTS)
+_PATHS = (_CLUSTER, _NODES, f"{_NODES}/NAME", _PODS, f"{_PODS}/NAMESPACE/NAME", _NAMESPACES, _EVENTS)
+
+
+class _Caller(msgspec.Struct, frozen=True):
+    """Who asks, by the token in `headers`."""
+
+    viewers: Viewers
+    headers: Mapping[str, str]
+    peer: str
+
+    async def reads_all(self, namespace: str) -> bool:
+        """Whether he may read the pods of all namespaces; HttpError if not even those of this one."""
+        return await self.viewers.reads_all(token_in(self.headers), namespace, self.peer)
+
+    async def readable(self, namespaces: tuple[str, ...]) -> frozenset[str]:
+        return await self.viewers.readable(token_in(self.headers), namespaces, self.peer)
 
 
 class ViewService:
@@ -52,28 +78,40 @@ class ViewService:
         live: LiveUse,
         *,
         version: str,
+        grafana_url: str = "",
+        wall: Callable[[], float] = time.time,
     ) -> None:
         def replica() -> Replica:
-            return Replica(leadership.identity, leadership.leader, version)
+            return Replica(leadership.identity, leadership.leader, version, grafana_url)
 
         self._views = ClusterViews(extender.cache, extender.verdicts, extender.recent_events, replica)
         self._viewers = Viewers(reviews)
         self._live = live
         self._leadership = leadership
         self._turn = asyncio.Lock()
+        self._history = UseHistory(wall)
+
+    async def run(self) -> None:
+        """Keeps what pods used, once a minute."""
+        while True:
+            await asyncio.sleep(EVERY_S)
+            await self.sample()
+
+    async def sample(self) -> None:
+        async with self._turn:
+            names = await self._views.nodes_of_pods(PodsQuery())
+        for name, use in (await self._live.of(self._history.chosen(sorted(names)))).items():
+            self._history.note(name, use, self._views.pods_on(name))
 
     async def reads_all(self, headers: Mapping[str, str], namespace: str, peer: str) -> bool:
         """Whether the caller may read the pods of all namespaces; HttpError if not even those of this one."""
-        return await self._viewers.reads_all(token_in(headers), namespace, peer)
+        return await _Caller(self._viewers, headers, peer).reads_all(namespace)
 
     async def answer(
         self, path: str, query: Mapping[str, str], headers: Mapping[str, str], peer: str
     ) -> tuple[int, bytes]:
-        async def require(namespace: str) -> None:
-            await self.reads_all(headers, namespace, peer)
-
         try:
-            found = await self._document(path, dict(query), require)
+            found = await self._document(path, dict(query), _Caller(self._viewers, headers, peer))
         except ParseError as error:
             return self._error(400, error.message)
         except HttpError as error:
@@ -82,31 +120,80 @@ class ViewService:
             return self._error(404, found)
         return 200, msgspec.json.encode(found)
 
-    async def _document(self, path: str, asked: dict[str, str], require: _Require) -> Head | str:
+    async def _document(self, path: str, asked: dict[str, str], caller: _Caller) -> Head | str:
         """A document, or the sentence that says why there is none."""
         if path == _NODES:
             nodes = nodes_query(asked)
             if nodes.with_holders:
-                await require(_ALL)
+                await caller.reads_all(_ALL)
             return await self._nodes(nodes)
         if path == _PODS:
             pods = pods_query(asked)
-            await require(pods.namespace)
-            return await self._pods(pods)
+            return await self._pods(replace(pods, allowed=await self._allowed(pods.namespace, caller)))
+        if path == _NAMESPACES:
+            return await self._namespaces(namespaces_query(asked), caller)
         if path == _EVENTS:
             recent = events_query(asked)
-            await require(recent.namespace)
+            await caller.reads_all(recent.namespace)
             async with self._turn:
                 return await self._views.events(recent)
         if path == _CLUSTER:
-            no_query(asked)
-            async with self._turn:
-                return await self._views.cluster()
+            return await self._cluster(live=live_query(asked))
         if path.startswith(f"{_NODES}/"):
-            live = node_query(asked)
-            await require(_ALL)
+            live = live_query(asked)
+            await caller.reads_all(_ALL)
             return await self._node(path.removeprefix(f"{_NODES}/"), live)
+        if path.startswith(f"{_PODS}/"):
+            live = live_query(asked)
+            namespace, _, name = path.removeprefix(f"{_PODS}/").partition("/")
+            await caller.reads_all(namespace or _ALL)
+            return await self._pod(namespace, name, live)
         return f"no such view; the views are {', '.join(_PATHS)}"
+
+    async def _allowed(self, namespace: str, caller: _Caller) -> frozenset[str] | None:
+        """Of the namespaces that match the ones whose pods the caller may read; None: all. HttpError if none."""
+        if not is_pattern(namespace):
+            await caller.reads_all(namespace)
+            return None
+        return await self._readable(namespace, caller, or_none=False)
+
+    async def _readable(self, namespace: str, caller: _Caller, *, or_none: bool) -> frozenset[str] | None:
+        """`or_none`: an empty answer in place of an error for a caller who may read none of them."""
+        try:
+            await caller.reads_all(_ALL)
+        except HttpError as error:
+            if error.status != FORBIDDEN or not token_in(caller.headers):
+                raise
+            async with self._turn:
+                names = await self._views.namespace_names(namespace)
+            found = await caller.readable(names)
+            if found or or_none:
+                return found
+            raise
+        return None
+
+    async def _namespaces(self, query: NamespacesQuery, caller: _Caller) -> NamespacesView:
+        allowed = await self._readable(query.namespace, caller, or_none=True)
+        uses: Mapping[str, NodeUse] = {}
+        if query.live:
+            uses = await self._all_uses(PodsQuery())
+        async with self._turn:
+            return await self._views.namespaces(query, uses, allowed)
+
+    async def _all_uses(self, query: PodsQuery) -> Mapping[str, NodeUse]:
+        """Of the nodes of all pods that match."""
+        async with self._turn:
+            names = await self._views.nodes_of_pods(query)
+        return await self._live.of(names, oldest_s=ORDER_S)
+
+    async def _cluster(self, *, live: bool) -> ClusterView:
+        uses: Mapping[str, NodeUse] | None = None
+        if live:
+            async with self._turn:
+                names = await self._views.node_names(NodesQuery())
+            uses = await self._live.of(names, oldest_s=ORDER_S)
+        async with self._turn:
+            return await self._views.cluster(uses)
 
     async def _nodes(self, query: NodesQuery) -> NodesView:
         """An order by use asks all agents of nodes that match; the rows of the page have what is used now."""
@@ -125,9 +212,7 @@ class ViewService:
     async def _pods(self, query: PodsQuery) -> PodsView:
         uses: Mapping[str, NodeUse] = {}
         if query.sort in BY_POD_USE:
-            async with self._turn:
-                names = await self._views.nodes_of_pods(query)
-            uses = await self._live.of(names, oldest_s=ORDER_S)
+            uses = await self._all_uses(query)
         async with self._turn:
             found = await self._views.pods(query, uses)
         if not query.live:
@@ -144,6 +229,19 @@ class ViewService:
             return found
         uses = await self._live.of([name])
         return replace(found, item=node_with_use(found.item, uses[name]))
+
+    async def _pod(self, namespace: str, name: str, live: bool) -> OnePodView | str:
+        async with self._turn:
+            found = await self._views.pod(namespace, name)
+        if found is None:
+            return f"no pod {namespace[:80]}/{name[:80]} requests GPUs and has not ended"
+        row = found.item
+        if row.node is None:
+            return found
+        self._history.watch(row.node)
+        if live:
+            row = pod_with_use(row, (await self._live.of([row.node]))[row.node])
+        return replace(found, item=row, history=self._history.of(found.item.node or "", row.uid))
 
     def _error(self, status: int, sentence: str) -> tuple[int, bytes]:
         return status, msgspec.json.encode(ErrorView(sentence, self._leadership.leader))

@@ -79,6 +79,7 @@ WRONG = (
     ({"kube-api-qps": "0"}, "--kube-api-qps: '0' is not a whole number from 1 to 999999"),
     ({"namespace": "A"}, "--namespace: 'A' is not the name of an object"),
     ({"node-policy": "best"}, "--node-policy: 'best' is unknown; give binpack, "),
+    ({"grafana-url": "javascript:alert(1)"}, "--grafana-url: 'javascript:alert(1)' is not an address such as https://"),
     ({"identity": ""}, "--identity is empty"),
     ({"default-cores": "101"}, "--default-cores: '101' is not a number of cores"),
     ({"share-memory": "half"}, "--share-memory: 'half' is"),
@@ -99,6 +100,7 @@ def test_what_is_printed_is_a_file_that_gives_the_same_settings(tmp_path: Path) 
         "node-policy": "spread",
         "client-names": "a,b",
         "drain": "1.5",
+        "grafana-url": "https://grafana.example.org",
         "namespace": "n",
         "identity": "i",
     }

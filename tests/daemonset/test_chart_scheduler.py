@@ -41,6 +41,7 @@ def check_flags(rendered: Rendered, values: Object) -> None:
     assert parsed.placement.node_policy.value == chosen.get("nodePolicy", "fragmentation")
     assert parsed.placement.node_choice.value == chosen.get("nodeChoice", "extender")
     assert parsed.cluster.resource_domain == values.get("resourceDomain", "tencent.com")
+    assert parsed.serving.grafana_url == values.get("monitoring", {}).get("grafanaUrl", "")
     hami = values.get("hami", {})
     assert parsed.webhook.hami.scope.value == hami.get("translate", "marked")
     assert parsed.webhook.hami.resources.count == hami.get("resources", {}).get("count", "nvidia.com/gpu")

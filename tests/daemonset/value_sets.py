@@ -219,6 +219,7 @@ VALUE_SETS: dict[str, Object] = {
             "labels": {"release": "prometheus"},
             "interval": "30s",
             "scrapeTimeout": "10s",
+            "grafanaUrl": "https://grafana.example.org",
             "relabelings": [{"targetLabel": "cluster", "replacement": "west"}],
             "metricRelabelings": [{"sourceLabels": ["__name__"], "regex": "process_.*", "action": "drop"}],
             "kubeScheduler": False,

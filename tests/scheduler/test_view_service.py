@@ -1,7 +1,7 @@
 """The view's paths: each its document, each mistake its status and one sentence."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -9,13 +9,23 @@ import pytest
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.view.access import PROXIED
-from deviceplugin.cluster.view.live import LiveUse
+from deviceplugin.cluster.view.live import LiveUse, NodeUse
 from deviceplugin.kube.cluster_client import Address, Caller
-from deviceplugin.model.cluster_view import ClusterEventsView, ClusterView, NodesView, PodsView
+from deviceplugin.model.allocation import ContainerRef, PodRef
+from deviceplugin.model.cluster_view import (
+    ClusterEventsView,
+    ClusterView,
+    GpuLive,
+    NamespacesView,
+    NodesView,
+    PodsView,
+    ShareLive,
+)
 from deviceplugin.scheduler.leadership import Leadership
 from deviceplugin.scheduler.view_service import ViewService
+from deviceplugin.structs import replace
 from tests.cluster.extender.api import MemoryApi
-from tests.cluster.extender.makers import node, pod
+from tests.cluster.extender.makers import allocated, bound, node, on_gpu, pod
 
 
 class TwoCallers:
@@ -31,7 +41,10 @@ class TwoCallers:
         return (caller.name, path) == ("good", "/vcuda/view")
 
 
-VIEWS = "/view/cluster, /view/nodes, /view/nodes/NAME, /view/pods, /view/events"
+VIEWS = ", ".join(
+    f"/view/{each}"
+    for each in ("cluster", "nodes", "nodes/NAME", "pods", "pods/NAMESPACE/NAME", "namespaces", "events")
+)
 OF_EVENTS = "the parameters are limit, more, order, namespace, node, kind"
 
 
@@ -68,7 +81,13 @@ async def test_each_path_has_its_document(service: ViewService) -> None:
 
 async def test_a_document_is_of_its_types_however_many_nodes_there_are() -> None:
     """The commands decode strictly: a `false` in the place of a 0 ended `vcuda version` in a cluster of one node."""
-    kinds = {"cluster": ClusterView, "nodes": NodesView, "pods": PodsView, "events": ClusterEventsView}
+    kinds = {
+        "cluster": ClusterView,
+        "nodes": NodesView,
+        "pods": PodsView,
+        "namespaces": NamespacesView,
+        "events": ClusterEventsView,
+    }
     extender = Extender(MemoryApi())
     service = ViewService(extender, Leadership("replica-1"), TwoCallers(), LiveUse(no_agents), version="1.2.3")
     for name in ("a", "b", "c"):
@@ -97,6 +116,9 @@ async def test_sums_are_for_everybody_and_pods_for_who_may_list_them(
         ("/view/pods", {"namespace": "d"}),
         ("/view/pods", {"namespace": "no-such-namespace"}),
         ("/view/pods", {"namespace": ""}),
+        ("/view/pods", {"namespace": "*"}),
+        ("/view/pods/d/waits", {}),
+        ("/view/namespaces", {}),
         ("/view/events", {}),
         ("/view/events", {"namespace": "d", "kind": "pending"}),
         ("/view/nodes", {"holders": "1"}),
@@ -106,7 +128,8 @@ async def test_sums_are_for_everybody_and_pods_for_who_may_list_them(
         with subtests.test(path=path, query=query):
             status, refused = await asked(service, path, query)
             assert (status, sorted(refused)) == (403, ["error", "leader"])
-            where = f"namespace {query['namespace']}" if query.get("namespace") else "all namespaces"
+            named = query.get("namespace", "d" if path.startswith("/view/pods/") else "")
+            where = f"namespace {named}" if named not in ("", "*") else "all namespaces"
             assert refused["error"].startswith(f"the pods of {where} are shown to those who may list them")
             assert (await asked(service, path, query, token="good"))[0] == 200
             assert (await asked(service, path, query, token="forged"))[0] == 401
@@ -124,8 +147,10 @@ async def test_the_right_to_one_namespace_shows_its_pods_and_no_holders(service:
 async def test_a_mistake_is_told(service: ViewService) -> None:
     cases: list[tuple[str, dict[str, str], int, str]] = [
         ("/view/nodes", {"limit": "x"}, 400, "limit is 'x'; write a number from 1 to 5000"),
-        ("/view/cluster", {"x": "1"}, 400, "'x' is not a parameter; this path takes none"),
+        ("/view/cluster", {"x": "1"}, 400, "'x' is not a parameter; the parameters are live"),
         ("/view/nodes/zz", {}, 404, "no node 'zz' has vcuda's GPUs"),
+        ("/view/pods/d/zz", {}, 404, "no pod d/zz requests GPUs and has not ended"),
+        ("/view/pods/d", {}, 404, "no pod d/ requests GPUs and has not ended"),
         ("/view/nodes/", {}, 404, "no node '' has vcuda's GPUs"),
         ("/view/", {}, 404, f"no such view; the views are {VIEWS}"),
         ("/view/events", {"stage": "bound"}, 400, f"'stage' is not a parameter; {OF_EVENTS}"),
@@ -140,3 +165,95 @@ async def test_a_mistake_is_told(service: ViewService) -> None:
 async def test_documents_are_made_one_after_the_other(service: ViewService) -> None:
     found = await asyncio.gather(*(asked(service, "/view/nodes") for _ in range(20)))
     assert {status for status, _ in found} == {200}
+
+
+class OneAgent(LiveUse):
+    """Of node a: its first GPU is half busy, by the pods that run there."""
+
+    def __init__(self, extender: Extender) -> None:
+        super().__init__(no_agents)
+        self.extender = extender
+        self.asked: list[list[str]] = []
+
+    async def of(self, nodes: Iterable[str], *, oldest_s: float = 5.0) -> Mapping[str, NodeUse]:
+        self.asked.append(list(nodes))
+        uids = [held.pod.uid for held in self.extender.cache.nodes["a"].holds.values()]
+        shares: dict[tuple[str, str, str], ShareLive] = {
+            (uid, "main", "GPU-a-0"): ShareLive(cores_used=25.0, memory_used_bytes=5) for uid in uids
+        }
+        use = NodeUse({"GPU-a-0": GpuLive(50, 10, 2)}, shares)
+        return {name: use if name == "a" else NodeUse(error="it does not answer") for name in self.asked[-1]}
+
+
+def of_namespace(extender: Extender, namespace: str, name: str, cores: int) -> None:
+    one = pod(name, cores=cores, blocks=8)
+    ref = PodRef(one.pod.ref.uid, namespace, name)
+    containers = tuple(replace(each, ref=ContainerRef(ref, each.ref.name)) for each in one.pod.containers)
+    one = replace(one, pod=replace(one.pod, ref=ref, containers=containers))
+    extender.put_pod(bound(one, "a", allocated(one, {"main": on_gpu("a", 0, cores, 8)})))
+
+
+@pytest.fixture
+def used() -> tuple[ViewService, OneAgent]:
+    extender = Extender(MemoryApi())
+    for name in ("a", "b"):
+        extender.put_node(node(name, 2))
+    of_namespace(extender, "d", "mine", 40)
+    of_namespace(extender, "secret", "theirs", 30)
+    extender.put_pod(pod("waits"))
+    live = OneAgent(extender)
+    leader = Leadership("replica-1")
+    made = ViewService(extender, leader, TwoCallers(), live, version="1", grafana_url="https://g", wall=lambda: 7.0)
+    return made, live
+
+
+async def test_the_totals_have_what_is_used_where_that_is_asked_for(used: tuple[ViewService, OneAgent]) -> None:
+    service, live = used
+    _, quiet = await asked(service, "/view/cluster")
+    assert (quiet["cores_used"], quiet["gpus_measured"], live.asked) == (None, None, [])
+    _, found = await asked(service, "/view/cluster", {"live": "1"})
+    assert (found["cores_used"], found["memory_used_bytes"], found["gpus_measured"]) == (50.0, 10, 1)
+    assert (found["cores_allocated"], found["grafana_url"], live.asked) == (70, "https://g", [["a", "b"]])
+
+
+async def test_a_tenant_sees_his_namespaces_by_name_and_the_rest_as_sums(used: tuple[ViewService, OneAgent]) -> None:
+    service, _ = used
+    _, everything = await asked(service, "/view/namespaces", {"live": "1"}, token="good")
+    assert [(row["namespace"], row["cores"], row["cores_idle"]) for row in everything["items"]] == [
+        ("d", 40, 15.0),
+        ("secret", 30, 5.0),
+    ]
+    assert everything["others"] is None
+    status, found = await asked(service, "/view/namespaces", {"live": "1"}, token="of-d")
+    assert (status, [row["namespace"] for row in found["items"]], found["total"]) == (200, ["d"], 1)
+    assert (found["others"]["namespace"], found["others"]["cores"]) == ("", 30)
+
+
+async def test_a_prefix_shows_the_pods_of_namespaces_that_the_caller_may_read(
+    used: tuple[ViewService, OneAgent],
+) -> None:
+    service, _ = used
+    for asks, seen in (("*", ["mine", "waits"]), ("d*", ["mine", "waits"])):
+        status, found = await asked(service, "/view/pods", {"namespace": asks}, token="of-d")
+        assert (status, [row["pod"] for row in found["items"]], found["total"]) == (200, seen, len(seen))
+    for asks in ("s*", "secret*", "none*"):
+        status, refused = await asked(service, "/view/pods", {"namespace": asks}, token="of-d")
+        assert (status, sorted(refused)) == (403, ["error", "leader"]), "whether there are such namespaces or not"
+    _, found = await asked(service, "/view/pods", {"namespace": "*", "name": "THEIR"}, token="good")
+    assert [row["pod"] for row in found["items"]] == ["theirs"]
+
+
+async def test_a_pod_has_its_use_and_the_samples_of_this_replica(used: tuple[ViewService, OneAgent]) -> None:
+    service, live = used
+    _, first = await asked(service, "/view/pods/d/mine", token="of-d")
+    assert (first["item"]["node"], first["history"], live.asked) == ("a", [], [])
+    for _ in range(2):
+        await service.sample()
+    _, found = await asked(service, "/view/pods/d/mine", {"live": "1"}, token="of-d")
+    (share,) = found["item"]["containers"][0]["shares"]
+    assert (share["minor"], share["live"]["cores_used"]) == (0, 25.0)
+    sample = {"at": 7.0, "cores_used": 25.0, "memory_used_bytes": 5, "throttled_seconds": None}
+    assert (found["history"], live.asked) == ([sample, sample], [["a"]] * 3)
+    _, pending = await asked(service, "/view/pods/d/waits", {"live": "1"}, token="of-d")
+    assert (pending["item"]["stage"], pending["history"]) == ("pending", [])
+    assert (await asked(service, "/view/pods/secret/theirs", token="of-d"))[0] == 403

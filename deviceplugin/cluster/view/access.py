@@ -15,7 +15,8 @@ import hashlib
 import re
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -31,8 +32,10 @@ AUDIENCE = "vcuda"
 RIGHT = "/vcuda/view"
 """A path in a ClusterRole's nonResourceURLs: the right to read about all pods here, and nothing anywhere else."""
 PROXIED = "X-Vcuda-Token"
+FORBIDDEN = 403
 _KEPT_S = 60.0
-_MOST = 1000
+_MOST = 4000
+_MOST_NAMESPACES = 32
 _LONGEST_TOKEN = 16 << 10
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+", re.ASCII)
 _AT_ONCE = 4
@@ -95,12 +98,27 @@ class Viewers:
             raise _forbidden(namespace, "the owner of this token may not")
         return pods is _Pods.ALL
 
+    async def readable(self, token: str, namespaces: Iterable[str], peer: str) -> frozenset[str]:
+        """Of the first of these the ones whose pods the caller may read, for whom `reads_all` of all was refused."""
+        return frozenset(
+            [each for each in islice(namespaces, _MOST_NAMESPACES) if await self._reads(token, each, peer)]
+        )
+
+    async def _reads(self, token: str, namespace: str, peer: str) -> bool:
+        try:
+            await self.reads_all(token, namespace, peer)
+        except HttpError as error:
+            if error.status != FORBIDDEN:
+                raise
+            return False
+        return True
+
     async def _ask(self, question: _Question, token: str, peer: str) -> _Pods | None:
         """One task for all who ask the same; it goes on if one of them leaves."""
         task = self._asking.get(question)
         if task is None:
             self._require_part(peer)
-            task = self._asking[question] = asyncio.create_task(self._review(token, question[1]))
+            task = self._asking[question] = asyncio.create_task(self._review(question, token))
             self._asking_of[peer] += 1
             task.add_done_callback(lambda done: self._keep(question, peer, done))
         try:
@@ -129,16 +147,21 @@ class Viewers:
         self._unknown.put(question, None)
         self._wrong.put(peer, (self._wrong.get(peer) or 0) + 1)
 
-    async def _review(self, token: str, namespace: str) -> _Pods | None:
+    async def _review(self, question: _Question, token: str) -> _Pods | None:
+        namespace = question[1]
         async with self._slots:
             caller = await self._reviews.caller_of(token, audience=_audience_of(token))
             if caller is None:
                 return None
-            if await self._reviews.may_get(caller, RIGHT) or await self._reviews.may_list_pods(caller, ""):
+            is_refused_all = self._known.get((question[0], "")) is _Pods.NONE
+            if not is_refused_all and await self._reads_everything(caller):
                 return _Pods.ALL
             if namespace and await self._reviews.may_list_pods(caller, namespace):
                 return _Pods.NAMESPACE
             return _Pods.NONE
+
+    async def _reads_everything(self, caller: Caller) -> bool:
+        return await self._reviews.may_get(caller, RIGHT) or await self._reviews.may_list_pods(caller, "")
 
 
 class _Kept(Generic[K, V]):
@@ -181,7 +204,7 @@ def _audience_of(token: str) -> str:
 def _forbidden(namespace: str, why: str) -> HttpError:
     where = f"namespace {namespace[:80]}" if namespace else "all namespaces"
     sentence = f"the pods of {where} are shown to those who may list them, or get {RIGHT}; {why}"
-    return HttpError(403, "unauthorized", sentence)
+    return HttpError(FORBIDDEN, "unauthorized", sentence)
 
 
 def _refused() -> HttpError:

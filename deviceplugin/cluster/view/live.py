@@ -1,14 +1,25 @@
 """What GPUs and containers use now, asked from the agents of the nodes that a caller looks at.
 
 In: names of nodes, and where their agents are. Out: for each node its use, or one phrase why it is not known. Agents
-are asked only while somebody looks, each by one question at a time; an answer is good for some seconds, and one that
-does not come costs its deadline.
+are asked while somebody looks, and few once a minute, each by one question at a time; an answer is good for some
+seconds, and one that does not come costs its deadline.
 An agent's document comes from root on a node: its size is bounded, and it says nothing about other nodes.
+
+What pods used in the last quarter of an hour: one sample a minute, kept in this replica's memory.
+
+In: once a minute, what the agents of some nodes say. Out: the samples of one pod, the oldest first. Bounds: at most
+`MOST_NODES` agents are asked a minute, those first whose pods somebody looked at lately; at most `_MOST_PODS` pods are
+kept, about 1 KiB each. A pod that has left its node is forgotten with its last sample. What an agent says of pods that
+are not on its node is left out.
 """
 
 import asyncio
+import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from array import array
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from itertools import chain, islice
 from typing import TypeVar
 
 import aiohttp
@@ -17,7 +28,7 @@ import msgspec
 from deviceplugin.errors import VcudaError
 from deviceplugin.kube.cluster_client import Address
 from deviceplugin.kube.transport import opened_session, read_within
-from deviceplugin.model.cluster_view import GpuLive, GpuRow, HolderRow, NodeRow, PodRow, ShareLive
+from deviceplugin.model.cluster_view import GpuLive, GpuRow, HolderRow, NodeRow, PodRow, ShareLive, UseSample
 from deviceplugin.structs import replace
 
 ROW_S = 5.0
@@ -32,6 +43,14 @@ _MOST_OPEN = 512
 """Where more agents were asked lately, connections are closed after the answer: idle ones cost descriptors."""
 _LARGEST = 1 << 20
 _HIDDEN = "hidden"
+EVERY_S = 60.0
+"""From one sample of a pod's use to the next."""
+KEPT_S = 900.0
+MOST_NODES = 250
+_MOST_PODS = 5_000
+_FIELDS = 4
+_Key = tuple[str, str]
+"""Node and pod UID: an agent speaks for its own node."""
 _Number = TypeVar("_Number", int, float)
 
 
@@ -243,5 +262,83 @@ def known_sum(values: Iterable[_Number | None]) -> _Number | None:
     return sum(known) if known else None
 
 
+def idle_of(allocated: int, used: float | None) -> float | None:
+    """Cores that are allocated and not used; a share with a soft limit may use more than it has."""
+    return None if used is None else max(0.0, allocated - used)
+
+
 def _without_gpu(share: _Share) -> ShareLive:
     return ShareLive(*(getattr(share, name) for name in ShareLive.__struct_fields__))
+
+
+class UseHistory:
+    """`wall` is Unix time."""
+
+    def __init__(self, wall: Callable[[], float]) -> None:
+        self._wall = wall
+        self._samples: OrderedDict[_Key, array[float]] = OrderedDict()  # the pod noted longest ago comes first
+        self._watched: OrderedDict[str, float] = OrderedDict()
+
+    def watch(self, node: str) -> None:
+        """Somebody looks at a pod of this node."""
+        self._watched[node] = self._wall()
+        self._watched.move_to_end(node)
+        if len(self._watched) > MOST_NODES:
+            self._watched.popitem(last=False)
+
+    def chosen(self, nodes: Iterable[str]) -> list[str]:
+        """Of `nodes` those to ask this minute."""
+        known, since = dict.fromkeys(nodes), self._wall() - KEPT_S
+        watched = [name for name, at in self._watched.items() if at >= since and name in known]
+        return list(islice(dict.fromkeys(chain(watched, known)), MOST_NODES))
+
+    def note(self, node: str, use: NodeUse, pods: Collection[str]) -> None:
+        """`pods`: the UIDs of those on the node; of no others is anything kept."""
+        now = self._wall()
+        for uid, lives in _by_pod(use, pods).items():
+            samples = self._samples.setdefault((node, uid), array("d"))
+            samples.extend((now, *lives))
+            del samples[: -_FIELDS * int(KEPT_S / EVERY_S)]
+            self._samples.move_to_end((node, uid))
+        self._forget(now)
+
+    def of(self, node: str, uid: str) -> tuple[UseSample, ...]:
+        samples, since = self._samples.get((node, uid), array("d")), self._wall() - KEPT_S
+        rows = (samples[at : at + _FIELDS] for at in range(0, len(samples), _FIELDS))
+        return tuple(_sample(*row) for row in rows if row[0] >= since)
+
+    def _forget(self, now: float) -> None:
+        while self._samples:
+            key = next(iter(self._samples))
+            if len(self._samples) <= _MOST_PODS and self._samples[key][-_FIELDS] >= now - KEPT_S:
+                return
+            del self._samples[key]
+
+
+def _by_pod(use: NodeUse, pods: Collection[str]) -> dict[str, tuple[float, float, float]]:
+    """By UID: cores, bytes and seconds throttled of all its shares; what nobody measured is not a number."""
+    lives: dict[str, list[tuple[float | None, float | None, float | None]]] = {}
+    for (uid, _, _), live in use.shares.items():
+        if uid in pods:
+            found = (live.cores_used, live.memory_used_bytes, live.throttled_seconds)
+            lives.setdefault(uid, []).append(found)
+    return {uid: _sums(each) for uid, each in lives.items()}
+
+
+def _sums(lives: Iterable[tuple[float | None, float | None, float | None]]) -> tuple[float, float, float]:
+    def all_of() -> Iterator[float]:
+        for values in zip(*lives, strict=True):
+            found = known_sum(values)
+            yield math.nan if found is None else found
+
+    cores, memory, throttled = all_of()
+    return cores, memory, throttled
+
+
+def _sample(at: float, cores: float, memory: float, throttled: float) -> UseSample:
+    return UseSample(
+        at=at,
+        cores_used=None if math.isnan(cores) else cores,
+        memory_used_bytes=None if math.isnan(memory) else int(memory),
+        throttled_seconds=None if math.isnan(throttled) else throttled,
+    )

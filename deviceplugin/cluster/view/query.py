@@ -26,7 +26,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from deviceplugin.cluster.view.live import NodeUse, known_sum, node_live
+from deviceplugin.cluster.view.live import NodeUse, idle_of, known_sum, node_live
 from deviceplugin.errors import ParseError
 from deviceplugin.latest import others_turn
 from deviceplugin.model.cluster_view import (
@@ -35,6 +35,7 @@ from deviceplugin.model.cluster_view import (
     ClusterEventKind,
     ContainerRow,
     GpuRow,
+    NamespaceRow,
     NodeRow,
     PodStage,
 )
@@ -47,17 +48,24 @@ _Chosen = TypeVar("_Chosen", bound=enum.Enum)
 
 
 class NodeSort(enum.Enum):
-    """By name, by what is allocated, by the number of free GPUs, or by what is used: the mean utilization."""
+    """By name, by what is allocated, by the number of free GPUs, or by what is used: the mean utilization.
+
+    IDLE: cores that are allocated and not used.
+    """
 
     NAME = "name"
     CORES = "cores"
     MEMORY = "memory"
     FREE = "free"
     USED = "used"
+    IDLE = "idle"
 
 
 class PodSort(enum.Enum):
-    """By namespace and name, by node, by what is requested, by age (the oldest first), or by what is used now."""
+    """By namespace and name, by node, by what is requested, by age (the oldest first), or by what is used now.
+
+    IDLE: cores that are allocated and not used.
+    """
 
     NAME = "name"
     NODE = "node"
@@ -67,10 +75,23 @@ class PodSort(enum.Enum):
     USED = "used"
     USED_MEMORY = "used-memory"
     THROTTLED = "throttled"
+    IDLE = "idle"
 
 
-BY_NODE_USE = (NodeSort.USED,)
-BY_POD_USE = (PodSort.USED, PodSort.USED_MEMORY, PodSort.THROTTLED)
+class NamespaceSort(enum.Enum):
+    """By name, by what is allocated, or by what is used; IDLE as for pods."""
+
+    NAME = "name"
+    CORES = "cores"
+    MEMORY = "memory"
+    USED = "used"
+    USED_MEMORY = "used-memory"
+    IDLE = "idle"
+
+
+BY_NODE_USE = (NodeSort.USED, NodeSort.IDLE)
+BY_POD_USE = (PodSort.USED, PodSort.USED_MEMORY, PodSort.THROTTLED, PodSort.IDLE)
+BY_NAMESPACE_USE = (NamespaceSort.USED, NamespaceSort.USED_MEMORY, NamespaceSort.IDLE)
 OF_GPUS = (NodeSort.CORES, NodeSort.MEMORY, *BY_NODE_USE)
 OF_CONTAINERS = (PodSort.CORES, PodSort.MEMORY, *BY_POD_USE)
 
@@ -105,15 +126,41 @@ class NodesQuery(msgspec.Struct, frozen=True):
 
 
 class PodsQuery(msgspec.Struct, frozen=True):
-    """Empty strings and None ask for all."""
+    """Empty strings and None ask for all. `name` is a part of the pod's name, in lower case.
+
+    `namespace` may end with `*`: all that begin so. `allowed`: of these the ones whose pods the caller may read.
+    """
 
     page: PageQuery = PageQuery()
     sort: PodSort = PodSort.NAME
     by_part: bool = False
     namespace: str = ""
+    name: str = ""
     node: str = ""
     stage: PodStage | None = None
     live: bool = False
+    allowed: frozenset[str] | None = None
+
+    def has(self, namespace: str) -> bool:
+        return is_among(namespace, self.namespace) and (self.allowed is None or namespace in self.allowed)
+
+
+class NamespacesQuery(msgspec.Struct, frozen=True):
+    """`namespace` as of `PodsQuery`."""
+
+    page: PageQuery = PageQuery()
+    sort: NamespaceSort = NamespaceSort.NAME
+    namespace: str = ""
+    live: bool = False
+
+
+def is_pattern(namespace: str) -> bool:
+    """Whether it asks for all namespaces that begin so."""
+    return namespace.endswith("*")
+
+
+def is_among(namespace: str, asked: str) -> bool:
+    return namespace.startswith(asked[:-1]) if is_pattern(asked) else asked in ("", namespace)
 
 
 class EventsQuery(msgspec.Struct, frozen=True):
@@ -145,7 +192,7 @@ def nodes_query(asked: Mapping[str, str]) -> NodesQuery:
 
 
 def pods_query(asked: Mapping[str, str]) -> PodsQuery:
-    _check(asked, "limit", "more", "sort", "by", "order", "namespace", "node", "stage", "live")
+    _check(asked, "limit", "more", "sort", "by", "order", "namespace", "name", "node", "stage", "live")
     live = _flag(asked, "live")
     sort = _choice(PodSort, asked, "sort") or PodSort.NAME
     _needs_live(sort, BY_POD_USE, live=live)
@@ -154,10 +201,19 @@ def pods_query(asked: Mapping[str, str]) -> PodsQuery:
         sort=sort,
         by_part=_by_part(("pod", "container"), asked, sort, OF_CONTAINERS),
         namespace=asked.get("namespace", ""),
+        name=asked.get("name", "").lower(),
         node=asked.get("node", ""),
         stage=_choice(PodStage, asked, "stage"),
         live=live,
     )
+
+
+def namespaces_query(asked: Mapping[str, str]) -> NamespacesQuery:
+    _check(asked, "limit", "more", "sort", "order", "namespace", "live")
+    live = _flag(asked, "live")
+    sort = _choice(NamespaceSort, asked, "sort") or NamespaceSort.NAME
+    _needs_live(sort, BY_NAMESPACE_USE, live=live)
+    return NamespacesQuery(_page(asked, MOST_ROWS), sort, asked.get("namespace", ""), live)
 
 
 def events_query(asked: Mapping[str, str]) -> EventsQuery:
@@ -171,22 +227,16 @@ def events_query(asked: Mapping[str, str]) -> EventsQuery:
     )
 
 
-def node_query(asked: Mapping[str, str]) -> bool:
-    """Whether live use is asked for."""
+def live_query(asked: Mapping[str, str]) -> bool:
+    """Of a path without other parameters: whether live use is asked for."""
     _check(asked, "live")
     return _flag(asked, "live")
-
-
-def no_query(asked: Mapping[str, str]) -> None:
-    """For a path without parameters."""
-    _check(asked)
 
 
 def _check(asked: Mapping[str, str], *known: str) -> None:
     for name, value in asked.items():
         if name not in known:
-            these = f"the parameters are {', '.join(known)}" if known else "this path takes none"
-            raise ParseError(f"{name[:40]!r} is not a parameter; {these}")
+            raise ParseError(f"{name[:40]!r} is not a parameter; the parameters are {', '.join(known)}")
         if len(value) > _LONGEST:
             raise ParseError(f"{name} has more than {_LONGEST} characters")
 
@@ -328,6 +378,8 @@ def node_key(row: NodeRow, gpus: Callable[[], tuple[GpuRow, ...]], use: NodeUse,
         return (row.node,)
     if query.by_part:
         amount = _first(_gpu_amounts(gpus, use, query.sort), query.page)
+    elif query.sort is NodeSort.IDLE:
+        amount = known_sum(_gpu_amounts(gpus, use, query.sort))
     else:
         amount = _node_amount(row, use, query.sort)
     return (*_placed(amount, query.page), row.node)
@@ -347,6 +399,8 @@ def _node_amount(row: NodeRow, use: NodeUse, sort: NodeSort) -> float | None:
 def _gpu_amounts(gpus: Callable[[], tuple[GpuRow, ...]], use: NodeUse, sort: NodeSort) -> Iterator[float | None]:
     if sort is NodeSort.USED:
         return (each.utilization_percent for each in use.gpus.values())
+    if sort is NodeSort.IDLE:
+        return (idle_of(each.cores_allocated, _busy(use, each.uuid)) for each in gpus())
     return (each.cores_allocated if sort is NodeSort.CORES else each.blocks_allocated for each in gpus())
 
 
@@ -360,12 +414,35 @@ def _row_amount(uid: str, row: ContainerRow, use: NodeUse, sort: PodSort) -> flo
     if sort in (PodSort.CORES, PodSort.MEMORY):
         return row.cores if sort is PodSort.CORES else row.blocks
     lives = [use.shares.get((uid, row.name, share.uuid)) for share in row.shares]
+    if sort is PodSort.IDLE:
+        return known_sum(
+            idle_of(share.cores, None if live is None else live.cores_used)
+            for share, live in zip(row.shares, lives, strict=True)
+        )
     known = [each for each in lives if each is not None]
     if sort is PodSort.USED:
         return known_sum(each.cores_used for each in known)
     if sort is PodSort.USED_MEMORY:
         return known_sum(each.memory_used_bytes for each in known)
     return known_sum(each.throttled_seconds for each in known)
+
+
+def namespace_key(row: NamespaceRow, query: NamespacesQuery) -> Key:
+    if query.sort is NamespaceSort.NAME:
+        return (row.namespace,)
+    amounts = {
+        NamespaceSort.CORES: row.cores,
+        NamespaceSort.MEMORY: row.blocks,
+        NamespaceSort.USED: row.cores_used,
+        NamespaceSort.USED_MEMORY: row.memory_used_bytes,
+        NamespaceSort.IDLE: row.cores_idle,
+    }
+    return (*_placed(amounts[query.sort], query.page), row.namespace)
+
+
+def _busy(use: NodeUse, uuid: str) -> int | None:
+    live = use.gpus.get(uuid)
+    return None if live is None else live.utilization_percent
 
 
 def _first(amounts: Iterable[float | None], page: PageQuery) -> float | None:

@@ -3,10 +3,14 @@
 In: nodes of the scheduler's cache and pods, as they are now. Out: the types of `model.cluster_view`. What is allocated
 is what placement counts, so a container whose GPU is not known yet counts on every GPU where it may be. Why a pod waits
 is a sentence, and one of few constant texts, so that pods can be counted by it; `/explain` has the whole answer.
+
+What the pods of each namespace have, and what agents say that they use of it, added up. Containers of one pod that run
+one after the other count once. Invariant: `cores_idle` is of shares whose use is known.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 
 from deviceplugin.cluster.extender.cache.claim_holds import ClaimHold, ClaimHolds, requests_of, whole_gpus_of
@@ -14,14 +18,17 @@ from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.cache.pod_hold import PodHold
 from deviceplugin.cluster.extender.explain.verdicts import Reason, reason_of
 from deviceplugin.cluster.extender.rejection import AGENT_DOWN, NO_INVENTORY
+from deviceplugin.cluster.view.live import NodeUse, idle_of, known_sum
 from deviceplugin.model.allocation import Allocation, ContainerRef
 from deviceplugin.model.claims import DeviceRequest
 from deviceplugin.model.cluster_view import (
     ContainerRow,
     GpuRow,
     HolderRow,
+    NamespaceRow,
     NodeRow,
     PodStage,
+    ShareLive,
     ShareRow,
     ShareSource,
 )
@@ -241,3 +248,77 @@ def claim_reason_of(pod: ClusterPod, missing: str) -> Reason:
     if pod.condition is None or not pod.is_refused:
         return Reason(known.kind, lambda: "kube-scheduler has not tried the pod yet")
     return Reason(NO_DEVICES, known.sentence) if _CANNOT_ALLOCATE in pod.condition.message else known
+
+
+@dataclass(slots=True)
+class NamespaceSums:
+    """Of one namespace, or of several; each pod and each share is added once."""
+
+    pods: int = 0
+    cores: int = 0
+    blocks: int = 0
+    cores_used: float | None = None
+    cores_idle: float | None = None
+    memory_used_bytes: int | None = None
+    throttled_seconds: float | None = None
+
+    def allocate(self, amount: GpuAmount) -> None:
+        self.cores += amount.cores
+        self.blocks += amount.blocks
+
+    def use(self, cores: int, live: ShareLive | None) -> None:
+        """`cores`: of the share whose use this is."""
+        if live is None:
+            return
+        self.cores_used = known_sum((self.cores_used, live.cores_used))
+        self.cores_idle = known_sum((self.cores_idle, idle_of(cores, live.cores_used)))
+        self.memory_used_bytes = known_sum((self.memory_used_bytes, live.memory_used_bytes))
+        self.throttled_seconds = known_sum((self.throttled_seconds, live.throttled_seconds))
+
+    def add(self, other: "NamespaceSums") -> None:
+        self.pods += other.pods
+        self.cores += other.cores
+        self.blocks += other.blocks
+        self.cores_used = known_sum((self.cores_used, other.cores_used))
+        self.cores_idle = known_sum((self.cores_idle, other.cores_idle))
+        self.memory_used_bytes = known_sum((self.memory_used_bytes, other.memory_used_bytes))
+        self.throttled_seconds = known_sum((self.throttled_seconds, other.throttled_seconds))
+
+    def row(self, namespace: str) -> NamespaceRow:
+        used = (self.cores_used, self.cores_idle, self.memory_used_bytes, self.throttled_seconds)
+        return NamespaceRow(namespace, self.pods, self.cores, self.blocks, *used)
+
+
+def total(sums: Iterable[NamespaceSums]) -> NamespaceSums:
+    found = NamespaceSums()
+    for each in sums:
+        found.add(each)
+    return found
+
+
+def add_node(sums: Mapping[str, NamespaceSums], info: NodeInfo, by_claims: Iterable[ClusterPod], use: NodeUse) -> None:
+    """`by_claims`: pods that have something of this node by claims alone; `sums` makes what it has not."""
+    for hold in info.holds.values():
+        found = sums[hold.pod.namespace]
+        found.pods += 1
+        found.allocate(_allocated_by(hold))
+        for owner, uuid, cores in _shares_of(hold):
+            found.use(cores, use.shares.get((owner.pod.uid, owner.name, uuid)))
+    for pod in by_claims:
+        sums[pod.pod.ref.namespace].pods += 1
+    for claimed in info.claims.holds:
+        found, owner = sums[claimed.claim.namespace], claimed.holder
+        found.allocate(claimed.amount)
+        live = use.shares.get((owner.pod.uid, owner.name, info.gpu_of(claimed.device)[0]))
+        found.use(claimed.amount.cores, live)
+
+
+def _allocated_by(hold: PodHold) -> GpuAmount:
+    unlocated = (GpuAmount(each.request.cores, each.request.blocks) for each in hold.unlocated)
+    return sum((*occupied(hold.allocations).values(), *unlocated), NOTHING)
+
+
+def _shares_of(hold: PodHold) -> Iterator[tuple[ContainerRef, str, int]]:
+    for one in hold.allocations:
+        for share in one.shares:
+            yield one.owner, share.uuid, share.cores

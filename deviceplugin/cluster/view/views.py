@@ -6,7 +6,7 @@ described as it is when its turn comes.
 """
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from itertools import chain
 from types import MappingProxyType
@@ -20,12 +20,13 @@ from deviceplugin.cluster.extender.cache.scheduler_cache import SchedulerCache
 from deviceplugin.cluster.extender.explain.verdicts import Reason, Verdicts, reason_of
 from deviceplugin.cluster.extender.recent_events import RecentEvents
 from deviceplugin.cluster.view import rows
-from deviceplugin.cluster.view.live import NodeUse
+from deviceplugin.cluster.view.live import NodeUse, known_sum
 from deviceplugin.cluster.view.query import (
     NOTHING_KNOWN,
     STEPS_OF_ITEM,
     EventsQuery,
     Key,
+    NamespacesQuery,
     NodeFilter,
     NodesQuery,
     PodSort,
@@ -33,6 +34,8 @@ from deviceplugin.cluster.view.query import (
     amounts_place,
     cut,
     described,
+    is_among,
+    namespace_key,
     node_key,
     paced,
 )
@@ -42,9 +45,11 @@ from deviceplugin.model.cluster_view import (
     ClusterEventsView,
     ClusterView,
     ContainerRow,
+    NamespacesView,
     NodeRow,
     NodesView,
     OneNodeView,
+    OnePodView,
     PodRow,
     PodStage,
     PodsView,
@@ -71,11 +76,12 @@ _IN_FULL = NodesQuery(with_gpus=True, with_holders=True)
 
 
 class Replica(msgspec.Struct, frozen=True):
-    """Who answers: this replica and the leader as it knows it."""
+    """Who answers: this replica and the leader as it knows it, and where dashboards are."""
 
     name: str
     leader: str
     version: str
+    grafana_url: str = ""
 
 
 class _Head(TypedDict):
@@ -84,6 +90,17 @@ class _Head(TypedDict):
     at: float
     replica: str
     leader: str
+
+
+class _Used(TypedDict):
+    """What is used of all GPUs (`ClusterView`)."""
+
+    cores_used: float | None
+    memory_used_bytes: int | None
+    gpus_measured: int | None
+
+
+_NOT_ASKED = _Used(cores_used=None, memory_used_bytes=None, gpus_measured=None)
 
 
 class _Listed(NamedTuple):
@@ -129,7 +146,8 @@ class ClusterViews:
         self._wall = wall
         self._described: dict[str, tuple[NodeState | None, object, NodeRow]] = {}
 
-    async def cluster(self) -> ClusterView:
+    async def cluster(self, uses: Uses | None = None) -> ClusterView:
+        """`uses`: what is used on each node, where that is asked for."""
         totals: Counter[str] = Counter(dict.fromkeys(_TOTALS, 0))
         models: Counter[str] = Counter()
         async for info in paced(self._nodes(), self._node_steps):
@@ -151,13 +169,16 @@ class ClusterViews:
                 pods_reserved=row.pods - bound,
             )
         reasons = Counter([self._reason(pod).kind async for pod in self._waiting()])
+        replica = self._replica()
         return ClusterView(
             **self._head(),
             **totals,
-            scheduler_version=self._replica().version,
+            scheduler_version=replica.version,
+            grafana_url=replica.grafana_url,
             pods_pending=sum(reasons.values()),
             pending_by_reason=dict(reasons.most_common()),
             models=dict(sorted(models.items())),
+            **(_NOT_ASKED if uses is None else await _used(uses)),
         )
 
     async def node_names(self, query: NodesQuery) -> tuple[str, ...]:
@@ -168,7 +189,29 @@ class ClusterViews:
     async def nodes_of_pods(self, query: PodsQuery) -> frozenset[str]:
         """The nodes of the pods that match."""
         placed = (each async for each in self._pods(query) if each.node)
-        return frozenset([each.node async for each in placed if query.namespace in ("", each.ref.namespace)])
+        return frozenset([each.node async for each in placed if _is_asked_for_pod(each, query)])
+
+    def pods_on(self, node: str) -> frozenset[PodUid]:
+        info = self._cache.nodes.get(node)
+        return frozenset() if info is None else frozenset(each.ref.uid for each in self._placed_on(info))
+
+    async def namespace_names(self, asked: str) -> tuple[str, ...]:
+        """Of those that match the ones that have pods here, by name."""
+        names = {each.ref.namespace async for each in self._pods(PodsQuery(namespace=asked))}
+        return tuple(sorted(each for each in names if is_among(each, asked)))
+
+    async def namespaces(
+        self, query: NamespacesQuery, uses: Uses = MappingProxyType({}), allowed: frozenset[str] | None = None
+    ) -> NamespacesView:
+        """`allowed`: the namespaces whose names the caller may know; None: all."""
+        sums: defaultdict[str, rows.NamespaceSums] = defaultdict(rows.NamespaceSums)
+        async for info in paced(self._nodes(), self._detail_steps):
+            rows.add_node(sums, info, self._by_claims_on(info), uses.get(info.name, NOTHING_KNOWN))
+        hidden = [] if allowed is None else [sums.pop(each) for each in sums.keys() - allowed]
+        summed = (each.row(name) for name, each in sums.items() if is_among(name, query.namespace))
+        page = await cut(summed, lambda row: namespace_key(row, query), query.page)
+        others = rows.total(hidden).row("") if hidden else None
+        return NamespacesView(**self._head(), items=page.items, total=page.total, more=page.more, others=others)
 
     async def nodes(self, query: NodesQuery, uses: Uses = MappingProxyType({})) -> NodesView:
         """`uses`: what is used on each node, where the order goes by it."""
@@ -196,6 +239,15 @@ class ClusterViews:
         page = await cut(self._pods(query), lambda each: self._pod_key(each, query, uses), query.page)
         items = await described(page.items, self._pod, _pod_steps)
         return PodsView(**self._head(), items=items, total=page.total, more=page.more)
+
+    async def pod(self, namespace: str, name: str) -> OnePodView | None:
+        """Of several of that name the youngest: one that ends may have a successor."""
+        asked = (namespace, name)
+        placed = self._pods(PodsQuery(namespace=namespace))
+        found = [self._pod(each) async for each in placed if (each.ref.namespace, each.ref.name) == asked]
+        if not found:
+            return None
+        return OnePodView(**self._head(), item=max(found, key=lambda row: (row.created, row.uid)))
 
     async def events(self, query: EventsQuery) -> ClusterEventsView:
         def key(numbered: tuple[int, ClusterEventRow]) -> Key | None:
@@ -282,7 +334,7 @@ class ClusterViews:
 
     def _pod_key(self, each: _Listed, query: PodsQuery, uses: Uses) -> Key | None:
         ref = each.ref
-        if query.namespace and query.namespace != ref.namespace:
+        if not _is_asked_for_pod(each, query):
             return None
         if query.stage is not None and query.stage is not each.stage:
             return None
@@ -360,6 +412,20 @@ def _is_asked_for(row: NodeRow, query: NodesQuery) -> bool:
     if query.state is NodeFilter.FREE:
         return row.free_gpus > 0
     return query.state is not NodeFilter.PROBLEM or bool(row.problem) or row.unavailable_gpus > 0
+
+
+def _is_asked_for_pod(each: _Listed, query: PodsQuery) -> bool:
+    return query.has(each.ref.namespace) and query.name in each.ref.name
+
+
+async def _used(uses: Uses) -> _Used:
+    """Of all GPUs together."""
+    gpus = [gpu async for use in paced(uses.values()) for gpu in use.gpus.values()]
+    percents = [each.utilization_percent for each in gpus if each.utilization_percent is not None]
+    memory = known_sum(each.memory_used_bytes for each in gpus)
+    return _Used(
+        cores_used=float(sum(percents)) if percents else None, memory_used_bytes=memory, gpus_measured=len(percents)
+    )
 
 
 def _is_asked_for_event(event: ClusterEventRow, query: EventsQuery) -> bool:

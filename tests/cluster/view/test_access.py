@@ -202,3 +202,23 @@ def test_what_cannot_be_a_token_is_refused_before_anybody_is_asked() -> None:
     for token in ["a b", "a\nb", "ä", "x" * 20_000, '"']:
         with pytest.raises(HttpError):
             token_in({PROXIED: token})
+
+
+async def test_of_many_namespaces_a_bounded_number_is_looked_up_and_the_caller_once_for_each() -> None:
+    made = server(rights={"bob": ("n3", "n99"), "eve": ()})
+    asked: list[str] = []
+    may_list_pods = made.may_list_pods
+
+    async def noted(caller: Caller, namespace: str) -> bool:
+        asked.append(namespace)
+        return await may_list_pods(caller, namespace)
+
+    made.may_list_pods = noted  # type: ignore[method-assign]
+    viewers = Viewers(made)
+    with pytest.raises(HttpError):
+        await viewers.reads_all("bob", "", PEER)
+    names = [f"n{number}" for number in range(100)]
+    assert await viewers.readable("bob", names, PEER) == {"n3"}
+    assert asked == ["", *names[:32]], "that he may not read all is known already"
+    assert await viewers.readable("bob", names, PEER) == {"n3"}
+    assert len(asked) == 33

@@ -5,7 +5,15 @@ import pytest
 
 from deviceplugin.cluster.extender.rejection import UNKNOWN_NODE
 from deviceplugin.cluster.view.live import NodeUse, node_with_use, pod_with_use
-from deviceplugin.cluster.view.query import NodeFilter, NodeSort, NodesQuery, PageQuery, PodSort, PodsQuery
+from deviceplugin.cluster.view.query import (
+    NamespacesQuery,
+    NodeFilter,
+    NodeSort,
+    NodesQuery,
+    PageQuery,
+    PodSort,
+    PodsQuery,
+)
 from deviceplugin.model.claims import ClaimRequest, DeviceRequest, NodeOffer, PodClaim, Taint
 from deviceplugin.model.cluster_view import NodesView, PodStage, ShareLive, ShareSource
 from deviceplugin.model.gpu import Inventory
@@ -346,3 +354,10 @@ async def test_a_page_shows_a_part_of_what_hundreds_of_containers_share() -> Non
     (row,) = (await made.views.pods(PodsQuery())).items
     assert [each.cores for each in row.containers] == [640] * 50, "the sums are of all"
     assert sum(len(each.shares) for each in row.containers) == 1024
+
+
+async def test_by_namespace_what_pods_have_by_claims_counts_once(mixed: Scene) -> None:
+    (row,) = (await mixed.views.namespaces(NamespacesQuery())).items
+    cluster = await mixed.views.cluster()
+    assert (row.namespace, row.cores, row.blocks) == ("d", cluster.cores_allocated, cluster.blocks_allocated)
+    assert row.pods == cluster.pods_bound == 4

@@ -113,6 +113,25 @@ async def test_of_many_pods_the_one_with_the_most_comes_first() -> None:
         assert {row.pod for row in found.items[-2:]} == {"p003", "unlocated"}, (sort, by_part)
 
 
+async def test_the_most_idle_comes_first_and_who_uses_more_than_he_has_is_not_idle() -> None:
+    made, uses = scene(), dict[str, NodeUse]()
+    for at, (cores, used) in enumerate(((50, 50.0), (20, 70.0), (60, 10.0), (90, None))):
+        where = name(at)
+        made.extender.put_node(node(where, 2))
+        one = made.runs(where, 0, cores, 8, name=f"p{at}")
+        shares = {} if used is None else use_of(one, where, cores_used=used)[where].shares
+        uses[where] = NodeUse(busy(at, None if used is None else int(used), 0).gpus, shares)
+    page = PageQuery(descending=True)
+    found = await made.views.pods(PodsQuery(page, PodSort.IDLE), uses)
+    assert [row.pod for row in found.items] == ["p2", "p1", "p0", "p3"]
+    rows = await made.views.nodes(NodesQuery(page, NodeSort.IDLE), uses)
+    assert [row.node for row in rows.items] == [name(at) for at in (2, 3, 1, 0)], (
+        "of n3 only the GPU counts that is measured"
+    )
+    rows = await made.views.nodes(NodesQuery(page, NodeSort.IDLE, by_part=True), uses)
+    assert [row.node for row in rows.items] == [name(at) for at in (2, 3, 1, 0)]
+
+
 async def test_only_agents_of_what_matches_are_asked(large: Scene) -> None:
     assert await large.views.node_names(NodesQuery(name="node-51")) == tuple(map(name, range(510, 520)))
     made = scene()
@@ -120,4 +139,6 @@ async def test_only_agents_of_what_matches_are_asked(large: Scene) -> None:
     made.runs("a", 0, 30, 8)
     made.extender.put_pod(pod("waits"))
     assert await made.views.nodes_of_pods(PodsQuery(namespace="d")) == {"a"}
-    assert await made.views.nodes_of_pods(PodsQuery(namespace="other")) == frozenset()
+    assert await made.views.nodes_of_pods(PodsQuery(namespace="d*", name="on-a")) == {"a"}
+    for query in (PodsQuery(namespace="other"), PodsQuery(name="off"), PodsQuery(allowed=frozenset())):
+        assert await made.views.nodes_of_pods(query) == frozenset()

@@ -42,6 +42,9 @@
     - --runtime-class={{ . }}
 {{- end }}
     - --hide-gpus={{ .Values.webhook.hideGpus }}
+{{- with .Values.monitoring.grafanaUrl }}
+    - --grafana-url={{ . }}
+{{- end }}
 {{- if .Values.webhook.translateToClaims }}
     - --translate-to-claims=true
 {{- end }}
