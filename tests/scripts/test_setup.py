@@ -9,7 +9,22 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SETUP = ROOT / "scripts/setup"
-TOOLS = ("sh", "dirname", "cat", "date", "cut", "sha256sum", "rm", "mkdir", "cp", "chmod", "echo", "flock", "nproc", "grep")
+TOOLS = (
+    "sh",
+    "dirname",
+    "cat",
+    "date",
+    "cut",
+    "sha256sum",
+    "rm",
+    "mkdir",
+    "cp",
+    "chmod",
+    "echo",
+    "flock",
+    "nproc",
+    "grep",
+)
 LOCKS = ("requirements-dev.lock", "requirements-demo.lock")
 PYTHON = """#!/bin/sh
 case "$*" in
