@@ -22,6 +22,7 @@ KINDS = ("thorough", "e2e", "programs", "root", "realtime")
 _PROGRAMS = frozenset(
     {
         "helm",
+        "helm4",
         "chart",
         "charts",
         "foreign_definitions",

@@ -26,8 +26,13 @@ def built(request: pytest.FixtureRequest, what: str, *command: str | Path) -> li
 
 
 def helm_program(request: pytest.FixtureRequest) -> str:
-    """The path of Helm."""
+    """The path of Helm 3."""
     return built(request, "Helm", REPOSITORY / "scripts/helm/build")[-1]
+
+
+def helm4_program(request: pytest.FixtureRequest) -> str:
+    """The path of Helm 4."""
+    return built(request, "Helm 4", REPOSITORY / "scripts/helm4/build")[-1]
 
 
 def cosign_program(request: pytest.FixtureRequest) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import msgspec
 
-from deviceplugin.errors import KubeConflictError, KubeError, KubeNotFoundError
+from deviceplugin.errors import KubeConflictError, KubeError, KubeNotFoundError, VcudaError
 from deviceplugin.kube.collection import (
     Collection,
     Key,
@@ -36,6 +36,9 @@ from deviceplugin.model.claims import Claim, ClaimRef, DeviceStatus
 from deviceplugin.model.node import ClusterNode
 from deviceplugin.model.pod import Pod
 from deviceplugin.model.units import ResourceNames
+
+Owners = Sequence[Mapping[str, str]]
+"""metadata.ownerReferences."""
 
 _INVALID = 422
 _NO_QUERY: Mapping[str, str] = MappingProxyType({})
@@ -72,6 +75,35 @@ def access_reviews(plural: str, name: str) -> ObjectKind[_AccessReview, bool]:
 
 
 _OWN_ACCESS = access_reviews("selfsubjectaccessreviews", "SelfSubjectAccessReview")
+
+
+class _Account(Json):
+    """status.userInfo of a SelfSubjectReview."""
+
+    username: str = ""
+    uid: str = ""
+
+
+class _SelfStatus(Json):
+    """status of a SelfSubjectReview."""
+
+    user_info: _Account = msgspec.field(default_factory=_Account)
+
+
+class _SelfReview(Json):
+    """The answer of a SelfSubjectReview."""
+
+    status: _SelfStatus = msgspec.field(default_factory=_SelfStatus)
+
+
+_WHO_AM_I = ObjectKind(
+    "authentication.k8s.io/v1",
+    "selfsubjectreviews",
+    "SelfSubjectReview",
+    "review of the caller",
+    _SelfReview,
+    lambda found: found.status.user_info,
+)
 
 
 class ObjectClient:
@@ -197,6 +229,21 @@ class ObjectClient:
         attributes = {"verb": verb, "resource": resource, "subresource": below, "name": name, "namespace": namespace}
         spec = {"resourceAttributes": attributes}
         return await self.create(_OWN_ACCESS, "", {"spec": spec}, what="create selfsubjectaccessreviews")
+
+    async def owners(self, namespace: str) -> Owners:
+        """For what goes when the caller's account goes.
+
+        Empty where the caller is no service account of this namespace, or the API server does not say who he is.
+        """
+        try:
+            account = await self.create(_WHO_AM_I, "", {}, what="create selfsubjectreviews")
+        except VcudaError:
+            return []
+        of_namespace = f"system:serviceaccount:{namespace}:"
+        if not account.uid or not account.username.startswith(of_namespace):
+            return []
+        name = account.username.removeprefix(of_namespace)
+        return [{"apiVersion": "v1", "kind": "ServiceAccount", "name": name, "uid": account.uid}]
 
     async def __aenter__(self) -> Self:
         return self

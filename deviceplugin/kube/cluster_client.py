@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from deviceplugin.errors import KubeConflictError, KubeNotFoundError, ParseError
-from deviceplugin.kube.client import KubeClient, NodeMetadata, ObjectClient, access_reviews
+from deviceplugin.kube.client import KubeClient, NodeMetadata, ObjectClient, Owners, access_reviews
 from deviceplugin.kube.collection import ObjectKind, ObjectName, ObjectRef
 from deviceplugin.kube.resource_claims import TEMPLATES
 from deviceplugin.kube.structs import Json, Object
@@ -57,8 +57,8 @@ class Secret:
     annotations: Mapping[str, str] = field(default_factory=dict)
     """Written when it is created, and not read."""
 
-    def created_as(self) -> dict[str, object]:
-        names = {"name": self.name, "namespace": self.namespace}
+    def created_as(self, owners: Owners = ()) -> dict[str, object]:
+        names = {"name": self.name, "namespace": self.namespace, "ownerReferences": owners}
         meta = {**names, "labels": dict(self.labels), "annotations": dict(self.annotations)}
         return {"metadata": meta, "type": "Opaque", "data": _encoded(self.data)}
 
@@ -235,10 +235,11 @@ class ClusterClient(KubeClient):
         return await self.get(_SECRETS, ObjectRef(namespace, name))
 
     async def create_secret(self, secret: Secret) -> Secret:
-        """Raises KubeConflictError if the name exists."""
+        """It goes with the caller's account. Raises KubeConflictError if the name exists."""
         ref = ObjectRef(secret.namespace, secret.name)
         await self._wait_for_token()
-        return await self.create(_SECRETS, secret.namespace, secret.created_as(), what=f"create secret {ref}")
+        document = secret.created_as(await self.owners(secret.namespace))
+        return await self.create(_SECRETS, secret.namespace, document, what=f"create secret {ref}")
 
     async def update_secret(self, secret: Secret, data: Mapping[str, bytes]) -> Secret:
         """Sets these keys; other keys stay. The secret must be as it was read."""

@@ -24,7 +24,7 @@ import structlog
 from msgspec import structs
 
 from deviceplugin.errors import KubeConflictError, KubeNotFoundError, VcudaError
-from deviceplugin.kube.client import ObjectClient
+from deviceplugin.kube.client import ObjectClient, Owners
 from deviceplugin.kube.collection import ObjectKind, ObjectRef
 from deviceplugin.kube.structs import Object
 
@@ -52,9 +52,10 @@ class Lease(Object):
 LEASES = ObjectKind("coordination.k8s.io/v1", "leases", "Lease", "lease", Lease, lambda found: found)
 
 
-async def create_lease(client: ObjectClient, lease: ObjectRef, term: Term) -> Lease:
+async def create_lease(client: ObjectClient, lease: ObjectRef, term: Term, owners: Owners = ()) -> Lease:
     """Raises KubeConflictError if the name exists."""
-    document = {"metadata": {"name": lease.name, "namespace": lease.namespace}, "spec": term}
+    meta = {"name": lease.name, "namespace": lease.namespace, "ownerReferences": owners}
+    document = {"metadata": meta, "spec": term}
     return await client.create(LEASES, lease.namespace, document, what=f"create lease {lease}")
 
 
@@ -200,7 +201,8 @@ class LeaderElector:
             held = self._lease if self.is_leader else None
             lease = held if held is not None else await self._client.get(LEASES, self._ref)
         except KubeNotFoundError:
-            self._hold(await create_lease(self._client, self._ref, self._term(None)), started)
+            owners = await self._client.owners(self._ref.namespace)
+            self._hold(await create_lease(self._client, self._ref, self._term(None), owners), started)
             return
         self._view.see(lease.term)
         if self._view.holder in ("", self._identity):

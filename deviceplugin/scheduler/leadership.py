@@ -2,7 +2,7 @@
 
 In: a Lease of vcuda or of kube-scheduler. Out: `Leadership`. kube-scheduler's holder is `<host name>_<random>`, and it
 calls the extender in its own pod right after it has won. So a replica that is called and is not the leader reads the
-Lease again first. Every replica serves the webhook.
+Lease again first. The Lease goes with the scheduler's account. Every replica serves the webhook.
 """
 
 import asyncio
@@ -12,10 +12,10 @@ from collections.abc import Callable
 import structlog
 
 from deviceplugin.config.scheduler import Election, SchedulerSettings
-from deviceplugin.errors import KubeNotFoundError, VcudaError
+from deviceplugin.errors import KubeConflictError, KubeNotFoundError, VcudaError
 from deviceplugin.kube.client import ObjectClient
 from deviceplugin.kube.collection import ObjectRef
-from deviceplugin.kube.leader_election import LEASES, LeaderElector, LeaseTiming, LeaseView
+from deviceplugin.kube.leader_election import LEASES, LeaderElector, LeaseTiming, LeaseView, Term, create_lease
 
 log = structlog.get_logger("vcuda.leadership")
 _RENEW_WITHIN, _RETRY = 2 / 3, 2 / 15  # of the lease's duration
@@ -117,12 +117,25 @@ class KubeSchedulerLeadership(Leadership):
         try:
             self._snapshot.see((await self._client.get(LEASES, self._where)).term)
         except KubeNotFoundError:
-            return  # kube-scheduler creates it when it starts
+            await self._offer_lease()
+            return
         except VcudaError as error:
             log.warning("lease_unreadable", error=error.message)
             return
         if self.leader != before:
             log.info("leader_changed", leader=self.leader, leads=self.leads)
+
+    async def _offer_lease(self) -> None:
+        """To kube-scheduler, which starts later: it would create one that outlives the installation."""
+        owners = await self._client.owners(self._where.namespace)
+        if not owners:
+            return
+        try:
+            await create_lease(self._client, self._where, Term(), owners)
+        except KubeConflictError:
+            return  # kube-scheduler or another replica was faster
+        except VcudaError as error:
+            log.warning("lease_not_created", error=error.message)
 
 
 def leadership_of(settings: SchedulerSettings, client: ObjectClient) -> Leadership:

@@ -1,4 +1,4 @@
-"""Whose token it is, and what its owner may: TokenReview and SubjectAccessReview.
+"""Whose token it is, what its owner may, and who asks: TokenReview, SubjectAccessReview and SelfSubjectReview.
 
 In: the objects as clients create them (k8s.io/api authentication/v1 and authorization/v1, types.go). Out: the same with
 their status, as kube-apiserver 1.36 fills it in. A token names its account and its audiences itself, as a JSON web
@@ -14,6 +14,7 @@ from sandbox.apiserver.status import JsonObject
 VIEWER = "system:serviceaccount:kube-system:vcuda-view"
 TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+SELF = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 
 def token_of(account: str, *audiences: str) -> str:
@@ -24,6 +25,16 @@ def token_of(account: str, *audiences: str) -> str:
 def reviewed(path: str, document: JsonObject) -> JsonObject:
     """`path` is TOKENS or ACCESS."""
     return document | {"status": _of_token(document["spec"]) if path == TOKENS else _of_access(document["spec"])}
+
+
+def who_asks(document: JsonObject, authorization: str) -> JsonObject:
+    """The account that the caller's token names; he may be somebody else, who has no UID."""
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(f"{authorization.split('.')[1]}=="))
+        user = {"username": str(claims["sub"]), "uid": f"uid-of-{claims['sub']}"}
+    except (ValueError, IndexError, KeyError, TypeError):
+        user = {"username": "kubernetes-admin"}
+    return document | {"status": {"userInfo": user}}
 
 
 def _of_token(spec: JsonObject) -> JsonObject:

@@ -14,7 +14,7 @@ from aiohttp import web
 from sandbox.apiserver.faults import WATCH_HARMS, Fault, Faults, Harm, is_watch
 from sandbox.apiserver.kinds import KINDS, ResourceKind
 from sandbox.apiserver.listing import Pages, Selector, Snapshot, selector
-from sandbox.apiserver.reviews import ACCESS, TOKENS, reviewed
+from sandbox.apiserver.reviews import ACCESS, SELF, TOKENS, reviewed, who_asks
 from sandbox.apiserver.status import ApiError, JsonObject, status
 from sandbox.apiserver.store import Change, Store
 from sandbox.apiserver.verbatim import answer, written
@@ -160,6 +160,7 @@ class Api:
                 web.post("/api/v1/namespaces/{namespace}/pods/{name}/binding", self._bind),
                 web.post(TOKENS, _review),
                 web.post(ACCESS, _review),
+                web.post(SELF, _who_asks),
             ]
         )
         for resource, kind in KINDS.items():
@@ -352,6 +353,10 @@ def _hung_up(request: web.Request) -> web.StreamResponse:
 
 async def _review(request: web.Request) -> web.StreamResponse:
     return answer(reviewed(request.path, await _body(request)), status=201)
+
+
+async def _who_asks(request: web.Request) -> web.StreamResponse:
+    return answer(who_asks(await _body(request), request.headers.get("Authorization", "")), status=201)
 
 
 async def _version(_: web.Request) -> web.StreamResponse:

@@ -8,12 +8,17 @@ import pytest
 
 from tests.daemonset.chart import Chart, Object, Rendered
 from tests.definitions import published
-from tests.programs import helm_program
+from tests.programs import helm4_program, helm_program
 
 
 @pytest.fixture(scope="session")
 def helm(request: pytest.FixtureRequest) -> str:
     return helm_program(request)
+
+
+@pytest.fixture(scope="session")
+def helm4(request: pytest.FixtureRequest) -> str:
+    return helm4_program(request)
 
 
 @pytest.fixture(scope="session")

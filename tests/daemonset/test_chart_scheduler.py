@@ -64,7 +64,7 @@ def test_the_chart_makes_a_ca_that_the_scheduler_can_use_and_tells_the_api_serve
     assert round((ca.certificate.not_valid_after_utc - now) / CA_LIFE, 2) == 1
     shown = make_certificate(["vcuda-scheduler"], ca, now, CERTIFICATE_LIFE).certificate
     shown.verify_directly_issued_by(ca.certificate)
-    assert made["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    assert "annotations" not in made["metadata"], "helm uninstall removes it"
     assert made["metadata"]["labels"]["app.kubernetes.io/name"] == "vcuda-scheduler", "else it is never repaired"
 
 

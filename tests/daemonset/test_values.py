@@ -200,7 +200,8 @@ WITH_CERTIFICATES = {"Secret", "MutatingWebhookConfiguration"}
 """Kinds of objects in which Helm writes a certificate, which it makes again in each rendering."""
 
 
-def _without_certificates(rendered: Rendered) -> Rendered:
+def without_certificates(rendered: Rendered) -> Rendered:
+    """What two renderings have in common."""
     kept = {key: each for key, each in rendered.objects.items() if key[0] not in WITH_CERTIFICATES}
     return Rendered(kept, rendered.notes)
 
@@ -209,7 +210,7 @@ def test_sets_that_are_rendered_by_one_process_are_as_each_alone(helm: str, char
     rendered, alone = chart.render_all(VALUE_SETS), Chart(helm, tmp_path)
     for name in ("everything else", "volcano", "what installations seldom change"):
         expected = alone.render(VALUE_SETS[name])
-        assert _without_certificates(rendered[name]) == _without_certificates(expected), name
+        assert without_certificates(rendered[name]) == without_certificates(expected), name
 
 
 def test_every_value_changes_something(chart: Chart) -> None:

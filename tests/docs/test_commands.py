@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 OPERATOR = "tests/e2e/test_operator_pages.py"
 RENDERED = "tests/daemonset/test_guides.py"
 TESTS = {
-    "README.md": (OPERATOR, "tests/docs/test_site.py"),
+    "README.md": ("tests/e2e/test_first_commands.py", "tests/docs/test_site.py"),
     "daemonset/chart/README.md": (RENDERED,),
     "docs/claims.md": (OPERATOR,),
     "docs/first-hour.md": (OPERATOR, "tests/docs/test_site.py", "tests/scripts/test_demo.py"),
@@ -79,6 +79,11 @@ def test_what_is_no_command_is_a_picture_or_is_known(with_blocks: Pages) -> None
     first = {name: [text.splitlines()[0] for text in texts if text.isascii()] for name, texts in plain.items()}
     shown = {name: [line for line in lines if not line.startswith((" ", "/"))] for name, lines in first.items()}
     assert {name: lines for name, lines in shown.items() if lines} == SHOWN
+
+
+def test_readme_and_the_page_of_the_installation_begin_with_the_same_commands(with_blocks: Pages) -> None:
+    (block,) = (each for each in with_blocks["README.md"] if each.heading == "Install")
+    assert with_blocks["docs/install.md"][0].text == block.text
 
 
 def test_only_commands_are_marked(with_blocks: Pages) -> None:

@@ -14,11 +14,13 @@ from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.transport import Timeouts
 from deviceplugin.scheduler.leadership import KubeSchedulerLeadership, Leadership, leadership_of
 from sandbox.apiserver import ApiServer, Harm, JsonObject
+from sandbox.apiserver.reviews import SELF, token_of
 from tests.config.resolving import resolve
 from tests.kube.kubeconfigs import open_transport
 from tests.waiting import in_background, until
 
 TIMEOUTS = Timeouts(connect=0.5, request=30.0, silence=30.0)
+WHO_AM_I = ("POST", SELF)
 LEASE = {"namespace": "gpu", "name": "the-lease"}
 
 
@@ -167,7 +169,8 @@ async def test_rights_that_our_own_election_needs_are_get_create_and_patch(world
         await until(lambda: len(world.server.requests) > 4)
     await found.resign()
     leases = "/apis/coordination.k8s.io/v1/namespaces/gpu/leases"
-    assert world.asked() == {("GET", f"{leases}/the-lease"), ("POST", leases), ("PATCH", f"{leases}/the-lease")}
+    wanted = {("GET", f"{leases}/the-lease"), ("POST", leases), ("PATCH", f"{leases}/the-lease")}
+    assert world.asked() - {WHO_AM_I} == wanted
 
 
 async def test_beside_kube_scheduler_its_host_name_decides_and_only_get_is_needed(world: World) -> None:
@@ -179,7 +182,45 @@ async def test_beside_kube_scheduler_its_host_name_decides_and_only_get_is_neede
     await here.resign()
     assert world.holder() == "host-1_3f7a-11"
     path = "/apis/coordination.k8s.io/v1/namespaces/gpu/leases/the-lease"
-    assert world.asked() == {("GET", path)}
+    assert world.asked() - {WHO_AM_I} == {("GET", path)}
+
+
+@pytest.fixture
+async def in_a_pod(world: World) -> World:
+    """Its clients have the scheduler's account."""
+    world.server.token = token_of("system:serviceaccount:gpu:vcuda-scheduler")
+    return world
+
+
+OWNED = [
+    {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "name": "vcuda-scheduler",
+        "uid": "uid-of-system:serviceaccount:gpu:vcuda-scheduler",
+    }
+]
+
+
+async def test_the_lease_of_our_own_election_goes_with_the_account(in_a_pod: World) -> None:
+    found = await in_a_pod.own("a")
+    async with in_background(found.run()):
+        await until(lambda: leads(found))
+    (lease,) = in_a_pod.leases()
+    assert lease["metadata"]["ownerReferences"] == OWNED
+
+
+async def test_beside_kube_scheduler_the_lease_is_there_before_it_and_nobody_leads_until_it_does(
+    in_a_pod: World,
+) -> None:
+    here, there = await in_a_pod.following("host-1"), await in_a_pod.following("host-2")
+    for replica in (here, there, here):
+        assert not await replica.confirm()
+    (lease,) = in_a_pod.leases()
+    assert (lease["metadata"]["ownerReferences"], lease["spec"].get("holderIdentity")) == (OWNED, None)
+    in_a_pod.kube_scheduler("host-1_3f7a-11")
+    assert (await here.confirm(), await there.confirm()) == (True, False)
+    assert in_a_pod.leases()[0]["metadata"]["ownerReferences"] == OWNED
 
 
 async def test_the_clock_of_the_holder_says_nothing(world: World) -> None:

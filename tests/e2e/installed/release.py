@@ -27,11 +27,6 @@ AT_ONCE = ("--set", "scheduler.flags.drain=0s")
 """For a release that is thrown away: nobody has to go elsewhere first."""
 _APPS = f"/apis/apps/v1/namespaces/{NAMESPACE}"
 _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-_LEFT = (
-    f"/api/v1/namespaces/{NAMESPACE}/secrets/vcuda-scheduler-tls",
-    f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/vcuda-scheduler",
-)
-"""What the scheduler makes and Helm does not remove."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +129,6 @@ def released(cluster: Cluster, helm: str, registry: Registry, *values: str) -> I
     """The README's two commands; the node's label and the release are gone afterwards."""
     node = f"/api/v1/nodes/{cluster.kubelet.node}"
     release = Release(cluster, helm, registry, audited(cluster))
-    for left in _LEFT:  # by other releases: this one makes its own
-        with contextlib.suppress(ApiError):
-            cluster.admin.delete(left)
     unknown = {AnnotationNames().inventory: None}  # agents of other tests may have told the same
     cluster.admin.merge(node, {"metadata": {"labels": LABEL, "annotations": unknown}})
     try:

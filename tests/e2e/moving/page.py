@@ -94,7 +94,8 @@ class Page:
 
     def _filled_in(self, lines: str) -> str:
         chart = " ".join(self.registry.chart)
-        for word, value in {**self.words, "registry.example.org/vcuda": self.registry.image}.items():
+        images = dict.fromkeys(("registry.example.org/vcuda", "REGISTRY/vcuda"), self.registry.image)
+        for word, value in {**self.words, **images}.items():
             lines = lines.replace(word, value)
         lines = re.sub(r"\bNODE\b", self.node, lines)
         return lines if self.from_checkout else _CHARTS.sub(lambda _: f"vcuda {chart} {EMULATED} {STAYING}", lines)
